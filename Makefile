@@ -1,0 +1,42 @@
+# Two commands matter: `make test` and `make figures`. Both set up .venv by themselves.
+PYTHON ?= python3
+PROFILE ?= minis
+CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
+BIN := .venv/bin
+SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --rerun-incomplete --quiet host reason
+
+.PHONY: figures test bench lab minis rehearse clean help
+
+figures: .venv/ready  ## run every notebook of PROFILE (minis, paper) and write results/ and figures/
+	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
+
+test: .venv/ready  ## lint and tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/python -m pytest -q
+
+rehearse: .venv/ready  ## the paper profile on models of the real shapes with random weights, offline
+	$(BIN)/python -m howlinear.rehearsal
+	$(SNAKEMAKE) --configfile profiles/paper.yaml profiles/rehearsal.yaml
+
+bench: .venv/ready  ## time and memory at GPT-2's shape
+	$(BIN)/python -m pytest -q benchmarks --benchmark-columns=median,rounds --benchmark-json=build/bench.json
+
+minis: .venv/ready  ## train the embedded models again, or go on where it stopped
+	$(BIN)/howlinear minis
+
+lab: .venv/ready  ## JupyterLab; the .py files open as notebooks
+	$(BIN)/jupytext-config --settings-file .venv/etc/jupyter/labconfig/default_setting_overrides.json set-default-viewer python
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks
+
+clean:  ## remove what can be made again
+	rm -rf build .snakemake
+
+help:
+	@grep -E '^[a-z]+:.*##' Makefile | sed 's/: .*##/ ·/'
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("howlinear needs Python 3.11 or newer; try make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,41 @@
+"""How linear is a transformer's feed-forward block? A literate reproduction of arXiv 2606.19379."""
+
+from howlinear.capture import capture
+from howlinear.ceilings import AffineMap, Ceiling, ceiling
+from howlinear.corpora import Corpus, TokenRows, load_corpus
+from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.estimator import AffineCeiling
+from howlinear.measure import Profile, measure
+from howlinear.models import Site, load_model, sites, swap, untrained
+from howlinear.moments import Moments, effective_rank
+from howlinear.perplexity import Change, change, losses, perplexity, swap_costs
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AffineCeiling",
+    "AffineMap",
+    "Ceiling",
+    "Change",
+    "Corpus",
+    "HowlinearError",
+    "InputError",
+    "Moments",
+    "Profile",
+    "Site",
+    "SourceError",
+    "TokenRows",
+    "capture",
+    "ceiling",
+    "change",
+    "effective_rank",
+    "load_corpus",
+    "load_model",
+    "losses",
+    "measure",
+    "perplexity",
+    "sites",
+    "swap",
+    "swap_costs",
+    "untrained",
+]

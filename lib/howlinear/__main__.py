@@ -1,0 +1,5 @@
+"""`python -m howlinear` is `howlinear`."""
+
+from howlinear.cli import main
+
+main()

@@ -1,0 +1,242 @@
+"""One forward pass, every FFN: moments per document fold, and a bounded sample of rows.
+
+The model runs without its head; hooks read each block's input and output and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from howlinear.ceilings import condition, spectrum
+from howlinear.corpora import TokenRows
+from howlinear.errors import InputError
+from howlinear.models import Site, sites
+from howlinear.moments import Moments, effective_rank
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows kept as they were, the same tokens for every block.
+
+    Attributes:
+        x: FFN inputs, shape (rows, d_in), float32.
+        y: FFN outputs, shape (rows, d_out), float32.
+        position: place in the sequence, shape (rows,).
+        token: token id, shape (rows,).
+        test: which rows are held out, shape (rows,).
+    """
+
+    x: Float[Tensor, "rows d_in"]
+    y: Float[Tensor, "rows d_out"]
+    position: Int64[Tensor, " rows"]
+    token: Int64[Tensor, " rows"]
+    test: Bool[Tensor, " rows"]
+
+
+@dataclass(frozen=True)
+class BlockCapture:
+    """What is kept of one block.
+
+    Attributes:
+        train: moments per document fold of the rows to fit on.
+        test: moments per document fold of the held-out rows.
+        outputs: covariance of the held-out outputs, as moments of y alone.
+        sample: the bounded sample of rows; None if none was asked for.
+    """
+
+    train: list[Moments]
+    test: list[Moments]
+    outputs: Moments
+    sample: Sample | None
+
+
+def capture(
+    model: PreTrainedModel,
+    rows: TokenRows,
+    blocks: list[int] | None = None,
+    sample: int = 0,
+    seed: int = 0,
+    batch_size: int = 16,
+    progress: bool = False,
+) -> dict[int, BlockCapture]:
+    """Run the model once over `rows` and keep what describes each block.
+
+    Args:
+        model: the model; left exactly as it was.
+        rows: packed sequences with their split and folds.
+        blocks: which blocks; all by default.
+        sample: how many rows to keep as they are, drawn without replacement.
+        seed: of that draw.
+        batch_size: sequences in a forward pass.
+        progress: show a bar.
+
+    Returns:
+        Block → `BlockCapture`.
+
+    Raises:
+        InputError: an empty side, ids or sequences that the model cannot read, or activations that are not finite
+            (names block and batch).
+    """
+    if not len(rows.ids) or rows.test.all() or not rows.test.any():
+        sides = f"{int((~rows.test).sum())} to fit on, {int(rows.test.sum())} held out"
+        raise InputError(f"both sides need sequences, there are {sides}: give more rows")
+    longest = getattr(model.config, "max_position_embeddings", rows.ids.shape[1])
+    if rows.ids.shape[1] > longest:
+        raise InputError(
+            f"sequences of {rows.ids.shape[1]} tokens, this model reads at most {longest}: use that seq_len"
+        )
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    if not 0 <= int(rows.ids.min()) <= int(rows.ids.max()) < vocabulary:
+        raise InputError(
+            f"token ids run from {rows.ids.min()} to {rows.ids.max()}, the model knows 0 to {vocabulary - 1}"
+        )
+    found = sites(model, blocks)
+    collector = _Collector(rows, sample, seed)
+    bar = tqdm(total=len(rows.ids), unit="seq", desc="capture", disable=not progress)
+    with bar, hooked(found, collector.keep), torch.no_grad():
+        for collector.indices in _batches(rows, batch_size):
+            model.base_model(input_ids=rows.ids[collector.indices].to(model.device), use_cache=False)
+            bar.update(len(collector.indices))
+    return {site.block: collector.finish(site.block) for site in found}
+
+
+@contextmanager
+def hooked(found: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -> Iterator[None]:
+    """While the context lasts, call `keep(site, x, y)` at every pass through a site.
+
+    Args:
+        found: the sites to listen at.
+        keep: gets the site, its input and its output, shapes (batch, seq_len, d).
+    """
+    inputs: dict[int, Tensor] = {}
+
+    def listen(site: Site, stack: ExitStack) -> None:
+        def before(_, args):
+            inputs[site.block] = args[0]
+
+        def after(_, __, output):
+            keep(site, inputs.pop(site.block), output)
+
+        stack.callback(site.input.register_forward_pre_hook(before).remove)
+        stack.callback(site.output.register_forward_hook(after).remove)
+
+    with ExitStack() as stack:
+        for site in found:
+            listen(site, stack)
+        yield
+
+
+def _batches(rows: TokenRows, size: int) -> Iterator[Tensor]:
+    """Indices of sequences, every batch from one fold."""
+    for side in (False, True):
+        for fold in rows.fold.unique():
+            members = ((rows.test == side) & (rows.fold == fold)).nonzero()[:, 0]
+            yield from members.split(size) if len(members) else ()
+
+
+class _Collector:
+    """Where the hooks put what they see; `indices` are the sequences of the batch under way."""
+
+    def __init__(self, rows: TokenRows, sample: int, seed: int):
+        self.rows, self.indices = rows, torch.empty(0, dtype=torch.long)
+        self.moments: dict[tuple[int, bool, int], Moments] = {}
+        self.outputs: dict[int, Moments] = {}
+        length = rows.ids.shape[1]
+        drawn = torch.randperm(rows.ids.numel(), generator=torch.Generator().manual_seed(seed))[:sample].sort().values
+        self.slot = torch.full((rows.ids.numel(),), -1).index_put((drawn,), torch.arange(len(drawn))).view(-1, length)
+        self.drawn = drawn
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
+        x, y = x.flatten(0, -2), y.flatten(0, -2)
+        test, fold = bool(self.rows.test[self.indices[0]]), int(self.rows.fold[self.indices[0]])
+        key = (site.block, test, fold)
+        if key not in self.moments:
+            self.moments[key] = Moments(x.shape[1], y.shape[1], x.device)
+        try:
+            self.moments[key].update(x, y)
+        except InputError as error:
+            where = f"block {site.block} ({site.name}), sequences {self.indices[0]} to {self.indices[-1]}"
+            raise InputError(f"{error} at {where}: this model overflows on this text in {x.dtype}") from error
+        if test:
+            if site.block not in self.outputs:
+                self.outputs[site.block] = Moments(y.shape[1], 0, y.device)
+            self.outputs[site.block].update(y)
+        if len(self.drawn):
+            self._sample(site.block, x, y)
+
+    def _sample(self, block: int, x: Tensor, y: Tensor) -> None:
+        if block not in self.kept:
+            self.kept[block] = tuple(
+                torch.empty(len(self.drawn), rows.shape[1], dtype=torch.float32) for rows in (x, y)
+            )
+        slot = self.slot[self.indices].flatten()
+        mine = (slot >= 0).nonzero()[:, 0]
+        for kept, rows in zip(self.kept[block], (x, y), strict=True):
+            kept[slot[mine]] = rows[mine.to(rows.device)].float().cpu()
+
+    def finish(self, block: int) -> BlockCapture:
+        sides = {
+            side: [m.to("cpu") for (b, t, _), m in self.moments.items() if (b, t) == (block, side)]
+            for side in (False, True)
+        }
+        sample = None
+        if len(self.drawn):
+            sequence, position = self.drawn // self.rows.ids.shape[1], self.drawn % self.rows.ids.shape[1]
+            sample = Sample(*self.kept[block], position, self.rows.ids[sequence, position], self.rows.test[sequence])
+        return BlockCapture(sides[False], sides[True], self.outputs[block].to("cpu"), sample)
+
+
+@dataclass(frozen=True)
+class InputStatistics:
+    """What the rows that go into a block are like (what a referee asked the paper for).
+
+    Attributes:
+        rank: directions that are not null.
+        null: smallest over largest eigenvalue of the inputs' correlation matrix.
+        condition: largest over smallest singular value of the centred inputs, on the `rank` leading directions.
+        effective_rank: participation ratio of the input covariance.
+        dynamic_range: standard deviation of the loudest input feature over that of the median one.
+        first_position_in: mean norm of x at position 0 over its mean norm elsewhere.
+        first_position_out: the same of y.
+    """
+
+    rank: int
+    null: float
+    condition: float
+    effective_rank: float
+    dynamic_range: float
+    first_position_in: float
+    first_position_out: float
+
+
+def describe(kept: BlockCapture) -> InputStatistics:
+    """Statistics of a block's inputs: train moments, and the sample for position 0.
+
+    Raises:
+        InputError: nothing was sampled, or no row at position 0.
+    """
+    if kept.sample is None or not (kept.sample.position == 0).any():
+        raise InputError("position 0 needs sampled rows: capture with sample=4096 or more")
+    moments = sum(kept.train)
+    everything = spectrum(moments, null=0.0)[1]
+    spread = moments.sxx.diagonal().sqrt()
+    first = kept.sample.position == 0
+    x, y = kept.sample.x.norm(dim=1), kept.sample.y.norm(dim=1)
+    return InputStatistics(
+        rank=len(spectrum(moments)[1]),
+        null=float(everything[0] / everything[-1]),
+        condition=condition(moments),
+        effective_rank=effective_rank(moments.sxx),
+        dynamic_range=float(spread.max() / spread.median()),
+        first_position_in=float(x[first].mean() / x[~first].mean()),
+        first_position_out=float(y[first].mean() / y[~first].mean()),
+    )

@@ -1,0 +1,13 @@
+"""What this package raises when a user's input cannot be used: what was wrong, where, and what to do."""
+
+
+class HowlinearError(Exception):
+    """Base of every error that is about the input rather than about the code."""
+
+
+class InputError(HowlinearError, ValueError):
+    """A value that cannot be measured: rows, blocks, shapes, text, options."""
+
+
+class SourceError(HowlinearError, OSError):
+    """A model, corpus or file that cannot be read or written."""

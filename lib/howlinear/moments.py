@@ -1,0 +1,152 @@
+"""The sufficient statistics of every linear question: n, means and centred second moments.
+
+Rows stream through once and are forgotten; maps, R², reduced-rank curves, transfer and error bars all
+follow from what stays. Chunks are centred on their own mean and merged with the update of Chan, Golub &
+LeVeque (1983, "Algorithms for computing the sample variance"), in float64, so offsets never cancel.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from howlinear.errors import InputError
+
+_PANELS = 4  # XᵀX is symmetric: four column panels compute 10/16 of it and mirror the rest
+
+
+class Moments:
+    """Moments of (input, output) rows.
+
+    Attributes:
+        n: number of rows seen.
+        mean_x: input means, shape (d_in,).
+        mean_y: output means, shape (d_out,).
+        sxx: centred Σ (x − x̄)(x − x̄)ᵀ, shape (d_in, d_in).
+        sxy: centred Σ (x − x̄)(y − ȳ)ᵀ, shape (d_in, d_out).
+        syy: centred Σ (y − ȳ)² per feature, shape (d_out,).
+    """
+
+    def __init__(self, d_in: int, d_out: int = 0, device: torch.device | str | None = None):
+        """Start from no rows; `d_out=0` keeps moments of inputs alone."""
+        if d_in < 1 or d_out < 0:
+            raise InputError(f"moments need d_in ≥ 1 and d_out ≥ 0, got {d_in} and {d_out}")
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float64, device=device)
+
+        self.n = 0
+        self.mean_x, self.mean_y = zeros(d_in), zeros(d_out)
+        self.sxx, self.sxy, self.syy = zeros(d_in, d_in), zeros(d_in, d_out), zeros(d_out)
+
+    @property
+    def d_in(self) -> int:
+        """Input width."""
+        return self.mean_x.shape[0]
+
+    @property
+    def d_out(self) -> int:
+        """Output width."""
+        return self.mean_y.shape[0]
+
+    def update(self, x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"] | None = None) -> Moments:
+        """Add a chunk of rows.
+
+        Args:
+            x: inputs, shape (n, d_in).
+            y: outputs, shape (n, d_out); left out where `d_out` is 0.
+
+        Returns:
+            Itself.
+
+        Raises:
+            InputError: shapes disagree, or a value is not finite; nothing is added then.
+        """
+        y = x[:, :0] if y is None else y
+        if x.shape[1:] != (self.d_in,) or y.shape != (x.shape[0], self.d_out):
+            raise InputError(
+                f"rows of shape {tuple(x.shape)} and {tuple(y.shape)} do not fit moments of ({self.d_in}, {self.d_out})"
+            )
+        if not len(x):
+            return self
+        x, y = x.double(), y.double()
+        chunk = object.__new__(Moments)
+        chunk.n, chunk.mean_x, chunk.mean_y = len(x), x.mean(0), y.mean(0)
+        x, y = x - chunk.mean_x, y - chunk.mean_y
+        chunk.sxx, chunk.sxy, chunk.syy = _gram(x), x.T @ y, y.square().sum(0)
+        if not (chunk.sxx.diagonal().isfinite().all() and chunk.syy.isfinite().all()):
+            raise InputError(f"NaN or infinity among {len(x)} rows")
+        if not self.n:
+            self.__dict__.update(chunk.__dict__)
+            return self
+        return self._merge(chunk)
+
+    def __add__(self, other: Moments) -> Moments:
+        """Moments of both sets of rows; neither operand changes."""
+        if (self.d_in, self.d_out) != (other.d_in, other.d_out):
+            raise InputError(
+                f"cannot add moments of ({self.d_in}, {self.d_out}) and ({other.d_in}, {other.d_out}) features"
+            )
+        return self.copy()._merge(other)
+
+    def __radd__(self, other: int) -> Moments:
+        """Let `sum` start from its 0."""
+        return self.copy() if other == 0 else NotImplemented
+
+    def copy(self) -> Moments:
+        """An independent copy."""
+        return Moments.from_tensors({name: tensor.clone() for name, tensor in self.tensors().items()})
+
+    def to(self, device: torch.device | str) -> Moments:
+        """The same moments on another device."""
+        return Moments.from_tensors({name: tensor.to(device, copy=True) for name, tensor in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Named tensors to save; `from_tensors` is the way back."""
+        named = {name: getattr(self, name) for name in ("mean_x", "mean_y", "sxx", "sxy", "syy")}
+        return named | {"n": torch.tensor([self.n])}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Moments:
+        """Rebuild what `tensors` named."""
+        moments = object.__new__(cls)
+        for name, tensor in tensors.items():
+            setattr(moments, name, int(tensor.item()) if name == "n" else tensor)
+        return moments
+
+    def _merge(self, other: Moments) -> Moments:
+        n = self.n + other.n
+        if not other.n:
+            return self
+        dx, dy = other.mean_x - self.mean_x, other.mean_y - self.mean_y
+        between = self.n * other.n / n
+        self.sxx.add_(other.sxx).addr_(dx, dx, alpha=between)
+        self.sxy.add_(other.sxy).addr_(dx, dy, alpha=between)
+        self.syy.add_(other.syy).addcmul_(dy, dy, value=between)
+        self.mean_x += dx * (other.n / n)
+        self.mean_y += dy * (other.n / n)
+        self.n = n
+        return self
+
+    def __repr__(self) -> str:
+        """One line for people."""
+        return f"Moments(n={self.n}, d_in={self.d_in}, d_out={self.d_out})"
+
+
+def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
+    """Participation ratio (Σλ)² / Σλ² of a covariance matrix: 1 for one direction, d for a ball."""
+    return float(covariance.trace().square() / covariance.square().sum())
+
+
+def _gram(x: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
+    """XᵀX from its upper panels."""
+    d = x.shape[1]
+    if d < 256:  # too small for the panels to pay
+        return x.T @ x
+    gram, width = x.new_empty(d, d), -(-d // _PANELS)
+    for start in range(0, d, width):
+        stop = start + width
+        gram[start:stop, start:] = x[:, start:stop].T @ x[:, start:]
+        gram[stop:, start:stop] = gram[start:stop, stop:].T
+    return gram

@@ -1,0 +1,184 @@
+"""Running notebooks: what a notebook's cells ask for, and papermill for running them unattended.
+
+A notebook is a py:percent text under `notebooks/`. In Jupyter it runs as it is; unattended it is converted
+into the build folder, given its parameters, and executed there. Captures are made once and kept.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import papermill
+import yaml
+from matplotlib.figure import Figure
+from papermill.exceptions import PapermillExecutionError
+from transformers import PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from howlinear import paths, record, style
+from howlinear.capture import capture
+from howlinear.corpora import Corpus, load_corpus
+from howlinear.errors import InputError, SourceError
+from howlinear.models import load_model
+from howlinear.perplexity import perplexity
+from howlinear.store import Stored, load_capture, save_capture
+
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A notebook's view of a profile: its models and corpora by name, and where its results go.
+
+    Attributes:
+        stem: name of the notebook, as in `02_ceilings`.
+        profile: name of the profile.
+        models: short name → folder or Hub id.
+        corpora: names of corpora; the first is the main one.
+        rows: token rows per block, a quarter of them held out.
+        seq_len: tokens in a sequence.
+        seed: decides which documents and rows are drawn.
+        sample: rows kept as they are per block.
+    """
+
+    stem: str
+    profile: str
+    models: dict[str, str]
+    corpora: list[str]
+    rows: int
+    seq_len: int
+    seed: int
+    sample: int
+
+    def model(self, name: str) -> PreTrainedModel:
+        """Load one of the profile's models by its short name.
+
+        Raises:
+            InputError: the profile has no such model.
+        """
+        if name not in self.models:
+            raise InputError(f"profile {self.profile} has no model {name!r}: {', '.join(self.models)}")
+        return load_model(self.models[name])
+
+    def corpus(self, name: str, model: PreTrainedModel) -> Corpus:
+        """Load a corpus by name."""
+        return load_corpus(name, model)
+
+    def capture_path(self, name: str, corpus: str) -> Path:
+        """Where the capture of a model on a corpus is kept."""
+        return paths.build(self.profile) / "captures" / name / f"{corpus}.safetensors"
+
+    def capture(self, name: str, corpus: str | None = None) -> Stored:
+        """The capture of a model on a corpus, the main one by default; made now if it is not there yet."""
+        corpus = corpus or self.corpora[0]
+        path = self.capture_path(name, corpus)
+        if not path.exists():
+            model = self.model(name)
+            rows = self.corpus(corpus, model).rows(self.rows, self.seq_len, self.seed)
+            kept = capture(model, rows, sample=self.sample, seed=self.seed, progress=True)
+            about = {"model": self.models[name], "perplexity": perplexity(model, rows), "seed": self.seed}
+            save_capture(path, kept, rows, about)
+        return load_capture(path)
+
+    def save(self, numbers: Mapping[str, Any], tolerance: Mapping[str, float] | None = None) -> Path:
+        """Write the notebook's numbers to `results/<profile>/<stem>.json`."""
+        about = {"profile": self.profile, "rows": self.rows, "seq_len": self.seq_len, "seed": self.seed}
+        return record.save(paths.results(self.profile) / f"{self.stem}.json", about | dict(numbers), tolerance)
+
+    def figure(self, figure: Figure, name: str) -> Path:
+        """Write a figure to `figures/<profile>/<stem>_<name>.svg` and `.png`."""
+        return style.save(figure, self.profile, f"{self.stem}_{name}")
+
+
+def start(stem: str, profile: str = "minis") -> Run:
+    """Set the figure style and read the profile, as a notebook's first cell does.
+
+    Raises:
+        SourceError: no such profile.
+        InputError: a key is missing from it.
+    """
+    style.use()
+    disable_progress_bar()
+    settings = _settings(profile)
+    missing = {"models", "corpora", "rows", "seq_len", "seed", "sample"} - settings.keys()
+    if missing:
+        raise InputError(f"profile {profile} lacks {', '.join(sorted(missing))}")
+    models = {source.rstrip("/").split("/")[-1]: _located(source) for source in settings["models"]}
+    sizes = {key: settings[key] for key in ("rows", "seq_len", "seed", "sample")}
+    return Run(stem, profile, models, list(settings["corpora"]), **sizes)
+
+
+def _settings(profile: str) -> dict[str, Any]:
+    """A profile's settings; one that says `extends: other` changes some of another's."""
+    path = paths.PROFILES / f"{profile}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in paths.PROFILES.glob("*.yaml")))
+        raise SourceError(f"no profile {profile!r} under {paths.PROFILES}: {known}")
+    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return _settings(settings["extends"]) | settings if "extends" in settings else settings
+
+
+def _located(source: str) -> str:
+    """A folder of the project by its full path, wherever the notebook runs; anything else as it is."""
+    return str(paths.ROOT / source) if (paths.ROOT / source.split("/")[0]).is_dir() else source
+
+
+def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
+    """Execute a notebook as text → notebook → executed notebook.
+
+    Args:
+        stem: as in `02_ceilings`.
+        parameters: values for the names in its parameters cell; `profile` decides where everything goes.
+
+    Returns:
+        Path of the executed notebook, `build/<profile>/notebooks/<stem>.ipynb`.
+
+    Raises:
+        SourceError: no such notebook.
+        InputError: a parameter that the notebook does not have, or a cell that failed.
+    """
+    source = paths.NOTEBOOKS / f"{stem}.py"
+    if not source.is_file():
+        known = ", ".join(sorted(path.stem for path in paths.NOTEBOOKS.glob("[0-9]*.py")))
+        raise SourceError(f"no notebook {stem!r}: {known}")
+    parameters = dict(parameters or {})
+    folder = paths.build(parameters.get("profile", "minis")) / "notebooks"
+    notebook = jupytext.read(source)
+    notebook.metadata["kernelspec"] = KERNEL
+    with paths.written_aside(folder / "source" / f"{stem}.ipynb") as aside:
+        jupytext.write(notebook, aside)
+    text = folder / "source" / f"{stem}.ipynb"
+    known = papermill.inspect_notebook(str(text))
+    unknown = parameters.keys() - known.keys()
+    if unknown:
+        raise InputError(f"notebook {stem} has no parameter {', '.join(sorted(unknown))}; it has {', '.join(known)}")
+    target = folder / f"{stem}.ipynb"
+    with paths.written_aside(target) as aside:
+        try:
+            papermill.execute_notebook(
+                str(text), str(aside), parameters, cwd=str(paths.NOTEBOOKS), progress_bar=False, log_output=False
+            )
+        except PapermillExecutionError as error:
+            failed = target.with_name(f"{stem}.failed.ipynb")
+            aside.replace(failed)
+            raise InputError(
+                f"notebook {stem} failed in cell {error.cell_index}: {error.ename}: {error.evalue}; see {failed}"
+            ) from error
+    return target
+
+
+def parsed(value: str) -> Any:
+    """A parameter from the command line: a Python literal where it is one, else the text itself."""
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+
+
+logging.getLogger("papermill").setLevel(logging.WARNING)

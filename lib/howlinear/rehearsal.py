@@ -1,0 +1,120 @@
+"""Stand-ins for the paper's models: their shapes and files, random weights, nothing to download.
+
+`python -m howlinear.rehearsal` writes build/rehearsal/models, so that the whole `paper` profile can run at
+d = 768 before there is a network. The configurations are the config.json files of openai-community/gpt2,
+EleutherAI/pythia-160m and JackFram/llama-160m; vocabulary and special ids follow the local tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from howlinear import paths
+from howlinear.errors import HowlinearError, InputError, SourceError
+
+FOLDER = paths.BUILD / "rehearsal" / "models"
+TOKENIZER = paths.MODELS / "mini-gpt2"
+
+PUBLISHED = {
+    "gpt2": {  # n_inner is not given: 4 · n_embd
+        "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+        "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
+        "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": None, "summary_first_dropout": 0.1,
+        "summary_proj_to_labels": True, "summary_type": "cls_index", "summary_use_proj": True,
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}, "vocab_size": 50257,
+    },
+    "pythia-160m": {
+        "architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0, "eos_token_id": 0, "hidden_act": "gelu",
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 2048, "model_type": "gpt_neox", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": False, "torch_dtype": "float16",
+        "transformers_version": "4.24.0", "use_cache": True, "use_parallel_residual": True, "vocab_size": 50304,
+    },
+    "llama-160m": {
+        "_name_or_path": "JackFram/llama-160m", "architectures": ["LlamaForCausalLM"], "bos_token_id": 1,
+        "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 768, "initializer_range": 0.02,
+        "intermediate_size": 3072, "max_position_embeddings": 2048, "model_type": "llama", "num_attention_heads": 12,
+        "num_hidden_layers": 12, "pad_token_id": 1, "rms_norm_eps": 1e-06, "tie_word_embeddings": False,
+        "torch_dtype": "float32", "transformers_version": "4.30.0.dev0", "use_cache": True, "vocab_size": 32000,
+    },
+}  # fmt: skip
+LEGACY = {  # how the Hub's older files differ: a name, and each block's causal mask among the weights
+    "gpt2": (("transformer.", ""), "h.{}.attn.bias", torch.float32),
+    "gpt_neox": (("lm_head.", "embed_out."), "gpt_neox.layers.{}.attention.bias", torch.bool),
+}
+
+
+def make(
+    name: str,
+    folder: Path = FOLDER,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    seed: int = 0,
+    changes: Mapping[str, object] | None = None,
+) -> Path:
+    """Make a stand-in, unless it is there; an interrupted one leaves nothing under its name.
+
+    Args:
+        name: a key of `PUBLISHED`.
+        folder: where to.
+        tokenizer: lies beside the weights; by default the embedded model's.
+        seed: of the weights.
+        changes: entries of the configuration to replace, for smaller ones.
+
+    Returns:
+        Its folder: config.json, model.safetensors and the tokenizer, as on the Hub.
+
+    Raises:
+        InputError: unknown name.
+        SourceError: there is no tokenizer, or the folder cannot be written.
+    """
+    if name not in PUBLISHED:
+        raise InputError(f"no stand-in for {name!r}: choose from {', '.join(PUBLISHED)}")
+    target = Path(folder) / name
+    if target.is_dir():
+        return target
+    if not (tokenizer or (TOKENIZER / "tokenizer.json").is_file()):
+        raise SourceError(f"no tokenizer in {TOKENIZER}: the embedded models bring it, run make minis first")
+    tokenizer = tokenizer or PreTrainedTokenizerFast.from_pretrained(TOKENIZER)
+    fitted = {key: getattr(tokenizer, key) for key in ("bos_token_id", "eos_token_id")}
+    config = PUBLISHED[name] | fitted | {"vocab_size": len(tokenizer)} | dict(changes or {})
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=target.parent) as temporary:
+            aside = Path(temporary) / name  # inside it, so that its permissions are the usual ones
+            aside.mkdir()
+            (aside / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            save_file(_weights(config, seed), aside / "model.safetensors", metadata={"format": "pt"})
+            tokenizer.save_pretrained(aside)
+            aside.rename(target)
+    except OSError as error:
+        raise SourceError(f"cannot write {target}: {error.strerror or error}; is the disk full?") from error
+    return target
+
+
+def _weights(config: dict, seed: int) -> dict[str, torch.Tensor]:
+    """Random weights under the names, and in the precision, of the Hub's file."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[config["model_type"]].from_dict(config))
+    (new, old), mask, dtype = LEGACY.get(config["model_type"], (("", ""), None, None))
+    weights = {key.replace(new, old): weight.detach() for key, weight in model.named_parameters()}  # tied ones once
+    length = model.config.max_position_embeddings
+    for block in range(model.config.num_hidden_layers if mask else 0):
+        weights[mask.format(block)] = torch.ones(1, 1, length, length, dtype=dtype).tril()
+    return weights
+
+
+if __name__ == "__main__":
+    try:
+        for name in PUBLISHED:
+            print(make(name))
+    except HowlinearError as error:
+        sys.exit(f"error: {error}")

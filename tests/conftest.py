@@ -1,0 +1,74 @@
+"""What the tests share: tiny random models, token ids, and rows with known answers."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: no test waits for a network
+
+import jaxtyping
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from howlinear.corpora import TokenRows
+from howlinear.minis import END_OF_TEXT, FACTORY, new_model
+
+torch.set_num_threads(1)
+
+BLOCKS, WIDTH, VOCABULARY = 3, 32, 80
+
+
+def tiny(name, seed=0):
+    """A model of random weights, norms included, so that nothing is symmetric by initialisation."""
+    model = new_model(name, seed, blocks=BLOCKS, width=WIDTH, vocabulary=VOCABULARY)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+            else:
+                parameter *= 4
+    return model
+
+
+@pytest.fixture(params=FACTORY)
+def model(request):
+    """One tiny model per family."""
+    return tiny(request.param)
+
+
+@pytest.fixture
+def gpt2():
+    return tiny("mini-gpt2")
+
+
+@pytest.fixture
+def ids():
+    """Random token ids, shape (24, 32)."""
+    return torch.randint(VOCABULARY, (24, 32), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def rows(ids):
+    """The ids in two sides of three folds."""
+    return TokenRows.from_ids(ids, folds=3)
+
+
+@pytest.fixture
+def tokenizer():
+    """One token per byte, and the end of text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([END_OF_TEXT, *alphabet])}
+    bpe = Tokenizer(models.BPE(vocabulary, []))
+    bpe.add_special_tokens([END_OF_TEXT])
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT)
+
+
+@pytest.fixture
+def unchecked():
+    """Shapes unchecked, as for users: the package's own errors are to speak."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,0 +1,43 @@
+import matplotlib.pyplot as plt
+import pytest
+
+from howlinear import paths, style
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    style.use()
+    yield
+    plt.close("all")
+
+
+def drawn():
+    figure, ax = plt.subplots(figsize=(style.COLUMN, 2))
+    ax.errorbar([0, 1], [0, 1], [0.1, 0.1], **style.look("mini-gpt2"))
+    ax.legend()
+    return figure
+
+
+def test_a_family_looks_the_same_at_every_size():
+    assert style.look("mini-gpt2") == style.look("gpt2") | {"label": "mini-gpt2"}
+    assert style.look("mini-pythia")["color"] == style.look("pythia-160m")["color"]
+
+
+def test_colour_marker_and_line_all_tell_models_apart():
+    looks = [style.look(name) for name in ("gpt2", "pythia", "llama", "other")]
+    for key in ("color", "marker", "linestyle"):
+        assert len({look[key] for look in looks}) == len(looks)
+
+
+def test_a_figure_is_byte_identical_when_drawn_again():
+    once = {path.suffix: path.read_bytes() for path in _saved()}
+    again = {path.suffix: path.read_bytes() for path in _saved()}
+    assert once == again
+    assert once.keys() == {".svg", ".png"}
+
+
+def _saved():
+    path = style.save(drawn(), "smoke", "02_ceilings_profile")
+    assert path == paths.figures("smoke") / "02_ceilings_profile.svg"
+    return path, path.with_suffix(".png")
