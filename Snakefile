@@ -14,7 +14,7 @@ NOTEBOOKS = {
 }
 CORE = [
     f"lib/howlinear/{name}.py"
-    for name in ("moments", "ceilings", "models", "corpora", "texts", "capture", "store", "perplexity", "notebooks")
+    for name in ("moments", "ceilings", "models", "corpora", "texts", "capture", "store", "perplexity", "measure", "notebooks")
 ]
 
 

@@ -56,7 +56,9 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 #
 # The paper calls this "distillation as measurement", and its figure 1 is a diagram of it. Here is ours, drawn by code.
 #
-# **How to read it.** Left: the frozen model. The two orange taps are all we touch. Right: what we do with the pairs.
+# **How to read it.** Left: one block of the frozen model, bottom to top; the grey line past the boxes is the residual
+# stream (in Pythia the FFN reads beside attention, not after it). The two orange taps are all we touch. Right: what we
+# do with the pairs.
 
 
 # %%
@@ -73,8 +75,8 @@ def arrow(ax, start, stop, color="0.2", **kwargs):
 
 
 # %%
-tap = "#E69F00"
-figure, ax = plt.subplots(figsize=(style.PAGE, 2.7))
+tap = style.ACCENT
+figure, ax = plt.subplots(figsize=(style.PAGE, 2.9))
 box(ax, 1.2, 0.4, "text, token rows")
 box(ax, 1.2, 1.5, "attention", face="#f0f0f0")
 box(ax, 1.2, 2.6, "norm", face="#f0f0f0")
@@ -84,9 +86,12 @@ for low in (0.4, 1.5, 2.6, 3.7):
     arrow(ax, (1.2, low + 0.31), (1.2, low + 0.79))
 for height, name in ((3.15, "$x$"), (4.25, "$y$")):
     ax.plot([1.2], [height], "o", color=tap, ms=6, zorder=5)
-    arrow(ax, (1.35, height), (4.1, 3.15 if name == "$x$" else 4.25), color=tap)
-    ax.text(2.75, height + 0.12, f"{name}, one row per token", ha="center", color="0.15")
+    arrow(ax, (1.35, height), (4.1, height), color=tap)
+    ax.text(3.15, height + 0.1, f"{name}, one row per token", ha="center", color="0.15")
+arrow(ax, (0.4, 0.6), (0.4, 4.6), color="0.6", connectionstyle="arc3,rad=-0.2")  # the skip connection
 box(ax, 5.3, 3.7, "pairs $(x, y)$\nsplit by document", width=2.1, height=1.5, face="#fdf3df")
+ax.text(6.85, 4.55, "train", ha="right", color="0.3")
+ax.text(6.85, 2.75, "held out", ha="right", color="0.3")
 arrow(ax, (6.45, 4.0), (7.35, 4.6))
 arrow(ax, (6.45, 3.4), (7.35, 2.9))
 box(ax, 8.7, 4.7, "train: exact least squares\n$y \\approx xW + b$", width=2.5, height=0.9)
@@ -94,8 +99,10 @@ box(ax, 8.7, 2.8, "held out: share explained\n$R^2_{\\mathrm{lin}}$", width=2.5,
 arrow(ax, (8.7, 4.18), (8.7, 3.32))
 box(ax, 8.7, 0.9, "swap the map in\n$\\Delta$ perplexity", width=2.5, height=0.9)
 arrow(ax, (8.7, 2.28), (8.7, 1.42))
-arrow(ax, (7.38, 0.9), (0.38, 3.7), color="0.45", linestyle="--", connectionstyle="bar,angle=180,fraction=0.04")
-ax.set(xlim=(0.2, 10.1), ylim=(0.0, 5.2))
+ax.plot([7.3, 2.55, 2.55], [0.9, 0.9, 3.55], "--", color="0.45", lw=1)
+arrow(ax, (2.55, 3.55), (2.05, 3.7), color="0.45")
+ax.text(4.9, 1.02, "the map takes the FFN's place", ha="center", color="0.3")
+ax.set(xlim=(-0.25, 10.1), ylim=(0.0, 5.4))
 ax.axis("off")
 run.figure(figure, "diagram")
 plt.show()
@@ -125,24 +132,30 @@ print("logits the same while we listen:", torch.equal(before, during))
 print("y is what the FFN makes of x:   ", torch.equal(by_hand, seen["y"]), tuple(seen["x"].shape))
 
 # %% [markdown]
-# Storing every row would take gigabytes. We do not need to: for anything linear it is enough to keep the *moments*,
+# Stored rows grow with the text. For anything linear they are not needed: it is enough to keep the *moments*, which
+# stay the same size for ever,
 #
 # $$ n,\quad \bar x,\quad \bar y,\quad S_{xx} = \sum (x-\bar x)(x-\bar x)^\top,\quad
 #    S_{xy} = \sum (x-\bar x)(y-\bar y)^\top,\quad \textstyle\sum (y-\bar y)^2 . $$
 #
-# They add up: the moments of two piles of rows give the moments of both (`a + b`). So we keep one small pile per
-# *document fold*, and later leave folds out to get error bars. Beside the moments, a bounded random sample of rows is
-# kept as it is.
+# They add up: the moments of two piles of rows give the moments of both (`a + b`). So the documents are dealt into
+# *folds*, eight on the side we fit on and eight on the side held out, and each fold keeps its own moments; later we
+# leave out one fold at a time to get error bars. Beside the moments, a bounded random sample of rows is kept as it is.
+#
+# A *document* here is one docstring, one function or one piece of a header (in your own text file: what blank lines
+# separate). Equal documents never fall on both sides, but pieces of one file may.
 
 # %% [markdown]
 # ## Run
 #
 # One forward pass per model (or a look at the stored one). We describe the inputs of every block by
 #
-# - **condition number**: how stretched the cloud is, longest direction over shortest;
-# - **effective rank**: how many directions share the variance, $(\sum\lambda)^2 / \sum\lambda^2$;
-# - **dynamic range**: spread of the loudest feature over that of the median one;
-# - **position 0**: norm of the first token's row over the norm of the others.
+# - **condition number**: how stretched the cloud is, the largest standard deviation along a direction over the
+#   smallest (directions without any variance, see below, are left out);
+# - **effective rank** (participation ratio): how many directions share the variance, $(\sum\lambda)^2 / \sum\lambda^2$
+#   with $\lambda$ the eigenvalues of $S_{xx}$: 1 for a needle, $d$ for a ball;
+# - **dynamic range**: standard deviation of the loudest feature over that of the median one;
+# - **position 0**: mean norm of the rows at the first position over the mean norm elsewhere.
 
 # %%
 captures = {name: run.capture(name) for name in run.models}
@@ -154,8 +167,9 @@ inputs.groupby("model", sort=False)[["condition", "effective_rank", "dynamic_ran
 # ## Figure: what the inputs look like, block by block
 #
 # **How to read it.** Four views of the same clouds, against depth; one colour, marker and line per model. In the
-# first three, up means *more uneven* (a), *more directions in use* (b), *one loud feature* (c). In (d), a value of 1
-# says that position 0 is like any other; solid is the input $x$, faint the output $y$.
+# first three, up means *more stretched* (a), *more directions in use* (b), *one loud feature* (c). In (d), 1 says that
+# the norm at position 0 is ordinary: for the input $x$ (strong lines) the normalisation all but forces that, so look at
+# the output $y$ (faint lines). Sequences are cut from joined documents, so position 0 is rarely a document's beginning.
 
 # %%
 panels = {
@@ -171,7 +185,10 @@ for ax, (column, title) in zip(axes.flat, panels.items(), strict=True):
     ax.set_title(title, loc="left")
 axes.flat[0].set_yscale("log")
 for name in run.models:
-    axes.flat[3].plot(inputs.loc[name]["first_position_out"], **style.look(name) | {"label": None}, alpha=0.35)
+    axes.flat[3].plot(inputs.loc[name]["first_position_out"], **style.look(name) | {"label": None}, alpha=0.4)
+axes.flat[3].plot([], [], color=style.GREY, label="input $x$")
+axes.flat[3].plot([], [], color=style.GREY, alpha=0.4, label="output $y$")
+axes.flat[3].legend()
 axes.flat[3].axhline(1, color=style.GREY, lw=0.6)
 axes.flat[3].set_ylabel("relative to other positions")
 axes.flat[0].set_ylabel("ratio of singular values")
@@ -187,22 +204,24 @@ plt.show()
 # **The direction that is not there.** A LayerNorm subtracts the mean of its $d$ features, so after undoing its gain
 # $g$ and bias $\beta$ they always sum to zero: $\sum_i (x_i - \beta_i)/g_i = 0$ for every row. One of the $d$
 # directions has no variance at all, only float32 rounding noise. RMSNorm subtracts nothing and has no such direction.
-# Here is the smallest eigenvalue of the inputs' correlation matrix beside the largest:
+# Here are the two smallest eigenvalues of the inputs' correlation matrix, divided by the largest, over the blocks:
 
 # %%
 width = captures[first].blocks[0].train[0].d_in
 null = inputs.groupby("model", sort=False).agg(
-    width=("rank", lambda _: width), rank=("rank", "max"), smallest=("null", "max")
+    width=("rank", lambda _: width),
+    rank=("rank", "max"),
+    **{"smallest, at most": ("null", "max"), "next, at least": ("second", "min")},
 )
 print(null.to_string(float_format=lambda value: f"{value:.0e}"))
 
 # %% [markdown]
-# The gap between about $10^{-14}$ and the next eigenvalue is why notebook 02 needs a *rule* for null directions: a
-# solver that trusts the last one fits rounding noise, and says nothing about it.
+# Where the two columns lie many powers of ten apart, the smallest is no variance but float32 rounding. Notebook 02
+# needs a *rule* for such null directions: a solver that trusts them fits rounding noise, and says nothing about it.
 
 # %%
 numbers = inputs.reset_index().to_dict("records")
-wide = {"condition": 0.02, "null": 1.0, "first_position_in": 0.01, "first_position_out": 0.01}
+wide = {"condition": 0.02, "null": 1.0, "second": 0.1, "first_position_in": 0.01, "first_position_out": 0.01}
 run.save({"inputs": numbers, "sha256": {name: kept.rows.sha256 for name, kept in captures.items()}}, tolerance=wide)
 
 # %%
@@ -221,30 +240,30 @@ summary
 # | | the paper | ours |
 # |---|---|---|
 # | set-up | FFN after its norm, no residual; a quarter of the rows held out | the same; split by document |
-# | inputs | not reported (a referee asked for it) | condition number, effective rank and range per block, above |
-# | position 0 | not reported | figure (d): read off whether your model treats it apart |
+# | inputs | not reported (a referee asked for it) | condition number, effective rank and range per block |
+# | position 0 | not reported | figure (d): read off whether a model treats it apart |
 #
 # - The FFN is a function from rows to rows; capturing it leaves the model as it was, bit for bit.
-# - Normalised does not mean round: a few dozen directions at most carry the variance of these inputs.
-# - LayerNorm takes one direction away. Remember it; it comes back in the next notebook.
+# - Normalised does not mean round: compare the effective ranks with the width.
+# - LayerNorm takes one direction away, RMSNorm none. Remember it; it comes back in the next notebook.
 #
 # ## Exercises
 #
 # Solutions are in `solutions/01_capture.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** How many numbers do the moments of one block and one fold hold, for width $d$? Compare with storing
-# $n$ rows of $x$ and $y$: from how many rows on are moments smaller?
+# rows of $x$ and $y$: from how many rows on are moments smaller? (Then in bytes: rows are float32, moments float64.)
 
 
 # %%
 def breakeven(d):
-    return None  # the n at which 2·n·d numbers equal n, x̄, ȳ, Sxx, Sxy and Σ(y−ȳ)² together
+    return None  # the number of rows at which 2·rows·d numbers equal n, x̄, ȳ, Sxx, Sxy and Σ(y−ȳ)² together
 
 
-if (answer := breakeven(128)) is not None:
+if (answer := breakeven(width)) is not None:
     moments = captures[first].blocks[0].train[0]
     stored = sum(tensor.numel() for tensor in moments.tensors().values())
-    assert np.isclose(answer, stored / (2 * 128)), "count again: n, two means, two matrices, one vector"
+    assert np.isclose(answer, stored / (2 * width)), "count again: n, two means, two matrices, one vector"
     print("right")
 
 # %% [markdown]
@@ -266,7 +285,7 @@ if both is not None:
 # $\operatorname{var}(x \cdot v) \approx 0$. (Works for models with a LayerNorm before the FFN: GPT-2, Pythia.)
 
 # %%
-v = None  # a tensor of shape (d,); the norm before the FFN of GPT-2's block 4 is model.transformer.h[4].ln_2
+v = None  # a tensor of shape (d,); the norm before the FFN of a GPT-2 is model.transformer.h[block].ln_2
 
 if v is not None:
     projected = (sample.x.double() @ (v.double() / v.double().norm())).var()

@@ -8,7 +8,7 @@ import jupytext
 import pytest
 import yaml
 
-from howlinear import paths
+from howlinear import paths, record
 
 ROOT = paths.ROOT
 STEMS = sorted(path.stem for path in paths.NOTEBOOKS.glob("[0-9][0-9]_*.py"))
@@ -111,6 +111,36 @@ def test_the_embedded_models_are_small_safe_and_carry_their_card():
         assert (folder / "model.safetensors").stat().st_size <= 8_000_000
         assert {"README.md", "tokenizer.json", "trajectory.json"} <= {path.name for path in folder.iterdir()}
         assert not [path for path in folder.iterdir() if path.suffix in {".bin", ".pt", ".pth"}]
+
+
+def numbers() -> str:
+    """README's table, as the results imply it."""
+    results = record.load(paths.results("minis") / "02_ceilings.json")
+    lines = ["| model | perplexity | R²_lin, lowest – highest block | before training | dearest swap, ΔPPL | ρ |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for name, found in results["models"].items():
+        r2, fresh = ([block["r2"] for block in found["blocks"]], found["untrained"])
+        dearest = max(found["swap"], key=lambda cost: cost["delta"])
+        lines.append(
+            f"| {name} | {found['perplexity']:.1f} | {min(r2):.2f} – {max(r2):.2f} | {min(fresh):.2f} – {max(fresh):.2f} "
+            f"| {dearest['delta']:+.2f}, block {dearest['block']} | {found['spearman_r2_delta']:+.2f} |"
+        )
+    alike = (f"{two}: r = {like['pearson']:.2f}" for two, like in results["likeness"].items())
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "ρ: Spearman correlation of R²_lin with the swap's cost. Correlation of profiles: "
+            + ", ".join(alike)
+            + ".",
+        ]
+    )
+
+
+def test_the_readmes_numbers_are_the_runs():
+    """If this fails, a run has moved: paste `numbers()` between the two marks in README.md and read the text again."""
+    shown = re.search(r"<!-- numbers: results/minis/02_ceilings.json -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
+    assert shown.group(1) == numbers()
 
 
 def test_the_readme_example_runs(monkeypatch):

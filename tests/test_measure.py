@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,3 +128,12 @@ def test_an_unknown_block_is_refused(gpt2, rows):
 def test_a_profile_follows_from_a_capture(gpt2, rows):
     profile = profile_of(capture(gpt2, rows), "GPT2LMHeadModel", rows, perplexity(gpt2, rows))
     assert profile.to_dict() == measure(gpt2, rows).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("r2s", "answer"), [([0.5, 0.9, 0.5], True), ([0.9, 0.7, 0.5], False), ([0.5, 0.51, 0.5], False), ([0.5], False)]
+)
+def test_a_profile_rises_and_falls_only_beyond_its_intervals(gpt2, rows, r2s, answer):
+    profile = measure(gpt2, rows, blocks=[0])
+    found = [replace(profile[0], r2=r2, r2_low=r2 - 0.05, r2_high=r2 + 0.05) for r2 in r2s]
+    assert replace(profile, ceilings=dict(enumerate(found))).rises_and_falls is answer

@@ -23,8 +23,10 @@ def test_a_file_appears_whole_and_in_a_new_folder(tmp_path):
         assert aside.suffix == ".json"
         assert aside.parent == target.parent
         aside.write_text("{}")
+        written = aside.stat().st_ino
         assert not target.exists()
     assert target.read_text() == "{}"
+    assert target.stat().st_ino == written  # renamed, not copied: a reader sees all of it or nothing
     assert list(target.parent.iterdir()) == [target]
 
 

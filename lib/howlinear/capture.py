@@ -48,7 +48,7 @@ class BlockCapture:
     Attributes:
         train: moments per document fold of the rows to fit on.
         test: moments per document fold of the held-out rows.
-        outputs: covariance of the held-out outputs, as moments of y alone.
+        outputs: moments of the held-out outputs alone: y as the inputs, so Σ(y − ȳ)(y − ȳ)ᵀ is `outputs.sxx`.
         sample: the bounded sample of rows; None if none was asked for.
     """
 
@@ -201,7 +201,8 @@ class InputStatistics:
 
     Attributes:
         rank: directions that are not null.
-        null: smallest over largest eigenvalue of the inputs' correlation matrix.
+        null: smallest over largest eigenvalue of the inputs' correlation matrix (0 if rounding left it negative).
+        second: second smallest over largest.
         condition: largest over smallest singular value of the centred inputs, on the `rank` leading directions.
         effective_rank: participation ratio of the input covariance.
         dynamic_range: standard deviation of the loudest input feature over that of the median one.
@@ -211,6 +212,7 @@ class InputStatistics:
 
     rank: int
     null: float
+    second: float
     condition: float
     effective_rank: float
     dynamic_range: float
@@ -227,13 +229,15 @@ def describe(kept: BlockCapture) -> InputStatistics:
     if kept.sample is None or not (kept.sample.position == 0).any():
         raise InputError("position 0 needs sampled rows: capture with sample=4096 or more")
     moments = sum(kept.train)
-    everything = spectrum(moments, null=0.0)[1]
+    scale, kept_values, _ = spectrum(moments)
+    values = torch.linalg.eigvalsh(scale[:, None] * moments.sxx * scale).clamp_min(0)
     spread = moments.sxx.diagonal().sqrt()
     first = kept.sample.position == 0
     x, y = kept.sample.x.norm(dim=1), kept.sample.y.norm(dim=1)
     return InputStatistics(
-        rank=len(spectrum(moments)[1]),
-        null=float(everything[0] / everything[-1]),
+        rank=len(kept_values),
+        null=float(values[0] / values[-1]),
+        second=float(values[1] / values[-1]),
         condition=condition(moments),
         effective_rank=effective_rank(moments.sxx),
         dynamic_range=float(spread.max() / spread.median()),

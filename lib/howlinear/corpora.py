@@ -1,7 +1,8 @@
 """Text to token rows: one interface for offline domains, public data sets and your own files.
 
 A document's own hash decides whether the embedded models may train on it, or whether it is for fitting or for
-scoring, so equal documents never fall on two sides and nothing measured was trained on.
+scoring, so equal documents never fall on two sides and no document that is measured was trained on. Pieces of one
+file are documents of their own and may fall on both sides.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class Corpus:
     def rows(self, rows: int = 20_000, seq_len: int = 128, seed: int = 0, folds: int = FOLDS) -> TokenRows:
         """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out.
 
-        Each document goes whole to the emptiest fold of its side, ends with the end-of-text token, and fills
-        at most four sequences.
+        Each document goes to the emptiest fold of its side, ends with the end-of-text token, and is cut where the
+        fold is full or where it would fill more than four sequences.
 
         Args:
             rows: tokens in all, both sides; rounded to whole sequences.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 from jaxtyping import Int64
 from torch import Tensor
@@ -48,8 +49,18 @@ class Profile(Mapping):
         """How many blocks were measured."""
         return len(self.ceilings)
 
+    @property
+    def rises_and_falls(self) -> bool:
+        """Whether some later block surely lies above an earlier one, and some below: intervals that do not touch."""
+        low, high = (np.array([getattr(found, end) for found in self.values()]) for end in ("r2_low", "r2_high"))
+        above = low[None, :] > high[:, None]  # column surely above row
+        return bool(np.triu(above).any() and np.tril(above).any())
+
     def to_frame(self) -> pd.DataFrame:
-        """A row per block, with the columns of `howlinear measure --json`."""
+        """A row per block, with the columns of `howlinear measure --json`.
+
+        `condition` and `rank` describe the inputs of the fit, `effective_rank` the held-out outputs.
+        """
         return pd.DataFrame(
             {
                 "block": block,

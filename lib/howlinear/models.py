@@ -89,7 +89,7 @@ def load_model(name: str | Path | PreTrainedModel, revision: str | None = None) 
 
 
 def untrained(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
-    """A model of the same configuration with freshly drawn weights: what the architecture is before training."""
+    """A model of the same configuration with fresh weights, drawn as `transformers` does by default."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return type(model)(model.config).eval()

@@ -27,7 +27,7 @@ from howlinear.corpora import Corpus, load_corpus
 from howlinear.errors import InputError, SourceError
 from howlinear.models import load_model
 from howlinear.perplexity import perplexity
-from howlinear.store import Stored, load_capture, save_capture
+from howlinear.store import Stored, about_capture, load_capture, save_capture
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
@@ -75,16 +75,28 @@ class Run:
         return paths.build(self.profile) / "captures" / name / f"{corpus}.safetensors"
 
     def capture(self, name: str, corpus: str | None = None) -> Stored:
-        """The capture of a model on a corpus, the main one by default; made now if it is not there yet."""
+        """The capture of a model on a corpus, the main one by default; made now if it is not there or out of date."""
         corpus = corpus or self.corpora[0]
         path = self.capture_path(name, corpus)
-        if not path.exists():
+        if not self._fresh(path, name):
             model = self.model(name)
             rows = self.corpus(corpus, model).rows(self.rows, self.seq_len, self.seed)
             kept = capture(model, rows, sample=self.sample, seed=self.seed, progress=True)
-            about = {"model": self.models[name], "perplexity": perplexity(model, rows), "seed": self.seed}
+            about = {"model": self.models[name], "perplexity": perplexity(model, rows), "sizes": self.sizes}
             save_capture(path, kept, rows, about)
         return load_capture(path)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What a capture's content depends on besides model and corpus."""
+        return {"rows": self.rows, "seq_len": self.seq_len, "seed": self.seed, "sample": self.sample}
+
+    def _fresh(self, path: Path, name: str) -> bool:
+        """Whether a capture is there, of these sizes, and newer than the model's weights if they are local."""
+        if not path.exists() or about_capture(path).get("sizes") != self.sizes:
+            return False
+        weights = Path(self.models[name]).glob("*.safetensors")
+        return all(file.stat().st_mtime <= path.stat().st_mtime for file in weights)
 
     def save(self, numbers: Mapping[str, Any], tolerance: Mapping[str, float] | None = None) -> Path:
         """Write the notebook's numbers to `results/<profile>/<stem>.json`."""

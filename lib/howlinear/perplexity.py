@@ -36,11 +36,13 @@ def perplexity(model: PreTrainedModel, corpus: Corpus | TokenRows | Int64[Tensor
     Args:
         model: a causal language model.
         corpus: a corpus, or packed rows (their held-out part is used), or token ids (all are used).
-        **rows: passed to `Corpus.rows`.
+        **rows: passed to `Corpus.rows`; to compare with a profile, pass its `rows` as the corpus instead.
 
     Raises:
         InputError: nothing to predict, or the loss is not finite.
     """
+    if rows and not isinstance(corpus, Corpus):
+        raise InputError(f"{', '.join(rows)} given with rows that are packed already: leave them out")
     rows = corpus.rows(**rows) if isinstance(corpus, Corpus) else corpus
     ids = rows.ids[rows.test] if isinstance(rows, TokenRows) else rows
     if not len(ids) or ids.shape[1] < 2:
@@ -71,7 +73,8 @@ def losses(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: 
 def change(base: Float[Tensor, " n"], changed: Float[Tensor, " n"]) -> Change:
     """Perplexity after minus before, from the losses of the same sequences of one length.
 
-    The interval is a delete-one-sequence jackknife of the difference, so what both share cancels.
+    The interval is a delete-one-sequence jackknife of the difference, so what both share cancels. It takes the swapped
+    map as given, and sequences as independent.
     """
     before, after = base.numpy(), changed.numpy()
     n = len(before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -53,18 +53,31 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
         save_file(tensors, aside, metadata={"about": json.dumps(dict(about) | {"corpus": rows.corpus})})
 
 
+def about_capture(path: Path) -> dict[str, Any]:
+    """What a capture says of itself, without its tensors.
+
+    Raises:
+        SourceError: no such file, or a damaged one.
+    """
+    return _read(path, names=())[0]
+
+
+def _read(path: Path, names: Iterable[str] | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()["about"])
+            return about, {name: file.get_tensor(name) for name in (file.keys() if names is None else names)}
+    except (OSError, SafetensorError, KeyError, TypeError) as error:
+        raise SourceError(f"cannot read capture {path}: {error}; remove it and run again to make it anew") from error
+
+
 def load_capture(path: Path) -> Stored:
     """Read a capture.
 
     Raises:
         SourceError: no such file, or a damaged one.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()["about"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, TypeError) as error:
-        raise SourceError(f"cannot read capture {path}: {error}; remove it and run again to make it anew") from error
+    about, tensors = _read(path)
     rows = TokenRows(*(tensors.pop(f"rows.{part}") for part in ("ids", "test", "fold")), about["corpus"])
     tree: dict[int, dict[str, dict[int, dict[str, Tensor]]]] = {}
     for name, tensor in tensors.items():

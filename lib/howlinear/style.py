@@ -17,6 +17,7 @@ from howlinear import paths
 COLUMN = 3.3  # inches: one column of a paper
 PAGE = 6.9  # both columns
 GREY = "#6b6b6b"
+ACCENT = "#E69F00"  # for what is no model
 
 _LOOKS = {
     "gpt2": {"color": "#0072B2", "marker": "o", "linestyle": "-"},

@@ -1,8 +1,8 @@
 """Where documents come from: installed packages, public data sets, your own file.
 
 Offline there are three clearly different domains, read from packages that are installed anyway, at pinned
-versions: `docs` (English prose: docstrings), `code` (Python functions, their docstrings removed) and `cpp`
-(C++ headers). The package list is fixed, so what else is installed changes nothing.
+versions: `docs` (docstrings: English prose, parameter lists, examples), `code` (Python functions without those
+docstrings) and `cpp` (C++ headers). The package list is fixed, so what else is installed changes nothing.
 """
 
 from __future__ import annotations
