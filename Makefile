@@ -20,6 +20,7 @@ rehearse: .venv/ready  ## the paper profile on models of the real shapes with ra
 	$(SNAKEMAKE) --configfile profiles/paper.yaml profiles/rehearsal.yaml
 
 bench: .venv/ready  ## time and memory at GPT-2's shape
+	mkdir -p build
 	$(BIN)/python -m pytest -q benchmarks --benchmark-columns=median,rounds --benchmark-json=build/bench.json
 
 minis: .venv/ready  ## train the embedded models again, or go on where it stopped

@@ -119,11 +119,12 @@ def numbers() -> str:
     lines = ["| model | perplexity | R²_lin, lowest – highest block | before training | dearest swap, ΔPPL | ρ |"]
     lines += ["|---|---|---|---|---|---|"]
     for name, found in results["models"].items():
-        r2, fresh = ([block["r2"] for block in found["blocks"]], found["untrained"])
+        r2, fresh = [block["r2"] for block in found["blocks"]], found["untrained"]
         dearest = max(found["swap"], key=lambda cost: cost["delta"])
         lines.append(
-            f"| {name} | {found['perplexity']:.1f} | {min(r2):.2f} – {max(r2):.2f} | {min(fresh):.2f} – {max(fresh):.2f} "
-            f"| {dearest['delta']:+.2f}, block {dearest['block']} | {found['spearman_r2_delta']:+.2f} |"
+            f"| {name} | {found['perplexity']:.1f} | {min(r2):.2f} – {max(r2):.2f} "
+            f"| {min(fresh):.2f} – {max(fresh):.2f} | {dearest['delta']:+.2f}, block {dearest['block']} "
+            f"| {found['spearman_r2_delta']:+.2f} |"
         )
     alike = (f"{two}: r = {like['pearson']:.2f}" for two, like in results["likeness"].items())
     return "\n".join(

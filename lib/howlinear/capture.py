@@ -164,7 +164,7 @@ class _Collector:
         try:
             self.moments[key].update(x, y)
         except InputError as error:
-            where = f"block {site.block} ({site.name}), sequences {self.indices[0]} to {self.indices[-1]}"
+            where = f"block {site.block} ({site.name}), in the batch of sequences {self.indices.tolist()}"
             raise InputError(f"{error} at {where}: this model overflows on this text in {x.dtype}") from error
         if test:
             if site.block not in self.outputs:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import huggingface_hub
 import typer
 from rich import box
 from rich.console import Console
@@ -132,6 +133,7 @@ def _table(profile: Profile, model: str) -> Table:
 def main() -> None:
     """Entry point."""
     logging.disable_progress_bar()
+    huggingface_hub.utils.logging.set_verbosity_error()
     try:
         app(_paired(sys.argv[1:]))
     except HowlinearError as error:

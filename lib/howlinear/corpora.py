@@ -23,7 +23,8 @@ from howlinear.models import tokenizer_of
 from howlinear.texts import HUB, OFFLINE, file_documents, hub_documents, offline_documents, seeded_hash
 
 FOLDS = 8
-MODEL_SHARE = 0.8  # of the documents of `docs` and `code`, for training the embedded models
+TRAINED_ON = ("docs", "code")
+MODEL_SHARE = 0.8  # of their documents, for training the embedded models
 TRAIN_SHARE = 0.75  # of the others, for fitting; the rest is held out
 LONGEST = 4  # sequences a document may fill: no single one dominates a fold
 
@@ -148,7 +149,7 @@ def load_corpus(name: str, model: PreTrainedModel | PreTrainedTokenizerBase) -> 
     """
     tokenizer = model if isinstance(model, PreTrainedTokenizerBase) else tokenizer_of(model)
     if name in OFFLINE:
-        reserved = MODEL_SHARE if name in ("docs", "code") else 0.0
+        reserved = MODEL_SHARE if name in TRAINED_ON else 0.0
         return Corpus(name, tokenizer, lambda seed: offline_documents(name, seed), reserved)
     if name in HUB:
         documents = hub_documents(name)
@@ -170,6 +171,8 @@ def _split(document: str, reserved: float) -> tuple[bytes, str]:
 
 def model_documents(name: str) -> Iterator[str]:
     """The documents of an offline corpus that the embedded models train on, each once."""
+    if name not in TRAINED_ON:
+        raise InputError(f"no model trains on {name!r}, it is measured whole: {', '.join(TRAINED_ON)}")
     seen = set()
     for document in offline_documents(name):
         digest, side = _split(document, MODEL_SHARE)

@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from howlinear import paths, record
-from howlinear.corpora import load_corpus, model_documents
+from howlinear.corpora import TRAINED_ON, load_corpus, model_documents
 from howlinear.errors import InputError
 from howlinear.models import load_model
 from howlinear.perplexity import perplexity
@@ -37,7 +37,6 @@ from howlinear.texts import OFFLINE, PACKAGES
 from howlinear.training import Recipe, train
 
 END_OF_TEXT = "<|endoftext|>"
-TRAINING_CORPORA = ("docs", "code")  # half of the tokens from each
 
 
 def new_model(name: str, seed: int = 0, blocks: int = 12, width: int = 128, vocabulary: int = 4_096) -> PreTrainedModel:
@@ -97,10 +96,10 @@ def training_stream(folder: Path, recipe: Recipe) -> tuple[PreTrainedTokenizerFa
     """Tokenizer and one long row of token ids per training corpus, made once and kept in `folder`."""
     kept = folder / "stream.safetensors"
     if not kept.exists():
-        texts = {name: list(model_documents(name)) for name in TRAINING_CORPORA}
-        tokenizer = new_tokenizer(text for name in TRAINING_CORPORA for text in islice(texts[name], 20_000))
+        texts = {name: list(model_documents(name)) for name in TRAINED_ON}
+        tokenizer = new_tokenizer(text for name in TRAINED_ON for text in islice(texts[name], 20_000))
         tokenizer.save_pretrained(folder / "tokenizer")
-        stream = {name: _encode(tokenizer, texts[name], recipe.stream) for name in TRAINING_CORPORA}
+        stream = {name: _encode(tokenizer, texts[name], recipe.stream) for name in TRAINED_ON}
         with paths.written_aside(kept) as aside:
             save_file(stream, aside)
     return PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer"), load_file(kept)

@@ -7,16 +7,12 @@ residual. One table names the sites per family; models are ordinary `transformer
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlparse
-from urllib.request import getproxies
 
 import torch
-from huggingface_hub.constants import ENDPOINT
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
@@ -24,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from howlinear import paths
 from howlinear.errors import InputError, SourceError
+from howlinear.hub import hub, reachable
 
 FAMILIES = {  # model_type: (list of blocks, FFN within a block), both below `model.base_model`
     "gpt2": ("h", "mlp"),
@@ -53,11 +50,11 @@ class Site:
 
 
 def load_model(name: str | Path | PreTrainedModel, revision: str | None = None) -> PreTrainedModel:
-    """Load a causal language model in float32, ready to evaluate.
+    """Load a causal language model, ready to evaluate, its weights in float32.
 
     Args:
         name: a folder, one of the embedded models (`mini-gpt2`, …), a Hub id (`openai-community/gpt2`), or a
-            model already in memory.
+            model already in memory, which keeps its dtype.
         revision: branch, tag or commit on the Hub.
 
     Returns:
@@ -76,7 +73,6 @@ def load_model(name: str | Path | PreTrainedModel, revision: str | None = None) 
             dtype=torch.float32,
             use_safetensors=True,
             trust_remote_code=False,
-            local_files_only=_without_network(),
             output_loading_info=True,
         )
     if report["missing_keys"]:
@@ -107,8 +103,9 @@ def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     if Path(source).is_dir() and not any(list(Path(source).glob(name)) for name in _TOKENIZER_FILES):
         wanted = ", ".join(_TOKENIZER_FILES)
         raise SourceError(f"cannot load a tokenizer: {source} holds none ({wanted}): save one there, or pass token ids")
+    revision = getattr(model.config, "_commit_hash", None) or "main"  # the same as the weights'
     with _loading(source):
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False, local_files_only=_without_network())
+        return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
 
 
 def sites(model: PreTrainedModel, blocks: list[int] | None = None) -> list[Site]:
@@ -180,6 +177,11 @@ def _as_module(replacement: Callable[[Tensor], Tensor], model: PreTrainedModel) 
         return replacement
     if not (hasattr(replacement, "weight") and hasattr(replacement, "bias")):
         return Mapped(replacement)
+    width = model.config.hidden_size
+    if replacement.weight.shape != (width, width):
+        raise InputError(
+            f"a map of shape {tuple(replacement.weight.shape)} for blocks of width {width}: fit it on this model"
+        )
     linear = skip_init(nn.Linear, *replacement.weight.shape, device=model.device, dtype=model.dtype)
     with torch.no_grad():
         linear.weight.copy_(replacement.weight.T)
@@ -191,7 +193,7 @@ def _source(name: str) -> str:
     for folder in (Path(name), paths.MODELS / name):
         if folder.is_dir():
             return _checked_folder(folder)
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
         raise SourceError(f"no model folder {name}; {_embedded()}")
     return name
 
@@ -211,23 +213,16 @@ def _embedded() -> str:
     return f"offline there are {', '.join(found) or 'no embedded models (run make minis)'}, or any local folder"
 
 
-def _without_network() -> bool:
-    """Whether the Hub's name does not even resolve: then its cache answers at once, with no retries."""
-    try:
-        return not getproxies() and not socket.getaddrinfo(urlparse(ENDPOINT).hostname, None)
-    except OSError:
-        return True
-
-
 @contextmanager
 def _loading(source: str) -> Iterator[None]:
     try:
-        yield
+        with hub():
+            yield
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().split("\n")[0]
         if Path(source).is_dir():
             where = f"folder {source}"
-        elif _without_network():
+        elif not reachable():
             where = f"{source}: no such folder here, not in the local cache, and the Hub cannot be reached"
         else:
             where = f"{source}: no such folder here, and the Hub has nothing to load by that name"

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from howlinear.errors import InputError, SourceError
+from howlinear.hub import hub
 
 PACKAGES = ("matplotlib", "networkx", "numpy", "pandas", "scipy", "sklearn", "sympy", "torch")
 MIN_CHARS = 200  # shorter pieces say little
@@ -108,11 +109,12 @@ def hub_documents(name: str) -> list[str]:
     Raises:
         SourceError: neither the Hub nor a cached copy could be read.
     """
-    from datasets import load_dataset  # slow to import, and needless offline
+    from datasets import load_dataset  # slow to import, and needless for the offline corpora
 
     repository, configuration, split, column = HUB[name]
     try:
-        texts = load_dataset(repository, configuration, split=split)[column]
+        with hub():
+            texts = load_dataset(repository, configuration, split=split)[column]
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SourceError(
