@@ -166,8 +166,8 @@ width 512, context {seq_len}, a byte-level BPE of 4,096, {parameters:,} paramete
 object, not a useful writer.
 
 **Data.** Docstrings (`docs`) and Python functions without their docstrings (`code`), half of the tokens each, from
-the installed packages {packages}. Four fifths of the documents, chosen by each document's hash; nothing that
-howlinear measures is among them.
+the installed packages {packages}.
+Four fifths of the documents, chosen by each document's hash; no document that howlinear measures is among them.
 
 **Training.** {steps:,} steps of {batch} sequences of {seq_len} tokens ({tokens:,} tokens), AdamW (0.9, 0.95), weight
 decay {weight_decay}, peak rate {peak} after {warm_up} steps of warm-up, cosine to a tenth, bfloat16 autocast,
