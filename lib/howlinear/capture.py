@@ -185,14 +185,19 @@ class _Collector:
 
     def finish(self, block: int) -> BlockCapture:
         sides = {
-            side: [m.to("cpu") for (b, t, _), m in self.moments.items() if (b, t) == (block, side)]
+            side: [_here(m) for (b, t, _), m in self.moments.items() if (b, t) == (block, side)]
             for side in (False, True)
         }
         sample = None
         if len(self.drawn):
             sequence, position = self.drawn // self.rows.ids.shape[1], self.drawn % self.rows.ids.shape[1]
             sample = Sample(*self.kept[block], position, self.rows.ids[sequence, position], self.rows.test[sequence])
-        return BlockCapture(sides[False], sides[True], self.outputs[block].to("cpu"), sample)
+        return BlockCapture(sides[False], sides[True], _here(self.outputs[block]), sample)
+
+
+def _here(moments: Moments) -> Moments:
+    """Moments in main memory, not copied if they are there."""
+    return moments if moments.mean_x.device.type == "cpu" else moments.to("cpu")
 
 
 @dataclass(frozen=True)

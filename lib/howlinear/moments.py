@@ -70,17 +70,19 @@ class Moments:
             )
         if not len(x):
             return self
-        x, y = x.double(), y.double()
+        x, y = (rows.to(torch.float64, copy=True) for rows in (x, y))
         chunk = object.__new__(Moments)
         chunk.n, chunk.mean_x, chunk.mean_y = len(x), x.mean(0), y.mean(0)
-        x, y = x - chunk.mean_x, y - chunk.mean_y
-        chunk.sxx, chunk.sxy, chunk.syy = _gram(x), x.T @ y, y.square().sum(0)
-        if not (chunk.sxx.diagonal().isfinite().all() and chunk.syy.isfinite().all()):
+        x -= chunk.mean_x
+        y -= chunk.mean_y
+        squares = [torch.einsum("nd,nd->d", rows, rows) for rows in (x, y)]
+        if not all(square.isfinite().all() for square in squares):
             raise InputError(f"NaN or infinity among {len(x)} rows")
-        if not self.n:
-            self.__dict__.update(chunk.__dict__)
-            return self
-        return self._merge(chunk)
+        chunk.syy = squares[1]
+        self._shift(chunk)
+        _add_gram(self.sxx, x)
+        self.sxy.addmm_(x.T, y)
+        return self
 
     def __add__(self, other: Moments) -> Moments:
         """Moments of both sets of rows; neither operand changes."""
@@ -116,18 +118,24 @@ class Moments:
         return moments
 
     def _merge(self, other: Moments) -> Moments:
+        if other.n:
+            self._shift(other)
+            self.sxx += other.sxx
+            self.sxy += other.sxy
+        return self
+
+    def _shift(self, other: Moments) -> None:
+        """Chan's update without the other's own products: what the distance of the two means adds, and all but S."""
         n = self.n + other.n
-        if not other.n:
-            return self
-        dx, dy = other.mean_x - self.mean_x, other.mean_y - self.mean_y
         between = self.n * other.n / n
-        self.sxx.add_(other.sxx).addr_(dx, dx, alpha=between)
-        self.sxy.add_(other.sxy).addr_(dx, dy, alpha=between)
-        self.syy.add_(other.syy).addcmul_(dy, dy, value=between)
+        dx, dy = other.mean_x - self.mean_x, other.mean_y - self.mean_y
+        if self.n:
+            self.sxx.addr_(dx, dx, alpha=between)
+            self.sxy.addr_(dx, dy, alpha=between)
+        self.syy += other.syy + between * dy.square()
         self.mean_x += dx * (other.n / n)
         self.mean_y += dy * (other.n / n)
         self.n = n
-        return self
 
     def __repr__(self) -> str:
         """One line for people."""
@@ -139,14 +147,14 @@ def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
     return float(covariance.trace().square() / covariance.square().sum())
 
 
-def _gram(x: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
-    """XᵀX from its upper panels."""
+def _add_gram(gram: Float[Tensor, "d d"], x: Float[Tensor, "n d"]) -> None:
+    """Add XᵀX in place: the upper panels, then their mirror image."""
     d = x.shape[1]
     if d < 256:  # too small for the panels to pay
-        return x.T @ x
-    gram, width = x.new_empty(d, d), -(-d // _PANELS)
+        gram.addmm_(x.T, x)
+        return
+    width = -(-d // _PANELS)
     for start in range(0, d, width):
         stop = start + width
-        gram[start:stop, start:] = x[:, start:stop].T @ x[:, start:]
+        gram[start:stop, start:].addmm_(x[:, start:stop].T, x[:, start:])
         gram[stop:, start:stop] = gram[start:stop, stop:].T
-    return gram
