@@ -236,8 +236,7 @@ def describe(kept: BlockCapture) -> InputStatistics:
     moments = sum(kept.train)
     scale, kept_values, _ = spectrum(moments)
     values = torch.linalg.eigvalsh(scale[:, None] * moments.sxx * scale).clamp_min(0)
-    spread = moments.sxx.diagonal().sqrt()
-    first = kept.sample.position == 0
+    spread, first = moments.sxx.diagonal().sqrt(), kept.sample.position == 0
     x, y = kept.sample.x.norm(dim=1), kept.sample.y.norm(dim=1)
     return InputStatistics(
         rank=len(kept_values),

@@ -138,7 +138,7 @@ def _settings(profile: str) -> dict[str, Any]:
 
 def _located(source: str) -> str:
     """A folder of the project by its full path, wherever the notebook runs; anything else as it is."""
-    return str(paths.ROOT / source) if (paths.ROOT / source.split("/")[0]).is_dir() else source
+    return str(paths.ROOT / source) if source.split("/")[0] in ("models", "build") else source
 
 
 def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
