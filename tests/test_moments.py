@@ -94,6 +94,17 @@ def test_adding_equals_moments_of_all_rows_and_leaves_the_operands():
     assert_same(a + b, moments_of(torch.cat([x1, x2]), torch.cat([y1, y2])))
 
 
+def test_several_are_apart_from_one_another():
+    x, y = torch.randn(30, 5), torch.randn(30, 3)
+    first, second = Moments.several(2, 5, 3)
+    second.update(x, y)
+    alone = Moments(5, 3).update(x, y)
+
+    assert first.n == 0
+    assert not any(tensor.any() for tensor in first.tensors().values())
+    assert all(torch.equal(second.tensors()[name], tensor) for name, tensor in alone.tensors().items())
+
+
 def test_sum_of_a_list_starts_from_nothing_and_changes_no_operand():
     parts = [moments_of(*random_rows(20, seed=seed)) for seed in range(3)]
     first = parts[0].copy()

@@ -1,7 +1,4 @@
-"""One forward pass, every FFN: moments per document fold, and a bounded sample of rows.
-
-The model runs without its head; hooks read each block's input and output and change nothing.
-"""
+"""One forward pass without the head, every FFN: moments per document fold, and a bounded sample of rows."""
 
 from __future__ import annotations
 
@@ -136,10 +133,14 @@ def hooked(found: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -> I
 
 def _batches(rows: TokenRows, size: int) -> Iterator[Tensor]:
     """Indices of sequences, every batch from one fold."""
-    for side in (False, True):
-        for fold in rows.fold.unique():
-            members = ((rows.test == side) & (rows.fold == fold)).nonzero()[:, 0]
-            yield from members.split(size) if len(members) else ()
+    for side, fold in _folds(rows):
+        members = ((rows.test == side) & (rows.fold == fold)).nonzero()[:, 0]
+        yield from members.split(size)
+
+
+def _folds(rows: TokenRows) -> list[tuple[bool, int]]:
+    """Every (held out?, fold) that there is, the rows to fit on first."""
+    return sorted(set(zip(rows.test.tolist(), rows.fold.tolist(), strict=True)))
 
 
 class _Collector:
@@ -147,7 +148,8 @@ class _Collector:
 
     def __init__(self, rows: TokenRows, sample: int, seed: int):
         self.rows, self.indices = rows, torch.empty(0, dtype=torch.long)
-        self.moments: dict[tuple[int, bool, int], Moments] = {}
+        self.folds = _folds(rows)
+        self.moments: dict[int, dict[tuple[bool, int], Moments]] = {}
         self.outputs: dict[int, Moments] = {}
         length = rows.ids.shape[1]
         drawn = torch.randperm(rows.ids.numel(), generator=torch.Generator().manual_seed(seed))[:sample].sort().values
@@ -158,17 +160,16 @@ class _Collector:
     def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
         x, y = x.flatten(0, -2), y.flatten(0, -2)
         test, fold = bool(self.rows.test[self.indices[0]]), int(self.rows.fold[self.indices[0]])
-        key = (site.block, test, fold)
-        if key not in self.moments:
-            self.moments[key] = Moments(x.shape[1], y.shape[1], x.device)
+        if site.block not in self.moments:
+            empty = iter(Moments.several(len(self.folds), x.shape[1], y.shape[1], x.device))
+            self.moments[site.block] = {key: next(empty) for key in self.folds}
+            self.outputs[site.block] = Moments(y.shape[1], 0, y.device)
         try:
-            self.moments[key].update(x, y)
+            self.moments[site.block][test, fold].update(x, y)
         except InputError as error:
             where = f"block {site.block} ({site.name}), in the batch of sequences {self.indices.tolist()}"
             raise InputError(f"{error} at {where}: this model overflows on this text in {x.dtype}") from error
         if test:
-            if site.block not in self.outputs:
-                self.outputs[site.block] = Moments(y.shape[1], 0, y.device)
             self.outputs[site.block].update(y)
         if len(self.drawn):
             self._sample(site.block, x, y)
@@ -184,10 +185,9 @@ class _Collector:
             kept[slot[mine]] = rows[mine.to(rows.device)].float().cpu()
 
     def finish(self, block: int) -> BlockCapture:
-        sides = {
-            side: [_here(m) for (b, t, _), m in self.moments.items() if (b, t) == (block, side)]
-            for side in (False, True)
-        }
+        sides: dict[bool, list[Moments]] = {False: [], True: []}
+        for (held_out, _), moments in self.moments[block].items():
+            sides[held_out].append(_here(moments))
         sample = None
         if len(self.drawn):
             sequence, position = self.drawn // self.rows.ids.shape[1], self.drawn % self.rows.ids.shape[1]

@@ -40,6 +40,13 @@ class Moments:
         self.mean_x, self.mean_y = zeros(d_in), zeros(d_out)
         self.sxx, self.sxy, self.syy = zeros(d_in, d_in), zeros(d_in, d_out), zeros(d_out)
 
+    @classmethod
+    def several(cls, count: int, d_in: int, d_out: int = 0, device: torch.device | str | None = None) -> list[Moments]:
+        """`count` empty moments in one allocation: what stays does not lie among what comes and goes."""
+        one = cls(d_in, d_out, device).tensors()
+        many = {name: tensor.repeat(count, *[1] * tensor.dim()) for name, tensor in one.items()}
+        return [cls.from_tensors({name: tensor[i] for name, tensor in many.items()}) for i in range(count)]
+
     @property
     def d_in(self) -> int:
         """Input width."""
@@ -75,10 +82,9 @@ class Moments:
         chunk.n, chunk.mean_x, chunk.mean_y = len(x), x.mean(0), y.mean(0)
         x -= chunk.mean_x
         y -= chunk.mean_y
-        squares = [torch.einsum("nd,nd->d", rows, rows) for rows in (x, y)]
-        if not all(square.isfinite().all() for square in squares):
+        chunk.syy = torch.linalg.vecdot(y, y, dim=0)
+        if not (torch.linalg.vecdot(x, x, dim=0).isfinite().all() and chunk.syy.isfinite().all()):
             raise InputError(f"NaN or infinity among {len(x)} rows")
-        chunk.syy = squares[1]
         self._shift(chunk)
         _add_gram(self.sxx, x)
         self.sxy.addmm_(x.T, y)
