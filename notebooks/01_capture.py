@@ -87,7 +87,7 @@ for low in (0.4, 1.5, 2.6, 3.7):
 for height, name in ((3.15, "$x$"), (4.25, "$y$")):
     ax.plot([1.2], [height], "o", color=tap, ms=6, zorder=5)
     arrow(ax, (1.35, height), (4.1, height), color=tap)
-    ax.text(3.2, height + 0.1, f"{name}, one row per token", ha="center", color="0.15")
+    ax.text(3.3, height + 0.1, f"{name}, one row per token", ha="center", color="0.15")
 arrow(ax, (0.4, 0.6), (0.4, 4.6), color="0.6", connectionstyle="arc3,rad=-0.2")  # the skip connection
 box(ax, 5.3, 3.7, "pairs $(x, y)$\nsplit by document", width=2.1, height=1.5, face="#fdf3df")
 ax.text(6.5, 4.5, "train", color="0.3")
@@ -99,8 +99,8 @@ box(ax, 8.7, 2.8, "held out: share explained\n$R^2_{\\mathrm{lin}}$", width=2.5,
 arrow(ax, (8.7, 4.18), (8.7, 3.32))
 box(ax, 8.7, 0.9, "swap the map in\n$\\Delta$ perplexity", width=2.5, height=0.9)
 arrow(ax, (8.7, 2.28), (8.7, 1.42))
-ax.plot([7.3, 2.3, 2.3], [0.9, 0.9, 3.7], "--", color="0.45", lw=1)
-arrow(ax, (2.31, 3.7), (2.0, 3.7), color="0.45")
+ax.plot([7.3, 2.2, 2.2], [0.9, 0.9, 3.7], "--", color="0.45", lw=1)
+arrow(ax, (2.21, 3.7), (1.98, 3.7), color="0.45")
 ax.text(4.9, 1.02, "the map takes the FFN's place", ha="center", color="0.3")
 ax.set(xlim=(-0.25, 10.1), ylim=(0.0, 5.4))
 ax.axis("off")

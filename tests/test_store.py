@@ -28,7 +28,7 @@ def test_a_capture_comes_back_as_it_was(captured, tmp_path):
         back = stored.blocks[block]
         assert hl.ceiling(back.train, back.test).r2 == hl.ceiling(kept.train, kept.test).r2
         assert torch.equal(back.outputs.sxx, kept.outputs.sxx)
-        for part in ("x", "y", "position", "token", "test"):
+        for part in ("x", "y", "position", "token", "test", "fold"):
             assert torch.equal(getattr(back.sample, part), getattr(kept.sample, part))
         for side in ("train", "test"):
             assert [m.n for m in getattr(back, side)] == [m.n for m in getattr(kept, side)]
@@ -39,6 +39,15 @@ def test_a_capture_without_a_sample_has_none(captured, tmp_path):
     plain = {block: type(kept)(kept.train, kept.test, kept.outputs, None) for block, kept in blocks.items()}
     save_capture(tmp_path / "c.safetensors", plain, rows, {})
     assert load_capture(tmp_path / "c.safetensors").blocks[0].sample is None
+
+
+def test_a_block_is_read_when_it_is_asked_for(captured, tmp_path):
+    save_capture(tmp_path / "c.safetensors", *captured, {})
+    blocks = load_capture(tmp_path / "c.safetensors").blocks
+    assert len(blocks) == 2
+    assert blocks[1] is not blocks[1]
+    with pytest.raises(KeyError):
+        blocks[2]
 
 
 def test_a_missing_or_damaged_capture_says_what_to_do(captured, tmp_path):

@@ -29,6 +29,7 @@ class Sample:
         position: place in the sequence, shape (rows,).
         token: token id, shape (rows,).
         test: which rows are held out, shape (rows,).
+        fold: the document fold of each row, shape (rows,).
     """
 
     x: Float[Tensor, "rows d_in"]
@@ -36,6 +37,7 @@ class Sample:
     position: Int64[Tensor, " rows"]
     token: Int64[Tensor, " rows"]
     test: Bool[Tensor, " rows"]
+    fold: Int64[Tensor, " rows"]
 
 
 @dataclass(frozen=True)
@@ -88,15 +90,14 @@ def capture(
     longest = getattr(model.config, "max_position_embeddings", rows.ids.shape[1])
     if rows.ids.shape[1] > longest:
         raise InputError(
-            f"sequences of {rows.ids.shape[1]} tokens, this model reads at most {longest}: use that seq_len"
+            f"sequences of {rows.ids.shape[1]} tokens, but the model reads at most {longest}: shorten them"
         )
     vocabulary = model.get_input_embeddings().weight.shape[0]
     if not 0 <= int(rows.ids.min()) <= int(rows.ids.max()) < vocabulary:
         raise InputError(
             f"token ids run from {rows.ids.min()} to {rows.ids.max()}, the model knows 0 to {vocabulary - 1}"
         )
-    found = sites(model, blocks)
-    collector = _Collector(rows, sample, seed)
+    found, collector = sites(model, blocks), _Collector(rows, sample, seed)
     bar = tqdm(total=len(rows.ids), unit="seq", desc="capture", disable=not progress)
     with bar, hooked(found, collector.keep), torch.no_grad():
         for collector.indices in _batches(rows, batch_size):
@@ -144,7 +145,7 @@ def _folds(rows: TokenRows) -> list[tuple[bool, int]]:
 
 
 class _Collector:
-    """Where the hooks put what they see; `indices` are the sequences of the batch under way."""
+    """Where the hooks put what they see; `indices` are the sequences under way."""
 
     def __init__(self, rows: TokenRows, sample: int, seed: int):
         self.rows, self.indices = rows, torch.empty(0, dtype=torch.long)
@@ -176,9 +177,7 @@ class _Collector:
 
     def _sample(self, block: int, x: Tensor, y: Tensor) -> None:
         if block not in self.kept:
-            self.kept[block] = tuple(
-                torch.empty(len(self.drawn), rows.shape[1], dtype=torch.float32) for rows in (x, y)
-            )
+            self.kept[block] = tuple(torch.empty(len(self.drawn), r.shape[1], dtype=torch.float32) for r in (x, y))
         slot = self.slot[self.indices].flatten()
         mine = (slot >= 0).nonzero()[:, 0]
         for kept, rows in zip(self.kept[block], (x, y), strict=True):
@@ -191,7 +190,8 @@ class _Collector:
         sample = None
         if len(self.drawn):
             sequence, position = self.drawn // self.rows.ids.shape[1], self.drawn % self.rows.ids.shape[1]
-            sample = Sample(*self.kept[block], position, self.rows.ids[sequence, position], self.rows.test[sequence])
+            token, test, fold = self.rows.ids[sequence, position], self.rows.test[sequence], self.rows.fold[sequence]
+            sample = Sample(*self.kept[block], position, token, test, fold)
         return BlockCapture(sides[False], sides[True], _here(self.outputs[block]), sample)
 
 

@@ -123,17 +123,17 @@ def measure(
     return profile_of(captured, model.name_or_path or type(model).__name__, corpus, perplexity(model, corpus))
 
 
-def profile_of(captured: dict[int, BlockCapture], model: str, rows: TokenRows, perplexity: float) -> Profile:
+def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: TokenRows, perplexity: float) -> Profile:
     """The profile that a capture implies.
 
     Raises:
         InputError: a block cannot be fitted; names it.
     """
-    ceilings = {}
+    ceilings, ranks = {}, {}
     for block, kept in captured.items():
         try:
             ceilings[block] = ceiling(kept.train, kept.test)
         except InputError as error:
             raise InputError(f"block {block}: {error}") from error
-    ranks = {block: effective_rank(kept.outputs.sxx) for block, kept in captured.items()}
+        ranks[block] = effective_rank(kept.outputs.sxx)
     return Profile(model, rows, ceilings, ranks, perplexity)

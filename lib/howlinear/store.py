@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ class Stored:
     """A capture and what it was made from.
 
     Attributes:
-        blocks: block → `BlockCapture`.
+        blocks: block → `BlockCapture`, read from disk when asked for.
         rows: the token rows.
         about: model, perplexity and the like.
     """
 
-    blocks: dict[int, BlockCapture]
+    blocks: Mapping[int, BlockCapture]
     rows: TokenRows
     about: dict[str, Any]
 
@@ -59,37 +60,62 @@ def about_capture(path: Path) -> dict[str, Any]:
     Raises:
         SourceError: no such file, or a damaged one.
     """
-    return _read(path, names=())[0]
+    with _opened(path) as file:
+        return json.loads(file.metadata()["about"])
 
 
-def _read(path: Path, names: Iterable[str] | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+@contextmanager
+def _opened(path: Path) -> Iterator[safe_open]:
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()["about"])
-            return about, {name: file.get_tensor(name) for name in (file.keys() if names is None else names)}
+            yield file
     except (OSError, SafetensorError, KeyError, TypeError) as error:
         raise SourceError(f"cannot read capture {path}: {error}; remove it and run again to make it anew") from error
 
 
 def load_capture(path: Path) -> Stored:
-    """Read a capture.
+    """Open a capture; a block's tensors are read when it is asked for.
 
     Raises:
         SourceError: no such file, or a damaged one.
     """
-    about, tensors = _read(path)
-    rows = TokenRows(*(tensors.pop(f"rows.{part}") for part in ("ids", "test", "fold")), about["corpus"])
-    tree: dict[int, dict[str, dict[int, dict[str, Tensor]]]] = {}
-    for name, tensor in tensors.items():
-        block, part, index, leaf = name.split(".")
-        tree.setdefault(int(block), {}).setdefault(part, {}).setdefault(int(index), {})[leaf] = tensor
-    return Stored({block: _block(tree[block]) for block in sorted(tree)}, rows, about)
+    about = about_capture(path)
+    with _opened(path) as file:
+        rows = TokenRows(*(file.get_tensor(f"rows.{part}") for part in ("ids", "test", "fold")), about["corpus"])
+    return Stored(StoredBlocks(path), rows, about)
 
 
-def _block(parts: dict[str, dict[int, dict[str, Tensor]]]) -> BlockCapture:
-    folds = {
-        side: [Moments.from_tensors(parts[side][fold]) for fold in sorted(parts[side])]
-        for side in ("train", "test", "outputs")
-    }
-    sample = Sample(**parts["sample"][0]) if "sample" in parts else None
-    return BlockCapture(folds["train"], folds["test"], folds["outputs"][0], sample)
+class StoredBlocks(Mapping[int, BlockCapture]):
+    """The blocks of a capture on disk, read one at a time and not kept: memory holds what you hold."""
+
+    def __init__(self, path: Path):
+        """List what the file holds."""
+        self.path = path
+        self._names: dict[int, list[str]] = {}
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118
+                if not name.startswith("rows."):
+                    self._names.setdefault(int(name.split(".")[0]), []).append(name)
+
+    def __getitem__(self, block: int) -> BlockCapture:
+        """Read one block."""
+        parts: dict[str, dict[int, dict[str, Tensor]]] = {}
+        names = self._names[block]
+        with _opened(self.path) as file:
+            for name in names:
+                _, part, index, leaf = name.split(".")
+                parts.setdefault(part, {}).setdefault(int(index), {})[leaf] = file.get_tensor(name)
+        folds = {
+            side: [Moments.from_tensors(parts[side][fold]) for fold in sorted(parts[side])]
+            for side in ("train", "test", "outputs")
+        }
+        sample = Sample(**parts["sample"][0]) if "sample" in parts else None
+        return BlockCapture(folds["train"], folds["test"], folds["outputs"][0], sample)
+
+    def __iter__(self) -> Iterator[int]:
+        """Blocks in order of depth."""
+        return iter(sorted(self._names))
+
+    def __len__(self) -> int:
+        """How many blocks."""
+        return len(self._names)
