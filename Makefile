@@ -5,7 +5,7 @@ CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 BIN := .venv/bin
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test bench lab minis rehearse clean help
+.PHONY: figures test test-notebooks test-all bench lab minis rehearse clean help
 
 figures: .venv/ready  ## run every notebook of PROFILE (minis, paper) and write results/ and figures/
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
@@ -14,6 +14,11 @@ test: .venv/ready  ## lint and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/python -m pytest -q
+
+test-notebooks: figures  ## execute the executed notebooks once more: their key numbers must come out the same
+	$(BIN)/python -m pytest -q --nbval-lax --nbval-current-env build/$(PROFILE)/notebooks/[0-9]*.ipynb
+
+test-all: test test-notebooks  ## both
 
 rehearse: .venv/ready  ## the paper profile on models of the real shapes with random weights, offline
 	$(BIN)/python -m howlinear.rehearsal
@@ -34,7 +39,7 @@ clean:  ## remove what can be made again
 	rm -rf build .snakemake
 
 help:
-	@grep -E '^[a-z]+:.*##' Makefile | sed 's/: .*##/ ·/'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/: .*##/ ·/'
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("howlinear needs Python 3.11 or newer; try make PYTHON=python3.12") if sys.version_info < (3, 11) else None'

@@ -7,10 +7,10 @@ MODELS = {source.rstrip("/").split("/")[-1]: source for source in config["models
 MAIN, PYTHON = config["corpora"][0], sys.executable
 BUILD = f"build/{PROFILE}"
 
-# notebook → the corpora whose captures it reads, and the figures it draws
+# notebook → the corpora whose captures it reads, the modules it stands on besides its own and CORE, its figures
 NOTEBOOKS = {
-    "01_capture": ([MAIN], ["diagram", "inputs"]),
-    "02_ceilings": ([MAIN], ["solvers", "profile"]),
+    "01_capture": ([MAIN], [], ["diagram", "inputs"]),
+    "02_ceilings": ([MAIN], [], ["solvers", "profile"]),
 }
 CORE = [
     f"lib/howlinear/{name}.py"
@@ -50,14 +50,14 @@ rule capture:
         " || {{ tail -n 3 {log} >&2; exit 1; }}"
 
 
-for stem, (corpora, drawn) in NOTEBOOKS.items():
+for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
 
     rule:
         name:
             stem
         input:
             f"notebooks/{stem}.py",
-            f"lib/howlinear/{stem[3:]}.py",
+            [f"lib/howlinear/{name}.py" for name in [stem[3:], *modules]],
             CORE,
             "lib/howlinear/style.py",
             "lib/howlinear/record.py",

@@ -87,7 +87,7 @@ for low in (0.4, 1.5, 2.6, 3.7):
 for height, name in ((3.15, "$x$"), (4.25, "$y$")):
     ax.plot([1.2], [height], "o", color=tap, ms=6, zorder=5)
     arrow(ax, (1.35, height), (4.1, height), color=tap)
-    ax.text(3.3, height + 0.1, f"{name}, one row per token", ha="center", color="0.15")
+    ax.text(3.22, height + 0.1, f"{name}, one row per token", ha="center", color="0.15")
 arrow(ax, (0.4, 0.6), (0.4, 4.6), color="0.6", connectionstyle="arc3,rad=-0.2")  # the skip connection
 box(ax, 5.3, 3.7, "pairs $(x, y)$\nsplit by document", width=2.1, height=1.5, face="#fdf3df")
 ax.text(6.5, 4.5, "train", color="0.3")
@@ -121,7 +121,7 @@ for site in hl.sites(model)[:3]:
 rows = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed)
 print("sequences:", tuple(rows.ids.shape), "held out:", int(rows.test.sum()), "folds a side:", len(rows.fold.unique()))
 
-# %%
+# %% tags=["nbval-check-output"]
 seen = {}
 with torch.inference_mode():
     before = model(rows.ids[:4]).logits
@@ -205,7 +205,7 @@ plt.show()
 # directions has no variance at all, only float32 rounding noise. RMSNorm subtracts nothing and has no such direction.
 # Here are the two smallest eigenvalues of the inputs' correlation matrix, divided by the largest, over the blocks:
 
-# %%
+# %% tags=["nbval-check-output"]
 width = captures[first].blocks[0].train[0].d_in
 null = inputs.groupby("model", sort=False).agg(
     width=("rank", lambda _: width),

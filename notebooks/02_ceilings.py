@@ -241,7 +241,7 @@ plt.show()
 # above an earlier one, and some below, with intervals that do not touch; *trained − fresh* is the mean change that
 # training made.
 
-# %%
+# %% tags=["nbval-check-output"]
 by_model = frame.r2.groupby("model", sort=False)
 verdicts = pd.DataFrame(
     {
@@ -255,7 +255,7 @@ verdicts = pd.DataFrame(
 )
 print(verdicts.round(2).to_string())
 
-# %%
+# %% tags=["nbval-check-output"]
 likeness = {
     f"{a} ~ {b}": {
         "pearson": float(np.corrcoef(frame.loc[a].r2, frame.loc[b].r2)[0, 1]),

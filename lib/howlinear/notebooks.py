@@ -170,14 +170,14 @@ def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
     unknown = parameters.keys() - known.keys()
     if unknown:
         raise InputError(f"notebook {stem} has no parameter {', '.join(sorted(unknown))}; it has {', '.join(known)}")
-    target = folder / f"{stem}.ipynb"
+    target, failed = folder / f"{stem}.ipynb", folder / f"{stem}.failed.ipynb"
+    failed.unlink(missing_ok=True)
     with paths.written_aside(target) as aside:
         try:
             papermill.execute_notebook(
                 str(text), str(aside), parameters, cwd=str(paths.NOTEBOOKS), progress_bar=False, log_output=False
             )
         except PapermillExecutionError as error:
-            failed = target.with_name(f"{stem}.failed.ipynb")
             aside.replace(failed)
             raise InputError(
                 f"notebook {stem} failed in cell {error.cell_index}: {error.ename}: {error.evalue}; see {failed}"
