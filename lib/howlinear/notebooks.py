@@ -98,10 +98,10 @@ class Run:
         weights = Path(self.models[name]).glob("*.safetensors")
         return all(file.stat().st_mtime <= path.stat().st_mtime for file in weights)
 
-    def save(self, numbers: Mapping[str, Any], tolerance: Mapping[str, float] | None = None) -> Path:
+    def save(self, numbers: Mapping[str, Any], tolerance: Mapping[str, float] | None = None) -> None:
         """Write the notebook's numbers to `results/<profile>/<stem>.json`."""
         about = {"profile": self.profile, "rows": self.rows, "seq_len": self.seq_len, "seed": self.seed}
-        return record.save(paths.results(self.profile) / f"{self.stem}.json", about | dict(numbers), tolerance)
+        record.save(paths.results(self.profile) / f"{self.stem}.json", about | dict(numbers), tolerance)
 
     def figure(self, figure: Figure, name: str) -> Path:
         """Write a figure to `figures/<profile>/<stem>_<name>.svg` and `.png`."""
