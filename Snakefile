@@ -11,6 +11,10 @@ BUILD = f"build/{PROFILE}"
 NOTEBOOKS = {
     "01_capture": ([MAIN], [], ["diagram", "inputs"]),
     "02_ceilings": ([MAIN], [], ["solvers", "profile"]),
+    "03_bilinear": ([MAIN], ["gated", "planted"], ["gain", "rank", "gate"]),
+    "04_rank": ([MAIN], ["carried"], ["median", "carried"]),
+    "05_corpora": (config["corpora"], ["transfer", "bilinear"], ["profiles", "transfer"]),
+    "06_compression": ([MAIN], ["reduced", "felt"], ["signal", "reduced_rank", "frontier"]),
 }
 CORE = [
     f"lib/howlinear/{name}.py"

@@ -2,11 +2,18 @@
 
 import json
 import math
+import re
 import sys
 
 import pytest
+import torch
 
 from howlinear import cli, paths
+from howlinear.compressed import replace, save
+from howlinear.corpora import load_corpus
+from howlinear.minis import new_model
+from howlinear.models import load_model, replaced, sites
+from howlinear.perplexity import perplexity
 
 WORDS = ["alpha", "beta", "gamma", "delta", "river", "stone", "cloud", "seven", "green", "quick"]
 
@@ -96,9 +103,81 @@ def test_a_target_that_cannot_be_written_is_one_clear_line(monkeypatch, capsys, 
     assert f"cannot write {blocked}" in err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["measure", "--help"], ["notebook", "--help"], ["minis", "--help"]])
-def test_help_is_help(monkeypatch, capsys, arguments):
-    code, out, _ = howlinear(monkeypatch, capsys, *arguments)
+@pytest.fixture
+def folder(tmp_path, tokenizer):
+    """A model folder: three blocks of random weights and the tokenizer of bytes."""
+    model = new_model("mini-gpt2", blocks=3, width=32, vocabulary=len(tokenizer))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 3
+    model.save_pretrained(tmp_path / "whole")
+    tokenizer.save_pretrained(tmp_path / "whole")
+    return tmp_path / "whole"
+
+
+def test_compress_writes_a_folder_that_costs_what_it_says(monkeypatch, capsys, text, folder, tmp_path):
+    out, options = tmp_path / "small [1]", ("--corpus", text, "--rows", 4096, "--seed", 3)
+    code, said, err = howlinear(monkeypatch, capsys, "compress", folder, "--max-dppl", 500, "--out", out, *options)
+    assert (code, err) == (0, "")
+    whole, small = load_model(folder), load_model(out)
+    rows = load_corpus(str(text), small).rows(4096, seed=3)
+    before, after = perplexity(whole, rows), perplexity(small, rows)
+    assert f"perplexity {before:.2f} → {after:.2f}, change {after - before:+.2f}" in said
+    assert f"{whole.num_parameters():,} → {small.num_parameters():,} parameters, written to {out}" in said
+    assert sorted(re.findall(r"^ +\d +(\d) +[+-]", said, re.MULTILINE)) == [str(b) for b in replaced(small.config)]
+    card = (out / "README.md").read_text()
+    assert f"| perplexity on held-out `mine.txt` | {before:.2f} | {after:.2f} |" in card
+    assert str(tmp_path) not in card
+    assert rows.sha256 in card
+
+
+def test_compress_goes_on_from_a_folder_of_its_own(monkeypatch, capsys, text, folder, tmp_path):
+    once = replace(load_model(folder), {1: torch.nn.Linear(32, 32)})
+    load_corpus(str(text), load_model(folder)).tokenizer.save_pretrained(save(once, tmp_path / "once", ""))
+    for source, out, code, message in (
+        ("once", "twice", 0, "parameters, written to"),
+        ("twice", "thrice", 2, "a budget of 500.0 for 0 blocks that are not replaced yet"),
+    ):
+        options = ("--max-dppl", 500, "--corpus", text, "--rows", 4096, "--out", tmp_path / out)
+        got, said, err = howlinear(monkeypatch, capsys, "compress", tmp_path / source, *options)
+        assert got == code
+        assert message in said + err
+        assert (tmp_path / out).exists() == (code == 0)
+    twice = load_model(tmp_path / "twice")
+    assert replaced(twice.config) == {0: None, 1: None, 2: None}
+    assert torch.equal(sites(twice)[1].output.weight, sites(once)[1].output.weight)
+    assert (
+        "| 0 | one linear layer | now |\n| 1 | one linear layer | before |"
+        in (tmp_path / "twice/README.md").read_text()
+    )
+
+
+def test_an_impossible_budget_is_one_clear_line_and_leaves_nothing(monkeypatch, capsys, text, folder, tmp_path):
+    options = ("--corpus", text, "--rows", 4096, "--out", tmp_path / "deep/small")
+    for budget, message in ((-100, "no block can be replaced within -100 of perplexity"), ("nan", "a budget of nan")):
+        code, out, err = howlinear(monkeypatch, capsys, "compress", folder, "--max-dppl", budget, *options)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert len(err.strip().splitlines()) == 1
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "whole"]
+
+
+def test_a_folder_that_exists_is_refused_before_any_work(monkeypatch, capsys, text, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("years of work")
+    options = ("--max-dppl", 1, "--out", tmp_path / "mine")
+    monkeypatch.setattr("howlinear.load_model", None)  # would fail if it came to that
+    for force, message in (((), "exists: choose another folder"), (("--force",), "holds no compressed model")):
+        code, out, err = howlinear(monkeypatch, capsys, "compress", "mini-gpt2", *options, *force)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert len(err.strip().splitlines()) == 1
+    assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["years of work"]
+
+
+@pytest.mark.parametrize("command", ["", "measure", "compress", "notebook", "minis"])
+def test_help_is_help(monkeypatch, capsys, command):
+    code, out, _ = howlinear(monkeypatch, capsys, *command.split(), "--help")
     assert code == 0
     assert "Usage" in out
 

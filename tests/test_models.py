@@ -157,7 +157,7 @@ def test_a_network_that_fails_is_no_traceback(monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError("We couldn't connect\nto the Hub")
 
-    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", refuse)
+    monkeypatch.setattr(models.AutoConfig, "from_pretrained", refuse)
     with pytest.raises(SourceError, match=r"cannot load gpt9: no such folder here.*\(We couldn't connect\)"):
         load_model("gpt9")
 

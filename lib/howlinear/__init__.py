@@ -2,6 +2,8 @@
 
 from howlinear.capture import capture
 from howlinear.ceilings import AffineMap, Ceiling, ceiling
+from howlinear.compressed import replace
+from howlinear.compression import Plan, compress_to
 from howlinear.corpora import Corpus, TokenRows, load_corpus
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.estimator import AffineCeiling
@@ -21,6 +23,7 @@ __all__ = [
     "HowlinearError",
     "InputError",
     "Moments",
+    "Plan",
     "Profile",
     "Site",
     "SourceError",
@@ -28,12 +31,14 @@ __all__ = [
     "capture",
     "ceiling",
     "change",
+    "compress_to",
     "effective_rank",
     "load_corpus",
     "load_model",
     "losses",
     "measure",
     "perplexity",
+    "replace",
     "sites",
     "swap",
     "swap_costs",

@@ -1,4 +1,4 @@
-"""The command line: `howlinear measure`, `howlinear notebook`, `howlinear minis`.
+"""The command line: `howlinear measure`, `howlinear compress`, `howlinear notebook`, `howlinear minis`.
 
 Wrong input ends with one clear line on standard error and exit code 2; files appear whole or not at all.
 """
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils import logging
 
+from howlinear.compression import Plan
 from howlinear.errors import HowlinearError, InputError
 from howlinear.measure import Profile
 
@@ -26,18 +27,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 Model = Annotated[str, typer.Argument(help="folder, Hub id, or embedded model such as mini-gpt2")]
+CorpusName = Annotated[str, typer.Option(help="docs, code, cpp, wikitext, ag_news, codeparrot, or a .txt file")]
+Rows = Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out")]
+Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
 
 
 @app.command()
 def measure(
     model: Model,
-    corpus: Annotated[
-        str, typer.Option(help="docs, code, cpp, wikitext, ag_news, codeparrot, or a .txt file")
-    ] = "docs",
-    rows: Annotated[int, typer.Option(min=1, help="token rows per block; a quarter is held out")] = 20_000,
+    corpus: CorpusName = "docs",
+    rows: Rows = 20_000,
     blocks: Annotated[str | None, typer.Option(help="which blocks, as in 0,3; all by default")] = None,
     seq_len: Annotated[int, typer.Option(min=2, help="tokens in a sequence")] = 128,
-    seed: Annotated[int, typer.Option(help="decides which documents are drawn")] = 0,
+    seed: Seed = 0,
     json: Annotated[Path | None, typer.Option(help="also write the numbers to this file")] = None,
 ) -> None:
     """Measure R²_lin of every block of MODEL: how much of its output an exact affine map explains, held out."""
@@ -50,6 +52,37 @@ def measure(
     if json is not None:
         record.save(json, profile.to_dict() | {"model": model, "seed": seed})
     Console().print(_table(profile, model))
+
+
+@app.command()
+def compress(
+    model: Model,
+    max_dppl: Annotated[float, typer.Option("--max-dppl", help="how far perplexity on held-out text may rise")],
+    out: Annotated[Path, typer.Option(help="the folder to write")],
+    corpus: CorpusName = "docs",
+    rows: Rows = 20_000,
+    seed: Seed = 0,
+    force: Annotated[bool, typer.Option("--force", help="replace a compressed model that is there")] = False,
+) -> None:
+    """Replace as many blocks of MODEL by affine maps as perplexity allows, and write the smaller model to a folder."""
+    from howlinear import load_corpus, load_model
+    from howlinear.compressed import card_of, replace, save, vacant
+    from howlinear.compression import compress_to
+
+    vacant(out, force)
+    loaded = load_model(model)
+    source = load_corpus(corpus, loaded)
+    text = source.rows(rows, seed=seed)
+    plan = compress_to(loaded, text, max_dppl, progress=sys.stderr.isatty())
+    smaller = replace(loaded, plan.maps)
+    save(smaller, out, card_of(model, loaded, smaller, text, plan), source.tokenizer, force)
+    Console().print(_steps(plan))
+    for line in (
+        f"{model} on held-out {corpus}: perplexity {plan.base:.2f} → {plan.perplexity:.2f}, "
+        f"change {plan.delta.delta:+.2f} (95 % interval {plan.delta.low:+.2f} to {plan.delta.high:+.2f})",
+        f"{loaded.num_parameters():,} → {smaller.num_parameters():,} parameters, written to {out}",
+    ):
+        Console(soft_wrap=True).print(line, markup=False, highlight=False)
 
 
 @app.command()
@@ -127,6 +160,15 @@ def _table(profile: Profile, model: str) -> Table:
             f"{row.effective_rank:.1f}",
             f"{row.condition:.0f}",
         )
+    return table
+
+
+def _steps(plan: Plan) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("replaced", "block", "ΔPPL on text to fit on"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for count, step in enumerate(plan.steps, 1):
+        table.add_row(str(count), str(step["block"]), f"{step['dppl']:+.2f}")
     return table
 
 

@@ -6,21 +6,26 @@ residual. One table names the sites per family; models are ordinary `transformer
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
-from howlinear import paths
 from howlinear.errors import InputError, SourceError
-from howlinear.hub import hub, reachable
+from howlinear.sources import loading, located
 
 FAMILIES = {  # model_type: (list of blocks, FFN within a block), both below `model.base_model`
     "gpt2": ("h", "mlp"),
@@ -28,8 +33,8 @@ FAMILIES = {  # model_type: (list of blocks, FFN within a block), both below `mo
     "llama": ("layers", "mlp"),
 }
 
-
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")
+_NOTED = 'the config\'s "howlinear" names replaced blocks and their ranks, as in {"replaced": {"3": null}}, but'
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,8 @@ def load_model(name: str | Path | PreTrainedModel, revision: str | None = None) 
     """Load a causal language model, ready to evaluate, its weights in float32.
 
     Args:
-        name: a folder, one of the embedded models (`mini-gpt2`, …), a Hub id (`openai-community/gpt2`), or a
-            model already in memory, which keeps its dtype.
+        name: a folder, also a compressed one, an embedded model (`mini-gpt2`, …), a Hub id
+            (`openai-community/gpt2`), or a model already in memory, which keeps its dtype.
         revision: branch, tag or commit on the Hub.
 
     Returns:
@@ -65,11 +70,12 @@ def load_model(name: str | Path | PreTrainedModel, revision: str | None = None) 
     """
     if isinstance(name, PreTrainedModel):
         return name.eval()
-    source = _source(str(name))
-    with _loading(source):
-        model, report = AutoModelForCausalLM.from_pretrained(
+    source = located(str(name))
+    with loading(source):
+        revision = revision or "main"
+        model, report = _loader(source, revision).from_pretrained(
             source,
-            revision=revision or "main",
+            revision=revision,
             dtype=torch.float32,
             use_safetensors=True,
             trust_remote_code=False,
@@ -88,7 +94,54 @@ def untrained(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     """A model of the same configuration with fresh weights, drawn as `transformers` does by default."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return type(model)(model.config).eval()
+        return _built_as(type(model), replaced(model.config))(model.config).eval()
+
+
+def replaced(config: PreTrainedConfig) -> dict[int, int | None]:
+    """Blocks whose FFN is a linear layer for good (`compressed.replace`), each with its rank; None is full rank.
+
+    Raises:
+        InputError: the config's entry is damaged.
+    """
+    noted = getattr(config, "howlinear", {"replaced": {}})
+    try:
+        ranks = {int(block): rank for block, rank in noted["replaced"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{_NOTED} holds {noted!r}") from error
+    odd = {block: rank for block, rank in ranks.items() if rank is not None and (type(rank) is not int or rank < 1)}
+    if odd:
+        raise InputError(f"{_NOTED} gives ranks {odd}")
+    return ranks
+
+
+def linear_layers(width: int, rank: int | None) -> nn.Module:
+    """What stands for a replaced FFN: one linear layer, or two through `rank` dimensions."""
+    if rank is None:
+        return nn.Linear(width, width)
+    return nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, width))
+
+
+def _loader(source: str, revision: str) -> type:
+    config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    ranks = replaced(config)
+    if not ranks or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return AutoModelForCausalLM
+    return _built_as(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], ranks)
+
+
+def _built_as(kind: type[PreTrainedModel], ranks: Mapping[int, int | None]) -> type[PreTrainedModel]:
+    """`kind`, but built with linear layers for replaced FFNs before weights are drawn or loaded; then wholly `kind`."""
+    if not ranks:
+        return kind
+
+    class Built(kind):
+        def post_init(self) -> None:
+            self.__class__ = kind
+            for site in sites(self, list(ranks)):
+                self.set_submodule(site.name, linear_layers(self.config.hidden_size, ranks[site.block]))
+            self.post_init()
+
+    return Built
 
 
 def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
@@ -104,7 +157,7 @@ def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
         wanted = ", ".join(_TOKENIZER_FILES)
         raise SourceError(f"cannot load a tokenizer: {source} holds none ({wanted}): save one there, or pass token ids")
     revision = getattr(model.config, "_commit_hash", None) or "main"  # the same as the weights'
-    with _loading(source):
+    with loading(source):
         return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
 
 
@@ -187,43 +240,3 @@ def _as_module(replacement: Callable[[Tensor], Tensor], model: PreTrainedModel) 
         linear.weight.copy_(replacement.weight.T)
         linear.bias.copy_(replacement.bias)
     return linear.requires_grad_(False)
-
-
-def _source(name: str) -> str:
-    for folder in (Path(name), paths.MODELS / name):
-        if folder.is_dir():
-            return _checked_folder(folder)
-    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
-        raise SourceError(f"no model folder {name}; {_embedded()}")
-    return name
-
-
-def _checked_folder(folder: Path) -> str:
-    if not (folder / "config.json").is_file():
-        raise SourceError(f"{folder} is no model folder: it has no config.json; {_embedded()}")
-    if not list(folder.glob("*.safetensors")):
-        pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in folder.glob(pattern))
-        found = f"only {', '.join(pickles)}, which can run code when opened" if pickles else "no weights"
-        raise SourceError(f"{folder} holds {found}: save the model as safetensors (save_pretrained does) and use that")
-    return str(folder)
-
-
-def _embedded() -> str:
-    found = sorted(path.parent.name for path in paths.MODELS.glob("*/config.json"))
-    return f"offline there are {', '.join(found) or 'no embedded models (run make minis)'}, or any local folder"
-
-
-@contextmanager
-def _loading(source: str) -> Iterator[None]:
-    try:
-        with hub():
-            yield
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().split("\n")[0]
-        if Path(source).is_dir():
-            where = f"folder {source}"
-        elif not reachable():
-            where = f"{source}: no such folder here, not in the local cache, and the Hub cannot be reached"
-        else:
-            where = f"{source}: no such folder here, and the Hub has nothing to load by that name"
-        raise SourceError(f"cannot load {where} ({reason}); {_embedded()}") from error

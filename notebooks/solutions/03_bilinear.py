@@ -1,0 +1,66 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 03 · Solutions
+
+# %% tags=["parameters"]
+profile = "minis"
+
+# %%
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from howlinear import notebooks
+from howlinear.bilinear import branch, residual_rows, scores
+
+rank = 4
+run = notebooks.start("03_bilinear", profile)
+first = next(iter(run.models))
+blocks = run.capture(first).blocks
+kept = blocks[len(blocks) // 2]
+rows = residual_rows(kept)
+fitted = branch(rows, rank)
+
+# %% [markdown]
+# **1.** $A$ and $B$ hold $d \times r$ numbers each, $U$ holds $r \times d_{out}$: about $3r/d$ of the map, a small
+# addition while the rank is small. (What $W$ gives up for the products' straight part, it gives up in place.)
+
+# %%
+d, d_out = rows.z.shape[1], rows.e.shape[1]
+relative_size = rank * (2 * d + d_out) / (d * d_out)
+counted = fitted.left.numel() + fitted.right.numel() + fitted.readout.numel()
+assert np.isclose(relative_size, counted / (d * d_out))
+
+# %% [markdown]
+# **2.** The products grow tenfold, and with them their straight and constant parts; the readout undoes it. Nothing that
+# can be measured at the output tells the two apart, so the size of one factor, a gate among them, means nothing alone.
+
+# %%
+disguised = replace(
+    fitted, left=10 * fitted.left, slope=10 * fitted.slope, level=10 * fitted.level, readout=fitted.readout / 10
+)
+assert torch.allclose(disguised.left, 10 * fitted.left)
+assert torch.allclose(disguised(rows.z), fitted(rows.z), atol=1e-3 * float(rows.e.std()))
+
+# %% [markdown]
+# **3.** The difference is what the branch learned by heart: it grows with the rank and shrinks with the rows. The fold
+# that decides when to stop keeps it from doing harm, and the held-out rows keep it out of the gain.
+
+# %%
+shares = {}
+for name, side in (("seen", ~rows.test), ("unseen", rows.test)):
+    left = (rows.e - fitted(rows.z))[side].square().sum()
+    shares[name] = 1 - float(left / rows.e[side].square().sum())
+line, poly = scores(rows, fitted(rows.z))
+assert np.isclose(shares["unseen"], (poly[0] - line[0]) / (1 - line[0]), atol=1e-5)
+print("optimism:", round(shares["seen"] - shares["unseen"], 3))
