@@ -15,7 +15,10 @@ NOTEBOOKS = {
     "04_rank": ([MAIN], ["carried"], ["median", "carried"]),
     "05_corpora": (config["corpora"], ["transfer", "bilinear"], ["profiles", "transfer"]),
     "06_compression": ([MAIN], ["reduced", "felt"], ["signal", "reduced_rank", "frontier"]),
+    "07_optimisers": ([MAIN], ["descent", "problem"], ["paths", "shortfall"]),
+    "10_degrees": ([MAIN], ["nested", "hermite", "kernels"], ["spectrum", "full", "rank"]),
 }
+READS = {"10_degrees": ["03_bilinear"]}  # notebook → others whose results it reads
 CORE = [
     f"lib/howlinear/{name}.py"
     for name in ("moments", "ceilings", "models", "corpora", "texts", "capture", "store", "perplexity", "measure", "notebooks")
@@ -65,6 +68,7 @@ for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
             CORE,
             "lib/howlinear/style.py",
             "lib/howlinear/record.py",
+            [f"results/{PROFILE}/{other}.json" for other in READS.get(stem, [])],
             [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in corpora],
         output:
             f"{BUILD}/notebooks/{stem}.ipynb",

@@ -1,0 +1,66 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 07 · Solutions
+
+# %% tags=["parameters"]
+profile = "minis"
+
+# %%
+import numpy as np
+
+import howlinear as hl
+from howlinear import notebooks
+from howlinear.ceilings import fit, r2
+from howlinear.descent import descent
+from howlinear.optimisers import train
+from howlinear.problem import Coordinates, Problem
+
+run = notebooks.start("07_optimisers", profile)
+first = next(iter(run.models))
+problem = Problem.of(run.capture(first).blocks[1])
+theory, steps = descent(problem.moments), 100
+
+
+# %%
+def moments_in(scaling):
+    rows = Coordinates.of(problem.moments, scaling).rows(problem.x)
+    return hl.Moments(rows.shape[1], problem.y.shape[1]).update(rows, problem.y)
+
+
+# %% [markdown]
+# **1.** The unlearned share is a sum of known powers, so we look for the step at which it passes the mark; `steps_to`
+# halves an interval.
+
+# %%
+needed = theory.steps_to(1e-3)
+print("steps:", needed)
+assert theory.unlearned(needed) <= 1e-3 < theory.unlearned(needed - 1)
+
+# %% [markdown]
+# **2.** New coordinates are new inputs: new moments, new eigenvalues, a new $1/\lambda_1$. The variance of $y$ and the
+# best map's predictions stay as they were.
+
+# %%
+unlearned = descent(moments_in("standardised")).unlearned(steps)
+there = train(problem, "SGD", "standardised", 1.0, steps, batch=None, decay=False)
+left_there = r2(fit(problem.moments)[0], problem.moments) - r2(there.map, problem.moments)
+print(f"unlearned: {unlearned:.4f} on standardised inputs, {theory.unlearned(steps):.4f} on raw ones")
+assert np.isclose(unlearned, left_there, atol=1e-4)
+
+# %% [markdown]
+# **3.** Every $\lambda_i$ is 1, so $\eta = 1$ leaves $(1 - 1)^1 = 0$ of every direction. A gradient step in whitened
+# coordinates is a Newton step in the old ones: the gradient times the inverse of the second moments. For a quadratic
+# loss, Newton's method arrives at once; it *is* the closed form.
+
+# %%
+one_step = descent(moments_in("whitened"), rate=1.0).unlearned(1)
+assert one_step < 1e-12
