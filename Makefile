@@ -5,7 +5,7 @@ CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 BIN := .venv/bin
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-notebooks test-all bench lab minis rehearse clean help
+.PHONY: figures test test-notebooks test-all bench lab minis nanos rehearse clean help
 
 figures: .venv/ready  ## run every notebook of PROFILE (minis, paper) and write results/ and figures/
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
@@ -30,6 +30,9 @@ bench: .venv/ready  ## time and memory at GPT-2's shape
 
 minis: .venv/ready  ## train the embedded models again, or go on where it stopped
 	$(BIN)/howlinear minis
+
+nanos: .venv/ready  ## train the eight twins (family × text × seed) that are measured into models/nanos
+	$(BIN)/python -m howlinear.nanos
 
 lab: .venv/ready  ## JupyterLab; the .py files open as notebooks
 	$(BIN)/jupytext-config --settings-file .venv/etc/jupyter/labconfig/default_setting_overrides.json set-default-viewer python

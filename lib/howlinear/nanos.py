@@ -1,0 +1,99 @@
+"""Twins that differ in one thing only: family × training text × seed, eight small models from the minis' loop.
+
+The paper compares two models that differ in architecture, data and run all at once. Here every pair that differs
+in one of the three is at hand. `python -m howlinear.nanos` trains them, or goes on where it stopped; what is
+measured is kept in `models/nanos`, the weights are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from howlinear import paths, record
+from howlinear.corpora import load_corpus
+from howlinear.errors import SourceError
+from howlinear.measure import Profile, measure
+from howlinear.minis import new_model, training_stream
+from howlinear.training import Recipe, train
+
+FAMILIES, TEXTS, SEEDS = ("gpt2", "pythia"), ("docs", "code"), (0, 1)
+WIDTH = 64
+RECIPE = Recipe(steps=600, batch=16, warm_up=60)
+"""A few minutes a model on two cores: 600 steps of 2,048 tokens, 1.2 million in all."""
+
+
+@dataclass(frozen=True)
+class Twin:
+    """One of the eight.
+
+    Attributes:
+        family: `gpt2` or `pythia`, the architecture.
+        text: `docs` or `code`, what it is trained on.
+        seed: of its initial weights and of the order of its batches.
+    """
+
+    family: str
+    text: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """As in `gpt2-docs-0`."""
+        return f"{self.family}-{self.text}-{self.seed}"
+
+
+TWINS = [Twin(*levels) for levels in product(FAMILIES, TEXTS, SEEDS)]
+
+
+def train_twin(twin: Twin, recipe: Recipe = RECIPE, device: str = "cpu", compiled: bool = True) -> Path:
+    """Train one twin, measure it on both texts, and write `models/nanos/<name>.json`.
+
+    The trajectory is measured on `docs`, whatever the twin was trained on: all eight read the same rows.
+
+    Returns:
+        Path of the measurements.
+    """
+    work, recipe = paths.BUILD / "nanos", replace(recipe, seed=twin.seed)
+    tokenizer, stream = training_stream(paths.BUILD / "minis", recipe)
+    rows = {text: load_corpus(text, tokenizer).rows() for text in TEXTS}
+    model = new_model(f"mini-{twin.family}", twin.seed, width=WIDTH).to(device)
+    trajectory = train(model, {twin.text: stream[twin.text]}, rows["docs"], recipe, work / f"{twin.name}.pt", compiled)
+    profiles = {text: _kept(measure(model, rows[text])) for text in TEXTS}
+    about = {**asdict(twin), "width": WIDTH, "recipe": asdict(recipe), "parameters": model.num_parameters()}
+    return record.save(_path(twin), about | {"steps": trajectory, "profiles": profiles})
+
+
+def _kept(profile: Profile) -> dict:
+    found = list(profile.values())
+    ends = {"r2_low": [one.r2_low for one in found], "r2_high": [one.r2_high for one in found]}
+    return {"perplexity": profile.perplexity, "r2": [one.r2 for one in found], **ends, "sha256": profile.rows.sha256}
+
+
+def load_twins() -> dict[Twin, dict]:
+    """What was measured of every twin.
+
+    Raises:
+        SourceError: a twin is missing; says how to make it.
+    """
+    missing = [twin.name for twin in TWINS if not _path(twin).is_file()]
+    if missing:
+        raise SourceError(f"no measurements of {', '.join(missing)} under {paths.MODELS / 'nanos'}: run make nanos")
+    return {twin: record.load(_path(twin)) for twin in TWINS}
+
+
+def _path(twin: Twin) -> Path:
+    return paths.MODELS / "nanos" / f"{twin.name}.json"
+
+
+def main() -> None:
+    """Train what is not there yet."""
+    for twin in TWINS:
+        if not _path(twin).is_file():
+            print(f"twin {twin.name}", flush=True)
+            train_twin(twin)
+
+
+if __name__ == "__main__":
+    main()
