@@ -16,7 +16,7 @@ test: .venv/ready  ## lint and tests
 	$(BIN)/python -m pytest -q
 
 test-notebooks: figures  ## execute the executed notebooks once more: their key numbers must come out the same
-	$(BIN)/python -m pytest -q --nbval-lax --nbval-current-env build/$(PROFILE)/notebooks/[0-9]*.ipynb
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --nbval-lax --nbval-current-env build/$(PROFILE)/notebooks/[0-9]*.ipynb
 
 test-all: test test-notebooks  ## both
 
