@@ -5,9 +5,9 @@ CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 BIN := .venv/bin
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-notebooks test-all bench lab minis nanos rehearse clean help
+.PHONY: figures test test-notebooks test-all paper book bench lab minis nanos rehearse clean help
 
-figures: .venv/ready  ## run every notebook of PROFILE (minis, paper) and write results/ and figures/
+figures: .venv/ready  ## run every notebook of PROFILE (minis, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
 
 test: .venv/ready  ## lint and tests
@@ -19,6 +19,13 @@ test-notebooks: figures  ## execute the executed notebooks once more: their key 
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --nbval-lax --nbval-current-env build/$(PROFILE)/notebooks/[0-9]*.ipynb
 
 test-all: test test-notebooks  ## both
+
+paper: .venv/ready  ## the report, paper/main.pdf, from results/ and figures/
+	$(SNAKEMAKE) paper/main.pdf --configfile profiles/minis.yaml
+
+book: .venv/ready  ## the site, build/book/html, from the executed notebooks; its pages are tried without a network
+	$(SNAKEMAKE) build/book/html/index.html --configfile profiles/minis.yaml
+	BOOK=build/book/html $(BIN)/python -m pytest -q tests/test_book.py
 
 rehearse: .venv/ready  ## the paper profile on models of the real shapes with random weights, offline
 	$(BIN)/python -m howlinear.rehearsal

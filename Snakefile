@@ -1,6 +1,7 @@
-# The only DAG: profile → captures → notebooks. `make figures` runs it; results/ and figures/ are its products.
+# The only DAG: profile → captures → notebooks → claims → paper, book. `make figures` runs it up to the paper.
 # A notebook's executed copy lives under build/, so a fresh clone, which has none, really runs every notebook.
 import sys
+from pathlib import Path
 
 PROFILE = config["name"]
 MODELS = {source.rstrip("/").split("/")[-1]: source for source in config["models"]}
@@ -16,9 +17,21 @@ NOTEBOOKS = {
     "05_corpora": (config["corpora"], ["transfer", "bilinear"], ["profiles", "transfer"]),
     "06_compression": ([MAIN], ["reduced", "felt"], ["signal", "reduced_rank", "frontier"]),
     "07_optimisers": ([MAIN], ["descent", "problem"], ["paths", "shortfall"]),
-    "10_degrees": ([MAIN], ["nested", "hermite", "kernels"], ["spectrum", "full", "rank"]),
+    "08_controls": ([MAIN], ["transplants", "variance", "nanos"], ["random", "transplant", "twins"]),
+    "09_dynamics": ([MAIN], ["trajectories", "nanos", "training", "minis"], ["profiles", "settling", "live"]),
+    "10_degrees": ([MAIN], ["nested", "hermite", "kernels", "quadratic", "nanos"], ["spectrum", "full", "rank", "training"]),
+    "11_claims": ([], ["stated", "evidence"], ["board"]),
 }
-READS = {"10_degrees": ["03_bilinear"]}  # notebook → others whose results it reads
+READS = {  # notebook → others whose results it reads
+    "10_degrees": ["03_bilinear"],
+    "11_claims": ["02_ceilings", "03_bilinear", "04_rank", "05_corpora", "07_optimisers", "08_controls"],
+}
+RECORDED = {  # notebook → measurements taken in training that it reads
+    "08_controls": "models/nanos/*.json",
+    "09_dynamics": "models/*/*.json",
+    "10_degrees": "models/nanos/*.json",
+}
+LONG = ("03_bilinear", "06_compression")  # these start first, so that the cores end together
 CORE = [
     f"lib/howlinear/{name}.py"
     for name in ("moments", "ceilings", "models", "corpora", "texts", "capture", "store", "perplexity", "measure", "notebooks")
@@ -34,6 +47,7 @@ def weights(wildcards):
 rule all:
     input:
         [f"{BUILD}/notebooks/{stem}.ipynb" for stem in NOTEBOOKS],
+        ["paper/main.pdf"] if PROFILE == "minis" else [],
     message:
         f"done: results/{PROFILE}, figures/{PROFILE}, executed notebooks in {BUILD}/notebooks"
 
@@ -69,6 +83,8 @@ for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
             "lib/howlinear/style.py",
             "lib/howlinear/record.py",
             [f"results/{PROFILE}/{other}.json" for other in READS.get(stem, [])],
+            sorted(str(path) for path in Path().glob(RECORDED[stem])) if stem in RECORDED else [],
+            ["paper/claims.toml"] if stem == "11_claims" else [],
             [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in corpora],
         output:
             f"{BUILD}/notebooks/{stem}.ipynb",
@@ -76,6 +92,7 @@ for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
             [f"figures/{PROFILE}/{stem}_{name}.{kind}" for name in drawn for kind in ("svg", "png")],
         log:
             f"{BUILD}/logs/{stem}.log",
+        priority: int(stem in LONG)
         threads: 1  # several notebooks side by side; and sums come out the same on every run
         params:
             stem=stem,
@@ -84,3 +101,52 @@ for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
         shell:
             "OMP_NUM_THREADS={threads} {PYTHON} -m howlinear notebook {params.stem} -p profile {PROFILE} > {log} 2>&1"
             " || {{ tail -n 3 {log} >&2; exit 1; }}"
+
+
+# the report and the book are about the embedded models
+
+if PROFILE == "minis":
+
+    rule paper:
+        input:
+            [f"paper/{name}" for name in ("main.typ", "template.typ", "refs.bib", "claims.toml")],
+            [f"lib/howlinear/{name}.py" for name in ("report", "ceilings", "corpora")],
+            [f"notebooks/{stem}.py" for stem in NOTEBOOKS],
+            "CITATION.cff",
+            "profiles/paper.yaml",
+            [f"results/minis/{stem}.json" for stem in NOTEBOOKS],
+            [f"figures/minis/{stem}_{name}.svg" for stem, (_, _, drawn) in NOTEBOOKS.items() for name in drawn],
+        output:
+            "paper/main.pdf",
+        message:
+            "paper"
+        shell:
+            "{PYTHON} -m howlinear.report"
+
+    rule explorer:
+        input:
+            [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in config["corpora"]],
+            "results/minis/02_ceilings.json",
+            [f"lib/howlinear/{name}.py" for name in ("explorer", "reduced")],
+            CORE,
+        output:
+            f"{BUILD}/explorer.json",
+        threads: 1
+        message:
+            "the interactive page's numbers"
+        shell:
+            "OMP_NUM_THREADS={threads} {PYTHON} -m howlinear.explorer {PROFILE}"
+
+    rule book:
+        input:
+            sorted(str(path) for folder in ("book", "notebooks/solutions") for path in Path(folder).rglob("*.*")),
+            sorted(str(path) for path in Path("lib/howlinear").glob("*.py")),
+            [f"{BUILD}/notebooks/{stem}.ipynb" for stem in NOTEBOOKS],
+            f"{BUILD}/explorer.json",
+            "paper/main.pdf",
+        output:
+            "build/book/html/index.html",
+        message:
+            "book"
+        shell:
+            "{PYTHON} -m howlinear.book {PROFILE}"

@@ -14,7 +14,7 @@
 # **Question.** The line leaves a share $1 - R^2_{\mathrm{lin}}$ unexplained. Add a small branch that multiplies its
 # inputs in pairs. How much of that share does it win back, and does it win more where the line leaves more?
 #
-# **Answer in one line.** Read the table *gain* and the figure below it, and believe them only after the table *power*.
+# **Answer in one line.** Read the table of gains and its figure; believe them only after the table *power* before it.
 #
 # **You need** notebook 02, and the chain rule. **Time** twenty minutes to read, about five to run.
 

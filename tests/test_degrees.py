@@ -1,4 +1,4 @@
-"""Notebook 10's modules: degrees, nested, hermite, kernels."""
+"""Notebook 10's modules: degrees, nested, hermite, kernels, quadratic."""
 
 from dataclasses import replace
 
@@ -17,11 +17,12 @@ from howlinear.capture import BlockCapture, Sample, capture
 from howlinear.ceilings import AffineMap, ceiling
 from howlinear.degrees import Hidden, degrees, features, hermite, hidden, loudest
 from howlinear.errors import InputError
-from howlinear.hermite import predicted
+from howlinear.hermite import predicted, taught
 from howlinear.kernels import gaussian, learning_curve, polynomial, products
 from howlinear.models import sites
 from howlinear.moments import Moments
-from howlinear.nested import nested, prefix_maps
+from howlinear.nested import folds_of, nested, prefix_maps
+from howlinear.quadratic import quadratic
 
 
 def normal(*shape, seed=0):
@@ -291,6 +292,19 @@ def test_a_prediction_that_cannot_be_is_refused():
         predicted(replace(block, activation=torch.zeros_like), moments)
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_planted_teacher_has_one_degree_whatever_the_block_and_its_offsets(gated):
+    x = 2 * normal(3_000, 5) + 3
+    block = block_of(torch.relu, gated=gated)
+    for power in (1, 2, 3):
+        kept, teacher = taught(captured(x, block(x)), block, power)
+        assert teacher.up is None
+        np.testing.assert_allclose(kept.sample.y, teacher(x.float().double()), rtol=1e-5, atol=1e-4)
+        found = degrees(kept, teacher, 3).r2
+        assert found[power - 1] == pytest.approx(1, abs=1e-3)
+        assert all(found[: power - 1] < 0.1)
+
+
 # --- all products, and kernels
 
 
@@ -365,3 +379,60 @@ def test_products_of_leading_directions_match_a_list_of_them():
 def test_directions_that_are_not_there_are_refused(directions):
     with pytest.raises(InputError, match="ascending numbers from 0 to the 4 that vary"):
         products(captured(normal(160, 4), normal(160, 2)), directions)
+
+
+# --- full degree 2, streamed
+
+
+@pytest.fixture
+def skewed():
+    """Skewed, correlated inputs with an offset, one of them a copy; outputs of degree 3."""
+    x = normal(1_600, 4) @ normal(4, 4, seed=1) + 0.5 * normal(1_600, 4, seed=2) ** 2 + 3
+    x = torch.cat([x, x[:, :1]], 1)
+    y = torch.stack([x[:, 0] * x[:, 1], x[:, 2] ** 3 / 9], 1) + 0.1 * normal(1_600, 2, seed=3)
+    return captured(x, y)
+
+
+def test_full_degree_two_is_least_squares_on_a_list_of_all_products(skewed, monkeypatch):
+    monkeypatch.setattr("howlinear.quadratic.CHUNK", 100)  # several chunks
+    s = skewed.sample
+    validation, *others = folds_of(s, test=False)
+    count = sum(len(index) for index in others)
+    (found,) = quadratic(skewed, [count], [1e-9])
+    change = PolynomialFeatures(2).fit_transform
+    rows = torch.cat(others)
+    weights = np.linalg.lstsq(change(s.x[rows, :4].double()), s.y[rows].double().numpy())[0]
+    y = s.y[s.test].double().numpy()
+    error = y - change(s.x[s.test, :4].double()) @ weights
+    assert found.rows == count == int((~s.test).sum()) - len(validation)
+    assert found.r2 == pytest.approx(1 - (error**2).sum() / ((y - y.mean(0)) ** 2).sum(), abs=1e-6)
+    assert found.low < found.r2 < found.high
+
+
+def test_full_degree_two_finds_a_quadratic_teacher_and_not_a_cubic_one():
+    x = normal(2_000, 3)
+    block = block_of(power(2), d=3, bias=0.0)
+    assert quadratic(captured(x, block(x)), [400, 1_000], (1e-8, 1e-4))[-1].r2 == pytest.approx(1, abs=1e-5)
+    assert quadratic(captured(x, power(3)(x)), [400, 1_000], (1e-8, 1e-4))[-1].r2 < 0.05
+
+
+def test_full_degree_two_chooses_its_ridge_on_validation_rows_it_never_fits(skewed):
+    curve = quadratic(skewed, [40, 80, 160], (1e-9, 1.0))
+    assert [one.rows for one in curve] == [40, 80, 160]
+    assert curve[2].ridge == curve[1].ridge
+    x = normal(800, 4)
+    noise = captured(x, x[:, :2].prod(1, keepdim=True) + 4 * normal(800, 1, seed=5))
+    assert quadratic(noise, [60, 120], (1e-6, 1.0))[0].ridge == 1.0
+    assert quadratic(captured(x, x[:, :2].prod(1, keepdim=True)), [60, 120], (1e-6, 1.0))[0].ridge == 1e-6
+    spoilt = skewed.sample.y.clone()
+    spoilt[folds_of(skewed.sample, test=False)[0]] *= -7
+    again = quadratic(replace(skewed, sample=replace(skewed.sample, y=spoilt)), [200], [1e-3])
+    assert again[0].r2 == quadratic(skewed, [200], [1e-3])[0].r2
+
+
+def test_full_degree_two_refuses_what_does_not_fit(skewed, monkeypatch):
+    with pytest.raises(InputError, match=r"rows \[900, 800\]"):
+        quadratic(skewed, [900, 800])
+    monkeypatch.setattr("howlinear.quadratic.LIMIT", 13)
+    with pytest.raises(InputError, match="14 products of inputs, at most 13 fit"):
+        quadratic(skewed, [200])

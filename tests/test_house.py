@@ -141,42 +141,10 @@ def numbers() -> str:
     )
 
 
-def more_numbers() -> str:
-    """README's second table."""
-    stems = ("03_bilinear", "05_corpora", "06_compression")
-    bilinear, corpora, compression = (record.load(paths.results("minis") / f"{stem}.json") for stem in stems)
-    heads = (
-        "model",
-        "gain of a rank-16 branch",
-        "of what the line leaves",
-        "profiles of two corpora, lowest r",
-        "R² lost",
-    )
-    lines = [f"| {' | '.join(heads)} |", "|---|---|---|---|---|"]
-    for name, blocks in bilinear["models"].items():
-        gain, share = ([block[key] for block in blocks] for key in ("gain", "recovered"))
-        alike = min(pair["r"] for pair in corpora["models"][name]["agreement"].values())
-        lines.append(
-            f"| {name} | {min(gain):.2f} – {max(gain):.2f} | {min(share):.0%} – {max(share):.0%} "
-            f"| {alike:.2f} | {corpora['models'][name]['carried']['drop']:.2f} |"
-        )
-    slope, agreements = bilinear["correlation"]["gain"]["all"], compression["agreements"]["one block"]
-    ranks = (
-        f"{what} {agreements[key]['rho']:+.2f} [{agreements[key]['low']:+.2f}, {agreements[key]['high']:+.2f}]"
-        for what, key in (("1 − R²_lin", "1 − R²"), ("what the loss feels of the residual", "felt"))
-    )
-    lines += ["", "R² lost: mean over blocks, a map fitted on one corpus and scored on another."]
-    lines += [
-        f"Gain against 1 − R²_lin, all blocks: r = {slope['r']:+.2f} [{slope['low']:+.2f}, {slope['high']:+.2f}]."
-    ]
-    return "\n".join([*lines, f"Spearman correlation with the cost of a swap, within models: {'; '.join(ranks)}."])
-
-
-@pytest.mark.parametrize(("mark", "table"), [("02_ceilings.json", numbers), ("03 to 06", more_numbers)])
-def test_the_readmes_numbers_are_the_runs(mark, table):
-    """If this fails, a run has moved: paste `table()` between the two marks in README.md and read the text again."""
-    shown = re.search(rf"<!-- numbers: results/minis/{re.escape(mark)} -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
-    assert shown.group(1) == table()
+def test_the_readmes_numbers_are_the_runs():
+    """If this fails, a run has moved: paste `numbers()` between the two marks in README.md and read the text again."""
+    shown = re.search(r"<!-- numbers: results/minis/02_ceilings.json -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
+    assert shown.group(1) == numbers()
 
 
 def test_the_readme_example_runs(monkeypatch):

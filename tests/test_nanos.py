@@ -26,7 +26,7 @@ def workshop(tmp_path, monkeypatch, tokenizer):
     monkeypatch.setattr(
         nanos, "load_corpus", lambda name, _: Corpus(name, tokenizer, lambda seed: [name + text for text in texts])
     )
-    monkeypatch.setattr(nanos, "new_model", lambda name, seed, width: new_model(name, seed, 2, 32, len(tokenizer)))
+    monkeypatch.setattr(nanos, "new_model", lambda name, seed, *_: new_model(name, seed, 2, 32, len(tokenizer)))
     return tmp_path
 
 
@@ -51,13 +51,23 @@ def test_a_twin_is_measured_on_both_texts_and_on_the_way(workshop):
     assert (found["family"], found["text"], found["seed"], found["recipe"]["seed"]) == ("pythia", "code", 1, 1)
 
 
+def test_the_first_of_each_family_records_its_degrees_on_the_way(workshop):
+    found = made(Twin("pythia", "docs", 0))["steps"]
+    assert [list(step["degrees"]) for step in found] == [["0", "1"]] * 3
+    for step in found:
+        for block, seen in step["degrees"].items():
+            assert seen["r2"][0] == pytest.approx(step["r2"][int(block)], abs=1e-6)  # degree 1 is the line
+            assert seen["spread"] > 0
+    assert "degrees" not in made(Twin("pythia", "docs", 1))["steps"][0]
+
+
 def test_each_factor_changes_the_model_and_nothing_else_does(workshop):
     base, again = made(Twin("gpt2", "docs", 0)), made(Twin("gpt2", "docs", 0))
     assert base["steps"] == again["steps"]
     for other in (Twin("pythia", "docs", 0), Twin("gpt2", "code", 0), Twin("gpt2", "docs", 1)):
         assert made(other)["steps"][-1]["r2"] != base["steps"][-1]["r2"]
     text = made(Twin("gpt2", "code", 0))
-    assert text["steps"][0] == base["steps"][0]  # the text does not touch the weights a twin starts with
+    assert text["steps"][0]["r2"] == base["steps"][0]["r2"]  # the text does not touch the weights a twin starts with
 
 
 def test_only_what_is_missing_is_trained(workshop, monkeypatch):

@@ -9,6 +9,7 @@ Boolean Functions", 11.2). No row is looked at: where the prediction misses, the
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from jaxtyping import Float
 from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor
 
+from howlinear.capture import BlockCapture
 from howlinear.degrees import Hidden, hermite
 from howlinear.errors import InputError
 from howlinear.moments import Moments
@@ -62,6 +64,17 @@ def predicted(block: Hidden, moments: Moments, degree: int = 4) -> np.ndarray:
     if not whole > 0:
         raise InputError("the outputs would be constant: there is no variance to share out")
     return (torch.stack(shares[:degree]).cumsum(0) / whole).numpy()
+
+
+def taught(kept: BlockCapture, block: Hidden, power: int) -> tuple[BlockCapture, Hidden]:
+    """A pure teacher of one degree, to try methods on: the block's own inputs and weights, but every neuron He_power.
+
+    Returns:
+        The capture with the teacher's outputs, and the teacher.
+    """
+    mean, spread = block.spread(sum(kept.train))
+    teacher = replace(block, activation=lambda z: hermite((z - mean.to(z)) / spread.to(z), power)[power], up=None)
+    return replace(kept, sample=replace(kept.sample, y=teacher(kept.sample.x.double()).float())), teacher
 
 
 def _expanded(

@@ -4,7 +4,7 @@ Full degree 2 means d(d+1)/2 products: 8,256 for d = 128. Ridge regression on th
 kernel (1 + x·x')² has the same functions (Schölkopf & Smola, "Learning with Kernels", 2.1), and n rows cost n³/3. A
 Gaussian kernel bounds no degree, and is the reference. Fits on few rows lie below the ceiling: look at the learning
 curve before reading its last point as one. `Products` writes the products of the leading directions down instead,
-where all rows can be used.
+where all rows can be used; `quadratic` does so for all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from howlinear.capture import BlockCapture, Sample
@@ -80,11 +80,7 @@ def learning_curve(
         InputError: no sample, or fewer train rows than asked for.
     """
     sample, line = rows_of(kept), ceiling(sum(kept.train), sum(kept.test)).map
-    validation, *others = folds_of(sample, test=False)
-    fitted_on = torch.cat(others)
-    fitted_on = fitted_on[torch.randperm(len(fitted_on), generator=torch.Generator().manual_seed(0))]
-    if list(rows) != sorted(set(rows)) or not rows or not 2 <= rows[0] <= rows[-1] <= len(fitted_on):
-        raise InputError(f"rows {list(rows)}: give ascending numbers from 2 to the {len(fitted_on)} rows there are")
+    validation, fitted_on = drawn(sample, rows)
     scaled, left = _scaled(sample, sum(kept.train)), sample.y.double() - line(sample.x.double())
     held_out = folds_of(sample, test=True)
     test, curve = torch.cat(held_out), []
@@ -94,8 +90,22 @@ def learning_curve(
         weights, ridge = _best(scaled, left, used, validation, kernel, tried)
         added = kernel(scaled[test], scaled[used]) @ weights
         guess = (line(sample.x[test].double()) + added).split([len(index) for index in held_out])
-        curve.append(_scored([sample.y[index] for index in held_out], guess, n, ridge))
+        curve.append(scored([sample.y[index] for index in held_out], guess, n, ridge))
     return curve
+
+
+def drawn(sample: Sample, rows: Sequence[int]) -> tuple[Int64[Tensor, " v"], Int64[Tensor, " n"]]:
+    """The first train fold's rows, to choose a ridge on, and the others' in a random order, to fit on.
+
+    Raises:
+        InputError: `rows`, how many to fit on in turn, do not ascend or are more than there are.
+    """
+    validation, *others = folds_of(sample, test=False)
+    order = torch.cat(others)
+    order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(0))]
+    if list(rows) != sorted(set(rows)) or not rows or not 2 <= rows[0] <= rows[-1] <= len(order):
+        raise InputError(f"rows {list(rows)}: give ascending numbers from 2 to the {len(order)} rows there are")
+    return validation, order
 
 
 def _best(
@@ -113,7 +123,10 @@ def _best(
     return weights, ridge
 
 
-def _scored(truth: Sequence[Tensor], guess: Sequence[Tensor], n: int, ridge: float) -> Learned:
+def scored(
+    truth: Sequence[Float[Tensor, "_ d_out"]], guess: Sequence[Float[Tensor, "_ d_out"]], n: int, ridge: float
+) -> Learned:
+    """Held-out R² of a guess, and its interval, from truth and guess per held-out document fold."""
     y, found = torch.cat(list(truth)).double(), torch.cat(list(guess))
     value = float(1 - (y - found).square().sum() / (y - y.mean(0)).square().sum())
     return Learned(n, value, *jackknife(value, left_out_r2(truth, guess)), ridge)
@@ -139,6 +152,14 @@ class Products:
     white: AffineMap
     pairs: Tensor
 
+    @classmethod
+    def of(cls, moments: Moments, directions: int | None = None) -> Products:
+        """All products of the leading directions of these inputs; by default of all that vary."""
+        scale, values, vectors = spectrum(moments)
+        whiten = scale[:, None] * vectors / (values / moments.n).sqrt()
+        count = len(values) if directions is None else directions
+        return cls(AffineMap(whiten, -moments.mean_x @ whiten), torch.tril_indices(count, count))  # (i, j ≤ i)
+
     def __call__(self, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n p"]:
         """The features of some rows, in their dtype."""
         white = self.white(x)
@@ -159,14 +180,12 @@ def products(kept: BlockCapture, directions: Sequence[int], ridge: float = RIDGE
     """
     rows_of(kept)
     moments = sum(kept.train)
-    scale, values, vectors = spectrum(moments)
-    whiten, rank = scale[:, None] * vectors / (values / moments.n).sqrt(), len(values)
+    rank = len(spectrum(moments)[1])
     if (
         list(directions) != sorted(set(directions))
         or not directions
         or not 0 <= directions[0] <= directions[-1] <= rank
     ):
         raise InputError(f"directions {list(directions)}: give ascending numbers from 0 to the {rank} that vary")
-    pairs = torch.tril_indices(directions[-1], directions[-1])  # row by row: (i, j ≤ i)
-    found = Products(AffineMap(whiten, -moments.mean_x @ whiten), pairs)
+    found = Products.of(moments, directions[-1])
     return nested(kept, found, [rank + k * (k + 1) // 2 for k in directions], ridge)

@@ -60,17 +60,23 @@ def load_model(name: str | Path | PreTrainedModel, revision: str | None = None) 
     Args:
         name: a folder, also a compressed one, an embedded model (`mini-gpt2`, …), a Hub id
             (`openai-community/gpt2`), or a model already in memory, which keeps its dtype.
-        revision: branch, tag or commit on the Hub.
+        revision: branch, tag or commit on the Hub; a folder has none.
 
     Returns:
         The `transformers` model, in evaluation mode.
 
     Raises:
         SourceError: nothing there, no network, no safetensors weights, or weights that do not load.
+        InputError: a revision of what is no Hub id; `transformers` would read the folder and say nothing.
     """
-    if isinstance(name, PreTrainedModel):
+    in_memory = isinstance(name, PreTrainedModel)
+    source = "a model in memory" if in_memory else located(str(name))
+    if revision is not None and (in_memory or Path(source).is_dir()):
+        raise InputError(
+            f"{source} has no revision {revision!r}, only the Hub keeps them: leave it out, or give a Hub id"
+        )
+    if in_memory:
         return name.eval()
-    source = located(str(name))
     with loading(source):
         revision = revision or "main"
         model, report = _loader(source, revision).from_pretrained(

@@ -8,20 +8,25 @@ measured is kept in `models/nanos`, the weights are not.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
+from transformers import PreTrainedModel
+
 from howlinear import paths, record
-from howlinear.corpora import load_corpus
+from howlinear.capture import capture
+from howlinear.corpora import TokenRows, load_corpus
+from howlinear.degrees import degrees, hidden
 from howlinear.errors import SourceError
 from howlinear.measure import Profile, measure
 from howlinear.minis import new_model, training_stream
 from howlinear.training import Recipe, train
 
 FAMILIES, TEXTS, SEEDS = ("gpt2", "pythia"), ("docs", "code"), (0, 1)
-WIDTH = 64
-RECIPE = Recipe(steps=600, batch=16, warm_up=60)
-"""A few minutes a model on two cores: 600 steps of 2,048 tokens, 1.2 million in all."""
+BLOCKS, WIDTH = 8, 64
+RECIPE = Recipe(steps=2_400, batch=8, peak=4e-3, warm_up=120, bfloat16=False)
+"""A few minutes a model on two cores: 2,400 steps of 1,024 tokens. Early on, steps count for more than tokens."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,8 @@ TWINS = [Twin(*levels) for levels in product(FAMILIES, TEXTS, SEEDS)]
 def train_twin(twin: Twin, recipe: Recipe = RECIPE, device: str = "cpu", compiled: bool = True) -> Path:
     """Train one twin, measure it on both texts, and write `models/nanos/<name>.json`.
 
-    The trajectory is measured on `docs`, whatever the twin was trained on: all eight read the same rows.
+    The trajectory is measured on `docs`, whatever the twin was trained on: all eight read the same rows. The first of
+    each family also records the degree spectrum on the way, for notebook 10.
 
     Returns:
         Path of the measurements.
@@ -58,11 +64,25 @@ def train_twin(twin: Twin, recipe: Recipe = RECIPE, device: str = "cpu", compile
     work, recipe = paths.BUILD / "nanos", replace(recipe, seed=twin.seed)
     tokenizer, stream = training_stream(paths.BUILD / "minis", recipe)
     rows = {text: load_corpus(text, tokenizer).rows() for text in TEXTS}
-    model = new_model(f"mini-{twin.family}", twin.seed, width=WIDTH).to(device)
-    trajectory = train(model, {twin.text: stream[twin.text]}, rows["docs"], recipe, work / f"{twin.name}.pt", compiled)
+    model = new_model(f"mini-{twin.family}", twin.seed, BLOCKS, WIDTH).to(device)
+    beside = partial(spectra, rows=rows["docs"]) if (twin.text, twin.seed) == (TEXTS[0], SEEDS[0]) else None
+    text, checkpoint = {twin.text: stream[twin.text]}, work / f"{twin.name}.pt"
+    trajectory = train(model, text, rows["docs"], recipe, checkpoint, compiled, beside)
     profiles = {text: _kept(measure(model, rows[text])) for text in TEXTS}
-    about = {**asdict(twin), "width": WIDTH, "recipe": asdict(recipe), "parameters": model.num_parameters()}
+    shape = {"blocks": BLOCKS, "width": WIDTH, "parameters": model.num_parameters()}
+    about = {**asdict(twin), **shape, "recipe": asdict(recipe)}
     return record.save(_path(twin), about | {"steps": trajectory, "profiles": profiles})
+
+
+def spectra(model: PreTrainedModel, rows: TokenRows) -> dict:
+    """R²₁ … R²₄ of an early, a middle and a late block, and the median spread of their pre-activations."""
+    depth = model.config.num_hidden_layers
+    chosen, found = sorted({0, depth // 2, depth - 1}), {}
+    for block, kept in capture(model, rows, chosen, sample=rows.ids.numel()).items():
+        inside = hidden(model, block)
+        spread = float(inside.spread(sum(kept.train))[1].median())
+        found[str(block)] = {"r2": degrees(kept, inside).r2.tolist(), "spread": spread}
+    return {"degrees": found}
 
 
 def _kept(profile: Profile) -> dict:

@@ -7,6 +7,7 @@ stopped ends with the weights of one that was not.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -37,6 +38,7 @@ class Recipe:
     weight_decay: float = 0.1
     seed: int = 0
     stream: int = 5_000_000  # training tokens at most per corpus
+    bfloat16: bool = True  # autocast; on processors without matrix units for it, float32 is faster
 
 
 def batch_at(stream: dict[str, Tensor], step: int, recipe: Recipe) -> Int64[Tensor, "batch seq_len"]:
@@ -73,6 +75,7 @@ def train(
     recipe: Recipe,
     checkpoint: Path | None = None,
     compiled: bool = False,
+    beside: Callable[[PreTrainedModel], dict] | None = None,
 ) -> list[dict]:
     """Train a model in place, or go on from `checkpoint`, and measure it at log-spaced steps.
 
@@ -83,6 +86,7 @@ def train(
         recipe: how.
         checkpoint: where to keep the state every hundred steps; none by default.
         compiled: let `torch.compile` fuse the step; on a CPU it needs a C++ compiler.
+        beside: what else to record of the model whenever it is measured.
 
     Returns:
         The trajectory: per measured step its training loss (smoothed), held-out perplexity and R²_lin.
@@ -105,7 +109,7 @@ def train(
         start, trajectory, smooth = saved["step"], saved["trajectory"], saved["loss"]
 
     def loss_of(ids: Tensor) -> Tensor:
-        with torch.autocast(model.device.type, torch.bfloat16):
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.bfloat16):
             logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
         return cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
 
@@ -114,7 +118,8 @@ def train(
     bar = tqdm(range(start, recipe.steps + 1), initial=start, total=recipe.steps, unit="step")
     for step in bar:
         if step in measured and (not trajectory or trajectory[-1]["step"] < step):
-            trajectory.append(_snapshot(model.eval(), rows, step, smooth))
+            seen = _snapshot(model.eval(), rows, step, smooth)
+            trajectory.append(seen | (beside(model) if beside else {}))
         if checkpoint is not None and (step % 100 == 0 or step == recipe.steps):
             state = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "recipe": asdict(recipe)}
             with paths.written_aside(checkpoint) as aside:

@@ -46,17 +46,7 @@ taken = hidden(model, block)
 print("median mean of a pre-activation:", round(float(taken.spread(sum(kept.train))[0].median()), 2))
 
 # %% [markdown]
-# **2.** Zero at best. Fitting $p$ features to $n$ rows of noise costs about $p/n$ on held-out rows.
-
-# %%
-order = torch.randperm(len(kept.sample.y), generator=torch.Generator().manual_seed(0))
-shuffled = replace(kept, sample=replace(kept.sample, y=kept.sample.y[order]))
-shuffled_r2 = degrees(shuffled, taken).r2[-1]
-print("R² of noise:", round(float(shuffled_r2), 3))
-assert shuffled_r2 < 0.02
-
-# %% [markdown]
-# **3.** Draw $x = \bar x + \Sigma^{1/2}\xi$, and let the block taken apart answer. Now the prediction holds, up to what
+# **2.** Draw $x = \bar x + \Sigma^{1/2}\xi$, and let the block taken apart answer. Now the prediction holds, up to what
 # least squares on these rows costs: so it was the inputs' shape, not the algebra, that made it miss.
 
 # %%

@@ -1,0 +1,82 @@
+"""A notebook for the book's readers: solutions folded below their exercises, drawing code out of the way.
+
+What is executed is not touched: cells move nowhere, outputs stay. Whoever downloads a page gets a notebook that also
+runs in a hosted Jupyter, by a first cell that fetches the project where it is not there; the page does not show it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
+
+from howlinear.errors import InputError
+
+EXERCISE = re.compile(r"^\*\*(\d)(?: \([\w -]+\))?\.\*\*", re.MULTILINE)
+ASIDE = re.compile(r"^run\.(figure|save)\(|^def (box|arrow)\(", re.MULTILINE)  # code that draws or files, not reasons
+
+HOSTED = """\
+# Elsewhere than in the project, as in a hosted notebook: fetch it first. In the project this cell does nothing.
+import importlib.util, subprocess, sys
+
+if importlib.util.find_spec("howlinear") is None:
+    subprocess.run(["git", "clone", "--depth", "1", "ADDRESS", "howlinear"], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--editable", "howlinear"], check=True)
+    sys.path.insert(0, "howlinear/lib")
+"""
+
+
+def folded(notebook: NotebookNode, answers: NotebookNode, address: str) -> NotebookNode:
+    """The notebook for readers: solutions folded below the exercises, every figure with a text in its place.
+
+    Args:
+        notebook: executed; changed in place.
+        answers: the solutions: their start, then cells that open with `**1.**`, `**2.**` and so on.
+        address: where the project can be cloned from.
+
+    Raises:
+        InputError: the numbers of the exercises and of the solutions differ.
+    """
+    start, parts = _parts(answers.cells)
+    _, asked = _parts(notebook.cells)
+    if not asked or asked.keys() != parts.keys():
+        raise InputError(f"exercises {sorted(asked)} but solutions {sorted(parts)}: each needs the other")
+    cells, heading = [new_code_cell(HOSTED.replace("ADDRESS", address), metadata={"tags": ["remove-cell"]})], "figure"
+    for number, cell in _numbered(notebook.cells):
+        heading = (re.findall(r"^## (.+)$", cell.source, re.MULTILINE) or [heading])[-1]
+        if "injected-parameters" not in cell.metadata.get("tags", []):
+            cells.append(cell)
+        if cell.cell_type == "code" and ASIDE.search(cell.source):
+            cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-input"]
+        if any("image/png" in output.get("data", {}) for output in cell.get("outputs", [])):
+            cell.metadata["mystnb"] = {"image": {"alt": heading}}
+        if number and cell is asked[number][-1]:
+            lead = start if number == min(asked) else []
+            cells.append(new_markdown_cell(_fold(f"Solution {number}", [*lead, *parts[number]])))
+    notebook.cells = cells
+    return notebook
+
+
+def _numbered(cells: Iterable[NotebookNode]) -> Iterator[tuple[int, NotebookNode]]:
+    """Each cell with the number of the exercise it belongs to, 0 before the first."""
+    number = 0
+    for cell in cells:
+        found = EXERCISE.search(cell.source) if cell.cell_type == "markdown" else None
+        number = int(found.group(1)) if found else number
+        yield number, cell
+
+
+def _parts(cells: Iterable[NotebookNode]) -> tuple[list[NotebookNode], dict[int, list[NotebookNode]]]:
+    parts: dict[int, list[NotebookNode]] = {0: []}
+    for number, cell in _numbered(cells):
+        parts.setdefault(number, []).append(cell)
+    start = [cell for cell in parts.pop(0) if not cell.source.startswith("# ")]
+    return start, parts
+
+
+def _fold(title: str, cells: Iterable[NotebookNode]) -> str:
+    """Cells as one closed drop-down, code as listings."""
+    texts = (cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source}\n```" for cell in cells)
+    return "\n\n".join((f"::::{{dropdown}} {title}", *texts, "::::"))

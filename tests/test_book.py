@@ -1,0 +1,216 @@
+"""The book: what is folded where, what is refused, and that its pages need no network.
+
+The pages are those of a small book made here; `BOOK=build/book/html pytest tests/test_book.py`, the last step of
+`make book`, reads the whole one as well.
+"""
+
+import os
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+import test_charts
+import yaml
+from browser import Browser, must_have_chromium
+from test_folding import answers, small
+
+from howlinear import book, claims, folding, paths, record
+from howlinear.errors import InputError, SourceError
+
+STEM = "02_ceilings"
+
+
+def test_the_solutions_of_the_project_answer_its_exercises():
+    for stem in book.stems():
+        exercises = re.findall(r"^# \*\*(\d) \(", (paths.NOTEBOOKS / f"{stem}.py").read_text(), re.MULTILINE)
+        _, parts = folding._parts(book.solutions(stem).cells)
+        assert sorted(map(str, parts)) == exercises, stem
+
+
+def test_a_notebook_that_has_not_run_is_missed(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    with pytest.raises(SourceError, match=r"02_ceilings.ipynb: run make figures PROFILE=minis"):
+        book.prepare("minis", tmp_path / "source", [STEM])
+
+
+def test_every_figure_has_a_line_in_the_gallery_and_every_line_a_figure():
+    lines = yaml.safe_load((book.FRAME / "gallery.yaml").read_text(encoding="utf-8"))
+    drawn = {path.stem for path in paths.figures("minis").glob("*.png")}
+    have_run = tuple(f"{path.stem}_" for path in paths.results("minis").glob("*.json"))
+    assert {name for name in lines if name.startswith(have_run)} == drawn
+    assert all(isinstance(line, str) and "\n" not in line and not re.search(r"\d\.\d", line) for line in lines.values())
+
+
+def test_a_figure_without_a_line_is_refused(tmp_path, monkeypatch):
+    shutil.copytree(paths.figures("minis"), tmp_path / "figures")
+    (tmp_path / "figures" / f"{STEM}_new.png").touch()
+    monkeypatch.setattr(paths, "figures", lambda _: tmp_path / "figures")
+    with pytest.raises(InputError, match="differ: 02_ceilings_new"):
+        book.gallery("minis", [STEM], tmp_path / "out")
+
+
+def test_the_ledger_links_to_pages_that_are_there():
+    text = book.ledger("minis", [STEM])
+    assert f"[{STEM}](notebooks/{STEM}.ipynb)" in text
+    assert "](notebooks/03" not in text
+    plain = claims.to_markdown(claims.evaluate(paths.results("minis")))
+    assert text.count("\n") == plain.count("\n")
+
+
+def test_the_reference_has_every_module_once():
+    pages = dict(book.api())
+    modules = {path.stem for path in (paths.ROOT / "lib/howlinear").glob("[a-z]*.py")}
+    assert pages.keys() == modules | {"index"}
+    listed = re.findall(r"\{doc\}`(\w+)`", pages["index"])
+    assert sorted(listed) == sorted(modules)
+    assert "automodule:: howlinear.moments\n" in pages["moments"]
+
+
+def test_main_says_what_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    assert book.main("minis") == 2
+    assert "howlinear: the book needs" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="session")
+def small_book(tmp_path_factory):
+    """A book of one small notebook and an explorer of made-up rows, with few pages of reference, for time."""
+    folder = tmp_path_factory.mktemp("book")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(paths, "BUILD", folder)
+    patch.setattr(book, "REPORT", folder / "report.pdf")
+    patch.setattr(book, "solutions", lambda _: answers(1, 2))
+    api = {name: text for name, text in book.api() if name in ("index", "moments", "ceilings", "errors")}
+    api["index"] = "# Reference\n\n```{toctree}\nmoments\nceilings\nerrors\n```\n"
+    patch.setattr(book, "api", lambda: iter(api.items()))
+    (folder / "report.pdf").write_bytes(b"%PDF-1.7")
+    (folder / "minis/notebooks").mkdir(parents=True)
+    nbformat.write(small(), folder / "minis/notebooks" / f"{STEM}.ipynb")
+    frame = folder / "frame"
+    shutil.copytree(book.FRAME, frame)
+    words = (frame / "explore.md").read_text(encoding="utf-8")  # two of its links lead to notebooks not in this book
+    (frame / "explore.md").write_text(re.sub(r"\[(notebook \d+)\]\(notebooks/0[46]\w+\.ipynb\)", r"\1", words))
+    patch.setattr(book, "FRAME", frame)
+    record.save(folder / "minis/explorer.json", {"blocks": test_charts.ROWS})
+    book.prepare("minis", folder / "source", [STEM])
+    book.build(folder / "source", folder / "html")
+    patch.undo()
+    return folder / "html"
+
+
+@pytest.fixture(scope="session", params=["small", "whole"] if "BOOK" in os.environ else ["small"])
+def html(request):
+    """Pages: of the small book, and of the whole one where BOOK says where it is."""
+    return Path(os.environ["BOOK"]).resolve() if request.param == "whole" else request.getfixturevalue("small_book")
+
+
+LOADING = ("script", "link", "img", "iframe", "source", "video", "audio", "embed")
+NETWORKS = r"cdn\.jsdelivr|cdnjs|unpkg\.com|fonts\.g(oogleapis|static)|@import\s+url\(.?http"
+
+
+class Asked(HTMLParser):
+    """Everything a page loads by itself, what it links to, and pictures without a text."""
+
+    def __init__(self):
+        super().__init__()
+        self.loads, self.links, self.mute = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        where = found.get("src") or found.get("href") or ""
+        if tag == "a":
+            self.links.append(where)
+        elif tag in LOADING and where and found.get("rel") not in ("search", "index", "next", "prev", "author"):
+            self.loads.append(where)
+        if tag == "img" and not found.get("alt"):
+            self.mute.append(where)
+
+
+def pages(html):
+    found = sorted(html.rglob("*.html"))
+    assert len(found) > 5
+    return [path for path in found if "_static" not in path.parts]
+
+
+def test_no_page_loads_anything_from_elsewhere(html):
+    for path in pages(html):
+        asked = Asked()
+        asked.feed(path.read_text(encoding="utf-8"))
+        for where in asked.loads:
+            if not where.startswith("data:"):
+                assert not urlsplit(where).netloc, f"{path.name} loads {where}"
+                assert (path.parent / unquote(urlsplit(where).path)).is_file(), f"{path.name} misses {where}"
+        assert not asked.mute, f"{path.name}: no text for {asked.mute}"
+
+
+def test_no_script_or_style_names_a_content_network(html):
+    for path in [*html.rglob("*.css"), *html.rglob("*.js"), *pages(html)]:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        assert not re.search(
+            r"cdn\.jsdelivr|cdnjs|unpkg\.com|fonts\.g(oogleapis|static)|@import\s+url\(.?http", text
+        ), path
+
+
+def test_no_page_tells_where_it_was_made(html):
+    for path in pages(html):
+        assert str(paths.ROOT) not in path.read_text(encoding="utf-8"), path.name
+
+
+def test_every_link_leads_somewhere(html):
+    for path in pages(html):
+        asked = Asked()
+        asked.feed(path.read_text(encoding="utf-8"))
+        for where in asked.links:
+            parts = urlsplit(where)
+            if not parts.scheme and parts.path:
+                assert (path.parent / unquote(parts.path)).exists(), f"{path.name} links to {where}"
+
+
+def test_solutions_are_there_and_closed(html):
+    text = (html / "notebooks" / f"{STEM}.html").read_text(encoding="utf-8")
+    folds = re.findall(r"<details[^>]*>", text)
+    assert len(folds) >= 2
+    assert not [fold for fold in folds if " open" in fold]
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    must_have_chromium()
+    folder = tmp_path_factory.mktemp("chromium")
+    with Browser(folder) as browser:
+        yield browser
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_every_page_is_whole_without_a_network(html, browser):
+    for path in pages(html):
+        browser.open(path.as_uri(), 390, 844)
+        assert browser.complaints() == [], path.name
+        assert browser.value("document.title"), path.name
+        wide = browser.value("document.documentElement.scrollWidth")
+        assert wide <= 390, f"{path.name} is {wide} pixels wide on a phone"
+        drawn = "[...document.querySelectorAll('.math')].every(m => m.querySelector('mjx-container'))"
+        assert browser.value(drawn), f"{path.name} has mathematics that is not set"  # so has a title in the sidebar
+        assert browser.value("document.querySelectorAll('mjx-merror, [data-mjx-error]').length") == 0, path.name
+
+
+def test_the_mathematics_is_set(html, browser):
+    browser.open((html / "notebooks" / f"{STEM}.html").as_uri())
+    assert browser.value("document.querySelectorAll('mjx-container svg').length") >= 2
+
+
+def test_the_explorer_answers_inside_the_book(html, browser):
+    browser.open((html / "explore.html").as_uri(), 390, 844)
+    said = browser.value("document.getElementById('explorer-said').textContent")
+    assert re.match(r"[\w-]+, block \d+, on \w+: R²_lin -?\d\.\d{3}", said)
+    assert browser.value("document.querySelector('#explorer-drawing svg').getBoundingClientRect().right") <= 390
+
+
+def test_a_page_that_needs_the_network_is_caught(browser, tmp_path):
+    (tmp_path / "bad.html").write_text('<title>bad</title><script src="https://example.org/x.js"></script>')
+    browser.open((tmp_path / "bad.html").as_uri())
+    assert "asked for https://example.org/x.js" in browser.complaints()

@@ -1,0 +1,242 @@
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from test_evidence import ceilings
+
+from howlinear import paths, record
+from howlinear.claims import (
+    MARKS,
+    Row,
+    between_marks,
+    changes,
+    evaluate,
+    judge,
+    numbers,
+    to_markdown,
+    write_table,
+)
+from howlinear.errors import InputError, SourceError
+from howlinear.evidence import TOGETHER, Reading
+from howlinear.stated import Claim, Verdict, load_claims
+
+CLAIM = Claim(
+    *("wide", "Blocks differ.", "figure 2", "a lot", "02_ceilings", "spread", "highest − lowest"),
+    *(0.25, "above", "R²", "a quarter"),
+)
+README = paths.ROOT / "README.md"
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A folder with results of notebook 02: a wide profile, a narrow one, and one in between."""
+    record.save(tmp_path / "02_ceilings.json", ceilings(a=[0.9, 0.4], b=[0.9, 0.85], c=[0.9, 0.64]))
+    return tmp_path
+
+
+def test_a_row_by_hand(results):
+    row = judge(CLAIM, results)
+    assert list(row.readings) == ["a", "b", "c"]
+    assert list(row.verdicts.values()) == [Verdict.REPRODUCED, Verdict.NOT, Verdict.MIXED]
+    assert row.verdict is Verdict.MIXED
+    assert row.reason == ""
+    assert (row.readings["a"].low, row.readings["a"].high) == pytest.approx((0.46, 0.54))
+
+
+@pytest.mark.parametrize(
+    ("profiles", "expected"),
+    [
+        ({"a": [0.9, 0.4], "b": [0.2, 0.7]}, Verdict.REPRODUCED),
+        ({"a": [0.9, 0.9], "b": [0.2, 0.3]}, Verdict.NOT),
+        ({"a": [0.9, 0.9], "b": [0.2, 0.9]}, Verdict.MIXED),
+    ],
+)
+def test_a_planted_truth_is_found_and_its_contrary_is_not(tmp_path, profiles, expected):
+    record.save(tmp_path / "02_ceilings.json", ceilings(**profiles))
+    assert judge(CLAIM, tmp_path).verdict is expected
+
+
+def test_a_verdict_moves_with_the_results_and_with_nothing_else(results):
+    assert judge(replace(CLAIM, why="another reason", paper="none"), results).verdict is Verdict.MIXED
+    record.save(results / "02_ceilings.json", ceilings(a=[0.9, 0.4]))
+    assert judge(CLAIM, results).verdict is Verdict.REPRODUCED
+    with pytest.raises(AttributeError):
+        judge(CLAIM, results).verdict = Verdict.NOT
+    with pytest.raises(TypeError, match="verdict"):
+        Row(CLAIM, verdict=Verdict.REPRODUCED)
+
+
+def test_without_a_result_there_is_no_verdict_but_a_reason(tmp_path):
+    row = judge(CLAIM, tmp_path)
+    assert row.verdict is Verdict.UNTESTABLE
+    assert row.reason == "no 02_ceilings.json in this profile's results"
+    assert row.readings == {}
+
+
+def test_a_stated_rule_gives_its_reason(results):
+    record.save(results / "02_ceilings.json", ceilings(a=[0.9, 0.4]))
+    row = judge(replace(CLAIM, statistic="nearest_models"), results)
+    assert row.verdict is Verdict.UNTESTABLE
+    assert row.reason == "a single model has no other to match"
+
+
+def spoil(results, change):
+    path = results / "02_ceilings.json"
+    tree = json.loads(path.read_text())
+    change(tree)
+    path.write_text(json.dumps(tree))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda tree: tree.pop("models"), r"KeyError: 'models'"),
+        (lambda tree: tree["models"]["a"].pop("blocks"), r"KeyError: 'blocks'"),
+        (lambda tree: tree["models"]["b"]["blocks"][1].pop("r2_low"), r"KeyError: 'r2_low'"),
+        (lambda tree: tree["models"].update(a=[]), r"TypeError"),
+        (lambda tree: tree.update(models=3), r"AttributeError"),
+        (lambda tree: tree["models"]["a"]["blocks"][0].update(r2="high"), r"ValueError: could not convert"),
+        (lambda tree: tree["models"]["a"]["blocks"][0].update(r2_low=None), "no finite interval for a$"),
+        (lambda tree: tree["models"]["a"]["blocks"][0].update(r2_high=float("inf")), "no finite interval for a$"),
+        (lambda tree: tree.update(models={}), "no finite interval for any model"),
+    ],
+)
+def test_results_that_lack_what_they_should_hold_are_an_error_and_no_untestable_claim(results, change, match):
+    spoil(results, change)
+    with pytest.raises(SourceError, match=rf"(?s)02_ceilings\.json.*spread.*{match}"):
+        judge(CLAIM, results)
+
+
+def test_the_error_says_which_notebook_to_run(results):
+    spoil(results, lambda tree: tree["models"]["a"].pop("swap"))
+    with pytest.raises(SourceError, match=r"claim 'wide' reads.*'swap'.*run notebook 02_ceilings again"):
+        judge(replace(CLAIM, statistic="swap_most_linear"), results)
+
+
+def test_a_damaged_file_is_an_error(results):
+    (results / "02_ceilings.json").write_text("{")
+    with pytest.raises(SourceError, match="cannot read results"):
+        judge(CLAIM, results)
+
+
+def test_thresholds_can_be_moved_and_the_readings_stay(results):
+    record.save(results / "02_ceilings.json", ceilings(a=[0.9, 0.4]))  # 0.5, give or take 0.04
+    row = judge(CLAIM, results)
+    assert changes(row, (0.5, 1.0, 2.0, 3.0)) == {
+        0.5: Verdict.REPRODUCED,
+        1.0: Verdict.REPRODUCED,
+        2.0: Verdict.MIXED,
+        3.0: Verdict.NOT,
+    }
+    assert row.at(2.0).readings is row.readings
+    assert row.claim.threshold == 0.25
+
+
+def test_numbers_are_what_record_takes(results):
+    row = judge(CLAIM, results)
+    path = record.save(results / "11.json", {row.claim.id: numbers(row)})
+    kept = record.load(path)["wide"]
+    assert kept["verdict"] == "mixed"
+    assert kept["cells"]["b"] == {"value": 0.05, "low": 0.01, "high": 0.09, "note": "", "verdict": "not reproduced"}
+    assert "reason" not in kept
+    assert numbers(Row(CLAIM, reason="none such"))["reason"] == "none such"
+
+
+def test_the_table_by_hand(results):
+    gone = Row(replace(CLAIM, id="gone", notebook="99_gone"), reason="no 99_gone.json")
+    whole = Row(replace(CLAIM, id="whole", unit="%"), {TOGETHER: Reading(0.5, 0.4, 0.6, "block 3")})
+    assert to_markdown([judge(CLAIM, results), whole, gone]).splitlines() == [
+        "| claim | verdict | here, with 95 % intervals | the paper | shown by |",
+        "|---|---|---|---|---|",
+        "| **wide**: Blocks differ. | ~ mixed | highest − lowest, above 0.25?<br>✓ a 0.50 [0.46, 0.54]"
+        "<br>✗ b 0.05 [0.01, 0.09]<br>~ c 0.26 [0.22, 0.30] | a lot | [02_ceilings](notebooks/02_ceilings.py) |",
+        "| **whole**: Blocks differ. | ✓ reproduced | highest − lowest, above 25.0 %?"
+        "<br>✓ 50.0 % [40.0, 60.0] (block 3) | a lot | [02_ceilings](notebooks/02_ceilings.py) |",
+        "| **gone**: Blocks differ. | – not testable here | no 99_gone.json | a lot | 99_gone |",
+        "",
+        "3 claims: 1 reproduced, 0 not reproduced, 1 mixed, 1 not testable here.",
+    ]
+
+
+OTHER = "<!-- numbers -->\n| 1 |\n<!-- end -->"
+TEXT = f"# Title\n\n{OTHER}\n\n{{}}\n\n{OTHER}\n\nThe end.\n"
+
+
+@pytest.mark.parametrize("inside", ["", "old\n", "| a |\n| b |\n\n2 claims.\n"])
+def test_a_table_is_written_between_its_marks_and_nowhere_else(tmp_path, inside):
+    path, ledger = tmp_path / "README.md", [Row(CLAIM, reason="none")]
+    path.write_text(TEXT.format(f"{MARKS[0]}\n{inside}{MARKS[1]}"), encoding="utf-8")
+    assert between_marks(path.read_text(encoding="utf-8")) == inside.removesuffix("\n")
+    write_table(path, ledger)
+    text = path.read_text(encoding="utf-8")
+    assert text == TEXT.format(f"{MARKS[0]}\n{to_markdown(ledger)}\n{MARKS[1]}")
+    assert between_marks(text) == to_markdown(ledger)
+
+
+def test_a_table_that_is_right_is_not_written_again(tmp_path, monkeypatch):
+    path, ledger = tmp_path / "README.md", [Row(CLAIM, reason="none")]
+    path.write_text(TEXT.format("\n".join((MARKS[0], to_markdown(ledger), MARKS[1]))), encoding="utf-8")
+    monkeypatch.setattr(paths, "written_aside", None)
+    write_table(path, ledger)
+
+
+@pytest.mark.parametrize(
+    "middle",
+    ["", MARKS[0], f"{MARKS[0]}\n", f"{MARKS[0]}\nold\n{MARKS[1]}\n\n{MARKS[0]}\nold\n{MARKS[1]}", f"{MARKS[0]}\nold"],
+)
+def test_a_text_without_its_two_marks_is_refused_and_left_alone(tmp_path, middle):
+    path = tmp_path / "README.md"
+    path.write_text(TEXT.format(middle), encoding="utf-8")
+    with pytest.raises(InputError, match="belongs between one line <!-- claims --> and the next line <!-- end -->"):
+        write_table(path, [])
+    assert path.read_text(encoding="utf-8") == TEXT.format(middle)
+
+
+def test_a_text_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SourceError, match=r"cannot read .*NONE\.md"):
+        write_table(tmp_path / "NONE.md", [])
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    return evaluate(paths.results("minis"))
+
+
+def test_every_claim_has_a_row_and_only_absent_results_or_rules_leave_one_open(ledger):
+    assert [row.claim for row in ledger] == load_claims()
+    for row in ledger:
+        absent = not (paths.results("minis") / f"{row.claim.notebook}.json").exists()
+        assert bool(row.reason) is absent, row.reason  # three models, three corpora: no rule applies here
+        assert (row.verdict is Verdict.UNTESTABLE) is absent
+
+
+def test_the_readme_shows_the_ledger_of_the_committed_results(ledger):
+    """If this fails, results or claims have moved: run notebook 11 and read the section again."""
+    assert between_marks(README.read_text(encoding="utf-8")) == to_markdown(ledger)
+
+
+def test_the_record_of_notebook_11_is_the_ledger_of_the_committed_results(ledger, tmp_path):
+    kept = record.load(paths.results("minis") / "11_claims.json")
+    anew = record.load(record.save(tmp_path / "11.json", {row.claim.id: numbers(row) for row in ledger}))
+    assert kept["claims"] == {row.claim.id: anew[row.claim.id] for row in ledger}
+
+
+def test_no_verdict_is_typed_in_the_notebook_or_its_prose():
+    """Verdict words may be explained there; none may be given to a claim by name."""
+    source = (paths.NOTEBOOKS / "11_claims.py").read_text(encoding="utf-8")
+    for claim in load_claims():
+        assert not re.search(rf"{claim.id}\W{{0,4}}(is|was|:|=)?\W{{0,4}}(not )?(reproduced|mixed)", source), claim.id
+
+
+def test_the_committed_ledger_agrees_with_numbers_the_other_notebooks_kept(ledger):
+    """By another way: flags and extremes that notebooks 02, 03 and 04 recorded themselves."""
+    rows = {row.claim.id: row for row in ledger}
+    ceilings, rank = (record.load(paths.results("minis") / f"{stem}.json") for stem in ("02_ceilings", "04_rank"))
+    for name, model in ceilings["models"].items():
+        assert (rows["non-monotone"].readings[name].low > 0) is model["rises_and_falls"]
+    pair = rows["not-activation"].readings[TOGETHER]
+    assert pair.value <= ceilings["likeness"]["mini-gpt2 ~ mini-pythia"]["largest_gap"]
+    near = [b["rank"]["value"] for m in rank["models"].values() for b in m["blocks"] if b["regime"] != "below"]
+    assert rows["two-regimes-outlier"].readings[TOGETHER].value == min(near)
+    assert rows["two-regimes-broad"].readings[TOGETHER].value == max(near)
