@@ -13,7 +13,7 @@ figures: .venv/ready  ## run every notebook of PROFILE (minis, paper), then writ
 test: .venv/ready  ## lint and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 test-notebooks: figures  ## execute the executed notebooks once more: their key numbers must come out the same
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --nbval-lax --nbval-current-env build/$(PROFILE)/notebooks/[0-9]*.ipynb

@@ -26,7 +26,7 @@ kernel_rows = [750, 1500, 3000]  # train rows of the kernels; time grows with th
 counts = [0, 16, 32, 64, 128, 256]  # neurons that weigh their squares anew, the loudest first; all are added
 directions = [0, 8, 16, 32, 48]  # leading directions all of whose products are taken
 exact_blocks = []  # of every model, fitted on all products, up to width 128; always the first model's middle block
-exact_rows = [10_000, 20_000, 40_000]  # train rows for that: half a minute and 2 GB a block
+exact_rows = [8_000, 16_000, 32_000]  # train rows for that: a minute and 2 GB a block
 
 # %%
 from itertools import product

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.linalg import cho_solve, cholesky
-from scipy.linalg.blas import ssyrk
+from scipy.linalg.blas import dsyr, ssyrk
 from torch import Tensor
 
 from howlinear.capture import BlockCapture, Sample
@@ -24,7 +24,7 @@ from howlinear.nested import folds_of, rows_of
 
 CHUNK = 4_096  # rows in one single-precision sum
 LIMIT = 16_384  # features: their Gram takes 2 GB, and as much again to solve
-RIDGES = (1e-3, 1e-2, 1e-1)  # relative to unit variance of each feature
+RIDGES = (1e-2, 1e-1)  # relative to unit variance of each feature
 
 
 def quadratic(kept: BlockCapture, rows: Sequence[int], ridges: Sequence[float] = RIDGES) -> list[Learned]:
@@ -71,6 +71,7 @@ class _Sums:
         p, d_out = len(self.level), sample.y.shape[1]
         self.part = np.zeros((p, p), np.float32, order="F")  # of one chunk; its lower triangle is used
         self.gram, self.cross = np.zeros((p, p), order="F"), np.zeros((p, d_out))
+        self.work = np.empty_like(self.gram)  # the same memory for every solution
         self.total, self.total_y = np.zeros(p), np.zeros(d_out)
 
     def rows(self, index: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +84,7 @@ class _Sums:
             found, y = self.rows(chunk)
             self.part = ssyrk(1.0, found.T, beta=0.0, c=self.part, lower=1, overwrite_c=1)
             self.gram += self.part
-            self.cross += found.T @ y
+            self.cross += found.T @ y.astype(np.float32)
             self.total += found.sum(0, dtype=np.float64)
             self.total_y += y.sum(0)
         self.n += len(index)
@@ -91,8 +92,8 @@ class _Sums:
     def solved(self, ridge: float) -> tuple[Float[np.ndarray, "p d_out"], Float[np.ndarray, " d_out"]]:
         """Weights and intercept, the features scaled to unit variance."""
         mean, mean_y = self.total / self.n, self.total_y / self.n
-        centred = self.gram / self.n
-        centred -= np.outer(mean, mean)
+        np.divide(self.gram, self.n, out=self.work)
+        centred = dsyr(-1.0, mean, a=self.work, lower=1, overwrite_a=1)
         variance = centred.diagonal().copy()
         scale = np.where(variance > 0, variance, np.inf) ** -0.5
         centred *= scale
@@ -104,5 +105,6 @@ class _Sums:
         return weight, mean_y - mean @ weight
 
     def guess(self, index: Tensor, weight: np.ndarray, bias: np.ndarray) -> Float[Tensor, "n d_out"]:
-        parts = [self.rows(chunk)[0] @ weight + bias for chunk in index.split(CHUNK)]
+        single = weight.astype(np.float32)  # as the features are
+        parts = [self.rows(chunk)[0] @ single + bias for chunk in index.split(CHUNK)]
         return torch.from_numpy(np.concatenate(parts))
