@@ -21,10 +21,10 @@ test-notebooks: figures  ## execute the executed notebooks once more: their key 
 test-all: test test-notebooks  ## both
 
 paper: .venv/ready  ## the report, paper/main.pdf, from results/ and figures/
-	$(SNAKEMAKE) paper/main.pdf --configfile profiles/minis.yaml
+	$(SNAKEMAKE) --configfile profiles/minis.yaml -- paper/main.pdf
 
 book: .venv/ready  ## the site, build/book/html, from the executed notebooks; its pages are tried without a network
-	$(SNAKEMAKE) build/book/html/index.html --configfile profiles/minis.yaml
+	$(SNAKEMAKE) --configfile profiles/minis.yaml -- build/book/html/index.html
 	BOOK=build/book/html $(BIN)/python -m pytest -q tests/test_book.py
 
 rehearse: .venv/ready  ## the paper profile on models of the real shapes with random weights, offline
