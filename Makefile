@@ -3,6 +3,7 @@ PYTHON ?= python3
 PROFILE ?= minis
 CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 BIN := .venv/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --rerun-incomplete --quiet host reason
 
 .PHONY: figures test test-notebooks test-all paper book bench lab minis nanos rehearse clean help
@@ -13,10 +14,10 @@ figures: .venv/ready  ## run every notebook of PROFILE (minis, paper), then writ
 test: .venv/ready  ## lint and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+	$(PYTEST)
 
 test-notebooks: figures  ## execute the executed notebooks once more: their key numbers must come out the same
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --nbval-lax --nbval-current-env build/$(PROFILE)/notebooks/[0-9]*.ipynb
+	$(PYTEST) --nbval-lax --nbval-current-env build/$(PROFILE)/notebooks/[0-9]*.ipynb
 
 test-all: test test-notebooks  ## both
 

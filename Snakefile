@@ -17,10 +17,10 @@ NOTEBOOKS = {
     "05_corpora": (config["corpora"], ["transfer", "bilinear"], ["profiles", "transfer"]),
     "06_compression": ([MAIN], ["reduced", "felt"], ["signal", "reduced_rank", "frontier"]),
     "07_optimisers": ([MAIN], ["descent", "problem"], ["paths", "shortfall"]),
-    "08_controls": ([MAIN], ["transplants", "variance", "nanos"], ["random", "transplant", "twins"]),
+    "08_controls": ([MAIN], ["transplants", "variance", "nanos", "hermite", "hidden"], ["random", "transplant", "twins"]),
     "09_dynamics": ([MAIN], ["trajectories", "nanos", "training", "minis"], ["profiles", "settling", "live"]),
-    "10_degrees": ([MAIN], ["nested", "hermite", "kernels", "quadratic", "nanos"], ["spectrum", "full", "rank", "training"]),
-    "11_claims": ([], ["stated", "evidence"], ["board"]),
+    "10_degrees": ([MAIN], ["nested", "hidden", "hermite", "kernels", "quadratic", "nanos"], ["spectrum", "full", "rank", "training"]),
+    "11_claims": ([], ["stated", "evidence", "contrasts"], ["board"]),
 }
 READS = {  # notebook → others whose results it reads
     "10_degrees": ["03_bilinear"],

@@ -202,8 +202,9 @@ plt.show()
 # %% [markdown]
 # **The direction that is not there.** A LayerNorm subtracts the mean of its $d$ features, so after undoing its gain
 # $g$ and bias $\beta$ they always sum to zero: $\sum_i (x_i - \beta_i)/g_i = 0$ for every row. One of the $d$
-# directions has no variance at all, only float32 rounding noise. RMSNorm subtracts nothing and has no such direction.
-# Here are the two smallest eigenvalues of the inputs' correlation matrix, divided by the largest, over the blocks:
+# directions has no variance at all, only float32 rounding noise. RMSNorm (Llama's) subtracts none, and has no such one.
+# Here are the two smallest eigenvalues of the inputs' correlation matrix, divided by the largest: over the blocks, the
+# largest of the one and the smallest of the other.
 
 # %% tags=["nbval-check-output"]
 width = captures[first].blocks[0].train[0].d_in
@@ -215,7 +216,7 @@ null = inputs.groupby("model", sort=False).agg(
 print(null.to_string(float_format=lambda value: f"{value:.0e}"))
 
 # %% [markdown]
-# Where the two columns lie many powers of ten apart, the smallest is no variance but float32 rounding. Notebook 02
+# Where the first column lies many powers of ten below the second, it is no variance but float32 rounding. Notebook 02
 # needs a *rule* for such null directions: a solver that trusts them fits rounding noise, and says nothing about it.
 
 # %%
@@ -239,7 +240,7 @@ summary
 # | | the paper | ours |
 # |---|---|---|
 # | set-up | FFN after its norm, no residual; a quarter of the rows held out | the same; split by document |
-# | inputs | not reported (a referee asked for it) | condition number, effective rank and range per block |
+# | inputs | not reported (a public referee report asks for it) | condition number, effective rank and range per block |
 # | position 0 | not reported | figure (d): read off whether a model treats it apart |
 #
 # - The FFN is a function from rows to rows; capturing it leaves the model as it was, bit for bit.

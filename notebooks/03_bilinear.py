@@ -14,9 +14,9 @@
 # **Question.** The line leaves a share $1 - R^2_{\mathrm{lin}}$ unexplained. Add a small branch that multiplies its
 # inputs in pairs. How much of that share does it win back, and does it win more where the line leaves more?
 #
-# **Answer in one line.** Read the table of gains and its figure; believe them only after the table *power* before it.
+# **Answer in one line.** More than a few points, if the probe can be believed: read the table *power*, then the gains.
 #
-# **You need** notebook 02, and the chain rule. **Time** twenty minutes to read, about five to run.
+# **You need** notebook 02, and the chain rule. **Time** ten minutes to read, about five to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
@@ -71,7 +71,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.sa
 # %% [markdown]
 # ## Method
 #
-# $$ \hat y = W x + b + U\,[(A x) \odot (B x)] + c, \qquad A, B, U^\top \in \mathbb R^{16 \times d} $$
+# $$ \hat y = xW + b + [(xA) \odot (xB)]\,U + c, \qquad A, B, U^\top \in \mathbb R^{d \times 16} $$
 #
 # with $W, b$ at the closed form of notebook 02. Three decisions, all ours, since the paper is silent:
 #
@@ -324,7 +324,7 @@ if relative_size is not None:
 
 # %% [markdown]
 # **2 (medium).** Close the gate without changing the function: make a branch with $A$ ten times larger and a readout
-# ten times smaller. `dataclasses.replace(fitted, …)` makes it; mind that `slope` and `level` belong to the products.
+# ten times smaller. `dataclasses.replace(fitted, …)` makes it; `slope` and `level`, each product's line, change too.
 
 # %%
 disguised = None  # a Branch
@@ -336,7 +336,8 @@ if disguised is not None:
 
 # %% [markdown]
 # **3 (harder).** How much of its train rows does the branch know by heart? Compute the share of $\sum \lVert e
-# \rVert^2$ that it recovers on the rows it may have seen (`~rows.test`), and on held-out rows.
+# \rVert^2$, with $e$ what the line leaves (`rows.e`), that it recovers on the rows it may have seen (`~rows.test`),
+# and on held-out rows.
 
 # %%
 seen, unseen = None, None

@@ -17,7 +17,7 @@
 # **Answer in one line.** These are two questions, and a profile can stay while every line in it changes; the last table
 # says how far either holds here.
 #
-# **You need** notebook 02. **Time** fifteen minutes to read, one or two to run.
+# **You need** notebook 02. **Time** ten minutes to read, one or two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
@@ -85,8 +85,8 @@ for name, (train, test) in sides.items():
 #   the correlation of what the maps predict: a direction that no text visits does not count (`transfer.likeness`).
 #
 # Two maps fitted on two draws of the *same* corpus are not quite alike either. How alike they would be follows from
-# the spread of the delete-one-fold maps, $s_A = 1 - \tfrac{n-1}{n}\sum_i \lVert W_A^{(i)} - \bar W_A\rVert^2 /
-# \lVert W_A\rVert^2$: noise alone would bring the cosine down to $\sqrt{s_A s_B}$, our yardstick
+# the spread of the maps with one of $n$ folds left out, $s_A = 1 - \tfrac{n-1}{n}\sum_i \lVert W_A^{(i)} - \bar
+# W_A\rVert^2 / \lVert W_A\rVert^2$: noise alone would bring the cosine down to $\sqrt{s_A s_B}$, our yardstick
 # (`Transfer.expected`). All of it needs only the moments that notebook 01 kept; no text is read again.
 
 # %% [markdown]

@@ -14,10 +14,10 @@
 # **Question.** A straight line takes the place of a feed-forward block, many times its size. Which blocks allow it,
 # can the cost be told beforehand, how thin may the line be, and how many blocks go at once?
 #
-# **Answer in one line.** What counts is how much of the error the loss *feels*; the tables below set that price beside
-# $R^2_{\mathrm{lin}}$ and others, and say which one told the costs best in this run.
+# **Answer in one line.** Not by $R^2_{\mathrm{lin}}$: by how much of the error the loss *feels*, or nearly as well by
+# the error's size; the tables below say which signal told the costs best in this run.
 #
-# **You need** notebook 02; a little calculus (a second-order expansion). **Time** twenty minutes to read, three to run.
+# **You need** notebook 02; a little calculus (a second-order expansion). **Time** ten minutes to read, three to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
@@ -75,12 +75,12 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # $$ \Delta\,\text{loss per token} \;\approx\; -\mathbb E[g \cdot r] + \tfrac12 \mathbb E[(g \cdot r)^2]
 #    \;\approx\; \tfrac12 \operatorname{tr}\big(\mathbb E[g g^\top]\, \mathbb E[r r^\top]\big) $$
 #
-# in nats (`felt.feel`): Fisher information for the Hessian, errors of different tokens independent, and the first term
-# left out (below we print how often it is positive). *Paired* keeps $g$ and $r$ of one token together. Rivals:
-# $1 - R^2_{\mathrm{lin}}$, the residual variance, the same over that of the residual stream, the cost of mean ablation
-# (one run of the model per block), and that cost times $1 - R^2_{\mathrm{lin}}$.
+# in nats (`felt.feel`): squared gradients for the curvature (Fisher information), errors of different tokens
+# independent, and the first term left out (below we print how often it is positive). *Paired* keeps $g$ and $r$ of one
+# token together. Rivals: $1 - R^2_{\mathrm{lin}}$, the residual variance, the same over that of the residual stream,
+# the cost of mean ablation (one run of the model per block), and that cost times $1 - R^2_{\mathrm{lin}}$.
 #
-# The best map of rank $r$ keeps the $r$ leading eigenvectors of $W^\top S_{xx} W$: $W_r = W V_r V_r^\top$, the whole
+# The best map of rank $k$ keeps the $k$ leading eigenvectors of $W^\top S_{xx} W$: $W_k = W V_k V_k^\top$, the whole
 # curve from one factorisation (`reduced.reduced_rank`). Loss recovered is
 # $1 - (L_\text{swap} - L)/(L_\text{ablated} - L)$ (`reduced.recovered`). Several blocks: `compression.greedy`.
 
@@ -165,7 +165,7 @@ print("ρ of R²_lin with ΔPPL, by model (−1: more linear is cheaper):", {k: 
 
 # %% [markdown]
 # *rho* is Spearman's ρ, within each model and averaged; 1 ranks perfectly. The interval redraws the blocks (or sets).
-# *factor*: by how much the signal typically misses the measured cost, for those that claim to be in nats.
+# *factor*: by how much a signal in nats typically misses the cost. Sums grow with the set, so there every signal gains.
 
 # %% tags=["nbval-check-output"]
 print(ranking.round(1).to_string())
@@ -175,7 +175,7 @@ print(ranking.round(1).to_string())
 #
 # **How to read it.** A point is a block: what the signal said (across) and what the swap cost on held-out text (up),
 # both logarithmic. A good signal is a rising line; on the grey diagonal the felt price is exact. Costs too low to show
-# lie on the lower edge.
+# lie at $10^{-3}$.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(style.PAGE, 2.7), sharey=True)
@@ -244,8 +244,8 @@ _ = run.figure(figure, "reduced_rank")
 # price, takes the one that costs least on text to fit on, and refits every map on the inputs it now gets; *felt order*
 # takes blocks in that order and measures nothing; *order of R²* takes the most linear first.
 #
-# **How to read it.** From right (all blocks whole) to left (`deep` of them replaced); lower is better. The vertical
-# axis is what perplexity rises by on held-out text, logarithmic, with 95 % intervals.
+# **How to read it.** From right (one block replaced) to left (`deep` of them); lower is better. The vertical axis is
+# what perplexity rises by on held-out text, logarithmic (what is not above 0 falls off), with 95 % intervals.
 
 # %%
 frontier, last = [], {}

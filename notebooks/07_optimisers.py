@@ -17,7 +17,7 @@
 # **Answer in one line.** That hangs on how unevenly the inputs spread, on the optimiser, and on how they are scaled;
 # for plain gradient descent the shortfall can be foretold exactly, and the tables below say what it is.
 #
-# **You need** notebook 02, and to have trained something once. **Time** twenty minutes to read, two to run.
+# **You need** notebook 02, and to have trained something once. **Time** ten minutes to read, two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
@@ -57,10 +57,10 @@ print(f"{len(captures)} models of width {width} · {steps} steps of {batch} rows
 # ## Idea
 #
 # Picture the loss as a long valley: steep across, nearly flat along. The rate must be small enough for the steep
-# direction, or the ball bounces out. Then it creeps along the flat one. How long is the valley? As the ratio of the
-# largest to the smallest variance among the directions of $x$: the squared *condition number*. If part of what a block
-# computes hangs on a quiet direction of its input, a trained layer has not seen it yet when the steps run out, and we
-# would call that part "nonlinear".
+# direction, or the ball bounces out. Then it creeps along the flat one. How long is the valley? As long as the ratio
+# of the largest to the smallest variance among the directions of $x$: the squared *condition number*. If part of what
+# a block computes hangs on a quiet direction of its input, a trained layer has not seen it yet when the steps run out,
+# and we would call that part "nonlinear".
 #
 # A closed form does not walk, so it does not mind. Nor does a walker in the right coordinates: *whitened* inputs vary
 # equally in all directions: a bowl. (Whitening takes the same factorisation as solving; it only shows the trouble.)
@@ -141,7 +141,8 @@ print((best - finals).round(3).to_string())
 
 # %% [markdown]
 # The table shows shortfalls: closed form minus trained. (Below zero, stopping early helped: the exact fit learns some
-# noise by heart.) Was the grid wide enough? If the best rate is at its upper end, a larger one might do better still.
+# noise by heart.) Was the grid wide enough? If the best rate is at its upper end, a larger one might do
+# better still, and the shortfall is an upper bound.
 
 # %%
 rates = pd.Series({key: path.rate for key, path in race.items()}).unstack(0).loc[list(OPTIMISERS), list(SCALINGS)]
@@ -204,7 +205,7 @@ for optimiser in near:
 # **How to read it.** (a) Every block of every model: shortfall against the condition number of its inputs. Colour is
 # the model; filled are forecasts for gradient descent, open markers Adam, and small dots momentum. (b) The block of the
 # race, one point per direction of its inputs, loudest on the right: how much of it is learned in the end. The line is
-# theory, and the area of a point is the share of variance it carries. What lies at the bottom left is never learned.
+# theory, and the area of a point is the share of variance it carries. What lies at the bottom left is not yet learned.
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
@@ -222,11 +223,8 @@ left.set_title("(a) all blocks, raw inputs", loc="left")
 left.legend(loc="upper left", handletextpad=0.2)
 seen = (theory.values > NULL * theory.values[-1]).numpy()
 loudness, area = (theory.values / theory.values[-1])[seen], 6 + 600 * theory.shares[seen]
-dots = {
-    "GD, run": (plain, "0.2"),
-    "Adam": (race["raw", "Adam"], style.ACCENT),
-    "Muon": (race["raw", "Muon"], "#56B4E9"),
-}
+dots = {"GD, run": (plain, "0.2"), "Adam": (race["raw", "Adam"], style.ACCENT)}
+dots["Muon"] = race["raw", "Muon"], "#56B4E9"
 for (label, (path, color)), marker in zip(dots.items(), "o^D", strict=True):
     part = theory.learned(path.map)[seen].clip(-0.2, 1.3)
     right.scatter(loudness, part, area, label=label, marker=marker, facecolor="none", edgecolor=color, lw=0.8)
@@ -240,8 +238,8 @@ plt.show()
 
 # %% [markdown]
 # What would we have concluded? For each model and each way of training: the rank correlation with the exact profile;
-# how many blocks fall outside the exact interval; how many steps from one block to the next change their sign; and the
-# worst shortfall. Last, how often a trained value turns round which of two models is the more linear at one depth.
+# how many blocks fall outside the exact interval; how many steps from one block to the next change their sign; the
+# worst shortfall. Last, how often training turns round which of two models is the more linear at one depth.
 
 
 # %%

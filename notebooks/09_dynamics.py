@@ -14,9 +14,9 @@
 # **Question.** At its first step a model's blocks are alike; at its last they are not. When does each leave its initial
 # $R^2_{\mathrm{lin}}$, in which order, and does $R^2_{\mathrm{lin}}$ settle before the loss does?
 #
-# **Answer in one line.** See *expected and found*: it is printed under **Run**, before anything else.
+# **Answer in one line.** See *expected and found*: it is printed under **Run**, before the figures.
 #
-# **You need** notebook 02. **Time** fifteen minutes to read, two to run: a small model is trained while you watch.
+# **You need** notebook 02. **Time** ten minutes to read, two to run: a small model is trained while you watch.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models: minis (embedded, offline), or paper, which adds a Pythia's public revisions
@@ -71,8 +71,8 @@ share = shares[len(shares) // 2]
 #
 # With $I_t$ the 95 % interval of a block at step $t$, and $v_T$ the last of the values $v_t$,
 #
-# $$ t_{\text{leaves}} = \min\{t : I_s \cap I_0 = \varnothing,\ \text{same side, at `patience` steps } s \ge t\}, \qquad
-#    t_{\text{settles}} = \min\{t : |v_s - v_T| \le (1 - q)\,(\max v - \min v)\ \text{for all } s \ge t\} . $$
+# $$ t_{\text{leaves}} = \min\{t : I_s \cap I_0 = \varnothing,\ \text{same side, at two steps in a row } s \ge t\} $$
+# $$ t_{\text{settles}} = \min\{t : |v_s - v_T| \le (1 - q)\,(\max v - \min v)\ \text{for all } s \ge t\} $$
 #
 # | what | function |
 # |---|---|
@@ -137,8 +137,8 @@ table = pd.DataFrame({name: summary(one, patience) for name, one in runs.items()
 print(table.round(2).to_string(formatters=dict.fromkeys(["peak_step", "up", "below"], "{:.0f}".format)))
 
 # %% [markdown]
-# *peak* is the highest mean $R^2_{\mathrm{lin}}$ on the way; *fall*, the share of its whole fall that the loss has
-# behind it there; *up*, how many blocks first leave upwards; *below*, how many end for good below their start.
+# *spread*: standard deviation over blocks; *peak*: the highest mean $R^2_{\mathrm{lin}}$ on the way; *fall*: the share
+# of its fall that the loss has behind it there; *up*: how many blocks first leave upwards; *below*: how many end below.
 
 # %% tags=["nbval-check-output"]
 away = (table["peak"] > table[["start", "end"]].max(axis=1) + 0.01).sum()
@@ -239,9 +239,9 @@ plt.show()
 # ## Figure: who goes first, and who last?
 #
 # **How to read it.** (a) When each block first leaves its initial value; the lower, the earlier. (b) When it settles;
-# the horizontal line of the same colour is when that run's loss does. Bars span the two measured steps between which it
-# happened. (c) The distance between a block's mark and that line, in doublings of the step: a dot for each block, a
-# diamond for the run's median. Right of 0 the loss settles first.
+# the horizontal line of the same colour is when that run's loss does (two may coincide). Bars span the two measured
+# steps between which it happened. (c) The distance between a block's mark and that line, in doublings of the step: a
+# dot for each block, a diamond for the run's median. Right of 0 the loss settles first.
 
 # %%
 settles = {name: settling(one.steps, one.r2, share) for name, one in runs.items()}
@@ -268,16 +268,17 @@ plt.show()
 # %% [markdown]
 # Is it one order? Below: correlation of the blocks' times with depth, and of every two runs' orders with each other.
 # The p-value asks only whether orders are random; neighbouring blocks are alike, so it is on the small side. Then the
-# votes, at every share and every cut: positive, $R^2_{\mathrm{lin}}$ settles later than the loss.
+# votes, at every share and every cut: positive, $R^2_{\mathrm{lin}}$ settles later than the loss (p: a sign test of
+# runs).
 
 # %% tags=["nbval-check-output"]
-orders, alike = {"leaves": first, "settles": settles}, {}
+orders, alike, with_depth = {"leaves": first, "settles": settles}, {}, pd.DataFrame(index=list(runs))
 for what, found in orders.items():
-    with_depth = [agreement(np.stack([depth[name], found[name].step]))[0] for name in runs]
-    print(f"{what}: ρ with depth", dict(zip(runs, np.round(with_depth, 2).tolist(), strict=True)))
+    with_depth[what] = [agreement(np.stack([depth[name], found[name].step]))[0] for name in runs]
     for group, names in {"recorded": FACTORY, "twins": twins}.items():
         alike[f"{what}, {group}"] = rho, p = agreement(np.stack([found[name].step for name in names]))
         print(f"{what}: {group}, mean ρ of two runs {rho:+.2f}, p {p:.1g}")
+print("ρ with depth:", with_depth.round(2).to_string(), sep="\n")
 cuts = {"whole run": runs, "first half": {n: one.part(last=one.steps[-1] // 2) for n, one in runs.items()}}
 cuts["from the peak"] = {n: one.part(first=int(table["peak_step"][n])) for n, one in runs.items()}
 votes = {}
@@ -320,8 +321,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # - Your second: the sign of ρ. What one block adds is the next one's input, so later blocks see the sum of all changes.
 #   Exercise 2 asks whether that alone moves $R^2_{\mathrm{lin}}$, with no change to a block's own weights.
 # - Your third: the votes. *From the peak* is the strictest: it leaves out the loss's early, easy fall. Where an
-#   interval there holds 0, the answer depends on what is counted. And the runs share text and recipe: their votes speak
-#   of such trainings, not of all.
+#   interval holds 0, the answer depends on what is counted. And votes speak of trainings like these runs', not of all.
 #
 # ## Exercises (solutions: `solutions/09_dynamics.py`)
 #

@@ -16,7 +16,7 @@
 #
 # **Answer in one line.** Compare, in the tables below, the step from $R^2_1$ to $R^2_2$ with the gain of that probe.
 #
-# **You need** notebook 03 and its results; Hermite's polynomials come in here. **Time** twenty minutes, two to run.
+# **You need** notebook 03 and its results; Hermite's polynomials come in here. **Time** ten minutes, three to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
@@ -40,8 +40,9 @@ from torch.nn.functional import gelu
 import howlinear as hl
 from howlinear import nanos, notebooks, paths, record, style
 from howlinear.capture import capture
-from howlinear.degrees import degrees, hermite, hidden, loudest
+from howlinear.degrees import degrees, loudest
 from howlinear.hermite import predicted, taught
+from howlinear.hidden import hermite, hidden
 from howlinear.kernels import gaussian, learning_curve, polynomial, products
 from howlinear.quadratic import quadratic
 
@@ -79,12 +80,12 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 #
 # | what | function |
 # |---|---|
-# | the block taken apart, $y = V^\top a(Ax + c) + b$; each neuron's nearest $q_k$ | `degrees.hidden`, `features` |
+# | $y = V^\top a(z) + b$ taken apart; each neuron's nearest $q_k$ ($\hat z$: $z$ standardised) | `hidden`, `features` |
 # | $R^2_1 \dots R^2_4$, held out, with jackknife intervals | `degrees.degrees` |
 # | the squares of the $r$ loudest neurons, each weighed anew | `degrees.loudest` |
 # | all products, of $k$ leading directions or of all inputs | `kernels.products`, `quadratic.quadratic` |
 # | the same from few rows, by the kernel $(1 + x \cdot x')^2$; degree 3; Gaussian | `kernels.learning_curve` |
-# | $E[a\,\mathrm{He}_k]$ and $\rho^k$: the spectrum under Gaussian inputs | `hermite.predicted` |
+# | $E[a\,\mathrm{He}_k]$ and $\rho^k$ ($\rho$: of two neurons' $z$): Gaussian inputs' spectrum | `hermite.predicted` |
 #
 # Features come in nested sets, so one Cholesky factor serves every degree; a step down, held out, means overfitting.
 # First it must tell degrees where we know them: we keep inputs and weights, and plant teachers, all neurons He$_D$.
@@ -320,7 +321,7 @@ run.save({"models": results, "planted": placed, "steps_down": falls}, tolerance)
 # - *What degree?* Read "rest by degree 2" and "3": the share of what the line leaves, explained once squares, then
 #   cubes, are let in. Where *all products* or *each free* lies above *pooled*, the true share is larger still.
 # - *How many products?* Read "neurons" and "rank for 90 % of it": 90 % of what all neurons' squares reach, by the
-#   loudest of them, and by the probes of notebook 03. A gain of a few points says something of rank, not of degree.
+#   loudest of them (the first count tried), and by the probes of notebook 03. Few points gained say something of rank.
 # - *Is the block what Hermite says?* Only if inputs are Gaussian. The misses have a sign: positive where the real block
 #   is straighter than its weights and covariance alone would make it.
 
@@ -343,8 +344,7 @@ if absent is not None:
 # spectrum. Does Hermite's prediction hold now?
 
 # %%
-gaussian_r2 = None  # R²_1 … R²_4 of `hidden(model, block)` on Gaussian inputs
+gaussian_r2 = None  # of `hidden(model, block)`, x drawn with the mean and covariance of sum(kept.train)
 
 if gaussian_r2 is not None:
-    wanted = predicted(hidden(model, block), sum(kept.train), degree)
-    assert np.abs(np.array(gaussian_r2) - wanted).max() < 0.03, "draw x with the mean and covariance of sum(kept.train)"
+    assert np.allclose(gaussian_r2, predicted(hidden(model, block), sum(kept.train), degree), atol=0.03), "whose rows?"

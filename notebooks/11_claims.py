@@ -11,8 +11,8 @@
 # %% [markdown]
 # # 11 · What of the paper holds here?
 #
-# **Question.** The paper makes about a dozen claims. Which of them do the numbers of notebooks 02 to 08 bear out, which
-# do they contradict, and which do they leave open?
+# **Question.** Claims of the paper, what would falsify them, and one of the press. Which of them do the numbers of
+# notebooks 02 to 08 bear out, which do they contradict, and which do they leave open?
 #
 # **Answer in one line.** Read the board: each claim meets its number, its interval and its threshold, and the verdict
 # follows by rule.
@@ -201,6 +201,7 @@ summary.set_index("claim")
 # - `compress-safe` is judged by the closest likeness to the paper's example: the block of highest $R^2_{\mathrm{lin}}$,
 #   and the rise of perplexity relative to what it was, since one point means little on one model and much on another.
 # - The falsifiers are judged like all else. If one of them comes out ✓, the central claim falls, here.
+#   *falsifier-twins* asks models that share all but the text they were trained on.
 # - Of so many intervals at 95 %, not *all* will hold the truth. Exercise 2 asks what is left when they must.
 #
 # ## Exercises

@@ -1,8 +1,13 @@
-"""Slow, independent references: least squares by SVD on stored rows, R² row by row."""
+"""Slow, independent references: least squares by SVD on stored rows, R² row by row; and seeded normal rows."""
 
 import numpy as np
+import torch
 
 RESOLUTION = 1e-6  # singular values of the scaled inputs below it are null directions: √ of `ceilings.NULL`
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def least_squares(x, y):

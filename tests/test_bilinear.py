@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import normal
 from scipy.optimize import check_grad
 from scipy.stats import t as student_t
 
@@ -19,10 +20,6 @@ from howlinear.moments import Moments
 from howlinear.planted import hidden_teacher, power, shuffled, teacher
 
 D, OUT, RANK = 10, 6, 2
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def skewed(n, d=D, seed=0):

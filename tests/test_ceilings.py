@@ -3,7 +3,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from reference import held_out_r2, least_squares, pooled_r2, r2_by_feature
+from reference import held_out_r2, least_squares, normal, pooled_r2, r2_by_feature
 from scipy.stats import t as student_t
 
 from howlinear.capture import capture
@@ -12,19 +12,17 @@ from howlinear.ceilings import (
     ceiling,
     fit,
     jackknife,
+    left_out,
     r2,
     r2_per_feature,
     residual,
+    whitening,
 )
 from howlinear.corpora import load_corpus
 from howlinear.errors import InputError
 from howlinear.minis import FACTORY
 from howlinear.models import load_model
 from howlinear.moments import Moments
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def moments_of(x, y):
@@ -267,11 +265,30 @@ def test_the_constant_map_is_the_mean_and_explains_nothing():
     assert r2(affine, moments_of(x, y)) == pytest.approx(0, abs=1e-14)
 
 
+def test_whitening_leaves_unit_variance_no_correlation_and_no_null_direction():
+    x = normal(400, 5) @ normal(5, 5, seed=1) + 3
+    x = torch.cat([x, x[:, :1] - x[:, 1:2], torch.full((400, 1), 7.0, dtype=torch.float64)], 1)
+    moments = moments_of(x, x[:, :1])
+    white = (x - moments.mean_x) @ whitening(moments)
+    torch.testing.assert_close(white.T @ white / 400, torch.eye(5, dtype=torch.float64), atol=1e-9, rtol=0)
+    with pytest.raises(InputError):
+        whitening(moments_of(torch.ones(9, 2, dtype=torch.float64), x[:9, :1]))
+
+
+def test_left_out_are_the_rows_of_all_other_folds():
+    x, y, fold = rows_and_folds()
+    found = left_out([moments_of(x[fold == i], y[fold == i]) for i in range(4)])
+    for i, moments in enumerate(found):
+        expected = moments_of(x[fold != i], y[fold != i])
+        assert moments.n == expected.n
+        torch.testing.assert_close(moments.sxy, expected.sxy)
+
+
 def test_jackknife_of_a_mean_is_its_standard_error():
     values = [3.0, 5.0, 10.0, 2.0]
-    left_out = [(sum(values) - value) / 3 for value in values]
+    means = [(sum(values) - value) / 3 for value in values]
     half = student_t.ppf(0.975, 3) * np.std(values, ddof=1) / 2
-    assert jackknife(5.0, left_out) == pytest.approx((5 - half, 5 + half))
+    assert jackknife(5.0, means) == pytest.approx((5 - half, 5 + half))
 
 
 def test_jackknife_adds_variances_of_independent_sets():

@@ -17,8 +17,9 @@ from howlinear.claims import (
     to_markdown,
     write_table,
 )
+from howlinear.contrasts import Reading
 from howlinear.errors import InputError, SourceError
-from howlinear.evidence import TOGETHER, Reading
+from howlinear.evidence import TOGETHER
 from howlinear.stated import Claim, Verdict, load_claims
 
 CLAIM = Claim(
@@ -146,6 +147,9 @@ def test_numbers_are_what_record_takes(results):
 def test_the_table_by_hand(results):
     gone = Row(replace(CLAIM, id="gone", notebook="99_gone"), reason="no 99_gone.json")
     whole = Row(replace(CLAIM, id="whole", unit="%"), {TOGETHER: Reading(0.5, 0.4, 0.6, "block 3")})
+    against = replace(whole, claim=replace(whole.claim, id="falsifier-flat"))
+    tail = "3 claims: 1 reproduced, 0 not reproduced, 1 mixed, 1 not testable here."
+    assert to_markdown([judge(CLAIM, results), whole, against, gone]).endswith(f"\n\n{tail} Falsifiers: flat ✓.")
     assert to_markdown([judge(CLAIM, results), whole, gone]).splitlines() == [
         "| claim | verdict | here, with 95 % intervals | the paper | shown by |",
         "|---|---|---|---|---|",
@@ -155,7 +159,7 @@ def test_the_table_by_hand(results):
         "<br>✓ 50.0 % [40.0, 60.0] (block 3) | a lot | [02_ceilings](notebooks/02_ceilings.py) |",
         "| **gone**: Blocks differ. | – not testable here | no 99_gone.json | a lot | 99_gone |",
         "",
-        "3 claims: 1 reproduced, 0 not reproduced, 1 mixed, 1 not testable here.",
+        tail,
     ]
 
 

@@ -182,7 +182,7 @@ def test_one_layer_given_for_two_blocks_becomes_two(gpt2, tmp_path, ids):
         nn.Sequential(nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH, bias=False)),
         nn.Sequential(nn.Linear(WIDTH, 4, bias=False), nn.Linear(5, WIDTH)),
     ],
-    ids=lambda odd: str(odd).replace("\n", "")[:40],
+    ids=lambda odd: getattr(odd, "__name__", str(odd)).replace("\n", "")[:40],
 )
 def test_what_is_no_linear_layer_is_refused_and_changes_nothing(gpt2, ids, odd):
     before = logits(gpt2, ids)

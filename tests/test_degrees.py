@@ -1,4 +1,4 @@
-"""Notebook 10's modules: degrees, nested, hermite, kernels, quadratic."""
+"""Notebook 10's modules: hidden, degrees, nested, hermite, kernels, quadratic."""
 
 from dataclasses import replace
 
@@ -8,25 +8,25 @@ import torch
 from conftest import BLOCKS, WIDTH
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import held_out_r2
+from reference import held_out_r2, normal
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.preprocessing import PolynomialFeatures
 
 from howlinear.capture import BlockCapture, Sample, capture
-from howlinear.ceilings import AffineMap, ceiling
-from howlinear.degrees import Hidden, degrees, features, hermite, hidden, loudest
+from howlinear.ceilings import AffineMap, ceiling, fit, r2
+from howlinear.controls import respond
+from howlinear.degrees import degrees, features, loudest
 from howlinear.errors import InputError
 from howlinear.hermite import predicted, taught
+from howlinear.hidden import Hidden, hermite, hidden
 from howlinear.kernels import gaussian, learning_curve, polynomial, products
 from howlinear.models import sites
 from howlinear.moments import Moments
 from howlinear.nested import folds_of, nested, prefix_maps
 from howlinear.quadratic import quadratic
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from howlinear.transplants import Colour
+from howlinear.transplants import gaussian as gaussian_rows
 
 
 def block_of(activation, d=5, m=7, out=4, gated=False, seed=0, bias=0.3):
@@ -282,6 +282,26 @@ def test_prediction_by_hand():
     np.testing.assert_allclose(predicted(Hidden(one, None, torch.square, one), moments, 3), [1 / 3, 1, 1], atol=1e-9)
     gated = Hidden(one, one, lambda z: z, one)  # u g with u = g: the same function
     np.testing.assert_allclose(predicted(gated, moments, 3), [1 / 3, 1, 1], atol=1e-9)
+
+
+def test_a_models_prediction_is_the_ceiling_of_its_block_on_normal_rows(model, rows):
+    """What notebook 08 holds its normal rows against, for every family."""
+    moments = sum(capture(model, rows)[1].train)
+    moments.sxx *= 30**2  # the fresh models' blocks are all but straight on rows of the right size
+    found, ffn = predicted(hidden(model, 1), moments, 1)[0], sites(model)[1].output
+    drawn = gaussian_rows(Colour.of(moments), 60_000)
+    own = Moments(WIDTH, WIDTH).update(drawn, respond(ffn, drawn))
+    assert 0.3 < found < 0.97
+    assert r2(fit(own)[0], own) == pytest.approx(found, abs=4e-3)
+
+
+def test_neurons_that_cancel_leave_what_pairs_share():
+    """relu(z) − relu(−z) is straight though neither neuron is: their covariance counts."""
+    eye, none = torch.eye(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    both, moments = torch.cat([eye, -eye], 1), Moments(4).update(normal(300, 4))
+    block = Hidden(AffineMap(both, torch.cat([none, none])), None, torch.relu, AffineMap(both.T.contiguous(), none))
+    assert predicted(block, moments, 1)[0] == pytest.approx(1, abs=0.05)  # ρ = −1: it converges slowest there
+    assert predicted(replace(block, out=AffineMap(normal(8, 4), none)), moments, 1)[0] < 0.9
 
 
 def test_a_prediction_that_cannot_be_is_refused():

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from howlinear import evidence
-from howlinear.evidence import STATISTICS, TOGETHER, Reading, UntestableError, distance, steps
+from howlinear.contrasts import Reading, UntestableError, distance, extreme, steps
+from howlinear.evidence import STATISTICS, TOGETHER
 
 
 def ceilings(halves=0.02, **profiles):
@@ -171,6 +171,23 @@ def test_architectures_share_is_the_larger_over_texts_with_notebook_08s_interval
     near(read("architecture_share", results)[TOGETHER], 0.3, 0.2, 0.4, "read on code")
 
 
+def test_nearest_twins_differ_in_training_text_and_say_where_they_were_read():
+    """Two seeds on one text may be as alike as they like."""
+
+    def profile(level):
+        return {"r2": [level] * 2, "r2_low": [level - 0.01] * 2, "r2_high": [level + 0.01] * 2}
+
+    levels = {
+        "gpt2-docs-0": (0.5, 0.5),
+        "gpt2-docs-1": (0.5, 0.5),
+        "pythia-code-0": (0.7, 0.6),
+        "gpt2-code-0": (0.8, 0.9),
+    }
+    twins = {name: dict(zip(("docs", "code"), map(profile, both), strict=True)) for name, both in levels.items()}
+    found = read("nearest_twins", {"twin_gaps": {"docs": {}, "code": {}}, "twins": twins})[TOGETHER]
+    near(found, 0.1, 0.1 - 0.01 * 2**0.5, 0.1 + 0.01 * 2**0.5, "gpt2-docs-0 ~ pythia-code-0, read on code")
+
+
 def test_the_largest_gain_and_its_correlation_are_notebook_03s():
     blocks = [{"block": b, "gain": g, "low": g - 0.01, "high": g + e} for b, g, e in ((0, 0.2, 0.01), (1, 0.1, 0.2))]
     whole = {"r": 0.5, "low": 0.2, "high": 0.7}
@@ -223,7 +240,7 @@ def test_what_cannot_be_tested_says_by_which_rule(statistic, results, rule):
 
 def test_an_end_that_is_missing_is_never_passed_over():
     """`max` of Python may drop a NaN; these must not."""
-    found = evidence._extreme([Reading(0.1, 0.0, 0.2), Reading(0.2, float("nan"), 0.3)], np.max)
+    found = extreme([Reading(0.1, 0.0, 0.2), Reading(0.2, float("nan"), 0.3)], np.max)
     assert np.isnan(found.low)
     assert found.value == 0.2
 

@@ -62,13 +62,14 @@ def test_exercises_without_solutions_and_solutions_without_exercises_are_refused
         folding.folded(small(), answers(*numbers), "")
 
 
-def test_what_draws_and_what_files_is_out_of_the_way_and_nothing_else():
+@pytest.mark.parametrize("shown", ["run.figure(figure)", "_ = run.figure(figure)"])
+def test_what_draws_and_what_files_is_out_of_the_way_and_nothing_else(shown):
     notebook = small()
-    notebook.cells[4].source = "figure = 1\nrun.figure(figure)"
+    notebook.cells[4].source = f"figure = 1\n{shown}"
     notebook.cells[7].source = "run.save({})"
     cells = folding.folded(notebook, answers(1, 2), "").cells
     hidden = [cell.source for cell in cells if "hide-input" in cell.metadata.get("tags", [])]
-    assert hidden == ["figure = 1\nrun.figure(figure)", "run.save({})"]
+    assert hidden == [f"figure = 1\n{shown}", "run.save({})"]
     assert not [cell for cell in cells if {"hide-cell", "hide-output"} & set(cell.metadata.get("tags", []))]
 
 

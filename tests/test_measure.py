@@ -136,4 +136,6 @@ def test_a_profile_follows_from_a_capture(gpt2, rows):
 def test_a_profile_rises_and_falls_only_beyond_its_intervals(gpt2, rows, r2s, answer):
     profile = measure(gpt2, rows, blocks=[0])
     found = [replace(profile[0], r2=r2, r2_low=r2 - 0.05, r2_high=r2 + 0.05) for r2 in r2s]
-    assert replace(profile, ceilings=dict(enumerate(found))).rises_and_falls is answer
+    changed = replace(profile, ceilings=dict(enumerate(found)))
+    assert changed.rises_and_falls is answer
+    assert changed.curves == {"r2": r2s, "r2_low": [r2 - 0.05 for r2 in r2s], "r2_high": [r2 + 0.05 for r2 in r2s]}

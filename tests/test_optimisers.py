@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import normal
 
 from howlinear.capture import capture
 from howlinear.ceilings import AffineMap, ceiling, fit, jackknife, r2
@@ -13,10 +14,6 @@ from howlinear.errors import InputError
 from howlinear.moments import Moments
 from howlinear.optimisers import OPTIMISERS, _batches, _Layer, shortfall, train, tuned
 from howlinear.problem import SCALINGS, Coordinates, Problem
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def moments_of(x, y):

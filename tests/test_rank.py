@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import held_out_r2, least_squares, pooled_r2, r2_by_feature
+from reference import held_out_r2, least_squares, normal, pooled_r2, r2_by_feature
 from scipy.stats import t as student_t
 
 from howlinear.capture import Sample, capture
@@ -35,10 +35,6 @@ from howlinear.rank import (
 )
 
 FOLDS = 4
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def moments_of(x, y):

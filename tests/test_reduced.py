@@ -3,7 +3,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import least_squares
+from reference import least_squares, normal
 
 from howlinear.capture import capture
 from howlinear.ceilings import AffineMap, ceiling
@@ -12,10 +12,6 @@ from howlinear.models import sites, swap
 from howlinear.moments import Moments
 from howlinear.perplexity import losses
 from howlinear.reduced import Reduced, ffn_parameters, recovered, reduced_rank
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def moments_of(x, y):

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from howlinear import paths, stated
+from howlinear.contrasts import Reading
 from howlinear.errors import InputError, SourceError
-from howlinear.evidence import STATISTICS, Reading
+from howlinear.evidence import STATISTICS
 from howlinear.stated import DIRECTIONS, Claim, Verdict, load_claims, parse, together, verdict
 
 TEXT = """

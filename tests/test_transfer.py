@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import held_out_r2
+from reference import held_out_r2, normal
 from scipy.stats import t as student_t
 
 from howlinear.capture import BlockCapture, capture
@@ -14,10 +14,6 @@ from howlinear.corpora import TokenRows
 from howlinear.errors import InputError
 from howlinear.moments import Moments
 from howlinear.transfer import agreement, likeness, transfer, transfers
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def moments_of(x, y):

@@ -21,7 +21,7 @@ from scipy.stats import t as student_t
 from torch import Tensor
 
 from howlinear.capture import BlockCapture
-from howlinear.ceilings import CONFIDENCE, fit, spectrum
+from howlinear.ceilings import CONFIDENCE, fit, whitening
 from howlinear.errors import InputError
 
 RIDGE = 1e-6  # on the correlation matrix of the features: two that coincide share their weight
@@ -139,10 +139,8 @@ def residual_rows(kept: BlockCapture) -> Rows:
             raise InputError(f"the sample's {int(side.sum())} {name} rows need two document folds: sample more rows")
     moments = sum(kept.train)
     affine, _ = fit(moments)
-    scale, values, vectors = spectrum(moments)
-    whiten = scale[:, None] * vectors / (values / moments.n).sqrt()
     x = sample.x.double()
-    z, e = (x - moments.mean_x) @ whiten, sample.y.double() - affine(x)
+    z, e = (x - moments.mean_x) @ whitening(moments), sample.y.double() - affine(x)
     return Rows(z.float(), e.float(), sample.y, sample.test, sample.fold)
 
 

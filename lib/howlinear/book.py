@@ -79,10 +79,10 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     for name, text in api():
         _write(source / "api" / f"{name}.md", text)
     _write(source / "ledger.txt", ledger(profile, which))
-    drawings = record.load(_there(paths.build(profile) / "explorer.json", f"make figures PROFILE={profile}"))
+    drawings = record.load(_there(paths.build(profile) / "explorer.json", "run make book"))
     frame = (FRAME / "explorer.html").read_text(encoding="utf-8")
     _write(source / "explorer.txt", charts.fragment(drawings["blocks"], frame))
-    shutil.copyfile(_there(REPORT, "make paper"), source / "_static" / "howlinear.pdf")
+    shutil.copyfile(_there(REPORT, "run make paper"), source / "_static" / "howlinear.pdf")
     script = _there(Path(distribution("sphinx-mathjax-offline").locate_file(MATHJAX)), "install the dev extra")
     text = script.read_text(encoding="utf-8").replace(SPEECH, "")
     _write(source / "_static" / "mathjax.js", text)

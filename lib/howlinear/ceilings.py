@@ -162,6 +162,16 @@ def spectrum(
     return scale, values[kept], vectors[:, kept]
 
 
+def whitening(moments: Moments) -> Float[Tensor, "d_in rank"]:
+    """What takes centred inputs to mean square 1 and no correlations; null directions are left out, the quietest first.
+
+    Raises:
+        InputError: no input varies.
+    """
+    scale, values, vectors = spectrum(moments)
+    return scale[:, None] * vectors / (values / moments.n).sqrt()
+
+
 def condition(moments: Moments) -> float:
     """Largest over smallest singular value of the centred inputs as they come, without the null directions.
 
@@ -220,8 +230,13 @@ def jackknife(estimate: float, *groups: Sequence[float] | np.ndarray) -> tuple[f
     return float(estimate - half), float(estimate + half)
 
 
+def left_out(folds: Sequence[Moments]) -> list[Moments]:
+    """Moments of all folds but each in turn: what `jackknife` asks an estimate of."""
+    return [sum([*folds[:i], *folds[i + 1 :]]) for i in range(len(folds))]
+
+
 def _jackknife(trains: list[Moments], tests: list[Moments], affine: AffineMap) -> tuple[float, float]:
     test = sum(tests)
-    refitted = [r2(fit(sum(trains[:i] + trains[i + 1 :]))[0], test) for i in range(len(trains))]
-    rescored = [r2(affine, sum(tests[:i] + tests[i + 1 :])) for i in range(len(tests))]
+    refitted = [r2(fit(moments)[0], test) for moments in left_out(trains)]
+    rescored = [r2(affine, moments) for moments in left_out(tests)]
     return jackknife(r2(affine, test), refitted, rescored)

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from howlinear import paths, record
+from howlinear.contrasts import Reading, UntestableError
 from howlinear.errors import InputError, SourceError
-from howlinear.evidence import STATISTICS, TOGETHER, Reading, UntestableError
+from howlinear.evidence import STATISTICS, TOGETHER
 from howlinear.stated import Claim, Verdict, load_claims, together
 
 MARKS = "<!-- claims -->", "<!-- end -->"
@@ -106,8 +107,10 @@ def to_markdown(ledger: Sequence[Row]) -> str:
         shown = f"[{claim.notebook}](notebooks/{claim.notebook}.py)" if row.readings else claim.notebook
         cells = f"**{claim.id}**: {claim.sentence}", f"{row.verdict.symbol} {row.verdict}", _here(row)
         lines.append(f"| {' | '.join((*cells, claim.paper, shown))} |")
-    counts = ", ".join(f"{sum(row.verdict is kind for row in ledger)} {kind}" for kind in Verdict)
-    return "\n".join([*lines, "", f"{len(ledger)} claims: {counts}."])
+    said, against = ([row for row in ledger if row.claim.falsifies is side] for side in (False, True))
+    counts = ", ".join(f"{sum(row.verdict is kind for row in said)} {kind}" for kind in Verdict)
+    ids = ", ".join(f"{row.claim.id.removeprefix('falsifier-')} {row.verdict.symbol}" for row in against)
+    return "\n".join([*lines, "", f"{len(said)} claims: {counts}." + (f" Falsifiers: {ids}." if ids else "")])
 
 
 def _here(row: Row) -> str:

@@ -1,99 +1,40 @@
 """What each claim is judged by: named statistics of recorded results, a number with its 95 % interval per model.
 
-A statistic reads one notebook's results and nothing else. Where a result holds an interval for every block (document
-folds left out), a contrast of blocks takes the worst of both: its lower end uses the lower end of what is added and the
-upper end of what is taken off. That is wider than need be, since the blocks share their documents, and it makes
-up for having looked for the largest. Blocks are not resampled: they are all that a model has.
+A statistic reads one notebook's results and nothing else; `contrasts` has the rules for intervals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from itertools import combinations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+
+from howlinear.contrasts import Curve, Reading, UntestableError, extreme, pairs, steps
 
 Results = Mapping[str, Any]
 TOGETHER = "together"  # the key of a number that belongs to no single model
+ENDS = ("r2", "r2_low", "r2_high")
 GELU = ("gpt2", "pythia")  # families whose blocks are two layers with a GELU between them
 
 
-class UntestableError(Exception):
-    """These results cannot speak to the claim, by a rule stated here; its text says which."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A statistic's value.
-
-    Attributes:
-        value: in the unit of its claim.
-        low: lower end of its 95 % interval.
-        high: upper end.
-        note: which block or pair it comes from.
-    """
-
-    value: float
-    low: float
-    high: float
-    note: str = ""
-
-
 Readings = dict[str, Reading]
-Curve = Float[np.ndarray, "3 blocks"]  # a profile: values, lower ends, upper ends
 
 
 def _curves(results: Results) -> dict[str, Curve]:
     """R²_lin over the blocks of every model of notebook 02."""
-    ends = ("r2", "r2_low", "r2_high")
-    found = results["models"].items()
-    return {name: np.array([[block[end] for block in one["blocks"]] for end in ends], float) for name, one in found}
+    blocks = {name: one["blocks"] for name, one in results["models"].items()}
+    return {name: _ends({end: [each[end] for each in found] for end in ENDS}) for name, found in blocks.items()}
+
+
+def _ends(profile: Mapping[str, Any]) -> Curve:
+    return np.array([profile[end] for end in ENDS], float)
 
 
 def _by_model(results: Results, reduce: Callable[[Curve], np.ndarray]) -> Readings:
     return {name: Reading(*reduce(curve).tolist()) for name, curve in _curves(results).items()}
-
-
-def steps(curve: Curve) -> Float[np.ndarray, "3 blocks blocks"]:
-    """Block j less block i at [:, i, j]: as measured, at the least, at the most.
-
-    Raises:
-        UntestableError: a single block has nothing to differ from.
-    """
-    if curve.shape[1] < 2:
-        raise UntestableError("a model of one block has no profile")
-    value, low, high = curve
-    return np.stack([value - value[:, None], low - high[:, None], high - low[:, None]])
-
-
-def distance(one: Curve, other: Float[np.ndarray, "3 others"]) -> Reading:
-    """Mean distance of two profiles, over blocks, in R²: the one yardstick for *the same* and for *different*.
-
-    The two intervals of a block add as variances; over blocks they add up as if all erred together, at worst.
-
-    Raises:
-        UntestableError: the profiles differ in depth.
-    """
-    if one.shape != other.shape:
-        raise UntestableError(f"{one.shape[1]} blocks and {other.shape[1]} cannot be laid on each other")
-    gap = np.abs(one[0] - other[0])
-    half = np.hypot(one[2] - one[1], other[2] - other[1]) / 2
-    return Reading(float(gap.mean()), float((gap - half).clip(0).mean()), float((gap + half).mean()))
-
-
-def _extreme(found: Sequence[Reading], pick: Callable[..., float]) -> Reading:
-    """The largest or smallest of several readings by `np.max` or `np.min`, each end picked by itself."""
-    value, low, high = (float(pick([getattr(each, end) for each in found])) for end in ("value", "low", "high"))
-    return Reading(value, low, high, next((each.note for each in found if each.value == value), ""))
-
-
-def _pairs(curves: Mapping[str, Curve]) -> list[Reading]:
-    pairs = combinations(sorted(curves), 2)
-    return [replace(distance(curves[a], curves[b]), note=f"{a} ~ {b}") for a, b in pairs]
 
 
 def spread(results: Results) -> Readings:
@@ -133,15 +74,27 @@ def gelu_distance(results: Results) -> Readings:
     plain = {name: curve for name, curve in _curves(results).items() if any(family in name for family in GELU)}
     if len(plain) != 2:
         raise UntestableError(f"two GELU models are compared, and there are {len(plain)}")
-    return {TOGETHER: _pairs(plain)[0]}
+    return {TOGETHER: pairs(plain)[0]}
 
 
 def nearest_models(results: Results) -> Readings:
     """Distance of the two models whose profiles are most alike."""
-    pairs = _pairs(_curves(results))
-    if not pairs:
+    found = pairs(_curves(results))
+    if not found:
         raise UntestableError("a single model has no other to match")
-    return {TOGETHER: _extreme(pairs, np.min)}
+    return {TOGETHER: extreme(found, np.min)}
+
+
+def nearest_twins(results: Results) -> Readings:
+    """Distance of the two twins trained on different text that are most alike, on any text they are read on."""
+    found = []
+    for text in results["twin_gaps"]:
+        curves = {name: _ends(read[text]) for name, read in results["twins"].items()}
+        for each in pairs(curves):
+            one, other = each.note.split(" ~ ")
+            if one.split("-")[1] != other.split("-")[1]:  # as in gpt2-docs-0
+                found.append(replace(each, note=f"{each.note}, read on {text}"))
+    return {TOGETHER: extreme(found, np.min)}
 
 
 def corpora_distance(results: Results) -> Readings:
@@ -151,7 +104,7 @@ def corpora_distance(results: Results) -> Readings:
     readings = {}
     for name, model in results["models"].items():
         on = {corpus: [found[end] for end in ("value", "low", "high")] for corpus, found in model["profile"].items()}
-        readings[name] = _extreme(_pairs({corpus: np.array(ends, float) for corpus, ends in on.items()}), np.max)
+        readings[name] = extreme(pairs({corpus: np.array(ends, float) for corpus, ends in on.items()}), np.max)
     return readings
 
 
@@ -177,7 +130,7 @@ def architecture_share(results: Results) -> Readings:
     """
     found = [(text, results[f"{text}, as measured"]["family"]) for text in results["twin_gaps"]]
     readings = [Reading(each["share"], each["low"], each["high"], f"read on {text}") for text, each in found]
-    return {TOGETHER: _extreme(readings, np.max)}
+    return {TOGETHER: extreme(readings, np.max)}
 
 
 def largest_gain(results: Results) -> Readings:
@@ -186,7 +139,7 @@ def largest_gain(results: Results) -> Readings:
         name: [Reading(b["gain"], b["low"], b["high"], f"block {b['block']}") for b in blocks]
         for name, blocks in results["models"].items()
     }
-    return {name: _extreme(found, np.max) for name, found in gains.items()}
+    return {name: extreme(found, np.max) for name, found in gains.items()}
 
 
 def gain_correlation(results: Results) -> Readings:
@@ -206,7 +159,7 @@ def near_linear_rank(results: Results, pick: Callable[..., float]) -> Readings:
     ]
     if not found:
         raise UntestableError(f"no block reaches an R² of {high}")
-    return {TOGETHER: _extreme(found, pick)}
+    return {TOGETHER: extreme(found, pick)}
 
 
 def swap(results: Results, pick: Callable[..., int]) -> Readings:
@@ -233,12 +186,12 @@ def shortfall(results: Results) -> Readings:
             for way in results["verdicts"][name]
             for block, below in enumerate((exact - np.array(model[way], float)).T.tolist())
         ]
-        readings[name] = _extreme(found, np.max)
+        readings[name] = extreme(found, np.max)
     return readings
 
 
-_PLAIN = (spread, adjacent, turn, later, lowest, gelu_distance, nearest_models, corpora_distance, moved)
-_PLAIN += (architecture_share, largest_gain, gain_correlation, shortfall)
+_PLAIN = (spread, adjacent, turn, later, lowest, gelu_distance, nearest_models, nearest_twins)
+_PLAIN += (corpora_distance, moved, architecture_share, largest_gain, gain_correlation, shortfall)
 STATISTICS: dict[str, Callable[[Results], Readings]] = {
     **{statistic.__name__: statistic for statistic in _PLAIN},
     "lowest_rank": partial(near_linear_rank, pick=np.min),

@@ -15,7 +15,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from howlinear.errors import InputError
 
 EXERCISE = re.compile(r"^\*\*(\d)(?: \([\w -]+\))?\.\*\*", re.MULTILINE)
-ASIDE = re.compile(r"^run\.(figure|save)\(|^def (box|arrow)\(", re.MULTILINE)  # code that draws or files, not reasons
+# code that draws or files, not reasons
+ASIDE = re.compile(r"^(_ = )?run\.(figure|save)\(|^def (box|arrow)\(", re.MULTILINE)
 
 HOSTED = """\
 # Elsewhere than in the project, as in a hosted notebook: fetch it first. In the project this cell does nothing.

@@ -3,7 +3,9 @@
 If x is Gaussian, y splits into uncorrelated parts of degree 0, 1, 2, … (Wiener's chaos), the sum of the first k is the
 best polynomial of degree k in x, and the part of one neuron is its activation's own Hermite coefficient times He_k of
 its pre-activation. Correlated neurons follow from E[h_j(z) h_k(z')] = δ_jk ρ^k (Mehler 1866; O'Donnell, "Analysis of
-Boolean Functions", 11.2). No row is looked at: where the prediction misses, the inputs are not Gaussian.
+Boolean Functions", 11.2). The first part is the best affine map: its slope is the mean slope E[∂y/∂x] (Stein 1981,
+"Estimation of the mean of a multivariate normal distribution"). No row is looked at: where the prediction misses, the
+inputs are not Gaussian.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor
 
 from howlinear.capture import BlockCapture
-from howlinear.degrees import Hidden, hermite
 from howlinear.errors import InputError
+from howlinear.hidden import Hidden, hermite
 from howlinear.moments import Moments
 
 NODES = 100  # of Gauss–Hermite quadrature: exact for smooth activations

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from howlinear.capture import BlockCapture, Sample
-from howlinear.ceilings import AffineMap, ceiling, jackknife, spectrum
+from howlinear.ceilings import AffineMap, ceiling, jackknife, whitening
 from howlinear.errors import InputError
 from howlinear.moments import Moments
 from howlinear.nested import RIDGE, Nested, folds_of, left_out_r2, nested, rows_of
@@ -155,9 +155,8 @@ class Products:
     @classmethod
     def of(cls, moments: Moments, directions: int | None = None) -> Products:
         """All products of the leading directions of these inputs; by default of all that vary."""
-        scale, values, vectors = spectrum(moments)
-        whiten = scale[:, None] * vectors / (values / moments.n).sqrt()
-        count = len(values) if directions is None else directions
+        whiten = whitening(moments)
+        count = whiten.shape[1] if directions is None else directions
         return cls(AffineMap(whiten, -moments.mean_x @ whiten), torch.tril_indices(count, count))  # (i, j ≤ i)
 
     def __call__(self, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n p"]:
@@ -180,7 +179,7 @@ def products(kept: BlockCapture, directions: Sequence[int], ridge: float = RIDGE
     """
     rows_of(kept)
     moments = sum(kept.train)
-    rank = len(spectrum(moments)[1])
+    rank = whitening(moments).shape[1]
     if (
         list(directions) != sorted(set(directions))
         or not directions

@@ -52,9 +52,14 @@ class Profile(Mapping):
     @property
     def rises_and_falls(self) -> bool:
         """Whether some later block surely lies above an earlier one, and some below: intervals that do not touch."""
-        low, high = (np.array([getattr(found, end) for found in self.values()]) for end in ("r2_low", "r2_high"))
+        low, high = (np.array(self.curves[end]) for end in ("r2_low", "r2_high"))
         above = low[None, :] > high[:, None]  # column surely above row
         return bool(np.triu(above).any() and np.tril(above).any())
+
+    @property
+    def curves(self) -> dict[str, list[float]]:
+        """R²_lin over depth and its interval's ends, `r2`, `r2_low` and `r2_high`, as trajectories keep them."""
+        return {end: [getattr(found, end) for found in self.values()] for end in ("r2", "r2_low", "r2_high")}
 
     def to_frame(self) -> pd.DataFrame:
         """A row per block, with the columns of `howlinear measure --json`.

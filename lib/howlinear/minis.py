@@ -148,6 +148,7 @@ def ship(name: str, recipe: Recipe, device: str = "cpu", compiled: bool = True) 
         loss=trajectory[-1]["loss"],
         held_out="\n".join(f"| `{corpus}` | {value:.1f} |" for corpus, value in held_out.items()),
         packages=", ".join(PACKAGES),
+        precision="bfloat16 autocast" if recipe.bfloat16 else "float32",
         **asdict(recipe),
     )
     with paths.written_aside(folder / "README.md") as aside:
@@ -170,7 +171,7 @@ the installed packages {packages}.
 Four fifths of the documents, chosen by each document's hash; no document that howlinear measures is among them.
 
 **Training.** {steps:,} steps of {batch} sequences of {seq_len} tokens ({tokens:,} tokens), AdamW (0.9, 0.95), weight
-decay {weight_decay}, peak rate {peak} after {warm_up} steps of warm-up, cosine to a tenth, bfloat16 autocast,
+decay {weight_decay}, peak rate {peak} after {warm_up} steps of warm-up, cosine to a tenth, {precision},
 seed {seed}. Last training loss (smoothed): {loss:.3f} nats per token. `trajectory.json` holds R²_lin of every block on
 the way.
 

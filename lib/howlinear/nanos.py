@@ -17,9 +17,10 @@ from transformers import PreTrainedModel
 from howlinear import paths, record
 from howlinear.capture import capture
 from howlinear.corpora import TokenRows, load_corpus
-from howlinear.degrees import degrees, hidden
+from howlinear.degrees import degrees
 from howlinear.errors import SourceError
-from howlinear.measure import Profile, measure
+from howlinear.hidden import hidden
+from howlinear.measure import measure
 from howlinear.minis import new_model, training_stream
 from howlinear.training import Recipe, train
 
@@ -68,7 +69,11 @@ def train_twin(twin: Twin, recipe: Recipe = RECIPE, device: str = "cpu", compile
     beside = partial(spectra, rows=rows["docs"]) if (twin.text, twin.seed) == (TEXTS[0], SEEDS[0]) else None
     text, checkpoint = {twin.text: stream[twin.text]}, work / f"{twin.name}.pt"
     trajectory = train(model, text, rows["docs"], recipe, checkpoint, compiled, beside)
-    profiles = {text: _kept(measure(model, rows[text])) for text in TEXTS}
+    found = {text: measure(model, rows[text]) for text in TEXTS}
+    profiles = {
+        text: profile.curves | {"perplexity": profile.perplexity, "sha256": profile.rows.sha256}
+        for text, profile in found.items()
+    }
     shape = {"blocks": BLOCKS, "width": WIDTH, "parameters": model.num_parameters()}
     about = {**asdict(twin), **shape, "recipe": asdict(recipe)}
     return record.save(_path(twin), about | {"steps": trajectory, "profiles": profiles})
@@ -83,12 +88,6 @@ def spectra(model: PreTrainedModel, rows: TokenRows) -> dict:
         spread = float(inside.spread(sum(kept.train))[1].median())
         found[str(block)] = {"r2": degrees(kept, inside).r2.tolist(), "spread": spread}
     return {"degrees": found}
-
-
-def _kept(profile: Profile) -> dict:
-    found = list(profile.values())
-    ends = {"r2_low": [one.r2_low for one in found], "r2_high": [one.r2_high for one in found]}
-    return {"perplexity": profile.perplexity, "r2": [one.r2 for one in found], **ends, "sha256": profile.rows.sha256}
 
 
 def load_twins() -> dict[Twin, dict]:

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from howlinear.capture import BlockCapture, Sample
-from howlinear.ceilings import NULL, AffineMap, jackknife, r2
+from howlinear.ceilings import NULL, AffineMap, jackknife, left_out, r2
 from howlinear.errors import InputError
 from howlinear.moments import Moments
 
@@ -71,7 +71,7 @@ def nested(
     truth = [sample.y[index] for index in held_out]
     test = sum(Moments(width, sample.y.shape[1]).update(*pair) for pair in zip(found, truth, strict=True))
     fitted = prefix_maps(sum(train), sizes, ridge)
-    refits = [prefix_maps(sum(train[:i] + train[i + 1 :]), sizes, ridge) for i in range(len(train))]
+    refits = [prefix_maps(moments, sizes, ridge) for moments in left_out(train)]
     values, ends = [], []
     for i, size in enumerate(sizes):
         first = _leading(test, size)

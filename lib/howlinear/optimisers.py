@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howlinear.ceilings import AffineMap, fit, jackknife, r2
+from howlinear.ceilings import AffineMap, fit, jackknife, left_out, r2
 from howlinear.descent import second_moments
 from howlinear.errors import InputError
 from howlinear.moments import Moments
@@ -165,8 +165,8 @@ def shortfall(problem: Problem, trained: AffineMap) -> Shortfall:
         return r2(exact, test) - r2(trained, test)
 
     whole = gap(problem.held_out)
-    left_out = [gap(sum(problem.test[:i] + problem.test[i + 1 :])) for i in range(len(problem.test))]
-    return Shortfall(r2(trained, problem.held_out), whole, *jackknife(whole, left_out))
+    rescored = [gap(moments) for moments in left_out(problem.test)]
+    return Shortfall(r2(trained, problem.held_out), whole, *jackknife(whole, rescored))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from howlinear.capture import BlockCapture
-from howlinear.ceilings import AffineMap, spectrum
+from howlinear.ceilings import AffineMap, spectrum, whitening
 from howlinear.errors import InputError
 from howlinear.moments import Moments
 
@@ -87,9 +87,9 @@ class Coordinates:
             raise InputError(f"no scaling {scaling!r}: one of {', '.join(SCALINGS)}")
         if scaling == "raw":
             return cls(torch.zeros_like(moments.mean_x), torch.eye(moments.d_in).to(moments.sxx))
-        scale, values, vectors = spectrum(moments)
-        mixing = scale.diag() if scaling == "standardised" else scale[:, None] * vectors / values.sqrt()
-        return cls(moments.mean_x, mixing * moments.n**0.5)
+        if scaling == "whitened":
+            return cls(moments.mean_x, whitening(moments))
+        return cls(moments.mean_x, spectrum(moments)[0].diag() * moments.n**0.5)
 
     def rows(self, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n k"]:
         """The rows in these coordinates, float64."""

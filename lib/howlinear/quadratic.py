@@ -24,7 +24,7 @@ from howlinear.nested import folds_of, rows_of
 
 CHUNK = 4_096  # rows in one single-precision sum
 LIMIT = 16_384  # features: their Gram takes 2 GB, and as much again to solve
-RIDGES = (1e-2, 1e-1)  # relative to unit variance of each feature
+RIDGES = (1e-3, 1e-2, 1e-1)  # relative to unit variance of each feature
 
 
 def quadratic(kept: BlockCapture, rows: Sequence[int], ridges: Sequence[float] = RIDGES) -> list[Learned]:

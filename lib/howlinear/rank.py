@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from howlinear.capture import Sample
-from howlinear.ceilings import NULL, AffineMap, fit, jackknife, residual, spectrum
+from howlinear.ceilings import NULL, AffineMap, fit, jackknife, left_out, residual, whitening
 from howlinear.errors import InputError
 from howlinear.moments import Moments, effective_rank
 
@@ -72,8 +72,7 @@ def output_rank(outputs: Moments, rows: Sample) -> Estimate:
 
 def maps(train: Sequence[Moments], refit: bool = True) -> list[AffineMap]:
     """The map of all train folds, then with `refit` those without each in turn; errors as in `ceilings.fit`."""
-    without = [sum(part for j, part in enumerate(train) if j != i) for i in range(len(train)) if refit]
-    return [fit(part)[0] for part in (sum(train), *without)]
+    return [fit(part)[0] for part in (sum(train), *(left_out(train) if refit else []))]
 
 
 def predicted(affine: AffineMap, rows: Moments) -> Float[Tensor, "d_out d_out"]:
@@ -84,7 +83,7 @@ def predicted(affine: AffineMap, rows: Moments) -> Float[Tensor, "d_out d_out"]:
 def prediction_rank(found: Sequence[AffineMap], test: Sequence[Moments]) -> Estimate:
     """Effective rank of what `maps` predict on the held-out rows."""
     covariances = [predicted(affine, sum(test)) for affine in found]
-    rescored = [predicted(found[0], sum(part for j, part in enumerate(test) if j != i)) for i in range(len(test))]
+    rescored = [predicted(found[0], part) for part in left_out(test)]
     return rank_estimate(covariances[0], covariances[1:], rescored)
 
 
@@ -230,9 +229,7 @@ def frequency_bands(ids: Int64[Tensor, "*shape"], tokens: Int64[Tensor, " n"], b
 
 def leverage(train: Moments, x: Float[Tensor, "n d_in"]) -> Float[Tensor, " n"]:
     """(x − x̄)ᵀ Sxx⁺ (x − x̄) + 1/n without null directions; over the train rows it adds up to their rank + 1."""
-    scale, values, vectors = spectrum(train)
-    coordinates = ((x.double() - train.mean_x) * scale) @ (vectors / values.sqrt())
-    return coordinates.square().sum(1) + 1 / train.n
+    return (((x.double() - train.mean_x) @ whitening(train)).square().sum(1) + 1) / train.n
 
 
 def regime(r2: float, median: float, rank: float, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> str:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from howlinear.ceilings import AffineMap, fit, jackknife
+from howlinear.ceilings import AffineMap, fit, jackknife, left_out
 from howlinear.ceilings import r2 as r2_of
 from howlinear.errors import InputError
 from howlinear.models import sites
@@ -109,10 +109,8 @@ def reduced_rank(train: Moments | Sequence[Moments], test: Moments | Sequence[Mo
     r2_of(found[0], test)  # refuses outputs that are constant
     r2, low, high = _scores(*found, train, test), None, None
     if len(trains) > 1 and len(tests) > 1:
-        fewer = [sum(trains[:i] + trains[i + 1 :]) for i in range(len(trains))]
-        refitted = np.stack([_scores(*_directions(moments), moments, test) for moments in fewer])
-        others = [sum(tests[:i] + tests[i + 1 :]) for i in range(len(tests))]
-        rescored = np.stack([_scores(*found, train, moments) for moments in others])
+        refitted = np.stack([_scores(*_directions(moments), moments, test) for moments in left_out(trains)])
+        rescored = np.stack([_scores(*found, train, moments) for moments in left_out(tests)])
         ends = [jackknife(float(r2[rank]), refitted[:, rank], rescored[:, rank]) for rank in range(len(r2))]
         low, high = torch.tensor(ends, dtype=torch.float64).T
     return RankCurve(*found, r2, low, high, (train.mean_x, train.mean_y))

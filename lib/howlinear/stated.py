@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from howlinear import paths
+from howlinear.contrasts import Reading
 from howlinear.errors import InputError, SourceError
-from howlinear.evidence import STATISTICS, Reading
+from howlinear.evidence import STATISTICS
 
 SOURCE = paths.ROOT / "paper" / "claims.toml"
 DIRECTIONS = ("above", "below", "within")
@@ -82,6 +83,11 @@ class Claim:
             bad.append(f"threshold = {self.threshold} with direction {self.direction}")
         if bad:
             raise InputError(f"claim {self.id!r}: cannot use {'; '.join(bad)}; see the head of {SOURCE.name}")
+
+    @property
+    def falsifies(self) -> bool:
+        """Whether it speaks against the paper where it holds, by its id."""
+        return self.id.startswith("falsifier")
 
     def verdict(self, reading: Reading) -> Verdict:
         """`verdict` of a reading against this claim's threshold."""

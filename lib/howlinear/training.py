@@ -115,7 +115,7 @@ def train(
 
     step_loss = torch.compile(loss_of) if compiled else loss_of
     measured = set(log_spaced(recipe.steps))
-    bar = tqdm(range(start, recipe.steps + 1), initial=start, total=recipe.steps, unit="step")
+    bar = tqdm(range(start, recipe.steps + 1), initial=start, total=recipe.steps, unit="step", mininterval=1)
     for step in bar:
         if step in measured and (not trajectory or trajectory[-1]["step"] < step):
             seen = _snapshot(model.eval(), rows, step, smooth)
@@ -138,7 +138,7 @@ def train(
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         smooth = total if smooth is None else 0.95 * smooth + 0.05 * total
-        bar.set_postfix(loss=f"{smooth:.3f}")
+        bar.set_postfix(loss=f"{smooth:.3f}", refresh=False)  # a notebook's reader may be slower than the steps
     model.eval()
     return trajectory
 
@@ -152,11 +152,4 @@ def _read(checkpoint: Path, device: torch.device) -> dict:
 
 def _snapshot(model: PreTrainedModel, rows: TokenRows, step: int, loss: float | None) -> dict:
     profile = measure(model, rows)
-    return {
-        "step": step,
-        "loss": loss,
-        "perplexity": profile.perplexity,
-        "r2": [found.r2 for found in profile.values()],
-        "r2_low": [found.r2_low for found in profile.values()],
-        "r2_high": [found.r2_high for found in profile.values()],
-    }
+    return {"step": step, "loss": loss, "perplexity": profile.perplexity} | profile.curves

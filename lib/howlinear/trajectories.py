@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from howlinear import record
 from howlinear.corpora import TokenRows
 from howlinear.errors import InputError, SourceError
-from howlinear.measure import Profile, measure
+from howlinear.measure import measure
 from howlinear.models import load_model
 
 PUBLIC = (0, *(2**i for i in range(10)), *range(1_000, 144_000, 1_000))
@@ -28,7 +28,6 @@ PUBLIC = (0, *(2**i for i in range(10)), *range(1_000, 144_000, 1_000))
 
 DOUBLINGS = (0, *(2**i for i in range(10)), *(1_000 * 2**i for i in range(8)), 143_000)
 """Twenty of them, one to a doubling: what is drawn on a logarithmic axis anyway."""
-
 
 MOVED = 8
 """By this step a warm-up has moved the weights of any run; before, a rate near 0 may leave them as they were."""
@@ -132,19 +131,14 @@ def revisions(
         raise InputError(f"no revision at step {strange}: 0, 1, 2, 4, … 512, then every 1000 to 143000 are public")
     seen: dict[tuple, int] = {}
     for step in sorted(set(steps)):
-        found = _snapshot(measure(load(source, revision=f"step{step}"), rows), step)  # the model is gone by now
+        profile = measure(load(source, revision=f"step{step}"), rows)  # the model is gone by now
+        found = {"step": step, "perplexity": profile.perplexity} | profile.curves
         twin = seen.setdefault((found["perplexity"], *found["r2"]), step)
         if twin < step and step >= MOVED:
             raise SourceError(
                 f"{source}: step{step} measures to the last digit as step{twin}: one serves the other's file"
             )
         yield found
-
-
-def _snapshot(profile: Profile, step: int) -> dict:
-    found = list(profile.values())
-    curves = {key: [getattr(one, key) for one in found] for key in ("r2", "r2_low", "r2_high")}
-    return {"step": step, "perplexity": profile.perplexity} | curves
 
 
 def unigram(train: Int64[Tensor, " n"], held_out: Int64[Tensor, "m seq_len"], vocabulary: int) -> float:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from howlinear.capture import BlockCapture
-from howlinear.ceilings import AffineMap, fit, jackknife, r2
+from howlinear.ceilings import AffineMap, fit, jackknife, left_out, r2
 from howlinear.errors import InputError
 from howlinear.moments import Moments
 
@@ -95,8 +95,8 @@ def transfer(kept: Mapping[str, BlockCapture]) -> Transfer:
     _check(kept)
     fits, tests = {}, {}
     for name, block in kept.items():
-        fits[name] = [fit(moments)[0] for moments in _left_out(block.train)]
-        tests[name] = _left_out(block.test)
+        fits[name] = [fit(moments)[0] for moments in (sum(block.train), *left_out(block.train))]
+        tests[name] = [sum(block.test), *left_out(block.test)]
     by_fit = {(a, b): np.array([r2(affine, tests[b][0]) for affine in fits[a]]) for a in kept for b in kept}
     by_test = {(a, b): np.array([r2(fits[a][0], test) for test in tests[b]]) for a in kept for b in kept}
 
@@ -210,11 +210,6 @@ def _check(kept: Mapping[str, BlockCapture]) -> None:
     shapes = {name: (block.train[0].d_in, block.train[0].d_out) for name, block in kept.items()}
     if len(set(shapes.values())) > 1:
         raise InputError(f"the corpora hold blocks of different widths, {shapes}: capture them with one model")
-
-
-def _left_out(folds: Sequence[Moments]) -> list[Moments]:
-    """Moments of all folds, then of all but each in turn."""
-    return [sum(folds), *[sum([*folds[:i], *folds[i + 1 :]]) for i in range(len(folds))]]
 
 
 def _table(corpora: Mapping[str, BlockCapture], cell: Callable[[str, str], Estimate]) -> Table:

@@ -71,8 +71,12 @@ def anova(
     levels = r2.shape[1:]
     if len(factors) != len(levels) or len(set(factors)) != len(factors) or (within and within not in factors):
         raise InputError(f"profiles of shape {r2.shape} have {len(levels)} factors, not {list(factors)} (and {within})")
-    if min(levels, default=0) < 2 or not len(r2):
-        raise InputError(f"every factor needs two levels, and there must be a block: the shape is {r2.shape}")
+    single = [factor for factor, count in zip(factors, levels, strict=True) if count < 2]
+    if single or not levels or not len(r2):
+        what = (
+            f"{', '.join(single)} has one level, compare at least two" if single else f"no profile in shape {r2.shape}"
+        )
+        raise InputError(f"nothing to share the variance among: {what}")
     if not np.isfinite(r2).all():
         raise InputError(f"{int((~np.isfinite(r2)).sum())} values of R² are not finite: measure those blocks again")
     axes, parts = range(1, r2.ndim), {(): r2.mean(axis=tuple(range(1, r2.ndim)), keepdims=True)}

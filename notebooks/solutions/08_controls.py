@@ -22,7 +22,9 @@ import numpy as np
 import howlinear as hl
 from howlinear import notebooks
 from howlinear.controls import chance_floor, recovered, respond
-from howlinear.transplants import Colour, recoloured, stein
+from howlinear.hermite import predicted
+from howlinear.hidden import hidden
+from howlinear.transplants import Colour, recoloured
 
 run = notebooks.start("08_controls", profile)
 first = next(iter(run.models))
@@ -48,11 +50,12 @@ print(enough, "rows; at", floor.rows, "rows chance explains", round(floor.shuffl
 
 # %%
 moments = sum(blocks[0].train)
-found = [stein(sites[0].output, moments).r2]
+taken = hidden(run.model(first), 0)
+found = [predicted(taken, moments, 1)[0]]
 for spread in (0.1, 0.01):
     quieter = moments.copy()
     quieter.sxx *= spread**2
-    found.append(stein(sites[0].output, quieter).r2)
+    found.append(predicted(taken, quieter, 1)[0])
 quiet = found[1]
 assert found[0] < quiet < found[2] < 1
 print("spread 1, 0.1, 0.01:", np.round(found, 6))

@@ -22,8 +22,9 @@ import torch
 
 from howlinear import notebooks
 from howlinear.capture import Sample, capture
-from howlinear.degrees import degrees, hermite, hidden
+from howlinear.degrees import degrees
 from howlinear.hermite import predicted
+from howlinear.hidden import hermite, hidden
 
 run = notebooks.start("10_degrees", profile)
 first = next(iter(run.models))
