@@ -108,6 +108,12 @@ def html(request):
     return Path(os.environ["BOOK"]).resolve() if request.param == "whole" else request.getfixturevalue("small_book")
 
 
+def test_readers_get_the_notebooks_with_solutions_folded(small_book):
+    found = nbformat.read(small_book.parent / "notebooks" / f"{STEM}.ipynb", as_version=4)
+    assert any("dropdown" in cell.source for cell in found.cells)
+    assert [path.name for path in (small_book.parent / "notebooks").iterdir()] == [f"{STEM}.ipynb"]
+
+
 LOADING = ("script", "link", "img", "iframe", "source", "video", "audio", "embed")
 NETWORKS = r"cdn\.jsdelivr|cdnjs|unpkg\.com|fonts\.g(oogleapis|static)|@import\s+url\(.?http"
 

@@ -53,7 +53,7 @@ def address() -> str:
 
 
 def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
-    """Gather everything Sphinx needs in one folder, which is made anew.
+    """Gather everything Sphinx needs in one folder, which is made anew; readers' notebooks also in `build/notebooks`.
 
     Args:
         profile: whose executed notebooks, figures and captures.
@@ -66,13 +66,16 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     """
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(FRAME, source, ignore=shutil.ignore_patterns("explorer.html", "gallery.yaml"))
-    (source / "notebooks").mkdir()
+    readers = paths.BUILD / "notebooks"
+    shutil.rmtree(readers, ignore_errors=True)
+    readers.mkdir(parents=True)
     for stem in which:
         try:
             notebook = folding.folded(executed(profile, stem), solutions(stem), address())
         except InputError as error:
             raise InputError(f"notebook {stem}: {error}; make figures executes it anew") from error
-        nbformat.write(notebook, source / "notebooks" / f"{stem}.ipynb")
+        nbformat.write(notebook, readers / f"{stem}.ipynb")
+    shutil.copytree(readers, source / "notebooks")
     reading = (source / "reading.md").read_text(encoding="utf-8")
     _write(source / "reading.md", reading.replace("ADDRESS", address()))
     _write(source / "gallery.txt", gallery(profile, which, source / "figures"))
