@@ -7,7 +7,7 @@ R²_lin = 1 − ‖Y' − X'W − 1b‖²_F / ‖Y' − mean(Y')‖²_F on held-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -230,9 +230,10 @@ def jackknife(estimate: float, *groups: Sequence[float] | np.ndarray) -> tuple[f
     return float(estimate - half), float(estimate + half)
 
 
-def left_out(folds: Sequence[Moments]) -> list[Moments]:
-    """Moments of all folds but each in turn: what `jackknife` asks an estimate of."""
-    return [sum([*folds[:i], *folds[i + 1 :]]) for i in range(len(folds))]
+def left_out(folds: Sequence[Moments]) -> Iterator[Moments]:
+    """Moments of all folds but each in turn, one at a time: what `jackknife` asks an estimate of."""
+    for i in range(len(folds)):
+        yield sum([*folds[:i], *folds[i + 1 :]])
 
 
 def _jackknife(trains: list[Moments], tests: list[Moments], affine: AffineMap) -> tuple[float, float]:
