@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from howlinear.ceilings import condition, spectrum
 from howlinear.corpora import TokenRows
+from howlinear.distributed import here
 from howlinear.errors import InputError
 from howlinear.models import Site, sites
 from howlinear.moments import Moments, effective_rank
@@ -65,6 +66,7 @@ def capture(
     seed: int = 0,
     batch_size: int = 16,
     progress: bool = False,
+    only: list[Tensor] | None = None,
 ) -> dict[int, BlockCapture]:
     """Run the model once over `rows` and keep what describes each block.
 
@@ -76,6 +78,7 @@ def capture(
         seed: of that draw.
         batch_size: sequences in a forward pass.
         progress: show a bar.
+        only: run these of the `batches` of `rows`; all by default. What comes back has the folds that they touch.
 
     Returns:
         Block → `BlockCapture`.
@@ -97,10 +100,11 @@ def capture(
         raise InputError(
             f"token ids run from {rows.ids.min()} to {rows.ids.max()}, the model knows 0 to {vocabulary - 1}"
         )
-    found, collector = sites(model, blocks), _Collector(rows, sample, seed)
-    bar = tqdm(total=len(rows.ids), unit="seq", desc="capture", disable=not progress)
+    only = list(batches(rows, batch_size)) if only is None else only
+    found, collector = sites(model, blocks), _Collector(rows, sample, seed, only)
+    bar = tqdm(total=sum(map(len, only)), unit="seq", desc="capture", disable=not progress)
     with bar, hooked(found, collector.keep), torch.no_grad():
-        for collector.indices in _batches(rows, batch_size):
+        for collector.indices in only:
             model.base_model(input_ids=rows.ids[collector.indices].to(model.device), use_cache=False)
             bar.update(len(collector.indices))
     return {site.block: collector.finish(site.block) for site in found}
@@ -132,24 +136,23 @@ def hooked(found: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -> I
         yield
 
 
-def _batches(rows: TokenRows, size: int) -> Iterator[Tensor]:
-    """Indices of sequences, every batch from one fold."""
-    for side, fold in _folds(rows):
-        members = ((rows.test == side) & (rows.fold == fold)).nonzero()[:, 0]
-        yield from members.split(size)
+def batches(rows: TokenRows, size: int) -> Iterator[Tensor]:
+    """Indices of sequences, every batch from one fold; the rows to fit on first."""
+    for side, fold in sorted(set(zip(rows.test.tolist(), rows.fold.tolist(), strict=True))):
+        yield from ((rows.test == side) & (rows.fold == fold)).nonzero()[:, 0].split(size)
 
 
-def _folds(rows: TokenRows) -> list[tuple[bool, int]]:
-    """Every (held out?, fold) that there is, the rows to fit on first."""
-    return sorted(set(zip(rows.test.tolist(), rows.fold.tolist(), strict=True)))
+def fold_of(rows: TokenRows, batch: Tensor) -> tuple[bool, int]:
+    """The (held out?, fold) of a batch."""
+    return bool(rows.test[batch[0]]), int(rows.fold[batch[0]])
 
 
 class _Collector:
     """Where the hooks put what they see; `indices` are the sequences under way."""
 
-    def __init__(self, rows: TokenRows, sample: int, seed: int):
+    def __init__(self, rows: TokenRows, sample: int, seed: int, only: list[Tensor]):
         self.rows, self.indices = rows, torch.empty(0, dtype=torch.long)
-        self.folds = _folds(rows)
+        self.folds = sorted({fold_of(rows, batch) for batch in only})
         self.moments: dict[int, dict[tuple[bool, int], Moments]] = {}
         self.outputs: dict[int, Moments] = {}
         length = rows.ids.shape[1]
@@ -160,7 +163,7 @@ class _Collector:
 
     def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
         x, y = x.flatten(0, -2), y.flatten(0, -2)
-        test, fold = bool(self.rows.test[self.indices[0]]), int(self.rows.fold[self.indices[0]])
+        test, fold = fold_of(self.rows, self.indices)
         if site.block not in self.moments:
             empty = iter(Moments.several(len(self.folds), x.shape[1], y.shape[1], x.device))
             self.moments[site.block] = {key: next(empty) for key in self.folds}
@@ -186,18 +189,13 @@ class _Collector:
     def finish(self, block: int) -> BlockCapture:
         sides: dict[bool, list[Moments]] = {False: [], True: []}
         for (held_out, _), moments in self.moments[block].items():
-            sides[held_out].append(_here(moments))
+            sides[held_out].append(here(moments))
         sample = None
         if len(self.drawn):
             sequence, position = self.drawn // self.rows.ids.shape[1], self.drawn % self.rows.ids.shape[1]
             token, test, fold = self.rows.ids[sequence, position], self.rows.test[sequence], self.rows.fold[sequence]
             sample = Sample(*self.kept[block], position, token, test, fold)
-        return BlockCapture(sides[False], sides[True], _here(self.outputs[block]), sample)
-
-
-def _here(moments: Moments) -> Moments:
-    """Moments in main memory, not copied if they are there."""
-    return moments if moments.mean_x.device.type == "cpu" else moments.to("cpu")
+        return BlockCapture(sides[False], sides[True], here(self.outputs[block]), sample)
 
 
 @dataclass(frozen=True)

@@ -82,12 +82,15 @@ class Ceiling:
         return float(self.r2_per_feature.nanquantile(0.5))
 
 
-def ceiling(train: Moments | Sequence[Moments], test: Moments | Sequence[Moments]) -> Ceiling:
+def ceiling(
+    train: Moments | Sequence[Moments], test: Moments | Sequence[Moments], confidence: float = CONFIDENCE
+) -> Ceiling:
     """Fit on train moments, score on test moments.
 
     Args:
         train: moments of the train rows, or one per document fold.
         test: moments of the held-out rows, or one per document fold; folds on both sides give the interval.
+        confidence: of that interval; other than 95 % where it is one of several looks (`sequential`).
 
     Returns:
         The `Ceiling`.
@@ -102,7 +105,7 @@ def ceiling(train: Moments | Sequence[Moments], test: Moments | Sequence[Moments
     affine, rank = fit(train)
     low, high = (None, None)
     if len(trains) > 1 and len(tests) > 1:
-        low, high = _jackknife(trains, tests, affine)
+        low, high = _jackknife(trains, tests, affine, confidence)
     return Ceiling(
         r2=r2(affine, test),
         r2_per_feature=r2_per_feature(affine, test),
@@ -214,19 +217,22 @@ def r2_per_feature(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out
     return torch.where(varies, 1 - residual(affine, moments) / moments.syy, torch.nan)
 
 
-def jackknife(estimate: float, *groups: Sequence[float] | np.ndarray) -> tuple[float, float]:
+def jackknife(
+    estimate: float, *groups: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
     """Interval of an estimate from its delete-one-fold values.
 
     Args:
         estimate: the value with all folds.
         groups: per independent set of folds (train, test), the values with each fold left out in turn.
+        confidence: of the interval.
 
     Returns:
-        Both ends of the 95 % interval, by Student's t with as many degrees of freedom as the smallest set
+        Both ends of the interval, by Student's t with as many degrees of freedom as the smallest set
         has (Efron & Stein 1981; Tukey's delete-a-group form, summed over independent sets).
     """
     variance = sum((len(left_out) - 1) * np.var(left_out) for left_out in groups)
-    half = student_t.ppf((1 + CONFIDENCE) / 2, min(map(len, groups)) - 1) * variance**0.5
+    half = student_t.ppf((1 + confidence) / 2, min(map(len, groups)) - 1) * variance**0.5
     return float(estimate - half), float(estimate + half)
 
 
@@ -236,8 +242,10 @@ def left_out(folds: Sequence[Moments]) -> Iterator[Moments]:
         yield sum([*folds[:i], *folds[i + 1 :]])
 
 
-def _jackknife(trains: list[Moments], tests: list[Moments], affine: AffineMap) -> tuple[float, float]:
+def _jackknife(
+    trains: list[Moments], tests: list[Moments], affine: AffineMap, confidence: float
+) -> tuple[float, float]:
     test = sum(tests)
     refitted = [r2(fit(moments)[0], test) for moments in left_out(trains)]
     rescored = [r2(affine, moments) for moments in left_out(tests)]
-    return jackknife(r2(affine, test), refitted, rescored)
+    return jackknife(r2(affine, test), refitted, rescored, confidence=confidence)

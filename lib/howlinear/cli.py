@@ -36,22 +36,41 @@ Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
 def measure(
     model: Model,
     corpus: CorpusName = "docs",
-    rows: Rows = 20_000,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="token rows, a quarter is held out; with --tolerance the most to use")
+    ] = None,
     blocks: Annotated[str | None, typer.Option(help="which blocks, as in 0,3; all by default")] = None,
     seq_len: Annotated[int, typer.Option(min=2, help="tokens in a sequence")] = 128,
     seed: Seed = 0,
+    tolerance: Annotated[
+        float | None, typer.Option(help="double the rows until every interval is this narrow to either side, as 0.005")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or one GPU as in cuda:1")] = "cpu",
     json: Annotated[Path | None, typer.Option(help="also write the numbers to this file")] = None,
 ) -> None:
-    """Measure R²_lin of every block of MODEL: how much of its output an exact affine map explains, held out."""
-    from howlinear import load_corpus, load_model, record
-    from howlinear.measure import measure as run
+    """Measure R²_lin of every block of MODEL: how much of its output an exact affine map explains, held out.
 
-    wanted = _blocks(blocks)
-    loaded = load_model(model)
-    profile = run(loaded, load_corpus(corpus, loaded), rows, seq_len, seed, wanted, progress=sys.stderr.isatty())
-    if json is not None:
-        record.save(json, profile.to_dict() | {"model": model, "seed": seed})
-    Console().print(_table(profile, model))
+    20,000 rows by default. Under torchrun --nproc-per-node N -m howlinear measure …, N processes share the work.
+    Exit code 3: measured, but the text ended before every interval was as narrow as --tolerance.
+    """
+    from howlinear import distributed, load_corpus, load_model, record
+    from howlinear.measure import measure as run
+    from howlinear.sequential import checked
+
+    with distributed.joined(device) as ranks:
+        wanted = _blocks(blocks)
+        checked(tolerance)
+        loaded = load_model(model).to(ranks.device)
+        source, bar = load_corpus(corpus, loaded), sys.stderr.isatty()
+        profile = run(loaded, source, rows, seq_len, seed, wanted, progress=bar, tolerance=tolerance, ranks=ranks)
+        ranks.gather(None)  # all have done their part: a rank that is lost leaves no file
+        if ranks.first:
+            if json is not None:
+                record.save(json, profile.to_dict() | {"model": model, "seed": seed})
+            Console().print(_table(profile, model))
+    if ranks.first and profile.stop is not None and not profile.stop.reached:
+        _complain(f"{profile.stop}")
+        sys.exit(3)
 
 
 @app.command()
@@ -145,8 +164,9 @@ def _blocks(text: str | None) -> list[int] | None:
 def _table(profile: Profile, model: str) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=f"{model} on {profile.rows.corpus}: perplexity {profile.perplexity:.2f}",
-        caption="held-out documents; jackknife over document folds; median over features",
+        title=f"{model} on {profile.rows.corpus}, {profile.rows.ids.numel():,} rows: "
+        f"perplexity {profile.perplexity:.2f}",
+        caption=f"held-out documents; jackknife over document folds; median over features{_stopped(profile)}",
     )
     for heading in ("block", "R²_lin", "", "95 % interval", "median", "eff. rank", "condition"):
         table.add_column(heading, justify="left" if heading == "" else "right", no_wrap=True)
@@ -163,6 +183,10 @@ def _table(profile: Profile, model: str) -> Table:
     return table
 
 
+def _stopped(profile: Profile) -> str:
+    return "" if profile.stop is None else f"\n{profile.stop}"
+
+
 def _steps(plan: Plan) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("replaced", "block", "ΔPPL on text to fit on"):
@@ -172,6 +196,10 @@ def _steps(plan: Plan) -> Table:
     return table
 
 
+def _complain(line: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"howlinear: {line}", style="red", markup=False, highlight=False)
+
+
 def main() -> None:
     """Entry point."""
     logging.disable_progress_bar()
@@ -179,7 +207,7 @@ def main() -> None:
     try:
         app(_paired(sys.argv[1:]))
     except HowlinearError as error:
-        Console(stderr=True, soft_wrap=True).print(f"howlinear: {error}", style="red", markup=False, highlight=False)
+        _complain(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -76,7 +76,9 @@ class Corpus:
     documents: Callable[[int], Iterable[str]] = field(repr=False)
     reserved: float = 0.0
 
-    def rows(self, rows: int = 20_000, seq_len: int = 128, seed: int = 0, folds: int = FOLDS) -> TokenRows:
+    def rows(
+        self, rows: int = 20_000, seq_len: int = 128, seed: int = 0, folds: int = FOLDS, at_most: bool = False
+    ) -> TokenRows:
         """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out.
 
         Each document goes to the emptiest fold of its side, ends with the end-of-text token, and is cut where the
@@ -87,6 +89,7 @@ class Corpus:
             seq_len: tokens in a sequence.
             seed: decides which documents are drawn.
             folds: document folds on each side, for error bars.
+            at_most: of a smaller corpus take what it has, in even folds.
 
         Raises:
             InputError: the corpus is too small; says how many rows it has.
@@ -111,19 +114,26 @@ class Corpus:
             if all(side.full for side in sides.values()):
                 break
         else:
-            have = min(sides["train"].filled / TRAIN_SHARE, sides["test"].filled / (1 - TRAIN_SHARE))
-            usable = int(have * 0.9) // seq_len * seq_len
-            raise InputError(
-                f"corpus {self.name} is too short: about {usable} rows of the {rows} asked for (a document counts "
-                f"for at most {LONGEST * seq_len} tokens; in a .txt file blank lines separate documents); "
-                "ask for fewer rows or bring more text"
-            )
+            least = min(sides["train"].least // 3, sides["test"].least)  # sequences of a held-out fold
+            if not (at_most and least):
+                raise self._too_short(rows, seq_len, sides)
+            sides["train"].cut(3 * least)
+            sides["test"].cut(least)
         train, test = sides["train"].sequences(), sides["test"].sequences()
         return TokenRows(
             ids=torch.cat([train[0], test[0]]),
             test=torch.arange(len(train[0]) + len(test[0])) >= len(train[0]),
             fold=torch.cat([train[1], test[1]]),
             corpus=self.name,
+        )
+
+    def _too_short(self, rows: int, seq_len: int, sides: dict[str, _Side]) -> InputError:
+        have = min(sides["train"].filled / TRAIN_SHARE, sides["test"].filled / (1 - TRAIN_SHARE))
+        usable = int(have * 0.9) // seq_len * seq_len
+        return InputError(
+            f"corpus {self.name} is too short: about {usable} rows of the {rows} asked for (a document counts "
+            f"for at most {LONGEST * seq_len} tokens; in a .txt file blank lines separate documents); "
+            "ask for fewer rows or bring more text"
         )
 
     def _measured(self, seed: int) -> Iterator[tuple[str, str]]:
@@ -202,6 +212,15 @@ class _Side:
     @property
     def full(self) -> bool:
         return self.filled == sum(self.wanted)
+
+    @property
+    def least(self) -> int:
+        """Whole sequences in the emptiest fold."""
+        return min(map(len, self.tokens)) // self.seq_len
+
+    def cut(self, sequences: int) -> None:
+        """Leave each fold its first sequences."""
+        self.tokens = [tokens[: sequences * self.seq_len] for tokens in self.tokens]
 
     def sequences(self) -> tuple[Tensor, Tensor]:
         ids = [torch.tensor(tokens).view(-1, self.seq_len) for tokens in self.tokens if tokens]

@@ -11,3 +11,7 @@ class InputError(HowlinearError, ValueError):
 
 class SourceError(HowlinearError, OSError):
     """A model, corpus or file that cannot be read or written."""
+
+
+class RankError(HowlinearError, ConnectionError):
+    """Another process of a distributed run is gone."""

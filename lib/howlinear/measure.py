@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.capture import BlockCapture, capture
-from howlinear.ceilings import Ceiling, ceiling
+from howlinear import sequential
+from howlinear.capture import BlockCapture, batches
+from howlinear.ceilings import CONFIDENCE, Ceiling, ceiling
 from howlinear.corpora import Corpus, TokenRows
+from howlinear.distributed import ALONE, NO_FLOAT64, Ranks
 from howlinear.errors import InputError
 from howlinear.moments import effective_rank
 from howlinear.perplexity import perplexity
+from howlinear.pooled import added, pooled
+from howlinear.sequential import Stop
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class Profile(Mapping):
         ceilings: block → `Ceiling`.
         effective_ranks: block → participation ratio of the held-out outputs' covariance.
         perplexity: of the model on the held-out rows.
+        stop: why no more rows were used; None where no tolerance was asked for.
     """
 
     model: str
@@ -36,6 +42,7 @@ class Profile(Mapping):
     ceilings: dict[int, Ceiling]
     effective_ranks: dict[int, float]
     perplexity: float
+    stop: Stop | None = None
 
     def __getitem__(self, block: int) -> Ceiling:
         """The `Ceiling` of a block."""
@@ -92,40 +99,71 @@ class Profile(Mapping):
             "seq_len": self.rows.ids.shape[1],
             "perplexity": self.perplexity,
             "blocks": self.to_frame().to_dict("records"),
-        }
+        } | ({} if self.stop is None else {"stop": asdict(self.stop)})
 
 
 def measure(
     model: PreTrainedModel,
     corpus: Corpus | TokenRows | Int64[Tensor, "n_sequences seq_len"],
-    rows: int = 20_000,
+    rows: int | None = None,
     seq_len: int = 128,
     seed: int = 0,
     blocks: list[int] | None = None,
     batch_size: int = 16,
     progress: bool = False,
+    tolerance: float | None = None,
+    ranks: Ranks = ALONE,
 ) -> Profile:
     """Measure R²_lin of every block.
 
     Args:
         model: a causal language model, see `load_model`.
         corpus: a corpus, packed rows, or token ids of shape (n_sequences, seq_len), each row its own document.
-        rows: tokens in all, a quarter of them held out; ids and packed rows are used whole.
+        rows: tokens in all, a quarter of them held out; 20,000 by default. With a tolerance, the most that may be
+            used; 1,310,720 by default, or what the corpus has. Ids and packed rows are there to be used whole.
         seq_len: tokens in a sequence.
         seed: decides which documents are drawn.
         blocks: which blocks; all by default.
         batch_size: sequences in a forward pass.
         progress: show a bar.
+        tolerance: stop as soon as the interval of every block is at most this much to either side, looking at
+            20,480 rows or a little more and whenever they have doubled. The intervals are wide enough to hold
+            in spite of the looking (`sequential`); `Profile.stop` says how it ended, `Profile.rows` what was used.
+        ranks: the processes that share the work, from `distributed.joined`; all of them call this alike.
 
     Raises:
-        InputError: too little text, unknown block, activations that are not finite.
+        InputError: too little text, unknown block, activations that are not finite, a tolerance out of (0, 1), a
+            device without float64.
+        RankError: another rank is gone.
     """
+    sequential.checked(tolerance)
+    if model.device.type == "mps":
+        raise InputError(NO_FLOAT64)
     if isinstance(corpus, Corpus):
-        corpus = corpus.rows(rows, seq_len, seed)
+        if tolerance is None:
+            corpus = corpus.rows(20_000 if rows is None else rows, seq_len, seed)
+        else:
+            corpus = corpus.rows(sequential.MOST if rows is None else rows, seq_len, seed, at_most=True)
     elif isinstance(corpus, Tensor):
         corpus = TokenRows.from_ids(corpus)
-    captured = capture(model, corpus, blocks, batch_size=batch_size, progress=progress)
-    return profile_of(captured, model.name_or_path or type(model).__name__, corpus, perplexity(model, corpus))
+    ranks.alike(corpus.sha256, "the text that they read")
+    plan = [torch.arange(len(corpus.ids))]
+    if tolerance is not None:
+        plan = sequential.schedule(corpus, model.config.hidden_size)
+    confidence = sequential.look_confidence(len(plan))
+    kept: dict[int, BlockCapture] = {}
+    name, stop = model.name_or_path or type(model).__name__, None
+    for look, new in enumerate(plan, 1):
+        only = [new[batch] for batch in batches(sequential.taken(corpus, new), batch_size)]
+        more = pooled(model, corpus, only, blocks, progress, ranks)
+        kept = added(kept, more) if kept else more
+        ceilings, effective = _solved(kept, confidence, ranks)
+        if tolerance is not None:
+            stop = sequential.judged(ceilings, tolerance, look, len(plan))
+            if stop.reached:
+                break
+    used = sequential.taken(corpus, torch.cat(plan[:look]).sort().values)
+    return Profile(name, used, ceilings, effective, perplexity(model, used, ranks=ranks), stop)
 
 
 def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: TokenRows, perplexity: float) -> Profile:
@@ -134,11 +172,19 @@ def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: TokenRows
     Raises:
         InputError: a block cannot be fitted; names it.
     """
-    ceilings, ranks = {}, {}
+    return Profile(model, rows, *_solved(captured), perplexity)
+
+
+def _solved(
+    captured: Mapping[int, BlockCapture], confidence: float = CONFIDENCE, ranks: Ranks = ALONE
+) -> tuple[dict[int, Ceiling], dict[int, float]]:
+    """Ceilings and effective ranks of all ranks' blocks, on every rank."""
+    solved = {}
     for block, kept in captured.items():
         try:
-            ceilings[block] = ceiling(kept.train, kept.test)
+            solved[block] = ceiling(kept.train, kept.test, confidence), effective_rank(kept.outputs.sxx)
         except InputError as error:
             raise InputError(f"block {block}: {error}") from error
-        ranks[block] = effective_rank(kept.outputs.sxx)
-    return Profile(model, rows, ceilings, ranks, perplexity)
+    everyone = {block: found for each in ranks.gather(solved) for block, found in each.items()}
+    ceilings, effective = ({block: everyone[block][i] for block in sorted(everyone)} for i in (0, 1))
+    return ceilings, effective

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from howlinear.ceilings import AffineMap, jackknife
 from howlinear.corpora import Corpus, TokenRows
+from howlinear.distributed import ALONE, Ranks
 from howlinear.errors import InputError
 from howlinear.models import swap
 
@@ -30,12 +31,15 @@ class Change:
     high: float
 
 
-def perplexity(model: PreTrainedModel, corpus: Corpus | TokenRows | Int64[Tensor, "n seq_len"], **rows) -> float:
+def perplexity(
+    model: PreTrainedModel, corpus: Corpus | TokenRows | Int64[Tensor, "n seq_len"], ranks: Ranks = ALONE, **rows
+) -> float:
     """Perplexity of a model on held-out text.
 
     Args:
         model: a causal language model.
         corpus: a corpus, or packed rows (their held-out part is used), or token ids (all are used).
+        ranks: the processes that share the work, see `distributed`; all of them call this.
         **rows: passed to `Corpus.rows`; to compare with a profile, pass its `rows` as the corpus instead.
 
     Raises:
@@ -47,23 +51,25 @@ def perplexity(model: PreTrainedModel, corpus: Corpus | TokenRows | Int64[Tensor
     ids = rows.ids[rows.test] if isinstance(rows, TokenRows) else rows
     if not len(ids) or ids.shape[1] < 2:
         raise InputError(f"perplexity needs held out sequences of at least two tokens, got {tuple(ids.shape)}")
-    return float(losses(model, ids).mean().exp())
+    return float(losses(model, ids, ranks=ranks).mean().exp())
 
 
 @torch.inference_mode()
-def losses(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 16) -> Float[Tensor, " n"]:
+def losses(
+    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 16, ranks: Ranks = ALONE
+) -> Float[Tensor, " n"]:
     """Mean negative log-likelihood per predicted token of each sequence, in nats, shape (n,), float64.
 
     Raises:
         InputError: a loss is not finite.
     """
-    means = []
-    for batch in ids.split(batch_size):
+    means = [torch.empty(0, dtype=torch.float64)]
+    for batch in ranks.share(ids.split(batch_size)):
         batch = batch.to(model.device)
         logits = model(input_ids=batch, use_cache=False).logits[:, :-1]
         tokens = cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
         means.append(tokens.view(len(batch), -1).double().mean(1).cpu())
-    means = torch.cat(means)
+    means = torch.cat(ranks.gather(torch.cat(means)))
     if not means.isfinite().all():
         sequence = int((~means.isfinite()).nonzero()[0])
         raise InputError(f"the loss of sequence {sequence} is not finite: the weights or a swapped map overflow")
