@@ -23,7 +23,7 @@ import nbformat
 import yaml
 from nbformat import NotebookNode
 
-from howlinear import charts, claims, folding, paths, record
+from howlinear import charts, claims, costs, folding, paths, record
 from howlinear.errors import HowlinearError, InputError, SourceError
 
 FRAME = paths.ROOT / "book"
@@ -31,12 +31,12 @@ REPORT = paths.ROOT / "paper" / "main.pdf"
 MATHJAX = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"  # one file: no fonts, nothing asked for later
 SPEECH = "https://cdn.jsdelivr.net/npm/"  # where its reader of formulas would look, which no page switches on
 
-PAGES = ("explorer", "charts", "folding", "book")
+PAGES = ("explorer", "charts", "folding", "costs", "book")
 FLOORS = {  # an import only points down; what is named nowhere here backs an idea, or makes models and pages
     "Ground": ("errors", "paths", "style", "record"),
-    "Moments": ("moments",),
+    "Moments": ("moments", "distributed"),
     "Ceilings, models, text": ("ceilings", "estimator", "models", "hub", "corpora", "texts", "sources", "perplexity"),
-    "Capture": ("capture", "store", "measure"),
+    "Capture": ("capture", "pooled", "sequential", "store", "measure"),
     "Ideas": (),
     "Workshop": ("notebooks", "cli", "minis", "nanos", "training", "rehearsal", *PAGES),
 }
@@ -82,6 +82,8 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     for name, text in api():
         _write(source / "api" / f"{name}.md", text)
     _write(source / "ledger.txt", ledger(profile, which))
+    for name, text in costs.tables(record.load(FRAME / "scale.json")).items():
+        _write(source / f"scale_{name}.txt", text)
     drawings = record.load(_there(paths.build(profile) / "explorer.json", "run make book"))
     frame = (FRAME / "explorer.html").read_text(encoding="utf-8")
     _write(source / "explorer.txt", charts.fragment(drawings["blocks"], frame))

@@ -31,7 +31,7 @@ class Shape:
     tokens: int
 
     @property
-    def unit(self) -> dict[str, float]:
+    def unit(self) -> dict[str, int]:
         """How much of each part there is, in the units of `PARTS`."""
         pass_ = self.tokens * self.blocks * self.width**2
         return {"forward": pass_, "moments": pass_, "ceilings": self.blocks * self.width**3}
@@ -50,7 +50,7 @@ def moments_bytes(width: int, folds: int = 2 * FOLDS) -> int:
     return 8 * width**2 * (2 * folds + 1)
 
 
-def rank_bytes(shape: Shape, ranks: int) -> float:
+def rank_bytes(shape: Shape, ranks: int) -> int:
     """Bytes of moments on the fullest of `ranks` ranks while the model runs: the folds that it sees, of all blocks."""
     held = _held(shape, ranks)
     return max(shape.blocks * 8 * shape.width**2 * (2 * len(of) + any(test for test, _ in of)) for of in held)
@@ -83,7 +83,7 @@ def operations(shape: Shape) -> dict[str, float]:
     """
     unit = shape.unit
     moments = 2 * 10 / 16 + 2 + (1 - TRAIN_SHARE) * 2 * 10 / 16
-    return {"forward": 24 * unit["forward"], "moments": moments * unit["moments"]}
+    return {"forward": 24.0 * unit["forward"], "moments": moments * unit["moments"]}
 
 
 def rates(measured: Mapping[str, Any]) -> dict[str, float]:
@@ -150,7 +150,7 @@ def _head(*names: str) -> list[str]:
     return ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
 
 
-def _size(count: float) -> str:
+def _size(count: int | float) -> str:
     return f"{count / 1e9:,.1f} GB" if count < 1e12 else f"{count / 1e12:,.2f} TB"
 
 

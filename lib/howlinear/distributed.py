@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from howlinear.errors import HowlinearError, InputError, RankError
 from howlinear.moments import Moments
@@ -119,13 +120,13 @@ class Ranks:
 
     def _send(self, moments: Moments, to: int) -> None:
         with _talking(self):
-            for tensor in moments.tensors().values():
+            for tensor in filter(Tensor.numel, moments.tensors().values()):
                 dist.send(tensor.to(self.device).contiguous(), to)
 
     def _receive(self, rank: int, d_in: int, d_out: int) -> Moments:
         tensors = {name: tensor.to(self.device) for name, tensor in Moments(d_in, d_out).tensors().items()}
         with _talking(self):
-            for tensor in tensors.values():
+            for tensor in filter(Tensor.numel, tensors.values()):
                 dist.recv(tensor, rank)
         return Moments.from_tensors({name: tensor.cpu() for name, tensor in tensors.items()})
 
