@@ -242,10 +242,8 @@ def left_out(folds: Sequence[Moments]) -> Iterator[Moments]:
         yield sum([*folds[:i], *folds[i + 1 :]])
 
 
-def _jackknife(
-    trains: list[Moments], tests: list[Moments], affine: AffineMap, confidence: float
-) -> tuple[float, float]:
+def _jackknife(trains: list[Moments], tests: list[Moments], affine: AffineMap, level: float) -> tuple[float, float]:
     test = sum(tests)
     refitted = [r2(fit(moments)[0], test) for moments in left_out(trains)]
     rescored = [r2(affine, moments) for moments in left_out(tests)]
-    return jackknife(r2(affine, test), refitted, rescored, confidence=confidence)
+    return jackknife(r2(affine, test), refitted, rescored, confidence=level)
