@@ -169,12 +169,10 @@ class _Collector:
             self.moments[site.block] = {key: next(empty) for key in self.folds}
             self.outputs[site.block] = Moments(y.shape[1], 0, y.device)
         try:
-            self.moments[site.block][test, fold].update(x, y)
+            self.moments[site.block][test, fold].update(x, y, self.outputs[site.block] if test else None)
         except InputError as error:
             where = f"block {site.block} ({site.name}), in the batch of sequences {self.indices.tolist()}"
             raise InputError(f"{error} at {where}: this model overflows on this text in {x.dtype}") from error
-        if test:
-            self.outputs[site.block].update(y)
         if len(self.drawn):
             self._sample(site.block, x, y)
 

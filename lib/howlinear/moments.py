@@ -7,6 +7,8 @@ LeVeque (1983, "Algorithms for computing the sample variance"), in float64, so o
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -57,12 +59,18 @@ class Moments:
         """Output width."""
         return self.mean_y.shape[0]
 
-    def update(self, x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"] | None = None) -> Moments:
+    def update(
+        self,
+        x: Float[Tensor, "n d_in"],
+        y: Float[Tensor, "n d_out"] | None = None,
+        outputs: Moments | None = None,
+    ) -> Moments:
         """Add a chunk of rows.
 
         Args:
             x: inputs, shape (n, d_in).
             y: outputs, shape (n, d_out); left out where `d_out` is 0.
+            outputs: moments of the outputs alone (`d_in` is this one's `d_out`) that get the same rows.
 
         Returns:
             Itself.
@@ -75,19 +83,24 @@ class Moments:
             raise InputError(
                 f"rows of shape {tuple(x.shape)} and {tuple(y.shape)} do not fit moments of ({self.d_in}, {self.d_out})"
             )
+        if outputs is not None and (outputs.d_in, outputs.d_out) != (self.d_out, 0):
+            raise InputError(f"{outputs} cannot hold {self.d_out} outputs alone")
         if not len(x):
             return self
-        x, y = (rows.to(torch.float64, copy=True) for rows in (x, y))
-        chunk = object.__new__(Moments)
-        chunk.n, chunk.mean_x, chunk.mean_y = len(x), x.mean(0), y.mean(0)
-        x -= chunk.mean_x
-        y -= chunk.mean_y
-        chunk.syy = torch.linalg.vecdot(y, y, dim=0)
-        if not (torch.linalg.vecdot(x, x, dim=0).isfinite().all() and chunk.syy.isfinite().all()):
+        mean_y, y64 = _centred(y, _ROOM("y", y))
+        syy = torch.mul(y64, y64, out=_ROOM("x", y)).sum(0)
+        mean_x, x64 = _centred(x, _ROOM("x", x))
+        sums = [mean_x, syy]
+        if x.dtype == torch.float64:  # of narrower rows no square overflows, so the mean tells all
+            sums.append(torch.linalg.vecdot(x64, x64, dim=0))
+        if not torch.cat(sums).isfinite().all():
             raise InputError(f"NaN or infinity among {len(x)} rows")
-        self._shift(chunk)
-        _add_gram(self.sxx, x)
-        self.sxy.addmm_(x.T, y)
+        self._shift(len(x), mean_x, mean_y, syy)
+        _add_gram(self.sxx, x64)
+        self.sxy.addmm_(x64.T, y64)
+        if outputs is not None:
+            outputs._shift(len(y), mean_y, outputs.mean_y, outputs.syy)
+            _add_gram(outputs.sxx, y64)
         return self
 
     def __add__(self, other: Moments) -> Moments:
@@ -125,22 +138,22 @@ class Moments:
 
     def _merge(self, other: Moments) -> Moments:
         if other.n:
-            self._shift(other)
+            self._shift(other.n, other.mean_x, other.mean_y, other.syy)
             self.sxx += other.sxx
             self.sxy += other.sxy
         return self
 
-    def _shift(self, other: Moments) -> None:
-        """Chan's update without the other's own products: what the distance of the two means adds, and all but S."""
-        n = self.n + other.n
-        between = self.n * other.n / n
-        dx, dy = other.mean_x - self.mean_x, other.mean_y - self.mean_y
+    def _shift(self, count: int, mean_x: Tensor, mean_y: Tensor, syy: Tensor) -> None:
+        """Chan's update for `count` rows less their own products: what the distance of the two means adds, and Syy."""
+        n = self.n + count
+        between = self.n * count / n
+        dx, dy = mean_x - self.mean_x, mean_y - self.mean_y
         if self.n:
             self.sxx.addr_(dx, dx, alpha=between)
             self.sxy.addr_(dx, dy, alpha=between)
-        self.syy += other.syy + between * dy.square()
-        self.mean_x += dx * (other.n / n)
-        self.mean_y += dy * (other.n / n)
+        self.syy += syy + between * dy.square()
+        self.mean_x += dx * (count / n)
+        self.mean_y += dy * (count / n)
         self.n = n
 
     def __repr__(self) -> str:
@@ -151,6 +164,34 @@ class Moments:
 def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
     """Participation ratio (Σλ)² / Σλ² of a covariance matrix: 1 for one direction, d for a ball."""
     return float(covariance.trace().square() / covariance.square().sum())
+
+
+class _Room(threading.local):
+    """Room for a chunk in float64, kept for the next one: to fault in fresh pages costs as much as a product."""
+
+    most = 2**23  # numbers: what a larger chunk needs is given back
+
+    def __init__(self):
+        self.kept: dict[str, Tensor] = {}
+
+    def __call__(self, name: str, rows: Tensor) -> Tensor:
+        """A float64 tensor of the shape of `rows`, with whatever it holds."""
+        if rows.device.type != "cpu" or rows.numel() > self.most:  # CUDA's allocator keeps its own
+            return torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
+        if name not in self.kept or self.kept[name].numel() < rows.numel():
+            with torch.inference_mode(False):  # whoever asks next may be outside it
+                self.kept[name] = torch.empty(rows.numel(), dtype=torch.float64)
+        return self.kept[name][: rows.numel()].view(rows.shape)
+
+
+_ROOM = _Room()
+
+
+def _centred(rows: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean in float64, and the rows less it, in `room`."""
+    room.copy_(rows.detach())
+    mean = room.mean(0)
+    return mean, room.sub_(mean)
 
 
 def _add_gram(gram: Float[Tensor, "d d"], x: Float[Tensor, "n d"]) -> None:
