@@ -5,7 +5,8 @@ Perplexity is exp(mean negative log-likelihood per predicted token), token-weigh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +16,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from howlinear.ceilings import AffineMap, jackknife
+from howlinear.ceilings import jackknife
 from howlinear.corpora import Corpus, TokenRows
 from howlinear.distributed import ALONE, Ranks
 from howlinear.errors import InputError
 from howlinear.models import swap
+from howlinear.resume import Recording, resumable
 
 
 @dataclass(frozen=True)
@@ -63,17 +65,25 @@ def losses(
     Raises:
         InputError: a loss is not finite.
     """
-    means = [torch.empty(0, dtype=torch.float64)]
-    for batch in ranks.share(ids.split(batch_size)):
-        batch = batch.to(model.device)
-        logits = model(input_ids=batch, use_cache=False).logits[:, :-1]
-        tokens = cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
-        means.append(tokens.view(len(batch), -1).double().mean(1).cpu())
-    means = torch.cat(ranks.gather(torch.cat(means)))
-    if not means.isfinite().all():
-        sequence = int((~means.isfinite()).nonzero()[0])
+    means = [_means(model, batch.to(model.device)) for batch in ranks.share(ids.split(batch_size))]
+    return _finite(ranks.gather(torch.cat([torch.empty(0, dtype=torch.float64), *means])))
+
+
+def _means(model: PreTrainedModel, batch: Int64[Tensor, "n seq_len"]) -> Float[Tensor, " n"]:
+    """The same for one batch; a sequence's logits are read where they lie, a copy of all is as dear as a block."""
+    logits = model(input_ids=batch, use_cache=False).logits
+    pairs = zip(logits, batch, strict=True)
+    tokens = [cross_entropy(scores[:-1].float(), ids[1:], reduction="none") for scores, ids in pairs]
+    return torch.stack(tokens).double().mean(1).cpu()
+
+
+def _finite(means: list[Tensor]) -> Float[Tensor, " n"]:
+    """The means of all batches, shape (n,), if none is NaN or infinite."""
+    joined = torch.cat(means)
+    if not joined.isfinite().all():
+        sequence = int((~joined.isfinite()).nonzero()[0])
         raise InputError(f"the loss of sequence {sequence} is not finite: the weights or a swapped map overflow")
-    return means
+    return joined
 
 
 def change(base: Float[Tensor, " n"], changed: Float[Tensor, " n"]) -> Change:
@@ -93,22 +103,39 @@ def change(base: Float[Tensor, " n"], changed: Float[Tensor, " n"]) -> Change:
     return Change(delta, *jackknife(delta, leave_one_out))
 
 
+@torch.inference_mode()
 def swap_costs(
-    model: PreTrainedModel, maps: Mapping[int, AffineMap], ids: Int64[Tensor, "n seq_len"]
+    model: PreTrainedModel,
+    maps: Mapping[int, Callable[[Tensor], Tensor]],
+    ids: Int64[Tensor, "n seq_len"],
+    batch_size: int = 16,
 ) -> dict[int, Change]:
     """What replacing each block alone by its map costs in perplexity, without fine-tuning (paper, figure 2).
 
+    What comes before a swapped block is computed once for all swaps, see `resume`; the costs are the same to the bit.
+
     Args:
         model: the model; left as it was.
-        maps: block → map.
+        maps: block → map, as `swap` takes it.
         ids: held-out token ids, shape (n, seq_len).
+        batch_size: sequences in a pass.
 
     Returns:
         Block → the change of perplexity, paired over sequences.
+
+    Raises:
+        InputError: a loss is not finite, a block that the model does not have, or fewer than two sequences.
     """
-    base = losses(model, ids)
-    costs = {}
-    for block, replacement in maps.items():
-        with swap(model, {block: replacement}):
-            costs[block] = change(base, losses(model, ids))
-    return costs
+    if not maps:
+        return {}
+    recording = Recording(model, list(maps)) if resumable(model, list(maps), ids[:1].to(model.device)) else None
+    base, after = [], {block: [] for block in maps}
+    for batch in ids.split(batch_size):
+        batch = batch.to(model.device)
+        with recording.record() if recording else nullcontext():
+            base.append(_means(model, batch))
+        for block, replacement in maps.items():
+            with swap(model, {block: replacement}), recording.resumed(block) if recording else nullcontext():
+                after[block].append(_means(model, batch))
+    before = _finite(base)
+    return {block: change(before, _finite(means)) for block, means in after.items()}
