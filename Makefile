@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
 SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-notebooks test-all paper book bench lab minis nanos rehearse clean help
+.PHONY: figures test test-notebooks test-all paper book bench bench-more lab minis nanos rehearse clean help
 
 figures: .venv/ready  ## run every notebook of PROFILE (minis, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
@@ -32,9 +32,12 @@ rehearse: .venv/ready  ## the paper profile on models of the real shapes with ra
 	$(BIN)/python -m howlinear.rehearsal
 	$(SNAKEMAKE) --configfile profiles/paper.yaml profiles/rehearsal.yaml
 
-bench: .venv/ready  ## time and memory at GPT-2's shape
+bench: .venv/ready  ## time and memory at GPT-2's shape, beside what others use; writes the book's table and figure
+	$(BIN)/python benchmarks/side_by_side.py --keep
+
+bench-more: .venv/ready  ## and how memory grows with tokens, what folds cost, and a ceiling with its interval
 	mkdir -p build
-	$(BIN)/python -m pytest -q benchmarks --benchmark-columns=median,rounds --benchmark-json=build/bench.json
+	$(BIN)/python -m pytest -q benchmarks --benchmark-columns=median,rounds --benchmark-json=build/bench-more.json
 
 minis: .venv/ready  ## train the embedded models again, or go on where it stopped
 	$(BIN)/howlinear minis

@@ -25,6 +25,9 @@ class Shape:
     few: int
     many: int
     rounds: int
+    compared: int = 16_384  # side by side
+    compared_rounds: int = 3
+    judged: int = 4_096  # whose loss is taken for every swap
     seq_len: int = 128
     batch_size: int = 16
 
@@ -37,6 +40,8 @@ SHAPES = {
         few=1_024,
         many=4_096,
         rounds=3,
+        compared=2_048,
+        judged=1_024,
         seq_len=32,
     ),
 }

@@ -84,6 +84,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     for name, text in api():
         _write(source / "api" / f"{name}.md", text)
     _write(source / "ledger.txt", ledger(profile, which))
+    _write(source / "benchmarks.txt", benchmarks(source / "figures"))
     for name, text in costs.tables(record.load(FRAME / "scale.json")).items():
         _write(source / f"scale_{name}.txt", text)
     drawings = record.load(_there(paths.build(profile) / "explorer.json", "run make book"))
@@ -146,6 +147,35 @@ def ledger(profile: str, which: Sequence[str]) -> str:
         return f"[{text}](notebooks/{stem}.ipynb)" if stem in which else text
 
     return re.sub(r"\[([^\]]+)\]\(notebooks/(\w+)\.py\)", linked, table)
+
+
+def benchmarks(target: Path) -> str:
+    """What `make bench` measured, as tables and its figure, which is copied to `target`."""
+    path = paths.results("bench") / "bench.json"
+    if not path.is_file():
+        return "Nothing is measured yet: `make bench` does it, in ten minutes or so.\n"
+    found = record.load(path)
+    picture = _there(paths.figures("bench") / "side_by_side.png", "run make bench")
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(picture, target / "bench_side_by_side.png")
+    at, tokens = found["machine"], found["tokens"]
+    lines = [
+        f"Measured on: {at['processor']}, {at['cores']} cores, {at['threads']} threads; {tokens['compared']:,} tokens, "
+        f"swaps judged on {tokens['judged']:,}; torch {found['versions']['torch']}.",
+        "",
+        "| way | seconds, all blocks | times ours | memory beyond the forward, MB | times ours | error in R² |",
+        "|---|---|---|---|---|---|",
+    ]
+    for way, of in found["ways"].items():
+        lines.append(
+            f"| {way} | {of['seconds']:.1f} | {of['times_ours']:.1f} | {of['megabytes']:.0f} "
+            f"| {of['memory_times_ours']:.1f} | {of['error']:.0e} |"
+        )
+    lines += ["", "![Time and memory, times ours](figures/bench_side_by_side.png)", ""]
+    lines += ["| what | measured | goal | |", "|---|---|---|---|"]
+    for what, of in found["goals"].items():
+        lines.append(f"| {what} | {of['measured']:.2f} | {of['goal']:g} | {'met' if of['met'] else 'not met'} |")
+    return "\n".join([*lines, ""])
 
 
 def api() -> Iterator[tuple[str, str]]:
