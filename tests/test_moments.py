@@ -254,3 +254,53 @@ def test_effective_rank_is_between_one_and_the_width(seed, d):
     values = np.linalg.eigvalsh((x.T @ x).numpy())
     assert effective_rank(x.T @ x) == pytest.approx(values.sum() ** 2 / np.square(values).sum(), rel=1e-10)
     assert 1 - 1e-12 <= effective_rank(x.T @ x) <= d + 1e-12
+
+
+# --- outputs alone, and the room that chunks pass through
+
+
+def test_outputs_alone_get_the_same_rows():
+    (x1, y1), (x2, y2) = random_rows(30, offset=9), random_rows(50, seed=1, offset=7)
+    outputs, moments = Moments(3), Moments(5, 3)
+    moments.update(x1, y1, outputs).update(x2, y2, outputs)
+    assert_same(moments, moments_of(x1, y1).update(x2, y2), 0)
+    alone = Moments(3).update(y1).update(y2)
+    assert outputs.n == alone.n == 80
+    np.testing.assert_allclose(outputs.mean_x, alone.mean_x, rtol=1e-14)
+    np.testing.assert_allclose(outputs.sxx, alone.sxx, rtol=0, atol=1e-12 * alone.sxx.max())
+
+
+def test_outputs_get_nothing_if_the_rows_are_refused():
+    outputs, moments = Moments(3), Moments(5, 3)
+    x, y = random_rows(10)
+    x[3, 2] = float("nan")
+    with pytest.raises(InputError, match="NaN or infinity"):
+        moments.update(x, y, outputs)
+    assert (outputs.n, moments.n) == (0, 0)
+
+
+@pytest.mark.parametrize("widths", [(4, 0), (3, 1)])
+def test_outputs_of_another_width_are_refused(widths):
+    moments = Moments(5, 3)
+    with pytest.raises(InputError, match="cannot hold 3 outputs alone"):
+        moments.update(*random_rows(10), Moments(*widths))
+    assert moments.n == 0
+
+
+def test_the_room_keeps_nothing_from_chunk_to_chunk(monkeypatch):
+    """Large, small, wide and narrow chunks in turn, in and out of inference mode, and one too large to be kept."""
+    x, y = random_rows(64, 7, 5, offset=3)
+    moments, narrow = Moments(7, 5), Moments(2, 1)
+    with torch.inference_mode():
+        moments.update(x[:40], y[:40])
+    narrow.update(x[:9, :2], y[:9, :1])
+    monkeypatch.setattr("howlinear.moments._Room.most", 20)
+    moments.update(x[40:], y[40:])
+    assert_same(moments, moments_of(x, y), 1e-13)
+    assert_same(narrow, moments_of(x[:9, :2], y[:9, :1]), 1e-13)
+
+
+def test_rows_with_gradients_leave_no_graph():
+    x, y = random_rows(20)
+    moments = moments_of(x.requires_grad_(), y)
+    assert not any(tensor.requires_grad for tensor in moments.tensors().values())
