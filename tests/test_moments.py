@@ -9,7 +9,7 @@ from reference import least_squares, pooled_r2
 
 from howlinear.ceilings import fit, r2
 from howlinear.errors import InputError
-from howlinear.moments import Moments, effective_rank
+from howlinear.moments import Moments, _Room, effective_rank
 
 NAMES = ("mean_x", "mean_y", "sxx", "sxy", "syy")
 
@@ -290,6 +290,7 @@ def test_outputs_of_another_width_are_refused(widths):
 def test_the_room_keeps_nothing_from_chunk_to_chunk(monkeypatch):
     """Large, small, wide and narrow chunks in turn, in and out of inference mode, and one too large to be kept."""
     x, y = random_rows(64, 7, 5, offset=3)
+    monkeypatch.setattr("howlinear.moments._ROOM", _Room())
     moments, narrow = Moments(7, 5), Moments(2, 1)
     with torch.inference_mode():
         moments.update(x[:40], y[:40])
