@@ -37,7 +37,7 @@ from howlinear import notebooks, style
 from howlinear.bilinear import probe
 from howlinear.ceilings import fit, r2
 from howlinear.corpora import TRAINED_ON
-from howlinear.perplexity import change, losses
+from howlinear.perplexity import change, swap_losses
 from howlinear.transfer import agreement, transfers
 
 run = notebooks.start("05_corpora", profile)
@@ -229,25 +229,24 @@ print("mean drop, fitted → scored:\n" + odd.round(2).to_string())
 
 
 # %%
-def swapped(model, block, affine, ids):
-    with hl.swap(model, {block: affine}):
-        return losses(model, ids)
+def maps_of(name, corpus):
+    blocks = sorted({round(place) for place in np.linspace(0, len(found[name]) - 1, probed)})
+    return {block: found[name][block].maps[run.corpora.index(corpus)] for block in blocks}
 
 
 costs = []
 for name, corpus in product(run.models, run.corpora):
     stored, model = captures[name][corpus], run.model(name)
     ids = stored.rows.ids[stored.rows.test]
-    base = losses(model, ids)
-    for block in sorted({round(place) for place in np.linspace(0, len(found[name]) - 1, probed)}):
-        maps = dict(zip(run.corpora, found[name][block].maps, strict=True))
-        mine = swapped(model, block, maps[corpus], ids)
-        theirs = swapped(model, block, maps[main], ids) if corpus != main else mine
+    base, mine = swap_losses(model, maps_of(name, corpus), ids)
+    theirs = swap_losses(model, maps_of(name, main), ids)[1] if corpus != main else mine
+    for block in mine:
         gain = probe(stored.blocks[block], seeds=1)
         row = {"model": name, "block": block, "corpus": corpus}
         added = {"delta": gain.gain, "low": gain.low, "high": gain.high}
-        kinds = {"own": vars(change(base, mine)), "extra": vars(change(mine, theirs)), "bilinear": added}
-        costs += [row | {"kind": kind} | cost for kind, cost in kinds.items()]
+        own, extra = change(base, mine[block]), change(mine[block], theirs[block])
+        costs += [row | {"kind": "own"} | vars(own), row | {"kind": "extra"} | vars(extra)]
+        costs += [row | {"kind": "bilinear"} | added]
 costs = pd.DataFrame(costs)
 wide = costs.pivot_table(index=["model", "block"], columns=["kind", "corpus"], values="delta", sort=False)
 print("perplexity:", {name: {c: round(on[c].about["perplexity"], 1) for c in on} for name, on in captures.items()})

@@ -39,7 +39,7 @@ import howlinear as hl
 from howlinear import notebooks, style
 from howlinear.compression import greedy
 from howlinear.felt import compare, feel
-from howlinear.perplexity import change, losses
+from howlinear.perplexity import change, losses, swap_losses
 from howlinear.reduced import ffn_parameters, recovered, reduced_rank
 
 run = notebooks.start("06_compression", profile)
@@ -111,20 +111,19 @@ def wide(column):
 # of what a mean would lose that the line does not; NaN where mean ablation costs nothing that these sequences can show.
 
 # %%
-base = {name: losses(models[name], held[name]) for name in run.models}
-curves, felt, costs = {name: {} for name in run.models}, {}, []
+base, curves, felt, costs = {}, {}, {}, []
 for name, stored in captures.items():
-    for block in stored.blocks:
-        kept = stored.blocks[block]
-        train = sum(kept.train)
-        curves[name][block] = curve = reduced_rank(train, sum(kept.test))
-        swapped, ablated = (loss_with(name, {block: map}) for map in (curve.map, hl.AffineMap.constant(train)))
-        share, nats = recovered(base[name], swapped, ablated), float((swapped - base[name]).mean())
-        row = {"model": name, "block": block, "r2": float(curve.r2[-1]), "nats": nats}
-        row["ablation"] = float((ablated - base[name]).mean())
-        row |= {"recovered": share and share.share, "width": share and share.high - share.low}
-        costs.append(row | vars(change(base[name], swapped)))
+    means = {block: hl.AffineMap.constant(sum(kept.train)) for block, kept in stored.blocks.items()}
+    curves[name] = {block: reduced_rank(sum(kept.train), sum(kept.test)) for block, kept in stored.blocks.items()}
     maps = {block: curve.map for block, curve in curves[name].items()}
+    base[name], swapped = swap_losses(models[name], maps, held[name])
+    _, ablated = swap_losses(models[name], means, held[name])
+    for block, curve in curves[name].items():
+        share, nats = recovered(base[name], swapped[block], ablated[block]), (swapped[block] - base[name]).mean()
+        row = {"model": name, "block": block, "r2": float(curve.r2[-1]), "nats": float(nats)}
+        row["ablation"] = float((ablated[block] - base[name]).mean())
+        row |= {"recovered": share and share.share, "width": share and share.high - share.low}
+        costs.append(row | vars(change(base[name], swapped[block])))
     felt[name] = feel(models[name], maps, fitted[name][:felt_sequences])
 costs = pd.DataFrame(costs).set_index(["model", "block"]).astype(float)
 wide(costs["delta"]).round(2)

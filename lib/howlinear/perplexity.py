@@ -103,7 +103,6 @@ def change(base: Float[Tensor, " n"], changed: Float[Tensor, " n"]) -> Change:
     return Change(delta, *jackknife(delta, leave_one_out))
 
 
-@torch.inference_mode()
 def swap_costs(
     model: PreTrainedModel,
     maps: Mapping[int, Callable[[Tensor], Tensor]],
@@ -111,8 +110,6 @@ def swap_costs(
     batch_size: int = 16,
 ) -> dict[int, Change]:
     """What replacing each block alone by its map costs in perplexity, without fine-tuning (paper, figure 2).
-
-    What comes before a swapped block is computed once for all swaps, see `resume`; the costs are the same to the bit.
 
     Args:
         model: the model; left as it was.
@@ -126,9 +123,32 @@ def swap_costs(
     Raises:
         InputError: a loss is not finite, a block that the model does not have, or fewer than two sequences.
     """
-    if not maps:
-        return {}
-    recording = Recording(model, list(maps)) if resumable(model, list(maps), ids[:1].to(model.device)) else None
+    before, after = swap_losses(model, maps, ids, batch_size)
+    return {block: change(before, means) for block, means in after.items()}
+
+
+@torch.inference_mode()
+def swap_losses(
+    model: PreTrainedModel,
+    maps: Mapping[int, Callable[[Tensor], Tensor]],
+    ids: Int64[Tensor, "n seq_len"],
+    batch_size: int = 16,
+) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
+    """`losses` of the model as it is, and with each block alone replaced by its map.
+
+    What comes before a swapped block is computed once for all swaps, see `resume`; the losses are the same to the bit.
+
+    Args:
+        model: the model; left as it was.
+        maps: block → map, as `swap` takes it.
+        ids: token ids, shape (n, seq_len).
+        batch_size: sequences in a pass.
+
+    Raises:
+        InputError: a loss is not finite, or a block that the model does not have.
+    """
+    blocks = list(maps)
+    recording = Recording(model, blocks) if blocks and resumable(model, blocks, ids[:1].to(model.device)) else None
     base, after = [], {block: [] for block in maps}
     for batch in ids.split(batch_size):
         batch = batch.to(model.device)
@@ -137,5 +157,4 @@ def swap_costs(
         for block, replacement in maps.items():
             with swap(model, {block: replacement}), recording.resumed(block) if recording else nullcontext():
                 after[block].append(_means(model, batch))
-    before = _finite(base)
-    return {block: change(before, _finite(means)) for block, means in after.items()}
+    return _finite(base), {block: _finite(means) for block, means in after.items()}
