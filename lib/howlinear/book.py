@@ -35,7 +35,10 @@ PAGES = ("explorer", "charts", "folding", "costs", "book")
 FLOORS = {  # an import only points down; what is named nowhere here backs an idea, or makes models and pages
     "Ground": ("errors", "paths", "style", "record"),
     "Moments": ("moments", "distributed"),
-    "Ceilings, models, text": ("ceilings", "estimator", "models", "hub", "corpora", "texts", "sources", "perplexity"),
+    "Ceilings, models, text": (
+        *("ceilings", "estimator", "structure", "sites", "swapping", "models", "hub", "corpora", "texts", "sources"),
+        *("inputs", "perplexity"),
+    ),
     "Capture": ("capture", "pooled", "sequential", "store", "measure"),
     "Ideas": (),
     "Workshop": ("notebooks", "cli", "minis", "nanos", "training", "rehearsal", *PAGES),
