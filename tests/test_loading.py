@@ -227,7 +227,9 @@ def test_the_shell_takes_sites_and_says_what_to_pass(tmp_path, monkeypatch, caps
     assert model.config.hidden_size == WIDTH
 
 
-def test_a_device_map_and_a_device_do_not_go_together(tmp_path, monkeypatch, capsys):
-    code, _, said = howlinear(monkeypatch, capsys, "measure", "mini-gpt2", "--device-map", "auto", "--device", "cpu:0")
-    assert (code, said.count("\n")) == (2, 1)
-    assert "leave --device and torchrun out" in said or "cpu:0" in said
+@pytest.mark.parametrize(("device", "ranks"), [("cuda", 1), ("cpu", 2)])
+def test_a_device_map_goes_with_one_process_and_no_device(device, ranks):
+    with pytest.raises(InputError, match="leave --device and torchrun out"):
+        cli._spread("auto", device, ranks)
+    assert cli._spread("auto", "cpu", 1) == "auto"
+    assert cli._spread(None, device, ranks) is None

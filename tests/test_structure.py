@@ -85,6 +85,24 @@ class Shared(nn.Module):
         return self.shared(x) + self.narrow(x)
 
 
+class Named(nn.Module):
+    """Passes x on by its name."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = FeedForward(width)
+
+    def forward(self, x):
+        return self.inner(x=x)
+
+
+class Pair(FeedForward):
+    """Returns more than y."""
+
+    def forward(self, x):
+        return self.net(x), None
+
+
 class Block(nn.Module):
     def __init__(self, width, attention, ffn):
         super().__init__()
@@ -175,6 +193,20 @@ def test_structure_agrees_with_the_table_or_says_which_pair_it_may_be(name, monk
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_x_may_come_by_its_name(rows):
+    model = house(ffn=Named)
+    assert pattern_of(model) == "trunk.rooms.*.ff"  # the outermost of two that are the same map
+    one = capture(model, rows)[0].train[0]
+    other = capture(load_model(model, sites="trunk.rooms.*.ff.inner"), rows)[0].train[0]
+    assert torch.equal(one.sxy, other.sxy)
+
+
+def test_what_returns_more_than_y_is_refused_by_name(rows):
+    model = load_model(house(ffn=Pair), sites="trunk.rooms.*.ff")
+    with pytest.raises(InputError, match=r"trunk\.rooms\.0\.ff returns a tuple, no tensor: give the modules inside"):
+        capture(model, rows)
+
+
 def test_half_precision_does_not_hide_a_block(dtype):
     assert pattern_of(house().to(dtype)) == "trunk.rooms.*.ff"
 
