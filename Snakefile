@@ -34,7 +34,8 @@ RECORDED = {  # notebook → measurements taken in training that it reads
 LONG = ("03_bilinear", "06_compression")  # these start first, so that the cores end together
 CORE = [
     f"lib/howlinear/{name}.py"
-    for name in ("moments", "ceilings", "models", "corpora", "texts", "capture", "store", "perplexity", "measure", "notebooks")
+    for name in ("moments", "ceilings", "structure", "sites", "swapping", "models", "corpora", "inputs", "texts")
+    + ("capture", "store", "perplexity", "measure", "notebooks")
 ]
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from conftest import BLOCKS, VOCABULARY, WIDTH, tiny
-from transformers import AutoTokenizer, GPTNeoXConfig, GPTNeoXForCausalLM, OPTConfig, OPTForCausalLM
+from transformers import AutoTokenizer, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from howlinear import models, paths
 from howlinear.ceilings import AffineMap
@@ -243,12 +243,6 @@ def test_a_block_that_is_not_there_is_refused(gpt2, blocks):
 def test_no_blocks_at_all_are_refused(gpt2):
     with pytest.raises(InputError, match=r"no block \(empty list\)"):
         sites(gpt2, [])
-
-
-def test_an_unknown_family_is_refused_by_name():
-    config = OPTConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, ffn_dim=16, num_attention_heads=2)
-    with pytest.raises(InputError, match=r"'opt' model keeps its FFNs; known: gpt2, gpt_neox, llama"):
-        sites(OPTForCausalLM(config))
 
 
 # --- swap

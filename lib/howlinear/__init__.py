@@ -7,10 +7,13 @@ from howlinear.compression import Plan, compress_to
 from howlinear.corpora import Corpus, TokenRows, load_corpus
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.estimator import AffineCeiling
+from howlinear.inputs import ModelInputs
 from howlinear.measure import Profile, measure
-from howlinear.models import Site, load_model, sites, swap, untrained
+from howlinear.models import load_model, untrained
 from howlinear.moments import Moments, effective_rank
 from howlinear.perplexity import Change, change, losses, perplexity, swap_costs
+from howlinear.sites import Site, sites
+from howlinear.swapping import swap
 
 __version__ = "0.1.0"
 
@@ -22,6 +25,7 @@ __all__ = [
     "Corpus",
     "HowlinearError",
     "InputError",
+    "ModelInputs",
     "Moments",
     "Plan",
     "Profile",

@@ -36,7 +36,8 @@ FLOORS = {  # an import only points down; what is named nowhere here backs an id
     "Ground": ("errors", "paths", "style", "record"),
     "Moments": ("moments", "distributed"),
     "Ceilings, models, text": (
-        *("ceilings", "estimator", "models", "hub", "corpora", "texts", "sources", "resume", "perplexity"),
+        *("ceilings", "estimator", "structure", "sites", "swapping", "models", "hub", "corpora", "texts", "sources"),
+        *("inputs", "resume", "perplexity"),
     ),
     "Capture": ("capture", "pooled", "sequential", "store", "measure"),
     "Ideas": (),

@@ -13,11 +13,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.ceilings import condition, spectrum
-from howlinear.corpora import TokenRows
 from howlinear.distributed import here
 from howlinear.errors import InputError
-from howlinear.models import Site, sites
+from howlinear.inputs import Rows, batch_of, check, draw, tokens_of
 from howlinear.moments import Moments, effective_rank
+from howlinear.sites import Site, sites
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class BlockCapture:
 
 def capture(
     model: PreTrainedModel,
-    rows: TokenRows,
+    rows: Rows,
     blocks: list[int] | None = None,
     sample: int = 0,
     seed: int = 0,
@@ -72,7 +72,7 @@ def capture(
 
     Args:
         model: the model; left exactly as it was.
-        rows: packed sequences with their split and folds.
+        rows: sequences with their split and folds; padding is left out of everything.
         blocks: which blocks; all by default.
         sample: how many rows to keep as they are, drawn without replacement.
         seed: of that draw.
@@ -84,28 +84,16 @@ def capture(
         Block → `BlockCapture`.
 
     Raises:
-        InputError: an empty side, ids or sequences that the model cannot read, or activations that are not finite
-            (names block and batch).
+        InputError: an empty side, inputs that the model cannot read, a sample of what has no token ids, or
+            activations that are not finite (names block and batch).
     """
-    if not len(rows.ids) or rows.test.all() or not rows.test.any():
-        sides = f"{int((~rows.test).sum())} to fit on, {int(rows.test.sum())} held out"
-        raise InputError(f"both sides need sequences, there are {sides}: give more rows")
-    longest = getattr(model.config, "max_position_embeddings", rows.ids.shape[1])
-    if rows.ids.shape[1] > longest:
-        raise InputError(
-            f"sequences of {rows.ids.shape[1]} tokens, but the model reads at most {longest}: shorten them"
-        )
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    if not 0 <= int(rows.ids.min()) <= int(rows.ids.max()) < vocabulary:
-        raise InputError(
-            f"token ids run from {rows.ids.min()} to {rows.ids.max()}, the model knows 0 to {vocabulary - 1}"
-        )
+    check(model, rows)
     only = list(batches(rows, batch_size)) if only is None else only
     found, collector = sites(model, blocks), _Collector(rows, sample, seed, only)
     bar = tqdm(total=sum(map(len, only)), unit="seq", desc="capture", disable=not progress)
     with bar, hooked(found, collector.keep), torch.no_grad():
         for collector.indices in only:
-            model.base_model(input_ids=rows.ids[collector.indices].to(model.device), use_cache=False)
+            model.base_model(**batch_of(model, rows, collector.indices))
             bar.update(len(collector.indices))
     return {site.block: collector.finish(site.block) for site in found}
 
@@ -116,18 +104,24 @@ def hooked(found: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -> I
 
     Args:
         found: the sites to listen at.
-        keep: gets the site, its input and its output, shapes (batch, seq_len, d).
+        keep: gets the site, its input and its output, shapes (batch, seq_len, d) or (batch · seq_len, d); copy what
+            outlives the call, the model may write over it (Falcon adds attention to y in place).
     """
     inputs: dict[int, Tensor] = {}
 
     def listen(site: Site, stack: ExitStack) -> None:
-        def before(_, args):
-            inputs[site.block] = args[0]
+        def before(_, args, named):
+            inputs[site.block] = args[0] if args else next(iter(named.values()))
 
         def after(_, __, output):
+            if not isinstance(output, Tensor):
+                raise InputError(
+                    f"{site.name} returns a {type(output).__name__}, no tensor: give the modules inside it "
+                    "that take x and return y, as in load_model(…, sites=…)"
+                )
             keep(site, inputs.pop(site.block), output)
 
-        stack.callback(site.input.register_forward_pre_hook(before).remove)
+        stack.callback(site.input.register_forward_pre_hook(before, with_kwargs=True).remove)
         stack.callback(site.output.register_forward_hook(after).remove)
 
     with ExitStack() as stack:
@@ -136,13 +130,13 @@ def hooked(found: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -> I
         yield
 
 
-def batches(rows: TokenRows, size: int) -> Iterator[Tensor]:
+def batches(rows: Rows, size: int) -> Iterator[Tensor]:
     """Indices of sequences, every batch from one fold; the rows to fit on first."""
     for side, fold in sorted(set(zip(rows.test.tolist(), rows.fold.tolist(), strict=True))):
         yield from ((rows.test == side) & (rows.fold == fold)).nonzero()[:, 0].split(size)
 
 
-def fold_of(rows: TokenRows, batch: Tensor) -> tuple[bool, int]:
+def fold_of(rows: Rows, batch: Tensor) -> tuple[bool, int]:
     """The (held out?, fold) of a batch."""
     return bool(rows.test[batch[0]]), int(rows.fold[batch[0]])
 
@@ -150,20 +144,18 @@ def fold_of(rows: TokenRows, batch: Tensor) -> tuple[bool, int]:
 class _Collector:
     """Where the hooks put what they see; `indices` are the sequences under way."""
 
-    def __init__(self, rows: TokenRows, sample: int, seed: int, only: list[Tensor]):
+    def __init__(self, rows: Rows, sample: int, seed: int, only: list[Tensor]):
         self.rows, self.indices = rows, torch.empty(0, dtype=torch.long)
         self.folds = sorted({fold_of(rows, batch) for batch in only})
         self.moments: dict[int, dict[tuple[bool, int], Moments]] = {}
         self.outputs: dict[int, Moments] = {}
-        length = rows.ids.shape[1]
-        drawn = torch.randperm(rows.ids.numel(), generator=torch.Generator().manual_seed(seed))[:sample].sort().values
-        self.slot = torch.full((rows.ids.numel(),), -1).index_put((drawn,), torch.arange(len(drawn))).view(-1, length)
-        self.drawn = drawn
+        self.drawn, self.slot = draw(rows, sample, seed)
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
 
     def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
-        x, y = x.flatten(0, -2), y.flatten(0, -2)
+        x, y = x.flatten(0, -2), y.flatten(0, -2).to(x.device)
         test, fold = fold_of(self.rows, self.indices)
+        kept, x, y = (x, y), *tokens_of(self.rows, self.indices, site.name, x, y)
         if site.block not in self.moments:
             empty = iter(Moments.several(len(self.folds), x.shape[1], y.shape[1], x.device))
             self.moments[site.block] = {key: next(empty) for key in self.folds}
@@ -174,7 +166,7 @@ class _Collector:
             where = f"block {site.block} ({site.name}), in the batch of sequences {self.indices.tolist()}"
             raise InputError(f"{error} at {where}: this model overflows on this text in {x.dtype}") from error
         if len(self.drawn):
-            self._sample(site.block, x, y)
+            self._sample(site.block, *kept)
 
     def _sample(self, block: int, x: Tensor, y: Tensor) -> None:
         if block not in self.kept:

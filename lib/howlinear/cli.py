@@ -30,6 +30,7 @@ Model = Annotated[str, typer.Argument(help="folder, Hub id, or embedded model su
 CorpusName = Annotated[str, typer.Option(help="docs, code, cpp, wikitext, ag_news, codeparrot, or a .txt file")]
 Rows = Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out")]
 Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
+Sites = Annotated[str | None, typer.Option(help="each block's FFN, if it is not found: as in model.layers.*.mlp")]
 
 
 @app.command()
@@ -46,6 +47,9 @@ def measure(
         float | None, typer.Option(help="double the rows until every interval is this narrow to either side, as 0.005")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or one GPU as in cuda:1")] = "cpu",
+    sites: Sites = None,
+    dtype: Annotated[str, typer.Option(help="of the weights: float32, bfloat16 or float16")] = "float32",
+    device_map: Annotated[str | None, typer.Option(help="auto spreads the model over devices, by accelerate")] = None,
     json: Annotated[Path | None, typer.Option(help="also write the numbers to this file")] = None,
 ) -> None:
     """Measure R²_lin of every block of MODEL: how much of its output an exact affine map explains, held out.
@@ -60,7 +64,8 @@ def measure(
     with distributed.joined(device) as ranks:
         wanted = _blocks(blocks)
         checked(tolerance)
-        loaded = load_model(model).to(ranks.device)
+        loaded = load_model(model, dtype=dtype, device_map=_spread(device_map, device, ranks.size), sites=sites)
+        loaded = loaded if device_map else loaded.to(ranks.device)
         source, bar = load_corpus(corpus, loaded), sys.stderr.isatty()
         profile = run(loaded, source, rows, seq_len, seed, wanted, progress=bar, tolerance=tolerance, ranks=ranks)
         ranks.gather(None)  # all have done their part: a rank that is lost leaves no file
@@ -81,6 +86,7 @@ def compress(
     corpus: CorpusName = "docs",
     rows: Rows = 20_000,
     seed: Seed = 0,
+    sites: Sites = None,
     force: Annotated[bool, typer.Option("--force", help="replace a compressed model that is there")] = False,
 ) -> None:
     """Replace as many blocks of MODEL by affine maps as perplexity allows, and write the smaller model to a folder."""
@@ -89,7 +95,7 @@ def compress(
     from howlinear.compression import compress_to
 
     vacant(out, force)
-    loaded = load_model(model)
+    loaded = load_model(model, sites=sites)
     source = load_corpus(corpus, loaded)
     text = source.rows(rows, seed=seed)
     plan = compress_to(loaded, text, max_dppl, progress=sys.stderr.isatty())
@@ -161,11 +167,20 @@ def _blocks(text: str | None) -> list[int] | None:
         raise InputError(f"--blocks {text!r}: give whole numbers with commas between, as in 0,3") from error
 
 
+def _spread(device_map: str | None, device: str, ranks: int) -> str | None:
+    if device_map and (device != "cpu" or ranks > 1):
+        raise InputError(
+            "--device-map spreads a model over the devices of one process: leave --device and torchrun out"
+        )
+    return device_map
+
+
 def _table(profile: Profile, model: str) -> Table:
+    said = "predicts no next token" if profile.perplexity is None else f"perplexity {profile.perplexity:.2f}"
+    first = next(iter(profile.values()))
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=f"{model} on {profile.rows.corpus}, {profile.rows.ids.numel():,} rows: "
-        f"perplexity {profile.perplexity:.2f}",
+        title=f"{model} on {profile.rows.corpus}, {first.rows_train + first.rows_test:,} rows: {said}",
         caption=f"held-out documents; jackknife over document folds; median over features{_stopped(profile)}",
     )
     for heading in ("block", "R²_lin", "", "95 % interval", "median", "eff. rank", "condition"):

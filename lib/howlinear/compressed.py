@@ -22,7 +22,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.corpora import TokenRows
 from howlinear.errors import HowlinearError, InputError, SourceError
-from howlinear.models import Site, linear_layers, replaced, sites, swap
+from howlinear.models import Site, copy_of, linear_layers, replaced, sites, swap, width_of
 from howlinear.paths import written_aside
 from howlinear.perplexity import Change
 
@@ -59,13 +59,13 @@ def replace(model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor
         The copy, its replaced blocks noted in `config.howlinear`.
 
     Raises:
-        InputError: no maps, a block that the model does not have, or a map that is not linear or not of its width.
+        InputError: no maps, an unknown block, a map that is not linear or not of its width, or a model over devices.
     """
     blocks = [site.block for site in sites(model, list(maps))]  # before anything is copied
     given = {block: maps[block].module() if hasattr(maps[block], "module") else maps[block] for block in blocks}
     with swap(model, {block: copy.deepcopy(map_) for block, map_ in given.items()}):  # one for two blocks becomes two
-        ranks = {site.block: _rank(site, model.config.hidden_size) for site in sites(model, blocks)}
-        copied = copy.deepcopy(model)  # without the FFNs that go
+        ranks = {site.block: _rank(site, width_of(model)) for site in sites(model, blocks)}
+        copied = copy_of(model)  # without the FFNs that go
     for site in sites(copied, blocks):
         site.output.to(model.device, model.dtype).requires_grad_(True)
     noted = replaced(model.config) | ranks
@@ -75,7 +75,7 @@ def replace(model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor
 
 def _rank(site: Site, width: int) -> int | None:
     """The rank to note for a linear layer or a pair of them."""
-    module = site.output
+    module = site.ffn
     rank = getattr(module[0], "out_features", None) if isinstance(module, nn.Sequential) and len(module) else None
     with torch.device("meta"):
         expected = linear_layers(width, rank)
@@ -186,7 +186,7 @@ def card_of(name: str, before: PreTrainedModel, after: PreTrainedModel, rows: To
         plan: what was replaced and what it cost.
     """
     source, models, ranks, change = before.name_or_path, (before, after), replaced(after.config), plan.delta
-    inside = [sum(p.numel() for site in sites(model) for p in site.output.parameters()) for model in models]
+    inside = [sum(p.numel() for site in sites(model) for p in site.parameters()) for model in models]
     table = [
         ("parameters", *(f"{model.num_parameters():,}" for model in models)),
         ("of these in feed-forward blocks", *(f"{count:,}" for count in inside)),

@@ -14,7 +14,7 @@ from math import exp, isfinite
 
 import torch
 from jaxtyping import Int64
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -23,7 +23,7 @@ from howlinear.ceilings import AffineMap, fit
 from howlinear.corpora import TokenRows
 from howlinear.errors import InputError
 from howlinear.felt import feel
-from howlinear.models import Site, sites, swap
+from howlinear.models import Site, check_causal, sites, swap
 from howlinear.moments import Moments
 from howlinear.perplexity import Change, change, losses
 
@@ -176,7 +176,7 @@ def compress_to(
     last steps that do not keep the budget there are dropped.
 
     Args:
-        model: the model; left as it was. Blocks that are a Linear or a Sequential already are passed over.
+        model: the model; left as it was. Blocks that are linear layers already are passed over.
         rows: packed sequences with their split.
         max_dppl: the most that perplexity may rise.
         candidates: blocks to try at each step.
@@ -186,7 +186,8 @@ def compress_to(
         InputError: a budget that is not finite, or that not even the cheapest block keeps (says which, and its cost);
             nothing left to replace; or an empty side.
     """
-    free = [site.block for site in sites(model) if not isinstance(site.output, nn.Linear | nn.Sequential)]
+    check_causal(model)
+    free = [site.block for site in sites(model) if not site.linear]
     train, test = rows.ids[~rows.test], rows.ids[rows.test]
     if not isfinite(max_dppl) or not free or not len(train) or len(test) < 2:
         raise InputError(

@@ -14,50 +14,18 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Int64
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.errors import InputError, SourceError
+from howlinear.inputs import FOLDS, TokenRows
 from howlinear.models import tokenizer_of
 from howlinear.texts import HUB, OFFLINE, file_documents, hub_documents, offline_documents, seeded_hash
 
-FOLDS = 8
 TRAINED_ON = ("docs", "code")
 MODEL_SHARE = 0.8  # of their documents, for training the embedded models
 TRAIN_SHARE = 0.75  # of the others, for fitting; the rest is held out
 LONGEST = 4  # sequences a document may fill: no single one dominates a fold
-
-
-@dataclass(frozen=True)
-class TokenRows:
-    """Packed sequences, each wholly inside one document fold.
-
-    Attributes:
-        ids: token ids, shape (n_sequences, seq_len).
-        test: which sequences are held out, shape (n_sequences,).
-        fold: document fold within its side, 0 … folds − 1, shape (n_sequences,).
-        corpus: name of the corpus.
-    """
-
-    ids: Int64[Tensor, "n_sequences seq_len"]
-    test: Bool[Tensor, " n_sequences"]
-    fold: Int64[Tensor, " n_sequences"]
-    corpus: str = "token ids"
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the content: the ids and how they are split."""
-        columns = torch.cat([self.ids, self.test[:, None].long(), self.fold[:, None]], 1)
-        return hashlib.sha256(columns.contiguous().numpy().tobytes()).hexdigest()
-
-    @classmethod
-    def from_ids(cls, ids: Int64[Tensor, "n_sequences seq_len"], folds: int = FOLDS) -> TokenRows:
-        """Take each sequence as a document: every fourth is held out, folds are dealt in turn."""
-        order = torch.arange(len(ids))
-        test = order % 4 == 3
-        fold = torch.where(test, order // 4, order - order // 4) % folds
-        return cls(ids, test, fold)
 
 
 @dataclass(frozen=True)
@@ -81,8 +49,8 @@ class Corpus:
     ) -> TokenRows:
         """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out.
 
-        Each document goes to the emptiest fold of its side, ends with the end-of-text token, and is cut where the
-        fold is full or where it would fill more than four sequences.
+        Each document goes to the emptiest fold of its side, ends with the end-of-text token (an encoder's
+        separator), and is cut where the fold is full or where it would fill more than four sequences.
 
         Args:
             rows: tokens in all, both sides; rounded to whole sequences.
@@ -104,9 +72,11 @@ class Corpus:
             "train": _Side(round(rows / seq_len) - held_out, seq_len, folds),
             "test": _Side(held_out, seq_len, folds),
         }
-        end = self.tokenizer.eos_token_id
+        end = self.tokenizer.eos_token_id if self.tokenizer.eos_token_id is not None else self.tokenizer.sep_token_id
         if end is None:
-            raise InputError("this tokenizer has no end-of-text token to end a document with: set tokenizer.eos_token")
+            raise InputError(
+                "this tokenizer has no end-of-text or separator token to end a document with: set tokenizer.eos_token"
+            )
         for batch in _batches(self._measured(seed), 64):
             encoded = self.tokenizer([text for text, _ in batch], add_special_tokens=False, verbose=False)["input_ids"]
             for (_, side), ids in zip(batch, encoded, strict=True):

@@ -28,7 +28,8 @@ from transformers import PreTrainedModel
 from howlinear.capture import hooked
 from howlinear.ceilings import CONFIDENCE
 from howlinear.errors import InputError
-from howlinear.models import sites
+from howlinear.models import check_causal
+from howlinear.sites import sites, width_of
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,15 @@ def feel(
         Block → `Felt`.
 
     Raises:
-        InputError: no map, nothing to predict, or gradients that are not finite.
+        InputError: no map, nothing to predict, a model that predicts no next token, or gradients that are not finite.
     """
     if not maps or not len(ids) or ids.shape[1] < 2:
         raise InputError(
             f"{len(maps)} maps and ids of shape {tuple(ids.shape)}: the loss is felt with at least one map and "
             "sequences of two tokens"
         )
-    found, sums = sites(model, list(maps)), _Sums(maps, model.config.hidden_size)
+    check_causal(model)
+    found, sums = sites(model, list(maps)), _Sums(maps, width_of(model))
     parents = [model.get_submodule(site.name.rpartition(".")[0]) for site in found]
     streams = [
         parent.register_forward_hook(lambda _, __, output, block=site.block: sums.stream(block, output))
@@ -98,7 +100,7 @@ def feel(
                 batch = batch.to(model.device)
                 logits = model(input_ids=batch, use_cache=False).logits[:, :-1].float()
                 loss = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
-                sums.add(torch.autograd.grad(loss, [sums.seen[site.block][1] for site in found]))
+                sums.add(torch.autograd.grad(loss, [sums.seen[site.block][2] for site in found]))
     finally:
         for hook in streams:
             hook.remove()
@@ -110,7 +112,7 @@ class _Sums:
 
     def __init__(self, maps: Mapping[int, Callable[[Tensor], Tensor]], width: int):
         self.maps = maps
-        self.seen: dict[int, tuple[Tensor, Tensor]] = {}
+        self.seen: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self.metric = {block: torch.zeros(width, width).double() for block in maps}
         self.error = {block: torch.zeros_like(metric) for block, metric in self.metric.items()}
         self.pairs = {block: torch.zeros(2).double() for block in maps}
@@ -118,7 +120,8 @@ class _Sums:
 
     def keep(self, site, x: Tensor, y: Tensor) -> None:
         """Hold a block's rows until the gradient comes; a frozen model's outputs start a graph of their own."""
-        self.seen[site.block] = (x.detach(), y if y.requires_grad else y.requires_grad_())
+        y = y if y.requires_grad else y.requires_grad_()
+        self.seen[site.block] = (x.detach(), y.detach().clone(), y)  # Falcon adds attention to y in place
 
     def stream(self, block: int, output: Tensor | tuple) -> None:
         hidden = (output if isinstance(output, Tensor) else output[0]).detach().flatten(0, -2).double()
@@ -127,11 +130,11 @@ class _Sums:
 
     @torch.no_grad()
     def add(self, gradients: Sequence[Tensor]) -> None:
-        for (block, (x, y)), gradient in zip(sorted(self.seen.items()), gradients, strict=True):
+        for (block, (x, y, _)), gradient in zip(sorted(self.seen.items()), gradients, strict=True):
             g = gradient.flatten(0, -2).double().cpu()
             if not g.isfinite().all():
                 raise InputError(f"the loss gradient at block {block} is not finite: this model overflows on this text")
-            r = (y.detach().double() - self.maps[block](x.double())).flatten(0, -2).cpu()
+            r = (y.double() - self.maps[block](x.double())).flatten(0, -2).cpu()
             self.metric[block].addmm_(g.T, g)
             self.error[block].addmm_(r.T, r)
             along = (g * r).sum(1)

@@ -18,6 +18,8 @@ from howlinear.ceilings import CONFIDENCE, Ceiling, ceiling
 from howlinear.corpora import Corpus, TokenRows
 from howlinear.distributed import ALONE, NO_FLOAT64, Ranks
 from howlinear.errors import InputError
+from howlinear.inputs import ModelInputs, Rows
+from howlinear.models import is_causal, width_of
 from howlinear.moments import effective_rank
 from howlinear.perplexity import perplexity
 from howlinear.pooled import added, pooled
@@ -30,18 +32,18 @@ class Profile(Mapping):
 
     Attributes:
         model: where the model came from.
-        rows: the token rows it was measured on.
+        rows: what it was measured on.
         ceilings: block → `Ceiling`.
         effective_ranks: block → participation ratio of the held-out outputs' covariance.
-        perplexity: of the model on the held-out rows.
+        perplexity: of the model on the held-out rows; None if it predicts no next token.
         stop: why no more rows were used; None where no tolerance was asked for.
     """
 
     model: str
-    rows: TokenRows
+    rows: Rows
     ceilings: dict[int, Ceiling]
     effective_ranks: dict[int, float]
-    perplexity: float
+    perplexity: float | None
     stop: Stop | None = None
 
     def __getitem__(self, block: int) -> Ceiling:
@@ -90,13 +92,14 @@ class Profile(Mapping):
         )
 
     def to_dict(self) -> dict:
-        """The profile as `howlinear measure --json` writes it."""
+        """The profile as `howlinear measure --json` writes it; `rows` leaves padding out."""
+        first = next(iter(self.values()))
         return {
             "model": self.model,
             "corpus": self.rows.corpus,
             "sha256": self.rows.sha256,
-            "rows": self.rows.ids.numel(),
-            "seq_len": self.rows.ids.shape[1],
+            "rows": first.rows_train + first.rows_test,
+            "seq_len": None if self.rows.ids is None else self.rows.ids.shape[1],
             "perplexity": self.perplexity,
             "blocks": self.to_frame().to_dict("records"),
         } | ({} if self.stop is None else {"stop": asdict(self.stop)})
@@ -104,7 +107,7 @@ class Profile(Mapping):
 
 def measure(
     model: PreTrainedModel,
-    corpus: Corpus | TokenRows | Int64[Tensor, "n_sequences seq_len"],
+    corpus: Corpus | Rows | Int64[Tensor, "n_sequences seq_len"] | Mapping[str, Tensor],
     rows: int | None = None,
     seq_len: int = 128,
     seed: int = 0,
@@ -117,10 +120,11 @@ def measure(
     """Measure R²_lin of every block.
 
     Args:
-        model: a causal language model, see `load_model`.
-        corpus: a corpus, packed rows, or token ids of shape (n_sequences, seq_len), each row its own document.
+        model: see `load_model`; an encoder's profile has no perplexity.
+        corpus: a corpus, packed rows, or token ids of shape (n_sequences, seq_len), each row its own document; or what
+            a tokenizer or image processor returns, keyword → tensor (padding is left out, see `inputs.ModelInputs`).
         rows: tokens in all, a quarter of them held out; 20,000 by default. With a tolerance, the most that may be
-            used; 1,310,720 by default, or what the corpus has. Ids and packed rows are there to be used whole.
+            used; 1,310,720 by default, or what the corpus has. What is no corpus is there to be used whole.
         seq_len: tokens in a sequence.
         seed: decides which documents are drawn.
         blocks: which blocks; all by default.
@@ -146,10 +150,12 @@ def measure(
             corpus = corpus.rows(sequential.MOST if rows is None else rows, seq_len, seed, at_most=True)
     elif isinstance(corpus, Tensor):
         corpus = TokenRows.from_ids(corpus)
+    elif isinstance(corpus, Mapping):
+        corpus = ModelInputs.of(corpus)
     ranks.alike(corpus.sha256, "the text that they read")
-    plan = [torch.arange(len(corpus.ids))]
+    plan = [torch.arange(len(corpus.test))]
     if tolerance is not None:
-        plan = sequential.schedule(corpus, model.config.hidden_size)
+        plan = sequential.schedule(corpus, width_of(model))
     confidence = sequential.look_confidence(len(plan))
     kept: dict[int, BlockCapture] = {}
     name, stop = model.name_or_path or type(model).__name__, None
@@ -163,10 +169,11 @@ def measure(
             if stop.reached:
                 break
     used = sequential.taken(corpus, torch.cat(plan[:look]).sort().values)
-    return Profile(name, used, ceilings, effective, perplexity(model, used, ranks=ranks), stop)
+    predicted = perplexity(model, used, ranks=ranks) if is_causal(model) and used.ids is not None else None
+    return Profile(name, used, ceilings, effective, predicted, stop)
 
 
-def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: TokenRows, perplexity: float) -> Profile:
+def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, perplexity: float | None) -> Profile:
     """The profile that a capture implies.
 
     Raises:

@@ -1,22 +1,23 @@
-"""Load causal language models, find their feed-forward blocks, swap those blocks.
+"""Load models, and those whose feed-forward blocks were replaced.
 
-An FFN site is the pair (module whose input is x, module whose output is y): after the norm, without the
-residual. One table names the sites per family; models are ordinary `transformers` models throughout.
+Models are ordinary `transformers` models throughout: causal language models, and encoders of text or of images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import copy
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils import skip_init
+import transformers
+from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
@@ -25,49 +26,47 @@ from transformers import (
 )
 
 from howlinear.errors import InputError, SourceError
+from howlinear.sites import FAMILIES, Site, note, pattern_of, put, sites, width_of
 from howlinear.sources import loading, located
+from howlinear.swapping import swap
 
-FAMILIES = {  # model_type: (list of blocks, FFN within a block), both below `model.base_model`
-    "gpt2": ("h", "mlp"),
-    "gpt_neox": ("layers", "mlp"),
-    "llama": ("layers", "mlp"),
-}
+__all__ = [
+    "Site", "check_causal", "copy_of", "is_causal", "linear_layers", "load_model", "replaced", "sites", "swap",
+    "tokenizer_of", "untrained", "width_of",
+]  # fmt: skip
 
+_DTYPES = ("float32", "bfloat16", "float16")
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")
 _NOTED = 'the config\'s "howlinear" names replaced blocks and their ranks, as in {"replaced": {"3": null}}, but'
 
 
-@dataclass(frozen=True)
-class Site:
-    """One feed-forward block.
-
-    Attributes:
-        block: its depth, from 0.
-        name: its dotted path below the model.
-        input: the module whose first argument is x.
-        output: the module that returns y; usually the same one.
-    """
-
-    block: int
-    name: str
-    input: nn.Module
-    output: nn.Module
-
-
-def load_model(name: str | Path | PreTrainedModel, revision: str | None = None) -> PreTrainedModel:
-    """Load a causal language model, ready to evaluate, its weights in float32.
+def load_model(
+    name: str | Path | PreTrainedModel,
+    revision: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: str | dict[str, int | str] | None = None,
+    sites: str | None = None,
+) -> PreTrainedModel:
+    """Load a model, ready to evaluate: a causal language model, or an encoder of text or of images.
 
     Args:
         name: a folder, also a compressed one, an embedded model (`mini-gpt2`, …), a Hub id
-            (`openai-community/gpt2`), or a model already in memory, which keeps its dtype.
+            (`openai-community/gpt2`), or a model already in memory, which keeps its dtype and devices.
         revision: branch, tag or commit on the Hub; a folder has none.
+        dtype: of the weights, `float32` (the default, whatever they were saved in), `bfloat16` or `float16`. The rows
+            of a model in half precision are half-precision rows; their statistics are float64 all the same.
+        device_map: as `transformers` reads it, to spread a model over devices: `"auto"`, or part → device. Needs
+            accelerate.
+        sites: where the FFNs are if that cannot be told, a star for the block's number, see `howlinear.sites`; noted
+            in the model's config as `howlinear_sites`, so that every function finds them and a saved model keeps it.
 
     Returns:
         The `transformers` model, in evaluation mode.
 
     Raises:
         SourceError: nothing there, no network, no safetensors weights, or weights that do not load.
-        InputError: a revision of what is no Hub id; `transformers` would read the folder and say nothing.
+        InputError: a revision of what is no Hub id (`transformers` would read the folder and say nothing), an unknown
+            dtype, no accelerate, or no module that `sites` names.
     """
     in_memory = isinstance(name, PreTrainedModel)
     source = "a model in memory" if in_memory else located(str(name))
@@ -75,25 +74,47 @@ def load_model(name: str | Path | PreTrainedModel, revision: str | None = None) 
         raise InputError(
             f"{source} has no revision {revision!r}, only the Hub keeps them: leave it out, or give a Hub id"
         )
-    if in_memory:
-        return name.eval()
+    if in_memory and (dtype is not None or device_map is not None):
+        raise InputError(f"{source} keeps its dtype and devices: leave dtype and device_map out, or use model.to(…)")
+    options = {} if in_memory else {"dtype": _dtype(dtype)} | _spread(device_map)
+    model = (name if in_memory else _loaded(source, revision or "main", options)).eval()
+    if sites is not None:
+        note(model, sites)
+    return model
+
+
+def _dtype(dtype: str | torch.dtype | None) -> torch.dtype:
+    name = str(dtype or "float32").removeprefix("torch.")
+    if name not in _DTYPES:
+        raise InputError(f"weights in {name!r}: use {', '.join(_DTYPES)}")
+    return getattr(torch, name)
+
+
+def _spread(device_map: str | dict[str, int | str] | None) -> dict:
+    if device_map is not None and find_spec("accelerate") is None:
+        raise InputError('a device map needs accelerate: pip install accelerate, or "howlinear[devices]"')
+    return {} if device_map is None else {"device_map": device_map}
+
+
+def _loaded(source: str, revision: str, options: dict) -> PreTrainedModel:
     with loading(source):
-        revision = revision or "main"
         model, report = _loader(source, revision).from_pretrained(
             source,
             revision=revision,
-            dtype=torch.float32,
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
+            **options,
         )
-    if report["missing_keys"]:
-        missing = sorted(report["missing_keys"])
+    missing = sorted(report["missing_keys"])
+    if missing and all("pooler" in key.split(".") for key in missing):
+        model.base_model.pooler = None  # it was saved without one; nothing before it notices
+    elif missing:
         raise SourceError(
             f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random: "
-            "use a complete copy, or one saved from a causal language model"
+            "use a complete copy, or one saved from the class of model that its config names"
         )
-    return model.eval()
+    return model
 
 
 def untrained(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
@@ -101,6 +122,21 @@ def untrained(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return _built_as(type(model), replaced(model.config))(model.config).eval()
+
+
+def copy_of(model: PreTrainedModel) -> PreTrainedModel:
+    """An independent copy that knows where its FFNs are, whatever is put there: a replaced block no longer shows it.
+
+    Raises:
+        InputError: the model lies on several devices.
+    """
+    devices = set(getattr(model, "hf_device_map", {}).values())
+    if len(devices) > 1:
+        raise InputError(f"this model lies on {len(devices)} devices: load it without device_map to replace its blocks")
+    copied, pattern = copy.deepcopy(model), pattern_of(model)
+    if pattern != FAMILIES.get(model.config.model_type):
+        note(copied, pattern)
+    return copied
 
 
 def replaced(config: PreTrainedConfig) -> dict[int, int | None]:
@@ -127,12 +163,36 @@ def linear_layers(width: int, rank: int | None) -> nn.Module:
     return nn.Sequential(nn.Linear(width, rank, bias=False), nn.Linear(rank, width))
 
 
+def is_causal(model: PreTrainedModel) -> bool:
+    """Whether a model predicts the next token, so that it has a perplexity: no encoder, and a head to predict with."""
+    config = model.config
+    return model.can_generate() and not (_encodes(config) or getattr(config, "is_encoder_decoder", False))
+
+
+def check_causal(model: PreTrainedModel) -> None:
+    """Refuse to ask a model for a perplexity that it does not have.
+
+    Raises:
+        InputError: it predicts no next token.
+    """
+    if not is_causal(model):
+        raise InputError(f"{type(model).__name__} predicts no next token, so it has no perplexity to measure")
+
+
+def _encodes(config: PreTrainedConfig) -> bool:
+    """Whether a config is of a masked language model; some of these can be decoders if they are told to be."""
+    return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
+
+
 def _loader(source: str, revision: str) -> type:
     config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     ranks = replaced(config)
-    if not ranks or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        return AutoModelForCausalLM
-    return _built_as(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], ranks)
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not _encodes(config):
+        return _built_as(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], ranks) if ranks else AutoModelForCausalLM
+    kind = getattr(transformers, (config.architectures or ["AutoModel"])[0], None)  # what was saved, head and all
+    if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.config_class is type(config):
+        return _built_as(kind, ranks)
+    return AutoModel
 
 
 def _built_as(kind: type[PreTrainedModel], ranks: Mapping[int, int | None]) -> type[PreTrainedModel]:
@@ -144,7 +204,7 @@ def _built_as(kind: type[PreTrainedModel], ranks: Mapping[int, int | None]) -> t
         def post_init(self) -> None:
             self.__class__ = kind
             for site in sites(self, list(ranks)):
-                self.set_submodule(site.name, linear_layers(self.config.hidden_size, ranks[site.block]))
+                put(self, site, linear_layers(width_of(self), ranks[site.block]))
             self.post_init()
 
     return Built
@@ -156,6 +216,11 @@ def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     Raises:
         SourceError: there is none; pass token ids instead of a corpus.
     """
+    if model.main_input_name != "input_ids":
+        raise SourceError(
+            f"{type(model).__name__} reads {model.main_input_name}, no text: measure it from Python, as in "
+            f'hl.measure(model, {{"{model.main_input_name}": …}})'
+        )
     source = model.name_or_path
     if not source:
         raise SourceError("this model was not loaded from a folder or the Hub, so it has no tokenizer: pass token ids")
@@ -165,84 +230,3 @@ def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     revision = getattr(model.config, "_commit_hash", None) or "main"  # the same as the weights'
     with loading(source):
         return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-
-
-def sites(model: PreTrainedModel, blocks: list[int] | None = None) -> list[Site]:
-    """The FFN sites of a model, in order of depth.
-
-    Args:
-        model: any model of a family in `FAMILIES`.
-        blocks: which blocks; all by default.
-
-    Raises:
-        InputError: unknown family, or a block that the model does not have.
-    """
-    family = model.config.model_type
-    if family not in FAMILIES:
-        raise InputError(f"do not know where a {family!r} model keeps its FFNs; known: {', '.join(FAMILIES)}")
-    stack, ffn = FAMILIES[family]
-    depth = len(model.base_model.get_submodule(stack))
-    blocks = list(range(depth)) if blocks is None else list(blocks)
-    missing = [block for block in blocks if not 0 <= block < depth]
-    if missing or not blocks:
-        raise InputError(f"no block {missing or '(empty list)'} in a model of {depth} blocks, 0 to {depth - 1}")
-    found = []
-    for block in sorted(set(blocks)):
-        name = f"{stack}.{block}.{ffn}"
-        module = model.base_model.get_submodule(name)
-        prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
-        found.append(Site(block, prefix + name, module, module))
-    return found
-
-
-@contextmanager
-def swap(model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor]]) -> Iterator[PreTrainedModel]:
-    """Put maps in the place of FFN blocks, and put the blocks back whatever happens.
-
-    Args:
-        model: the model to change while the context lasts.
-        maps: block → an `AffineMap`, a module, or any function of rows (…, d_in) to rows (…, d_out).
-
-    Yields:
-        The model.
-
-    Raises:
-        InputError: a block that the model does not have.
-    """
-    with ExitStack() as restore:
-        for site in sites(model, list(maps)) if maps else []:
-            parent, _, leaf = site.name.rpartition(".")
-            parent = model.get_submodule(parent)
-            restore.callback(setattr, parent, leaf, site.output)
-            setattr(parent, leaf, _as_module(maps[site.block], model))
-        yield model
-
-
-class Mapped(nn.Module):
-    """A function of rows as a module."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]):
-        """Hold `function`."""
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply it."""
-        return self.function(x)
-
-
-def _as_module(replacement: Callable[[Tensor], Tensor], model: PreTrainedModel) -> nn.Module:
-    if isinstance(replacement, nn.Module):
-        return replacement
-    if not (hasattr(replacement, "weight") and hasattr(replacement, "bias")):
-        return Mapped(replacement)
-    width = model.config.hidden_size
-    if replacement.weight.shape != (width, width):
-        raise InputError(
-            f"a map of shape {tuple(replacement.weight.shape)} for blocks of width {width}: fit it on this model"
-        )
-    linear = skip_init(nn.Linear, *replacement.weight.shape, device=model.device, dtype=model.dtype)
-    with torch.no_grad():
-        linear.weight.copy_(replacement.weight.T)
-        linear.bias.copy_(replacement.bias)
-    return linear.requires_grad_(False)

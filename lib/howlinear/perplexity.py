@@ -11,17 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from howlinear.ceilings import jackknife
-from howlinear.corpora import Corpus, TokenRows
+from howlinear.corpora import Corpus
 from howlinear.distributed import ALONE, Ranks
 from howlinear.errors import InputError
-from howlinear.models import swap
+from howlinear.inputs import Rows
+from howlinear.models import check_causal, swap
 from howlinear.resume import Recording, resumable
+from howlinear.swapping import device_of
 
 
 @dataclass(frozen=True)
@@ -34,47 +36,72 @@ class Change:
 
 
 def perplexity(
-    model: PreTrainedModel, corpus: Corpus | TokenRows | Int64[Tensor, "n seq_len"], ranks: Ranks = ALONE, **rows
+    model: PreTrainedModel, corpus: Corpus | Rows | Int64[Tensor, "n seq_len"], ranks: Ranks = ALONE, **rows
 ) -> float:
     """Perplexity of a model on held-out text.
 
     Args:
         model: a causal language model.
-        corpus: a corpus, or packed rows (their held-out part is used), or token ids (all are used).
+        corpus: a corpus, or rows (their held-out part is used, without padding), or token ids (all are used).
         ranks: the processes that share the work, see `distributed`; all of them call this.
         **rows: passed to `Corpus.rows`; to compare with a profile, pass its `rows` as the corpus instead.
 
     Raises:
-        InputError: nothing to predict, or the loss is not finite.
+        InputError: nothing to predict, a model that predicts no next token, or a loss that is not finite.
     """
     if rows and not isinstance(corpus, Corpus):
         raise InputError(f"{', '.join(rows)} given with rows that are packed already: leave them out")
     rows = corpus.rows(**rows) if isinstance(corpus, Corpus) else corpus
-    ids = rows.ids[rows.test] if isinstance(rows, TokenRows) else rows
-    if not len(ids) or ids.shape[1] < 2:
-        raise InputError(f"perplexity needs held out sequences of at least two tokens, got {tuple(ids.shape)}")
-    return float(losses(model, ids, ranks=ranks).mean().exp())
+    ids, mask = (rows, None) if isinstance(rows, Tensor) else (rows.ids, rows.mask)
+    if not isinstance(rows, Tensor) and ids is not None:
+        ids, mask = ids[rows.test], None if mask is None else mask[rows.test]
+    if ids is None or not len(ids) or ids.shape[1] < 2 or (mask is not None and not mask[:, 1:].any()):
+        shape = None if ids is None else tuple(ids.shape)
+        raise InputError(f"perplexity needs held out sequences of at least two tokens, got {shape}")
+    if mask is None:
+        return float(losses(model, ids, ranks=ranks).mean().exp())
+    predicted = mask[:, 1:].sum(1)
+    some = predicted > 0
+    means = losses(model, ids[some], ranks=ranks, mask=mask[some])
+    return float(((means * predicted[some]).sum() / predicted.sum()).exp())
 
 
 @torch.inference_mode()
 def losses(
-    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 16, ranks: Ranks = ALONE
+    model: PreTrainedModel,
+    ids: Int64[Tensor, "n seq_len"],
+    batch_size: int = 16,
+    ranks: Ranks = ALONE,
+    mask: Bool[Tensor, "n seq_len"] | None = None,
 ) -> Float[Tensor, " n"]:
     """Mean negative log-likelihood per predicted token of each sequence, in nats, shape (n,), float64.
 
+    Args:
+        model: a causal language model.
+        ids: token ids, shape (n, seq_len).
+        batch_size: sequences in a pass.
+        ranks: the processes that share the work, see `distributed`; all of them call this.
+        mask: which are tokens, shape (n, seq_len), padding on the right; all by default.
+
     Raises:
-        InputError: a loss is not finite.
+        InputError: a model that predicts no next token, or a loss that is not finite.
     """
-    means = [_means(model, batch.to(model.device)) for batch in ranks.share(ids.split(batch_size))]
+    check_causal(model)
+    targets = ids if mask is None else ids.masked_fill(~mask, -100)  # causal: no token sees the padding behind it
+    pairs = ranks.share(list(zip(ids.split(batch_size), targets.split(batch_size), strict=True)))
+    means = [_means(model, *pair) for pair in pairs]
     return _finite(ranks.gather(torch.cat([torch.empty(0, dtype=torch.float64), *means])))
 
 
-def _means(model: PreTrainedModel, batch: Int64[Tensor, "n seq_len"]) -> Float[Tensor, " n"]:
+def _means(
+    model: PreTrainedModel, batch: Int64[Tensor, "n seq_len"], targets: Int64[Tensor, "n seq_len"]
+) -> Float[Tensor, " n"]:
     """The same for one batch; a sequence's logits are read where they lie, a copy of all is as dear as a block."""
-    logits = model(input_ids=batch, use_cache=False).logits
-    pairs = zip(logits, batch, strict=True)
-    tokens = [cross_entropy(scores[:-1].float(), ids[1:], reduction="none") for scores, ids in pairs]
-    return torch.stack(tokens).double().mean(1).cpu()
+    logits = model(input_ids=batch.to(device_of(model)), use_cache=False).logits
+    expected = targets[:, 1:].to(logits.device)
+    pairs = zip(logits, expected, strict=True)
+    tokens = [cross_entropy(scores[:-1].float(), ids, reduction="none", ignore_index=-100) for scores, ids in pairs]
+    return (torch.stack(tokens).double().sum(1) / (expected != -100).sum(1)).cpu()
 
 
 def _finite(means: list[Tensor]) -> Float[Tensor, " n"]:
@@ -145,16 +172,16 @@ def swap_losses(
         batch_size: sequences in a pass.
 
     Raises:
-        InputError: a loss is not finite, or a block that the model does not have.
+        InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
     """
+    check_causal(model)
     blocks = list(maps)
-    recording = Recording(model, blocks) if blocks and resumable(model, blocks, ids[:1].to(model.device)) else None
+    recording = Recording(model, blocks) if blocks and resumable(model, blocks, ids[:1].to(device_of(model))) else None
     base, after = [], {block: [] for block in maps}
     for batch in ids.split(batch_size):
-        batch = batch.to(model.device)
         with recording.record() if recording else nullcontext():
-            base.append(_means(model, batch))
+            base.append(_means(model, batch, batch))
         for block, replacement in maps.items():
             with swap(model, {block: replacement}), recording.resumed(block) if recording else nullcontext():
-                after[block].append(_means(model, batch))
+                after[block].append(_means(model, batch, batch))
     return _finite(base), {block: _finite(means) for block, means in after.items()}

@@ -8,15 +8,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.capture import BlockCapture, capture, fold_of
-from howlinear.corpora import TokenRows
 from howlinear.distributed import ALONE, Ranks
+from howlinear.inputs import Rows
 
 OUTPUTS = "outputs"  # a key beside the folds
 
 
 def pooled(
     model: PreTrainedModel,
-    rows: TokenRows,
+    rows: Rows,
     only: list[Tensor],
     blocks: list[int] | None = None,
     progress: bool = False,
@@ -78,7 +78,7 @@ def _widths(found: Mapping[int, BlockCapture]) -> dict[int, tuple[int, int]]:
     return {block: (kept.train or kept.test)[0].sxy.shape for block, kept in found.items()}
 
 
-def _holders(rows: TokenRows, only: list[Tensor], ranks: Ranks) -> dict:
+def _holders(rows: Rows, only: list[Tensor], ranks: Ranks) -> dict:
     """Fold → the ranks that see it, folds in order; and the ranks that see held-out rows at all."""
     holders: dict = {}
     for batch, rank in zip(only, ranks.deal(only), strict=True):

@@ -182,7 +182,7 @@ def ffn_parameters(model: PreTrainedModel, maps: Mapping[int, AffineMap | Reduce
         maps: block → the map in its place, if any.
     """
     maps = maps or {}
-    held = {site.block: sum(p.numel() for p in site.output.parameters()) for site in sites(model)}
+    held = {site.block: sum(p.numel() for p in site.parameters()) for site in sites(model)}
     for block, found in maps.items():
         affine = isinstance(found, AffineMap)
         held[block] = found.weight.numel() + found.bias.numel() if affine else found.parameters

@@ -15,15 +15,15 @@ is a better one shows as R²_lin rising from look to look, about (1 − R²_lin)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from howlinear.ceilings import CONFIDENCE, Ceiling
-from howlinear.corpora import TokenRows
 from howlinear.errors import InputError
+from howlinear.inputs import Rows
 
 FIRST = 20_480  # rows of the first look: what one measures without a tolerance, in whole sequences
 MOST = FIRST * 2**6
@@ -90,7 +90,7 @@ def judged(ceilings: Mapping[int, Ceiling], tolerance: float, look: int, looks: 
     return Stop(tolerance, halves[block] <= tolerance, halves[block], block, look, looks, look_confidence(looks))
 
 
-def schedule(rows: TokenRows, width: int = 0) -> list[Int64[Tensor, " new"]]:
+def schedule(rows: Rows, width: int = 0) -> list[Int64[Tensor, " new"]]:
     """The sequences that each look adds: rows double from look to look, and the last takes all.
 
     Args:
@@ -106,7 +106,7 @@ def schedule(rows: TokenRows, width: int = 0) -> list[Int64[Tensor, " new"]]:
         for side, fold in set(zip(rows.test.tolist(), rows.fold.tolist(), strict=True))
     ]
     looks = 1
-    while rows.ids.numel() >= first * 2**looks and min(map(len, folds)) >= 2**looks:
+    while rows.count >= first * 2**looks and min(map(len, folds)) >= 2**looks:
         looks += 1
     plan, before = [], [0] * len(folds)
     for left in reversed(range(looks)):  # 1 / 2^left of every fold
@@ -117,6 +117,6 @@ def schedule(rows: TokenRows, width: int = 0) -> list[Int64[Tensor, " new"]]:
     return plan
 
 
-def taken(rows: TokenRows, indices: Int64[Tensor, " some"]) -> TokenRows:
+def taken(rows: Rows, indices: Int64[Tensor, " some"]) -> Rows:
     """Some of the sequences, with their sides and folds."""
-    return replace(rows, ids=rows.ids[indices], test=rows.test[indices], fold=rows.fold[indices])
+    return rows.taken(indices)
