@@ -110,7 +110,8 @@ def notebook(
     p: Annotated[list[str] | None, typer.Option("-p", help="a parameter: -p name value", metavar="NAME VALUE")] = None,
 ) -> None:
     """Execute a notebook with papermill; the result lies under build/."""
-    from howlinear.notebooks import execute, parsed
+    from howlinear.notebooks import execute
+    from howlinear.parameters import parsed
 
     parameters = dict(pair.split(_GLUE, 1) for pair in p or [])
     Console().print(execute(stem, {name: parsed(value) for name, value in parameters.items()}).name, "done")
