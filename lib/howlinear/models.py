@@ -77,7 +77,7 @@ def load_model(name: str | Path | PreTrainedModel, revision: str | None = None) 
         )
     if in_memory:
         return name.eval()
-    with loading(source):
+    with loading(source, revision):
         revision = revision or "main"
         model, report = _loader(source, revision).from_pretrained(
             source,
@@ -93,6 +93,7 @@ def load_model(name: str | Path | PreTrainedModel, revision: str | None = None) 
             f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random: "
             "use a complete copy, or one saved from a causal language model"
         )
+    model.howlinear_revision = revision  # for the tokenizer's
     return model.eval()
 
 
@@ -162,8 +163,8 @@ def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     if Path(source).is_dir() and not any(list(Path(source).glob(name)) for name in _TOKENIZER_FILES):
         wanted = ", ".join(_TOKENIZER_FILES)
         raise SourceError(f"cannot load a tokenizer: {source} holds none ({wanted}): save one there, or pass token ids")
-    revision = getattr(model.config, "_commit_hash", None) or "main"  # the same as the weights'
-    with loading(source):
+    revision = getattr(model, "howlinear_revision", "main")  # the same as the weights'
+    with loading(source, revision):
         return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
 
 

@@ -7,6 +7,7 @@ into the build folder, given its parameters, and executed there. Captures are ma
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +138,7 @@ def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
         InputError: a parameter that the notebook does not have or of another type, or a cell that failed.
     """
     source = paths.inside(paths.NOTEBOOKS, f"{stem}.py")
-    if not source.is_file():
+    if not os.path.isfile(source):
         known = ", ".join(sorted(path.stem for path in paths.NOTEBOOKS.glob("[0-9]*.py")))
         raise SourceError(f"no notebook {stem!r}: {known}")
     notebook = jupytext.read(source)

@@ -5,6 +5,7 @@ A profile names folders and files to write to, so nothing in it may lead out of 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def _extended(name: str, seen: tuple[str, ...]) -> dict[str, Any]:
     path = paths.inside(paths.PROFILES, f"{name}.yaml")
     if name in seen:
         raise InputError(f"profile {name} extends itself: {' → '.join((*seen, name))}")
-    if not path.is_file():
+    if not os.path.isfile(path):
         known = ", ".join(sorted(file.stem for file in paths.PROFILES.glob("*.yaml")))
         raise SourceError(f"no profile {name!r} under {paths.PROFILES}: {known}")
     found = _read(path)

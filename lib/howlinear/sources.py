@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from httpx2 import HTTPError, TransportError
+from huggingface_hub import list_repo_files
+from huggingface_hub.errors import (
+    GatedRepoError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+    StrictDataclassError,
+)
 from safetensors import SafetensorError
 
 from howlinear import paths
@@ -15,6 +24,12 @@ from howlinear.errors import SourceError
 from howlinear.hub import hub, reachable
 
 SEAL = "SHA256SUMS"
+UNLOADABLE = (
+    *(OSError, ValueError, RuntimeError, ArithmeticError, LookupError, TypeError, AttributeError, ImportError),
+    *(MemoryError, SafetensorError, StrictDataclassError, HTTPError),
+)
+"""What transformers lets through when it reads a damaged folder or a broken transfer."""
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
 
 def located(name: str) -> str:
@@ -24,7 +39,7 @@ def located(name: str) -> str:
         SourceError: neither, or a folder that holds no model in safetensors.
     """
     for folder in (Path(name), paths.MODELS / name):
-        if folder.is_dir():
+        if os.path.isdir(folder):  # which is False, and no error, for a name that no file can have
             return _checked_folder(folder)
     if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
         raise SourceError(f"no model folder {name}; {embedded()}")
@@ -35,7 +50,7 @@ def _checked_folder(folder: Path) -> str:
     if not (folder / "config.json").is_file():
         raise SourceError(f"{folder} is no model folder: it has no config.json; {embedded()}")
     if not list(folder.glob("*.safetensors")):
-        pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in folder.glob(pattern))
+        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
         found = f"only {', '.join(pickles)}, which can run code when opened" if pickles else "no weights"
         raise SourceError(f"{folder} holds {found}: save the model as safetensors (save_pretrained does) and use that")
     _check_seal(folder)
@@ -80,17 +95,61 @@ def embedded() -> str:
 
 
 @contextmanager
-def loading(source: str) -> Iterator[None]:
+def loading(source: str, revision: str | None = None) -> Iterator[None]:
     """While it lasts, whatever keeps `source` from loading becomes a `SourceError` that says where and what to do."""
     try:
         with hub():
             yield
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().split("\n")[0]
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        LookupError,
+        TypeError,
+        SafetensorError,
+        HTTPError,
+        StrictDataclassError,
+    ) as error:
+        reason = next(iter(str(error).strip().split("\n")), "") or type(error).__name__
         if Path(source).is_dir():
             where = f"folder {source}"
         elif not reachable():
             where = f"{source}: no such folder here, not in the local cache, and the Hub cannot be reached"
         else:
-            where = f"{source}: no such folder here, and the Hub has nothing to load by that name"
+            where = f"{source}: no such folder here, and {_refusal(source, revision, error)}"
         raise SourceError(f"cannot load {where} ({reason}); {embedded()}") from error
+
+
+def _refusal(source: str, revision: str | None, error: BaseException | None) -> str:
+    """What the Hub, or the way to it, refused."""
+    causes = []
+    while error is not None:
+        causes.append(error)
+        error = error.__cause__ or error.__context__
+
+    def among(kind: type) -> bool:
+        return any(isinstance(cause, kind) for cause in causes)
+
+    if among(GatedRepoError):
+        return f"on the Hub {source} is gated: ask for access on its page there, then run hf auth login"
+    if among(RevisionNotFoundError):
+        return f"on the Hub it has no revision {revision!r}"
+    if among(RepositoryNotFoundError):
+        return "the Hub has nothing to load by that name, or keeps it private: check the name, or run hf auth login"
+    if among(TransportError):
+        return "the transfer from the Hub broke off: try again"
+    if pickles := _pickles(source, revision):
+        return f"the Hub holds only {pickles} of it, which can run code when opened: convert it to safetensors"
+    return "the Hub has nothing to load by that name"
+
+
+def _pickles(source: str, revision: str | None) -> str:
+    """The pickled weights of a Hub model that has no others."""
+    with suppress(OSError, HTTPError):
+        names = list_repo_files(source, revision=revision)
+        if not any(name.endswith(".safetensors") for name in names):
+            return ", ".join(name for name in names if name.endswith(PICKLED))
+    return ""
+
+
+os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")  # else transformers has a service convert pickles
