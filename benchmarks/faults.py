@@ -1,6 +1,6 @@
 """Kill the pipeline at random moments, run it again, and compare with a run that nobody disturbed.
 
-    python benchmarks/faults.py --profile smoke --kills 20 --notebooks 01_capture 02_ceilings
+    python benchmarks/faults.py --profile smoke --kills 20 --notebooks 01_capture 02_ceilings --tiny
 
 Two copies of the tree are made in a temporary folder. One runs to its end. The other is killed with SIGKILL, in turn
 every process of it (as when the power fails) and Snakemake alone (its jobs go on without it); after every kill each
@@ -22,13 +22,20 @@ from xml.etree import ElementTree
 
 import psutil
 
+from howlinear.minis import new_model
+from howlinear.store import load_capture
+
 ROOT = Path(__file__).resolve().parents[1]
 SKIPPED = shutil.ignore_patterns("build", ".*", "__pycache__", "*.egg-info")
 
 
-def copied(tree):
-    """A copy of the project that has made nothing yet."""
+def copied(tree, tiny):
+    """A copy of the project that has made nothing yet; with a small random model in mini-gpt2's place if `tiny`."""
     shutil.copytree(ROOT, tree, ignore=SKIPPED)
+    if tiny:
+        folder = tree / "models/mini-gpt2"
+        (folder / "SHA256SUMS").unlink()
+        new_model("mini-gpt2", width=32).save_pretrained(folder)
     return tree
 
 
@@ -74,8 +81,6 @@ def whole(file):
         elif file.suffix == ".png":
             return content.endswith(b"IEND\xaeB`\x82")
         elif file.suffix == ".safetensors":
-            from howlinear.store import load_capture
-
             stored = load_capture(file)
             return all(stored.blocks[block] is not None for block in stored.blocks)
     except (ValueError, OSError, ElementTree.ParseError):
@@ -112,7 +117,7 @@ def main(options):
     """Disturb, compare, report; 1 if a file was not whole or came out otherwise."""
     draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="howlinear-faults-", ignore_cleanup_errors=True) as folder:
-        calm, tree = (copied(Path(folder) / name) for name in ("calm", "killed"))
+        calm, tree = (copied(Path(folder) / name, options.tiny) for name in ("calm", "killed"))
         expected, seconds = undisturbed(calm, options)
         print(f"undisturbed: {len(expected)} files in {seconds:.0f} s", flush=True)
         kills, ends, bad, moved, leftovers = 0, 0, [], set(), 0
@@ -143,6 +148,7 @@ def main(options):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--profile", default="smoke")
+    parser.add_argument("--tiny", action="store_true", help="a random model of width 32, for time")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)

@@ -198,7 +198,8 @@ def _steps(plan: Plan) -> Table:
 
 
 def _complain(line: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(f"howlinear: {line}", style="red", markup=False, highlight=False)
+    line = f"howlinear: {line}".encode(errors="backslashreplace").decode()  # names of files may be no text
+    Console(stderr=True, soft_wrap=True).print(line, style="red", markup=False, highlight=False)
 
 
 def main() -> None:

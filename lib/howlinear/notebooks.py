@@ -72,7 +72,8 @@ class Run:
 
     def capture_path(self, name: str, corpus: str) -> Path:
         """Where the capture of a model on a corpus is kept."""
-        return paths.inside(paths.build(self.profile) / "captures" / name, f"{corpus}.safetensors")
+        folder = paths.inside(paths.build(self.profile) / "captures", name)
+        return paths.inside(folder, f"{corpus}.safetensors")
 
     def capture(self, name: str, corpus: str | None = None) -> Stored:
         """The capture of a model on a corpus, the main one by default; made now if it is not there or out of date."""
@@ -101,7 +102,7 @@ class Run:
     def save(self, numbers: Mapping[str, Any], tolerance: Mapping[str, float] | None = None) -> None:
         """Write the notebook's numbers to `results/<profile>/<stem>.json`."""
         about = {"profile": self.profile, "rows": self.rows, "seq_len": self.seq_len, "seed": self.seed}
-        record.save(paths.results(self.profile) / f"{self.stem}.json", about | dict(numbers), tolerance)
+        record.save(paths.inside(paths.results(self.profile), f"{self.stem}.json"), about | dict(numbers), tolerance)
 
     def figure(self, figure: Figure, name: str) -> Path:
         """Write a figure to `figures/<profile>/<stem>_<name>.svg` and `.png`."""

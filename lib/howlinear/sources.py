@@ -20,7 +20,7 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError
 
 from howlinear import paths
-from howlinear.errors import SourceError
+from howlinear.errors import HowlinearError, SourceError
 from howlinear.hub import hub, reachable
 
 SEAL = "SHA256SUMS"
@@ -100,16 +100,7 @@ def loading(source: str, revision: str | None = None) -> Iterator[None]:
     try:
         with hub():
             yield
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-        LookupError,
-        TypeError,
-        SafetensorError,
-        HTTPError,
-        StrictDataclassError,
-    ) as error:
+    except UNLOADABLE as error:
         reason = next(iter(str(error).strip().split("\n")), "") or type(error).__name__
         if Path(source).is_dir():
             where = f"folder {source}"
@@ -118,6 +109,20 @@ def loading(source: str, revision: str | None = None) -> Iterator[None]:
         else:
             where = f"{source}: no such folder here, and {_refusal(source, revision, error)}"
         raise SourceError(f"cannot load {where} ({reason}); {embedded()}") from error
+
+
+@contextmanager
+def running(source: str) -> Iterator[None]:
+    """While it lasts, a forward pass that fails is a `SourceError`: a config may fit the weights and make no sense."""
+    try:
+        yield
+    except HowlinearError:
+        raise
+    except (RuntimeError, ValueError, LookupError, TypeError, ArithmeticError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise SourceError(
+            f"{source} loads but does not run: {reason}; is its config.json what it should be?"
+        ) from error
 
 
 def _refusal(source: str, revision: str | None, error: BaseException | None) -> str:
