@@ -4,7 +4,7 @@ PROFILE ?= minis
 CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
-SNAKEMAKE := $(BIN)/snakemake --cores $(CORES) --rerun-incomplete --quiet host reason
+SNAKEMAKE := $(BIN)/python lib/howlinear/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
 
 .PHONY: figures test test-notebooks test-all paper book bench bench-more lab minis nanos rehearse clean help
 

@@ -1,9 +1,12 @@
 # The only DAG: profile → captures → notebooks → claims → paper, book. `make figures` runs it up to the paper.
 # A notebook's executed copy lives under build/, so a fresh clone, which has none, really runs every notebook.
+import re
 import sys
 from pathlib import Path
 
 PROFILE = config["name"]
+if not re.fullmatch(r"[\w-]+", PROFILE):
+    raise WorkflowError(f"a profile's name is letters, digits, _ and -, not {PROFILE!r}")
 MODELS = {source.rstrip("/").split("/")[-1]: source for source in config["models"]}
 MAIN, PYTHON = config["corpora"][0], sys.executable
 BUILD = f"build/{PROFILE}"
@@ -68,8 +71,8 @@ rule capture:
     message:
         "capture {wildcards.model} on {wildcards.corpus}"
     shell:
-        "OMP_NUM_THREADS={threads} {PYTHON} -m howlinear capture {PROFILE} {wildcards.model} {wildcards.corpus} > {log} 2>&1"
-        " || {{ tail -n 3 {log} >&2; exit 1; }}"
+        "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear capture {PROFILE:q} {wildcards.model:q} {wildcards.corpus:q} > {log:q} 2>&1"
+        " || {{ tail -n 3 {log:q} >&2; exit 1; }}"
 
 
 for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
@@ -100,8 +103,8 @@ for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
         message:
             f"notebook {stem}"
         shell:
-            "OMP_NUM_THREADS={threads} {PYTHON} -m howlinear notebook {params.stem} -p profile {PROFILE} > {log} 2>&1"
-            " || {{ tail -n 3 {log} >&2; exit 1; }}"
+            "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear notebook {params.stem:q} -p profile {PROFILE:q} > {log:q} 2>&1"
+            " || {{ tail -n 3 {log:q} >&2; exit 1; }}"
 
 
 # the report and the book are about the embedded models
@@ -111,7 +114,7 @@ if PROFILE == "minis":
     rule paper:
         input:
             [f"paper/{name}" for name in ("main.typ", "template.typ", "refs.bib", "claims.toml")],
-            [f"lib/howlinear/{name}.py" for name in ("report", "ceilings", "corpora")],
+            [f"lib/howlinear/{name}.py" for name in ("report", "ceilings", "inputs")],
             [f"notebooks/{stem}.py" for stem in NOTEBOOKS],
             "CITATION.cff",
             "profiles/paper.yaml",
@@ -122,7 +125,7 @@ if PROFILE == "minis":
         message:
             "paper"
         shell:
-            "{PYTHON} -m howlinear.report"
+            "{PYTHON:q} -m howlinear.report"
 
     rule explorer:
         input:
@@ -136,7 +139,7 @@ if PROFILE == "minis":
         message:
             "the interactive page's numbers"
         shell:
-            "OMP_NUM_THREADS={threads} {PYTHON} -m howlinear.explorer {PROFILE}"
+            "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear.explorer {PROFILE:q}"
 
     rule book:
         input:
@@ -150,4 +153,4 @@ if PROFILE == "minis":
         message:
             "book"
         shell:
-            "{PYTHON} -m howlinear.book {PROFILE}"
+            "{PYTHON:q} -m howlinear.book {PROFILE:q}"

@@ -21,7 +21,7 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
-steps = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
+steps: int | None = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
 batch = 256  # rows a step
 
 # %%

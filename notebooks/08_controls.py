@@ -21,7 +21,7 @@
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
 seeds = 5  # random initialisations per model
-thorough = None  # True: intervals for every control, every block in the three-way table; None: so up to width 256
+thorough: bool | None = None  # True: intervals for all controls, all blocks three-way; None: so up to width 256
 
 # %%
 from itertools import product

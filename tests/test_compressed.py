@@ -299,6 +299,7 @@ def test_transformers_alone_would_draw_the_replaced_blocks_at_random(folder):
 
 def test_missing_weights_of_a_replaced_block_are_refused(folder):
     weights = load_file(folder / "model.safetensors")
+    (folder / "SHA256SUMS").unlink()  # else that would speak first
     save_file(
         {k: v for k, v in weights.items() if "h.2.mlp.1" not in k}, folder / "model.safetensors", {"format": "pt"}
     )
@@ -363,7 +364,8 @@ def test_force_replaces_a_compressed_model_wholly(folder, gpt2, tmp_path, ids):
     (folder / "left over").write_text("")
     other = replace(gpt2, {0: random_map(5)})
     save(other, folder, "another card", force=True)
-    assert set(contents(folder)) == {"config.json", "generation_config.json", "model.safetensors", "README.md"}
+    expected = {"config.json", "generation_config.json", "model.safetensors", "README.md", "SHA256SUMS"}
+    assert set(contents(folder)) == expected
     assert torch.equal(logits(load_model(folder), ids), logits(other, ids))
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
 

@@ -4,7 +4,7 @@ import shutil
 import pytest
 import torch
 
-from howlinear import notebooks, paths, record
+from howlinear import notebooks, parameters, paths, record
 from howlinear.errors import InputError, SourceError
 
 NOTEBOOK = """# %% tags=["parameters"]
@@ -57,7 +57,7 @@ def test_an_unknown_notebook_is_named_beside_those_there_are(project):
     ("text", "value"), [("1e-3", 0.001), ("3", 3), ("(1, 2)", (1, 2)), ("docs", "docs"), ("True", True), ("", "")]
 )
 def test_parameters_from_the_command_line_are_literals_or_text(text, value):
-    assert notebooks.parsed(text) == value
+    assert parameters.parsed(text) == value
 
 
 def test_an_unknown_profile_is_named_beside_those_there_are():

@@ -119,7 +119,7 @@ def ceiling(
     )
 
 
-def fit(moments: Moments, null: float = NULL) -> tuple[AffineMap, int]:
+def fit(moments: Moments, null: float = NULL, fewest: int | None = None) -> tuple[AffineMap, int]:
     """The least-squares affine map and the rank of its inputs.
 
     Columns are scaled to unit variance (Jacobi), the correlation matrix is factorised by `eigh`, and
@@ -128,11 +128,12 @@ def fit(moments: Moments, null: float = NULL) -> tuple[AffineMap, int]:
     Args:
         moments: of the train rows.
         null: the rule's threshold; other values are for showing why there is a rule.
+        fewest: rows below which the map is refused; d_in + 2 by default, since on fewer it fits anything exactly.
 
     Raises:
-        InputError: fewer than d_in + 2 rows, or no input that varies.
+        InputError: fewer rows than that, or no input that varies.
     """
-    if moments.n < moments.d_in + 2:
+    if moments.n < (moments.d_in + 2 if fewest is None else fewest):
         raise InputError(
             f"{moments.n} train rows for {moments.d_in} inputs: an affine map would fit them exactly; "
             f"use at least {moments.d_in + 2} rows, better ten times as many"

@@ -116,7 +116,8 @@ def notebook(
     p: Annotated[list[str] | None, typer.Option("-p", help="a parameter: -p name value", metavar="NAME VALUE")] = None,
 ) -> None:
     """Execute a notebook with papermill; the result lies under build/."""
-    from howlinear.notebooks import execute, parsed
+    from howlinear.notebooks import execute
+    from howlinear.parameters import parsed
 
     parameters = dict(pair.split(_GLUE, 1) for pair in p or [])
     Console().print(execute(stem, {name: parsed(value) for name, value in parameters.items()}).name, "done")
@@ -212,7 +213,8 @@ def _steps(plan: Plan) -> Table:
 
 
 def _complain(line: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(f"howlinear: {line}", style="red", markup=False, highlight=False)
+    line = f"howlinear: {line}".encode(errors="backslashreplace").decode()  # names of files may be no text
+    Console(stderr=True, soft_wrap=True).print(line, style="red", markup=False, highlight=False)
 
 
 def main() -> None:

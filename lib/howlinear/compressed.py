@@ -8,23 +8,21 @@ null is one full layer. Which blocks to replace, and by what, is `compression`'s
 from __future__ import annotations
 
 import copy
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.corpora import TokenRows
-from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.errors import InputError, SourceError
 from howlinear.models import Site, copy_of, linear_layers, replaced, sites, swap, width_of
-from howlinear.paths import written_aside
+from howlinear.paths import folder_aside, written_aside
 from howlinear.perplexity import Change
+from howlinear.sources import seal
 
 
 @runtime_checkable
@@ -142,36 +140,15 @@ def save(
         SourceError: something is there, or it cannot be written.
     """
     folder = vacant(folder, force)
-    work = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        new, old = work / "new", work / "old"
-        new.mkdir()
+    with folder_aside(folder) as new:
         model.save_pretrained(new)
         if tokenizer is not None:
             tokenizer.save_pretrained(new)
         with written_aside(new / "README.md") as aside:
             aside.write_text(card, encoding="utf-8")
+        seal(new)
         for path in new.iterdir():  # safetensors writes for its owner alone
             path.chmod((new / "README.md").stat().st_mode)
-        try:
-            if folder.exists():
-                folder.rename(old)
-            new.rename(folder)
-        except BaseException:
-            if old.exists() and not folder.exists():
-                old.rename(folder)
-            raise
-    except HowlinearError:
-        raise
-    except (OSError, SafetensorError) as error:
-        raise SourceError(
-            f"cannot write {folder}: {getattr(error, 'strerror', None) or error}; is the disk full?"
-        ) from error
-    finally:
-        if work is not None:
-            shutil.rmtree(work, ignore_errors=True)
     return folder
 
 

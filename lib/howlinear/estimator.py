@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
@@ -9,13 +11,15 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from howlinear.ceilings import AffineMap, fit
+from howlinear.errors import InputError
 from howlinear.moments import Moments
 
 
 class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Exact least squares from moments; rows may come in any chunks, and the map is solved when it is asked for.
 
-    `score` is the pooled R² (scikit-learn's `variance_weighted`), so that it is R²_lin on held-out rows.
+    `score` is the pooled R² (scikit-learn's `variance_weighted`), so that it is R²_lin on held-out rows. On d_in + 1
+    rows or fewer a map fits anything exactly: the one of least norm predicts, with a warning, and has no score.
 
     Attributes:
         moments_: moments of all rows seen.
@@ -27,21 +31,21 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Fit on rows X, shape (n, d_in), and y, shape (n, d_out) or (n,).
 
         Raises:
-            InputError: too few rows for the width, or constant inputs.
+            InputError: constant inputs, or values that are not finite.
         """
         self._add(X, y, anew=True, at_least=2)
         self._solve()
         return self
 
     def partial_fit(self, X, y):
-        """Add rows to those already seen; fewer than the width are only counted."""
+        """Add rows to those already seen; nothing is solved yet, so chunks may be of any size."""
         return self._add(X, y, anew=not hasattr(self, "moments_"))
 
     def predict(self, X):
         """Outputs of the map for rows X, shape (n, d_in).
 
         Raises:
-            InputError: too few rows were seen to solve for the map.
+            InputError: fewer than two rows were seen, or no input varied.
         """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
@@ -49,7 +53,14 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return predicted[:, 0] if self._flat else predicted
 
     def score(self, X, y, sample_weight=None):
-        """Pooled R² on rows X, y."""
+        """Pooled R² on rows X, y.
+
+        Raises:
+            InputError: too few rows were seen for a ceiling.
+        """
+        check_is_fitted(self)
+        if self._few:
+            raise InputError(f"no score: {self._few}")
         return r2_score(y, self.predict(X), sample_weight=sample_weight, multioutput="variance_weighted")
 
     @property
@@ -75,5 +86,14 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _solve(self) -> tuple[AffineMap, int]:
         check_is_fitted(self)
         if self._solved is None:
-            self._solved = fit(self.moments_)
+            if self._few:
+                warnings.warn(f"no ceiling: {self._few}", stacklevel=3)
+            self._solved = fit(self.moments_, fewest=2)
         return self._solved
+
+    @property
+    def _few(self) -> str:
+        """What to say of too few rows; nothing if there are enough."""
+        n, needed = self.moments_.n, self.moments_.d_in + 2
+        why = f"{n} rows for {needed - 2} inputs, which an affine map fits exactly; use at least {needed}"
+        return why if n < needed else ""

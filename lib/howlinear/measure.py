@@ -24,6 +24,7 @@ from howlinear.moments import effective_rank
 from howlinear.perplexity import perplexity
 from howlinear.pooled import added, pooled
 from howlinear.sequential import Stop
+from howlinear.sources import running
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ def measure(
         InputError: too little text, unknown block, activations that are not finite, a tolerance out of (0, 1), a
             device without float64.
         RankError: another rank is gone.
+        SourceError: the model's own forward pass fails.
     """
     sequential.checked(tolerance)
     if model.device.type == "mps":
@@ -161,7 +163,8 @@ def measure(
     name, stop = model.name_or_path or type(model).__name__, None
     for look, new in enumerate(plan, 1):
         only = [new[batch] for batch in batches(sequential.taken(corpus, new), batch_size)]
-        more = pooled(model, corpus, only, blocks, progress, ranks)
+        with running(name):
+            more = pooled(model, corpus, only, blocks, progress, ranks)
         kept = added(kept, more) if kept else more
         ceilings, effective = _solved(kept, confidence, ranks)
         if tolerance is not None:
@@ -169,7 +172,10 @@ def measure(
             if stop.reached:
                 break
     used = sequential.taken(corpus, torch.cat(plan[:look]).sort().values)
-    predicted = perplexity(model, used, ranks=ranks) if is_causal(model) and used.ids is not None else None
+    predicted = None
+    if is_causal(model) and used.ids is not None:
+        with running(name):
+            predicted = perplexity(model, used, ranks=ranks)
     return Profile(name, used, ceilings, effective, predicted, stop)
 
 

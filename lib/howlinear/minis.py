@@ -33,6 +33,7 @@ from howlinear.corpora import TRAINED_ON, load_corpus, model_documents
 from howlinear.errors import InputError
 from howlinear.models import load_model
 from howlinear.perplexity import perplexity
+from howlinear.sources import seal
 from howlinear.texts import OFFLINE, PACKAGES
 from howlinear.training import Recipe, train
 
@@ -130,30 +131,30 @@ def ship(name: str, recipe: Recipe, device: str = "cpu", compiled: bool = True) 
     tokenizer, stream = training_stream(work, recipe)
     rows = load_corpus("docs", tokenizer).rows()
     trajectory = train(model, stream, rows, recipe, work / f"{name}.pt", compiled)
-    folder = paths.MODELS / name
-    folder.mkdir(parents=True, exist_ok=True)
-    model.cpu().half().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    shipped = load_model(folder)
-    corpora = {corpus: load_corpus(corpus, shipped).rows() for corpus in OFFLINE}
-    held_out = {corpus: perplexity(shipped, rows) for corpus, rows in corpora.items()}
-    measured_on = {"corpus": "docs", "rows": rows.ids.numel(), "sha256": rows.sha256}
-    about = {"model": name, "recipe": asdict(recipe), "steps": trajectory}
-    record.save(folder / "trajectory.json", about | measured_on)
-    card = _CARD.format(
-        name=name,
-        architecture=type(shipped).__name__,
-        parameters=shipped.num_parameters(),
-        tokens=recipe.steps * recipe.batch * recipe.seq_len,
-        loss=trajectory[-1]["loss"],
-        held_out="\n".join(f"| `{corpus}` | {value:.1f} |" for corpus, value in held_out.items()),
-        packages=", ".join(PACKAGES),
-        precision="bfloat16 autocast" if recipe.bfloat16 else "float32",
-        **asdict(recipe),
-    )
-    with paths.written_aside(folder / "README.md") as aside:
-        aside.write_text(card, encoding="utf-8")
-    return folder
+    with paths.folder_aside(paths.MODELS / name) as folder:
+        model.cpu().half().save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        seal(folder)
+        shipped = load_model(folder)
+        corpora = {corpus: load_corpus(corpus, shipped).rows() for corpus in OFFLINE}
+        held_out = {corpus: perplexity(shipped, rows) for corpus, rows in corpora.items()}
+        measured_on = {"corpus": "docs", "rows": rows.ids.numel(), "sha256": rows.sha256}
+        about = {"model": name, "recipe": asdict(recipe), "steps": trajectory}
+        record.save(folder / "trajectory.json", about | measured_on)
+        card = _CARD.format(
+            name=name,
+            architecture=type(shipped).__name__,
+            parameters=shipped.num_parameters(),
+            tokens=recipe.steps * recipe.batch * recipe.seq_len,
+            loss=trajectory[-1]["loss"],
+            held_out="\n".join(f"| `{corpus}` | {value:.1f} |" for corpus, value in held_out.items()),
+            packages=", ".join(PACKAGES),
+            precision="bfloat16 autocast" if recipe.bfloat16 else "float32",
+            **asdict(recipe),
+        )
+        with paths.written_aside(folder / "README.md") as aside:
+            aside.write_text(card, encoding="utf-8")
+    return paths.MODELS / name
 
 
 _CARD = """---

@@ -77,7 +77,7 @@ def load_model(
     if in_memory and (dtype is not None or device_map is not None):
         raise InputError(f"{source} keeps its dtype and devices: leave dtype and device_map out, or use model.to(…)")
     options = {} if in_memory else {"dtype": _dtype(dtype)} | _spread(device_map)
-    model = (name if in_memory else _loaded(source, revision or "main", options)).eval()
+    model = (name if in_memory else _loaded(source, revision, options)).eval()
     if sites is not None:
         note(model, sites)
     return model
@@ -96,8 +96,9 @@ def _spread(device_map: str | dict[str, int | str] | None) -> dict:
     return {} if device_map is None else {"device_map": device_map}
 
 
-def _loaded(source: str, revision: str, options: dict) -> PreTrainedModel:
-    with loading(source):
+def _loaded(source: str, revision: str | None, options: dict) -> PreTrainedModel:
+    with loading(source, revision):
+        revision = revision or "main"
         model, report = _loader(source, revision).from_pretrained(
             source,
             revision=revision,
@@ -114,6 +115,7 @@ def _loaded(source: str, revision: str, options: dict) -> PreTrainedModel:
             f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random: "
             "use a complete copy, or one saved from the class of model that its config names"
         )
+    model.howlinear_revision = revision  # for the tokenizer's
     return model
 
 
@@ -227,6 +229,6 @@ def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     if Path(source).is_dir() and not any(list(Path(source).glob(name)) for name in _TOKENIZER_FILES):
         wanted = ", ".join(_TOKENIZER_FILES)
         raise SourceError(f"cannot load a tokenizer: {source} holds none ({wanted}): save one there, or pass token ids")
-    revision = getattr(model.config, "_commit_hash", None) or "main"  # the same as the weights'
-    with loading(source):
+    revision = getattr(model, "howlinear_revision", "main")  # the same as the weights'
+    with loading(source, revision):
         return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)

@@ -6,8 +6,8 @@ into the build folder, given its parameters, and executed there. Captures are ma
 
 from __future__ import annotations
 
-import ast
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +15,17 @@ from typing import Any
 
 import jupytext
 import papermill
-import yaml
 from matplotlib.figure import Figure
 from papermill.exceptions import PapermillExecutionError
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from howlinear import paths, record, style
+from howlinear import paths, profiles, record, style
 from howlinear.capture import capture
 from howlinear.corpora import Corpus, load_corpus
 from howlinear.errors import InputError, SourceError
 from howlinear.models import load_model
+from howlinear.parameters import checked
 from howlinear.perplexity import perplexity
 from howlinear.store import Stored, about_capture, load_capture, save_capture
 
@@ -72,7 +72,8 @@ class Run:
 
     def capture_path(self, name: str, corpus: str) -> Path:
         """Where the capture of a model on a corpus is kept."""
-        return paths.build(self.profile) / "captures" / name / f"{corpus}.safetensors"
+        folder = paths.inside(paths.build(self.profile) / "captures", name)
+        return paths.inside(folder, f"{corpus}.safetensors")
 
     def capture(self, name: str, corpus: str | None = None) -> Stored:
         """The capture of a model on a corpus, the main one by default; made now if it is not there or out of date."""
@@ -101,7 +102,7 @@ class Run:
     def save(self, numbers: Mapping[str, Any], tolerance: Mapping[str, float] | None = None) -> None:
         """Write the notebook's numbers to `results/<profile>/<stem>.json`."""
         about = {"profile": self.profile, "rows": self.rows, "seq_len": self.seq_len, "seed": self.seed}
-        record.save(paths.results(self.profile) / f"{self.stem}.json", about | dict(numbers), tolerance)
+        record.save(paths.inside(paths.results(self.profile), f"{self.stem}.json"), about | dict(numbers), tolerance)
 
     def figure(self, figure: Figure, name: str) -> Path:
         """Write a figure to `figures/<profile>/<stem>_<name>.svg` and `.png`."""
@@ -113,32 +114,14 @@ def start(stem: str, profile: str = "minis") -> Run:
 
     Raises:
         SourceError: no such profile.
-        InputError: a key is missing from it.
+        InputError: a key is missing from it, or holds what cannot be used.
     """
     style.use()
     disable_progress_bar()
-    settings = _settings(profile)
-    missing = {"models", "corpora", "rows", "seq_len", "seed", "sample"} - settings.keys()
-    if missing:
-        raise InputError(f"profile {profile} lacks {', '.join(sorted(missing))}")
-    models = {source.rstrip("/").split("/")[-1]: _located(source) for source in settings["models"]}
-    sizes = {key: settings[key] for key in ("rows", "seq_len", "seed", "sample")}
-    return Run(stem, profile, models, list(settings["corpora"]), **sizes)
-
-
-def _settings(profile: str) -> dict[str, Any]:
-    """A profile's settings; one that says `extends: other` changes some of another's."""
-    path = paths.PROFILES / f"{profile}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in paths.PROFILES.glob("*.yaml")))
-        raise SourceError(f"no profile {profile!r} under {paths.PROFILES}: {known}")
-    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return _settings(settings["extends"]) | settings if "extends" in settings else settings
-
-
-def _located(source: str) -> str:
-    """A folder of the project by its full path, wherever the notebook runs; anything else as it is."""
-    return str(paths.ROOT / source) if source.split("/")[0] in ("models", "build") else source
+    found = profiles.settings(profile)
+    models = {profiles.short(source): profiles.located(source) for source in found["models"]}
+    sizes = {key: found[key] for key in ("rows", "seq_len", "seed", "sample")}
+    return Run(stem, profile, models, list(found["corpora"]), **sizes)
 
 
 def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
@@ -152,24 +135,22 @@ def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
         Path of the executed notebook, `build/<profile>/notebooks/<stem>.ipynb`.
 
     Raises:
-        SourceError: no such notebook.
-        InputError: a parameter that the notebook does not have, or a cell that failed.
+        SourceError: no such notebook or profile.
+        InputError: a parameter that the notebook does not have or of another type, or a cell that failed.
     """
-    source = paths.NOTEBOOKS / f"{stem}.py"
-    if not source.is_file():
+    source = paths.inside(paths.NOTEBOOKS, f"{stem}.py")
+    if not os.path.isfile(source):
         known = ", ".join(sorted(path.stem for path in paths.NOTEBOOKS.glob("[0-9]*.py")))
         raise SourceError(f"no notebook {stem!r}: {known}")
-    parameters = dict(parameters or {})
-    folder = paths.build(parameters.get("profile", "minis")) / "notebooks"
     notebook = jupytext.read(source)
     notebook.metadata["kernelspec"] = KERNEL
-    with paths.written_aside(folder / "source" / f"{stem}.ipynb") as aside:
-        jupytext.write(notebook, aside)
+    parameters = checked(stem, parameters or {}, notebook)
+    profile = parameters.get("profile", "minis")
+    profiles.settings(profile)  # a bad one is refused before anything runs
+    folder = paths.build(profile) / "notebooks"
     text = folder / "source" / f"{stem}.ipynb"
-    known = papermill.inspect_notebook(str(text))
-    unknown = parameters.keys() - known.keys()
-    if unknown:
-        raise InputError(f"notebook {stem} has no parameter {', '.join(sorted(unknown))}; it has {', '.join(known)}")
+    with paths.written_aside(text) as aside:
+        jupytext.write(notebook, aside)
     target, failed = folder / f"{stem}.ipynb", folder / f"{stem}.failed.ipynb"
     failed.unlink(missing_ok=True)
     with paths.written_aside(target) as aside:
@@ -183,14 +164,6 @@ def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
                 f"notebook {stem} failed in cell {error.cell_index}: {error.ename}: {error.evalue}; see {failed}"
             ) from error
     return target
-
-
-def parsed(value: str) -> Any:
-    """A parameter from the command line: a Python literal where it is one, else the text itself."""
-    try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return value
 
 
 logging.getLogger("papermill").setLevel(logging.WARNING)

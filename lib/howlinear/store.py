@@ -1,9 +1,14 @@
-"""Captures on disk: safetensors, one file per model and corpus, read back as they were."""
+"""Captures on disk: safetensors, one file per model and corpus, read back as they were or not at all.
+
+The file's metadata holds a SHA-256 of every block's tensors, compared when the block is read: disks err, and a
+flipped bit would only change a number.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -50,8 +55,19 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
         if kept.sample is not None:
             tensors |= {f"{block}.sample.0.{f.name}": getattr(kept.sample, f.name) for f in fields(Sample)}
     tensors = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}  # none may share memory
+    owners = {name.split(".")[0] for name in tensors}
+    digests = {owner: _digest((n, t) for n, t in tensors.items() if n.split(".")[0] == owner) for owner in owners}
+    said = {"about": dict(about) | {"corpus": rows.corpus}, "sha256": digests}
     with paths.written_aside(path) as aside:
-        save_file(tensors, aside, metadata={"about": json.dumps(dict(about) | {"corpus": rows.corpus})})
+        save_file(tensors, aside, metadata={key: json.dumps(value, sort_keys=True) for key, value in said.items()})
+
+
+def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors, key=lambda item: item[0]):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest()
 
 
 def about_capture(path: Path) -> dict[str, Any]:
@@ -69,8 +85,18 @@ def _opened(path: Path) -> Iterator[safe_open]:
     try:
         with safe_open(path, framework="pt") as file:
             yield file
-    except (OSError, SafetensorError, KeyError, TypeError) as error:
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise SourceError(f"cannot read capture {path}: {error}; remove it and run again to make it anew") from error
+
+
+def _checked(file: safe_open, owner: str, names: Iterable[str]) -> dict[str, Tensor]:
+    """The tensors of a block, or of `rows`, if they are what was written."""
+    tensors = {name: file.get_tensor(name) for name in names}
+    if "sha256" not in file.metadata():
+        raise ValueError("it holds no checksums, so an older version made it")
+    if _digest(tensors.items()) != json.loads(file.metadata()["sha256"])[owner]:
+        raise ValueError(f"its part {owner!r} is not what was written")
+    return tensors
 
 
 def load_capture(path: Path) -> Stored:
@@ -81,7 +107,9 @@ def load_capture(path: Path) -> Stored:
     """
     about = about_capture(path)
     with _opened(path) as file:
-        rows = TokenRows(*(file.get_tensor(f"rows.{part}") for part in ("ids", "test", "fold")), about["corpus"])
+        names = [f"rows.{part}" for part in ("ids", "test", "fold")]
+        kept = _checked(file, "rows", names)
+        rows = TokenRows(*(kept[name] for name in names), about["corpus"])
     return Stored(StoredBlocks(path), rows, about)
 
 
@@ -102,13 +130,13 @@ class StoredBlocks(Mapping[int, BlockCapture]):
         parts: dict[str, dict[int, dict[str, Tensor]]] = {}
         names = self._names[block]
         with _opened(self.path) as file:
-            for name in names:
+            for name, tensor in _checked(file, str(block), names).items():
                 _, part, index, leaf = name.split(".")
-                parts.setdefault(part, {}).setdefault(int(index), {})[leaf] = file.get_tensor(name)
-        folds = {
-            side: [Moments.from_tensors(parts[side][fold]) for fold in sorted(parts[side])]
-            for side in ("train", "test", "outputs")
-        }
+                parts.setdefault(part, {}).setdefault(int(index), {})[leaf] = tensor
+            folds = {
+                side: [Moments.from_tensors(parts[side][fold]) for fold in sorted(parts[side])]
+                for side in ("train", "test", "outputs")
+            }
         sample = Sample(**parts["sample"][0]) if "sample" in parts else None
         return BlockCapture(folds["train"], folds["test"], folds["outputs"][0], sample)
 

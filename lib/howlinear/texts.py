@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 import textwrap
 import warnings
@@ -141,6 +142,8 @@ def file_documents(path: Path) -> list[str]:
         SourceError: the file cannot be read, or is not text.
         InputError: it is empty.
     """
+    if os.path.exists(path) and not path.is_file():
+        raise SourceError(f"cannot read corpus file {path}: it is no regular file; give the path of a .txt file")
     try:
         text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:

@@ -93,7 +93,7 @@ def train(
 
     Raises:
         InputError: the checkpoint was made with another recipe, or a training text is too short.
-        SourceError: the checkpoint is damaged.
+        SourceError: the checkpoint is damaged, or cannot be written.
     """
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
@@ -122,8 +122,7 @@ def train(
             trajectory.append(seen | (beside(model) if beside else {}))
         if checkpoint is not None and (step % 100 == 0 or step == recipe.steps):
             state = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "recipe": asdict(recipe)}
-            with paths.written_aside(checkpoint) as aside:
-                torch.save(state | {"step": step, "trajectory": trajectory, "loss": smooth}, aside)
+            _write(checkpoint, state | {"step": step, "trajectory": trajectory, "loss": smooth})
         if step == recipe.steps:
             break
         model.train()
@@ -141,6 +140,14 @@ def train(
         bar.set_postfix(loss=f"{smooth:.3f}", refresh=False)  # a notebook's reader may be slower than the steps
     model.eval()
     return trajectory
+
+
+def _write(checkpoint: Path, state: dict) -> None:
+    with paths.written_aside(checkpoint) as aside:
+        try:
+            torch.save(state, aside)
+        except RuntimeError as error:  # how torch reports a full disk
+            raise paths.unwritten(checkpoint, error) from error
 
 
 def _read(checkpoint: Path, device: torch.device) -> dict:

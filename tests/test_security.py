@@ -1,0 +1,252 @@
+"""Nothing runs that a user did not ask to run, and nothing is written where it does not belong."""
+
+import ast
+import io
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import jupytext
+import pytest
+import torch
+from conftest import tiny
+
+import howlinear as hl
+from howlinear import notebooks, parameters, paths, profiles
+from howlinear.errors import InputError, SourceError
+from howlinear.training import Recipe, train
+
+SOURCES = sorted((paths.ROOT / "lib/howlinear").glob("*.py"))
+OUTSIDE = ["../x", "..", ".", "", "a/../..", "a/../../../x", "/etc/x", "x/../../y"]
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return open, (str(self.trace), "w")
+
+
+# --- pickle and code
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.ckpt"])
+def test_pickled_weights_are_never_opened(tmp_path, name):
+    tiny("mini-gpt2").save_pretrained(tmp_path / "m")
+    (tmp_path / "m/model.safetensors").unlink()
+    (tmp_path / "m" / name).write_bytes(pickle.dumps(Bomb(tmp_path / "ran")))
+    with pytest.raises(SourceError, match=f"holds only {name}, which can run code when opened"):
+        hl.load_model(tmp_path / "m")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pickled_weights_beside_safetensors_are_never_opened(tmp_path):
+    model = tiny("mini-gpt2")
+    model.save_pretrained(tmp_path / "m")
+    (tmp_path / "m/pytorch_model.bin").write_bytes(pickle.dumps(Bomb(tmp_path / "ran")))
+    hl.load_model(tmp_path / "m")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_checkpoint_that_runs_code_is_refused(tmp_path, rows):
+    stored = io.BytesIO()
+    torch.save({"recipe": Bomb(tmp_path / "ran")}, stored)
+    (tmp_path / "c.pt").write_bytes(stored.getvalue())
+    stream = {"docs": torch.arange(80).repeat(4)}
+    with pytest.raises(SourceError, match="it is damaged"):
+        train(tiny("mini-gpt2"), stream, rows, Recipe(steps=1), tmp_path / "c.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("entry", ["AutoConfig", "AutoModelForCausalLM", "AutoTokenizer"])
+def test_remote_code_in_a_folder_is_not_run(tmp_path, tokenizer, entry):
+    folder = tmp_path / "m"
+    tiny("mini-gpt2").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    for name in ("config.json", "tokenizer_config.json"):
+        said = json.loads((folder / name).read_text()) | {"auto_map": {entry: ["own.Own", "own.Own"]}}
+        (folder / name).write_text(json.dumps(said | ({"model_type": "own"} if entry != "AutoTokenizer" else {})))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
+    try:
+        hl.load_corpus("docs", hl.load_model(folder))
+    except SourceError as error:
+        assert str(folder) in str(error)  # noqa: PT017
+    assert not (tmp_path / "ran").exists()
+
+
+def called(tree):
+    """Every call in a module: its dotted name and its keywords."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_the_package_loads_no_pickle_and_starts_no_shell(path):
+    for name, keywords in called(ast.parse(path.read_text(encoding="utf-8"))):
+        last = name.split(".")[-1]
+        assert name not in {"eval", "exec", "os.system", "os.popen", "yaml.load", "pickle.load", "pickle.loads"}, name
+        assert "shell" not in keywords, name
+        assert name != "torch.load" or keywords.get("weights_only") == "True"
+        assert last != "from_pretrained" or "TokenizerFast" in name or keywords.get("trust_remote_code") == "False"
+
+
+# --- the shell and the pipeline
+
+
+def test_the_pipeline_quotes_whatever_reaches_a_shell():
+    lines = (paths.ROOT / "Snakefile").read_text().splitlines()
+    shells = [line for line in lines if "-m howlinear" in line or "tail -n" in line]
+    assert len(shells) == 7
+    for line in shells:
+        for field in line.replace("{{", "").replace("}}", "").split("{")[1:]:
+            assert field.split("}")[0].endswith(":q") or field.startswith("threads}"), line
+
+
+@pytest.mark.parametrize("name", ["x; touch ran", "$(touch ran)", "`touch ran`", "../../x", "a b", "'"])
+def test_a_profile_of_an_odd_name_is_refused_before_any_job(tmp_path, name):
+    (tmp_path / "p.yaml").write_text(json.dumps({"name": name, "models": ["mini-gpt2"], "corpora": ["docs"]}))
+    (tmp_path / "Snakefile").write_text((paths.ROOT / "Snakefile").read_text().split("MODELS =")[0])
+    command = [Path(sys.executable).with_name("snakemake"), "-n", "--cores", "1", "--configfile", "p.yaml"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert "a profile's name is letters, digits, _ and -" in ran.stdout + ran.stderr
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".snakemake") == ["Snakefile", "p.yaml"]
+
+
+# --- paths
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("folder", [paths.results, paths.figures, paths.build])
+def test_a_profiles_folders_lie_in_the_project(folder, name):
+    with pytest.raises(InputError, match="leads out of"):
+        folder(name)
+
+
+def test_folders_below_are_fine():
+    assert paths.inside(Path("/a/b"), "c/d") == Path("/a/b/c/d")
+    assert paths.inside(Path("/a/b"), "c/../d") == Path("/a/b/d")
+
+
+@pytest.mark.parametrize("name", ["../x", "../../etc/x", "/etc/x", "a/../../x"])
+def test_names_do_not_lead_out_of_the_project(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    run = notebooks.start("02_ceilings", "smoke")
+    for attempt in (
+        lambda: notebooks.start("02_ceilings", name),
+        lambda: notebooks.execute(name),
+        lambda: notebooks.execute("02_ceilings", {"profile": name}),
+        lambda: run.capture_path(name, "docs"),
+        lambda: run.capture_path("mini-gpt2", name),
+        lambda: profiles.located("models/../../x"),
+        lambda: notebooks.Run(name, "smoke", {}, [], 1, 1, 1, 1).save({}),
+        lambda: notebooks.Run("x", name, {}, [], 1, 1, 1, 1).save({}),
+    ):
+        with pytest.raises(InputError, match="leads out of"):
+            attempt()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "holds no keys"),
+        ("name: [", "cannot read profile"),
+        ("\0", "cannot read profile"),
+        ("!!python/object/apply:os.system ['touch ran']", "cannot read profile"),
+        ("extends: odd", "extends itself: odd → odd"),
+        ("extends: ../x", "leads out of"),
+        ("extends: nope", "no profile 'nope'"),
+        ("models: gpt2", "models is 'gpt2'; give a list"),
+        ("models: []", r"models is \[\]; give names"),
+        ("models: [..]", r"models is \['..'\]; give names"),
+        ("models: [a/x, b/x]", "two models called x"),
+        ("rows: '4096'", "rows is '4096'; give a whole number"),
+        ("seed: true", "seed is True; give a whole number"),
+        ("corpora: [3]", r"corpora is \[3\]; give names"),
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_refused(tmp_path, monkeypatch, content, message):
+    monkeypatch.setattr(paths, "PROFILES", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    whole = "models: [models/mini-gpt2]\ncorpora: [docs]\nrows: 4096\nseq_len: 128\nseed: 0\nsample: 64\n"
+    (tmp_path / "whole.yaml").write_text(whole)
+    alone = content[0] in "[!\0" or "extends" in content
+    (tmp_path / "odd.yaml").write_text(content if alone else f"extends: whole\n{content}\n")
+    with pytest.raises((InputError, SourceError), match=message):
+        profiles.settings("odd")
+    assert not (tmp_path / "ran").exists()
+
+
+# --- parameters have types
+
+CELL = """# %% tags=["parameters"]
+profile = "smoke"
+count = 3
+share = 0.5
+many = [1, 2]
+rates = [1e-3]
+few, high = 2, 0.9
+steps: int | None = None
+"""
+
+
+@pytest.fixture
+def tiny_notebook(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    paths.NOTEBOOKS.mkdir()
+    shown = "print(repr((count, share, many, rates, few, high, steps)))"
+    (paths.NOTEBOOKS / "00_tiny.py").write_text(f"{CELL}\n# %%\n{shown}\n")
+
+
+@pytest.mark.usefixtures("tiny_notebook")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"count": "4"}, "notebook 00_tiny: count is '4', a str: give int, as its default 3 is"),
+        ({"count": "__import__('os').system('ls')"}, "a str: give int"),
+        ({"count": 1.5}, "a float: give int"),
+        ({"count": True}, "a bool: give int"),
+        ({"count": None}, "give int"),
+        ({"share": "x"}, "give float"),
+        ({"many": 3}, "an? int: give list"),
+        ({"many": [1, "2"]}, r"many\[1\] is '2', a str: give int"),
+        ({"rates": ["x"]}, r"rates\[0\] is 'x'"),
+        ({"few": "x"}, "give int, as its default 2 is"),
+        ({"steps": "x"}, "a str: give int or None"),
+        ({"profile": 3}, "an? int: give str"),
+        ({"nope": 3}, "no parameter nope; it has profile, count"),
+    ],
+)
+def test_a_parameter_of_another_type_is_refused_before_anything_runs(given, message):
+    with pytest.raises(InputError, match=message):
+        notebooks.execute("00_tiny", given)
+    assert not paths.BUILD.exists()
+
+
+@pytest.mark.usefixtures("tiny_notebook")
+def test_parameters_of_their_types_arrive():
+    given = {"count": 4, "share": 1, "many": (3, 4), "rates": [1], "few": 5, "high": 1, "steps": 7}
+    path = notebooks.execute("00_tiny", given)
+    outputs = [output["text"] for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]
+    assert outputs == [["(4, 1.0, [3, 4], [1.0], 5, 1.0, 7)\n"]]
+
+
+@pytest.mark.parametrize("path", sorted(paths.NOTEBOOKS.glob("[0-9]*.py")), ids=lambda path: path.stem)
+def test_every_notebooks_parameters_can_be_read(path):
+    known = parameters.declared(jupytext.read(path))
+    assert known["profile"] == ("minis", (str,))
+    assert parameters.checked(path.stem, {name: default for name, (default, _) in known.items()}, jupytext.read(path))
+
+
+def test_the_embedded_models_are_what_they_were_shipped_as():
+    for folder in paths.MODELS.glob("mini-*"):
+        assert "model.safetensors" in (folder / "SHA256SUMS").read_text()
+        hl.load_model(folder)
