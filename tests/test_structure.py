@@ -192,7 +192,6 @@ def test_structure_agrees_with_the_table_or_says_which_pair_it_may_be(name, monk
     assert pattern_of(load_model(model, sites=pattern)) == pattern
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_x_may_come_by_its_name(rows):
     model = house(ffn=Named)
     assert pattern_of(model) == "trunk.rooms.*.ff"  # the outermost of two that are the same map
@@ -207,6 +206,7 @@ def test_what_returns_more_than_y_is_refused_by_name(rows):
         capture(model, rows)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_does_not_hide_a_block(dtype):
     assert pattern_of(house().to(dtype)) == "trunk.rooms.*.ff"
 
