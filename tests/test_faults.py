@@ -265,8 +265,12 @@ for write in (paths.written_aside, lambda name: paths.folder_aside(paths.Path(na
 
 def interrupted(monkeypatch, capsys, *arguments):
     monkeypatch.setattr(sys, "argv", ["howlinear", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
+    try:
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+    finally:
+        signal.signal(signal.SIGINT, before)
     return stop.value.code, capsys.readouterr().err
 
 

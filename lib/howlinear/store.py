@@ -57,9 +57,12 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
     tensors = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}  # none may share memory
     owners = {name.split(".")[0] for name in tensors}
     digests = {owner: _digest((n, t) for n, t in tensors.items() if n.split(".")[0] == owner) for owner in owners}
-    said = {"about": dict(about) | {"corpus": rows.corpus}, "sha256": digests}
+    said = dict(about) | {
+        "corpus": rows.corpus,
+        "sha256": digests,
+    }  # one entry: several have no order
     with paths.written_aside(path) as aside:
-        save_file(tensors, aside, metadata={key: json.dumps(value, sort_keys=True) for key, value in said.items()})
+        save_file(tensors, aside, metadata={"about": json.dumps(said, sort_keys=True)})
 
 
 def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -77,7 +80,8 @@ def about_capture(path: Path) -> dict[str, Any]:
         SourceError: no such file, or a damaged one.
     """
     with _opened(path) as file:
-        return json.loads(file.metadata()["about"])
+        said = json.loads(file.metadata()["about"])
+    return {key: value for key, value in said.items() if key != "sha256"}
 
 
 @contextmanager
@@ -92,9 +96,10 @@ def _opened(path: Path) -> Iterator[safe_open]:
 def _checked(file: safe_open, owner: str, names: Iterable[str]) -> dict[str, Tensor]:
     """The tensors of a block, or of `rows`, if they are what was written."""
     tensors = {name: file.get_tensor(name) for name in names}
-    if "sha256" not in file.metadata():
+    digests = json.loads(file.metadata()["about"]).get("sha256")
+    if digests is None:
         raise ValueError("it holds no checksums, so an older version made it")
-    if _digest(tensors.items()) != json.loads(file.metadata()["sha256"])[owner]:
+    if _digest(tensors.items()) != digests[owner]:
         raise ValueError(f"its part {owner!r} is not what was written")
     return tensors
 
