@@ -12,7 +12,7 @@ from howlinear import sequential
 from howlinear.capture import capture
 from howlinear.corpora import TokenRows
 from howlinear.errors import InputError
-from howlinear.inputs import ModelInputs
+from howlinear.inputs import ModelInputs, batch_of
 from howlinear.measure import measure
 from howlinear.perplexity import losses, perplexity
 
@@ -85,6 +85,16 @@ def test_images_are_measured_patch_by_patch():
     assert profile.to_dict()["seq_len"] is None
     assert profile.perplexity is None
     assert measure(small("vit").bfloat16(), images)[0].r2 == pytest.approx(profile[0].r2, abs=0.05)
+
+
+def test_inputs_come_in_the_models_precision_and_masks_as_they_are(padded):
+    images = batch_of(small("vit").bfloat16(), ModelInputs.of(reads("vit")), torch.tensor([3, 5]))
+    assert images["pixel_values"].dtype is torch.bfloat16
+    assert torch.equal(images["pixel_values"], reads("vit")["pixel_values"][[3, 5]].bfloat16())
+    text = batch_of(small("gpt2").half(), ModelInputs.of(padded), torch.tensor([1]))
+    assert {name: value.dtype for name, value in text.items() if name != "use_cache"} == dict.fromkeys(
+        ("input_ids", "attention_mask"), torch.int64
+    )
 
 
 def test_the_hash_is_of_the_content(padded):
