@@ -34,7 +34,7 @@ RECORDED = {  # notebook → measurements taken in training that it reads
     "09_dynamics": "models/*/*.json",
     "10_degrees": "models/nanos/*.json",
 }
-LONG = ("03_bilinear", "06_compression")  # these start first, so that the cores end together
+LONG = ("03_bilinear", "05_corpora", "06_compression", "10_degrees")  # these start first, so that the cores end together
 CORE = [
     f"lib/howlinear/{name}.py"
     for name in ("moments", "ceilings", "structure", "sites", "swapping", "models", "corpora", "inputs", "texts")
