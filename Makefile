@@ -1,6 +1,7 @@
 # Two commands matter: `make test` and `make figures`. Both set up .venv by themselves.
 PYTHON ?= python3
 PROFILE ?= minis
+BLOCKS ?= 4
 CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
@@ -28,8 +29,8 @@ book: .venv/ready  ## the site, build/book/html, from the executed notebooks; it
 	$(SNAKEMAKE) --configfile profiles/minis.yaml -- build/book/html/index.html
 	BOOK=build/book/html $(BIN)/python -m pytest -q tests/test_book.py
 
-rehearse: .venv/ready  ## the paper profile on models of the real shapes with random weights, offline
-	$(BIN)/python -m howlinear.rehearsal
+rehearse: .venv/ready  ## the paper profile on models of the real shapes (BLOCKS=4 of 12) with random weights, offline
+	$(BIN)/python -m howlinear.rehearsal --blocks $(BLOCKS)
 	$(SNAKEMAKE) --configfile profiles/paper.yaml profiles/rehearsal.yaml
 
 bench: .venv/ready  ## time and memory at GPT-2's shape, beside what others use; writes the book's table and figure

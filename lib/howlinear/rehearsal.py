@@ -2,18 +2,22 @@
 
 `python -m howlinear.rehearsal` writes build/rehearsal/models, so that the whole `paper` profile can run at
 d = 768 before there is a network. The configurations are the config.json files of openai-community/gpt2,
-EleutherAI/pythia-160m and JackFram/llama-160m; vocabulary and special ids follow the local tokenizer.
+EleutherAI/pythia-160m and JackFram/llama-160m; vocabulary and special ids follow the local tokenizer. Width is what a
+rehearsal is about, and blocks repeat: `make rehearse` takes four of the twelve, `make rehearse BLOCKS=12` all.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -47,6 +51,7 @@ PUBLISHED = {
         "torch_dtype": "float32", "transformers_version": "4.30.0.dev0", "use_cache": True, "vocab_size": 32000,
     },
 }  # fmt: skip
+DEPTH = {"gpt2": "n_layer", "gpt_neox": "num_hidden_layers", "llama": "num_hidden_layers"}  # its entry's name
 LEGACY = {  # how the Hub's older files differ: a name, and each block's causal mask among the weights
     "gpt2": (("transformer.", ""), "h.{}.attn.bias", torch.float32),
     "gpt_neox": (("lm_head.", "embed_out."), "gpt_neox.layers.{}.attention.bias", torch.bool),
@@ -60,7 +65,7 @@ def make(
     seed: int = 0,
     changes: Mapping[str, object] | None = None,
 ) -> Path:
-    """Make a stand-in, unless it is there; an interrupted one leaves nothing under its name.
+    """Make a stand-in, unless it is there as asked for; an interrupted one leaves nothing under its name.
 
     Args:
         name: a key of `PUBLISHED`.
@@ -78,20 +83,23 @@ def make(
     """
     if name not in PUBLISHED:
         raise InputError(f"no stand-in for {name!r}: choose from {', '.join(PUBLISHED)}")
-    target = Path(folder) / name
-    if target.is_dir():
-        return target
     if not (tokenizer or (TOKENIZER / "tokenizer.json").is_file()):
         raise SourceError(f"no tokenizer in {TOKENIZER}: the embedded models bring it, run make minis first")
     tokenizer = tokenizer or PreTrainedTokenizerFast.from_pretrained(TOKENIZER)
     fitted = {key: getattr(tokenizer, key) for key in ("bos_token_id", "eos_token_id")}
     config = PUBLISHED[name] | fitted | {"vocab_size": len(tokenizer)} | dict(changes or {})
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    target = Path(folder) / name
     try:
+        if target.is_dir():
+            if (target / "config.json").read_text(encoding="utf-8") == text:
+                return target
+            shutil.rmtree(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=target.parent) as temporary:
             aside = Path(temporary) / name  # inside it, so that its permissions are the usual ones
             aside.mkdir()
-            (aside / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            (aside / "config.json").write_text(text, encoding="utf-8")
             save_file(_weights(config, seed), aside / "model.safetensors", metadata={"format": "pt"})
             tokenizer.save_pretrained(aside)
             aside.rename(target)
@@ -112,9 +120,14 @@ def _weights(config: dict, seed: int) -> dict[str, torch.Tensor]:
     return weights
 
 
-if __name__ == "__main__":
+def main(blocks: Annotated[int, typer.Option(min=2, max=12, help="of the twelve, in each model")] = 12) -> None:
+    """Make the three stand-ins that are not there yet."""
     try:
-        for name in PUBLISHED:
-            print(make(name))
+        for name, published in PUBLISHED.items():
+            print(make(name, changes={DEPTH[published["model_type"]]: blocks}))
     except HowlinearError as error:
         sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
