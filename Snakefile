@@ -62,16 +62,17 @@ rule capture:
         CORE,
         "constraints.txt",
     output:
-        BUILD + "/captures/{model}/{corpus}.safetensors",
+        [BUILD + "/captures/{model}/" + f"{corpus}.safetensors" for corpus in config["corpora"]],
     log:
-        BUILD + "/logs/{model}.{corpus}.log",
+        BUILD + "/logs/{model}.log",
     threads: max(1, workflow.cores // len(MODELS))
     params:
-        [config[key] for key in ("rows", "seq_len", "seed", "sample")],
+        sizes=[config[key] for key in ("rows", "seq_len", "seed", "sample")],
+        corpora=config["corpora"],
     message:
-        "capture {wildcards.model} on {wildcards.corpus}"
+        "captures of {wildcards.model}"
     shell:
-        "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear capture {PROFILE:q} {wildcards.model:q} {wildcards.corpus:q} > {log:q} 2>&1"
+        "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear capture {PROFILE:q} {wildcards.model:q} {params.corpora:q} > {log:q} 2>&1"
         " || {{ tail -n 3 {log:q} >&2; exit 1; }}"
 
 
@@ -99,12 +100,13 @@ for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
         priority: int(stem in LONG)
         threads: 1  # several notebooks side by side; and sums come out the same on every run
         params:
-            stem=stem,
+            failed=f"{BUILD}/notebooks/{stem}.failed.ipynb",  # what a failing cell leaves behind, to be read
         message:
             f"notebook {stem}"
-        shell:
-            "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear notebook {params.stem:q} -p profile {PROFILE:q} > {log:q} 2>&1"
-            " || {{ tail -n 3 {log:q} >&2; exit 1; }}"
+        shell:  # as `howlinear notebook` does, whose own start, torch and all, would take as long as a small notebook
+            "({PYTHON:q} -m jupytext --quiet --to ipynb --set-kernel python3 --output - {input[0]:q}"
+            " | OMP_NUM_THREADS={threads} {PYTHON:q} -m papermill --no-progress-bar --cwd notebooks -r profile {PROFILE:q} - {params.failed:q}"
+            " && mv {params.failed:q} {output[0]:q}) > {log:q} 2>&1 || {{ tail -n 3 {log:q} >&2; exit 1; }}"
 
 
 # the report and the book are about the embedded models

@@ -47,6 +47,7 @@ models = {name: run.model(name) for name in run.models}
 captures = {name: run.capture(name) for name in run.models}
 held = {name: stored.rows.ids[stored.rows.test] for name, stored in captures.items()}
 fitted = {name: stored.rows.ids[~stored.rows.test] for name, stored in captures.items()}
+deep = min(deep, *(len(stored.blocks) for stored in captures.values()))
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.rows, "token rows")
 
 # %% [markdown]

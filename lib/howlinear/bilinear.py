@@ -26,6 +26,7 @@ from howlinear.errors import InputError
 
 RIDGE = 1e-6  # on the correlation matrix of the features: two that coincide share their weight
 ROWS_PER_RANK = 8
+PATIENCE = 20  # iterations that may go by without doing better on the fold kept apart
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,8 @@ def branch(rows: Rows, rank: int, seed: int = 0, steps: int = 100) -> Branch:
         rows: see `residual_rows`.
         rank: number of products.
         seed: of the start, and which train fold is kept apart (`seed` modulo their number).
-        steps: most L-BFGS iterations; the one that does best on the fold kept apart is returned. That may be none,
-            a branch that adds nothing.
+        steps: most L-BFGS iterations; the one that does best on the fold kept apart is returned, which may be none, a
+            branch that adds nothing.
 
     Raises:
         InputError: a rank below 1 or above the inputs', too few rows for it, or no steps.
@@ -169,14 +170,16 @@ def branch(rows: Rows, rank: int, seed: int = 0, steps: int = 100) -> Branch:
     target = _Projected(rows.z[used], rows.e[used], rank)
     start = np.random.default_rng(seed).standard_normal(2 * d * rank) / d**0.5
     first = target.branch(start)
-    best, least = replace(first, readout=0 * first.readout, intercept=0 * first.intercept), rows.e[apart].square().sum()
+    unseen, left = rows.z[apart], rows.e[apart]
+    best, least, waited = replace(first, readout=0 * first.readout, intercept=0 * first.intercept), left.norm(), 0
 
     def validate(flat: np.ndarray) -> None:
-        nonlocal best, least
+        nonlocal best, least, waited
         found = target.branch(flat)
-        loss = (rows.e[apart] - found(rows.z[apart])).square().sum()
-        if loss < least:
-            best, least = found, loss
+        loss = (left - found(unseen)).norm()
+        best, least, waited = (found, loss, 0) if loss < least else (best, least, waited + 1)
+        if waited == PATIENCE:
+            raise StopIteration
 
     validate(start)
     options = {"maxiter": steps, "maxcor": 20}

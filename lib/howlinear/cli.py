@@ -138,11 +138,13 @@ def minis(
 
 
 @app.command(hidden=True)
-def capture(profile: str, model: str, corpus: str) -> None:
-    """Make one capture of a profile; the pipeline's own step."""
+def capture(profile: str, model: str, corpora: list[str]) -> None:
+    """Make the captures of one of a profile's models; the pipeline's own step."""
     from howlinear.notebooks import start
 
-    start("capture", profile).capture(model, corpus)
+    run = start("capture", profile)
+    for corpus in corpora:
+        run.capture(model, corpus)
 
 
 _GLUE = "\0"

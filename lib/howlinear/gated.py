@@ -73,7 +73,7 @@ def end_to_end(
     factors = [torch.randn(d, rank, generator=generator) / d**0.5 for _ in "AB"]
     zeros = [torch.zeros(shape) for shape in ((d, d_out), (d_out,), (rank, d_out))]
     parts = [part.requires_grad_() for part in (*zeros, *factors, torch.ones(()))]
-    optimiser = AdamW(parts, lr=rate, weight_decay=decay)
+    optimiser = AdamW(parts, lr=rate, weight_decay=decay, fused=True)
     schedule = CosineAnnealingLR(optimiser, steps)
     best, least = [part.detach().clone() for part in parts], target[apart].square().mean()
     for step in range(1, steps + 1):

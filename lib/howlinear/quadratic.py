@@ -30,8 +30,7 @@ RIDGES = (1e-3, 1e-2, 1e-1)  # relative to unit variance of each feature
 def quadratic(kept: BlockCapture, rows: Sequence[int], ridges: Sequence[float] = RIDGES) -> list[Learned]:
     """Held-out R² of the best polynomial of degree 2, on more and more train rows.
 
-    The first train fold chooses the ridge and is never fitted on; the last number of rows takes the ridge of the one
-    before, for time.
+    The first train fold chooses the ridge, on the first number of rows and for all, and is never fitted on.
 
     Args:
         kept: a captured block whose sample holds all rows.
@@ -51,7 +50,7 @@ def quadratic(kept: BlockCapture, rows: Sequence[int], ridges: Sequence[float] =
     for n in rows:
         sums.add(order[done:n])
         done, found = n, []
-        for ridge in ridges if n < rows[-1] or len(rows) == 1 else [curve[-1].ridge]:
+        for ridge in [curve[0].ridge] if curve else ridges:
             weights = sums.solved(ridge)
             error = (sample.y[validation] - sums.guess(validation, *weights)).square().sum()
             found.append((float(error), ridge, weights))
@@ -67,7 +66,7 @@ class _Sums:
     def __init__(self, features: Products, sample: Sample):
         self.features, self.sample, self.n = features, sample, 0
         plain, (first, second) = features.white.weight.shape[1], features.pairs
-        self.level = torch.cat([torch.zeros(plain), (first == second).float()])
+        self.level = torch.cat([torch.zeros(plain), (first == second).float()])[:, None]
         p, d_out = len(self.level), sample.y.shape[1]
         self.part = np.zeros((p, p), np.float32, order="F")  # of one chunk; its lower triangle is used
         self.gram, self.cross = np.zeros((p, p), order="F"), np.zeros((p, d_out))
@@ -76,13 +75,13 @@ class _Sums:
 
     def rows(self, index: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Features, in float32, and outputs, in float64."""
-        found = self.features(self.sample.x[index]) - self.level
-        return found.numpy(), self.sample.y[index].double().numpy()
+        found = self.features(self.sample.x[index]).T.sub_(self.level)
+        return found.T.numpy(), self.sample.y[index].double().numpy()
 
     def add(self, index: Tensor) -> None:
         for chunk in index.split(CHUNK):
             found, y = self.rows(chunk)
-            self.part = ssyrk(1.0, found.T, beta=0.0, c=self.part, lower=1, overwrite_c=1)
+            self.part = ssyrk(1.0, found, beta=0.0, c=self.part, trans=1, lower=1, overwrite_c=1)
             self.gram += self.part
             self.cross += found.T @ y.astype(np.float32)
             self.total += found.sum(0, dtype=np.float64)
