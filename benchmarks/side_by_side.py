@@ -214,13 +214,14 @@ def draw(found):
     ways = [way for way in METHODS if OURS[way] != way]
     for axis, key, what in zip(axes, ("times_ours", "memory_times_ours"), ("time", "memory"), strict=True):
         values = [found["ways"][way][key] for way in ways]
-        bars = axis.barh(ways[::-1], values[::-1], color=style.GREY, height=0.6)
-        axis.bar_label(bars, fmt=" {:.1f} ×", fontsize=7)
-        for place, way in enumerate(ways[::-1]):
+        edge = 1.2 * max(*values, 10)
+        axis.barh(ways[::-1], values[::-1], color=style.GREY, height=0.6)
+        for place, (way, value) in enumerate(zip(ways[::-1], values[::-1], strict=True)):
             goal = GOALS[f"{way}, × our {what}"][0]
             axis.plot([goal, goal], [place - 0.4, place + 0.4], color=style.ACCENT, label="goal" if not place else None)
+            axis.text(max(value, goal) + edge / 50, place, f"{value:.1f} ×", va="center", fontsize=7)
         axis.axvline(1, color="black", linewidth=0.8, linestyle=":")
-        axis.set(xlabel=f"{what}, times ours", xlim=(0, 1.2 * max(*values, 10)))
+        axis.set(xlabel=f"{what}, times ours", xlim=(0, edge))
         axis.grid(axis="y", visible=False)
     axes[1].legend(loc="lower right")
     style.save(figure, "bench", "side_by_side")

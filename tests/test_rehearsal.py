@@ -1,5 +1,6 @@
 import json
 import runpy
+import sys
 
 import pytest
 import torch
@@ -144,8 +145,14 @@ def test_weights_follow_the_seed(tmp_path, folder, tokenizer):
 def test_finished_folder_is_not_made_again(folder, tokenizer, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in (folder / "gpt2").iterdir()}
     monkeypatch.setattr(rehearsal, "_weights", lambda *_: pytest.fail("made again"))
-    assert rehearsal.make("gpt2", folder, tokenizer) == folder / "gpt2"
+    assert rehearsal.make("gpt2", folder, tokenizer, changes=TINY["gpt2"]) == folder / "gpt2"
     assert {path: path.stat().st_mtime_ns for path in (folder / "gpt2").iterdir()} == before
+
+
+def test_folder_of_another_shape_is_made_again(tmp_path, tokenizer):
+    for depth in (3, 2):
+        made = rehearsal.make("gpt2", tmp_path, tokenizer, changes=TINY["gpt2"] | {"n_layer": depth})
+        assert load_model(made).config.n_layer == depth
 
 
 def test_interruption_leaves_no_folder(tmp_path, tokenizer, monkeypatch):
@@ -178,18 +185,29 @@ def test_unwritable_folder(tmp_path, tokenizer):
         rehearsal.make("gpt2", tmp_path / "models", tokenizer, changes=TINY["gpt2"])
 
 
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-def test_as_a_command(tmp_path, folder, monkeypatch, capsys):
-    monkeypatch.setattr(paths, "BUILD", tmp_path)
-    (tmp_path / "rehearsal").mkdir()
-    (tmp_path / "rehearsal" / "models").symlink_to(folder)
-    runpy.run_module("howlinear.rehearsal", run_name="__main__")
+def test_as_a_command(folder, tokenizer, monkeypatch, capsys):
+    asked = {}
+
+    def made(name, changes):
+        asked[name] = changes
+        return folder / name
+
+    monkeypatch.setattr(rehearsal, "make", made)
+    rehearsal.main(blocks=4)
+    assert asked == {
+        "gpt2": {"n_layer": 4},
+        "pythia-160m": {"num_hidden_layers": 4},
+        "llama-160m": asked["pythia-160m"],
+    }
     assert [line.rsplit("/", 1)[-1] for line in capsys.readouterr().out.split()] == NAMES
+    assert set(asked["llama-160m"]) <= set(rehearsal.PUBLISHED["llama-160m"])
+    assert set(asked["gpt2"]) <= set(rehearsal.PUBLISHED["gpt2"])
 
 
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_command_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
     monkeypatch.setattr(paths, "MODELS", tmp_path / "models")
+    monkeypatch.setattr(sys, "argv", ["rehearsal"])
     with pytest.raises(SystemExit, match="error: no tokenizer in"):
         runpy.run_module("howlinear.rehearsal", run_name="__main__")

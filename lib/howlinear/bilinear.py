@@ -182,8 +182,7 @@ def branch(rows: Rows, rank: int, seed: int = 0, steps: int = 100) -> Branch:
             raise StopIteration
 
     validate(start)
-    options = {"maxiter": steps, "maxcor": 20}
-    minimize(target, start, jac=True, method="L-BFGS-B", callback=validate, options=options)
+    minimize(target, start, jac=True, method="L-BFGS-B", callback=validate, options={"maxiter": steps, "maxcor": 20})
     return best
 
 

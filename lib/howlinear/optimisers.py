@@ -40,8 +40,8 @@ class Recipe:
 OPTIMISERS = {
     "SGD": Recipe(lambda w, b, rate: [torch.optim.SGD([w, b], lr=rate)], (0.2, 0.6, 1.2, 1.9), True),
     "momentum": Recipe(lambda w, b, rate: [torch.optim.SGD([w, b], lr=rate, momentum=0.9)], (0.1, 0.3, 1.0, 3.0), True),
-    "Adam": Recipe(lambda w, b, rate: [torch.optim.Adam([w, b], lr=rate)], (0.01, 0.03, 0.1, 0.3)),
-    "AdamW": Recipe(lambda w, b, rate: [torch.optim.AdamW([w, b], lr=rate)], (0.01, 0.03, 0.1, 0.3)),
+    "Adam": Recipe(lambda w, b, rate: [torch.optim.Adam([w, b], lr=rate, fused=True)], (0.01, 0.03, 0.1, 0.3)),
+    "AdamW": Recipe(lambda w, b, rate: [torch.optim.AdamW([w, b], lr=rate, fused=True)], (0.01, 0.03, 0.1, 0.3)),
     "Muon": Recipe(  # for matrices only: the bias goes to Adam, as its authors advise; no decay, which would bias W
         lambda w, b, rate: [torch.optim.Muon([w], lr=rate, weight_decay=0.0), torch.optim.Adam([b], lr=rate)],
         (0.03, 0.1, 0.3),

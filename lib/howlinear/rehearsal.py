@@ -120,7 +120,7 @@ def _weights(config: dict, seed: int) -> dict[str, torch.Tensor]:
     return weights
 
 
-def main(blocks: Annotated[int, typer.Option(min=2, max=12, help="of the twelve, in each model")] = 12) -> None:
+def main(blocks: Annotated[int, typer.Option(min=4, max=12, help="of the twelve, in each model")] = 12) -> None:
     """Make the three stand-ins that are not there yet."""
     try:
         for name, published in PUBLISHED.items():
