@@ -263,6 +263,21 @@ def test_a_fold_that_contradicts_the_others_stops_the_fit_before_it_starts(plant
     assert branch(turned, RANK, seed=0)(rows.z).any()
 
 
+def test_a_fit_ends_once_it_has_long_gained_nothing(planted, monkeypatch):
+    seen, call = [], _Projected.__call__
+    monkeypatch.setattr(_Projected, "__call__", lambda target, flat: [call(target, flat), seen.append(flat)][0])
+    rows, counts = residual_rows(planted), {}
+    noise = replace(rows, e=normal(*rows.e.shape, seed=4).float())
+    for patience in (3, 1_000):
+        monkeypatch.setattr("howlinear.bilinear.PATIENCE", patience)
+        for name, target in (("noise", noise), ("planted", rows)):
+            seen.clear()
+            assert branch(target, RANK, steps=1_000).readout.any() == (name == "planted")
+            counts[name, patience] = len(seen)
+    assert counts["noise", 3] < 8 < counts["noise", 1_000]
+    assert counts["planted", 3] > 8  # goes on while there is something to be gained
+
+
 def test_the_same_seed_gives_the_same_and_another_does_not(planted):
     one, same = (probe(planted, rank=RANK, seeds=2, steps=5) for _ in range(2))
     assert one.by_seed.tolist() == same.by_seed.tolist()
