@@ -21,7 +21,7 @@
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
 degree = 4  # the highest degree of the spectrum
-held = 64_000_000  # inputs held in memory at a time, rows × width × blocks: more means fewer passes
+held = 16_000_000  # inputs held in memory at a time, rows × width × blocks: more means fewer passes
 kernel_rows = [750, 1500, 3000]  # train rows of the kernels; time grows with the cube of the last, memory its square
 counts = [0, 16, 32, 64, 128, 256]  # neurons that weigh their squares anew, the loudest first; all are added
 directions = [0, 8, 16, 32, 48]  # leading directions all of whose products are taken
