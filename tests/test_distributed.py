@@ -19,12 +19,13 @@ import torch
 from conftest import BLOCKS, WIDTH, tiny
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.distributed import TCPStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import howlinear
-from howlinear import cli, distributed, record
-from howlinear.capture import batches, capture
+from howlinear import cli, distributed, moments, record
+from howlinear.capture import _Collector, batches, capture
 from howlinear.corpora import TokenRows
 from howlinear.distributed import ALONE, Ranks, joined, place
 from howlinear.errors import HowlinearError, InputError, RankError
@@ -397,24 +398,53 @@ class Waits(TorchDispatchMode):
         self.count += func.overloadpacket.__name__ in self.NAMES
         return func(*args, **(kwargs or {}))
 
+    def counted(self, method):
+        def read(*args):
+            self.count += 1
+            return method(*args)
 
-def test_a_device_waits_only_to_hear_whether_rows_are_finite(gpt2, rows, monkeypatch):
-    """Once in each update; besides, `transformers` asks once a batch if sequences are packed."""
+        return read
+
+
+def test_no_batch_is_waited_for_on_a_device(gpt2, rows, monkeypatch):
+    """A block is, once, when all is done. Besides, `transformers` asks once a batch if sequences are packed."""
+    monkeypatch.setattr(moments, "_at_once", lambda rows: False)
+    inside = {"keep": [], "finish": []}
+
+    def watched(name):
+        usual = getattr(_Collector, name)
+
+        def run(*args):
+            with Waits() as waits, monkeypatch.context() as patch:
+                for read in ("cpu", "numpy", "tolist"):  # no operation tells these
+                    patch.setattr(Tensor, read, waits.counted(getattr(Tensor, read)))
+                found = usual(*args)
+            inside[name].append(waits.count)
+            return found
+
+        monkeypatch.setattr(_Collector, name, run)
+
+    watched("keep")
+    watched("finish")
+    capture(gpt2, rows, batch_size=BATCH)
+    assert inside["keep"][BLOCKS:] == [0] * 11 * BLOCKS  # the first batch makes room
+    assert inside["finish"] == [1] * BLOCKS
+    with Waits() as waits, torch.no_grad():
+        gpt2.base_model(input_ids=rows.ids[:2], use_cache=False)
+    assert waits.count <= 1
+
+
+def test_on_a_cpu_a_batch_is_asked_for_once(gpt2, rows, monkeypatch):
     update, inside = Moments.update, []
 
-    def watched(moments, *of):
+    def watched(*args):
         with Waits() as waits:
-            update(moments, *of)
+            update(*args)
         inside.append(waits.count)
 
     monkeypatch.setattr(Moments, "update", watched)
     capture(gpt2, rows, batch_size=BATCH)
-    assert len(inside) == 12 * BLOCKS  # one for a batch of a fold, the held-out outputs' moments included
-    assert max(inside) <= 1
-    monkeypatch.setattr(Moments, "update", lambda moments, *of: moments)
-    with Waits() as waits, torch.no_grad():
-        gpt2.base_model(input_ids=rows.ids[:2], use_cache=False)
-    assert waits.count <= 1
+    assert inside == [1] * 12 * BLOCKS
 
 
 def test_losses_of_one_process_are_as_before(gpt2, ids):
