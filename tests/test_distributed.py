@@ -20,7 +20,7 @@ from conftest import BLOCKS, WIDTH, tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.distributed import TCPStore
+from torch.distributed import HashStore, TCPStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import howlinear
@@ -287,6 +287,49 @@ def test_an_error_of_all_ranks_is_said_once(tmp_path):
     codes, said = together(tmp_path, 3, wrong_option)
     assert codes == [2, 2, 2]
     assert "".join(said).count("howlinear: rank") == "".join(said).count("--blocks 'a': give whole numbers") == 1
+
+
+def smaller(folder, rank):
+    files = ("--corpus", folder / "mine.txt", "--out", folder / "small")
+    sys.argv = ["howlinear", "compress", f"{folder / 'model'}", "--max-dppl", "500", "--rows", "2048", *map(str, files)]
+    cli.main()
+
+
+def test_several_ranks_do_not_compress_one_model(project):
+    codes, said = together(project, 2, smaller)
+    assert codes == [2, 2]
+    (line,) = "".join(said).splitlines()
+    assert re.match(r"howlinear: rank [01] of 2: howlinear compress is the work of one process: leave torchrun", line)
+    assert not (project / "small").exists()
+
+
+@pytest.mark.parametrize(
+    "words", ["compress -", "notebook 01_capture", "minis mini-gpt2", "capture smoke a b", "--help"]
+)
+def test_only_measure_is_shared(monkeypatch, capsys, words):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    store = HashStore()
+    monkeypatch.setattr(distributed, "_met", lambda: (store, 1, 2))
+    monkeypatch.setattr(cli, "app", None)  # would fail if it came to that
+    monkeypatch.setattr(sys, "argv", ["howlinear", *words.split()])
+    what = f"howlinear {words.split()[0]} is the work of one process: leave torchrun out, which is for measure"
+    for line in (f"howlinear: rank 1 of 2: {what}\n", ""):  # the second to come is silent
+        with pytest.raises(SystemExit, match="2"):
+            cli.main()
+        assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize("words", ["measure mini-gpt2", "minis mini-gpt2", "--help"])
+@pytest.mark.parametrize("size", ["2", "two", ""])
+def test_ranks_without_torchrun_are_one_clear_line(monkeypatch, capsys, words, size):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", size)
+    monkeypatch.setattr(sys, "argv", ["howlinear", *words.split()])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"howlinear: WORLD_SIZE is '{size}', but no other rank is met (")
+    assert line.endswith("environment variable RANK expected, but not set): use torchrun, or unset it")
 
 
 def read_only(folder, rank):
