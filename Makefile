@@ -7,7 +7,7 @@ BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
 SNAKEMAKE := $(BIN)/python lib/howlinear/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-notebooks test-all paper book bench bench-more lab minis nanos rehearse clean help
+.PHONY: figures test test-notebooks test-all paper book bench bench-more bench-scale lab minis nanos rehearse clean help
 
 figures: .venv/ready  ## run every notebook of PROFILE (minis, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
@@ -39,6 +39,9 @@ bench: .venv/ready  ## time and memory at GPT-2's shape, beside what others use;
 bench-more: .venv/ready  ## and how memory grows with tokens, what folds cost, and a ceiling with its interval
 	mkdir -p build
 	$(BIN)/python -m pytest -q benchmarks --benchmark-columns=median,rounds --benchmark-json=build/bench-more.json
+
+bench-scale: .venv/ready  ## and a measurement's three parts over tokens, width and blocks; writes the book's page of costs
+	$(BIN)/python benchmarks/scale.py
 
 minis: .venv/ready  ## train the embedded models again, or go on where it stopped
 	$(BIN)/howlinear minis

@@ -111,6 +111,7 @@ FAMILIES = {  # name: (model, its config, path of the blocks below the base mode
             t.ViTConfig(**SHAPE, intermediate_size=INNER, image_size=8, patch_size=4),
             "layers", after("layernorm_after"), two("mlp.fc1", "mlp.fc2", gelu)),
 }  # fmt: skip
+CAUSAL = [name for name in FAMILIES if name not in ("bert", "roberta", "distilbert", "vit")]
 PAIRS = ("opt", "bloom", "bert", "roberta")
 
 

@@ -1,10 +1,12 @@
+import re
+
 import numpy as np
 import pytest
 import torch
 from conftest import BLOCKS, VOCABULARY, WIDTH, tiny
 from torch.nn.functional import gelu, silu
 
-from howlinear import ceilings
+from howlinear import ceilings, moments
 from howlinear.capture import capture, describe, hooked
 from howlinear.corpora import TokenRows
 from howlinear.errors import InputError
@@ -247,6 +249,48 @@ def test_a_weight_that_is_not_a_number_is_found_in_its_block(model, rows, block)
     ):
         capture(model, rows)
     assert hooks(model) == 0
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """As on a device: no number is read while batches run."""
+    monkeypatch.setattr(moments, "_at_once", lambda rows: False)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_what_is_not_finite_on_a_device_is_found_in_the_end(model, rows, monkeypatch, block, value):
+    """One number of one held-out batch; the blocks before, and other folds, are as they were."""
+    late, update, seen = int((rows.test & (rows.fold == 1)).nonzero()[0]), Moments.update, []
+
+    def spoilt(self, x, y, outputs=None):
+        seen.append(len(x))
+        if len(seen) == 4 * BLOCKS + block + 1:  # the fifth of six batches
+            y = y.clone()
+            y[3, 2] = value
+        return update(self, x, y, outputs)
+
+    monkeypatch.setattr(Moments, "update", spoilt)
+    name = sites(model)[block].name
+    said = rf"NaN or infinity among the rows at block {block} \({re.escape(name)}\), in the batch of sequences \[{late}"
+    with pytest.raises(InputError, match=rf"{said}[, 0-9]*\]: this model overflows on this text in torch\.float32"):
+        capture(model, rows)
+    assert len(seen) == 6 * BLOCKS
+    assert hooks(model) == 0
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_capture_on_a_device_is_that_on_a_cpu(gpt2, rows, monkeypatch):
+    found = capture(gpt2, rows)
+    monkeypatch.undo()
+    for block, kept in capture(gpt2, rows).items():
+        for one, other in zip(
+            [*kept.train, *kept.test, kept.outputs],
+            [*found[block].train, *found[block].test, found[block].outputs],
+            strict=True,
+        ):
+            assert all(torch.equal(tensor, other.tensors()[name]) for name, tensor in one.tensors().items())
 
 
 def test_overflow_in_half_precision_is_named(rows):

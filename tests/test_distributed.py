@@ -19,12 +19,13 @@ import torch
 from conftest import BLOCKS, WIDTH, tiny
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed import TCPStore
+from torch import Tensor
+from torch.distributed import HashStore, TCPStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import howlinear
-from howlinear import cli, distributed, record
-from howlinear.capture import batches, capture
+from howlinear import cli, distributed, moments, record
+from howlinear.capture import _Collector, batches, capture
 from howlinear.corpora import TokenRows
 from howlinear.distributed import ALONE, Ranks, joined, place
 from howlinear.errors import HowlinearError, InputError, RankError
@@ -288,6 +289,49 @@ def test_an_error_of_all_ranks_is_said_once(tmp_path):
     assert "".join(said).count("howlinear: rank") == "".join(said).count("--blocks 'a': give whole numbers") == 1
 
 
+def smaller(folder, rank):
+    files = ("--corpus", folder / "mine.txt", "--out", folder / "small")
+    sys.argv = ["howlinear", "compress", f"{folder / 'model'}", "--max-dppl", "500", "--rows", "2048", *map(str, files)]
+    cli.main()
+
+
+def test_several_ranks_do_not_compress_one_model(project):
+    codes, said = together(project, 2, smaller)
+    assert codes == [2, 2]
+    (line,) = "".join(said).splitlines()
+    assert re.match(r"howlinear: rank [01] of 2: howlinear compress is the work of one process: leave torchrun", line)
+    assert not (project / "small").exists()
+
+
+@pytest.mark.parametrize(
+    "words", ["compress -", "notebook 01_capture", "minis mini-gpt2", "capture smoke a b", "--help"]
+)
+def test_only_measure_is_shared(monkeypatch, capsys, words):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    store = HashStore()
+    monkeypatch.setattr(distributed, "_met", lambda: (store, 1, 2))
+    monkeypatch.setattr(cli, "app", None)  # would fail if it came to that
+    monkeypatch.setattr(sys, "argv", ["howlinear", *words.split()])
+    what = f"howlinear {words.split()[0]} is the work of one process: leave torchrun out, which is for measure"
+    for line in (f"howlinear: rank 1 of 2: {what}\n", ""):  # the second to come is silent
+        with pytest.raises(SystemExit, match="2"):
+            cli.main()
+        assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize("words", ["measure mini-gpt2", "minis mini-gpt2", "--help"])
+@pytest.mark.parametrize("size", ["2", "two", ""])
+def test_ranks_without_torchrun_are_one_clear_line(monkeypatch, capsys, words, size):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", size)
+    monkeypatch.setattr(sys, "argv", ["howlinear", *words.split()])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"howlinear: WORLD_SIZE is '{size}', but no other rank is met (")
+    assert line.endswith("environment variable RANK expected, but not set): use torchrun, or unset it")
+
+
 def read_only(folder, rank):
     record.save = full_disk
     sys.argv = ["howlinear", *command(folder)]
@@ -397,24 +441,53 @@ class Waits(TorchDispatchMode):
         self.count += func.overloadpacket.__name__ in self.NAMES
         return func(*args, **(kwargs or {}))
 
+    def counted(self, method):
+        def read(*args):
+            self.count += 1
+            return method(*args)
 
-def test_a_device_waits_only_to_hear_whether_rows_are_finite(gpt2, rows, monkeypatch):
-    """Once in each update; besides, `transformers` asks once a batch if sequences are packed."""
+        return read
+
+
+def test_no_batch_is_waited_for_on_a_device(gpt2, rows, monkeypatch):
+    """A block is, once, when all is done. Besides, `transformers` asks once a batch if sequences are packed."""
+    monkeypatch.setattr(moments, "_at_once", lambda rows: False)
+    inside = {"keep": [], "finish": []}
+
+    def watched(name):
+        usual = getattr(_Collector, name)
+
+        def run(*args):
+            with Waits() as waits, monkeypatch.context() as patch:
+                for read in ("cpu", "numpy", "tolist"):  # no operation tells these
+                    patch.setattr(Tensor, read, waits.counted(getattr(Tensor, read)))
+                found = usual(*args)
+            inside[name].append(waits.count)
+            return found
+
+        monkeypatch.setattr(_Collector, name, run)
+
+    watched("keep")
+    watched("finish")
+    capture(gpt2, rows, batch_size=BATCH)
+    assert inside["keep"][BLOCKS:] == [0] * 11 * BLOCKS  # the first batch makes room
+    assert inside["finish"] == [1] * BLOCKS
+    with Waits() as waits, torch.no_grad():
+        gpt2.base_model(input_ids=rows.ids[:2], use_cache=False)
+    assert waits.count <= 1
+
+
+def test_on_a_cpu_a_batch_is_asked_for_once(gpt2, rows, monkeypatch):
     update, inside = Moments.update, []
 
-    def watched(moments, *of):
+    def watched(*args):
         with Waits() as waits:
-            update(moments, *of)
+            update(*args)
         inside.append(waits.count)
 
     monkeypatch.setattr(Moments, "update", watched)
     capture(gpt2, rows, batch_size=BATCH)
-    assert len(inside) == 12 * BLOCKS  # one for a batch of a fold, the held-out outputs' moments included
-    assert max(inside) <= 1
-    monkeypatch.setattr(Moments, "update", lambda moments, *of: moments)
-    with Waits() as waits, torch.no_grad():
-        gpt2.base_model(input_ids=rows.ids[:2], use_cache=False)
-    assert waits.count <= 1
+    assert inside == [1] * 12 * BLOCKS
 
 
 def test_losses_of_one_process_are_as_before(gpt2, ids):

@@ -1,3 +1,4 @@
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import least_squares, pooled_r2
 
-from howlinear.ceilings import fit, r2
+from howlinear.ceilings import ceiling, fit, r2
 from howlinear.errors import InputError
 from howlinear.moments import Moments, _Room, effective_rank
 
@@ -191,6 +192,27 @@ def test_values_that_are_not_finite_are_refused_and_nothing_is_added(value, side
     with pytest.raises(InputError, match="NaN or infinity among 10 rows"):
         moments.update(*bad)
     assert_same(moments, before, 0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e200])
+@pytest.mark.parametrize("side", [0, 1])
+def test_on_a_device_values_that_are_not_finite_are_found_whatever_follows(monkeypatch, value, side):
+    """Nothing is read there before somebody asks, and what came in never gets out again."""
+    monkeypatch.setattr(sys.modules["howlinear.moments"], "_at_once", lambda rows: False)
+    good, bad = moments_of(*random_rows(20)), random_rows(10, seed=1)
+    assert good.finite
+    assert good.checked() is good
+    bad[side][4, 1] = value
+    spoilt = good.copy().update(*bad)
+    later = spoilt.copy().update(*random_rows(50, seed=2)).update(*bad)
+    for moments in (spoilt, later, spoilt + good, good + spoilt, spoilt + spoilt, moments_of(*bad)):
+        assert not moments.finite
+        with pytest.raises(InputError, match=f"NaN or infinity among {moments.n} rows"):
+            moments.checked()
+        with pytest.raises(InputError, match="NaN or infinity among"):
+            ceiling(good, moments)
+        with pytest.raises(InputError, match="NaN or infinity among"):
+            ceiling(moments, good)
 
 
 def test_opposite_infinities_are_refused():

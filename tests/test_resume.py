@@ -1,11 +1,14 @@
 import pytest
 import torch
 from conftest import BLOCKS
+from families import CAUSAL, DEPTH, reads, small
+from families import WIDTH as NARROW
 from torch import nn
 
+from howlinear.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.models import sites, swap
-from howlinear.perplexity import change, losses, swap_costs
+from howlinear.perplexity import change, losses, swap_costs, swap_losses
 from howlinear.resume import Recording, resumable
 
 
@@ -147,3 +150,43 @@ def test_a_swap_costs_what_it_does_in_batches_too(model, ids):
 
 def test_nothing_swapped_costs_nothing(gpt2, ids):
     assert swap_costs(gpt2, {}, ids) == {}
+
+
+# --- every family
+
+WHOLE = set()  # the families that are evaluated whole
+
+
+def test_which_families_resume():
+    """As a family is added, it says here whether it resumes."""
+    assert {
+        name for name in CAUSAL if not resumable(small(name), list(range(DEPTH)), reads(name)["input_ids"])
+    } == WHOLE
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_every_familys_swaps_are_those_one_at_a_time_to_the_last_bit(name):
+    model, ids, generator = small(name), reads(name, n=7)["input_ids"], torch.Generator().manual_seed(0)
+    drawn = torch.randn(DEPTH, NARROW + 1, NARROW, generator=generator, dtype=torch.float64)
+    maps = {block: AffineMap(rows[1:], rows[0]) for block, rows in enumerate(drawn)}
+    base = losses(model, ids, 3)
+    whole, swapped = swap_losses(model, maps, ids, 3)
+    assert torch.equal(whole, base)
+    for block, found in swapped.items():
+        with swap(model, {block: maps[block]}):
+            assert torch.equal(found, losses(model, ids, 3))
+        assert not torch.equal(found, base)
+    assert torch.equal(losses(model, ids, 3), base)
+
+
+@pytest.mark.parametrize("name", sorted({*CAUSAL} - WHOLE))
+def test_of_every_family_nothing_before_the_ffn_is_computed(name):
+    model, ids = small(name), reads(name)["input_ids"]
+    for block, site in enumerate(sites(model)):
+        recording = recorded(model, ids, range(DEPTH))
+        with recording.resumed(block):
+            ran = calls(model, lambda: logits(model, ids)).keys()
+        until = {part for layer in recording.layers[: block + 1] for part in layer.modules()}
+        ffn = {*site.input.modules(), *site.output.modules()}
+        assert not ran & (until - ffn)
+        assert ran & ffn

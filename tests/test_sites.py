@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from families import DEPTH, FAMILIES, PADDING, PAIRS, VOCABULARY, WIDTH, reads, small, weights, worked
+from families import CAUSAL, DEPTH, FAMILIES, PADDING, PAIRS, VOCABULARY, WIDTH, reads, small, weights, worked
 
 from howlinear.capture import capture, hooked
 from howlinear.ceilings import AffineMap
@@ -18,8 +18,6 @@ from howlinear.models import is_causal, load_model, swap
 from howlinear.reduced import ffn_parameters
 from howlinear.sites import FAMILIES as TABLE
 from howlinear.sites import Kept, Recalled, pattern_of, sites
-
-CAUSAL = [name for name in FAMILIES if name not in ("bert", "roberta", "distilbert", "vit")]
 
 
 @pytest.fixture(params=FAMILIES)

@@ -92,10 +92,10 @@ def capture(
     found, collector = sites(model, blocks), _Collector(rows, sample, seed, only)
     bar = tqdm(total=sum(map(len, only)), unit="seq", desc="capture", disable=not progress)
     with bar, hooked(found, collector.keep), torch.no_grad():
-        for collector.indices in only:
-            model.base_model(**batch_of(model, rows, collector.indices))
-            bar.update(len(collector.indices))
-    return {site.block: collector.finish(site.block) for site in found}
+        for collector.turn, indices in enumerate(only):
+            model.base_model(**batch_of(model, rows, indices))
+            bar.update(len(indices))
+    return {site.block: collector.finish(site) for site in found}
 
 
 @contextmanager
@@ -142,41 +142,53 @@ def fold_of(rows: Rows, batch: Tensor) -> tuple[bool, int]:
 
 
 class _Collector:
-    """Where the hooks put what they see; `indices` are the sequences under way."""
+    """Where the hooks put what they see; `turn` counts the batches."""
 
     def __init__(self, rows: Rows, sample: int, seed: int, only: list[Tensor]):
-        self.rows, self.indices = rows, torch.empty(0, dtype=torch.long)
-        self.folds = sorted({fold_of(rows, batch) for batch in only})
+        self.rows, self.only, self.turn = rows, only, 0
+        self.folds = [fold_of(rows, batch) for batch in only]
         self.moments: dict[int, dict[tuple[bool, int], Moments]] = {}
         self.outputs: dict[int, Moments] = {}
+        self.dtype: dict[int, torch.dtype] = {}
+        self.finite: dict[int, Tensor] = {}  # batch by batch, shape (batches,)
         self.drawn, self.slot = draw(rows, sample, seed)
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
 
     def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
         x, y = x.flatten(0, -2), y.flatten(0, -2).to(x.device)
-        test, fold = fold_of(self.rows, self.indices)
-        kept, x, y = (x, y), *tokens_of(self.rows, self.indices, site.name, x, y)
+        fold = self.folds[self.turn]
+        kept, x, y = (x, y), *tokens_of(self.rows, self.only[self.turn], site.name, x, y)
         if site.block not in self.moments:
-            empty = iter(Moments.several(len(self.folds), x.shape[1], y.shape[1], x.device))
-            self.moments[site.block] = {key: next(empty) for key in self.folds}
+            folds = sorted(set(self.folds))
+            empty = Moments.several(len(folds), x.shape[1], y.shape[1], x.device)
+            self.moments[site.block] = dict(zip(folds, empty, strict=True))
             self.outputs[site.block] = Moments(y.shape[1], 0, y.device)
+            self.dtype[site.block], self.finite[site.block] = x.dtype, x.new_ones(len(self.only), dtype=torch.bool)
+        moments = self.moments[site.block][fold]
         try:
-            self.moments[site.block][test, fold].update(x, y, self.outputs[site.block] if test else None)
+            moments.update(x, y, self.outputs[site.block] if fold[0] else None)
         except InputError as error:
-            where = f"block {site.block} ({site.name}), in the batch of sequences {self.indices.tolist()}"
-            raise InputError(f"{error} at {where}: this model overflows on this text in {x.dtype}") from error
+            raise InputError(f"{error}{self._place(site, self.turn)}") from error
+        self.finite[site.block][self.turn] = moments.finite  # read by `finish`: a device would be waited for
         if len(self.drawn):
             self._sample(site.block, *kept)
 
     def _sample(self, block: int, x: Tensor, y: Tensor) -> None:
         if block not in self.kept:
             self.kept[block] = tuple(torch.empty(len(self.drawn), r.shape[1], dtype=torch.float32) for r in (x, y))
-        slot = self.slot[self.indices].flatten()
+        slot = self.slot[self.only[self.turn]].flatten()
         mine = (slot >= 0).nonzero()[:, 0]
         for kept, rows in zip(self.kept[block], (x, y), strict=True):
             kept[slot[mine]] = rows[mine.to(rows.device)].float().cpu()
 
-    def finish(self, block: int) -> BlockCapture:
+    def _place(self, site: Site, turn: int) -> str:
+        where = f"block {site.block} ({site.name}), in the batch of sequences {self.only[turn].tolist()}"
+        return f" at {where}: this model overflows on this text in {self.dtype[site.block]}"
+
+    def finish(self, site: Site) -> BlockCapture:
+        block, finite = site.block, self.finite[site.block].tolist()
+        if not all(finite):
+            raise InputError(f"NaN or infinity among the rows{self._place(site, finite.index(False))}")
         sides: dict[bool, list[Moments]] = {False: [], True: []}
         for (held_out, _), moments in self.moments[block].items():
             sides[held_out].append(here(moments))

@@ -96,7 +96,7 @@ def ceiling(
         The `Ceiling`.
 
     Raises:
-        InputError: too few rows for the width, constant inputs or constant outputs.
+        InputError: too few rows for the width, constant inputs or constant outputs, a row that was not finite.
     """
     trains, tests = ([side] if isinstance(side, Moments) else list(side) for side in (train, test))
     if not trains or not tests:
@@ -131,7 +131,7 @@ def fit(moments: Moments, null: float = NULL, fewest: int | None = None) -> tupl
         fewest: rows below which the map is refused; d_in + 2 by default, since on fewer it fits anything exactly.
 
     Raises:
-        InputError: fewer rows than that, or no input that varies.
+        InputError: fewer rows than that, no input that varies, or a row that was not finite.
     """
     if moments.n < (moments.d_in + 2 if fewest is None else fewest):
         raise InputError(
@@ -153,12 +153,10 @@ def spectrum(
         Column scales, shape (d_in,), 0 for a constant input; eigenvalues ascending, (rank,); vectors, (d_in, rank).
 
     Raises:
-        InputError: no input varies.
+        InputError: no input varies, or a row was not finite.
     """
-    scale = torch.where(
-        _varies(moments.sxx.diagonal(), moments.mean_x, moments.n, null), moments.sxx.diagonal(), torch.inf
-    )
-    scale = scale.rsqrt()
+    squares = moments.checked().sxx.diagonal()
+    scale = torch.where(_varies(squares, moments.mean_x, moments.n, null), squares, torch.inf).rsqrt()
     if not scale.any():
         raise InputError(f"all {moments.d_in} inputs are constant over {moments.n} rows: there is nothing to fit")
     values, vectors = torch.linalg.eigh(scale[:, None] * moments.sxx * scale)
@@ -204,9 +202,9 @@ def r2(affine: AffineMap, moments: Moments) -> float:
     """Pooled R² of a map on the rows in `moments`.
 
     Raises:
-        InputError: the outputs are constant, so there is no variance to explain.
+        InputError: the outputs are constant, so there is no variance to explain; or a row was not finite.
     """
-    varies = _varies(moments.syy, moments.mean_y, moments.n)
+    varies = _varies(moments.checked().syy, moments.mean_y, moments.n)
     if not varies.any():
         raise InputError(f"the outputs are constant over {moments.n} rows: R² is undefined; use more or other text")
     return float(1 - residual(affine, moments).sum() / moments.syy.sum())

@@ -17,6 +17,7 @@ from rich.table import Table
 from transformers.utils import logging
 
 from howlinear.compression import Plan
+from howlinear.distributed import alone
 from howlinear.errors import HowlinearError, InputError
 from howlinear.measure import Profile
 
@@ -223,8 +224,11 @@ def main() -> None:
     """Entry point."""
     logging.disable_progress_bar()
     huggingface_hub.utils.logging.set_verbosity_error()
+    words = sys.argv[1:]
     try:
-        app(_paired(sys.argv[1:]))
+        if words[:1] != ["measure"]:  # every other command is the work of one process
+            alone(" ".join(["howlinear", *words[:1]]))
+        app(_paired(words))
     except HowlinearError as error:
         _complain(str(error))
         sys.exit(2)

@@ -175,26 +175,57 @@ def joined(device: str = "cpu") -> Iterator[Ranks]:
         HowlinearError: what was raised within, if this is the first rank to fail; its message names the rank.
         SystemExit: this rank is not the first to fail; code 2.
     """
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if not _several():
         yield replace(ALONE, device=place(device))
         return
-    store, rank, size = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    store, rank, size = _met()
     usual = signal.signal(signal.SIGTERM, _ended)
     try:
-        ranks = Ranks(rank, size, place(device))
-        if cuda := ranks.device != "cpu":
-            torch.cuda.set_device(ranks.device)
-        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
-        yield ranks
-        ranks.gather(None)  # nobody leaves while another may still fail
+        with _said_once(store, rank, size):
+            ranks = Ranks(rank, size, place(device))
+            if cuda := ranks.device != "cpu":
+                torch.cuda.set_device(ranks.device)
+            backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+            yield ranks
+            ranks.gather(None)  # nobody leaves while another may still fail
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+    dist.destroy_process_group()
+
+
+def alone(command: str) -> None:
+    """Refuse a command that several processes would race to do, each the whole of it.
+
+    Raises:
+        InputError: torchrun started several, and this is the first to fail; else SystemExit, code 2.
+    """
+    if _several():
+        with _said_once(*_met()):
+            raise InputError(f"{command} is the work of one process: leave torchrun out, which is for measure")
+
+
+def _several() -> bool:
+    return os.environ.get("WORLD_SIZE", "1") != "1"
+
+
+def _met() -> tuple[dist.Store, int, int]:  # what the ranks talk through, this rank, how many there are
+    try:
+        return next(dist.rendezvous("env://", timeout=TIMEOUT))
+    except (ValueError, RuntimeError) as error:
+        why, _, _ = str(error).partition("\n")
+        said = f"WORLD_SIZE is {os.environ['WORLD_SIZE']!r}, but no other rank is met ({why})"
+        raise RankError(f"{said}: use torchrun, or unset it") from error
+
+
+@contextmanager
+def _said_once(store: dist.Store, rank: int, size: int) -> Iterator[None]:
+    try:
+        yield
     except HowlinearError as error:
         if not _first_to_fail(store):
             raise SystemExit(2) from error
         raise type(error)(f"rank {rank} of {size}: {error}") from error
-    finally:
-        signal.signal(signal.SIGTERM, usual)
-    dist.destroy_process_group()
 
 
 def _first_to_fail(store: dist.Store) -> bool:

@@ -193,7 +193,8 @@ def _longest(model: PreTrainedModel) -> int | None:
 def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, Tensor | bool]:
     """A model's keywords for some sequences, on the device where it starts and in its precision."""
     device, named = device_of(model), {name: tensor[indices] for name, tensor in rows.inputs.items()}
-    found = {k: t.to(device, model.dtype if t.is_floating_point() else t.dtype) for k, t in named.items()}
+    dtypes = {name: model.dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in named.items()}
+    found = {name: tensor.to(device, dtypes[name], non_blocking=True) for name, tensor in named.items()}
     return found | ({} if rows.ids is None else {"use_cache": False})
 
 
@@ -212,7 +213,7 @@ def tokens_of(
         )
     if rows.mask is None:
         return x, y
-    tokens = rows.mask[indices].flatten().to(x.device)
+    tokens = rows.mask[indices].flatten().nonzero()[:, 0].to(x.device, non_blocking=True)  # by a mask, x would wait
     return x[tokens], y[tokens]
 
 

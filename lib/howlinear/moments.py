@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from howlinear.errors import InputError
@@ -76,7 +76,8 @@ class Moments:
             Itself.
 
         Raises:
-            InputError: shapes disagree, or a value is not finite; nothing is added then.
+            InputError: shapes disagree, or a value is not finite; nothing is added then. No device but the CPU is
+                waited for: there such a value gets in and stays, and `checked` tells.
         """
         y = x[:, :0] if y is None else y
         if x.shape[1:] != (self.d_in,) or y.shape != (x.shape[0], self.d_out):
@@ -90,17 +91,36 @@ class Moments:
         mean_y, y64 = _centred(y, _ROOM("y", y))
         syy = torch.mul(y64, y64, out=_ROOM("x", y)).sum(0)
         mean_x, x64 = _centred(x, _ROOM("x", x))
-        sums = [mean_x, syy]
-        if x.dtype == torch.float64:  # of narrower rows no square overflows, so the mean tells all
-            sums.append(torch.linalg.vecdot(x64, x64, dim=0))
-        if not torch.cat(sums).isfinite().all():
-            raise InputError(f"NaN or infinity among {len(x)} rows")
+        if _at_once(x):
+            sums = [mean_x, syy]
+            if x.dtype == torch.float64:  # of narrower rows no square overflows, so the mean tells all
+                sums.append(torch.linalg.vecdot(x64, x64, dim=0))
+            if not torch.cat(sums).isfinite().all():
+                raise InputError(f"NaN or infinity among {len(x)} rows")
         self._shift(len(x), mean_x, mean_y, syy)
         _add_gram(self.sxx, x64)
         self.sxy.addmm_(x64.T, y64)
         if outputs is not None:
             outputs._shift(len(y), mean_y, outputs.mean_y, outputs.syy)
             _add_gram(outputs.sxx, y64)
+        return self
+
+    @property
+    def finite(self) -> Bool[Tensor, ""]:
+        """Whether every row was finite, shape (), on the moments' own device: to ask does not wait, to read does.
+
+        A NaN, an infinity or a square that overflows never leaves a mean or a sum of squares again.
+        """
+        return torch.cat([self.mean_x, self.mean_y, self.sxx.diagonal(), self.syy]).isfinite().all()
+
+    def checked(self) -> Moments:
+        """Itself, if every row was finite.
+
+        Raises:
+            InputError: some row was not.
+        """
+        if not self.finite:
+            raise InputError(f"NaN or infinity among {self.n} rows")
         return self
 
     def __add__(self, other: Moments) -> Moments:
@@ -164,6 +184,11 @@ class Moments:
 def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
     """Participation ratio (Σλ)² / Σλ² of a covariance matrix: 1 for one direction, d for a ball."""
     return float(covariance.trace().square() / covariance.square().sum())
+
+
+def _at_once(rows: Tensor) -> bool:
+    """Whether a number can be read right away; any other device would have to finish its work first."""
+    return rows.device.type == "cpu"
 
 
 class _Room(threading.local):
