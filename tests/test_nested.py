@@ -259,3 +259,4 @@ def test_products_are_of_the_loudest_directions_of_the_train_rows():
 
         assert value == pytest.approx(held_out_r2(*sides_of(kept, listed)), abs=1e-5)
     assert found.r2[0] != pytest.approx(found.r2[1], abs=1e-2)
+    assert products(kept, [0]).r2 == pytest.approx([ceiling(kept.train, kept.test).r2], abs=1e-6)

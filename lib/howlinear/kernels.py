@@ -177,7 +177,6 @@ def products(kept: BlockCapture, directions: Sequence[int], ridge: float = RIDGE
     Raises:
         InputError: no sample, more directions than the inputs have, or too few rows.
     """
-    rows_of(kept)
     moments = sum(kept.train)
     rank = whitening(moments).shape[1]
     if (
