@@ -71,7 +71,7 @@ def test_chunks_change_nothing(monkeypatch):
     kept = captured(x, block(x))
     found, adds = degrees(kept, block), features(kept, block).adds
     monkeypatch.setattr("howlinear.degrees.CHUNK", 70)
-    monkeypatch.setattr("howlinear.nested.CHUNK", 50)
+    monkeypatch.setattr("howlinear.nested.CHUNK", 30)
     torch.testing.assert_close(features(kept, block).adds, adds, atol=1e-4, rtol=1e-4)
     for end in ("r2", "low", "high"):
         np.testing.assert_allclose(getattr(degrees(kept, block), end), getattr(found, end), atol=1e-6)
