@@ -61,7 +61,7 @@ def predicted(block: Hidden, moments: Moments, degree: int = 4) -> np.ndarray:
     slope = ug.diagonal()
     given = level + nodes[:, None] * slope  # E[u | g]
     square = weights @ ((given.square() + uu.diagonal() - slope.square()) * values.square())
-    beyond = (square - (weights @ (given * values)).square() - own).clamp_min(0)
+    beyond = square - (weights @ (given * values)).square() - own
     whole = sum(shares) + beyond @ pool.diagonal()
     if not whole > 0:
         raise InputError("the outputs would be constant: there is no variance to share out")

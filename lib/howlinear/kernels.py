@@ -17,7 +17,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from howlinear.capture import BlockCapture, Sample
-from howlinear.ceilings import AffineMap, ceiling, jackknife, whitening
+from howlinear.ceilings import AffineMap, ceiling, jackknife, spectrum, whitening
 from howlinear.errors import InputError
 from howlinear.moments import Moments
 from howlinear.nested import RIDGE, Nested, folds_of, left_out_r2, nested, rows_of
@@ -133,9 +133,8 @@ def scored(
 
 
 def _scaled(sample: Sample, moments: Moments) -> Float[Tensor, "n d"]:
-    deviation = (moments.sxx.diagonal() / moments.n).sqrt()
-    scale = torch.where(deviation > 0, deviation, torch.inf) * moments.d_in**0.5
-    return (sample.x.double() - moments.mean_x) / scale
+    scale = spectrum(moments)[0] * (moments.n / moments.d_in) ** 0.5  # 0 for an input that is constant but for rounding
+    return (sample.x.double() - moments.mean_x) * scale
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,6 @@ def products(kept: BlockCapture, directions: Sequence[int], ridge: float = RIDGE
     Raises:
         InputError: no sample, more directions than the inputs have, or too few rows.
     """
-    rows_of(kept)
     moments = sum(kept.train)
     rank = whitening(moments).shape[1]
     if (
