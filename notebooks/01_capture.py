@@ -116,6 +116,7 @@ plt.show()
 
 # %%
 model = run.model(first)
+block = min(block, len(hl.sites(model)) - 1)
 for site in hl.sites(model)[:3]:
     print(site.block, site.name, type(site.output).__name__)
 rows = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed)

@@ -141,15 +141,17 @@ plt.show()
 
 # %% [markdown]
 # Eyes are lenient with curves. The table is not. Per pair of corpora: the correlation with its interval; that of the
-# *inner* blocks, because a first and a last block far from the rest can make any correlation high; the rank
-# correlation ρ (1: the same order of blocks); the largest difference, its interval and its block; and how many blocks
-# *differ* by more than their interval. One in twenty would by chance, and the largest of many differences is large
-# by choice, so read the count. *By block* is the share of a panel's variance that goes by block, whatever the corpus.
+# *inner* blocks (of five or more), as a first and a last block far from the rest can make any correlation high; the
+# rank correlation ρ (1: the same order of blocks); the largest difference, its interval and its block; and how many
+# blocks *differ* by more than their interval. One in twenty would by chance, and the largest of many differences is
+# large by choice: read the count. *By block* is the share of a panel's variance that goes by block, in every corpus.
 
 
 # %%
 def summary(name, a, b):
-    whole, inner = (agreement(dict(list(found[name].items())[cut]), a, b) for cut in (slice(None), slice(1, -1)))
+    blocks = list(found[name])
+    middle = blocks[1:-1] if len(blocks) > 4 else blocks  # a correlation needs three
+    whole, inner = (agreement({block: found[name][block] for block in some}, a, b) for some in (blocks, middle))
     at = int(np.abs(whole.difference).argmax())
     row = {"model": name, "pair": f"{a} ~ {b}", "rho": spearmanr(*profiles[name][[a, b]].T.values)[0]}
     for key, each in (("r", whole), ("inner", inner)):
