@@ -149,9 +149,7 @@ plt.show()
 
 # %%
 def summary(name, a, b):
-    blocks = list(found[name])
-    middle = blocks[1:-1] if len(blocks) > 4 else blocks  # a correlation needs three
-    whole, inner = (agreement({block: found[name][block] for block in some}, a, b) for some in (blocks, middle))
+    whole, inner = (agreement(blocks[name], a, b) for blocks in (found, between))
     at = int(np.abs(whole.difference).argmax())
     row = {"model": name, "pair": f"{a} ~ {b}", "rho": spearmanr(*profiles[name][[a, b]].T.values)[0]}
     for key, each in (("r", whole), ("inner", inner)):
@@ -161,6 +159,7 @@ def summary(name, a, b):
 
 
 # %% tags=["nbval-check-output"]
+between = {name: dict(list(kept.items())[1:-1]) if len(kept) > 4 else kept for name, kept in found.items()}
 agree = pd.DataFrame([summary(name, a, b) for name in run.models for a, b in two]).set_index(["model", "pair"])
 by_block = {name: float(np.var(table.mean(axis=1)) / np.var(table.to_numpy())) for name, table in profiles.items()}
 print(agree.round(2).to_string())
