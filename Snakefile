@@ -12,6 +12,7 @@ MAIN, PYTHON = config["corpora"][0], sys.executable
 BUILD = f"build/{PROFILE}"
 
 # notebook → the corpora whose captures it reads, the modules it stands on besides its own and CORE, its figures
+# (of the embedded models notebook 09 reads what was recorded in training alone)
 NOTEBOOKS = {
     "01_capture": ([MAIN], [], ["diagram", "inputs"]),
     "02_ceilings": ([MAIN], [], ["solvers", "profile"]),
@@ -21,7 +22,7 @@ NOTEBOOKS = {
     "06_compression": ([MAIN], ["reduced", "felt"], ["signal", "reduced_rank", "frontier"]),
     "07_optimisers": ([MAIN], ["descent", "problem"], ["paths", "shortfall"]),
     "08_controls": ([MAIN], ["transplants", "variance", "nanos", "hermite", "hidden"], ["random", "transplant", "twins"]),
-    "09_dynamics": ([MAIN], ["trajectories", "nanos", "training", "minis"], ["profiles", "settling", "live"]),
+    "09_dynamics": ([MAIN] * (PROFILE != "minis"), ["trajectories", "nanos", "training", "minis"], ["profiles", "settling", "live"]),
     "10_degrees": ([MAIN], ["nested", "hidden", "hermite", "kernels", "quadratic", "nanos"], ["spectrum", "full", "rank", "training"]),
     "11_claims": ([], ["stated", "evidence", "contrasts"], ["board"]),
 }
@@ -34,18 +35,12 @@ RECORDED = {  # notebook → measurements taken in training that it reads
     "09_dynamics": "models/*/*.json",
     "10_degrees": "models/nanos/*.json",
 }
-LONG = ("03_bilinear", "05_corpora", "06_compression", "10_degrees")  # these start first, so that the cores end together
+FIRST = ("05_corpora", "06_compression", "10_degrees", "03_bilinear", "capture")  # the last one first: cores end together
 CORE = [
     f"lib/howlinear/{name}.py"
     for name in ("moments", "ceilings", "structure", "sites", "swapping", "models", "corpora", "inputs", "texts")
     + ("capture", "store", "perplexity", "measure", "notebooks")
 ]
-
-
-def weights(wildcards):
-    """A local model's files; what lies on the Hub is no file of ours."""
-    folder = Path(MODELS[wildcards.model])
-    return sorted(str(path) for path in folder.glob("*.safetensors")) if folder.is_dir() else []
 
 
 rule all:
@@ -58,21 +53,22 @@ rule all:
 
 rule capture:
     input:
-        weights,
+        [str(path) for source in MODELS.values() for path in sorted(Path(source).glob("*.safetensors"))],  # if local
         CORE,
         "constraints.txt",
     output:
-        [BUILD + "/captures/{model}/" + f"{corpus}.safetensors" for corpus in config["corpora"]],
+        [f"{BUILD}/captures/{model}/{{corpus}}.safetensors" for model in MODELS],
     log:
-        BUILD + "/logs/{model}.log",
-    threads: max(1, workflow.cores // len(MODELS))
+        BUILD + "/logs/{corpus}.log",
+    priority: FIRST.index("capture") + 1
+    threads: max(1, workflow.cores // len(config["corpora"]))
     params:
         sizes=[config[key] for key in ("rows", "seq_len", "seed", "sample")],
-        corpora=config["corpora"],
+        models=list(MODELS),
     message:
-        "captures of {wildcards.model}"
+        "captures on {wildcards.corpus}"
     shell:
-        "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear capture {PROFILE:q} {wildcards.model:q} {params.corpora:q} > {log:q} 2>&1"
+        "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear capture {PROFILE:q} {wildcards.corpus:q} {params.models:q} > {log:q} 2>&1"
         " || {{ tail -n 3 {log:q} >&2; exit 1; }}"
 
 
@@ -97,7 +93,7 @@ for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
             [f"figures/{PROFILE}/{stem}_{name}.{kind}" for name in drawn for kind in ("svg", "png")],
         log:
             f"{BUILD}/logs/{stem}.log",
-        priority: int(stem in LONG)
+        priority: FIRST.index(stem) + 1 if stem in FIRST else 0
         threads: 1  # several notebooks side by side; and sums come out the same on every run
         params:
             failed=f"{BUILD}/notebooks/{stem}.failed.ipynb",  # what a failing cell leaves behind, to be read

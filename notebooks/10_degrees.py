@@ -26,7 +26,7 @@ kernel_rows = [750, 1500, 3000]  # train rows of the kernels; time grows with th
 counts = [0, 16, 32, 64, 128, 256]  # neurons that weigh their squares anew, the loudest first; all are added
 directions = [0, 8, 16, 32, 48]  # leading directions all of whose products are taken
 exact_blocks = []  # fitted on all products, besides the first, the middle and the last, if inputs are 128 wide or less
-exact_rows = [16_000, 32_000]  # train rows for that: half a minute and 2 GB a block
+exact_rows = [8_000, 16_000, 32_000]  # train rows for that, the last in one block alone: half a minute, 2 GB a block
 
 # %%
 import matplotlib.pyplot as plt
@@ -100,8 +100,7 @@ stored = {name: run.capture(name) for name in run.models}
 depth = {name: len(stored[name].blocks) for name in run.models}
 chosen = {name: sorted({0, depth[name] // 2, depth[name] - 1}) for name in run.models}
 middle = {name: depth[name] // 2 for name in run.models}
-model = run.model(first)
-_, kept = next(rows_of(model, stored[first].rows, [middle[first]]))
+_, kept = next(rows_of(model := run.model(first), stored[first].rows, [middle[first]]))
 teachers = [taught(kept, hidden(model, middle[first]), power) for power in range(1, degree + 1)]
 placed = np.array([degrees(*teacher, degree).r2 for teacher in teachers])
 columns = [f"R²_{k}" for k in range(1, degree + 1)]
@@ -135,10 +134,10 @@ def checked(kept, block, deep):
     return found
 
 
-def exactly(model, blocks):
-    rows = hl.load_corpus(run.corpora[0], model).rows(int(1.6 * exact_rows[-1]))  # 0.65 of them are fitted on
-    for block, kept in capture(model, rows, blocks, sample=rows.ids.numel()).items():
-        yield block, quadratic(kept, exact_rows)
+def exactly(name, model, blocks, sizes):
+    rows = hl.load_corpus(run.corpora[0], model).rows(int(1.6 * sizes[-1]))  # 0.65 of them are fitted on
+    kept = capture(model, rows, sorted(blocks), sample=rows.ids.numel()) if blocks else {}
+    return {(name, block): quadratic(one, sizes) for block, one in kept.items()}
 
 
 spectra, fresh, checks, exact = {}, {}, {}, {}
@@ -149,7 +148,9 @@ for name in run.models:
         if block in chosen[name]:
             checks[name, block] = checked(kept, hidden(model, block), block == middle[name])
     if model.config.hidden_size <= 128:
-        exact |= {(name, block): curve for block, curve in exactly(model, sorted({*chosen[name], *exact_blocks}))}
+        far = {middle[name]} if name == first else set()
+        exact |= exactly(name, model, {*chosen[name], *exact_blocks} - far, exact_rows[:-1])
+        exact |= exactly(name, model, far, exact_rows)
     model = hl.untrained(model)
     for block, kept in rows_of(model, rows, [middle[name]]):
         fresh[name, block] = described(kept, hidden(model, block))
@@ -225,8 +226,9 @@ plt.show()
 close = table.loc[list(checks), ["R²_2"]].rename(columns={"R²_2": "pooled"})
 close["each free"] = [found["loudest"].r2[-1] for found in checks.values()]
 close["kernel"] = [found["degree 2"][-1].r2 for found in checks.values()]
-for at, rows in enumerate(exact_rows):
-    close[f"all, {rows:,} rows"] = [exact[place][at].r2 if place in exact else np.nan for place in checks]
+reached = {(*place, one.rows): one.r2 for place, curve in exact.items() for one in curve}
+for rows in exact_rows:
+    close[f"all, {rows:,} rows"] = [reached.get((*place, rows), np.nan) for place in checks]
 print(close.round(2).to_string())
 leading = {name: checks[name, middle[name]]["products"].r2.round(2).tolist() for name in run.models}
 print(f"middle block, all products of {directions} leading directions:", leading)

@@ -24,7 +24,7 @@ from howlinear.kernels import gaussian, learning_curve, polynomial, products
 from howlinear.models import sites
 from howlinear.moments import Moments
 from howlinear.nested import folds_of, nested, prefix_maps
-from howlinear.quadratic import quadratic
+from howlinear.quadratic import SINGLE, quadratic
 from howlinear.transplants import Colour
 from howlinear.transplants import gaussian as gaussian_rows
 
@@ -448,6 +448,14 @@ def test_full_degree_two_chooses_its_ridge_on_validation_rows_it_never_fits(skew
     spoilt[folds_of(skewed.sample, test=False)[0]] *= -7
     again = quadratic(replace(skewed, sample=replace(skewed.sample, y=spoilt)), [200], [1e-3])
     assert again[0].r2 == quadratic(skewed, [200], [1e-3])[0].r2
+
+
+def test_single_precision_solves_as_double_does_where_the_ridge_is_large(skewed, monkeypatch):
+    (single,) = quadratic(skewed, [200], [SINGLE])
+    monkeypatch.setattr("howlinear.quadratic.SINGLE", np.inf)
+    (double,) = quadratic(skewed, [200], [SINGLE])
+    assert single.r2 != double.r2
+    assert single.r2 == pytest.approx(double.r2, abs=1e-5)
 
 
 def test_full_degree_two_refuses_what_does_not_fit(skewed, monkeypatch):

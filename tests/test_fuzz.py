@@ -106,9 +106,9 @@ def odd_call(draw, tmp_path):
             ["notebook", "01_capture", "-p", "profile", draw.choice([path, odd or "x", f"{word}x", "a/..", "'; ls"])],
             ["minis", word],
             ["minis", "mini-gpt2", "--steps", no_number],
-            ["capture", path, "mini-gpt2", "docs"],
-            ["capture", "smoke", path, "docs"],
-            ["capture", "smoke", "mini-gpt2", path],
+            ["capture", path, "docs", "mini-gpt2"],
+            ["capture", "smoke", path, "mini-gpt2"],
+            ["capture", "smoke", "docs", path],
         ]
     )  # fmt: skip
 

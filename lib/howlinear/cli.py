@@ -139,12 +139,12 @@ def minis(
 
 
 @app.command(hidden=True)
-def capture(profile: str, model: str, corpora: list[str]) -> None:
-    """Make the captures of one of a profile's models; the pipeline's own step."""
+def capture(profile: str, corpus: str, models: list[str]) -> None:
+    """Make captures of a profile's models on one of its corpora; the pipeline's own step."""
     from howlinear.notebooks import start
 
     run = start("capture", profile)
-    for corpus in corpora:
+    for model in models:
         run.capture(model, corpus)
 
 

@@ -2,8 +2,9 @@
 
 For d = 128 these are up to 8,256 features beside the line's 128, and want several rows each. No feature is stored: each
 chunk of rows adds to one Gram matrix. Whitened inputs give products of mean 0 and variance about 1, so single precision
-is enough within a chunk (its Gram is a symmetric rank-k update, half the work of a product); chunks are added up, and
-solved, in double. Notebook 10 holds its lower bounds against this.
+is enough within a chunk (its Gram is a symmetric rank-k update, half the work of a product); chunks are added up in
+double. Single is also enough to factorise where the ridge is far above its rounding, and takes half the time. Notebook
+10 holds its lower bounds against this.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from howlinear.nested import folds_of, rows_of
 CHUNK = 4_096  # rows in one single-precision sum
 LIMIT = 16_384  # features: their Gram takes 2 GB, and as much again to solve
 RIDGES = (1e-3, 1e-2, 1e-1)  # relative to unit variance of each feature
+SINGLE = 1e-3  # ridges from here on are solved in single precision
 
 
 def quadratic(kept: BlockCapture, rows: Sequence[int], ridges: Sequence[float] = RIDGES) -> list[Learned]:
@@ -98,9 +100,11 @@ class _Sums:
         centred *= scale
         centred *= scale[:, None]
         np.fill_diagonal(centred, 1 + ridge)
+        if ridge >= SINGLE:
+            centred = centred.astype(np.float32)
         factor = cholesky(centred, lower=True, overwrite_a=True, check_finite=False)
         cross = scale[:, None] * (self.cross / self.n - np.outer(mean, mean_y))
-        weight = scale[:, None] * cho_solve((factor, True), cross, check_finite=False)
+        weight = scale[:, None] * cho_solve((factor, True), cross.astype(factor.dtype), check_finite=False)
         return weight, mean_y - mean @ weight
 
     def guess(self, index: Tensor, weight: np.ndarray, bias: np.ndarray) -> Float[Tensor, "n d_out"]:
