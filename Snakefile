@@ -35,7 +35,8 @@ RECORDED = {  # notebook → measurements taken in training that it reads
     "09_dynamics": "models/*/*.json",
     "10_degrees": "models/nanos/*.json",
 }
-FIRST = ("05_corpora", "06_compression", "10_degrees", "03_bilinear", "capture")  # the last one first: cores end together
+LONG = ("03_bilinear", "10_degrees", "06_compression", "08_controls", "09_dynamics", "07_optimisers", "05_corpora")
+FIRST = dict(zip(("capture", *LONG), range(9, 0, -1)))  # started in this order, so that the cores end together
 CORE = [
     f"lib/howlinear/{name}.py"
     for name in ("moments", "ceilings", "structure", "sites", "swapping", "models", "corpora", "inputs", "texts")
@@ -60,7 +61,7 @@ rule capture:
         [f"{BUILD}/captures/{model}/{{corpus}}.safetensors" for model in MODELS],
     log:
         BUILD + "/logs/{corpus}.log",
-    priority: FIRST.index("capture") + 1
+    priority: FIRST["capture"]
     threads: max(1, workflow.cores // len(config["corpora"]))
     params:
         sizes=[config[key] for key in ("rows", "seq_len", "seed", "sample")],
@@ -93,7 +94,7 @@ for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
             [f"figures/{PROFILE}/{stem}_{name}.{kind}" for name in drawn for kind in ("svg", "png")],
         log:
             f"{BUILD}/logs/{stem}.log",
-        priority: FIRST.index(stem) + 1 if stem in FIRST else 0
+        priority: FIRST.get(stem, 0)
         threads: 1  # several notebooks side by side; and sums come out the same on every run
         params:
             failed=f"{BUILD}/notebooks/{stem}.failed.ipynb",  # what a failing cell leaves behind, to be read
