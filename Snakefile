@@ -36,7 +36,7 @@ RECORDED = {  # notebook → measurements taken in training that it reads
     "10_degrees": "models/nanos/*.json",
 }
 LONG = ("03_bilinear", "10_degrees", "06_compression", "08_controls", "09_dynamics", "07_optimisers", "05_corpora")
-FIRST = dict(zip(("capture", *LONG), range(9, 0, -1)))  # started in this order, so that the cores end together
+FIRST = {name: i for i, name in enumerate(reversed(("capture", *LONG)), 1)}  # in this order, so that cores end together
 CORE = [
     f"lib/howlinear/{name}.py"
     for name in ("moments", "ceilings", "structure", "sites", "swapping", "models", "corpora", "inputs", "texts")
@@ -103,7 +103,8 @@ for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
         shell:  # as `howlinear notebook` does, whose own start, torch and all, would take as long as a small notebook
             "({PYTHON:q} -m jupytext --quiet --to ipynb --set-kernel python3 --output - {input[0]:q}"
             " | OMP_NUM_THREADS={threads} {PYTHON:q} -m papermill --no-progress-bar --cwd notebooks -r profile {PROFILE:q} - {params.failed:q}"
-            " && mv {params.failed:q} {output[0]:q}) > {log:q} 2>&1 || {{ tail -n 3 {log:q} >&2; exit 1; }}"
+            " && mv {params.failed:q} {output[0]:q}) > {log:q} 2>&1"
+            " || {{ tail -n 3 {log:q} >&2; echo see {params.failed:q} >&2; exit 1; }}"
 
 
 # the report and the book are about the embedded models

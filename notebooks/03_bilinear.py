@@ -16,7 +16,7 @@
 #
 # **Answer in one line.** More than a few points, if the probe can be believed: read the table *power*, then the gains.
 #
-# **You need** notebook 02, and the chain rule. **Time** ten minutes to read, about five to run.
+# **You need** notebook 02, and the chain rule. **Time** ten minutes to read, about three to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
@@ -80,7 +80,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.sa
 #   the rest: `bilinear.branch`.
 # - **Let $W$ make room.** Where inputs are skewed, a product has a straight part, and $W$ has explained what is
 #   straight already. So each product's regression on $x$ is taken off it first, as if $W$ were solved anew.
-# - **Stop by rows not fitted.** One train fold of documents decides which iteration to keep; it may be none.
+# - **Stop by rows not fitted.** One train fold decides which iteration, if any, is kept; twenty without gain end it.
 #
 # The gain is $R^2_{\mathrm{poly}} - R^2_{\mathrm{lin}}$, both on *the same* held-out rows of the sample, which is why
 # `r2_lin` differs a little from notebook 02's, scored on all held-out rows. Its interval adds two variances: a

@@ -47,7 +47,8 @@ from howlinear.kernels import gaussian, learning_curve, polynomial, products
 from howlinear.quadratic import quadratic
 
 run = notebooks.start("10_degrees", profile)
-first, kernel_rows = next(iter(run.models)), [n for n in kernel_rows if n <= 0.65 * run.rows]  # as many are fitted on
+first = next(iter(run.models))
+kernel_rows = [rows for rows in kernel_rows if rows <= 0.65 * run.rows]  # as many train, less a fold of 8
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.rows, "token rows")
 
 # %% [markdown]
@@ -248,8 +249,7 @@ for name, block in checks:
     r2, sizes = checks[name, block]["loudest"].r2, checks[name, block]["loudest"].sizes
     used, share, left = np.array(sizes) - sizes[0], (r2 - r2[0]) / (r2[-1] - r2[0]), (1 - r2[0]) / (r2[-1] - r2[0])
     found = probes[name, block] = {rank: swept[name][str(block)][str(rank)] * left for rank in (1, 4, 16, 64)}
-    first_rank = next((str(rank) for rank in found if found[rank] >= 0.9), "> 64")
-    reach[name, block] = (int(used[np.argmax(share >= 0.9)]), first_rank)
+    reach[name, block] = int(used[np.argmax(share >= 0.9)]), next((str(r) for r in found if found[r] >= 0.9), "> 64")
     if block == middle[name]:
         look = style.look(name)
         axis.plot(used[1:], share[1:], **look)

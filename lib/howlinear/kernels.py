@@ -145,25 +145,24 @@ class Products:
 
     Attributes:
         white: centred and whitened inputs, the quietest direction first.
-        pairs: of directions, counted from the loudest, shape (2, k(k+1)/2).
+        count: how many directions are multiplied, k: k(k+1)/2 products.
     """
 
     white: AffineMap
-    pairs: Tensor
+    count: int
 
     @classmethod
     def of(cls, moments: Moments, directions: int | None = None) -> Products:
         """All products of the leading directions of these inputs; by default of all that vary."""
         whiten = whitening(moments)
         count = whiten.shape[1] if directions is None else directions
-        return cls(AffineMap(whiten, -moments.mean_x @ whiten), torch.tril_indices(count, count))  # (i, j ≤ i)
+        return cls(AffineMap(whiten, -moments.mean_x @ whiten), count)
 
     def __call__(self, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n p"]:
         """The features of some rows, in their dtype; a feature's rows lie side by side in memory, for speed."""
         white = self.white(x).T
         loud = white.flip(0)
-        count = int(self.pairs[0, -1]) + 1 if self.pairs.numel() else 0
-        return torch.cat([white, *(loud[: i + 1] * loud[i] for i in range(count))]).T
+        return torch.cat([white, *(loud[: i + 1] * loud[i] for i in range(self.count))]).T
 
 
 def products(kept: BlockCapture, directions: Sequence[int], ridge: float = RIDGE) -> Nested:

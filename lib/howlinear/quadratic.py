@@ -32,7 +32,8 @@ SINGLE = 1e-3  # ridges from here on are solved in single precision
 def quadratic(kept: BlockCapture, rows: Sequence[int], ridges: Sequence[float] = RIDGES) -> list[Learned]:
     """Held-out R² of the best polynomial of degree 2, on more and more train rows.
 
-    The first train fold chooses the ridge, on the first number of rows and for all, and is never fitted on.
+    The first train fold chooses the ridge and is never fitted on; the last number of rows takes the ridge of the one
+    before, for time.
 
     Args:
         kept: a captured block whose sample holds all rows.
@@ -43,7 +44,7 @@ def quadratic(kept: BlockCapture, rows: Sequence[int], ridges: Sequence[float] =
         InputError: no sample, fewer train rows than asked for, or inputs too wide for all their products.
     """
     sample, features = rows_of(kept), Products.of(sum(kept.train))
-    width = features.white.weight.shape[1] + features.pairs.shape[1]
+    width = features.white.weight.shape[1] + features.count * (features.count + 1) // 2
     if width > LIMIT:
         raise InputError(f"{width} products of inputs, at most {LIMIT} fit: take leading directions, kernels.products")
     validation, order = drawn(sample, rows)
@@ -52,7 +53,7 @@ def quadratic(kept: BlockCapture, rows: Sequence[int], ridges: Sequence[float] =
     for n in rows:
         sums.add(order[done:n])
         done, found = n, []
-        for ridge in [curve[0].ridge] if curve else ridges:
+        for ridge in ridges if n < rows[-1] or len(rows) == 1 else [curve[-1].ridge]:
             weights = sums.solved(ridge)
             error = (sample.y[validation] - sums.guess(validation, *weights)).square().sum()
             found.append((float(error), ridge, weights))
@@ -67,7 +68,7 @@ class _Sums:
 
     def __init__(self, features: Products, sample: Sample):
         self.features, self.sample, self.n = features, sample, 0
-        plain, (first, second) = features.white.weight.shape[1], features.pairs
+        plain, (first, second) = len(features.white.bias), torch.tril_indices(features.count, features.count)
         self.level = torch.cat([torch.zeros(plain), (first == second).float()])[:, None]
         p, d_out = len(self.level), sample.y.shape[1]
         self.part = np.zeros((p, p), np.float32, order="F")  # of one chunk; its lower triangle is used
