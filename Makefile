@@ -2,12 +2,13 @@
 PYTHON ?= python3
 PROFILE ?= minis
 BLOCKS ?= 4
+DEVICE ?= cuda
 CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
 SNAKEMAKE := $(BIN)/python lib/howlinear/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-notebooks test-all paper book bench bench-more bench-scale lab minis nanos rehearse clean help
+.PHONY: figures test test-notebooks test-all paper book bench bench-more bench-scale lab minis nanos twins rehearse clean help
 
 figures: .venv/ready  ## run every notebook of PROFILE (minis, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
@@ -48,6 +49,12 @@ minis: .venv/ready  ## train the embedded models again, or go on where it stoppe
 
 nanos: .venv/ready  ## train the eight twins (family × text × seed) that are measured into models/nanos
 	$(BIN)/python -m howlinear.nanos
+
+twins: build/twins/twin-gpt2 build/twins/twin-pythia build/twins/twin-llama  ## train the families at the paper's size (DEVICE=cuda), run every notebook on them
+	$(SNAKEMAKE) --configfile profiles/twins.yaml
+
+build/twins/%: | .venv/ready
+	$(BIN)/howlinear minis $* --device $(DEVICE)
 
 lab: .venv/ready  ## JupyterLab; the .py files open as notebooks
 	$(BIN)/jupytext-config --settings-file .venv/etc/jupyter/labconfig/default_setting_overrides.json set-default-viewer python

@@ -69,6 +69,7 @@ def test_measure_writes_the_documented_json_and_a_table(monkeypatch, capsys, tex
         (["notebook", "02_ceilings", "-p", "profile"], "-p takes a name and a value"),
         (["notebook", "02_ceilings", "-p", "profil", "x"], "no parameter profil; it has profile"),
         (["minis", "mini-bert"], "unknown mini 'mini-bert': mini-gpt2"),
+        (["minis", "twin-gpt2", "--device", "cuda:99"], "no device cuda:99, this machine has"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_exit_code_2(monkeypatch, capsys, tmp_path, arguments, message):

@@ -6,10 +6,10 @@ from conftest import tiny
 from safetensors.torch import load_file, save_file
 from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, LlamaForCausalLM
 
-from howlinear import minis, paths
+from howlinear import minis, paths, profiles
 from howlinear.corpora import Corpus
 from howlinear.errors import InputError
-from howlinear.minis import END_OF_TEXT, FACTORY, new_model, new_tokenizer, ship, training_stream
+from howlinear.minis import END_OF_TEXT, FACTORY, TWINS, new_model, new_tokenizer, ship, training_stream
 from howlinear.models import load_model, sites
 from howlinear.perplexity import perplexity
 from howlinear.training import Recipe
@@ -35,6 +35,16 @@ def test_three_families_one_shape(name, kind):
     assert widths == {512}
     assert model.config.max_position_embeddings == 128
     assert model.config.eos_token_id == 0
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_has_the_papers_width_and_heads(name):
+    config = new_model(name, blocks=1, vocabulary=64).config
+    small = new_model(name.replace("twin", "mini"), blocks=1, vocabulary=64).config
+    assert config.architectures == small.architectures
+    assert (config.hidden_size, config.num_attention_heads) == (768, 12)
+    assert (small.hidden_size, small.num_attention_heads) == (128, 4)
+    assert f"build/twins/{name}" in profiles.settings("twins")["models"]
 
 
 def test_families_differ_as_the_papers_models_do():
@@ -63,6 +73,8 @@ def test_the_seed_decides_the_weights():
 def test_an_unknown_mini_is_refused():
     with pytest.raises(InputError, match="unknown mini 'gpt2': mini-gpt2, mini-pythia, mini-llama"):
         new_model("gpt2")
+    with pytest.raises(InputError, match="twin-gpt2, twin-pythia, twin-llama"):
+        new_model("twin-bert")
 
 
 def test_the_tokenizer_gives_back_any_text():
@@ -140,3 +152,12 @@ def test_a_shipped_mini_is_a_plain_folder_that_loads(workshop, name):
     docs = minis.load_corpus("docs", model).rows()
     assert trajectory["sha256"] == docs.sha256
     assert f"| `docs` | {perplexity(model, docs):.1f} |" in card
+    assert "blocks of width 32, FFN\nwidth 128" in card
+
+
+def test_a_twin_stays_among_what_is_made(workshop):
+    folder = ship("twin-gpt2", RECIPE, compiled=False)
+    assert folder == workshop / "build" / "twins" / "twin-gpt2"
+    assert load_model(folder).config.model_type == "gpt2"
+    assert "`make twins`" in (folder / "README.md").read_text()
+    assert not (workshop / "models").exists()

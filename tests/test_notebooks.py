@@ -89,6 +89,7 @@ def test_a_capture_is_made_once_and_read_back(tmp_path, monkeypatch):
     again = run.capture("mini-gpt2")
     assert torch.equal(made.blocks[3].train[0].sxx, again.blocks[3].train[0].sxx)
     assert again.about["perplexity"] == made.about["perplexity"]
+    assert again.about["model"] == "mini-gpt2"  # not its path: the same bytes in every folder
 
 
 def test_a_model_outside_the_profile_is_refused():

@@ -6,6 +6,7 @@ Wrong input ends with one clear line on standard error and exit code 2; files ap
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from rich.table import Table
 from transformers.utils import logging
 
 from howlinear.compression import Plan
-from howlinear.distributed import alone
+from howlinear.distributed import alone, place
 from howlinear.errors import HowlinearError, InputError
 from howlinear.measure import Profile
 
@@ -126,16 +127,20 @@ def notebook(
 
 @app.command()
 def minis(
-    names: Annotated[list[str] | None, typer.Argument(help="which; all by default")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="optimiser steps of 4,096 tokens")] = 2_000,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    names: Annotated[list[str] | None, typer.Argument(help="which; the three embedded ones by default")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="optimiser steps of 4,096 tokens, of a twin 16,384")] = 2_000,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or one GPU as in cuda:1")] = "cpu",
     compiled: Annotated[bool, typer.Option(help="torch.compile the step; needs a C++ compiler on a CPU")] = True,
 ) -> None:
-    """Train the embedded models, or go on from their checkpoints, and write them to models/."""
-    from howlinear.minis import FACTORY, Recipe, ship
+    """Train the embedded models, or go on from their checkpoints, and write them to models/.
+
+    twin-gpt2, twin-pythia and twin-llama are the same at the paper's width of 768, for a GPU; they go to build/twins.
+    """
+    from howlinear.minis import FACTORY, TWIN_RECIPE, TWINS, Recipe, ship
 
     for name in names or FACTORY:
-        ship(name, Recipe(steps=steps), device=device, compiled=compiled)
+        recipe = replace(TWIN_RECIPE if name in TWINS else Recipe(), steps=steps)
+        ship(name, recipe, device=place(device), compiled=compiled)
 
 
 @app.command(hidden=True)

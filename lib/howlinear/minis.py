@@ -1,7 +1,8 @@
 """The embedded models: three families from one factory, trained here and shipped.
 
 12 blocks of width 128, context 128, one byte-level BPE of 4,096 trained on `docs` and `code`. They are small,
-but they are real: plain Hugging Face folders that load through the same code as any other model.
+but they are real: plain Hugging Face folders that load through the same code as any other model. The same families
+at the paper's own width of 768, `twin-gpt2` and so on, are for those who have a GPU: they stay under `build/twins`.
 """
 
 from __future__ import annotations
@@ -40,45 +41,59 @@ from howlinear.training import Recipe, train
 END_OF_TEXT = "<|endoftext|>"
 
 
-def new_model(name: str, seed: int = 0, blocks: int = 12, width: int = 128, vocabulary: int = 4_096) -> PreTrainedModel:
+def new_model(
+    name: str, seed: int = 0, blocks: int = 12, width: int | None = None, vocabulary: int = 4_096
+) -> PreTrainedModel:
     """A freshly initialised mini.
 
     Args:
-        name: `mini-gpt2`, `mini-pythia` or `mini-llama`.
+        name: a key of `FACTORY`, as in `mini-gpt2`, or of `TWINS`, as in `twin-gpt2`.
         seed: of the initialisation.
         blocks: depth.
-        width: of the residual stream; the FFN is four times as wide, as in the paper's models.
+        width: of the residual stream, by default 128 or a twin's 768; the FFN is four times as wide, as in the
+            paper's models.
         vocabulary: number of tokens.
 
     Raises:
         InputError: unknown name.
     """
-    if name not in FACTORY:
-        raise InputError(f"unknown mini {name!r}: {', '.join(FACTORY)}")
+    if name not in FACTORY | TWINS:
+        raise InputError(f"unknown mini {name!r}: {', '.join(FACTORY | TWINS)}")
+    width = width or (768 if name in TWINS else 128)
     torch.manual_seed(seed)
-    model = FACTORY[name](blocks, width, vocabulary, {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": vocabulary})
-    return model.eval()
+    common = {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": vocabulary}
+    return (FACTORY | TWINS)[name](blocks, width, common).eval()
 
 
-def _gpt2(blocks: int, width: int, vocabulary: int, common: dict) -> PreTrainedModel:
+def _gpt2(blocks: int, width: int, common: dict) -> PreTrainedModel:
     dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    config = GPT2Config(n_layer=blocks, n_embd=width, n_head=width // 32, n_positions=128, **dropout, **common)
-    return GPT2LMHeadModel(config)
+    shape = {"n_layer": blocks, "n_embd": width, "n_head": _heads(width), "n_positions": 128}
+    return GPT2LMHeadModel(GPT2Config(**shape, **dropout, **common))
 
 
-def _pythia(blocks: int, width: int, vocabulary: int, common: dict) -> PreTrainedModel:
+def _pythia(blocks: int, width: int, common: dict) -> PreTrainedModel:
+    shape = _shape(blocks, width) | common
+    return GPTNeoXForCausalLM(GPTNeoXConfig(**shape, use_parallel_residual=True, hidden_act="gelu"))
+
+
+def _llama(blocks: int, width: int, common: dict) -> PreTrainedModel:
+    return LlamaForCausalLM(LlamaConfig(**_shape(blocks, width), tie_word_embeddings=True, **common))
+
+
+def _shape(blocks: int, width: int) -> dict[str, int]:
     shape = {"num_hidden_layers": blocks, "hidden_size": width, "intermediate_size": 4 * width}
-    shape |= {"num_attention_heads": width // 32, "max_position_embeddings": 128}
-    return GPTNeoXForCausalLM(GPTNeoXConfig(**shape, use_parallel_residual=True, hidden_act="gelu", **common))
+    return shape | {"num_attention_heads": _heads(width), "max_position_embeddings": 128}
 
 
-def _llama(blocks: int, width: int, vocabulary: int, common: dict) -> PreTrainedModel:
-    shape = {"num_hidden_layers": blocks, "hidden_size": width, "intermediate_size": 4 * width}
-    shape |= {"num_attention_heads": width // 32, "max_position_embeddings": 128}
-    return LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True, **common))
+def _heads(width: int) -> int:
+    """Heads of 64 dimensions at the paper's width, as its models have, and of 32 in a small model."""
+    return width // (64 if width >= 512 else 32)
 
 
 FACTORY = {"mini-gpt2": _gpt2, "mini-pythia": _pythia, "mini-llama": _llama}
+TWINS = {name.replace("mini", "twin"): family for name, family in FACTORY.items()}
+TWIN_RECIPE = Recipe(batch=128, micro_batch=128, peak=6e-4, warm_up=200)
+"""Of a model of 88 million parameters: 2,000 steps of 16,384 tokens, minutes on a GPU and days on a laptop."""
 
 
 def new_tokenizer(documents: Iterator[str], vocabulary: int = 4_096) -> PreTrainedTokenizerFast:
@@ -124,14 +139,15 @@ def ship(name: str, recipe: Recipe, device: str = "cpu", compiled: bool = True) 
     The card's numbers are measured on the folder as it is read back.
 
     Returns:
-        The folder, `models/<name>`.
+        The folder, `models/<name>`, or `build/twins/<name>` for one of `TWINS`.
     """
-    work = paths.BUILD / "minis"
+    work, twin = paths.BUILD / "minis", name in TWINS
+    target = (paths.BUILD / "twins" if twin else paths.MODELS) / name
     model = new_model(name, recipe.seed).to(device)
     tokenizer, stream = training_stream(work, recipe)
     rows = load_corpus("docs", tokenizer).rows()
     trajectory = train(model, stream, rows, recipe, work / f"{name}.pt", compiled)
-    with paths.folder_aside(paths.MODELS / name) as folder:
+    with paths.folder_aside(target) as folder:
         model.cpu().half().save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         seal(folder)
@@ -145,6 +161,9 @@ def ship(name: str, recipe: Recipe, device: str = "cpu", compiled: bool = True) 
             name=name,
             architecture=type(shipped).__name__,
             parameters=shipped.num_parameters(),
+            width=shipped.config.hidden_size,
+            hidden=4 * shipped.config.hidden_size,
+            command="twins" if twin else "minis",
             tokens=recipe.steps * recipe.batch * recipe.seq_len,
             loss=trajectory[-1]["loss"],
             held_out="\n".join(f"| `{corpus}` | {value:.1f} |" for corpus, value in held_out.items()),
@@ -154,7 +173,7 @@ def ship(name: str, recipe: Recipe, device: str = "cpu", compiled: bool = True) 
         )
         with paths.written_aside(folder / "README.md") as aside:
             aside.write_text(card, encoding="utf-8")
-    return paths.MODELS / name
+    return target
 
 
 _CARD = """---
@@ -163,8 +182,8 @@ license: mit
 ---
 # {name}
 
-A small language model for studying feed-forward blocks offline: {architecture}, 12 blocks of width 128, FFN
-width 512, context {seq_len}, a byte-level BPE of 4,096, {parameters:,} parameters, float16. It is a measuring
+A small language model for studying feed-forward blocks offline: {architecture}, 12 blocks of width {width}, FFN
+width {hidden}, context {seq_len}, a byte-level BPE of 4,096, {parameters:,} parameters, float16. It is a measuring
 object, not a useful writer.
 
 **Data.** Docstrings (`docs`) and Python functions without their docstrings (`code`), half of the tokens each, from
@@ -182,5 +201,5 @@ the way.
 |---|---|
 {held_out}
 
-**Retrain** with `make minis`; it goes on from its checkpoint under `build/minis`.
+**Retrain** with `make {command}`; it goes on from its checkpoint under `build/minis`.
 """

@@ -83,7 +83,7 @@ class Run:
             model = self.model(name)
             rows = self.corpus(corpus, model).rows(self.rows, self.seq_len, self.seed)
             kept = capture(model, rows, sample=self.sample, seed=self.seed, progress=True)
-            about = {"model": self.models[name], "perplexity": perplexity(model, rows), "sizes": self.sizes}
+            about = {"model": name, "perplexity": perplexity(model, rows), "sizes": self.sizes}
             save_capture(path, kept, rows, about)
         return load_capture(path)
 
