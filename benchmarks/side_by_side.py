@@ -23,7 +23,7 @@ import torch
 from matplotlib import pyplot as plt
 from methods import HELD_OUT, METHODS
 from threadpoolctl import threadpool_limits
-from workload import SHAPES, new_model, new_rows, peak_memory
+from workload import SHAPES, forget_peak, new_model, new_rows, peak_memory
 
 from howlinear import paths, record, style
 from howlinear.capture import capture, hooked
@@ -86,11 +86,13 @@ def stored(model, rows, batch_size):
     return kept
 
 
-def peak(shape, way):
+def peak(shape, way, tokens):
     """Measure in this process; `way` is a method, or `bare` for the forward pass alone."""
-    rows = new_rows(shape, shape.compared, 1)
+    rows = new_rows(shape, tokens, 1)
     train = int((~rows.test).sum()) * shape.seq_len
     model = new_model(shape)
+    forward(model, rows.ids[: shape.batch_size], shape.batch_size)
+    forget_peak()
     if way == "bare":
         forward(model, rows.ids, shape.batch_size)
     elif way == "howlinear":
@@ -113,14 +115,15 @@ def in_sample(model, rows, batch_size):
     return {block: r2(fit(moments)[0], moments) for block, moments in several.items()}
 
 
-def peaks(name, threads):
-    """Peak bytes of each way, and of the bare forward."""
+def peaks(name, threads, tokens):
+    """Peak bytes of each way, beyond those of the bare forward."""
     found = {}
     for way in ("bare", *METHODS):
         command = [sys.executable, __file__, "--shape", name, "--threads", str(threads), "--peak", way]
+        command += ["--tokens", str(tokens)]
         found[way] = int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-        print(f"{way}: {found[way] / 1e6:.0f} MB", file=sys.stderr)
-    return found
+        print(f"{way}, {tokens} tokens: {found[way] / 1e6:.0f} MB", file=sys.stderr)
+    return {way: found[way] - found["bare"] for way in METHODS}
 
 
 def every_block(method, kept, train):
@@ -154,8 +157,8 @@ def compare(shape, name, threads):
     return {
         "seconds": whole | plain | beyond,
         "r2": scores | {"capture": direct},
-        "peak_bytes": peaks(name, threads),
-        "tokens": {"compared": shape.compared, "judged": shape.judged},
+        "peak_bytes": {tokens: peaks(name, threads, tokens) for tokens in (shape.compared, shape.many)},
+        "tokens": {"compared": shape.compared, "many": shape.many, "judged": shape.judged},
     }
 
 
@@ -166,8 +169,7 @@ def ratio(seconds, one, other):
 
 def summary(raw, threads):
     """What the book shows."""
-    seconds, bytes_ = raw["seconds"], raw["peak_bytes"]
-    beyond = {way: bytes_[way] - bytes_["bare"] for way in METHODS}
+    seconds, (beyond, longer) = raw["seconds"], raw["peak_bytes"].values()
     reference = {way: "scipy lstsq" if way in HELD_OUT else "howlinear, in sample" for way in METHODS}
     ways = {
         way: {
@@ -175,6 +177,8 @@ def summary(raw, threads):
             "times_ours": ratio(seconds, way, OURS[way]),
             "megabytes": beyond[way] / 1e6,
             "memory_times_ours": beyond[way] / beyond[OURS[way]],
+            "many_megabytes": longer[way] / 1e6,
+            "many_memory_times_ours": longer[way] / longer[OURS[way]],
             "error": float(np.abs(np.subtract(raw["r2"][way], raw["r2"][reference[way]])).max()),
         }
         for way in METHODS
@@ -232,6 +236,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="gpt2")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--tokens", type=int, help="of --peak")
     parser.add_argument("--peak", choices=["bare", *METHODS], help="print peak memory of one way, in bytes")
     parser.add_argument("--keep", action="store_true", help="write results/bench and figures/bench, for the book")
     options = parser.parse_args()
@@ -239,7 +244,7 @@ def main():
     torch.set_num_threads(options.threads)
     with threadpool_limits(options.threads):
         if options.peak:
-            peak(shape, options.peak)
+            peak(shape, options.peak, options.tokens)
             return
         raw = compare(shape, options.shape, options.threads)
     found = summary(raw, options.threads)

@@ -66,10 +66,11 @@ def test_what_was_measured_becomes_a_table_with_its_figure(tmp_path, monkeypatch
     monkeypatch.setattr(paths, "figures", lambda profile: tmp_path / "figures" / profile)
     assert "`make bench`" in book.benchmarks(tmp_path / "out")
     way = {"seconds": 4.44, "times_ours": 1.0, "megabytes": 300.2, "memory_times_ours": 1.0, "error": 2e-13}
+    way |= {"many_megabytes": 310.4, "many_memory_times_ours": 1.0}
     found = {
         "goals": {"capture": {"goal": 1.15, "measured": 1.2, "met": False}},
         "machine": {"processor": "a processor", "cores": 2, "threads": 1},
-        "tokens": {"compared": 16_384, "judged": 4_096},
+        "tokens": {"compared": 16_384, "many": 65_536, "judged": 4_096},
         "ways": {"howlinear": way},
     }
     record.save(tmp_path / "results/bench/bench.json", found)
@@ -79,7 +80,7 @@ def test_what_was_measured_becomes_a_table_with_its_figure(tmp_path, monkeypatch
     (tmp_path / "figures/bench/side_by_side.png").write_bytes(b"png")
     text = book.benchmarks(tmp_path / "out")
     assert "a processor, 2 cores, 1 threads; 16,384 tokens" in text
-    assert "| howlinear | 4.4 | 1.0 | 300 | 1.0 | 2e-13 |" in text
+    assert "| howlinear | 4.4 | 1.0 | 300 | 1.0 | 310 | 1.0 | 2e-13 |" in text
     assert "| capture | 1.20 | 1.15 | not met |" in text
     assert (tmp_path / "out/bench_side_by_side.png").read_bytes() == b"png"
 
