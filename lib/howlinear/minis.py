@@ -93,7 +93,7 @@ def _heads(width: int) -> int:
 FACTORY = {"mini-gpt2": _gpt2, "mini-pythia": _pythia, "mini-llama": _llama}
 TWINS = {name.replace("mini", "twin"): family for name, family in FACTORY.items()}
 TWIN_RECIPE = Recipe(batch=128, micro_batch=128, peak=6e-4, warm_up=200)
-"""Of a model of 88 million parameters: 2,000 steps of 16,384 tokens, minutes on a GPU and days on a laptop."""
+"""For models of 88 to 116 million parameters on a GPU: 2,000 steps of 16,384 tokens; a laptop takes minutes a step."""
 
 
 def new_tokenizer(documents: Iterator[str], vocabulary: int = 4_096) -> PreTrainedTokenizerFast:
