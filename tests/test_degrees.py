@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from reference import held_out_r2, normal
 from sklearn.gaussian_process.kernels import RBF
 from sklearn.kernel_ridge import KernelRidge
-from sklearn.preprocessing import PolynomialFeatures
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from howlinear.capture import BlockCapture, Sample, capture
 from howlinear.ceilings import AffineMap, ceiling, fit, r2
@@ -20,11 +22,11 @@ from howlinear.degrees import degrees, features, loudest
 from howlinear.errors import InputError
 from howlinear.hermite import predicted, taught
 from howlinear.hidden import Hidden, hermite, hidden
-from howlinear.kernels import gaussian, learning_curve, polynomial, products
+from howlinear.kernels import Products, drawn, gaussian, learning_curve, polynomial, products
 from howlinear.models import sites
 from howlinear.moments import Moments
 from howlinear.nested import folds_of, nested, prefix_maps
-from howlinear.quadratic import SINGLE, quadratic
+from howlinear.quadratic import SINGLE, _Sums, quadratic
 from howlinear.transplants import Colour
 from howlinear.transplants import gaussian as gaussian_rows
 
@@ -429,6 +431,77 @@ def test_full_degree_two_is_least_squares_on_a_list_of_all_products(skewed, monk
     assert found.low < found.r2 < found.high
 
 
+def test_full_degree_two_is_scikit_learns_ridge_regression_on_more_and_more_drawn_rows(monkeypatch):
+    """Held-out rows are louder than those that whiten; the last number of rows alone would take another ridge."""
+    monkeypatch.setattr("howlinear.quadratic.CHUNK", 50)
+    x = normal(800, 4)
+    x[3::4] *= 1.5
+    kept = captured(x, x[:, :2].prod(1, keepdim=True) + 2 * normal(800, 1, seed=5))
+    s, rows, grid = kept.sample, [60, 120, 400], np.geomspace(1e-2, 10, 60).tolist()
+    found, y = Products.of(sum(kept.train))(s.x.double()).numpy(), s.y.numpy()
+    validation, order = drawn(s, rows)
+
+    def fitted(n, ridge):
+        return make_pipeline(StandardScaler(), Ridge(n * ridge)).fit(found[order[:n]], y[order[:n]])
+
+    def best(n):
+        return max(grid, key=lambda ridge: fitted(n, ridge).score(found[validation], y[validation]))
+
+    curve = quadratic(kept, rows, grid)
+    assert [one.ridge for one in curve] == [best(60), best(120), best(120)]
+    assert best(400) != best(120)
+    for one in curve:
+        expected = fitted(one.rows, one.ridge).score(found[s.test], y[s.test])
+        assert one.r2 == pytest.approx(expected, abs=1e-5)
+
+
+def test_chunks_of_single_precision_are_added_up_in_double(skewed, monkeypatch):
+    monkeypatch.setattr("howlinear.quadratic.CHUNK", 1)
+    sums, every = _Sums(Products.of(sum(skewed.train)), skewed.sample), torch.arange(1_600)
+    sums.add(every)
+    found, y = (part.astype(float) for part in sums.rows(every))
+    np.testing.assert_allclose(np.tril(sums.gram), np.tril(found.T @ found), atol=2e-4)
+    np.testing.assert_allclose(sums.cross, found.T @ y, atol=2e-4)
+    np.testing.assert_allclose(sums.total, found.sum(0), atol=2e-4)
+
+
+def test_outputs_far_off_cost_full_degree_two_little():
+    x = normal(1_600, 4)
+    y = torch.stack([x[:, 0] * x[:, 1], x[:, 2] ** 2], 1)
+    assert quadratic(captured(x, 1e4 + y), [900], [1e-9])[0].r2 == pytest.approx(1, abs=1e-7)
+
+
+@pytest.mark.parametrize(("off", "half"), [(0, 1.0), (77, 0.3)])
+def test_a_product_that_is_constant_but_for_rounding_gets_no_weight(off, half):
+    """The square of an input that takes two values equally often: of 77 ± 0.3 by rounding, of ± 1 not even so."""
+    x = torch.where(torch.arange(160) // 16 % 2 == 0, half, -half)[:, None].double()
+    kept = captured(x + off, 3 * x)
+    assert quadratic(kept, [60, 80], [1e-9])[-1].r2 == pytest.approx(1, abs=1e-6)
+    sums = _Sums(Products.of(sum(kept.train)), kept.sample)
+    sums.add(torch.arange(160))
+    assert sums.solved(1e-9)[0][1] == 0
+
+
+def test_products_that_coincide_need_a_ridge():
+    """The squares of inputs that take two values, one more often, are these inputs and their products again."""
+    x = (normal(400, 6) + 0.5).sign()
+    kept = captured(x, 3 * x)
+    assert quadratic(kept, [200])[0].r2 == pytest.approx(1, abs=1e-5)
+    with pytest.raises(InputError, match="on 200 rows some products all but coincide, and a ridge of 1e-12"):
+        quadratic(kept, [200], [1e-12])
+
+
+def test_products_leave_null_directions_out(skewed):
+    full = held_out_r2(*sides_of(skewed, lambda x: PolynomialFeatures(2, include_bias=False).fit_transform(x[:, :4])))
+    found = products(skewed, [0, 4])
+    assert found.sizes == (4, 14)
+    assert found.r2[1] == pytest.approx(full, abs=1e-6)
+    with pytest.raises(InputError, match="from 0 to the 4 that vary"):
+        products(skewed, [5])
+    train, _ = sides_of(skewed)
+    assert Products.of(sum(skewed.train), 2)(train[0]).shape == (len(train[0]), 4 + 3)
+
+
 def test_full_degree_two_finds_a_quadratic_teacher_and_not_a_cubic_one():
     x = normal(2_000, 3)
     block = block_of(power(2), d=3, bias=0.0)
@@ -464,3 +537,5 @@ def test_full_degree_two_refuses_what_does_not_fit(skewed, monkeypatch):
     monkeypatch.setattr("howlinear.quadratic.LIMIT", 13)
     with pytest.raises(InputError, match="14 products of inputs, at most 13 fit"):
         quadratic(skewed, [200])
+    monkeypatch.setattr("howlinear.quadratic.LIMIT", 14)
+    assert quadratic(skewed, [200])[0].rows == 200

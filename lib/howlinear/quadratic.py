@@ -27,6 +27,7 @@ CHUNK = 4_096  # rows in one single-precision sum
 LIMIT = 16_384  # features: their Gram takes 2 GB, and as much again to solve
 RIDGES = (1e-3, 1e-2, 1e-1)  # relative to unit variance of each feature
 SINGLE = 1e-3  # ridges from here on are solved in single precision
+FLAT = float(np.finfo(np.float32).eps)  # a product of variance below this, not about 1, varies by rounding alone
 
 
 def quadratic(kept: BlockCapture, rows: Sequence[int], ridges: Sequence[float] = RIDGES) -> list[Learned]:
@@ -41,7 +42,8 @@ def quadratic(kept: BlockCapture, rows: Sequence[int], ridges: Sequence[float] =
         ridges: to choose among.
 
     Raises:
-        InputError: no sample, fewer train rows than asked for, or inputs too wide for all their products.
+        InputError: no sample, fewer train rows than asked for, inputs too wide for all their products, or a ridge too
+            small for products that coincide on the rows.
     """
     sample, features = rows_of(kept), Products.of(sum(kept.train))
     width = features.white.weight.shape[1] + features.count * (features.count + 1) // 2
@@ -97,13 +99,17 @@ class _Sums:
         np.divide(self.gram, self.n, out=self.work)
         centred = dsyr(-1.0, mean, a=self.work, lower=1, overwrite_a=1)
         variance = centred.diagonal().copy()
-        scale = np.where(variance > 0, variance, np.inf) ** -0.5
+        scale = np.where(variance > FLAT, variance, np.inf) ** -0.5
         centred *= scale
         centred *= scale[:, None]
         np.fill_diagonal(centred, 1 + ridge)
         if ridge >= SINGLE:
             centred = centred.astype(np.float32)
-        factor = cholesky(centred, lower=True, overwrite_a=True, check_finite=False)
+        try:
+            factor = cholesky(centred, lower=True, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            what = f"on {self.n} rows some products all but coincide, and a ridge of {ridge} is too small: raise it"
+            raise InputError(what) from None
         cross = scale[:, None] * (self.cross / self.n - np.outer(mean, mean_y))
         weight = scale[:, None] * cho_solve((factor, True), cross.astype(factor.dtype), check_finite=False)
         return weight, mean_y - mean @ weight
