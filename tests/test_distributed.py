@@ -83,7 +83,7 @@ def keep_all(folder, rank, batch):
         model, rows = tiny("mini-gpt2"), some_rows()
         met = pooled(model, rows, list(batches(rows, batch)), ranks=ranks)
         kept = {block: [m.tensors() for m in [*one.train, *one.test, one.outputs]] for block, one in met.items()}
-        profile = measure(model, rows, batch_size=batch, ranks=ranks)
+        profile = measure(model, rows, batch_size=batch, progress=True, ranks=ranks)
         content = {
             "moments": kept,
             "profile": profile.to_dict(),
@@ -92,14 +92,17 @@ def keep_all(folder, rank, batch):
         torch.save(content, folder / f"{rank}.pt")
 
 
-@pytest.mark.parametrize(("size", "batch", "many"), [(2, 2, 12), (3, 2, 12), (7, 8, 6)])
+@pytest.mark.parametrize(("size", "batch", "many"), [(2, 2, 12), (3, 2, 12), (13, 8, 6)])
 def test_several_ranks_measure_what_one_does(tmp_path, size, batch, many):
-    """With seven, one has no batch at all, and most have neither a held-out row nor a block."""
+    """With 13, seven have no batch at all, the last among them, and most neither a held-out row nor a block."""
     model, rows = tiny("mini-gpt2"), some_rows()
     assert len(list(batches(rows, batch))) == many
     alone, one = capture(model, rows, batch_size=batch), measure(model, rows, batch_size=batch)
     codes, said = together(tmp_path, size, keep_all, batch)
-    assert (codes, "".join(said)) == ([0] * size, "")
+    assert (codes, "".join(said[1:])) == ([0] * size, "")
+    *_, last = lines = said[0].split("\n")[:-1]
+    assert all(line.startswith("capture: ") for line in lines if line), lines  # one bar, of the first rank
+    assert last.startswith("capture: 100%")
     owners = {}
     for rank in range(size):
         found = torch.load(tmp_path / f"{rank}.pt")

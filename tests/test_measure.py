@@ -93,6 +93,13 @@ def test_frame_and_json_hold_the_same_finite_numbers(gpt2, rows):
         assert all(math.isfinite(value) for value in row.values())
 
 
+def test_a_bar_is_shown_to_who_asks_for_it(gpt2, rows, capsys):
+    measure(gpt2, rows)
+    assert capsys.readouterr().err == ""
+    measure(gpt2, rows, progress=True)
+    assert "capture: 100%" in capsys.readouterr().err
+
+
 def test_a_model_from_a_folder_is_named_by_it(gpt2, rows, tmp_path):
     gpt2.name_or_path = str(tmp_path)
     assert measure(gpt2, rows).model == str(tmp_path)
