@@ -1,9 +1,9 @@
 """Ours and the others on the same rows, in one process, with the same threads: `make bench`.
 
-Time is the median over interleaved rounds, so that what else the machine does meets all alike, in a process that keeps
-the memory it freed: fresh pages can take a fifth of a pass. Peak memory is of a process of its own per way. Nothing
-asserts a time. All numbers go to `build/bench.json`; with `--keep`, what the book shows goes to
-`results/bench/bench.json` and `figures/bench`.
+Time is the median over interleaved rounds, so that what else the machine does meets all alike; peak memory is of a
+process of its own per way. Nothing asserts a time. With `--keep`, what was measured goes to `figures/bench` and
+`results/bench/bench.json`, which the book shows; `--parts memory` leaves the times that are there, and needs no idle
+machine.
 """
 
 import os
@@ -44,8 +44,8 @@ GOALS = {  # what: (goal, whether more is better)
     "SVD score, × our memory": (10, True),
     "all swaps, plain evaluations": (7.5, False),
 }
-KEEP = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**34)}  # glibc: freed memory is used again
-TIDY = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # and here it is gone, so that a peak is what is in use
+PARTS = ("time", "memory")
+TIDY = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # glibc: what is freed is gone, so a peak is what is in use
 OURS = {name: "howlinear" if name in HELD_OUT else "howlinear, in sample" for name in METHODS}
 
 
@@ -120,22 +120,23 @@ def in_sample(model, rows, batch_size):
 
 
 def peaks(name, threads, tokens):
-    """Peak bytes of each way, beyond those of the bare forward."""
-    found, environment = {}, {key: value for key, value in os.environ.items() if key not in KEEP} | TIDY
+    """Peak megabytes of each way beyond those of the bare forward, and how many times ours."""
+    found, tidy = {}, os.environ | TIDY
     for way in ("bare", *METHODS):
         command = [sys.executable, __file__, "--shape", name, "--threads", str(threads), "--peak", way]
         command += ["--tokens", str(tokens)]
-        found[way] = int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
+        found[way] = int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=tidy).stdout)
         print(f"{way}, {tokens} tokens: {found[way] / 1e6:.0f} MB", file=sys.stderr)
-    return {way: found[way] - found["bare"] for way in METHODS}
+    beyond = {way: (found[way] - found["bare"]) / 1e6 for way in METHODS}
+    return {way: {"megabytes": beyond[way], "times_ours": beyond[way] / beyond[OURS[way]]} for way in METHODS}
 
 
 def every_block(method, kept, train):
     return [method(x, y, train) for x, y in kept.values()]
 
 
-def compare(shape, name, threads):
-    """Everything, as nested numbers."""
+def times(shape, threads):
+    """What takes how long, and how exact it is."""
     model, rows = new_model(shape), new_rows(shape, shape.compared, 1)
     train = int((~rows.test).sum()) * shape.seq_len
     few = rows.ids[: shape.judged // shape.seq_len]
@@ -157,12 +158,24 @@ def compare(shape, name, threads):
     beyond, scores = interleaved(
         {way: partial(every_block, METHODS[way], kept, train) for way in METHODS}, shape.compared_rounds
     )
-    direct = [ceilings[block].r2 for block in kept]
+    seconds = whole | plain | beyond
+    reference = {way: "scipy lstsq" if way in HELD_OUT else "howlinear, in sample" for way in METHODS}
     return {
-        "seconds": whole | plain | beyond,
-        "r2": scores | {"capture": direct},
-        "peak_bytes": {tokens: peaks(name, threads, tokens) for tokens in (shape.compared, shape.many)},
-        "tokens": {"compared": shape.compared, "many": shape.many, "judged": shape.judged},
+        "machine": machine(threads),
+        "tokens": {"compared": shape.compared, "judged": shape.judged},
+        "seconds": {way: median(values) for way, values in seconds.items()},
+        "ratios": {
+            "capture, × the bare forward": ratio(seconds, "capture", "bare forward"),
+            "all swaps, plain evaluations": ratio(seconds, "all swaps", "plain evaluation"),
+        },
+        "ways": {
+            way: {
+                "seconds": median(seconds[way]),
+                "times_ours": ratio(seconds, way, OURS[way]),
+                "error": float(np.abs(np.subtract(scores[way], scores[reference[way]])).max()),
+            }
+            for way in METHODS
+        },
     }
 
 
@@ -171,35 +184,19 @@ def ratio(seconds, one, other):
     return median(np.divide(seconds[one], seconds[other]))
 
 
-def summary(raw, threads):
-    """What the book shows."""
-    seconds, (beyond, longer) = raw["seconds"], raw["peak_bytes"].values()
-    reference = {way: "scipy lstsq" if way in HELD_OUT else "howlinear, in sample" for way in METHODS}
-    ways = {
-        way: {
-            "seconds": median(seconds[way]),
-            "times_ours": ratio(seconds, way, OURS[way]),
-            "megabytes": beyond[way] / 1e6,
-            "memory_times_ours": beyond[way] / beyond[OURS[way]],
-            "many_megabytes": longer[way] / 1e6,
-            "many_memory_times_ours": longer[way] / longer[OURS[way]],
-            "error": float(np.abs(np.subtract(raw["r2"][way], raw["r2"][reference[way]])).max()),
-        }
-        for way in METHODS
-    }
-    reached = {
-        "capture, × the bare forward": ratio(seconds, "capture", "bare forward"),
-        "all swaps, plain evaluations": ratio(seconds, "all swaps", "plain evaluation"),
-    }
+def goals(found, compared):
+    """Goal and measured value of whatever was measured."""
+    reached = dict(found["ratios"]) if "ratios" in found else {}
     for way in ("scipy lstsq", "scikit-learn", "SVD score"):
-        reached[f"{way}, × our time"] = ways[way]["times_ours"]
-        reached[f"{way}, × our memory"] = ways[way]["memory_times_ours"]
-    goals = {
+        if "ways" in found:
+            reached[f"{way}, × our time"] = found["ways"][way]["times_ours"]
+        if "memory" in found:
+            reached[f"{way}, × our memory"] = found["memory"][str(compared)][way]["times_ours"]
+    return {
         what: {"goal": goal, "measured": reached[what], "met": (reached[what] >= goal) == more}
         for what, (goal, more) in GOALS.items()
+        if what in reached
     }
-    times = {way: median(values) for way, values in seconds.items() if way not in METHODS}
-    return {"goals": goals, "machine": machine(threads), "seconds": times, "tokens": raw["tokens"], "ways": ways}
 
 
 def machine(threads):
@@ -215,13 +212,14 @@ def machine(threads):
     }
 
 
-def draw(found):
+def draw(found, compared):
     """Time and memory of the ways, as multiples of ours."""
     style.use()
     figure, axes = plt.subplots(1, 2, figsize=(style.PAGE, 1.8), sharey=True)
     ways = [way for way in METHODS if OURS[way] != way]
-    for axis, key, what in zip(axes, ("times_ours", "memory_times_ours"), ("time", "memory"), strict=True):
-        values = [found["ways"][way][key] for way in ways]
+    both = {"time": found["ways"], "memory": found["memory"][str(compared)]}
+    for axis, (what, measured) in zip(axes, both.items(), strict=True):
+        values = [measured[way]["times_ours"] for way in ways]
         edge = 1.2 * max(*values, 10)
         axis.barh(ways[::-1], values[::-1], color=style.GREY, height=0.6)
         for place, (way, value) in enumerate(zip(ways[::-1], values[::-1], strict=True)):
@@ -242,22 +240,26 @@ def main():
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--tokens", type=int, help="of --peak")
     parser.add_argument("--peak", choices=["bare", *METHODS], help="print peak memory of one way, in bytes")
+    parser.add_argument("--parts", choices=PARTS, nargs="+", default=PARTS)
     parser.add_argument("--keep", action="store_true", help="write results/bench and figures/bench, for the book")
     options = parser.parse_args()
-    if not options.peak and not KEEP.items() <= os.environ.items():  # read as a process starts
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | KEEP)
-    shape = SHAPES[options.shape]
+    shape, kept = SHAPES[options.shape], paths.results("bench") / "bench.json"
     torch.set_num_threads(options.threads)
     with threadpool_limits(options.threads):
         if options.peak:
             peak(shape, options.peak, options.tokens)
             return
-        raw = compare(shape, options.shape, options.threads)
-    found = summary(raw, options.threads)
-    record.save(paths.BUILD / "bench.json", {"raw": raw, "summary": found})
+        found = record.load(kept) if options.keep and kept.exists() and len(options.parts) < len(PARTS) else {}
+        if "time" in options.parts:
+            found |= times(shape, options.threads)
+        if "memory" in options.parts:
+            lengths = (shape.compared, shape.many)
+            found["memory"] = {str(n): peaks(options.shape, options.threads, n) for n in lengths}
+    found["goals"] = goals(found, shape.compared)
     if options.keep:
-        record.save(paths.results("bench") / "bench.json", found)
-        draw(found)
+        record.save(kept, found)
+        if {"ways", "memory"} <= found.keys():
+            draw(found, shape.compared)
     for what, line in found["goals"].items():
         print(f"{what:32} {line['measured']:6.2f}   goal {line['goal']:5.2f}   {'met' if line['met'] else 'not met'}")
 
