@@ -50,7 +50,7 @@ minis: .venv/ready  ## train the embedded models again, or go on where it stoppe
 nanos: .venv/ready  ## train the eight twins (family × text × seed) that are measured into models/nanos
 	$(BIN)/python -m howlinear.nanos
 
-twins: build/twins/twin-gpt2 build/twins/twin-pythia build/twins/twin-llama  ## train the families at the paper's size (DEVICE=cuda), run every notebook on them
+twins: build/twins/twin-gpt2 build/twins/twin-pythia build/twins/twin-llama  ## train the minis' families at the paper's size on a GPU, then run every notebook on them
 	$(SNAKEMAKE) --configfile profiles/twins.yaml
 
 build/twins/%: | .venv/ready

@@ -163,7 +163,7 @@ def times(shape, threads):
     return {
         "machine": machine(threads),
         "tokens": {"compared": shape.compared, "judged": shape.judged},
-        "seconds": {way: median(values) for way, values in seconds.items()},
+        "seconds": {what: median(values) for what, values in (whole | plain).items()},
         "ratios": {
             "capture, × the bare forward": ratio(seconds, "capture", "bare forward"),
             "all swaps, plain evaluations": ratio(seconds, "all swaps", "plain evaluation"),
@@ -186,7 +186,7 @@ def ratio(seconds, one, other):
 
 def goals(found, compared):
     """Goal and measured value of whatever was measured."""
-    reached = dict(found["ratios"]) if "ratios" in found else {}
+    reached = dict(found.get("ratios", {}))
     for way in ("scipy lstsq", "scikit-learn", "SVD score"):
         if "ways" in found:
             reached[f"{way}, × our time"] = found["ways"][way]["times_ours"]

@@ -138,9 +138,10 @@ def minis(
     """
     from howlinear.minis import FACTORY, TWIN_RECIPE, TWINS, Recipe, ship
 
+    device = place(device)
     for name in names or FACTORY:
         recipe = replace(TWIN_RECIPE if name in TWINS else Recipe(), steps=steps)
-        ship(name, recipe, device=place(device), compiled=compiled)
+        ship(name, recipe, device=device, compiled=compiled)
 
 
 @app.command(hidden=True)

@@ -86,8 +86,7 @@ def learning_curve(
     test, curve = torch.cat(held_out), []
     for n in rows:
         used = fitted_on[:n]
-        tried = ridges if n < rows[-1] or len(rows) == 1 else [curve[-1].ridge]
-        weights, ridge = _best(scaled, left, used, validation, kernel, tried)
+        weights, ridge = _best(scaled, left, used, validation, kernel, tried(ridges, rows, curve))
         added = kernel(scaled[test], scaled[used]) @ weights
         guess = (line(sample.x[test].double()) + added).split([len(index) for index in held_out])
         curve.append(scored([sample.y[index] for index in held_out], guess, n, ridge))
@@ -106,6 +105,11 @@ def drawn(sample: Sample, rows: Sequence[int]) -> tuple[Int64[Tensor, " v"], Int
     if list(rows) != sorted(set(rows)) or not rows or not 2 <= rows[0] <= rows[-1] <= len(order):
         raise InputError(f"rows {list(rows)}: give ascending numbers from 2 to the {len(order)} rows there are")
     return validation, order
+
+
+def tried(ridges: Sequence[float], rows: Sequence[int], curve: Sequence[Learned]) -> Sequence[float]:
+    """Ridges to choose among for the next number of rows: all; for the last only the one before it took, for time."""
+    return ridges if len(curve) < max(1, len(rows) - 1) else [curve[-1].ridge]
 
 
 def _best(

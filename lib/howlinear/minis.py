@@ -57,12 +57,13 @@ def new_model(
     Raises:
         InputError: unknown name.
     """
-    if name not in FACTORY | TWINS:
-        raise InputError(f"unknown mini {name!r}: {', '.join(FACTORY | TWINS)}")
+    families = FACTORY | TWINS
+    if name not in families:
+        raise InputError(f"unknown mini {name!r}: {', '.join(families)}")
     width = width or (768 if name in TWINS else 128)
     torch.manual_seed(seed)
     common = {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": vocabulary}
-    return (FACTORY | TWINS)[name](blocks, width, common).eval()
+    return families[name](blocks, width, common).eval()
 
 
 def _gpt2(blocks: int, width: int, common: dict) -> PreTrainedModel:

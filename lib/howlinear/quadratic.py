@@ -20,7 +20,7 @@ from torch import Tensor
 
 from howlinear.capture import BlockCapture, Sample
 from howlinear.errors import InputError
-from howlinear.kernels import Learned, Products, drawn, scored
+from howlinear.kernels import Learned, Products, drawn, scored, tried
 from howlinear.nested import folds_of, rows_of
 
 CHUNK = 4_096  # rows in one single-precision sum
@@ -55,7 +55,7 @@ def quadratic(kept: BlockCapture, rows: Sequence[int], ridges: Sequence[float] =
     for n in rows:
         sums.add(order[done:n])
         done, found = n, []
-        for ridge in ridges if n < rows[-1] or len(rows) == 1 else [curve[-1].ridge]:
+        for ridge in tried(ridges, rows, curve):
             weights = sums.solved(ridge)
             error = (sample.y[validation] - sums.guess(validation, *weights)).square().sum()
             found.append((float(error), ridge, weights))
