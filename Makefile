@@ -5,10 +5,11 @@ BLOCKS ?= 4
 DEVICE ?= cuda
 CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 BIN := .venv/bin
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile
-SNAKEMAKE := $(BIN)/python lib/howlinear/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
+OMP_NUM_THREADS ?= 1
+PYTEST := OMP_NUM_THREADS=$(OMP_NUM_THREADS) $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
+SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-notebooks test-all paper book bench bench-more bench-scale lab minis nanos twins rehearse clean help
+.PHONY: figures test test-notebooks test-all paper readme book bench bench-more bench-scale lab minis twins wide rehearse clean help
 
 figures: .venv/ready  ## run every notebook of PROFILE (minis, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
@@ -16,10 +17,11 @@ figures: .venv/ready  ## run every notebook of PROFILE (minis, paper), then writ
 test: .venv/ready  ## lint and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(PYTEST)
+	$(BIN)/lint-imports --no-logo --no-cache
+	$(PYTEST) --dist worksteal
 
 test-notebooks: figures  ## execute the executed notebooks once more: their key numbers must come out the same
-	$(PYTEST) --nbval-lax --nbval-current-env build/$(PROFILE)/notebooks/[0-9]*.ipynb
+	$(PYTEST) --dist loadfile --nbval-lax --nbval-current-env build/$(PROFILE)/notebooks/[0-9]*.ipynb
 
 test-all: test test-notebooks  ## both
 
@@ -28,11 +30,14 @@ paper: .venv/ready  ## the report, paper/main.pdf, from results/ and figures/
 
 book: .venv/ready  ## the site, build/book/html, from the executed notebooks; its pages are tried without a network
 	$(SNAKEMAKE) --configfile profiles/minis.yaml -- build/book/html/index.html
-	BOOK=build/book/html $(BIN)/python -m pytest -q tests/test_book.py
+	BOOK=build/book/html $(BIN)/python -m pytest -q tests/tools/test_book.py
 
 rehearse: .venv/ready  ## the paper profile on models of the real shapes (BLOCKS=4 of 12) with random weights, offline
-	$(BIN)/python -m howlinear.rehearsal --blocks $(BLOCKS)
+	$(BIN)/python -m howlinear.training.stand_ins --blocks $(BLOCKS)
 	$(SNAKEMAKE) --configfile profiles/paper.yaml profiles/rehearsal.yaml
+
+readme: .venv/ready  ## README's two tables, from results/minis
+	$(BIN)/python -m tools.readme
 
 bench: .venv/ready  ## time and memory at GPT-2's shape, beside what others use; writes the book's table and figure
 	$(BIN)/python benchmarks/side_by_side.py --keep
@@ -47,13 +52,13 @@ bench-scale: .venv/ready  ## and a measurement's three parts over tokens, width 
 minis: .venv/ready  ## train the embedded models again, or go on where it stopped
 	$(BIN)/howlinear minis
 
-nanos: .venv/ready  ## train the eight twins (family × text × seed) that are measured into models/nanos
-	$(BIN)/python -m howlinear.nanos
+twins: .venv/ready  ## train the eight twins (family × text × seed) that are measured into models/twins
+	$(BIN)/python -m howlinear.training.twins
 
-twins: build/twins/twin-gpt2 build/twins/twin-pythia build/twins/twin-llama  ## train the minis' families at the paper's size on a GPU, then run every notebook on them
-	$(SNAKEMAKE) --configfile profiles/twins.yaml
+wide: build/wide/wide-gpt2 build/wide/wide-pythia build/wide/wide-llama  ## train the minis' families at the paper's size on a GPU, then run every notebook on them
+	$(SNAKEMAKE) --configfile profiles/wide.yaml
 
-build/twins/%: | .venv/ready
+build/wide/%: | .venv/ready
 	$(BIN)/howlinear minis $* --device $(DEVICE)
 
 lab: .venv/ready  ## JupyterLab; the .py files open as notebooks

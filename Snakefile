@@ -4,44 +4,50 @@ import re
 import sys
 from pathlib import Path
 
+from howlinear.notebook.settings import short
+
 PROFILE = config["name"]
 if not re.fullmatch(r"[\w-]+", PROFILE):
     raise WorkflowError(f"a profile's name is letters, digits, _ and -, not {PROFILE!r}")
-MODELS = {source.rstrip("/").split("/")[-1]: source for source in config["models"]}
+MODELS = {short(source): source for source in config["models"]}
 MAIN, PYTHON = config["corpora"][0], sys.executable
 BUILD = f"build/{PROFILE}"
 
-# notebook → the corpora whose captures it reads, the modules it stands on besides its own and CORE, its figures
+# notebook → the corpora whose captures it reads, its figures
 # (of the embedded models notebook 09 reads what was recorded in training alone)
 NOTEBOOKS = {
-    "01_capture": ([MAIN], [], ["diagram", "inputs"]),
-    "02_ceilings": ([MAIN], [], ["solvers", "profile"]),
-    "03_bilinear": ([MAIN], ["gated", "planted"], ["gain", "rank", "gate"]),
-    "04_rank": ([MAIN], ["carried"], ["median", "carried"]),
-    "05_corpora": (config["corpora"], ["transfer", "bilinear"], ["profiles", "transfer"]),
-    "06_compression": ([MAIN], ["reduced", "felt"], ["signal", "reduced_rank", "frontier"]),
-    "07_optimisers": ([MAIN], ["descent", "problem"], ["paths", "shortfall"]),
-    "08_controls": ([MAIN], ["transplants", "variance", "nanos", "hermite", "hidden"], ["random", "transplant", "twins"]),
-    "09_dynamics": ([MAIN] * (PROFILE != "minis"), ["trajectories", "nanos", "training", "minis"], ["profiles", "settling", "live"]),
-    "10_degrees": ([MAIN], ["nested", "hidden", "hermite", "kernels", "quadratic", "nanos"], ["spectrum", "full", "rank", "training"]),
-    "11_claims": ([], ["stated", "evidence", "contrasts"], ["board"]),
+    "01_capture": ([MAIN], ["diagram", "inputs"]),
+    "02_ceilings": ([MAIN], ["solvers", "profile"]),
+    "03_bilinear": ([MAIN], ["gain", "rank", "gate"]),
+    "04_rank": ([MAIN], ["median", "carried"]),
+    "05_corpora": (config["corpora"], ["profiles", "transfer"]),
+    "06_compression": ([MAIN], ["signal", "reduced_rank", "frontier"]),
+    "07_optimisers": ([MAIN], ["paths", "shortfall"]),
+    "08_controls": ([MAIN], ["random", "transplant", "twins"]),
+    "09_dynamics": ([MAIN] * (PROFILE != "minis"), ["profiles", "settling", "live"]),
+    "10_degrees": ([MAIN], ["spectrum", "full", "rank", "training"]),
+    "11_claims": ([], ["board"]),
 }
 READS = {  # notebook → others whose results it reads
     "10_degrees": ["03_bilinear"],
     "11_claims": ["02_ceilings", "03_bilinear", "04_rank", "05_corpora", "07_optimisers", "08_controls"],
 }
 RECORDED = {  # notebook → measurements taken in training that it reads
-    "08_controls": "models/nanos/*.json",
+    "08_controls": "models/twins/*.json",
     "09_dynamics": "models/*/*.json",
-    "10_degrees": "models/nanos/*.json",
+    "10_degrees": "models/twins/*.json",
 }
 LONG = ("03_bilinear", "10_degrees", "06_compression", "08_controls", "09_dynamics", "07_optimisers", "05_corpora")
 FIRST = {name: i for i, name in enumerate(reversed(("capture", *LONG)), 1)}  # in this order, so that cores end together
-CORE = [
-    f"lib/howlinear/{name}.py"
-    for name in ("moments", "ceilings", "structure", "sites", "swapping", "models", "corpora", "inputs", "texts")
-    + ("capture", "store", "perplexity", "measure", "notebooks")
-]
+sys.path.insert(0, workflow.basedir)
+from tools.reach import reached
+
+CAPTURING = Path("lib/howlinear/notebook/run.py")  # whose `Run.capture` makes them
+
+
+def modules(source):
+    """A file and every module of the package that its imports reach: if one changes, what it makes is made anew."""
+    return [str(source), *(str(path.relative_to(Path.cwd())) for path in reached(Path(source).resolve()))]
 
 
 rule all:
@@ -55,7 +61,7 @@ rule all:
 rule capture:
     input:
         [str(path) for source in MODELS.values() for path in sorted(Path(source).glob("*.safetensors"))],  # if local
-        CORE,
+        modules(CAPTURING),
         "constraints.txt",
     output:
         [f"{BUILD}/captures/{model}/{{corpus}}.safetensors" for model in MODELS],
@@ -73,17 +79,13 @@ rule capture:
         " || {{ tail -n 3 {log:q} >&2; exit 1; }}"
 
 
-for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
+for stem, (corpora, drawn) in NOTEBOOKS.items():
 
     rule:
         name:
             stem
         input:
-            f"notebooks/{stem}.py",
-            [f"lib/howlinear/{name}.py" for name in [stem[3:], *modules]],
-            CORE,
-            "lib/howlinear/style.py",
-            "lib/howlinear/record.py",
+            modules(f"notebooks/{stem}.py"),
             [f"results/{PROFILE}/{other}.json" for other in READS.get(stem, [])],
             sorted(str(path) for path in Path().glob(RECORDED[stem])) if stem in RECORDED else [],
             ["paper/claims.toml"] if stem == "11_claims" else [],
@@ -96,15 +98,11 @@ for stem, (corpora, modules, drawn) in NOTEBOOKS.items():
             f"{BUILD}/logs/{stem}.log",
         priority: FIRST.get(stem, 0)
         threads: 1  # several notebooks side by side; and sums come out the same on every run
-        params:
-            failed=f"{BUILD}/notebooks/{stem}.failed.ipynb",  # what a failing cell leaves behind, to be read
         message:
             f"notebook {stem}"
-        shell:  # as `howlinear notebook` does, whose own start, torch and all, would take as long as a small notebook
-            "({PYTHON:q} -m jupytext --quiet --to ipynb --set-kernel python3 --output - {input[0]:q}"
-            " | OMP_NUM_THREADS={threads} {PYTHON:q} -m papermill --no-progress-bar --cwd notebooks -r profile {PROFILE:q} - {params.failed:q}"
-            " && mv {params.failed:q} {output[0]:q}) > {log:q} 2>&1"
-            " || {{ tail -n 3 {log:q} >&2; echo see {params.failed:q} >&2; exit 1; }}"
+        shell:
+            "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear.notebook.execute {rule:q} {PROFILE:q} > {log:q} 2>&1"
+            " || {{ tail -n 3 {log:q} >&2; exit 1; }}"
 
 
 # the report and the book are about the embedded models
@@ -114,37 +112,37 @@ if PROFILE == "minis":
     rule paper:
         input:
             [f"paper/{name}" for name in ("main.typ", "template.typ", "refs.bib", "claims.toml")],
-            [f"lib/howlinear/{name}.py" for name in ("report", "ceilings", "inputs")],
-            [f"notebooks/{stem}.py" for stem in NOTEBOOKS],
+            "tools/report.py",
+            [f"{source}/{name}" for source in MODELS.values() for name in ("config.json", "trajectory.json")],
+            [f"{source}/model.safetensors" for source in MODELS.values()],
             "CITATION.cff",
             "profiles/paper.yaml",
             [f"results/minis/{stem}.json" for stem in NOTEBOOKS],
-            [f"figures/minis/{stem}_{name}.svg" for stem, (_, _, drawn) in NOTEBOOKS.items() for name in drawn],
+            [f"figures/minis/{stem}_{name}.svg" for stem, (_, drawn) in NOTEBOOKS.items() for name in drawn],
         output:
             "paper/main.pdf",
         message:
             "paper"
         shell:
-            "{PYTHON:q} -m howlinear.report"
+            "{PYTHON:q} -m tools.report"
 
     rule explorer:
         input:
             [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in config["corpora"]],
             "results/minis/02_ceilings.json",
-            [f"lib/howlinear/{name}.py" for name in ("explorer", "reduced")],
-            CORE,
+            modules("tools/book/explorer.py"),
         output:
             f"{BUILD}/explorer.json",
         threads: 1
         message:
             "the interactive page's numbers"
         shell:
-            "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear.explorer {PROFILE:q}"
+            "OMP_NUM_THREADS={threads} {PYTHON:q} -m tools.book.explorer {PROFILE:q}"
 
     rule book:
         input:
             sorted(str(path) for folder in ("book", "notebooks/solutions") for path in Path(folder).rglob("*.*")),
-            sorted(str(path) for path in Path("lib/howlinear").glob("*.py")),
+            sorted(str(path) for folder in ("lib/howlinear", "tools") for path in Path(folder).rglob("*.py")),
             [f"{BUILD}/notebooks/{stem}.ipynb" for stem in NOTEBOOKS],
             f"{BUILD}/explorer.json",
             "paper/main.pdf",
@@ -153,4 +151,4 @@ if PROFILE == "minis":
         message:
             "book"
         shell:
-            "{PYTHON:q} -m howlinear.book {PROFILE:q}"
+            "{PYTHON:q} -m tools.book.build {PROFILE:q}"

@@ -22,8 +22,8 @@ from xml.etree import ElementTree
 
 import psutil
 
-from howlinear.minis import new_model
-from howlinear.store import load_capture
+from howlinear.instrument.store import load_capture
+from howlinear.training.minis import new_model
 
 ROOT = Path(__file__).resolve().parents[1]
 SKIPPED = shutil.ignore_patterns("build", ".*", "__pycache__", "*.egg-info")
@@ -42,7 +42,7 @@ def copied(tree, tiny):
 def started(tree, options):
     """The pipeline as `make figures` runs it, for some notebooks only."""
     snakemake = Path(sys.executable).with_name("snakemake")
-    command = [sys.executable, "lib/howlinear/alone.py", str(snakemake), "--nolock", "--rerun-incomplete", "--quiet"]
+    command = [sys.executable, "tools/alone.py", str(snakemake), "--nolock", "--rerun-incomplete", "--quiet"]
     command += ["all", "--cores", str(options.cores), "--configfile", f"profiles/{options.profile}.yaml", "--"]
     command += [f"build/{options.profile}/notebooks/{stem}.ipynb" for stem in options.notebooks]
     environment = {"PYTHONPATH": str(tree / "lib"), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "HOME": str(tree)}

@@ -8,8 +8,8 @@ import torch
 from scipy.linalg import lstsq
 from sklearn.linear_model import LinearRegression
 
-from howlinear.ceilings import fit, r2
-from howlinear.moments import Moments
+from howlinear.core.ceilings import fit, r2
+from howlinear.core.moments import Moments
 
 CHUNK = 2_048  # rows in a forward pass
 NULL = 1e-6  # of the largest singular value: float32 rows cannot resolve what is smaller

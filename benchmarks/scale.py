@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from howlinear import record
-from howlinear.capture import batches, capture
-from howlinear.ceilings import ceiling
-from howlinear.corpora import TokenRows
+from howlinear.core.ceilings import ceiling
+from howlinear.files import results
+from howlinear.instrument.capture import capture
+from howlinear.text.rows import TokenRows, batches
 
 OUT = Path(__file__).resolve().parents[1] / "book" / "scale.json"
 BASE = {"width": 256, "blocks": 2, "tokens": 16_384}
@@ -80,7 +80,7 @@ def main():
         print(" ".join(f"{name} {value:.3g}" for name, value in runs[-1].items()), flush=True)
     threads = torch.get_num_threads()
     machine = f"{os.cpu_count()}-core machine, {threads} thread{'s' * (threads > 1)}"
-    record.save(options.out, {"machine": machine, "rounds": options.rounds, "runs": runs})
+    results.save(options.out, {"machine": machine, "rounds": options.rounds, "runs": runs})
 
 
 if __name__ == "__main__":

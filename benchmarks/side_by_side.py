@@ -26,13 +26,16 @@ from methods import HELD_OUT, METHODS
 from threadpoolctl import threadpool_limits
 from workload import SHAPES, forget_peak, new_model, new_rows, peak_memory
 
-from howlinear import paths, record, style
-from howlinear.capture import capture, hooked
-from howlinear.ceilings import ceiling, fit, r2
-from howlinear.corpora import TokenRows
-from howlinear.models import sites
-from howlinear.moments import Moments
-from howlinear.perplexity import losses, swap_costs
+from howlinear.core.ceilings import ceiling, fit, r2
+from howlinear.core.moments import Moments
+from howlinear.files import figures, paths
+from howlinear.files import results as record
+from howlinear.instrument.capture import capture, hooked
+from howlinear.instrument.perplexity import losses
+from howlinear.instrument.swap_costs import swap_costs
+from howlinear.models.sites import sites
+from howlinear.plots import style
+from howlinear.text.rows import TokenRows
 
 GOALS = {  # what: (goal, whether more is better)
     "capture, × the bare forward": (1.15, False),
@@ -231,7 +234,7 @@ def draw(found, compared):
         axis.set(xlabel=f"{what}, times ours", xlim=(0, edge))
         axis.grid(axis="y", visible=False)
     axes[0].legend(loc="lower right")
-    style.save(figure, "bench", "side_by_side")
+    figures.save(figure, "bench", "side_by_side")
 
 
 def main():
@@ -257,7 +260,7 @@ def main():
             found["memory"] = {str(n): peaks(options.shape, options.threads, n) for n in lengths}
     found["goals"] = goals(found, shape.compared)
     if options.keep:
-        record.save(kept, found)
+        record.save(kept, found, digits={"error": 1})  # of the order of 1e-12: its size is what matters
         if {"ways", "memory"} <= found.keys():
             draw(found, shape.compared)
     for what, line in found["goals"].items():

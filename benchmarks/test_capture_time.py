@@ -10,7 +10,7 @@ import pytest
 import torch
 from workload import new_rows
 
-from howlinear.capture import capture
+from howlinear.instrument.capture import capture
 
 GOAL = 1.25  # times the bare forward pass
 

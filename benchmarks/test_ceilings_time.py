@@ -4,8 +4,8 @@ import statistics
 
 from workload import new_rows
 
-from howlinear.capture import capture
-from howlinear.ceilings import ceiling
+from howlinear.core.ceilings import ceiling
+from howlinear.instrument.capture import capture
 
 FOLDS = 8
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from howlinear.capture import capture
-from howlinear.corpora import TokenRows
+from howlinear.instrument.capture import capture
+from howlinear.text.rows import TokenRows
 
 
 @dataclass(frozen=True)

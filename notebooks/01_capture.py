@@ -26,15 +26,17 @@ block = 4  # the block we look at closely
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import torch
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 import howlinear as hl
-from howlinear import notebooks, style
-from howlinear.capture import describe, hooked
+from howlinear.core.ceilings import NULL
+from howlinear.files.results import rounded
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.tables import inputs_summary, inputs_table, null_directions
+from howlinear.notebook.run import start
+from howlinear.plots import capture as plots
 
-run = notebooks.start("01_capture", profile)
+run = start("01_capture", profile)
 first = next(iter(run.models))
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.rows, "token rows")
 
@@ -60,75 +62,52 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # stream (in Pythia the FFN reads beside attention, not after it). The two orange taps are all we touch. Right: what we
 # do with the pairs.
 
-
 # %%
-def box(ax, x, y, text, face="white", width=1.5, height=0.5):
-    patch = FancyBboxPatch(
-        (x - width / 2, y - height / 2), width, height, boxstyle="round,pad=0.06", fc=face, ec="0.45", lw=0.7
-    )
-    ax.add_patch(patch)
-    ax.text(x, y, text, ha="center", va="center", fontsize=8)
-
-
-def arrow(ax, start, stop, color="0.2", **kwargs):
-    ax.add_patch(FancyArrowPatch(start, stop, arrowstyle="-|>", mutation_scale=8, lw=1, color=color, **kwargs))
-
-
-# %%
-tap = style.ACCENT
-figure, ax = plt.subplots(figsize=(style.PAGE, 2.9))
-box(ax, 1.2, 0.4, "text, token rows")
-box(ax, 1.2, 1.5, "attention", face="#f0f0f0")
-box(ax, 1.2, 2.6, "norm", face="#f0f0f0")
-box(ax, 1.2, 3.7, "FFN", face="#dbe9f6")
-box(ax, 1.2, 4.8, "residual stream")
-for low in (0.4, 1.5, 2.6, 3.7):
-    arrow(ax, (1.2, low + 0.31), (1.2, low + 0.79))
-for height, name in ((3.15, "$x$"), (4.25, "$y$")):
-    ax.plot([1.2], [height], "o", color=tap, ms=6, zorder=5)
-    arrow(ax, (1.35, height), (4.1, height), color=tap)
-    ax.text(3.22, height + 0.1, f"{name}, one row per token", ha="center", color="0.15")
-arrow(ax, (0.4, 0.6), (0.4, 4.6), color="0.6", connectionstyle="arc3,rad=-0.2")  # the skip connection
-box(ax, 5.3, 3.7, "pairs $(x, y)$\nsplit by document", width=2.1, height=1.5, face="#fdf3df")
-ax.text(6.5, 4.5, "train", color="0.3")
-ax.text(6.5, 2.68, "held out", color="0.3")
-arrow(ax, (6.45, 4.0), (7.35, 4.6))
-arrow(ax, (6.45, 3.4), (7.35, 2.9))
-box(ax, 8.7, 4.7, "train: exact least squares\n$y \\approx xW + b$", width=2.5, height=0.9)
-box(ax, 8.7, 2.8, "held out: share explained\n$R^2_{\\mathrm{lin}}$", width=2.5, height=0.9)
-arrow(ax, (8.7, 4.18), (8.7, 3.32))
-box(ax, 8.7, 0.9, "swap the map in\n$\\Delta$ perplexity", width=2.5, height=0.9)
-arrow(ax, (8.7, 2.28), (8.7, 1.42))
-ax.plot([7.3, 2.2, 2.2], [0.9, 0.9, 3.7], "--", color="0.45", lw=1)
-arrow(ax, (2.21, 3.7), (1.98, 3.7), color="0.45")
-ax.text(4.9, 1.02, "the map takes the FFN's place", ha="center", color="0.3")
-ax.set(xlim=(-0.25, 10.1), ylim=(0.0, 5.4))
-ax.axis("off")
+figure = plots.diagram()
 run.figure(figure, "diagram")
 plt.show()
 
 # %% [markdown]
 # ## Method
 #
-# A *site* is a pair of modules: the one whose input is $x$, and the one whose output is $y$. `hl.sites` finds them,
-# and `hl.capture` listens there while the model reads once. Nothing in the model changes; let us check that before we
-# trust it. We run the same tokens with and without listeners and compare the model's outputs bit by bit.
+# | step | what it does | function |
+# |---|---|---|
+# | find | the *sites*: pairs of modules, one whose input is $x$ and one whose output is $y$ | `hl.sites` |
+# | read | sequences of one length, split by document into train and held out | `Corpus.rows` |
+# | listen | a hook at each site, while the model reads once | `hl.capture` |
+# | describe | condition number, effective rank, dynamic range, position 0 | `capture.describe` |
+#
+# Here are the first sites of one model, and the rows that it will read.
 
 # %%
 model = run.model(first)
-block = min(block, len(hl.sites(model)) - 1)
-for site in hl.sites(model)[:3]:
+sites = hl.sites(model)
+block = min(block, len(sites) - 1)
+for site in sites[:3]:
     print(site.block, site.name, type(site.output).__name__)
 rows = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed)
 print("sequences:", tuple(rows.ids.shape), "held out:", int(rows.test.sum()), "folds a side:", len(rows.fold.unique()))
 
+# %% [markdown]
+# Listening must change nothing in the model; let us check that before we trust it. We run the same tokens with and
+# without listeners and compare the model's outputs bit by bit. Then we give the FFN the $x$ that we saw, by hand, and
+# compare what it returns with the $y$ that we saw.
+
+
+# %%
+def remember(site, x, y):
+    seen["x"], seen["y"] = x, y
+
+
 # %% tags=["nbval-check-output"]
 seen = {}
+few = rows.ids[:4]
+ffn = sites[block].output
 with torch.inference_mode():
-    before = model(rows.ids[:4]).logits
-    with hooked(hl.sites(model, [block]), lambda site, x, y: seen.update(x=x, y=y)):
-        during = model(rows.ids[:4]).logits
-    by_hand = hl.sites(model, [block])[0].output(seen["x"])
+    before = model(few).logits
+    with hooked(hl.sites(model, [block]), remember):
+        during = model(few).logits
+    by_hand = ffn(seen["x"])
 print("logits the same while we listen:", torch.equal(before, during))
 print("y is what the FFN makes of x:   ", torch.equal(by_hand, seen["y"]), tuple(seen["x"].shape))
 
@@ -143,6 +122,16 @@ print("y is what the FFN makes of x:   ", torch.equal(by_hand, seen["y"]), tuple
 # *folds*, eight on the side we fit on and eight on the side held out, and each fold keeps its own moments; later we
 # leave out one fold at a time to get error bars. Beside the moments, a bounded random sample of rows is kept as it is.
 #
+# For one block of this capture, that is:
+
+# %%
+captures = {name: run.capture(name) for name in run.models}
+kept = captures[first].blocks[block]
+print("folds to fit on:", len(kept.train), "· held out:", len(kept.test), "· rows in each:", [m.n for m in kept.train])
+print("their sum holds n =", sum(kept.train).n, "rows, and Sxx of shape", tuple(sum(kept.train).sxx.shape))
+print("rows kept as they are:", len(kept.sample.x), "of width", kept.sample.x.shape[1])
+
+# %% [markdown]
 # A *document* here is one docstring, one function or one piece of a header (in your own text file: what blank lines
 # separate). Equal documents never fall on both sides, but pieces of one file may.
 
@@ -159,10 +148,9 @@ print("y is what the FFN makes of x:   ", torch.equal(by_hand, seen["y"]), tuple
 # - **position 0**: mean norm of the rows at the first position over the mean norm elsewhere.
 
 # %%
-captures = {name: run.capture(name) for name in run.models}
-statistics = {name: [describe(kept) for kept in captures[name].blocks.values()] for name in captures}
-inputs = pd.concat({name: pd.DataFrame(found) for name, found in statistics.items()}, names=["model", "block"])
-inputs.groupby("model", sort=False)[["condition", "effective_rank", "dynamic_range"]].agg(["min", "max"]).round(1)
+inputs = inputs_table({name: stored.blocks for name, stored in captures.items()})
+by_model = inputs.groupby("model", sort=False)
+by_model[["condition", "effective_rank", "dynamic_range"]].agg(["min", "max"]).round(1)
 
 # %% [markdown]
 # ## Figure: what the inputs look like, block by block
@@ -173,30 +161,11 @@ inputs.groupby("model", sort=False)[["condition", "effective_rank", "dynamic_ran
 # the output $y$ (faint lines). Sequences are cut from joined documents, so position 0 is rarely a document's beginning.
 
 # %%
-panels = {
-    "condition": "(a) condition number",
-    "effective_rank": "(b) effective rank",
-    "dynamic_range": "(c) dynamic range",
-    "first_position_in": "(d) norm at position 0",
-}
-figure, axes = plt.subplots(2, 2, figsize=(style.PAGE, 4.0), sharex=True)
-for ax, (column, title) in zip(axes.flat, panels.items(), strict=True):
-    for name in run.models:
-        ax.plot(inputs.loc[name][column], **style.look(name))
-    ax.set_title(title, loc="left")
-axes.flat[0].set_yscale("log")
-for name in run.models:
-    axes.flat[3].plot(inputs.loc[name]["first_position_out"], **style.look(name) | {"label": None}, alpha=0.4)
-strong, faint = (axes.flat[3].plot([], [], color=style.GREY, alpha=alpha)[0] for alpha in (1, 0.4))
-axes.flat[3].legend([strong, faint], ["input $x$", "output $y$"])
-axes.flat[3].axhline(1, color=style.GREY, lw=0.6)
-axes.flat[3].set_ylabel("relative to other positions")
-axes.flat[0].set_ylabel("ratio of singular values")
-axes.flat[1].set_ylabel("directions")
-axes.flat[2].set_ylabel("loudest / median spread")
-for ax in axes[1]:
-    ax.set_xlabel("block")
-axes.flat[0].legend()
+tolerance = {"condition": 0.02, "null": 1.0, "second": 0.1, "first_position_in": 0.01, "first_position_out": 0.01}
+digits = {"null": 2, "second": 2}
+recorded = inputs.assign(null=inputs["null"].where(inputs["null"] > NULL, 0.0))  # below: rounding noise, see next
+recorded = rounded(recorded, tolerance, digits)
+figure = plots.inputs(recorded)
 run.figure(figure, "inputs")
 plt.show()
 
@@ -208,32 +177,18 @@ plt.show()
 # largest of the one and the smallest of the other.
 
 # %% tags=["nbval-check-output"]
-width = captures[first].blocks[0].train[0].d_in
-null = inputs.groupby("model", sort=False).agg(
-    width=("rank", lambda _: width),
-    rank=("rank", "max"),
-    **{"smallest, at most": ("null", "max"), "next, at least": ("second", "min")},
-)
-print(null.to_string(float_format=lambda value: f"{value:.0e}"))
+print(null_directions(inputs).to_string(float_format=lambda value: f"{value:.0e}"))
 
 # %% [markdown]
 # Where the first column lies many powers of ten below the second, it is no variance but float32 rounding. Notebook 02
 # needs a *rule* for such null directions: a solver that trusts them fits rounding noise, and says nothing about it.
 
 # %%
-numbers = inputs.reset_index().to_dict("records")
-wide = {"condition": 0.02, "null": 1.0, "second": 0.1, "first_position_in": 0.01, "first_position_out": 0.01}
-run.save({"inputs": numbers, "sha256": {name: kept.rows.sha256 for name, kept in captures.items()}}, tolerance=wide)
+sha256 = {name: stored.rows.sha256 for name, stored in captures.items()}
+run.save({"inputs": recorded.to_dict("records"), "sha256": sha256}, tolerance, digits)
 
 # %%
-summary = pd.DataFrame(
-    {
-        "largest condition number": inputs.groupby("model", sort=False)["condition"].max().round(0),
-        "mean effective rank": inputs.groupby("model", sort=False)["effective_rank"].mean().round(1),
-        "null directions": width - inputs.groupby("model", sort=False)["rank"].min(),
-    }
-)
-summary
+inputs_summary(inputs)
 
 # %% [markdown]
 # ## What we learned
@@ -261,8 +216,10 @@ def breakeven(d):
     return None  # the number of rows at which 2·rows·d numbers equal n, x̄, ȳ, Sxx, Sxy and Σ(y−ȳ)² together
 
 
-if (answer := breakeven(width)) is not None:
-    moments = captures[first].blocks[0].train[0]
+moments = captures[first].blocks[block].train[0]
+width = moments.d_in
+answer = breakeven(width)
+if answer is not None:
     stored = sum(tensor.numel() for tensor in moments.tensors().values())
     assert np.isclose(answer, stored / (2 * width)), "count again: n, two means, two matrices, one vector"
     print("right")

@@ -32,11 +32,13 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear import notebooks, rank, style
-from howlinear.capture import BlockCapture, Sample
-from howlinear.carried import view
+from howlinear.files.results import rounded
+from howlinear.ideas.rank import rows as token_rows
+from howlinear.ideas.rank import scores, spread, view
+from howlinear.notebook.run import start
+from howlinear.plots import rank as plots
 
-run = notebooks.start("04_rank", profile)
+run = start("04_rank", profile)
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.rows, "token rows")
 
 # %% [markdown]
@@ -60,26 +62,41 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # %% [markdown]
 # ## Method
 #
-# With eigenvalues $\lambda$ of the centred held-out outputs' covariance, and $p = \lambda / \sum \lambda$:
+# Let $\lambda$ be the eigenvalues of the covariance of the held-out outputs, and $p = \lambda / \sum \lambda$.
 #
-# | | | |
+# | quantity | equation | function of `howlinear.ideas.rank` |
 # |---|---|---|
-# | effective rank | $(\sum\lambda)^2 / \sum\lambda^2$ | `rank.output_rank`, `spread().effective_rank` |
-# | entropy rank (Roy & Vetterli) | $\exp(-\sum p \log p)$ | `spread().entropy_rank` |
-# | first share | $\max p$ | `spread().first` |
-# | the same of the predictions | covariance $W^\top S'_{xx} W$ | `rank.prediction_rank`, `predicted` |
-# | median | of $1 - e_j / s_j$ over features $j$ | `Score.median` |
-# | without the $k$ loudest | $1 - \sum_{j>k} e_j / \sum_{j>k} s_j$ | `rank.without_loudest` |
-# | leverage | $(x-\bar x)^\top S_{xx}^{+} (x-\bar x) + 1/n$, with the pseudo-inverse | `rank.leverage` |
-# | all of these for a block | | `carried.view` |
+# | effective rank | $(\sum\lambda)^2 / \sum\lambda^2$ | `spread.output_rank`, `spread.spread().effective_rank` |
+# | entropy rank (Roy & Vetterli) | $\exp(-\sum p \log p)$ | `spread.spread().entropy_rank` |
+# | first share | $\max p$ | `spread.spread().first` |
+# | the same of the predictions | covariance $W^\top S'_{xx} W$ | `spread.prediction_rank` |
+# | median | of $1 - e_j / s_j$ over features $j$ | `scores.Score.median` |
+# | without the $k$ loudest | $1 - \sum_{j>k} e_j / \sum_{j>k} s_j$ | `scores.without_loudest` |
+# | leverage | $(x-\bar x)^\top S_{xx}^{+} (x-\bar x) + 1/n$, with the pseudo-inverse | `rows.leverage` |
+# | all of these for a block | | `view.view` |
 #
-# Here $e_j$ is the held-out squared error of feature $j$ and $s_j = \sum (y'_j - \bar y'_j)^2$. Loudness is ranked by
-# *train* variance, so the held-out rows have no say in who is left out; *directions* are the eigenvectors of sampled
-# train outputs. Intervals are jackknives over document folds of both sides; that of the outputs' rank
-# sees the sample's held-out folds only, and maps refitted without position 0 are taken as given. Thresholds for
-# "concentrated" are ours, the paper names none.
+# Here $e_j$ is the held-out squared error of feature $j$ and $s_j = \sum (y'_j - \bar y'_j)^2$. Three features are
+# enough to follow by hand: the first is nine times louder than the others, and the line explains it alone.
+
+# %%
+score = scores.Score(
+    n=10,
+    mean=torch.zeros(3, dtype=torch.float64),
+    squares=torch.tensor([36.0, 4.0, 4.0], dtype=torch.float64),  # s_j
+    residual=torch.tensor([0.0, 4.0, 4.0], dtype=torch.float64),  # e_j
+)
+loudest = torch.tensor([0])
+print(f"pooled R² = 1 − 8/44 = {score.r2():.2f}; median R² = {score.median():.2f}")
+print(f"R² without the loudest feature = 1 − 8/8 = {score.r2(without=loudest):.2f}")
+print(f"effective rank = 44² / (36² + 4² + 4²) = {spread.spread(score.squares.diag()).effective_rank:.2f}")
+
+# %% [markdown]
+# Loudness is ranked by *train* variance, so the held-out rows have no say in who is left out; *directions* are the
+# eigenvectors of sampled train outputs. Intervals are jackknives over document folds of both sides. Two of them see
+# less: that of the outputs' rank sees the sample's held-out folds only, and the maps that are refitted without position
+# 0 are taken as given. The thresholds for "concentrated" are ours, since the paper names none.
 #
-# Do these tools find what they are for? Three planted blocks, all nearly linear by $R^2$: one is straight throughout;
+# Do these tools find what they are for? We plant three blocks, all nearly linear by $R^2$. One is straight throughout;
 # one has a single loud straight feature among bent ones; the third is the second with its outputs rotated.
 
 
@@ -88,32 +105,26 @@ def normal(*shape, seed):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def as_block(x, y):
-    i, (d_in, d_out) = torch.arange(len(x)), (x.shape[1], y.shape[1])
-    sample = Sample(x.float(), y.float(), i % 16, i % 7, i // 16 % 4 == 3, i // 64 % 8)
-    sides = [[sample.fold.eq(fold) & sample.test.eq(test) for fold in range(8)] for test in (False, True)]
-    folds = [[hl.Moments(d_in, d_out).update(sample.x[part], sample.y[part]) for part in side] for side in sides]
-    return BlockCapture(*folds, hl.Moments(d_out).update(sample.y[sample.test]), sample)
-
-
-# %%
 x = normal(8_000, 40, seed=0)
 bent = (x @ normal(40, 40, seed=1)) * (x @ normal(40, 40, seed=2)) / 40
+straight = x @ normal(40, 40, seed=4)
 loud = torch.cat([60 * x[:, :1], bent[:, 1:]], 1)
-turn = torch.linalg.qr(normal(40, 40, seed=3)).Q
+rotation = torch.linalg.qr(normal(40, 40, seed=3)).Q
 planted = {
-    "straight throughout": as_block(x, x @ normal(40, 40, seed=4) + 0.6 * bent),
-    "one loud feature": as_block(x, loud),
-    "one loud direction": as_block(x, loud @ turn),
+    "straight throughout": token_rows.planted_block(x, straight + 0.6 * bent),
+    "one loud feature": token_rows.planted_block(x, loud),
+    "one loud direction": token_rows.planted_block(x, loud @ rotation),
 }
 
-
 # %% tags=["nbval-check-output"]
-tried = {name: view(kept, kept.sample.token[~kept.sample.test], counts) for name, kept in planted.items()}
-for name, seen in tried.items():
-    values = f"R² {seen.r2.value:.2f}, median {seen.median.value:.2f}, rank {seen.rank.value:.1f}"
-    gone = f"feature {seen.features[1].value:.2f}, direction {seen.directions[1].value:.2f}"
-    print(f"{name}: {values}: {seen.regime(high, few, gap)}; R² without the loudest {gone}")
+planted_views = {}
+for name, block in planted.items():
+    train_tokens = block.sample.token[~block.sample.test]
+    seen = view.view(block, train_tokens, counts)
+    planted_views[name, 0] = seen
+    print(f"{name}: R² {seen.r2.value:.2f}, median {seen.median.value:.2f}, rank {seen.rank.value:.1f}")
+    print(f"  regime: {seen.regime(high, few, gap)}")
+    print(f"  R² without the loudest feature {seen.features[1].value:.2f}, direction {seen.directions[1].value:.2f}")
 
 # %% [markdown]
 # The second block is the paper's *outlier-concentrated* regime, and every tool sees it. The third is the same block to
@@ -133,18 +144,13 @@ for name, seen in tried.items():
 views = {}
 for name in run.models:
     stored = run.capture(name)
-    ids = stored.rows.ids[~stored.rows.test]
-    views |= {(name, block): view(kept, ids, counts, bands, heavy) for block, kept in stored.blocks.items()}
-frame = pd.DataFrame(
-    {key: [getattr(seen, key).value for seen in views.values()] for key in ("r2", "median", "rank", "predicted")},
-    pd.MultiIndex.from_tuples(views, names=["model", "block"]),
-)
-frame["gap"] = frame["r2"] - frame["median"]
-for side in ("outputs", "predictions"):
-    frame[f"entropy rank, {side}"] = [getattr(seen, side).entropy_rank for seen in views.values()]
-    frame[f"first share, {side}"] = [getattr(seen, side).first for seen in views.values()]
-frame["regime"] = [seen.regime(high, few, gap) for seen in views.values()]
-frame.rename(columns={"r2": "R²", "predicted": "predicted rank"}).round(2)
+    train_ids = stored.rows.ids[~stored.rows.test]
+    for number, block in stored.blocks.items():
+        views[name, number] = view.view(block, train_ids, counts, bands, heavy)
+
+blocks = view.block_table(views, high, few, gap)
+values = [column for column in blocks if not column.endswith(("_low", "_high"))]
+blocks[values].round(2)
 
 # %% [markdown]
 # ## Figure: the paper's figure 4
@@ -156,33 +162,8 @@ frame.rename(columns={"r2": "R²", "predicted": "predicted rank"}).round(2)
 
 
 # %%
-def area(size):
-    return 3 + 1.5 * size
-
-
-def reach(estimates):
-    return [[one.value - one.low for one in estimates], [one.high - one.value for one in estimates]]
-
-
-figure, ax = plt.subplots(figsize=(style.COLUMN, 3.6))
-ax.axvspan(high, 1.02, color=style.GREY, alpha=0.12, lw=0)
-low = min(frame["median"].min(), -0.01) - 0.06
-ax.plot([low, 1.02], [low, 1.02], color=style.GREY, lw=0.8, zorder=1)
-for name in run.models:
-    mine, look = frame.loc[name], style.look(name)
-    across, up = ([getattr(views[name, block], key) for block in mine.index] for key in ("r2", "median"))
-    bars = {"fmt": "none", "ecolor": look["color"], "elinewidth": 0.5, "alpha": 0.5}
-    ax.errorbar(mine.r2, mine["median"], reach(up), reach(across), **bars)
-    points = {"color": look["color"], "marker": look["marker"], "lw": 0.4, "ec": "white", "alpha": 0.85, "label": name}
-    ax.scatter(mine.r2, mine["median"], area(mine["rank"]), **points)
-for seen in tried.values():
-    ax.scatter(seen.r2.value, seen.median.value, area(seen.rank.value), color="white", marker="D", ec="black", lw=0.6)
-ax.text(tried["one loud feature"].r2.value - 0.03, 0, "planted: one\nloud feature", ha="right", va="center")
-for size in (1, 10, 40):
-    ax.scatter([], [], area(size), color="none", ec="black", lw=0.5, label=f"rank {size}")
-ax.set(xlim=(min(frame.r2.min() - 0.06, 0.3), 1.02), ylim=(low, 1.02))
-ax.set(xlabel="pooled $R^2_{\\mathrm{lin}}$, held out", ylabel="median $R^2$ of single features")
-figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2, columnspacing=1.5)
+planted_blocks = view.block_table(planted_views, high, few, gap)
+figure = plots.median(rounded(blocks), rounded(planted_blocks), high)
 run.figure(figure, "median")
 plt.show()
 
@@ -196,30 +177,20 @@ plt.show()
 # out, with intervals for the first; a few heavy rows make them wide.
 
 # %%
-figure, ((a, b), (c, d)) = plt.subplots(2, 2, figsize=(style.PAGE, 4.6))
-for i, name in enumerate(run.models):
-    mine, look = [views[name, block] for block in frame.loc[name].index], style.look(name)
-    for ax, key in ((a, "features"), (b, "directions"), (c, "bands")):
-        lines = pd.DataFrame([[one.value for one in getattr(seen, key)] for seen in mine]).T
-        ax.plot(lines, color=look["color"], lw=0.5, alpha=0.5)
-        ax.plot(lines.mean(axis=1), **look)
-    heaviest, where = [seen.without_heavy for seen in mine], frame.loc[name].index + 0.16 * (i - 1)
-    dots = {"color": look["color"], "marker": look["marker"], "ls": "none"}
-    d.errorbar(where, [one.value for one in heaviest], reach(heaviest), elinewidth=0.5, **dots)
-    d.plot(where, [seen.without_first.value for seen in mine], mfc="white", **dots)
-for ax, key, name in ((a, "features", "one loud feature"), (b, "directions", "one loud direction")):
-    ax.plot([one.value for one in getattr(tried[name], key)], color=style.GREY, ls=":", label="planted")
-    ax.set(xticks=range(len(counts)), xticklabels=counts, xlabel=f"loudest {key} left out", ylabel="$R^2$ of the rest")
-c.set(xticks=range(bands), xticklabels=["frequent", *range(2, bands), "rare"], ylabel="$R^2$ within the band")
-c.set_xlabel("band of token frequency")
-d.axhline(0, color=style.GREY, lw=0.6)
-for face, label in ((style.GREY, f"heaviest {heavy:.0%}"), ("white", "position 0")):
-    d.plot([], [], "o", color=style.GREY, mfc=face, label=label)
-d.set(xlabel="block", ylabel="rise of $R^2$ without them", xticks=sorted({block for _, block in views})[::2])
-d.legend(loc="upper center")
-for ax, title in ((a, "(a) features"), (b, "(b) directions"), (c, "(c) tokens"), (d, "(d) rows")):
-    ax.set_title(title, loc="left")
-figure.legend(*a.get_legend_handles_labels(), loc="outside upper center", ncols=4, handlelength=2.8)
+planted_rest = view.loudest_table(planted_views, counts)
+planted_curves = pd.concat(
+    [
+        planted_rest.query("loudest == 'features' and model == 'one loud feature'"),
+        planted_rest.query("loudest == 'directions' and model == 'one loud direction'"),
+    ]
+)
+figure = plots.carried(
+    loudest=rounded(view.loudest_table(views, counts)),
+    bands=rounded(view.band_table(views)),
+    rises=rounded(view.rise_table(views)),
+    planted=rounded(planted_curves),
+    heavy=heavy,
+)
 run.figure(figure, "carried")
 plt.show()
 
@@ -231,59 +202,60 @@ plt.show()
 # paper's picture (low rank, far below the diagonal) makes it negative. Of twelve blocks, |ρ| up to 0.59 may be chance.
 
 # %% tags=["nbval-check-output"]
-WORDS = {"broad concentrated": "both regimes", "broad": "only broad", "concentrated": "only concentrated"}
-verdicts = {}
-for name, mine in frame.groupby("model", sort=False):
-    kinds, near = " ".join(sorted(set(mine.regime) - {"below"})), int((mine.regime != "below").sum())
-    verdict = WORDS.get(kinds, "signs disagree") if near else "no near-linear block"
-    rho = float(mine.gap.corr(mine["rank"], method="spearman"))
-    verdicts[name] = {"near_linear": near, "verdict": verdict, "lowest_rank": mine["rank"].min(), "rho": rho}
-    print(f"{name}: {near} near-linear block(s): {verdict}; lowest rank {mine['rank'].min():.1f}, ρ {rho:+.1f}")
-
+verdicts = view.verdict_table(blocks)
+print(verdicts.round(1).to_string())
 
 # %% tags=["nbval-check-output"]
-def carriers(seen):
-    loud = {f"R² without {counts[-1]} {key}": getattr(seen, key)[-1].value for key in ("features", "directions")}
-    tokens = {"R² on frequent tokens": seen.bands[0].value, "R² on rare tokens": seen.bands[-1].value}
-    rises = {
-        "rise without heaviest rows": seen.without_heavy.value,
-        "rise without position 0": seen.without_first.value,
-    }
-    return {"R²": seen.r2.value} | loud | tokens | rises
-
-
-means = pd.DataFrame(map(carriers, views.values()), frame.index).groupby("model", sort=False).mean()
-print((means.round(2) + 0.0).T.to_string())
+carriers = view.carrier_table(views, counts)
+print((carriers.round(2) + 0.0).T.to_string())
 
 # %% [markdown]
 # Is the difference between frequent and rare tokens real, block by block? We count the blocks whose two intervals do
 # not touch, and those whose predictions surely spread over fewer directions than their outputs.
 
-# %%
-sure = pd.DataFrame(
-    {
-        "frequent above rare": [seen.bands[0].low > seen.bands[-1].high for seen in views.values()],
-        "rare above frequent": [seen.bands[-1].low > seen.bands[0].high for seen in views.values()],
-        "predictions narrower": [seen.predicted.high < seen.rank.low for seen in views.values()],
-    },
-    frame.index,
-)
-print(sure.groupby("model", sort=False).sum().to_string())
+# %% tags=["nbval-check-output"]
+certain = view.certainty_table(views)
+print(certain.to_string())
+
+# %% [markdown]
+# Every number goes into the results, with the settings that it depends on.
 
 # %%
-models = {name: found | {"blocks": []} for name, found in verdicts.items()}
-for (name, block), seen in views.items():
-    models[name]["blocks"].append(seen.numbers() | {"block": block, "regime": frame.regime[name, block]})
+results = {}
+for model, verdict in verdicts.to_dict("index").items():
+    of_model = blocks[blocks["model"] == model]
+    results[model] = verdict | {"blocks": []}
+    for number, word in zip(of_model["block"], of_model["regime"], strict=True):
+        results[model]["blocks"].append(views[model, number].numbers() | {"block": number, "regime": word})
 settings = {"high": high, "few": few, "gap": gap, "counts": counts, "bands": bands, "heavy": heavy}
-ranks = dict.fromkeys(("rank", "predicted", "lowest_rank", "without_heavy", "heavy_error"), 0.01)
-run.save({"models": models, "settings": settings}, ranks | {"rho": 0.1})
+ranks = ("rank", "predicted", "lowest_rank")
+shares = ("without_heavy", "heavy_error")
+run.save(
+    {"models": results, "settings": settings},
+    tolerance=dict.fromkeys(ranks + shares, 0.01) | {"rho": 0.1},
+    digits=dict.fromkeys(ranks, 4) | dict.fromkeys(shares, 3) | {"rho": 3},
+)
 
-regimes = "; ".join(f"{name}: {found['verdict']}" for name, found in verdicts.items())
-trend = "; ".join(f"{name}: ρ {found['rho']:+.2f}" for name, found in verdicts.items())
+# %% [markdown]
+# Ours beside the paper's:
+
+# %%
 claims = [
-    ("a high R² hides two regimes", "outlier-concentrated (rank ≈ 1) and broad", regimes),
-    ("the lower the rank, the further below the diagonal", "figure 4", trend),
-    ("straighter on frequent tokens", "not reported", f"{sure['frequent above rare'].sum()} of {len(views)} blocks"),
+    (
+        "a high R² hides two regimes",
+        "outlier-concentrated (rank ≈ 1) and broad",
+        "; ".join(f"{model}: {word}" for model, word in verdicts["verdict"].items()),
+    ),
+    (
+        "the lower the rank, the further below the diagonal",
+        "figure 4",
+        "; ".join(f"{model}: ρ {rho:+.2f}" for model, rho in verdicts["rho"].items()),
+    ),
+    (
+        "straighter on frequent tokens",
+        "not reported",
+        f"{certain['frequent above rare'].sum()} of {len(blocks)} blocks",
+    ),
 ]
 pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
@@ -312,7 +284,9 @@ def variance(d):
 
 if (answer := variance(100)) is not None:
     diagonal = torch.tensor([answer, *[1.0] * 99], dtype=torch.float64).diag()
-    assert abs(rank.spread(diagonal).effective_rank - 2) < 1e-9, "solve (a + d − 1)² = 2 (a² + d − 1) for the larger a"
+    assert abs(spread.spread(diagonal).effective_rank - 2) < 1e-9, (
+        "solve (a + d − 1)² = 2 (a² + d − 1) for the larger a"
+    )
     print("right:", round(answer), "times the others' variance, each")
 
 # %% [markdown]
@@ -320,15 +294,21 @@ if (answer := variance(100)) is not None:
 # of its sampled train outputs: what is the median $R^2$ on the sampled held-out rows, with the map of all train rows?
 
 # %%
-first, last = list(views)[len(frame.loc[next(iter(run.models))]) - 1]
-kept = run.capture(first).blocks[last]
-turned_median = None  # hint: rank.directions, rank.scored_rows(…, basis).without(), .median()
+first = next(iter(run.models))
+last = blocks.query("model == @first")["block"].max()
+last_block = run.capture(first).blocks[last]
+turned_median = (
+    None  # hint: howlinear.core.fold_maps.fit_folds, scores.directions, scores.score_rows(…, basis).whole.median()
+)
 
 if turned_median is not None:
-    x, y = (part[kept.sample.test].double() for part in (kept.sample.x, kept.sample.y))
-    turn = rank.directions(kept.sample.y[~kept.sample.test])
-    left = ((y - hl.ceiling(kept.train, kept.test).map(x)) @ turn).square().sum(0)
-    assert abs(turned_median - float((1 - left / ((y - y.mean(0)) @ turn).square().sum(0)).quantile(0.5))) < 1e-6
+    sample = last_block.rows()
+    x, y = sample.x[sample.test].double(), sample.y[sample.test].double()
+    basis = scores.directions(sample.y[~sample.test])
+    errors = ((y - hl.ceiling(last_block.train, last_block.test).map(x)) @ basis).square().sum(0)
+    squares = ((y - y.mean(0)) @ basis).square().sum(0)
+    expected = float((1 - errors / squares).quantile(0.5))
+    assert abs(turned_median - expected) < 1e-6, "the map of all train folds, on the sampled held-out rows"
     print(f"right: {turned_median:.2f} along directions, {views[first, last].median.value:.2f} along features")
 
 # %% [markdown]
@@ -336,10 +316,10 @@ if turned_median is not None:
 # with pooled $R^2$ above 0.9, median under 0.1, and an effective rank above 8. What does `regime` call it, and why?
 
 # %%
-crowd = None  # as_block(x, …)
+crowd = None  # token_rows.planted_block(x, …)
 
 if crowd is not None:
-    seen = view(crowd, crowd.sample.token, counts)
+    seen = view.view(crowd, crowd.sample.token, counts)
     assert seen.r2.value > 0.9, "what is loud must be straight"
     assert seen.median.value < 0.1, "most features must be bent"
     assert seen.rank.value > 8, "share the loudness among more features"

@@ -24,24 +24,23 @@ profile = "minis"  # which models and texts: minis (embedded, offline), or paper
 probed = 3  # blocks, spread over the depth, for what is slow: swaps and the bilinear probe
 
 # %%
-from itertools import combinations, permutations, product
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import spearmanr
 
 import howlinear as hl
-from howlinear import notebooks, style
-from howlinear.bilinear import probe
-from howlinear.ceilings import fit, r2
-from howlinear.corpora import TRAINED_ON
-from howlinear.perplexity import change, swap_losses
-from howlinear.transfer import agreement, transfers
+from howlinear.core.ceilings import fit, r2
+from howlinear.files.results import rounded
+from howlinear.ideas.bilinear.probe import probe
+from howlinear.ideas.corpora import tables
+from howlinear.ideas.corpora.transfer import transfers
+from howlinear.notebook.run import start
+from howlinear.plots import corpora as plots
+from howlinear.text.corpus import TRAINED_ON
 
-run = notebooks.start("05_corpora", profile)
-main, others = run.corpora[0], run.corpora[1:]
+run = start("05_corpora", profile)
+main = run.corpora[0]
 print("models:", ", ".join(run.models), "· texts:", ", ".join(run.corpora), "·", run.rows, "token rows of each")
 
 # %% [markdown]
@@ -59,11 +58,16 @@ print("models:", ", ".join(run.models), "· texts:", ", ".join(run.corpora), "·
 
 # %%
 generator = torch.Generator().manual_seed(0)
-flanks = {name: mean + torch.randn(4_000, 1, generator=generator) for name, mean in (("left", -2), ("right", 2))}
-sides = {name: [hl.Moments(1, 1).update(x, x.square()) for x in rows.chunk(2)] for name, rows in flanks.items()}
-for name, (train, test) in sides.items():
-    elsewhere = sides["right" if name == "left" else "left"][1]
-    print(f"{name}: R² at home {hl.ceiling(train, test).r2:.2f}, on the other flank {r2(fit(train)[0], elsewhere):.1f}")
+halves = {}
+for name, mean in (("left", -2), ("right", 2)):
+    x = mean + torch.randn(4_000, 1, generator=generator)
+    halves[name] = [hl.Moments(1, 1).update(half, half.square()) for half in x.chunk(2)]  # train, held out
+
+for name, other in (("left", "right"), ("right", "left")):
+    train, test = halves[name]
+    home = hl.ceiling(train, test)
+    away = r2(home.map, halves[other][1])
+    print(f"{name}: slope {home.map.weight.item():+.1f}, R² at home {home.r2:.2f}, on the other flank {away:.1f}")
 
 # %% [markdown]
 # So we ask three things of every pair of corpora, in this order: are the blocks *as straight*; does the line of one
@@ -74,7 +78,7 @@ for name, (train, test) in sides.items():
 #
 # Write $(W_A, b_A)$ for the map fitted on the train documents of corpus $A$.
 #
-# - *As straight?* `transfer.agreement` correlates two profiles over the blocks and takes their difference block by
+# - *As straight?* `agreement.agreement` correlates two profiles over the blocks and takes their difference block by
 #   block. Its intervals leave out document folds of either corpus. The blocks are not resampled: they are all that the
 #   model has, no sample of anything.
 # - *Does it serve?* $R^2_{AB} = 1 - \lVert Y_B' - X_B' W_A - \mathbf 1 b_A^\top \rVert_F^2 \,/\,
@@ -91,23 +95,19 @@ for name, (train, test) in sides.items():
 
 # %% [markdown]
 # ## Run
+#
+# One call per model carries every block's map to every corpus. The tidy table has a row for each block and each pair of
+# corpora.
 
 # %%
-captures = {name: {corpus: run.capture(name, corpus) for corpus in run.corpora} for name in run.models}
-found = {name: transfers({c: stored.blocks for c, stored in on.items()}) for name, on in captures.items()}
-two = list(combinations(run.corpora, 2))
+captures = {}
+found = {}
+for name in run.models:
+    captures[name] = {corpus: run.capture(name, corpus) for corpus in run.corpora}
+    found[name] = transfers({corpus: stored.blocks for corpus, stored in captures[name].items()})
 
-
-def stacked(name, what, end, where):
-    return np.array([getattr(getattr(each, what), end)[where] for each in found[name].values()])
-
-
-def series(name, what, a, b):
-    at = run.corpora.index(a), run.corpora.index(b)
-    return pd.DataFrame({end: stacked(name, what, end, at) for end in ("value", "low", "high")}, index=found[name])
-
-
-profiles = {name: pd.DataFrame({c: series(name, "r2", c, c).value for c in run.corpora}) for name in run.models}
+pairs = tables.pair_table(found)
+pairs[["model", "block", "fitted", "scored", "r2", "drop", "likeness", "expected"]].round(2).head(9)
 
 # %% [markdown]
 # ## Figure: the paper's figure 5
@@ -117,25 +117,7 @@ profiles = {name: pd.DataFrame({c: series(name, "r2", c, c).value for c in run.c
 # other.
 
 # %%
-LOOKS = {"color": ["0.1", style.ACCENT, style.GREY], "marker": ["o", "s", "^"], "linestyle": ["-", "--", ":"]}
-
-
-def curve(panel, name, what, a, b):
-    i, cells = run.corpora.index(b), series(name, what, a, b)
-    look = {key: values[i % 3] for key, values in LOOKS.items()} | {"label": b, "capsize": 1.5, "elinewidth": 0.7}
-    bars = [cells.value - cells.low, cells.high - cells.value]
-    panel.errorbar(cells.index + 0.15 * (i - 1), cells.value, bars, **look)
-    panel.set(xlabel="block", xticks=cells.index[::2])
-
-
-figure, panels = plt.subplots(1, len(run.models), figsize=(style.PAGE, 2.3), sharey=True, squeeze=False)
-for panel, name, letter in zip(panels[0], run.models, "abcdefgh", strict=False):
-    for corpus in run.corpora:
-        curve(panel, name, "r2", corpus, corpus)
-    panel.set_title(f"({letter}) {name}", loc="left")
-lowest = min(table.to_numpy().min() for table in profiles.values())
-panels[0, 0].set(ylabel="$R^2_{\\mathrm{lin}}$, held out", ylim=(min(0, lowest - 0.05), 1.02))
-figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, handlelength=3)
+figure = plots.profiles(rounded(pairs))
 run.figure(figure, "profiles")
 plt.show()
 
@@ -146,24 +128,10 @@ plt.show()
 # blocks *differ* by more than their interval. One in twenty would by chance, and the largest of many differences is
 # large by choice: read the count. *By block* is the share of a panel's variance that goes by block, in every corpus.
 
-
-# %%
-def summary(name, a, b):
-    whole, inner = (agreement(blocks[name], a, b) for blocks in (found, between))
-    at = int(np.abs(whole.difference).argmax())
-    row = {"model": name, "pair": f"{a} ~ {b}", "rho": spearmanr(*profiles[name][[a, b]].T.values)[0]}
-    for key, each in (("r", whole), ("inner", inner)):
-        row |= {key: each.pearson, f"{key}_low": each.pearson_low, f"{key}_high": each.pearson_high}
-    gap = {"gap": whole.difference[at], "gap_low": whole.low[at], "gap_high": whole.high[at]}
-    return row | gap | {"at": whole.blocks[at], "differ": len(whole.differ)}
-
-
 # %% tags=["nbval-check-output"]
-between = {name: dict(list(kept.items())[1:-1]) if len(kept) > 4 else kept for name, kept in found.items()}
-agree = pd.DataFrame([summary(name, a, b) for name in run.models for a, b in two]).set_index(["model", "pair"])
-by_block = {name: float(np.var(table.mean(axis=1)) / np.var(table.to_numpy())) for name, table in profiles.items()}
-print(agree.round(2).to_string())
-print("by block:", {name: round(share, 2) for name, share in by_block.items()})
+agreements = tables.agreement_table(found)
+print(agreements.round(2).to_string())
+print(tables.shares_by_block(pairs).round(2).to_dict())
 
 # %% [markdown]
 # ## Figure: the transfer matrix
@@ -173,24 +141,7 @@ print("by block:", {name: round(share, 2) for name, share in by_block.items()})
 # by block, the drop where the main corpus' map is used on another corpus (0 is no loss), with 95 % intervals.
 
 # %%
-size, ticks = (style.PAGE, 3.9), range(len(run.corpora))
-figure, panels = plt.subplots(2, len(run.models), figsize=size, sharey="row", squeeze=False, height_ratios=(1.15, 1))
-for (top, bottom), name, letter in zip(panels.T, run.models, "abcdefgh", strict=False):
-    matrix = stacked(name, "r2", "value", ...).mean(axis=0)
-    image = top.imshow(matrix, vmin=0, vmax=1, cmap="cividis")
-    for (i, j), value in np.ndenumerate(matrix):
-        top.text(j, i, f"{value:.2f}", ha="center", va="center", color="black" if value > 0.5 else "white")
-    top.set(xticks=ticks, yticks=ticks, xticklabels=run.corpora, yticklabels=run.corpora, xlabel="scored on")
-    top.grid(visible=False)
-    top.set_title(f"({letter}) {name}", loc="left")
-    for corpus in others:
-        curve(bottom, name, "drop", main, corpus)
-    bottom.axhline(0, color=style.GREY, lw=0.6)
-panels[0, 0].set(ylabel="fitted on")
-panels[1, 0].set(ylabel=f"drop in $R^2$,\nmap of {main}")
-figure.colorbar(image, ax=panels[0], label="mean $R^2$", shrink=0.8)
-handles, labels = panels[1, 0].get_legend_handles_labels()
-figure.legend(handles, [f"scored on {label}" for label in labels], loc="outside lower center", ncols=2, handlelength=3)
+figure = plots.transfer(rounded(pairs), main)
 run.figure(figure, "transfer")
 plt.show()
 
@@ -200,28 +151,13 @@ plt.show()
 # bend* is the correlation over blocks of the mean drop with $1 - R^2_{\mathrm{lin}}$: only a bent block can lose its
 # line. Then: is a corpus that the model never saw the odd one out? (We know what the embedded models saw, not others.)
 
-
-# %%
-def carried(name):
-    drop, low = (stacked(name, "drop", end, ~np.eye(len(run.corpora), dtype=bool)) for end in ("value", "low"))
-    like, high = (stacked(name, "likeness", end, upper) for end in ("value", "high"))
-    noise = np.array([each.expected[upper] for each in found[name].values()])
-    row = {"drop": drop.mean(), "largest": drop.max(), "surely": f"{(low > 0).sum()} of {low.size}"}
-    row |= {"likeness": like.mean(), "lowest": like.min(), "noise alone": noise.mean()}
-    bend = np.corrcoef(drop.mean(axis=1), 1 - profiles[name].mean(axis=1))[0, 1]
-    return row | {"below": f"{(high < noise).sum()} of {high.size}", "with bend": bend}
-
+# %% tags=["nbval-check-output"]
+carried = tables.transfer_table(pairs)
+print(carried.round(2).T.to_string())
 
 # %% tags=["nbval-check-output"]
-upper = np.triu_indices(len(run.corpora), 1)
-carry = pd.DataFrame({name: carried(name) for name in run.models}).T.infer_objects()
-print(carry.round(2).to_string())
-seen = {corpus: "seen" if corpus in TRAINED_ON else "unseen" for corpus in run.corpora}
-odd = pd.DataFrame(
-    {"model": name, "kind": f"{seen[a]} → {seen[b]}", "drop": series(name, "drop", a, b).value.mean()}
-    for name, (a, b) in product(run.models, permutations(run.corpora, 2))
-).pivot_table(index="model", columns="kind", values="drop", sort=False)
-print("mean drop, fitted → scored:\n" + odd.round(2).to_string())
+seen = tables.seen_table(pairs, TRAINED_ON)
+print("mean drop, fitted → scored:\n" + seen.round(2).to_string())
 
 # %% [markdown]
 # Two practical questions, for a few blocks. What does it cost in perplexity, on each corpus, to swap in its *own* map;
@@ -230,67 +166,55 @@ print("mean drop, fitted → scored:\n" + odd.round(2).to_string())
 
 
 # %%
-def maps_of(name, corpus):
-    blocks = sorted({round(place) for place in np.linspace(0, len(found[name]) - 1, probed)})
-    return {block: found[name][block].maps[run.corpora.index(corpus)] for block in blocks}
+def bilinear_gains(name, blocks):
+    """Gain of the bilinear branch in R² on every corpus, as a table like that of the swaps."""
+    rows = []
+    for corpus, stored in captures[name].items():
+        for block in blocks:
+            gain = probe(stored.blocks[block], seeds=1).gain
+            row = {"corpus": corpus, "block": block, "kind": "bilinear"}
+            rows.append(row | {"delta": gain.value, "low": gain.low, "high": gain.high})
+    return pd.DataFrame(rows)
 
-
-costs = []
-for name, corpus in product(run.models, run.corpora):
-    stored, model = captures[name][corpus], run.model(name)
-    ids = stored.rows.ids[stored.rows.test]
-    base, mine = swap_losses(model, maps_of(name, corpus), ids)
-    theirs = swap_losses(model, maps_of(name, main), ids)[1] if corpus != main else mine
-    for block in mine:
-        gain = probe(stored.blocks[block], seeds=1)
-        row = {"model": name, "block": block, "corpus": corpus}
-        added = {"delta": gain.gain, "low": gain.low, "high": gain.high}
-        own, extra = change(base, mine[block]), change(mine[block], theirs[block])
-        costs += [row | {"kind": "own"} | vars(own), row | {"kind": "extra"} | vars(extra)]
-        costs += [row | {"kind": "bilinear"} | added]
-costs = pd.DataFrame(costs)
-wide = costs.pivot_table(index=["model", "block"], columns=["kind", "corpus"], values="delta", sort=False)
-print("perplexity:", {name: {c: round(on[c].about["perplexity"], 1) for c in on} for name, on in captures.items()})
-print(wide[["own", "extra", "bilinear"]].round(2).to_string())
 
 # %%
-record = {
-    name: {
-        "blocks": list(found[name]),
-        "profile": {c: series(name, "r2", c, c).to_dict("list") for c in run.corpora},
-        "agreement": agree.loc[name].astype(float).to_dict("index"),
-        "by_block": by_block[name],
-        "mean_r2": stacked(name, "r2", "value", ...).mean(axis=0),
-        "drop": {f"{a} → {b}": series(name, "drop", a, b).to_dict("list") for a, b in permutations(run.corpora, 2)},
-        "likeness": {f"{a} ~ {b}": series(name, "likeness", a, b).to_dict("list") for a, b in two},
-        "carried": carry.loc[name].drop(["surely", "below"]).to_dict(),
-        "mean_drop": odd.loc[name].to_dict(),
-        "costs": costs[costs.model == name].drop(columns="model").to_dict("records"),
-    }
-    for name in run.models
-}
-run.save({"corpora": run.corpora, "models": record}, {"costs": 0.03, "rho": 0.1, "differ": 1, "at": 12, "inner": 0.01})
+costs = []
+for name in run.models:
+    blocks = tables.spread_over_depth(list(found[name]), probed)
+    held_out = {corpus: stored.rows.ids[stored.rows.test] for corpus, stored in captures[name].items()}
+    swaps = tables.swap_table(run.model(name), found[name], held_out, blocks, main)
+    gains = bilinear_gains(name, blocks)
+    # The branch is fitted step by step: processors agree on its gain to two decimals, on the rest to four digits.
+    costs += [rounded(swaps).assign(model=name), rounded(gains, tolerance=0.03).assign(model=name)]
+costs = pd.concat(costs, ignore_index=True)
+
+# %% tags=["nbval-check-output"]
+for name in run.models:
+    perplexities = {corpus: round(stored.about["perplexity"], 1) for corpus, stored in captures[name].items()}
+    print(f"perplexity of {name}: {perplexities}")
+wide = costs.pivot_table(index=["model", "block"], columns=["kind", "corpus"], values="delta", sort=False)
+print(wide[["own", "extra", "bilinear"]].round(2).to_string())
+
+# %% [markdown]
+# Every number goes into the results.
+
+# %%
+results = {name: tables.record(pairs, agreements, carried, seen, costs, name) for name in run.models}
+run.save(
+    {"corpora": run.corpora, "models": results, "settings": {"probed": probed}},
+    tolerance={"costs": 0.03, "rho": 0.1, "differ": 1, "at": 12, "inner": 0.01},
+    digits={"costs": 4, "rho": 3, "inner": 3},
+)
 
 # %% [markdown]
 # ## What we learned
 
-
 # %%
-def learned(name):
-    each, c, cost = agree.loc[name], carry.loc[name], costs[costs.model == name].set_index("kind")
-    far, gain = cost.loc["extra"].query("corpus != @main"), cost.loc["bilinear"].groupby("block").delta.agg(np.ptp)
-    shape = f"r ≥ {each.r.min():.2f}, inner ≥ {each.inner.min():.2f}, ρ ≥ {each.rho.min():.2f}"
-    gap = f"{each.gap.abs().max():.2f} in a range of {np.ptp(profiles[name].to_numpy()):.2f}"
-    count = f"{each.differ.sum()} of {len(each) * len(profiles[name])}"
-    line = f"drop {c['drop']:.2f}, likeness {c.likeness:.2f} (noise alone: {c['noise alone']:.2f})"
-    return [shape, gap, count, line, f"{(far.low > 0).sum()} of {len(far)}", f"{gain.max():.2f}"]
-
-
-paper = ["curves overlay", "not given", "no error bars", *["not asked"] * 3]
-claims = ["one profile on all texts", "largest gap", "blocks that surely differ", "one line on all texts"]
-claims += [f"map of {main} surely dearer", "bilinear gains differ by up to"]
+verdicts = tables.verdict_table(pairs, agreements, carried, costs, main)
+paper = ["curves overlay", "not given", "no error bars", "not asked", "not asked", "not asked"]
+verdicts.insert(0, "the paper", paper)
 pd.set_option("display.max_colwidth", None)
-pd.DataFrame({"the paper": paper} | {name: learned(name) for name in run.models}, index=claims)
+verdicts
 
 # %% [markdown]
 # - Your first prediction: read the first three rows. A correlation near 1 says that the shape is kept. If *inner* or ρ
@@ -310,7 +234,8 @@ pd.DataFrame({"the paper": paper} | {name: learned(name) for name in run.models}
 first = next(iter(run.models))
 block = list(found[first])[len(found[first]) // 2]
 kept = {corpus: captures[first][corpus].blocks[block] for corpus in run.corpora}
-train, test = ({corpus: sum(getattr(each, side)) for corpus, each in kept.items()} for side in ("train", "test"))
+train = {corpus: sum(captured.train) for corpus, captured in kept.items()}
+test = {corpus: sum(captured.test) for corpus, captured in kept.items()}
 last = run.corpora[-1]
 
 # %% [markdown]
@@ -321,7 +246,9 @@ one_for_all = None  # dict: corpus → R² of the common map on its held-out row
 
 if one_for_all is not None:
     assert np.isclose(one_for_all[last], r2(fit(sum(train.values()))[0], test[last])), "fit on all, score held out"
-    print("right:", {c: f"{r2(fit(train[c])[0], test[c]):.2f} → {one_for_all[c]:.2f}" for c in kept})
+    for corpus in kept:
+        own = r2(fit(train[corpus])[0], test[corpus])
+        print(f"right: on {corpus}, {own:.2f} → {one_for_all[corpus]:.2f}")
 
 # %% [markdown]
 # **2 (medium).** Perhaps the foreign map has the right slopes and only the wrong offset. Keep $W$ of the main corpus,
@@ -331,19 +258,20 @@ if one_for_all is not None:
 moved_r2 = None  # hint: the best bias for given slopes is ȳ − x̄ W
 
 if moved_r2 is not None:
-    before, home = (r2(fit(train[corpus])[0], test[last]) for corpus in (main, last))
-    shift = train[last].mean_y - train[last].mean_x @ fit(train[main])[0].weight
-    assert np.isclose(moved_r2, r2(hl.AffineMap(fit(train[main])[0].weight, shift), test[last])), "whose means?"
+    foreign, own = fit(train[main])[0], fit(train[last])[0]
+    shift = train[last].mean_y - train[last].mean_x @ foreign.weight
+    assert np.isclose(moved_r2, r2(hl.AffineMap(foreign.weight, shift), test[last])), "whose means?"
+    before, home = r2(foreign, test[last]), r2(own, test[last])
     print(f"right: a drop of {home - before:.3f} becomes {home - moved_r2:.3f}")
 
 # %% [markdown]
 # **3 (harder).** Check the yardstick by experiment: fit one map on the even train folds of the main corpus, one on the
-# odd ones, and liken them on its held-out rows. Why should the result lie *below* `expected[0, 0]`?
+# odd ones, and liken them on its held-out rows. Why should the result lie *below* `expected[main, main]`?
 
 # %%
-half_and_half = None  # hint: howlinear.transfer.likeness takes two maps and moments
+half_and_half = None  # hint: howlinear.ideas.corpora.transfer.likeness takes two maps and moments
 
 if half_and_half is not None:
-    yardstick = found[first][block].expected[0, 0]
+    yardstick = found[first][block].expected[main, main]
     assert 0 < half_and_half < yardstick, "the even folds are kept[main].train[::2]"
     print(f"right: with half the rows, {(1 / half_and_half - 1) / (1 / yardstick - 1):.1f} times the noise")

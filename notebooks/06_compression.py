@@ -14,35 +14,36 @@
 # **Question.** A straight line takes the place of a feed-forward block, many times its size. Which blocks allow it,
 # can the cost be told beforehand, how thin may the line be, and how many blocks go at once?
 #
-# **Answer in one line.** Not by $R^2_{\mathrm{lin}}$: by how much of the error the loss *feels*, or nearly as well by
-# the error's size; the tables below say which signal told the costs best in this run.
+# **Answer in one line.** $R^2_{\mathrm{lin}}$ does not tell. What tells is how much the loss minds the map's error (its
+# *price*, from one backward pass), and nearly as well the plain size of the error; the tables below compare them.
 #
-# **You need** notebook 02; a little calculus (a second-order expansion). **Time** ten minutes to read, three to run.
+# **You need** notebook 02; a little calculus (a second-order expansion). **Time** ten minutes to read, four to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
 deep = 5  # how many blocks to replace together, at most
 candidates = 2  # blocks that the greedy search tries at each step
 sets = 8  # random sets of two to four blocks, to test predictions of joint costs
-felt_sequences = 96  # sequences for the backward pass
+felt_sequences = 96  # sequences for the backward pass that prices the blocks
 
 # %%
 import timeit
 from functools import partial
-from itertools import islice, product
+from itertools import islice
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
 import howlinear as hl
-from howlinear import notebooks, style
-from howlinear.compression import greedy
-from howlinear.felt import compare, feel
-from howlinear.perplexity import change, losses, swap_losses
-from howlinear.reduced import ffn_parameters, recovered, reduced_rank
+from howlinear.files.results import rounded
+from howlinear.ideas.compression.greedy import frontier, greedy, prefixes, together
+from howlinear.ideas.compression.price import price
+from howlinear.ideas.compression.reduced_rank import first_middle_last, rank_costs, rank_curves, reduced_rank
+from howlinear.ideas.compression.signals import block_costs, ranking, set_costs, signals
+from howlinear.notebook.run import start
+from howlinear.plots import compression as plots
 
-run = notebooks.start("06_compression", profile)
+run = start("06_compression", profile)
 models = {name: run.model(name) for name in run.models}
 captures = {name: run.capture(name) for name in run.models}
 held = {name: stored.rows.ids[stored.rows.test] for name, stored in captures.items()}
@@ -66,7 +67,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # gradients, and measure the map's error with that ruler. One backward pass prices every block.
 #
 # A low price alone is no praise: a block that does nothing is cheap to replace by a constant. So each swap stands
-# beside its *mean ablation*.
+# beside its *mean ablation*, in which the block's mean output takes the block's place.
 
 # %% [markdown]
 # ## Method
@@ -76,58 +77,70 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # $$ \Delta\,\text{loss per token} \;\approx\; -\mathbb E[g \cdot r] + \tfrac12 \mathbb E[(g \cdot r)^2]
 #    \;\approx\; \tfrac12 \operatorname{tr}\big(\mathbb E[g g^\top]\, \mathbb E[r r^\top]\big) $$
 #
-# in nats (`felt.feel`): squared gradients for the curvature (Fisher information), errors of different tokens
-# independent, and the first term left out (below we print how often it is positive). *Paired* keeps $g$ and $r$ of one
-# token together. Rivals: $1 - R^2_{\mathrm{lin}}$, the residual variance, the same over that of the residual stream,
-# the cost of mean ablation (one run of the model per block), and that cost times $1 - R^2_{\mathrm{lin}}$.
+# in nats: squared gradients stand for the curvature (Fisher information), errors of different tokens count as
+# independent, and the first term is left out (below we print how often it is positive). *Paired* keeps $g$ and $r$ of
+# one token together.
 #
-# The best map of rank $k$ keeps the $k$ leading eigenvectors of $W^\top S_{xx} W$: $W_k = W V_k V_k^\top$, the whole
-# curve from one factorisation (`reduced.reduced_rank`). Loss recovered is
-# $1 - (L_\text{swap} - L)/(L_\text{ablated} - L)$ (`reduced.recovered`). Several blocks: `compression.greedy`.
+# | what | function |
+# |---|---|
+# | $\tfrac12 \operatorname{tr}(\mathbb E[g g^\top]\, \mathbb E[r r^\top])$, the price in the loss | `price.price` |
+# | best map of rank $k$: $W_k = W V_k V_k^\top$, $V$ eigenvectors of $W^\top S_{xx} W$ | `reduced_rank.reduced_rank` |
+# | loss recovered: $1 - (L_\text{swap} - L)/(L_\text{ablated} - L)$ | `reduced_rank.recovered` |
+# | Spearman's $\rho$ of a signal with the measured costs, model by model | `signals.ranking` |
+# | several blocks, each map refitted on the inputs it now gets | `greedy.greedy` |
+#
+# A case to follow by hand: a block with two output features, and a loss that reads the first of them alone, a logistic
+# regression on $y_1$. We add the same random error to one feature or to the other. The size of the error, which is all
+# that $R^2$ sees, is the same; the price is not, and it is about what the loss really rises by.
+
+# %% tags=["nbval-check-output"]
+generator = np.random.default_rng(run.seed)
+y = generator.normal(size=(200_000, 2))
+probability = 1 / (1 + np.exp(-y[:, 0]))
+label = generator.random(len(y)) < probability
 
 
-# %%
-def loss_with(name, maps):
-    with hl.swap(models[name], maps):
-        return losses(models[name], held[name])
+def toy_loss(y):
+    return np.logaddexp(0, y[:, 0]) - label * y[:, 0]
 
 
-def price(name, maps):
-    after = loss_with(name, maps)
-    return {"nats": float((after - base[name]).mean())} | vars(change(base[name], after))
-
-
-def bars(points):
-    return np.stack([points.delta - points.low, points.high - points.delta])
-
-
-def wide(column):
-    return column.unstack("model")[list(run.models)]
-
+g = np.stack([probability - label, np.zeros(len(y))], axis=1)  # ∂ loss / ∂ y
+for feature in (0, 1):
+    r = np.zeros(y.shape)
+    r[:, feature] = generator.normal(scale=0.3, size=len(y))
+    toy_price = np.trace((g.T @ g / len(y)) @ (r.T @ r / len(y))) / 2
+    measured = np.mean(toy_loss(y - r) - toy_loss(y))
+    print(f"error in feature {feature + 1}: E‖r‖² {np.mean(r**2):.3f}, price {toy_price:.3f}, measured {measured:.3f}")
 
 # %% [markdown]
 # ## Run
 #
-# First each block alone: fitted on one side of the documents, its cost measured on the other. *Recovered* is the share
-# of what a mean would lose that the line does not; NaN where mean ablation costs nothing that these sequences can show.
+# First each block alone: its map is fitted on one side of the documents, its cost measured on the other.
+
 
 # %%
-base, curves, felt, costs = {}, {}, {}, []
+def per_model(table_of):
+    """One table for all models, from a function that makes it for one."""
+    return pd.concat({name: table_of(name) for name in run.models}, names=["model"])
+
+
+def wide(column):
+    """A column with the models side by side."""
+    return column.unstack("model")[list(run.models)]
+
+
+maps, prices = {}, {}
 for name, stored in captures.items():
-    means = {block: hl.AffineMap.constant(sum(kept.train)) for block, kept in stored.blocks.items()}
-    curves[name] = {block: reduced_rank(sum(kept.train), sum(kept.test)) for block, kept in stored.blocks.items()}
-    maps = {block: curve.map for block, curve in curves[name].items()}
-    base[name], swapped = swap_losses(models[name], maps, held[name])
-    _, ablated = swap_losses(models[name], means, held[name])
-    for block, curve in curves[name].items():
-        share, nats = recovered(base[name], swapped[block], ablated[block]), (swapped[block] - base[name]).mean()
-        row = {"model": name, "block": block, "r2": float(curve.r2[-1]), "nats": float(nats)}
-        row["ablation"] = float((ablated[block] - base[name]).mean())
-        row |= {"recovered": share and share.share, "width": share and share.high - share.low}
-        costs.append(row | vars(change(base[name], swapped[block])))
-    felt[name] = feel(models[name], maps, fitted[name][:felt_sequences])
-costs = pd.DataFrame(costs).set_index(["model", "block"]).astype(float)
+    curves = {block: reduced_rank(sum(kept.train), sum(kept.test)) for block, kept in stored.blocks.items()}
+    maps[name] = {block: curve.map for block, curve in curves.items()}
+    prices[name] = price(models[name], maps[name], fitted[name][:felt_sequences])
+costs = per_model(lambda name: block_costs(models[name], captures[name].blocks, maps[name], held[name]))
 wide(costs["delta"]).round(2)
+
+# %% [markdown]
+# What perplexity rises by is in the table above. *Recovered* compares the line with a block that always returns its
+# mean: at 1 the line loses nothing, at 0 it is no better than the mean; NaN stands where the mean costs nothing that
+# these sequences can show.
 
 # %% tags=["nbval-check-output"]
 worth = pd.concat({"recovered": wide(costs["recovered"].round(1)), "ablation": wide(costs["ablation"])}, axis=1)
@@ -135,30 +148,24 @@ print("loss recovered, and what mean ablation costs in nats per token\n" + worth
 print("median width of the intervals:", costs["width"].groupby("model", sort=False).median().round(1).to_dict())
 
 # %% [markdown]
-# Now the signals; smaller should mean cheaper. We judge them twice: on single blocks, and on random sets of two to four
-# blocks, where we predict the sum over the set.
+# Now the signals; smaller should mean cheaper. Rivals of the price are $1 - R^2_{\mathrm{lin}}$, the residual variance,
+# the same over that of the residual stream, the cost of mean ablation (one run of the model per block), and that cost
+# times $1 - R^2_{\mathrm{lin}}$. We judge them twice: on single blocks, and on random sets of two to four blocks, where
+# we predict the sum over the set.
 
 # %%
-every = pd.DataFrame([vars(found) for name in run.models for found in felt[name].values()], index=costs.index)
-residual, unexplained = every.error.map(lambda error: float(error.trace())), 1 - costs["r2"]
-signals = {"1 − R²": unexplained, "residual": residual, "residual / stream": residual / every["stream"]}
-signals |= {"ablation": costs["ablation"], "ablation × (1 − R²)": costs["ablation"] * unexplained}
-signals["felt"] = [found.cost for name in run.models for found in felt[name].values()]
-signals = pd.DataFrame(signals | {"felt, paired": every["paired"]})
-in_nats = ["ablation × (1 − R²)", "felt", "felt, paired"]
-print("blocks with a positive first-order term:", (every["slope"] > 0).sum(), "of", len(every))
-draw, joint = np.random.default_rng(run.seed), []
-for name in np.repeat(list(run.models), sets):
-    chosen = sorted(draw.choice(list(curves[name]), draw.integers(2, 5), replace=False).tolist())
-    cost = price(name, {block: curves[name][block].map for block in chosen})["nats"]
-    joint.append({"model": name, "cost": cost} | signals.loc[name].loc[chosen].sum().to_dict())
-joint = pd.DataFrame(joint).set_index("model")
-ranking = {"one block": compare(signals, costs["nats"], run.seed), "several": compare(joint, joint["cost"], run.seed)}
-ranking = pd.concat({kind: found.loc[list(signals)] for kind, found in ranking.items()}, axis=1)
-for kind in ("one block", "several"):
-    ranking.loc[~ranking.index.isin(in_nats), (kind, "factor")] = np.nan  # in no nats to miss
-best, single = ranking.xs("rho", axis=1, level=1).mean(axis=1).idxmax(), ranking["one block"]
-rivals = [s for s in signals if s != best and single.high[s] >= single.low[best]]
+said = per_model(lambda name: signals(costs.loc[name], prices[name]))
+generator = np.random.default_rng(run.seed)
+joint = per_model(lambda name: set_costs(models[name], maps[name], said.loc[name], held[name], sets, generator))
+judged = ranking(said, costs, joint, run.seed)
+
+slopes = [prices[name][block].slope for name, block in costs.index]
+print("blocks with a positive first-order term:", sum(slope > 0 for slope in slopes), "of", len(slopes))
+
+# %%
+single = judged["one block"]
+best = judged.xs("rho", axis=1, level=1).mean(axis=1).idxmax()
+rivals = [signal for signal in said if signal != best and single.high[signal] >= single.low[best]]
 spearman = {name: float(costs.loc[name].r2.corr(costs.loc[name].delta, method="spearman")) for name in run.models}
 print(f"best mean ρ: {best}; its interval for one block also reaches: {', '.join(rivals) or 'none'}")
 print("ρ of R²_lin with ΔPPL, by model (−1: more linear is cheaper):", {k: round(v, 2) for k, v in spearman.items()})
@@ -168,30 +175,23 @@ print("ρ of R²_lin with ΔPPL, by model (−1: more linear is cheaper):", {k: 
 # *factor*: by how much a signal in nats typically misses the cost. Sums grow with the set, so there every signal gains.
 
 # %% tags=["nbval-check-output"]
-print(ranking.round(1).to_string())
+print(judged.round(1).to_string())
 
 # %% [markdown]
 # ## Figure: what was said, and what it cost
 #
 # **How to read it.** A point is a block: what the signal said (across) and what the swap cost on held-out text (up),
-# both logarithmic. A good signal is a rising line; on the grey diagonal the felt price is exact. Costs too low to show
+# both logarithmic. A good signal is a rising line; on the grey diagonal the price is exact. Costs too low to show
 # lie at $10^{-3}$.
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(style.PAGE, 2.7), sharey=True)
-shown = {"1 − R²": r"$1 - R^2_{\mathrm{lin}}$", "felt": "felt price, nats / token"}
-floor = max(1e-3, costs.nats.max() / 1e4)
-for axis, (signal, unit), letter in zip(axes, shown.items(), "ab", strict=True):
-    for name in run.models:
-        points = signals.loc[name][signal].clip(lower=floor / 10), costs.loc[name].nats.clip(lower=floor)
-        axis.plot(*points, **style.look(name) | {"linestyle": "none"}, alpha=0.85)
-    if signal in in_nats:
-        axis.plot([floor, costs.nats.max()], [floor, costs.nats.max()], color=style.GREY, lw=0.8, zorder=0)
-    axis.set(xscale="log", yscale="log", xlabel=unit)
-    axis.set_title(f"({letter}) ρ = {single.rho[signal]:+.2f}", loc="left")
-    axis.xaxis.set_minor_formatter("")
-axes[0].set_ylabel("measured cost, nats / token")
-figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+points = rounded(costs[["nats"]].join(rounded(said, digits=3))).reset_index()
+shown = [
+    {"column": "1 − R²", "label": r"$1 - R^2_{\mathrm{lin}}$", "title": f"ρ = {single.rho['1 − R²']:+.2f}"},
+    {"column": "price", "label": "price in the loss, nats / token", "title": f"ρ = {single.rho['price']:+.2f}"},
+]
+shown[1]["exact"] = True
+figure = plots.signal_against_cost(points, shown, floor=max(1e-3, points["nats"].max() / 1e4))
 _ = run.figure(figure, "signal")
 
 # %% [markdown]
@@ -205,119 +205,135 @@ _ = run.figure(figure, "signal")
 # intervals. Bottom: what the swap costs.
 
 # %%
-thin = []
+curves = {}
 for name, stored in captures.items():
-    d, own = models[name].config.hidden_size, ffn_parameters(models[name]) / len(stored.blocks)
-    for block in (0, len(stored.blocks) // 2, len(stored.blocks) - 1):
+    curves[name] = {}
+    for block in first_middle_last(len(stored.blocks)):
         kept = stored.blocks[block]
-        curves[name][block] = curve = reduced_rank(kept.train, kept.test)
-        for rank in (d // 16, d // 8, d // 4, d // 2, d):
-            found, numbers = (curve.at(rank), rank * 2 * d + d) if rank < d else (curve.map, d * d + d)
-            row = {"model": name, "block": block, "rank": rank, "share": numbers / own, "r2": float(curve.r2[rank])}
-            thin.append(row | price(name, {block: found}))
-thin = pd.DataFrame(thin).set_index(["model", "block"])
-thinly = {"elinewidth": 0.7, "capsize": 1.5}
-figure, axes = plt.subplots(2, 3, figsize=(style.PAGE, 3.9), sharex=True, sharey="row")
-for (name, block), points in thin.groupby(level=[0, 1], sort=False):
-    column = list(dict.fromkeys(thin.loc[name].index)).index(block)
-    top, bottom, look, curve = *axes[:, column], style.look(name), curves[name][block]
-    d, full = len(curve.map.bias), points.share.iloc[-1]
-    ranks, line = np.arange(1, d // 2 + 1), {key: look[key] for key in ("color", "linestyle")}
-    across = (2 * d * ranks + d) * full / (d * d + d)
-    top.plot(across, curve.r2[ranks], **line)
-    top.fill_between(across, curve.r2_low[ranks], curve.r2_high[ranks], color=look["color"], alpha=0.2, lw=0)
-    top.plot(full, points.r2.iloc[-1], **look)
-    bottom.errorbar(points.share, points.delta, bars(points), **look, **thinly)
-    top.set_title(("(a) first block", "(b) middle block", "(c) last block")[column], loc="left")
-for axis in axes.flat:
-    axis.vlines((1 / 8, 1 / 12), 0, 1, transform=axis.get_xaxis_transform(), color=style.GREY, ls=":", lw=0.7)
-axes[0, 0].set(xscale="log", ylabel="held-out $R^2$", xticks=[0.01, 0.1], xticklabels=["1 %", "10 %"])
-axes[1, 0].set(yscale="log", ylabel=r"$\Delta$ perplexity", ylim=(thin.delta.abs().min() / 3, None))
-axes[1, 1].set_xlabel("numbers held, share of the block's own")
-figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        curves[name][block] = reduced_rank(kept.train, kept.test)  # with the folds, for the intervals
+lines = per_model(lambda name: rank_curves(models[name], curves[name])).reset_index("model")
+thin = per_model(lambda name: rank_costs(models[name], curves[name], held[name])).reset_index("model")
+lines, thin = rounded(lines), rounded(thin)
+figure = plots.reduced_rank(lines, thin)
 _ = run.figure(figure, "reduced_rank")
 
 # %% [markdown]
 # ## Figure: several blocks at once
 #
-# Three ways to pick, with the same maps to start from: *greedy* tries the next few blocks in the order of the felt
-# price, takes the one that costs least on text to fit on, and refits every map on the inputs it now gets; *felt order*
+# Three ways to pick, with the same maps to start from: *greedy* tries the next few blocks in the order of the price,
+# takes the one that costs least on text to fit on, and refits every map on the inputs it now gets; *order of price*
 # takes blocks in that order and measures nothing; *order of R²* takes the most linear first.
 #
 # **How to read it.** From right (one block replaced) to left (`deep` of them); lower is better. The vertical axis is
 # what perplexity rises by on held-out text, logarithmic (what is not above 0 falls off), with 95 % intervals.
 
 # %%
-frontier, last = [], {}
+ways, refitted = {}, {}
 for name in run.models:
-    maps, whole = {block: curve.map for block, curve in curves[name].items()}, ffn_parameters(models[name])
-    by_felt = sorted(maps, key=lambda block: felt[name][block].cost)
-    by_r2 = sorted(maps, key=lambda block: -costs.r2[name, block])
-    steps = islice(greedy(models[name], fitted[name], maps, by_felt, candidates), deep)
-    plans = {"greedy, refitted": [step.maps for step in steps]}
-    for way, order in (("felt order", by_felt), ("order of R²", by_r2)):
-        plans[way] = [{block: maps[block] for block in order[:count]} for count in range(1, deep + 1)]
-    for way, plan in ((way, plan) for way, chosen in plans.items() for plan in chosen):
-        row = {"model": name, "way": way, "count": len(plan), "share": ffn_parameters(models[name], plan) / whole}
-        frontier.append(row | price(name, plan))
-    last[name] = plans["greedy, refitted"][-1]
-frontier = pd.DataFrame(frontier).set_index(["model", "way", "count"])
-figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.5), sharey=True, squeeze=False)
-ways = {"greedy, refitted": ("o", "-"), "felt order": ("s", "--"), "order of R²": ("^", ":")}
-for axis, name, letter in zip(axes[0], models, "abcdefgh", strict=False):
-    for (way, (marker, dash)), colour in zip(ways.items(), ("0.1", style.ACCENT, style.GREY), strict=True):
-        points = frontier.loc[name].loc[way]
-        look = {"color": colour, "marker": marker, "ls": dash, "label": way}
-        axis.errorbar(100 * points.share, points.delta, bars(points), **look, **thinly)
-    axis.set(yscale="log", xlabel="FFN parameters left, %")
-    axis.set_title(f"({letter}) {name}", loc="left")
-axes[0, 0].set(ylabel=r"$\Delta$ perplexity", ylim=(frontier.delta.abs().min() / 3, None))
-figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    by_price = sorted(maps[name], key=lambda block: prices[name][block].cost)
+    by_r2 = sorted(maps[name], key=lambda block: -costs.r2[name, block])
+    search = greedy(models[name], fitted[name], maps[name], by_price, candidates)
+    steps = list(islice(search, deep))
+    refitted[name] = steps[-1].maps
+    ways[name] = {
+        "greedy, refitted": [step.maps for step in steps],
+        "order of price": prefixes(maps[name], by_price, deep),
+        "order of R²": prefixes(maps[name], by_r2, deep),
+    }
+
+# %%
+several = per_model(lambda name: frontier(models[name], ways[name], held[name])).reset_index("model")
+several = rounded(several)
+figure = plots.frontier(several)
 _ = run.figure(figure, "frontier")
 
 # %% tags=["nbval-check-output"]
-at_once = wide(frontier.delta.xs(deep, level="count"))
+at_once = wide(several[several["count"] == deep].set_index(["way", "model"])["delta"])
 print(f"ΔPPL with {deep} blocks replaced, held out\n" + at_once.round(1).to_string())
 
-# %%
-ways_in = {"naive": {n: {b: curves[n][b].map for b in last[n]} for n in run.models}, "refitted": last}
-together = {f"together, {way}": {n: price(n, maps[n])["nats"] for n in maps} for way, maps in ways_in.items()}
-together["sum of single costs"] = {name: float(costs.nats[name][list(last[name])].sum()) for name in run.models}
-print("the greedy set, nats per token:\n" + pd.DataFrame(together).round(3).to_string())
-for name in run.models:  # the clock: it belongs to this machine, so it is printed and not recorded
-    both = [timeit.repeat(partial(loss_with, name, maps), number=1, repeat=2) for maps in ({}, last[name])]
-    before, after = held[name].numel() / np.min(both, axis=1)
-    print(f"{name}: {before:,.0f} → {after:,.0f} tokens per second, {len(last[name])} blocks replaced")
+# %% [markdown]
+# Is it the sum? The set that the greedy search ended with, in nats per token: with the maps that its blocks have alone
+# (*naive*), with the refitted ones, and the sum of what its blocks cost one by one.
 
 # %%
-tables = {"blocks": costs, "signals": signals, "reduced_rank": thin, "frontier": frontier}
-tables = {key: table.astype(object).where(table.notna(), None).reset_index() for key, table in tables.items()}
+sums = {
+    name: together(models[name], maps[name], refitted[name], costs.loc[name, "nats"], held[name]) for name in run.models
+}
+print(pd.DataFrame(sums).T.round(3).to_string())
+
+# %% [markdown]
+# And what is gained? Tokens per second before and after. This is the clock of this machine, so it is printed and not
+# recorded.
+
+
+# %%
+def pass_over(name, replacements):
+    with hl.swap(models[name], replacements):
+        hl.losses(models[name], held[name])
+
+
+for name in run.models:
+    seconds = [
+        min(timeit.repeat(partial(pass_over, name, replacements), number=1, repeat=2))
+        for replacements in ({}, refitted[name])
+    ]
+    before, after = held[name].numel() / np.array(seconds)
+    print(f"{name}: {before:,.0f} → {after:,.0f} tokens per second, {len(refitted[name])} blocks replaced")
+
+# %% [markdown]
+# The results keep the name *felt* for the price, as the report reads it.
+
+# %%
+IN_RESULTS = {"price": "felt", "price, paired": "felt, paired", "order of price": "felt order"}
+tables = {
+    "blocks": rounded(costs.reset_index()),
+    "signals": rounded(said, digits=3).rename(columns=IN_RESULTS).reset_index(),
+    "reduced_rank": thin.drop(columns="place"),
+    "frontier": several.replace({"way": IN_RESULTS}),
+}
 record = {name: {"spearman_r2_delta": spearman[name]} for name in run.models}
-for name, (key, table) in product(run.models, tables.items()):
-    record[name][key] = table[table.model == name].drop(columns="model").to_dict("records")
-agreements = {kind: ranking[kind].drop(columns="factor").T.to_dict() for kind in ("one block", "several")}
+for key, table in tables.items():
+    table = table.astype(object).where(table.notna(), None)  # None where there is no number
+    for name in run.models:
+        record[name][key] = table[table["model"] == name].drop(columns="model").to_dict("records")
+agreements = {
+    kind: judged[kind].drop(columns="factor").rename(index=IN_RESULTS).T.to_dict() for kind in ("one block", "several")
+}
+joint_costs = pd.DataFrame(sums).T.to_dict()
+
+# %%
 tolerance = {"blocks": 0.02, "signals": 0.02, "reduced_rank": 0.02, "agreements": 0.1, "spearman_r2_delta": 0.1}
 tolerance |= {"together": 0.1, "frontier": 0.5}  # the greedy search may decide a near-tie either way
-run.save({"models": record, "agreements": agreements, "together": together}, tolerance)
+numbers = {"models": record, "agreements": agreements, "together": joint_costs}
+settings = {"deep": deep, "candidates": candidates, "sets": sets, "price_sequences": felt_sequences}
+# recorded to four digits, none below 1e-4: the tolerance is for who compares two runs, and coarser than they are
+run.save(rounded(numbers) | {"settings": settings}, tolerance, digits=dict.fromkeys(tolerance, 4))
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-lowest, place = costs.r2.groupby("model", sort=False).idxmin(), costs.delta.groupby("model").rank()
-dear = [f"{at[0]} block {at[1]} {costs.delta[at]:+.2f}, place {place[at]:.0f} from the cheapest" for at in lowest]
-rows = [
-    ("an early block swaps cheaply", "GPT-2: +0.77", [f"{n} block 0 {costs.delta[n, 0]:+.2f}" for n in run.models]),
-    ("the block of lowest R²_lin does not", "ΔPPL large", dear),
-    ("R²_lin ranks the costs", "implied", [f"ρ of {s} {single.rho[s]:+.2f}" for s in ("1 − R²", best)]),
-    (f"{deep} blocks at once, mean", "not tried", [f"{way} {mean:+.1f}" for way, mean in at_once.mean(axis=1).items()]),
+lowest = costs.r2.groupby("model", sort=False).idxmin()
+rank_of_cost = costs.delta.groupby("model").rank()
+early = [f"{name} block 0 {costs.delta[name, 0]:+.2f}" for name in run.models]
+least_linear = [
+    f"{name} block {block} {costs.delta[name, block]:+.2f}, place {rank_of_cost[name, block]:.0f} from the cheapest"
+    for name, block in lowest
+]
+correlations = [f"ρ of {signal} {single.rho[signal]:+.2f}" for signal in ("1 − R²", best)]
+means = [f"{way} {mean:+.1f}" for way, mean in at_once.mean(axis=1).items()]
+claims = [
+    ("an early block swaps cheaply", "GPT-2: +0.77", "; ".join(early)),
+    ("the block of lowest R²_lin does not", "ΔPPL large", "; ".join(least_linear)),
+    ("R²_lin ranks the costs", "implied", "; ".join(correlations)),
+    (f"{deep} blocks at once, mean", "not tried", "; ".join(means)),
 ]
 pd.set_option("display.max_colwidth", None)
-pd.DataFrame([(*row, "; ".join(found)) for *row, found in rows], columns=["claim", "the paper", "this run"])
+pd.DataFrame(claims, columns=["claim", "the paper", "this run"])
 
 # %% [markdown]
 # - Your first prediction: compare ρ of $1 - R^2$ with the others; below 0 its order is worse than drawing lots.
-# - The felt price and *ablation × (1 − R²)* aim at one thing: a block's worth, times the share that the line misses.
+# - The price and *ablation × (1 − R²)* aim at one thing: a block's worth, times the share that the line misses.
 #   The first takes one backward pass and prices any map; `howlinear compress` goes by it, then measures.
 # - Second and third: read the ends of the curves in the second figure, and *sum of single costs* beside *together*.
 #
@@ -325,26 +341,30 @@ pd.DataFrame([(*row, "; ".join(found)) for *row, found in rows], columns=["claim
 #
 # Solutions are in `solutions/06_compression.py`; try first.
 #
-# **1 (medium).** How much of the first model's last block does a map of rank $d/4$ keep, in loss recovered?
+# **1 (medium).** How much of the first model's last block does a map of rank $d/4$ keep, in loss recovered? ($d$ is the
+# block's width, `len(curves[first][final].map.bias)`.)
+# Hint: `reduced_rank.recovered` takes three losses of the same sequences; `curves[first][final].at(rank)` is the map.
 
 # %%
-first, final = next(iter(run.models)), max(curves[next(iter(run.models))])
+first = next(iter(run.models))
+final = max(curves[first])
 thin_share = None  # a number
 if thin_share is not None:
     assert thin_share < costs.recovered[first, final] + 0.05, "ablate with the train mean; use held[first]"
     print("right:", round(thin_share, 3), "of the full map's", round(costs.recovered[first, final], 3))
 
 # %% [markdown]
-# **2 (harder).** Reduced-rank regression weighs all outputs alike. Weigh them by what the loss feels instead: find
-# the best rank-$d/8$ map for $\operatorname{tr}(M\,\mathbb E[r r^\top])$ with $M$ = `felt[first][final].metric`.
+# **2 (harder).** Reduced-rank regression weighs all outputs alike. Weigh them as the loss does instead: find
+# the best rank-$d/8$ map for $\operatorname{tr}(M\,\mathbb E[r r^\top])$ with $M$ = `prices[first][final].metric`.
 # Hint: regress $y M^{1/2}$, then undo $M^{1/2}$.
 
 # %%
 weighed = None  # a hl.AffineMap
 if weighed is not None:
-    moments, metric = sum(captures[first].blocks[final].train), felt[first][final].metric
+    moments = sum(captures[first].blocks[final].train)
+    metric = prices[first][final].metric
     plain = curves[first][final].at(len(metric) // 8)
     weights = [weighed.weight, plain.down @ plain.up]
     gains = [(metric * (2 * w.T @ moments.sxy - w.T @ moments.sxx @ w)).sum() for w in weights]
     assert gains[0] > gains[1], "the weighed map must gain more in the loss's metric"
-    print("right: felt gain", round(float(gains[0] / gains[1]), 3), "times that of the plain one")
+    print("right: it gains", round(float(gains[0] / gains[1]), 3), "times what the plain one does")

@@ -26,11 +26,10 @@ kernel_rows = [750, 1500, 3000, 6000]  # train rows of the kernels, the last for
 counts = [0, 16, 32, 64, 128, 256]  # neurons that weigh their squares anew, the loudest first; all are added
 directions = [0, 8, 16, 32, 48]  # leading directions all of whose products are taken
 streamed = []  # blocks of every model whose products are streamed, up to width 128; always the first's middle block
-streamed_rows = [16_000, 32_000]  # train rows for that: half a minute and 2 GB a block
+streamed_rows = [16_000, 32_000]  # train rows for that: about a minute and a half and 3 GB a block
+share_reached = 0.9  # of the quadratic step: how many products does it take to get there?
 
 # %%
-from itertools import product
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -38,17 +37,21 @@ import torch
 from torch.nn.functional import gelu
 
 import howlinear as hl
-from howlinear import nanos, notebooks, paths, record, style
-from howlinear.capture import capture
-from howlinear.degrees import degrees, loudest
-from howlinear.hermite import predicted, taught
-from howlinear.hidden import hermite, hidden
-from howlinear.kernels import gaussian, learning_curve, polynomial, products
-from howlinear.quadratic import quadratic
+from howlinear.core.ceilings import AffineMap
+from howlinear.files import paths
+from howlinear.files import results as record
+from howlinear.files.results import rounded
+from howlinear.ideas.degrees import survey
+from howlinear.ideas.degrees.hermite import hermite, predict_spectrum
+from howlinear.ideas.degrees.neurons import Hidden, take_apart
+from howlinear.notebook.run import start
+from howlinear.plots import degrees as figures
+from howlinear.training import twins
 
-run = notebooks.start("10_degrees", profile)
+run = start("10_degrees", profile)
 first = next(iter(run.models))
-kernel_rows = [rows for rows in kernel_rows if rows <= 0.65 * run.rows]  # as many train, less a fold of 8
+stored = {name: run.capture(name) for name in run.models}
+middle = {name: len(stored[name].blocks) // 2 for name in run.models}
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.rows, "token rows")
 
 # %% [markdown]
@@ -70,8 +73,9 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # $x$, so the share it explains is a *lower bound* on what any polynomial of that degree could. SwiGLU multiplies, and
 # counts the same way: $u \cdot g^{k-1}$ has degree $k$.
 #
-# It can be slack: products that no neuron makes may help. So we check it against *all* of them, 8,256 of 128 inputs (by
-# the kernel $(1 + x \cdot x')^2$), and against one that bounds no degree. Hermite's expansion predicts it, unseen.
+# The bound can be slack: products that no neuron makes may help. So we check it against *all* of them, 8,256 of 128
+# inputs (by the kernel $(1 + x \cdot x')^2$ on few rows, written down and streamed on many), and against a kernel that
+# bounds no degree. Hermite's expansion predicts the spectrum from the weights, and sees no row.
 
 # %% [markdown]
 # ## Method
@@ -81,85 +85,88 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 #
 # | what | function |
 # |---|---|
-# | $y = V^\top a(z) + b$ taken apart; each neuron's nearest $q_k$ ($\hat z$: $z$ standardised) | `hidden`, `features` |
-# | $R^2_1 \dots R^2_4$, held out, with jackknife intervals | `degrees.degrees` |
-# | the squares of the $r$ loudest neurons, each weighed anew | `degrees.loudest` |
-# | all products, by the kernel $(1 + x \cdot x')^2$; degree 3; Gaussian | `kernels.learning_curve` |
-# | all products, of $k$ leading directions, or streamed over more rows | `kernels.products`, `quadratic.quadratic` |
-# | $E[a\,\mathrm{He}_k]$ and $\rho^k$ ($\rho$: of two neurons' $z$): Gaussian inputs' spectrum | `hermite.predicted` |
+# | $y = V^\top a(z) + b$ taken apart | `neurons.take_apart` |
+# | each neuron's nearest $q_k$ ($\hat z$: $z$ standardised), and $R^2_1 \dots R^2_4$ | `spectrum.features`, `degrees` |
+# | the squares of the $r$ loudest neurons, each weighed anew | `spectrum.loudest` |
+# | all products, by the kernel $(1 + x \cdot x')^2$ on few rows; degree 3; Gaussian | `products.learning_curve` |
+# | all products written down: of $k$ leading directions, or of all, streamed | `products.products`, `quadratic` |
+# | $E[a\,\mathrm{He}_k]$ and $\rho^k$ ($\rho$: of two neurons' $z$): Gaussian inputs' spectrum | `predict_spectrum` |
 #
 # Features come in nested sets, so one Cholesky factor serves every degree; a step down, held out, means overfitting.
-# First it must tell degrees where we know them: we keep inputs and weights, and plant teachers, all neurons He$_D$.
-
+#
+# One neuron, by hand: it squares its input, and the input is normal with mean ½ and variance 1. Then
+# $z = \tfrac12 + \hat z$ and $z^2 = \tfrac54 + \hat z + \sqrt2\,(\hat z^2 - 1)/\sqrt2$: the line has variance 1, the
+# square has variance 2. So a third is of degree 1, and all is of degree 2.
 
 # %%
-def rows_of(model, rows, blocks):
-    size = max(1, held // (rows.ids.numel() * model.config.hidden_size))
-    for start in range(0, len(blocks), size):
-        yield from capture(model, rows, blocks[start : start + size], sample=rows.ids.numel()).items()
+identity = AffineMap(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
+squares = Hidden(gate=identity, up=None, activation=torch.square, out=identity)
+draws = torch.randn(10_000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+draws = 0.5 + (draws - draws.mean()) / draws.std(correction=0)
+print("z² of normal z, mean ½:", predict_spectrum(squares, hl.Moments(1).update(draws), 3).round(2), "by degree")
 
+# %% [markdown]
+# The method must first tell degrees where we know them. We keep the inputs and weights of a real block, and plant
+# teachers in it, all of whose neurons are He$_D$.
 
-stored = {name: run.capture(name) for name in run.models}
-depth = {name: len(stored[name].blocks) for name in run.models}
-chosen = {name: sorted({0, depth[name] // 2, depth[name] - 1}) for name in run.models}
-middle = {name: depth[name] // 2 for name in run.models}
+# %%
 model = run.model(first)
-_, kept = next(rows_of(model, stored[first].rows, [middle[first]]))
-teachers = [taught(kept, hidden(model, middle[first]), power) for power in range(1, degree + 1)]
-placed = np.array([degrees(*teacher, degree).r2 for teacher in teachers])
-columns = [f"R²_{k}" for k in range(1, degree + 1)]
+parts = take_apart(model, middle[first])
+_, captured = next(survey.captured_blocks(model, stored[first].rows, [middle[first]], held))
+planted = survey.teacher_table(captured, parts, degree)
+planted = planted.pivot_table(index="teacher", columns="degree", values="r2")
 
 # %% tags=["nbval-check-output"]
 print("teacher of degree D (row) explained up to degree k:")
-print(pd.DataFrame(placed, range(1, degree + 1), columns).round(2).to_string())
+print(planted.add_prefix("R²_").rename_axis(index=None, columns=None).round(2).to_string())
 
 # %% [markdown]
 # From its own degree on a teacher must score 1; before it 0, if inputs are Gaussian. How far are they not?
 #
 # ## Run
 #
-# The spectrum of every block, with its prediction; for an early, a middle and a late block, the checks.
-
+# The spectrum of every block, with its prediction; for an early, a middle and a late block, the checks. Then the middle
+# blocks of fresh models on the same tokens, and all products streamed over more text.
 
 # %%
-def described(kept, block):
-    moments = sum(kept.train)
-    found, spread = degrees(kept, block, degree), block.spread(moments)[1]
-    return vars(found) | {"hermite": predicted(block, moments, degree), "spread": float(spread.median())}
-
-
-def checked(kept, block, deep):
-    neurons = len(block.gate.bias)
-    found = {"loudest": loudest(kept, block, sorted({c for c in counts if c < neurons} | {neurons}))}
-    found["degree 2"] = learning_curve(kept, polynomial(2), kernel_rows)
-    if deep:
-        found |= {"degree 3": learning_curve(kept, polynomial(3), kernel_rows[:-1])}
-        found |= {"Gaussian": learning_curve(kept, gaussian, kernel_rows[:-1]), "products": products(kept, directions)}
-    return found
-
-
-def stream(model, block):
-    rows = hl.load_corpus(run.corpora[0], model).rows(int(1.6 * streamed_rows[-1]))  # 0.65 of them are fitted on
-    return quadratic(capture(model, rows, [block], sample=rows.ids.numel())[block], streamed_rows)
-
-
-spectra, fresh, checks = {}, {}, {}
+kernel_rows = [rows for rows in kernel_rows if rows <= 0.65 * run.rows]  # as many train, less a fold of 8
+surveys, fresh = {}, {}
 for name in run.models:
     model, rows = run.model(name), stored[name].rows
-    for block, kept in rows_of(model, rows, list(range(depth[name]))):
-        spectra[name, block] = described(kept, hidden(model, block))
-        if block in chosen[name]:
-            checks[name, block] = checked(kept, hidden(model, block), block == middle[name])
-    model = hl.untrained(model)
-    for block, kept in rows_of(model, rows, [middle[name]]):
-        fresh[name, block] = described(kept, hidden(model, block))
-asked = {(first, middle[first]), *product(run.models, streamed)} if model.config.hidden_size <= 128 else set()
-many = {(name, block): stream(run.model(name), block) for name, block in sorted(asked)}
+    surveys[name] = survey.survey(model, rows, degree, kernel_rows, counts, directions, held)
+    untrained = hl.untrained(model)
+    _, captured = next(survey.captured_blocks(untrained, rows, [middle[name]], held))
+    fresh[name] = survey.spectrum_table(captured, take_apart(untrained, middle[name]), degree)
+tables = survey.stack_models(surveys) | {"fresh": survey.stack(fresh, "model")}
+
+# %%
+asked = {(first, middle[first])} | {(name, block) for name in run.models for block in streamed}
+curves = []
+for name, block in sorted(asked):
+    model = run.model(name)
+    if model.config.hidden_size <= 128:
+        rows = hl.load_corpus(run.corpora[0], model).rows(int(1.6 * streamed_rows[-1]))  # 0.65 of them are fitted on
+        curve = survey.streamed_table(model, rows, block, streamed_rows)
+        curves.append(curve.assign(model=name, block=block))
+columns = ["model", "block", "rows", "r2", "low", "high", "ridge"]
+tables["streamed"] = pd.concat(curves)[columns] if curves else pd.DataFrame(columns=columns)
+
+# %% [markdown]
+# Beside them we need the probes of notebook 03: what share they explain of what the line leaves, by rank.
+
+# %%
+swept = record.load(paths.results(profile) / "03_bilinear.json")["ranks"]  # model → block → rank → share
+shares = []
+for (name, block), neurons in tables["neurons"].groupby(["model", "block"], sort=False):
+    gains = {rank: swept[name][str(block)][str(rank)] for rank in (1, 4, 16, 64)}
+    shares.append(survey.share_table(neurons, gains).assign(model=name, block=block))
+tables["shares"] = pd.concat(shares, ignore_index=True)
+tables = rounded(tables)  # as finely as another machine would find them too
 
 # %% tags=["nbval-check-output"]
-index = pd.MultiIndex.from_tuples(spectra, names=["model", "block"])
-table = pd.DataFrame([found["r2"] for found in spectra.values()], index, columns)
-guess = pd.DataFrame([found["hermite"] for found in spectra.values()], index, columns)
+wide = tables["spectra"].pivot_table(index=["model", "block"], columns="degree", values=["r2", "hermite"])
+table = wide["r2"].reindex(run.models, level="model").add_prefix("R²_").rename_axis(columns=None)
+guess = wide["hermite"].reindex(run.models, level="model").add_prefix("R²_").rename_axis(columns=None)
 falls = int((table.diff(axis=1).iloc[:, 1:] < 0).to_numpy().sum())
 print(table.groupby("model", sort=False).mean().round(2).to_string())
 print("largest miss of Hermite's prediction, per degree and model:")
@@ -175,21 +182,7 @@ print("steps down from one degree to the next:", falls, "of", table.shape[0] * (
 # expansion predicts for Gaussian inputs of the same covariance. (Intervals leave out document folds on both sides.)
 
 # %%
-figure, axes = plt.subplots(1, len(run.models), figsize=(style.PAGE, 2.6), sharey=True, squeeze=False)
-for axis, name in zip(axes[0], run.models, strict=True):
-    mine = [spectra[name, block] for block in range(depth[name])]
-    r2, low, high, hers = (np.array([found[key] for found in mine]) for key in ("r2", "low", "high", "hermite"))
-    for k in range(degree):
-        drawn = {"color": plt.get_cmap("viridis")(0.9 * k / max(degree - 1, 1)), "marker": "osD^v<"[k % 6]}
-        bars = np.array([r2[:, k] - low[:, k], high[:, k] - r2[:, k]])
-        axis.errorbar(range(depth[name]), r2[:, k], bars, lw=1, elinewidth=0.7, label=f"degree {k + 1}", **drawn)
-        label = None if k else "Hermite, Gaussian inputs"
-        axis.plot(range(depth[name]), hers[:, k], ls=(0, (3, 1.5)), lw=0.8, color=drawn["color"], label=label)
-    axis.set(xlabel="block", xticks=range(0, depth[name], 2))
-    axis.set_title(f"({'abcdefgh'[list(run.models).index(name)]}) {name}", loc="left")
-axes[0, 0].set(ylabel="held-out $R^2$", ylim=(max(-1, min(-0.02, table.min().min() - 0.02)), 1.02))
-figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=degree + 1, columnspacing=1.2)
-run.figure(figure, "spectrum")
+run.figure(figures.spectrum(tables["spectra"]), "spectrum")
 plt.show()
 
 # %% [markdown]
@@ -201,37 +194,24 @@ plt.show()
 # neuron's square weighed anew (dotted), from all train rows. What lies above takes products that no neuron makes.
 
 # %%
-figure, axes = plt.subplots(1, len(run.models), figsize=(style.PAGE, 2.6), sharex=True, sharey=True, squeeze=False)
-shapes = {"degree 2": ("o-", "#0072B2"), "degree 3": ("s--", "#D55E00"), "Gaussian": ("^:", "#009E73")}
-for axis, name in zip(axes[0], run.models, strict=True):
-    found, mine = checks[name, middle[name]], spectra[name, middle[name]]["r2"]
-    for kernel, (shape, colour) in shapes.items():
-        size, r2, low, high = np.array([(one.rows, one.r2, one.low, one.high) for one in found[kernel]]).T
-        bars = {"yerr": [r2 - low, high - r2], "elinewidth": 0.7, "label": f"{kernel} kernel"}
-        axis.errorbar(size, r2, **bars, fmt=shape, color=colour)
-    axis.axhline(mine[1], color=style.GREY, ls="--", lw=0.9, label="neurons, degree 2")
-    axis.axhline(found["loudest"].r2[-1], color="k", ls=":", lw=1, label="neurons' squares, each free")
-    if (name, middle[name]) in many:
-        curve = many[name, middle[name]]
-        axis.plot([one.rows for one in curve], [one.r2 for one in curve], "k*-", label="degree 2, streamed")
-    ticks = [kernel_rows[0], kernel_rows[-1], *streamed_rows[-1:] * bool(many)]
-    axis.set(xlabel="train rows", xscale="log", xticks=ticks, xticklabels=[f"{rows:,}" for rows in ticks])
-    axis.minorticks_off()
-    axis.set_title(f"({'abcdefgh'[list(run.models).index(name)]}) {name}, block {middle[name]}", loc="left")
-axes[0, 0].set_ylabel("held-out $R^2$")
-figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, columnspacing=1.0)
-run.figure(figure, "full")
+is_middle = {kind: found.block == found.model.map(middle) for kind, found in tables.items() if "block" in found}
+free = tables["neurons"].groupby(["model", "block"], sort=False).r2.last()
+bounds = pd.DataFrame({"pooled": table["R²_2"].reindex(free.index), "free": free}).reset_index()
+kernels = tables["kernels"][is_middle["kernels"]]
+stars = tables["streamed"][is_middle["streamed"]]
+run.figure(figures.kernel_curves(kernels, bounds[bounds.block == bounds.model.map(middle)], stars), "full")
 plt.show()
 
 # %% tags=["nbval-check-output"]
-close = table.loc[list(checks), ["R²_2"]].rename(columns={"R²_2": "pooled"})
-close["each free"] = [found["loudest"].r2[-1] for found in checks.values()]
-close["all products"] = [found["degree 2"][-1].r2 for found in checks.values()]
-close["last step"] = close["all products"] - [found["degree 2"][-2].r2 for found in checks.values()]
+full = tables["kernels"][tables["kernels"].kernel == "degree 2"].groupby(["model", "block"], sort=False).r2
+close = bounds.set_index(["model", "block"]).rename(columns={"free": "each free"})
+close["all products"] = full.last()
+close["last step"] = full.last() - full.nth(-2).to_numpy()
 print(close.round(2).to_string())
-for (name, block), curve in many.items():
-    print(f"{name}, block {block}, streamed,", ", ".join(f"{one.rows:,} rows: {one.r2:.3f}" for one in curve))
-leading = {name: checks[name, middle[name]]["products"].r2.round(2).tolist() for name in run.models}
+for (name, block), curve in tables["streamed"].groupby(["model", "block"]):
+    points = ", ".join(f"{point.rows:,} rows: {point.r2:.3f}" for point in curve.itertuples())
+    print(f"{name}, block {block}, streamed, {points}")
+leading = {name: found.r2.round(2).tolist() for name, found in tables["products"].groupby("model", sort=False)}
 print(f"middle block, all products of {directions} leading directions:", leading)
 
 # %% [markdown]
@@ -242,25 +222,7 @@ print(f"middle block, all products of {directions} leading directions:", leading
 # probes of notebook 03, free to find better products. Steep at first means low rank; climbing to the end, distributed.
 
 # %%
-swept = record.load(paths.results(profile) / "03_bilinear.json")["ranks"]  # rank → share of what the line leaves
-figure, axis = plt.subplots(figsize=(style.COLUMN, 2.4))
-reach, probes = {}, {}
-for name, block in checks:
-    r2, sizes = checks[name, block]["loudest"].r2, checks[name, block]["loudest"].sizes
-    used, share, left = np.array(sizes) - sizes[0], (r2 - r2[0]) / (r2[-1] - r2[0]), (1 - r2[0]) / (r2[-1] - r2[0])
-    found = probes[name, block] = {rank: swept[name][str(block)][str(rank)] * left for rank in (1, 4, 16, 64)}
-    reach[name, block] = int(used[np.argmax(share >= 0.9)]), next((str(r) for r in found if found[r] >= 0.9), "> 64")
-    if block == middle[name]:
-        look = style.look(name)
-        axis.plot(used[1:], share[1:], **look)
-        star = {"marker": "*", "ms": 8, "color": look["color"], "mec": "k", "mew": 0.5, "ls": ":", "lw": 0.8}
-        axis.plot(list(found), list(found.values()), **star)
-axis.plot([], [], **star | {"color": "w", "ls": "none"}, label="probes of notebook 03")
-axis.set(xscale="log", xlabel="products", xticks=[1, 4, 16, 64, 256], xticklabels=[1, 4, 16, 64, 256])
-axis.set(ylabel="share of the quadratic step", ylim=(0, 1.05))
-axis.minorticks_off()
-axis.legend()
-run.figure(figure, "rank")
+run.figure(figures.products_needed(tables["shares"][is_middle["shares"]]), "rank")
 plt.show()
 
 # %% [markdown]
@@ -270,52 +232,25 @@ plt.show()
 # light. Right, the median spread of a pre-activation: GELU bends on a scale of one; a small spread sees it straight.
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.4))
-watched = [found for found in nanos.load_twins().values() if "degrees" in found["steps"][0]]
-for found, line in zip(watched, ("-", "--"), strict=True):
-    seen = pd.DataFrame([step["degrees"][str(found["blocks"] // 2)] for step in found["steps"]])
-    steps, family = [step["step"] for step in found["steps"]], found["family"]
-    for k, curve in enumerate(zip(*seen["r2"], strict=True)):
-        left.plot(steps, curve, ls=line, color=plt.get_cmap("viridis")(0.3 * k), label=f"{family}, degree {k + 1}")
-    right.plot(steps, seen["spread"], ls=line, color="k", label=family)
-for axis in (left, right):
-    axis.set(xscale="symlog", xlim=(0, None), xlabel="training step")
-    axis.legend()
-left.set(ylabel="held-out $R^2$")
-right.set(ylabel="spread of pre-activations", ylim=(0, None))
-run.figure(figure, "training")
+run.figure(figures.training(survey.training_table(twins.load_twins().values())), "training")
 plt.show()
 
 # %% [markdown]
 # ## What we learned
 #
 # And the models themselves, fresh from the initialiser, on the same tokens? The last two rows say it of middle blocks.
+# Lists are of an early, a middle and a late block.
 
 # %%
-rest = (table.sub(table["R²_1"], axis=0)).div(1 - table["R²_1"], axis=0).groupby("model", sort=False).mean()
-asks = ["rank 16, of degree 2", "neurons for 90 % of it", "rank for 90 % of it"]
-asks = [f"rest by degree {k}" for k in range(2, degree + 1)] + asks + ["R² fresh, degree 1 and 2", "spread"]
-learned = pd.DataFrame({"the paper": "not asked"}, asks)
-for name in run.models:
-    new, old = fresh[name, middle[name]], spectra[name, middle[name]]
-    share = ", ".join(f"{probes[name, block][16]:.2f}" for block in chosen[name])
-    found = [", ".join(str(reach[name, block][i]) for block in chosen[name]) for i in (0, 1)]
-    moved = [f"{new['r2'][0]:.2f}, {new['r2'][1]:.2f}", f"{new['spread']:.2f} → {old['spread']:.2f}"]
-    learned[name] = [*rest.loc[name].iloc[1:].round(2), share, *found, *moved]
-learned  # lists are the blocks in `chosen`
+learned = survey.summary(tables, share_reached)
+learned.insert(0, "the paper", "not asked")
+learned
 
 # %%
-results = {name: {"blocks": [], "checks": {}, "fresh": fresh[name, middle[name]]["r2"]} for name in run.models}
-for (name, block), found in spectra.items():
-    results[name]["blocks"].append({"block": block} | {key: found[key] for key in found if key != "sizes"})
-for (name, block), found in checks.items():
-    curves = {kernel: [vars(one) for one in found[kernel]] for kernel in shapes if kernel in found}
-    sets = {key: {"r2": found[key].r2, "sizes": found[key].sizes} for key in ("loudest", "products") if key in found}
-    results[name]["checks"][block] = curves | sets | {"reach": reach[name, block][0], "probe": probes[name, block]}
-for (name, block), curve in many.items():
-    results[name].setdefault("streamed", {})[block] = [vars(one) for one in curve]
 tolerance = {"low": 0.01, "high": 0.01, "degree 2": 0.02, "degree 3": 0.02, "Gaussian": 0.02, "probe": 0.1, "reach": 2}
-run.save({"models": results, "planted": placed, "steps_down": falls}, tolerance)
+settings = {"degree": degree, "share_reached": share_reached}
+numbers = {"models": survey.results(tables, share_reached), "planted": planted.to_numpy(), "steps_down": falls}
+run.save(numbers | {"settings": settings}, tolerance, digits={"probe": 3})
 
 # %% [markdown]
 # - *What degree?* Read "rest by degree 2" and "3": the share of what the line leaves, explained once squares, then
@@ -328,6 +263,8 @@ run.save({"models": results, "planted": placed, "steps_down": falls}, tolerance)
 # %% [markdown]
 # ## Exercises
 #
+# Solutions are in `solutions/10_degrees.py`; try first.
+#
 # **1 (warm-up).** GELU is $z\,\Phi(z)$, and $\Phi(z) - \tfrac12$ is odd. Which of the degrees 1 to 5 are missing from
 # its Hermite expansion when $z$ has mean 0? Then why do the real blocks have a cubic part?
 
@@ -335,16 +272,17 @@ run.save({"models": results, "planted": placed, "steps_down": falls}, tolerance)
 absent = None  # a set of degrees, as in {2, 4}
 
 if absent is not None:
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    terms = torch.stack(hermite(torch.tensor(nodes), 5)) @ (torch.tensor(weights) * gelu(torch.tensor(nodes)))
-    assert absent == {k for k in range(1, 6) if abs(terms[k]) < 1e-9}, "split GELU into an odd and an even part"
+    nodes, weights = (torch.tensor(part) for part in np.polynomial.hermite_e.hermegauss(60))
+    coefficients = torch.stack(hermite(nodes, 5)) @ (weights * gelu(nodes))
+    assert absent == {k for k in range(1, 6) if abs(coefficients[k]) < 1e-9}, "split GELU into an odd and an even part"
 
 # %% [markdown]
-# **2 (harder).** Feed the block Gaussian inputs of the same mean and covariance, 20,000 of them, and measure its
-# spectrum. Does Hermite's prediction hold now?
+# **2 (harder).** Feed the first model's middle block Gaussian inputs of the same mean and covariance, 20,000 of them,
+# and measure its spectrum. Does Hermite's prediction hold now?
 
 # %%
-gaussian_r2 = None  # of `hidden(model, block)`, x drawn with the mean and covariance of sum(kept.train)
+gaussian_r2 = None  # hint: `degrees` of `parts`, on x drawn with the mean and covariance of `moments`
+moments = sum(stored[first].blocks[middle[first]].train)
 
 if gaussian_r2 is not None:
-    assert np.allclose(gaussian_r2, predicted(hidden(model, block), sum(kept.train), degree), atol=0.03), "whose rows?"
+    assert np.allclose(gaussian_r2, predict_spectrum(parts, moments, degree), atol=0.03), "whose rows?"

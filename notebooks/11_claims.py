@@ -32,11 +32,14 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from howlinear import claims, notebooks, paths, style
-from howlinear.evidence import TOGETHER
-from howlinear.stated import Verdict, load_claims, parse, verdict
+from howlinear.files import paths
+from howlinear.ideas.claims import ledger as claims
+from howlinear.ideas.claims.claim import Verdict, load_claims, parse, verdict
+from howlinear.ideas.claims.numbers import STATISTICS, TOGETHER
+from howlinear.notebook.run import start
+from howlinear.plots import claims as plots
 
-run = notebooks.start("11_claims", profile)
+run = start("11_claims", profile)
 stated = load_claims()
 print(len(stated), "claims, of notebooks:", ", ".join(sorted({claim.notebook for claim in stated})))
 
@@ -77,11 +80,12 @@ guesses = {}  # such as {"heterogeneous": "✓", "compress-safe": "~"}
 #
 # | step | rule | function |
 # |---|---|---|
-# | a claim as data | sentence, statistic, threshold, direction, reason; a verdict is refused | `stated.parse` |
-# | its number | from one notebook's recorded results, with its interval | `evidence.STATISTICS` |
-# | one verdict | above: ✓ if low > t, ✗ if high < t; below: the reverse; within: ✓ inside ± t | `stated.verdict` |
-# | over models | all agree, or mixed | `stated.together` |
-# | the ledger | all claims on a folder of results | `claims.evaluate` |
+# | a claim as data | sentence, statistic, threshold, direction, reason; a verdict is refused | `claim.parse` |
+# | its number | from one notebook's recorded results, with its interval | `numbers.STATISTICS` |
+# | one verdict | above: ✓ if low > t, ✗ if high < t; below: the reverse; within: ✓ inside ± t | `claim.verdict` |
+# | over models | all agree, or mixed | `claim.together` |
+# | the ledger | all claims on a folder of results | `ledger.evaluate` |
+# | the board | one verdict a cell | `ledger.cells` |
 #
 # Where a result holds intervals block by block, a contrast of two blocks takes the worst of both: $r_j - r_i$ runs from
 # $\mathrm{low}_j - \mathrm{high}_i$ to $\mathrm{high}_j - \mathrm{low}_i$. That is wider than need be, and pays for
@@ -99,26 +103,37 @@ for name, (low, high) in examples.items():
 print(f"a wide interval round 0: [-0.6, 0.6] within ± 0.4 → {verdict(-0.6, 0.6, 0.4, 'within')}")
 
 # %% [markdown]
+# And one claim followed from end to end, on a made-up model of three blocks. Its statistic is *highest block − lowest
+# block*; the largest step runs from block 1 to block 0, and its interval from 0.80 − 0.45 to 0.90 − 0.35.
+
+# %%
+made_up = [
+    {"r2": 0.85, "r2_low": 0.80, "r2_high": 0.90},
+    {"r2": 0.40, "r2_low": 0.35, "r2_high": 0.45},
+    {"r2": 0.60, "r2_low": 0.55, "r2_high": 0.65},
+]
+(claim,) = [claim for claim in stated if claim.id == "heterogeneous"]
+readings = STATISTICS[claim.statistic]({"models": {"made up": {"blocks": made_up}}})
+estimate = readings["made up"].estimate
+print(claim.question, claim.show(estimate), "→", claim.verdict(estimate))
+
+# %% [markdown]
 # ## Run
 
 # %% tags=["nbval-check-output"]
 ledger = claims.evaluate(paths.results(profile), stated)
 for row in ledger:
-    cells = "  ".join(f"{name} {mark.symbol}" for name, mark in row.verdicts.items() if name != TOGETHER)
-    print(f"{row.verdict.symbol} {row.claim.id:24s}{cells or row.reason}")
-print(", ".join(f"{sum(row.verdict is kind for row in ledger)} {kind}" for kind in Verdict))
+    marks = [f"{name} {mark.symbol}" for name, mark in row.verdicts.items() if name != TOGETHER]
+    print(f"{row.verdict.symbol} {row.claim.id:24s}{'  '.join(marks) or row.reason}")
+print(claims.tally(ledger))
 
 # %% [markdown]
 # The numbers behind them: what was asked, and the answer with its interval. For claims about all models at once or a
 # pair of them, the column is *together*.
 
 # %%
-asked = {row.claim.id: f"{row.claim.asks}, {row.claim.asked}?" for row in ledger}
-shown = {row.claim.id: {name: row.claim.shown(each) for name, each in row.readings.items()} for row in ledger}
-columns = [*run.models, TOGETHER]
 pd.set_option("display.max_colwidth", None)
-table = pd.DataFrame.from_dict(shown, orient="index").reindex(index=list(asked), columns=columns).fillna("")
-table.assign(asked=asked)[["asked", *columns]]
+claims.answers(ledger, list(run.models))
 
 # %% [markdown]
 # ## Figure: the board
@@ -129,31 +144,7 @@ table.assign(asked=asked)[["asked", *columns]]
 # would *falsify*, ✗ is what the paper hopes for.
 
 # %%
-COLOURS = dict(zip(Verdict, ("#9fd3f0", "#f2b76b", "#f4ec9a", "#ececec"), strict=True))
-
-
-def cell(axis, x, y, mark, text, width=0.94):
-    axis.add_patch(plt.Rectangle((x - width / 2, y - 0.44), width, 0.88, color=COLOURS[mark], lw=0))
-    axis.text(x, y, f"{mark.symbol} {text}".strip(), ha="center", va="center", fontsize=7)
-
-
-def fill(axis, y, row):
-    for name, mark in row.verdicts.items():
-        cell(axis, columns.index(name), y, mark, row.claim.shown(row.readings[name]).split(" [")[0])
-    cell(axis, len(columns), y, row.verdict, "")
-
-
-figure, axis = plt.subplots(figsize=(style.PAGE, 0.24 * len(ledger) + 0.7))
-for y, row in enumerate(ledger):
-    fill(axis, y, row)
-    axis.text(len(columns) + 0.6, y, row.claim.asked, va="center", fontsize=7, color=style.GREY)
-axis.set(xlim=(-0.5, len(columns) + 1.7), ylim=(len(ledger) - 0.5, -0.5))
-axis.set_xticks([*range(len(columns) + 2)], [*columns, "all", "asked"])
-axis.set_yticks(range(len(ledger)), [row.claim.id for row in ledger])
-axis.xaxis.tick_top()
-axis.tick_params(length=0)
-axis.grid(visible=False)
-axis.spines[:].set_visible(False)
+figure = plots.board(claims.cells(ledger), [*run.models, TOGETHER, claims.ALL])
 run.figure(figure, "board")
 plt.show()
 
@@ -165,33 +156,22 @@ plt.show()
 
 # %% tags=["nbval-check-output"]
 moves = {row.claim.id: claims.changes(row, factors) for row in ledger}
-symbols = {name: {f"× {factor}": mark.symbol for factor, mark in found.items()} for name, found in moves.items()}
-print(pd.DataFrame.from_dict(symbols, orient="index").to_string())
-steady = [
-    name for name, found in moves.items() if len(set(found.values())) == 1 and Verdict.UNTESTABLE not in found.values()
-]
-print("the same under all of them:", ", ".join(steady))
+symbols = {name: [mark.symbol for mark in marks.values()] for name, marks in moves.items()}
+table = pd.DataFrame.from_dict(symbols, orient="index", columns=[f"× {factor}" for factor in factors])
+print(table.to_string())
+print("the same under all of them:", ", ".join(claims.steady(moves)))
 
 # %%
-record = {row.claim.id: claims.numbers(row) for row in ledger}
-fragile = {name: {str(factor): mark.value for factor, mark in found.items()} for name, found in moves.items()}
-loose = {"bilinear-uncorrelated": 0.1, "bilinear-small": 0.02, "optimiser-pitfall": 0.02, "two-regimes-outlier": 0.01}
-loose |= {"two-regimes-broad": 0.01, "compress-safe": 0.02, "compress-unsafe": 0.02, "learned-twins": 0.02}
-run.save({"claims": record, "thresholds_moved": fragile}, loose)
-if profile == "minis":  # README shows the embedded profile
-    claims.write_table(paths.ROOT / "README.md", ledger)
+run.save(claims.contents(ledger, moves), claims.TOLERANCE, claims.DIGITS)
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-summary = pd.DataFrame(
-    [(row.claim.id, row.claim.paper, f"{row.verdict.symbol} {row.verdict}", row.claim.why) for row in ledger],
-    columns=["claim", "the paper", "this run", "why this threshold"],
-)
-hits = [name for name, guess in guesses.items() if {row.claim.id: row for row in ledger}[name].verdict.symbol == guess]
+symbol = {row.claim.id: row.verdict.symbol for row in ledger}
+hits = [name for name, guess in guesses.items() if symbol[name] == guess]
 print(f"your guesses: {len(hits)} of {len(guesses)} right")
-summary.set_index("claim")
+claims.summary(ledger)
 
 # %% [markdown]
 # - A verdict is about *these* models. A claim about GPT-2 that small models do not bear out is not refuted: run the
@@ -214,11 +194,17 @@ summary.set_index("claim")
 # %%
 generous = None  # hint: which end of which interval decides?
 
-small = next(row for row in ledger if row.claim.id == "bilinear-small")
+(small,) = [row for row in ledger if row.claim.id == "bilinear-small"]
+
+
+def verdict_at(threshold):
+    claim = replace(small.claim, threshold=threshold)
+    return replace(small, claim=claim).verdict
+
+
 if generous is not None:
-    assert replace(small, claim=replace(small.claim, threshold=generous)).verdict is Verdict.REPRODUCED, "not enough"
-    less = replace(small.claim, threshold=generous - 0.01)
-    assert replace(small, claim=less).verdict is not Verdict.REPRODUCED, "less would do"
+    assert verdict_at(generous) is Verdict.REPRODUCED, "not enough"
+    assert verdict_at(generous - 0.01) is not Verdict.REPRODUCED, "less would do"
     print("right")
 
 # %% [markdown]

@@ -4,16 +4,20 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: no test waits for a network
 
+import random
+
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from howlinear.corpora import TokenRows
-from howlinear.minis import END_OF_TEXT, FACTORY, new_model
+from howlinear.text.rows import TokenRows
+from howlinear.training.minis import END_OF_TEXT, FACTORY, new_model
 
-torch.set_num_threads(1)
+# One thread, unless OMP_NUM_THREADS asks for more: several pytest processes share the cores.
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 BLOCKS, WIDTH, VOCABULARY = 3, 32, 80
 
@@ -29,6 +33,24 @@ def tiny(name, seed=0):
             else:
                 parameter *= 4
     return model
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """A net below every test: what draws without a generator draws the same on every run, in any order of tests.
+
+    A test whose truth depends on what is drawn passes a generator of its own all the same.
+    """
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 what the libraries draw from, if nobody gives them a generator
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory, worker_id):
+    """A folder that lasts as long as the run, the same for all processes of pytest that share the tests."""
+    base = tmp_path_factory.getbasetemp()
+    return base if worker_id == "master" else base.parent
 
 
 @pytest.fixture(params=FACTORY)

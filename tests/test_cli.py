@@ -1,19 +1,29 @@
 """The command line as a user meets it: exit codes, one clear line, files that are whole or not there."""
 
+import io
 import json
 import math
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
-from howlinear import cli, paths
-from howlinear.compressed import replace, save
-from howlinear.corpora import load_corpus
-from howlinear.minis import new_model
-from howlinear.models import load_model, replaced, sites
-from howlinear.perplexity import perplexity
+from howlinear import cli
+from howlinear.core.ceilings import AffineMap, Ceiling
+from howlinear.core.estimates import Estimate
+from howlinear.files import paths
+from howlinear.ideas.compression.folder import save
+from howlinear.instrument.perplexity import perplexity
+from howlinear.instrument.profile import Profile
+from howlinear.models.load import load_model
+from howlinear.models.replace import replace, replaced
+from howlinear.models.sites import sites
+from howlinear.text.corpus import load_corpus
+from howlinear.text.rows import TokenRows
+from howlinear.training.minis import new_model
 
 WORDS = ["alpha", "beta", "gamma", "delta", "river", "stone", "cloud", "seven", "green", "quick"]
 
@@ -66,10 +76,10 @@ def test_measure_writes_the_documented_json_and_a_table(monkeypatch, capsys, tex
         (["measure", "mini-gpt2", "--blocks", "a"], "--blocks 'a': give whole numbers"),
         (["measure", "mini-gpt2", "--rows", "100"], "100 rows of 128 tokens"),
         (["notebook", "99_nope"], "no notebook '99_nope': 01_capture, 02_ceilings"),
-        (["notebook", "02_ceilings", "-p", "profile"], "-p takes a name and a value"),
-        (["notebook", "02_ceilings", "-p", "profil", "x"], "no parameter profil; it has profile"),
+        (["notebook", "02_ceilings", "-p", "profile"], "-p 'profile': give a name and a value, as in -p rows=8192"),
+        (["notebook", "02_ceilings", "-p", "profil=x"], "no parameter profil; it has profile"),
         (["minis", "mini-bert"], "unknown mini 'mini-bert': mini-gpt2"),
-        (["minis", "twin-gpt2", "--device", "cuda:99"], "no device cuda:99, this machine has"),
+        (["minis", "wide-gpt2", "--device", "cuda:99"], "no device cuda:99, this machine has"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_exit_code_2(monkeypatch, capsys, tmp_path, arguments, message):
@@ -104,6 +114,73 @@ def test_a_target_that_cannot_be_written_is_one_clear_line(monkeypatch, capsys, 
     assert f"cannot write {blocked}" in err
 
 
+def test_a_target_in_no_folder_is_refused_before_any_work_and_makes_none(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("howlinear.load_model", None)  # would fail if it came to that
+    target = tmp_path / "mistyped" / "out.json"
+    code, out, err = howlinear(monkeypatch, capsys, "measure", "mini-gpt2", "--json", target)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line == (
+        f"howlinear: cannot write {target}: there is no folder {target.parent}; make it first, or name another"
+    )
+    assert not target.parent.exists()
+
+
+def test_a_target_without_a_folder_lies_in_the_one_we_are_in(monkeypatch, capsys, text, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    options = ("--corpus", text, "--rows", 4096, "--blocks", 0, "--json", "out.json")
+    assert howlinear(monkeypatch, capsys, "measure", "mini-gpt2", *options)[0] == 0
+    assert (tmp_path / "out.json").exists()
+
+
+def table_of(blocks, r2=0.5, condition=1234.5):
+    """What is printed, 80 columns wide, of a profile of so many blocks."""
+    measured = Ceiling(
+        r2=r2,
+        interval=Estimate(r2, r2 - 0.03, r2 + 0.03),
+        r2_per_feature=torch.tensor([r2, r2], dtype=torch.float64),
+        map=AffineMap(torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)),
+        rank=767,
+        condition=condition,
+        rows_train=15_360,
+        rows_test=5_120,
+    )
+    rows = TokenRows.from_ids(torch.zeros(160, 128, dtype=torch.long))
+    profile = Profile("m", rows, dict.fromkeys(range(blocks), measured), dict.fromkeys(range(blocks), 123.4), 25.0)
+    console = Console(width=80, file=io.StringIO())
+    console.print(cli._table(profile, "mini-gpt2"))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("blocks", [1, 12, 36])
+@pytest.mark.parametrize(("r2", "condition"), [(0.123, 12.0), (0.9994, 999_999.0), (-0.5, 12_345_678.9)])
+def test_the_table_reads_whole_on_80_columns(blocks, r2, condition):
+    printed = table_of(blocks, r2, condition)
+    lines = printed.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in printed
+    for head in ("block", "R²_lin", "95 % interval", "median", "eff.", "rank", "cond.", "number"):
+        assert head in printed
+    cells = [f"{r2:.3f}", f"{r2 - 0.03:.3f} – {r2 + 0.03:.3f}", "123.4"]
+    cells.append(f"{condition:.0f}" if condition < 1e6 else f"{condition:.1e}")
+    measured = [line for line in lines if all(cell in line for cell in cells)]
+    assert [int(line.split()[0]) for line in measured] == list(range(blocks))
+    assert all(line.count("█") == round(10 * max(0, r2)) for line in measured)
+
+
+def test_parameters_of_a_notebook_are_name_and_value(monkeypatch, capsys):
+    seen = {}
+
+    def execute(stem, parameters):
+        seen[stem] = parameters
+        return Path(f"{stem}.ipynb")
+
+    monkeypatch.setattr("howlinear.notebook.execute.execute", execute)
+    words = ("-p", "rows=8192", "-p", "profile=smoke", "-p", "note=a=b", "-p", "ranks=[1, 4]")
+    assert howlinear(monkeypatch, capsys, "notebook", "04_rank", *words)[:2] == (0, "04_rank.ipynb done\n")
+    assert seen == {"04_rank": {"rows": 8192, "profile": "smoke", "note": "a=b", "ranks": [1, 4]}}
+
+
 @pytest.fixture
 def folder(tmp_path, tokenizer):
     """A model folder: three blocks of random weights and the tokenizer of bytes."""
@@ -116,6 +193,11 @@ def folder(tmp_path, tokenizer):
     return tmp_path / "whole"
 
 
+def unpadded(text):
+    """A card whose tables' cells are as long as what they hold."""
+    return re.sub(" +", " ", text)
+
+
 def test_compress_writes_a_folder_that_costs_what_it_says(monkeypatch, capsys, text, folder, tmp_path):
     out, options = tmp_path / "small [1]", ("--corpus", text, "--rows", 4096, "--seed", 3)
     code, said, err = howlinear(monkeypatch, capsys, "compress", folder, "--max-dppl", 500, "--out", out, *options)
@@ -126,7 +208,7 @@ def test_compress_writes_a_folder_that_costs_what_it_says(monkeypatch, capsys, t
     assert f"perplexity {before:.2f} → {after:.2f}, change {after - before:+.2f}" in said
     assert f"{whole.num_parameters():,} → {small.num_parameters():,} parameters, written to {out}" in said
     assert sorted(re.findall(r"^ +\d +(\d) +[+-]", said, re.MULTILINE)) == [str(b) for b in replaced(small.config)]
-    card = (out / "README.md").read_text()
+    card = unpadded((out / "README.md").read_text())
     assert f"| perplexity on held-out `mine.txt` | {before:.2f} | {after:.2f} |" in card
     assert str(tmp_path) not in card
     assert rows.sha256 in card
@@ -147,9 +229,8 @@ def test_compress_goes_on_from_a_folder_of_its_own(monkeypatch, capsys, text, fo
     twice = load_model(tmp_path / "twice")
     assert replaced(twice.config) == {0: None, 1: None, 2: None}
     assert torch.equal(sites(twice)[1].output.weight, sites(once)[1].output.weight)
-    assert (
-        "| 0 | one linear layer | now |\n| 1 | one linear layer | before |"
-        in (tmp_path / "twice/README.md").read_text()
+    assert "| 0 | one linear layer | now |\n| 1 | one linear layer | before |" in unpadded(
+        (tmp_path / "twice/README.md").read_text()
     )
 
 

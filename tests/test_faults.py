@@ -18,25 +18,30 @@ import matplotlib.pyplot as plt
 import psutil
 import pytest
 import torch
-from conftest import tiny
 
 import howlinear as hl
-from howlinear import cli, notebooks, paths, record, style
-from howlinear.capture import capture
-from howlinear.compressed import replace, save
-from howlinear.corpora import TokenRows
+from conftest import tiny
+from howlinear import cli
 from howlinear.errors import SourceError
-from howlinear.sources import seal
-from howlinear.store import load_capture, save_capture
-from howlinear.training import Recipe, train
+from howlinear.files import atomic, figures, paths, results
+from howlinear.ideas.compression.folder import save
+from howlinear.instrument.capture import capture
+from howlinear.instrument.store import load_capture, save_capture
+from howlinear.models.replace import replace
+from howlinear.models.sources import seal
+from howlinear.notebook import execute
+from howlinear.text.rows import TokenRows
+from howlinear.training.loop import Recipe, train
 
-ALONE = [sys.executable, str(paths.ROOT / "lib/howlinear/alone.py")]
+ALONE = [sys.executable, str(paths.ROOT / "tools/alone.py")]
 PATHS_ONLY = f"""
 import os, signal, sys, types
 package = types.ModuleType("howlinear")  # without what the package imports, which takes seconds
 package.__path__ = [{str(paths.ROOT / "lib/howlinear")!r}]
 sys.modules["howlinear"] = package
-from howlinear import paths
+from pathlib import Path
+from howlinear.errors import SourceError
+from howlinear.files import atomic
 """
 
 
@@ -51,9 +56,9 @@ def run(code, folder):
 @pytest.mark.parametrize(
     ("writer", "target"),
     [
-        ("with paths.written_aside('a/x.json') as aside: aside.write_text('ha'); os.kill(os.getpid(), 9)", "x.json"),
+        ("with atomic.written_aside('a/x.json') as aside: aside.write_text('ha'); os.kill(os.getpid(), 9)", "x.json"),
         (
-            "with paths.folder_aside(paths.Path('a/m')) as new: (new / 'w').write_text('ha'); os.kill(os.getpid(), 9)",
+            "with atomic.folder_aside(Path('a/m')) as new: (new / 'w').write_text('ha'); os.kill(os.getpid(), 9)",
             "m",
         ),
     ],
@@ -67,8 +72,8 @@ def test_what_a_killed_writer_leaves_is_no_file_and_goes_with_the_next(tmp_path,
 
 
 def test_what_a_writer_at_work_holds_is_left_alone(tmp_path):
-    with paths.written_aside(tmp_path / "x.json") as first:
-        assert run("with paths.written_aside('x.json') as aside: aside.write_text('second')", tmp_path).returncode == 0
+    with atomic.written_aside(tmp_path / "x.json") as first:
+        assert run("with atomic.written_aside('x.json') as aside: aside.write_text('second')", tmp_path).returncode == 0
         assert (tmp_path / "x.json").read_text() == "second"
         first.write_text("first")
     assert (tmp_path / "x.json").read_text() == "first"
@@ -78,7 +83,7 @@ def test_what_a_writer_at_work_holds_is_left_alone(tmp_path):
 def test_files_that_only_look_alike_stay(tmp_path):
     for name in (".x.settings.json", ".xx.aside-12345678.json", ".x.aside-12345678.txt"):
         (tmp_path / name).write_text("mine")
-    with paths.written_aside(tmp_path / "x.json") as aside:
+    with atomic.written_aside(tmp_path / "x.json") as aside:
         aside.write_text("{}")
     assert len(list(tmp_path.iterdir())) == 4
 
@@ -110,7 +115,7 @@ def test_every_run_of_the_pipeline_goes_through_the_lock():
     assert [line for line in lines if "$(BIN)/snakemake" in line] == [
         line
         for line in lines
-        if line.startswith("SNAKEMAKE := $(BIN)/python lib/howlinear/alone.py $(BIN)/snakemake --nolock ")
+        if line.startswith("SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock ")
     ]
 
 
@@ -126,14 +131,14 @@ def captured():
 
 def figure():
     made, axes = plt.subplots()
-    axes.scatter(*torch.randn(2, 5_000))
+    axes.scatter(*torch.randn(2, 5_000, generator=torch.Generator().manual_seed(0)))
     return made
 
 
 WRITERS = {
-    "results": lambda at, held: record.save(at / "x.json", {"x": list(range(30_000))}),
+    "results": lambda at, held: results.save(at / "x.json", {"x": list(range(30_000))}),
     "capture": lambda at, held: save_capture(at / "c.safetensors", *held, {}),
-    "figure": lambda at, held: style.save(figure(), "smoke", "01_x"),
+    "figure": lambda at, held: figures.save(figure(), "smoke", "01_x"),
     "model": lambda at, held: save(replace(tiny("mini-llama"), {1: torch.nn.Linear(32, 32)}), at / "m", "card"),
     "checkpoint": lambda at, held: train(
         tiny("mini-gpt2"), {"docs": torch.arange(80).repeat(4)}, held[1], Recipe(steps=0, seq_len=16), at / "c.pt"
@@ -249,10 +254,10 @@ def test_a_folder_one_may_not_write_to_is_one_line(tmp_path):
 os.chdir("results")
 if not os.getuid():
     os.setuid(65534)  # what root may not do is nothing
-for write in (paths.written_aside, lambda name: paths.folder_aside(paths.Path(name))):
+for write in (atomic.written_aside, lambda name: atomic.folder_aside(Path(name))):
     try:
         with write("x"): print("written")
-    except paths.SourceError as error:
+    except SourceError as error:
         print(error)
 """
     said = run(code, tmp_path).stdout
@@ -279,7 +284,7 @@ def test_ctrl_c_while_measuring_leaves_no_file(monkeypatch, capsys, tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(10)
 
-    monkeypatch.setattr(sys.modules["howlinear.pooled"], "capture", press)
+    monkeypatch.setattr(sys.modules["howlinear.instrument.measure"], "capture", press)
     code, said = interrupted(monkeypatch, capsys, "measure", "mini-gpt2", "--json", tmp_path / "out.json")
     assert code == 130
     assert "Traceback" not in said
@@ -290,7 +295,7 @@ def test_ctrl_c_while_writing_leaves_what_was_there(tmp_path):
     (tmp_path / "x.json").write_text("old")
 
     def stopped():
-        with paths.written_aside(tmp_path / "x.json") as aside:
+        with atomic.written_aside(tmp_path / "x.json") as aside:
             aside.write_text("ne")
             raise KeyboardInterrupt
 
@@ -321,6 +326,6 @@ def test_a_notebook_that_is_there_survives_one_that_fails(monkeypatch, tmp_path)
     done.parent.mkdir(parents=True)
     done.write_text("done before")
     with pytest.raises(hl.InputError, match="ZeroDivisionError"):
-        notebooks.execute("00_tiny", {"profile": "smoke"})
+        execute.execute("00_tiny", {"profile": "smoke"})
     assert done.read_text() == "done before"
     shutil.rmtree(tmp_path / "build")

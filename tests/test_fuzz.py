@@ -8,11 +8,15 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from safetensors.torch import load_file, save_file
 
 import howlinear
-from howlinear import cli, models, paths
-from howlinear.minis import new_model
+from howlinear import cli
+from howlinear.files import paths
+from howlinear.models import load as models
+from howlinear.text import corpus
+from howlinear.training.minis import new_model
 
 CALLS, TEXTS, FOLDERS = 500, 250, 250
 ODD = [
@@ -36,6 +40,9 @@ ODD = [
 ]
 
 
+COMMAND = typer.main.get_command(cli.app)  # built once: typer builds it anew at every call
+
+
 def howlinear_says(capsys, *arguments):
     """Run the command in this process; its exit code, or what it raised, and standard error."""
     sys.argv = ["howlinear", *map(str, arguments)]
@@ -52,14 +59,21 @@ def howlinear_says(capsys, *arguments):
 @pytest.fixture(autouse=True)
 def own_places(monkeypatch, tmp_path):
     """Nothing is written to the project, and what is loaded again and again is loaded once."""
-    kept, load = {}, models.load_model
+    kept, load, read = {}, models.load_model, corpus.tokenizer_of
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
 
     def loaded(name, **options):
         return kept.get(name) or kept.setdefault(name, load(name)) if name == "mini-gpt2" else load(name, **options)
 
+    def tokenizer_of(model):
+        if model not in kept.values():
+            return read(model)
+        return kept.get("tokenizer") or kept.setdefault("tokenizer", read(model))
+
     monkeypatch.setattr(howlinear, "load_model", loaded)
+    monkeypatch.setattr(corpus, "tokenizer_of", tokenizer_of)
+    monkeypatch.setattr(cli, "app", COMMAND)
     monkeypatch.chdir(tmp_path)
 
 
@@ -100,10 +114,10 @@ def odd_call(draw, tmp_path):
             ["notebook"],
             ["notebook", draw.choice([path, odd, word, f"01_capture{odd or '.'}"])],
             ["notebook", "01_capture", "-p", word],
-            ["notebook", "01_capture", "-p", f"{word}{odd}", "1"],
-            ["notebook", "01_capture", "-p", "block", draw.choice([odd + "x", "1.5", "[1]", "None", "True", "'4'"])],
-            ["notebook", "03_bilinear", "-p", "ranks", draw.choice(["4", "['4']", "[1, [2]]", "{1: 2}", "(1, 'x')"])],
-            ["notebook", "01_capture", "-p", "profile", draw.choice([path, odd or "x", f"{word}x", "a/..", "'; ls"])],
+            ["notebook", "01_capture", "-p", f"{word}{odd}=1"],
+            ["notebook", "01_capture", "-p", "block=" + draw.choice([odd + "x", "1.5", "[1]", "None", "True", "'4'"])],
+            ["notebook", "03_bilinear", "-p", "ranks=" + draw.choice(["4", "['4']", "[1, [2]]", "{1: 2}", "(1, 'x')"])],
+            ["notebook", "01_capture", "-p", "profile=" + draw.choice([path, odd or "x", f"{word}x", "a/..", "'; ls"])],
             ["minis", word],
             ["minis", "mini-gpt2", "--steps", no_number],
             ["capture", path, "docs", "mini-gpt2"],
@@ -227,7 +241,16 @@ def test_wrong_model_folders(capsys, tmp_path, folder):
 
 
 @pytest.mark.parametrize("arguments", [["measure", b"\xff\xfe"], ["measure", "mini-gpt2", "--corpus", b"\xff.txt"], []])
-def test_wrong_calls_of_the_program_itself(arguments):
-    ran = subprocess.run([sys.executable, "-m", "howlinear", *arguments], capture_output=True, text=True)
+def test_calls_in_bytes_that_are_no_text(capsys, arguments):
+    """As Python hands them on: bytes that are no UTF-8 come as lone surrogates."""
+    code, said = howlinear_says(capsys, *map(os.fsdecode, arguments))
+    assert code == 2
+    assert "Traceback" not in said
+
+
+def test_a_wrong_call_of_the_program_itself():
+    """A process of its own: what it says of bytes that are no text must get through a real standard error."""
+    ran = subprocess.run([sys.executable, "-m", "howlinear", "measure", b"\xff\xfe"], capture_output=True, text=True)
     assert ran.returncode == 2
+    assert ran.stderr.strip()
     assert "Traceback" not in ran.stderr

@@ -4,6 +4,7 @@ import ast
 import io
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +12,16 @@ from pathlib import Path
 import jupytext
 import pytest
 import torch
-from conftest import tiny
 
 import howlinear as hl
-from howlinear import notebooks, parameters, paths, profiles
+from conftest import tiny
 from howlinear.errors import InputError, SourceError
-from howlinear.training import Recipe, train
+from howlinear.files import paths
+from howlinear.notebook import execute, settings
+from howlinear.notebook import run as notebooks
+from howlinear.training.loop import Recipe, train
 
-SOURCES = sorted((paths.ROOT / "lib/howlinear").glob("*.py"))
+SOURCES = sorted(path for top in ("lib/howlinear", "tools") for path in (paths.ROOT / top).rglob("*.py"))
 OUTSIDE = ["../x", "..", ".", "", "a/../..", "a/../../../x", "/etc/x", "x/../../y"]
 
 
@@ -86,7 +89,7 @@ def called(tree):
             yield ast.unparse(node.func), {word.arg: ast.unparse(word.value) for word in node.keywords}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(paths.ROOT)))
 def test_the_package_loads_no_pickle_and_starts_no_shell(path):
     for name, keywords in called(ast.parse(path.read_text(encoding="utf-8"))):
         last = name.split(".")[-1]
@@ -100,18 +103,35 @@ def test_the_package_loads_no_pickle_and_starts_no_shell(path):
 
 
 def test_the_pipeline_quotes_whatever_reaches_a_shell():
-    lines = (paths.ROOT / "Snakefile").read_text().splitlines()
-    shells = [line for line in lines if any(word in line for word in (" -m ", "tail -n", "mv "))]
-    assert len(shells) == 9
-    for line in shells:
-        for field in line.replace("{{", "").replace("}}", "").split("{")[1:]:
-            assert field.split("}")[0].endswith(":q") or field.startswith("threads}"), line
+    text = (paths.ROOT / "Snakefile").read_text()
+    commands = re.findall(r"^ +shell:.*\n((?: +\".*\"\n)+)", text, re.MULTILINE)
+    assert len(commands) == len(re.findall(r"^ +shell:", text, re.MULTILINE)) >= 5
+    for command in commands:
+        fields = re.findall(r"\{([^{}]+)\}", command.replace("{{", "").replace("}}", ""))
+        assert fields, command
+        for field in fields:
+            assert field.endswith(":q") or field == "threads", command
 
 
-@pytest.mark.parametrize("name", ["x; touch ran", "$(touch ran)", "`touch ran`", "../../x", "a b", "'"])
-def test_a_profile_of_an_odd_name_is_refused_before_any_job(tmp_path, name):
-    (tmp_path / "p.yaml").write_text(json.dumps({"name": name, "models": ["mini-gpt2"], "corpora": ["docs"]}))
-    (tmp_path / "Snakefile").write_text((paths.ROOT / "Snakefile").read_text().split("MODELS =")[0])
+def head():
+    """The Snakefile up to where it reads more than the profile's name: plain Python."""
+    return (paths.ROOT / "Snakefile").read_text().split("MODELS =")[0]
+
+
+@pytest.mark.parametrize("name", ["x; touch ran", "$(touch ran)", "`touch ran`", "../../x", "a b", "'", "", "minis\n"])
+def test_a_profile_of_an_odd_name_is_refused(name):
+    with pytest.raises(InputError, match=r"a profile's name is letters, digits, _ and -"):
+        exec(head(), {"config": {"name": name}, "WorkflowError": InputError})
+
+
+@pytest.mark.parametrize("name", ["minis", "my-own_2"])
+def test_a_profile_of_a_plain_name_is_taken(name):
+    exec(head(), {"config": {"name": name}, "WorkflowError": InputError})
+
+
+def test_a_profile_of_an_odd_name_is_refused_before_any_job(tmp_path):
+    (tmp_path / "p.yaml").write_text(json.dumps({"name": "$(touch ran)", "models": ["mini-gpt2"], "corpora": ["docs"]}))
+    (tmp_path / "Snakefile").write_text(head())
     command = [Path(sys.executable).with_name("snakemake"), "-n", "--cores", "1", "--configfile", "p.yaml"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 1
@@ -140,11 +160,11 @@ def test_names_do_not_lead_out_of_the_project(name, tmp_path, monkeypatch):
     run = notebooks.start("02_ceilings", "smoke")
     for attempt in (
         lambda: notebooks.start("02_ceilings", name),
-        lambda: notebooks.execute(name),
-        lambda: notebooks.execute("02_ceilings", {"profile": name}),
+        lambda: execute.execute(name),
+        lambda: execute.execute("02_ceilings", {"profile": name}),
         lambda: run.capture_path(name, "docs"),
         lambda: run.capture_path("mini-gpt2", name),
-        lambda: profiles.located("models/../../x"),
+        lambda: settings.located("models/../../x"),
         lambda: notebooks.Run(name, "smoke", {}, [], 1, 1, 1, 1).save({}),
         lambda: notebooks.Run("x", name, {}, [], 1, 1, 1, 1).save({}),
     ):
@@ -180,7 +200,7 @@ def test_a_profile_that_cannot_be_used_is_refused(tmp_path, monkeypatch, content
     alone = content[0] in "[!\0" or "extends" in content
     (tmp_path / "odd.yaml").write_text(content if alone else f"extends: whole\n{content}\n")
     with pytest.raises((InputError, SourceError), match=message):
-        profiles.settings("odd")
+        settings.read("odd")
     assert not (tmp_path / "ran").exists()
 
 
@@ -227,23 +247,24 @@ def tiny_notebook(tmp_path, monkeypatch):
 )
 def test_a_parameter_of_another_type_is_refused_before_anything_runs(given, message):
     with pytest.raises(InputError, match=message):
-        notebooks.execute("00_tiny", given)
+        execute.execute("00_tiny", given)
     assert not paths.BUILD.exists()
 
 
 @pytest.mark.usefixtures("tiny_notebook")
 def test_parameters_of_their_types_arrive():
     given = {"count": 4, "share": 1, "many": (3, 4), "rates": [1], "few": 5, "high": 1, "steps": 7}
-    path = notebooks.execute("00_tiny", given)
+    path = execute.execute("00_tiny", given)
     outputs = [output["text"] for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]
     assert outputs == [["(4, 1.0, [3, 4], [1.0], 5, 1.0, 7)\n"]]
 
 
 @pytest.mark.parametrize("path", sorted(paths.NOTEBOOKS.glob("[0-9]*.py")), ids=lambda path: path.stem)
 def test_every_notebooks_parameters_can_be_read(path):
-    known = parameters.declared(jupytext.read(path))
-    assert known["profile"] == ("minis", (str,))
-    assert parameters.checked(path.stem, {name: default for name, (default, _) in known.items()}, jupytext.read(path))
+    known = execute.declared(jupytext.read(path))
+    assert known["profile"] == execute.Parameter("minis", (str,))
+    defaults = {name: parameter.default for name, parameter in known.items()}
+    assert execute.checked(path.stem, defaults, jupytext.read(path)) == defaults
 
 
 def test_the_embedded_models_are_what_they_were_shipped_as():

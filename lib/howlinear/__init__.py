@@ -1,50 +1,32 @@
-"""How linear is a transformer's feed-forward block? A literate reproduction of arXiv 2606.19379."""
+"""How linear is a transformer's feed-forward block? A literate reproduction of arXiv 2606.19379.
 
-from howlinear.capture import capture
-from howlinear.ceilings import AffineMap, Ceiling, ceiling
-from howlinear.compressed import replace
-from howlinear.compression import Plan, compress_to
-from howlinear.corpora import Corpus, TokenRows, load_corpus
-from howlinear.errors import HowlinearError, InputError, SourceError
-from howlinear.estimator import AffineCeiling
-from howlinear.inputs import ModelInputs
-from howlinear.measure import Profile, measure
-from howlinear.models import load_model, untrained
-from howlinear.moments import Moments, effective_rank
-from howlinear.perplexity import Change, change, losses, perplexity, swap_costs
-from howlinear.sites import Site, sites
-from howlinear.swapping import swap
+`howlinear.public` lists the names to use. They are imported when the first of them is asked for: torch, transformers
+and scikit-learn take seconds, which a command that needs none of them should not wait for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from howlinear.public import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AffineCeiling",
-    "AffineMap",
-    "Ceiling",
-    "Change",
-    "Corpus",
-    "HowlinearError",
-    "InputError",
-    "ModelInputs",
-    "Moments",
-    "Plan",
-    "Profile",
-    "Site",
-    "SourceError",
-    "TokenRows",
-    "capture",
-    "ceiling",
-    "change",
-    "compress_to",
-    "effective_rank",
-    "load_corpus",
-    "load_model",
-    "losses",
-    "measure",
-    "perplexity",
-    "replace",
-    "sites",
-    "swap",
-    "swap_costs",
-    "untrained",
-]
+
+def __getattr__(name: str) -> Any:
+    """A public name, or the list of them."""
+    if name.startswith("__") and name != "__all__":  # Python asks every module for some of these
+        raise AttributeError(f"module 'howlinear' has no attribute {name!r}")
+    public = import_module("howlinear.public")
+    if name == "__all__":
+        return public.__all__
+    if name in public.__all__:
+        return getattr(public, name)
+    if name in globals():  # a folder, which is there once something in it was imported
+        return globals()[name]
+    raise AttributeError(f"module 'howlinear' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names too."""
+    return sorted({*globals(), *__getattr__("__all__")})

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils import logging
 
-from howlinear.compression import Plan
-from howlinear.distributed import alone, place
-from howlinear.errors import HowlinearError, InputError
-from howlinear.measure import Profile
+from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.ideas.compression.greedy import Plan
+from howlinear.instrument.processes import alone, place
+from howlinear.instrument.profile import Profile
 
 app = typer.Typer(
     help="How linear is a transformer's feed-forward block?",
@@ -52,30 +52,44 @@ def measure(
     sites: Sites = None,
     dtype: Annotated[str, typer.Option(help="of the weights: float32, bfloat16 or float16")] = "float32",
     device_map: Annotated[str | None, typer.Option(help="auto spreads the model over devices, by accelerate")] = None,
-    json: Annotated[Path | None, typer.Option(help="also write the numbers to this file")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="also write the numbers to this file, in a folder that exists")
+    ] = None,
 ) -> None:
     """Measure R²_lin of every block of MODEL: how much of its output an exact affine map explains, held out.
 
     20,000 rows by default. Under torchrun --nproc-per-node N -m howlinear measure …, N processes share the work.
     Exit code 3: measured, but the text ended before every interval was as narrow as --tolerance.
     """
-    from howlinear import distributed, load_corpus, load_model, record
-    from howlinear.measure import measure as run
-    from howlinear.sequential import checked
+    from howlinear import load_corpus, load_model
+    from howlinear import measure as measure_alone
+    from howlinear.files import results
+    from howlinear.instrument import processes
+    from howlinear.instrument.stopping import check_tolerance
 
-    with distributed.joined(device) as ranks:
+    with processes.joined(device) as shared:
+        if json is not None and shared.first:
+            _check_folder(json)
         wanted = _blocks(blocks)
-        checked(tolerance)
-        loaded = load_model(model, dtype=dtype, device_map=_spread(device_map, device, ranks.size), sites=sites)
-        loaded = loaded if device_map else loaded.to(ranks.device)
-        source, bar = load_corpus(corpus, loaded), sys.stderr.isatty()
-        profile = run(loaded, source, rows, seq_len, seed, wanted, progress=bar, tolerance=tolerance, ranks=ranks)
-        ranks.gather(None)  # all have done their part: a rank that is lost leaves no file
-        if ranks.first:
+        if tolerance is not None:
+            check_tolerance(tolerance)
+        _check_device_map(device_map, device, shared.count)
+        loaded = load_model(model, dtype=dtype, device_map=device_map, sites=sites)
+        if device_map is None:
+            loaded = loaded.to(shared.device)
+        source = load_corpus(corpus, loaded)
+        options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": wanted, "tolerance": tolerance}
+        options["progress"] = sys.stderr.isatty()
+        if shared.count == 1:
+            profile = measure_alone(loaded, source, **options)
+        else:
+            profile = processes.measure(shared, loaded, source, **options)
+            shared.gather(None)  # all have done their part: if one is lost, there is no file
+        if shared.first:
             if json is not None:
-                record.save(json, profile.to_dict() | {"model": model, "seed": seed})
+                results.save(json, profile.to_dict() | {"model": model, "seed": seed})
             Console().print(_table(profile, model))
-    if ranks.first and profile.stop is not None and not profile.stop.reached:
+    if shared.first and profile.stop is not None and not profile.stop.reached:
         _complain(f"{profile.stop}")
         sys.exit(3)
 
@@ -93,8 +107,9 @@ def compress(
 ) -> None:
     """Replace as many blocks of MODEL by affine maps as perplexity allows, and write the smaller model to a folder."""
     from howlinear import load_corpus, load_model
-    from howlinear.compressed import card_of, replace, save, vacant
-    from howlinear.compression import compress_to
+    from howlinear.ideas.compression.folder import card_of, save, vacant
+    from howlinear.ideas.compression.greedy import compress_to
+    from howlinear.models.replace import replace
 
     vacant(out, force)
     loaded = load_model(model, sites=sites)
@@ -115,59 +130,60 @@ def compress(
 @app.command()
 def notebook(
     stem: Annotated[str, typer.Argument(help="as in 02_ceilings")],
-    p: Annotated[list[str] | None, typer.Option("-p", help="a parameter: -p name value", metavar="NAME VALUE")] = None,
+    p: Annotated[
+        list[str] | None, typer.Option("-p", help="a parameter, as in -p rows=8192", metavar="NAME=VALUE")
+    ] = None,
 ) -> None:
     """Execute a notebook with papermill; the result lies under build/."""
-    from howlinear.notebooks import execute
-    from howlinear.parameters import parsed
+    from howlinear.notebook.execute import execute, parsed
 
-    parameters = dict(pair.split(_GLUE, 1) for pair in p or [])
-    Console().print(execute(stem, {name: parsed(value) for name, value in parameters.items()}).name, "done")
+    parameters = {}
+    for pair in p or []:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"-p {pair!r}: give a name and a value, as in -p rows=8192")
+        parameters[name] = parsed(value)
+    Console().print(execute(stem, parameters).name, "done")
 
 
 @app.command()
 def minis(
     names: Annotated[list[str] | None, typer.Argument(help="which; the three embedded ones by default")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="optimiser steps of 4,096 tokens, of a twin 16,384")] = 2_000,
+    steps: Annotated[int, typer.Option(min=1, help="optimiser steps of 4,096 tokens, of a wide one 16,384")] = 2_000,
     device: Annotated[str, typer.Option(help="cpu, cuda, or one GPU as in cuda:1")] = "cpu",
     compiled: Annotated[bool, typer.Option(help="torch.compile the step; needs a C++ compiler on a CPU")] = True,
 ) -> None:
     """Train the embedded models, or go on from their checkpoints, and write them to models/.
 
-    twin-gpt2, twin-pythia and twin-llama are the same at the paper's width of 768, for a GPU; they go to build/twins.
+    wide-gpt2, wide-pythia and wide-llama are the same at the paper's width of 768, for a GPU; they go to build/wide.
     """
-    from howlinear.minis import FACTORY, TWIN_RECIPE, TWINS, Recipe, ship
+    from howlinear.training.loop import Recipe
+    from howlinear.training.minis import FACTORY, WIDE, WIDE_RECIPE, ship
 
     device = place(device)
     for name in names or FACTORY:
-        recipe = replace(TWIN_RECIPE if name in TWINS else Recipe(), steps=steps)
+        recipe = replace(WIDE_RECIPE if name in WIDE else Recipe(), steps=steps)
         ship(name, recipe, device=device, compiled=compiled)
 
 
 @app.command(hidden=True)
 def capture(profile: str, corpus: str, models: list[str]) -> None:
     """Make captures of a profile's models on one of its corpora; the pipeline's own step."""
-    from howlinear.notebooks import start
+    from howlinear.notebook.run import start
 
     run = start("capture", profile)
     for model in models:
-        run.capture(model, corpus)
+        run.make_capture(model, corpus)
 
 
-_GLUE = "\0"
+def _check_folder(json: Path) -> None:
+    """Refuse a file in a folder that is not there, before any work: a mistyped path makes no new folders.
 
-
-def _paired(arguments: list[str]) -> list[str]:
-    """Join the two words after each -p, so that `-p name value` reads as papermill's does."""
-    joined, rest = [], list(arguments)
-    while rest:
-        word = rest.pop(0)
-        joined.append(word)
-        if word == "-p":
-            if len(rest) < 2:
-                raise InputError("-p takes a name and a value, as in -p rows 8192")
-            joined.append(rest.pop(0) + _GLUE + rest.pop(0))
-    return joined
+    Raises:
+        SourceError: there is no such folder.
+    """
+    if not json.parent.is_dir():
+        raise SourceError(f"cannot write {json}: there is no folder {json.parent}; make it first, or name another")
 
 
 def _blocks(text: str | None) -> list[int] | None:
@@ -177,39 +193,50 @@ def _blocks(text: str | None) -> list[int] | None:
         raise InputError(f"--blocks {text!r}: give whole numbers with commas between, as in 0,3") from error
 
 
-def _spread(device_map: str | None, device: str, ranks: int) -> str | None:
-    if device_map and (device != "cpu" or ranks > 1):
+def _check_device_map(device_map: str | None, device: str, processes: int) -> None:
+    """Refuse two ways at once to say where a model computes.
+
+    Raises:
+        InputError: a device map beside a device or several processes.
+    """
+    if device_map and (device != "cpu" or processes > 1):
         raise InputError(
             "--device-map spreads a model over the devices of one process: leave --device and torchrun out"
         )
-    return device_map
+
+
+BAR = 10  # characters that stand for R²_lin = 1
 
 
 def _table(profile: Profile, model: str) -> Table:
-    said = "predicts no next token" if profile.perplexity is None else f"perplexity {profile.perplexity:.2f}"
-    first = next(iter(profile.values()))
+    """The profile as a table that reads whole on 80 columns."""
+    predicts = "predicts no next token" if profile.perplexity is None else f"perplexity {profile.perplexity:.2f}"
+    caption = "held-out documents; jackknife over document folds; median over features"
+    if profile.stop is not None:
+        caption += f"\n{profile.stop}"
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=f"{model} on {profile.rows.corpus}, {first.rows_train + first.rows_test:,} rows: {said}",
-        caption=f"held-out documents; jackknife over document folds; median over features{_stopped(profile)}",
+        title=f"{model} on {profile.rows.corpus}, {profile.rows_used:,} rows: {predicts}",
+        caption=caption,
     )
-    for heading in ("block", "R²_lin", "", "95 % interval", "median", "eff. rank", "condition"):
-        table.add_column(heading, justify="left" if heading == "" else "right", no_wrap=True)
+    table.add_column("block", justify="right", no_wrap=True)
+    table.add_column("R²_lin", justify="right", no_wrap=True)
+    table.add_column("", justify="left", overflow="crop")  # the bar, which gives way if anything must
+    table.add_column("95 % interval", justify="right", no_wrap=True)
+    table.add_column("median\nR²", justify="right", no_wrap=True)
+    table.add_column("eff.\nrank", justify="right", no_wrap=True)
+    table.add_column("cond.\nnumber", justify="right", no_wrap=True)
     for row in profile.to_frame().itertuples():
         table.add_row(
             str(row.block),
             f"{row.r2:.3f}",
-            "█" * round(12 * max(0.0, row.r2)),
+            "█" * round(BAR * max(0.0, row.r2)),
             f"{row.r2_low:.3f} – {row.r2_high:.3f}",
             f"{row.r2_median:.3f}",
             f"{row.effective_rank:.1f}",
-            f"{row.condition:.0f}",
+            f"{row.condition:.0f}" if row.condition < 1e6 else f"{row.condition:.1e}",
         )
     return table
-
-
-def _stopped(profile: Profile) -> str:
-    return "" if profile.stop is None else f"\n{profile.stop}"
 
 
 def _steps(plan: Plan) -> Table:
@@ -234,7 +261,7 @@ def main() -> None:
     try:
         if words[:1] != ["measure"]:  # every other command is the work of one process
             alone(" ".join(["howlinear", *words[:1]]))
-        app(_paired(words))
+        app(words)
     except HowlinearError as error:
         _complain(str(error))
         sys.exit(2)

@@ -13,5 +13,5 @@ class SourceError(HowlinearError, OSError):
     """A model, corpus or file that cannot be read or written."""
 
 
-class RankError(HowlinearError, ConnectionError):
-    """Another process of a distributed run is gone."""
+class ProcessError(HowlinearError, ConnectionError):
+    """Another process of a run that several share is gone."""

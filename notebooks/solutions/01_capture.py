@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 import howlinear as hl
-from howlinear import notebooks
+from howlinear.notebook.run import start
 
-run = notebooks.start("01_capture", profile)
+run = start("01_capture", profile)
 first = next(iter(run.models))
 kept = run.capture(first).blocks[4]
 sample = kept.sample
@@ -37,19 +37,21 @@ def breakeven(d):
     return (1 + 3 * d + 2 * d**2) / (2 * d)
 
 
-width = kept.train[0].d_in
-assert np.isclose(breakeven(width), sum(t.numel() for t in kept.train[0].tensors().values()) / (2 * width))
+moments = kept.train[0]
+width = moments.d_in
+stored = sum(tensor.numel() for tensor in moments.tensors().values())
+assert np.isclose(breakeven(width), stored / (2 * width))
 
 # %% [markdown]
 # **2.** Two halves, added.
 
 # %%
 half = len(sample.x) // 2
-widths = sample.x.shape[1], sample.y.shape[1]
-upper = hl.Moments(*widths).update(sample.x[:half], sample.y[:half])
-lower = hl.Moments(*widths).update(sample.x[half:], sample.y[half:])
+d_in, d_out = sample.x.shape[1], sample.y.shape[1]
+upper = hl.Moments(d_in, d_out).update(sample.x[:half], sample.y[:half])
+lower = hl.Moments(d_in, d_out).update(sample.x[half:], sample.y[half:])
 both = upper + lower
-whole = hl.Moments(*widths).update(sample.x, sample.y)
+whole = hl.Moments(d_in, d_out).update(sample.x, sample.y)
 assert both.n == whole.n
 assert torch.allclose(both.sxy, whole.sxy, rtol=1e-10, atol=1e-8)
 
@@ -57,6 +59,8 @@ assert torch.allclose(both.sxy, whole.sxy, rtol=1e-10, atol=1e-8)
 # **3.** Each row obeys $\sum_i (x_i - \beta_i)/g_i = 0$, so $x \cdot (1/g)$ is the constant $\sum_i \beta_i/g_i$.
 
 # %%
-v = 1 / run.model(first).transformer.h[4].ln_2.weight.detach()
-projected = (sample.x.double() @ (v.double() / v.double().norm())).var()
-assert projected < 1e-9 * sample.x.double().var(0).sum()
+gain = run.model(first).transformer.h[4].ln_2.weight.detach().double()
+v = 1 / gain
+v = v / v.norm()
+x = sample.x.double()
+assert (x @ v).var() < 1e-9 * x.var(0).sum()

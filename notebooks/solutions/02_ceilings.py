@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 import howlinear as hl
-from howlinear import notebooks
-from howlinear.ceilings import fit, r2
+from howlinear.core.ceilings import fit, r2
+from howlinear.notebook.run import start
 
-run = notebooks.start("02_ceilings", profile)
+run = start("02_ceilings", profile)
 first = next(iter(run.models))
 blocks = run.capture(first).blocks
 kept = blocks[len(blocks) // 2]
@@ -33,9 +33,11 @@ sample = kept.sample
 # shrinks as rows are added, slowly where a few large rows carry most of the variance.
 
 # %%
-in_sample = hl.ceiling(sum(kept.train), sum(kept.train)).r2
+train = sum(kept.train)
+in_sample = hl.ceiling(train, train).r2
 print("optimism:", round(in_sample - hl.ceiling(kept.train, kept.test).r2, 4))
-assert np.isclose(in_sample, r2(fit(sum(kept.train))[0], sum(kept.train)))
+line, _ = fit(train)
+assert np.isclose(in_sample, r2(line, train))
 
 # %% [markdown]
 # **2.** The map to the train mean explains nothing, and pays for the distance between the two means:
@@ -43,8 +45,8 @@ assert np.isclose(in_sample, r2(fit(sum(kept.train))[0], sum(kept.train)))
 
 # %%
 held = sum(kept.test)
-ablated = r2(hl.AffineMap.constant(sum(kept.train)), held)
-off = held.n * (sum(kept.train).mean_y - held.mean_y).square().sum() / held.syy.sum()
+ablated = r2(hl.AffineMap.constant(train), held)
+off = held.n * (train.mean_y - held.mean_y).square().sum() / held.syy.sum()
 assert np.isclose(ablated, -float(off))
 
 # %% [markdown]
@@ -52,11 +54,12 @@ assert np.isclose(ablated, -float(off))
 # best prediction. (With float32 rows and the rule for null directions, up to rounding.)
 
 # %%
-width = sample.x.shape[1], sample.y.shape[1]
-mix = torch.randn(width[0], width[0], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-sides = {test: sample.x[sample.test == test].double() for test in (False, True)}
-outputs = {test: sample.y[sample.test == test] for test in (False, True)}
-plain = [hl.Moments(*width).update(sides[test], outputs[test]) for test in (False, True)]
-mixed = [hl.Moments(*width).update(sides[test] @ mix, outputs[test]) for test in (False, True)]
+d_in, d_out = sample.x.shape[1], sample.y.shape[1]
+mix = torch.randn(d_in, d_in, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+plain, mixed = [], []
+for side in (~sample.test, sample.test):  # train, then held out
+    x, y = sample.x[side].double(), sample.y[side]
+    plain.append(hl.Moments(d_in, d_out).update(x, y))
+    mixed.append(hl.Moments(d_in, d_out).update(x @ mix, y))
 mixed_r2 = hl.ceiling(*mixed).r2
 assert abs(mixed_r2 - hl.ceiling(*plain).r2) < 1e-6

@@ -20,11 +20,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from howlinear import notebooks
-from howlinear.bilinear import branch, residual_rows, scores
+from howlinear.ideas.bilinear.probe import branch, residual_rows, scores
+from howlinear.notebook.run import start
 
 rank = 4
-run = notebooks.start("03_bilinear", profile)
+run = start("03_bilinear", profile)
 first = next(iter(run.models))
 blocks = run.capture(first).blocks
 kept = blocks[len(blocks) // 2]
@@ -56,11 +56,15 @@ assert torch.allclose(disguised(rows.z), fitted(rows.z), atol=1e-3 * float(rows.
 # **3.** The difference is what the branch learned by heart: it grows with the rank and shrinks with the rows. The fold
 # that decides when to stop keeps it from doing harm, and the held-out rows keep it out of the gain.
 
+
 # %%
-shares = {}
-for name, side in (("seen", ~rows.test), ("unseen", rows.test)):
+def recovered(side):
+    """Share of Σ‖e‖² that the branch recovers on some rows."""
     left = (rows.e - fitted(rows.z))[side].square().sum()
-    shares[name] = 1 - float(left / rows.e[side].square().sum())
+    return 1 - float(left / rows.e[side].square().sum())
+
+
+seen, unseen = recovered(~rows.test), recovered(rows.test)
 line, poly = scores(rows, fitted(rows.z))
-assert np.isclose(shares["unseen"], (poly[0] - line[0]) / (1 - line[0]), atol=1e-5)
-print("optimism:", round(shares["seen"] - shares["unseen"], 3))
+assert np.isclose(unseen, (poly[0] - line[0]) / (1 - line[0]), atol=1e-5)
+print("optimism:", round(seen - unseen, 3))

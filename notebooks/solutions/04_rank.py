@@ -17,15 +17,15 @@ profile = "minis"
 # %%
 import torch
 
-import howlinear as hl
-from howlinear import notebooks, rank
-from howlinear.capture import BlockCapture, Sample
-from howlinear.carried import view
+from howlinear.core.fold_maps import fit_folds
+from howlinear.ideas.rank import rows as token_rows
+from howlinear.ideas.rank import scores, spread, view
+from howlinear.notebook.run import start
 
-run = notebooks.start("04_rank", profile)
+run = start("04_rank", profile)
 first = next(iter(run.models))
 blocks = run.capture(first).blocks
-kept = blocks[max(blocks)]
+last_block = blocks[max(blocks)]
 
 # %% [markdown]
 # **1.** $(a + m)^2 = 2\,(a^2 + m)$ with $m = d - 1$ is a quadratic in $a$; the larger root is
@@ -40,7 +40,7 @@ def variance(d):
 
 for d in (3, 100):
     diagonal = torch.tensor([variance(d), *[1.0] * (d - 1)], dtype=torch.float64).diag()
-    assert abs(rank.spread(diagonal).effective_rank - 2) < 1e-9
+    assert abs(spread.spread(diagonal).effective_rank - 2) < 1e-9
 print("d = 100:", round(variance(100)))
 
 # %% [markdown]
@@ -48,15 +48,22 @@ print("d = 100:", round(variance(100)))
 # quiet, so the loud ones speak in every feature; along directions each speaks once, and most directions are quiet.
 
 # %%
-found, rows = rank.maps(kept.train, refit=False), rank.pick(kept.sample, lambda sample: sample.test)
-turn = rank.directions(kept.sample.y[~kept.sample.test])
-plain, turned = (rank.scored_rows(found, rows, basis).without() for basis in (None, turn))
-turned_median = turned.median()
-print(f"pooled {plain.r2():.2f} and {turned.r2():.2f}, median {plain.median():.2f} and {turned_median:.2f}")
-assert abs(plain.r2() - turned.r2()) < 1e-9
-left = ((rows.y.double() - found[0](rows.x.double())) @ turn).square().sum(0)
-along = ((rows.y.double() - rows.y.double().mean(0)) @ turn).square().sum(0)
-assert abs(turned_median - float((1 - left / along).quantile(0.5))) < 1e-6
+maps = fit_folds(last_block.train, refit=False)
+sample = last_block.rows()
+test_rows = token_rows.select(sample, sample.test)
+basis = scores.directions(sample.y[~sample.test])
+along_features = scores.score_rows(maps, test_rows).whole
+along_directions = scores.score_rows(maps, test_rows, basis).whole
+turned_median = along_directions.median()
+print(f"pooled R²: {along_features.r2():.2f} along features, {along_directions.r2():.2f} along directions")
+print(f"median R²: {along_features.median():.2f} along features, {turned_median:.2f} along directions")
+assert abs(along_features.r2() - along_directions.r2()) < 1e-9
+
+# The same, step by step.
+x, y = test_rows.x.double(), test_rows.y.double()
+errors = ((y - maps.whole(x)) @ basis).square().sum(0)
+squares = ((y - y.mean(0)) @ basis).square().sum(0)
+assert abs(turned_median - float((1 - errors / squares).quantile(0.5))) < 1e-6
 
 # %% [markdown]
 # **3.** Twelve loud straight features among 28 bent ones: the pooled $R^2$ is high, the median feature is bent, and the
@@ -70,18 +77,10 @@ def normal(*shape, seed):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def as_block(x, y):
-    i, (d_in, d_out) = torch.arange(len(x)), (x.shape[1], y.shape[1])
-    sample = Sample(x.float(), y.float(), i % 16, i % 7, i // 16 % 4 == 3, i // 64 % 8)
-    sides = [[sample.fold.eq(fold) & sample.test.eq(test) for fold in range(8)] for test in (False, True)]
-    folds = [[hl.Moments(d_in, d_out).update(sample.x[part], sample.y[part]) for part in side] for side in sides]
-    return BlockCapture(*folds, hl.Moments(d_out).update(sample.y[sample.test]), sample)
-
-
 x = normal(8_000, 40, seed=0)
 bent = (x @ normal(40, 40, seed=1)) * (x @ normal(40, 40, seed=2)) / 40
-crowd = as_block(x, torch.cat([10 * x[:, :12], bent[:, 12:]], 1))
-seen = view(crowd, crowd.sample.token, counts=[0, 12])
+crowd = token_rows.planted_block(x, torch.cat([10 * x[:, :12], bent[:, 12:]], 1))
+seen = view.view(crowd, crowd.sample.token, counts=[0, 12])
 assert seen.r2.value > 0.9
 assert seen.median.value < 0.1
 assert seen.rank.value > 8

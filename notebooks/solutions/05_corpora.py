@@ -18,12 +18,12 @@ profile = "minis"
 import numpy as np
 
 import howlinear as hl
-from howlinear import notebooks
-from howlinear.capture import BlockCapture
-from howlinear.ceilings import fit, r2
-from howlinear.transfer import likeness, transfer
+from howlinear.core.ceilings import fit, r2
+from howlinear.ideas.corpora.transfer import likeness, transfer
+from howlinear.instrument.capture import BlockCapture
+from howlinear.notebook.run import start
 
-run = notebooks.start("05_corpora", profile)
+run = start("05_corpora", profile)
 first = next(iter(run.models))
 blocks = run.capture(first).blocks
 block = list(blocks)[len(blocks) // 2]
@@ -35,11 +35,16 @@ kept = {corpus: run.capture(first, corpus).blocks[block] for corpus in run.corpo
 # %%
 if len(kept) == 1:
     whole = blocks[block]
-    halves = {"even": slice(0, None, 2), "odd": slice(1, None, 2)}
-    kept = {name: BlockCapture(whole.train[i], whole.test[i], whole.outputs, None) for name, i in halves.items()}
-main, last = next(iter(kept)), list(kept)[-1]
-train, test = ({corpus: sum(getattr(each, side)) for corpus, each in kept.items()} for side in ("train", "test"))
-own = {corpus: r2(fit(train[corpus])[0], test[corpus]) for corpus in kept}
+    kept = {
+        "even": BlockCapture(whole.train[0::2], whole.test[0::2], whole.outputs, None),
+        "odd": BlockCapture(whole.train[1::2], whole.test[1::2], whole.outputs, None),
+    }
+main = next(iter(kept))
+last = list(kept)[-1]
+train = {corpus: sum(captured.train) for corpus, captured in kept.items()}
+test = {corpus: sum(captured.test) for corpus, captured in kept.items()}
+maps = {corpus: fit(moments)[0] for corpus, moments in train.items()}
+own = {corpus: r2(maps[corpus], test[corpus]) for corpus in kept}
 
 # %% [markdown]
 # **1.** With plenty of rows, one map for all texts does better on each than a stranger's and worse than its own: it has
@@ -49,19 +54,23 @@ own = {corpus: r2(fit(train[corpus])[0], test[corpus]) for corpus in kept}
 # %%
 common = fit(sum(train.values()))[0]
 one_for_all = {corpus: r2(common, test[corpus]) for corpus in kept}
-print({corpus: f"{own[corpus]:.3f} → {one_for_all[corpus]:.3f}" for corpus in kept})
-assert all(one_for_all[corpus] > r2(fit(train[main])[0], test[corpus]) for corpus in kept if corpus != main)
+for corpus in kept:
+    strangers = r2(maps[main], test[corpus])
+    print(f"{corpus}: own {own[corpus]:.3f}, common {one_for_all[corpus]:.3f}, of {main} {strangers:.3f}")
+    assert corpus == main or one_for_all[corpus] > strangers
 
 # %% [markdown]
 # **2.** For given slopes the best bias maps the mean input to the mean output. What it repairs is the part of the drop
 # that a shift of the means makes; what is left, the slopes make.
 
 # %%
-slopes = fit(train[main])[0].weight
-moved = hl.AffineMap(slopes, train[last].mean_y - train[last].mean_x @ slopes)
-moved_r2, before = r2(moved, test[last]), r2(fit(train[main])[0], test[last])
+slopes = maps[main].weight
+bias = train[last].mean_y - train[last].mean_x @ slopes
+moved = hl.AffineMap(slopes, bias)
+moved_r2 = r2(moved, test[last])
+before = r2(maps[main], test[last])
 print(f"a drop of {own[last] - before:.3f} becomes {own[last] - moved_r2:.3f}")
-assert r2(moved, train[last]) > r2(fit(train[main])[0], train[last])
+assert r2(moved, train[last]) > r2(maps[main], train[last])
 assert np.isclose(float((moved(train[last].mean_x) - train[last].mean_y).abs().max()), 0)
 
 # %% [markdown]
@@ -69,9 +78,10 @@ assert np.isclose(float((moved(train[last].mean_x) - train[last].mean_y).abs().m
 # would be; the yardstick stands for the latter.
 
 # %%
-even, odd = (fit(sum(kept[main].train[i::2]))[0] for i in (0, 1))
+even = fit(sum(kept[main].train[0::2]))[0]
+odd = fit(sum(kept[main].train[1::2]))[0]
 half_and_half = likeness(even, odd, test[main])
-yardstick = transfer(kept).expected[0, 0]
+yardstick = transfer(kept).expected[main, main]
 print(f"half and half {half_and_half:.3f}, yardstick {yardstick:.3f}")
 print(f"{(1 / half_and_half - 1) / (1 / yardstick - 1):.1f} times the noise")
 assert 0 < half_and_half < yardstick < 1

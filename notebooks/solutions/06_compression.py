@@ -18,24 +18,26 @@ profile = "minis"
 import torch
 
 import howlinear as hl
-from howlinear import notebooks
-from howlinear.felt import feel
-from howlinear.perplexity import losses
-from howlinear.reduced import recovered, reduced_rank
+from howlinear.ideas.compression.price import price
+from howlinear.ideas.compression.reduced_rank import recovered, reduced_rank
+from howlinear.instrument.perplexity import losses
+from howlinear.notebook.run import start
 
-run = notebooks.start("06_compression", profile)
+run = start("06_compression", profile)
 first = next(iter(run.models))
-model, stored = run.model(first), run.capture(first)
+model = run.model(first)
+stored = run.capture(first)
+held = stored.rows.ids[stored.rows.test]
+fitted = stored.rows.ids[~stored.rows.test]
 final = max(stored.blocks)
 kept = stored.blocks[final]
-held, fitted = stored.rows.ids[stored.rows.test], stored.rows.ids[~stored.rows.test]
 train = sum(kept.train)
 curve = reduced_rank(train, sum(kept.test))
 d = len(curve.map.bias)
 
 
-def loss_with(found):
-    with hl.swap(model, {final: found}):
+def loss_with(replacement):
+    with hl.swap(model, {final: replacement}):
         return losses(model, held)
 
 
@@ -44,23 +46,25 @@ def loss_with(found):
 # less than the full one, or about as much where the directions that it drops do not matter to the loss.
 
 # %%
-base, ablated = losses(model, held), loss_with(hl.AffineMap.constant(train))
-thin, full = (recovered(base, loss_with(found), ablated) for found in (curve.at(d // 4), curve.map))
+base = losses(model, held)
+ablated = loss_with(hl.AffineMap.constant(train))
+thin = recovered(base, loss_with(curve.at(d // 4)), ablated)
+full = recovered(base, loss_with(curve.map), ablated)
 if thin is None:
     print("ablating this block costs nothing that these sequences can show: the share is undefined")
 else:
-    print(f"kept: {thin.share:.3f} ({thin.low:.3f} to {thin.high:.3f}) of the full map's {full.share:.3f}")
-    assert thin.low <= thin.share <= thin.high
-    assert thin.share < 1
+    print(f"kept: {thin.value:.3f} ({thin.low:.3f} to {thin.high:.3f}) of the full map's {full.value:.3f}")
+    assert thin.low <= thin.value <= thin.high
+    assert thin.value < 1
 
 # %% [markdown]
 # **2.** With $M = A A$ and $A$ symmetric, $\operatorname{tr}(M\,\mathbb E[r r^\top]) = \mathbb E \lVert A r \rVert^2$:
 # a plain regression of $Ay$. So rotate the outputs by $A$, find the best directions there, and undo $A$. As $W A$ is
-# the map to $Ay$, its moments follow from those of $y$: no row is looked at again. A direction that the loss does
-# not feel at all cannot be undone; the pseudo-inverse leaves it out.
+# the map to $Ay$, its moments follow from those of $y$: no row is looked at again. A direction that costs
+# the loss nothing cannot be undone; the pseudo-inverse leaves it out.
 
 # %%
-metric = feel(model, {final: curve.map}, fitted)[final].metric
+metric = price(model, {final: curve.map}, fitted)[final].metric
 values, vectors = torch.linalg.eigh(metric)
 root = vectors * values.clamp_min(0).sqrt() @ vectors.T
 turned = curve.map.weight @ root
@@ -74,6 +78,9 @@ def gain(weight):
 
 
 plain = curve.at(d // 8)
-print("felt gain, times that of the plain map:", round(gain(weighed.weight) / gain(plain.down @ plain.up), 3))
+print(
+    "gain in the loss's metric, times that of the plain map:",
+    round(gain(weighed.weight) / gain(plain.down @ plain.up), 3),
+)
 assert gain(weighed.weight) > gain(plain.down @ plain.up)
 assert torch.linalg.matrix_rank(weighed.weight, rtol=1e-9) <= d // 8

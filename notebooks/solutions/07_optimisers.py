@@ -18,16 +18,17 @@ profile = "minis"
 import numpy as np
 
 import howlinear as hl
-from howlinear import notebooks
-from howlinear.ceilings import fit, r2
-from howlinear.descent import descent
-from howlinear.optimisers import train
-from howlinear.problem import Coordinates, Problem
+from howlinear.core.ceilings import fit, r2
+from howlinear.ideas.optimisers.gradient_descent import descent
+from howlinear.ideas.optimisers.problem import Coordinates, Problem
+from howlinear.ideas.optimisers.training import train
+from howlinear.notebook.run import start
 
-run = notebooks.start("07_optimisers", profile)
+run = start("07_optimisers", profile)
 first = next(iter(run.models))
 problem = Problem.of(run.capture(first).blocks[1])
-theory, steps = descent(problem.moments), 100
+theory = descent(problem.moments)
+steps = 100
 
 
 # %%

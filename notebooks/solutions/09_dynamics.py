@@ -22,15 +22,17 @@ import numpy as np
 import torch
 
 import howlinear as hl
-from howlinear import nanos, notebooks, paths
-from howlinear.corpora import load_corpus, model_documents
-from howlinear.dynamics import settling
-from howlinear.minis import FACTORY, new_model
-from howlinear.models import tokenizer_of
-from howlinear.training import train
-from howlinear.trajectories import Trajectory
+from howlinear.files import paths
+from howlinear.ideas.dynamics.timing import settling
+from howlinear.ideas.dynamics.trajectory import Trajectory
+from howlinear.models.load import tokenizer_of
+from howlinear.notebook.run import start
+from howlinear.text.corpus import load_corpus, model_documents
+from howlinear.training import twins
+from howlinear.training.loop import train
+from howlinear.training.minis import FACTORY, new_model
 
-run = notebooks.start("09_dynamics", profile)
+run = start("09_dynamics", profile)
 curves = {name: Trajectory.read(paths.MODELS / name / "trajectory.json") for name in FACTORY}
 
 # %% [markdown]
@@ -38,16 +40,16 @@ curves = {name: Trajectory.read(paths.MODELS / name / "trajectory.json") for nam
 # settles: that a profile can be recognised does not mean that it is finished.
 
 # %%
-recognised, settled = [], []
-for one in curves.values():
-    unlike = [np.corrcoef(now, one.r2[-1])[0, 1] <= 0.9 for now in one.r2]
-    recognised.append(int(one.steps[np.flatnonzero(unlike)[-1] + 1]))
-    settled.append(float(np.median(settling(one.steps, one.r2).step)))
-    like = np.array([np.corrcoef(now, one.r2[-1])[0, 1] > 0.9 for now in one.r2])
-    assert like[one.steps >= recognised[-1]].all()
-    assert not like[one.steps < recognised[-1]][-1]
-print("recognised:", dict(zip(curves, recognised, strict=True)))
-print("median block settled:", {name: round(step) for name, step in zip(curves, settled, strict=True)})
+recognised, settled = {}, {}
+for name, curve in curves.items():
+    correlation = np.array([np.corrcoef(r2, curve.r2[-1])[0, 1] for r2 in curve.r2])
+    last_unlike = np.flatnonzero(correlation <= 0.9)[-1]
+    recognised[name] = int(curve.steps[last_unlike + 1])
+    settled[name] = round(float(np.median(settling(curve.steps, curve.r2).step)))
+    assert (correlation[curve.steps >= recognised[name]] > 0.9).all()
+    assert correlation[curve.steps < recognised[name]][-1] <= 0.9
+print("recognised:", recognised)
+print("median block settled:", settled)
 
 # %% [markdown]
 # **2.** Within the warm-up the learning rate does not depend on how many steps are to come, so a short run sees the
@@ -59,7 +61,7 @@ tokenizer = tokenizer_of(hl.load_model("mini-gpt2"))
 texts = list(islice(model_documents("docs"), 300))
 stream = torch.tensor([token for ids in tokenizer(texts)["input_ids"] for token in [*ids, tokenizer.eos_token_id]])
 rows = load_corpus("docs", tokenizer).rows(4_096)
-recipe = replace(nanos.RECIPE, steps=32, warm_up=60, seed=run.seed)
+recipe = replace(twins.RECIPE, steps=32, warm_up=60, seed=run.seed)
 ends = {}
 for frozen in (True, False):
     model = new_model("mini-gpt2", run.seed, 4, 64)

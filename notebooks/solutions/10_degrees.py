@@ -20,13 +20,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from howlinear import notebooks
-from howlinear.capture import Sample, capture
-from howlinear.degrees import degrees
-from howlinear.hermite import predicted
-from howlinear.hidden import hermite, hidden
+from howlinear.ideas.degrees.hermite import hermite, predict_spectrum
+from howlinear.ideas.degrees.neurons import take_apart
+from howlinear.ideas.degrees.spectrum import degrees
+from howlinear.instrument.capture import Sample, capture
+from howlinear.notebook.run import start
 
-run = notebooks.start("10_degrees", profile)
+run = start("10_degrees", profile)
 first = next(iter(run.models))
 model, stored = run.model(first), run.capture(first)
 block = len(stored.blocks) // 2
@@ -43,7 +43,7 @@ nodes, weights = np.polynomial.hermite_e.hermegauss(60)
 bends = torch.nn.functional.gelu(torch.tensor(nodes)).numpy() * weights
 terms = hermite(torch.tensor(nodes), 5)
 assert absent == {k for k in range(1, 6) if abs(terms[k].numpy() @ bends) < 1e-9}
-taken = hidden(model, block)
+taken = take_apart(model, block)
 print("median mean of a pre-activation:", round(float(taken.spread(sum(kept.train))[0].median()), 2))
 
 # %% [markdown]
@@ -58,6 +58,6 @@ x = moments.mean_x + noise @ (vectors * values.clamp_min(0).sqrt()).T
 row = torch.arange(n)
 drawn = Sample(x.float(), taken(x).float(), row, row, row % 4 == 3, row // 4 % 8)
 gaussian_r2 = degrees(replace(kept, sample=drawn), taken).r2
-wanted = predicted(taken, moments)
+wanted = predict_spectrum(taken, moments)
 print(np.round(gaussian_r2, 2), "predicted:", np.round(wanted, 2))
 assert np.abs(gaussian_r2 - wanted).max() < 0.03

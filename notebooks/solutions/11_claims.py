@@ -20,9 +20,10 @@ from dataclasses import replace
 
 from scipy.stats import norm
 
-from howlinear import claims, paths
 from howlinear.errors import InputError
-from howlinear.stated import Verdict, parse, together, verdict
+from howlinear.files import paths
+from howlinear.ideas.claims import ledger as claims
+from howlinear.ideas.claims.claim import Verdict, parse, together, verdict
 
 # %% [markdown]
 # A ledger needs the results of the other notebooks. The embedded models' are kept with the project; the small profile
@@ -38,11 +39,17 @@ rows = {row.claim.id: row for row in ledger}
 
 # %%
 small = rows["bilinear-small"]
-highest = max(reading.high for reading in small.readings.values())
+highest = max(reading.estimate.high for reading in small.readings.values())
 generous = (math.floor(100 * highest) + 1) / 100
-for threshold, holds in ((generous, True), (generous - 0.01, False)):
-    moved = replace(small, claim=replace(small.claim, threshold=threshold))
-    assert (moved.verdict is Verdict.REPRODUCED) is holds
+
+
+def verdict_at(threshold):
+    claim = replace(small.claim, threshold=threshold)
+    return replace(small, claim=claim).verdict
+
+
+assert verdict_at(generous) is Verdict.REPRODUCED
+assert verdict_at(generous - 0.01) is not Verdict.REPRODUCED
 print("a few points would be", round(100 * generous))
 
 # %% [markdown]
@@ -55,14 +62,19 @@ count = sum(len(row.readings) for row in ledger)
 stretch = norm.ppf(1 - 0.025 / count) / norm.ppf(0.975)
 
 
-def stretched(claim, reading):
-    low, high = (reading.value + stretch * (end - reading.value) for end in (reading.low, reading.high))
+def stretched(claim, estimate):
+    low = estimate.value - stretch * (estimate.value - estimate.low)
+    high = estimate.value + stretch * (estimate.high - estimate.value)
     return verdict(low, high, claim.threshold, claim.direction)
 
 
-strict = {name: together(stretched(row.claim, each) for each in row.readings.values()) for name, row in rows.items()}
-assert all(strict[name] in (row.verdict, Verdict.MIXED) for name, row in rows.items())
-print(f"{count} cells, stretched by {stretch:.2f}; now mixed:", [n for n in strict if strict[n] is not rows[n].verdict])
+turned = []
+for name, row in rows.items():
+    strict = together(stretched(row.claim, reading.estimate) for reading in row.readings.values())
+    if strict is not row.verdict:
+        assert strict is Verdict.MIXED
+        turned.append(name)
+print(f"{count} cells, stretched by {stretch:.2f}; now mixed: {turned}")
 
 # %% [markdown]
 # **3.** Ask more of a number than it has. A verdict in the text is refused, whatever it says.

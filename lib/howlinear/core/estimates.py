@@ -1,0 +1,93 @@
+"""A number with its interval, and the jackknife over document folds that the interval comes from.
+
+Rows of one document resemble each other, so it is whole document folds that are left out, each in turn (Tukey's
+delete-a-group jackknife; Efron & Stein 1981, "The jackknife estimate of variance").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from howlinear.core.moments import Moments
+
+CONFIDENCE = 0.95
+
+
+def jackknife(
+    estimate: float, *groups: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Interval of an estimate from its delete-one-fold values.
+
+    Args:
+        estimate: the value with all folds.
+        groups: per independent set of folds (train, test), the values with each fold left out in turn.
+        confidence: of the interval.
+
+    Returns:
+        Both ends of the interval, by Student's t with as many degrees of freedom as the smallest set
+        has (Efron & Stein 1981; Tukey's delete-a-group form, summed over independent sets).
+    """
+    # Of n values: (n − 1) / n · Σ (value − mean)²
+    variance = sum((len(values) - 1) * np.var(values) for values in groups)
+    fewest = min(len(values) for values in groups)
+    half = half_width(variance, fewest - 1, confidence)
+    return float(estimate - half), float(estimate + half)
+
+
+def half_width(variance: float, degrees: int | float, confidence: float = CONFIDENCE) -> float:
+    """Half of Student's interval of an estimate: t · √variance.
+
+    Args:
+        variance: of the estimate.
+        degrees: degrees of freedom of that variance.
+        confidence: of the interval.
+    """
+    return float(student_t.ppf((1 + confidence) / 2, degrees) * variance**0.5)
+
+
+def left_out(folds: Sequence[Moments]) -> Iterator[Moments]:
+    """Moments of all folds but each in turn, one at a time: what `jackknife` asks an estimate of."""
+    for i in range(len(folds)):
+        yield sum([*folds[:i], *folds[i + 1 :]])
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval.
+
+    Attributes:
+        value: the number.
+        low: lower end of its 95 % interval.
+        high: upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def jackknife(cls, value: float, *groups: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE) -> Estimate:
+        """A value with the interval that `jackknife` gives it."""
+        return cls(value, *jackknife(value, *groups, confidence=confidence))
+
+    @property
+    def error_bars(self) -> tuple[float, float]:
+        """How far the interval reaches below the value and above it, as matplotlib's `errorbar` takes them."""
+        return self.value - self.low, self.high - self.value
+
+    @property
+    def half_width(self) -> float:
+        """Half the length of the interval."""
+        return (self.high - self.low) / 2
+
+    def excludes(self, number: float) -> bool:
+        """Whether a number lies outside the interval."""
+        return number < self.low or self.high < number
+
+    def __str__(self) -> str:
+        """As in `0.36 [0.32, 0.40]`."""
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"

@@ -1,0 +1,279 @@
+"""The sufficient statistics of every linear question: n, means and centred second moments.
+
+Rows stream through once and are forgotten; maps, R², reduced-rank curves, transfer and error bars all
+follow from what stays. Chunks are centred on their own mean and merged with the update of Chan, Golub &
+LeVeque (1983, "Algorithms for computing the sample variance"), in float64, so offsets never cancel.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from jaxtyping import Bool, Float
+from scipy.linalg import get_blas_funcs
+from torch import Tensor
+
+from howlinear.errors import InputError
+
+
+class Moments:
+    """Moments of (input, output) rows.
+
+    Attributes:
+        n: number of rows seen.
+        mean_x: input means, shape (d_in,).
+        mean_y: output means, shape (d_out,).
+        sxx: centred Σ (x − x̄)(x − x̄)ᵀ, shape (d_in, d_in).
+        sxy: centred Σ (x − x̄)(y − ȳ)ᵀ, shape (d_in, d_out).
+        syy: centred Σ (y − ȳ)² per feature, shape (d_out,).
+    """
+
+    def __init__(self, d_in: int, d_out: int = 0, device: torch.device | str | None = None):
+        """Start from no rows; `d_out=0` keeps moments of inputs alone."""
+        if d_in < 1 or d_out < 0:
+            raise InputError(f"moments need d_in ≥ 1 and d_out ≥ 0, got {d_in} and {d_out}")
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float64, device=device)
+
+        self.n = 0
+        self.mean_x = zeros(d_in)
+        self.mean_y = zeros(d_out)
+        self.sxx = zeros(d_in, d_in)
+        self.sxy = zeros(d_in, d_out)
+        self.syy = zeros(d_out)
+
+    @classmethod
+    def several(cls, count: int, d_in: int, d_out: int = 0, device: torch.device | str | None = None) -> list[Moments]:
+        """`count` empty moments in one allocation: what stays does not lie among what comes and goes."""
+        empty = cls(d_in, d_out, device).tensors()
+        stacked = {name: torch.stack([tensor] * count) for name, tensor in empty.items()}
+        return [cls.from_tensors({name: stack[i] for name, stack in stacked.items()}) for i in range(count)]
+
+    @property
+    def d_in(self) -> int:
+        """Input width."""
+        return self.mean_x.shape[0]
+
+    @property
+    def d_out(self) -> int:
+        """Output width."""
+        return self.mean_y.shape[0]
+
+    def update(
+        self,
+        x: Float[Tensor, "n d_in"],
+        y: Float[Tensor, "n d_out"] | None = None,
+        outputs: Moments | None = None,
+    ) -> Moments:
+        """Add a chunk of rows.
+
+        Args:
+            x: inputs, shape (n, d_in).
+            y: outputs, shape (n, d_out); left out where `d_out` is 0.
+            outputs: moments of the outputs alone (`d_in` is this one's `d_out`) that get the same rows.
+
+        Returns:
+            Itself.
+
+        Raises:
+            InputError: shapes disagree, or a value is not finite; nothing is added then. No device but the CPU is
+                waited for: there such a value gets in and stays, and `checked` tells.
+        """
+        if y is None:
+            y = x[:, :0]
+        if x.shape[1:] != (self.d_in,) or y.shape != (x.shape[0], self.d_out):
+            raise InputError(
+                f"rows of shape {tuple(x.shape)} and {tuple(y.shape)} do not fit moments of ({self.d_in}, {self.d_out})"
+            )
+        if outputs is not None and (outputs.d_in, outputs.d_out) != (self.d_out, 0):
+            raise InputError(f"{outputs} cannot hold {self.d_out} outputs alone")
+        count = len(x)
+        if count == 0:
+            return self
+
+        # The chunk about its own mean, in float64: x̄, x − x̄, ȳ, y − ȳ, and Σ (y − ȳ)² per feature
+        mean_x, centred_x = _centre(x, _SCRATCH.take("x", x))
+        mean_y, centred_y = _centre(y, _SCRATCH.take("y", y))
+        syy = torch.linalg.vecdot(centred_y, centred_y, dim=0)
+        if _on_cpu(x) and not _all_finite(x, centred_x, mean_x, mean_y, syy):
+            raise InputError(f"NaN or infinity among {count} rows")
+
+        # Chan's update: what the distance of the two means adds, then the chunk's own products
+        self._shift(count, mean_x, mean_y, syy)
+        add_gram(self.sxx, centred_x)
+        self.sxy.addmm_(centred_x.T, centred_y)
+        if outputs is not None:
+            no_outputs = outputs.mean_y
+            outputs._shift(count, mean_y, no_outputs, no_outputs)
+            add_gram(outputs.sxx, centred_y)
+        return self
+
+    @property
+    def finite(self) -> Bool[Tensor, ""]:
+        """Whether every row was finite, shape (), on the moments' own device: to ask does not wait, to read does.
+
+        A NaN, an infinity or a square that overflows never leaves a mean or a sum of squares again.
+        """
+        return torch.cat([self.mean_x, self.mean_y, self.sxx.diagonal(), self.syy]).isfinite().all()
+
+    def checked(self) -> Moments:
+        """Itself, if every row was finite.
+
+        Raises:
+            InputError: some row was not.
+        """
+        if not self.finite:
+            raise InputError(f"NaN or infinity among {self.n} rows")
+        return self
+
+    def __add__(self, other: Moments) -> Moments:
+        """Moments of both sets of rows; neither operand changes."""
+        if (self.d_in, self.d_out) != (other.d_in, other.d_out):
+            raise InputError(
+                f"cannot add moments of ({self.d_in}, {self.d_out}) and ({other.d_in}, {other.d_out}) features"
+            )
+        return self.copy()._merge(other)
+
+    def __radd__(self, other: int) -> Moments:
+        """Let `sum` start from its 0."""
+        return self.copy() if other == 0 else NotImplemented
+
+    def copy(self) -> Moments:
+        """An independent copy."""
+        return Moments.from_tensors({name: tensor.clone() for name, tensor in self.tensors().items()})
+
+    def to(self, device: torch.device | str) -> Moments:
+        """A copy on another device."""
+        return Moments.from_tensors({name: tensor.to(device, copy=True) for name, tensor in self.tensors().items()})
+
+    def cpu(self) -> Moments:
+        """The same moments in main memory: themselves if they are there."""
+        return self if self.mean_x.device.type == "cpu" else self.to("cpu")
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Named tensors to save; `from_tensors` is the way back."""
+        return {
+            "n": torch.tensor([self.n]),
+            "mean_x": self.mean_x,
+            "mean_y": self.mean_y,
+            "sxx": self.sxx,
+            "sxy": self.sxy,
+            "syy": self.syy,
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Moments:
+        """Rebuild what `tensors` named."""
+        moments = object.__new__(cls)  # not by __init__, which would allocate as much again
+        moments.n = int(tensors["n"].item())
+        moments.mean_x = tensors["mean_x"]
+        moments.mean_y = tensors["mean_y"]
+        moments.sxx = tensors["sxx"]
+        moments.sxy = tensors["sxy"]
+        moments.syy = tensors["syy"]
+        return moments
+
+    def _merge(self, other: Moments) -> Moments:
+        if other.n:
+            self._shift(other.n, other.mean_x, other.mean_y, other.syy)
+            self.sxx += other.sxx
+            self.sxy += other.sxy
+        return self
+
+    def _shift(self, count: int, mean_x: Tensor, mean_y: Tensor, syy: Tensor) -> None:
+        """The update of Chan, Golub & LeVeque (1983) for `count` more rows, all but their own Sxx and Sxy.
+
+        With n rows here and m there, δ = their mean − ours:
+        S ← S + S' + (n m / (n + m)) δ δᵀ and mean ← mean + (m / (n + m)) δ.
+        """
+        n = self.n + count
+        weight = self.n * count / n
+        delta_x = mean_x - self.mean_x
+        delta_y = mean_y - self.mean_y
+        if self.n:  # else the weight is 0
+            self.sxx.addr_(delta_x, delta_x, alpha=weight)
+            self.sxy.addr_(delta_x, delta_y, alpha=weight)
+        self.syy += syy + weight * delta_y.square()
+        self.mean_x += delta_x * (count / n)
+        self.mean_y += delta_y * (count / n)
+        self.n = n
+
+    def __repr__(self) -> str:
+        """One line for people."""
+        return f"Moments(n={self.n}, d_in={self.d_in}, d_out={self.d_out})"
+
+
+def effective_rank(covariance: Float[Tensor, "d d"]) -> float:
+    """Participation ratio (Σλ)² / Σλ² of a covariance matrix: 1 for one direction, d for a ball."""
+    return float(covariance.trace().square() / covariance.square().sum())
+
+
+def add_gram(gram: Float[Tensor, "d d"], rows: Float[Tensor, "n d"]) -> None:
+    """Add XᵀX to a symmetric matrix, in place.
+
+    On a CPU BLAS's `syrk` computes one triangle and the other is its mirror image, which takes about half the time
+    of the whole product; other devices compute it whole.
+
+    Args:
+        gram: the matrix to add to, shape (d, d), symmetric.
+        rows: X, shape (n, d), in the precision of `gram`.
+    """
+    if not _on_cpu(rows) or not gram.is_contiguous():  # BLAS would add to a copy of such a matrix
+        gram.addmm_(rows.T, rows)
+        return
+    whole, x = gram.numpy(), rows.numpy()
+    (syrk,) = get_blas_funcs(("syrk",), (whole,))
+    # BLAS counts along columns first: what it takes for the transposed matrix's lower triangle is our upper one.
+    syrk(1.0, x.T, beta=1.0, c=whole.T, lower=1, overwrite_c=1)
+    for i in range(1, len(whole)):
+        whole[i, :i] = whole[:i, i]
+
+
+def _on_cpu(rows: Tensor) -> bool:
+    """Whether a number can be read right away; any other device would have to finish its work first."""
+    return rows.device.type == "cpu"
+
+
+def _centre(rows: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean in float64, and the rows less it, written into `room`."""
+    room.copy_(rows.detach())
+    mean = room.mean(0)
+    return mean, room.sub_(mean)
+
+
+def _all_finite(x: Tensor, centred_x: Tensor, mean_x: Tensor, mean_y: Tensor, syy: Tensor) -> bool:
+    """Whether all rows of a chunk are finite, and their squares, told by sums over them."""
+    sums = [mean_x, mean_y, syy]
+    if x.dtype == torch.float64:  # no square of a narrower number overflows, so there the mean tells all
+        sums.append(torch.linalg.vecdot(centred_x, centred_x, dim=0))
+    return bool(torch.cat(sums).isfinite().all())
+
+
+class _Scratch(threading.local):
+    """Memory that chunks are centred in, kept from chunk to chunk: to fault in fresh pages costs as much as a product.
+
+    Attributes:
+        most: numbers above which memory is not kept.
+    """
+
+    most = 2**23
+
+    def __init__(self):
+        self._kept: dict[str, Tensor] = {}
+
+    def take(self, name: str, rows: Tensor) -> Tensor:
+        """A float64 tensor of the shape and on the device of `rows`, with whatever it holds.
+
+        The one that had the same name before is overwritten.
+        """
+        if rows.device.type != "cpu" or rows.numel() > self.most:  # CUDA's allocator keeps its own
+            return torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
+        if name not in self._kept or self._kept[name].numel() < rows.numel():
+            with torch.inference_mode(False):  # whoever asks next may be outside it
+                self._kept[name] = torch.empty(rows.numel(), dtype=torch.float64)
+        return self._kept[name][: rows.numel()].view(rows.shape)
+
+
+_SCRATCH = _Scratch()

@@ -1,0 +1,112 @@
+"""The ceiling as a scikit-learn regressor that streams."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from howlinear.core.ceilings import AffineMap, fit
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+
+
+class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Exact least squares from moments; rows may come in any chunks, and the map is solved when it is asked for.
+
+    `score` is the pooled R² (scikit-learn's `variance_weighted`), so that it is R²_lin on held-out rows. On d_in + 1
+    rows or fewer a map fits anything exactly: the one of least norm predicts, with a warning, and has no score.
+
+    Attributes:
+        moments_: moments of all rows seen.
+        map_: the affine map.
+        rank_: rank of the inputs.
+    """
+
+    def fit(self, X, y):
+        """Fit on rows X, shape (n, d_in), and y, shape (n, d_out) or (n,).
+
+        Raises:
+            InputError: constant inputs, or values that are not finite.
+        """
+        self._add(X, y, anew=True, at_least=2)
+        self._solve()
+        return self
+
+    def partial_fit(self, X, y):
+        """Add rows to those already seen; nothing is solved yet, so chunks may be of any size."""
+        return self._add(X, y, anew=not hasattr(self, "moments_"))
+
+    def predict(self, X):
+        """Outputs of the map for rows X, shape (n, d_in).
+
+        Raises:
+            InputError: fewer than two rows were seen, or no input varied.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        predicted = self.map_(torch.tensor(X)).numpy()
+        return predicted[:, 0] if self._flat else predicted
+
+    def score(self, X, y, sample_weight=None):
+        """Pooled R² on rows X, y.
+
+        Raises:
+            InputError: too few rows were seen for a ceiling.
+        """
+        check_is_fitted(self)
+        if self._too_few:
+            raise InputError(f"no score: {self._too_few}")
+        return r2_score(y, self.predict(X), sample_weight=sample_weight, multioutput="variance_weighted")
+
+    @property
+    def map_(self) -> AffineMap:
+        """The affine map of all rows seen."""
+        return self._solve()[0]
+
+    @property
+    def rank_(self) -> int:
+        """Input directions that are not null."""
+        return self._solve()[1]
+
+    def _add(self, X, y, anew, at_least=1):
+        """Add rows, to none if `anew`; `at_least` as many."""
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            reset=anew,
+            dtype=np.float64,
+            multi_output=True,
+            y_numeric=True,
+            ensure_min_samples=at_least,
+        )
+        self._flat = y.ndim == 1
+        outputs = np.ascontiguousarray(y, dtype=np.float64).reshape(len(X), -1)
+        if anew:
+            self.moments_ = Moments(X.shape[1], outputs.shape[1])
+        self.moments_.update(torch.tensor(X), torch.tensor(outputs))
+        self._solved = None  # it was the solution for fewer rows
+        return self
+
+    def _solve(self) -> tuple[AffineMap, int]:
+        """The map and its rank, solved once for the rows seen."""
+        check_is_fitted(self)
+        if self._solved is None:
+            if self._too_few:
+                warnings.warn(f"no ceiling: {self._too_few}", stacklevel=3)
+            self._solved = fit(self.moments_, fewest=2)
+        return self._solved
+
+    @property
+    def _too_few(self) -> str:
+        """What to say of too few rows; nothing if there are enough."""
+        n = self.moments_.n
+        needed = self.moments_.d_in + 2
+        if n >= needed:
+            return ""
+        return f"{n} rows for {needed - 2} inputs, which an affine map fits exactly; use at least {needed}"

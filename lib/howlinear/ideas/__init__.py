@@ -1,0 +1,1 @@
+"""The ideas, one file or folder a notebook; none imports another."""

@@ -1,0 +1,1 @@
+"""What a product of inputs adds to the line. Told by notebook 03."""

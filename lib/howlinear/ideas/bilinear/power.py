@@ -1,0 +1,138 @@
+"""Would the bilinear probe see a branch if there was one? Teachers planted on a block's own inputs.
+
+A small gain means something only if the same probe, on the same rows, finds what is surely there, and does not find
+what is not (arXiv 2606.19379 leaves this out). Every teacher has its straight part taken off it, as a residual has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from howlinear.errors import InputError
+from howlinear.ideas.bilinear.probe import ProbeRows, branch, residual_rows
+from howlinear.instrument.capture import BlockCapture
+
+
+@dataclass(frozen=True)
+class Power:
+    """Shares of held-out variance that the probe recovers, 1 if all of it.
+
+    Attributes:
+        planted: of a bilinear teacher of the probe's own rank.
+        in_noise: of the same teacher, when the block's residual, rows shuffled, hides it.
+        cubic: of a teacher that multiplies three inputs.
+        shuffled: of the block's residual with its rows shuffled: nothing to be found.
+    """
+
+    planted: float
+    in_noise: float
+    cubic: float
+    shuffled: float
+
+
+def power(
+    kept: BlockCapture, rank: int = 16, seeds: int = 3, planted: float = 0.25, seed: int = 0, steps: int = 100
+) -> Power:
+    """What the probe recovers of teachers on a block's own inputs, the mean over its starts as in `probe.probe`.
+
+    A start may end in a local optimum that misses one of the products; a mean says how much that costs.
+
+    Args:
+        kept: a captured block with a sample.
+        rank: of the teachers and of the probe.
+        seeds: starts of the probe, each stopped by another train fold.
+        planted: the teacher's share of the variance where it is hidden in noise, between 0 and 1.
+        seed: of the teachers.
+        steps: most L-BFGS iterations per fit.
+
+    Raises:
+        InputError: as for `probe.probe`, or a share that is none.
+    """
+    if seeds < 1:
+        raise InputError(f"seeds={seeds}: the probe needs a start or more")
+    rows = residual_rows(kept)
+    means = {}
+    for name, task in _tasks(rows, rank, planted, seed).items():
+        shares = [_recovered(rows, task, rank, start, steps) for start in range(seeds)]
+        means[name] = sum(shares) / seeds
+    return Power(**means)
+
+
+def hidden_teacher(kept: BlockCapture, rank: int = 16, planted: float = 0.25, seed: int = 0, steps: int = 100) -> float:
+    """`Power.in_noise` alone, from one start; otherwise the same arguments and errors as `power`."""
+    rows = residual_rows(kept)
+    task = _tasks(rows, rank, planted, seed)["in_noise"]
+    return _recovered(rows, task, rank, 0, steps)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What the probe is to fit, and what it is to recover of it."""
+
+    target: Float[Tensor, "rows d_out"]
+    truth: Float[Tensor, "rows d_out"]
+
+
+def _tasks(rows: ProbeRows, rank: int, planted: float, seed: int) -> dict[str, _Task]:
+    """By the names of `Power`."""
+    if not 0 < planted < 1:
+        raise InputError(f"planted={planted}: the teacher's share of the variance lies between 0 and 1")
+    generator = torch.Generator().manual_seed(seed)
+    noise = shuffled(rows, generator)
+    bilinear = teacher(rows, 2, rank, generator)
+    cubic = teacher(rows, 3, rank, generator)
+    # signal / (signal + noise) = planted, in Σ² over the train rows
+    ratio = noise[~rows.test].square().sum() / bilinear[~rows.test].square().sum()
+    weak = bilinear * (ratio * planted / (1 - planted)).sqrt()
+    return {
+        "planted": _Task(bilinear, truth=bilinear),
+        "in_noise": _Task(weak + noise, truth=weak),
+        "cubic": _Task(cubic, truth=cubic),
+        "shuffled": _Task(noise, truth=noise),
+    }
+
+
+def teacher(rows: ProbeRows, degree: int, rank: int, generator: torch.Generator) -> Float[Tensor, "rows d_out"]:
+    """Sums of `rank` products of `degree` random inputs, without their straight part.
+
+    Args:
+        rows: whose whitened inputs are multiplied, and whose outputs give the width.
+        degree: how many inputs are multiplied.
+        rank: number of products, mixed into the outputs at random.
+        generator: draws the directions and the mixture.
+    """
+    n, d = rows.z.shape
+    products = torch.ones(n, rank)
+    for _ in range(degree):
+        directions = torch.randn(d, rank, generator=generator)
+        products = products * (rows.z @ directions / d**0.5)
+    # The straight part, by ridge of strength d on all but the constant, as the probe's
+    ones = torch.cat([torch.ones(n, 1), rows.z], 1).double()
+    ridge = torch.eye(d + 1, dtype=torch.float64) * d
+    ridge[0, 0] = 0
+    train = ones[~rows.test]
+    straight = torch.linalg.solve(train.T @ train + ridge, train.T @ products[~rows.test].double())
+    mixture = torch.randn(rank, rows.e.shape[1], generator=generator)
+    return (products - (ones @ straight).float()) @ mixture
+
+
+def shuffled(rows: ProbeRows, generator: torch.Generator) -> Float[Tensor, "rows d_out"]:
+    """The residual with its rows in another order, train and held-out rows each among themselves."""
+    mixed = rows.e.clone()
+    for side in (rows.test, ~rows.test):
+        places = side.nonzero()[:, 0]
+        order = torch.randperm(len(places), generator=generator)
+        mixed[places] = rows.e[places[order]]
+    return mixed
+
+
+def _recovered(rows: ProbeRows, task: _Task, rank: int, seed: int, steps: int) -> float:
+    """R² of a branch fitted to the target as a guess of the truth, on held-out rows."""
+    fitted = branch(replace(rows, e=task.target), rank, seed, steps)
+    truth = task.truth[rows.test].double()
+    guess = fitted(rows.z)[rows.test].double()
+    return float(1 - (truth - guess).square().sum() / (truth - truth.mean(0)).square().sum())

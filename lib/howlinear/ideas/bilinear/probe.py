@@ -1,0 +1,326 @@
+"""What a low-rank product of inputs adds to the straight line (arXiv 2606.19379, figure 3).
+
+ŷ = W x + b + U[(A x) ⊙ (B x)] + an intercept, W and b seeded with the closed form. For given A and B the readout U is
+a least-squares problem, so only A and B are searched for: variable projection (Golub & Pereyra 1973), by L-BFGS on
+whitened inputs, stopped by a train fold that the fit does not see.
+
+Where rows are skewed, a product of two inputs has a straight part of its own, which W has to make room for. So W is
+re-solved with U: each product's regression on z is taken off it, by ridge of strength d, which is best where about
+half of the product's variance is straight, and costs little elsewhere.
+
+How far the numbers can be trusted: L-BFGS builds its steps from differences of nearby gradients, so what processors
+round differently (1e-7 of a row) grows along the way, in float64 as much as in float32. The gain hangs on it by up to
+5e-4, the ends of its interval, which rest on three fits, by up to 5e-3. More than two decimals mean nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+from scipy.optimize import minimize
+from scipy.stats import t as student_t
+from torch import Tensor
+
+from howlinear.core.ceilings import fit, whitening
+from howlinear.core.estimates import CONFIDENCE, Estimate
+from howlinear.errors import InputError
+from howlinear.instrument.capture import BlockCapture
+from howlinear.text.rows import fold_indices
+
+RIDGE = 1e-6  # on the correlation matrix of the features: two that coincide share their weight
+ROWS_PER_RANK = 8
+PATIENCE = 20  # iterations that may go by without doing better on the fold kept apart
+
+
+@dataclass(frozen=True)
+class ProbeRows:
+    """A block's sampled rows, as the probe sees them.
+
+    Attributes:
+        z: inputs, centred and whitened by all train rows, without null directions, shape (rows, d), float32.
+        e: what the affine map leaves, y − W x − b, shape (rows, d_out), float32.
+        y: outputs, shape (rows, d_out), float32.
+        test: which rows are held out, shape (rows,).
+        fold: document folds, shape (rows,).
+    """
+
+    z: Float[Tensor, "rows d"]
+    e: Float[Tensor, "rows d_out"]
+    y: Float[Tensor, "rows d_out"]
+    test: Bool[Tensor, " rows"]
+    fold: Int64[Tensor, " rows"]
+
+    def folds(self, test: bool) -> list[Int64[Tensor, " some"]]:
+        """Indices of the rows of each document fold of one side, folds in order."""
+        return fold_indices(self.test, self.fold, test)
+
+    def split_train(self, seed: int) -> tuple[Int64[Tensor, " used"], Int64[Tensor, " apart"]]:
+        """Train rows to fit on, and those of the one fold that decides when to stop: `seed` modulo their number."""
+        folds = self.folds(test=False)
+        apart = folds.pop(seed % len(folds))
+        return torch.cat(folds).sort().values, apart
+
+
+@dataclass(frozen=True)
+class Branch:
+    """z ↦ ((z A) ⊙ (z B) − level − z slope) U + intercept.
+
+    Attributes:
+        left: A, shape (d, rank).
+        right: B, shape (d, rank).
+        slope: the straight part of each product, which W takes over, shape (d, rank).
+        level: its constant part, shape (rank,).
+        readout: U, shape (rank, d_out).
+        intercept: shape (d_out,).
+    """
+
+    left: Float[Tensor, "d rank"]
+    right: Float[Tensor, "d rank"]
+    slope: Float[Tensor, "d rank"]
+    level: Float[Tensor, " rank"]
+    readout: Float[Tensor, "rank d_out"]
+    intercept: Float[Tensor, " d_out"]
+
+    def __call__(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n d_out"]:
+        """What the branch adds to the affine map, in units of y."""
+        products = (z @ self.left) * (z @ self.right)
+        return (products - self.level - z @ self.slope) @ self.readout + self.intercept
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the branch gains, on the held-out rows of the sample.
+
+    Attributes:
+        gain: r2_poly − r2_lin, the mean over seeds; its interval adds the variance over held-out folds and, with two
+            seeds or more, over train folds and starts.
+        r2_lin: R²_lin of the map fitted on all train rows, scored on the very rows that score the branch.
+        r2_poly: with the branch.
+        by_seed: the gain of each seed, shape (seeds,).
+    """
+
+    gain: Estimate
+    r2_lin: float
+    r2_poly: float
+    by_seed: np.ndarray
+
+    @property
+    def recovered(self) -> float:
+        """Share of what the line leaves that the branch recovers: gain / (1 − r2_lin)."""
+        return self.gain.value / (1 - self.r2_lin)
+
+
+def probe(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) -> Probe:
+    """Gain of a rank-`rank` bilinear branch over the affine map.
+
+    Args:
+        kept: a captured block with a sample.
+        rank: number of products of two inputs; the paper's is 16.
+        seeds: fits, each from another start and stopped by another train fold. As each leaves out one fold, their
+            spread is a delete-one-fold jackknife of the train side, cut short at `seeds` folds.
+        steps: most L-BFGS iterations per fit.
+
+    Raises:
+        InputError: no sample, too few rows, or a rank, number of seeds or of steps that cannot be.
+    """
+    rows = residual_rows(kept)
+    folds = len(rows.folds(test=False))
+    if not 1 <= seeds <= folds:
+        raise InputError(f"seeds must be 1 to {folds}, a train fold to stop by for each; got {seeds}")
+    gains = []
+    for seed in range(seeds):
+        fitted = branch(rows, rank, seed, steps)
+        line, poly = scores(rows, fitted(rows.z))
+        gains.append(poly - line)
+    by_seed = np.array([gain[0] for gain in gains])
+    left_out = np.mean([gain[1:] for gain in gains], axis=0)
+
+    # Held-out folds: the delete-one-fold jackknife, (F − 1)/F Σ (gain without fold − their mean)²
+    variances = [(left_out.size - 1) * np.var(left_out)]
+    freedoms = [left_out.size - 1]
+    if seeds > 1:
+        # Train folds and starts: the same sum, estimated from the folds that were left out
+        variances.append((folds - 1) * np.var(by_seed, ddof=1))
+        freedoms.append(seeds - 1)
+    half = _half_width(np.array(variances), np.array(freedoms))
+    gain = float(by_seed.mean())
+    r2_lin = float(line[0])
+    return Probe(Estimate(gain, gain - half, gain + half), r2_lin, r2_lin + gain, by_seed)
+
+
+def residual_rows(kept: BlockCapture) -> ProbeRows:
+    """The sample of a block, whitened, with the closed-form map taken off.
+
+    Raises:
+        InputError: nothing was sampled, or one side of it has fewer than two document folds.
+    """
+    sample = kept.rows()
+    for test, name in ((True, "held-out"), (False, "train")):
+        folds = sample.folds(test=test)
+        if len(folds) < 2:
+            count = sum(len(fold) for fold in folds)
+            raise InputError(f"the sample's {count} {name} rows need two document folds: sample more rows")
+    moments = sum(kept.train)
+    affine, _ = fit(moments)
+    x = sample.x.double()
+    z = (x - moments.mean_x) @ whitening(moments)
+    e = sample.y.double() - affine(x)
+    return ProbeRows(z.float(), e.float(), sample.y, sample.test, sample.fold)
+
+
+def branch(rows: ProbeRows, rank: int, seed: int = 0, steps: int = 100) -> Branch:
+    """Fit the branch to `rows.e` on the train rows, without one fold that decides when to stop.
+
+    Args:
+        rows: see `residual_rows`.
+        rank: number of products.
+        seed: of the start, and which train fold is kept apart (`seed` modulo their number).
+        steps: most L-BFGS iterations; the one that does best on the fold kept apart is returned, which may be none, a
+            branch that adds nothing.
+
+    Raises:
+        InputError: a rank below 1 or above the inputs', too few rows for it, or no steps.
+    """
+    d = rows.z.shape[1]
+    if not 1 <= rank <= d or steps < 1:
+        raise InputError(f"rank={rank}, steps={steps} for inputs of rank {d}: take a rank of 1 to {d}, a step or more")
+    used, apart = rows.split_train(seed)
+    fewest = ROWS_PER_RANK * (rank + 2)
+    if len(used) < fewest:
+        raise InputError(f"{len(used)} rows to fit rank {rank} on: use at least {fewest}, or a lower rank")
+    objective = _Projected(rows.z[used], rows.e[used], rank)
+    start = np.random.default_rng(seed).standard_normal(2 * d * rank) / d**0.5
+    watch = _EarlyStopping(rows.z[apart], rows.e[apart], objective.branch(start))
+    minimize(
+        objective,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        callback=lambda flat: watch.update(objective.branch(flat)),
+        options={"maxiter": steps, "maxcor": 20},
+    )
+    return watch.best
+
+
+class _EarlyStopping:
+    """Keeps the branch that does best on rows that are not fitted, and ends the search when none has done for long."""
+
+    def __init__(self, z: Tensor, e: Tensor, start: Branch):
+        self.z, self.e = z, e
+        self.best = replace(start, readout=0 * start.readout, intercept=0 * start.intercept)  # adds nothing
+        self.least = e.norm()
+        self.waited = 0
+        self.update(start)
+
+    def update(self, candidate: Branch) -> None:
+        loss = (self.e - candidate(self.z)).norm()
+        if loss < self.least:
+            self.best, self.least = candidate, loss
+            self.waited = 0
+        else:
+            self.waited += 1
+        if self.waited == PATIENCE:
+            raise StopIteration  # as `scipy.optimize.minimize` asks of a callback
+
+
+class _Projected:
+    """Share of the residual left by the best readout for given A and B, and its gradient.
+
+    The gradient is as if U stood still: at the best U the loss does not change with it (envelope theorem).
+    """
+
+    def __init__(self, z: Float[Tensor, "n d"], e: Float[Tensor, "n d_out"], rank: int):
+        n, d = z.shape
+        self.z, self.rank = z, rank
+        self.intercept = e.mean(0)
+        self.e = e - self.intercept
+        self.total = float(self.e.double().square().sum()) or 1.0
+        self.centre = z.mean(0)
+        # What is straight, as a linear smoother S = Q Qᵀ: Q = [1/√n, (Z − z̄) R], R Rᵀ = ((Z − z̄)ᵀ(Z − z̄) + d I)⁻¹
+        centred = z - self.centre
+        gram = (centred.T @ centred).double()
+        gram.diagonal().add_(d)  # a ridge of strength d: see above
+        identity = torch.eye(d, dtype=torch.float64)
+        self.root = torch.linalg.solve_triangular(torch.linalg.cholesky(gram), identity, upper=False).T.to(z)
+        self.basis = torch.cat([torch.full_like(z[:, :1], n**-0.5), centred @ self.root], 1)
+        self.last: tuple[np.ndarray, Branch] | None = None
+
+    def __call__(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
+        """Loss and gradient at A and B, side by side and flattened."""
+        both = torch.from_numpy(flat).to(self.z).view(-1, 2 * self.rank)
+        left, right = (self.z @ both).chunk(2, dim=1)
+
+        # F = (I − S) [(Z A) ⊙ (Z B)]: products without their straight part
+        products = left * right
+        straight = self.basis.T @ products
+        features = products - self.basis @ straight
+
+        # U = (FᵀF + ridge)⁻¹ Fᵀe, solved on the features' correlation matrix
+        gram = (features.T @ features).double()
+        cross = (features.T @ self.e).double()
+        scale = gram.diagonal().sqrt().clamp_min(1e-30)
+        correlation = gram / scale[:, None] / scale + RIDGE * torch.eye(self.rank, dtype=torch.float64)
+        readout = torch.linalg.solve(correlation, cross / scale[:, None]) / scale[:, None]
+        explained = float((readout * cross).sum())
+        readout = readout.to(self.z)
+
+        # ∂½‖e − F U‖² / ∂products = −(I − S)(e − F U) Uᵀ, and by the product rule back to A and B
+        back = self.e @ readout.T - features @ (readout @ readout.T)
+        back = back - self.basis @ (self.basis.T @ back)
+        gradient = self.z.T @ torch.cat([back * right, back * left], 1)
+
+        # What S took off each product, as a line in z
+        slope = self.root @ straight[1:]
+        level = straight[0] * len(self.z) ** -0.5 - self.centre @ slope
+        factors = both.chunk(2, dim=1)
+        self.last = flat.copy(), Branch(*factors, slope, level, readout, self.intercept)
+        return 1 - explained / self.total, (-2 / self.total * gradient.double()).numpy().ravel()
+
+    def branch(self, flat: np.ndarray) -> Branch:
+        """The branch with the best readout for A and B."""
+        if self.last is None or not np.array_equal(self.last[0], flat):
+            self(flat)
+        return self.last[1]
+
+
+def scores(rows: ProbeRows, added: Float[Tensor, "rows d_out"]) -> tuple[np.ndarray, np.ndarray]:
+    """Held-out R² of the affine map, and with `added` on top.
+
+    Args:
+        rows: see `residual_rows`.
+        added: what is added to the map's output, for every row.
+
+    Returns:
+        Two arrays, shape (1 + folds,): of all held-out rows first, then without each document fold.
+
+    Raises:
+        InputError: the outputs are constant.
+    """
+    folds = rows.folds(test=True)
+    subsets = [rows.test]
+    for fold in folds:
+        subsets.append(rows.test.index_fill(0, fold, False))
+    line, poly = [], []
+    for subset in subsets:
+        y = rows.y[subset].double()
+        total = float((y - y.mean(0)).square().sum())
+        if not total > 0:
+            count = int(rows.test.sum())
+            raise InputError(f"the outputs are constant over {count} held-out rows: R² is undefined; use more text")
+        left_by_line = rows.e[subset]
+        left_by_both = left_by_line - added[subset]
+        line.append(1 - float(left_by_line.double().square().sum()) / total)
+        poly.append(1 - float(left_by_both.double().square().sum()) / total)
+    return np.array(line), np.array(poly)
+
+
+def _half_width(variances: np.ndarray, freedoms: np.ndarray) -> float:
+    """Half of the 95 % interval for a sum of variances with their degrees of freedom (Welch–Satterthwaite)."""
+    total = variances.sum()
+    if total == 0:
+        return 0.0
+    freedom = total**2 / (variances**2 / freedoms).sum()
+    return float(student_t.ppf((1 + CONFIDENCE) / 2, freedom) * total**0.5)

@@ -1,0 +1,275 @@
+"""Claims as data, and the one rule that judges them.
+
+`paper/claims.toml` states each claim of arXiv 2606.19379: what is said, where, and the number it is judged by. A
+verdict is a function of that number's 95 % interval and the claim's threshold; nothing sets one by hand. A two-sided
+claim ("r ≈ 0") is a test of equivalence: the whole interval must lie inside the band (Schuirmann 1987, "A comparison of
+the two one-sided tests procedure"; ours takes the 95 % interval, which is stricter than his 90 %).
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import pydantic
+from pydantic import AfterValidator, ConfigDict, StringConstraints, ValidationError, model_validator
+
+from howlinear.core.estimates import Estimate
+from howlinear.errors import InputError, SourceError
+from howlinear.files import paths
+from howlinear.ideas.claims.numbers import STATISTICS
+
+SOURCE = paths.ROOT / "paper" / "claims.toml"
+
+Direction = Literal["above", "below", "within"]
+DIRECTIONS: tuple[str, ...] = get_args(Direction)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How numbers of a unit are shown.
+
+    Attributes:
+        factor: what a number is multiplied by.
+        digits: how many follow the decimal point.
+        suffix: what follows the number.
+    """
+
+    factor: int
+    digits: int
+    suffix: str
+
+    def format(self, number: float) -> str:
+        """A number without its suffix, as in `7.6` for 0.076 in per cent."""
+        return f"{self.factor * number:z.{self.digits}f}"  # z: no minus nought
+
+
+UNITS = {
+    "R²": Unit(factor=1, digits=2, suffix=""),
+    "r": Unit(factor=1, digits=2, suffix=""),
+    "share": Unit(factor=100, digits=0, suffix=" %"),
+    "%": Unit(factor=100, digits=1, suffix=" %"),
+    "rank": Unit(factor=1, digits=1, suffix=""),
+}
+
+
+class Verdict(StrEnum):
+    """What the results say of a claim."""
+
+    REPRODUCED = "reproduced"
+    NOT = "not reproduced"
+    MIXED = "mixed"
+    UNTESTABLE = "not testable here"
+
+    @property
+    def symbol(self) -> str:
+        """One character, for tables and figures."""
+        return MARKS[self]
+
+
+MARKS = {Verdict.REPRODUCED: "✓", Verdict.NOT: "✗", Verdict.MIXED: "~", Verdict.UNTESTABLE: "–"}
+
+
+def _known(names: Iterable[str]) -> AfterValidator:
+    """A validator of what must be one of several names."""
+
+    def check(name: str) -> str:
+        if name not in names:
+            raise ValueError(f"must be one of {', '.join(names)}")
+        return name
+
+    return AfterValidator(check)
+
+
+Text = Annotated[str, StringConstraints(pattern=r"\S")]
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+class Claim:
+    """One row of the ledger, as `claims.toml` states it.
+
+    Attributes:
+        id: its short name.
+        sentence: what is claimed.
+        where: where it is said.
+        paper: the paper's value, in words.
+        notebook: stem of the notebook that shows it, whose results are read.
+        statistic: name of the number in `numbers.STATISTICS`.
+        asks: what that number is, in words.
+        threshold: what it must clear.
+        direction: `above`, `below`, or `within` ± threshold.
+        unit: one of `UNITS`.
+        why: why this threshold.
+
+    Raises:
+        ValueError: a value of the wrong kind, or one that cannot be.
+    """
+
+    id: Text
+    sentence: Text
+    where: Text
+    paper: Text
+    notebook: Annotated[str, StringConstraints(pattern=r"^\d\d_\w+$")]
+    statistic: Annotated[str, _known(STATISTICS)]
+    asks: Text
+    threshold: float
+    direction: Direction
+    unit: Annotated[str, _known(UNITS)]
+    why: Text
+
+    @model_validator(mode="after")
+    def _threshold_can_be_cleared(self) -> Claim:
+        if not math.isfinite(self.threshold) or (self.direction == "within" and self.threshold <= 0):
+            raise ValueError(f"threshold = {self.threshold} with direction {self.direction}")
+        return self
+
+    @property
+    def falsifies(self) -> bool:
+        """Whether it speaks against the paper where it holds, by its id."""
+        return self.id.startswith("falsifier")
+
+    def verdict(self, estimate: Estimate) -> Verdict:
+        """`verdict` of a number against this claim's threshold."""
+        return verdict(estimate.low, estimate.high, self.threshold, self.direction)
+
+    def show(self, estimate: Estimate) -> str:
+        """A number in the claim's unit, as in `0.36 [0.32, 0.40]`."""
+        unit = UNITS[self.unit]
+        return f"{self.show_value(estimate)} [{unit.format(estimate.low)}, {unit.format(estimate.high)}]"
+
+    def show_value(self, estimate: Estimate) -> str:
+        """The same without its interval, as in `7.6 %`."""
+        unit = UNITS[self.unit]
+        return f"{unit.format(estimate.value)}{unit.suffix}"
+
+    @property
+    def asked(self) -> str:
+        """Its threshold as a sentence's end, as in `above 0.25`."""
+        unit = UNITS[self.unit]
+        sign = "± " if self.direction == "within" else ""
+        return f"{self.direction} {sign}{unit.format(self.threshold)}{unit.suffix}"
+
+    @property
+    def question(self) -> str:
+        """What the number is and what it must clear, as in `largest gain of any block, below 0.05?`."""
+        return f"{self.asks}, {self.asked}?"
+
+
+def verdict(low: float, high: float, threshold: float, direction: str) -> Verdict:
+    """Reproduced if the whole interval clears the threshold, not reproduced if it all lies beyond it the other way.
+
+    Args:
+        low: lower end of the interval.
+        high: upper end.
+        threshold: what it must clear; for `within`, half of the band around 0.
+        direction: `above`, `below` or `within`.
+
+    Raises:
+        InputError: an unknown direction, or ends that are no interval.
+    """
+    if not low <= high:
+        raise InputError(f"no interval runs from {low} to {high}")
+    match direction:
+        case "above":
+            clears = low > threshold
+            fails = high < threshold
+        case "below":
+            clears = high < threshold
+            fails = low > threshold
+        case "within":
+            clears = -threshold < low and high < threshold
+            fails = high < -threshold or threshold < low
+        case _:
+            raise InputError(f"direction {direction!r} is none of {', '.join(DIRECTIONS)}")
+    if clears:
+        return Verdict.REPRODUCED
+    if fails:
+        return Verdict.NOT
+    return Verdict.MIXED  # the interval straddles the threshold
+
+
+def together(verdicts: Iterable[Verdict]) -> Verdict:
+    """One verdict for several: theirs if they agree, else mixed; not testable if there are none."""
+    different = set(verdicts)
+    if not different:
+        return Verdict.UNTESTABLE
+    if len(different) > 1:
+        return Verdict.MIXED
+    return different.pop()
+
+
+def load_claims(path: Path = SOURCE) -> list[Claim]:
+    """The claims in a file; errors as in `parse`, and `SourceError` where it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SourceError(f"cannot read claims {path}: {error.strerror}; they lie in paper/claims.toml") from error
+    return parse(text)
+
+
+def parse(text: str) -> list[Claim]:
+    """Claims from TOML.
+
+    Raises:
+        InputError: no TOML, an unknown or missing key, a value that cannot be, or an id that comes twice.
+    """
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"the claims are no TOML: {error}") from error
+    tables = tree.get("claim")
+    if set(tree) != {"claim"} or not isinstance(tables, list):
+        raise InputError(f"the claims must be [[claim]] tables and nothing else; found {', '.join(tree) or 'nothing'}")
+    claims = [_claim(table) for table in tables]
+    count = Counter(claim.id for claim in claims)
+    twice = sorted(name for name, times in count.items() if times > 1)
+    if twice:
+        raise InputError(f"claims that come twice: {', '.join(twice)}; give each an id of its own")
+    return claims
+
+
+def _claim(table: Any) -> Claim:
+    """One claim from its table in the file.
+
+    Raises:
+        InputError: it is no claim; says why, in one line.
+    """
+    if not isinstance(table, dict):
+        raise InputError(f"a claim must be a [[claim]] table, not {table!r}")
+    name = table.get("id", "without an id")
+    if "verdict" in table:
+        raise InputError(f"claim {name!r} sets a verdict: verdicts are computed from results; remove it")
+    try:
+        return Claim(**table)
+    except ValidationError as error:
+        raise InputError(f"claim {name!r}: {_in_one_line(error)}") from error
+
+
+def _in_one_line(error: ValidationError) -> str:
+    """What pydantic found wrong with a claim: its keys if any is wrong, else the kinds of its values, else these."""
+    keys, kinds, values = [], [], []
+    for found in error.errors():
+        key = ".".join(map(str, found["loc"]))
+        match found["type"]:
+            case "missing":
+                keys.append(f"{key} is missing")
+            case "unexpected_keyword_argument":
+                keys.append(f"{key} is unknown")
+            case "string_type" | "float_type":
+                kinds.append(f"{key} = {found['input']!r}")
+            case "value_error" if not key:  # of `_threshold_can_be_cleared`, which says it itself
+                values.append(str(found["ctx"]["error"]))
+            case _:
+                values.append(f"{key} = {found['input']!r}")
+    if keys:
+        every = ", ".join(field.name for field in fields(Claim))
+        return f"{', '.join(sorted(keys))}; every claim has {every}"
+    if kinds:
+        return f"{', '.join(kinds)}: threshold is a number, all else text"
+    return f"cannot use {'; '.join(values)}; see the head of {SOURCE.name}"

@@ -1,0 +1,50 @@
+"""What it costs to put maps in the place of blocks, measured on held-out text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from jaxtyping import Float, Int64
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.instrument.perplexity import change, losses
+from howlinear.models.swap import swap
+
+
+def swap_cost(
+    model: PreTrainedModel,
+    maps: Mapping[int, Callable[[Tensor], Tensor]],
+    ids: Int64[Tensor, "n seq_len"],
+    base: Float[Tensor, " n"],
+) -> dict[str, float]:
+    """What it costs to put maps in the place of blocks, all at once.
+
+    Args:
+        model: the model; left as it was.
+        maps: block → map.
+        ids: held-out token ids, shape (n, seq_len).
+        base: the loss of each sequence before, see `perplexity.losses`.
+
+    Returns:
+        See `cost`.
+    """
+    with swap(model, maps):
+        after = losses(model, ids)
+    return cost(base, after)
+
+
+def cost(base: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> dict[str, float]:
+    """The cost of a change, from the losses of the same sequences before and after.
+
+    Args:
+        base: loss of each sequence before, in nats per token, shape (n,).
+        after: the same after.
+
+    Returns:
+        `nats`, what the loss rises by per token; `delta`, what perplexity rises by, with the ends `low` and `high` of
+        its 95 % interval.
+    """
+    risen = change(base, after)
+    nats = float((after - base).mean())
+    return {"nats": nats, "delta": risen.delta, "low": risen.low, "high": risen.high}

@@ -1,0 +1,177 @@
+"""A compressed model and its folder: some FFNs are linear layers for good, and a card says what that cost.
+
+The folder is an ordinary Hugging Face one (config, safetensors, tokenizer, README.md). `config.json` carries
+`"howlinear": {"replaced": {block: rank}}`, from which `load.load_model` builds the same modules again; a rank of
+null is one full layer. Which blocks to replace, and by what, is the matter of `greedy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import pandas as pd
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from howlinear.errors import SourceError
+from howlinear.files.atomic import folder_aside, written_aside
+from howlinear.ideas.compression.greedy import Plan
+from howlinear.ideas.compression.reduced_rank import ffn_parameters
+from howlinear.models.replace import replaced
+from howlinear.models.sites import sites
+from howlinear.models.sources import seal
+from howlinear.text.rows import TokenRows
+
+
+def vacant(folder: Path | str, force: bool = False) -> Path:
+    """The folder to write to, if it may be written.
+
+    With `force`, an empty folder or one that holds a compressed model may be replaced; anything else never is.
+
+    Raises:
+        SourceError: something is there, or nothing can be put there.
+    """
+    folder = Path(folder).resolve()
+    if folder.is_dir():
+        if not force:
+            raise SourceError(f"{folder} exists: choose another folder, or add --force to replace it")
+        if any(folder.iterdir()) and not _compressed(folder):
+            raise SourceError(f"{folder} holds no compressed model, so --force leaves it alone: choose another folder")
+        return folder
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    if not nearest.is_dir():
+        raise SourceError(f"cannot write {folder}: {nearest} is a file; choose another folder")
+    return folder
+
+
+def _compressed(folder: Path) -> bool:
+    with suppress(OSError, ValueError):
+        return bool(replaced(AutoConfig.from_pretrained(folder, trust_remote_code=False)))
+    return False
+
+
+def save(
+    model: PreTrainedModel,
+    folder: Path | str,
+    card: str,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    force: bool = False,
+) -> Path:
+    """Write a model folder whole or not at all: aside first, then renamed.
+
+    Args:
+        model: what `replace` returned; float32 weights give the same logits, bit for bit, when they are loaded again.
+        folder: where to.
+        card: README.md, see `card_of`.
+        tokenizer: to lie beside the weights; None for a model of token ids alone.
+        force: replace a compressed model that is there, see `vacant`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        SourceError: something is there, or it cannot be written.
+    """
+    folder = vacant(folder, force)
+    with folder_aside(folder) as new:
+        model.save_pretrained(new)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(new)
+        with written_aside(new / "README.md") as aside:
+            aside.write_text(card, encoding="utf-8")
+        seal(new)
+        for path in new.iterdir():  # safetensors writes for its owner alone
+            path.chmod((new / "README.md").stat().st_mode)
+    return folder
+
+
+def card_of(name: str, before: PreTrainedModel, after: PreTrainedModel, rows: TokenRows, plan: Plan) -> str:
+    """The card of a compressed model: what was replaced, on which text, and what it cost.
+
+    Args:
+        name: what the model before is called: a Hub id, an embedded model or a folder.
+        before: the model before.
+        after: what `replace` made of it.
+        rows: the text; the maps were fitted on one side, perplexity was measured on the other.
+        plan: what was replaced and what it cost.
+    """
+    ranks = replaced(after.config)
+    delta = plan.delta
+    is_folder = Path(name).is_dir()
+    source = before.name_or_path
+    on_the_hub = bool(source) and not Path(source).is_dir()
+    return _CARD.format(
+        front=f"base_model: {source}\n" if on_the_hub else "",
+        name=Path(name).name if is_folder else name,  # no path of this machine
+        kind=type(before).__name__,
+        dtype=str(after.dtype).removeprefix("torch."),
+        count=len(ranks),
+        blocks=len(sites(before)),
+        table=_sizes(before, after, Path(rows.corpus).name, plan),
+        delta=f"{delta.delta:+.2f} (95 % interval {delta.low:+.2f} to {delta.high:+.2f}, paired over sequences)",
+        test=int(rows.test.sum()),
+        train=int((~rows.test).sum()),
+        seq_len=rows.ids.shape[1],
+        sha256=rows.sha256,
+        layers=_layers(ranks, plan),
+    )
+
+
+def _sizes(before: PreTrainedModel, after: PreTrainedModel, corpus: str, plan: Plan) -> str:
+    """The first table: parameters and perplexity, before and after."""
+    perplexity = f"perplexity on held-out `{corpus}`"
+    columns = {}
+    for label, model, value in (("before", before, plan.base), ("after", after, plan.perplexity)):
+        columns[label] = {
+            "parameters": f"{model.num_parameters():,}",
+            "of these in feed-forward blocks": f"{ffn_parameters(model):,}",
+            perplexity: f"{value:.2f}",
+        }
+    return _markdown(pd.DataFrame(columns).rename_axis("").reset_index())
+
+
+def _layers(ranks: Mapping[int, int | None], plan: Plan) -> str:
+    """The second table: what stands in each replaced block, and since when."""
+    rows = []
+    for block, rank in sorted(ranks.items()):
+        layers = "one linear layer" if rank is None else f"two linear layers, {rank} wide between"
+        rows.append({"block": block, "now holds": layers, "replaced": "now" if block in plan.maps else "before"})
+    return _markdown(pd.DataFrame(rows))
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    """A table as its cells say it: no number is read or rounded again."""
+    return table.to_markdown(index=False, tablefmt="github", disable_numparse=True)
+
+
+_CARD = """---
+library_name: howlinear
+{front}---
+# {name}, compressed
+
+{name} ({kind}, {dtype}) with {count} of its {blocks} feed-forward blocks replaced by affine maps, fitted in
+closed form; nothing else changed, nothing was fine-tuned.
+
+{table}
+
+Perplexity changes by {delta},
+on {test} held-out sequences of {seq_len} tokens, which also said when to stop; blocks were chosen and maps fitted on
+{train} others. SHA-256 of the ids and their split: `{sha256}`.
+
+{layers}
+
+**Load** it with howlinear, which reads from `config.json` what was replaced; from then on it is an ordinary
+`transformers` model.
+
+```python
+import howlinear as hl
+
+model = hl.load_model("path/to/this/folder")
+```
+
+`AutoModelForCausalLM.from_pretrained` alone does not know of the replaced blocks: it builds them as they were and draws
+their weights **at random**.
+
+**Licence.** The one of {name}.
+"""

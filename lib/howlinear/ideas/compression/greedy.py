@@ -1,0 +1,317 @@
+"""Replacing several blocks together, within a budget of perplexity.
+
+The paper (arXiv 2606.19379) replaces one block at a time by a d × d map, 8 times smaller than a GELU block. Here blocks
+are chosen greedily by measured loss, with the maps refitted on the inputs that the blocks already replaced now send
+them. Candidates come in the order of their `price`. Everything is chosen on the text to fit on, and confirmed on
+held-out text. What one map alone keeps is in `reduced_rank`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, isfinite
+
+import pandas as pd
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import AffineMap, fit
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.compression.costs import swap_cost
+from howlinear.ideas.compression.price import price
+from howlinear.ideas.compression.reduced_rank import ffn_parameters
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.perplexity import Change, change, losses
+from howlinear.models.load import check_causal
+from howlinear.models.sites import Site, sites
+from howlinear.models.swap import swap
+from howlinear.text.rows import TokenRows
+
+JUDGES = 24
+"""Sequences, spread over all to fit on, by which candidates are compared and a budget is checked."""
+
+
+def fit_maps(
+    model: PreTrainedModel,
+    ids: Int64[Tensor, "n seq_len"],
+    blocks: Sequence[int],
+    maps: Mapping[int, AffineMap] | None = None,
+    batch_size: int = 16,
+) -> dict[int, AffineMap]:
+    """The least-squares map of each block, in a model where `maps` stand in for blocks already.
+
+    A block behind a replaced one gets shifted inputs x̃. Its map is fitted from them to the outputs y that the *whole*
+    model gives at the same token, so that it also makes good what the maps before it got wrong.
+
+    Args:
+        model: the model; left as it was.
+        ids: token ids to fit on, shape (n, seq_len).
+        blocks: which blocks to fit.
+        maps: block → map, in place while the inputs are seen; none by default.
+        batch_size: sequences in a forward pass.
+
+    Raises:
+        InputError: too few rows for the width.
+    """
+    maps = maps or {}
+    moments: dict[int, Moments] = {}
+    for batch in ids.split(batch_size):
+        batch = batch.to(model.device)
+        whole = _rows_at(model, blocks, batch, {})
+        shifted = _rows_at(model, blocks, batch, maps) if maps else whole
+        for block in blocks:
+            x, _ = shifted[block]
+            _, y = whole[block]
+            if block not in moments:
+                moments[block] = Moments(x.shape[1], y.shape[1], x.device)
+            moments[block].update(x, y)
+    return {block: fit(gathered.to("cpu"))[0] for block, gathered in moments.items()}
+
+
+@torch.no_grad()
+def _rows_at(
+    model: PreTrainedModel, blocks: Sequence[int], batch: Int64[Tensor, "n seq_len"], maps: Mapping[int, AffineMap]
+) -> dict[int, tuple[Tensor, Tensor]]:
+    """Block → its input and output rows on a batch, each of shape (n · seq_len, d), while `maps` are in place."""
+    rows = {}
+
+    def keep(site: Site, x: Tensor, y: Tensor) -> None:
+        rows[site.block] = (x.flatten(0, -2), y.flatten(0, -2))
+
+    with swap(model, maps), hooked(sites(model, list(blocks)), keep):
+        model.base_model(input_ids=batch, use_cache=False)
+    return rows
+
+
+@dataclass(frozen=True)
+class Step:
+    """One more block replaced.
+
+    Attributes:
+        block: the block that this step replaced.
+        maps: every block replaced so far → its map now.
+        base: loss of the whole model on the judging sequences, nats per token.
+        loss: loss with `maps`.
+        naive: loss with the same blocks and the maps that each has alone; never below `loss`.
+    """
+
+    block: int
+    maps: dict[int, AffineMap]
+    base: float
+    loss: float
+    naive: float
+
+    @property
+    def delta(self) -> float:
+        """Change of perplexity on the judging sequences."""
+        return exp(self.loss) - exp(self.base)
+
+
+def greedy(
+    model: PreTrainedModel,
+    ids: Int64[Tensor, "n seq_len"],
+    maps: Mapping[int, AffineMap],
+    order: Sequence[int],
+    candidates: int = 4,
+    judges: int = JUDGES,
+) -> Iterator[Step]:
+    """Replace blocks one after another, each time the one of the next `candidates` that costs least in loss.
+
+    After each choice all maps are refitted on the inputs they get now (`fit_maps`). Of the refitted maps, the maps as
+    they were and the maps that each block has alone, those with the lowest loss stay: refitting never does harm on
+    the sequences that judge.
+
+    Args:
+        model: the model; as it was after every step.
+        ids: token ids to fit on, shape (n, seq_len).
+        maps: block → the map it has alone.
+        order: the blocks, most promising first.
+        candidates: how many of those left to try at each step.
+        judges: sequences to compare losses on, spread over `ids`.
+
+    Yields:
+        A `Step` per block, until none is left.
+
+    Raises:
+        InputError: fewer than one candidate or judge, or no block.
+    """
+    if candidates < 1 or judges < 1 or not order:
+        raise InputError(
+            f"{candidates} candidates of {len(order)} blocks, compared on {judges} sequences: give at least one of each"
+        )
+    judging = ids[:: -(-len(ids) // judges)]
+
+    def loss(replaced: Mapping[int, AffineMap]) -> float:
+        with swap(model, replaced):
+            return float(losses(model, judging).mean())
+
+    base = loss({})
+    left = list(order)
+    chosen: dict[int, AffineMap] = {}
+    while left:
+        # one more block, with the map it has alone: the cheapest of the next few
+        tried = {block: loss(chosen | {block: maps[block]}) for block in left[:candidates]}
+        block = min(tried, key=tried.__getitem__)
+        left.remove(block)
+        as_before = chosen | {block: maps[block]}
+        alone = {replaced: maps[replaced] for replaced in as_before}
+        # whichever maps have the lowest loss stay; of equals, the first
+        naive = loss(alone) if chosen else tried[block]
+        options = [(tried[block], as_before), (naive, alone)]
+        if chosen:
+            refitted = fit_maps(model, ids, list(as_before), as_before)
+            options.append((loss(refitted), refitted))
+        best, chosen = min(options, key=lambda option: option[0])
+        yield Step(block, chosen, base, best, naive)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which blocks to replace, by what, and what it costs on held-out text.
+
+    Attributes:
+        maps: block → its map.
+        base: perplexity before.
+        perplexity: perplexity after.
+        delta: after minus before, with its interval.
+        steps: per step in order, the `block` and the change of perplexity `dppl` where candidates were judged.
+    """
+
+    maps: dict[int, AffineMap]
+    base: float
+    perplexity: float
+    delta: Change
+    steps: list[dict[str, int | float]]
+
+
+def compress_to(
+    model: PreTrainedModel, rows: TokenRows, max_dppl: float, candidates: int = 4, progress: bool = False
+) -> Plan:
+    """Replace as many blocks by maps as a budget of perplexity allows.
+
+    Chosen and refitted on the rows to fit on (`greedy`, in the order of `price`), then confirmed on the held-out rows:
+    last steps that do not keep the budget there are dropped.
+
+    Args:
+        model: the model; left as it was. Blocks that are linear layers already are passed over.
+        rows: packed sequences with their split.
+        max_dppl: the most that perplexity may rise.
+        candidates: blocks to try at each step.
+        progress: show a bar.
+
+    Raises:
+        InputError: a budget that is not finite, or that not even the cheapest block keeps (says which, and its cost);
+            nothing left to replace; or an empty side.
+    """
+    check_causal(model)
+    free = [site.block for site in sites(model) if not site.linear]
+    train = rows.ids[~rows.test]
+    test = rows.ids[rows.test]
+    if not isfinite(max_dppl) or not free or not len(train) or len(test) < 2:
+        raise InputError(
+            f"a budget of {max_dppl} for {len(free)} blocks that are not replaced yet, {len(train)} sequences to fit "
+            f"on and {len(test)} held out: it takes a finite budget, a block, and sequences on both sides"
+        )
+    maps = fit_maps(model, train, free)
+    prices = price(model, maps, train)
+    order = sorted(free, key=lambda block: prices[block].cost)
+    steps = _affordable(model, train, maps, order, max_dppl, candidates, progress)
+    base = losses(model, test)
+    # from the last step backwards: the most blocks that keep the budget on held-out text too
+    for count in range(len(steps), 0, -1):
+        maps = steps[count - 1].maps
+        with swap(model, maps):
+            after = losses(model, test)
+        delta = change(base, after)
+        if delta.delta <= max_dppl:
+            history = [{"block": step.block, "dppl": step.delta} for step in steps[:count]]
+            return Plan(maps, exp(base.mean()), exp(after.mean()), delta, history)
+    raise _impossible(max_dppl, steps[0].block, delta.delta, "held out")
+
+
+def _affordable(
+    model: PreTrainedModel,
+    ids: Int64[Tensor, "n seq_len"],
+    maps: Mapping[int, AffineMap],
+    order: Sequence[int],
+    max_dppl: float,
+    candidates: int,
+    progress: bool,
+) -> list[Step]:
+    """The greedy steps within the budget; all blocks are tried if none of the first candidates is."""
+    for tries in sorted({candidates, len(order)}):
+        steps = []
+        search = greedy(model, ids, maps, order, tries)
+        for step in tqdm(search, total=len(order), disable=not progress, unit="block"):
+            if step.delta > max_dppl:
+                break
+            steps.append(step)
+        if steps:
+            return steps
+    raise _impossible(max_dppl, step.block, step.delta, "to fit on")
+
+
+def _impossible(max_dppl: float, block: int, cost: float, text: str) -> InputError:
+    return InputError(
+        f"no block can be replaced within {max_dppl:+.3g} of perplexity: the cheapest, block {block}, costs "
+        f"{cost:+.3g} on the text {text}; allow more"
+    )
+
+
+def prefixes(maps: Mapping[int, AffineMap], order: Sequence[int], deep: int) -> list[dict[int, AffineMap]]:
+    """The first block of an order with its map, the first two, and so on up to `deep` of them."""
+    return [{block: maps[block] for block in order[:count]} for count in range(1, deep + 1)]
+
+
+def frontier(
+    model: PreTrainedModel, ways: Mapping[str, Sequence[Mapping[int, AffineMap]]], ids: Int64[Tensor, "n seq_len"]
+) -> pd.DataFrame:
+    """What several ways to pick blocks cost, the more blocks go.
+
+    Args:
+        model: the model; left as it was.
+        ways: way → the maps put in place, one block more each time.
+        ids: held-out token ids, shape (n, seq_len).
+
+    Returns:
+        A row per way and number of blocks (`way`, `count`): `share`, the part of the FFN parameters that is left, and
+        what it costs, see `costs.cost`.
+    """
+    base = losses(model, ids)
+    whole = ffn_parameters(model)
+    rows = []
+    for way, plans in ways.items():
+        for maps in plans:
+            row = {"way": way, "count": len(maps), "share": ffn_parameters(model, maps) / whole}
+            rows.append(row | swap_cost(model, maps, ids, base))
+    return pd.DataFrame(rows)
+
+
+def together(
+    model: PreTrainedModel,
+    alone: Mapping[int, AffineMap],
+    refitted: Mapping[int, AffineMap],
+    costs: pd.Series,
+    ids: Int64[Tensor, "n seq_len"],
+) -> dict[str, float]:
+    """Is what a set of blocks costs the sum of what each costs alone? All in nats per token.
+
+    Args:
+        model: the model; left as it was.
+        alone: block → the map it has alone, of the set or of more blocks.
+        refitted: block → its map as `greedy` left it, of the set.
+        costs: block → what its swap alone costs.
+        ids: held-out token ids, shape (n, seq_len).
+    """
+    base = losses(model, ids)
+    naive = {block: alone[block] for block in refitted}
+    return {
+        "together, naive": swap_cost(model, naive, ids, base)["nats"],
+        "together, refitted": swap_cost(model, refitted, ids, base)["nats"],
+        "sum of single costs": float(costs[list(refitted)].sum()),
+    }

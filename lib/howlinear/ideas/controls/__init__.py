@@ -1,0 +1,1 @@
+"""Learned, or architectural? Told by notebook 08."""

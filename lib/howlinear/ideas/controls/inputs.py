@@ -1,0 +1,128 @@
+"""Other inputs for the same weights: another model's, normal ones, standardised ones.
+
+A referee of arXiv 2606.19379 asked whether a profile comes from a block's weights or from what the block is fed. Here
+rows of one model are dressed in another's mean and covariance, or drawn from the normal distribution that has both.
+On normal rows `degrees.hermite.predict_spectrum` knows the answer without a fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from howlinear.core.ceilings import spectrum, whitening
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.controls.weights import respond, sample_ceiling
+from howlinear.instrument.capture import BlockCapture
+
+
+@dataclass(frozen=True)
+class Colour:
+    """Mean and covariance of rows, factorised: x = mean + (white coordinates) · `root`.
+
+    Attributes:
+        mean: shape (d,).
+        vectors: eigenvectors of the correlation matrix without null directions, shape (d, rank).
+        unroot: whitens centred rows, shape (d, rank).
+        root: the way back, shape (rank, d).
+    """
+
+    mean: Float[Tensor, " d"]
+    vectors: Float[Tensor, "d rank"]
+    unroot: Float[Tensor, "d rank"]
+    root: Float[Tensor, "rank d"]
+
+    @classmethod
+    def of(cls, moments: Moments) -> Colour:
+        """The colour of the rows in `moments`; `InputError` if no input varies."""
+        scale, values, vectors = spectrum(moments)
+        spread = torch.where(scale > 0, 1 / scale, 0)
+        root = (values / moments.n).sqrt()[:, None] * vectors.T * spread  # Λ^½ Vᵀ D⁻¹
+        return cls(moments.mean_x, vectors, whitening(moments), root)
+
+    def white(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n rank"]:
+        """Rows of this colour to rows of mean 0 and covariance 1, float64."""
+        return (x.double() - self.mean) @ self.unroot
+
+
+def recolour(x: Float[Tensor, "n d"], source: Colour, target: Colour, turn: int | None = None) -> Float[Tensor, "n d"]:
+    """Rows of one colour in another: whitened, then given the target's mean and covariance.
+
+    Covariances say nothing of how white rows are to be turned. By default they are turned as little as the two sets of
+    null directions allow (the polar factor; without null directions, not at all), in coordinates scaled to unit
+    variance. Null directions of the target stay null; where the source has fewer directions, some of the target's stay
+    empty.
+
+    Args:
+        x: rows, shape (n, d).
+        source: their colour.
+        target: the colour to give them.
+        turn: a seed to turn white rows at random first: then no direction keeps its meaning, only the shape stays.
+
+    Raises:
+        InputError: widths differ.
+    """
+    width = len(source.mean)
+    if not x.shape[1] == width == len(target.mean):
+        raise InputError(
+            f"rows of width {x.shape[1]} from a model of {width} to one of {len(target.mean)}: widths must agree"
+        )
+    directions = source.vectors.T
+    if turn is not None:
+        generator = torch.Generator().manual_seed(turn)
+        random = torch.randn(width, width, generator=generator, dtype=torch.float64)
+        directions = directions @ torch.linalg.qr(random).Q
+    # Q, the rotation nearest to (source directions)ᵀ (target directions): its polar factor
+    left, _, right = torch.linalg.svd(directions @ target.vectors, full_matrices=False)
+    coloured = source.white(x) @ (left @ (right @ target.root))
+    return (target.mean + coloured).to(x.dtype)
+
+
+def transplants(
+    captured: Sequence[BlockCapture], ffns: Sequence[nn.Module], all_three: bool = True
+) -> Float[np.ndarray, "shapes colours weights"]:
+    """R²_lin of one block of several models on one another's rows.
+
+    Args:
+        captured: each model's rows at this block.
+        ffns: each model's FFN there.
+        all_three: False: only where weights and colour are of one model (what the referee asked for); the rest is NaN.
+
+    Returns:
+        R² on held-out rows, by whose rows, whose mean and covariance, and whose weights.
+
+    Raises:
+        InputError: no rows were sampled, a block for each is not there, or widths differ.
+    """
+    samples = [block.rows() for block in captured]
+    if not len(samples) == len(ffns):
+        raise InputError(f"{len(samples)} samples of {len(captured)} blocks for {len(ffns)} FFNs: give each model's")
+    colours = [Colour.of(sum(block.train)) for block in captured]
+    models = range(len(samples))
+    r2 = np.full([len(samples)] * 3, np.nan)
+    for rows in models:
+        for colour in models:
+            x = recolour(samples[rows].x, colours[rows], colours[colour])
+            for weights in models if all_three else [colour]:
+                y = respond(ffns[weights], x)
+                r2[rows, colour, weights] = sample_ceiling(x, y, samples[rows], intervals=False).r2
+    return r2
+
+
+def gaussian(colour: Colour, n: int, seed: int = 0) -> Float[Tensor, "n d"]:
+    """Normal rows of a colour: its mean, its covariance and nothing else, shape (n, d), float32."""
+    generator = torch.Generator().manual_seed(seed)
+    white = torch.randn(n, len(colour.mean), generator=generator, dtype=torch.float64)
+    return (colour.mean + white @ (colour.vectors @ colour.root)).float()
+
+
+def standardise(x: Float[Tensor, "n d"], moments: Moments) -> Float[Tensor, "n d"]:
+    """Rows with every feature at mean 0 and variance 1 (constant ones at 0), by the train rows' moments."""
+    scale, _, _ = spectrum(moments)
+    return ((x.double() - moments.mean_x) * scale * moments.n**0.5).to(x.dtype)

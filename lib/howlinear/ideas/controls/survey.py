@@ -1,0 +1,242 @@
+"""What notebook 08 asks of several models, as tidy tables: controls, random models, inputs, transplants and twins.
+
+Every table has a row a measurement. Profiles are named by what was changed: `own` is the block as it is; `normal`,
+`turned` and `standardised` change its inputs (see `inputs`); `permuted`, `redrawn` and `fresh` its weights (`weights`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from howlinear.errors import InputError
+from howlinear.ideas.controls.inputs import Colour, gaussian, recolour, standardise, transplants
+from howlinear.ideas.controls.weights import (
+    chance_floor,
+    effective_support,
+    permute,
+    redraw,
+    respond,
+    sample_ceiling,
+)
+from howlinear.instrument.capture import BlockCapture, Sample, describe
+
+CONTROLS = ("own", "normal", "turned", "standardised", "permuted", "redrawn", "fresh")
+Blocks = Mapping[int, BlockCapture]
+
+
+def control_table(
+    blocks: Blocks, ffns: Sequence[nn.Module], fresh: Sequence[nn.Module], intervals: bool = True
+) -> pd.DataFrame:
+    """Every block of a model on its own rows and weights, and under six controls.
+
+    Args:
+        blocks: the model's captured blocks, each with a sample.
+        ffns: its FFNs, each the `output` of a site.
+        fresh: the FFNs of the same model with new weights.
+        intervals: jackknife the controls too, not the block itself alone.
+
+    Returns:
+        A row a `block` and `control`: `r2`, `low`, `high` (NaN without intervals), `rank`, `rows_train`.
+    """
+    rows = []
+    for block, captured in blocks.items():
+        for control, (x, ffn) in _control_cases(captured, ffns[block], fresh[block]).items():
+            y = respond(ffn, x)
+            found = sample_ceiling(x, y, captured.rows(), intervals or control == "own")
+            score = {"r2": found.r2, "low": found.r2_low, "high": found.r2_high}
+            fit = {"rank": found.rank, "rows_train": found.rows_train}
+            rows.append({"block": block, "control": control} | score | fit)
+    return pd.DataFrame(rows).astype({"low": float, "high": float})
+
+
+def _control_cases(captured: BlockCapture, ffn: nn.Module, fresh: nn.Module) -> dict[str, tuple[Tensor, nn.Module]]:
+    """Control → the rows to feed, and the FFN to feed them to."""
+    x = captured.rows().x
+    moments = sum(captured.train)
+    own = Colour.of(moments)
+    return {
+        "own": (x, ffn),
+        "normal": (gaussian(own, len(x)), ffn),
+        "turned": (recolour(x, own, own, turn=0), ffn),
+        "standardised": (standardise(x, moments), ffn),
+        "permuted": (x, permute(ffn)),
+        "redrawn": (x, redraw(ffn)),
+        "fresh": (x, fresh),
+    }
+
+
+def random_table(profiles: Mapping[str, Float[np.ndarray, "seeds b"]]) -> pd.DataFrame:
+    """Profiles of random models as a table: a row a `model`, `seed` and `block`, with `r2`."""
+    tables = []
+    for model, r2 in profiles.items():
+        seeds, blocks = np.indices(r2.shape)
+        columns = {"seed": seeds.ravel(), "block": blocks.ravel(), "r2": r2.ravel()}
+        tables.append(pd.DataFrame(columns).assign(model=model))
+    return pd.concat(tables, ignore_index=True)[["model", "seed", "block", "r2"]]
+
+
+def closed_form_table(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float]) -> pd.DataFrame:
+    """Normal rows beside the closed form, which knows no rows, and beside the closed form less the price of a fit.
+
+    A fit on n rows of rank r pays for its weights with a held-out residual about 1 + r / (n − r − 2) times too large.
+
+    Args:
+        controls: `control_table` of several models, with a column `model`.
+        closed: (model, block) → R²_lin on normal inputs by `degrees.hermite.predict_spectrum`.
+
+    Returns:
+        A row a `model` and `block`: `fitted`, `closed`, `priced`.
+    """
+    normal = controls[controls.control == "normal"]
+    table = normal[["model", "block"]].assign(fitted=normal.r2)
+    table["closed"] = [closed[model, block] for model, block in zip(normal.model, normal.block, strict=True)]
+    price = 1 + normal["rank"] / (normal.rows_train - normal["rank"] - 2)
+    table["priced"] = 1 - (1 - table.closed) * price
+    return table.reset_index(drop=True)
+
+
+def floor_table(sample: Sample, factors: Sequence[int] = (2, 4, 16, 64)) -> pd.DataFrame:
+    """The chance floor at several numbers of train rows, these factors times the width, at most all there are.
+
+    Returns:
+        A row a number of `rows`, with the attributes of `weights.Floor`.
+    """
+    width = sample.x.shape[1]
+    all_train = int((~sample.test).sum())
+    sizes = sorted({min(factor * width, all_train) for factor in factors})
+    return pd.DataFrame([chance_floor(sample, rows) for rows in sizes])
+
+
+def input_table(blocks: Blocks) -> pd.DataFrame:
+    """What goes into each block, as a referee asked: a row a `block`.
+
+    Returns:
+        `rank`, `condition`, `effective_rank`, `dynamic_range`, `first_position_in`, `first_position_out` of
+        `capture.InputStatistics`, and `support_in`, `support_out`, the shares of rows that carry the variance.
+    """
+    rows = []
+    for block, captured in blocks.items():
+        statistics = vars(describe(captured))
+        sample = captured.rows()
+        support = {"support_in": effective_support(sample.x), "support_out": effective_support(sample.y)}
+        rows.append({"block": block} | statistics | support)
+    return pd.DataFrame(rows).drop(columns=["null", "second"])
+
+
+def transplant_table(
+    captures: Mapping[str, Blocks], ffns: Mapping[str, Sequence[nn.Module]], three_way_every: int = 1
+) -> pd.DataFrame:
+    """Rows of one model, in the mean and covariance of another, through the weights of a third, block by block.
+
+    Args:
+        captures: model → its captured blocks; all of the same depth.
+        ffns: model → its FFNs.
+        three_way_every: all three are free in every so manieth block; in the others, colour and weights are of one
+            model, which is what the referee asked for.
+
+    Returns:
+        A row a `block` and the models that `rows`, `colour` and `weights` are of, with `r2`.
+    """
+    names = list(captures)
+    depth = len(captures[names[0]])
+    rows = []
+    for block in range(depth):
+        captured = [captures[name][block] for name in names]
+        three_way = block % three_way_every == 0
+        r2 = transplants(captured, [ffns[name][block] for name in names], three_way)
+        for i, j, k in np.argwhere(np.isfinite(r2)):
+            labels = {"block": block, "rows": names[i], "colour": names[j], "weights": names[k]}
+            rows.append(labels | {"r2": r2[i, j, k]})
+    return pd.DataFrame(rows)
+
+
+def two_way(transplanted: pd.DataFrame) -> pd.DataFrame:
+    """The referee's experiment: of transplants, those whose colour and weights are of one model."""
+    table = transplanted[transplanted.colour == transplanted.weights].drop(columns="colour")
+    return table.rename(columns={"rows": "inputs"}).reset_index(drop=True)
+
+
+def three_way(transplanted: pd.DataFrame) -> pd.DataFrame:
+    """Of transplants, the blocks in which rows, colour and weights were all set free."""
+    counts = transplanted.groupby("block").r2.transform("size")
+    table = transplanted[counts == transplanted.rows.nunique() ** 3]
+    return table.rename(columns={"rows": "shape"}).reset_index(drop=True)
+
+
+def nearness(transplanted: pd.DataFrame, controls: pd.DataFrame) -> dict[str, float]:
+    """How far the curves of transplants between two models lie from four curves that they could follow.
+
+    Args:
+        transplanted: as `two_way` gives it.
+        controls: `control_table` of the same models, with a column `model`.
+
+    Returns:
+        Curve → mean |difference| over ordered pairs of different models, and blocks: `weights' owner` and
+        `inputs' owner`, each on its own rows; `normal` and `turned`, the weights' owner on these.
+    """
+    pairs = transplanted.pivot_table(index="block", columns=["inputs", "weights"], values="r2")
+    profiles = controls.pivot_table(index="block", columns=["control", "model"], values="r2")
+    names = transplanted.weights.unique()
+    gaps: dict[str, list[float]] = {"weights' owner": [], "inputs' owner": [], "normal": [], "turned": []}
+    for giver, owner in permutations(names, 2):
+        curve = pairs[giver, owner]
+        gaps["weights' owner"].append((curve - profiles["own", owner]).abs().mean())
+        gaps["inputs' owner"].append((curve - profiles["own", giver]).abs().mean())
+        gaps["normal"].append((curve - profiles["normal", owner]).abs().mean())
+        gaps["turned"].append((curve - profiles["turned", owner]).abs().mean())
+    return {name: float(np.mean(found)) for name, found in gaps.items()}
+
+
+def outside_random(controls: pd.DataFrame, random: pd.DataFrame) -> dict[str, int]:
+    """Model → how many of its trained blocks have intervals wholly above, or wholly below, all random models."""
+    own = controls[controls.control == "own"].set_index(["model", "block"])
+    chance = random.groupby(["model", "block"]).r2.agg(["min", "max"]).reindex(own.index)
+    outside = (own.low > chance["max"]) | (own.high < chance["min"])
+    return {model: int(count) for model, count in outside.groupby("model", sort=False).sum().items()}
+
+
+def twin_table(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Profiles of twins, as `training.twins` measured them.
+
+    Returns:
+        A row a twin (`family`, `text`, `seed`), text that it is `measured_on`, and `block`, with `r2`.
+
+    Raises:
+        InputError: no twin is given.
+    """
+    tables = []
+    for twin in measurements:
+        labels = {key: twin[key] for key in ("family", "text", "seed")}
+        for text, profile in twin["profiles"].items():
+            r2 = pd.DataFrame({"block": range(len(profile["r2"])), "r2": profile["r2"]})
+            tables.append(r2.assign(**labels, measured_on=text))
+    if not tables:
+        raise InputError("no twins to compare: run make twins")
+    return pd.concat(tables, ignore_index=True)[["family", "text", "seed", "measured_on", "block", "r2"]]
+
+
+def twin_gaps(twins: pd.DataFrame, factors: Sequence[str] = ("family", "text", "seed")) -> dict[str, float]:
+    """Factor → mean |difference| in R²_lin of two twins that differ in nothing else; of twins on one text."""
+    gaps = {}
+    for factor in factors:
+        alike = [other for other in factors if other != factor]
+        pairs = twins.groupby(["block", *alike]).r2
+        gaps[factor] = float((pairs.max() - pairs.min()).mean())
+    return gaps
+
+
+def by_model(table: pd.DataFrame, column: str) -> dict[str, list[float]]:
+    """Model → the values of a column, block by block, as results files keep profiles."""
+    return {model: rows.sort_values("block")[column].tolist() for model, rows in table.groupby("model", sort=False)}
+
+
+def stack_models(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Tables of several models one below another, with `model` as the first column."""
+    return pd.concat(tables, names=["model"]).reset_index(level=0).reset_index(drop=True)

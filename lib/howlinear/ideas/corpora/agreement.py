@@ -1,0 +1,121 @@
+"""How far two corpora give one profile of R²_lin over the blocks (arXiv 2606.19379, figure 5), with intervals.
+
+The intervals say what other documents of the same corpora would change. The blocks are all that the model has, no
+sample of anything, so they are not resampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from howlinear.core.estimates import Estimate
+from howlinear.errors import InputError
+from howlinear.ideas.corpora.transfer import Transfer
+
+Curve = Float[np.ndarray, " blocks"]
+
+LARGEST_CORRELATION = 1 - 1e-12  # Fisher's z of a correlation of 1 is infinite
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two corpora give one profile.
+
+    Attributes:
+        correlation: of R²_lin over the blocks; its interval is the jackknife's over document folds, on Fisher's z.
+        difference: block → R²_lin on the one corpus minus on the other, by depth.
+    """
+
+    correlation: Estimate
+    difference: dict[int, Estimate]
+
+    @property
+    def differ(self) -> tuple[int, ...]:
+        """Blocks whose difference is larger than its interval; one in twenty is by chance."""
+        return tuple(block for block, difference in self.difference.items() if difference.excludes(0.0))
+
+
+@dataclass(frozen=True)
+class FoldProfiles:
+    """A corpus' profile of R²_lin, and what it becomes without each document fold.
+
+    Attributes:
+        whole: with all folds, shape (blocks,).
+        refitted: without each train fold, shape (train_folds, blocks).
+        rescored: without each held-out fold, shape (test_folds, blocks).
+    """
+
+    whole: Curve
+    refitted: Float[np.ndarray, "train_folds blocks"]
+    rescored: Float[np.ndarray, "test_folds blocks"]
+
+    @classmethod
+    def of(cls, by_block: Mapping[int, Transfer], corpus: str) -> FoldProfiles:
+        """Profiles of one of the corpora in `by_block`."""
+        scores = [carried.scores[corpus, corpus] for carried in by_block.values()]
+        return cls(
+            whole=np.array([of_block.whole for of_block in scores]),
+            refitted=np.stack([of_block.refitted for of_block in scores], axis=1),
+            rescored=np.stack([of_block.rescored for of_block in scores], axis=1),
+        )
+
+
+def agreement(by_block: Mapping[int, Transfer], one: str, other: str) -> Agreement:
+    """Compare the profiles of two corpora.
+
+    Args:
+        by_block: block → `Transfer`.
+        one: name of a corpus.
+        other: of another; differences are R²_lin on the first less on this one.
+
+    Raises:
+        InputError: unknown corpus, fewer than three blocks, or a profile that is flat.
+    """
+    corpora = next(iter(by_block.values())).corpora if by_block else ()
+    if len(by_block) < 3 or not {one, other} <= set(corpora):
+        given = f"{len(by_block)} blocks of {', '.join(corpora) or 'no corpus'}"
+        raise InputError(f"cannot compare {one} and {other} over {given}: take two of them and at least three blocks")
+    first = FoldProfiles.of(by_block, one)
+    second = FoldProfiles.of(by_block, other)
+    if np.ptp(first.whole) == 0 or np.ptp(second.whole) == 0:
+        raise InputError(f"the profile of {one} or {other} is the same in every block: correlations are undefined")
+
+    left_out_z = []
+    left_out_differences = []
+    for group in leave_one_out(first, second):
+        left_out_z.append([fisher_z(a, b) for a, b in group])
+        left_out_differences.append(np.array([a - b for a, b in group]))  # (folds, blocks)
+
+    # The correlation is jackknifed on Fisher's scale and taken back.
+    z = Estimate.jackknife(fisher_z(first.whole, second.whole), *left_out_z)
+    correlation = Estimate(float(np.tanh(z.value)), float(np.tanh(z.low)), float(np.tanh(z.high)))
+
+    values = first.whole - second.whole
+    difference = {}
+    for place, block in enumerate(by_block):
+        without_folds = [differences[:, place] for differences in left_out_differences]
+        difference[block] = Estimate.jackknife(float(values[place]), *without_folds)
+    return Agreement(correlation, difference)
+
+
+def leave_one_out(one: FoldProfiles, other: FoldProfiles) -> Iterator[list[tuple[Curve, Curve]]]:
+    """Pairs of profiles with one document fold left out of one of them.
+
+    Yields:
+        A list for each of the four independent sets of folds: train and held-out folds of the first corpus, then of
+        the second.
+    """
+    for profiles in (one.refitted, one.rescored):
+        yield [(profile, other.whole) for profile in profiles]
+    for profiles in (other.refitted, other.rescored):
+        yield [(one.whole, profile) for profile in profiles]
+
+
+def fisher_z(one: Curve, other: Curve) -> float:
+    """Fisher's z of the correlation of two profiles."""
+    correlation = np.corrcoef(one, other)[0, 1]
+    return float(np.arctanh(np.clip(correlation, -LARGEST_CORRELATION, LARGEST_CORRELATION)))

@@ -1,0 +1,213 @@
+"""Does a block's linear part survive a change of text? Maps carried over to another corpus, and maps likened.
+
+The paper overlays the R²_lin profiles of three corpora (arXiv 2606.19379, figure 5). Equal R² need not mean equal
+maps, so we go on, from the same moments: the map fitted on corpus A and scored on corpus B, and the likeness of two
+maps where text goes. Intervals leave out document folds; the corpora are drawn independently of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from howlinear.core.ceilings import AffineMap, r2
+from howlinear.core.estimates import Estimate, left_out
+from howlinear.core.fold_maps import FoldMaps, fit_folds
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.instrument.capture import BlockCapture
+
+Pair = tuple[str, str]
+"""Two corpora: the one that a map is fitted on, and the one that it is scored on."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """R² of the map fitted on one corpus, on the held-out rows of one corpus, the same or another.
+
+    Attributes:
+        whole: with all document folds.
+        refitted: without each train fold of the corpus fitted on.
+        rescored: without each held-out fold of the corpus scored on.
+    """
+
+    whole: float
+    refitted: Float[np.ndarray, " train_folds"]
+    rescored: Float[np.ndarray, " test_folds"]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One block over several corpora.
+
+    Attributes:
+        corpora: their names, in the order in which they were given.
+        maps: corpus → the map fitted on it.
+        scores: pair → R² with all folds and without each.
+        r2: pair → R² on held-out rows of the second of the map fitted on the first; R²_lin for a corpus with itself.
+        drop: pair → what fitting elsewhere costs, R²_BB − R²_AB, paired: both are scored on the same held-out
+            documents.
+        likeness: pair → cosine of the two maps where the two corpora go, see `likeness`; 1 for a corpus with itself.
+        expected: pair → what `likeness` would come to if the two maps differed by the draw of documents alone; for a
+            corpus with itself, the likeness to a map fitted on a second draw of it.
+    """
+
+    corpora: tuple[str, ...]
+    maps: dict[str, AffineMap]
+    scores: dict[Pair, Scores]
+    r2: dict[Pair, Estimate]
+    drop: dict[Pair, Estimate]
+    likeness: dict[Pair, Estimate]
+    expected: dict[Pair, float]
+
+
+def transfers(captures: Mapping[str, Mapping[int, BlockCapture]]) -> dict[int, Transfer]:
+    """`transfer` for every block of a model, by depth.
+
+    Args:
+        captures: corpus → block → what was captured; blocks are read one at a time.
+
+    Raises:
+        InputError: the corpora have different blocks, or a block cannot be compared; names it.
+    """
+    blocks = {corpus: sorted(captured) for corpus, captured in captures.items()}
+    common = next(iter(blocks.values()), [])
+    if any(numbers != common for numbers in blocks.values()):
+        raise InputError(f"the corpora hold different blocks, {blocks}: capture the same blocks of one model")
+    by_block = {}
+    for block in common:
+        try:
+            by_block[block] = transfer({corpus: captured[block] for corpus, captured in captures.items()})
+        except InputError as error:
+            raise InputError(f"block {block}: {error}") from error
+    return by_block
+
+
+def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
+    """Fit one block on each corpus, score every map on every corpus, and liken the maps.
+
+    The interval of R²_AB leaves out train folds of A, then held-out folds of B. That of a drop leaves out train folds
+    of A, of B, then held-out folds of B from both terms at once. That of a likeness leaves out train folds of either,
+    and takes the metric as given: the pooled held-out inputs of the two corpora.
+
+    Args:
+        captured: corpus → what was captured of the same block of the same model.
+
+    Raises:
+        InputError: fewer than two corpora, different widths, fewer than two folds on a side, or no fit.
+    """
+    _check(captured)
+    corpora = tuple(captured)
+    maps = {corpus: fit_folds(block.train) for corpus, block in captured.items()}
+    held_out = {corpus: sum(block.test) for corpus, block in captured.items()}
+
+    scores = {}
+    for fitted, scored in product(corpora, repeat=2):
+        scores[fitted, scored] = Scores(
+            whole=r2(maps[fitted].whole, held_out[scored]),
+            refitted=np.array([r2(affine, held_out[scored]) for affine in maps[fitted].refits]),
+            rescored=np.array([r2(maps[fitted].whole, others) for others in left_out(captured[scored].test)]),
+        )
+
+    r2s = {}
+    drops = {}
+    for (fitted, scored), there in scores.items():
+        r2s[fitted, scored] = Estimate.jackknife(there.whole, there.refitted, there.rescored)
+        drops[fitted, scored] = Estimate(0.0, 0.0, 0.0) if fitted == scored else _drop(scores[scored, scored], there)
+
+    likenesses = {}
+    expected = {}
+    for one, other in combinations(corpora, 2):
+        metric = held_out[one] + held_out[other]
+        likenesses[one, other] = likenesses[other, one] = _likeness(maps[one], maps[other], metric)
+        # √(s_A s_B): noise alone would bring the cosine down to this
+        share = _reproducible(maps[one], metric) * _reproducible(maps[other], metric)
+        expected[one, other] = expected[other, one] = share**0.5
+    for corpus in corpora:
+        likenesses[corpus, corpus] = Estimate(1.0, 1.0, 1.0)
+        expected[corpus, corpus] = _reproducible(maps[corpus], held_out[corpus])
+
+    return Transfer(
+        corpora=corpora,
+        maps={corpus: fitted.whole for corpus, fitted in maps.items()},
+        scores=scores,
+        r2=r2s,
+        drop=drops,
+        likeness=likenesses,
+        expected=expected,
+    )
+
+
+def _check(captured: Mapping[str, BlockCapture]) -> None:
+    if len(captured) < 2:
+        given = ", ".join(captured) or "none"
+        raise InputError(f"transfer needs at least two corpora, got {given}: capture another text")
+    for corpus, block in captured.items():
+        if min(len(block.train), len(block.test)) < 2:
+            raise InputError(f"{corpus} has fewer than two document folds on a side: an interval needs two on each")
+    shapes = {corpus: (block.train[0].d_in, block.train[0].d_out) for corpus, block in captured.items()}
+    if len(set(shapes.values())) > 1:
+        raise InputError(f"the corpora hold blocks of different widths, {shapes}: capture them with one model")
+
+
+def _drop(home: Scores, there: Scores) -> Estimate:
+    """R²_BB − R²_AB from the scores of B's own map and of A's, both on the held-out rows of B."""
+    return Estimate.jackknife(
+        home.whole - there.whole,
+        home.refitted - there.whole,  # without train folds of B
+        home.whole - there.refitted,  # without train folds of A
+        home.rescored - there.rescored,  # without held-out folds of B, from both terms at once
+    )
+
+
+def likeness(one: AffineMap, other: AffineMap, moments: Moments) -> float:
+    """Cosine of two maps, ⟨W, V⟩ / ‖W‖‖V‖ with ⟨W, V⟩ = tr(Wᵀ Sxx V): 1 for the same map, 0 for unrelated ones.
+
+    It is the correlation, pooled over features, of what the two maps predict on the rows in `moments`: directions that
+    those rows do not visit do not count, the biases neither.
+
+    Args:
+        one: a map.
+        other: another.
+        moments: of the rows where the maps are compared, best those of both corpora.
+
+    Raises:
+        InputError: different shapes, or a map that is constant on these rows.
+    """
+    shapes = [tuple(affine.weight.shape) for affine in (one, other)]
+    if shapes[0] != shapes[1] or shapes[0][0] != moments.d_in:
+        raise InputError(f"maps of shape {shapes[0]} and {shapes[1]} on {moments.d_in} inputs cannot be likened")
+    squared_norms = _inner(one.weight, one.weight, moments) * _inner(other.weight, other.weight, moments)
+    if not squared_norms > 0:
+        raise InputError("a map is constant on these rows, so it is like no other: was it fitted on varying outputs?")
+    return _inner(one.weight, other.weight, moments) / squared_norms**0.5
+
+
+def _inner(one: Float[Tensor, "d_in d_out"], other: Float[Tensor, "d_in d_out"], moments: Moments) -> float:
+    """⟨W, V⟩ = tr(Wᵀ Sxx V)."""
+    return float((one * (moments.sxx @ other)).sum())
+
+
+def _likeness(one: FoldMaps, other: FoldMaps, metric: Moments) -> Estimate:
+    """Likeness of two maps, with its interval by the refits of either."""
+    return Estimate.jackknife(
+        likeness(one.whole, other.whole, metric),
+        [likeness(refit, other.whole, metric) for refit in one.refits],
+        [likeness(one.whole, refit, metric) for refit in other.refits],
+    )
+
+
+def _reproducible(maps: FoldMaps, metric: Moments) -> float:
+    """Share of ‖W‖² that is no noise, s = 1 − (n − 1)/n · Σ ‖W₍ᵢ₎ − W̄‖² / ‖W‖² over the n refits; at least 0."""
+    refits = torch.stack([affine.weight for affine in maps.refits])
+    n = len(refits)
+    mean = refits.mean(0)
+    # the jackknife's variance of W
+    noise = (n - 1) / n * sum(_inner(refit - mean, refit - mean, metric) for refit in refits)
+    return max(1 - noise / _inner(maps.whole.weight, maps.whole.weight, metric), 0.0)

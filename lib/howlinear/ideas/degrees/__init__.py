@@ -1,0 +1,1 @@
+"""Of what degree a block is. Told by notebook 10."""

@@ -1,0 +1,205 @@
+"""Least squares on features that come in nested sets: held-out R² of every set, with error bars, from one factor.
+
+The Cholesky factor of a leading block of a matrix is the leading block of its factor. So features that are ordered, by
+degree or by importance, need one factorisation for all their sets (Golub & Van Loan, "Matrix Computations", 4.2).
+Notebook 10 asks with it how much each degree adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from howlinear.core.ceilings import NULL, AffineMap, r2, varies
+from howlinear.core.estimates import Estimate, left_out
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.instrument.capture import BlockCapture, Sample
+
+RIDGE = 1e-8  # on the correlation matrix of the features: two that coincide share their weight
+CHUNK = 1_024  # rows whose features are held at a time
+
+Features = Callable[[Tensor], Tensor]
+"""Rows x, shape (n, d_in), to features, shape (n, p)."""
+
+
+@dataclass(frozen=True)
+class Nested:
+    """Held-out R² of least squares on the first features, for several numbers of them.
+
+    Attributes:
+        sizes: how many features each set has.
+        estimates: pooled R² per set; intervals are jackknifed over document folds of both sides.
+    """
+
+    sizes: tuple[int, ...]
+    estimates: tuple[Estimate, ...]
+
+    @property
+    def r2(self) -> np.ndarray:
+        """Pooled R² per set, shape (sets,)."""
+        return np.array([estimate.value for estimate in self.estimates])
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a set: `size`, `r2`, `low`, `high`."""
+        frame = pd.DataFrame([vars(estimate) for estimate in self.estimates]).rename(columns={"value": "r2"})
+        frame.insert(0, "size", self.sizes)
+        return frame
+
+
+def nested(captured: BlockCapture, features: Features, sizes: Sequence[int], ridge: float = RIDGE) -> Nested:
+    """R² of the block's outputs on the first `sizes` features of its inputs.
+
+    Args:
+        captured: a captured block; all its sampled rows are used, so capture with `sample` at the number of rows.
+        features: rows x, shape (n, d_in), to features, shape (n, p).
+        sizes: numbers of features, ascending, the last at most p.
+        ridge: relative to unit variance of each feature.
+
+    Raises:
+        InputError: no sample, sizes that do not ascend, or too few rows for the features.
+    """
+    sample = sample_in_folds(captured)
+    width = features(sample.x[:2]).shape[1]
+    _check_sizes(sizes, width)
+    train = [feature_moments(sample, index, features) for index in sample.folds(test=False)]
+    _check_rows(train, sizes[-1])
+
+    held_out = sample.folds(test=True)
+    test_features = [torch.cat([features(sample.x[part]) for part in index.split(CHUNK)]) for index in held_out]
+    truth = [sample.y[index] for index in held_out]
+    test = Moments(width, sample.y.shape[1])
+    for x, y in zip(test_features, truth, strict=True):
+        test.update(x, y)
+
+    maps = prefix_maps(sum(train), sizes, ridge)
+    maps_without_fold = [prefix_maps(moments, sizes, ridge) for moments in left_out(train)]
+    estimates = []
+    for i, size in enumerate(sizes):
+        test_prefix = _prefix(test, size)
+        value = r2(maps[i], test_prefix)
+        refitted = [r2(fold_maps[i], test_prefix) for fold_maps in maps_without_fold]
+        guess = [maps[i](x[:, :size].double()) for x in test_features]
+        estimates.append(Estimate.jackknife(value, refitted, left_out_r2(truth, guess)))
+    return Nested(tuple(sizes), tuple(estimates))
+
+
+def prefix_maps(moments: Moments, sizes: Sequence[int], ridge: float = RIDGE, null: float = NULL) -> list[AffineMap]:
+    """The least-squares maps on the first `sizes` features.
+
+    Args:
+        moments: of (features, outputs) on the rows to fit.
+        sizes: numbers of features, ascending.
+        ridge: relative to unit variance; a constant feature gets no weight.
+        null: as in `ceilings.varies`, which tells what is constant but for rounding.
+
+    Raises:
+        InputError: the ridge is too small for features that coincide.
+    """
+    p = sizes[-1]
+    variance = moments.sxx.diagonal()[:p]
+    varying = varies(variance, moments.mean_x[:p], moments.n, null)
+    scale = torch.where(varying, variance, torch.inf).rsqrt()
+    # C = D Sxx D + λI; a constant feature has a row and column of zeros, and 1 on the diagonal
+    correlation = moments.sxx[:p, :p] * scale
+    correlation *= scale[:, None]
+    correlation.diagonal().add_(torch.where(varying, ridge, 1.0))
+    try:
+        factor = torch.linalg.cholesky(correlation)  # C = L Lᵀ
+    except torch.linalg.LinAlgError:
+        raise InputError(
+            f"on {moments.n} rows some features all but coincide, and a ridge of {ridge} is too small: raise it"
+        ) from None
+    # The leading part of L⁻¹ D Sxy is that of every set, so only the way back is solved set by set
+    forward = torch.linalg.solve_triangular(factor, scale[:, None] * moments.sxy[:p], upper=False)
+    maps = []
+    for size in sizes:
+        backward = torch.linalg.solve_triangular(factor[:size, :size].T, forward[:size], upper=True)
+        weight = scale[:size, None] * backward
+        maps.append(AffineMap(weight, moments.mean_y - moments.mean_x[:size] @ weight))
+    return maps
+
+
+def feature_moments(
+    sample: Sample,
+    index: Int64[Tensor, " n"],
+    features: Features,
+    into: Moments | None = None,
+    chunk: int | None = None,
+) -> Moments:
+    """Moments of (features, outputs) over some rows of a sample, a chunk of them at a time.
+
+    Args:
+        sample: the rows.
+        index: which of them.
+        features: rows x to features.
+        into: moments to add them to; new ones by default.
+        chunk: rows whose features are held at a time; `CHUNK` by default.
+    """
+    if into is None:
+        width = features(sample.x[:2]).shape[1]
+        into = Moments(width, sample.y.shape[1])
+    for part in index.split(chunk or CHUNK):
+        into.update(features(sample.x[part]), sample.y[part])
+    return into
+
+
+def sample_in_folds(captured: BlockCapture) -> Sample:
+    """The sampled rows, which can be jackknifed.
+
+    Raises:
+        InputError: nothing was sampled, or one side of it has fewer than two document folds.
+    """
+    sample = captured.rows()
+    for test, name in ((True, "held-out"), (False, "train")):
+        if len(sample.folds(test=test)) < 2:
+            raise InputError(f"the sample's {name} rows need two document folds: sample more rows")
+    return sample
+
+
+def left_out_r2(truth: Sequence[Float[Tensor, "_ d_out"]], guess: Sequence[Float[Tensor, "_ d_out"]]) -> list[float]:
+    """R² of a guess with each fold of rows left out in turn.
+
+    Args:
+        truth: outputs of each fold.
+        guess: the guess at them.
+    """
+    scores = []
+    for left in range(len(truth)):
+        others = [fold for fold in range(len(truth)) if fold != left]
+        y = torch.cat([truth[fold] for fold in others]).double()
+        error = sum((truth[fold].double() - guess[fold]).square().sum() for fold in others)
+        scores.append(float(1 - error / (y - y.mean(0)).square().sum()))
+    return scores
+
+
+def _check_sizes(sizes: Sequence[int], width: int) -> None:
+    ascending = list(sizes) == sorted(set(sizes))
+    if not sizes or not ascending or not 1 <= sizes[0] <= sizes[-1] <= width:
+        raise InputError(f"sizes {list(sizes)} of {width} features: give ascending numbers from 1 to {width}")
+
+
+def _check_rows(train: Sequence[Moments], features: int) -> None:
+    """Least squares must have rows enough even without the largest fold."""
+    counts = [moments.n for moments in train]
+    fewest = sum(counts) - max(counts)
+    if fewest < features + 2:
+        raise InputError(
+            f"{fewest} train rows, one fold left out, for {features} features: least squares would fit them exactly; "
+            f"use at least {features + 2}, better ten times as many, or fewer features"
+        )
+
+
+def _prefix(moments: Moments, p: int) -> Moments:
+    """The moments of the first p features, without a copy."""
+    tensors = moments.tensors()
+    tensors["mean_x"] = tensors["mean_x"][:p]
+    tensors["sxx"] = tensors["sxx"][:p, :p]
+    tensors["sxy"] = tensors["sxy"][:p]
+    return Moments.from_tensors(tensors)

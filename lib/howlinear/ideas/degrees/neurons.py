@@ -1,0 +1,99 @@
+"""A block taken apart: the pre-activations it bends, what it bends them with, and the layer that adds them up.
+
+A feed-forward block is y = Vᵀ a(z) + b with z affine in x; SwiGLU's is Vᵀ (u ⊙ a(g)). What is asked of single neurons,
+in `spectrum` and `hermite`, is asked of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.models.sites import sites
+
+LAYERS = {  # model_type: (layer under the activation, layer beside it, activation, layer out)
+    "gpt2": ("c_fc", None, "act", "c_proj"),
+    "gpt_neox": ("dense_h_to_4h", None, "act", "dense_4h_to_h"),
+    "llama": ("gate_proj", "up_proj", "act_fn", "down_proj"),
+}
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A block taken apart: y = out(a(gate(x)) ⊙ up(x)).
+
+    Attributes:
+        gate: x to the m pre-activations under the activation (z of a plain block, g of SwiGLU).
+        up: x to what multiplies the activations; None in a plain block.
+        activation: a, elementwise.
+        out: the m hidden values to y.
+    """
+
+    gate: AffineMap
+    up: AffineMap | None
+    activation: Callable[[Tensor], Tensor]
+    out: AffineMap
+
+    @property
+    def neurons(self) -> int:
+        """How many neurons there are, m."""
+        return len(self.gate.bias)
+
+    def __call__(self, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n d_out"]:
+        """The block itself."""
+        values = self.activation(self.gate(x))
+        if self.up is not None:
+            values = values * self.up(x)
+        return self.out(values)
+
+    def spread(self, moments: Moments) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+        """Mean and standard deviation of the pre-activations, from moments of x alone, each of shape (m,)."""
+        weight = self.gate.weight
+        mean = moments.mean_x @ weight + self.gate.bias
+        # Var(z_m) = w_mᵀ Σ w_m; along a null direction rounding may leave it below 0
+        variance = ((moments.sxx @ weight) * weight).sum(0) / moments.n
+        return mean, variance.clamp_min(0).sqrt()
+
+
+def take_apart(model: PreTrainedModel, block: int) -> Hidden:
+    """Take a block of a model apart, its weights in float64.
+
+    Raises:
+        InputError: unknown family, no such block, or one whose layers are not there (a replaced block is linear).
+    """
+    site = sites(model, [block])[0]
+    family = model.config.model_type
+    if family not in LAYERS:
+        raise _unknown(block, f"no layers are known for {family!r} models")
+    missing = [name for name in LAYERS[family] if name and not hasattr(site.output, name)]
+    if missing:
+        raise _unknown(block, f"{site.name} has no {', '.join(missing)}")
+    gate, up, activation, out = LAYERS[family]
+    return Hidden(
+        gate=_affine(getattr(site.output, gate)),
+        up=None if up is None else _affine(getattr(site.output, up)),
+        activation=getattr(site.output, activation),
+        out=_affine(getattr(site.output, out)),
+    )
+
+
+def _unknown(block: int, why: str) -> InputError:
+    return InputError(f"cannot take block {block} apart: {why}; known are {', '.join(LAYERS)} with their own blocks")
+
+
+def _affine(layer: torch.nn.Module) -> AffineMap:
+    """A layer's map; nn.Linear keeps its weight as (out, in), GPT-2's Conv1D as (in, out)."""
+    weight = layer.weight.detach().double().cpu()
+    if isinstance(layer, torch.nn.Linear):
+        weight = weight.T
+    if layer.bias is None:
+        return AffineMap(weight, torch.zeros(weight.shape[1], dtype=torch.float64))
+    return AffineMap(weight, layer.bias.detach().double().cpu())

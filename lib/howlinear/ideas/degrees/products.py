@@ -1,0 +1,296 @@
+"""All products of inputs, not those of a block's own neurons alone: degree 2, degree 3, and no degree at all.
+
+Full degree 2 means d(d+1)/2 products: 8,256 for d = 128. There are two ways to it. On few rows none of them is written
+down: ridge regression with the kernel (1 + x·x')² has the same functions (Schölkopf & Smola, "Learning with Kernels",
+2.1), and n rows cost n³/3 (`learning_curve`). A Gaussian kernel bounds no degree, and is the reference. Fits on few
+rows lie below the ceiling: look at the learning curve before reading its last point as one. On many rows the products
+are written down (`Products`) and their moments streamed: exact least squares on all of them (`quadratic`), or on those
+of the leading directions, with error bars (`products`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int64
+from sklearn.kernel_ridge import KernelRidge
+from torch import Tensor
+
+from howlinear.core.ceilings import AffineMap, ceiling, spectrum, whitening
+from howlinear.core.estimates import Estimate
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.degrees.nested import (
+    CHUNK,
+    RIDGE,
+    Nested,
+    feature_moments,
+    left_out_r2,
+    nested,
+    prefix_maps,
+    sample_in_folds,
+)
+from howlinear.instrument.capture import BlockCapture, Sample
+
+Kernel = Callable[[Tensor, Tensor], Tensor]
+KERNEL_RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)  # of the kernel's mean diagonal
+FEATURE_RIDGES = (1e-3, 1e-2, 1e-1)  # relative to unit variance of each feature
+LIMIT = 16_384  # features: their Gram takes 2 GB, and twice as much again to solve
+STREAM = 4_096  # rows multiplied at a time: a few large updates of so large a matrix cost less than many small ones
+FLAT = float(np.finfo(np.float32).eps)  # a square of mean 1 and variance below this varies by rounding alone
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a fit on some number of rows explains.
+
+    Attributes:
+        rows: train rows of the fit.
+        r2: held-out R², pooled; its interval over held-out document folds takes the fit as given.
+        ridge: chosen on validation documents.
+    """
+
+    rows: int
+    r2: Estimate
+    ridge: float
+
+
+def curve_frame(curve: Sequence[Learned]) -> pd.DataFrame:
+    """A learning curve as a table, a row a number of train rows: `rows`, `r2`, `low`, `high`, `ridge`."""
+    return pd.DataFrame(
+        {
+            "rows": [point.rows for point in curve],
+            "r2": [point.r2.value for point in curve],
+            "low": [point.r2.low for point in curve],
+            "high": [point.r2.high for point in curve],
+            "ridge": [point.ridge for point in curve],
+        }
+    )
+
+
+# On few rows, by kernels
+
+
+def polynomial(degree: int) -> Kernel:
+    """(1 + x·x')^degree: all polynomials up to that degree.
+
+    Raises:
+        InputError: a degree below 1.
+    """
+    if degree < 1:
+        raise InputError(f"degree {degree}: a polynomial kernel has 1 or more")
+    return lambda a, b: (a @ b.T).add_(1).pow_(degree)
+
+
+def gaussian(a: Float[Tensor, "n d"], b: Float[Tensor, "k d"]) -> Float[Tensor, "n k"]:
+    """exp(−‖x − x'‖²/2): no bound on the degree."""
+    return torch.cdist(a, b).square_().mul_(-0.5).exp_()
+
+
+def learning_curve(
+    captured: BlockCapture,
+    kernel: Kernel,
+    rows: Sequence[int] = (750, 1_500, 3_000),
+    ridges: Sequence[float] = KERNEL_RIDGES,
+) -> list[Learned]:
+    """Kernel ridge regression on what the line leaves, on more and more train rows.
+
+    The line is fitted on all train rows. Inputs are centred, scaled to unit variance, and divided by √d. The first
+    train fold chooses the ridge and is never fitted on; the last number of rows takes the ridge of the one before, for
+    time, so give the numbers in steps of two or so.
+
+    Args:
+        captured: a captured block with a sample.
+        kernel: `polynomial(2)`, `polynomial(3)`, `gaussian`, or any kernel of two sets of rows.
+        rows: numbers of train rows, ascending; a train row serves every number from the first that it is in.
+        ridges: to choose among.
+
+    Raises:
+        InputError: no sample, or fewer train rows than asked for.
+    """
+    sample = sample_in_folds(captured)
+    validation, order = split_train(sample, rows)
+    line = ceiling(sum(captured.train), sum(captured.test)).map
+    left = sample.y.double() - line(sample.x.double())
+    scaled = _scale(sample, sum(captured.train))
+    held_out = sample.folds(test=True)
+    truth = [sample.y[index] for index in held_out]
+    curve = []
+    for n in rows:
+        used = order[:n]
+        candidates = ridges_to_try(ridges, rows, curve)
+        regression, ridge = _fit_kernel(scaled, left, used, validation, kernel, candidates)
+        guess = []
+        for index in held_out:
+            beside = kernel(scaled[index], scaled[used])
+            added = torch.from_numpy(regression.predict(beside.numpy()))
+            guess.append(line(sample.x[index].double()) + added)
+        curve.append(Learned(n, score(truth, guess), ridge))
+    return curve
+
+
+def _fit_kernel(
+    scaled: Float[Tensor, "n d"],
+    left: Float[Tensor, "n d_out"],
+    used: Int64[Tensor, " k"],
+    validation: Int64[Tensor, " v"],
+    kernel: Kernel,
+    ridges: Sequence[float],
+) -> tuple[KernelRidge, float]:
+    """The regression whose ridge leaves least on the validation rows, and that ridge."""
+    gram = kernel(scaled[used], scaled[used]).numpy()
+    beside = kernel(scaled[validation], scaled[used]).numpy()
+    level = gram.diagonal().mean()
+    regressions = {}
+    errors = {}
+    for ridge in ridges:
+        # α = (K + λI)⁻¹ Y
+        regression = KernelRidge(alpha=ridge * level, kernel="precomputed").fit(gram, left[used].numpy())
+        regressions[ridge] = regression
+        errors[ridge] = np.square(left[validation].numpy() - regression.predict(beside)).sum()
+    best = min(errors, key=errors.get)
+    return regressions[best], best
+
+
+def _scale(sample: Sample, moments: Moments) -> Float[Tensor, "n d"]:
+    """Inputs at mean 0 and variance 1 / d; 0 for an input that is constant but for rounding."""
+    column_scale, _, _ = spectrum(moments)
+    return (sample.x.double() - moments.mean_x) * column_scale * (moments.n / moments.d_in) ** 0.5
+
+
+# On many rows, written down
+
+
+@dataclass(frozen=True)
+class Products:
+    """x ↦ (x without its null directions, products of pairs of its leading principal directions).
+
+    Pairs are in order of the later direction, so the products of the first k directions come first.
+
+    Attributes:
+        white: centred and whitened inputs, the quietest direction first.
+        count: how many directions are multiplied, k: k(k+1)/2 products.
+    """
+
+    white: AffineMap
+    count: int
+
+    @classmethod
+    def of(cls, moments: Moments, directions: int | None = None) -> Products:
+        """All products of the leading directions of these inputs; by default of all that vary."""
+        whiten = whitening(moments)
+        count = whiten.shape[1] if directions is None else directions
+        return cls(AffineMap(whiten, -moments.mean_x @ whiten), count)
+
+    @property
+    def width(self) -> int:
+        """How many features there are."""
+        return len(self.white.bias) + self.count * (self.count + 1) // 2
+
+    def __call__(self, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n p"]:
+        """The features of some rows, in their dtype; a feature's rows lie side by side in memory, for speed."""
+        white = self.white(x).T
+        loudest_first = white.flip(0)
+        squares_and_pairs = [loudest_first[: i + 1] * loudest_first[i] for i in range(self.count)]
+        return torch.cat([white, *squares_and_pairs]).T
+
+
+def products(captured: BlockCapture, directions: Sequence[int], ridge: float = RIDGE) -> Nested:
+    """The line with all products of the k leading principal directions of x, for several k.
+
+    Args:
+        captured: a captured block whose sample holds all rows.
+        directions: numbers k, ascending.
+        ridge: see `nested.nested`.
+
+    Raises:
+        InputError: no sample, more directions than the inputs have, or too few rows.
+    """
+    moments = sum(captured.train)
+    rank = whitening(moments).shape[1]
+    ascending = list(directions) == sorted(set(directions))
+    if not directions or not ascending or not 0 <= directions[0] <= directions[-1] <= rank:
+        raise InputError(f"directions {list(directions)}: give ascending numbers from 0 to the {rank} that vary")
+    features = Products.of(moments, directions[-1])
+    sizes = [rank + k * (k + 1) // 2 for k in directions]
+    return nested(captured, features, sizes, ridge)
+
+
+def quadratic(captured: BlockCapture, rows: Sequence[int], ridges: Sequence[float] = FEATURE_RIDGES) -> list[Learned]:
+    """Held-out R² of the best polynomial of degree 2, on more and more train rows.
+
+    The first train fold chooses the ridge and is never fitted on; the last number of rows takes the ridge of the one
+    before, for time.
+
+    Args:
+        captured: a captured block whose sample holds all rows.
+        rows: numbers of train rows, ascending.
+        ridges: to choose among.
+
+    Raises:
+        InputError: no sample, fewer train rows than asked for, inputs too wide for all their products, or a ridge too
+            small for products that coincide on the rows.
+    """
+    sample = sample_in_folds(captured)
+    features = Products.of(sum(captured.train))
+    if features.width > LIMIT:
+        raise InputError(f"{features.width} products of inputs, at most {LIMIT} fit: take leading directions, products")
+    validation, order = split_train(sample, rows)
+    held_out = sample.folds(test=True)
+    truth = [sample.y[index] for index in held_out]
+    moments = Moments(features.width, sample.y.shape[1])
+    curve = []
+    for n in rows:
+        feature_moments(sample, order[moments.n : n], features, moments, STREAM)
+        maps = {}
+        errors = {}
+        for ridge in ridges_to_try(ridges, rows, curve):
+            (maps[ridge],) = prefix_maps(moments, [features.width], ridge, null=FLAT)
+            guess = _answer(maps[ridge], features, sample.x[validation])
+            errors[ridge] = float((sample.y[validation] - guess).square().sum())
+        best = min(errors, key=errors.get)
+        guess = [_answer(maps[best], features, sample.x[index]) for index in held_out]
+        curve.append(Learned(n, score(truth, guess), best))
+    return curve
+
+
+def _answer(affine: AffineMap, features: Products, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n d_out"]:
+    """A map on the products of some rows, which are multiplied in single precision; outputs may lie far from 0."""
+    weight = affine.weight.float()
+    return torch.cat([features(part) @ weight + affine.bias for part in x.split(CHUNK)])
+
+
+# What both ways share
+
+
+def split_train(sample: Sample, rows: Sequence[int]) -> tuple[Int64[Tensor, " v"], Int64[Tensor, " n"]]:
+    """The first train fold's rows, to choose a ridge on, and the others' in a random order, to fit on.
+
+    Raises:
+        InputError: `rows`, how many to fit on in turn, do not ascend or are more than there are.
+    """
+    validation, *others = sample.folds(test=False)
+    order = torch.cat(others)
+    order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(0))]
+    ascending = list(rows) == sorted(set(rows))
+    if not rows or not ascending or not 2 <= rows[0] <= rows[-1] <= len(order):
+        raise InputError(f"rows {list(rows)}: give ascending numbers from 2 to the {len(order)} rows there are")
+    return validation, order
+
+
+def ridges_to_try(ridges: Sequence[float], rows: Sequence[int], curve: Sequence[Learned]) -> Sequence[float]:
+    """All ridges; for the last number of rows only the one that the number before it took, for time."""
+    is_last_of_several = len(curve) == len(rows) - 1 and len(rows) > 1
+    return [curve[-1].ridge] if is_last_of_several else ridges
+
+
+def score(truth: Sequence[Float[Tensor, "_ d_out"]], guess: Sequence[Float[Tensor, "_ d_out"]]) -> Estimate:
+    """Held-out R² of a guess, and its interval, from truth and guess per held-out document fold."""
+    y = torch.cat(list(truth)).double()
+    error = (y - torch.cat(list(guess))).square().sum()
+    value = float(1 - error / (y - y.mean(0)).square().sum())
+    return Estimate.jackknife(value, left_out_r2(truth, guess))

@@ -1,0 +1,184 @@
+"""Of what degree is a block? A spectrum R²₁ ≤ R²₂ ≤ R²₃ ≤ R²₄ from the block's own neurons.
+
+"Higher-order or distributed" is what arXiv 2606.19379 leaves open about the part of a block that no line explains. A
+block is y = Vᵀ a(z) + b with pre-activations z affine in x (SwiGLU: Vᵀ (u ⊙ a(g))). Put in the place of a(z) the
+polynomial of degree k that is nearest to it, neuron by neuron, and the output is a polynomial of degree k in x. So
+least squares on x and on such outputs is a *lower bound* on what any polynomial of that degree reaches. It costs as
+many features as x has, per degree, at any width.
+
+Per-neuron polynomials are written in Hermite's, He_j of the standardised pre-activation, which for a Gaussian are
+uncorrelated (O'Donnell, "Analysis of Boolean Functions", chapter 11). With `free`, every neuron's polynomial is a
+feature of its own: a tighter bound, for more features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from howlinear.core.ceilings import AffineMap, whitening
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.degrees.hermite import hermite
+from howlinear.ideas.degrees.nested import CHUNK, RIDGE, Nested, nested, sample_in_folds
+from howlinear.ideas.degrees.neurons import Hidden
+from howlinear.instrument.capture import BlockCapture
+
+FIT_ROWS = 4_096  # for each neuron's polynomials, a few numbers each; spread evenly over the train rows
+JITTER = 1e-9  # on each neuron's normal equations, relative to their mean diagonal: a dead neuron's are singular
+
+
+@dataclass(frozen=True)
+class Features:
+    """x ↦ (x without its null directions, what degree 2 adds, what degree 3 adds, …).
+
+    Attributes:
+        centre: input means, shape (d_in,).
+        whiten: to the directions of x that vary, shape (d_in, rank).
+        gate: x to standardised pre-activations.
+        up: as in `Hidden`.
+        adds: per degree from 2, coefficients in Hermite's polynomials of what it adds, shape (degree − 1, j, m).
+        out: weights of the layer out, shape (m, d_out), which pool the neurons; None if each is a feature.
+        order: neurons, the loudest in what degrees from 2 add first, shape (m,).
+    """
+
+    centre: Float[Tensor, " d_in"]
+    whiten: Float[Tensor, "d_in rank"]
+    gate: AffineMap
+    up: AffineMap | None
+    adds: Float[Tensor, "degrees j m"]
+    out: Float[Tensor, "m d_out"] | None
+    order: Tensor
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many features there are up to degree 1, 2 and so on."""
+        per_degree = len(self.order) if self.out is None else self.out.shape[1]
+        return [self.whiten.shape[1] + per_degree * k for k in range(len(self.adds) + 1)]
+
+    def __call__(self, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n p"]:
+        """The features of some rows, in their dtype."""
+        line = (x - self.centre.to(x)) @ self.whiten.to(x)
+        terms = _terms(self.gate, self.up, x, self.adds.shape[1])
+        parts = [line]
+        for coefficients in self.adds.to(x):
+            added = sum(row * term for row, term in zip(coefficients, terms, strict=True))
+            parts.append(added[:, self.order] if self.out is None else added @ self.out.to(x))
+        return torch.cat(parts, 1)
+
+
+def features(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool = False) -> Features:
+    """Find each neuron's nearest polynomials on the train rows, and the features they make.
+
+    Args:
+        captured: a captured block with a sample.
+        block: the same block taken apart.
+        degree: the highest.
+        free: every neuron a feature of its own, instead of all pooled by the layer out.
+
+    Raises:
+        InputError: no sample, or a degree below 2.
+    """
+    if degree < 2:
+        raise InputError(f"degree {degree}: neurons add to the line from degree 2 on")
+    sample = sample_in_folds(captured)
+    moments = sum(captured.train)
+    gate = _standardised_gate(block, moments)
+    count = degree + 1 if block.up is None else degree  # terms of a neuron: u ⊙ He_j(g) has degree j + 1
+    train = torch.cat(sample.folds(test=False))
+    every = -(-len(train) // FIT_ROWS)
+    gram, cross = _normal_equations(block, gate, sample.x[train[::every]], count)
+
+    # The nearest polynomial of degree k, neuron by neuron: least squares on its first terms
+    fewest = count - degree + 1  # terms of degree 1 and below
+    fits = []
+    for used in range(fewest, count + 1):
+        fit = torch.linalg.solve(gram[:, :used, :used], cross[:, :used])[..., 0]
+        fits.append(torch.nn.functional.pad(fit, (0, count - used)))
+    adds = torch.stack(fits).diff(dim=0)  # q_k − q_{k−1}, shape (degree − 1, m, j)
+
+    # Loudness: Σ over rows and degrees of what a neuron adds, squared, times the squared length of its way out
+    added = torch.einsum("kmi,mij,kmj->m", adds, gram, adds)
+    loudness = added * block.out.weight.square().sum(1)
+    return Features(
+        centre=moments.mean_x,
+        whiten=whitening(moments),
+        gate=gate,
+        up=block.up,
+        adds=adds.mT.contiguous(),
+        out=None if free else block.out.weight,
+        order=loudness.argsort(descending=True, stable=True),
+    )
+
+
+def degrees(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool = False, ridge: float = RIDGE) -> Nested:
+    """The degree spectrum of a block: held-out R² of the line, and with neurons of degree 2, 3, … added.
+
+    The first entry is R²_lin on the sampled rows. The intervals take the neurons' polynomials, a few numbers each, as
+    given.
+
+    Args:
+        captured: a captured block whose sample holds all rows.
+        block: the same block taken apart.
+        degree: the highest.
+        free: see `features`.
+        ridge: see `nested`.
+    """
+    polynomials = features(captured, block, degree, free)
+    return nested(captured, polynomials, polynomials.sizes, ridge)
+
+
+def loudest(captured: BlockCapture, block: Hidden, counts: Sequence[int], ridge: float = RIDGE) -> Nested:
+    """The line with the degree-2 parts of the r loudest neurons, each weighed anew, for several r.
+
+    Each is one product of two inputs and one vector out, as is each of a rank-r bilinear probe's: the best probe of
+    that rank reaches at least as far.
+
+    Args:
+        captured: a captured block whose sample holds all rows.
+        block: the same block taken apart.
+        counts: numbers of neurons, ascending; 0 is the line.
+        ridge: see `nested`.
+    """
+    squares = features(captured, block, degree=2, free=True)
+    line = squares.sizes[0]
+    return nested(captured, squares, [line + count for count in counts], ridge)
+
+
+def _standardised_gate(block: Hidden, moments: Moments) -> AffineMap:
+    """X to pre-activations at mean 0 and variance 1 over the rows in `moments`; one that never moves stays at 0."""
+    mean, deviation = block.spread(moments)
+    deviation = torch.where(deviation > 0, deviation, 1.0)
+    return AffineMap(block.gate.weight / deviation, (block.gate.bias - mean) / deviation)
+
+
+def _terms(gate: AffineMap, up: AffineMap | None, x: Float[Tensor, "n d_in"], count: int) -> list[Float[Tensor, "n m"]]:
+    """He_0 … He_{count − 1} of standardised pre-activations, times u in SwiGLU."""
+    terms = hermite(gate(x), count - 1)
+    if up is None:
+        return terms
+    multiplier = up(x)
+    return [term * multiplier for term in terms]
+
+
+def _normal_equations(
+    block: Hidden, gate: AffineMap, x: Float[Tensor, "n d_in"], count: int
+) -> tuple[Float[Tensor, "m j j"], Float[Tensor, "m j 1"]]:
+    """Each neuron's Σ t tᵀ and Σ t a, with t its terms and a its value; float64, summed over chunks."""
+    neurons = block.neurons
+    gram = torch.zeros(neurons, count, count, dtype=torch.float64)
+    cross = torch.zeros(neurons, count, 1, dtype=torch.float64)
+    for part in x.split(CHUNK):
+        values = block.activation(block.gate(part))
+        if block.up is not None:
+            values = values * block.up(part)
+        terms = torch.stack(_terms(gate, block.up, part, count)).permute(2, 0, 1)  # (m, j, n)
+        gram += (terms @ terms.mT).double()
+        cross += (terms @ values.T.to(terms)[..., None]).double()
+    diagonal = gram.diagonal(dim1=1, dim2=2)
+    diagonal.add_(JITTER * diagonal.mean(1, keepdim=True) + 1e-30)
+    return gram, cross

@@ -1,0 +1,300 @@
+"""What notebook 10 asks of a model, as tidy tables: the spectrum of every block, and how tight that bound is.
+
+Blocks are captured with all their rows, a few at a time, since features are made of single rows. Every table has a row
+a measurement and says in its first columns of which model and block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from transformers import PreTrainedModel
+
+from howlinear.ideas.degrees.hermite import plant_teacher, predict_spectrum
+from howlinear.ideas.degrees.neurons import Hidden, take_apart
+from howlinear.ideas.degrees.products import curve_frame, gaussian, learning_curve, polynomial, products, quadratic
+from howlinear.ideas.degrees.spectrum import degrees, loudest
+from howlinear.instrument.capture import BlockCapture, capture
+from howlinear.text.rows import TokenRows
+
+HELD = 16_000_000  # inputs held in memory at a time, rows × width × blocks
+KERNELS = {"degree 2": polynomial(2), "degree 3": polynomial(3), "Gaussian": gaussian}
+
+
+def survey(
+    model: PreTrainedModel,
+    rows: TokenRows,
+    degree: int,
+    kernel_rows: Sequence[int],
+    counts: Sequence[int],
+    directions: Sequence[int],
+    held: int = HELD,
+) -> dict[str, pd.DataFrame]:
+    """The spectrum of every block of a model, and checks of an early, a middle and a late one.
+
+    Args:
+        model: the model.
+        rows: token rows; all of them are used.
+        degree: the highest of the spectrum.
+        kernel_rows: train rows of the kernels, ascending; the last for degree 2 alone, since time grows as its cube.
+        counts: numbers of neurons that weigh their squares anew; those that a block does not have are left out, and
+            all of its neurons are added.
+        directions: numbers of leading directions all of whose products are taken, in the middle block.
+        held: inputs held in memory at a time, rows × width × blocks.
+
+    Returns:
+        `spectra` of all blocks, see `spectrum_table`; of the checked blocks `neurons` and `kernels`, and of the middle
+        block `products`, see the tables of these names. Each has `block` as its first column.
+    """
+    depth = model.config.num_hidden_layers
+    checked = checked_blocks(depth)
+    tables: dict[str, dict[int, pd.DataFrame]] = {"spectra": {}, "neurons": {}, "kernels": {}, "products": {}}
+    for block, captured in captured_blocks(model, rows, range(depth), held):
+        parts = take_apart(model, block)
+        tables["spectra"][block] = spectrum_table(captured, parts, degree)
+        if block in checked:
+            tables["neurons"][block] = neuron_table(captured, parts, counts)
+            tables["kernels"][block] = kernel_table(captured, kernel_rows, all_kernels=block == depth // 2)
+        if block == depth // 2:
+            tables["products"][block] = product_table(captured, directions)
+    return {name: stack(found, "block") for name, found in tables.items()}
+
+
+def checked_blocks(depth: int) -> list[int]:
+    """An early, a middle and a late block."""
+    return sorted({0, depth // 2, depth - 1})
+
+
+def captured_blocks(
+    model: PreTrainedModel, rows: TokenRows, blocks: Sequence[int], held: int = HELD
+) -> Iterator[tuple[int, BlockCapture]]:
+    """Blocks with all their rows, in order; the model runs once for as many as fit in memory together.
+
+    Args:
+        model: the model.
+        rows: token rows.
+        blocks: which blocks.
+        held: inputs held in memory at a time, rows × width × blocks.
+    """
+    inputs_a_block = rows.count * model.config.hidden_size
+    at_a_time = max(1, held // inputs_a_block)
+    for start in range(0, len(blocks), at_a_time):
+        some = list(blocks[start : start + at_a_time])
+        yield from capture(model, rows, some, sample=rows.count).items()
+
+
+def spectrum_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.DataFrame:
+    """The degree spectrum of a block beside Hermite's prediction.
+
+    Args:
+        captured: the block, captured with all its rows.
+        parts: the same block taken apart.
+        degree: the highest.
+
+    Returns:
+        A row a degree: `degree`, held-out `r2` with `low` and `high`, `hermite` as predicted for Gaussian inputs, and
+        `spread`, the median standard deviation of a pre-activation, which is the block's.
+    """
+    moments = sum(captured.train)
+    _, deviation = parts.spread(moments)
+    table = degrees(captured, parts, degree).to_frame().drop(columns="size")
+    table.insert(0, "degree", range(1, degree + 1))
+    return table.assign(hermite=predict_spectrum(parts, moments, degree), spread=float(deviation.median()))
+
+
+def teacher_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.DataFrame:
+    """Spectra of planted teachers, whose neurons are all He_D: a row a `teacher` D and `degree`, with `r2`."""
+    tables = {}
+    for power in range(1, degree + 1):
+        taught, teacher = plant_teacher(captured, parts, power)
+        r2 = degrees(taught, teacher, degree).r2
+        tables[power] = pd.DataFrame({"degree": range(1, degree + 1), "r2": r2})
+    return stack(tables, "teacher")
+
+
+def neuron_table(captured: BlockCapture, parts: Hidden, counts: Sequence[int]) -> pd.DataFrame:
+    """The line with the squares of the loudest neurons: a row a number of `neurons`, with `size`, `r2`, `low`, `high`.
+
+    Numbers that the block does not have are left out, and all of its neurons are added.
+    """
+    numbers = sorted({count for count in counts if count < parts.neurons} | {parts.neurons})
+    table = loudest(captured, parts, numbers).to_frame()
+    table.insert(0, "neurons", numbers)
+    return table
+
+
+def kernel_table(captured: BlockCapture, rows: Sequence[int], all_kernels: bool = True) -> pd.DataFrame:
+    """Learning curves of kernels: a row a `kernel` and number of `rows`, with `r2`, `low`, `high`, `ridge`.
+
+    Args:
+        captured: the block, captured with all its rows.
+        rows: train rows, ascending; the last for degree 2 alone.
+        all_kernels: degree 3 and Gaussian beside degree 2.
+    """
+    tables = {"degree 2": curve_frame(learning_curve(captured, KERNELS["degree 2"], rows))}
+    if all_kernels:
+        for name in ("degree 3", "Gaussian"):
+            tables[name] = curve_frame(learning_curve(captured, KERNELS[name], rows[:-1]))
+    return stack(tables, "kernel")
+
+
+def product_table(captured: BlockCapture, directions: Sequence[int]) -> pd.DataFrame:
+    """All products of leading directions: a row a number of `directions`, with `size`, `r2`, `low`, `high`."""
+    table = products(captured, directions).to_frame()
+    table.insert(0, "directions", directions)
+    return table
+
+
+def streamed_table(model: PreTrainedModel, rows: TokenRows, block: int, train_rows: Sequence[int]) -> pd.DataFrame:
+    """All products, streamed: a row a number of train `rows`, with `r2`, `low`, `high`, `ridge`."""
+    captured = capture(model, rows, [block], sample=rows.count)[block]
+    return curve_frame(quadratic(captured, train_rows))
+
+
+def share_table(neurons: pd.DataFrame, probe_gains: Mapping[int, float]) -> pd.DataFrame:
+    """What share of a block's quadratic step, from the line to all neurons' squares, some products reach.
+
+    Args:
+        neurons: of one block, as `neuron_table` gives it, from the line on.
+        probe_gains: rank of a bilinear probe → the share that it explains of what the line leaves.
+
+    Returns:
+        A row a measurement: `source` (`neurons`, the loudest ones, or `probe`), number of `products`, `share`.
+    """
+    line, all_squares = neurons.r2.iloc[0], neurons.r2.iloc[-1]
+    step = all_squares - line
+    left = 1 - line
+    by_neurons = pd.DataFrame({"products": neurons.neurons, "share": (neurons.r2 - line) / step})
+    gains = pd.Series(probe_gains)
+    by_probe = pd.DataFrame({"products": gains.index, "share": gains.to_numpy() * left / step})
+    return stack({"neurons": by_neurons, "probe": by_probe}, "source")
+
+
+def reach(shares: pd.DataFrame, source: str, threshold: float) -> int | None:
+    """The fewest products of one source that reach a share of the quadratic step; None if none of them do.
+
+    Args:
+        shares: of one block, as `share_table` gives it.
+        source: `neurons` or `probe`.
+        threshold: the share to reach.
+    """
+    enough = shares[(shares.source == source) & (shares.share >= threshold)]
+    return None if enough.empty else int(enough.products.min())
+
+
+def summary(tables: Mapping[str, pd.DataFrame], threshold: float) -> pd.DataFrame:
+    """What notebook 10 finds, in words a reader can compare: a row a question, a column a model.
+
+    Args:
+        tables: `spectra`, `shares` and `fresh` (the spectrum of the middle block of an untrained model), each with
+            columns `model` and, but for `fresh`, `block` beside their own.
+        threshold: the share of the quadratic step to reach.
+
+    Returns:
+        Texts; those of several numbers are of an early, a middle and a late block.
+    """
+    columns = {}
+    for model, spectra in tables["spectra"].groupby("model", sort=False):
+        r2 = spectra.pivot_table(index="block", columns="degree", values="r2")
+        rest = r2.sub(r2[1], axis=0).div(1 - r2[1], axis=0).mean()  # of what the line leaves
+        answers = {f"rest by degree {degree}": f"{rest[degree]:.2f}" for degree in rest.index[1:]}
+        shares = tables["shares"]
+        blocks = [table for _, table in shares[shares.model == model].groupby("block")]
+        sixteen = [table[(table.source == "probe") & (table.products == 16)].share.item() for table in blocks]
+        answers["rank 16, of degree 2"] = ", ".join(f"{share:.2f}" for share in sixteen)
+        for source, name in (("neurons", "neurons"), ("probe", "rank")):
+            highest = int(blocks[0][blocks[0].source == source].products.max())
+            fewest = [reach(table, source, threshold) or f"> {highest}" for table in blocks]
+            answers[f"{name} for {threshold:.0%} of it"] = ", ".join(map(str, fewest))
+        fresh = tables["fresh"][tables["fresh"].model == model]
+        trained = spectra[spectra.block == len(r2) // 2]
+        answers["R² fresh, degree 1 and 2"] = ", ".join(f"{value:.2f}" for value in fresh.r2[:2])
+        answers["spread"] = f"{fresh.spread.iloc[0]:.2f} → {trained.spread.iloc[0]:.2f}"
+        columns[model] = answers
+    return pd.DataFrame(columns)
+
+
+def training_table(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """The middle block's spectrum on the way through training, of models that recorded it.
+
+    Args:
+        measurements: of models, as `training.twins` writes them; those without spectra are left out.
+
+    Returns:
+        A row a `family`, `step` and `degree`, with `r2` and the median `spread` of a pre-activation.
+    """
+    parts = []
+    for measured in measurements:
+        if "degrees" not in measured["steps"][0]:
+            continue
+        middle = str(measured["blocks"] // 2)
+        for step in measured["steps"]:
+            found = step["degrees"][middle]
+            table = pd.DataFrame({"degree": range(1, len(found["r2"]) + 1), "r2": found["r2"]})
+            parts.append(table.assign(family=measured["family"], step=step["step"], spread=found["spread"]))
+    return pd.concat(parts, ignore_index=True)[["family", "step", "degree", "r2", "spread"]]
+
+
+def stack(tables: Mapping[Any, pd.DataFrame], name: str) -> pd.DataFrame:
+    """Tables one below another, their key in a first column of this name."""
+    return pd.concat(tables, names=[name]).reset_index(level=0).reset_index(drop=True)
+
+
+def stack_models(surveys: Mapping[str, Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
+    """The tables of several models' surveys, each stacked with `model` as its first column."""
+    kinds = next(iter(surveys.values())).keys()
+    return {kind: stack({name: found[kind] for name, found in surveys.items()}, "model") for kind in kinds}
+
+
+def results(tables: Mapping[str, pd.DataFrame], threshold: float) -> dict[str, Any]:
+    """The numbers of notebook 10 as its results file keeps them, model by model and block by block.
+
+    Args:
+        tables: `spectra`, `neurons`, `kernels`, `products`, `shares`, `streamed` and `fresh` (the spectrum of an
+            untrained model's middle block), each with columns `model` and, but for `fresh`, `block` beside their own.
+        threshold: the share of the quadratic step that `reach` asks for.
+
+    Returns:
+        Model → `blocks`, `checks`, `fresh`, and `streamed` where there is any.
+    """
+    found = {}
+    for model, spectra in tables["spectra"].groupby("model", sort=False):
+        mine = {kind: table[table.model == model] for kind, table in tables.items() if not table.empty}
+        checks = {}
+        for block in mine["neurons"].block.unique():
+            of_block = {kind: table[table.block == block] for kind, table in mine.items() if "block" in table}
+            checks[int(block)] = _check_results(of_block, threshold)
+        found[model] = {
+            "blocks": [_spectrum_results(int(block), table) for block, table in spectra.groupby("block")],
+            "checks": checks,
+            "fresh": mine["fresh"].r2.tolist(),
+        }
+        streamed = mine.get("streamed", pd.DataFrame())
+        if not streamed.empty:
+            found[model]["streamed"] = {int(block): _curve(table) for block, table in streamed.groupby("block")}
+    return found
+
+
+def _spectrum_results(block: int, table: pd.DataFrame) -> dict[str, Any]:
+    curves = {column: table[column].tolist() for column in ("r2", "low", "high", "hermite")}
+    return {"block": block, "spread": float(table.spread.iloc[0])} | curves
+
+
+def _check_results(tables: Mapping[str, pd.DataFrame], threshold: float) -> dict[str, Any]:
+    numbers: dict[str, Any] = {}
+    for kernel, table in tables["kernels"].groupby("kernel"):
+        numbers[kernel] = _curve(table)
+    for key, kind in (("loudest", "neurons"), ("products", "products")):
+        if not tables[kind].empty:
+            numbers[key] = {"r2": tables[kind].r2.tolist(), "sizes": tables[kind]["size"].tolist()}
+    shares = tables["shares"]
+    probe = shares[shares.source == "probe"]
+    numbers["probe"] = dict(zip(probe.products.tolist(), probe.share.tolist(), strict=True))
+    numbers["reach"] = reach(shares, "neurons", threshold)
+    return numbers
+
+
+def _curve(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return table[["rows", "r2", "low", "high", "ridge"]].to_dict("records")

@@ -1,0 +1,1 @@
+"""When training makes the profile. Told by notebook 09."""

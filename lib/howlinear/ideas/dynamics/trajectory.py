@@ -1,0 +1,196 @@
+"""Trajectories: R²_lin of every block and the held-out loss at log-spaced steps of one training run.
+
+Those of the embedded models and of the twins were recorded while they were trained, and lie beside them as JSON.
+Pythia's authors published the weights themselves, 154 times a run (Biderman et al. 2023, arXiv 2304.01373):
+`revisions` measures them one after another. GPT-2 and llama-160m have no public revisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int, Int64
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.errors import InputError, SourceError
+from howlinear.files import results
+from howlinear.instrument.measure import measure
+from howlinear.models.load import load_model
+from howlinear.text.rows import TokenRows
+
+PUBLIC = (0, *(2**i for i in range(10)), *range(1_000, 144_000, 1_000))
+"""Pythia's 154 public revisions, step0 … step143000."""
+
+DOUBLINGS = (0, *(2**i for i in range(10)), *(1_000 * 2**i for i in range(8)), 143_000)
+"""Twenty of them, one to a doubling: what is drawn on a logarithmic axis anyway."""
+
+MOVED = 8
+"""By this step a warm-up has moved the weights of any run; before, a rate near 0 may leave them as they were."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What was measured of one training run.
+
+    Attributes:
+        name: of the run.
+        steps: measured steps, ascending, shape (n,).
+        loss: held-out negative log-likelihood per token in nats, shape (n,).
+        r2: R²_lin, shape (n, blocks).
+        low: lower ends of its 95 % intervals, shape (n, blocks).
+        high: upper ends.
+    """
+
+    name: str
+    steps: Int[np.ndarray, " n"]
+    loss: Float[np.ndarray, " n"]
+    r2: Float[np.ndarray, "n blocks"]
+    low: Float[np.ndarray, "n blocks"]
+    high: Float[np.ndarray, "n blocks"]
+
+    @classmethod
+    def of(cls, name: str, snapshots: Sequence[Mapping]) -> Trajectory:
+        """From the snapshots that `training.train` returns and trajectory.json holds.
+
+        Raises:
+            InputError: a snapshot lacks something, a number is not finite, steps do not ascend, or there are under two.
+        """
+        try:
+            steps = np.array([snapshot["step"] for snapshot in snapshots], dtype=int)
+            loss = np.log(np.array([snapshot["perplexity"] for snapshot in snapshots], dtype=float))
+            r2 = np.array([snapshot["r2"] for snapshot in snapshots], dtype=float)
+            low = np.array([snapshot["r2_low"] for snapshot in snapshots], dtype=float)
+            high = np.array([snapshot["r2_high"] for snapshot in snapshots], dtype=float)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"trajectory of {name}: a snapshot is damaged ({error!r}); record it anew") from error
+        if len(steps) < 2 or (np.diff(steps) <= 0).any():
+            raise InputError(f"trajectory of {name}: needs two steps or more, ascending, got {steps.tolist()}")
+        if not all(np.isfinite(values).all() for values in (loss, r2, low, high)):
+            raise InputError(f"trajectory of {name}: a number is missing or not finite; record it anew")
+        return cls(name, steps, loss, r2, low, high)
+
+    @classmethod
+    def read(cls, path: Path | str, name: str = "") -> Trajectory:
+        """From a file with `steps`; the name is that of its folder by default.
+
+        Raises:
+            SourceError: no such file, or not JSON.
+            InputError: it holds no trajectory.
+        """
+        name = name or Path(path).resolve().parent.name
+        return cls.of(name, results.load(path).get("steps", []))
+
+    def part(self, first: int = 0, last: int | None = None) -> Trajectory:
+        """The same run from step `first` to step `last`, both included, as if it had begun and stopped there.
+
+        Raises:
+            InputError: fewer than two measured steps lie between them.
+        """
+        last = self.steps[-1] if last is None else last
+        inside = (self.steps >= first) & (self.steps <= last)
+        if inside.sum() < 2:
+            raise InputError(
+                f"trajectory of {self.name}: {inside.sum()} measured steps from {first} to {last}, needs two"
+            )
+        return replace(
+            self,
+            steps=self.steps[inside],
+            loss=self.loss[inside],
+            r2=self.r2[inside],
+            low=self.low[inside],
+            high=self.high[inside],
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per measured step and block: `run`, `step`, `block`, `r2`, and its interval's ends `low` and `high`."""
+        n, blocks = self.r2.shape
+        return pd.DataFrame(
+            {
+                "run": self.name,
+                "step": np.repeat(self.steps, blocks),
+                "block": np.tile(np.arange(blocks), n),
+                "r2": self.r2.flatten(),
+                "low": self.low.flatten(),
+                "high": self.high.flatten(),
+            }
+        )
+
+
+def films(folders: Iterable[Path]) -> dict[str, Trajectory]:
+    """The trajectories that lie in model folders, by the folders' names; a folder without one is passed over.
+
+    Raises:
+        SourceError: a trajectory is no JSON.
+        InputError: a file holds no trajectory.
+    """
+    files = [folder / "trajectory.json" for folder in folders]
+    return {file.parent.name: Trajectory.read(file, file.parent.name) for file in files if file.is_file()}
+
+
+def has_revisions(source: str) -> bool:
+    """Whether a model's training run is public: a Hub id of a Pythia, not a folder of that name."""
+    return source.startswith("EleutherAI/pythia-") and not Path(source).is_dir()
+
+
+def revisions(
+    source: str,
+    rows: TokenRows,
+    steps: Collection[int] = DOUBLINGS,
+    load: Callable[..., PreTrainedModel] = load_model,
+) -> Iterator[dict]:
+    """Measure a model's public revisions, one in memory at a time.
+
+    Args:
+        source: Hub id of a Pythia.
+        rows: the token rows, the same for every revision.
+        steps: which of `PUBLIC`; each is a download of its own.
+        load: called as `load(source, revision="step512")`.
+
+    Yields:
+        A snapshot per revision, as in trajectory.json but without a training loss; `Trajectory.of` takes a list.
+
+    Raises:
+        InputError: a model without public revisions, or a step that is not public.
+        SourceError: neither the Hub nor its cache has a revision, or what is there under its name is another one's
+            weights, as happened to larger Pythias (github.com/EleutherAI/pythia, issues 205 and 206).
+    """
+    if not has_revisions(source):
+        raise InputError(f"{source} has no public revisions; EleutherAI's Pythias have, as EleutherAI/pythia-160m")
+    strange = sorted(set(steps) - set(PUBLIC))
+    if strange:
+        raise InputError(f"no revision at step {strange}: 0, 1, 2, 4, … 512, then every 1000 to 143000 are public")
+    measured: dict[tuple, int] = {}  # what was measured → the step at which it was first
+    for step in sorted(set(steps)):
+        profile = measure(load(source, revision=f"step{step}"), rows)  # the model is gone by now
+        snapshot = {"step": step, "perplexity": profile.perplexity} | profile.curves
+        twin = measured.setdefault((snapshot["perplexity"], *snapshot["r2"]), step)
+        if twin < step and step >= MOVED:
+            raise SourceError(
+                f"{source}: step{step} measures to the last digit as step{twin}: one serves the other's file"
+            )
+        yield snapshot
+
+
+def unigram(train: Int64[Tensor, " n"], held_out: Int64[Tensor, "m seq_len"], vocabulary: int) -> float:
+    """Loss per predicted token, in nats, of a model that knows how often each token occurs and nothing else.
+
+    Frequencies are counted in `train`, with one added to each (Laplace), and scored on what a language model predicts
+    of `held_out`: all but the first token of a sequence.
+
+    Raises:
+        InputError: nothing to count or to predict, or a token outside the vocabulary.
+    """
+    predicted = held_out[:, 1:].flatten()
+    if not len(train) or not len(predicted):
+        raise InputError(f"{len(train)} tokens to count and {len(predicted)} to predict: both need some")
+    if int(torch.cat([train, predicted]).max()) >= vocabulary:
+        raise InputError(f"a token lies outside the vocabulary of {vocabulary}: was another tokenizer used?")
+    counts = torch.bincount(train, minlength=vocabulary).double() + 1
+    log_frequency = (counts / counts.sum()).log()
+    return float(-log_frequency[predicted].mean())

@@ -1,0 +1,120 @@
+"""A block's linear problem as training meets it: rows, folds, and the inputs' coordinates.
+
+The optimiser study (`training`) and the closed form get the very same rows; the held-out moments judge both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from howlinear.core.ceilings import AffineMap, spectrum, whitening
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.instrument.capture import BlockCapture
+
+SCALINGS = ("raw", "standardised", "whitened")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One block's linear problem: rows to train on, rows to choose the rate by, rows to be judged on.
+
+    Attributes:
+        x: inputs to train on, shape (n, d_in), float32.
+        y: outputs, shape (n, d_out), float32.
+        folds: moments of these very rows, per document fold: the closed form's side.
+        validation: moments of the train fold set aside; it chooses the rate, never the held-out side.
+        test: held-out moments per document fold.
+    """
+
+    x: Float[Tensor, "n d_in"]
+    y: Float[Tensor, "n d_out"]
+    folds: list[Moments]
+    validation: Moments
+    test: list[Moments]
+
+    @classmethod
+    def of(cls, kept: BlockCapture) -> Problem:
+        """The problem a block's sampled train rows pose; the last train fold becomes the validation side.
+
+        Raises:
+            InputError: no sampled rows, or train rows in fewer than two document folds.
+        """
+        sample = kept.rows()
+        folds = sample.folds(test=False)
+        if len(folds) < 2:
+            raise InputError(
+                f"training needs sampled train rows from two document folds or more, there are {len(folds)}: "
+                "capture with sample=4096 and eight folds"
+            )
+        moments = []
+        for rows in folds:
+            empty = Moments(sample.x.shape[1], sample.y.shape[1])
+            moments.append(empty.update(sample.x[rows], sample.y[rows]))
+        training = torch.cat(folds[:-1]).sort().values
+        return cls(
+            x=sample.x[training],
+            y=sample.y[training],
+            folds=moments[:-1],
+            validation=moments[-1],
+            test=kept.test,
+        )
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Moments of the rows to train on."""
+        return sum(self.folds)
+
+    @cached_property
+    def held_out(self) -> Moments:
+        """Moments of all held-out rows."""
+        return sum(self.test)
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Inputs as an optimiser sees them, z = (x − origin) mixing.
+
+    Attributes:
+        origin: what is taken off x, shape (d_in,).
+        mixing: the new directions, one a column, shape (d_in, k).
+    """
+
+    origin: Float[Tensor, " d_in"]
+    mixing: Float[Tensor, "d_in k"]
+
+    @classmethod
+    def of(cls, moments: Moments, scaling: str) -> Coordinates:
+        """Coordinates that suit the inputs behind `moments`.
+
+        Args:
+            moments: of the rows to train on.
+            scaling: `raw`: as they come; `standardised`: mean 0 and variance 1 per feature; `whitened`: uncorrelated,
+                too, and without null directions.
+
+        Raises:
+            InputError: no such scaling, or no input that varies.
+        """
+        if scaling == "raw":
+            return cls(torch.zeros_like(moments.mean_x), torch.eye(moments.d_in).to(moments.sxx))
+        if scaling == "standardised":
+            inverse_norm, _, _ = spectrum(moments)  # 1 / √Σ(x − x̄)², and 0 for a constant input
+            return cls(moments.mean_x, torch.diag(inverse_norm * moments.n**0.5))
+        if scaling == "whitened":
+            return cls(moments.mean_x, whitening(moments))
+        raise InputError(f"no scaling {scaling!r}: one of {', '.join(SCALINGS)}")
+
+    def rows(self, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n k"]:
+        """The rows in these coordinates, float64."""
+        return (x.double() - self.origin) @ self.mixing
+
+    def undo(self, weight: Float[Tensor, "k d_out"], bias: Float[Tensor, " d_out"]) -> AffineMap:
+        """The map of x that equals this one of z."""
+        # z V + c = (x − origin) M V + c, so W = M V and b = c − origin W
+        weight = self.mixing @ weight.double()
+        return AffineMap(weight, bias.double() - self.origin @ weight)

@@ -1,0 +1,257 @@
+"""The paper's pitfall: the same linear problem, given to optimisers instead of being solved.
+
+"Trained linear baselines badly under-converge where the closed form does not" (arXiv 2606.19379). Here every
+optimiser gets the rows, a start at the mean output and a tuned rate; all are scored on the same held-out moments.
+Full-batch gradient descent needs no run: its error shrinks by (1 − ηλ) a step along each eigenvector of the inputs'
+second moments: see `gradient_descent`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.optim import LBFGS, SGD, Adam, AdamW, Muon, Optimizer
+
+from howlinear.core.ceilings import AffineMap, fit, r2
+from howlinear.core.estimates import Estimate, left_out
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.optimisers.gradient_descent import second_moments
+from howlinear.ideas.optimisers.problem import Coordinates, Problem
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An optimiser as torch ships it, and the rates to try.
+
+    Attributes:
+        make: (weight, bias, rate) → the torch optimisers that step together.
+        rates: the grid.
+        relative: whether rates are multiples of 1/λ₁, λ₁ the largest eigenvalue of the inputs' second moments.
+        dtype: of rows and weights.
+    """
+
+    make: Callable[[Tensor, Tensor, float], list[Optimizer]]
+    rates: tuple[float, ...]
+    relative: bool = False
+    dtype: torch.dtype = torch.float32
+
+
+def _momentum(weight: Tensor, bias: Tensor, rate: float) -> list[Optimizer]:
+    return [SGD([weight, bias], lr=rate, momentum=0.9)]
+
+
+def _muon(weight: Tensor, bias: Tensor, rate: float) -> list[Optimizer]:
+    # For matrices only: the bias goes to Adam, as its authors advise. No decay, which would bias W.
+    return [Muon([weight], lr=rate, weight_decay=0.0), Adam([bias], lr=rate)]
+
+
+def _lbfgs(weight: Tensor, bias: Tensor, rate: float) -> list[Optimizer]:
+    return [LBFGS([weight, bias], lr=rate, max_iter=5, line_search_fn="strong_wolfe")]
+
+
+OPTIMISERS = {
+    "SGD": Recipe(lambda weight, bias, rate: [SGD([weight, bias], lr=rate)], (0.2, 0.6, 1.2, 1.9), relative=True),
+    "momentum": Recipe(_momentum, (0.1, 0.3, 1.0, 3.0), relative=True),
+    "Adam": Recipe(lambda weight, bias, rate: [Adam([weight, bias], lr=rate, fused=True)], (0.01, 0.03, 0.1, 0.3)),
+    "AdamW": Recipe(lambda weight, bias, rate: [AdamW([weight, bias], lr=rate, fused=True)], (0.01, 0.03, 0.1, 0.3)),
+    "Muon": Recipe(_muon, (0.03, 0.1, 0.3)),
+    # Secants of nearby gradients amplify rounding: in float32, R² on raw inputs hangs on the processor by 1e-3.
+    "L-BFGS": Recipe(_lbfgs, (1.0,), dtype=torch.float64),
+}
+
+
+@dataclass(frozen=True)
+class Path:
+    """What an optimiser reached.
+
+    Attributes:
+        rate: learning rate, see `Recipe.relative`.
+        steps: after which it was scored.
+        r2: held-out R² after each of these.
+        map: the last.
+        validation: its R² on the validation fold.
+    """
+
+    rate: float
+    steps: tuple[int, ...]
+    r2: tuple[float, ...]
+    map: AffineMap
+    validation: float
+
+
+def train(
+    problem: Problem,
+    optimiser: str,
+    scaling: str,
+    rate: float,
+    steps: int = 500,
+    batch: int | None = 256,
+    at: Sequence[int] = (),
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    decay: bool = True,
+) -> Path:
+    """Fit an affine map by steps, as one trains a linear layer.
+
+    The loss is half the squared error, summed over features and averaged over rows; y is divided by one number, its
+    spread, so that one grid of rates serves every block. Weights start at 0, the bias at the mean of y: at R² ≈ 0.
+
+    Args:
+        problem: the rows.
+        optimiser: a key of `OPTIMISERS`.
+        scaling: one of `SCALINGS`.
+        rate: learning rate, see `Recipe.relative`.
+        steps: gradient steps. L-BFGS takes all rows at once and gets as many row visits, rounded up to its five
+            iterations.
+        batch: rows a step, without replacement within a pass; None, or as many as there are, takes them all.
+        at: steps after which to score as well; the last is always scored. L-BFGS is scored every five iterations.
+        seed: of the order of rows.
+        dtype: of rows and weights; the recipe's by default.
+        decay: let the rate fall linearly to 0 (L-BFGS keeps its own).
+
+    Raises:
+        InputError: no such optimiser or scaling, or no step to take.
+    """
+    if optimiser not in OPTIMISERS:
+        raise InputError(f"no optimiser {optimiser!r}: one of {', '.join(OPTIMISERS)}")
+    if steps < 1 or rate <= 0 or (batch is not None and batch < 1):
+        raise InputError(f"steps, batch and rate must be positive, got {steps}, {batch} and {rate}")
+    recipe = OPTIMISERS[optimiser]
+    dtype = dtype or recipe.dtype
+    coordinates = Coordinates.of(problem.moments, scaling)
+    spread = float((problem.moments.syy.mean() / problem.moments.n).sqrt())
+    x = coordinates.rows(problem.x).to(dtype)
+    y = (problem.y.double() / spread).to(dtype)
+    layer = _Layer(x, y, weight=torch.zeros(x.shape[1], y.shape[1], dtype=dtype), bias=y.mean(0))
+    if recipe.relative:
+        eigenvalues, _ = second_moments(Moments(x.shape[1]).update(x))
+        optimisers = recipe.make(layer.weight, layer.bias, rate / float(eigenvalues[-1]))
+    else:
+        optimisers = recipe.make(layer.weight, layer.bias, rate)
+
+    batch = min(batch or len(x), len(x))
+    whole = optimiser == "L-BFGS"
+    if whole:
+        progress = _whole_passes(layer, optimisers[0], steps, batch)
+    else:
+        progress = _steps(layer, optimisers, _batches(len(x), batch, steps, seed), steps if decay else None)
+    scores: dict[int, float] = {}
+    for step in progress:
+        if whole or step in at or step >= steps:
+            affine = coordinates.undo(layer.weight * spread, layer.bias * spread)
+            scores[step] = r2(affine, problem.held_out)
+    return Path(rate, tuple(scores), tuple(scores.values()), affine, r2(affine, problem.validation))
+
+
+def tuned(problem: Problem, optimiser: str, scaling: str, rates: Sequence[float] | None = None, **settings) -> Path:
+    """The best of a sweep over rates (the optimiser's own grid by default), by R² on the validation fold.
+
+    Args:
+        problem: the rows.
+        optimiser: a key of `OPTIMISERS`.
+        scaling: one of `SCALINGS`.
+        rates: what to try.
+        settings: as `train` takes them.
+
+    Raises:
+        InputError: as `train`; or at every rate the weights overflowed.
+    """
+    if not rates:
+        rates = OPTIMISERS[optimiser].rates if optimiser in OPTIMISERS else (1.0,)  # `train` refuses an unknown one
+    paths = [train(problem, optimiser, scaling, rate, **settings) for rate in rates]
+    finite = [path for path in paths if math.isfinite(path.validation)]
+    if not finite:
+        raise InputError(f"{optimiser} on {scaling} inputs overflowed at every rate of {list(rates)}: try smaller ones")
+    return max(finite, key=lambda path: path.validation)
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """How far a trained map stays behind the closed form on the same rows.
+
+    Attributes:
+        r2: held-out R² of the trained map.
+        gap: the closed form's, minus that; below 0 where the trained map does better. Its interval is paired over
+            held-out folds; both maps are taken as given.
+    """
+
+    r2: float
+    gap: Estimate
+
+
+def shortfall(problem: Problem, trained: AffineMap) -> Shortfall:
+    """How far a trained map stays behind the closed form, with its interval."""
+    exact, _ = fit(problem.moments)
+
+    def gap(test: Moments) -> float:
+        return r2(exact, test) - r2(trained, test)
+
+    rescored = [gap(test) for test in left_out(problem.test)]
+    return Shortfall(r2(trained, problem.held_out), Estimate.jackknife(gap(problem.held_out), rescored))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A linear layer with its rows."""
+
+    x: Float[Tensor, "n k"]
+    y: Float[Tensor, "n d_out"]
+    weight: Float[Tensor, "k d_out"]
+    bias: Float[Tensor, " d_out"]
+
+    def gradient(self, rows: Tensor | slice) -> Float[Tensor, ""]:
+        """Set the gradients of the loss over some rows; return the loss."""
+        x = self.x[rows]
+        # ½ ‖X W + 1 b − Y‖² / n, by W: Xᵀ error / n; by b: the mean error
+        error = torch.addmm(self.bias, x, self.weight) - self.y[rows]
+        self.weight.grad = x.T @ error / len(x)
+        self.bias.grad = error.mean(0)
+        return error.square().sum() / (2 * len(x))
+
+
+def _steps(
+    layer: _Layer, optimisers: list[Optimizer], batches: Iterator[Tensor | slice], last: int | None
+) -> Iterator[int]:
+    """Step, and say how many steps were taken; the rate falls to 0 at `last`."""
+    peaks = [optimiser.param_groups[0]["lr"] for optimiser in optimisers]
+    for step, rows in enumerate(batches):
+        layer.gradient(rows)
+        share = 1 if last is None else 1 - step / last
+        for optimiser, peak in zip(optimisers, peaks, strict=True):
+            optimiser.param_groups[0]["lr"] = peak * share
+            optimiser.step()
+        yield step + 1
+
+
+def _whole_passes(layer: _Layer, optimiser: Optimizer, steps: int, batch: int) -> Iterator[int]:
+    """The same for an optimiser that asks for all rows as often as it likes; counted in steps of `batch` rows."""
+    passes = 0
+
+    def closure() -> Tensor:
+        nonlocal passes
+        passes += 1
+        return layer.gradient(slice(None))
+
+    while passes * len(layer.x) < steps * batch:
+        optimiser.step(closure)
+        yield round(passes * len(layer.x) / batch)
+
+
+def _batches(size: int, batch: int, steps: int, seed: int) -> Iterator[Tensor | slice]:
+    """Row numbers of each step: a fresh order every pass, a last part that is no full batch left out."""
+    if batch == size:
+        yield from [slice(None)] * steps
+        return
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.empty(0, dtype=torch.long)
+    for _ in range(steps):
+        if len(order) < batch:
+            order = torch.randperm(size, generator=generator)
+        yield order[:batch]
+        order = order[batch:]

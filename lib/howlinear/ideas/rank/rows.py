@@ -1,0 +1,102 @@
+"""Which tokens and which rows carry R²_lin: parts of a sample, bands of token frequency, leverage.
+
+Leverage: Hoaglin & Welsch (1978, "The hat matrix in regression and ANOVA").
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from howlinear.core.ceilings import whitening
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.instrument.capture import BlockCapture, Sample
+
+PLANTED_SEQUENCE = 16  # rows in a sequence of `planted_block`
+
+
+def select(rows: Sample, mask: Bool[Tensor, " rows"]) -> Sample:
+    """The rows of a sample where `mask` holds.
+
+    Raises:
+        InputError: it holds nowhere.
+    """
+    if not mask.any():
+        raise InputError(
+            f"none of the {len(mask)} sampled rows is of the kind that is asked for: capture with a larger sample"
+        )
+    return Sample(**{name: values[mask] for name, values in vars(rows).items()})
+
+
+def frequency_bands(ids: Int64[Tensor, "*shape"], tokens: Int64[Tensor, " n"], bands: int = 4) -> Int64[Tensor, " n"]:
+    """Band of each token by its frequency among `ids`: 0 the most frequent, bands − 1 the rarest and the unseen.
+
+    Tokens, by falling count, are cut where each band holds about as many of the `ids`.
+
+    Args:
+        ids: token ids that are counted, any shape.
+        tokens: token ids to sort into bands.
+        bands: how many.
+
+    Raises:
+        InputError: no ids, or fewer than two bands.
+    """
+    if bands < 2 or not ids.numel():
+        raise InputError(f"cannot cut {ids.numel()} token ids into {bands} bands: give train ids and two bands or more")
+    counts = ids.flatten().bincount(minlength=int(tokens.max()) + 1)
+    by_count = counts.argsort(descending=True, stable=True)
+    # Laid end to end, most frequent token first, each token takes a stretch of the ids; its middle decides its band.
+    stretches = counts[by_count]
+    middles = stretches.cumsum(0) - stretches / 2
+    band_by_count = (bands * middles / ids.numel()).long().clamp_max(bands - 1)
+    band_of_token = torch.empty_like(counts)
+    band_of_token[by_count] = band_by_count
+    return band_of_token[tokens]
+
+
+def leverage(train: Moments, inputs: Float[Tensor, "n d_in"]) -> Float[Tensor, " n"]:
+    """How far a row's own output moves the map's prediction there; over the train rows it adds up to their rank + 1.
+
+    It is (x − x̄)ᵀ Sxx⁺ (x − x̄) + 1/n, with x̄, Sxx and n of the train rows, and without null directions.
+
+    Args:
+        train: moments of the train rows.
+        inputs: rows, train or held out.
+    """
+    # ‖Z‖² with Z = (x − x̄) V √(n/λ) is n (x − x̄)ᵀ Sxx⁺ (x − x̄)
+    whitened = (inputs.double() - train.mean_x) @ whitening(train)
+    return (whitened.square().sum(1) + 1) / train.n
+
+
+def planted_block(inputs: Float[Tensor, "n d_in"], outputs: Float[Tensor, "n d_out"], folds: int = 8) -> BlockCapture:
+    """A block made of given rows, as a capture would keep it: what a tool should find in it is then known.
+
+    Every sixteen rows are a sequence, every fourth sequence is held out, and every four sequences make the next fold;
+    token ids run over 0 … 6.
+
+    Args:
+        inputs: x of each row.
+        outputs: y of each row.
+        folds: document folds.
+    """
+    row = torch.arange(len(inputs))
+    sequence = row // PLANTED_SEQUENCE
+    sample = Sample(
+        x=inputs.float(),
+        y=outputs.float(),
+        position=row % PLANTED_SEQUENCE,
+        token=row % 7,
+        test=sequence % 4 == 3,
+        fold=sequence // 4 % folds,
+    )
+
+    def moments(test: bool) -> list[Moments]:
+        by_fold = []
+        for rows in sample.folds(test=test):
+            by_fold.append(Moments(inputs.shape[1], outputs.shape[1]).update(sample.x[rows], sample.y[rows]))
+        return by_fold
+
+    held_out_outputs = Moments(outputs.shape[1]).update(sample.y[sample.test])
+    return BlockCapture(moments(test=False), moments(test=True), held_out_outputs, sample)

@@ -1,0 +1,195 @@
+"""What a map leaves unexplained, feature by feature, and statistics of it with their intervals.
+
+R²_lin pools squared errors over features, so what is loud enough decides it alone. A `Score` keeps them apart: then the
+median feature can be asked (arXiv 2606.19379, figure 4), and the loudest features, directions or rows be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from howlinear.core.ceilings import AffineMap, residual, varies
+from howlinear.core.estimates import Estimate, left_out
+from howlinear.core.fold_maps import FoldMaps
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.instrument.capture import Sample
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a map leaves of some rows, per output feature.
+
+    Attributes:
+        n: number of rows.
+        mean: ȳ, of the outputs, shape (d_out,).
+        squares: Σ (y − ȳ)², shape (d_out,).
+        residual: Σ (y − ŷ)², shape (d_out,).
+    """
+
+    n: int
+    mean: Float[Tensor, " d_out"]
+    squares: Float[Tensor, " d_out"]
+    residual: Float[Tensor, " d_out"]
+
+    @classmethod
+    def of_moments(cls, affine: AffineMap, rows: Moments) -> Score:
+        """Score of a map on the rows in `rows`."""
+        return cls(rows.n, rows.mean_y, rows.syy, residual(affine, rows))
+
+    @classmethod
+    def of_rows(cls, outputs: Float[Tensor, "n d_out"], errors: Float[Tensor, "n d_out"]) -> Score:
+        """Score of single rows from their outputs y and what a map leaves of them, y − ŷ; of no rows all is 0."""
+        n = len(outputs)
+        mean = outputs.sum(0) / max(n, 1)
+        return cls(n, mean, (outputs - mean).square().sum(0), errors.square().sum(0))
+
+    def r2(self, without: Int64[Tensor, " k"] | None = None) -> float:
+        """R² pooled over all features but those in `without`.
+
+        Raises:
+            InputError: nothing varies among them.
+        """
+        pooled = self._varies
+        if without is not None:
+            pooled = pooled.index_fill(0, without, False)
+        if not pooled.any():
+            raise InputError(f"no feature that is kept varies over {self.n} rows: leave out fewer, or use more rows")
+        return float(1 - self.residual[pooled].sum() / self.squares[pooled].sum())
+
+    def median(self) -> float:
+        """Median over features of their own R², without constant features."""
+        of_features = torch.where(self._varies, 1 - self.residual / self.squares, torch.nan)
+        return float(of_features.nanquantile(0.5))
+
+    @property
+    def _varies(self) -> Bool[Tensor, " d_out"]:
+        return varies(self.squares, self.mean, self.n)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of one set of held-out rows that give any statistic its interval.
+
+    Attributes:
+        whole: the map of all train folds on all of the rows.
+        refitted: on all of the rows, the maps without each train fold in turn.
+        rescored: fold → the map of all train folds on the rows without that held-out fold.
+    """
+
+    whole: Score
+    refitted: list[Score]
+    rescored: dict[int, Score]
+
+    def without(self, fold: int) -> Score:
+        """The score without a held-out fold; all of the rows where none of them is in that fold."""
+        return self.rescored.get(fold, self.whole)
+
+
+def score_moments(maps: FoldMaps, test: Sequence[Moments]) -> Scored:
+    """Score maps on held-out moments, one per document fold.
+
+    Raises:
+        InputError: fewer than two held-out folds.
+    """
+    _need_two_folds(len(test))
+    rows = sum(test)
+    refitted = [Score.of_moments(affine, rows) for affine in maps.refits]
+    rescored = {fold: Score.of_moments(maps.whole, others) for fold, others in enumerate(left_out(test))}
+    return Scored(Score.of_moments(maps.whole, rows), refitted, rescored)
+
+
+def score_rows(maps: FoldMaps, rows: Sample, basis: Float[Tensor, "d_out directions"] | None = None) -> Scored:
+    """Score maps on single rows, along the output features or the columns of an orthonormal `basis`."""
+    inputs = rows.x.double()
+    outputs = rows.y.double()
+    if basis is not None:
+        outputs = outputs @ basis
+
+    def errors(affine: AffineMap) -> Float[Tensor, "n directions"]:
+        predictions = affine(inputs)
+        if basis is not None:
+            predictions = predictions @ basis
+        return outputs - predictions
+
+    left = errors(maps.whole)
+    refitted = [Score.of_rows(outputs, errors(affine)) for affine in maps.refits]
+    rescored = {}
+    for fold in rows.fold.unique().tolist():
+        others = rows.fold != fold
+        rescored[fold] = Score.of_rows(outputs[others], left[others])
+    return Scored(Score.of_rows(outputs, left), refitted, rescored)
+
+
+def estimate(statistic: Callable[..., float], *sides: Scored) -> Estimate:
+    """A statistic of scores, and its interval from leaving out each held-out fold and, by the refits, each train fold.
+
+    Args:
+        statistic: takes one `Score` per side: `Score.r2`, `Score.median`, `share_of_error`, or a function of yours.
+        sides: sets of rows over the same document folds, so that what they share cancels.
+
+    Raises:
+        InputError: held-out rows from fewer than two folds.
+    """
+    folds = sorted({fold for side in sides for fold in side.rescored})
+    _need_two_folds(len(folds))
+    value = statistic(*[side.whole for side in sides])
+    refitted = [statistic(*scores) for scores in zip(*[side.refitted for side in sides], strict=True)]
+    rescored = [statistic(*[side.without(fold) for side in sides]) for fold in folds]
+    groups = [refitted, rescored] if refitted else [rescored]
+    return Estimate.jackknife(value, *groups)
+
+
+def _need_two_folds(count: int) -> None:
+    if count < 2:
+        raise InputError(f"an interval needs held-out rows from two document folds, got {count}: use more rows")
+
+
+def share_of_variance(part: Score, whole: Score) -> float:
+    """Share of Σ‖y − ȳ‖² that some of the rows carry, ȳ being the mean of all."""
+    # Σ over the part of (y − ȳ)² = Σ (y − ȳ_part)² + n_part (ȳ_part − ȳ)²
+    about_common_mean = part.squares + part.n * (part.mean - whole.mean).square()
+    return float(about_common_mean.sum() / whole.squares.sum())
+
+
+def share_of_error(part: Score, whole: Score) -> float:
+    """Share of Σ‖y − ŷ‖² that some of the rows carry."""
+    return float(part.residual.sum() / whole.residual.sum())
+
+
+def rise(part: Score, whole: Score) -> float:
+    """By how much R² on some of the rows lies above R² on others."""
+    return part.r2() - whole.r2()
+
+
+def loudest(train: Sequence[Moments]) -> Int64[Tensor, " d_out"]:
+    """Output features by variance on the train rows, loudest first: held-out rows have no say."""
+    squares = sum(moments.syy for moments in train)
+    return squares.argsort(descending=True, stable=True)
+
+
+def without_loudest(rows: Scored, order: Int64[Tensor, " d_out"], counts: Sequence[int]) -> list[Estimate]:
+    """R² after leaving out the first k features in `order`, loudest first, for every k in `counts`.
+
+    Raises:
+        InputError: a count that is negative, or leaves no feature.
+    """
+    estimates = []
+    for count in counts:
+        if not 0 <= count < len(order):
+            raise InputError(f"cannot leave out {count} of {len(order)} features: k runs from 0 to {len(order) - 1}")
+        left_out_features = order[:count]
+        estimates.append(estimate(lambda score, features=left_out_features: score.r2(features), rows))
+    return estimates
+
+
+def directions(outputs: Float[Tensor, "n d_out"]) -> Float[Tensor, "d_out d_out"]:
+    """Orthonormal directions of the rows' covariance as columns, loudest first; give it train rows."""
+    covariance = Moments(outputs.shape[1]).update(outputs).sxx
+    eigenvectors = torch.linalg.eigh(covariance).eigenvectors  # quietest first
+    return eigenvectors.flip(1)

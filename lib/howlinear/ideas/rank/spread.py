@@ -1,0 +1,112 @@
+"""Over how many directions a block's outputs spread, and its linear predictions.
+
+The paper (arXiv 2606.19379, figure 4) sets R²_lin against the effective rank of the outputs, the participation ratio of
+the eigenvalues λ of their covariance. Beside it stands the entropy rank of Roy & Vetterli (2007, "The effective rank").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.estimates import Estimate, left_out
+from howlinear.core.fold_maps import FoldMaps
+from howlinear.core.moments import Moments, effective_rank
+from howlinear.errors import InputError
+from howlinear.instrument.capture import Sample
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Over how many directions a covariance is spread.
+
+    Attributes:
+        effective_rank: participation ratio (Σλ)² / Σλ².
+        entropy_rank: exp(−Σ p log p) with p = λ / Σλ; never below the participation ratio.
+        first: share of the variance along the first direction.
+    """
+
+    effective_rank: float
+    entropy_rank: float
+    first: float
+
+
+def spread(covariance: Float[Tensor, "d d"]) -> Spread:
+    """Ranks and first direction of a covariance matrix, in any scale.
+
+    Raises:
+        InputError: the matrix is zero.
+    """
+    eigenvalues = torch.linalg.eigvalsh(covariance.double()).clamp_min(0)  # rounding may leave −1e-17
+    if not eigenvalues.sum() > 0:
+        raise InputError(f"{len(eigenvalues)} features without variance have no rank: use more or other text")
+    # p = λ / Σλ, ascending
+    shares = eigenvalues / eigenvalues.sum()
+    entropy = torch.special.entr(shares).sum()
+    return Spread(
+        effective_rank=effective_rank(covariance),
+        entropy_rank=float(entropy.exp()),
+        first=float(shares[-1]),
+    )
+
+
+def rank_estimate(whole: Float[Tensor, "d d"], *groups: Sequence[Float[Tensor, "d d"]]) -> Estimate:
+    """Effective rank of a covariance, with its interval.
+
+    The jackknife is taken of log rank, since a rank varies by factors; the interval's lower end is never below 1.
+
+    Args:
+        whole: covariance with all document folds, in any scale.
+        groups: per independent set of folds, the covariances with each fold left out in turn.
+    """
+    value = effective_rank(whole)
+    log_ranks = []
+    for group in groups:
+        if group:  # a map that is taken as given has no refits
+            log_ranks.append(np.log([effective_rank(covariance) for covariance in group]))
+    on_log_scale = Estimate.jackknife(np.log(value), *log_ranks)
+    return Estimate(value, max(1.0, float(np.exp(on_log_scale.low))), float(np.exp(on_log_scale.high)))
+
+
+def output_rank(outputs: Moments, rows: Sample) -> Estimate:
+    """Effective rank of the held-out outputs.
+
+    Args:
+        outputs: moments of all held-out outputs, which give the value.
+        rows: the sampled held-out rows, which give the interval; as they are fewer, it is on the wide side.
+
+    Raises:
+        InputError: the rows come from fewer than two document folds.
+    """
+    folds = rows.fold.unique()
+    if len(folds) < 2:
+        raise InputError(f"an interval needs held-out rows from two document folds, got {len(folds)}: sample more rows")
+    covariances = []
+    for fold in folds:
+        others = rows.y[rows.fold != fold]
+        covariances.append(Moments(outputs.d_in).update(others).sxx)
+    return rank_estimate(outputs.sxx, covariances)
+
+
+def prediction_covariance(affine: AffineMap, rows: Moments) -> Float[Tensor, "d_out d_out"]:
+    """WᵀSxxW: centred second moments of a map's predictions on the rows in `rows`."""
+    return affine.weight.T @ rows.sxx @ affine.weight
+
+
+def prediction_rank(maps: FoldMaps, test: Sequence[Moments]) -> Estimate:
+    """Effective rank of what maps predict on held-out rows.
+
+    Args:
+        maps: of all train folds, and without each in turn.
+        test: held-out moments, one per document fold.
+    """
+    rows = sum(test)
+    refitted = [prediction_covariance(affine, rows) for affine in maps.refits]
+    rescored = [prediction_covariance(maps.whole, others) for others in left_out(test)]
+    return rank_estimate(prediction_covariance(maps.whole, rows), refitted, rescored)

@@ -1,0 +1,343 @@
+"""A block seen from all sides at once, the paper's two regimes, and tidy tables of many blocks.
+
+The paper (arXiv 2606.19379, figure 4) tells blocks of high R²_lin apart by the effective rank of their outputs and by
+how far the median feature's R² lies below the pooled one: "broad" ones, and ones concentrated in an outlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from howlinear.core.estimates import Estimate
+from howlinear.core.fold_maps import fit_folds
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.rank.rows import frequency_bands, leverage, select
+from howlinear.ideas.rank.scores import (
+    Score,
+    Scored,
+    directions,
+    estimate,
+    loudest,
+    rise,
+    score_moments,
+    score_rows,
+    share_of_error,
+    share_of_variance,
+    without_loudest,
+)
+from howlinear.ideas.rank.spread import Spread, output_rank, prediction_covariance, prediction_rank, spread
+from howlinear.instrument.capture import BlockCapture, Sample
+
+
+def regime(r2: float, median: float, rank: float, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> str:
+    """Which of the paper's two regimes a block is in; the thresholds are our choice, since the paper names none.
+
+    Args:
+        r2: pooled R²_lin.
+        median: of single features' R².
+        rank: effective rank of the outputs.
+        high: near-linear from this R² on.
+        few: concentrated up to this rank.
+        gap: the median is far below from this distance on.
+
+    Returns:
+        "below" for R² under `high`, else "broad", "concentrated" (low rank and median far below), or "mixed" where
+        these two signs disagree.
+    """
+    if r2 < high:
+        return "below"
+    low_rank = rank <= few
+    median_far_below = r2 - median >= gap
+    if low_rank and median_far_below:
+        return "concentrated"
+    if low_rank or median_far_below:
+        return "mixed"
+    return "broad"
+
+
+@dataclass(frozen=True)
+class RankView:
+    """What carries the R²_lin of a block; R² is always of the map fitted on all train rows unless said otherwise.
+
+    Attributes:
+        r2: pooled over features.
+        median: of single features' R².
+        rank: effective rank of the held-out outputs; its interval is from the sampled rows.
+        predicted: effective rank of the linear predictions.
+        outputs: spread of the outputs' covariance.
+        predictions: spread of the predictions' covariance.
+        features: R² without the k loudest output features, per k.
+        directions: R² without the k loudest output directions, per k, on sampled rows.
+        bands: R² within each band of token frequency about the band's own mean, frequent first, on sampled rows.
+        without_first: by how much R² rises when rows at position 0 are left out of the score.
+        refitted: by how much R² elsewhere rises when they are left out of the fit (maps of sampled train rows).
+        heavy_variance: share of the output variance on the rows of highest leverage.
+        heavy_error: share of the unexplained variance on them.
+        without_heavy: by how much R² rises when they are left out of the score.
+    """
+
+    r2: Estimate
+    median: Estimate
+    rank: Estimate
+    predicted: Estimate
+    outputs: Spread
+    predictions: Spread
+    features: list[Estimate]
+    directions: list[Estimate]
+    bands: list[Estimate]
+    without_first: Estimate
+    refitted: Estimate
+    heavy_variance: Estimate
+    heavy_error: Estimate
+    without_heavy: Estimate
+
+    def regime(self, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> str:
+        """The word of `regime` for this block."""
+        return regime(self.r2.value, self.median.value, self.rank.value, high, few, gap)
+
+    def numbers(self) -> dict[str, Any]:
+        """What a result keeps: intervals of single values, only the values of lists."""
+        numbers = {}
+        for name, content in vars(self).items():
+            if isinstance(content, list):
+                numbers[name] = [item.value for item in content]
+            else:
+                numbers[name] = vars(content)
+        return numbers
+
+
+def view(
+    block: BlockCapture, ids: Int64[Tensor, "*shape"], counts: Sequence[int], bands: int = 4, heavy: float = 0.01
+) -> RankView:
+    """Look at a block from all sides.
+
+    Args:
+        block: its capture, with a sample.
+        ids: train token ids, for the frequency of tokens.
+        counts: how many of the loudest features, and of the loudest directions, to leave out.
+        bands: bands of token frequency with equal shares of `ids`.
+        heavy: share of the held-out rows that counts as heaviest by leverage.
+
+    Raises:
+        InputError: no sample, too few rows, a band without held-out rows, a count or share that leaves nothing.
+    """
+    if not 0 < heavy < 1:
+        raise InputError(f"the heaviest rows are a share of all between 0 and 1, got {heavy}")
+    sample = block.rows()
+    train_rows = select(sample, ~sample.test)
+    test_rows = select(sample, sample.test)
+
+    # One map for everything, and its refits without each train fold.
+    maps = fit_folds(block.train)
+    by_moments = score_moments(maps, block.test)
+    by_rows = score_rows(maps, test_rows)
+
+    # Directions: the eigenvectors of sampled train outputs.
+    basis = directions(train_rows.y)
+    loudest_directions = torch.arange(basis.shape[1])
+
+    # Tokens: R² within each band of frequency.
+    band = frequency_bands(ids, test_rows.token, bands)
+    in_bands = [score_rows(maps, select(test_rows, band == number)) for number in range(bands)]
+
+    # Position 0: left out of the score, and left out of the fit.
+    later_train = select(train_rows, train_rows.position > 0)
+    later_test = select(test_rows, test_rows.position > 0)
+    fitted_on_later = _score_by_own_map(later_train, later_test)
+    fitted_on_all = _score_by_own_map(train_rows, later_test)
+
+    # Rows of highest leverage.
+    weight = leverage(sum(block.train), test_rows.x)
+    is_heavy = weight >= weight.quantile(1 - heavy)
+    heaviest = score_rows(maps, select(test_rows, is_heavy))
+    lighter = score_rows(maps, select(test_rows, ~is_heavy))
+
+    return RankView(
+        r2=estimate(Score.r2, by_moments),
+        median=estimate(Score.median, by_moments),
+        rank=output_rank(block.outputs, test_rows),
+        predicted=prediction_rank(maps, block.test),
+        outputs=spread(block.outputs.sxx),
+        predictions=spread(prediction_covariance(maps.whole, sum(block.test))),
+        features=without_loudest(by_moments, loudest(block.train), counts),
+        directions=without_loudest(score_rows(maps, test_rows, basis), loudest_directions, counts),
+        bands=[estimate(Score.r2, in_band) for in_band in in_bands],
+        without_first=estimate(rise, score_rows(maps, later_test), by_rows),
+        refitted=estimate(rise, fitted_on_later, fitted_on_all),
+        heavy_variance=estimate(share_of_variance, heaviest, by_rows),
+        heavy_error=estimate(share_of_error, heaviest, by_rows),
+        without_heavy=estimate(rise, lighter, by_rows),
+    )
+
+
+def _score_by_own_map(train: Sample, rows: Sample) -> Scored:
+    """Scores of `rows` by the map of sampled train rows; it is taken as given, so intervals see held-out folds only."""
+    moments = Moments(train.x.shape[1], train.y.shape[1]).update(train.x, train.y)
+    return score_rows(fit_folds([moments], refit=False), rows)
+
+
+Views = Mapping[tuple[str, int], RankView]
+"""(model, block) → what was seen of the block."""
+
+
+def block_table(views: Views, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> pd.DataFrame:
+    """Pooled and median R², ranks and regime, one row a block.
+
+    Args:
+        views: by model and block.
+        high: threshold of `regime`; so are `few` and `gap`.
+        few: another.
+        gap: another.
+
+    Returns:
+        Columns model, block; r2, median, rank, predicted, each followed by its ends as in r2_low, r2_high; gap (pooled
+        less median R²); entropy_rank_outputs, entropy_rank_predictions, first_share_outputs, first_share_predictions;
+        regime.
+    """
+    rows = []
+    for (model, block), seen in views.items():
+        row = {"model": model, "block": block}
+        for name in ("r2", "median", "rank", "predicted"):
+            row |= _columns(name, getattr(seen, name))
+        row["gap"] = seen.r2.value - seen.median.value
+        for side in ("outputs", "predictions"):
+            row[f"entropy_rank_{side}"] = getattr(seen, side).entropy_rank
+            row[f"first_share_{side}"] = getattr(seen, side).first
+        row["regime"] = seen.regime(high, few, gap)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def loudest_table(views: Views, counts: Sequence[int]) -> pd.DataFrame:
+    """R² of the rest when the loudest features, or directions, are left out.
+
+    Args:
+        views: by model and block.
+        counts: as `view` got them.
+
+    Returns:
+        Columns model, block, loudest ("features" or "directions"), left_out (how many), r2; a row per count.
+    """
+    rows = []
+    for (model, block), seen in views.items():
+        for kind in ("features", "directions"):
+            for count, rest in zip(counts, getattr(seen, kind), strict=True):
+                rows.append({"model": model, "block": block, "loudest": kind, "left_out": count, "r2": rest.value})
+    return pd.DataFrame(rows)
+
+
+def band_table(views: Views) -> pd.DataFrame:
+    """R² within each band of token frequency: columns model, block, band (1 the most frequent), r2, r2_low, r2_high."""
+    rows = []
+    for (model, block), seen in views.items():
+        for number, within in enumerate(seen.bands, start=1):
+            rows.append({"model": model, "block": block, "band": number} | _columns("r2", within))
+    return pd.DataFrame(rows)
+
+
+def rise_table(views: Views) -> pd.DataFrame:
+    """By how much R² rises when some rows are left out of the score.
+
+    Returns:
+        Columns model, block, rows ("heaviest" by leverage, or at "position 0"), rise, rise_low, rise_high.
+    """
+    rows = []
+    for (model, block), seen in views.items():
+        for kind, gained in (("heaviest", seen.without_heavy), ("position 0", seen.without_first)):
+            rows.append({"model": model, "block": block, "rows": kind} | _columns("rise", gained))
+    return pd.DataFrame(rows)
+
+
+def _columns(name: str, number: Estimate) -> dict[str, float]:
+    return {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}
+
+
+def verdict_table(blocks: pd.DataFrame) -> pd.DataFrame:
+    """What each model's blocks say of the paper's two regimes.
+
+    Args:
+        blocks: as `block_table` makes it.
+
+    Returns:
+        A row per model: near_linear (how many blocks are), verdict, lowest_rank of all its blocks, and rho, the rank
+        correlation over blocks of the outputs' effective rank with the gap between pooled and median R² (the paper's
+        picture makes it negative).
+    """
+    rows = {}
+    for model, of_model in blocks.groupby("model", sort=False):
+        near_linear = of_model[of_model["regime"] != "below"]
+        rows[model] = {
+            "near_linear": len(near_linear),
+            "verdict": _verdict(set(near_linear["regime"])),
+            "lowest_rank": of_model["rank"].min(),
+            "rho": of_model["gap"].corr(of_model["rank"], method="spearman"),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
+
+
+def _verdict(regimes: set[str]) -> str:
+    """In words, which regimes the near-linear blocks of a model are in."""
+    if not regimes:
+        return "no near-linear block"
+    if "mixed" in regimes:
+        return "signs disagree"
+    if regimes == {"broad", "concentrated"}:
+        return "both regimes"
+    return f"only {regimes.pop()}"
+
+
+def carrier_table(views: Views, counts: Sequence[int]) -> pd.DataFrame:
+    """What R² becomes without what is loud, on frequent and rare tokens, and without heavy rows: means over blocks.
+
+    Args:
+        views: by model and block.
+        counts: as `view` got them; the last is reported.
+
+    Returns:
+        A row per model, columns named in words.
+    """
+    rows = []
+    for (model, _), seen in views.items():
+        rows.append(
+            {
+                "model": model,
+                "R²": seen.r2.value,
+                f"R² without {counts[-1]} features": seen.features[-1].value,
+                f"R² without {counts[-1]} directions": seen.directions[-1].value,
+                "R² on frequent tokens": seen.bands[0].value,
+                "R² on rare tokens": seen.bands[-1].value,
+                "rise without heaviest rows": seen.without_heavy.value,
+                "rise without position 0": seen.without_first.value,
+            }
+        )
+    return pd.DataFrame(rows).groupby("model", sort=False).mean()
+
+
+def certainty_table(views: Views) -> pd.DataFrame:
+    """In how many blocks a difference is sure, its two intervals being apart.
+
+    Returns:
+        A row per model: "frequent above rare" and "rare above frequent" (R² on the outermost bands of tokens), and
+        "predictions narrower" (of lower effective rank than the outputs).
+    """
+    rows = []
+    for (model, _), seen in views.items():
+        frequent = seen.bands[0]
+        rare = seen.bands[-1]
+        rows.append(
+            {
+                "model": model,
+                "frequent above rare": frequent.low > rare.high,
+                "rare above frequent": rare.low > frequent.high,
+                "predictions narrower": seen.predicted.high < seen.rank.low,
+            }
+        )
+    return pd.DataFrame(rows).groupby("model", sort=False).sum()

@@ -1,0 +1,329 @@
+"""One forward pass without the head, every FFN: moments per document fold, and a bounded sample of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import condition, spectrum
+from howlinear.core.moments import Moments, effective_rank
+from howlinear.errors import InputError
+from howlinear.models.sites import Site, sites
+from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
+
+NO_FLOAT64 = "device mps has no float64, which moments are kept in: use cpu"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows kept as they were, the same tokens for every block.
+
+    Attributes:
+        x: FFN inputs, shape (rows, d_in), float32.
+        y: FFN outputs, shape (rows, d_out), float32.
+        position: place in the sequence, shape (rows,).
+        token: token id, shape (rows,).
+        test: which rows are held out, shape (rows,).
+        fold: the document fold of each row, shape (rows,).
+    """
+
+    x: Float[Tensor, "rows d_in"]
+    y: Float[Tensor, "rows d_out"]
+    position: Int64[Tensor, " rows"]
+    token: Int64[Tensor, " rows"]
+    test: Bool[Tensor, " rows"]
+    fold: Int64[Tensor, " rows"]
+
+    def folds(self, test: bool) -> list[Int64[Tensor, " some"]]:
+        """Indices of the rows of each document fold of one side, folds in order."""
+        return fold_indices(self.test, self.fold, test)
+
+
+@dataclass(frozen=True)
+class BlockCapture:
+    """What is kept of one block.
+
+    Attributes:
+        train: moments per document fold of the rows to fit on.
+        test: moments per document fold of the held-out rows.
+        outputs: moments of the held-out outputs alone: y as the inputs, so Σ(y − ȳ)(y − ȳ)ᵀ is `outputs.sxx`.
+        sample: the bounded sample of rows; None if none was asked for.
+    """
+
+    train: list[Moments]
+    test: list[Moments]
+    outputs: Moments
+    sample: Sample | None
+
+    def rows(self) -> Sample:
+        """The sampled rows, for what needs single rows.
+
+        Raises:
+            InputError: none were sampled.
+        """
+        if self.sample is None:
+            raise InputError("single rows are needed and none were sampled: capture with sample=4096 or more")
+        return self.sample
+
+
+def capture(
+    model: PreTrainedModel,
+    rows: Rows,
+    blocks: list[int] | None = None,
+    sample: int = 0,
+    seed: int = 0,
+    batch_size: int = 16,
+    progress: bool = False,
+) -> dict[int, BlockCapture]:
+    """Run the model once over `rows` and keep what describes each block.
+
+    Args:
+        model: the model; left exactly as it was.
+        rows: sequences with their split and folds; padding is left out of everything.
+        blocks: which blocks; all by default.
+        sample: how many rows to keep as they are, drawn without replacement.
+        seed: of that draw.
+        batch_size: sequences in a forward pass.
+        progress: show a bar.
+
+    Returns:
+        Block → `BlockCapture`.
+
+    Raises:
+        InputError: an empty side, inputs that the model cannot read, a sample of what has no token ids,
+            activations that are not finite (names block and batch), or a device without float64.
+    """
+    return capture_batches(model, rows, list(batches(rows, batch_size)), blocks, sample, seed, progress)
+
+
+def capture_batches(
+    model: PreTrainedModel,
+    rows: Rows,
+    indices: list[Tensor],
+    blocks: list[int] | None = None,
+    sample: int = 0,
+    seed: int = 0,
+    progress: bool = False,
+) -> dict[int, BlockCapture]:
+    """`capture` of some batches of `rows`: for whoever shares them out or takes them little by little.
+
+    Args:
+        model: the model; left exactly as it was.
+        rows: sequences with their split and folds.
+        indices: per batch, the sequences in it, all of one document fold (`rows.batches`).
+        blocks: which blocks; all by default.
+        sample: how many rows to keep as they are, if these are all batches.
+        seed: of that draw.
+        progress: show a bar.
+
+    Returns:
+        Block → `BlockCapture`, with the folds that these batches touch.
+    """
+    if model.device.type == "mps":
+        raise InputError(NO_FLOAT64)
+    check(model, rows)
+    chosen = sites(model, blocks)
+    collector = _Collector(rows, indices, sample, seed)
+    sequences = sum(len(batch) for batch in indices)
+    bar = tqdm(total=sequences, unit="seq", desc="capture", disable=not progress)
+    with bar, hooked(chosen, collector.keep), torch.no_grad():
+        for number, batch in enumerate(indices):
+            collector.start(number)
+            model.base_model(**batch_of(model, rows, batch))
+            bar.update(len(batch))
+    return {site.block: collector.finish(site) for site in chosen}
+
+
+@contextmanager
+def hooked(listened: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -> Iterator[None]:
+    """While the context lasts, call `keep(site, x, y)` at every pass through a site.
+
+    Args:
+        listened: the sites to listen at.
+        keep: gets the site, its input and its output, shapes (batch, seq_len, d) or (batch · seq_len, d); copy what
+            outlives the call, the model may write over it (Falcon adds attention to y in place).
+    """
+    inputs: dict[int, Tensor] = {}
+
+    def listen(site: Site, stack: ExitStack) -> None:
+        def before(_, args, named):
+            inputs[site.block] = args[0] if args else next(iter(named.values()))
+
+        def after(_, __, output):
+            if not isinstance(output, Tensor):
+                raise InputError(
+                    f"{site.name} returns a {type(output).__name__}, no tensor: give the modules inside it "
+                    "that take x and return y, as in load_model(…, sites=…)"
+                )
+            keep(site, inputs.pop(site.block), output)
+
+        stack.callback(site.input.register_forward_pre_hook(before, with_kwargs=True).remove)
+        stack.callback(site.output.register_forward_hook(after).remove)
+
+    with ExitStack() as stack:
+        for site in listened:
+            listen(site, stack)
+        yield
+
+
+class _Block:
+    """What a collector keeps of one block while batches run."""
+
+    def __init__(self, folds: list[tuple[bool, int]], batch_count: int, x: Tensor, y: Tensor):
+        d_in, d_out = x.shape[1], y.shape[1]
+        empty = Moments.several(len(folds), d_in, d_out, x.device)
+        self.moments = dict(zip(folds, empty, strict=True))  # (held out?, fold) → moments
+        self.outputs = Moments(d_out, 0, y.device)
+        self.dtype = x.dtype
+        self.finite = x.new_ones(batch_count, dtype=torch.bool)  # batch by batch
+        self.sampled: tuple[Tensor, Tensor] | None = None  # x and y
+
+
+class _Collector:
+    """Where the hooks put what they see of the batches, one after the other."""
+
+    def __init__(self, rows: Rows, indices: list[Tensor], sample: int, seed: int):
+        self.rows = rows
+        self.indices = indices
+        self.folds = [fold_of(rows, batch) for batch in indices]
+        self.drawn, self.slot = draw(rows, sample, seed)
+        self.blocks: dict[int, _Block] = {}
+        self.number = 0
+
+    def start(self, number: int) -> None:
+        """Begin a batch: what comes next is of its sequences."""
+        self.number = number
+
+    def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
+        """Add what a site has read and written to the moments of the batch's fold, and to the sample."""
+        x = x.flatten(0, -2)
+        y = y.flatten(0, -2).to(x.device)
+        # The sample finds its rows by their place in the batch, so it needs those of padding too; moments do not.
+        tokens_x, tokens_y = tokens_of(self.rows, self.indices[self.number], site.name, x, y)
+        if site.block not in self.blocks:
+            self.blocks[site.block] = _Block(sorted(set(self.folds)), len(self.indices), x, y)
+        block = self.blocks[site.block]
+
+        fold = self.folds[self.number]
+        held_out, _ = fold
+        moments = block.moments[fold]
+        try:
+            moments.update(tokens_x, tokens_y, block.outputs if held_out else None)
+        except InputError as error:
+            raise InputError(f"{error}{self._place(site, self.number)}") from error
+        block.finite[self.number] = moments.finite  # read by `finish`: a device would be waited for
+        if len(self.drawn):
+            self._keep_sample(block, x, y)
+
+    def finish(self, site: Site) -> BlockCapture:
+        """What was kept of a site's block.
+
+        Raises:
+            InputError: some row was not finite; names the first batch of such.
+        """
+        block = self.blocks[site.block]
+        finite = block.finite.tolist()
+        if not all(finite):
+            raise InputError(f"NaN or infinity among the rows{self._place(site, finite.index(False))}")
+        train = [moments.cpu() for (held_out, _), moments in block.moments.items() if not held_out]
+        test = [moments.cpu() for (held_out, _), moments in block.moments.items() if held_out]
+        return BlockCapture(train, test, block.outputs.cpu(), self._sample(block))
+
+    def _keep_sample(self, block: _Block, x: Tensor, y: Tensor) -> None:
+        """Put those rows of a batch that were drawn in their places in the sample."""
+        if block.sampled is None:
+            block.sampled = (
+                torch.empty(len(self.drawn), x.shape[1], dtype=torch.float32),
+                torch.empty(len(self.drawn), y.shape[1], dtype=torch.float32),
+            )
+        slot = self.slot[self.indices[self.number]].flatten()
+        drawn = (slot >= 0).nonzero()[:, 0]
+        sampled_x, sampled_y = block.sampled
+        sampled_x[slot[drawn]] = x[drawn.to(x.device)].float().cpu()
+        sampled_y[slot[drawn]] = y[drawn.to(y.device)].float().cpu()
+
+    def _sample(self, block: _Block) -> Sample | None:
+        if not len(self.drawn):
+            return None
+        seq_len = self.rows.ids.shape[1]
+        sequence = self.drawn // seq_len
+        position = self.drawn % seq_len
+        x, y = block.sampled
+        return Sample(
+            x=x,
+            y=y,
+            position=position,
+            token=self.rows.ids[sequence, position],
+            test=self.rows.test[sequence],
+            fold=self.rows.fold[sequence],
+        )
+
+    def _place(self, site: Site, number: int) -> str:
+        """Where a row was that is not finite, as the end of a sentence."""
+        sequences = self.indices[number].tolist()
+        return (
+            f" at block {site.block} ({site.name}), in the batch of sequences {sequences}: "
+            f"this model overflows on this text in {self.blocks[site.block].dtype}"
+        )
+
+
+@dataclass(frozen=True)
+class InputStatistics:
+    """What the rows that go into a block are like (what a referee asked the paper for).
+
+    Attributes:
+        rank: directions that are not null.
+        null: smallest over largest eigenvalue of the inputs' correlation matrix (0 if rounding left it negative).
+        second: second smallest over largest.
+        condition: largest over smallest singular value of the centred inputs, on the `rank` leading directions.
+        effective_rank: participation ratio of the input covariance.
+        dynamic_range: standard deviation of the loudest input feature over that of the median one.
+        first_position_in: mean norm of x at position 0 over its mean norm elsewhere.
+        first_position_out: the same of y.
+    """
+
+    rank: int
+    null: float
+    second: float
+    condition: float
+    effective_rank: float
+    dynamic_range: float
+    first_position_in: float
+    first_position_out: float
+
+
+def describe(captured: BlockCapture) -> InputStatistics:
+    """Statistics of a block's inputs: train moments, and the sample for position 0.
+
+    Raises:
+        InputError: nothing was sampled, or no row at position 0.
+    """
+    sample = captured.rows()
+    first = sample.position == 0
+    if not first.any():
+        raise InputError("no sampled row is at position 0: capture with sample=4096 or more")
+    norm_x = sample.x.norm(dim=1)
+    norm_y = sample.y.norm(dim=1)
+
+    moments = sum(captured.train)
+    scale, resolved, _ = spectrum(moments)
+    # All eigenvalues of the correlation matrix, the null ones too, ascending
+    values = torch.linalg.eigvalsh(scale[:, None] * moments.sxx * scale).clamp_min(0)
+    deviation = moments.sxx.diagonal().sqrt()
+    return InputStatistics(
+        rank=len(resolved),
+        null=float(values[0] / values[-1]),
+        second=float(values[1] / values[-1]),
+        condition=condition(moments),
+        effective_rank=effective_rank(moments.sxx),
+        dynamic_range=float(deviation.max() / deviation.median()),
+        first_position_in=float(norm_x[first].mean() / norm_x[~first].mean()),
+        first_position_out=float(norm_y[first].mean() / norm_y[~first].mean()),
+    )

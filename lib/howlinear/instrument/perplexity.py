@@ -1,0 +1,201 @@
+"""Perplexity, and how much a change of the model costs, with paired error bars.
+
+Perplexity is exp(mean negative log-likelihood per predicted token), token-weighted over sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+from howlinear.core.estimates import Estimate
+from howlinear.errors import InputError
+from howlinear.models.load import check_causal, is_causal
+from howlinear.models.sites import device_of
+from howlinear.text.corpus import Corpus
+from howlinear.text.rows import Rows
+
+NO_TARGET = -100  # what `cross_entropy` does not count
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference of perplexities on the same sequences.
+
+    Attributes:
+        estimate: the difference with its 95 % interval.
+    """
+
+    estimate: Estimate
+
+    @property
+    def delta(self) -> float:
+        """Perplexity after minus before."""
+        return self.estimate.value
+
+    @property
+    def low(self) -> float:
+        """Lower end of the interval."""
+        return self.estimate.low
+
+    @property
+    def high(self) -> float:
+        """Upper end of the interval."""
+        return self.estimate.high
+
+    def to_dict(self) -> dict[str, float]:
+        """The three numbers by name, as tables and results keep them."""
+        return {"delta": self.delta, "low": self.low, "high": self.high}
+
+
+def perplexity(model: PreTrainedModel, corpus: Corpus | Rows | Int64[Tensor, "n seq_len"], **rows) -> float:
+    """Perplexity of a model on held-out text.
+
+    Args:
+        model: a causal language model.
+        corpus: a corpus, or rows (their held-out part is used, without padding), or token ids (all are used).
+        **rows: passed to `Corpus.rows`; to compare with a profile, pass its `rows` as the corpus instead.
+
+    Raises:
+        InputError: nothing to predict, a model that predicts no next token, or a loss that is not finite.
+    """
+    if rows and not isinstance(corpus, Corpus):
+        raise InputError(f"{', '.join(rows)} given with rows that are packed already: leave them out")
+    ids, mask = held_out(corpus.rows(**rows) if isinstance(corpus, Corpus) else corpus)
+    return mean_perplexity(losses(model, ids, mask=mask), mask)
+
+
+def perplexity_if_causal(model: PreTrainedModel, rows: Rows) -> float | None:
+    """Perplexity on the held-out rows; None if the model predicts no next token, or the rows are no tokens."""
+    if not is_causal(model) or rows.ids is None:
+        return None
+    return perplexity(model, rows)
+
+
+def held_out(
+    rows: Rows | Int64[Tensor, "n seq_len"],
+) -> tuple[Int64[Tensor, "n seq_len"], Bool[Tensor, "n seq_len"] | None]:
+    """The sequences that a perplexity is of, those that predict something, and which of their places are tokens.
+
+    Returns:
+        Token ids; and the mask, None if all are tokens.
+
+    Raises:
+        InputError: there is nothing to predict.
+    """
+    if isinstance(rows, Tensor):
+        ids, mask = rows, None
+    elif rows.ids is None:
+        raise InputError("perplexity needs held out sequences of at least two tokens, got None")
+    else:
+        ids = rows.ids[rows.test]
+        mask = None if rows.mask is None else rows.mask[rows.test]
+    predicts = torch.ones_like(ids[:, 1:], dtype=torch.bool) if mask is None else mask[:, 1:]
+    if not predicts.any():
+        raise InputError(f"perplexity needs held out sequences of at least two tokens, got {tuple(ids.shape)}")
+    if mask is None:
+        return ids, None
+    longer = predicts.any(dim=1)
+    return ids[longer], mask[longer]
+
+
+def mean_perplexity(losses: Float[Tensor, " n"], mask: Bool[Tensor, "n seq_len"] | None = None) -> float:
+    """Exp of the mean loss, each sequence weighted by the tokens that it predicts.
+
+    Args:
+        losses: mean loss per predicted token of each sequence, shape (n,).
+        mask: which places are tokens, shape (n, seq_len); None if all are.
+    """
+    if mask is None:
+        return float(losses.mean().exp())
+    predicted = mask[:, 1:].sum(1)
+    return float(((losses * predicted).sum() / predicted.sum()).exp())
+
+
+@torch.inference_mode()
+def losses(
+    model: PreTrainedModel,
+    ids: Int64[Tensor, "n seq_len"],
+    batch_size: int = 16,
+    mask: Bool[Tensor, "n seq_len"] | None = None,
+) -> Float[Tensor, " n"]:
+    """Mean negative log-likelihood per predicted token of each sequence, in nats, shape (n,), float64.
+
+    Args:
+        model: a causal language model.
+        ids: token ids, shape (n, seq_len).
+        batch_size: sequences in a forward pass.
+        mask: which places are tokens, padding on the right; all by default.
+
+    Raises:
+        InputError: a model that predicts no next token, or a loss that is not finite.
+    """
+    check_causal(model)
+    return finite_losses([batch_losses(model, *batch) for batch in loss_batches(ids, mask, batch_size)])
+
+
+def loss_batches(
+    ids: Int64[Tensor, "n seq_len"], mask: Bool[Tensor, "n seq_len"] | None = None, batch_size: int = 16
+) -> list[tuple[Int64[Tensor, "b seq_len"], Int64[Tensor, "b seq_len"]]]:
+    """Batches of token ids, and of the tokens to predict: those after the first, none of padding."""
+    targets = ids if mask is None else ids.masked_fill(~mask, NO_TARGET)
+    # A causal model needs no mask: no token sees the padding behind it.
+    return list(zip(ids.split(batch_size), targets.split(batch_size), strict=True))
+
+
+@torch.inference_mode()
+def batch_losses(
+    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], targets: Int64[Tensor, "n seq_len"]
+) -> Float[Tensor, " n"]:
+    """`losses` of one batch, finite or not."""
+    logits = model(input_ids=ids.to(device_of(model)), use_cache=False).logits
+    expected = targets[:, 1:].to(logits.device)
+    # Sequence by sequence, each read where it lies: a copy of all logits is as dear as a block.
+    nats = [
+        cross_entropy(scores[:-1].float(), tokens, reduction="none", ignore_index=NO_TARGET)
+        for scores, tokens in zip(logits, expected, strict=True)
+    ]
+    total = torch.stack(nats).double().sum(1)
+    return (total / (expected != NO_TARGET).sum(1)).cpu()
+
+
+def finite_losses(batches: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
+    """The losses of all batches, shape (n,).
+
+    Raises:
+        InputError: one is not finite; names the sequence.
+    """
+    joined = torch.cat(batches)
+    wrong = (~joined.isfinite()).nonzero()
+    if len(wrong):
+        raise InputError(f"the loss of sequence {int(wrong[0])} is not finite: the weights or a swapped map overflow")
+    return joined
+
+
+def change(base: Float[Tensor, " n"], changed: Float[Tensor, " n"]) -> Change:
+    """Perplexity after minus before, from the losses of the same sequences of one length.
+
+    The interval is a delete-one-sequence jackknife of the difference, so what both share cancels. It takes the swapped
+    map as given, and sequences as independent.
+
+    Raises:
+        InputError: fewer than two sequences, or not the same number before and after.
+    """
+    before = base.numpy()
+    after = changed.numpy()
+    n = len(before)
+    if n < 2 or len(after) != n:
+        raise InputError(
+            f"a paired interval needs the same sequences twice, at least two sequences: got {n} and {len(after)}"
+        )
+    # Δ = exp(mean after) − exp(mean before), of all sequences and of all but each
+    delta = float(np.exp(after.mean()) - np.exp(before.mean()))
+    after_without = (after.sum() - after) / (n - 1)
+    before_without = (before.sum() - before) / (n - 1)
+    return Change(Estimate.jackknife(delta, np.exp(after_without) - np.exp(before_without)))

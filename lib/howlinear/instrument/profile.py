@@ -1,0 +1,199 @@
+"""What a measurement gives: R²_lin over depth. It follows from a capture alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import Ceiling, ceiling
+from howlinear.core.estimates import CONFIDENCE
+from howlinear.core.moments import effective_rank
+from howlinear.errors import InputError
+from howlinear.instrument.capture import BlockCapture
+from howlinear.text.rows import Rows
+
+if TYPE_CHECKING:  # who measures may never draw, and to import these takes a second
+    import matplotlib.axes
+    import matplotlib.figure
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a measurement of growing size ended (`instrument.stopping`).
+
+    Attributes:
+        tolerance: half-width that was asked for.
+        reached: whether every block's interval is that narrow; if not, the rows ended first.
+        half_width: of the widest interval.
+        block: whose that is.
+        look: looks taken.
+        looks: looks that could have come.
+        confidence: of each look's interval; together they hold with 95 %.
+    """
+
+    tolerance: float
+    reached: bool
+    half_width: float
+    block: int
+    look: int
+    looks: int
+    confidence: float
+
+    def __str__(self) -> str:
+        """One line for people."""
+        widest = f"the widest interval, of block {self.block}, is ± {self.half_width:.2g}"
+        looks = f"look {self.look} of at most {self.looks}, intervals of {self.confidence:.2%} for 95 % over all looks"
+        if self.reached:
+            return f"stopped within the tolerance of {self.tolerance:g}: {widest} ({looks})"
+        return f"no more rows, and the tolerance of {self.tolerance:g} is not reached: {widest} ({looks})"
+
+
+@dataclass(frozen=True)
+class Profile(Mapping):
+    """The ceilings of a model's blocks on one corpus; `profile[3]` is block 3's `Ceiling`.
+
+    Attributes:
+        model: where the model came from.
+        rows: what it was measured on.
+        ceilings: block → `Ceiling`.
+        effective_ranks: block → participation ratio of the held-out outputs' covariance.
+        perplexity: of the model on the held-out rows; None if it predicts no next token.
+        stop: why no more rows were used; None where no tolerance was asked for.
+    """
+
+    model: str
+    rows: Rows
+    ceilings: dict[int, Ceiling]
+    effective_ranks: dict[int, float]
+    perplexity: float | None
+    stop: Stop | None = None
+
+    def __getitem__(self, block: int) -> Ceiling:
+        """The `Ceiling` of a block."""
+        return self.ceilings[block]
+
+    def __iter__(self) -> Iterator[int]:
+        """Blocks in order of depth."""
+        return iter(self.ceilings)
+
+    def __len__(self) -> int:
+        """How many blocks were measured."""
+        return len(self.ceilings)
+
+    @property
+    def rows_used(self) -> int:
+        """Rows of each block that were fitted on or scored, without padding."""
+        first = next(iter(self.values()))
+        return first.rows_train + first.rows_test
+
+    @property
+    def curves(self) -> dict[str, list[float]]:
+        """R²_lin over depth and its interval's ends, `r2`, `r2_low` and `r2_high`, as trajectories keep them."""
+        return {
+            "r2": [block.r2 for block in self.values()],
+            "r2_low": [block.r2_low for block in self.values()],
+            "r2_high": [block.r2_high for block in self.values()],
+        }
+
+    @property
+    def rises_and_falls(self) -> bool:
+        """Whether some later block surely lies above an earlier one, and some below: intervals that do not touch."""
+        low = np.array(self.curves["r2_low"])
+        high = np.array(self.curves["r2_high"])
+        above = low[None, :] > high[:, None]  # the column's block surely above the row's
+        rises = np.triu(above).any()
+        falls = np.tril(above).any()
+        return bool(rises and falls)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per block, with the columns of `howlinear measure --json`.
+
+        `condition` and `rank` describe the inputs of the fit, `effective_rank` the held-out outputs.
+        """
+        return pd.DataFrame(
+            {
+                "block": block,
+                "r2": measured.r2,
+                "r2_low": measured.r2_low,
+                "r2_high": measured.r2_high,
+                "r2_median": measured.r2_median,
+                "effective_rank": self.effective_ranks[block],
+                "condition": measured.condition,
+                "rank": measured.rank,
+                "rows_train": measured.rows_train,
+                "rows_test": measured.rows_test,
+            }
+            for block, measured in self.items()
+        )
+
+    def to_dict(self) -> dict:
+        """The profile as `howlinear measure --json` writes it; `rows` leaves padding out."""
+        content = {
+            "model": self.model,
+            "corpus": self.rows.corpus,
+            "sha256": self.rows.sha256,
+            "rows": self.rows_used,
+            "seq_len": None if self.rows.ids is None else self.rows.ids.shape[1],
+            "perplexity": self.perplexity,
+            "blocks": self.to_frame().to_dict("records"),
+        }
+        if self.stop is not None:
+            content["stop"] = asdict(self.stop)
+        return content
+
+    def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.figure.Figure:
+        """Draw R²_lin over depth with its intervals (`plots.ceilings.profile`).
+
+        Args:
+            ax: where to draw; a figure of its own by default.
+        """
+        from howlinear.plots.ceilings import profile
+
+        return profile(self.to_frame().assign(model=Path(self.model).name), ax)
+
+
+def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, perplexity: float | None) -> Profile:
+    """The profile that a capture implies.
+
+    Raises:
+        InputError: a block cannot be fitted; names it.
+    """
+    ceilings, effective_ranks = solve(captured)
+    return Profile(model, rows, ceilings, effective_ranks, perplexity)
+
+
+def solve(
+    captured: Mapping[int, BlockCapture], confidence: float = CONFIDENCE
+) -> tuple[dict[int, Ceiling], dict[int, float]]:
+    """The ceiling of each block, and the effective rank of its outputs.
+
+    Args:
+        captured: block → what was kept of it.
+        confidence: of the intervals.
+
+    Returns:
+        Block → `Ceiling`; block → participation ratio of the held-out outputs' covariance.
+
+    Raises:
+        InputError: a block cannot be fitted; names it.
+    """
+    ceilings: dict[int, Ceiling] = {}
+    effective_ranks: dict[int, float] = {}
+    for number, block in captured.items():
+        try:
+            ceilings[number] = ceiling(block.train, block.test, confidence)
+        except InputError as error:
+            raise InputError(f"block {number}: {error}") from error
+        effective_ranks[number] = effective_rank(block.outputs.sxx)
+    return ceilings, effective_ranks
+
+
+def name_of(model: PreTrainedModel) -> str:
+    """What a profile calls a model: where it came from, or its class if it was made in memory."""
+    return model.name_or_path or type(model).__name__

@@ -1,0 +1,176 @@
+"""Captures on disk: safetensors, one file per model and corpus, read back as they were or not at all.
+
+The file's metadata holds a SHA-256 of every block's tensors, compared when the block is read: disks err, and a
+flipped bit would only change a number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from howlinear.core.moments import Moments
+from howlinear.errors import SourceError
+from howlinear.files import atomic
+from howlinear.instrument.capture import BlockCapture, Sample
+from howlinear.text.rows import TokenRows
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A capture and what it was made from.
+
+    Attributes:
+        blocks: block → `BlockCapture`, read from disk when asked for.
+        rows: the token rows.
+        about: model, perplexity and the like.
+    """
+
+    blocks: Mapping[int, BlockCapture]
+    rows: TokenRows
+    about: dict[str, Any]
+
+
+def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows, about: Mapping[str, Any]) -> None:
+    """Write a capture, replacing the file in one step.
+
+    Args:
+        path: the file.
+        blocks: block → what was kept of it.
+        rows: the token rows.
+        about: what else to say of it, as JSON can hold it.
+
+    Raises:
+        SourceError: the file cannot be written.
+    """
+    parts = {"rows": {"ids": rows.ids, "test": rows.test, "fold": rows.fold}}
+    parts |= {str(number): _tensors(block) for number, block in blocks.items()}
+    tensors: dict[str, Tensor] = {}
+    digests: dict[str, str] = {}
+    for part, named in parts.items():
+        # safetensors refuses tensors that share memory, so each is a copy
+        mine = {f"{part}.{name}": tensor.contiguous().clone() for name, tensor in named.items()}
+        digests[part] = _digest(mine)
+        tensors |= mine
+    # One entry for everything that is said: several would come in any order.
+    said = {**about, "corpus": rows.corpus, "sha256": digests}
+    with atomic.written_aside(path) as aside:
+        save_file(tensors, aside, metadata={"about": json.dumps(said, sort_keys=True)})
+
+
+def _tensors(block: BlockCapture) -> dict[str, Tensor]:
+    """A block's tensors, named `side.fold.tensor`; the sample and the outputs as fold 0 of sides of their own."""
+    sides = {"train": block.train, "test": block.test, "outputs": [block.outputs]}
+    tensors = {}
+    for side, folds in sides.items():
+        for fold, moments in enumerate(folds):
+            for name, tensor in moments.tensors().items():
+                tensors[f"{side}.{fold}.{name}"] = tensor
+    if block.sample is not None:
+        for field in fields(Sample):
+            tensors[f"sample.0.{field.name}"] = getattr(block.sample, field.name)
+    return tensors
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of named tensors: of names, types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest()
+
+
+def about_capture(path: Path) -> dict[str, Any]:
+    """What a capture says of itself, without its tensors.
+
+    Raises:
+        SourceError: no such file, or a damaged one.
+    """
+    with _opened(path) as file:
+        said = _said(file)
+    return {key: value for key, value in said.items() if key != "sha256"}
+
+
+def load_capture(path: Path) -> Stored:
+    """Open a capture; a block's tensors are read when it is asked for.
+
+    Raises:
+        SourceError: no such file, or a damaged one.
+    """
+    about = about_capture(path)
+    with _opened(path) as file:
+        tensors = _checked(file, "rows", ["rows.ids", "rows.test", "rows.fold"])
+        rows = TokenRows(tensors["rows.ids"], tensors["rows.test"], tensors["rows.fold"], about["corpus"])
+    return Stored(StoredBlocks(path), rows, about)
+
+
+class StoredBlocks(Mapping[int, BlockCapture]):
+    """The blocks of a capture on disk, read one at a time and not kept: memory holds what you hold."""
+
+    def __init__(self, path: Path):
+        """List what the file holds."""
+        self.path = path
+        self._names: dict[int, list[str]] = {}
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118
+                part, _, _ = name.partition(".")
+                if part != "rows":
+                    self._names.setdefault(int(part), []).append(name)
+
+    def __getitem__(self, block: int) -> BlockCapture:
+        """Read one block."""
+        names = self._names[block]
+        sides: dict[str, dict[int, dict[str, Tensor]]] = {}  # side → fold → name → tensor
+        with _opened(self.path) as file:
+            for name, tensor in _checked(file, str(block), names).items():
+                _, side, fold, leaf = name.split(".")
+                sides.setdefault(side, {}).setdefault(int(fold), {})[leaf] = tensor
+            train = [Moments.from_tensors(tensors) for _, tensors in sorted(sides["train"].items())]
+            test = [Moments.from_tensors(tensors) for _, tensors in sorted(sides["test"].items())]
+            outputs = Moments.from_tensors(sides["outputs"][0])
+        sample = Sample(**sides["sample"][0]) if "sample" in sides else None
+        return BlockCapture(train, test, outputs, sample)
+
+    def __iter__(self) -> Iterator[int]:
+        """Blocks in order of depth."""
+        return iter(sorted(self._names))
+
+    def __len__(self) -> int:
+        """How many blocks."""
+        return len(self._names)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[safe_open]:
+    """A capture's file; whatever is wrong with it becomes a `SourceError`."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise SourceError(f"cannot read capture {path}: {error}; remove it and run again to make it anew") from error
+
+
+def _said(file: safe_open) -> dict[str, Any]:
+    """What a file says of itself, its checksums among it."""
+    return json.loads(file.metadata()["about"])
+
+
+def _checked(file: safe_open, part: str, names: Iterable[str]) -> dict[str, Tensor]:
+    """The tensors of a block, or of `rows`, if they are what was written."""
+    digests = _said(file).get("sha256")
+    if digests is None:
+        raise ValueError("it holds no checksums, so an older version made it")
+    tensors = {name: file.get_tensor(name) for name in names}
+    if _digest(tensors) != digests[part]:
+        raise ValueError(f"its part {part!r} is not what was written")
+    return tensors

@@ -1,0 +1,194 @@
+"""What it costs in perplexity to put a map in a block's place, each block alone (paper, figure 2).
+
+To change the FFN of block k changes nothing that was computed before it, so that is recorded once and recalled. A pass
+through all of a batch keeps what every layer returned, and in the layers that will be changed what attention returned
+before the FFN began; a later pass of the same batch has these modules return it at once. The model's own code runs
+throughout, so embeddings, masks, residual stream, last norm and head are as ever, and the result is the same to the
+last bit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from howlinear.instrument.perplexity import Change, batch_losses, change, finite_losses
+from howlinear.models.load import check_causal
+from howlinear.models.sites import device_of, sites
+from howlinear.models.swap import swap
+
+
+def swap_costs(
+    model: PreTrainedModel,
+    maps: Mapping[int, Callable[[Tensor], Tensor]],
+    ids: Int64[Tensor, "n seq_len"],
+    batch_size: int = 16,
+) -> dict[int, Change]:
+    """What replacing each block alone by its map costs in perplexity, without fine-tuning (paper, figure 2).
+
+    Args:
+        model: the model; left as it was.
+        maps: block → map, as `swap` takes it.
+        ids: held-out token ids, shape (n, seq_len).
+        batch_size: sequences in a pass.
+
+    Returns:
+        Block → the change of perplexity, paired over sequences.
+
+    Raises:
+        InputError: a loss is not finite, a block that the model does not have, or fewer than two sequences.
+    """
+    before, after = swap_losses(model, maps, ids, batch_size)
+    return {block: change(before, means) for block, means in after.items()}
+
+
+@torch.inference_mode()
+def swap_losses(
+    model: PreTrainedModel,
+    maps: Mapping[int, Callable[[Tensor], Tensor]],
+    ids: Int64[Tensor, "n seq_len"],
+    batch_size: int = 16,
+) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
+    """`losses` of the model as it is, and with each block alone replaced by its map.
+
+    What comes before a swapped block is computed once for all swaps (`Recording`); the losses are the same to the bit.
+
+    Args:
+        model: the model; left as it was.
+        maps: block → map, as `swap` takes it.
+        ids: token ids, shape (n, seq_len).
+        batch_size: sequences in a pass.
+
+    Raises:
+        InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
+    """
+    check_causal(model)
+    blocks = list(maps)
+    recording = None
+    if blocks and resumable(model, blocks, ids[:1].to(device_of(model))):
+        recording = Recording(model, blocks)
+    base = []
+    swapped: dict[int, list[Tensor]] = {block: [] for block in blocks}
+    for batch in ids.split(batch_size):
+        with recording.record() if recording else nullcontext():
+            base.append(batch_losses(model, batch, batch))
+        for block, replacement in maps.items():
+            resumed = recording.resumed(block) if recording else nullcontext()
+            with swap(model, {block: replacement}), resumed:
+                swapped[block].append(batch_losses(model, batch, batch))
+    return finite_losses(base), {block: finite_losses(parts) for block, parts in swapped.items()}
+
+
+class Recording:
+    """What the layers of a model returned for one batch.
+
+    Memory: as many rows of the batch as there are layers and blocks to be changed together.
+    """
+
+    def __init__(self, model: PreTrainedModel, blocks: list[int]):
+        """Prepare to resume at `blocks`.
+
+        Raises:
+            InputError: a block that the model does not have.
+        """
+        self.sites = sites(model, blocks)
+        stack = re.match(r"(.*?)\.\d+\.", self.sites[0].name).group(1)  # as transformer.h of transformer.h.3.mlp
+        self.layers = list(model.get_submodule(stack))
+        self.returned: dict[nn.Module, Any] = {}
+        self.before: dict[int, list[nn.Module]] = {}  # block → modules of its layer that run before its FFN
+
+    @contextmanager
+    def record(self) -> Iterator[None]:
+        """Keep what the next pass returns, in the place of what was kept before."""
+        self.returned.clear()
+        self.before = {site.block: [] for site in self.sites}
+        begun: set[int] = set()  # blocks whose FFN has begun
+
+        def keep(module: nn.Module, _: Any, output: Any) -> None:
+            self.returned[module] = _copied(output)
+
+        def begin(block: int, *_: Any) -> None:
+            begun.add(block)
+
+        def keep_before(block: int, module: nn.Module, _: Any, output: Any) -> None:
+            if block not in begun:
+                self.before[block].append(module)
+                self.returned[module] = _copied(output)
+
+        with ExitStack() as hooks:
+            for layer in self.layers:
+                hooks.callback(layer.register_forward_hook(keep).remove)
+            for site in self.sites:
+                hooks.callback(site.input.register_forward_pre_hook(partial(begin, site.block)).remove)
+                for module in self.layers[site.block].children():
+                    if _has_matrix(module):
+                        hooks.callback(module.register_forward_hook(partial(keep_before, site.block)).remove)
+            yield
+
+    @contextmanager
+    def resumed(self, block: int) -> Iterator[None]:
+        """While it lasts, a pass of the recorded batch computes nothing that comes before the FFN of `block`."""
+        with ExitStack() as restore:
+            for module in [*self.layers[:block], *self.before[block]]:
+                restore.callback(_restore, module, vars(module).get("forward"))
+                module.forward = _Recall(self.returned[module])
+            yield
+
+
+class _Recall:
+    """A forward that returns what is recorded, a copy: a model may write into what it gets."""
+
+    def __init__(self, returned: Any):
+        self.returned = returned
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return _copied(self.returned)
+
+
+def _restore(module: nn.Module, forward: Callable | None) -> None:
+    """Take a recall out; `forward` is what the module itself had instead of its class's, if anything."""
+    del module.forward
+    if forward is not None:
+        module.forward = forward
+
+
+def _has_matrix(module: nn.Module) -> bool:
+    """Whether a module multiplies; a norm does not, and to compute it again is cheap."""
+    return any(parameter.ndim > 1 for parameter in module.parameters())
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, tuple | list):
+        return type(value)(_copied(item) for item in value)
+    return value
+
+
+@torch.inference_mode()
+def resumable(model: PreTrainedModel, blocks: list[int], batch: Int64[Tensor, "n seq_len"]) -> bool:
+    """Whether layers need no more of those before them than what they return.
+
+    It is tried at each of `blocks` with a few tokens of `batch`, nothing swapped. False for a model whose layers share
+    keys and values, say.
+    """
+    few = batch[:1, :8]
+    recording = Recording(model, blocks)
+    with recording.record():
+        whole = model(input_ids=few, use_cache=False).logits
+    try:
+        for block in blocks:
+            with recording.resumed(block):
+                if not torch.equal(model(input_ids=few, use_cache=False).logits, whole):
+                    return False
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        return False  # a recalled layer leaves nothing behind besides its output
+    return True

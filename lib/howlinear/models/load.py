@@ -1,0 +1,217 @@
+"""Load models, and those whose feed-forward blocks were replaced.
+
+Models are ordinary `transformers` models throughout: causal language models, and encoders of text or of images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from howlinear.errors import InputError, SourceError
+from howlinear.models.replace import linear_layers, replaced
+from howlinear.models.sites import note, put, sites, width_of
+from howlinear.models.sources import loading, located
+
+_DTYPES = ("float32", "bfloat16", "float16")
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")
+
+
+def load_model(
+    name: str | Path | PreTrainedModel,
+    revision: str | None = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: str | dict[str, int | str] | None = None,
+    sites: str | None = None,
+) -> PreTrainedModel:
+    """Load a model, ready to evaluate: a causal language model, or an encoder of text or of images.
+
+    Args:
+        name: a folder, also a compressed one, an embedded model (`mini-gpt2`, …), a Hub id
+            (`openai-community/gpt2`), or a model already in memory, which keeps its dtype and devices.
+        revision: branch, tag or commit on the Hub; a folder has none.
+        dtype: of the weights, `float32` (the default, whatever they were saved in), `bfloat16` or `float16`. The rows
+            of a model in half precision are half-precision rows; their statistics are float64 all the same.
+        device_map: as `transformers` reads it, to spread a model over devices: `"auto"`, or part → device. Needs
+            accelerate.
+        sites: where the FFNs are if that cannot be told, a star for the block's number, see `models.sites`; noted in
+            the model's config as `howlinear_sites`, so that every function finds them and a saved model keeps it.
+
+    Returns:
+        The `transformers` model, in evaluation mode.
+
+    Raises:
+        SourceError: nothing there, no network, no safetensors weights, or weights that do not load.
+        InputError: a revision of what is no Hub id (`transformers` would read the folder and say nothing), an unknown
+            dtype, no accelerate, or no module that `sites` names.
+    """
+    if isinstance(name, PreTrainedModel):
+        model = name
+        if revision is not None:
+            raise _no_revision("a model in memory", revision)
+        if dtype is not None or device_map is not None:
+            raise InputError(
+                "a model in memory keeps its dtype and devices: leave dtype and device_map out, or use model.to(…)"
+            )
+    else:
+        source = located(str(name))
+        if revision is not None and Path(source).is_dir():
+            raise _no_revision(source, revision)
+        model = _from_pretrained(source, revision or "main", _dtype(dtype), _checked_device_map(device_map))
+    model.eval()
+    if sites is not None:
+        note(model, sites)
+    return model
+
+
+def _no_revision(source: str, revision: str) -> InputError:
+    return InputError(f"{source} has no revision {revision!r}, only the Hub keeps them: leave it out, or give a Hub id")
+
+
+def _dtype(dtype: str | torch.dtype | None) -> torch.dtype:
+    name = str(dtype or "float32").removeprefix("torch.")
+    if name not in _DTYPES:
+        raise InputError(f"weights in {name!r}: use {', '.join(_DTYPES)}")
+    return getattr(torch, name)
+
+
+def _checked_device_map(device_map: str | dict[str, int | str] | None) -> str | dict[str, int | str] | None:
+    if device_map is not None and find_spec("accelerate") is None:
+        raise InputError('a device map needs accelerate: pip install accelerate, or "howlinear[devices]"')
+    return device_map
+
+
+def _from_pretrained(
+    source: str, revision: str, dtype: torch.dtype, device_map: str | dict[str, int | str] | None
+) -> PreTrainedModel:
+    with loading(source, revision):
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+        model, report = _class_of(config).from_pretrained(
+            source,
+            revision=revision,
+            dtype=dtype,
+            device_map=device_map,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    missing = sorted(report["missing_keys"])
+    if missing and all("pooler" in key.split(".") for key in missing):
+        model.base_model.pooler = None  # it was saved without one; nothing before it notices
+    elif missing:
+        raise SourceError(
+            f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random: "
+            "use a complete copy, or one saved from the class of model that its config names"
+        )
+    model.howlinear_revision = revision  # for the tokenizer's
+    return model
+
+
+def untrained(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
+    """A model of the same configuration with fresh weights, drawn as `transformers` does by default."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        build = _with_linear_layers(type(model), replaced(model.config))
+        return build(model.config).eval()
+
+
+def is_causal(model: PreTrainedModel) -> bool:
+    """Whether a model predicts the next token, so that it has a perplexity: no encoder, and a head to predict with."""
+    config = model.config
+    return model.can_generate() and not (_encodes(config) or getattr(config, "is_encoder_decoder", False))
+
+
+def check_causal(model: PreTrainedModel) -> None:
+    """Refuse to ask a model for a perplexity that it does not have.
+
+    Raises:
+        InputError: it predicts no next token.
+    """
+    if not is_causal(model):
+        raise InputError(f"{type(model).__name__} predicts no next token, so it has no perplexity to measure")
+
+
+def _encodes(config: PreTrainedConfig) -> bool:
+    """Whether a config is of a masked language model; some of these can be decoders if they are told to be."""
+    return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
+
+
+def _class_of(config: PreTrainedConfig) -> type:
+    """The class to load a model as: with the head that predicts the next token, or else as it was saved."""
+    ranks = replaced(config)
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not _encodes(config):
+        return _with_linear_layers(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], ranks) if ranks else AutoModelForCausalLM
+    architecture = (config.architectures or ["AutoModel"])[0]  # what was saved, head and all
+    kind = getattr(transformers, architecture, None)
+    if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.config_class is type(config):
+        return _with_linear_layers(kind, ranks)
+    return AutoModel
+
+
+def _with_linear_layers(kind: type[PreTrainedModel], ranks: Mapping[int, int | None]) -> type[PreTrainedModel]:
+    """What builds a model of class `kind` in which linear layers stand for replaced FFNs.
+
+    Three steps would be plainer: build the model, put the layers, load the state dict. But `from_pretrained` builds and
+    loads in one call, and what it does after building (shards, renamed weights, dtype, device maps, tied weights, the
+    report of what is missing) has no other public entrance. The one place between the two is `post_init`, the last
+    line of every constructor, which also draws the weights of a model that is not loaded.
+
+    Args:
+        kind: the class of the model.
+        ranks: block → rank of the layers in the place of its FFN; None is full rank.
+
+    Returns:
+        `kind` itself if nothing is replaced; else a class whose instances become of class `kind` as they are built.
+    """
+    if not ranks:
+        return kind
+
+    class WithLinearLayers(kind):
+        def post_init(self) -> None:
+            self.__class__ = kind  # what is loaded, saved and named in the config is an ordinary `kind`
+            for site in sites(self, list(ranks)):
+                put(self, site, linear_layers(width_of(self), ranks[site.block]))
+            self.post_init()  # that of `kind`: its weights are drawn or expected with the layers in their places
+
+    return WithLinearLayers
+
+
+def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:
+    """The tokenizer that lies beside a model's weights.
+
+    Raises:
+        SourceError: there is none; pass token ids instead of a corpus.
+    """
+    if model.main_input_name != "input_ids":
+        raise SourceError(
+            f"{type(model).__name__} reads {model.main_input_name}, no text: measure it from Python, as in "
+            f'hl.measure(model, {{"{model.main_input_name}": …}})'
+        )
+    source = model.name_or_path
+    if not source:
+        raise SourceError("this model was not loaded from a folder or the Hub, so it has no tokenizer: pass token ids")
+    if Path(source).is_dir():
+        files = [path for pattern in _TOKENIZER_FILES for path in Path(source).glob(pattern)]
+        if not files:
+            wanted = ", ".join(_TOKENIZER_FILES)
+            raise SourceError(
+                f"cannot load a tokenizer: {source} holds none ({wanted}): save one there, or pass token ids"
+            )
+    revision = getattr(model, "howlinear_revision", "main")  # the same as the weights'
+    with loading(source, revision):
+        return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)

@@ -1,0 +1,187 @@
+"""Find the FFNs of an architecture that no table knows, from its modules alone.
+
+In every block, an FFN is the one module outside attention that holds the block's widest weights, maps the hidden size
+to itself, holds no norm of the residual stream, and acts on each token by itself. The last is tried, not guessed:
+a token's output must not depend on its neighbours. Whatever is not that clear is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+_PATTERNS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+"""What was found of each model before: once a block is swapped, its structure no longer shows where the FFN was."""
+
+
+class Unclear(Exception):  # noqa: N818
+    """Why the FFNs cannot be found."""
+
+
+def find(base: nn.Module, width: int) -> str:
+    """The pattern of a model's FFNs, such as `layers.*.mlp`.
+
+    Args:
+        base: the model without its head, with its weights.
+        width: features of the residual stream.
+
+    Raises:
+        Unclear: no module fits in every block, or several do.
+    """
+    if base not in _PATTERNS:
+        _PATTERNS[base] = _find(base, width)
+    return _PATTERNS[base]
+
+
+def _find(base: nn.Module, width: int) -> str:
+    stacks = _stacks(base)
+    if not stacks:
+        raise Unclear("it has no list of blocks")
+    patterns = []
+    reasons = []
+    for name, stack in stacks.items():
+        try:
+            patterns.append(_in_stack(name, stack, width))
+        except Unclear as reason:
+            reasons.append(str(reason))
+    if not patterns:
+        raise Unclear("; ".join(reasons))
+    if len(patterns) > 1:
+        raise Unclear(f"{' and '.join(patterns)} all fit")
+    return patterns[0]
+
+
+def _stacks(base: nn.Module) -> dict[str, nn.Module]:
+    """The outermost lists whose members each hold several weight matrices, in modules of their own; by path."""
+    stacks: dict[str, nn.Module] = {}
+    for name, module in base.named_modules():
+        inside_another = any(name.startswith(f"{outer}.") for outer in stacks)
+        is_list = isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 0
+        if is_list and not inside_another and all(_is_composed(member) for member in module):
+            stacks[name] = module
+    return stacks
+
+
+def _is_composed(module: nn.Module) -> bool:
+    """Whether a module's weight matrices, more than one, all lie in modules below it."""
+    owners = _widths(module)
+    return len(owners) > 1 and "" not in owners
+
+
+def _widths(block: nn.Module, skip: tuple[str, ...] = ()) -> dict[str, int]:
+    """Path → widest side of its weights, of the modules that hold weights of two dimensions or more themselves.
+
+    Args:
+        block: where to look.
+        skip: beginnings of paths, each with its dot, that are left out.
+    """
+    widths: dict[str, int] = {}
+    for name, parameter in block.named_parameters():
+        owner = name.rpartition(".")[0]
+        if parameter.ndim > 1 and not f"{owner}.".startswith(skip):
+            rows, columns = parameter.shape[-2:]
+            widths[owner] = max(widths.get(owner, 0), rows, columns)
+    return widths
+
+
+def _in_stack(name: str, stack: nn.Module, width: int) -> str:
+    """The pattern of the FFNs of one list of blocks."""
+    paths = {number: _in_block(f"{name}.{number}", block, width) for number, block in enumerate(stack)}
+    if len(set(paths.values())) > 1:
+        listed = ", ".join(f"{number}.{path}" for number, path in paths.items())
+        raise Unclear(f"the blocks of {name} differ: {listed}")
+    return f"{name}.*.{paths[0]}"
+
+
+def _in_block(name: str, block: nn.Module, width: int) -> str:
+    """The path of the FFN below its block."""
+    attention = tuple(f"{path}." for path, module in block.named_modules() if path and _attends(path, module))
+    widths = _widths(block, attention)
+    if not widths:
+        raise Unclear(f"no module of {name} holds the FFN alone")
+    widest = [owner for owner, widest_side in widths.items() if widest_side == max(widths.values())]
+
+    # candidates hold all of the widest weights and no attention, outermost first; those that pass have an output
+    outputs: dict[str, Tensor] = {}
+    for path, module in block.named_modules():
+        holds_widest = all(f"{owner}.".startswith(f"{path}.") for owner in widest)
+        holds_attention = any(other.startswith(f"{path}.") for other in attention)
+        if not path or not holds_widest or holds_attention or _norms_the_stream(module, width):
+            continue
+        output = _tokenwise(module, width)
+        if output is not None:
+            outputs[path] = output
+    if not outputs:
+        raise Unclear(f"no module of {name} holds the FFN alone{_pair(name, block, widest, width)}")
+
+    # several may fit, one inside the other, if they compute the same
+    outermost = next(iter(outputs))
+    for output in outputs.values():
+        if not torch.allclose(outputs[outermost], output, equal_nan=True):
+            raise Unclear(f"several modules of {name} could be the FFN: {', '.join(outputs)}")
+    return outermost
+
+
+def _attends(path: str, module: nn.Module) -> bool:
+    """Whether a module is attention by its name or its class, and holds weights."""
+    name = path.rpartition(".")[2]
+    named_so = re.search(r"attn|attention", f"{name} {type(module).__name__}", re.IGNORECASE)
+    return bool(named_so) and bool(_widths(module))
+
+
+def _norms_the_stream(module: nn.Module, width: int) -> bool:
+    """Whether a norm of the residual stream lies inside, so that its input is not yet x or its output no longer y."""
+    for part in module.modules():
+        if "norm" in type(part).__name__.lower() and any(p.shape == (width,) for p in part.parameters()):
+            return True
+    return False
+
+
+@torch.no_grad()
+def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
+    """The module's output for two tokens, shape (1, 2, width), if each depends on its own input alone."""
+    parameter = next(module.parameters())
+    x = torch.randn(1, 2, width, generator=torch.Generator().manual_seed(0)).to(parameter.dtype)
+    if not parameter.is_meta:  # weights that rest elsewhere bring their own device
+        x = x.to(parameter.device)
+    try:
+        with _evaluated(module):
+            both = module(x.clone())
+            second = module(x[:, 1:].clone())
+    except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        return None  # it takes other arguments, or another width
+    if not isinstance(both, Tensor) or both.shape != x.shape or both.is_meta:
+        return None  # without weights, nothing can be tried
+    tolerance = torch.finfo(x.dtype).eps ** 0.5
+    largest = float(both.abs().max())
+    alike = torch.allclose(both[:, 1:], second, rtol=tolerance, atol=tolerance * largest, equal_nan=True)
+    return both if alike else None
+
+
+@contextmanager
+def _evaluated(module: nn.Module) -> Iterator[None]:
+    """Without dropout while it lasts."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def _pair(name: str, block: nn.Module, widest: list[str], width: int) -> str:
+    """What to pass, if two Linears look like an FFN's first and last layer."""
+    layers = [block.get_submodule(owner) for owner in widest]
+    if len(layers) != 2 or not all(isinstance(layer, nn.Linear) for layer in layers):
+        return ""
+    first, last = layers
+    if first.in_features != width or last.out_features != width:
+        return ""
+    stack = name.rpartition(".")[0]
+    return f' (perhaps it is the pair sites="{stack}.*.{widest[0]},{stack}.*.{widest[1]}")'

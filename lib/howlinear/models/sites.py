@@ -1,0 +1,236 @@
+"""Where a model keeps its feed-forward blocks: a table per family, a pattern of your own, or the model's structure.
+
+An FFN site is the pair (module whose input is x, module whose output is y): after the norm, without the residual.
+A pattern names it for all blocks, a star in the place of the block's number: `layers.*.mlp` where one module maps x to
+y, `layers.*.fc1,layers.*.fc2` where the first and last layer lie apart or the residual is added between y and the
+module's end. Paths are below `model.base_model`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from howlinear.errors import InputError
+from howlinear.models.search import Unclear, find
+
+_BERT = "encoder.layer.*.intermediate.dense,encoder.layer.*.output.dense"  # `output` adds the residual and a norm
+FAMILIES = {  # model_type: pattern
+    **dict.fromkeys(("falcon", "gpt2", "gpt_neo", "gptj"), "h.*.mlp"),
+    **dict.fromkeys(("gemma2", "gemma3_text", "gpt_neox", "llama", "mistral", "mixtral"), "layers.*.mlp"),
+    **dict.fromkeys(("olmo2", "phi3", "qwen2", "qwen3", "stablelm", "vit"), "layers.*.mlp"),
+    "bert": _BERT,
+    "bloom": "h.*.mlp.dense_h_to_4h,h.*.mlp.dense_4h_to_h",  # `mlp` adds the residual
+    "distilbert": "transformer.layer.*.ffn",
+    "gemma3": "language_model.layers.*.mlp",
+    "opt": "decoder.layers.*.fc1,decoder.layers.*.fc2",
+    "roberta": _BERT,
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """One feed-forward block.
+
+    Attributes:
+        block: its depth, from 0.
+        name: dotted path of `output` below the model.
+        input: the module whose first argument is x.
+        output: the module that returns y; usually the same one.
+        input_name: dotted path of `input` below the model.
+    """
+
+    block: int
+    name: str
+    input: nn.Module
+    output: nn.Module
+    input_name: str
+
+    @property
+    def ffn(self) -> nn.Module | None:
+        """The one module that maps x to y; None where that takes the pair, with what lies between."""
+        if isinstance(self.output, Recalled):
+            return self.output.map
+        return self.output if self.input is self.output else None
+
+    @property
+    def linear(self) -> bool:
+        """Whether nothing but linear layers stands here, as after `replace.replace`."""
+        parts = self.ffn if isinstance(self.ffn, nn.Sequential) else [self.ffn]
+        return all(isinstance(part, nn.Linear) for part in parts)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters of both modules."""
+        return list(nn.ModuleList([self.input, self.output]).parameters())
+
+
+def sites(model: PreTrainedModel, blocks: list[int] | None = None) -> list[Site]:
+    """The FFN sites of a model, in order of depth.
+
+    Args:
+        model: any `transformers` model; `load_model(…, sites=…)` says where to look if that cannot be told.
+        blocks: which blocks; all by default.
+
+    Raises:
+        InputError: it cannot be told where this architecture keeps its FFNs (says what was found and what to pass), or
+            a block that the model does not have.
+    """
+    all_sites = _resolved(model, pattern_of(model))
+    if blocks is None:
+        return all_sites
+    numbers = [site.block for site in all_sites]
+    missing = [block for block in blocks if block not in numbers]
+    if missing or not blocks:
+        in_a_row = numbers == list(range(len(numbers)))
+        there = f"0 to {numbers[-1]}" if in_a_row else f"which are {numbers}"
+        raise InputError(f"no block {missing or '(empty list)'} in a model of {len(numbers)} blocks, {there}")
+    return [site for site in all_sites if site.block in blocks]
+
+
+def pattern_of(model: PreTrainedModel) -> str:
+    """The pattern of a model's sites: the one noted in its config, else the table's, else what its structure says.
+
+    Raises:
+        InputError: none fits; says what to pass.
+    """
+    noted = getattr(model.config, "howlinear_sites", None)
+    if noted is not None:
+        return _fitting(model, noted)
+    family = model.config.model_type
+    if family in FAMILIES and _resolved(model, FAMILIES[family]):
+        return FAMILIES[family]
+    try:
+        return find(model.base_model, width_of(model))
+    except Unclear as unclear:
+        raise InputError(
+            f"cannot tell where {type(model).__name__}, a {family!r} model, keeps its FFNs: {unclear}; {_SAY}"
+        ) from unclear
+
+
+_SAY = (
+    'name the module of every block, as in load_model(…, sites="model.layers.*.mlp") or --sites "model.layers.*.mlp", '
+    'or its first and last layer, as in "model.layers.*.fc1,model.layers.*.fc2"'
+)
+
+
+def note(model: PreTrainedModel, pattern: str) -> None:
+    """Note in a model's config where its FFNs are, for every function to read, and for the folder it is saved to.
+
+    Raises:
+        InputError: no module fits.
+    """
+    model.config.howlinear_sites = _fitting(model, pattern)
+
+
+def _fitting(model: PreTrainedModel, pattern: str) -> str:
+    """The pattern, if every block has the modules that it names."""
+    if isinstance(pattern, str) and _resolved(model, pattern):
+        return pattern
+    where = f"{type(model).__name__} ({model.config.model_type})"
+    raise InputError(f"no module in the blocks of {where} fits sites={pattern!r}: {_SAY}")
+
+
+def width_of(model: PreTrainedModel) -> int:
+    """Features of the residual stream, so of x and y."""
+    return model.config.get_text_config().hidden_size
+
+
+def _resolved(model: PreTrainedModel, pattern: str) -> list[Site]:
+    """The sites that a pattern names, in order of depth; none unless every block has both modules."""
+    paths = pattern.split(",")  # of one module, or of the first and the last
+    if len(paths) > 2:
+        return []
+    inputs = _matches(model, paths[0].strip())
+    outputs = _matches(model, paths[-1].strip())
+    if inputs.keys() != outputs.keys():
+        return []
+    return [
+        Site(
+            block=block,
+            name=outputs[block],
+            input=model.get_submodule(inputs[block]),
+            output=model.get_submodule(outputs[block]),
+            input_name=inputs[block],
+        )
+        for block in sorted(outputs)
+    ]
+
+
+def _matches(model: PreTrainedModel, path: str) -> dict[int, str]:
+    """Block → path below the model of the module that a starred path names."""
+    if "*" not in path:
+        return {}
+    base = model.base_model
+    prefix = "" if base is model else f"{model.base_model_prefix}."
+    number_for_star = re.escape(path.removeprefix(prefix)).replace(r"\*", r"(\d+)", 1)
+    matches = {}
+    for name, _ in base.named_modules(remove_duplicate=False):
+        match = re.fullmatch(number_for_star, name)
+        if match:
+            matches[int(match.group(1))] = prefix + name
+    return matches
+
+
+def put(model: PreTrainedModel, site: Site, module: nn.Module) -> None:
+    """Put a module that maps x to y in the place of an FFN.
+
+    In the place of a pair, the first becomes a `Kept` and the last a `Recalled`; what lies between (an activation) runs
+    on no features at all.
+    """
+    if site.input_name == site.name:
+        model.set_submodule(site.name, module)
+        return
+    memory: list[Tensor] = []
+    model.set_submodule(site.input_name, Kept(memory))
+    model.set_submodule(site.name, Recalled(memory, module))
+
+
+def put_back(model: PreTrainedModel, site: Site) -> None:
+    """Undo `put`: the modules that the site holds return to their places."""
+    model.set_submodule(site.input_name, site.input)
+    model.set_submodule(site.name, site.output)
+
+
+class Kept(nn.Module):
+    """Keeps x for its `Recalled`, and passes nothing on."""
+
+    def __init__(self, memory: list[Tensor]):
+        """Share `memory` with the `Recalled`."""
+        super().__init__()
+        self.memory = memory
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Keep x, shape (…, d_in); return shape (…, 0)."""
+        self.memory.clear()
+        self.memory.append(x)
+        return x[..., :0]
+
+
+class Recalled(nn.Module):
+    """Maps the x that its `Kept` kept."""
+
+    def __init__(self, memory: list[Tensor], map_: nn.Module):
+        """Share `memory` with the `Kept`."""
+        super().__init__()
+        self.memory = memory
+        self.map = map_
+
+    def forward(self, _: Tensor) -> Tensor:
+        """The map of x, shape (…, d_out)."""
+        return self.map(self.memory.pop())
+
+
+def device_of(module: nn.Module) -> torch.device | int | str:
+    """Where a module computes: in a model over several devices each its own, even if its weights rest on disk."""
+    for part in module.modules():
+        hook = getattr(part, "_hf_hook", None)  # accelerate's, which brings weights to where they are needed
+        device = getattr(hook, "execution_device", None)
+        if device is not None:
+            return device
+    for parameter in module.parameters():
+        return parameter.device
+    return torch.device("cpu")

@@ -1,0 +1,189 @@
+"""Where a model comes from: a folder, one of the embedded models, or the Hub; and what to say when it does not load."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlparse
+from urllib.request import getproxies
+
+from httpx2 import HTTPError, TransportError
+from huggingface_hub import constants, list_repo_files
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, StrictDataclassError
+from safetensors import SafetensorError
+
+from howlinear.errors import HowlinearError, SourceError
+from howlinear.files import atomic, paths
+
+SEAL = "SHA256SUMS"
+UNLOADABLE = (
+    *(OSError, ValueError, RuntimeError, ArithmeticError, LookupError, TypeError, AttributeError, ImportError),
+    *(MemoryError, SafetensorError, StrictDataclassError, HTTPError),
+)
+"""What transformers lets through when it reads a damaged folder or a broken transfer."""
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+
+
+def located(name: str) -> str:
+    """The folder that `name` means, or `name` itself if it may be a Hub id.
+
+    Raises:
+        SourceError: neither, or a folder that holds no model in safetensors.
+    """
+    for folder in (Path(name), paths.MODELS / name):
+        if os.path.isdir(folder):  # which is False, and no error, for a name that no file can have
+            return _checked_folder(folder)
+    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
+        raise SourceError(f"no model folder {name}; {embedded()}")
+    return name
+
+
+def _checked_folder(folder: Path) -> str:
+    if not (folder / "config.json").is_file():
+        raise SourceError(f"{folder} is no model folder: it has no config.json; {embedded()}")
+    if not list(folder.glob("*.safetensors")):
+        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
+        content = f"only {', '.join(pickles)}, which can run code when opened" if pickles else "no weights"
+        raise SourceError(
+            f"{folder} holds {content}: save the model as safetensors (save_pretrained does) and use that"
+        )
+    _check_seal(folder)
+    return str(folder)
+
+
+def seal(folder: Path) -> None:
+    """Write the SHA-256 of a folder's weights to `SHA256SUMS`, as `sha256sum` does.
+
+    From then on they are checked whenever the folder is loaded: safetensors themselves would not notice a flipped bit.
+    """
+    lines = [f"{_digest(path)}  {path.name}\n" for path in sorted(folder.glob("*.safetensors"))]
+    with atomic.written_aside(folder / SEAL) as aside:
+        aside.write_text("".join(lines), encoding="utf-8")
+
+
+def _check_seal(folder: Path) -> None:
+    """Compare the weights with the folder's seal, if it has one."""
+    if not (folder / SEAL).is_file():
+        return
+    try:
+        for line in (folder / SEAL).read_text("utf-8").splitlines():
+            digest, name = line.split(maxsplit=1)
+            if _digest(folder / name) != digest:
+                raise SourceError(
+                    f"{folder / name} is damaged: its content is not what {SEAL} says; copy it again, "
+                    f"or remove {SEAL} if you changed the weights yourself"
+                )
+    except HowlinearError:
+        raise
+    except (OSError, ValueError) as error:
+        raise SourceError(f"cannot check {folder} against its {SEAL}: {error}; copy the folder again") from error
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def embedded() -> str:
+    """What can be loaded without a network, for error messages."""
+    names = sorted(path.parent.name for path in paths.MODELS.glob("*/config.json"))
+    listed = ", ".join(names) or "no embedded models (run make minis)"
+    return f"offline there are {listed}, or any local folder"
+
+
+@contextmanager
+def loading(source: str, revision: str | None = None) -> Iterator[None]:
+    """While it lasts, whatever keeps `source` from loading becomes a `SourceError` that says where and what to do."""
+    try:
+        with hub():
+            yield
+    except UNLOADABLE as error:
+        first_line = str(error).strip().split("\n")[0]
+        reason = first_line or type(error).__name__
+        if Path(source).is_dir():
+            where = f"folder {source}"
+        elif not reachable():
+            where = f"{source}: no such folder here, not in the local cache, and the Hub cannot be reached"
+        else:
+            where = f"{source}: no such folder here, and {_refusal(source, revision, error)}"
+        raise SourceError(f"cannot load {where} ({reason}); {embedded()}") from error
+
+
+@contextmanager
+def running(source: str) -> Iterator[None]:
+    """While it lasts, a forward pass that fails is a `SourceError`: a config may fit the weights and make no sense."""
+    try:
+        yield
+    except HowlinearError:
+        raise
+    except (RuntimeError, ValueError, LookupError, TypeError, ArithmeticError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise SourceError(
+            f"{source} loads but does not run: {reason}; is its config.json what it should be?"
+        ) from error
+
+
+def _refusal(source: str, revision: str | None, error: BaseException | None) -> str:
+    """What the Hub, or the way to it, refused."""
+    causes = []
+    while error is not None:
+        causes.append(error)
+        error = error.__cause__ or error.__context__
+
+    def caused_by(kind: type) -> bool:
+        return any(isinstance(cause, kind) for cause in causes)
+
+    if caused_by(GatedRepoError):
+        return f"on the Hub {source} is gated: ask for access on its page there, then run hf auth login"
+    if caused_by(RevisionNotFoundError):
+        return f"on the Hub it has no revision {revision!r}"
+    if caused_by(RepositoryNotFoundError):
+        return "the Hub has nothing to load by that name, or keeps it private: check the name, or run hf auth login"
+    if caused_by(TransportError):
+        return "the transfer from the Hub broke off: try again"
+    pickles = _pickles(source, revision)
+    if pickles:
+        return f"the Hub holds only {pickles} of it, which can run code when opened: convert it to safetensors"
+    return "the Hub has nothing to load by that name"
+
+
+def _pickles(source: str, revision: str | None) -> str:
+    """The pickled weights of a Hub model that has no others."""
+    with suppress(OSError, HTTPError):
+        names = list_repo_files(source, revision=revision)
+        if not any(name.endswith(".safetensors") for name in names):
+            return ", ".join(name for name in names if name.endswith(PICKLED))
+    return ""
+
+
+os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")  # else transformers has a service convert pickles
+
+
+def reachable() -> bool:
+    """Whether the Hub's name resolves, or a proxy would resolve it."""
+    try:
+        return bool(getproxies() or socket.getaddrinfo(urlparse(constants.ENDPOINT).hostname, None))
+    except OSError:
+        return False
+
+
+@contextmanager
+def hub() -> Iterator[None]:
+    """While it lasts, an unreachable Hub is not asked again and again: what is not in the cache fails at once."""
+    readers = [constants]
+    if "datasets.config" in sys.modules:  # it keeps a flag of its own, and is slow to import for nothing
+        readers.append(sys.modules["datasets.config"])
+    before = [reader.HF_HUB_OFFLINE for reader in readers]
+    try:
+        for reader in readers:
+            reader.HF_HUB_OFFLINE = reader.HF_HUB_OFFLINE or not reachable()
+        yield
+    finally:
+        for reader, flag in zip(readers, before, strict=True):
+            reader.HF_HUB_OFFLINE = flag

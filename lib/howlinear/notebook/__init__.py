@@ -1,0 +1,1 @@
+"""What a notebook's first and last cells ask for, and running notebooks unattended."""

@@ -1,0 +1,186 @@
+"""Run a notebook unattended: text → notebook → executed notebook, with parameters that were checked before.
+
+`howlinear notebook` and the pipeline (`python -m howlinear.notebook.execute STEM PROFILE`) both call `execute`.
+
+papermill warns of an unknown parameter and takes any value; here both are errors before anything runs. A parameter has
+the type of its default (`rank = 16`) or the one it is annotated with (`steps: int | None = None`). papermill's own
+`inspect_notebook` does not tell as much: it reads line by line, passes over `blocks, width = 6, 64` and annotations
+with a bar, and knows no type that is not annotated.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import papermill
+from nbformat import NotebookNode
+from papermill.exceptions import PapermillExecutionError
+
+from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.files import atomic, paths
+from howlinear.notebook import settings
+
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+
+logging.getLogger("papermill").setLevel(logging.WARNING)
+
+
+def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
+    """Execute a notebook as text → notebook → executed notebook.
+
+    Args:
+        stem: as in `02_ceilings`.
+        parameters: values for the names in its parameters cell; `profile` decides where everything goes.
+
+    Returns:
+        Path of the executed notebook, `build/<profile>/notebooks/<stem>.ipynb`.
+
+    Raises:
+        SourceError: no such notebook or profile.
+        InputError: a parameter that the notebook does not have or of another type, or a cell that failed.
+    """
+    source = paths.inside(paths.NOTEBOOKS, f"{stem}.py")
+    if not os.path.isfile(source):
+        known = ", ".join(sorted(path.stem for path in paths.NOTEBOOKS.glob("[0-9]*.py")))
+        raise SourceError(f"no notebook {stem!r}: {known}")
+    notebook = jupytext.read(source)
+    notebook.metadata["kernelspec"] = KERNEL
+    parameters = checked(stem, parameters or {}, notebook)
+    profile = parameters.get("profile", "minis")
+    settings.read(profile)  # a bad one is refused before anything runs
+
+    folder = paths.build(profile) / "notebooks"
+    text = folder / "source" / f"{stem}.ipynb"
+    target = folder / f"{stem}.ipynb"
+    failed = folder / f"{stem}.failed.ipynb"  # what a failing cell leaves behind, to be read
+    with atomic.written_aside(text) as aside:
+        jupytext.write(notebook, aside)
+    failed.unlink(missing_ok=True)
+    with atomic.written_aside(target) as aside:
+        try:
+            papermill.execute_notebook(
+                str(text), str(aside), parameters, cwd=str(paths.NOTEBOOKS), progress_bar=False, log_output=False
+            )
+        except PapermillExecutionError as error:
+            aside.replace(failed)
+            raise InputError(
+                f"notebook {stem} failed in cell {error.cell_index}: {error.ename}: {error.evalue}; see {failed}"
+            ) from error
+    return target
+
+
+# --- parameters
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a notebook.
+
+    Attributes:
+        default: its value in the notebook.
+        types: the types that it may have.
+    """
+
+    default: Any
+    types: tuple[type, ...]
+
+
+_TYPES = {"int": int, "float": float, "str": str, "bool": bool, "list": list, "None": type(None)}
+
+
+def parsed(value: str) -> Any:
+    """A parameter from the command line: a Python literal where it is one, else the text itself."""
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return value
+
+
+def declared(notebook: NotebookNode) -> dict[str, Parameter]:
+    """The parameters that a notebook declares, by name, read without running anything."""
+    parameters: dict[str, Parameter] = {}
+    for cell in notebook.cells:
+        if "parameters" in cell.metadata.get("tags", []):
+            for statement in ast.parse(cell.source).body:
+                parameters |= _declared_by(statement)
+    return parameters
+
+
+def _declared_by(statement: ast.stmt) -> dict[str, Parameter]:
+    """The parameters of one statement; none if it is no assignment."""
+    if isinstance(statement, ast.AnnAssign):  # steps: int | None = None
+        names = ast.unparse(statement.annotation).split("|")
+        types = tuple(_TYPES[name.strip()] for name in names)
+        return {statement.target.id: Parameter(ast.literal_eval(statement.value), types)}
+    if not isinstance(statement, ast.Assign):
+        return {}
+    target = statement.targets[0]
+    default = ast.literal_eval(statement.value)
+    if isinstance(target, ast.Tuple):  # blocks, width = 6, 64
+        pairs = zip(target.elts, default, strict=True)
+        return {name.id: Parameter(value, (type(value),)) for name, value in pairs}
+    return {target.id: Parameter(default, (type(default),))}
+
+
+def checked(stem: str, given: Mapping[str, Any], notebook: NotebookNode) -> dict[str, Any]:
+    """The given parameters, ready for papermill.
+
+    Args:
+        stem: name of the notebook, for messages.
+        given: name → value.
+        notebook: with a parameters cell.
+
+    Raises:
+        InputError: the notebook has no such parameter, or the value is of another type than its default.
+    """
+    known = declared(notebook)
+    unknown = sorted(given.keys() - known.keys())
+    if unknown:
+        raise InputError(f"notebook {stem} has no parameter {', '.join(unknown)}; it has {', '.join(known)}")
+    return {name: _fitting(f"notebook {stem}: {name}", value, known[name]) for name, value in given.items()}
+
+
+def _fitting(where: str, value: Any, parameter: Parameter) -> Any:
+    """A value in one of the types that a parameter may have; of a list, each item in a type of the default's items.
+
+    Raises:
+        InputError: it is of another type.
+    """
+    if isinstance(value, tuple) and list in parameter.types:
+        value = list(value)  # papermill would write a tuple as text
+    if type(value) is int and float in parameter.types:
+        value = float(value)
+    if type(value) not in parameter.types:
+        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in parameter.types)
+        raise InputError(
+            f"{where} is {value!r}, a {type(value).__name__}: give {wanted}, as its default {parameter.default!r} is"
+        )
+    if isinstance(value, list):
+        item_types = {type(item) for item in parameter.default or []} or {int}
+        item = Parameter(parameter.default, tuple(item_types))
+        return [_fitting(f"{where}[{i}]", entry, item) for i, entry in enumerate(value)]
+    return value
+
+
+# --- the pipeline's step
+
+
+def main(stem: str, profile: str) -> None:
+    """Execute a notebook on a run profile; one line and exit code 2 if that cannot be done."""
+    try:
+        execute(stem, {"profile": profile})
+    except HowlinearError as error:
+        print(f"howlinear: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,144 @@
+"""What a notebook's first and last cells ask for: models, corpora and captures by name, and where results go.
+
+A notebook is a py:percent text under `notebooks/`. In Jupyter it runs as it is; unattended, `execute` runs it. Captures
+are made once and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from transformers import PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+from howlinear.errors import InputError
+from howlinear.files import figures, paths, results
+from howlinear.instrument.capture import capture
+from howlinear.instrument.perplexity import perplexity
+from howlinear.instrument.store import Stored, about_capture, load_capture, save_capture
+from howlinear.models.load import load_model
+from howlinear.notebook import settings
+from howlinear.plots import style
+from howlinear.text.corpus import Corpus, load_corpus
+
+
+@dataclass(frozen=True)
+class Run:
+    """A notebook's view of a profile: its models and corpora by name, and where its results go.
+
+    Attributes:
+        stem: name of the notebook, as in `02_ceilings`.
+        profile: name of the profile.
+        models: short name → folder or Hub id.
+        corpora: names of corpora; the first is the main one.
+        rows: token rows per block, a quarter of them held out.
+        seq_len: tokens in a sequence.
+        seed: decides which documents and rows are drawn.
+        sample: rows kept as they are per block.
+    """
+
+    stem: str
+    profile: str
+    models: dict[str, str]
+    corpora: list[str]
+    rows: int
+    seq_len: int
+    seed: int
+    sample: int
+
+    def model(self, name: str) -> PreTrainedModel:
+        """Load one of the profile's models by its short name.
+
+        Raises:
+            InputError: the profile has no such model.
+        """
+        if name not in self.models:
+            raise InputError(f"profile {self.profile} has no model {name!r}: {', '.join(self.models)}")
+        return load_model(self.models[name])
+
+    def corpus(self, name: str, model: PreTrainedModel) -> Corpus:
+        """Load a corpus by name."""
+        return load_corpus(name, model)
+
+    def capture_path(self, name: str, corpus: str) -> Path:
+        """Where the capture of a model on a corpus is kept."""
+        folder = paths.inside(paths.build(self.profile) / "captures", name)
+        return paths.inside(folder, f"{corpus}.safetensors")
+
+    def capture(self, name: str, corpus: str | None = None) -> Stored:
+        """The capture of a model on a corpus, the main one by default; made now if it is not there or out of date.
+
+        In the pipeline it is always there: the Snakefile has `make_capture` called first whenever weights, sizes or
+        code changed. The check here is for whoever runs a notebook by hand.
+        """
+        corpus = corpus or self.corpora[0]
+        path = self.capture_path(name, corpus)
+        if not self._is_fresh(path, name):
+            self.make_capture(name, corpus)
+        return load_capture(path)
+
+    def make_capture(self, name: str, corpus: str) -> Path:
+        """Capture a model on a corpus, whatever is there already; the file's path."""
+        model = self.model(name)
+        rows = self.corpus(corpus, model).rows(self.rows, self.seq_len, self.seed)
+        blocks = capture(model, rows, sample=self.sample, seed=self.seed, progress=True)
+        about = {"model": name, "perplexity": perplexity(model, rows), "sizes": self.sizes}
+        path = self.capture_path(name, corpus)
+        save_capture(path, blocks, rows, about)
+        return path
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What a capture's content depends on besides model and corpus."""
+        return {"rows": self.rows, "seq_len": self.seq_len, "seed": self.seed, "sample": self.sample}
+
+    def _is_fresh(self, path: Path, name: str) -> bool:
+        """Whether a capture is there, of these sizes, and newer than the model's weights if they are local."""
+        if not path.exists():
+            return False
+        if about_capture(path).get("sizes") != self.sizes:
+            return False
+        made_at = path.stat().st_mtime
+        weights = Path(self.models[name]).glob("*.safetensors")
+        return all(file.stat().st_mtime <= made_at for file in weights)
+
+    def save(
+        self,
+        numbers: Mapping[str, Any],
+        tolerance: Mapping[str, float] | None = None,
+        digits: Mapping[str, int] | None = None,
+    ) -> None:
+        """Write the notebook's numbers to `results/<profile>/<stem>.json`; arguments as of `results.save`."""
+        about = {"profile": self.profile, "rows": self.rows, "seq_len": self.seq_len, "seed": self.seed}
+        target = paths.inside(paths.results(self.profile), f"{self.stem}.json")
+        results.save(target, about | dict(numbers), tolerance, digits)
+
+    def figure(self, figure: Figure, name: str) -> Path:
+        """Write a figure to `figures/<profile>/<stem>_<name>.svg` and `.png`."""
+        return figures.save(figure, self.profile, f"{self.stem}_{name}")
+
+
+def start(stem: str, profile: str = "minis") -> Run:
+    """Set the figure style and read the profile, as a notebook's first cell does.
+
+    Raises:
+        SourceError: no such profile.
+        InputError: a key is missing from it, or holds what cannot be used.
+    """
+    style.use()
+    disable_progress_bar()
+    chosen = settings.read(profile)
+    return Run(
+        stem=stem,
+        profile=profile,
+        models={settings.short(source): settings.located(source) for source in chosen.models},
+        corpora=chosen.corpora,
+        rows=chosen.rows,
+        seq_len=chosen.seq_len,
+        seed=chosen.seed,
+        sample=chosen.sample,
+    )

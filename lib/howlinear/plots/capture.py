@@ -1,0 +1,116 @@
+"""The figures of notebook 01: how a block is measured, and what its inputs look like."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+from howlinear.plots import style
+
+INPUTS = {
+    "condition": ("condition number", "ratio of singular values"),
+    "effective_rank": ("effective rank", "directions"),
+    "dynamic_range": ("dynamic range", "loudest / median spread"),
+    "first_position_in": ("norm at position 0", "relative to other positions"),
+}
+"""Column of the table → title of its panel, label of its axis."""
+
+
+def inputs(table: pd.DataFrame) -> Figure:
+    """What the inputs of the blocks look like, over depth: four panels, a line a model.
+
+    Args:
+        table: a row a block: `model`, `block`, the columns of `INPUTS`, and `first_position_out`, which is drawn
+            faintly beside `first_position_in`; as of `tables.inputs_table`.
+
+    Returns:
+        The figure.
+    """
+    figure, grid = plt.subplots(2, 2, figsize=(style.PAGE, 4.0), sharex=True)
+    axes = dict(zip(INPUTS, grid.flat, strict=True))
+    for column, axis in axes.items():
+        for model, blocks in table.groupby("model", sort=False):
+            axis.plot(blocks["block"], blocks[column], **style.look(model))
+        _, label = INPUTS[column]
+        axis.set_ylabel(label)
+    axes["condition"].set_yscale("log")
+    axes["condition"].legend()
+    position = axes["first_position_in"]
+    for model, blocks in table.groupby("model", sort=False):
+        position.plot(blocks["block"], blocks["first_position_out"], **style.look(model), alpha=0.4)
+    position.axhline(1, color=style.GREY, linewidth=0.6)
+    strong, faint = Line2D([], [], color=style.GREY), Line2D([], [], color=style.GREY, alpha=0.4)
+    position.legend([strong, faint], ["input $x$", "output $y$"])
+    for axis in grid[-1]:
+        axis.set_xlabel("block")
+    style.panels(grid.flat, [title for title, _ in INPUTS.values()])
+    return figure
+
+
+def diagram() -> Figure:
+    """How a block is measured, the paper's figure 1: a block of the model, two taps, and what becomes of the pairs."""
+    figure, axis = plt.subplots(figsize=(style.PAGE, 2.9))
+    _draw_block(axis)
+    _draw_taps(axis)
+    _draw_measurement(axis)
+    axis.set(xlim=(-0.25, 10.1), ylim=(0.0, 5.4))
+    axis.axis("off")
+    return figure
+
+
+def _draw_block(axis: Axes) -> None:
+    """Left: one block of the model from bottom to top, and the residual stream past it."""
+    _box(axis, 1.2, 0.4, "text, token rows")
+    _box(axis, 1.2, 1.5, "attention", face="#f0f0f0")
+    _box(axis, 1.2, 2.6, "norm", face="#f0f0f0")
+    _box(axis, 1.2, 3.7, "FFN", face="#dbe9f6")
+    _box(axis, 1.2, 4.8, "residual stream")
+    for low in (0.4, 1.5, 2.6, 3.7):
+        _arrow(axis, (1.2, low + 0.31), (1.2, low + 0.79))
+    _arrow(axis, (0.4, 0.6), (0.4, 4.6), color="0.6", connectionstyle="arc3,rad=-0.2")
+
+
+def _draw_taps(axis: Axes) -> None:
+    """The two taps, before and after the FFN, and the box of pairs that they fill."""
+    for height, name in ((3.15, "$x$"), (4.25, "$y$")):
+        axis.plot([1.2], [height], "o", color=style.ACCENT, markersize=6, zorder=5)
+        _arrow(axis, (1.35, height), (4.1, height), color=style.ACCENT)
+        axis.text(3.22, height + 0.1, f"{name}, one row per token", ha="center", color="0.15")
+    _box(axis, 5.3, 3.7, "pairs $(x, y)$\nsplit by document", width=2.1, height=1.5, face="#fdf3df")
+
+
+def _draw_measurement(axis: Axes) -> None:
+    """Right: the fit, its score on held-out rows, and the swap back into the block."""
+    axis.text(6.5, 4.5, "train", color="0.3")
+    axis.text(6.5, 2.68, "held out", color="0.3")
+    _arrow(axis, (6.45, 4.0), (7.35, 4.6))
+    _arrow(axis, (6.45, 3.4), (7.35, 2.9))
+    _box(axis, 8.7, 4.7, "train: exact least squares\n$y \\approx xW + b$", width=2.5, height=0.9)
+    _box(axis, 8.7, 2.8, "held out: share explained\n$R^2_{\\mathrm{lin}}$", width=2.5, height=0.9)
+    _box(axis, 8.7, 0.9, "swap the map in\n$\\Delta$ perplexity", width=2.5, height=0.9)
+    _arrow(axis, (8.7, 4.18), (8.7, 3.32))
+    _arrow(axis, (8.7, 2.28), (8.7, 1.42))
+    axis.plot([7.3, 2.2, 2.2], [0.9, 0.9, 3.7], "--", color="0.45", linewidth=1)
+    _arrow(axis, (2.21, 3.7), (1.98, 3.7), color="0.45")
+    axis.text(4.9, 1.02, "the map takes the FFN's place", ha="center", color="0.3")
+
+
+def _box(
+    axis: Axes, x: float, y: float, text: str, face: str = "white", width: float = 1.5, height: float = 0.5
+) -> None:
+    """A box with a text, about its centre."""
+    corner = (x - width / 2, y - height / 2)
+    patch = FancyBboxPatch(
+        corner, width, height, boxstyle="round,pad=0.06", facecolor=face, edgecolor="0.45", linewidth=0.7
+    )
+    axis.add_patch(patch)
+    axis.text(x, y, text, ha="center", va="center", fontsize=8)
+
+
+def _arrow(axis: Axes, start: tuple[float, float], stop: tuple[float, float], color: str = "0.2", **kwargs) -> None:
+    """An arrow from one point to another; more as of matplotlib's `FancyArrowPatch`."""
+    axis.add_patch(FancyArrowPatch(start, stop, arrowstyle="-|>", mutation_scale=8, linewidth=1, color=color, **kwargs))

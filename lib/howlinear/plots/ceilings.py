@@ -1,0 +1,117 @@
+"""The figures of notebook 02: R²_lin over depth, what a swap costs, and which solver to trust."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from howlinear.plots import style
+
+
+def profile(frame: pd.DataFrame, ax: Axes | None = None) -> Figure:
+    """R²_lin over depth, with its interval: a line a model.
+
+    Args:
+        frame: a row a block: `block`, `r2`, and optionally `r2_low` and `r2_high` (its 95 % interval; missing where
+            there is none), `r2_untrained` (drawn dotted), and `model`; as of `Profile.to_frame`.
+        ax: where to draw; a new figure of one column's width by default.
+
+    Returns:
+        The figure.
+    """
+    if ax is None:
+        _, ax = plt.subplots(figsize=(style.COLUMN, 2.3))
+    for model, blocks in _by_model(frame):
+        look = style.look(model) if model else {"color": "0.2", "marker": "o"}
+        bars = None
+        if {"r2_low", "r2_high"} <= set(frame.columns) and blocks["r2_low"].notna().all():
+            bars = style.error_bars(blocks["r2"], blocks["r2_low"], blocks["r2_high"])
+        ax.errorbar(blocks["block"], blocks["r2"], bars, capsize=1.5, elinewidth=0.7, **look)
+        if "r2_untrained" in frame.columns:
+            ax.plot(blocks["block"], blocks["r2_untrained"], color=look["color"], linestyle=":", linewidth=1)
+    if "r2_untrained" in frame.columns:
+        ax.plot([], [], color=style.GREY, linestyle=":", label="before training")
+    ax.set(xlabel="block", ylabel="$R^2_{\\mathrm{lin}}$, held out", ylim=(_floor(frame), 1.02))
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend()
+    return ax.figure
+
+
+def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame) -> Figure:
+    """The paper's figure 2: R²_lin over depth, and what swapping each block for its map costs.
+
+    Args:
+        ceilings: as `profile` takes it, with `model`.
+        swaps: a row a block: `model`, `block`, `delta` (in perplexity) and its interval's ends, `low` and `high`.
+
+    Returns:
+        The figure, of two panels one above the other.
+    """
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.COLUMN, 4.2), sharex=True)
+    profile(ceilings, top)
+    top.get_legend().remove()  # one for both panels stands above them
+    top.set_xlabel("")
+    models = list(swaps["model"].unique())
+    for number, model in enumerate(models):
+        cost = swaps[swaps["model"] == model]
+        # side by side, so that the bars of several models do not cover one another
+        shift = 0.14 * (number - (len(models) - 1) / 2)
+        bars = style.error_bars(cost["delta"], cost["low"], cost["high"])
+        bottom.errorbar(cost["block"] + shift, cost["delta"], bars, capsize=1.5, elinewidth=0.7, **style.look(model))
+    bottom.axhline(0, color=style.GREY, linewidth=0.6)
+    bottom.set(xlabel="block", ylabel="$\\Delta$ perplexity", yscale="symlog")
+    bottom.set_xticks(sorted(ceilings["block"].unique())[::2])
+    handles, labels = top.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, handlelength=2.8, columnspacing=1.5)
+    return figure
+
+
+def solvers(errors: pd.Series, rule: pd.DataFrame, null: float) -> Figure:
+    """Which solver to trust, and what the rule for null directions does.
+
+    Args:
+        errors: solver → error in held-out R²; the first is drawn topmost.
+        rule: a row a threshold: `threshold`, `r2` on rows as they are, and `r2_rounded` on the same rows rounded. A
+            threshold of 0 has no place on the logarithmic axis and is left out; R² below −0.5 is drawn there.
+        null: the threshold that the project uses.
+
+    Returns:
+        The figure, of two panels.
+    """
+    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.2))
+    left.plot(errors.to_numpy(), errors.index, "o", color="0.2")
+    left.invert_yaxis()
+    left.set(xscale="log", xlabel="error in held-out $R^2$")
+    drawn = rule[rule["threshold"] > 0]
+    right.plot(drawn["threshold"], drawn["r2"], "o-", color="0.2", label="rows as they are")
+    right.plot(
+        drawn["threshold"],
+        drawn["r2_rounded"].clip(lower=-0.5),
+        "o--",
+        color=style.ACCENT,
+        markerfacecolor="white",
+        label="rounded to bfloat16",
+    )
+    right.axvline(null, color=style.GREY, linestyle=":", label="our rule")
+    right.set(xscale="log", xlabel="threshold, relative to the largest eigenvalue", ylabel="held-out $R^2$")
+    right.set(ylim=(-0.6, 1.05), xticks=[1e-16, 1e-12, 1e-8, 1e-4])
+    right.legend(loc="lower right")
+    style.panels([left, right], ["solvers", "null directions"])
+    return figure
+
+
+def _by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Each model's rows, models in the order of the table; without the column `model` all rows under no name."""
+    if "model" not in frame.columns:
+        return [("", frame)]
+    return list(frame.groupby("model", sort=False))
+
+
+def _floor(frame: pd.DataFrame) -> float:
+    """The lower end of an axis of R²: just below 0, or below what is drawn."""
+    columns = [column for column in ("r2", "r2_low", "r2_untrained") if column in frame.columns]
+    lowest = frame[columns].astype(float).min(axis=None)
+    return float(min(-0.02, lowest - 0.02))

@@ -1,0 +1,140 @@
+"""Figures of notebook 06: signals beside costs, thin maps, several blocks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from howlinear.plots import style
+
+_BARS = {"elinewidth": 0.7, "capsize": 1.5}
+
+
+def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: float) -> Figure:
+    """What signals said of blocks, and what their swaps cost: a panel per signal, a point per block.
+
+    Args:
+        points: a row per block: `model`, its measured cost `nats`, and a column per signal.
+        signals: per panel, the `column`, the `label` of its axis, and the `title`; `exact` where the signal is in the
+            unit of the costs, so that a diagonal is drawn.
+        floor: costs below it are drawn at it, as the axis is logarithmic; signals at a tenth of it.
+
+    Returns:
+        The figure; both axes of every panel are logarithmic.
+    """
+    figure, axes = plt.subplots(
+        1, len(signals), figsize=(style.PAGE, 2.7), sharey=True, squeeze=False, layout="constrained"
+    )
+    top = points["nats"].max()
+    for axis, signal in zip(axes[0], signals, strict=True):
+        for model, rows in points.groupby("model", sort=False):
+            said = rows[signal["column"]].clip(lower=floor / 10)
+            cost = rows["nats"].clip(lower=floor)
+            axis.plot(said, cost, **style.look(model) | {"linestyle": "none"}, alpha=0.85)
+        if signal.get("exact"):
+            axis.plot([floor, top], [floor, top], color=style.GREY, lw=0.8, zorder=0)
+        axis.set(xscale="log", yscale="log", xlabel=signal["label"])
+        axis.xaxis.set_minor_formatter("")
+    style.panels(axes[0], [signal["title"] for signal in signals])
+    axes[0, 0].set_ylabel("measured cost, nats / token")
+    _legend(figure, axes[0, 0])
+    return figure
+
+
+def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame, marks: Sequence[float] = (1 / 8, 1 / 12)) -> Figure:
+    """How thin the map of a block may be: held-out R² above, what the swap costs below, a column per place.
+
+    Args:
+        curves: a row per model, place and rank: `model`, `place`, `share` (numbers held, of the block's own), `r2`,
+            `low`, `high`.
+        points: a row per model, place and rank that was swapped: `model`, `place`, `share`, `r2`, `delta`, `low`,
+            `high`; the last rank of each is the full map.
+        marks: shares to mark by dotted lines.
+
+    Returns:
+        The figure; shares and costs are logarithmic.
+    """
+    places = list(points["place"].drop_duplicates())
+    figure, axes = plt.subplots(
+        2,
+        len(places),
+        figsize=(style.PAGE, 3.9),
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+        layout="constrained",
+    )
+    for (top, bottom), place in zip(axes.T, places, strict=True):
+        here = points[points["place"] == place]
+        for model, rows in here.groupby("model", sort=False):
+            look = style.look(model)
+            line = curves[(curves["model"] == model) & (curves["place"] == place)]
+            top.plot(line["share"], line["r2"], color=look["color"], linestyle=look["linestyle"])
+            top.fill_between(line["share"], line["low"], line["high"], color=look["color"], alpha=0.2, lw=0)
+            full = rows.iloc[-1]
+            top.plot(full["share"], full["r2"], **look)
+            bars = style.error_bars(rows["delta"], rows["low"], rows["high"])
+            bottom.errorbar(rows["share"], rows["delta"], bars, **look, **_BARS)
+    for axis in axes.flat:
+        axis.vlines(marks, 0, 1, transform=axis.get_xaxis_transform(), color=style.GREY, ls=":", lw=0.7)
+    style.panels(axes[0], places)
+    axes[0, 0].set(xscale="log", ylabel="held-out $R^2$", xticks=[0.01, 0.1], xticklabels=["1 %", "10 %"])
+    axes[1, 0].set(yscale="log", ylabel=r"$\Delta$ perplexity", ylim=(_lowest(points["delta"]), None))
+    figure.supxlabel("numbers held, share of the block's own", fontsize=plt.rcParams["axes.labelsize"])
+    _legend(figure, axes[0, 0])
+    return figure
+
+
+def frontier(table: pd.DataFrame) -> Figure:
+    """What several blocks cost that go at once: a panel per model, a line per way to pick them.
+
+    Args:
+        table: a row per model, way and number of blocks: `model`, `way`, `share` (of the FFN parameters left), `delta`,
+            `low`, `high`.
+
+    Returns:
+        The figure; costs are logarithmic.
+    """
+    models = list(table["model"].drop_duplicates())
+    looks = _ways(list(table["way"].drop_duplicates()))
+    figure, axes = plt.subplots(
+        1, len(models), figsize=(style.PAGE, 2.5), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axis, model in zip(axes[0], models, strict=True):
+        for way, look in looks.items():
+            rows = table[(table["model"] == model) & (table["way"] == way)]
+            bars = style.error_bars(rows["delta"], rows["low"], rows["high"])
+            axis.errorbar(100 * rows["share"], rows["delta"], bars, **look, **_BARS)
+        axis.set(yscale="log", xlabel="FFN parameters left, %")
+    style.panels(axes[0], models)
+    axes[0, 0].set(ylabel=r"$\Delta$ perplexity", ylim=(_lowest(table["delta"]), None))
+    _legend(figure, axes[0, 0])
+    return figure
+
+
+def _ways(ways: Sequence[str]) -> dict[str, dict]:
+    """Way → colour, marker and line style; the first is black, since it is what the others are compared with."""
+    colours = ["0.1", style.ACCENT, style.GREY, "#56B4E9"]
+    markers = ["o", "s", "^", "D"]
+    dashes = ["-", "--", ":", "-."]
+    looks = {}
+    for i, way in enumerate(ways):
+        k = i % len(colours)
+        looks[way] = {"color": colours[k], "marker": markers[k], "ls": dashes[k], "label": way}
+    return looks
+
+
+def _lowest(costs: pd.Series) -> float:
+    """Where a logarithmic axis of costs begins: a little below the smallest; what is not above 0 falls off."""
+    return float(np.abs(costs[costs != 0]).min() / 3)
+
+
+def _legend(figure: Figure, axis: Axes) -> None:
+    """One legend above all panels, with what one of them shows."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=max(1, min(4, len(labels))))

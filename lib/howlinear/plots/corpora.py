@@ -1,0 +1,102 @@
+"""Figures of notebook 05: one profile per text (the paper's figure 5), and maps carried over to another text."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
+
+from howlinear.plots import style
+
+COLOURS = ("0.1", style.ACCENT, style.GREY)
+MARKERS = ("o", "s", "^")
+LINES = ("-", "--", ":")
+SIDE_BY_SIDE = 0.15  # blocks between two corpora's points, which would lie on each other otherwise
+
+
+def look(place: int) -> dict[str, str]:
+    """Colour, marker and line style of a corpus by its place among the corpora; pass to `errorbar`."""
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "linestyle": LINES[place % len(LINES)],
+    }
+
+
+def profiles(pairs: pd.DataFrame) -> Figure:
+    """R²_lin over depth, a panel per model, a curve per corpus with its intervals.
+
+    Args:
+        pairs: columns model, block, fitted, scored (corpora), r2, r2_low and r2_high; drawn are the rows where a map is
+            scored on the corpus that it was fitted on.
+    """
+    home = pairs[pairs["fitted"] == pairs["scored"]]
+    corpora = list(home["scored"].unique())
+    models = list(home["model"].unique())
+    figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.3), sharey=True, squeeze=False)
+    style.panels(axes[0], models)
+    for ax, model in zip(axes[0], models, strict=True):
+        for corpus in corpora:
+            curve = home[(home["model"] == model) & (home["scored"] == corpus)]
+            _curve(ax, curve, "r2", corpora.index(corpus), label=corpus)
+    axes[0, 0].set_ylim(min(0, home["r2"].min() - 0.05), 1.02)
+    axes[0, 0].set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=3)
+    return figure
+
+
+def transfer(pairs: pd.DataFrame, main: str) -> Figure:
+    """Above, mean R² of every pair of corpora; below, what the main corpus' map loses elsewhere, block by block.
+
+    Args:
+        pairs: columns model, block, fitted, scored (corpora), r2, drop, drop_low and drop_high.
+        main: the corpus whose map is carried over in the lower panels.
+    """
+    corpora = list(pairs["fitted"].unique())
+    models = list(pairs["model"].unique())
+    figure, axes = plt.subplots(
+        2, len(models), figsize=(style.PAGE, 3.9), sharey="row", squeeze=False, height_ratios=(1.15, 1)
+    )
+    style.panels(axes[0], models)
+    for above, below, model in zip(axes[0], axes[1], models, strict=True):
+        of_model = pairs[pairs["model"] == model]
+        image = _matrix(above, of_model, corpora)
+        for corpus in corpora:
+            if corpus != main:
+                curve = of_model[(of_model["fitted"] == main) & (of_model["scored"] == corpus)]
+                _curve(below, curve, "drop", corpora.index(corpus), label=f"scored on {corpus}")
+        below.axhline(0, color=style.GREY, lw=0.6)
+    axes[0, 0].set_ylabel("fitted on")
+    axes[1, 0].set_ylabel(f"drop in $R^2$,\nmap of {main}")
+    figure.colorbar(image, ax=axes[0], label="mean $R^2$", shrink=0.8)
+    handles, labels = axes[1, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=max(2, len(labels)), handlelength=3)
+    return figure
+
+
+def _curve(ax: Axes, table: pd.DataFrame, name: str, place: int, label: str) -> None:
+    """A column of the table over the blocks, with its intervals; `place` sets its look and moves it aside."""
+    blocks = table["block"] + SIDE_BY_SIDE * (place - 1)
+    bars = style.error_bars(table[name], table[f"{name}_low"], table[f"{name}_high"])
+    ax.errorbar(blocks, table[name], bars, label=label, capsize=1.5, elinewidth=0.7, **look(place))
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
+    ax.set_xlabel("block")
+
+
+def _matrix(ax: Axes, of_model: pd.DataFrame, corpora: list[str]) -> AxesImage:
+    """Mean over the blocks of R², fitted on the row's corpus and scored on the column's."""
+    means = of_model.pivot_table(index="fitted", columns="scored", values="r2").loc[corpora, corpora].to_numpy()
+    image = ax.imshow(means, vmin=0, vmax=1, cmap="cividis")
+    for (row, column), mean in np.ndenumerate(means):
+        ax.text(column, row, f"{mean:.2f}", ha="center", va="center", color="black" if mean > 0.5 else "white")
+    ticks = range(len(corpora))
+    ax.set_xticks(ticks, corpora)
+    ax.set_yticks(ticks, corpora)
+    ax.set_xlabel("scored on")
+    ax.grid(visible=False)
+    return image

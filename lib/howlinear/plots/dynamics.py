@@ -1,0 +1,156 @@
+"""Figures of notebook 09: the films of training runs, and when their blocks leave and settle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from howlinear.plots import style
+
+_LIGHTEST = 0.92  # of viridis: its yellow end is hard to see on white
+
+
+def film(axis: Axes, table: pd.DataFrame) -> None:
+    """Draw R²_lin of every block of a run against the step, dark next to the text, light next to the loss.
+
+    Args:
+        axis: where; its horizontal axis becomes logarithmic, with a linear part for step 0.
+        table: a row per step and block: `step`, `block`, `r2`, `low`, `high`.
+    """
+    blocks = sorted(table["block"].unique())
+    shades = plt.get_cmap("viridis")(np.linspace(0, _LIGHTEST, len(blocks)))
+    for block, shade in zip(blocks, shades, strict=True):
+        rows = table[table["block"] == block]
+        axis.fill_between(rows["step"], rows["low"], rows["high"], color=shade, alpha=0.2, lw=0)
+        axis.plot(rows["step"], rows["r2"], color=shade, lw=0.9)
+    _steps(axis, float(table["step"].max()))
+    axis.set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
+
+
+def _steps(axis: Axes, last: float) -> None:
+    """Steps across: logarithmic, with a linear part for step 0."""
+    axis.set_xscale("symlog", linthresh=1)
+    axis.set_xlim(0, last)
+
+
+def live(table: pd.DataFrame, course: pd.DataFrame, unigram: float) -> Figure:
+    """The model that is trained while one watches: its blocks on the left, what it learns on the right.
+
+    Args:
+        table: a row per step and block, see `film`.
+        course: a row per step: `step`, the held-out `loss` in nats per token, and the outputs' mean effective `rank`.
+        unigram: loss of a model that knows token frequencies alone.
+
+    Returns:
+        The figure.
+    """
+    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.3), layout="constrained")
+    film(left, table)
+    left.set_xlabel("step")
+    right.plot(course["step"], course["loss"], "o-", color="black", label="held-out loss")
+    right.axhline(unigram, color=style.GREY, ls=":", label="unigram loss")
+    right.plot([], [], "s--", color=style.ACCENT, label="effective rank")  # for the legend
+    _steps(right, float(course["step"].max()))
+    right.set(xlabel="step", ylabel="nats per token")
+    right.legend(loc="lower left")
+    ranks = right.twinx()
+    ranks.plot(course["step"], course["rank"], "s--", color=style.ACCENT)
+    ranks.set(ylabel="effective rank of the outputs", ylim=(0, None))
+    ranks.grid(visible=False)
+    style.panels([left, right], ["live", "what it learns meanwhile"])
+    return figure
+
+
+def films(tables: pd.DataFrame, spreads: pd.DataFrame, peaks: Mapping[str, float]) -> Figure:
+    """Recorded runs: a column per run, its blocks above, their spread and the loss below.
+
+    Args:
+        tables: a row per run, step and block: `run`, and the columns of `film`.
+        spreads: a row per run and step: `run`, `step`, `spread`, its `reach`, and the held-out `loss`.
+        peaks: run → the step to mark.
+
+    Returns:
+        The figure.
+    """
+    runs = list(tables["run"].drop_duplicates())
+    figure, axes = plt.subplots(
+        2, len(runs), figsize=(style.PAGE, 3.6), sharex="col", squeeze=False, layout="constrained"
+    )
+    for (top, bottom), run in zip(axes.T, runs, strict=True):
+        film(top, tables[tables["run"] == run])
+        top.axvline(peaks[run], color=style.GREY, lw=0.6)
+        rows = spreads[spreads["run"] == run]
+        look = style.look(run)
+        least, most = rows["spread"] - rows["reach"], rows["spread"] + rows["reach"]
+        bottom.fill_between(rows["step"], least, most, color=look["color"], alpha=0.2, lw=0)
+        bottom.plot(rows["step"], rows["spread"], **look)
+        bottom.set(xlabel="step", ylim=(0, 1.3 * rows["spread"].max()))
+        losses = bottom.twinx()
+        losses.plot(rows["step"], rows["loss"], color="black", ls=":", lw=1)
+        losses.grid(visible=False)
+    losses.set_ylabel("loss, nats")  # once, at the right end
+    for top in axes[0, 1:]:
+        top.set_ylabel("")
+    axes[1, 0].set_ylabel("spread over blocks")
+    style.panels(axes[0], runs)
+    _depth_bar(figure, axes[0])
+    return figure
+
+
+def _depth_bar(figure: Figure, axes: np.ndarray) -> None:
+    """What the shades of `film` mean."""
+    shades = ScalarMappable(Normalize(0, 1 / _LIGHTEST), "viridis")
+    bar = figure.colorbar(shades, ax=axes, ticks=[0, 1], aspect=14)
+    bar.ax.set(ylim=(0, 1), yticklabels=["first\nblock", "last"])
+
+
+def settling(times: pd.DataFrame, losses: Mapping[str, float], lags: pd.DataFrame) -> Figure:
+    """Who goes first, and who last: when blocks leave, when they settle, and how long after the loss.
+
+    Args:
+        times: a row per event, run and block: `what` (leaves or settles), `run`, `block`, `step`, `after`, `by`; only
+            these runs are drawn in the first two panels.
+        losses: run → the step at which its loss settles.
+        lags: a row per run and block: `run`, `doublings`; all of these runs are drawn in the third panel.
+
+    Returns:
+        The figure; steps are logarithmic.
+    """
+    figure, (leaves, settles, lagging) = plt.subplots(1, 3, figsize=(style.PAGE, 2.6), layout="constrained")
+    for run in times["run"].drop_duplicates():
+        look = style.look(run)
+        settles.axhline(losses[run], color=look["color"], ls=look["linestyle"], lw=1)
+        for axis, what in ((leaves, "leaves"), (settles, "settles")):
+            _times(axis, times[(times["run"] == run) & (times["what"] == what)], look)
+    _lags(lagging, lags)
+    style.panels([leaves, settles, lagging], ["leaves", "settles", "lag"])
+    handles, labels = leaves.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4)
+    return figure
+
+
+def _times(axis: Axes, rows: pd.DataFrame, look: dict[str, str]) -> None:
+    """Block by block when something happened; bars span the measured steps between which it did."""
+    happened = rows[np.isfinite(rows["step"])]
+    bars = style.error_bars(happened["step"], happened["after"], happened["by"])
+    axis.errorbar(happened["block"], happened["step"], bars, elinewidth=0.6, capsize=1.5, **look)
+    axis.set(xlabel="block", ylabel="step", yscale="log", xticks=rows["block"][::2])
+
+
+def _lags(axis: Axes, lags: pd.DataFrame) -> None:
+    """A row per run, the first on top: a dot per block, a diamond for the median."""
+    runs = list(lags["run"].drop_duplicates())
+    for run in reversed(runs):
+        doublings = lags.loc[lags["run"] == run, "doublings"]
+        colour = style.look(run)["color"]
+        axis.plot(doublings, [run] * len(doublings), "o", color=colour, ms=2.5, alpha=0.6)
+        axis.plot(doublings.median(), run, "D", color=colour, mec="black", ms=5)
+    axis.axvline(0, color=style.GREY, lw=0.8)
+    axis.set_xlabel("doublings after the loss")

@@ -1,0 +1,109 @@
+"""Notebook 07's figures: optimisers on their way to the exact line, and where they fall short of it."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from howlinear.plots import style
+
+_MARKERS = "osD^vPX*"
+_WAYS = {
+    "GD": {},
+    "Adam": {"markerfacecolor": "none"},
+    "momentum": {"marker": ".", "markersize": 2.5},
+}
+"""How a way of training changes a model's own marker."""
+
+_CLIP = (-0.2, 1.3)  # of the part learned: a direction that holds next to nothing may lie anywhere
+
+
+def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: int) -> Figure:
+    """Held-out R² against steps, one panel for each scaling of the inputs.
+
+    Args:
+        scores: a row a score: `scaling`, `optimiser`, `step`, `r2`.
+        exact: the closed form's R², a dashed line.
+        low: lower end of its interval, a band.
+        high: upper end.
+        batch: rows a step.
+
+    Returns:
+        The figure. Values far below zero are cut off.
+    """
+    scalings = scores.scaling.unique()
+    optimisers = scores.optimiser.unique()
+    colours = sns.color_palette("colorblind", len(optimisers))
+    figure, axes = plt.subplots(1, len(scalings), figsize=(style.PAGE, 2.6), sharey=True, squeeze=False)
+    for axis, scaling in zip(axes[0], scalings, strict=True):
+        axis.axhspan(low, high, color="0.9", lw=0)
+        axis.axhline(exact, color="0.1", ls="--", lw=1, label="closed form")
+        for i, optimiser in enumerate(optimisers):
+            path = scores[(scores.scaling == scaling) & (scores.optimiser == optimiser)]
+            marker = _MARKERS[i % len(_MARKERS)]
+            axis.plot(path.step, path.r2, color=colours[i], marker=marker, ms=3, lw=1, label=optimiser)
+        axis.set(xscale="log", xlabel=f"steps of {batch} rows", ylim=(-0.02, 1.1 * high))
+    style.panels(axes[0], [f"{scaling} inputs" for scaling in scalings])
+    axes[0, 0].set_ylabel("$R^2$, held out")
+    handles = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper center", ncols=len(optimisers) + 1, columnspacing=1.2)
+    return figure
+
+
+def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name: str) -> Figure:
+    """Who falls short, and where: all blocks by the condition of their inputs, and one block direction by direction.
+
+    Args:
+        profiles: a row a way of training on a block: `model`, `way`, `condition`, `gap`.
+        directions: a row a direction in a way: `way`, `loudness`, `share`, `learned`.
+        steps: of the training.
+        name: of the block in the second panel.
+
+    Returns:
+        The figure, two panels.
+    """
+    figure, (blocks, modes) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
+    _blocks(blocks, profiles)
+    _modes(modes, directions, steps)
+    style.panels([blocks, modes], ["all blocks, raw inputs", name])
+    return figure
+
+
+def _blocks(axis: Axes, profiles: pd.DataFrame) -> None:
+    """Shortfall against condition number: colour and marker are the model, filling is the way of training."""
+    for (model, way), group in profiles.groupby(["model", "way"], sort=False):
+        look = style.look(model) | {"linestyle": "", "label": "_"} | _WAYS.get(way, {})
+        axis.plot(group.condition, group.gap, **look)
+    for model in profiles.model.unique():
+        axis.plot([], [], **style.look(model) | {"linestyle": ""})
+    for way in profiles.way.unique():
+        look = {"color": style.GREY, "marker": "o", "linestyle": ""} | _WAYS.get(way, {})
+        axis.plot([], [], label=way, **look)
+    axis.axhline(0, color=style.GREY, lw=0.6)
+    axis.set(xscale="log", xlabel="condition number of the inputs", ylabel="shortfall in held-out $R^2$")
+    axis.legend(loc="upper left", handletextpad=0.2)
+
+
+def _modes(axis: Axes, directions: pd.DataFrame, steps: int) -> None:
+    """How much of each direction is learned, against its loudness; a point's area is its share of variance."""
+    colours = ["0.2", style.ACCENT, "#56B4E9"]
+    markers = "o^D"
+    for i, (way, group) in enumerate(directions.groupby("way", sort=False)):
+        axis.scatter(
+            group.loudness,
+            group.learned.clip(*_CLIP),
+            s=6 + 600 * group.share,
+            label=way,
+            marker=markers[i % len(markers)],
+            facecolor="none",
+            edgecolor=colours[i % len(colours)],
+            lw=0.8,
+        )
+    curve = np.geomspace(directions.loudness.min(), 1, 200)
+    axis.plot(curve, 1 - (1 - curve) ** steps, color="0.2", lw=1, label="GD, theory")
+    axis.set(xscale="log", xlabel="$\\lambda_i / \\lambda_1$", ylabel=f"part learned in {steps} steps")
+    axis.legend(loc="lower right")

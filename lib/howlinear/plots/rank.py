@@ -1,0 +1,145 @@
+"""Figures of notebook 04: pooled and median R² (the paper's figure 4), and what carries a high R²."""
+
+from __future__ import annotations
+
+from textwrap import fill
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from howlinear.plots import style
+
+FAR_BELOW = 0.25  # planted blocks this far below the diagonal are named beside their point
+SIDE_BY_SIDE = 0.16  # blocks between two models' points, which would lie on each other otherwise
+
+
+def median(blocks: pd.DataFrame, planted: pd.DataFrame | None = None, high: float = 0.9) -> Figure:
+    """Pooled R² across, the median feature's R² up, a point per block whose area grows with its effective rank.
+
+    Args:
+        blocks: columns model, block, r2, median, their ends as in r2_low and r2_high, and rank.
+        planted: the same for planted blocks, drawn as open diamonds; the column model holds their names.
+        high: what counts as near-linear from here on is shaded.
+    """
+    planted = blocks.iloc[:0] if planted is None else planted
+    figure, ax = plt.subplots(figsize=(style.COLUMN, 3.6))
+    medians = pd.concat([blocks["median"], planted["median"]])
+    lowest = min(medians.min(), -0.01) - 0.06
+    ax.axvspan(high, 1.02, color=style.GREY, alpha=0.12, lw=0)
+    ax.plot([lowest, 1.02], [lowest, 1.02], color=style.GREY, lw=0.8, zorder=1)
+    for model, of_model in blocks.groupby("model", sort=False):
+        look = style.look(model)
+        ax.errorbar(
+            of_model["r2"],
+            of_model["median"],
+            xerr=style.error_bars(of_model["r2"], of_model["r2_low"], of_model["r2_high"]),
+            yerr=style.error_bars(of_model["median"], of_model["median_low"], of_model["median_high"]),
+            fmt="none",
+            ecolor=look["color"],
+            elinewidth=0.5,
+            alpha=0.5,
+        )
+        ax.scatter(
+            of_model["r2"],
+            of_model["median"],
+            _area(of_model["rank"]),
+            color=look["color"],
+            marker=look["marker"],
+            linewidths=0.4,
+            edgecolors="white",
+            alpha=0.85,
+            label=model,
+        )
+    for _, row in planted.iterrows():
+        ax.scatter(row["r2"], row["median"], _area(row["rank"]), color="white", marker="D", ec="black", lw=0.6)
+        if row["r2"] - row["median"] >= FAR_BELOW:
+            name = fill(f"planted: {row['model']}", width=14)
+            ax.text(row["r2"] - 0.03, row["median"], name, ha="right", va="center")
+    largest = 100.0 if blocks["rank"].max() > 80 else 40.0
+    for rank in (1.0, 10.0, largest):
+        ax.scatter([], [], _area(rank), color="none", ec="black", lw=0.5, label=f"rank {rank:.0f}")
+    ax.set_xlim(min(blocks["r2"].min() - 0.06, 0.3), 1.02)
+    ax.set_ylim(lowest, 1.02)
+    ax.set_xlabel("pooled $R^2_{\\mathrm{lin}}$, held out")
+    ax.set_ylabel("median $R^2$ of single features")
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2, columnspacing=1.5)
+    return figure
+
+
+def _area(rank: float | pd.Series) -> float | pd.Series:
+    """Area of a point in square points, so that rank 1 is still seen."""
+    return 3 + 1.5 * rank
+
+
+def carried(
+    loudest: pd.DataFrame,
+    bands: pd.DataFrame,
+    rises: pd.DataFrame,
+    planted: pd.DataFrame | None = None,
+    heavy: float = 0.01,
+) -> Figure:
+    """R² without the loudest features and directions, on bands of tokens, and its rise without some rows.
+
+    Args:
+        loudest: columns model, block, loudest ("features" or "directions"), left_out and r2.
+        bands: columns model, block, band (1 the most frequent) and r2.
+        rises: columns model, block, rows ("heaviest" or "position 0"), rise, rise_low and rise_high.
+        planted: columns loudest, left_out and r2, one curve for each kind of `loudest`.
+        heavy: share of rows that counts as heaviest, for the legend.
+    """
+    figure, axes = plt.subplots(2, 2, figsize=(style.PAGE, 4.6))
+    style.panels(axes.flat, ["features", "directions", "tokens", "rows"])
+    for ax, kind in zip(axes[0], ("features", "directions"), strict=True):
+        _curves(ax, loudest[loudest["loudest"] == kind], "left_out")
+        if planted is not None:
+            curve = planted[planted["loudest"] == kind]
+            ax.plot(range(len(curve)), curve["r2"], color=style.GREY, ls=":", label="planted")
+        ax.set_xlabel(f"loudest {kind} left out")
+        ax.set_ylabel("$R^2$ of the rest")
+
+    _curves(axes[1, 0], bands, "band")
+    ticks = [str(number) for number in sorted(bands["band"].unique())]
+    axes[1, 0].set_xticks(range(len(ticks)), ["frequent", *ticks[1:-1], "rare"])
+    axes[1, 0].set_xlabel("band of token frequency")
+    axes[1, 0].set_ylabel("$R^2$ within the band")
+
+    _rises(axes[1, 1], rises, heavy)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=2.8)
+    return figure
+
+
+def _curves(ax: Axes, table: pd.DataFrame, across: str) -> None:
+    """R² against a column, evenly spaced: a thin line per block, a thick one for the model's mean."""
+    for model, of_model in table.groupby("model", sort=False):
+        look = style.look(model)
+        by_block = of_model.pivot_table(index=across, columns="block", values="r2")
+        places = range(len(by_block))
+        ax.plot(places, by_block.to_numpy(), color=look["color"], lw=0.5, alpha=0.5)
+        ax.plot(places, by_block.mean(axis=1), **look)
+        ax.set_xticks(places, [str(value) for value in by_block.index])
+
+
+def _rises(ax: Axes, rises: pd.DataFrame, heavy: float) -> None:
+    """By how much R² rises without the heaviest rows (filled, with intervals) and without position 0 (open)."""
+    models = list(rises["model"].unique())
+    for i, model in enumerate(models):
+        look = style.look(model)
+        dots = {"color": look["color"], "marker": look["marker"], "ls": "none"}
+        of_model = rises[rises["model"] == model]
+        heaviest = of_model[of_model["rows"] == "heaviest"]
+        first = of_model[of_model["rows"] == "position 0"]
+        aside = SIDE_BY_SIDE * (i - (len(models) - 1) / 2)
+        bars = style.error_bars(heaviest["rise"], heaviest["rise_low"], heaviest["rise_high"])
+        ax.errorbar(heaviest["block"] + aside, heaviest["rise"], bars, elinewidth=0.5, **dots)
+        ax.plot(first["block"] + aside, first["rise"], mfc="white", **dots)
+    ax.axhline(0, color=style.GREY, lw=0.6)
+    for face, label in ((style.GREY, f"heaviest {heavy:.0%}"), ("white", "position 0")):
+        ax.plot([], [], "o", color=style.GREY, mfc=face, label=label)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
+    ax.set_xlabel("block")
+    ax.set_ylabel("rise of $R^2$ without them")
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2, ncols=2)  # beside the title, off the bars

@@ -1,0 +1,149 @@
+"""A corpus: one interface for offline domains, public data sets and your own files; `rows.pack` makes rows of it.
+
+A document's own hash decides whether the embedded models may train on it, or whether it is for fitting or for
+scoring, so equal documents never fall on two sides and no document that is measured was trained on. Pieces of one
+file are documents of their own and may fall on both sides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from jaxtyping import Int64
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from howlinear.errors import InputError, SourceError
+from howlinear.models.load import tokenizer_of
+from howlinear.text.documents import HUB, OFFLINE, file_documents, hub_documents, offline_documents, seeded_hash
+from howlinear.text.rows import FOLDS, TRAIN_SHARE, ModelInputs, Rows, TokenRows, pack
+
+TRAINED_ON = ("docs", "code")
+MODEL_SHARE = 0.8  # of their documents, for training the embedded models
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents and the tokenizer to read them with.
+
+    Attributes:
+        name: what it was loaded as.
+        tokenizer: turns documents into ids.
+        documents: yields the documents in an order that the seed decides.
+        reserved: share of the documents that embedded models may train on and nothing measures.
+    """
+
+    name: str
+    tokenizer: PreTrainedTokenizerBase
+    documents: Callable[[int], Iterable[str]] = field(repr=False)
+    reserved: float = 0.0
+
+    def rows(
+        self, rows: int = 20_000, seq_len: int = 128, seed: int = 0, folds: int = FOLDS, at_most: bool = False
+    ) -> TokenRows:
+        """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out; see `rows.pack`.
+
+        Args:
+            rows: tokens in all, both sides; rounded to whole sequences.
+            seq_len: tokens in a sequence.
+            seed: decides which documents are drawn.
+            folds: document folds on each side, for error bars.
+            at_most: of a smaller corpus take what it has, in even folds.
+
+        Raises:
+            InputError: the corpus is too small; says how many rows it has.
+        """
+        return pack(self._measured(seed), self.tokenizer, self.name, rows, seq_len, folds, at_most)
+
+    def _measured(self, seed: int) -> Iterator[tuple[str, str]]:
+        """Documents and their sides, each once, without those reserved for training."""
+        seen = set()
+        for document in self.documents(seed):
+            digest, side = _split(document, self.reserved)
+            if side != "model" and digest not in seen:
+                seen.add(digest)
+                yield document, side
+
+
+def load_corpus(name: str, model: PreTrainedModel | PreTrainedTokenizerBase) -> Corpus:
+    """Load a corpus by name, or a UTF-8 `.txt` file whose documents are separated by blank lines.
+
+    Args:
+        name: `docs`, `code` or `cpp` (offline); `wikitext`, `ag_news` or `codeparrot` (from the Hub); or a path.
+        model: the model whose tokenizer reads it, or a tokenizer.
+
+    Raises:
+        SourceError: unknown name, unreadable or binary file, or the Hub cannot be reached.
+        InputError: the file is empty.
+    """
+    tokenizer = model if isinstance(model, PreTrainedTokenizerBase) else tokenizer_of(model)
+    if name in OFFLINE:
+        reserved = MODEL_SHARE if name in TRAINED_ON else 0.0
+        return Corpus(name, tokenizer, partial(offline_documents, name), reserved)
+    if name in HUB:
+        documents = hub_documents(name)
+    elif str(name).endswith(".txt"):
+        documents = file_documents(Path(name))
+    else:
+        raise SourceError(f"unknown corpus {name!r}: use {', '.join([*OFFLINE, *HUB])}, or a path to a .txt file")
+
+    def shuffled(seed: int) -> list[str]:
+        return sorted(documents, key=lambda text: seeded_hash(seed, text))
+
+    return Corpus(str(name), tokenizer, shuffled)
+
+
+def rows_of(
+    corpus: Corpus | Rows | Int64[Tensor, "n_sequences seq_len"] | Mapping[str, Tensor],
+    rows: int,
+    seq_len: int = 128,
+    seed: int = 0,
+    at_most: bool = False,
+) -> Rows:
+    """What a model reads, from whatever a user brings.
+
+    Args:
+        corpus: a corpus, which is packed; rows, which are taken as they are; token ids, or what a tokenizer or image
+            processor returns, of which each sequence is a document of its own.
+        rows: tokens in all to take of a corpus.
+        seq_len: tokens in a sequence of a corpus.
+        seed: decides which documents of a corpus are drawn.
+        at_most: of a smaller corpus take what it has.
+
+    Raises:
+        InputError: too little text, or tensors that do not belong together.
+    """
+    if isinstance(corpus, Corpus):
+        return corpus.rows(rows, seq_len, seed, at_most=at_most)
+    if isinstance(corpus, Tensor):
+        return TokenRows.from_ids(corpus)
+    if isinstance(corpus, Mapping):
+        return ModelInputs.of(corpus)
+    return corpus
+
+
+def model_documents(name: str) -> Iterator[str]:
+    """The documents of an offline corpus that the embedded models train on, each once."""
+    if name not in TRAINED_ON:
+        raise InputError(f"no model trains on {name!r}, it is measured whole: {', '.join(TRAINED_ON)}")
+    seen = set()
+    for document in offline_documents(name):
+        digest, side = _split(document, MODEL_SHARE)
+        if side == "model" and digest not in seen:
+            seen.add(digest)
+            yield document
+
+
+def _split(document: str, reserved: float) -> tuple[bytes, str]:
+    """Digest of a document, and its side: `model`, `train` or `test`."""
+    digest = hashlib.sha256(document.encode()).digest()
+    share = int.from_bytes(digest[:8], "big") / 2**64  # uniform in [0, 1)
+    if share < reserved:
+        return digest, "model"
+    if share < reserved + TRAIN_SHARE * (1 - reserved):
+        return digest, "train"
+    return digest, "test"

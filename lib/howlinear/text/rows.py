@@ -1,0 +1,449 @@
+"""Text becomes token rows (`pack`): what a model reads, and which rows are held out.
+
+Rows are packed token ids, or sequences by keyword (padded ids, token types, the pixels of images).
+
+Rows know which sequences are held out and which document fold each belongs to; `folds` gives the indices of every fold.
+A sequence lies wholly inside one fold, so that error bars over folds are error bars over documents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from howlinear.errors import InputError
+from howlinear.models.sites import device_of
+
+FOLDS = 8
+TRAIN_SHARE = 0.75  # of the tokens, for fitting; the rest is held out
+LONGEST = 4  # sequences a document may fill: no single one dominates a fold
+BATCH = 64  # documents that are tokenised together
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """Packed sequences, each wholly inside one document fold.
+
+    Attributes:
+        ids: token ids, shape (n_sequences, seq_len).
+        test: which sequences are held out, shape (n_sequences,).
+        fold: document fold within its side, 0 … folds − 1, shape (n_sequences,).
+        corpus: name of the corpus.
+    """
+
+    ids: Int64[Tensor, "n_sequences seq_len"]
+    test: Bool[Tensor, " n_sequences"]
+    fold: Int64[Tensor, " n_sequences"]
+    corpus: str = "token ids"
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """What the model reads, by keyword."""
+        return {"input_ids": self.ids}
+
+    @property
+    def mask(self) -> None:
+        """Which places are tokens: all, see `rows.ModelInputs` for padding."""
+        return None
+
+    @property
+    def count(self) -> int:
+        """How many tokens there are."""
+        return self.ids.numel()
+
+    def folds(self, test: bool) -> list[Int64[Tensor, " some"]]:
+        """Indices of the sequences of each document fold of one side, folds in order."""
+        return fold_indices(self.test, self.fold, test)
+
+    def subset(self, indices: Int64[Tensor, " some"]) -> TokenRows:
+        """Some of the sequences, with their sides and folds."""
+        return replace(self, ids=self.ids[indices], test=self.test[indices], fold=self.fold[indices])
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the content: the ids and how they are split."""
+        columns = torch.cat([self.ids, self.test[:, None].long(), self.fold[:, None]], 1)
+        return hashlib.sha256(columns.contiguous().numpy().tobytes()).hexdigest()
+
+    @classmethod
+    def from_ids(cls, ids: Int64[Tensor, "n_sequences seq_len"], folds: int = FOLDS) -> TokenRows:
+        """Take each sequence as a document: every fourth is held out, folds are dealt in turn."""
+        test, fold = split_in_turn(len(ids), folds)
+        return cls(ids, test, fold)
+
+
+def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:
+    """Which of n documents are held out, every fourth, and their folds, in turn on each side.
+
+    Returns:
+        Held out?, shape (n,); and the fold of each within its side, shape (n,).
+    """
+    document = torch.arange(n)
+    test = document % 4 == 3
+    held_out_before = document // 4
+    place_on_its_side = torch.where(test, held_out_before, document - held_out_before)
+    return test, place_on_its_side % folds
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """What to pass to a model, as its tokenizer or image processor returns it; `TokenRows` for packed token ids.
+
+    Attributes:
+        inputs: keyword → tensor, the first axis of each the sequences; an `attention_mask` tells tokens from padding.
+        test: which sequences are held out, shape (n_sequences,).
+        fold: document fold within its side, shape (n_sequences,).
+        corpus: what to call them.
+    """
+
+    inputs: Mapping[str, Tensor]
+    test: Bool[Tensor, " n_sequences"]
+    fold: Int64[Tensor, " n_sequences"]
+    corpus: str = "model inputs"
+
+    def __post_init__(self) -> None:
+        """Check that the tensors belong together, and that padding stands on the right."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.inputs.items()}
+        if not shapes or any(shape[:1] != (len(self.test),) for shape in shapes.values()):
+            raise InputError(f"inputs of shapes {shapes} for {len(self.test)} sequences: the first axis is theirs")
+        if self.mask is None:
+            return
+        if self.mask.ndim != 2 or (self.ids is not None and self.mask.shape != self.ids.shape):
+            raise InputError(f"inputs of shapes {shapes}: an attention_mask has shape (n_sequences, seq_len)")
+        empty = ~self.mask.any(dim=1)
+        padding_before_token = (self.mask.int().diff(dim=1) > 0).any(dim=1)
+        wrong = empty | padding_before_token
+        if wrong.any():
+            raise InputError(
+                f"sequence {int(wrong.nonzero()[0])} is empty or has padding before a token, which moves it to "
+                'another position: pad on the right (tokenizer.padding_side = "right")'
+            )
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Tensor], folds: int = FOLDS) -> ModelInputs:
+        """Take each sequence as a document: every fourth is held out, folds are dealt in turn.
+
+        Args:
+            inputs: keyword → tensor, such as `tokenizer(texts, padding=True, return_tensors="pt")`.
+            folds: document folds on each side.
+
+        Raises:
+            InputError: tensors that do not belong together, or padding on the left.
+        """
+        n = max((len(tensor) for tensor in inputs.values()), default=0)  # of tensors of other lengths the check says
+        test, fold = split_in_turn(n, folds)
+        return cls(dict(inputs), test, fold)
+
+    @property
+    def ids(self) -> Int64[Tensor, "n_sequences seq_len"] | None:
+        """Token ids, if these are what the model reads."""
+        return self.inputs.get("input_ids")
+
+    @property
+    def mask(self) -> Bool[Tensor, "n_sequences seq_len"] | None:
+        """Which places are tokens; None if all are."""
+        if "attention_mask" not in self.inputs:
+            return None
+        return self.inputs["attention_mask"].bool()
+
+    @property
+    def count(self) -> int:
+        """How many tokens there are, without padding; of images, how many there are of these."""
+        if self.mask is not None:
+            return int(self.mask.sum())
+        if self.ids is not None:
+            return self.ids.numel()
+        return len(self.test)
+
+    def folds(self, test: bool) -> list[Int64[Tensor, " some"]]:
+        """Indices of the sequences of each document fold of one side, folds in order."""
+        return fold_indices(self.test, self.fold, test)
+
+    def subset(self, indices: Int64[Tensor, " some"]) -> ModelInputs:
+        """Some of the sequences, with their sides and folds."""
+        inputs = {name: tensor[indices] for name, tensor in self.inputs.items()}
+        return replace(self, inputs=inputs, test=self.test[indices], fold=self.fold[indices])
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the content: the inputs and how they are split."""
+        digest = hashlib.sha256()
+        tensors = {**self.inputs, "test": self.test, "fold": self.fold}
+        for name, tensor in sorted(tensors.items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+            digest.update(tensor.contiguous().cpu().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
+Rows = TokenRows | ModelInputs
+
+
+def check(model: PreTrainedModel, rows: Rows) -> None:
+    """Say what is wrong with rows before a model fails at them.
+
+    Raises:
+        InputError: an empty side, or inputs, ids or sequences that the model cannot read.
+    """
+    if not len(rows.test) or rows.test.all() or not rows.test.any():
+        sides = f"{int((~rows.test).sum())} to fit on, {int(rows.test.sum())} held out"
+        raise InputError(f"both sides need sequences, there are {sides}: give more rows")
+    reads = model.main_input_name
+    if reads not in rows.inputs:
+        raise InputError(f"{type(model).__name__} reads {reads}, not {', '.join(rows.inputs)}: give {{{reads!r}: …}}")
+    if getattr(model.config, "is_encoder_decoder", False) and len(rows.inputs) == 1:
+        raise InputError(
+            f"{type(model).__name__} is an encoder and a decoder, one input is not enough for both: give all that it "
+            "reads by keyword, or measure model.get_encoder()"
+        )
+    if rows.ids is None:
+        return
+    seq_len = rows.ids.shape[1]
+    longest = _longest(model)
+    if longest is not None and seq_len > longest:
+        raise InputError(f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them")
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    lowest, highest = int(rows.ids.min()), int(rows.ids.max())
+    if lowest < 0 or highest >= vocabulary:
+        raise InputError(f"token ids run from {lowest} to {highest}, the model knows 0 to {vocabulary - 1}")
+
+
+def _longest(model: PreTrainedModel) -> int | None:
+    """How many tokens a model reads at once; None: any number. RoBERTa's positions start behind that of padding."""
+    for name, module in model.base_model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return module.num_embeddings - module.padding_idx - 1
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, Tensor | bool]:
+    """A model's keywords for some sequences, on the device where it starts and in its precision."""
+    device = device_of(model)
+    keywords: dict[str, Tensor | bool] = {}
+    for name, tensor in rows.inputs.items():
+        dtype = model.dtype if tensor.is_floating_point() else tensor.dtype
+        keywords[name] = tensor[indices].to(device, dtype, non_blocking=True)
+    if rows.ids is not None:
+        keywords["use_cache"] = False
+    return keywords
+
+
+def tokens_of(
+    rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"]
+) -> tuple[Float[Tensor, "m d_in"], Float[Tensor, "m d_out"]]:
+    """The rows that a site saw of some sequences, without padding.
+
+    Raises:
+        InputError: the site did not see all at once, so which rows are padding cannot be told.
+    """
+    if rows.ids is not None and len(x) != rows.ids[indices].numel():
+        in_batch = rows.ids[indices].numel()
+        raise InputError(
+            f"{site} saw {len(x)} rows, not the {in_batch} of the batch: load the model with "
+            "chunk_size_feed_forward 0 in its config, or name other sites"
+        )
+    if rows.mask is None:
+        return x, y
+    # by index and not by mask: a mask's number of rows would have to be waited for on a device
+    tokens = rows.mask[indices].flatten().nonzero()[:, 0].to(x.device, non_blocking=True)
+    return x[tokens], y[tokens]
+
+
+def draw(rows: Rows, sample: int, seed: int) -> tuple[Int64[Tensor, " k"], Int64[Tensor, "n s"]]:
+    """Draw tokens without replacement, none of padding.
+
+    Returns:
+        The places drawn, in order, counted through all sequences; and per place which of these it is, or −1.
+
+    Raises:
+        InputError: rows without token ids, which a sample keeps.
+    """
+    if rows.ids is None and sample:
+        raise InputError(f"a sample of {sample} rows keeps their token ids, and these inputs have none: ask for none")
+    if not sample:
+        return torch.empty(0, dtype=torch.long), torch.empty(0, 0, dtype=torch.long)
+    mask = torch.ones_like(rows.ids, dtype=torch.bool) if rows.mask is None else rows.mask
+    tokens = mask.flatten().nonzero()[:, 0]
+    shuffled = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(seed))
+    places = tokens[shuffled[:sample]].sort().values
+    slot = torch.full((rows.ids.numel(),), -1)
+    slot[places] = torch.arange(len(places))
+    return places, slot.view(rows.ids.shape)
+
+
+def fold_indices(test: Bool[Tensor, " n"], fold: Int64[Tensor, " n"], held_out: bool) -> list[Int64[Tensor, " some"]]:
+    """Where each document fold of one side lies, folds in order.
+
+    Args:
+        test: which of n sequences or rows are held out, shape (n,).
+        fold: the document fold of each within its side, shape (n,).
+        held_out: which side.
+
+    Returns:
+        Indices, a tensor per fold.
+    """
+    side = test == held_out
+    return [(side & (fold == number)).nonzero()[:, 0] for number in fold[side].unique()]
+
+
+def batches(rows: Rows, size: int) -> Iterator[Tensor]:
+    """Indices of sequences, every batch from one fold; the rows to fit on first."""
+    for held_out in (False, True):
+        for sequences in rows.folds(test=held_out):
+            yield from sequences.split(size)
+
+
+def fold_of(rows: Rows, batch: Tensor) -> tuple[bool, int]:
+    """The (held out?, fold) of a batch."""
+    return bool(rows.test[batch[0]]), int(rows.fold[batch[0]])
+
+
+# --- Text to rows
+
+
+def pack(
+    documents: Iterator[tuple[str, str]],
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: str,
+    rows: int,
+    seq_len: int,
+    folds: int = FOLDS,
+    at_most: bool = False,
+) -> TokenRows:
+    """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out.
+
+    Each document goes to the emptiest fold of its side, ends with the end-of-text token (an encoder's
+    separator), and is cut where the fold is full or where it would fill more than four sequences.
+
+    Args:
+        documents: documents, each with its side, `train` or `test`.
+        tokenizer: turns them into ids.
+        corpus: what to call them.
+        rows: tokens in all, both sides; rounded to whole sequences.
+        seq_len: tokens in a sequence.
+        folds: document folds on each side, for error bars.
+        at_most: of a smaller corpus take what it has, in even folds.
+
+    Raises:
+        InputError: the corpus is too small; says how many rows it has.
+    """
+    if seq_len < 2 or folds < 2 or rows < 8 * folds * seq_len // 2:
+        raise InputError(
+            f"{rows} rows of {seq_len} tokens in 2 × {folds} folds: use at least {4 * folds * seq_len} rows "
+            "and sequences of two tokens or more"
+        )
+    end = _end_of_document(tokenizer)
+    held_out = round(rows * (1 - TRAIN_SHARE) / seq_len)
+    train = _Side(round(rows / seq_len) - held_out, seq_len, folds)
+    test = _Side(held_out, seq_len, folds)
+    sides = {"train": train, "test": test}
+
+    while not (train.full and test.full):
+        batch = list(islice(documents, BATCH))
+        if not batch:  # the corpus has ended
+            _even_out(train, test, corpus, rows, at_most)
+            break
+        texts = [document for document, _ in batch]
+        encoded = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        for (_, side), ids in zip(batch, encoded, strict=True):
+            sides[side].add([*ids[: LONGEST * seq_len - 1], end])
+
+    train_ids, train_fold = train.sequences()
+    test_ids, test_fold = test.sequences()
+    ids = torch.cat([train_ids, test_ids])
+    return TokenRows(
+        ids=ids,
+        test=torch.arange(len(ids)) >= len(train_ids),
+        fold=torch.cat([train_fold, test_fold]),
+        corpus=corpus,
+    )
+
+
+def _end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token that a document ends with."""
+    if tokenizer.eos_token_id is not None:
+        return tokenizer.eos_token_id
+    if tokenizer.sep_token_id is not None:  # an encoder's
+        return tokenizer.sep_token_id
+    raise InputError(
+        "this tokenizer has no end-of-text or separator token to end a document with: set tokenizer.eos_token"
+    )
+
+
+def _even_out(train: _Side, test: _Side, corpus: str, rows: int, at_most: bool) -> None:
+    """Cut folds that a corpus did not fill to one length, or say that it is too short.
+
+    Raises:
+        InputError: less was not allowed, or there is not even one sequence for each fold.
+    """
+    length = min(train.shortest // 3, test.shortest)  # of a held-out fold, in sequences
+    if at_most and length > 0:
+        train.cut(3 * length)
+        test.cut(length)
+        return
+    seq_len = train.seq_len
+    tokens = min(train.filled / TRAIN_SHARE, test.filled / (1 - TRAIN_SHARE))
+    usable = int(tokens * 0.9) // seq_len * seq_len
+    raise InputError(
+        f"corpus {corpus} is too short: about {usable} rows of the {rows} asked for (a document counts "
+        f"for at most {LONGEST * seq_len} tokens; in a .txt file blank lines separate documents); "
+        "ask for fewer rows or bring more text"
+    )
+
+
+class _Side:
+    """The folds of one side, filled evenly.
+
+    Attributes:
+        seq_len: tokens in a sequence.
+        wanted: tokens that each fold is to hold, whole sequences; the first folds hold one more if it does not come out
+            even.
+        tokens: what each fold holds so far.
+    """
+
+    def __init__(self, sequences: int, seq_len: int, folds: int):
+        self.seq_len = seq_len
+        each, left_over = divmod(sequences, folds)
+        self.wanted = [(each + (fold < left_over)) * seq_len for fold in range(folds)]
+        self.tokens: list[list[int]] = [[] for _ in range(folds)]
+
+    def add(self, ids: list[int]) -> None:
+        """Put a document into the emptiest fold, and drop what there is no room for."""
+        room = [wanted - len(tokens) for wanted, tokens in zip(self.wanted, self.tokens, strict=True)]
+        emptiest = room.index(max(room))
+        self.tokens[emptiest] += ids[: room[emptiest]]
+
+    @property
+    def filled(self) -> int:
+        """Tokens held so far."""
+        return sum(len(tokens) for tokens in self.tokens)
+
+    @property
+    def full(self) -> bool:
+        """Whether every fold holds what it should."""
+        return self.filled == sum(self.wanted)
+
+    @property
+    def shortest(self) -> int:
+        """Whole sequences in the emptiest fold."""
+        return min(len(tokens) for tokens in self.tokens) // self.seq_len
+
+    def cut(self, sequences: int) -> None:
+        """Leave each fold its first sequences."""
+        self.tokens = [tokens[: sequences * self.seq_len] for tokens in self.tokens]
+
+    def sequences(self) -> tuple[Int64[Tensor, "n seq_len"], Int64[Tensor, " n"]]:
+        """Token ids, fold after fold, shape (n, seq_len); and the fold of each sequence, shape (n,)."""
+        ids = []
+        folds = []
+        for fold, tokens in enumerate(self.tokens):
+            sequences = torch.tensor(tokens, dtype=torch.long).view(-1, self.seq_len)
+            ids.append(sequences)
+            folds.append(torch.full((len(sequences),), fold))
+        return torch.cat(ids), torch.cat(folds)

@@ -1,0 +1,212 @@
+"""One training loop: AdamW with warm-up and cosine, checkpoints, resume, and R²_lin on the way.
+
+The recipe of small GPTs (cf. nanoGPT, `train.py`). What a step sees depends on seed and step alone, so a run that was
+stopped ends with the weights of one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from howlinear.errors import InputError, SourceError
+from howlinear.files import atomic
+from howlinear.instrument.measure import measure
+from howlinear.text.rows import TokenRows
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a mini is trained; 2,000 steps of 4,096 tokens are 8.2 million tokens."""
+
+    steps: int = 2_000
+    batch: int = 32
+    micro_batch: int = 16
+    seq_len: int = 128
+    peak: float = 2e-3
+    warm_up: int = 100
+    weight_decay: float = 0.1
+    seed: int = 0
+    stream: int = 5_000_000  # training tokens at most per corpus
+    bfloat16: bool = True  # autocast; on processors without matrix units for it, float32 is faster
+    dtype: str = "float32"  # of weights, gradients and loss; in float64 two processors stay together step after step
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained.
+
+        Raises:
+            InputError: an unknown dtype, or bfloat16 autocast of float64 weights.
+        """
+        if self.dtype not in ("float32", "float64"):
+            raise InputError(f"training in {self.dtype!r}: use float32 or float64")
+        if self.bfloat16 and self.dtype == "float64":
+            raise InputError("bfloat16 autocast would undo training in float64: give bfloat16=False with it")
+
+
+def train(
+    model: PreTrainedModel,
+    stream: dict[str, Int64[Tensor, " n"]],
+    rows: TokenRows,
+    recipe: Recipe,
+    checkpoint: Path | None = None,
+    compiled: bool = False,
+    beside: Callable[[PreTrainedModel], dict] | None = None,
+) -> list[dict]:
+    """Train a model in place, or go on from `checkpoint`, and measure it at log-spaced steps.
+
+    Args:
+        model: on the device to train on; its weights become of the recipe's dtype.
+        stream: corpus → one long row of token ids; every corpus gives the same share of a batch.
+        rows: held-out rows to measure on.
+        recipe: how.
+        checkpoint: where to keep the state every hundred steps; none by default.
+        compiled: let `torch.compile` fuse the step; on a CPU it needs a C++ compiler.
+        beside: what else to record of the model whenever it is measured.
+
+    Returns:
+        The trajectory: per measured step its training loss (smoothed), held-out perplexity and R²_lin.
+
+    Raises:
+        InputError: the checkpoint was made with another recipe, or a training text is too short.
+        SourceError: the checkpoint is damaged, or cannot be written.
+    """
+    model.to(getattr(torch, recipe.dtype))
+    optimiser = _optimiser(model, recipe)
+    start = 0
+    trajectory: list[dict] = []
+    smooth_loss = None
+    if checkpoint is not None and checkpoint.exists():
+        saved = _read(checkpoint, model.device)
+        if Recipe(**saved["recipe"]) != recipe:
+            raise InputError(f"{checkpoint} was made with another recipe: remove it to start anew, or use that recipe")
+        model.load_state_dict(saved["model"])
+        optimiser.load_state_dict(saved["optimiser"])
+        start = saved["step"]
+        trajectory = saved["trajectory"]
+        smooth_loss = saved["loss"]
+
+    def loss_of(ids: Tensor) -> Tensor:
+        """Mean cross-entropy of the next token."""
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.bfloat16):
+            logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+        logits = logits.to(getattr(torch, recipe.dtype))  # autocast leaves them in bfloat16
+        return cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+    step_loss = torch.compile(loss_of) if compiled else loss_of
+    measured_steps = set(log_spaced(recipe.steps))
+    # a notebook's reader may be slower than the steps, so the bar is not drawn at each
+    bar = tqdm(range(start, recipe.steps + 1), initial=start, total=recipe.steps, unit="step", mininterval=1)
+    for step in bar:
+        recorded = bool(trajectory) and trajectory[-1]["step"] >= step
+        if step in measured_steps and not recorded:
+            snapshot = _snapshot(model.eval(), rows, step, smooth_loss)
+            if beside is not None:
+                snapshot |= beside(model)
+            trajectory.append(snapshot)
+        if checkpoint is not None and (step % 100 == 0 or step == recipe.steps):
+            state = {
+                "model": model.state_dict(),
+                "optimiser": optimiser.state_dict(),
+                "recipe": asdict(recipe),
+                "step": step,
+                "trajectory": trajectory,
+                "loss": smooth_loss,
+            }
+            _write(checkpoint, state)
+        if step == recipe.steps:
+            break
+
+        # gradient of the batch, one micro batch at a time
+        model.train()
+        ids = batch_at(stream, step, recipe).to(model.device)
+        batch_loss = 0.0
+        for micro_batch in ids.split(recipe.micro_batch):
+            share = len(micro_batch) / len(ids)
+            loss = step_loss(micro_batch) * share
+            loss.backward()
+            batch_loss += float(loss.detach())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+        # one step of AdamW at this step's rate
+        for group in optimiser.param_groups:
+            group["lr"] = rate_at(step, recipe)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+        smooth_loss = batch_loss if smooth_loss is None else 0.95 * smooth_loss + 0.05 * batch_loss
+        bar.set_postfix(loss=f"{smooth_loss:.3f}", refresh=False)
+    model.eval()
+    return trajectory
+
+
+def batch_at(stream: dict[str, Tensor], step: int, recipe: Recipe) -> Int64[Tensor, "batch seq_len"]:
+    """The sequences of a step: a function of seed and step alone, so that a resumed run sees the same."""
+    generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
+    sequences_each = recipe.batch // len(stream)
+    batch = []
+    for name, ids in stream.items():
+        if len(ids) <= recipe.seq_len:
+            raise InputError(f"training text {name} holds {len(ids)} tokens, too few for sequences of {recipe.seq_len}")
+        starts = torch.randint(len(ids) - recipe.seq_len, (sequences_each,), generator=generator)
+        batch.append(ids[starts[:, None] + torch.arange(recipe.seq_len)])
+    return torch.cat(batch)
+
+
+def rate_at(step: int, recipe: Recipe) -> float:
+    """Learning rate: linear warm-up, then a cosine to a tenth of the peak."""
+    if step < recipe.warm_up:
+        return recipe.peak * (step + 1) / recipe.warm_up
+    progress = (step - recipe.warm_up) / max(1, recipe.steps - recipe.warm_up)
+    return recipe.peak * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
+
+
+def log_spaced(steps: int) -> list[int]:
+    """Steps 0, 1, 2, 3, 4, 6, 8, 11, …, `steps`: two to a doubling."""
+    spaced = {0, steps}
+    for half_doubling in range(2 * max(1, steps).bit_length()):
+        step = round(2 ** (half_doubling / 2))
+        if step < steps:
+            spaced.add(step)
+    return sorted(spaced)
+
+
+def _optimiser(model: PreTrainedModel, recipe: Recipe) -> torch.optim.AdamW:
+    """AdamW that decays matrices, and neither biases nor the weights of norms."""
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+    vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": recipe.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=recipe.peak, betas=(0.9, 0.95), fused=True)
+
+
+def _write(checkpoint: Path, state: dict) -> None:
+    with atomic.written_aside(checkpoint) as aside:
+        try:
+            torch.save(state, aside)
+        except RuntimeError as error:  # how torch reports a full disk
+            raise atomic.unwritten(checkpoint, error) from error
+
+
+def _read(checkpoint: Path, device: torch.device) -> dict:
+    try:
+        return torch.load(checkpoint, map_location=device, weights_only=True)
+    except (OSError, RuntimeError, KeyError, EOFError, UnpicklingError) as error:
+        raise SourceError(f"cannot read checkpoint {checkpoint}: it is damaged; remove it to start anew") from error
+
+
+def _snapshot(model: PreTrainedModel, rows: TokenRows, step: int, loss: float | None) -> dict:
+    """What the trajectory records of a step."""
+    profile = measure(model, rows)
+    return {"step": step, "loss": loss, "perplexity": profile.perplexity} | profile.curves

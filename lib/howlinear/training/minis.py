@@ -1,0 +1,262 @@
+"""The embedded models: three families from one factory, trained here and shipped.
+
+12 blocks of width 128, context 128, one byte-level BPE of 4,096 trained on `docs` and `code`. They are small,
+but they are real: plain Hugging Face folders that load through the same code as any other model. The same families
+at the paper's own width of 768, `wide-gpt2` and so on, are for those who have a GPU: they stay under `build/wide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+
+import pandas as pd
+import torch
+from huggingface_hub import ModelCard, ModelCardData
+from jaxtyping import Int64
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from howlinear.errors import InputError
+from howlinear.files import atomic, paths, results
+from howlinear.instrument.perplexity import perplexity
+from howlinear.models.load import load_model
+from howlinear.models.sources import seal
+from howlinear.text.corpus import TRAINED_ON, load_corpus, model_documents
+from howlinear.text.documents import OFFLINE, PACKAGES
+from howlinear.training.loop import Recipe, train
+
+END_OF_TEXT = "<|endoftext|>"
+CONTEXT = 128
+NARROW_WIDTH = 128
+PAPER_WIDTH = 768
+
+
+def new_model(
+    name: str,
+    seed: int = 0,
+    blocks: int = 12,
+    width: int | None = None,
+    vocabulary: int = 4_096,
+    dtype: torch.dtype = torch.float32,
+) -> PreTrainedModel:
+    """A freshly initialised mini.
+
+    Args:
+        name: a key of `FACTORY`, as in `mini-gpt2`, or of `WIDE`, as in `wide-gpt2`.
+        seed: of the initialisation.
+        blocks: depth.
+        width: of the residual stream, by default 128, or 768 for a wide model; the FFN is four times as wide, as in
+            the paper's models.
+        vocabulary: number of tokens.
+        dtype: in which the weights are drawn; float32 draws differ in their last digit between processors.
+
+    Raises:
+        InputError: unknown name.
+    """
+    families = FACTORY | WIDE
+    if name not in families:
+        raise InputError(f"unknown mini {name!r}: {', '.join(families)}")
+    if width is None:
+        width = PAPER_WIDTH if name in WIDE else NARROW_WIDTH
+    torch.manual_seed(seed)
+    tokens = {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": vocabulary}
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        return families[name](blocks, width, tokens).eval()
+    finally:
+        torch.set_default_dtype(usual)
+
+
+def _gpt2(blocks: int, width: int, tokens: dict) -> PreTrainedModel:
+    config = GPT2Config(
+        n_layer=blocks,
+        n_embd=width,
+        n_head=_heads(width),
+        n_positions=CONTEXT,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        **tokens,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def _pythia(blocks: int, width: int, tokens: dict) -> PreTrainedModel:
+    config = GPTNeoXConfig(
+        num_hidden_layers=blocks,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_attention_heads=_heads(width),
+        max_position_embeddings=CONTEXT,
+        use_parallel_residual=True,
+        hidden_act="gelu",
+        **tokens,
+    )
+    return GPTNeoXForCausalLM(config)
+
+
+def _llama(blocks: int, width: int, tokens: dict) -> PreTrainedModel:
+    config = LlamaConfig(
+        num_hidden_layers=blocks,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_attention_heads=_heads(width),
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        **tokens,
+    )
+    return LlamaForCausalLM(config)
+
+
+def _heads(width: int) -> int:
+    """Heads of 64 dimensions at the paper's width, as its models have, and of 32 in a small model."""
+    return width // (64 if width >= 512 else 32)
+
+
+FACTORY = {"mini-gpt2": _gpt2, "mini-pythia": _pythia, "mini-llama": _llama}
+WIDE = {"wide-gpt2": _gpt2, "wide-pythia": _pythia, "wide-llama": _llama}
+WIDE_RECIPE = Recipe(batch=128, micro_batch=128, peak=6e-4, warm_up=200)
+"""For models of 88 to 116 million parameters on a GPU: 2,000 steps of 16,384 tokens; a laptop takes minutes a step."""
+
+
+def new_tokenizer(documents: Iterator[str], vocabulary: int = 4_096) -> PreTrainedTokenizerFast:
+    """A byte-level BPE trained on `documents`."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    bpe.train_from_iterator(documents, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT)
+
+
+def training_stream(folder: Path, recipe: Recipe) -> tuple[PreTrainedTokenizerFast, dict[str, Tensor]]:
+    """Tokenizer and one long row of token ids per training corpus, made once and kept in `folder`."""
+    path = folder / "stream.safetensors"
+    if not path.exists():
+        documents = {name: list(model_documents(name)) for name in TRAINED_ON}
+        tokenizer = new_tokenizer(text for name in TRAINED_ON for text in islice(documents[name], 20_000))
+        tokenizer.save_pretrained(folder / "tokenizer")
+        stream = {name: _encode(tokenizer, documents[name], recipe.stream) for name in TRAINED_ON}
+        with atomic.written_aside(path) as aside:
+            save_file(stream, aside)
+    return PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer"), load_file(path)
+
+
+def _encode(tokenizer: PreTrainedTokenizerFast, texts: list[str], limit: int) -> Int64[Tensor, " n"]:
+    """Documents one after the other, each with its end of text, up to `limit` tokens."""
+    ids: list[int] = []
+    progress = tqdm(total=limit, unit="tok", unit_scale=True, desc="tokenise")
+    for start in range(0, len(texts), 256):
+        for document in tokenizer(texts[start : start + 256])["input_ids"]:
+            ids += [*document, tokenizer.eos_token_id]
+        progress.update(len(ids) - progress.n)
+        if len(ids) >= limit:
+            break
+    return torch.tensor(ids[:limit])
+
+
+def ship(name: str, recipe: Recipe, device: str = "cpu", compiled: bool = True) -> Path:
+    """Train a mini and write it as a plain Hugging Face folder: float16 weights, tokenizer, trajectory, card.
+
+    The card's numbers are measured on the folder as it is read back.
+
+    Returns:
+        The folder, `models/<name>`, or `build/wide/<name>` for one of `WIDE`.
+    """
+    work = paths.BUILD / "minis"
+    target = paths.BUILD / "wide" / name if name in WIDE else paths.MODELS / name
+    model = new_model(name, recipe.seed).to(device)
+    tokenizer, stream = training_stream(work, recipe)
+    rows = load_corpus("docs", tokenizer).rows()
+    trajectory = train(model, stream, rows, recipe, work / f"{name}.pt", compiled)
+    with atomic.folder_aside(target) as folder:
+        model.cpu().half().save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        seal(folder)
+        measurements = {
+            "model": name,
+            "recipe": asdict(recipe),
+            "steps": trajectory,
+            "corpus": "docs",
+            "rows": rows.ids.numel(),
+            "sha256": rows.sha256,
+        }
+        results.save(folder / "trajectory.json", measurements)
+        card = _card(name, recipe, load_model(folder), trajectory[-1]["loss"])
+        with atomic.written_aside(folder / "README.md") as aside:
+            aside.write_text(card, encoding="utf-8")
+    return target
+
+
+def _card(name: str, recipe: Recipe, shipped: PreTrainedModel, last_loss: float) -> str:
+    """The model card, with perplexities of the model as it was read back."""
+    held_out = pd.DataFrame(
+        {
+            "corpus": [f"`{corpus}`" for corpus in OFFLINE],
+            "perplexity": [perplexity(shipped, load_corpus(corpus, shipped).rows()) for corpus in OFFLINE],
+        }
+    )
+    card = ModelCard.from_template(
+        ModelCardData(library_name="transformers", license="mit"),
+        template_str=_CARD,
+        name=name,
+        architecture=type(shipped).__name__,
+        blocks=shipped.config.num_hidden_layers,
+        width=shipped.config.hidden_size,
+        parameters=f"{shipped.num_parameters():,}",
+        packages=", ".join(PACKAGES),
+        recipe=recipe,
+        steps=f"{recipe.steps:,}",
+        tokens=f"{recipe.steps * recipe.batch * recipe.seq_len:,}",
+        precision="bfloat16 autocast" if recipe.bfloat16 else recipe.dtype,
+        last_loss=f"{last_loss:.3f}",
+        held_out=held_out.to_markdown(index=False, floatfmt=".1f"),
+        target="wide" if name in WIDE else "minis",
+    )
+    return str(card) + "\n"
+
+
+_CARD = """---
+{{ card_data }}
+---
+# {{ name }}
+
+A small language model for studying feed-forward blocks offline: {{ architecture }}, {{ blocks }} blocks of width
+{{ width }}, FFN width {{ 4 * width }}, context {{ recipe.seq_len }}, a byte-level BPE of 4,096, {{ parameters }}
+parameters, float16. It is a measuring object, not a useful writer.
+
+**Data.** Docstrings (`docs`) and Python functions without their docstrings (`code`), half of the tokens each, from
+the installed packages {{ packages }}.
+Four fifths of the documents, chosen by each document's hash; no document that howlinear measures is among them.
+
+**Training.** {{ steps }} steps of {{ recipe.batch }} sequences of {{ recipe.seq_len }} tokens ({{ tokens }} tokens),
+AdamW (0.9, 0.95), weight decay {{ recipe.weight_decay }}, peak rate {{ recipe.peak }} after {{ recipe.warm_up }} steps
+of warm-up, cosine to a tenth, {{ precision }}, seed {{ recipe.seed }}. Last training loss (smoothed): {{ last_loss }}
+nats per token. `trajectory.json` holds R²_lin of every block on the way.
+
+**Held-out perplexity** (about 5,000 tokens each; `cpp` was never trained on)
+
+{{ held_out }}
+
+**Retrain** with `make {{ target }}`; it goes on from its checkpoint under `build/minis`.
+"""

@@ -1,0 +1,158 @@
+"""Stand-ins for the paper's models: their shapes and files, random weights, nothing to download.
+
+`python -m howlinear.training.stand_ins` writes build/rehearsal/models, so that the whole `paper` profile can run at
+d = 768 before there is a network. The configurations are the config.json files of openai-community/gpt2,
+EleutherAI/pythia-160m and JackFram/llama-160m; vocabulary and special ids follow the local tokenizer. Width is what a
+rehearsal is about, and blocks repeat: `make rehearse` takes four of the twelve, `make rehearse BLOCKS=12` all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from safetensors.torch import save_file
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.files import atomic, paths
+
+FOLDER = paths.BUILD / "rehearsal" / "models"
+TOKENIZER = paths.MODELS / "mini-gpt2"
+
+PUBLISHED = {
+    "gpt2": {  # n_inner is not given: 4 · n_embd
+        "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+        "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
+        "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": None, "summary_first_dropout": 0.1,
+        "summary_proj_to_labels": True, "summary_type": "cls_index", "summary_use_proj": True,
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}, "vocab_size": 50257,
+    },
+    "pythia-160m": {
+        "architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0, "eos_token_id": 0, "hidden_act": "gelu",
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 2048, "model_type": "gpt_neox", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": False, "torch_dtype": "float16",
+        "transformers_version": "4.24.0", "use_cache": True, "use_parallel_residual": True, "vocab_size": 50304,
+    },
+    "llama-160m": {
+        "_name_or_path": "JackFram/llama-160m", "architectures": ["LlamaForCausalLM"], "bos_token_id": 1,
+        "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 768, "initializer_range": 0.02,
+        "intermediate_size": 3072, "max_position_embeddings": 2048, "model_type": "llama", "num_attention_heads": 12,
+        "num_hidden_layers": 12, "pad_token_id": 1, "rms_norm_eps": 1e-06, "tie_word_embeddings": False,
+        "torch_dtype": "float32", "transformers_version": "4.30.0.dev0", "use_cache": True, "vocab_size": 32000,
+    },
+}  # fmt: skip
+DEPTH = {"gpt2": "n_layer", "gpt_neox": "num_hidden_layers", "llama": "num_hidden_layers"}  # its entry's name
+
+
+@dataclass(frozen=True)
+class Legacy:
+    """How the Hub's older files differ.
+
+    Attributes:
+        today: part of a weight's name as `transformers` has it now.
+        on_the_hub: what stands there in the file.
+        mask: name of each block's causal mask, which lies among the weights.
+        mask_dtype: of that mask.
+    """
+
+    today: str
+    on_the_hub: str
+    mask: str
+    mask_dtype: torch.dtype
+
+
+LEGACY = {
+    "gpt2": Legacy("transformer.", "", "h.{}.attn.bias", torch.float32),
+    "gpt_neox": Legacy("lm_head.", "embed_out.", "gpt_neox.layers.{}.attention.bias", torch.bool),
+}
+
+
+def make(
+    name: str,
+    folder: Path = FOLDER,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    seed: int = 0,
+    changes: Mapping[str, object] | None = None,
+) -> Path:
+    """Make a stand-in, unless it is there as asked for; an interrupted one leaves nothing under its name.
+
+    Args:
+        name: a key of `PUBLISHED`.
+        folder: where to.
+        tokenizer: lies beside the weights; by default the embedded model's.
+        seed: of the weights.
+        changes: entries of the configuration to replace, for smaller ones.
+
+    Returns:
+        Its folder: config.json, model.safetensors and the tokenizer, as on the Hub.
+
+    Raises:
+        InputError: unknown name.
+        SourceError: there is no tokenizer, or the folder cannot be written.
+    """
+    if name not in PUBLISHED:
+        raise InputError(f"no stand-in for {name!r}: choose from {', '.join(PUBLISHED)}")
+    if tokenizer is None:
+        if not (TOKENIZER / "tokenizer.json").is_file():
+            raise SourceError(f"no tokenizer in {TOKENIZER}: the embedded models bring it, run make minis first")
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(TOKENIZER)
+
+    config = PUBLISHED[name] | {
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "vocab_size": len(tokenizer),
+    }
+    config |= changes or {}
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    target = Path(folder) / name
+    if _holds(target / "config.json", text):
+        return target
+    with atomic.folder_aside(target) as aside:
+        (aside / "config.json").write_text(text, encoding="utf-8")
+        save_file(_weights(config, seed), aside / "model.safetensors", metadata={"format": "pt"})
+        tokenizer.save_pretrained(aside)
+    return target
+
+
+def _holds(path: Path, text: str) -> bool:
+    """Whether a file is there and holds this text."""
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+def _weights(config: dict, seed: int) -> dict[str, torch.Tensor]:
+    """Random weights under the names, and in the precision, of the Hub's file."""
+    torch.manual_seed(seed)
+    family = config["model_type"]
+    model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family].from_dict(config))
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}  # tied ones once
+    if family not in LEGACY:
+        return weights
+    legacy = LEGACY[family]
+    weights = {name.replace(legacy.today, legacy.on_the_hub): weight for name, weight in weights.items()}
+    length = model.config.max_position_embeddings
+    for block in range(model.config.num_hidden_layers):
+        mask = torch.ones(1, 1, length, length, dtype=legacy.mask_dtype).tril()
+        weights[legacy.mask.format(block)] = mask
+    return weights
+
+
+def main(blocks: Annotated[int, typer.Option(min=4, max=12, help="of the twelve, in each model")] = 12) -> None:
+    """Make the three stand-ins that are not there yet."""
+    try:
+        for name, published in PUBLISHED.items():
+            print(make(name, changes={DEPTH[published["model_type"]]: blocks}))
+    except HowlinearError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

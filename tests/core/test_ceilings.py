@@ -1,0 +1,397 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy.stats import t as student_t
+
+from helpers.reference import held_out_r2, least_squares, normal, pooled_r2, r2_by_feature
+from howlinear.core.ceilings import AffineMap, ceiling, fit, r2, r2_per_feature, residual, whitening
+from howlinear.core.estimates import jackknife, left_out
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.instrument.capture import capture
+from howlinear.models.load import load_model
+from howlinear.text.corpus import load_corpus
+from howlinear.training.minis import FACTORY
+
+
+def moments_of(x, y):
+    return Moments(x.shape[1], y.shape[1]).update(x, y)
+
+
+def planted(block, n=600, d=6, seed=0):
+    """Train and held-out rows of a block, as ((x, y), (x, y))."""
+    x = normal(n, d, seed=seed)
+    y = block(x)
+    cut = 2 * n // 3
+    return (x[:cut], y[:cut]), (x[cut:], y[cut:])
+
+
+def score(train, test):
+    return ceiling(moments_of(*train), moments_of(*test))
+
+
+def rows_and_folds(n=240, d=4, folds=4, seed=0):
+    """Rows of a block that is partly linear, dealt to folds."""
+    x = normal(n, d, seed=seed) + 2
+    y = x @ normal(d, 3, seed=seed + 1) + normal(n, 3, seed=seed + 2) + x[:, :1].square()
+    fold = torch.arange(n) % folds
+    return x, y, fold
+
+
+def test_by_hand():
+    train = moments_of(torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([[0.0], [1.0], [5.0]]))
+    test = moments_of(torch.tensor([[0.0], [2.0]]), torch.tensor([[0.0], [4.0]]))
+    found = ceiling(train, test)
+    assert found.map.weight.item() == pytest.approx(2.5)  # Sxy / Sxx = 5 / 2
+    assert found.map.bias.item() == pytest.approx(-0.5)  # ȳ − 2.5 x̄
+    assert found.r2 == pytest.approx(1 - (0.25 + 0.25) / 8)  # predicts −0.5 and 4.5
+    assert (found.rank, found.condition, found.rows_train, found.rows_test) == (1, 1.0, 3, 2)
+    assert (found.r2_low, found.r2_high) == (None, None)
+
+
+def test_a_linear_block_gives_one():
+    train, test = planted(lambda x: x @ normal(6, 5, seed=1) - 3)
+    found = score(train, test)
+    assert found.r2 == pytest.approx(1, abs=1e-13)
+    torch.testing.assert_close(found.map.weight, normal(6, 5, seed=1))
+    torch.testing.assert_close(found.map.bias, torch.full((5,), -3.0, dtype=torch.float64))
+
+
+def test_independent_rows_give_about_zero():
+    train, test = planted(lambda x: normal(len(x), 5, seed=9), n=30_000)
+    assert score(train, test).r2 == pytest.approx(0, abs=2e-3)
+
+
+def test_a_bilinear_block_is_not_linear():
+    train, test = planted(lambda x: (x @ normal(6, 5, seed=1)) * (x @ normal(6, 5, seed=2)), n=30_000)
+    assert score(train, test).r2 < 0.01
+
+
+def test_a_known_mixture_gives_its_share_of_variance():
+    train, test = planted(lambda x: x + x.square(), n=60_000)  # variances 1 and 2, uncorrelated
+    assert score(train, test).r2 == pytest.approx(1 / 3, abs=0.01)
+
+
+@pytest.mark.parametrize("family_seed", [0, 1])
+def test_equals_least_squares_on_the_stored_rows_of_a_model(model, rows, family_seed):
+    for found in capture(model, rows, sample=rows.ids.numel(), seed=family_seed).values():
+        kept = found.sample
+        train, test = ((kept.x[side], kept.y[side]) for side in (~kept.test, kept.test))
+        weight, bias, rank = least_squares(*train)
+        mine = ceiling(found.train, found.test)
+        assert mine.rank == rank
+        assert mine.r2 == pytest.approx(pooled_r2(*test, weight, bias), abs=1e-9)
+        np.testing.assert_allclose(mine.r2_per_feature, r2_by_feature(*test, weight, bias), rtol=0, atol=1e-8)
+
+
+def layer_norm_rows(n, d, seed=0):
+    """float32 outputs of a LayerNorm with gain and bias: rank d − 1, up to rounding."""
+    norm = torch.nn.LayerNorm(d)
+    with torch.no_grad():
+        norm.weight.copy_(torch.linspace(0.3, 2, d))
+        norm.bias.copy_(2 * normal(d, seed=seed + 2))
+        return norm(normal(n, d, seed=seed).float() * torch.logspace(0.5, -0.5, d))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_layer_norm_outputs_have_rank_one_less(seed):
+    x = layer_norm_rows(900, 24, seed)
+    y = torch.nn.functional.gelu(x @ normal(24, 7, seed=seed + 5).float())
+    train, test = (x[:600], y[:600]), (x[600:], y[600:])
+    found = score(train, test)
+    assert found.rank == 23 == least_squares(*train)[2]
+    assert found.r2 == pytest.approx(held_out_r2(train, test), abs=1e-9)
+
+
+def test_noise_in_a_null_direction_is_not_fitted():
+    x = layer_norm_rows(200, 24)
+    scaled = ((x - x.mean(0)) / x.std(0)).double()
+    null = torch.linalg.svd(scaled).Vh[-1]
+    y = x[:, :3].double() + 1e5 * (scaled @ null)[:, None]  # only the rounding of these rows explains the second part
+    moments = moments_of(x, y)
+    honest, fooled = (fit(moments, threshold)[0].weight * x.std(0)[:, None] for threshold in (1e-12, 0.0))
+    assert (honest.T @ null).abs().max() < 1e-3
+    assert (fooled.T @ null).abs().min() > 1e4
+
+
+def test_duplicated_features_share_the_minimum_norm_weight():
+    x = normal(100, 3)
+    y = x @ normal(3, 2, seed=1) + 1
+    twice = torch.cat([x, x], 1)
+    found = score((twice, y), (twice, y))
+    assert found.rank == 3
+    assert found.r2 == pytest.approx(1, abs=1e-12)
+    torch.testing.assert_close(found.map.weight[:3], found.map.weight[3:])
+    np.testing.assert_allclose(found.map.weight, least_squares(twice, y)[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -40.3, 1e6])
+def test_constant_features_get_no_weight(value):
+    x = normal(100, 4).float()
+    x[:, 2] = value
+    y = x[:, :2] - x[:, 3:]
+    moments = Moments(4, 2)
+    for part_x, part_y in zip(x.split(7), y.split(7), strict=True):
+        moments.update(part_x, part_y)
+    affine, rank = fit(moments)
+    assert rank == 3
+    assert affine.weight[2].tolist() == [0, 0]
+    assert r2(affine, moments) == pytest.approx(1, abs=1e-12)
+
+
+def test_the_ill_conditioned_block_is_exact():
+    """The solver's hard case: power-law spectrum, one offset of 40, one feature of scale 1000 with rare spikes."""
+    n, d = 6_000, 128
+    rotation, independent = torch.linalg.qr(normal(d, d, seed=1)).Q, normal(n, d)
+    x = (independent * torch.arange(1, d + 1).double() ** -2) @ rotation
+    x[:, 3] += 40
+    x[:, 5] = 1_000 * normal(n, seed=2) * (normal(n, seed=3) > 2.5)
+    x = x.float()
+    hidden = torch.nn.functional.gelu(independent @ normal(d, 64, seed=4) / d**0.5)  # quiet directions matter too
+    y = (hidden @ normal(64, 16, seed=5)).float()
+    train, test = (x[:4_500], y[:4_500]), (x[4_500:], y[4_500:])
+    moments = [Moments(d, 16), Moments(d, 16)]
+    for side, (part_x, part_y) in zip(moments, (train, test), strict=True):
+        for chunk in range(0, len(part_x), 1_000):
+            side.update(part_x[chunk : chunk + 1_000], part_y[chunk : chunk + 1_000])
+    found = ceiling(*moments)
+    assert found.condition > 1e5
+    assert found.r2 == pytest.approx(held_out_r2(train, test), abs=1e-8)
+    assert 0.05 < found.r2 < 0.9999
+
+
+@given(seed=st.integers(0, 2**31), spread=st.floats(0.1, 10), shift=st.floats(-100, 100))
+@settings(deadline=None, max_examples=25)
+def test_an_affine_change_of_inputs_leaves_r2(seed, spread, shift):
+    train, test = planted(lambda x: torch.tanh(x) @ normal(6, 5, seed=1), n=150, seed=seed)
+    mix = torch.linalg.qr(normal(6, 6, seed=seed + 1)).Q * torch.logspace(0, 1, 6, spread + 1)
+    changed = [(x @ mix + shift, y) for x, y in (train, test)]
+    assert score(*changed).r2 == pytest.approx(score(train, test).r2, abs=1e-9)
+
+
+@given(seed=st.integers(0, 2**31), factor=st.floats(1e-3, 1e3), shift=st.floats(-10, 10))
+@settings(deadline=None, max_examples=25)
+def test_scaling_and_shifting_outputs_leaves_r2(seed, factor, shift):
+    train, test = planted(lambda x: torch.tanh(x) @ normal(6, 5, seed=1), n=150, seed=seed)
+    changed = [(x, factor * (y + shift)) for x, y in (train, test)]
+    one, other = score(train, test), score(*changed)
+    assert other.r2 == pytest.approx(one.r2, abs=1e-10)
+    torch.testing.assert_close(other.r2_per_feature, one.r2_per_feature)
+
+
+def test_columns_of_very_different_scale_are_all_used():
+    scale = torch.tensor([1e-6, 1.0, 1e6], dtype=torch.float64)
+    train, test = planted(lambda x: x @ normal(3, 2, seed=1), d=3)
+    found = score((train[0] * scale, train[1]), (test[0] * scale, test[1]))
+    assert found.rank == 3
+    assert found.r2 == pytest.approx(1, abs=1e-12)
+
+
+def test_r2_per_feature_matches_rows_and_is_nan_where_constant():
+    train, test = planted(lambda x: torch.cat([torch.tanh(x[:, :3]), torch.full_like(x[:, :1], 0.1)], 1))
+    found = score(train, test)
+    weight, bias, _ = least_squares(*train)
+    np.testing.assert_allclose(
+        found.r2_per_feature[:3], r2_by_feature(test[0], test[1][:, :3], weight[:, :3], bias[:3]), atol=1e-12
+    )
+    assert found.r2_per_feature[3].isnan()
+    assert found.r2_median == pytest.approx(found.r2_per_feature[:3].median().item())
+
+
+def test_residual_is_the_sum_of_squared_errors():
+    (x, y), (x_test, y_test) = planted(torch.tanh)
+    affine, _ = fit(moments_of(x, y))
+    expected = (y_test - affine(x_test)).square().sum(0)
+    torch.testing.assert_close(residual(affine, moments_of(x_test, y_test)), expected, rtol=1e-11, atol=0)
+
+
+def test_r2_per_feature_pools_to_r2_by_variance():
+    train, test = planted(torch.tanh)
+    moments = moments_of(*test)
+    affine, _ = fit(moments_of(*train))
+    weights = moments.syy / moments.syy.sum()
+    assert (weights * r2_per_feature(affine, moments)).sum().item() == pytest.approx(r2(affine, moments))
+
+
+@given(seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=20)
+def test_no_map_does_better_on_train_rows(seed):
+    x, y, _ = rows_and_folds(seed=seed)
+    moments = moments_of(x, y)
+    affine, _ = fit(moments)
+    nudged = AffineMap(affine.weight + 1e-3 * normal(4, 3, seed=seed), affine.bias + 1e-3 * normal(3, seed=seed))
+    assert r2(affine, moments) > r2(nudged, moments)
+
+
+def test_condition_is_that_of_the_centred_inputs():
+    x = normal(300, 8) * torch.logspace(0, 3, 8) + 50
+    found = score((x, x), (x, x))
+    assert found.condition == pytest.approx(np.linalg.cond((x - x.mean(0)).numpy()), rel=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_condition_is_right_beyond_what_the_gram_matrix_resolves(seed):
+    """Squared, such a spread is past float64: small singular values must not be read off the Gram matrix."""
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(seed))
+    x = normal(300, 8, seed=seed) @ normal(8, 8, seed=seed + 10) * torch.logspace(5, -5, 8)[order]
+    found = score((x, x), (x, x))
+    assert found.rank == 8
+    assert found.condition == pytest.approx(np.linalg.cond((x - x.mean(0)).numpy()), rel=1e-2)
+
+
+def test_affine_map_applies_in_the_dtype_of_its_rows():
+    affine = AffineMap(normal(4, 3), normal(3, seed=1))
+    x = normal(2, 5, 4, seed=2)
+    torch.testing.assert_close(affine(x), x @ affine.weight + affine.bias)
+    assert affine(x.float()).dtype == torch.float32
+    assert affine(x.float()).shape == (2, 5, 3)
+
+
+def test_the_constant_map_is_the_mean_and_explains_nothing():
+    x, y, _ = rows_and_folds()
+    affine = AffineMap.constant(moments_of(x, y))
+    torch.testing.assert_close(affine(x), y.mean(0).expand_as(y))
+    assert r2(affine, moments_of(x, y)) == pytest.approx(0, abs=1e-14)
+
+
+def test_whitening_leaves_unit_variance_no_correlation_and_no_null_direction():
+    x = normal(400, 5) @ normal(5, 5, seed=1) + 3
+    x = torch.cat([x, x[:, :1] - x[:, 1:2], torch.full((400, 1), 7.0, dtype=torch.float64)], 1)
+    moments = moments_of(x, x[:, :1])
+    white = (x - moments.mean_x) @ whitening(moments)
+    torch.testing.assert_close(white.T @ white / 400, torch.eye(5, dtype=torch.float64), atol=1e-9, rtol=0)
+    with pytest.raises(InputError):
+        whitening(moments_of(torch.ones(9, 2, dtype=torch.float64), x[:9, :1]))
+
+
+def test_left_out_are_the_rows_of_all_other_folds():
+    x, y, fold = rows_and_folds()
+    found = left_out([moments_of(x[fold == i], y[fold == i]) for i in range(4)])
+    for i, moments in enumerate(found):
+        expected = moments_of(x[fold != i], y[fold != i])
+        assert moments.n == expected.n
+        torch.testing.assert_close(moments.sxy, expected.sxy)
+
+
+def test_jackknife_of_a_mean_is_its_standard_error():
+    values = [3.0, 5.0, 10.0, 2.0]
+    means = [(sum(values) - value) / 3 for value in values]
+    half = student_t.ppf(0.975, 3) * np.std(values, ddof=1) / 2
+    assert jackknife(5.0, means) == pytest.approx((5 - half, 5 + half))
+
+
+def test_jackknife_adds_variances_of_independent_sets():
+    one, two = [1.0, 2.0, 4.0], [0.0, 1.0, 1.0, 5.0]
+    variance = 2 * np.var(one) + 3 * np.var(two)
+    half = student_t.ppf(0.975, 2) * variance**0.5
+    assert jackknife(0.0, one, two) == pytest.approx((-half, half))
+
+
+def test_interval_equals_a_loop_of_refits_on_rows():
+    x, y, fold = rows_and_folds()
+    x_test, y_test, fold_test = rows_and_folds(n=90, folds=3, seed=7)
+    found = ceiling(
+        [moments_of(x[fold == i], y[fold == i]) for i in range(4)],
+        [moments_of(x_test[fold_test == i], y_test[fold_test == i]) for i in range(3)],
+    )
+    whole = held_out_r2((x, y), (x_test, y_test))
+    refitted = [held_out_r2((x[fold != i], y[fold != i]), (x_test, y_test)) for i in range(4)]
+    rescored = [held_out_r2((x, y), (x_test[fold_test != i], y_test[fold_test != i])) for i in range(3)]
+    variance = 3 / 4 * np.square(np.subtract(refitted, np.mean(refitted))).sum()
+    variance += 2 / 3 * np.square(np.subtract(rescored, np.mean(rescored))).sum()
+    half = student_t.ppf(0.975, 2) * variance**0.5
+    assert found.r2 == pytest.approx(whole, abs=1e-10)
+    assert (found.r2_low, found.r2_high) == pytest.approx((whole - half, whole + half), abs=1e-10)
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    """y = x + x²: the best map's R² on fresh rows is 1/3 for any number of rows, up to a small loss from fitting."""
+    covered = 0
+    for seed in range(60):
+        x = normal(1_600, 1, seed=seed)
+        y = x + x.square()
+        folds = [moments_of(part, out) for part, out in zip(x.split(100), y.split(100), strict=True)]
+        found = ceiling(folds[:8], folds[8:])
+        covered += found.r2_low <= 1 / 3 <= found.r2_high
+    assert 51 <= covered <= 60
+
+
+def test_one_fold_on_a_side_gives_no_interval():
+    x, y, fold = rows_and_folds()
+    folds = [moments_of(x[fold == i], y[fold == i]) for i in range(4)]
+    assert ceiling(folds, sum(folds)).r2_low is None
+    assert ceiling(sum(folds), folds).r2_high is None
+
+
+def test_folds_are_left_as_they_were():
+    x, y, fold = rows_and_folds()
+    folds = [moments_of(x[fold == i], y[fold == i]) for i in range(4)]
+    before = [part.copy() for part in folds]
+    ceiling(folds, folds)
+    for part, kept in zip(folds, before, strict=True):
+        assert part.n == kept.n
+        assert all(torch.equal(part.tensors()[name], kept.tensors()[name]) for name in part.tensors())
+
+
+def test_too_few_rows_are_refused():
+    x, y = normal(7, 6), normal(7, 2, seed=1)
+    with pytest.raises(InputError, match=r"7 train rows for 6 inputs.*use at least 8 rows"):
+        fit(moments_of(x, y))
+    enough = moments_of(normal(8, 6), normal(8, 2, seed=1))
+    assert fit(enough)[1] == 6
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 40.7])
+def test_inputs_that_are_all_constant_are_refused(value):
+    moments = Moments(3, 2)
+    for part in normal(50, 2).split(9):
+        moments.update(torch.full((len(part), 3), value), part)
+    with pytest.raises(InputError, match="all 3 inputs are constant over 50 rows"):
+        fit(moments)
+
+
+@given(value=st.floats(-1e6, 1e6), rows=st.integers(1, 300), chunk=st.integers(1, 300))
+@settings(deadline=None, max_examples=60)
+@example(0.1, 200, 200)
+def test_outputs_that_are_constant_are_refused(value, rows, chunk):
+    """Whatever rounding their mean leaves: it is no variance."""
+    train, test = moments_of(normal(50, 3), normal(50, 2)), Moments(3, 2)
+    for part in normal(rows, 3, seed=1).split(chunk):
+        test.update(part, torch.full((len(part), 2), value, dtype=torch.float64))
+    with pytest.raises(InputError, match=f"outputs are constant over {rows} rows"):
+        ceiling(train, test)
+
+
+@pytest.mark.parametrize("sides", [([], None), (None, [])])
+@pytest.mark.usefixtures("unchecked")
+def test_a_side_without_rows_is_refused(sides):
+    full = moments_of(normal(50, 3), normal(50, 2))
+    train, test = (full if side is None else side for side in sides)
+    with pytest.raises(InputError, match="rows"):
+        ceiling(train, test)
+
+
+def test_held_out_moments_without_rows_are_refused():
+    with pytest.raises(InputError, match="0 rows"):
+        ceiling(moments_of(normal(50, 3), normal(50, 2)), Moments(3, 2))
+
+
+def test_a_fit_after_which_nothing_is_left_to_refit_names_the_rows():
+    parts = [moments_of(normal(5, 6, seed=i), normal(5, 2, seed=i)) for i in range(2)]
+    with pytest.raises(InputError, match="5 train rows for 6 inputs"):
+        ceiling(parts, parts)
+
+
+@pytest.mark.parametrize("name", FACTORY)
+def test_every_block_of_the_embedded_models_matches_svd_of_its_rows(name):
+    model = load_model(name)
+    rows = load_corpus("docs", model).rows(4_096)
+    captured = capture(model, rows, sample=4_096)
+    assert len(captured) == 12
+    for kept in captured.values():
+        found, side = ceiling(kept.train, kept.test), kept.sample.test
+        sides = [(kept.sample.x[mask], kept.sample.y[mask]) for mask in (~side, side)]
+        assert found.r2 == pytest.approx(held_out_r2(*sides), abs=1e-9)
+        assert found.rank == least_squares(*sides[0])[2]

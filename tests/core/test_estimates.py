@@ -1,0 +1,32 @@
+import numpy as np
+import pytest
+from scipy.stats import t as student_t
+from scipy.stats import ttest_1samp
+
+from howlinear.core.estimates import Estimate, half_width, jackknife
+
+
+def test_half_a_width_is_students_t_times_the_standard_error():
+    values = np.array([1.0, 2.0, 4.0, 7.0])
+    ends = ttest_1samp(values, 0).confidence_interval(0.9)
+    half = half_width(values.var(ddof=1) / 4, 3, confidence=0.9)
+    assert half == pytest.approx((ends.high - ends.low) / 2, rel=1e-12)
+
+
+def test_the_smallest_set_has_the_fewest_degrees_of_freedom():
+    low, high = jackknife(1.0, [0.0, 1.0, 2.0, 3.0], [1.0, 1.0])
+    assert (low + high) / 2 == pytest.approx(1)
+    # the variance of four values is 5/4, times 4 − 1; the second set of two adds nothing but its one degree
+    assert (high - low) / 2 == pytest.approx(student_t.ppf(0.975, 1) * (3 * 1.25) ** 0.5)
+
+
+def test_an_estimate_holds_what_the_jackknife_says():
+    found = Estimate.jackknife(0.5, [0.4, 0.5, 0.6])
+    assert (found.low, found.high) == jackknife(0.5, [0.4, 0.5, 0.6])
+    assert found.error_bars == pytest.approx((found.half_width, found.half_width))
+
+
+def test_an_estimate_excludes_what_lies_outside():
+    found = Estimate(0.36, 0.32, 0.40)
+    assert [found.excludes(number) for number in (0.31, 0.32, 0.36, 0.40, 0.41)] == [True, False, False, False, True]
+    assert str(found) == "0.36 [0.32, 0.40]"

@@ -1,0 +1,362 @@
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.reference import least_squares, pooled_r2
+from howlinear.core.ceilings import ceiling, fit, r2
+from howlinear.core.moments import Moments, _Scratch, add_gram, effective_rank
+from howlinear.errors import InputError
+
+NAMES = ("mean_x", "mean_y", "sxx", "sxy", "syy")
+
+
+def random_rows(n, d_in=5, d_out=3, seed=0, offset=0.0):
+    generator = torch.Generator().manual_seed(seed)
+    x = offset + torch.randn(n, d_in, generator=generator, dtype=torch.float64)
+    return x, torch.tanh(x - offset) @ torch.randn(d_in, d_out, generator=generator, dtype=torch.float64) + offset
+
+
+def moments_of(x, y):
+    return Moments(x.shape[1], y.shape[1]).update(x, y)
+
+
+def assert_same(one, other, tolerance=1e-10):
+    """Equal to `tolerance` of each moment's largest entry."""
+    assert one.n == other.n
+    for name in NAMES:
+        a, b = getattr(one, name), getattr(other, name)
+        assert (a - b).abs().max() <= tolerance * b.abs().max(), name
+
+
+def test_by_hand():
+    moments = moments_of(torch.tensor([[1.0], [2.0], [6.0]]), torch.tensor([[0.0], [3.0], [3.0]]))
+    assert (moments.n, moments.d_in, moments.d_out) == (3, 1, 1)
+    assert moments.mean_x.tolist() == [3]
+    assert moments.mean_y.tolist() == [2]
+    assert moments.sxx.tolist() == [[14]]  # 4 + 1 + 9
+    assert moments.sxy.tolist() == [[6]]  # (−2)(−2) + (−1)(1) + (3)(1)
+    assert moments.syy.tolist() == [6]  # 4 + 1 + 1
+
+
+@pytest.mark.parametrize("d_in", [3, 255, 256, 301])  # widths that are and are not multiples of a BLAS block
+def test_equals_numpy_on_stored_rows(d_in):
+    x, y = random_rows(40, d_in, 4, offset=3)
+    moments = moments_of(x, y)
+    covariance = np.cov(np.hstack([x, y]), rowvar=False, bias=True) * 40
+    np.testing.assert_allclose(moments.sxx, covariance[:d_in, :d_in], rtol=0, atol=1e-11)
+    np.testing.assert_allclose(moments.sxy, covariance[:d_in, d_in:], rtol=0, atol=1e-11)
+    np.testing.assert_allclose(moments.syy, covariance.diagonal()[d_in:], rtol=0, atol=1e-11)
+
+
+def test_all_is_float64_whatever_the_rows():
+    x, y = random_rows(10)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        moments = moments_of(x.to(dtype), y.to(dtype))
+        assert {getattr(moments, name).dtype for name in NAMES} == {torch.float64}
+        assert_same(moments, moments_of(x.to(dtype).double(), y.to(dtype).double()), 1e-12)
+
+
+@given(
+    cuts=st.lists(st.integers(0, 60), max_size=6), seed=st.integers(0, 2**31), offset=st.sampled_from([0, 1, 40, 1e4])
+)
+@settings(deadline=None, max_examples=40)
+def test_any_chunking_and_order_gives_the_same_moments(cuts, seed, offset):
+    x, y = random_rows(60, seed=seed, offset=offset)
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(seed))
+    chunked = Moments(5, 3)
+    edges = [0, *sorted(cuts), 60]
+    for start, stop in pairwise(edges):
+        chunked.update(x[order[start:stop]], y[order[start:stop]])
+    assert_same(chunked, moments_of(x, y))
+
+
+@given(sizes=st.lists(st.integers(0, 20), min_size=3, max_size=3), seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=40)
+def test_merging_is_commutative_and_associative(sizes, seed):
+    a, b, c = (moments_of(*random_rows(n, seed=seed + i, offset=10 * i)) for i, n in enumerate(sizes))
+    if sum(sizes):
+        assert_same(a + b + c, c + (b + a))
+        assert_same((a + b) + c, a + (b + c))
+
+
+def test_adding_equals_moments_of_all_rows_and_leaves_the_operands():
+    (x1, y1), (x2, y2) = random_rows(30), random_rows(50, seed=1, offset=7)
+    a, b = moments_of(x1, y1), moments_of(x2, y2)
+    before = [a.copy(), b.copy()]
+    both = a + b
+    both.update(x1, y1)
+    assert_same(a, before[0], 0)
+    assert_same(b, before[1], 0)
+    assert_same(a + b, moments_of(torch.cat([x1, x2]), torch.cat([y1, y2])))
+
+
+def test_several_are_apart_from_one_another():
+    x, y = random_rows(30)
+    first, second = Moments.several(2, 5, 3)
+    second.update(x, y)
+    alone = Moments(5, 3).update(x, y)
+
+    assert first.n == 0
+    assert not any(tensor.any() for tensor in first.tensors().values())
+    assert_same(second, alone, 1e-12)  # sums in another memory layout: processors add them in another order
+
+
+def test_sum_of_a_list_starts_from_nothing_and_changes_no_operand():
+    parts = [moments_of(*random_rows(20, seed=seed)) for seed in range(3)]
+    first = parts[0].copy()
+    total = sum(parts)
+    assert_same(total, parts[0] + parts[1] + parts[2], 1e-12)
+    alone = sum(parts[:1])
+    alone.update(*random_rows(5))
+    assert_same(parts[0], first, 0)
+
+
+def test_no_rows_add_nothing():
+    moments = moments_of(*random_rows(20))
+    before = moments.copy()
+    moments.update(torch.empty(0, 5), torch.empty(0, 3))
+    assert_same(moments + Moments(5, 3), before, 1e-12)
+    assert_same(Moments(5, 3) + moments, before, 1e-12)
+
+
+def test_float32_rows_with_large_offsets_do_not_cancel():
+    x, y = random_rows(4_000)
+    x32, y32 = (x + 1e4).float(), (y - 1e5).float()
+    stored = x32.double().numpy(), y32.double().numpy()
+    moments = Moments(5, 3)
+    for start in range(0, 4_000, 256):
+        moments.update(x32[start : start + 256], y32[start : start + 256])
+    xc, yc = (part - part.mean(0) for part in stored)
+    np.testing.assert_allclose(moments.sxx, xc.T @ xc, rtol=0, atol=1e-10 * np.abs(xc.T @ xc).max())
+    np.testing.assert_allclose(moments.sxy, xc.T @ yc, rtol=0, atol=1e-10 * np.abs(xc.T @ yc).max())
+    np.testing.assert_allclose(moments.syy, np.square(yc).sum(0), rtol=1e-10)
+
+
+@given(seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=20)
+def test_held_out_r2_from_moments_equals_the_rowwise_one(seed):
+    train, test = random_rows(80, seed=seed), random_rows(40, seed=seed, offset=0.5)
+    affine, _ = fit(moments_of(*train))
+    expected = pooled_r2(*test, affine.weight.numpy(), affine.bias.numpy())
+    assert r2(affine, moments_of(*test)) == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (30, 7), (70, 40), (20, 300)])
+def test_a_gram_matrix_is_added_and_stays_symmetric(n, d, dtype):
+    rows = torch.randn(n, d, generator=torch.Generator().manual_seed(n), dtype=dtype)
+    gram = torch.full((d, d), 3.0, dtype=dtype)
+    add_gram(gram, rows)
+    exact = 3 + rows.double().numpy().T @ rows.double().numpy()
+    np.testing.assert_allclose(gram.numpy(), exact, rtol=0, atol=40 * torch.finfo(dtype).eps * np.abs(exact).max())
+    assert torch.equal(gram, gram.T)  # one half is a copy of the other
+
+
+def test_a_part_of_a_matrix_is_added_to_in_its_place():
+    rows = torch.randn(50, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole = torch.zeros(30, 30, dtype=torch.float64)
+    add_gram(whole[5:25, 5:25], rows)
+    add_gram(whole[5:25, 5:25], torch.cat([rows, rows], 1)[:, 20:])
+    torch.testing.assert_close(whole[5:25, 5:25], 2 * rows.T @ rows, rtol=1e-13, atol=1e-13)
+
+
+def test_another_device_multiplies_to_the_same(monkeypatch):
+    rows = torch.randn(50, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    here, there = torch.eye(20, dtype=torch.float64), torch.eye(20, dtype=torch.float64)
+    add_gram(here, rows)
+    monkeypatch.setattr("howlinear.core.moments._on_cpu", lambda rows: False)
+    add_gram(there, rows)
+    torch.testing.assert_close(here, there, rtol=1e-13, atol=1e-13)
+
+
+def test_moments_in_main_memory_are_not_copied():
+    moments = moments_of(*random_rows(20))
+    assert moments.cpu() is moments
+
+
+def test_inputs_alone_have_a_covariance():
+    x, _ = random_rows(20)
+    moments = Moments(5).update(x)
+    assert moments.sxy.shape == (5, 0)
+    np.testing.assert_allclose(moments.sxx / 20, np.cov(x, rowvar=False, bias=True), atol=1e-12)
+
+
+def test_rows_given_are_left_alone():
+    x, y = random_rows(20)
+    kept = x.clone(), y.clone()
+    moments_of(x, y)
+    assert torch.equal(x, kept[0])
+    assert torch.equal(y, kept[1])
+
+
+def test_tensors_are_the_way_to_a_file_and_back(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    moments = moments_of(*random_rows(20))
+    save_file(moments.tensors(), tmp_path / "m.safetensors")
+    again = Moments.from_tensors(load_file(tmp_path / "m.safetensors"))
+    assert_same(again, moments, 0)
+    assert_same(again.update(*random_rows(5)), moments.update(*random_rows(5)), 1e-12)
+
+
+def test_moments_on_a_device_are_independent_of_the_original():
+    moments = moments_of(*random_rows(20))
+    before = moments.copy()
+    moments.to("cpu").update(*random_rows(5, seed=1))
+    assert_same(moments, before, 0)
+
+
+def test_moments_know_how_to_introduce_themselves():
+    assert repr(Moments(5, 3)) == "Moments(n=0, d_in=5, d_out=3)"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("side", [0, 1])
+def test_values_that_are_not_finite_are_refused_and_nothing_is_added(value, side):
+    moments = moments_of(*random_rows(20))
+    before = moments.copy()
+    bad = random_rows(10, seed=1)
+    bad[side][4, 1] = value
+    with pytest.raises(InputError, match="NaN or infinity among 10 rows"):
+        moments.update(*bad)
+    assert_same(moments, before, 0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e200])
+@pytest.mark.parametrize("side", [0, 1])
+def test_on_a_device_values_that_are_not_finite_are_found_whatever_follows(monkeypatch, value, side):
+    """Nothing is read there before somebody asks, and what came in never gets out again."""
+    monkeypatch.setattr(sys.modules["howlinear.core.moments"], "_on_cpu", lambda rows: False)
+    good, bad = moments_of(*random_rows(20)), random_rows(10, seed=1)
+    assert good.finite
+    assert good.checked() is good
+    bad[side][4, 1] = value
+    spoilt = good.copy().update(*bad)
+    later = spoilt.copy().update(*random_rows(50, seed=2)).update(*bad)
+    for moments in (spoilt, later, spoilt + good, good + spoilt, spoilt + spoilt, moments_of(*bad)):
+        assert not moments.finite
+        with pytest.raises(InputError, match=f"NaN or infinity among {moments.n} rows"):
+            moments.checked()
+        with pytest.raises(InputError, match="NaN or infinity among"):
+            ceiling(good, moments)
+        with pytest.raises(InputError, match="NaN or infinity among"):
+            ceiling(moments, good)
+
+
+def test_opposite_infinities_are_refused():
+    x, y = random_rows(10)
+    x[0, 0], x[1, 0] = float("inf"), float("-inf")
+    with pytest.raises(InputError, match="NaN or infinity"):
+        Moments(5, 3).update(x, y)
+
+
+def test_finite_values_whose_squares_overflow_are_refused():
+    x, y = random_rows(10)
+    x[0, 0] = 1e200
+    with pytest.raises(InputError, match=r"NaN or infinity|overflow"):
+        Moments(5, 3).update(x, y)
+
+
+@pytest.mark.parametrize(("x", "y"), [((4, 6), (4, 3)), ((4, 5), (4, 2)), ((4, 5), (3, 3)), ((4, 5), None)])
+@pytest.mark.usefixtures("unchecked")
+def test_shapes_that_do_not_fit_are_refused(x, y):
+    moments = Moments(5, 3)
+    with pytest.raises(InputError, match=r"rows of shape .* do not fit moments of \(5, 3\)"):
+        moments.update(torch.zeros(x), None if y is None else torch.zeros(y))
+    assert moments.n == 0
+
+
+def test_moments_of_other_widths_are_not_added():
+    with pytest.raises(InputError, match=r"cannot add moments of \(5, 3\) and \(4, 3\) features"):
+        Moments(5, 3) + Moments(4, 3)
+
+
+def test_only_nothing_and_moments_are_added():
+    with pytest.raises(TypeError):
+        1 + Moments(5, 3)
+
+
+@pytest.mark.parametrize("widths", [(0, 3), (-1, 3), (2, -1)])
+def test_impossible_widths_are_refused(widths):
+    with pytest.raises(InputError, match="d_in ≥ 1 and d_out ≥ 0"):
+        Moments(*widths)
+
+
+def test_the_map_from_moments_is_the_one_from_rows():
+    x, y = random_rows(50)
+    affine, rank = fit(moments_of(x, y))
+    weight, bias, reference_rank = least_squares(x, y)
+    assert rank == reference_rank
+    np.testing.assert_allclose(affine.weight, weight, atol=1e-12)
+    np.testing.assert_allclose(affine.bias, bias, atol=1e-12)
+
+
+def test_effective_rank_counts_directions():
+    assert effective_rank(torch.eye(7, dtype=torch.float64)) == pytest.approx(7)
+    assert effective_rank(torch.diag(torch.tensor([5.0, 0, 0], dtype=torch.float64))) == pytest.approx(1)
+    assert effective_rank(torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))) == pytest.approx(9 / 5)
+
+
+@given(seed=st.integers(0, 2**31), d=st.integers(1, 12))
+@settings(deadline=None, max_examples=20)
+def test_effective_rank_is_between_one_and_the_width(seed, d):
+    x, _ = random_rows(30, d, seed=seed)
+    values = np.linalg.eigvalsh((x.T @ x).numpy())
+    assert effective_rank(x.T @ x) == pytest.approx(values.sum() ** 2 / np.square(values).sum(), rel=1e-10)
+    assert 1 - 1e-12 <= effective_rank(x.T @ x) <= d + 1e-12
+
+
+# --- outputs alone, and the room that chunks pass through
+
+
+def test_outputs_alone_get_the_same_rows():
+    (x1, y1), (x2, y2) = random_rows(30, offset=9), random_rows(50, seed=1, offset=7)
+    outputs, moments = Moments(3), Moments(5, 3)
+    moments.update(x1, y1, outputs).update(x2, y2, outputs)
+    assert_same(moments, moments_of(x1, y1).update(x2, y2), 1e-12)
+    alone = Moments(3).update(y1).update(y2)
+    assert outputs.n == alone.n == 80
+    np.testing.assert_allclose(outputs.mean_x, alone.mean_x, rtol=1e-12)
+    np.testing.assert_allclose(outputs.sxx, alone.sxx, rtol=0, atol=1e-12 * alone.sxx.max())
+
+
+def test_outputs_get_nothing_if_the_rows_are_refused():
+    outputs, moments = Moments(3), Moments(5, 3)
+    x, y = random_rows(10)
+    x[3, 2] = float("nan")
+    with pytest.raises(InputError, match="NaN or infinity"):
+        moments.update(x, y, outputs)
+    assert (outputs.n, moments.n) == (0, 0)
+
+
+@pytest.mark.parametrize("widths", [(4, 0), (3, 1)])
+def test_outputs_of_another_width_are_refused(widths):
+    moments = Moments(5, 3)
+    with pytest.raises(InputError, match="cannot hold 3 outputs alone"):
+        moments.update(*random_rows(10), Moments(*widths))
+    assert moments.n == 0
+
+
+def test_the_room_keeps_nothing_from_chunk_to_chunk(monkeypatch):
+    """Large, small, wide and narrow chunks in turn, in and out of inference mode, and one too large to be kept."""
+    x, y = random_rows(64, 7, 5, offset=3)
+    monkeypatch.setattr("howlinear.core.moments._SCRATCH", _Scratch())
+    moments, narrow = Moments(7, 5), Moments(2, 1)
+    with torch.inference_mode():
+        moments.update(x[:40], y[:40])
+    narrow.update(x[:9, :2], y[:9, :1])
+    monkeypatch.setattr("howlinear.core.moments._Scratch.most", 20)
+    moments.update(x[40:], y[40:])
+    assert_same(moments, moments_of(x, y), 1e-13)
+    assert_same(narrow, moments_of(x[:9, :2], y[:9, :1]), 1e-13)
+
+
+def test_rows_with_gradients_leave_no_graph():
+    x, y = random_rows(20)
+    moments = moments_of(x.requires_grad_(), y)
+    assert not any(tensor.requires_grad for tensor in moments.tensors().values())

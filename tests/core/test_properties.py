@@ -1,0 +1,132 @@
+"""What must hold whatever the numbers: R² and moments under hypothesis' choice of rows, widths, scales and orders."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from howlinear.core.ceilings import ceiling
+from howlinear.core.moments import Moments
+
+SEEDS = st.integers(0, 2**32 - 1)
+WIDTHS = st.integers(1, 6)
+quick = settings(max_examples=40, deadline=None)
+
+
+def normal(generator, *shape):
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def problem(seed, d_in, d_out, n=80):
+    """Rows of a block that is neither linear nor noise: inputs with offsets, outputs bent."""
+    generator = torch.Generator().manual_seed(seed)
+    x = normal(generator, n, d_in) + 3 * normal(generator, d_in)
+    y = torch.tanh(x @ normal(generator, d_in, d_out)) + x @ normal(generator, d_in, d_out) + normal(generator, d_out)
+    return generator, x, y + 0.3 * normal(generator, n, d_out)
+
+
+def moments(x, y):
+    return Moments(x.shape[1], y.shape[1]).update(x, y)
+
+
+def measured(x, y):
+    """Fitted on the first three quarters, scored on the rest."""
+    cut = 3 * len(x) // 4
+    return ceiling(moments(x[:cut], y[:cut]), moments(x[cut:], y[cut:]))
+
+
+def invertible(generator, d):
+    """A matrix of condition at most 20, neither symmetric nor of unit scale."""
+    left, right = (torch.linalg.qr(normal(generator, d, d))[0] for _ in range(2))
+    return left * torch.linspace(0.5, 10, d, dtype=torch.float64) @ right
+
+
+def close(one, other, tolerance=1e-10):
+    assert one.n == other.n
+    for name, tensor in one.tensors().items():
+        scale = max(1.0, float(tensor.abs().max()) if tensor.numel() else 1.0)
+        assert (tensor - other.tensors()[name]).abs().max() <= tolerance * scale, name
+
+
+@quick
+@given(SEEDS, WIDTHS, WIDTHS)
+def test_an_affine_reparametrisation_of_inputs_leaves_r2(seed, d_in, d_out):
+    generator, x, y = problem(seed, d_in, d_out)
+    before = measured(x, y)
+    after = measured(x @ invertible(generator, d_in) + 5 * normal(generator, d_in), y)
+    assert after.r2 == pytest.approx(before.r2, abs=1e-9)
+    torch.testing.assert_close(after.r2_per_feature, before.r2_per_feature, atol=1e-9, rtol=0)
+    assert after.rank == before.rank
+
+
+@quick
+@given(SEEDS, WIDTHS, WIDTHS, st.floats(1e-6, 1e6), st.booleans())
+def test_scaling_turning_and_shifting_outputs_leaves_r2(seed, d_in, d_out, scale, negative):
+    generator, x, y = problem(seed, d_in, d_out)
+    turned = torch.linalg.qr(normal(generator, d_out, d_out))[0]
+    before = measured(x, y)
+    assert measured(x, (-scale if negative else scale) * y).r2 == pytest.approx(before.r2, abs=1e-10)
+    assert measured(x, y @ turned + normal(generator, d_out)).r2 == pytest.approx(before.r2, abs=1e-9)
+
+
+@quick
+@given(SEEDS, WIDTHS, WIDTHS)
+def test_each_features_r2_is_its_own(seed, d_in, d_out):
+    """Scaling one output feature moves the pooled R², and no feature's own."""
+    _, x, y = problem(seed, d_in, d_out)
+    loud = y * torch.logspace(0, 3, d_out, dtype=torch.float64)
+    torch.testing.assert_close(measured(x, loud).r2_per_feature, measured(x, y).r2_per_feature, atol=1e-9, rtol=0)
+
+
+@quick
+@given(SEEDS, WIDTHS, WIDTHS, st.lists(st.integers(0, 12), min_size=3, max_size=6), st.randoms(use_true_random=False))
+def test_merging_moments_is_associative_and_commutative(seed, d_in, d_out, sizes, draw):
+    """Parts of any size, none among them too, in any order and bracketing: the moments of all rows at once."""
+    _, x, y = problem(seed, d_in, d_out, n=max(1, sum(sizes)))
+    x, y = x[: sum(sizes)], y[: sum(sizes)]
+    parts = [moments(*rows) for rows in zip(x.split(sizes), y.split(sizes), strict=True)]
+    a, b, c = parts[:3]
+    close((a + b) + c, a + (b + c))
+    close(a + b, b + a)
+    left = [part.copy() for part in parts]
+    while len(left) > 1:
+        draw.shuffle(left)
+        left.append(left.pop() + left.pop())
+    close(left[0], moments(x, y))
+
+
+@quick
+@given(SEEDS, WIDTHS, WIDTHS)
+def test_no_map_beats_the_ceiling_on_its_own_rows(seed, d_in, d_out):
+    generator, x, y = problem(seed, d_in, d_out)
+    found = ceiling(moments(x, y), moments(x, y))
+    weight = found.map.weight + 0.1 * normal(generator, d_in, d_out)
+    other = 1 - (y - x @ weight - found.map.bias).square().sum() / (y - y.mean(0)).square().sum()
+    assert 0 <= found.r2 <= 1
+    assert other <= found.r2 + 1e-12
+
+
+@quick
+@given(SEEDS, WIDTHS, WIDTHS)
+def test_adding_rows_of_an_exact_map_drives_r2_to_one(seed, d_in, d_out):
+    """What the exact map itself leaves is all on the rows that do not follow it, and bounds what the fit leaves."""
+    generator, x, y = problem(seed, d_in, d_out)
+    weight, bias = torch.eye(d_in, d_out, dtype=torch.float64), normal(generator, d_out)
+    left = (y - x @ weight - bias).square().sum()
+    seen = moments(x, y)
+    for count in (1_000, 100_000):
+        exact = normal(generator, count, d_in)
+        seen.update(exact, exact @ weight + bias)
+        bound = float(left / seen.syy.sum())
+        assert 1 - bound - 1e-12 <= ceiling(seen, seen).r2 <= 1
+        assert bound < float(left) / (0.8 * count * min(d_in, d_out))  # the new rows' own variance alone
+
+
+@quick
+@given(SEEDS, WIDTHS, WIDTHS)
+def test_an_exact_map_alone_is_found_exactly(seed, d_in, d_out):
+    generator, x, _ = problem(seed, d_in, d_out)
+    weight, bias = normal(generator, d_in, d_out), normal(generator, d_out)
+    found = measured(x, x @ weight + bias)
+    assert found.r2 == pytest.approx(1, abs=1e-12)
+    torch.testing.assert_close(found.map.weight, weight, atol=1e-9, rtol=0)

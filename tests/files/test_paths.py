@@ -1,0 +1,89 @@
+import os
+import stat
+
+import pytest
+
+from howlinear.errors import SourceError
+from howlinear.files import atomic, paths
+
+
+def test_everything_lies_under_one_root():
+    assert (paths.ROOT / "lib" / "howlinear" / "files" / "paths.py").is_file()
+    assert paths.results("minis") == paths.ROOT / "results" / "minis"
+    assert paths.figures("minis") == paths.ROOT / "figures" / "minis"
+    assert paths.build("minis") == paths.ROOT / "build" / "minis"
+    assert {paths.MODELS, paths.NOTEBOOKS, paths.PROFILES} == {
+        paths.ROOT / name for name in ("models", "notebooks", "profiles")
+    }
+
+
+def test_a_file_appears_whole_and_in_a_new_folder(tmp_path):
+    target = tmp_path / "a" / "b" / "file.json"
+    with atomic.written_aside(target) as aside:
+        assert aside.suffix == ".json"
+        assert aside.parent == target.parent
+        aside.write_text("{}")
+        written = aside.stat().st_ino
+        assert not target.exists()
+    assert target.read_text() == "{}"
+    assert target.stat().st_ino == written  # renamed, not copied: a reader sees all of it or nothing
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_file_is_replaced_only_when_done(tmp_path):
+    target = tmp_path / "file.txt"
+    target.write_text("old")
+
+    def stop():
+        with atomic.written_aside(target) as aside:
+            aside.write_text("ne")
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        stop()
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+    with atomic.written_aside(str(target)) as aside:
+        aside.write_text("new")
+    assert target.read_text() == "new"
+
+
+def test_the_file_has_the_usual_permissions(tmp_path):
+    mask = os.umask(0o022)
+    try:
+        with atomic.written_aside(tmp_path / "file.txt") as aside:
+            aside.write_text("text")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "file.txt").stat().st_mode) == 0o644
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with (
+        pytest.raises(SourceError, match=r"cannot write .*choose a folder you may write to"),
+        atomic.written_aside(tmp_path / "file" / "under.txt"),
+    ):
+        pass
+
+
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path):
+    with (
+        pytest.raises(SourceError, match=r"cannot write .*No space left on device; is the disk full\?"),
+        atomic.written_aside(tmp_path / "file.txt"),
+    ):
+        raise OSError(28, "No space left on device")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_in_the_way_is_reported(tmp_path):
+    (tmp_path / "taken.txt").mkdir()
+    with pytest.raises(SourceError, match=r"cannot write .*taken\.txt"), atomic.written_aside(tmp_path / "taken.txt"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.txt"]
+
+
+def test_what_went_wrong_inside_keeps_its_own_words(tmp_path):
+    """Reading a missing source while writing is no full disk."""
+    with pytest.raises(SourceError, match=r"^no model there$"), atomic.written_aside(tmp_path / "file.txt"):
+        raise SourceError("no model there")

@@ -1,0 +1,35 @@
+"""Comparisons of what is computed twice: equal but for the order in which a processor adds numbers.
+
+Equality to the bit is for what is copied. Two models with the same weights lie in other places of the memory, and two
+ways to the same sums add them in another order; some processors then round differently.
+"""
+
+import pytest
+import torch
+
+
+def assert_same_outputs(one, other):
+    """Float32 outputs of two models with the same weights, or of one model reached in two ways."""
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def assert_same_profile(one, other, rel=1e-9):
+    """Two profiles: numbers to a relative tolerance, everything else as it is."""
+    assert_same_tree(one.to_dict(), other.to_dict(), rel)
+
+
+def assert_same_tree(one, other, rel=1e-9, at="it"):
+    """Nested dicts and lists: floats to a relative tolerance, everything else as it is."""
+    assert type(one) is type(other), at
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), at
+        for key in one:
+            assert_same_tree(one[key], other[key], rel, f"{at}[{key!r}]")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), at
+        for i, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_same_tree(left, right, rel, f"{at}[{i}]")
+    elif isinstance(one, float):
+        assert one == pytest.approx(other, rel=rel, nan_ok=True), at
+    else:
+        assert one == other, at

@@ -1,0 +1,67 @@
+"""Planted blocks of twelve features whose R²_lin is carried by what we know: by all of them, or by one."""
+
+import dataclasses
+
+import torch
+
+from helpers.reference import normal
+from howlinear.core.moments import Moments
+from howlinear.ideas.rank.rows import select
+from howlinear.instrument.capture import Sample
+
+FOLDS = 4
+
+
+def moments_of(x, y):
+    return Moments(x.shape[1], y.shape[1]).update(x, y)
+
+
+def sample_of(x, y):
+    """Sequences of sixteen rows, every fourth of them held out, dealt to folds."""
+    i = torch.arange(len(x))
+    return Sample(x.float(), y.float(), i % 16, i % 7, (i // 16) % 4 == 3, (i // 64) % FOLDS)
+
+
+def sides(sample):
+    """Train and held-out moments per fold."""
+    return [
+        [
+            moments_of(sample.x[m], sample.y[m])
+            for m in ((sample.test == side) & (sample.fold == i) for i in range(FOLDS))
+        ]
+        for side in (False, True)
+    ]
+
+
+def held_out(sample):
+    return select(sample, sample.test)
+
+
+def curved(x, seed=0):
+    """Products of two projections: no straight part at all."""
+    return (x @ normal(len(x.T), 12, seed=seed + 5)) * (x @ normal(len(x.T), 12, seed=seed + 6)) / len(x.T)
+
+
+def broad(n=3_200):
+    x = normal(n, 12)
+    return sample_of(x, x @ normal(12, 12, seed=1) + 0.3 * curved(x))
+
+
+def one_loud_feature(n=3_200):
+    x = normal(n, 12)
+    y = curved(x)
+    y[:, 7] = 40 * x[:, 0]
+    return sample_of(x, y)
+
+
+def one_loud_direction(n=3_200):
+    """The same block, its outputs rotated: no single feature stands out."""
+    found = one_loud_feature(n)
+    return dataclasses.replace(found, y=(found.y.double() @ torch.linalg.qr(normal(12, 12, seed=3)).Q).float())
+
+
+def loud_but_straight(n=3_200):
+    x = normal(n, 12)
+    y = x @ normal(12, 12, seed=1) + 0.1 * curved(x)
+    y[:, 7] *= 40
+    return sample_of(x, y)

@@ -1,0 +1,391 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import check_grad
+from scipy.stats import t as student_t
+
+from helpers.planted_products import OUT, D, kept_of, line, products, skewed
+from helpers.reference import normal
+from howlinear.core.ceilings import ceiling
+from howlinear.errors import InputError
+from howlinear.ideas.bilinear.gate import end_to_end
+from howlinear.ideas.bilinear.power import hidden_teacher, power, shuffled, teacher
+from howlinear.ideas.bilinear.probe import ProbeRows, _Projected, branch, probe, residual_rows, scores
+from howlinear.instrument.capture import capture
+from howlinear.models.load import load_model
+from howlinear.text.corpus import load_corpus
+
+RANK = 2
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """A line, a rank-2 bilinear branch, and noise that neither explains."""
+    x = skewed(3_000)
+    return kept_of(x, line(x) + 40 * products(x) + 5 * normal(3_000, OUT, seed=3))
+
+
+def test_scores_by_hand():
+    y = torch.tensor([[9.0], [0.0], [2.0], [4.0], [10.0]])
+    e = torch.tensor([[7.0], [1.0], [1.0], [2.0], [2.0]])
+    added = torch.tensor([[0.0], [1.0], [0.0], [1.0], [2.0]])
+    test, fold = torch.tensor([False, True, True, True, True]), torch.tensor([0, 0, 0, 1, 1])
+    affine, more = scores(ProbeRows(torch.zeros(5, 1), e, y, test, fold), added)
+    # y − 4 is −4 −2 0 6: Σ² = 56; fold 1 alone: 4, 10: Σ² = 18; fold 0 alone: 0, 2: Σ² = 2
+    np.testing.assert_allclose(affine, [1 - 10 / 56, 1 - 8 / 18, 1 - 2 / 2])
+    np.testing.assert_allclose(more, [1 - 2 / 56, 1 - 1 / 18, 1 - 1 / 2])
+
+
+def test_a_square_by_hand():
+    """y = z² with symmetric z: no line explains it, one product explains it all."""
+    x = torch.tensor([-3.0, -1.0, 1.0, 3.0]).repeat(160)[:, None]  # folds hold whole rounds
+    found = probe(kept_of(x, x.square()), rank=1, seeds=2)
+    assert found.r2_lin == pytest.approx(0, abs=1e-6)
+    assert found.r2_poly == pytest.approx(1, abs=1e-6)
+    assert found.gain.value == pytest.approx(found.r2_poly - found.r2_lin)
+    assert found.recovered == pytest.approx(1, abs=1e-6)
+
+
+def test_a_start_that_is_already_best_is_kept():
+    """One input: every start is the optimum, and the optimiser may stop before its first step."""
+    x = torch.tensor([-3.0, -1.0, 1.0, 3.0]).repeat(160)[:, None]
+    rows = residual_rows(kept_of(x, x.square()))
+    for seed in range(12):
+        torch.testing.assert_close(branch(rows, 1, seed)(rows.z), rows.e, atol=1e-3, rtol=0)
+
+
+def reference(z, e, left, right, z_new):
+    """Branch and loss by plain least squares on stacked rows: ridge as √d more rows per input, no projections."""
+    z, e, left, right, z_new = (np.asarray(part, np.float64) for part in (z, e, left, right, z_new))
+    products, new = (z @ left) * (z @ right), (z_new @ left) * (z_new @ right)
+    centre, d = z.mean(0), z.shape[1]
+    stacked = np.vstack([z - centre, d**0.5 * np.eye(d)])
+    slope = np.linalg.lstsq(stacked, np.vstack([products - products.mean(0), np.zeros((d, left.shape[1]))]))[0]
+    features = products - products.mean(0) - (z - centre) @ slope
+    readout = np.linalg.lstsq(features, e - e.mean(0))[0]
+    loss = np.square(e - e.mean(0) - features @ readout).sum() / np.square(e - e.mean(0)).sum()
+    return loss, (new - products.mean(0) - (z_new - centre) @ slope) @ readout + e.mean(0)
+
+
+def test_readout_and_straight_part_match_least_squares_on_stacked_rows():
+    z, e, fresh = normal(80, 5) + 0.1, normal(80, 3, seed=1) + 2, normal(7, 5, seed=2)
+    z, e = z + 0.4 * z.square(), e + z[:, :1] * z[:, 1:2]
+    both = normal(5, 4, seed=4)
+    target = _Projected(z, e, 2)
+    loss, _ = target(both.numpy().ravel())
+    expected, prediction = reference(z, e, both[:, :2], both[:, 2:], fresh)
+    assert loss == pytest.approx(expected, abs=1e-6)
+    np.testing.assert_allclose(target.branch(both.numpy().ravel())(fresh), prediction, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_gradient_is_that_of_the_loss(seed):
+    z, e = normal(60, 5, seed=seed), normal(60, 3, seed=seed + 10)
+    target, at = _Projected(z, e, 2), normal(20, seed=seed + 20).numpy()
+    slope = np.linalg.norm(target(at)[1])
+    assert slope > 1e-3
+    assert check_grad(lambda flat: target(flat)[0], lambda flat: target(flat)[1], at) < 1e-4 * slope
+
+
+def test_a_planted_branch_is_recovered(planted):
+    x = skewed(3_000)
+    clean = probe(kept_of(x, line(x) + 40 * products(x)), rank=RANK)
+    assert 0.1 < clean.r2_lin < 0.9
+    assert clean.recovered > 0.98
+    noisy = probe(planted, rank=RANK)
+    assert 0.8 * clean.gain.value < noisy.gain.value < clean.gain.value
+    assert noisy.gain.low < noisy.gain.value < noisy.gain.high
+
+
+def test_too_low_a_rank_recovers_part_and_a_higher_one_no_more(planted):
+    one, two, four = (probe(planted, rank=rank).gain.value for rank in (1, 2, 4))
+    assert 0.1 * two < one < 0.9 * two
+    assert four == pytest.approx(two, abs=0.01)
+
+
+def test_a_straight_part_of_the_products_costs_nothing():
+    """Strongly skewed inputs: each product is mostly straight, and what is not is found all the same."""
+    x = normal(3_000, D).exp().clamp_max(8)
+    found = probe(kept_of(x, line(x) + products(x)), rank=RANK)
+    assert found.recovered > 0.95
+
+
+def test_a_cubic_teacher_is_not_recovered():
+    x = normal(3_000, D)
+    found = probe(kept_of(x, line(x) + products(x, 3)), rank=RANK)
+    assert 1 - found.r2_lin > 0.02
+    assert found.recovered < 0.1
+
+
+def test_a_line_leaves_nothing_to_gain():
+    x = skewed(1_000)
+    found = probe(kept_of(x, line(x)), rank=RANK)
+    assert found.r2_lin == pytest.approx(1, abs=1e-9)
+    assert abs(found.gain.value) < 1e-9
+
+
+def test_noise_gives_no_gain():
+    x = skewed(2_000)
+    found = probe(kept_of(x, line(x) + 20 * normal(2_000, OUT, seed=8)), rank=RANK)
+    assert found.r2_lin < 0.95
+    assert -0.01 < found.gain.value <= 0.002
+    assert found.gain.low <= 0
+
+
+@given(seed=st.integers(0, 2**31), count=st.integers(1, 3))
+@settings(deadline=None, max_examples=8)
+def test_the_gain_never_exceeds_what_the_line_leaves(seed, count):
+    x = skewed(400, 4, seed=seed)
+    found = probe(kept_of(x, line(x) + 9 * products(x, count)), rank=RANK, seeds=1, steps=30)
+    assert found.gain.value <= 1 - found.r2_lin
+    assert found.r2_poly == pytest.approx(found.r2_lin + found.gain.value)
+
+
+@given(factor=st.floats(1e-2, 1e3), shift=st.floats(-10, 10))
+@settings(deadline=None, max_examples=6)
+def test_units_do_not_matter(factor, shift):
+    x = skewed(600, 4)
+    y = line(x) + 20 * products(x)
+    columns = torch.tensor([factor, 1, 1, 3], dtype=torch.float64)
+    plain, changed = probe(kept_of(x, y), RANK), probe(kept_of(x * columns + shift, factor * (y + shift)), RANK)
+    assert changed.gain.value == pytest.approx(plain.gain.value, abs=1e-3)
+    assert changed.r2_lin == pytest.approx(plain.r2_lin, abs=1e-5)
+
+
+def test_a_null_direction_of_the_inputs_is_left_out():
+    x = torch.nn.functional.layer_norm(normal(1_500, 8).float(), (8,)).double()
+    y = x @ normal(8, OUT, seed=1) + products(x)
+    kept = kept_of(x, y)
+    assert residual_rows(kept).z.shape == (1_500, 7)
+    found = probe(kept, rank=RANK)
+    assert 1 - found.r2_lin > 0.05
+    assert found.recovered > 0.9
+
+
+def test_inputs_are_white_and_residuals_are_the_maps(planted):
+    rows, sample = residual_rows(planted), planted.sample
+    z = rows.z[~rows.test].double()
+    torch.testing.assert_close(z.T @ z / len(z), torch.eye(D, dtype=torch.float64), atol=1e-4, rtol=0)
+    expected = sample.y - ceiling(planted.train, planted.test).map(sample.x.double())
+    torch.testing.assert_close(rows.e.double(), expected, atol=1e-6 * float(sample.y.abs().max()), rtol=0)
+
+
+def test_r2_lin_is_the_ceilings_where_the_sample_is_all_rows(planted):
+    found = probe(planted, rank=RANK, seeds=1)
+    assert found.r2_lin == pytest.approx(ceiling(planted.train, planted.test).r2, abs=1e-6)
+
+
+def test_the_interval_is_the_jackknife_of_folds_and_of_fits(planted):
+    rows, gains = residual_rows(planted), []
+    for seed in range(3):
+        added = branch(rows, RANK, seed)(rows.z)
+        masks = [rows.test, *(rows.test & (rows.fold != i) for i in range(4))]
+        totals = [(rows.y[mask].double() - rows.y[mask].double().mean(0)).square().sum() for mask in masks]
+        saved = [(rows.e[mask].square() - (rows.e - added)[mask].square()).sum() for mask in masks]
+        gains.append([float(part / total) for part, total in zip(saved, totals, strict=True)])
+    gains = np.array(gains)
+    left_out = gains[:, 1:].mean(0)
+    tests = 3 / 4 * np.square(left_out - left_out.mean()).sum()
+    trains = 3 * np.var(gains[:, 0], ddof=1)
+    freedom = (tests + trains) ** 2 / (tests**2 / 3 + trains**2 / 2)
+    half = student_t.ppf(0.975, freedom) * (tests + trains) ** 0.5
+    found = probe(planted, rank=RANK)
+    np.testing.assert_allclose(found.by_seed, gains[:, 0], atol=1e-6)
+    assert (found.gain.low, found.gain.high) == pytest.approx(
+        (found.gain.value - half, found.gain.value + half), abs=1e-5
+    )
+    one = probe(planted, rank=RANK, seeds=1)
+    alone = student_t.ppf(0.975, 3) * (3 * np.var(gains[0, 1:])) ** 0.5
+    assert one.gain.high - one.gain.value == pytest.approx(alone, abs=1e-5)
+
+
+def test_the_interval_covers_the_truth():
+    """y = x₀ x₁ + noise of the same variance: the gain on fresh rows is ½, up to a small loss from fitting."""
+    covered = 0
+    for seed in range(20):
+        x = normal(800, 2, seed=seed)
+        y = x[:, :1] * x[:, 1:] + normal(800, 1, seed=seed + 100)
+        found = probe(kept_of(x, y, folds=8, test=0.5), rank=1, seeds=2, steps=20)
+        covered += found.gain.low <= 0.5 <= found.gain.high
+    assert covered >= 17
+
+
+def test_held_out_rows_do_not_touch_the_fit(planted):
+    rows = residual_rows(planted)
+    spoilt = replace(rows, e=rows.e.masked_fill(rows.test[:, None], torch.nan))
+    for part, other in zip(vars(branch(rows, RANK)).values(), vars(branch(spoilt, RANK)).values(), strict=True):
+        assert torch.equal(part, other)
+
+
+def test_a_fold_that_contradicts_the_others_stops_the_fit_before_it_starts(planted):
+    rows = residual_rows(planted)
+    contrary = (rows.fold == 1) & ~rows.test
+    turned = replace(rows, e=torch.where(contrary[:, None], -rows.e, rows.e))
+    assert not branch(turned, RANK, seed=1)(rows.z).any()
+    assert branch(turned, RANK, seed=0)(rows.z).any()
+
+
+def test_a_fit_ends_once_it_has_long_gained_nothing(planted, monkeypatch):
+    seen, call = [], _Projected.__call__
+    monkeypatch.setattr(_Projected, "__call__", lambda target, flat: [call(target, flat), seen.append(flat)][0])
+    rows, counts = residual_rows(planted), {}
+    noise = replace(rows, e=normal(*rows.e.shape, seed=4).float())
+    for patience in (3, 1_000):
+        monkeypatch.setattr("howlinear.ideas.bilinear.probe.PATIENCE", patience)
+        for name, target in (("noise", noise), ("planted", rows)):
+            seen.clear()
+            assert branch(target, RANK, steps=1_000).readout.any() == (name == "planted")
+            counts[name, patience] = len(seen)
+    assert counts["noise", 3] < 8 < counts["noise", 1_000]
+    assert counts["planted", 3] > 8  # goes on while there is something to be gained
+
+
+def test_the_same_seed_gives_the_same_and_another_does_not(planted):
+    one, same = (probe(planted, rank=RANK, seeds=2, steps=5) for _ in range(2))
+    assert one.by_seed.tolist() == same.by_seed.tolist()
+    assert one.by_seed[0] != one.by_seed[1]
+
+
+def test_a_trained_block_bends():
+    model = load_model("mini-gpt2")
+    kept = capture(model, load_corpus("docs", model).rows(4_096), blocks=[4], sample=4_096)[4]
+    found = probe(kept, rank=4, seeds=1, steps=40)
+    assert found.r2_lin == pytest.approx(ceiling(kept.train, kept.test).r2, abs=1e-5)
+    assert found.gain.low > 0
+    assert found.recovered < 0.6
+
+
+@pytest.mark.parametrize("rank", [0, -1, D + 1])
+def test_a_rank_that_cannot_be_is_refused(planted, rank):
+    with pytest.raises(InputError, match=f"rank={rank}, .*inputs of rank {D}: take a rank of 1 to {D}"):
+        probe(planted, rank=rank)
+
+
+@pytest.mark.parametrize("seeds", [0, 5])
+def test_more_seeds_than_folds_are_refused(planted, seeds):
+    with pytest.raises(InputError, match=f"seeds must be 1 to 4.*got {seeds}"):
+        probe(planted, rank=RANK, seeds=seeds)
+
+
+def test_no_steps_are_refused(planted):
+    with pytest.raises(InputError, match="steps=0"):
+        probe(planted, rank=RANK, steps=0)
+
+
+def test_too_few_rows_for_the_rank_are_refused():
+    x = normal(100, D)
+    with pytest.raises(InputError, match="56 rows to fit rank 8 on: use at least 80, or a lower rank"):
+        probe(kept_of(x, line(x)), rank=8, seeds=1)
+    probe(kept_of(x, line(x)), rank=5, seeds=1, steps=2)
+
+
+def test_a_capture_without_a_sample_is_refused(planted):
+    for function in (probe, power, end_to_end):
+        with pytest.raises(InputError, match="none were sampled: capture with sample=4096"):
+            function(replace(planted, sample=None))
+
+
+@pytest.mark.parametrize(("test", "name"), [(True, "held-out"), (False, "train")])
+def test_a_sample_of_one_fold_is_refused(planted, test, name):
+    sample = planted.sample
+    one = replace(sample, fold=torch.where(sample.test == test, 0, sample.fold))
+    with pytest.raises(InputError, match=rf"\d+ {name} rows need two document folds"):
+        probe(replace(planted, sample=one), rank=RANK)
+
+
+def test_outputs_that_are_constant_are_refused():
+    x = normal(200, 3)
+    with pytest.raises(InputError, match="constant over 50 held-out rows"):
+        probe(kept_of(x, torch.full((200, 2), 3.0)), rank=1, seeds=1)
+
+
+def test_power_finds_what_is_planted_and_nothing_else():
+    x = skewed(4_000)
+    kept = kept_of(x, line(x) + 30 * products(x, 3))
+    found, one = power(kept, rank=RANK), power(kept, rank=RANK, seeds=1)
+    assert hidden_teacher(kept, rank=RANK) == one.in_noise != found.in_noise
+    assert found.planted > 0.95
+    assert 0.7 < found.in_noise < 1
+    assert found.cubic < 0.6
+    assert -0.02 < found.shuffled <= 0.005
+
+
+def test_teachers_have_no_straight_part_and_the_degree_they_say():
+    rows = residual_rows(kept_of(normal(4_000, 4), normal(4_000, OUT, seed=1)))
+    for degree in (2, 3):
+        planted = teacher(rows, degree, RANK, torch.Generator().manual_seed(0))[~rows.test].double()
+        z = rows.z[~rows.test].double()
+        straight = z @ torch.linalg.lstsq(z, planted).solution
+        assert straight.square().sum() < 1e-4 * planted.square().sum()
+        monomials = torch.stack([z[:, i] * z[:, j] for i in range(4) for j in range(i, 4)], 1)
+        quadratic = torch.cat([torch.ones_like(z[:, :1]), z, monomials], 1)
+        left = planted - quadratic @ torch.linalg.lstsq(quadratic, planted).solution
+        share = float(left.square().sum() / planted.square().sum())
+        assert share < 1e-4 if degree == 2 else share > 0.5
+
+
+def test_shuffling_keeps_rows_and_sides(planted):
+    rows = residual_rows(planted)
+    mixed = shuffled(rows, torch.Generator().manual_seed(0))
+    for side in (rows.test, ~rows.test):
+        order, before = mixed[side, 0].argsort(), rows.e[side, 0].argsort()
+        assert torch.equal(mixed[side][order], rows.e[side][before])
+        assert (mixed[side] == rows.e[side]).all(1).float().mean() < 0.02
+
+
+def test_power_without_a_start_is_refused(planted):
+    with pytest.raises(InputError, match="seeds=0"):
+        power(planted, rank=RANK, seeds=0)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1])
+def test_a_share_that_is_none_is_refused(planted, share):
+    for function in (power, hidden_teacher):
+        with pytest.raises(InputError, match=f"planted={share}"):
+            function(planted, rank=RANK, planted=share)
+
+
+def test_end_to_end_starts_at_the_closed_form(planted):
+    found = end_to_end(planted, rank=RANK, rate=1e-9, steps=10)
+    assert (found.gain, found.gate, found.share) == pytest.approx((0, 1, 0), abs=1e-6)
+    assert found.r2_lin == pytest.approx(ceiling(planted.train, planted.test).r2, abs=1e-6)
+
+
+def test_end_to_end_finds_most_of_a_planted_branch_and_says_how_much_it_adds():
+    x = normal(2_000, D)
+    kept = kept_of(x, line(x) + 2 * products(x))
+    found, best = end_to_end(kept, rank=RANK, rate=3e-2), probe(kept, rank=RANK)
+    assert 0.8 * best.gain.value < found.gain < 1 - best.r2_lin
+    assert found.share == pytest.approx(1 - best.r2_lin, rel=0.25)  # independent of the line, so variances add
+
+
+def test_end_to_end_adds_nothing_to_a_line():
+    x = skewed(1_000)
+    found = end_to_end(kept_of(x, line(x)), rank=RANK, steps=100)
+    assert abs(found.gain) < 1e-6
+    assert found.share < 1e-6
+
+
+def test_a_gate_that_closes_need_not_mean_a_branch_that_does():
+    """The same function from a larger A and a smaller gate: only the share is a property of the function."""
+    x = normal(2_000, D)
+    kept = kept_of(x, line(x) + 2 * products(x))
+    loose, tight = (end_to_end(kept, rank=RANK, rate=3e-2, decay=decay) for decay in (0.0, 0.3))
+    assert abs(loose.gate - tight.gate) > 0.05
+    assert loose.share == pytest.approx(tight.share, rel=0.1)
+
+
+def test_end_to_end_repeats_itself(planted):
+    one, same, other = (end_to_end(planted, rank=RANK, steps=200, seed=seed) for seed in (0, 0, 1))
+    assert one == same
+    assert one.gain != other.gain
+
+
+@pytest.mark.parametrize("wrong", [{"rank": 0}, {"rank": D + 1}, {"rate": 0.0}, {"steps": 9}])
+def test_end_to_end_refuses_what_cannot_be(planted, wrong):
+    with pytest.raises(InputError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))}.*take a rank of 1 to {D}"):
+        end_to_end(planted, **wrong)

@@ -1,0 +1,126 @@
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import pearsonr, spearmanr
+
+from helpers.planted_products import OUT, kept_of, line, products, skewed
+from helpers.reference import normal
+from howlinear.ideas.bilinear import tables
+from howlinear.ideas.bilinear.gate import end_to_end
+from howlinear.ideas.bilinear.power import hidden_teacher, power
+from howlinear.ideas.bilinear.probe import probe
+
+RANK = 2
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Two models: one of blocks that bend ever more, one of a single straight block."""
+    x = skewed(800)
+    noise = 5 * normal(800, OUT, seed=3)
+    bent = {
+        block: kept_of(x, line(x) + strength * products(x) + noise) for block, strength in ((0, 5), (3, 20), (7, 60))
+    }
+    return {"bent": bent, "straight": {0: kept_of(x, line(x) + noise)}}
+
+
+@pytest.fixture(scope="module")
+def gained(models):
+    return tables.gains(models, RANK, seeds=2, steps=30)
+
+
+def test_gains_are_the_probes_of_every_block(models, gained):
+    assert gained[["model", "block"]].to_numpy().tolist() == [["bent", 0], ["bent", 3], ["bent", 7], ["straight", 0]]
+    found = probe(models["bent"][3], RANK, seeds=2, steps=30)
+    row = gained.iloc[1]
+    expected = (found.gain.value, found.gain.low, found.gain.high, found.r2_lin, found.r2_poly, found.recovered)
+    assert row[["gain", "low", "high", "r2_lin", "r2_poly", "recovered"]].tolist() == pytest.approx(expected)
+    np.testing.assert_allclose(gained.left, 1 - gained.r2_lin)
+    assert gained.gain[2] > gained.gain[1] > gained.gain[0] > gained.gain[3] - 0.01  # as much as was planted
+
+
+def test_powers_are_of_some_blocks_by_the_kind_of_teacher(models):
+    table = tables.powers({"bent": models["bent"]}, 2, RANK, seeds=1, steps=20)
+    assert table[["model", "block"]].to_numpy().tolist() == [["bent", 0], ["bent", 7]]
+    found = power(models["bent"][7], RANK, seeds=1, steps=20)
+    expected = (found.planted, found.in_noise, found.cubic, found.shuffled)
+    assert table.loc[1, ["planted", "hidden", "cubic", "shuffled"]].tolist() == pytest.approx(expected)
+
+
+def test_the_sweep_hides_a_teacher_in_the_middle_block_only(models):
+    table = tables.rank_sweep({"bent": models["bent"]}, [1, 2], count=3, steps=20)
+    assert table[["block", "rank"]].to_numpy().tolist() == [[0, 1], [0, 2], [3, 1], [3, 2], [7, 1], [7, 2]]
+    middle = table[table.block == 3]
+    assert table[table.block != 3].hidden.isna().all()
+    assert middle.hidden.tolist() == pytest.approx([hidden_teacher(models["bent"][3], r, steps=20) for r in (1, 2)])
+    assert middle.recovered.tolist() == pytest.approx(
+        [probe(models["bent"][3], r, seeds=1, steps=20).recovered for r in (1, 2)]
+    )
+
+
+def test_gates_are_trained_at_every_rate(models):
+    some = {"straight": models["straight"]}
+    table = tables.gates(some, [1e-3, 1e-2], RANK, steps=20)
+    assert table[["rate", "model", "block"]].to_numpy().tolist() == [[1e-3, "straight", 0], [1e-2, "straight", 0]]
+    found = end_to_end(some["straight"][0], RANK, 1e-2, 20)
+    assert table.loc[1, ["gain", "gate", "share", "r2_lin"]].tolist() == pytest.approx(list(vars(found).values()))
+    np.testing.assert_allclose(table.left, 1 - table.r2_lin)
+
+
+def test_the_order_of_gates_is_spearmans_and_gains_are_summed():
+    left = [0.1, 0.2, 0.3, 0.4]
+    low = {"rate": 0.001, "left": left, "gate": [1.0, 0.9, 0.8, 0.5], "share": 0.0, "gain": 0.0}
+    high = {
+        "rate": 0.01,
+        "left": left,
+        "gate": [0.1, 0.4, 0.3, 0.2],
+        "share": [1, 2, 4, 3],
+        "gain": [0.0, 0.1, 0.2, 0.3],
+    }
+    table = tables.gate_order(pd.concat([pd.DataFrame(low), pd.DataFrame(high)]), pd.DataFrame({"gain": [0.4, 0.8]}))
+    assert table.rate.tolist() == [0.001, 0.01]
+    assert table["ρ of gate"].tolist() == pytest.approx([-1, spearmanr(left, high["gate"]).statistic])
+    assert table["ρ of share"].tolist() == pytest.approx([0, 0.8])  # a share that does not vary: 0
+    assert table["median gate"].tolist() == pytest.approx([0.85, 0.25])
+    assert table["gain ÷ probe's"].tolist() == pytest.approx([0, 0.5])
+
+
+def test_correlation_is_pearsons_with_an_interval_that_holds_the_truth():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=60)
+    y = x + rng.normal(size=60)  # r = √½
+    found = tables.correlation(x, y)
+    assert found.r.value == pytest.approx(pearsonr(x, y).statistic)
+    assert found.r.low < 0.5**0.5 < found.r.high
+    fisher = pearsonr(x, y).confidence_interval()
+    assert (found.r.low, found.r.high) == pytest.approx(fisher, abs=0.05)
+    assert found.p == pytest.approx(2e-4, abs=2e-4)  # none of 9999 shuffles is as strong
+    none = tables.correlation(x, rng.normal(size=60))
+    assert none.p > 0.05
+    assert not none.r.excludes(0.0)
+
+
+def test_correlation_repeats_itself():
+    x, y = normal(12).numpy(), normal(12, seed=1).numpy()
+    assert tables.correlation(x, y, seed=3) == tables.correlation(x, y, seed=3)
+    assert tables.correlation(x, y, seed=3).r.low != tables.correlation(x, y, seed=4).r.low
+
+
+def test_correlation_with_what_does_not_vary_says_so_by_the_widest_interval():
+    found = tables.correlation(np.arange(5.0), np.ones(5))
+    assert (found.r.value, found.r.low, found.r.high, found.p) == (0, -1, 1, 1)
+
+
+def test_correlations_are_by_model_and_over_all(gained):
+    table = tables.correlations(gained[gained.model == "bent"], "recovered", seed=1)
+    assert table.model.tolist() == ["bent", tables.ALL]
+    bent = gained[gained.model == "bent"]
+    found = tables.correlation(bent.left, bent.recovered, seed=1)
+    for row in table.itertuples():
+        assert (row.r, row.low, row.high, row.p) == pytest.approx((found.r.value, found.r.low, found.r.high, found.p))
+    assert tables.correlations(bent, "gain", seed=1).r[0] != pytest.approx(table.r[0])
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, [2]), (2, [2, 9]), (3, [2, 5, 9]), (5, [2, 3, 5, 7, 9])])
+def test_spaced_blocks_span_the_depth(count, expected):
+    assert tables.spaced([2, 3, 5, 7, 9], count) == expected

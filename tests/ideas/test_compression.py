@@ -1,0 +1,283 @@
+from itertools import islice
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from conftest import BLOCKS, WIDTH, tiny
+from helpers.reference import least_squares
+from howlinear.core.ceilings import AffineMap, fit
+from howlinear.errors import InputError
+from howlinear.ideas.compression.greedy import compress_to, fit_maps, frontier, greedy, prefixes, together
+from howlinear.ideas.compression.price import price
+from howlinear.instrument.capture import capture, hooked
+from howlinear.instrument.perplexity import losses, perplexity
+from howlinear.models.sites import sites
+from howlinear.models.swap import swap
+from howlinear.text.rows import TokenRows
+
+
+@pytest.fixture
+def gpt2():
+    """A tiny model that is sure of what it says, and whose blocks matter; block 1 is exactly affine."""
+    model = linear_block(tiny("mini-gpt2"), 1)
+    with torch.no_grad():
+        model.transformer.ln_f.weight *= 4
+        for block in model.transformer.h:
+            block.mlp.c_fc.weight *= 2
+            block.mlp.c_proj.weight *= 8
+    return model
+
+
+@pytest.fixture
+def long(gpt2):
+    return text_of(gpt2)
+
+
+def text_of(model):
+    """Text as a model would have it, so that every change costs: token ids, shape (60, 32), in two sides."""
+    torch.manual_seed(3)
+    ids = torch.randint(80, (60, 1))
+    while ids.shape[1] < 32:
+        with torch.no_grad():
+            ids = torch.cat([ids, model(ids).logits[:, -1].softmax(1).multinomial(1)], 1)
+    return TokenRows.from_ids(ids)
+
+
+def seen_at(model, block, ids):
+    """Rows into and out of a block, gathered in one pass."""
+    seen = {}
+    with torch.no_grad(), hooked(sites(model, [block]), lambda site, x, y: seen.update(x=x, y=y)):
+        model(input_ids=ids)
+    return seen["x"].flatten(0, 1), seen["y"].flatten(0, 1)
+
+
+def loss(model, maps, ids):
+    with swap(model, maps):
+        return float(losses(model, ids).mean())
+
+
+def linear_block(model, block):
+    """Make one block of a GPT-2 exactly affine."""
+    model.transformer.h[block].mlp.act = nn.Identity()
+    return model
+
+
+def test_without_replaced_blocks_the_maps_are_those_of_a_capture(model, rows):
+    maps = fit_maps(model, rows.ids[~rows.test], [0, 2], batch_size=5)
+    captured = capture(model, rows, [0, 2])
+    assert maps.keys() == captured.keys()
+    for block, kept in captured.items():
+        torch.testing.assert_close(maps[block].weight, fit(sum(kept.train))[0].weight, rtol=0, atol=1e-5)
+
+
+def test_behind_a_replaced_block_the_map_goes_from_shifted_inputs_to_the_whole_models_outputs(model, ids):
+    maps = {0: AffineMap(torch.eye(WIDTH).double() / 2, torch.ones(WIDTH).double())}
+    mine = fit_maps(model, ids, [2], maps, batch_size=7)[2]
+    _, y = seen_at(model, 2, ids)
+    with swap(model, maps):
+        x, _ = seen_at(model, 2, ids)
+    assert not torch.allclose(x, seen_at(model, 2, ids)[0], atol=0.1)
+    weight, bias, _ = least_squares(x, y)
+    np.testing.assert_allclose(mine(x.double()).numpy(), x.double().numpy() @ weight + bias, rtol=0, atol=1e-4)
+
+
+def test_a_block_that_is_replaced_already_is_refitted_to_what_it_replaced(gpt2, ids):
+    """Planted: a linear block, given a wrong map, gets its own map back; and the block behind is whole again."""
+    right = fit_maps(gpt2, ids, [1])
+    wrong = {1: AffineMap(3 * right[1].weight, right[1].bias)}
+    again = fit_maps(gpt2, ids, [1], wrong)
+    torch.testing.assert_close(again[1].weight, right[1].weight, rtol=0, atol=1e-4)
+    assert abs(loss(gpt2, again, ids) - loss(gpt2, {}, ids)) < 1e-4 < abs(loss(gpt2, wrong, ids) - loss(gpt2, {}, ids))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_refitting_never_does_worse_than_naive_on_the_text_it_fits(seed, ids):
+    for name in ("mini-gpt2", "mini-llama"):
+        model = tiny(name, seed)
+        maps = fit_maps(model, ids, range(BLOCKS))
+        steps = list(greedy(model, ids, maps, [2, 0, 1], judges=len(ids)))
+        chosen = []
+        for step in steps:
+            chosen.append(step.block)
+            assert sorted(step.maps) == sorted(chosen)
+            assert step.loss <= step.naive
+            assert step.base == pytest.approx(loss(model, {}, ids), abs=1e-9)
+            assert step.loss == pytest.approx(loss(model, step.maps, ids), abs=1e-9)
+            assert step.naive == pytest.approx(loss(model, {block: maps[block] for block in chosen}, ids), abs=1e-9)
+            assert step.delta == pytest.approx(np.exp(step.loss) - np.exp(step.base))
+        assert len(steps) == BLOCKS
+
+
+def test_refitting_helps_where_it_should(gpt2):
+    """Planted: two linear blocks, the second with a map off by a constant; refitted, both are as good as new."""
+    ids = text_of(linear_block(gpt2, 0)).ids
+    maps = fit_maps(gpt2, ids, [0, 1])
+    maps[1] = AffineMap(maps[1].weight, maps[1].bias + 9 * torch.eye(WIDTH).double()[0])
+    last = list(greedy(gpt2, ids, maps, [0, 1], judges=len(ids)))[-1]
+    assert last.naive - last.base > 20 * abs(last.loss - last.base)
+
+
+def test_the_cheapest_candidate_goes_first(gpt2, ids):
+    """Against trying every block by hand; with one candidate the order decides."""
+    maps = fit_maps(gpt2, ids, range(BLOCKS))
+    costs = {block: loss(gpt2, {block: maps[block]}, ids) for block in maps}
+    cheapest, dearest = min(costs, key=costs.get), max(costs, key=costs.get)
+    order = sorted(costs, key=costs.get, reverse=True)
+    assert next(greedy(gpt2, ids, maps, order, candidates=3, judges=len(ids))).block == cheapest
+    assert next(greedy(gpt2, ids, maps, order, candidates=1, judges=len(ids))).block == dearest
+    assert [step.block for step in greedy(gpt2, ids, maps, order, candidates=1)] == order
+
+
+def test_judges_are_spread_over_all_sequences(gpt2, ids):
+    maps = fit_maps(gpt2, ids, [1])
+    step = next(greedy(gpt2, ids, maps, [1], judges=5))
+    assert step.base == pytest.approx(loss(gpt2, {}, ids[::5]), abs=1e-9)
+
+
+def test_a_linear_block_is_replaced_for_nothing_and_the_budget_is_kept_on_held_out_text(gpt2, long):
+    before = losses(gpt2, long.ids)
+    plan = compress_to(gpt2, long, max_dppl=0.01, candidates=1)
+    assert list(plan.maps) == [1]
+    assert plan.base == pytest.approx(perplexity(gpt2, long), rel=1e-9)
+    with swap(gpt2, plan.maps):
+        assert plan.perplexity == pytest.approx(perplexity(gpt2, long), rel=1e-9)
+    assert plan.delta.delta == pytest.approx(plan.perplexity - plan.base, abs=1e-9)
+    assert abs(plan.delta.delta) < 1e-3
+    assert plan.delta.low <= plan.delta.delta <= plan.delta.high
+    assert [step["block"] for step in plan.steps] == [1]
+    assert torch.equal(losses(gpt2, long.ids), before)
+
+
+def test_a_wide_budget_takes_every_block(model, ids):
+    long = TokenRows.from_ids(ids)
+    plan = compress_to(model, long, max_dppl=1e6, candidates=2)
+    assert sorted(plan.maps) == list(range(BLOCKS))
+    assert sorted(step["block"] for step in plan.steps) == list(range(BLOCKS))
+    with swap(model, plan.maps):
+        assert plan.perplexity == pytest.approx(perplexity(model, long), rel=1e-9)
+
+
+def test_steps_that_only_the_text_to_fit_on_allows_are_dropped(gpt2, long, monkeypatch):
+    """Held out, every map beyond the first is made harmful; the plan must go back to one."""
+    full = compress_to(gpt2, long, 1e6)
+    limit = [step["dppl"] for step in full.steps]
+
+    def spoiled(*arguments, **options):
+        for count, step in enumerate(greedy(*arguments, **options)):
+            if count:
+                step.maps[step.block] = AffineMap(100 * step.maps[step.block].weight, step.maps[step.block].bias + 50)
+            yield step
+
+    first = next(greedy(gpt2, long.ids[~long.test], *_given(gpt2, long)))
+    held_out = loss(gpt2, first.maps, long.ids[long.test])
+    budget = max(np.exp(held_out) - np.exp(loss(gpt2, {}, long.ids[long.test])), *limit) + 1e-3
+    monkeypatch.setattr("howlinear.ideas.compression.greedy.greedy", spoiled)
+    plan = compress_to(gpt2, long, budget)
+    assert list(plan.maps) == [first.block]
+    assert [step["block"] for step in plan.steps] == [first.block]
+    assert plan.delta.delta <= budget
+
+
+def _given(model, rows):
+    ids = rows.ids[~rows.test]
+    maps = fit_maps(model, ids, range(BLOCKS))
+    costs = {block: found.cost for block, found in price(model, maps, ids).items()}
+    return maps, sorted(costs, key=costs.get)
+
+
+def test_blocks_that_are_linear_already_are_passed_over(gpt2, long):
+    gpt2.transformer.h[0].mlp = nn.Linear(WIDTH, WIDTH)
+    gpt2.transformer.h[2].mlp = nn.Sequential(nn.Linear(WIDTH, 4), nn.Linear(4, WIDTH))
+    assert list(compress_to(gpt2, long, 1e6).maps) == [1]
+    gpt2.transformer.h[1].mlp = nn.Linear(WIDTH, WIDTH)
+    with pytest.raises(InputError, match="for 0 blocks that are not replaced yet"):
+        compress_to(gpt2, long, 1e6)
+
+
+def test_a_shortlist_that_misses_the_only_block_within_the_budget_is_widened(gpt2, long, monkeypatch):
+    monkeypatch.setattr(
+        "howlinear.ideas.compression.greedy.price", lambda model, maps, ids: {b: _Price(-b % 3) for b in maps}
+    )
+    assert list(compress_to(gpt2, long, 0.01, candidates=1).maps) == [1]
+
+
+class _Price:
+    def __init__(self, cost):
+        self.cost = cost
+
+
+def test_an_impossible_budget_names_the_cheapest_block_and_its_cost(gpt2, long):
+    maps, order = _given(gpt2, long)
+    ids = long.ids[~long.test]
+    cheapest = next(greedy(gpt2, ids, maps, order, BLOCKS))
+    with pytest.raises(InputError, match=r"no block can be replaced within -5 of perplexity") as caught:
+        compress_to(gpt2, long, -5.0)
+    assert f"block {cheapest.block}, costs {cheapest.delta:+.3g} on the text to fit on" in str(caught.value)
+
+
+def test_a_budget_that_only_the_text_to_fit_on_allows_is_impossible(gpt2, long, monkeypatch):
+    def flattering(*arguments, **options):
+        for step in islice(greedy(*arguments, **options), 1):
+            yield type(step)(step.block, step.maps, step.base, step.base - 10, step.naive)
+
+    monkeypatch.setattr("howlinear.ideas.compression.greedy.greedy", flattering)
+    with pytest.raises(InputError, match=r"block \d, costs \+?-?[\d.e+-]+ on the text held out; allow more"):
+        compress_to(gpt2, long, -5.0)
+
+
+@pytest.mark.parametrize("budget", [float("nan"), float("inf")])
+def test_a_budget_that_is_no_number_is_refused(gpt2, long, budget):
+    with pytest.raises(InputError, match="takes a finite budget, a block, and sequences on both sides"):
+        compress_to(gpt2, long, budget)
+
+
+def test_a_side_without_sequences_is_refused(gpt2, ids):
+    for test in (torch.ones(24).bool(), torch.arange(24) < 1):
+        with pytest.raises(InputError, match="sequences on both sides"):
+            compress_to(gpt2, TokenRows(ids, test, torch.zeros(24).long()), 1.0)
+
+
+def test_a_search_without_candidates_is_refused(gpt2, ids):
+    maps = fit_maps(gpt2, ids, [1])
+    for order, options in (([1], {"candidates": 0}), ([1], {"judges": 0}), ([], {})):
+        with pytest.raises(InputError, match="give at least one of each"):
+            next(greedy(gpt2, ids, maps, order, **options))
+    with pytest.raises(InputError, match=r"20 train rows for 32 inputs"):
+        fit_maps(gpt2, ids[:1, :20], [1])
+
+
+# --- tables
+
+
+def test_an_order_is_replaced_one_block_more_each_time():
+    line = AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())
+    maps = dict.fromkeys(range(4), line)
+    assert [list(taken) for taken in prefixes(maps, [3, 0, 2, 1], 3)] == [[3], [3, 0], [3, 0, 2]]
+
+
+def test_the_frontier_measures_every_step_of_every_way(gpt2, ids):
+    maps = fit_maps(gpt2, ids, range(BLOCKS))
+    ways = {"up": prefixes(maps, [0, 1, 2], 3), "down": prefixes(maps, [2, 1, 0], 2)}
+    table = frontier(gpt2, ways, ids)
+    assert table[["way", "count"]].to_numpy().tolist() == [["up", 1], ["up", 2], ["up", 3], ["down", 1], ["down", 2]]
+    whole, line = 8 * WIDTH**2 + 5 * WIDTH, WIDTH**2 + WIDTH
+    left = {count: (line * count + whole * (3 - count)) / (3 * whole) for count in (1, 2, 3)}
+    assert table.share.tolist() == pytest.approx([left[count] for count in table["count"]])
+    taken = [plan for plans in ways.values() for plan in plans]
+    for row, plan in zip(table.itertuples(), taken, strict=True):
+        assert row.nats == pytest.approx(loss(gpt2, plan, ids) - loss(gpt2, {}, ids), abs=1e-9)
+        assert row.low <= row.delta <= row.high
+
+
+def test_a_set_together_beside_the_sum_of_its_blocks(gpt2, ids):
+    maps = fit_maps(gpt2, ids, range(BLOCKS))
+    refitted = {2: maps[2], 0: AffineMap(maps[0].weight / 2, maps[0].bias)}
+    costs = pd.Series({0: 1.0, 1: 10.0, 2: 100.0})
+    found = together(gpt2, maps, refitted, costs, ids)
+    base = loss(gpt2, {}, ids)
+    assert found["sum of single costs"] == 101
+    assert found["together, refitted"] == pytest.approx(loss(gpt2, refitted, ids) - base, abs=1e-9)
+    assert found["together, naive"] == pytest.approx(loss(gpt2, {0: maps[0], 2: maps[2]}, ids) - base, abs=1e-9)

@@ -1,0 +1,485 @@
+"""Folders of compressed models: what is replaced stays replaced, to the bit, and nothing is lost on the way."""
+
+import json
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoModelForCausalLM, GPT2Config
+
+from conftest import BLOCKS, WIDTH, tiny
+from helpers.nearly import assert_same_outputs
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.estimates import Estimate
+from howlinear.errors import InputError, SourceError
+from howlinear.ideas.compression import folder as compressed
+from howlinear.ideas.compression.folder import card_of, save, vacant
+from howlinear.ideas.compression.greedy import Plan
+from howlinear.instrument.measure import measure
+from howlinear.instrument.perplexity import Change
+from howlinear.models import load as models
+from howlinear.models.load import load_model, tokenizer_of, untrained
+from howlinear.models.replace import replace, replaced
+from howlinear.models.sites import sites
+from howlinear.models.swap import swap
+from howlinear.training.minis import FACTORY
+
+RANK = 4
+
+
+def random_map(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    weight, bias = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in [(WIDTH, WIDTH), (WIDTH,)]
+    )
+    return AffineMap(0.2 * weight, bias)
+
+
+def pair(rank=RANK, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(WIDTH, rank, bias=False), nn.Linear(rank, WIDTH))
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids).logits
+
+
+def smaller(model):
+    """Block 1 as one layer, block 2 as two."""
+    return replace(model, {1: random_map(), 2: pair()})
+
+
+def same_bits(one, other):
+    """Whether two models hold the same parameters under the same names."""
+    mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
+    return list(mine) == list(theirs) and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def folder(gpt2, tmp_path, tokenizer):
+    """A compressed GPT-2, saved."""
+    return save(smaller(gpt2), tmp_path / "small", "a card", tokenizer)
+
+
+def edit_config(folder, **entries):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+
+
+# --- replace
+
+
+def test_replacing_computes_what_swapping_does(model, ids):
+    maps = {1: random_map(), 2: pair()}
+    before = logits(model, ids)
+    copied = replace(model, maps)
+    with swap(model, maps):
+        assert_same_outputs(logits(model, ids), logits(copied, ids))
+    assert not torch.allclose(logits(copied, ids), before, atol=0.1)
+    assert torch.equal(logits(model, ids), before)
+
+
+def test_a_replaced_block_is_the_map_in_double_precision(model, ids):
+    seen, affine = [], random_map()
+    copied = replace(model, {1: affine})
+    block = sites(copied)[1].output
+    block.register_forward_hook(lambda module, args, output: seen.append((args[0], output)))
+    logits(copied, ids)
+    [(x, y)] = seen
+    assert (x.double() @ affine.weight + affine.bias - y).abs().max() < 1e-5 * y.abs().max()
+
+
+def test_a_linear_ffn_is_replaced_without_a_trace_and_a_gelu_is_not(gpt2, ids):
+    """Planted: without its activation an FFN is its own map, W = W₁W₂ and b = b₁W₂ + b₂."""
+    ffn = sites(gpt2)[1].output
+    first, second = ffn.c_fc, ffn.c_proj
+    weight = first.weight.double() @ second.weight.double()
+    affine = AffineMap(weight.detach(), (first.bias.double() @ second.weight.double() + second.bias).detach())
+    assert (logits(replace(gpt2, {1: affine}), ids) - logits(gpt2, ids)).abs().max() > 0.1
+    ffn.act = nn.Identity()
+    assert (logits(replace(gpt2, {1: affine}), ids) - logits(gpt2, ids)).abs().max() < 1e-4
+
+
+def test_the_copy_is_an_ordinary_model_that_shares_nothing(model):
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    copied = smaller(model)
+    assert type(copied) is type(model)
+    assert not copied.training
+    assert all(parameter.requires_grad for parameter in copied.parameters())
+    assert not {p.data_ptr() for p in copied.parameters()} & {p.data_ptr() for p in model.parameters()}
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    assert {name: torch.equal(p, before[name]) for name, p in model.named_parameters()} == dict.fromkeys(before, True)
+    assert replaced(model.config) == {}
+    assert replaced(copied.config) == {1: None, 2: RANK}
+
+
+def test_the_parameters_saved_are_those_of_the_blocks(model):
+    ffn = sum(parameter.numel() for parameter in sites(model)[1].output.parameters())
+    one, two = WIDTH * WIDTH + WIDTH, 2 * WIDTH * RANK + WIDTH
+    assert model.num_parameters() - smaller(model).num_parameters() == 2 * ffn - one - two
+
+
+class Reduced:
+    """A map that is no module, but can make one."""
+
+    def __call__(self, x):
+        return self.module()(x)
+
+    def module(self):
+        return pair()
+
+
+def test_a_map_that_can_make_a_module_is_taken_by_it(gpt2, ids):
+    copied = replace(gpt2, {0: Reduced()})
+    assert replaced(copied.config) == {0: RANK}
+    with swap(gpt2, {0: Reduced()}):
+        assert_same_outputs(logits(copied, ids), logits(gpt2, ids))
+
+
+def test_maps_take_the_models_dtype(gpt2):
+    copied = replace(gpt2.half(), {1: random_map(), 2: pair()})
+    assert {parameter.dtype for parameter in copied.parameters()} == {torch.float16}
+
+
+def test_a_frozen_map_can_be_trained_once_it_is_in_place(gpt2):
+    frozen = pair().requires_grad_(False)
+    assert all(p.requires_grad for p in sites(replace(gpt2, {0: frozen}))[0].output.parameters())
+    assert not any(p.requires_grad for p in frozen.parameters())
+
+
+def test_blocks_replaced_before_stay_and_may_be_replaced_again(gpt2, ids):
+    once = smaller(gpt2)
+    twice = replace(once, {0: random_map(1)})
+    assert replaced(twice.config) == {0: None, 1: None, 2: RANK}
+    at_once = replace(gpt2, {0: random_map(1), 1: random_map(), 2: pair()})
+    assert same_bits(twice, at_once)
+    assert_same_outputs(logits(twice, ids), logits(at_once, ids))
+    again = replace(once, {2: random_map(2)})
+    assert replaced(again.config) == {1: None, 2: None}
+    assert replaced(once.config) == {1: None, 2: RANK}
+
+
+def test_one_layer_given_for_two_blocks_becomes_two(gpt2, tmp_path, ids):
+    layer = nn.Linear(WIDTH, WIDTH)
+    copied = replace(gpt2, {0: layer, 1: layer})
+    found = [site.output for site in sites(copied)]
+    assert found[0] is not found[1]
+    loaded = load_model(save(copied, tmp_path / "small", ""))
+    assert same_bits(loaded, copied)
+    assert_same_outputs(logits(loaded, ids), logits(copied, ids))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda x: x,
+        nn.Identity(),
+        nn.Linear(WIDTH, WIDTH, bias=False),
+        nn.Linear(WIDTH, WIDTH + 1),
+        nn.Sequential(),
+        nn.Sequential(nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH), nn.ReLU()),
+        nn.Sequential(nn.Linear(WIDTH, 4), nn.Linear(4, WIDTH)),
+        nn.Sequential(nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH, bias=False)),
+        nn.Sequential(nn.Linear(WIDTH, 4, bias=False), nn.Linear(5, WIDTH)),
+    ],
+    ids=lambda odd: getattr(odd, "__name__", str(odd)).replace("\n", "")[:40],
+)
+def test_what_is_no_linear_layer_is_refused_and_changes_nothing(gpt2, ids, odd):
+    before = logits(gpt2, ids)
+    with pytest.raises(InputError, match=r"block 1: this \w+ cannot be kept in a model folder; give an affine map"):
+        replace(gpt2, {1: odd})
+    assert torch.equal(logits(gpt2, ids), before)
+
+
+def test_a_map_of_another_width_is_refused(gpt2):
+    wide = AffineMap(torch.zeros(WIDTH + 1, WIDTH + 1).double(), torch.zeros(WIDTH + 1).double())
+    with pytest.raises(InputError, match="for blocks of width 32: fit it on this model"):
+        replace(gpt2, {0: wide})
+
+
+@pytest.mark.parametrize(("maps", "message"), [({}, "empty list"), ({BLOCKS: random_map()}, rf"no block \[{BLOCKS}\]")])
+def test_no_maps_and_no_such_block_are_refused(gpt2, maps, message):
+    with pytest.raises(InputError, match=message):
+        replace(gpt2, maps)
+
+
+# --- save, load
+
+
+@pytest.mark.parametrize("name", FACTORY)
+def test_saved_and_loaded_it_is_the_same_to_the_bit(name, tmp_path, ids, tokenizer):
+    copied = smaller(tiny(name))
+    copied.generation_config.max_new_tokens = 7
+    loaded = load_model(save(copied, tmp_path / "deep/small", "a card", tokenizer))
+    assert type(loaded) is type(copied)
+    assert not loaded.training
+    assert same_bits(loaded, copied)
+    assert_same_outputs(logits(loaded, ids), logits(copied, ids))
+    one, other = (model(input_ids=ids, output_hidden_states=True).hidden_states for model in (loaded, copied))
+    assert len(one) == BLOCKS + 1
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    assert replaced(loaded.config) == {1: None, 2: RANK}
+    assert loaded.generation_config.max_new_tokens == 7
+    assert {site.block: site.name for site in sites(loaded)} == {site.block: site.name for site in sites(copied)}
+    assert tokenizer_of(loaded)("def f")["input_ids"] == tokenizer("def f")["input_ids"]
+    tied = loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
+    assert tied == (copied.get_output_embeddings().weight is copied.get_input_embeddings().weight)
+
+
+def test_the_loaded_model_generates_with_its_cache_as_without(model, tmp_path, ids):
+    loaded = load_model(save(smaller(model), tmp_path / "small", ""))
+    prompt, options = ids[:2, :8], {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    cached, uncached = (loaded.generate(prompt, use_cache=cache, **options) for cache in (True, False))
+    assert torch.equal(cached, uncached)
+    assert cached.shape[1] > 8
+
+
+def test_save_pretrained_carries_it_on_in_shards_too(model, tmp_path, ids):
+    loaded = load_model(save(smaller(model), tmp_path / "small", ""))
+    loaded.save_pretrained(tmp_path / "again", max_shard_size="30KB")
+    assert len(list((tmp_path / "again").glob("*.safetensors"))) > 2
+    again = load_model(tmp_path / "again")
+    assert same_bits(again, loaded)
+    assert_same_outputs(logits(again, ids), logits(loaded, ids))
+
+
+def test_the_folder_holds_what_a_model_folder_holds(folder):
+    assert set(contents(folder)) >= {"config.json", "model.safetensors", "tokenizer.json", "generation_config.json"}
+    assert (folder / "README.md").read_text() == "a card"
+    noted = json.loads((folder / "config.json").read_text())
+    assert noted["howlinear"] == {"replaced": {"1": None, "2": RANK}}
+    assert noted["architectures"] == ["GPT2LMHeadModel"]
+    assert [path.name for path in folder.parent.iterdir()] == ["small"]
+    (folder.parent / "ordinary").mkdir()
+    (folder.parent / "file").touch()
+    assert folder.stat().st_mode == (folder.parent / "ordinary").stat().st_mode
+    assert {path.stat().st_mode for path in folder.iterdir()} == {(folder.parent / "file").stat().st_mode}
+
+
+def test_a_second_compression_starts_from_the_folder(folder, tmp_path, ids):
+    loaded = load_model(folder)
+    again = load_model(save(replace(loaded, {0: random_map(3)}), tmp_path / "smaller", ""))
+    assert replaced(again.config) == {0: None, 1: None, 2: RANK}
+    with swap(loaded, {0: random_map(3)}):
+        assert_same_outputs(logits(again, ids), logits(loaded, ids))
+
+
+def test_replaced_blocks_measure_as_linear_and_the_others_do_not(model, tmp_path, rows):
+    profile = measure(load_model(save(smaller(model), tmp_path / "small", "")), rows)
+    assert profile[1].r2 == pytest.approx(1, abs=1e-9)
+    assert profile[2].r2 == pytest.approx(1, abs=1e-9)
+    assert profile[0].r2 < 0.99
+
+
+def test_an_untrained_twin_of_a_compressed_model_is_compressed_too(model):
+    copied = smaller(model)
+    one, same, other = (untrained(copied, seed) for seed in (1, 1, 2))
+    assert {name: p.shape for name, p in one.named_parameters()} == {n: p.shape for n, p in copied.named_parameters()}
+    assert same_bits(one, same)
+    assert type(one) is type(copied)
+    layer = sites(one)[1].output
+    assert not torch.equal(layer.weight, sites(other)[1].output.weight)
+    assert layer.weight.std().item() == pytest.approx(copied.config.initializer_range, rel=0.15)
+    assert not layer.bias.any()
+
+
+# --- what does not load
+
+
+def test_transformers_alone_would_draw_the_replaced_blocks_at_random(folder):
+    """What the card warns of, and what load_model refuses if the config's entry is lost."""
+    _, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert {key.split(".mlp.")[0] for key in report["missing_keys"]} == {"transformer.h.1", "transformer.h.2"}
+    config = json.loads((folder / "config.json").read_text())
+    del config["howlinear"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SourceError, match=r"lacks 8 of the model's weights \(transformer\.h\.1\.mlp"):
+        load_model(folder)
+
+
+def test_missing_weights_of_a_replaced_block_are_refused(folder):
+    weights = load_file(folder / "model.safetensors")
+    (folder / "SHA256SUMS").unlink()  # else that would speak first
+    save_file(
+        {k: v for k, v in weights.items() if "h.2.mlp.1" not in k}, folder / "model.safetensors", {"format": "pt"}
+    )
+    with pytest.raises(SourceError, match=r"lacks 2 of the model's weights \(transformer\.h\.2\.mlp\.1\.bias"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"replaced": {"1": None, "2": 4, "40": None}}, rf"no block \[40\] in a model of {BLOCKS} blocks"),
+        ({"replaced": {"1": None, "2": 5}}, "cannot load folder"),
+        ({"replaced": {"0": None, "1": None, "2": 4}}, r"lacks 2 of the model's weights \(transformer\.h\.0\.mlp"),
+        ({"replaced": {"1": None, "2": 0}}, "gives ranks {2: 0}"),
+        ({"replaced": {"1": True, "2": 4}}, "gives ranks {1: True}"),
+        ({"replaced": {"1": None, "2": "four"}}, "gives ranks {2: 'four'}"),
+        ({"replaced": {"one": None}}, r"names replaced blocks and their ranks, as in .* but holds"),
+        ({"replaced": [1, 2]}, "but holds"),
+        ({}, "but holds {}"),
+        (None, "but holds None"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(folder, entry, message):
+    edit_config(folder, howlinear=entry)
+    with pytest.raises(SourceError, match=message):
+        load_model(folder)
+
+
+def test_a_family_that_cannot_be_compressed_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(models, "MODEL_FOR_CAUSAL_LM_MAPPING", {})  # as for a config that is no language model's
+    assert type(load_model(folder)).__name__ in json.loads((folder / "config.json").read_text())["architectures"]
+    edit_config(folder, architectures=None)
+    with pytest.raises(SourceError, match=r"lacks 8 of the model's weights"):
+        load_model(folder)
+    monkeypatch.undo()
+    edit_config(folder, model_type="mamba")
+    with pytest.raises(SourceError, match="cannot tell where MambaForCausalLM, a 'mamba' model, keeps its FFNs"):
+        load_model(folder)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.dictionaries(st.integers(0, 200), st.none() | st.integers(1, 4096)))
+def test_what_the_config_notes_survives_json(ranks):
+    noted = json.loads(json.dumps({"replaced": {str(block): rank for block, rank in ranks.items()}}))
+    assert replaced(GPT2Config(howlinear=noted)) == ranks
+
+
+# --- where it is written
+
+
+def test_a_folder_that_exists_is_never_overwritten(folder, gpt2, tmp_path):
+    before = contents(folder)
+    with pytest.raises(SourceError, match=r"small exists: choose another folder, or add --force"):
+        save(smaller(gpt2), folder, "another card")
+    assert contents(folder) == before
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="empty exists"):
+        vacant(tmp_path / "empty")
+
+
+def test_force_replaces_a_compressed_model_wholly(folder, gpt2, tmp_path, ids):
+    (folder / "left over").write_text("")
+    other = replace(gpt2, {0: random_map(5)})
+    save(other, folder, "another card", force=True)
+    expected = {"config.json", "generation_config.json", "model.safetensors", "README.md", "SHA256SUMS"}
+    assert set(contents(folder)) == expected
+    assert same_bits(load_model(folder), other)
+    assert_same_outputs(logits(load_model(folder), ids), logits(other, ids))
+    assert [path.name for path in tmp_path.iterdir()] == ["small"]
+
+
+def test_force_replaces_an_empty_folder_and_follows_a_link(gpt2, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    save(smaller(gpt2), tmp_path / "link", "a card", force=True)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "empty/README.md").read_text() == "a card"
+
+
+def test_force_leaves_alone_what_is_no_compressed_model(gpt2, tmp_path):
+    gpt2.save_pretrained(tmp_path / "whole")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("years of work")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/config.json").write_text('{"model_type": "gpt2", "howlinear": 3}')
+    for name in ("whole", "mine", "damaged"):
+        before = contents(tmp_path / name)
+        with pytest.raises(SourceError, match=f"{name} holds no compressed model, so --force leaves it alone"):
+            save(smaller(gpt2), tmp_path / name, "", force=True)
+        assert contents(tmp_path / name) == before
+
+
+@pytest.mark.parametrize("name", ["a file", "a file/small"])
+def test_a_file_in_the_way_is_refused(gpt2, tmp_path, name):
+    (tmp_path / "a file").write_text("mine")
+    with pytest.raises(SourceError, match=r"cannot write .*a file is a file; choose another folder"):
+        save(smaller(gpt2), tmp_path / name, "", force=True)
+    assert (tmp_path / "a file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("stop", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_write_that_fails_leaves_what_was_there(gpt2, tmp_path, monkeypatch, tokenizer, stop, force):
+    target = tmp_path / "small"
+    if force:
+        save(smaller(gpt2), target, "the first")
+    before = contents(target) if force else None
+
+    def fail(folder):
+        raise stop
+
+    monkeypatch.setattr(tokenizer, "save_pretrained", fail)
+    with pytest.raises((SourceError, KeyboardInterrupt), match=r"No space left on device|^$"):
+        save(smaller(gpt2), target, "the second", tokenizer, force)
+    assert (contents(target) if target.exists() else None) == before
+    assert [path.name for path in tmp_path.iterdir()] == (["small"] if force else [])
+
+
+def test_a_rename_that_fails_puts_the_old_folder_back(folder, gpt2, monkeypatch):
+    before, rename = contents(folder), compressed.Path.rename
+
+    def fail(path, target):
+        if path.name == "new":
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(compressed.Path, "rename", fail)
+    with pytest.raises(SourceError, match=r"cannot write .*small: Input/output error; is the disk full\?"):
+        save(smaller(gpt2), folder, "another", force=True)
+    assert contents(folder) == before
+    assert [path.name for path in folder.parent.iterdir()] == ["small"]
+
+
+# --- the card
+
+
+def test_the_card_says_what_was_replaced_and_what_it_cost(gpt2, rows):
+    first = replace(gpt2, {2: pair()})
+    second = replace(first, {1: random_map()})
+    plan = Plan({1: random_map()}, base=39.874, perplexity=40.601, delta=Change(Estimate(0.727, 0.5, 0.954)), steps=[])
+    card = re.sub(" +", " ", card_of("mini-gpt2", first, second, rows, plan))  # tables are padded
+    ffn = sum(parameter.numel() for parameter in sites(gpt2)[0].output.parameters())
+    one, two = WIDTH * WIDTH + WIDTH, 2 * WIDTH * RANK + WIDTH
+    for line in (
+        "# mini-gpt2, compressed",
+        f"mini-gpt2 (GPT2LMHeadModel, float32) with 2 of its {BLOCKS} feed-forward blocks",
+        f"| parameters | {first.num_parameters():,} | {second.num_parameters():,} |",
+        f"| of these in feed-forward blocks | {2 * ffn + two:,} | {ffn + two + one:,} |",
+        "| perplexity on held-out `token ids` | 39.87 | 40.60 |",
+        "changes by +0.73 (95 % interval +0.50 to +0.95, paired over sequences),",
+        "on 6 held-out sequences of 32 tokens, which also said when to stop",
+        "maps fitted on\n18 others",
+        rows.sha256,
+        "| 1 | one linear layer | now |",
+        f"| 2 | two linear layers, {RANK} wide between | before |",
+        "hl.load_model(",
+        "**at random**",
+    ):
+        assert line in card
+    assert max(map(len, card.splitlines())) <= 160
+
+
+@pytest.mark.parametrize(
+    ("source", "front"), [("openai-community/gpt2", "base_model: openai-community/gpt2\n---"), ("", "howlinear\n---")]
+)
+def test_only_a_hub_id_is_named_as_base_and_no_path_is_told(gpt2, rows, tmp_path, source, front):
+    plan = Plan({1: random_map()}, base=2.0, perplexity=3.0, delta=Change(Estimate(1.0, 0.5, 1.5)), steps=[])
+    gpt2.name_or_path = source or str(tmp_path)
+    card = card_of(source or str(tmp_path), gpt2, smaller(gpt2), rows, plan)
+    assert card.startswith("---\nlibrary_name: howlinear\n" + (front if source else "---"))
+    assert str(tmp_path) not in card
+    assert f"# {source or tmp_path.name}, compressed" in card

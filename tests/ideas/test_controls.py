@@ -1,0 +1,471 @@
+from dataclasses import astuple
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import sqrtm
+from torch import nn
+
+from conftest import tiny
+from helpers.reference import held_out_r2, normal
+from howlinear.core.ceilings import ceiling
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.controls.anova import anova
+from howlinear.ideas.controls.inputs import Colour, gaussian, recolour, standardise, transplants
+from howlinear.ideas.controls.weights import (
+    chance_floor,
+    effective_support,
+    permute,
+    random_directions,
+    random_profiles,
+    redraw,
+    respond,
+    sample_ceiling,
+)
+from howlinear.instrument.capture import Sample, capture
+from howlinear.instrument.measure import measure
+from howlinear.models.load import untrained
+from howlinear.models.sites import sites
+from howlinear.text.rows import TokenRows
+
+
+def sample_of(x, y, folds=4):
+    """A quarter held out, folds dealt in turn."""
+    index = torch.arange(len(x))
+    nothing = torch.zeros(len(x), dtype=torch.long)
+    return Sample(x.float(), y.float(), nothing, nothing, index % 4 == 3, index // 4 % folds)
+
+
+def moments_of(x, y=None):
+    return Moments(x.shape[1], 0 if y is None else y.shape[1]).update(x, y)
+
+
+class Block(nn.Module):
+    """y = φ(xA + a)C + c, float64."""
+
+    def __init__(self, inner, outer, act=torch.relu, shift=0.0):
+        super().__init__()
+        self.first, self.second = (nn.Linear(*m.shape, dtype=torch.float64) for m in (inner, outer))
+        self.act = act
+        with torch.no_grad():
+            self.first.weight.copy_(inner.T)
+            self.second.weight.copy_(outer.T)
+            self.first.bias.fill_(shift)
+            self.second.bias.fill_(0.5)
+
+    def forward(self, x):
+        return self.second(self.act(self.first(x)))
+
+
+def straight(d=6):
+    """relu(x) − relu(−x) = x: a linear block, but only for weights that fit together."""
+    eye = torch.eye(d, dtype=torch.float64)
+    return Block(torch.cat([eye, -eye], 1), torch.cat([eye, -eye], 0))
+
+
+# rows through a block
+
+
+def test_a_block_answers_its_own_rows_as_in_the_model(model, rows):
+    kept = capture(model, rows, sample=500)
+    for site in sites(model):
+        sample = kept[site.block].sample
+        torch.testing.assert_close(respond(site.output, sample.x), sample.y, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_are_answered_in_order_whatever_their_number():
+    x = normal(5_000, 3)
+    block = Block(normal(3, 8), normal(8, 2, seed=1))
+    torch.testing.assert_close(respond(block, x.float()), block(x.float().double()).detach())
+
+
+def test_rows_are_recovered_as_by_svd_and_the_interval_is_that_of_the_folds():
+    x = normal(400, 5)
+    y = torch.tanh(x @ normal(5, 4, seed=1))
+    sample = sample_of(x, y)
+    found = sample_ceiling(sample.x, sample.y, sample)
+    train, test = ((sample.x[m], sample.y[m]) for m in (~sample.test, sample.test))
+    assert found.r2 == pytest.approx(held_out_r2(train, test), abs=1e-10)
+    folds = [
+        [moments_of(sample.x[m & (sample.fold == i)], sample.y[m & (sample.fold == i)]) for i in range(4)]
+        for m in (~sample.test, sample.test)
+    ]
+    expected = ceiling(*folds)
+    assert (found.r2_low, found.r2_high) == pytest.approx((expected.r2_low, expected.r2_high), abs=1e-12)
+    without = sample_ceiling(sample.x, sample.y, sample, intervals=False)
+    assert (without.r2, without.r2_low) == (pytest.approx(found.r2, abs=1e-12), None)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_rows_that_are_not_the_samples_are_refused():
+    sample = sample_of(normal(40, 3), normal(40, 2))
+    with pytest.raises(InputError, match="39 inputs and 40 outputs for a sample of 40 rows"):
+        sample_ceiling(sample.x[1:], sample.y, sample)
+
+
+# weights in disorder
+
+
+@pytest.mark.parametrize("disorder", [permute, redraw])
+def test_disorder_touches_matrices_of_the_copy_alone(model, disorder):
+    ffn = sites(model)[1].output
+    before = {name: value.clone() for name, value in ffn.state_dict().items()}
+    changed, again, other = disorder(ffn, 3), disorder(ffn, 3), disorder(ffn, 4)
+    for name, value in ffn.state_dict().items():
+        assert torch.equal(value, before[name])
+        new = changed.get_parameter(name)
+        assert torch.equal(new, again.get_parameter(name))
+        if value.ndim == 1:
+            assert torch.equal(new, value)
+            continue
+        assert not torch.equal(new, other.get_parameter(name))
+        overlap = (new * value).sum() / value.square().sum()
+        assert abs(overlap) < 6 / value.numel() ** 0.5 + float(value.mean().square() / value.square().mean())
+
+
+def test_permuted_weights_are_the_same_numbers_and_redrawn_ones_have_the_same_singular_values(model):
+    ffn = sites(model)[0].output
+    for name, value in ffn.named_parameters():
+        if value.ndim == 2:
+            same = permute(ffn).get_parameter(name)
+            assert torch.equal(same.flatten().sort().values, value.flatten().sort().values)
+            turned = redraw(ffn).get_parameter(name)
+            torch.testing.assert_close(torch.linalg.svdvals(turned), torch.linalg.svdvals(value), rtol=1e-4, atol=1e-5)
+            assert not torch.allclose(turned.flatten().sort().values, value.flatten().sort().values, atol=1e-3)
+
+
+def test_directions_are_orthonormal_and_prefer_no_side():
+    found = torch.stack([random_directions(5, 3, torch.Generator().manual_seed(seed)) for seed in range(400)])
+    torch.testing.assert_close(found.mT @ found, torch.eye(3, dtype=torch.float64).expand(400, 3, 3))
+    assert found.mean(0).abs().max() < 4 * (1 / 5 / 400) ** 0.5  # QR alone would put −|q| in the corner
+    assert found.square().mean(0) == pytest.approx(np.full((5, 3), 1 / 5), abs=0.06)
+
+
+@pytest.mark.parametrize("disorder", [permute, redraw])
+def test_disorder_finds_linearity_that_lies_in_the_weights_and_only_that(disorder):
+    x, layer = normal(2_000, 6), nn.Linear(6, 6, dtype=torch.float64)
+    for ffn, low, high in ((straight(), 0.2, 0.97), (layer, 1 - 1e-9, 1 + 1e-9)):
+        sample = sample_of(x, respond(ffn, x))
+        assert sample_ceiling(x, respond(ffn, x), sample).r2 == pytest.approx(1, abs=1e-9)
+        assert low < sample_ceiling(x, respond(disorder(ffn), x), sample).r2 < high
+
+
+def test_a_module_without_matrices_is_refused():
+    with pytest.raises(InputError, match="GELU has no weight matrix"):
+        permute(nn.GELU())
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_random_profiles_are_those_of_untrained_models_on_the_same_rows(gpt2, ids, every):
+    rows = TokenRows.from_ids(ids.repeat(2, 1), folds=3)
+    found = random_profiles(gpt2, rows, seeds=2, every=every)
+    assert found.shape == (2, 3)
+    held, taken = rows.test.nonzero()[:, 0], (~rows.test).nonzero()[:, 0]
+    some = torch.cat([held[::every], taken[::every]]).sort().values
+    part = TokenRows(rows.ids[some], rows.test[some], rows.fold[some])
+    for seed, expected in enumerate(found):
+        measured = measure(untrained(gpt2, seed), part)
+        assert [one.r2 for one in measured.values()] == pytest.approx(expected.tolist(), abs=1e-6)
+    assert np.abs(found[0] - found[1]).min() > 1e-5
+
+
+# chance
+
+
+def test_shuffled_pairs_score_as_least_squares_on_noise_does():
+    x = normal(12_000, 30)
+    sample = sample_of(x, x @ normal(30, 20, seed=1))
+    for rows in (90, 1_000):
+        floors = [chance_floor(sample, rows, seed) for seed in range(5)]
+        assert floors[0].expected_in_sample == pytest.approx(30 / (rows - 1))
+        assert np.mean([f.shuffled_in_sample for f in floors]) == pytest.approx(30 / (rows - 1), rel=0.1)
+        assert np.mean([f.shuffled_held_out for f in floors]) == pytest.approx(floors[0].expected_held_out, rel=0.15)
+        assert min(min(f.in_sample, f.held_out) for f in floors) > 1 - 1e-9
+    assert chance_floor(sample, 90).expected_held_out == pytest.approx(1 - 91 * 88 / (90 * 58))
+
+
+def test_a_floor_is_the_same_again_and_does_not_look_at_more_rows_than_it_says():
+    x = normal(400, 4)
+    sample = sample_of(x, torch.tanh(x))
+    assert chance_floor(sample, 50, 1) == chance_floor(sample, 50, 1) != chance_floor(sample, 50, 2)
+    whole = chance_floor(sample, 300)
+    held = [(sample.x[m], sample.y[m]) for m in (~sample.test, sample.test)]
+    assert whole.held_out == pytest.approx(held_out_r2(*held), abs=1e-9)
+
+
+@pytest.mark.parametrize("rows", [7, 301])
+def test_a_floor_at_too_few_or_too_many_rows_is_refused(rows):
+    sample = sample_of(normal(400, 4), normal(400, 2, seed=1))
+    with pytest.raises(InputError, match=f"at {rows} rows: give from 8 up to the sample's 300"):
+        chance_floor(sample, rows)
+
+
+def test_effective_support_by_hand():
+    assert effective_support(torch.tensor([[-1.0], [1.0]])) == 1
+    assert effective_support(torch.tensor([[0.0], [0.0], [3.0]])) == pytest.approx(4 / 6)  # w = 1, 1, 4
+    lonely = torch.zeros(100, 2)
+    lonely[7, 1] = 5
+    assert effective_support(lonely + 40) == pytest.approx(1 / 100, rel=0.05)
+    assert effective_support(normal(200_000, 6)) == pytest.approx(6 / 8, rel=0.01)
+    with pytest.raises(InputError, match="9 rows that are all the same"):
+        effective_support(torch.ones(9, 2))
+
+
+# analysis of variance
+
+NAMES = ("family", "text", "seed")
+
+
+def effects(**sizes):
+    """Profiles of 12 blocks made of planted effects, two levels each: 'family', 'family_text' and so on."""
+    sign = {name: np.array([-1.0, 1.0]).reshape([2 if i == j else 1 for j in range(3)]) for i, name in enumerate(NAMES)}
+    profile = np.random.default_rng(0).normal(size=(12, 1, 1, 1))
+    made = np.broadcast_to(profile, (12, 2, 2, 2)).copy()
+    for k, (name, size) in enumerate(sizes.items()):
+        pattern = np.prod(np.broadcast_arrays(*[sign[part] for part in name.split("_")]), axis=0)
+        made += size * pattern * np.random.default_rng(k + 1).choice([-1.0, 1.0], size=(12, 1, 1, 1))
+    return made
+
+
+def test_anova_by_hand():
+    found = anova(np.array([[[1.0, 2.0], [3.0, 8.0]]]), ("a", "b"))  # mean 3.5; a ∓2, b ∓1.5, a × b ±1
+    assert {name: effect.share.value for name, effect in found.items()} == pytest.approx(
+        {"a": 16 / 29, "b": 9 / 29, "a × b": 4 / 29}
+    )
+    assert [effect.size for effect in found.values()] == pytest.approx([2, 1.5, 1])
+    assert [effect.freedom for effect in found.values()] == [1, 1, 1]
+    assert found["a"].share.error_bars == (0, 0)  # one block: nothing to draw
+
+
+@pytest.mark.parametrize("name", ["family", "text", "seed", "family_text", "family_text_seed"])
+def test_a_single_effect_has_the_whole_share(name):
+    found = anova(effects(**{name: 0.1}), NAMES)
+    mine = found.pop(name.replace("_", " × "))
+    assert (*astuple(mine.share), mine.size) == pytest.approx((1, 1, 1, 0.1))
+    assert len(found) == 6
+    assert max(other.share.high for other in found.values()) < 1e-12
+
+
+def test_shares_go_by_the_square():
+    found = anova(effects(family=0.3, text=0.1, family_text=0.1), NAMES)
+    assert [found[name].share.value for name in ("family", "text", "family × text", "seed")] == pytest.approx(
+        [9 / 11, 1 / 11, 1 / 11, 0]
+    )
+
+
+def test_pure_noise_is_shared_by_degrees_of_freedom():
+    found = anova(np.random.default_rng(1).normal(size=(2_000, 2, 3, 2)), ("a", "b", "c"), draws=100)
+    assert sum(effect.freedom for effect in found.values()) == 11
+    for effect in found.values():
+        assert effect.share.value == pytest.approx(effect.freedom / 11, rel=0.1)
+        assert effect.share.low < effect.freedom / 11 < effect.share.high or effect.share.value == pytest.approx(
+            effect.freedom / 11, rel=0.05
+        )
+
+
+def test_anova_is_regression_on_dummies():
+    """Sums of squares as what ordinary least squares explains more when an effect's columns are added."""
+    made = np.random.default_rng(2).normal(size=(3, 3, 2, 2))
+    cells = np.array(list(product(range(3), range(2), range(2))))
+    dummies = [np.eye(size)[cells[:, i]] for i, size in enumerate((3, 2, 2))]
+
+    def columns(effect):
+        made = np.ones((12, 1))
+        for factor in effect:
+            made = (made[:, :, None] * dummies[factor][:, None]).reshape(12, -1)
+        return made
+
+    found = anova(made, ("a", "b", "c"))
+    design, before, gained = np.ones((12, 1)), None, []
+    for effect in [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]:
+        design = np.hstack([design, columns(effect)])
+        y = made.reshape(3, 12).T
+        left = np.square(y - design @ np.linalg.lstsq(design, y, rcond=None)[0]).sum()
+        gained, before = [*gained, (before or 0) - left], left
+    expected = np.array(gained[1:]) / sum(gained[1:])
+    assert [effect.share.value for effect in found.values()] == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_factor_of_mere_labels_takes_its_interactions_with_it():
+    made = effects(family=0.2, seed=0.1, family_seed=0.1, text_seed=0.1, family_text_seed=0.1)
+    found = anova(made, NAMES, within="seed")
+    assert list(found) == ["family", "text", "seed", "family × text"]
+    assert found["seed"].share.value == pytest.approx(0.5)
+    assert (found["seed"].freedom, found["family × text"].freedom) == (4, 1)
+    swapped = made.copy()
+    swapped[:, 0, 1] = made[:, 0, 1, ::-1]  # one cell's seeds the other way round
+    assert anova(swapped, NAMES, within="seed")["seed"].share.value == pytest.approx(0.5)
+    assert anova(swapped, NAMES)["seed"].share.value != pytest.approx(anova(made, NAMES)["seed"].share.value)
+
+
+@given(seed=st.integers(0, 2**31), shift=st.floats(-5, 5), factor=st.floats(0.01, 100))
+@settings(deadline=None, max_examples=12)
+def test_shares_add_up_and_do_not_mind_units_or_a_common_profile(seed, shift, factor):
+    random = np.random.default_rng(seed)
+    made = random.normal(size=(5, 2, 3))
+    found = anova(made, ("a", "b"), draws=50)
+    assert sum(effect.share.value for effect in found.values()) == pytest.approx(1)
+    other = anova(factor * made + shift * random.normal(size=(5, 1, 1)), ("a", "b"), draws=50)
+    assert [e.share.value for e in other.values()] == pytest.approx([e.share.value for e in found.values()], abs=1e-7)
+    assert all(0 <= effect.share.low <= effect.share.high <= 1 for effect in found.values())
+
+
+def test_the_interval_is_as_wide_as_blocks_differ_in_their_shares():
+    """Half of the blocks are all family, half all text: the family's share is that of the blocks drawn."""
+    made = effects(family=1.0)
+    made[::2] = effects(text=1.0)[::2]
+    found = anova(made, NAMES)["family"]
+    assert found.share.value == pytest.approx(0.5)
+    assert (found.share.low, found.share.high) == pytest.approx((0.5 - 1.96 / 48**0.5, 0.5 + 1.96 / 48**0.5), abs=0.05)
+
+
+def test_profiles_that_cannot_be_analysed_are_refused():
+    good = effects(family=1.0)
+    with pytest.raises(InputError, match="have 3 factors, not"):
+        anova(good, ("a", "b"))
+    with pytest.raises(InputError, match="and run"):
+        anova(good, NAMES, within="run")
+    with pytest.raises(InputError, match=f"{NAMES[0]} has one level, compare at least two"):
+        anova(good[:, :1], NAMES)
+    with pytest.raises(InputError, match="the same: there is no variance"):
+        anova(np.ones((4, 2, 2)) * 0.7, ("a", "b"))
+    good[0, 0, 0, 0] = np.nan
+    with pytest.raises(InputError, match="1 values of R² are not finite"):
+        anova(good, NAMES)
+
+
+# other inputs
+
+
+def covariance(x):
+    return np.cov(np.asarray(x, np.float64), rowvar=False, ddof=0)
+
+
+def coloured(n, d, seed):
+    """Skewed rows of their own mean and covariance."""
+    return normal(n, d, seed=seed).exp() @ normal(d, d, seed=seed + 1) + 10 * normal(d, seed=seed + 2)
+
+
+def layer_normed(n, d, seed=0):
+    x = nn.functional.layer_norm(normal(n, d, seed=seed) * torch.arange(1, d + 1), (d,))
+    return (x * (1 + normal(d, seed=seed + 1).abs()) + normal(d, seed=seed + 2)).float()
+
+
+def test_recoloured_rows_have_the_other_mean_and_covariance():
+    here, there = coloured(500, 6, 0), coloured(400, 6, 10)
+    found = recolour(here, Colour.of(moments_of(here)), Colour.of(moments_of(there)))
+    torch.testing.assert_close(found.mean(0), there.mean(0))
+    np.testing.assert_allclose(covariance(found), covariance(there), rtol=1e-9, atol=1e-9)
+
+
+def test_without_null_directions_nothing_is_turned():
+    """Zero-phase whitening by square roots of the correlation matrices (scipy), there and back."""
+    here, there = coloured(500, 6, 0), coloured(400, 6, 10)
+    found = recolour(here, Colour.of(moments_of(here)), Colour.of(moments_of(there)))
+    scales = [np.sqrt(np.diag(covariance(x))) for x in (here, there)]
+    roots = [sqrtm(covariance(x) / np.outer(s, s)).real for x, s in zip((here, there), scales, strict=True)]
+    white = ((here - here.mean(0)).numpy() / scales[0]) @ np.linalg.inv(roots[0])
+    np.testing.assert_allclose(found, there.mean(0).numpy() + white @ roots[1] * scales[1], rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("rows", [coloured(300, 8, 3), layer_normed(300, 8)])
+def test_a_models_own_colour_leaves_its_rows(rows):
+    own = Colour.of(moments_of(rows))
+    torch.testing.assert_close(recolour(rows, own, own), rows, rtol=1e-5, atol=1e-5)
+
+
+def test_null_directions_of_the_target_stay_null():
+    here, there = layer_normed(600, 8, 0), layer_normed(500, 8, 20)
+    colours = [Colour.of(moments_of(x)) for x in (here, there)]
+    assert colours[0].root.shape == (7, 8)
+    for source, rows in ((colours[0], here), (Colour.of(moments_of(coloured(600, 8, 5))), coloured(600, 8, 5))):
+        found = recolour(rows.double(), source, colours[1])
+        np.testing.assert_allclose(covariance(found), covariance(there), atol=1e-5)
+        assert np.linalg.eigvalsh(covariance(found))[0] < 1e-9
+    narrow = recolour(here.double(), colours[0], Colour.of(moments_of(coloured(600, 8, 5))))
+    assert np.linalg.matrix_rank(covariance(narrow), tol=1e-6) == 7
+
+
+def test_a_constant_feature_stays_constant():
+    here, there = coloured(300, 5, 0), coloured(300, 5, 9)
+    there[:, 2] = 0.7
+    found = recolour(here, Colour.of(moments_of(here)), Colour.of(moments_of(there)))
+    torch.testing.assert_close(found[:, 2], torch.full_like(found[:, 2], 0.7))
+    assert standardise(there, moments_of(there))[:, 2].abs().max() == 0
+
+
+def test_turned_rows_keep_the_covariance_and_lose_their_directions():
+    rows = coloured(4_000, 6, 0)
+    own = Colour.of(moments_of(rows))
+    found, again, other = (recolour(rows, own, own, turn=seed) for seed in (1, 1, 2))
+    np.testing.assert_allclose(covariance(found), covariance(rows), rtol=1e-8, atol=1e-8)
+    assert torch.equal(found, again)
+    assert (found - other).abs().max() > 1 < (found - rows).abs().max()
+    flat = own.white(rows).square().sum(1).sort().values  # how far out each row lies does not change
+    torch.testing.assert_close(own.white(found).square().sum(1).sort().values, flat)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_widths_that_differ_are_refused():
+    wide, narrow = (Colour.of(moments_of(normal(50, d))) for d in (4, 3))
+    with pytest.raises(InputError, match="rows of width 4 from a model of 4 to one of 3"):
+        recolour(normal(9, 4), wide, narrow)
+
+
+def test_normal_rows_have_a_colour_and_no_shape():
+    rows = coloured(900, 4, 0)
+    found = gaussian(Colour.of(moments_of(rows)), 200_000, seed=1).double()
+    scale = rows.std(0)
+    assert ((found.mean(0) - rows.mean(0)) / scale).abs().max() < 0.02
+    assert (covariance(found) / np.outer(scale, scale)) == pytest.approx(
+        covariance(rows) / np.outer(scale, scale), abs=0.02
+    )
+    white = (found - found.mean(0)) / found.std(0)
+    assert white.pow(3).mean(0).abs().max() < 0.03
+    assert white.pow(4).mean(0) == pytest.approx([3, 3, 3, 3], abs=0.1)
+
+
+def test_standardised_rows_have_unit_variance():
+    rows = coloured(300, 5, 0)
+    found = standardise(rows, moments_of(rows))
+    assert found.mean(0).abs().max() < 1e-12
+    torch.testing.assert_close(found.square().mean(0), torch.ones(5, dtype=torch.float64))
+
+
+def test_transplants_tell_what_lies_in_the_inputs_from_what_lies_in_the_weights():
+    """x² of a centred exponential x: skew² / (kurtosis − 1) = 1/2 is linear, of a normal one nothing."""
+    eye = torch.eye(3, dtype=torch.float64)
+    skewed, plain = (
+        -torch.rand(40_000, 3, generator=torch.Generator().manual_seed(0)).double().log() - 1,
+        normal(9_000, 3),
+    )
+    colours = [Colour.of(moments_of(x)) for x in (skewed, plain)]
+    square = Block(eye, eye, torch.square)
+    for ffn, expected in ((square, 0.5), (straight(3), 1.0)):
+        moved = recolour(skewed, *colours)
+        found = sample_ceiling(moved, respond(ffn, moved), sample_of(moved, moved)).r2
+        assert found == pytest.approx(expected, abs=0.03)
+    drawn = gaussian(colours[1], 9_000)
+    assert sample_ceiling(drawn, respond(square, drawn), sample_of(drawn, drawn)).r2 == pytest.approx(0, abs=0.02)
+
+
+def test_a_transplant_knows_whose_rows_colour_and_weights_it_takes(gpt2, rows):
+    """The table equals the same by hand; own rows, colour and weights give the block's own ceiling."""
+    models = [gpt2, tiny("mini-pythia")]
+    kept = [capture(model, rows, sample=500)[1] for model in models]
+    ffns = [sites(model)[1].output for model in models]
+    table = transplants(kept, ffns)
+    for i, block in enumerate(kept):
+        own = sample_ceiling(block.sample.x, block.sample.y, block.sample)
+        assert table[i, i, i] == pytest.approx(own.r2, abs=1e-5)
+    x = recolour(kept[1].sample.x, *(Colour.of(sum(kept[i].train)) for i in (1, 0)))
+    assert table[1, 0, 1] == pytest.approx(sample_ceiling(x, respond(ffns[1], x), kept[1].sample).r2, abs=1e-9)
+    few = transplants(kept, ffns, all_three=False)
+    assert np.isnan(few).tolist() == [[[i != j for i in range(2)] for j in range(2)]] * 2
+    np.testing.assert_array_equal(few[:, [0, 1], [0, 1]], table[:, [0, 1], [0, 1]])
+    with pytest.raises(InputError, match="2 samples of 2 blocks for 1 FFNs"):
+        transplants(kept, ffns[:1])

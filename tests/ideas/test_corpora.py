@@ -1,0 +1,416 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import t as student_t
+
+from helpers.reference import held_out_r2, normal
+from howlinear.core.ceilings import AffineMap, ceiling, fit
+from howlinear.core.estimates import Estimate
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.corpora.agreement import agreement
+from howlinear.ideas.corpora.transfer import likeness, transfer, transfers
+from howlinear.instrument.capture import BlockCapture, capture
+from howlinear.text.rows import TokenRows
+
+
+def grid(pairs, end="value"):
+    """A number per pair of corpora as an array, fitted on the row's and scored on the column's."""
+    corpora = list(dict.fromkeys(fitted for fitted, _ in pairs))
+    cells = [[pairs[fitted, scored] for scored in corpora] for fitted in corpora]
+    return np.array([[getattr(cell, end) if isinstance(cell, Estimate) else cell for cell in row] for row in cells])
+
+
+def ends(found):
+    """Differences of an agreement, their lower and their upper ends, each over the blocks."""
+    return [np.array([getattr(each, end) for each in found.difference.values()]) for end in ("value", "low", "high")]
+
+
+def moments_of(x, y):
+    return Moments(x.shape[1], y.shape[1]).update(x, y)
+
+
+def sides(x, y, folds=4):
+    """Rows as ((x, y) per train fold, (x, y) per held-out fold): three quarters and one quarter."""
+    cut = 3 * len(x) // 4
+    rows = [(x[:cut], y[:cut]), (x[cut:], y[cut:])]
+    return [list(zip(a.chunk(folds), b.chunk(folds), strict=True)) for a, b in rows]
+
+
+def kept(x, y, folds=4):
+    """What a capture keeps of these rows."""
+    train, test = ([moments_of(*part) for part in side] for side in sides(x, y, folds))
+    return BlockCapture(train, test, Moments(y.shape[1]).update(y[3 * len(y) // 4 :]), None)
+
+
+def block_on(function, n=400, d=5, seed=0, mean=0.0, spread=1.0, folds=4):
+    """A block seen through one corpus: Gaussian inputs of some mean and spread."""
+    x = normal(n, d, seed=seed) * spread + mean
+    return kept(x, function(x), folds)
+
+
+def affine(weight):
+    return AffineMap(torch.as_tensor(weight).double(), torch.zeros(len(weight[0]), dtype=torch.float64))
+
+
+def rows_with(covariance, n=400):
+    """Moments of inputs whose sample covariance is exactly this."""
+    root = torch.linalg.cholesky(torch.as_tensor(covariance).double() * n).T
+    d = len(root)
+    return Moments.from_tensors(Moments(d).tensors() | {"sxx": root.T @ root, "n": torch.tensor([n])})
+
+
+def linear(x):
+    return x @ normal(x.shape[1], 3, seed=90) - 2
+
+
+def bent(x):
+    return torch.nn.functional.gelu(x @ normal(x.shape[1], 8, seed=91)) @ normal(8, 3, seed=92)
+
+
+def test_by_hand():
+    x = torch.tensor([[-1.0], [0.0], [1.0]] * 4)  # four train folds, or held-out ones, of three rows
+    one, other = ([moments_of(part, slope * part) for part in x.chunk(4)] for slope in (2, 1))
+    outputs = Moments(1)
+    found = transfer({"a": BlockCapture(one, one, outputs, None), "b": BlockCapture(other, other, outputs, None)})
+    assert found.corpora == ("a", "b")
+    np.testing.assert_allclose(grid(found.r2), [[1, 0], [0.75, 1]], atol=1e-12)  # a on b: off by x; b on a: x of 2x
+    np.testing.assert_allclose(grid(found.drop), [[0, 1], [0.25, 0]], atol=1e-12)
+    np.testing.assert_allclose(grid(found.likeness), 1, atol=1e-12)
+    np.testing.assert_allclose(grid(found.expected), 1, atol=1e-12)
+    for table in (found.r2, found.drop):
+        np.testing.assert_allclose(
+            [grid(table, "low"), grid(table, "high")], [grid(table)] * 2, atol=1e-12
+        )  # all folds are alike
+    assert [each.weight.item() for each in found.maps.values()] == pytest.approx([2, 1])
+
+
+def test_a_linear_block_transfers_perfectly_whatever_the_text():
+    mix = normal(5, 5, seed=3)
+    there = normal(400, 5, seed=1) @ mix + 3
+    found = transfer({"a": block_on(linear), "b": kept(there, linear(there))})
+    np.testing.assert_allclose(grid(found.r2), 1, atol=1e-12)
+    np.testing.assert_allclose(grid(found.drop), 0, atol=1e-12)
+    np.testing.assert_allclose(grid(found.likeness), 1, atol=1e-12)
+
+
+def test_a_bent_block_does_not():
+    """x² near −2 is a falling line, near 2 a rising one: each as straight as the other, and opposite."""
+    found = transfer({"a": block_on(torch.square, mean=-2.0), "b": block_on(torch.square, mean=2.0, seed=1)})
+    assert grid(found.r2).diagonal().min() > 0.8
+    assert grid(found.r2, "high")[0, 1] < 0
+    assert grid(found.r2, "high")[1, 0] < 0
+    assert grid(found.drop, "low")[0, 1] > 1
+    assert grid(found.likeness, "high")[0, 1] < -0.9
+    assert found.expected["a", "b"] > 0.9
+
+
+def test_every_pair_equals_refits_on_stored_rows():
+    """Values and all three kinds of interval, by a loop over rows with an independent solver."""
+    rows = {}
+    for i, name in enumerate(("a", "b", "c")):
+        x = normal(160, 4, seed=i) * (1 + i / 2) + i
+        rows[name] = sides(x, bent(x) + 0.1 * normal(160, 3, seed=10 + i))
+    captured = {
+        name: BlockCapture(*([moments_of(*part) for part in side] for side in both), Moments(3), None)
+        for name, both in rows.items()
+    }
+    found = transfer(captured)
+
+    def score(a, b, train_out=None, test_out=None):
+        train, test = rows[a][0], rows[b][1]
+        return held_out_r2(
+            *(
+                [torch.cat(z) for z in zip(*(part for i, part in enumerate(side) if i != out), strict=True)]
+                for side, out in ((train, train_out), (test, test_out))
+            )
+        )
+
+    def half_width(*groups):
+        variance = sum((len(group) - 1) * np.var(group) for group in groups)
+        return student_t.ppf(0.975, 3) * variance**0.5
+
+    for i, a in enumerate(rows):
+        for j, b in enumerate(rows):
+            refits, rescored = ([score(a, b, **{out: k}) for k in range(4)] for out in ("train_out", "test_out"))
+            assert grid(found.r2)[i, j] == pytest.approx(score(a, b), abs=1e-10)
+            half = half_width(refits, rescored)
+            assert grid(found.r2, "low")[i, j] == pytest.approx(score(a, b) - half, abs=1e-10)
+            assert grid(found.r2, "high")[i, j] == pytest.approx(score(a, b) + half, abs=1e-10)
+            own, paired = score(b, b), [score(b, b, test_out=k) - score(a, b, test_out=k) for k in range(4)]
+            drop = own - score(a, b)
+            assert grid(found.drop)[i, j] == pytest.approx(drop, abs=1e-10)
+            half = half_width(refits, [score(b, b, train_out=k) for k in range(4)], paired) if a != b else 0
+            assert grid(found.drop, "low")[i, j] == pytest.approx(drop - half, abs=1e-10)
+            assert grid(found.drop, "high")[i, j] == pytest.approx(drop + half, abs=1e-10)
+
+
+def test_a_pair_does_not_depend_on_the_third_corpus_and_the_table_turns_with_the_order():
+    blocks = {name: block_on(bent, mean=i, seed=i) for i, name in enumerate("abc")}
+    all_three = transfer(blocks)
+    pair = transfer({name: blocks[name] for name in "ca"})
+    for table in ("r2", "drop", "likeness"):
+        for part in ("value", "low", "high"):
+            whole, small = (grid(getattr(each, table), part) for each in (all_three, pair))
+            np.testing.assert_allclose(small, whole[np.ix_([2, 0], [2, 0])], atol=1e-12)
+    np.testing.assert_allclose(grid(pair.expected), grid(all_three.expected)[np.ix_([2, 0], [2, 0])], atol=1e-12)
+    np.testing.assert_allclose(grid(all_three.likeness), grid(all_three.likeness).T, rtol=1e-12)
+
+
+def test_the_diagonal_is_the_ceiling(gpt2, ids):
+    corpora = {"one": ids, "other": ids.flip(0, 1) // 2}
+    captures = {name: capture(gpt2, TokenRows.from_ids(each, folds=3)) for name, each in corpora.items()}
+    found = transfers(captures)
+    assert list(found) == [0, 1, 2]
+    for block, each in found.items():
+        for i, name in enumerate(corpora):
+            alone = ceiling(captures[name][block].train, captures[name][block].test)
+            ends = [grid(each.r2)[i, i], grid(each.r2, "low")[i, i], grid(each.r2, "high")[i, i]]
+            assert ends == pytest.approx([alone.r2, alone.r2_low, alone.r2_high], abs=1e-12)
+            torch.testing.assert_close(each.maps[name].weight, alone.map.weight)
+            assert grid(each.drop)[i, i] == grid(each.drop, "low")[i, i] == grid(each.drop, "high")[i, i] == 0
+
+
+def test_the_drops_interval_covers_the_truth_about_as_often_as_it_says():
+    """y = x² on N(0, 1) and N(½, 1): the drop is (4δ² + δ⁴) / (2 + 4 m²) with δ = m = ½."""
+    truth, covered = (4 * 0.5**2 + 0.5**4) / (2 + 4 * 0.5**2), 0
+    for seed in range(30):
+        texts = {"a": (0.0, 2 * seed), "b": (0.5, 2 * seed + 1)}
+        captured = {
+            name: block_on(torch.square, n=1_600, d=1, mean=m, seed=s, folds=8) for name, (m, s) in texts.items()
+        }
+        found = transfer(captured)
+        covered += grid(found.drop, "low")[0, 1] <= truth <= grid(found.drop, "high")[0, 1]
+    assert 26 <= covered <= 30
+
+
+def test_a_second_draw_of_the_same_text_costs_nothing():
+    drops, flagged = [], 0
+    for seed in range(12):
+        found = transfer({name: block_on(bent, n=800, d=12, seed=2 * seed + i, folds=8) for i, name in enumerate("ab")})
+        drops.append(grid(found.drop)[0, 1])
+        flagged += not grid(found.drop, "low")[0, 1] <= 0 <= grid(found.drop, "high")[0, 1]
+    assert abs(np.mean(drops)) < 0.003
+    assert flagged <= 2
+
+
+def test_the_expected_likeness_is_that_of_two_draws_of_one_text():
+    """A straight line under noise: what the two maps differ by is noise alone, and the jackknife must say how much."""
+    alike, expected, yardsticks = [], [], []
+    for seed in range(12):
+        texts = [normal(800, 12, seed=4 * seed + i) for i in (0, 1)]
+        noisy = [x @ normal(12, 24, seed=90) + 6 * normal(800, 24, seed=4 * seed + i + 2) for i, x in enumerate(texts)]
+        found = transfer({name: kept(x, y, folds=8) for name, x, y in zip("ab", texts, noisy, strict=True)})
+        alike.append(grid(found.likeness)[0, 1])
+        expected.append(found.expected["a", "b"])
+        yardsticks.append(grid(found.expected).diagonal().mean())
+    noise = 1 - np.mean(alike)
+    assert 0.03 < noise < 0.3
+    assert 1 - np.mean(expected) == pytest.approx(noise, rel=0.08)
+    assert 1 - np.mean(yardsticks) == pytest.approx(noise, rel=0.08)
+
+
+def test_likeness_by_hand():
+    identity, skewed = rows_with([[1.0, 0], [0, 1]]), rows_with([[4.0, 0], [0, 1]])
+    one, other, both = affine([[1.0], [0]]), affine([[0.0], [1]]), affine([[1.0], [1]])
+    assert likeness(one, other, identity) == pytest.approx(0)
+    assert likeness(one, both, identity) == pytest.approx(0.5**0.5)
+    assert likeness(one, both, skewed) == pytest.approx(2 / 5**0.5)  # ⟨⟩ = 4, norms 2 and √5
+    assert likeness(other, both, skewed) == pytest.approx(1 / 5**0.5)
+    assert likeness(one, other, rows_with([[1.0, 0.5], [0.5, 1]])) == pytest.approx(0.5)
+
+
+def test_a_direction_that_text_does_not_visit_does_not_count():
+    x = normal(300, 6)
+    x[:, 5] = x[:, 4]  # nothing is seen of their difference
+    one, other = affine(normal(6, 4, seed=1).tolist()), normal(6, 4, seed=1)
+    other[4] += 7
+    other[5] -= 7
+    moments = moments_of(x, x)
+    assert likeness(one, affine(other.tolist()), moments) == pytest.approx(1, abs=1e-12)
+    assert likeness(one, affine(other.tolist()), moments_of(normal(300, 6), x)) < 0.5
+
+
+def test_unrelated_maps_are_unlike():
+    moments = moments_of(normal(500, 40), normal(500, 1))
+    one, other = (affine(normal(40, 40, seed=seed).tolist()) for seed in (1, 2))
+    assert abs(likeness(one, other, moments)) < 0.1
+
+
+@given(seed=st.integers(0, 2**31), factor=st.floats(1e-3, 1e3), shift=st.floats(-10, 10))
+@settings(deadline=None, max_examples=25)
+def test_likeness_is_the_correlation_of_predictions(seed, factor, shift):
+    x = normal(50, 4, seed=seed) @ normal(4, 4, seed=seed + 1) + 5
+    one, other = (affine(normal(4, 3, seed=seed + i).tolist()) for i in (2, 3))
+    predicted = [(each(x) - each(x).mean(0)).flatten().numpy() for each in (one, other)]
+    norms = np.linalg.norm(predicted[0]) * np.linalg.norm(predicted[1])
+    moments = moments_of(x, x)
+    found = likeness(one, other, moments)
+    assert found == pytest.approx(predicted[0] @ predicted[1] / norms, abs=1e-10)
+    scaled = AffineMap(factor * other.weight, other.bias + shift)
+    assert likeness(one, scaled, moments) == pytest.approx(found, abs=1e-10)
+    assert likeness(scaled, one, moments) == pytest.approx(found, abs=1e-10)
+    assert likeness(one, replace(other, weight=-one.weight), moments) == pytest.approx(-1, abs=1e-12)
+
+
+def test_the_likeness_in_a_transfer_is_that_of_its_maps_on_the_held_out_rows_of_both():
+    blocks = {name: block_on(bent, mean=2 * i, seed=i) for i, name in enumerate("ab")}
+    found = transfer(blocks)
+    metric = sum(blocks["a"].test) + sum(blocks["b"].test)
+    value = likeness(found.maps["a"], found.maps["b"], metric)
+    assert grid(found.likeness)[0, 1] == pytest.approx(value, abs=1e-12)
+    refits = {
+        name: [fit(sum([*each.train[:i], *each.train[i + 1 :]]))[0] for i in range(4)] for name, each in blocks.items()
+    }
+    variance = 3 * np.var([likeness(refit, found.maps["b"], metric) for refit in refits["a"]])
+    variance += 3 * np.var([likeness(found.maps["a"], refit, metric) for refit in refits["b"]])
+    half = student_t.ppf(0.975, 3) * variance**0.5
+    assert grid(found.likeness, "low")[0, 1] == pytest.approx(value - half, abs=1e-10)
+    assert grid(found.likeness, "high")[1, 0] == pytest.approx(value + half, abs=1e-10)
+
+
+def profile(curves, offset=0.0, seed=0, n=400):
+    """Blocks of growing curvature, seen through one corpus."""
+    return {
+        block: block_on(lambda x, c=c: linear(x) + c * bent(x + offset), seed=seed, n=n) for block, c in curves.items()
+    }
+
+
+CURVES = {0: 0.1, 1: 1.5, 3: 0.4, 7: 0.8}
+
+
+def test_one_corpus_twice_agrees_with_itself():
+    found = agreement(transfers({"a": profile(CURVES), "b": profile(CURVES)}), "a", "b")
+    assert tuple(found.difference) == (0, 1, 3, 7)
+    assert (found.correlation.value, found.correlation.high) == pytest.approx((1, 1), abs=1e-9)
+    difference, low, high = ends(found)
+    np.testing.assert_array_equal(difference, 0)
+    assert found.differ == ()
+    assert (low < 0).all()
+    assert (high > 0).all()
+
+
+def test_a_profile_that_falls_where_the_other_rises_is_found():
+    turned = dict(zip(CURVES, sorted(CURVES.values(), key=lambda c: list(CURVES.values()).index(0.8) - c), strict=True))
+    assert list(turned.values()) == [1.5, 0.8, 0.4, 0.1]
+    rising = dict(zip(CURVES, sorted(CURVES.values()), strict=True))
+    found = agreement(transfers({"a": profile(rising), "b": profile(turned, seed=1)}), "a", "b")
+    assert found.correlation.high < -0.5
+    assert {0, 7} <= set(found.differ)
+    assert found.difference[0].value > 0 > found.difference[7].value
+
+
+def test_agreement_equals_a_loop_over_folds():
+    curves, n = CURVES, 160
+    captures = {"a": profile(curves, n=n), "b": profile(curves, offset=1.0, seed=1, n=n)}
+    found = agreement(transfers(captures), "a", "b")
+
+    def r2s(name, side=None, out=None):
+        scores = []
+        for block in captures[name].values():
+            train, test = (
+                [part for i, part in enumerate(folds) if (label, i) != (side, out)]
+                for label, folds in (("train", block.train), ("test", block.test))
+            )
+            scores.append(ceiling(train, test).r2)
+        return np.array(scores)
+
+    a, b = r2s("a"), r2s("b")
+    groups = [[(r2s("a", side, k), b) for k in range(4)] for side in ("train", "test")]
+    groups += [[(a, r2s("b", side, k)) for k in range(4)] for side in ("train", "test")]
+    factor = student_t.ppf(0.975, 3)
+    difference, low, high = ends(found)
+    np.testing.assert_allclose(difference, a - b, atol=1e-12)
+    half = factor * sum(3 * np.var([x - y for x, y in group], axis=0) for group in groups) ** 0.5
+    np.testing.assert_allclose(low, a - b - half, atol=1e-10)
+    np.testing.assert_allclose(high, a - b + half, atol=1e-10)
+    z = np.arctanh(np.corrcoef(a, b)[0, 1])
+    spread = factor * sum(3 * np.var([np.arctanh(np.corrcoef(*two)[0, 1]) for two in group]) for group in groups) ** 0.5
+    expected = np.tanh([z, z - spread, z + spread])
+    correlation = found.correlation
+    assert (correlation.value, correlation.low, correlation.high) == pytest.approx(expected, abs=1e-8)
+    inside = (low <= 0) & (high >= 0)
+    assert found.differ == tuple(block for block, same in zip(curves, inside, strict=True) if not same)
+
+
+def test_the_order_of_corpora_turns_the_sign():
+    found = transfers({"a": profile(CURVES), "b": profile(CURVES, seed=1), "c": profile(CURVES, seed=2)})
+    one, other = agreement(found, "a", "c"), agreement(found, "c", "a")
+    (difference, low, _), (turned, _, high) = ends(one), ends(other)
+    np.testing.assert_allclose(difference, -turned, rtol=1e-12)
+    np.testing.assert_allclose(low, -high, atol=1e-12)
+    assert one.correlation.value == pytest.approx(other.correlation.value)
+    own = [[each.r2[corpus, corpus].value for each in found.values()] for corpus in "ac"]
+    np.testing.assert_allclose(difference, np.subtract(*own), atol=1e-15)
+
+
+def test_folds_are_left_as_they_were():
+    blocks = {name: block_on(bent, seed=i) for i, name in enumerate("ab")}
+    before = {name: [part.copy() for part in each.train + each.test] for name, each in blocks.items()}
+    transfer(blocks)
+    for name, each in blocks.items():
+        for part, copy in zip(each.train + each.test, before[name], strict=True):
+            assert all(torch.equal(part.tensors()[key], copy.tensors()[key]) for key in part.tensors())
+
+
+@pytest.mark.parametrize(("names", "said"), [([], "got none"), (["docs"], "got docs: capture another text")])
+def test_fewer_than_two_corpora_are_refused(names, said):
+    with pytest.raises(InputError, match=f"at least two corpora, {said}"):
+        transfer({name: block_on(linear) for name in names})
+
+
+def test_blocks_of_different_width_are_refused():
+    blocks = {"docs": block_on(linear, d=5), "code": block_on(linear, d=6)}
+    with pytest.raises(InputError, match=r"different widths.*'docs': \(5, 3\), 'code': \(6, 3\).*one model"):
+        transfer(blocks)
+
+
+@pytest.mark.parametrize("side", ["train", "test"])
+def test_a_side_of_one_fold_is_refused(side):
+    whole = block_on(linear)
+    lone = replace(whole, **{side: [sum(getattr(whole, side))]})
+    with pytest.raises(InputError, match="code has fewer than two document folds"):
+        transfer({"docs": whole, "code": lone})
+
+
+def test_corpora_with_different_blocks_are_refused():
+    captures = {"docs": {0: block_on(linear), 1: block_on(linear)}, "code": {0: block_on(linear)}}
+    with pytest.raises(InputError, match=r"different blocks.*'docs': \[0, 1\], 'code': \[0\].*same blocks"):
+        transfers(captures)
+
+
+def test_a_block_that_cannot_be_fitted_is_named():
+    few = block_on(linear, n=16, d=9)
+    with pytest.raises(InputError, match=r"block 4: .*train rows for 9 inputs"):
+        transfers({"docs": {4: few}, "code": {4: few}})
+
+
+def test_maps_that_do_not_fit_each_other_are_refused():
+    moments = moments_of(normal(50, 4), normal(50, 1))
+    fits, narrow = affine(normal(4, 3).tolist()), affine(normal(4, 2).tolist())
+    with pytest.raises(InputError, match=r"\(4, 3\) and \(4, 2\) on 4 inputs"):
+        likeness(fits, narrow, moments)
+    with pytest.raises(InputError, match=r"\(4, 3\) and \(4, 3\) on 5 inputs"):
+        likeness(fits, fits, moments_of(normal(50, 5), normal(50, 1)))
+
+
+def test_a_constant_map_is_like_no_other():
+    moments = moments_of(normal(50, 4), normal(50, 3))
+    with pytest.raises(InputError, match="a map is constant"):
+        likeness(AffineMap.constant(moments), affine(normal(4, 3).tolist()), moments)
+
+
+def test_profiles_that_cannot_be_compared_are_refused():
+    found = transfers({"a": profile(CURVES), "b": profile(CURVES, seed=1)})
+    with pytest.raises(InputError, match="cannot compare a and c over 4 blocks of a, b"):
+        agreement(found, "a", "c")
+    with pytest.raises(InputError, match="at least three blocks"):
+        agreement({block: found[block] for block in (0, 1)}, "a", "b")
+    with pytest.raises(InputError, match="over 0 blocks of no corpus"):
+        agreement({}, "a", "b")
+    with pytest.raises(InputError, match="profile of a or b is the same in every block"):
+        agreement({block: found[0] for block in range(3)}, "a", "b")

@@ -1,0 +1,558 @@
+"""Notebook 10's modules: neurons, nested, spectrum, hermite, products."""
+
+from dataclasses import astuple, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.gaussian_process.kernels import RBF
+from sklearn.linear_model import Ridge
+from sklearn.metrics.pairwise import polynomial_kernel
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+from conftest import BLOCKS, WIDTH
+from helpers.reference import held_out_r2, normal
+from howlinear.core.ceilings import AffineMap, ceiling, fit, r2
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.controls.inputs import Colour
+from howlinear.ideas.controls.inputs import gaussian as gaussian_rows
+from howlinear.ideas.controls.weights import respond
+from howlinear.ideas.degrees.hermite import hermite, plant_teacher, predict_spectrum
+from howlinear.ideas.degrees.nested import feature_moments, nested, prefix_maps
+from howlinear.ideas.degrees.neurons import Hidden, take_apart
+from howlinear.ideas.degrees.products import (
+    FLAT,
+    Products,
+    curve_frame,
+    gaussian,
+    learning_curve,
+    polynomial,
+    products,
+    quadratic,
+    split_train,
+)
+from howlinear.ideas.degrees.spectrum import degrees, features, loudest
+from howlinear.instrument.capture import BlockCapture, Sample, capture
+from howlinear.models.sites import sites
+
+
+def block_of(activation, d=5, m=7, out=4, gated=False, seed=0, bias=0.3):
+    gate = AffineMap(normal(d, m, seed=seed) / d**0.5, bias * normal(m, seed=seed + 1))
+    up = AffineMap(normal(d, m, seed=seed + 2) / d**0.5, bias * normal(m, seed=seed + 3)) if gated else None
+    return Hidden(gate, up, activation, AffineMap(normal(m, out, seed=seed + 4), normal(out, seed=seed + 5)))
+
+
+def captured(x, y, folds=4):
+    """Rows as a capture holds them: every fourth held out, folds in turn."""
+    row = torch.arange(len(x))
+    sample = Sample(x.float(), y.float(), row, row, row % 4 == 3, row // 4 % folds)
+    sides = []
+    for test in (False, True):
+        masks = [(sample.test == test) & (sample.fold == fold) for fold in range(folds)]
+        sides.append([Moments(x.shape[1], y.shape[1]).update(sample.x[mask], sample.y[mask]) for mask in masks])
+    return BlockCapture(*sides, Moments(y.shape[1]).update(sample.y[sample.test]), sample)
+
+
+def sides_of(kept, change=lambda x: x):
+    s = kept.sample
+    return [(change(s.x[mask].double()), s.y[mask].double()) for mask in (~s.test, s.test)]
+
+
+def power(k):
+    return lambda z: hermite(z, k)[k]
+
+
+# --- Hermite's polynomials
+
+
+def test_hermite_by_hand():
+    z = torch.tensor([2.0, -1.0], dtype=torch.float64)
+    expected = [z**0, z, (z**2 - 1) / 2**0.5, (z**3 - 3 * z) / 6**0.5, (z**4 - 6 * z**2 + 3) / 24**0.5]
+    torch.testing.assert_close(hermite(z, 4), expected)
+    assert len(hermite(z, 0)) == 1
+
+
+def test_hermite_is_orthonormal_under_a_gaussian():
+    nodes, weights = np.polynomial.hermite_e.hermegauss(30)
+    terms = torch.stack(hermite(torch.from_numpy(nodes), 8)).numpy()
+    np.testing.assert_allclose(terms * weights / weights.sum() @ terms.T, np.eye(9), atol=1e-10)
+
+
+# --- the block taken apart
+
+
+def test_taken_apart_every_family_is_still_the_block(model, rows):
+    kept = capture(model, rows, sample=rows.ids.numel())
+    assert list(kept) == list(range(BLOCKS))
+    for block, found in kept.items():
+        mine = take_apart(model, block)
+        assert (mine.up is not None) == (model.config.model_type == "llama")
+        torch.testing.assert_close(mine(found.sample.x.double()), found.sample.y.double(), atol=2e-5, rtol=1e-4)
+
+
+def test_spread_of_preactivations_is_that_of_the_rows():
+    block, x = block_of(torch.relu), normal(200, 5, seed=9) @ normal(5, 5, seed=8) + 2
+    mean, deviation = block.spread(Moments(5).update(x))
+    z = block.gate(x)
+    torch.testing.assert_close(mean, z.mean(0))
+    torch.testing.assert_close(deviation, z.std(0, correction=0))
+
+
+def test_a_block_that_is_not_there_or_replaced_is_refused(gpt2):
+    with pytest.raises(InputError, match="no block"):
+        take_apart(gpt2, BLOCKS)
+    gpt2.set_submodule(sites(gpt2, [1])[0].name, torch.nn.Linear(WIDTH, WIDTH))
+    with pytest.raises(InputError, match=r"cannot take block 1 apart: .*has no c_fc, act, c_proj"):
+        take_apart(gpt2, 1)
+    gpt2.config.model_type = "unheard-of"
+    with pytest.raises(InputError, match="unheard-of"):
+        take_apart(gpt2, 0)
+
+
+# --- nested least squares
+
+
+def test_every_set_matches_svd_of_its_rows():
+    x = normal(400, 6) @ normal(6, 6, seed=1) + 3
+    kept = captured(x, torch.tanh(x @ normal(6, 3, seed=2)))
+
+    def squares(x):
+        return torch.cat([x, x.square()], 1)
+
+    found = nested(kept, squares, [2, 6, 9, 12])
+    for size, estimate in zip(found.sizes, found.estimates, strict=True):
+        sides = sides_of(kept, lambda x, size=size: squares(x)[:, :size])
+        assert estimate.value == pytest.approx(held_out_r2(*sides), abs=1e-6)
+        assert estimate.low < estimate.value < estimate.high
+    frame = found.to_frame()
+    assert list(frame) == ["size", "r2", "low", "high"]
+    assert frame["size"].tolist() == [2, 6, 9, 12]
+    assert frame.r2.tolist() == found.r2.tolist()
+    assert frame.low.tolist() == [estimate.low for estimate in found.estimates]
+    assert frame.high.tolist() == [estimate.high for estimate in found.estimates]
+
+
+def test_the_interval_is_that_of_the_ceiling():
+    x = normal(400, 6)
+    kept = captured(x, torch.tanh(x @ normal(6, 3, seed=2)) + x[:, :3])
+    found, known = nested(kept, lambda x: x, [6]), ceiling(kept.train, kept.test)
+    assert astuple(found.estimates[0]) == pytest.approx((known.r2, known.r2_low, known.r2_high), abs=1e-6)
+
+
+@given(seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=15)
+def test_on_its_own_rows_more_features_never_explain_less(seed):
+    x, y = normal(60, 8, seed=seed), normal(60, 2, seed=seed + 1)
+    moments = Moments(8, 2).update(x, y)
+    left = [
+        (y - affine(x[:, :size])).square().sum()
+        for size, affine in zip((2, 5, 8), prefix_maps(moments, (2, 5, 8)), strict=True)
+    ]
+    assert left[0] >= left[1] * (1 - 1e-9)
+    assert left[1] >= left[2] * (1 - 1e-9)
+
+
+def test_constant_and_duplicate_features_do_no_harm():
+    x = normal(200, 3)
+    kept = captured(x, x @ normal(3, 2, seed=1) + 1)
+    found = nested(kept, lambda x: torch.cat([x, x, torch.full_like(x, 7)], 1), [3, 6, 9])
+    np.testing.assert_allclose(found.r2, 1, atol=1e-6)
+    maps = prefix_maps(Moments(2, 1).update(torch.tensor([[1.0, 5], [2, 5], [4, 5]]), torch.ones(3, 1)), [2])
+    assert maps[0].weight[1] == 0
+
+
+@pytest.mark.parametrize("sizes", [[], [3, 2], [2, 2], [0, 1], [6]])
+def test_sizes_must_ascend(sizes):
+    with pytest.raises(InputError, match="ascending numbers from 1 to 5"):
+        nested(captured(normal(200, 5), normal(200, 2)), lambda x: x, sizes)
+
+
+def test_too_few_rows_for_the_features_are_refused():
+    kept = captured(normal(40, 5), normal(40, 2))
+    with pytest.raises(InputError, match=r"21 train rows, one fold left out, for 25 features.*at least 27"):
+        nested(kept, lambda x: torch.cat([x] * 5, 1), [25])
+
+
+def test_rows_and_folds_are_needed():
+    kept = captured(normal(40, 5), normal(40, 2))
+    with pytest.raises(InputError, match="capture with sample"):
+        nested(replace(kept, sample=None), lambda x: x, [5])
+    one = replace(kept, sample=replace(kept.sample, fold=torch.zeros(40, dtype=torch.long)))
+    with pytest.raises(InputError, match="held-out rows need two document folds"):
+        nested(one, lambda x: x, [5])
+
+
+# --- the spectrum: planted teachers
+
+
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("teacher", [1, 2, 3, 4])
+def test_a_teacher_is_found_at_its_degree_and_not_below(teacher, free):
+    x = normal(3_000, 5, seed=teacher)
+    gate = block_of(power(teacher)).gate
+    unit = AffineMap(gate.weight / gate.weight.norm(dim=0), 0 * gate.bias)  # standard Gaussian pre-activations
+    block = replace(block_of(power(teacher)), gate=unit)
+    found = degrees(captured(x, block(x)), block, 4, free).r2
+    assert (found[: teacher - 1] < 0.12).all()
+    np.testing.assert_allclose(found[teacher - 1 :], 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("teacher", [1, 2, 3, 4])
+def test_a_gated_teacher_has_one_degree_more_than_its_activation(teacher):
+    x = normal(3_000, 5, seed=teacher)
+    block = block_of(power(teacher - 1), gated=True)
+    found = degrees(captured(x, block(x)), block, 4).r2
+    assert (found[: teacher - 1] < 0.95).all()
+    np.testing.assert_allclose(found[teacher - 1 :], 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_shuffled_outputs_have_no_degree(free):
+    x, block = normal(4_000, 5), block_of(torch.nn.functional.gelu)
+    y = block(x)[torch.randperm(4_000, generator=torch.Generator().manual_seed(3))]
+    assert (np.abs(degrees(captured(x, y), block, 4, free).r2) < 0.03).all()
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_it_is_a_lower_bound_on_all_polynomials_of_the_degree(gated):
+    """Skewed inputs, an explicit list of all products, least squares by SVD; free neurons lie between."""
+    x = normal(3_000, 4).exp().clamp(max=6)
+    block = block_of(torch.nn.functional.silu, d=4, m=12, gated=gated)
+    kept = captured(x, block(x))
+    pooled, free = degrees(kept, block, 3).r2, degrees(kept, block, 3, free=True).r2
+    for k in (1, 2, 3):
+        change = PolynomialFeatures(k, include_bias=False)
+        full = held_out_r2(*sides_of(kept, lambda x, change=change: change.fit_transform(x)))
+        assert pooled[k - 1] <= free[k - 1] + 5e-3
+        assert free[k - 1] <= full + 5e-3
+    assert pooled[2] > pooled[1] > pooled[0]
+
+
+def test_the_first_degree_is_the_ceiling():
+    x = normal(900, 5) @ normal(5, 5, seed=4) + 1
+    block = block_of(torch.nn.functional.gelu)
+    kept = captured(x, block(x))
+    found, known = degrees(kept, block, 2), ceiling(kept.train, kept.test)
+    assert astuple(found.estimates[0]) == pytest.approx((known.r2, known.r2_low, known.r2_high), abs=1e-6)
+
+
+def test_loudest_neurons_come_first_and_all_of_them_are_free_degree_two():
+    x, m = normal(2_000, 5), 7
+    block = block_of(torch.square, bias=0.0)
+    loud = block.out.weight * torch.tensor([1.0, 1, 1, 20, 1, 1, 1])[:, None].double()
+    block = replace(block, out=replace(block.out, weight=loud))
+    kept = captured(x, block(x))
+    assert features(kept, block, 2, free=True).order[0] == 3
+    found = loudest(kept, block, [0, 1, m])
+    assert found.r2[0] < 0.1
+    assert 0.9 < found.r2[1] < 1
+    assert found.r2[2] == pytest.approx(1, abs=1e-5)
+    assert found.r2[2] == pytest.approx(degrees(kept, block, 2, free=True).r2[1], abs=1e-9)
+
+
+def test_a_dead_neuron_is_no_trouble():
+    x, block = normal(900, 5), block_of(torch.nn.functional.gelu)
+    dead = block.gate.weight.clone()
+    dead[:, 2] = 0
+    block = replace(block, gate=replace(block.gate, weight=dead))
+    found = degrees(captured(x, block(x)), block, 3, free=True).r2
+    assert 0.9 < found[-1] <= 1
+
+
+def test_a_spectrum_starts_at_degree_two():
+    x, block = normal(100, 5), block_of(torch.relu)
+    with pytest.raises(InputError, match="degree 1: neurons add to the line from degree 2 on"):
+        degrees(captured(x, block(x)), block, 1)
+
+
+# --- Hermite's prediction
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("activation", [torch.nn.functional.gelu, torch.nn.functional.silu])
+def test_on_gaussian_inputs_the_prediction_is_the_full_ceiling(gated, activation):
+    """Against all products, by SVD of rows: the prediction saw no row."""
+    block = block_of(lambda z: activation(2 * z), d=3, m=9, gated=gated, bias=0.6)
+    x = normal(40_000, 3, seed=5) @ normal(3, 3, seed=6) * 0.7 + 0.4
+    kept = captured(x, block(x))
+    found = predict_spectrum(block, sum(kept.train), 4)
+    for k in (1, 2, 3, 4):
+        change = PolynomialFeatures(k, include_bias=False)
+        full = held_out_r2(*sides_of(kept, lambda x, change=change: change.fit_transform(x)))
+        assert found[k - 1] == pytest.approx(full, abs=0.015)
+    np.testing.assert_allclose(degrees(kept, block, 4, free=True).r2, found, atol=0.015)
+
+
+def test_prediction_by_hand():
+    """One neuron: z² of z ~ N(μ, 1) is μ² + 1 + 2μ h₁ + √2 h₂, so the shares are 4μ² : 2."""
+    one = AffineMap(torch.ones(1, 1, dtype=torch.float64), torch.full((1,), 0.5, dtype=torch.float64))
+    moments = Moments(1)
+    moments.n, moments.sxx = 10, torch.full((1, 1), 10.0, dtype=torch.float64)
+    np.testing.assert_allclose(
+        predict_spectrum(Hidden(one, None, torch.square, one), moments, 3), [1 / 3, 1, 1], atol=1e-9
+    )
+    gated = Hidden(one, one, lambda z: z, one)  # u g with u = g: the same function
+    np.testing.assert_allclose(predict_spectrum(gated, moments, 3), [1 / 3, 1, 1], atol=1e-9)
+
+
+def test_a_models_prediction_is_the_ceiling_of_its_block_on_normal_rows(model, rows):
+    """What notebook 08 holds its normal rows against, for every family."""
+    moments = sum(capture(model, rows)[1].train)
+    moments.sxx *= 30**2  # the fresh models' blocks are all but straight on rows of the right size
+    found, ffn = predict_spectrum(take_apart(model, 1), moments, 1)[0], sites(model)[1].output
+    drawn = gaussian_rows(Colour.of(moments), 60_000)
+    own = Moments(WIDTH, WIDTH).update(drawn, respond(ffn, drawn))
+    assert 0.3 < found < 0.97
+    assert r2(fit(own)[0], own) == pytest.approx(found, abs=4e-3)
+
+
+def test_neurons_that_cancel_leave_what_pairs_share():
+    """relu(z) − relu(−z) is straight though neither neuron is: their covariance counts."""
+    eye, none = torch.eye(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    both, moments = torch.cat([eye, -eye], 1), Moments(4).update(normal(300, 4))
+    block = Hidden(AffineMap(both, torch.cat([none, none])), None, torch.relu, AffineMap(both.T.contiguous(), none))
+    assert predict_spectrum(block, moments, 1)[0] == pytest.approx(1, abs=0.05)  # ρ = −1: it converges slowest there
+    assert predict_spectrum(replace(block, out=AffineMap(normal(8, 4), none)), moments, 1)[0] < 0.9
+
+
+def test_a_prediction_that_cannot_be_is_refused():
+    moments, block = Moments(5).update(normal(50, 5)), block_of(torch.relu)
+    with pytest.raises(InputError, match="degree 0: ask for 1 to 24"):
+        predict_spectrum(block, moments, 0)
+    with pytest.raises(InputError, match="constant"):
+        predict_spectrum(replace(block, activation=torch.zeros_like), moments)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_planted_teacher_has_one_degree_whatever_the_block_and_its_offsets(gated):
+    x = 2 * normal(3_000, 5) + 3
+    block = block_of(torch.relu, gated=gated)
+    for power in (1, 2, 3):
+        kept, teacher = plant_teacher(captured(x, block(x)), block, power)
+        assert teacher.up is None
+        np.testing.assert_allclose(kept.sample.y, teacher(x.float().double()), rtol=1e-5, atol=1e-4)
+        found = degrees(kept, teacher, 3).r2
+        assert found[power - 1] == pytest.approx(1, abs=1e-3)
+        assert all(found[: power - 1] < 0.1)
+
+
+# --- all products, and kernels
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+def test_the_kernel_reaches_the_explicit_ceiling_of_its_degree_and_not_beyond(degree):
+    x, block = normal(1_200, 3), block_of(power(degree), d=3, bias=0.0)
+    kept = captured(x, block(x))
+    sizes, ridges = [300, 600], (1e-9, 1e-6)
+    assert learning_curve(kept, polynomial(degree), sizes, ridges)[-1].r2.value == pytest.approx(1, abs=1e-4)
+    below = learning_curve(kept, polynomial(degree - 1), sizes, ridges)[-1].r2.value
+    change = PolynomialFeatures(degree - 1, include_bias=False)
+    assert below == pytest.approx(held_out_r2(*sides_of(kept, change.fit_transform)), abs=0.05)
+    assert below < 0.9
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reference"),
+    [(polynomial(2), lambda a, b: polynomial_kernel(a, b, degree=2, gamma=1, coef0=1)), (gaussian, RBF(1.0))],
+)
+def test_the_kernel_fit_is_the_dual_system_solved_directly(kernel, reference):
+    x = normal(400, 4) * torch.tensor([1.0, 5, 0.1, 2]) + 3
+    kept = captured(x, torch.tanh(x @ normal(4, 3, seed=1)))
+    found = learning_curve(kept, kernel, [150], [1e-3])[0]
+    s = kept.sample
+    line = ceiling(sum(kept.train), sum(kept.test)).map
+    train, x = ~s.test, s.x.double()
+    scaled = ((x - x[train].mean(0)) / x[train].std(0, correction=0) / 2).numpy()
+    left = (s.y.double() - line(x)).numpy()
+    others = torch.cat([(train & (s.fold == fold)).nonzero()[:, 0] for fold in (1, 2, 3)])
+    used = others[torch.randperm(len(others), generator=torch.Generator().manual_seed(0))][:150]
+    gram = reference(scaled[used], scaled[used])
+    dual = np.linalg.lstsq(gram + 1e-3 * np.trace(gram) / 150 * np.eye(150), left[used])[0]
+    error = left[s.test] - reference(scaled[s.test], scaled[used]) @ dual
+    y = s.y[s.test].double().numpy()
+    assert found.r2.value == pytest.approx(1 - (error**2).sum() / ((y - y.mean(0)) ** 2).sum(), abs=1e-6)
+    assert found.r2.low < found.r2.value < found.r2.high
+
+
+def test_the_ridge_is_chosen_on_validation_rows_and_carried_to_the_last():
+    x = normal(800, 4)
+    kept = captured(x, x[:, :2].prod(1, keepdim=True) + 2 * normal(800, 1, seed=5))
+    curve = learning_curve(kept, polynomial(2), [100, 200, 400], (1e-6, 1.0))
+    assert [one.rows for one in curve] == [100, 200, 400]
+    frame = curve_frame(curve)
+    assert list(frame) == ["rows", "r2", "low", "high", "ridge"]
+    assert frame.iloc[1].tolist() == [200, *astuple(curve[1].r2), curve[1].ridge]
+    assert curve[0].ridge == 1.0
+    assert curve[2].ridge == curve[1].ridge
+    clean = captured(x, x[:, :2].prod(1, keepdim=True))
+    assert learning_curve(clean, polynomial(2), [200, 400], (1e-6, 1.0))[0].ridge == 1e-6
+
+
+@pytest.mark.parametrize("rows", [[], [50, 20], [10, 10], [1], [10_000]])
+def test_rows_that_are_not_there_are_refused(rows):
+    with pytest.raises(InputError, match="ascending numbers from 2 to the 90 rows there are"):
+        learning_curve(captured(normal(160, 4), normal(160, 2)), gaussian, rows)
+
+
+def test_a_kernel_of_degree_none_is_refused():
+    with pytest.raises(InputError, match="degree 0"):
+        polynomial(0)
+
+
+def test_products_of_leading_directions_match_a_list_of_them():
+    x = normal(900, 4) * torch.tensor([4.0, 3, 2, 1]) + 1
+    kept = captured(x, torch.stack([x[:, 0] * x[:, 1], x[:, 2] ** 2 + x[:, 3]], 1))
+    found = products(kept, [0, 1, 4])
+    full = held_out_r2(*sides_of(kept, PolynomialFeatures(2, include_bias=False).fit_transform))
+    assert found.sizes == (4, 5, 14)
+    assert found.r2[0] == pytest.approx(ceiling(kept.train, kept.test).r2, abs=1e-6)
+    assert found.r2[-1] == pytest.approx(full, abs=1e-6)
+    assert full == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("directions", [[], [3, 2], [-1], [5]])
+def test_directions_that_are_not_there_are_refused(directions):
+    with pytest.raises(InputError, match="ascending numbers from 0 to the 4 that vary"):
+        products(captured(normal(160, 4), normal(160, 2)), directions)
+
+
+# --- full degree 2, streamed
+
+
+@pytest.fixture
+def skewed():
+    """Skewed, correlated inputs with an offset, one of them a copy; outputs of degree 3."""
+    x = normal(1_600, 4) @ normal(4, 4, seed=1) + 0.5 * normal(1_600, 4, seed=2) ** 2 + 3
+    x = torch.cat([x, x[:, :1]], 1)
+    y = torch.stack([x[:, 0] * x[:, 1], x[:, 2] ** 3 / 9], 1) + 0.1 * normal(1_600, 2, seed=3)
+    return captured(x, y)
+
+
+def test_full_degree_two_is_least_squares_on_a_list_of_all_products(skewed, monkeypatch):
+    monkeypatch.setattr("howlinear.ideas.degrees.nested.CHUNK", 100)  # several chunks
+    s = skewed.sample
+    validation, *others = s.folds(test=False)
+    count = sum(len(index) for index in others)
+    (found,) = quadratic(skewed, [count], [1e-9])
+    change = PolynomialFeatures(2).fit_transform
+    rows = torch.cat(others)
+    weights = np.linalg.lstsq(change(s.x[rows, :4].double()), s.y[rows].double().numpy())[0]
+    y = s.y[s.test].double().numpy()
+    error = y - change(s.x[s.test, :4].double()) @ weights
+    assert found.rows == count == int((~s.test).sum()) - len(validation)
+    assert found.r2.value == pytest.approx(1 - (error**2).sum() / ((y - y.mean(0)) ** 2).sum(), abs=1e-6)
+    assert found.r2.low < found.r2.value < found.r2.high
+
+
+def test_full_degree_two_is_scikit_learns_ridge_regression_on_more_and_more_drawn_rows(monkeypatch):
+    """Held-out rows are louder than those that whiten; the last number of rows alone would take another ridge."""
+    monkeypatch.setattr("howlinear.ideas.degrees.nested.CHUNK", 50)
+    x = normal(800, 4)
+    x[3::4] *= 1.5
+    kept = captured(x, x[:, :2].prod(1, keepdim=True) + 2 * normal(800, 1, seed=5))
+    s, rows, grid = kept.sample, [60, 120, 400], np.geomspace(1e-2, 10, 60).tolist()
+    found, y = Products.of(sum(kept.train))(s.x.double()).numpy(), s.y.numpy()
+    validation, order = split_train(s, rows)
+
+    def fitted(n, ridge):
+        return make_pipeline(StandardScaler(), Ridge(n * ridge)).fit(found[order[:n]], y[order[:n]])
+
+    def best(n):
+        return max(grid, key=lambda ridge: fitted(n, ridge).score(found[validation], y[validation]))
+
+    curve = quadratic(kept, rows, grid)
+    assert [one.ridge for one in curve] == [best(60), best(120), best(120)]
+    assert best(400) != best(120)
+    for one in curve:
+        expected = fitted(one.rows, one.ridge).score(found[s.test], y[s.test])
+        assert one.r2.value == pytest.approx(expected, abs=1e-5)
+
+
+def test_moments_of_products_are_those_of_all_rows_at_once_and_go_on_where_they_stopped(skewed, monkeypatch):
+    features, index = Products.of(sum(skewed.train)), torch.arange(1_600)
+    whole = Moments(features.width, 2).update(features(skewed.sample.x), skewed.sample.y)
+    monkeypatch.setattr("howlinear.ideas.degrees.nested.CHUNK", 7)
+    begun = feature_moments(skewed.sample, index[:900], features)
+    parts = feature_moments(skewed.sample, index[900:], features, into=begun)
+    assert parts is begun
+    assert parts.n == 1_600
+    for name, tensor in whole.tensors().items():
+        torch.testing.assert_close(parts.tensors()[name], tensor, rtol=1e-6, atol=1e-3)
+
+
+def test_outputs_far_off_cost_full_degree_two_little():
+    x = normal(1_600, 4)
+    y = torch.stack([x[:, 0] * x[:, 1], x[:, 2] ** 2], 1)
+    assert quadratic(captured(x, 1e4 + y), [900], [1e-9])[0].r2.value == pytest.approx(1, abs=1e-7)
+
+
+@pytest.mark.parametrize(("off", "half"), [(0, 1.0), (77, 0.3)])
+def test_a_product_that_is_constant_but_for_rounding_gets_no_weight(off, half):
+    """The square of an input that takes two values equally often: of 77 ± 0.3 by rounding, of ± 1 not even so."""
+    x = torch.where(torch.arange(160) // 16 % 2 == 0, half, -half)[:, None].double()
+    kept = captured(x + off, 3 * x)
+    assert quadratic(kept, [60, 80], [1e-9])[-1].r2.value == pytest.approx(1, abs=1e-6)
+    features = Products.of(sum(kept.train))
+    moments = feature_moments(kept.sample, torch.arange(160), features)
+    (affine,) = prefix_maps(moments, [2], 1e-9, null=FLAT)
+    assert affine.weight[1] == 0
+
+
+def test_products_that_coincide_share_their_weight():
+    """The squares of inputs that take two values, one more often, are these inputs and their products again."""
+    x = (normal(400, 6) + 0.5).sign()
+    assert quadratic(captured(x, 3 * x), [200])[0].r2.value == pytest.approx(1, abs=1e-5)
+
+
+def test_features_that_coincide_need_a_ridge():
+    x = normal(200, 5)
+    moments = Moments(25, 5).update(torch.cat([x] * 5, 1), x)
+    assert prefix_maps(moments, [25], 1e-8)[0].weight[::5].sum() == pytest.approx(1, abs=1e-6)
+    with pytest.raises(InputError, match="on 200 rows some features all but coincide, and a ridge of 0"):
+        prefix_maps(moments, [25], 0.0)
+
+
+def test_products_leave_null_directions_out(skewed):
+    full = held_out_r2(*sides_of(skewed, lambda x: PolynomialFeatures(2, include_bias=False).fit_transform(x[:, :4])))
+    found = products(skewed, [0, 4])
+    assert found.sizes == (4, 14)
+    assert found.r2[1] == pytest.approx(full, abs=1e-6)
+    with pytest.raises(InputError, match="from 0 to the 4 that vary"):
+        products(skewed, [5])
+    train, _ = sides_of(skewed)
+    assert Products.of(sum(skewed.train), 2)(train[0]).shape == (len(train[0]), 4 + 3)
+
+
+def test_full_degree_two_finds_a_quadratic_teacher_and_not_a_cubic_one():
+    x = normal(2_000, 3)
+    block = block_of(power(2), d=3, bias=0.0)
+    assert quadratic(captured(x, block(x)), [400, 1_000], (1e-8, 1e-4))[-1].r2.value == pytest.approx(1, abs=1e-5)
+    assert quadratic(captured(x, power(3)(x)), [400, 1_000], (1e-8, 1e-4))[-1].r2.value < 0.05
+
+
+def test_full_degree_two_chooses_its_ridge_on_validation_rows_it_never_fits(skewed):
+    curve = quadratic(skewed, [40, 80, 160], (1e-9, 1.0))
+    assert [one.rows for one in curve] == [40, 80, 160]
+    assert curve[2].ridge == curve[1].ridge
+    x = normal(800, 4)
+    noise = captured(x, x[:, :2].prod(1, keepdim=True) + 4 * normal(800, 1, seed=5))
+    assert quadratic(noise, [60, 120], (1e-6, 1.0))[0].ridge == 1.0
+    assert quadratic(captured(x, x[:, :2].prod(1, keepdim=True)), [60, 120], (1e-6, 1.0))[0].ridge == 1e-6
+    spoilt = skewed.sample.y.clone()
+    spoilt[skewed.sample.folds(test=False)[0]] *= -7
+    again = quadratic(replace(skewed, sample=replace(skewed.sample, y=spoilt)), [200], [1e-3])
+    assert again[0].r2.value == pytest.approx(quadratic(skewed, [200], [1e-3])[0].r2.value, rel=1e-9)
+
+
+def test_full_degree_two_refuses_what_does_not_fit(skewed, monkeypatch):
+    with pytest.raises(InputError, match=r"rows \[900, 800\]"):
+        quadratic(skewed, [900, 800])
+    monkeypatch.setattr("howlinear.ideas.degrees.products.LIMIT", 13)
+    with pytest.raises(InputError, match="14 products of inputs, at most 13 fit"):
+        quadratic(skewed, [200])
+    monkeypatch.setattr("howlinear.ideas.degrees.products.LIMIT", 14)
+    assert quadratic(skewed, [200])[0].rows == 200

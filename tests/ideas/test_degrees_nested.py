@@ -1,0 +1,261 @@
+"""What notebook 10's modules promise beside their answers: train rows alone, ridges, offsets, order, small parts."""
+
+from dataclasses import astuple, replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import PolynomialFeatures
+from test_degrees import block_of, captured, sides_of
+
+from helpers.reference import held_out_r2, normal
+from howlinear.core.ceilings import AffineMap, ceiling
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.degrees.hermite import plant_teacher, predict_spectrum
+from howlinear.ideas.degrees.nested import nested, prefix_maps
+from howlinear.ideas.degrees.neurons import Hidden
+from howlinear.ideas.degrees.products import Products, gaussian, learning_curve, polynomial, products, score
+from howlinear.ideas.degrees.spectrum import degrees, features, loudest
+
+gelu = torch.nn.functional.gelu
+
+
+def far(n=400, d=6):
+    """float32 inputs of spread 0.01 about 1000, which a map in float32 cannot tell apart to better than 1 %."""
+    return (1_000 + 0.01 * normal(n, d)).float().double()
+
+
+# --- features
+
+
+def test_features_and_teachers_come_from_train_rows_alone():
+    x, block = normal(800, 5), block_of(gelu)
+    other = torch.where((torch.arange(800) % 4 == 3)[:, None], 9 * x + 5, x)  # the held-out rows are another's
+    kept, spoilt = captured(x, block(x)), captured(other, block(other))
+    mine, theirs = features(kept, block), features(spoilt, block)
+    for name in ("centre", "whiten", "adds", "order"):
+        assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
+    assert torch.equal(mine.gate.weight, theirs.gate.weight)
+    assert torch.equal(mine.gate.bias, theirs.gate.bias)
+    assert torch.equal(plant_teacher(kept, block, 2)[1](x), plant_teacher(spoilt, block, 2)[1](x))
+
+
+def test_features_are_of_standardised_preactivations_and_of_inputs_without_null_directions():
+    x, block = normal(800, 5) @ normal(5, 5, seed=1) + 3, block_of(gelu)
+    x[:, 4] = x[:, 0] - x[:, 1]
+    kept = captured(x, block(x))
+    found, ((train, _), _) = features(kept, block), sides_of(kept)
+    z = found.gate(train)
+    torch.testing.assert_close(z.mean(0), torch.zeros_like(z[0]), atol=1e-9, rtol=0)
+    torch.testing.assert_close(z.std(0, correction=0), torch.ones_like(z[0]))
+    assert found.sizes == [4, 8, 12, 16]
+    plain = found(train)[:, :4]
+    torch.testing.assert_close(plain.T @ plain / len(plain), torch.eye(4, dtype=torch.float64))
+
+
+def test_few_rows_for_the_polynomials_are_spread_over_all(monkeypatch):
+    """The rows of the first fold are so near one point that the activation is straight there."""
+    x, block = normal(1_600, 5), block_of(gelu)
+    first = torch.arange(1_600) // 4 % 4 == 0
+    x[first] = 1 + 0.01 * x[first]
+    kept = captured(x, block(x))
+    whole = features(kept, block, 2).adds
+    monkeypatch.setattr("howlinear.ideas.degrees.spectrum.FIT_ROWS", 200)
+    torch.testing.assert_close(features(kept, block, 2).adds, whole, atol=0.1, rtol=0)
+
+
+def test_chunks_change_nothing(monkeypatch):
+    x, block = normal(800, 5), block_of(gelu, gated=True)
+    kept = captured(x, block(x))
+    found, adds = degrees(kept, block), features(kept, block).adds
+    monkeypatch.setattr("howlinear.ideas.degrees.spectrum.CHUNK", 70)
+    monkeypatch.setattr("howlinear.ideas.degrees.nested.CHUNK", 30)
+    torch.testing.assert_close(features(kept, block).adds, adds, atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(degrees(kept, block).to_frame(), found.to_frame(), atol=1e-6)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_neurons_are_in_order_of_what_their_bends_add_to_the_outputs(gated):
+    """Neuron 2 is the loudest by far, but where its activation is straight."""
+    x, block = normal(2_000, 5), block_of(gelu, gated=gated)
+    bias, weight, out = block.gate.bias.clone(), block.gate.weight.clone(), block.out.weight.clone()
+    bias[2], weight[:, 2], out[2] = 12, 1e-3 * weight[:, 2], 50 * out[2]
+    block = replace(block, gate=AffineMap(weight, bias), out=replace(block.out, weight=out))
+    kept = captured(x, block(x))
+    found, ((train, _), _) = features(kept, block, 2, free=True), sides_of(kept)
+    loud = found(train)[:, found.sizes[0] :].square().sum(0) * out[found.order].square().sum(1)
+    assert (loud.diff() <= 0).all()
+    assert sorted(found.order.tolist()) == list(range(7))
+    assert found.order[-1] == 2
+
+
+def test_a_gated_neuron_whose_up_is_nothing_is_no_trouble():
+    x, block = normal(800, 5), block_of(gelu, gated=True)
+    up = AffineMap(block.up.weight.clone(), block.up.bias.clone())
+    up.weight[:, 2], up.bias[2] = 0, 0
+    block = replace(block, up=up)
+    kept = captured(x, block(x))
+    assert (features(kept, block).adds[..., 2] == 0).all()
+    assert 0.9 < degrees(kept, block).r2[-1] < 1
+
+
+def test_no_more_neurons_than_there_are():
+    x, block = normal(800, 5), block_of(gelu)
+    with pytest.raises(InputError, match=r"sizes \[5, 13\] of 12 features"):
+        loudest(captured(x, block(x)), block, [0, 8])
+
+
+# --- nested least squares
+
+
+def test_a_ridge_is_relative_to_each_features_variance_and_reaches_every_method():
+    x = normal(300, 2) * torch.tensor([0.01, 100.0]) + 3
+    for column in (x[:, :1], x[:, 1:]):
+        moments = Moments(1, 1).update(column, 5 * column)
+        assert prefix_maps(moments, [1], 0.25)[0].weight.item() == pytest.approx(4, abs=1e-9)
+    block = block_of(gelu)
+    x = normal(300, 5)
+    kept = captured(x, block(x))
+    for found in (
+        degrees(kept, block, 2, ridge=1e6),
+        loudest(kept, block, [0, 2], ridge=1e6),
+        products(kept, [0, 2], ridge=1e6),
+    ):
+        assert (np.abs(found.r2) < 0.05).all()
+
+
+def test_a_feature_that_varies_by_rounding_alone_gets_no_weight():
+    x = torch.cat([normal(50, 1), 7 + 1e-7 * normal(50, 1, seed=1)], 1)
+    (found,) = prefix_maps(Moments(2, 1).update(x, normal(50, 1, seed=2)), [2], ridge=0.0)
+    assert found.weight[1] == 0
+    assert found.weight[0] != 0
+
+
+def test_an_offset_costs_no_precision():
+    """An exact line of inputs far from 0 is found exactly, its interval too; outputs may lie far off as well."""
+    x = far()
+    line = (x - 1_000) @ (100 * normal(6, 3, seed=2))
+    kept, block = captured(x, line), block_of(gelu, d=6)
+    for found in (nested(kept, lambda x: x, [6]), degrees(kept, block, 2)):
+        assert found.r2[0] == pytest.approx(1, abs=1e-9)
+        assert 0 <= found.estimates[0].half_width < 1e-8
+    curve = learning_curve(kept, gaussian, [50])
+    assert curve[0].r2.value == pytest.approx(1, abs=1e-9)
+    kept = captured(x, 1e6 + line + normal(400, 3, seed=3))
+    found, known = nested(kept, lambda x: x, [6]), ceiling(kept.train, kept.test)
+    ends = (known.r2, known.r2_low, known.r2_high)
+    assert astuple(found.estimates[0]) == pytest.approx(ends, abs=1e-7)
+
+
+def test_a_score_is_in_double_precision():
+    y = (1e6 + normal(400, 2)).float()
+    guess = y.double() + 0.7 * normal(400, 2, seed=1)
+    error, spread = (np.square(part.numpy()).sum() for part in (y - guess, y.double() - y.double().mean(0)))
+    assert score(y.split(100), guess.split(100)).value == pytest.approx(1 - error / spread, abs=1e-9)
+
+
+def test_two_rows_more_than_features_are_enough():
+    kept = captured(normal(40, 5), normal(40, 2))  # 21 train rows without the largest fold
+    waves = normal(5, 20, seed=1)
+    assert np.isfinite(nested(kept, lambda x: torch.cos(x @ waves.to(x))[:, :19], [19]).r2).all()
+    with pytest.raises(InputError, match="for 20 features"):
+        nested(kept, lambda x: torch.cos(x @ waves.to(x)), [20])
+
+
+@pytest.mark.parametrize(("side", "name"), [(True, "held-out"), (False, "train")])
+def test_each_side_needs_two_folds_of_its_own(side, name):
+    kept = captured(normal(160, 5), normal(160, 2))
+    fold = torch.where(kept.sample.test == side, 0, kept.sample.fold)
+    with pytest.raises(InputError, match=f"{name} rows need two document folds"):
+        nested(replace(kept, sample=replace(kept.sample, fold=fold)), lambda x: x, [5])
+
+
+# --- Hermite's prediction
+
+
+def one(activation):
+    unit, none = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    moments = Moments(1)
+    moments.n, moments.sxx = 10, torch.full((1, 1), 10.0, dtype=torch.float64)
+    return Hidden(AffineMap(unit, none), None, activation, AffineMap(unit, none)), moments
+
+
+def test_what_lies_beyond_the_degrees_added_up_counts():
+    """sign(z) has a tenth of its variance there: R²₁ = E[|z|]² = 2/π, and R²₃ one third of a sixth more."""
+    found = predict_spectrum(*one(torch.sign), 3)
+    np.testing.assert_allclose(found, np.array([1, 1, 7 / 6]) * 2 / np.pi, atol=0.01)
+
+
+def test_degrees_of_a_prediction_end_where_they_are_added_up():
+    assert predict_spectrum(*one(gelu), 24).shape == (24,)
+    with pytest.raises(InputError, match="degree 25: ask for 1 to 24"):
+        predict_spectrum(*one(gelu), 25)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_neuron_that_never_moves_predicts_nothing(gated):
+    block, moments = block_of(gelu, gated=gated), Moments(5).update(normal(300, 5))
+    weight, out = block.gate.weight.clone(), block.out.weight.clone()
+    weight[:, 2], out[2] = 0, 0 if gated else out[2]
+    still = replace(block, gate=replace(block.gate, weight=weight), out=replace(block.out, weight=out))
+    others = [0, 1, 3, 4, 5, 6]
+    part = [AffineMap(one.weight[:, others], one.bias[others]) for one in (block.gate, block.up or block.gate)]
+    rest = Hidden(part[0], part[1] if gated else None, gelu, AffineMap(block.out.weight[others], block.out.bias))
+    np.testing.assert_allclose(predict_spectrum(still, moments), predict_spectrum(rest, moments), atol=1e-9)
+
+
+def test_a_preactivation_along_a_null_direction_does_not_spread():
+    """The products round to less than nothing there."""
+    moments, weight = Moments(2), torch.tensor([[1.0], [-1]], dtype=torch.float64)
+    moments.n, moments.sxx = 1, torch.tensor([[1, 1], [1, 1 - 2**-53]], dtype=torch.float64)
+    assert (weight.T @ moments.sxx @ weight).item() < 0
+    none = AffineMap(weight, torch.zeros(1, dtype=torch.float64))
+    assert Hidden(none, None, gelu, none).spread(moments)[1].item() == 0
+
+
+# --- kernels and products
+
+
+def test_the_last_number_of_rows_takes_the_ridge_before_it_and_ridges_do_not_add_up():
+    x = normal(800, 4)
+    kept = captured(x, x[:, :2].prod(1, keepdim=True) + 2 * normal(800, 1, seed=5))
+    grid = np.geomspace(1e-3, 10, 60).tolist()
+    before, last = learning_curve(kept, polynomial(2), [30, 400], grid)
+    (alone,) = learning_curve(kept, polynomial(2), [400], grid)
+    assert last.ridge == before.ridge != alone.ridge
+    again = learning_curve(kept, polynomial(2), [400], [alone.ridge])[0]
+    assert again.r2.value == pytest.approx(alone.r2.value, abs=1e-12)
+
+
+def test_an_input_that_varies_by_rounding_alone_is_nothing_to_a_kernel():
+    x = normal(400, 3)
+    still = 7 + 1e-6 * normal(400, 1, seed=1)
+    y = torch.tanh(x[:, :2] * 2)
+    same, noisy = (captured(torch.cat([x, last], 1), y) for last in (torch.full_like(still, 7), still))
+    expected, found = (learning_curve(kept, gaussian, [200], [1e-3])[0].r2.value for kept in (same, noisy))
+    assert expected > 0.9
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_products_are_of_the_loudest_directions_of_the_train_rows():
+    """Held-out rows are loud elsewhere; the list of the first k directions' products is written down."""
+    x = normal(1_200, 4) * torch.tensor([4.0, 3, 2, 1]) @ torch.linalg.qr(normal(4, 4, seed=1))[0] + 1
+    x[3::4] = x[3::4].flip(1)
+    kept = captured(x, torch.stack([x[:, 0] * x[:, 1], x[:, 2] ** 2 + x[:, 3]], 1))
+    (train, _), _ = sides_of(kept)
+    white = Products.of(sum(kept.train)).white(train)
+    torch.testing.assert_close(white.mean(0), torch.zeros(4, dtype=torch.float64), atol=1e-9, rtol=0)
+    scale = train.std(0, correction=0)
+    pca = PCA().fit(train / scale)  # directions of the correlation matrix, the loudest first
+    found = products(kept, [1, 2, 3])
+    for k, value in zip((1, 2, 3), found.r2, strict=True):
+
+        def listed(x, k=k):
+            lead = torch.from_numpy(pca.transform(x / scale))[:, :k]
+            return np.concatenate([x, PolynomialFeatures(2, include_bias=False).fit_transform(lead)[:, k:]], 1)
+
+        assert value == pytest.approx(held_out_r2(*sides_of(kept, listed)), abs=1e-5)
+    assert found.r2[0] != pytest.approx(found.r2[1], abs=1e-2)
+    assert products(kept, [0]).r2 == pytest.approx([ceiling(kept.train, kept.test).r2], abs=1e-6)

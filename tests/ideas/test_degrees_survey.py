@@ -1,0 +1,155 @@
+"""Notebook 10's tables: what stands in which row, against the same asked of one block at a time."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from test_degrees import block_of, captured
+
+from conftest import BLOCKS
+from helpers.reference import normal
+from howlinear.ideas.degrees import survey
+from howlinear.ideas.degrees.hermite import predict_spectrum
+from howlinear.ideas.degrees.neurons import take_apart
+from howlinear.ideas.degrees.products import learning_curve, polynomial, products
+from howlinear.ideas.degrees.spectrum import degrees, loudest
+from howlinear.instrument.capture import capture
+from howlinear.text.rows import TokenRows
+
+
+@pytest.fixture(scope="module")
+def long_rows():
+    """Random token ids, enough for features in four folds of each side."""
+    ids = torch.randint(80, (64, 32), generator=torch.Generator().manual_seed(2))
+    return TokenRows.from_ids(ids, folds=4)
+
+
+def test_a_survey_is_what_each_block_says_alone(gpt2, long_rows):
+    found = survey.survey(gpt2, long_rows, 3, [100, 200, 300], [0, 5, 10_000], [0, 2, 4])
+    assert found["spectra"].block.tolist() == [block for block in range(BLOCKS) for _ in range(3)]
+    assert found["neurons"].block.unique().tolist() == survey.checked_blocks(BLOCKS)
+    assert found["products"].block.unique().tolist() == [1]
+    block = capture(gpt2, long_rows, [1], sample=long_rows.count)[1]
+    parts = take_apart(gpt2, 1)
+
+    spectrum = found["spectra"][found["spectra"].block == 1]
+    assert list(spectrum) == ["block", "degree", "r2", "low", "high", "hermite", "spread"]
+    np.testing.assert_allclose(spectrum.r2, degrees(block, parts, 3).r2, atol=1e-9)
+    np.testing.assert_allclose(spectrum.hermite, predict_spectrum(parts, sum(block.train), 3), atol=1e-9)
+    assert spectrum.spread.tolist() == [float(parts.spread(sum(block.train))[1].median())] * 3
+
+    neurons = found["neurons"][found["neurons"].block == 1]
+    assert neurons.neurons.tolist() == [0, 5, parts.neurons]  # those that there are, and all
+    np.testing.assert_allclose(neurons.r2, loudest(block, parts, [0, 5, parts.neurons]).r2, atol=1e-9)
+
+    kernels = found["kernels"][found["kernels"].block == 1]
+    assert kernels.groupby("kernel").rows.max().to_dict() == {"degree 2": 300, "degree 3": 200, "Gaussian": 200}
+    curve = learning_curve(block, polynomial(3), [100, 200])
+    cubic = kernels[kernels.kernel == "degree 3"]
+    np.testing.assert_allclose(cubic.r2, [point.r2.value for point in curve], atol=1e-9)
+    assert found["kernels"][found["kernels"].block == 0].kernel.unique().tolist() == ["degree 2"]
+
+    leading = found["products"]
+    assert leading.directions.tolist() == [0, 2, 4]
+    np.testing.assert_allclose(leading.r2, products(block, [0, 2, 4]).r2, atol=1e-9)
+
+
+@pytest.mark.parametrize(("held", "passes"), [(1, 3), (2 * 2_048 * 32, 2), (10**9, 1)])
+def test_blocks_come_in_order_as_many_a_pass_as_fit(gpt2, long_rows, monkeypatch, held, passes):
+    asked = []
+
+    def counted(*args, **settings):
+        asked.append(args[2])
+        return capture(*args, **settings)
+
+    monkeypatch.setattr("howlinear.ideas.degrees.survey.capture", counted)
+    found = list(survey.captured_blocks(gpt2, long_rows, range(3), held))
+    assert [block for block, _ in found] == [0, 1, 2]
+    assert len(asked) == passes
+    assert all(len(block.rows().x) == long_rows.count for _, block in found)
+
+
+def test_teachers_stand_in_rows_of_their_own():
+    x, parts = normal(1_000, 5), block_of(torch.relu)
+    table = survey.teacher_table(captured(x, parts(x)), parts, 3)
+    found = table.pivot_table(index="teacher", columns="degree", values="r2")
+    assert found.index.tolist() == found.columns.tolist() == [1, 2, 3]
+    assert (np.diag(found) > 0.99).all()
+    assert found.loc[3, 2] < 0.2
+
+
+def test_streamed_products_of_a_model_are_a_curve(gpt2, long_rows):
+    found = survey.streamed_table(gpt2, long_rows, 1, [400, 900])
+    assert list(found) == ["rows", "r2", "low", "high", "ridge"]
+    assert found.rows.tolist() == [400, 900]
+
+
+@pytest.fixture
+def neurons():
+    """The line explains 0.6, all squares 0.8."""
+    return pd.DataFrame({"neurons": [0, 16, 32], "size": [4, 20, 36], "r2": [0.6, 0.75, 0.8]})
+
+
+def test_shares_are_of_the_step_from_the_line_to_all_squares(neurons):
+    found = survey.share_table(neurons, {1: 0.1, 4: 0.5})
+    assert found.source.tolist() == ["neurons"] * 3 + ["probe"] * 2
+    assert found.products.tolist() == [0, 16, 32, 1, 4]
+    # half of the 0.4 that the line leaves is 0.2: all of the step
+    np.testing.assert_allclose(found.share, [0, 0.75, 1, 0.2, 1])
+    assert survey.reach(found, "neurons", 0.9) == 32
+    assert survey.reach(found, "neurons", 0.7) == 16
+    assert survey.reach(found, "probe", 0.9) == 4
+    assert survey.reach(found, "probe", 1.1) is None
+
+
+def test_training_is_read_at_the_middle_block_of_models_that_recorded_it():
+    step = {"step": 8, "degrees": {"0": {"r2": [0.1, 0.2], "spread": 3.0}, "4": {"r2": [0.5, 0.7], "spread": 1.5}}}
+    watched = {"family": "gpt2", "blocks": 8, "steps": [step, step | {"step": 16}]}
+    unwatched = {"family": "pythia", "blocks": 8, "steps": [{"step": 8}]}
+    found = survey.training_table([unwatched, watched])
+    assert found.family.unique().tolist() == ["gpt2"]
+    assert found.step.tolist() == [8, 8, 16, 16]
+    assert found.r2.tolist() == [0.5, 0.7] * 2
+    assert found.spread.tolist() == [1.5] * 4
+
+
+def test_results_keep_every_number_where_readers_look_for_it(neurons):
+    spectra = pd.DataFrame({"block": [0, 0, 1, 1], "degree": [1, 2] * 2, "r2": [0.1, 0.2, 0.3, 0.4]})
+    spectra = spectra.assign(low=spectra.r2 - 0.0625, high=spectra.r2 + 1, hermite=spectra.r2 / 2, spread=0.7)
+    curve = pd.DataFrame({"rows": [10, 20], "r2": [0.5, 0.6], "low": [0.4, 0.5], "high": [0.6, 0.7], "ridge": 0.1})
+    leading = pd.DataFrame({"directions": [0, 2], "size": [4, 7], "r2": [0.6, 0.7]})
+    tables = {
+        "spectra": spectra,
+        "fresh": spectra[spectra.block == 1],
+        "neurons": neurons.assign(block=1),
+        "kernels": curve.assign(block=1, kernel="degree 2"),
+        "products": leading.assign(block=1),
+        "shares": survey.share_table(neurons, {1: 0.1, 4: 0.5}).assign(block=1),
+        "streamed": curve.assign(block=1),
+    }
+    tables = {kind: table.assign(model="tiny") for kind, table in tables.items()}
+    found = survey.results(tables, 0.9)["tiny"]
+    point = {"rows": 10, "r2": 0.5, "low": 0.4, "high": 0.6, "ridge": 0.1}
+    block = found["blocks"][1]
+    assert set(block) == {"block", "spread", "r2", "low", "high", "hermite"}
+    assert (block["block"], block["spread"], block["r2"]) == (1, 0.7, [0.3, 0.4])
+    assert block["low"] == pytest.approx([0.2375, 0.3375])
+    assert block["high"] == pytest.approx([1.3, 1.4])
+    assert block["hermite"] == pytest.approx([0.15, 0.2])
+    assert found["fresh"] == [0.3, 0.4]
+    assert found["streamed"][1][0] == point
+    (checks,) = found["checks"].values()
+    assert checks["degree 2"][0] == point
+    assert checks["loudest"] == {"r2": [0.6, 0.75, 0.8], "sizes": [4, 20, 36]}
+    assert checks["products"] == {"r2": [0.6, 0.7], "sizes": [4, 7]}
+    assert checks["probe"] == pytest.approx({1: 0.2, 4: 1.0})
+    assert checks["reach"] == 32
+    tables["streamed"] = tables["streamed"].iloc[:0]
+    assert "streamed" not in survey.results(tables, 0.9)["tiny"]
+
+
+def test_models_are_stacked_kind_by_kind():
+    one, other = ({"spectra": pd.DataFrame({"r2": [r2]}), "products": pd.DataFrame({"size": [1]})} for r2 in (0.1, 0.2))
+    found = survey.stack_models({"one": one, "other": other})
+    assert found["spectra"].to_dict("list") == {"model": ["one", "other"], "r2": [0.1, 0.2]}
+    assert list(found) == ["spectra", "products"]

@@ -1,0 +1,613 @@
+"""Notebook 09's modules: trajectories, dynamics."""
+
+import gc
+import json
+import weakref
+from dataclasses import astuple
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest, spearmanr, ttest_1samp
+
+from conftest import BLOCKS, VOCABULARY, tiny
+from howlinear.errors import InputError, SourceError
+from howlinear.files import paths
+from howlinear.ideas.dynamics.timing import (
+    Passage,
+    agreement,
+    alike,
+    cuts,
+    departures,
+    lag,
+    lags,
+    passages,
+    settled_loss,
+    settling,
+    spread,
+    spreads,
+    summaries,
+    summary,
+    typical_lag,
+    vote,
+    votes,
+    with_depth,
+)
+from howlinear.ideas.dynamics.trajectory import (
+    DOUBLINGS,
+    PUBLIC,
+    Trajectory,
+    films,
+    has_revisions,
+    revisions,
+    unigram,
+)
+from howlinear.instrument.measure import measure
+from howlinear.models.load import load_model
+from howlinear.training.loop import log_spaced
+from howlinear.training.minis import FACTORY
+
+STEPS = np.array(log_spaced(1_024))
+
+
+def run_of(r2, half=0.01, steps=STEPS, loss=None, name="planted"):
+    """A run with known curves: `r2` of shape (n, blocks), every interval `half` to each side."""
+    r2 = np.asarray(r2, dtype=float)
+    loss = np.linspace(8, 3, len(steps)) if loss is None else loss
+    return Trajectory(name, np.asarray(steps), np.asarray(loss, dtype=float), r2, r2 - half, r2 + half)
+
+
+def ramps(starts, slope=-0.1, steps=STEPS):
+    """Curves that hold 0.9 until a step of their own, then move by `slope` in each unit of log(1 + step)."""
+    return 0.9 + slope * np.maximum(0, np.log1p(steps)[:, None] - np.log1p(np.asarray(starts, dtype=float)))
+
+
+def snapshots(steps=(0, 1, 2), blocks=2):
+    one = {"perplexity": 50.0, "r2": [0.9] * blocks, "r2_low": [0.8] * blocks, "r2_high": [1.0] * blocks}
+    return [{"step": step, "loss": None} | one for step in steps]
+
+
+# --- departures
+
+
+def test_a_departure_by_hand():
+    """The interval at 0 is 0.5 ± 0.1. Block 0 leaves upwards at step 3, block 1 never, block 2 up and for good down."""
+    steps = [0, 1, 3, 7, 15]
+    r2 = np.array([[0.5] * 5, [0.5, 0.6, 0.5, 0.4, 0.5], [0.5, 0.9, 0.9, 0.2, 0.1]]).T
+    r2[2:, 0] = [0.8, 0.8, 0.8]
+    found = departures(run_of(r2, half=0.1, steps=steps))
+    assert found.first_side.tolist() == [1, 0, 1]
+    assert found.last_side.tolist() == [1, 0, -1]
+    assert (found.first.after.tolist(), found.first.by.tolist()) == ([1, np.inf, 0], [3, np.inf, 1])
+    assert (found.last.after.tolist(), found.last.by.tolist()) == ([1, np.inf, 3], [3, np.inf, 7])
+    # block 0 leaves where low − high(0) goes from −0.2 to 0.1: two thirds of the way from log 2 to log 4
+    assert found.first.step[0] == pytest.approx(2 ** (1 + 2 / 3) - 1)
+    assert found.last.step[2] == pytest.approx(2 ** (2 + 6 / 7) - 1)  # low(0) − high: from −0.6 to 0.1
+
+
+@pytest.mark.parametrize("slope", [-0.1, 0.1])
+def test_planted_departures_are_found_in_their_order(slope):
+    starts = np.array([1, 300, 8, 40, 0, 120])
+    found = departures(run_of(ramps(starts, slope), half=0.005))
+    clear = np.expm1(np.log1p(starts) + 0.1)  # a slope of 0.1 is clear of two intervals of 0.005 after 0.1
+    assert (found.first.after <= clear).all()
+    assert (clear <= found.first.by).all()
+    np.testing.assert_allclose(np.log1p(found.first.step), np.log1p(clear), atol=0.11)  # it bends between two steps
+    assert np.argsort(found.first.step).tolist() == np.argsort(starts).tolist()
+    assert (found.first_side == np.sign(slope)).all()
+    assert found.last.step.tolist() == found.first.step.tolist()
+
+
+def test_departures_are_exact_where_nothing_bends():
+    """Straight in log(1 + step): R² is 0.9 − 0.1·log(1 + step), the intervals part at 0.02 or 0.06."""
+    for half in (0.01, 0.03):
+        found = departures(run_of(ramps([0, 0]), half))
+        np.testing.assert_allclose(found.first.step, np.expm1(2 * half / 0.1))
+
+
+@given(seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=30)
+def test_noise_within_its_intervals_never_departs(seed):
+    noise = np.random.default_rng(seed).uniform(-0.01, 0.01, (len(STEPS), 4))
+    found = departures(run_of(0.9 + noise, half=0.01))
+    assert not found.first_side.any()
+    assert np.isinf(found.first.step).all()
+    assert np.isinf(found.last.by).all()
+
+
+def test_patience_is_what_tells_a_departure_from_an_outlier():
+    r2 = np.full((len(STEPS), 2), 0.9)
+    r2[5, 0] = 0.5  # alone
+    r2[5:7, 1] = 0.5  # two running
+    for patience, sides in ((1, [-1, -1]), (2, [0, -1]), (3, [0, 0])):
+        found = departures(run_of(r2), patience)
+        assert found.first_side.tolist() == sides
+        assert found.last_side.tolist() == [0, 0]  # both came back
+    swings = np.full((len(STEPS), 1), 0.9)
+    swings[5], swings[6] = 0.5, 1.0  # two running, but not on one side
+    assert departures(run_of(swings)).first_side.tolist() == [0]
+
+
+def test_a_departure_at_the_very_end_needs_its_patience_too():
+    r2 = np.full((len(STEPS), 2), 0.9)
+    r2[-1, 0], r2[-2:, 1] = 0.5, 0.5
+    found = departures(run_of(r2))
+    assert found.first_side.tolist() == found.last_side.tolist() == [0, -1]
+    assert found.last.by.tolist() == [np.inf, STEPS[-2]]
+
+
+def test_no_patience_is_refused():
+    with pytest.raises(InputError, match="at least one measured step, not 0"):
+        departures(run_of(ramps([1])), 0)
+
+
+# --- settling
+
+
+def test_settling_by_hand():
+    """Range 1, so the band is 0.1: the first curve is inside it for good from between steps 3 and 7."""
+    values = np.array([[1.0, 0.0, 0.5, 0.0, 0.05], [2.0, 2.0, 2.0, 2.0, 2.0], [0.0, 0.0, 0.0, 0.0, 1.0]]).T
+    values[:, 0] = [1.0, 0.02, 0.45, 0.05, 0.0]
+    found = settling(np.array([0, 1, 3, 7, 15]), values)
+    assert found.after.tolist() == [3, 0, 7]
+    assert found.by.tolist() == [7, 0, 15]
+    assert found.step[0] == pytest.approx(2 ** (2 + 0.35 / 0.4) - 1)  # from 0.45 to 0.05, inside from 0.1
+    assert found.step[1] == 0  # never moved
+    assert found.step[2] == pytest.approx(2 ** (3 + 0.9) - 1)
+
+
+@given(middle=st.floats(2, 5), steepness=st.floats(1.5, 6), share=st.sampled_from([0.8, 0.9, 0.95]), up=st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_a_logistic_curve_settles_where_its_formula_says(middle, steepness, share, up):
+    steps = np.unique(np.round(np.geomspace(1, 1_001, 600)).astype(int) - 1)
+    times = np.log1p(steps)
+    logistic = 1 / (1 + np.exp(-steepness * (times - middle)))
+    goal = logistic[-1] - (1 - share) * np.ptp(logistic)
+    closed = middle + np.log(goal / (1 - goal)) / steepness
+    found = settling(steps, (logistic if up else 1 - logistic)[:, None], share)
+    assert np.log1p(found.step[0]) == pytest.approx(closed, abs=0.01)
+    assert found.after[0] <= np.expm1(closed) <= found.by[0]
+
+
+def test_settling_equals_a_slow_search():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(len(STEPS), 6)).cumsum(0)
+    found = settling(STEPS, values)
+    for curve, by, step in zip(values.T, found.by, found.step, strict=True):
+        band = 0.1 * (curve.max() - curve.min())
+        i = min(i for i in range(len(STEPS)) if all(abs(value - curve[-1]) <= band for value in curve[i:]))
+        fine = np.linspace(np.log1p(STEPS[i - 1]), np.log1p(STEPS[i]), 100_001)
+        inside = np.abs(np.interp(fine, np.log1p(STEPS), curve) - curve[-1]) <= band
+        assert by == STEPS[i]
+        assert np.log1p(step) == pytest.approx(fine[inside][0], abs=1e-4)
+
+
+def test_a_curve_that_turns_round_settles_by_its_range():
+    """Down from 1 to 0 and back to 0.98: by its net way of 0.02 no band would hold, by its range it is 0.1 wide."""
+    values = np.array([1.0, 0.0, 0.7, 0.9, 0.97, 0.98])
+    found = settling(np.arange(6), values[:, None])
+    assert (found.after[0], found.by[0]) == (2, 3)
+
+
+@given(scale=st.floats(0.1, 10), shift=st.floats(-5, 5))
+@settings(deadline=None, max_examples=20)
+def test_settling_knows_no_units(scale, shift):
+    values = np.random.default_rng(1).normal(size=(len(STEPS), 3)).cumsum(0)
+    one, two = settling(STEPS, values), settling(STEPS, shift - scale * values)
+    np.testing.assert_allclose(one.step, two.step, rtol=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, 2.0])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(InputError, match="between 0 and 1"):
+        settling(STEPS, ramps([1]), share)
+
+
+# --- which settles first
+
+
+def sigmoid(middle, steps=STEPS):
+    return 1 / (1 + np.exp(-3 * (np.log1p(steps) - middle)))
+
+
+def columns(gaps):
+    """Values, lower and upper ends of several estimates."""
+    return np.array([astuple(gap) for gap in gaps]).T
+
+
+def test_a_planted_lag_is_found():
+    """Two blocks whose curves are the loss's own, one and two doublings later, and one a doubling earlier."""
+    steps = np.unique(np.round(np.geomspace(1, 20_001, 900)).astype(int) - 1)
+    middles = np.log(2) * np.array([7, 8, 5])
+    r2 = np.stack([1 - sigmoid(middle, steps) for middle in middles], 1)
+    planted = run_of(r2, steps=steps, loss=8 - 5 * sigmoid(np.log(2) * 6, steps))
+    value, low, high = columns(lag(planted))
+    np.testing.assert_allclose(value, [1, 2, -1], atol=0.02)
+    assert (low <= value).all()
+    assert (value <= high).all()
+    assert (high - low < 0.1).all()
+    assert typical_lag(planted) == pytest.approx(1, abs=0.02)
+
+
+def test_curves_that_settle_together_have_no_lag():
+    moved = sigmoid(4)
+    value, low, high = columns(lag(run_of(np.stack([moved, 1 - 0.3 * moved], 1), loss=8 - 5 * moved)))
+    np.testing.assert_allclose(value, 0, atol=1e-9)
+    assert (low < 0).all()
+    assert (high > 0).all()
+
+
+def test_the_lags_resolution_is_that_of_the_measured_steps():
+    run = run_of(ramps([50, 400]), loss=8 - sigmoid(3))
+    _, low, high = columns(lag(run))
+    r2, loss = settling(STEPS, ramps([50, 400])), settling(STEPS, 8 - sigmoid(3)[:, None])
+    assert astuple(settled_loss(run)) == (loss.step[0], loss.after[0], loss.by[0])
+    np.testing.assert_allclose(low, np.log2((1 + r2.after) / (1 + loss.by)))
+    np.testing.assert_allclose(high, np.log2((1 + r2.by) / (1 + loss.after)))
+    assert low[1] > 0
+
+
+def test_a_block_that_never_left_has_no_lag():
+    r2 = np.concatenate([ramps([8]), np.full((len(STEPS), 1), 0.9)], 1)
+    value, low, high = columns(lag(run_of(r2)))
+    assert np.isfinite(value).tolist() == [True, False]
+    assert np.isnan([low[1], high[1]]).all()
+    assert typical_lag(run_of(r2)) == value[0]
+
+
+def test_a_vote_is_the_sign_test_and_students_interval():
+    values = [0.5, 1.0, -0.2, 0.7, 0.0, 0.9]
+    found = vote(values)
+    assert (found.below, found.above) == (1, 4)
+    assert found.p == pytest.approx(binomtest(1, 5).pvalue)
+    interval = ttest_1samp(values, 0).confidence_interval(0.95)
+    assert astuple(found.mean) == pytest.approx((np.mean(values), interval.low, interval.high))
+    assert vote([0.0, 0.0]).p == 1
+    assert astuple(vote([0.3, 0.3]).mean) == (0.3, 0.3, 0.3)
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, np.nan], [np.inf, 0.0]])
+def test_a_vote_of_too_few_or_of_none_is_refused(values):
+    with pytest.raises(InputError, match="two runs or more, each with a finite value"):
+        vote(values)
+
+
+# --- spread and order
+
+
+def test_spread_by_hand():
+    found = run_of([[0.5, 0.5], [0.4, 0.8]], half=0.1, steps=[0, 1])
+    sd, reach = spread(found)
+    np.testing.assert_allclose(sd, [0, 0.2])
+    np.testing.assert_allclose(reach, 0.1)
+
+
+@given(seed=st.integers(0, 2**31), half=st.floats(0.001, 0.3))
+@settings(deadline=None, max_examples=50)
+def test_no_errors_within_the_intervals_move_the_spread_beyond_its_reach(seed, half):
+    rng = np.random.default_rng(seed)
+    r2 = rng.uniform(0, 1, (5, 6))
+    halves = half * rng.uniform(0, 1, (1, 6))
+    run = Trajectory("x", np.arange(5), np.zeros(5), r2, r2 - halves, r2 + halves)
+    sd, reach = spread(run)
+    moved = (r2 + halves * rng.choice([-1, 1], (5, 6))).std(1)
+    assert (np.abs(moved - sd) <= reach + 1e-12).all()
+
+
+def test_agreement_is_the_mean_spearman_correlation_of_all_pairs():
+    orders = np.random.default_rng(3).integers(0, 5, (4, 9)).astype(float)  # with ties
+    orders[0, :2] = np.inf
+    ranked = np.where(np.isinf(orders), 99, orders)
+    pairs = [spearmanr(ranked[i], ranked[j]).statistic for i in range(4) for j in range(i)]
+    assert agreement(orders, draws=10)[0] == pytest.approx(np.mean(pairs))
+
+
+def test_one_order_agrees_and_independent_orders_do_not():
+    order = np.arange(12.0)
+    rho, p = agreement(np.stack([order, np.exp(order), order**3]), draws=2_000)
+    assert rho == pytest.approx(1)
+    assert p == pytest.approx(1 / 2_001)
+    assert agreement(np.stack([order, -order]), draws=2_000)[0] == pytest.approx(-1)
+    rng = np.random.default_rng(0)
+    p_values = [agreement(rng.normal(size=(3, 12)), draws=200, seed=i)[1] for i in range(40)]
+    assert 0.3 < np.mean(p_values) < 0.7
+    assert np.mean(np.array(p_values) < 0.1) < 0.25
+
+
+def test_two_runs_have_the_p_value_of_a_permutation_test():
+    one, two = np.random.default_rng(5).normal(size=(2, 6)) + np.arange(6) * 0.5
+    rho, p = agreement(np.stack([one, two]), draws=5_000)
+    ranked = one.argsort().argsort(), two.argsort().argsort()
+    exact = np.mean([np.corrcoef(ranked[0], order)[0, 1] >= rho - 1e-9 for order in permutations(ranked[1])])
+    assert p == pytest.approx(exact, abs=0.02)
+
+
+def test_a_run_without_an_order_agrees_with_none():
+    flat = np.full(6, np.inf)
+    assert agreement(np.stack([flat, np.arange(6.0)]), draws=50) == (0.0, 1.0)
+    three = np.stack([np.arange(6.0), np.arange(6.0), flat])
+    assert agreement(three, draws=50)[0] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (3, 1)])
+def test_an_agreement_of_one_is_refused(shape):
+    with pytest.raises(InputError, match="two runs and two blocks"):
+        agreement(np.zeros(shape))
+
+
+# --- tables
+
+
+def two_runs():
+    """Two runs with known orders: the first's blocks leave from the last to the first, the second's the other way."""
+    return {
+        "up": run_of(ramps([300, 40, 8, 1]), name="up"),
+        "down": run_of(ramps([1, 8, 40, 300]), name="down"),
+    }
+
+
+def test_a_run_in_ten_numbers():
+    r2 = [[0.5, 0.5], [0.9, 0.7], [0.9, 0.7], [0.2, 0.4], [0.2, 0.4]]
+    run = run_of(r2, half=0.01, steps=[0, 1, 2, 3, 4], loss=[8, 7, 6, 5, 4])
+    expected = {"start": 0.5, "peak": 0.8, "end": 0.3, "peak_step": 1, "peak_loss": 7, "fall": 0.25}
+    expected |= {"spread_start": 0, "spread_end": 0.1, "up": 2, "below": 2}
+    assert summary(run) == pytest.approx(expected)
+    assert summary(run_of(r2, steps=[0, 1, 2, 3, 4], loss=[4, 5, 3, 4, 4]))["fall"] == 0  # it does not fall
+    table = summaries({"a": run, "b": run})
+    assert table.loc["b"].to_dict() == summary(run)
+
+
+def test_the_table_of_passages_holds_departures_and_settling():
+    runs = two_runs()
+    table = passages(runs, share=0.8, patience=3)
+    assert len(table) == 2 * 2 * 4
+    for name, run in runs.items():
+        events = {"leaves": departures(run, 3).first, "settles": settling(run.steps, run.r2, 0.8)}
+        for what, passage in events.items():
+            rows = table[(table.run == name) & (table.what == what)]
+            assert rows.block.tolist() == [0, 1, 2, 3]
+            np.testing.assert_array_equal(rows[["step", "after", "by"]].T, astuple(passage))
+
+
+def test_the_table_of_lags_holds_every_block():
+    runs = two_runs()
+    table = lags(runs, 0.8)
+    for name, run in runs.items():
+        rows = table[table.run == name]
+        assert rows.block.tolist() == [0, 1, 2, 3]
+        np.testing.assert_array_equal(rows[["doublings", "low", "high"]].T, columns(lag(run, 0.8)))
+
+
+def test_the_table_of_spreads_holds_every_step():
+    runs = two_runs()
+    table = spreads(runs)
+    for name, run in runs.items():
+        rows = table[table.run == name]
+        np.testing.assert_array_equal(rows[["step", "loss", "spread", "reach"]].T, [run.steps, run.loss, *spread(run)])
+
+
+def test_orders_planted_by_depth_are_found():
+    table = passages(two_runs())
+    found = with_depth(table)
+    assert found["leaves"].to_dict() == pytest.approx({"up": -1, "down": 1})
+    groups = alike(table, {"opposite": ["up", "down"], "same": ["up", "up", "up"]}).set_index(["what", "group"])
+    assert groups.rho["leaves", "opposite"] == pytest.approx(-1)
+    assert groups.rho["leaves", "same"] == pytest.approx(1)
+    assert groups.p["leaves", "same"] < 0.01 < groups.p["leaves", "opposite"]
+
+
+def test_runs_are_cut_at_half_their_length_and_at_their_peak():
+    r2 = 0.9 + 0.05 * np.exp(-np.square(np.log1p(STEPS) - np.log1p(64)))[:, None]
+    run = run_of(np.concatenate([r2, r2], 1))
+    parts = cuts({"a": run})
+    assert parts["whole run"]["a"] is run
+    assert parts["first half"]["a"].steps[-1] == 512
+    assert (parts["from the peak"]["a"].steps[0], parts["from the peak"]["a"].steps[-1]) == (64, 1_024)
+
+
+def test_every_cut_and_share_has_its_vote():
+    runs = {f"run {i}": run_of(ramps([20 + i, 300]), loss=8 - 5 * sigmoid(3 + 0.1 * i)) for i in range(3)}
+    table = votes(runs, [0.8, 0.9]).set_index(["cut", "share"])
+    assert len(table) == 6
+    halves = [typical_lag(run.part(last=512), 0.9) for run in runs.values()]
+    expected = vote(halves)
+    row = table.loc[("first half", 0.9)]
+    assert (row.below, row.above, row.p) == (expected.below, expected.above, expected.p)
+    assert (row["mean"], row.low, row.high) == astuple(expected.mean)
+
+
+# --- trajectories
+
+
+@pytest.mark.parametrize("name", FACTORY)
+def test_the_embedded_models_carry_a_trajectory(name):
+    found = Trajectory.read(paths.MODELS / name / "trajectory.json")
+    kept = json.loads((paths.MODELS / name / "trajectory.json").read_text())["steps"]
+    assert found.name == name
+    assert found.steps.tolist() == log_spaced(2_000)
+    assert found.r2.shape == found.low.shape == (23, 12)
+    assert found.r2[7].tolist() == kept[7]["r2"]
+    assert found.loss[7] == pytest.approx(np.log(kept[7]["perplexity"]))
+    assert (found.low <= found.r2).all()
+    assert (found.r2 <= found.high).all()
+
+
+def test_a_part_of_a_run_is_that_run_shorter():
+    whole = run_of(ramps([3, 5]))
+    part = whole.part(4, 64)
+    assert part.steps.tolist() == [step for step in STEPS if 4 <= step <= 64]
+    assert (part.r2 == whole.r2[4:13]).all()
+    assert (part.loss == whole.loss[4:13]).all()
+    assert whole.part().steps.tolist() == STEPS.tolist()
+    with pytest.raises(InputError, match="planted: 1 measured steps from 64 to 80"):
+        whole.part(64, 80)
+
+
+def test_a_frame_holds_every_step_and_block():
+    run = run_of(ramps([3, 5]))
+    table = run.to_frame()
+    assert table.run.unique().tolist() == ["planted"]
+    for column in ("r2", "low", "high"):
+        wide = table.pivot_table(index="step", columns="block", values=column)
+        assert wide.index.tolist() == STEPS.tolist()
+        np.testing.assert_array_equal(wide.to_numpy(), getattr(run, column))
+
+
+def test_films_are_read_where_there_are_any(tmp_path):
+    for name in ("first", "none", "second"):
+        (tmp_path / name).mkdir()
+        if name != "none":
+            (tmp_path / name / "trajectory.json").write_text(json.dumps({"steps": snapshots()}))
+    found = films([tmp_path / name for name in ("second", "none", "first", "missing")])
+    assert list(found) == ["second", "first"]
+    assert found["first"].name == "first"
+    assert found["first"].r2.shape == (3, 2)
+
+
+def damaged(i, key, value):
+    found = snapshots()
+    if value is None:
+        del found[i][key]
+    else:
+        found[i][key] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([], "two steps or more"),
+        (snapshots([0]), "two steps or more"),
+        (snapshots([0, 2, 2]), r"ascending, got \[0, 2, 2\]"),
+        (damaged(1, "r2", None), r"damaged \(KeyError\('r2'\)\)"),
+        (damaged(1, "r2", [0.9]), "damaged"),
+        (damaged(2, "perplexity", float("nan")), "not finite"),
+        (damaged(1, "r2_low", [None, 0.3]), "not finite"),
+    ],
+)
+def test_a_damaged_trajectory_is_refused(found, message):
+    with pytest.raises(InputError, match="trajectory of odd.*" + message):
+        Trajectory.of("odd", found)
+
+
+def test_a_trajectory_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SourceError, match="nope"):
+        Trajectory.read(tmp_path / "nope" / "trajectory.json")
+
+
+# --- Pythia's revisions
+
+
+def test_the_public_steps_are_those_of_the_pythia_paper():
+    assert len(PUBLIC) == 154
+    assert len(DOUBLINGS) == 20
+    assert set(DOUBLINGS) <= set(PUBLIC)
+    assert PUBLIC[:4] == (0, 1, 2, 4)
+    assert PUBLIC[10:12] == (512, 1_000)
+    assert PUBLIC[-1] == 143_000
+
+
+def test_only_a_pythia_on_the_hub_has_revisions(tmp_path, monkeypatch):
+    assert has_revisions("EleutherAI/pythia-160m")
+    for source in ("openai-community/gpt2", "JackFram/llama-160m", "models/mini-pythia", "pythia-160m"):
+        assert not has_revisions(source)
+    (tmp_path / "EleutherAI" / "pythia-160m").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert not has_revisions("EleutherAI/pythia-160m")
+
+
+def test_revisions_are_measured_as_any_model_and_one_at_a_time(tmp_path, rows):
+    """Three saved folders stand for the revisions; before the next is loaded, the last is gone."""
+    alive, asked = [], []
+    for i, step in enumerate((0, 8, 1_000)):
+        tiny("mini-pythia", seed=i).save_pretrained(tmp_path / f"step{step}")
+
+    def load(source, revision):
+        gc.collect()
+        assert [ref for ref in alive if ref() is not None] == []
+        model = load_model(tmp_path / revision)
+        asked.append((source, revision))
+        alive.append(weakref.ref(model))
+        return model
+
+    found = []
+    for one in revisions("EleutherAI/pythia-160m", rows, (1_000, 8, 0), load):
+        gc.collect()
+        assert alive[-1]() is None  # nor is it held while the caller works
+        found.append(one)
+    assert asked == [("EleutherAI/pythia-160m", f"step{step}") for step in (0, 8, 1_000)]
+    run = Trajectory.of("pythia", found)
+    assert run.r2.shape == (3, BLOCKS)
+    for i, one in enumerate(found):
+        straight = measure(load_model(tmp_path / f"step{one['step']}"), rows)
+        assert one["r2"] == [block.r2 for block in straight.values()]
+        assert one["r2_low"] == [block.r2_low for block in straight.values()]
+        assert one["r2_high"] == [block.r2_high for block in straight.values()]
+        assert run.loss[i] == pytest.approx(np.log(straight.perplexity))
+    assert len({tuple(one["r2"]) for one in found}) == 3
+
+
+def test_a_revision_that_serves_another_ones_weights_is_refused(rows):
+    def load(source, revision):
+        return tiny("mini-pythia", seed={"step4": 0}.get(revision, 1))  # steps 0, 1 and 8 are alike
+
+    found = revisions("EleutherAI/pythia-160m", rows, (0, 1, 4, 8), load)
+    assert [next(found)["step"] for _ in range(3)] == [0, 1, 4]  # a learning rate of 0 at the first step is no fault
+    with pytest.raises(SourceError, match="step8 measures to the last digit as step0"):
+        next(found)
+
+
+@pytest.mark.parametrize("source", ["openai-community/gpt2", "JackFram/llama-160m"])
+def test_a_model_without_public_revisions_is_refused(source, rows):
+    with pytest.raises(InputError, match=f"{source} has no public revisions"):
+        next(revisions(source, rows))
+
+
+def test_a_step_that_is_not_public_is_refused(rows):
+    with pytest.raises(InputError, match=r"no revision at step \[3, 1500\]"):
+        next(revisions("EleutherAI/pythia-160m", rows, (0, 3, 1_500)))
+
+
+def test_a_revision_of_a_folder_is_refused(gpt2, tmp_path):
+    gpt2.save_pretrained(tmp_path / "saved")
+    with pytest.raises(InputError, match=r"saved has no revision 'step0', only the Hub keeps them"):
+        load_model(tmp_path / "saved", revision="step0")
+    with pytest.raises(InputError, match="a model in memory has no revision 'main'"):
+        load_model(gpt2, revision="main")
+    with pytest.raises(InputError, match="mini-gpt2 has no revision 'step0'"):
+        load_model("mini-gpt2", revision="step0")
+
+
+# --- what token frequencies are worth
+
+
+def test_unigram_by_hand():
+    train, held_out = torch.tensor([0, 0, 0, 1]), torch.tensor([[2, 0, 1], [0, 2, 0]])
+    shares = np.array([4, 2, 1]) / 7  # one added to each count
+    assert unigram(train, held_out, 3) == pytest.approx(-np.log(shares[[0, 1, 2, 0]]).mean())
+
+
+def test_unigram_of_uniform_tokens_is_the_logarithm_of_the_vocabulary(ids):
+    assert unigram(torch.arange(VOCABULARY).repeat(5), ids, VOCABULARY) == pytest.approx(np.log(VOCABULARY))
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "message"),
+    [
+        (torch.zeros(0, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long), "0 tokens to count and 4 to predict"),
+        (torch.zeros(3, dtype=torch.long), torch.zeros(2, 1, dtype=torch.long), "0 to predict"),
+        (torch.tensor([1, 80]), torch.zeros(2, 3, dtype=torch.long), "outside the vocabulary of 80"),
+        (torch.tensor([1, 2]), torch.tensor([[0, 90]]), "outside the vocabulary of 80"),
+    ],
+)
+def test_unigram_refuses_what_it_cannot_count(train, held_out, message):
+    with pytest.raises(InputError, match=message):
+        unigram(train, held_out, 80)
+
+
+def test_a_passage_is_frozen():
+    with pytest.raises(AttributeError):
+        Passage(*np.zeros((3, 2))).step = np.zeros(2)

@@ -1,0 +1,429 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.reference import normal
+from howlinear.core.ceilings import AffineMap, ceiling, fit, r2
+from howlinear.core.estimates import Estimate, jackknife
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.optimisers.gradient_descent import LONGEST, descent, second_moments
+from howlinear.ideas.optimisers.problem import SCALINGS, Coordinates, Problem
+from howlinear.ideas.optimisers.training import OPTIMISERS, _batches, _Layer, shortfall, train, tuned
+from howlinear.instrument.capture import capture
+
+
+def moments_of(x, y):
+    return Moments(x.shape[1], y.shape[1]).update(x, y)
+
+
+def problem_of(x, y, folds=4):
+    """Half of the rows to train on, a quarter each to validate and to be judged on."""
+    x, y = x.float(), y.float()
+    n = len(x) // 4
+    parts = zip(x[: 2 * n].tensor_split(folds), y[: 2 * n].tensor_split(folds), strict=True)
+    tests = zip(x[3 * n :].tensor_split(folds), y[3 * n :].tensor_split(folds), strict=True)
+    return Problem(
+        x[: 2 * n],
+        y[: 2 * n],
+        [moments_of(*part) for part in parts],
+        moments_of(x[2 * n : 3 * n], y[2 * n : 3 * n]),
+        [moments_of(*part) for part in tests],
+    )
+
+
+def easy(n=2_400, d=6, seed=0):
+    """Well-conditioned inputs off the origin, a linear map and noise: R² about 0.9."""
+    x = normal(n, d, seed=seed) + 0.5
+    return problem_of(x, x @ normal(d, 4, seed=seed + 1) + 0.7 * normal(n, 4, seed=seed + 2))
+
+
+def hard(n=2_400, d=6, condition=1e6, turned=False, seed=0):
+    """Half of the output's variance comes from the loudest direction, half from the quietest."""
+    z = normal(n, d, seed=seed)
+    x = z * torch.logspace(0, -np.log10(condition), d, dtype=torch.float64)
+    turn = torch.linalg.qr(normal(d, d, seed=seed + 5)).Q if turned else torch.eye(d, dtype=torch.float64)
+    return problem_of(x @ turn, torch.stack([z[:, 0], z[:, -1]], 1))
+
+
+def gap(problem, path):
+    return r2(fit(problem.moments)[0], problem.held_out) - path.r2[-1]
+
+
+# Gradient descent, foretold
+
+
+def test_descent_by_hand():
+    """x = ±1 and y = 2x + 1: second moments are the identity, half of the error goes at every step of rate ½."""
+    foretold = descent(moments_of(torch.tensor([[-1.0], [1.0]] * 2), torch.tensor([[-1.0], [3.0]] * 2)), 0.5)
+    assert foretold.values.tolist() == pytest.approx([1, 1])
+    for steps in (0, 1, 3):
+        assert foretold.after(steps).weight.item() == pytest.approx(2 * (1 - 0.5**steps))
+        assert foretold.after(steps).bias.item() == pytest.approx(1)
+        assert foretold.unlearned(steps) == pytest.approx(0.25**steps)
+    assert foretold.steps_to(0.01) == 4  # ¼³ = 0.016, ¼⁴ = 0.004
+    assert foretold.shares.sum().item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("rate", [0.5, 1.0, 1.9])
+def test_theory_and_run_agree(seed, rate):
+    problem = hard(condition=30, turned=True, seed=seed)
+    foretold = descent(problem.moments, rate / float(second_moments(problem.moments)[0][-1]))
+    at = [1, 7, 50]
+    settings = dict(steps=200, batch=None, at=at, dtype=torch.float64, decay=False)
+    path = train(problem, "SGD", "raw", rate, **settings)
+    assert path.steps == (*at, 200)
+    assert path.r2 == pytest.approx([r2(foretold.after(step), problem.held_out) for step in path.steps], abs=1e-8)
+    torch.testing.assert_close(path.map.weight, foretold.after(200).weight, rtol=0, atol=1e-8)
+    torch.testing.assert_close(path.map.bias, foretold.after(200).bias, rtol=0, atol=1e-8)
+
+
+def test_theory_equals_a_loop_over_rows():
+    problem = easy(n=400)
+    x, y = problem.x.double().numpy(), problem.y.double().numpy()
+    weight, bias = np.zeros((6, 4)), y.mean(0)
+    for _ in range(40):
+        error = x @ weight + bias - y
+        weight, bias = weight - 0.1 * x.T @ error / len(x), bias - 0.1 * error.mean(0)
+    found = descent(problem.moments, 0.1).after(40)
+    np.testing.assert_allclose(found.weight, weight, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(found.bias, bias, rtol=0, atol=1e-11)
+
+
+def test_second_moments_are_those_of_the_rows_with_a_one():
+    x = normal(50, 5) + 3
+    ones = np.hstack([x, np.ones((50, 1))])
+    values, vectors = second_moments(Moments(5).update(x))
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(ones.T @ ones / 50), atol=1e-12)
+    np.testing.assert_allclose(vectors * values @ vectors.T, ones.T @ ones / 50, atol=1e-12)
+
+
+@given(seed=st.integers(0, 2**31), share=st.floats(0.05, 1.95), steps=st.integers(0, 2_000))
+@settings(deadline=None, max_examples=15)
+def test_what_is_unlearned_is_what_train_r2_lacks(seed, share, steps):
+    moments = hard(n=400, condition=50, turned=True, seed=seed).moments
+    foretold = descent(moments, share / float(second_moments(moments)[0][-1]))
+    lacking = r2(fit(moments)[0], moments) - r2(foretold.after(steps), moments)
+    assert foretold.unlearned(steps) == pytest.approx(lacking, abs=1e-9)
+    assert foretold.shares.sum().item() == pytest.approx(r2(fit(moments)[0], moments), abs=1e-9)
+
+
+def test_learned_is_the_rest_of_left_and_works_for_any_map():
+    foretold = descent(easy().moments)
+    for steps in (0, 3, 30):
+        torch.testing.assert_close(foretold.learned(foretold.after(steps)), 1 - foretold.left(steps))
+    torch.testing.assert_close(
+        foretold.learned(fit(easy().moments)[0]), torch.ones(7, dtype=torch.float64), rtol=0, atol=1e-9
+    )
+
+
+@given(gap=st.floats(1e-6, 0.5), seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=12)
+def test_steps_to_is_the_first_step_that_is_near_enough(gap, seed):
+    foretold = descent(hard(n=400, condition=100, turned=True, seed=seed).moments)
+    steps = foretold.steps_to(gap)
+    assert foretold.unlearned(steps) <= gap < foretold.unlearned(steps - 1)
+
+
+def test_descent_refuses():
+    moments = easy().moments
+    limit = 2 / float(second_moments(moments)[0][-1])
+    with pytest.raises(InputError, match=rf"rate {1.01 * limit:.3g} descent diverges.*between 0 and {limit:.3g}"):
+        descent(moments, 1.01 * limit)
+    with pytest.raises(InputError, match="between 0 and"):
+        descent(moments, 0.0)
+    with pytest.raises(InputError, match=r"a gap above 0, not 0\.0"):
+        descent(moments).steps_to(0.0)
+    with pytest.raises(InputError, match=r"rate of 1e-30 leaves 0\.9.*for good"):
+        descent(moments, 1e-30).steps_to(0.1)
+    with pytest.raises(InputError, match="outputs are constant over 50 rows"):
+        descent(moments_of(normal(50, 3), torch.zeros(50, 2)))
+    with pytest.raises(InputError, match="no rows"):
+        second_moments(Moments(3))
+
+
+def test_the_limit_of_the_rate_is_real():
+    """Just below 2/λ₁ a run settles, just above it blows up."""
+    problem = easy(n=400)
+    settings = dict(steps=1_000, batch=None, decay=False, dtype=torch.float64)
+    assert abs(gap(problem, train(problem, "SGD", "raw", 1.95, **settings))) < 1e-6
+    assert train(problem, "SGD", "raw", 2.05, **settings).r2[-1] < -1e6
+    assert descent(problem.moments, 1.95 / float(second_moments(problem.moments)[0][-1])).unlearned(LONGEST) == 0
+
+
+# Planted truths
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_every_optimiser_reaches_the_ceiling_of_a_kind_problem(optimiser, scaling):
+    problem = easy(n=1_600)
+    assert abs(gap(problem, tuned(problem, optimiser, scaling, steps=120, batch=100))) < 5e-3
+
+
+def test_descent_falls_short_by_the_foretold_amount_where_the_signal_is_quiet():
+    problem = hard(n=1_200)
+    assert ceiling(problem.folds, problem.test).r2 == pytest.approx(1, abs=1e-9)
+    settings = dict(steps=1_000, batch=None, dtype=torch.float64, decay=False)
+    path = train(problem, "SGD", "raw", 1.0, **settings)
+    assert gap(problem, path) == pytest.approx(0.5, abs=0.03)  # the quiet half, whole
+    assert 1 - r2(path.map, problem.moments) == pytest.approx(descent(problem.moments).unlearned(1_000), abs=1e-8)
+    assert gap(problem, train(problem, "SGD", "whitened", 1.0, **settings)) == pytest.approx(0, abs=1e-8)
+
+
+@pytest.mark.parametrize("optimiser", ["SGD", "momentum"])
+def test_scaling_columns_helps_only_where_the_columns_are_the_directions(optimiser):
+    straight, turned = hard(n=1_200, condition=1e3), hard(n=1_200, condition=1e3, turned=True)
+    short = {
+        (name, scaling): gap(problem, train(problem, optimiser, scaling, 1.0, steps=150))
+        for name, problem in (("straight", straight), ("turned", turned))
+        for scaling in ("standardised", "whitened")
+    }
+    assert short["straight", "standardised"] < 0.01
+    assert short["turned", "standardised"] > 0.3
+    assert max(short["straight", "whitened"], short["turned", "whitened"]) < 0.01
+
+
+@given(seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=8)
+def test_whitened_descent_does_not_see_how_inputs_were_mixed(seed):
+    plain, mix = easy(n=400), torch.linalg.qr(normal(6, 6, seed=seed)).Q * torch.logspace(0, 1, 6).double()
+    mixed = replace(
+        plain,
+        x=(plain.x.double() @ mix).float(),
+        folds=[moments_of(plain.x.double() @ mix, plain.y)],
+        test=[moments_of((normal(100, 6, seed=3) + 0.5) @ mix, normal(100, 4, seed=4))],
+    )
+    plain = replace(plain, test=[moments_of(normal(100, 6, seed=3) + 0.5, normal(100, 4, seed=4))])
+    settings = dict(steps=5, batch=None, dtype=torch.float64, decay=False)
+    one, other = (train(each, "SGD", "whitened", 0.5, **settings).r2[-1] for each in (plain, mixed))
+    assert one == pytest.approx(other, abs=1e-6)
+
+
+# The pieces
+
+
+def reference(problem, make, steps, batch, seed):
+    """The same training with nn.Linear and autograd, in float64, on standardised inputs."""
+    x, y = problem.x.double(), problem.y.double()
+    centre, scale = x.mean(0), x.std(0, correction=0)
+    spread = (y - y.mean(0)).square().mean().sqrt()
+    x, y = (x - centre) / scale, y / spread
+    layer = torch.nn.Linear(x.shape[1], y.shape[1]).double()
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.copy_(y.mean(0))
+    optimisers = make(layer.weight, layer.bias)
+    peaks = [optimiser.param_groups[0]["lr"] for optimiser in optimisers]
+    generator, left = torch.Generator().manual_seed(seed), []
+    for step in range(steps):
+        left = left if len(left) >= batch else torch.randperm(len(x), generator=generator).tolist()
+        rows, left = left[:batch], left[batch:]
+        layer.zero_grad()
+        (0.5 * (layer(x[rows]) - y[rows]).square().sum(1).mean()).backward()
+        for optimiser, peak in zip(optimisers, peaks, strict=True):
+            optimiser.param_groups[0]["lr"] = peak * (steps - step) / steps
+            optimiser.step()
+    weight = spread * (layer.weight.T / scale[:, None]).detach()
+    return AffineMap(weight, (spread * layer.bias).detach() - centre @ weight)
+
+
+TORCH = {
+    "Adam": lambda w, b: [torch.optim.Adam([w, b], 0.03)],
+    "AdamW": lambda w, b: [torch.optim.AdamW([w, b], 0.03, weight_decay=0.01)],
+    "SGD": lambda w, b: [torch.optim.SGD([w, b], 0.03)],
+    "momentum": lambda w, b: [torch.optim.SGD([w, b], 0.03, momentum=0.9)],
+}
+
+
+@pytest.mark.parametrize("optimiser", TORCH)
+def test_training_equals_a_linear_layer_with_autograd(optimiser):
+    problem = easy(n=400)
+    rate = 0.03
+    if OPTIMISERS[optimiser].relative:
+        standard = Coordinates.of(problem.moments, "standardised").rows(problem.x)
+        rate *= float(second_moments(Moments(6).update(standard))[0][-1])
+    path = train(problem, optimiser, "standardised", rate, steps=30, batch=64, seed=7, dtype=torch.float64)
+    expected = reference(problem, TORCH[optimiser], 30, 64, 7)
+    torch.testing.assert_close(path.map.weight, expected.weight, rtol=0, atol=1e-10)
+    torch.testing.assert_close(path.map.bias, expected.bias, rtol=0, atol=1e-10)
+
+
+def test_gradients_are_autograds():
+    x, y = normal(20, 5), normal(20, 3, seed=1)
+    layer = _Layer(x, y, normal(5, 3, seed=2), normal(3, seed=3))
+    loss = layer.gradient(torch.arange(12))
+    weight, bias = layer.weight.clone().requires_grad_(), layer.bias.clone().requires_grad_()
+    expected = 0.5 * (x[:12] @ weight + bias - y[:12]).square().sum(1).mean()
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    torch.testing.assert_close(layer.weight.grad, weight.grad)
+    torch.testing.assert_close(layer.bias.grad, bias.grad)
+
+
+def test_muon_steps_the_matrix_by_a_nearly_orthogonal_one_and_leaves_it_undecayed():
+    problem = easy(n=400)
+    settings = dict(batch=None, decay=False)
+    one = train(problem, "Muon", "whitened", 0.01, steps=1, **settings)
+    spread = float((problem.moments.syy.mean() / problem.moments.n).sqrt())
+    frame = Coordinates.of(problem.moments, "whitened")
+    step = torch.linalg.lstsq(frame.mixing, one.map.weight).solution / spread / 0.01
+    singular = torch.linalg.svdvals(step) / (6 / 4) ** 0.5
+    assert 0.5 < singular.min() < singular.max() < 1.3
+    parts = OPTIMISERS["Muon"].make(torch.zeros(3, 2), torch.zeros(2), 0.1)
+    assert [type(part).__name__ for part in parts] == ["Muon", "Adam"]
+    assert parts[0].defaults["weight_decay"] == 0
+
+
+def test_a_start_is_at_the_mean_and_the_rate_falls_to_nothing():
+    problem = easy(n=400)
+    path = train(problem, "SGD", "raw", 1e-12, steps=1)
+    mean = r2(AffineMap.constant(problem.moments), problem.held_out)
+    assert path.r2[0] == pytest.approx(mean, abs=1e-6)
+    constant, falling = (train(problem, "SGD", "raw", 1.0, steps=2, batch=None, decay=decay) for decay in (False, True))
+    by_hand = [descent(problem.moments).after(1), descent(problem.moments).after(2)]
+    half = by_hand[0].weight + 0.5 * (by_hand[1].weight - by_hand[0].weight)  # full rate, then half of it
+    torch.testing.assert_close(falling.map.weight, half, rtol=0, atol=1e-5)
+    torch.testing.assert_close(constant.map.weight, by_hand[1].weight, rtol=0, atol=1e-5)
+
+
+def test_batches_visit_every_row_once_a_pass():
+    rows = [part.tolist() for part in _batches(10, 3, 7, seed=0)]
+    assert [len(part) for part in rows] == [3] * 7
+    one, other = ([row for part in some for row in part] for some in (rows[:3], rows[3:6]))
+    assert len(set(one)) == len(set(other)) == 9
+    assert one != other
+    assert rows == [part.tolist() for part in _batches(10, 3, 7, seed=0)]
+    assert rows != [part.tolist() for part in _batches(10, 3, 7, seed=1)]
+    assert list(_batches(10, 10, 2, seed=0)) == [slice(None)] * 2
+
+
+def test_a_batch_larger_than_the_rows_takes_them_all():
+    problem = easy(n=400)
+    whole, larger = (train(problem, "Adam", "raw", 0.1, steps=3, batch=batch) for batch in (None, 10_000))
+    assert whole.r2 == larger.r2
+
+
+def test_scores_are_at_the_steps_asked_for_and_on_held_out_rows():
+    problem = easy(n=400)
+    path = train(problem, "Adam", "raw", 0.1, steps=20, batch=50, at=[1, 4, 99])
+    assert path.steps == (1, 4, 20)
+    assert path.r2[-1] == r2(path.map, problem.held_out)
+    assert path.validation == r2(path.map, problem.validation)
+    again = train(problem, "Adam", "raw", 0.1, steps=20, batch=50, at=[1, 4, 99])
+    other = train(problem, "Adam", "raw", 0.1, steps=20, batch=50, at=[1, 4, 99], seed=1)
+    assert again.r2 == path.r2 != other.r2
+
+
+def test_lbfgs_gets_as_many_row_visits(monkeypatch):
+    calls = []
+    original = _Layer.gradient
+    monkeypatch.setattr(_Layer, "gradient", lambda self, rows: calls.append(rows) or original(self, rows))
+    problem = hard(n=400, condition=20, turned=True)
+    path = train(problem, "L-BFGS", "raw", 1.0, steps=60, batch=50)  # 15 passes over 200 rows
+    assert all(rows == slice(None) for rows in calls)
+    assert path.steps[-1] == 4 * len(calls)
+    assert path.steps[-2] < 60 <= path.steps[-1]
+    assert list(path.steps) == sorted(path.steps)
+    assert abs(gap(problem, path)) < 0.02
+
+
+def test_the_rate_is_chosen_on_the_validation_fold_alone():
+    problem = easy(n=400)
+    rates = (1e-3, 1.0, 0.1)
+    paths = [train(problem, "SGD", "raw", rate, steps=40) for rate in rates]
+    best = tuned(problem, "SGD", "raw", rates, steps=40)
+    assert best.rate == 1.0
+    assert best.validation == max(path.validation for path in paths)
+    misled = replace(problem, validation=moments_of(problem.x.flip(0), problem.y))  # rows that tell nothing
+    assert tuned(misled, "SGD", "raw", rates, steps=40).rate == 1e-3
+    fooled = replace(problem, test=[moments_of(problem.x.flip(0), problem.y)])
+    assert tuned(fooled, "SGD", "raw", rates, steps=40).rate == 1.0
+
+
+def test_rates_that_overflow_are_passed_over():
+    problem = easy(n=400)
+    assert tuned(problem, "momentum", "raw", (1e30, 1.0), steps=60).rate == 1.0
+    with pytest.raises(InputError, match=r"momentum on raw inputs overflowed at every rate of \[1e\+30\]"):
+        tuned(problem, "momentum", "raw", [1e30], steps=60)
+
+
+def test_training_refuses():
+    problem = easy(n=400)
+    with pytest.raises(InputError, match="no optimiser 'Adagrad': one of SGD, momentum, Adam, AdamW, Muon, L-BFGS"):
+        train(problem, "Adagrad", "raw", 0.1)
+    with pytest.raises(InputError, match="no optimiser 'Adagrad'"):
+        tuned(problem, "Adagrad", "raw")
+    with pytest.raises(InputError, match="no scaling 'log': one of raw, standardised, whitened"):
+        train(problem, "SGD", "log", 0.1)
+    for wrong in ({"steps": 0}, {"batch": 0}, {"rate": 0.0}):
+        with pytest.raises(InputError, match="must be positive"):
+            train(problem, "SGD", "raw", **{"rate": 0.1, **wrong})
+
+
+def test_coordinates_do_what_they_say_and_can_be_undone():
+    problem = hard(condition=30, turned=True)
+    x = problem.x.double() + 2
+    moments = moments_of(x, problem.y)
+    rows = {scaling: Coordinates.of(moments, scaling).rows(x) for scaling in SCALINGS}
+    torch.testing.assert_close(rows["raw"], x)
+    for scaling in ("standardised", "whitened"):
+        torch.testing.assert_close(rows[scaling].mean(0), torch.zeros(6).double(), rtol=0, atol=1e-10)
+        torch.testing.assert_close(rows[scaling].var(0, correction=0), torch.ones(6).double())
+    torch.testing.assert_close(rows["whitened"].T @ rows["whitened"] / len(x), torch.eye(6).double())
+    weight, bias = normal(6, 2, seed=8), normal(2, seed=9)
+    for scaling in SCALINGS:
+        affine = Coordinates.of(moments, scaling).undo(weight, bias)
+        torch.testing.assert_close(affine(x), rows[scaling] @ weight + bias)
+
+
+def test_whitening_leaves_null_directions_out_and_constants_alone():
+    x = normal(200, 3)
+    x = torch.cat([x, x.sum(1, keepdim=True), torch.full((200, 1), 0.1, dtype=torch.float64)], 1)
+    moments = moments_of(x, x[:, :1])
+    assert Coordinates.of(moments, "whitened").rows(x).shape == (200, 3)
+    assert Coordinates.of(moments, "standardised").rows(x)[:, 4].tolist() == [0] * 200
+
+
+def test_shortfall_is_paired_over_held_out_folds():
+    problem = easy(n=400)
+    trained = descent(problem.moments).after(3)
+    found, exact = shortfall(problem, trained), fit(problem.moments)[0]
+    assert found.gap.value == pytest.approx(ceiling(problem.folds, problem.test).r2 - r2(trained, problem.held_out))
+    assert found.r2 == r2(trained, problem.held_out)
+    parts = [sum(problem.test[:i] + problem.test[i + 1 :]) for i in range(4)]
+    ends = jackknife(found.gap.value, [r2(exact, part) - r2(trained, part) for part in parts])
+    assert (found.gap.low, found.gap.high) == pytest.approx(ends)
+    assert found.gap.low < found.gap.value < found.gap.high
+    assert shortfall(problem, exact).gap == Estimate(0.0, 0.0, 0.0)
+
+
+def test_a_problem_deals_the_sampled_rows_to_three_sides(gpt2, rows):
+    kept = capture(gpt2, rows, sample=rows.ids.numel())[1]
+    problem, sample = Problem.of(kept), kept.sample
+    last = sample.fold == sample.fold[~sample.test].max()
+    mine = ~sample.test & ~last
+    assert torch.equal(problem.x, sample.x[mine])
+    assert torch.equal(problem.y, sample.y[mine])
+    assert [part.n for part in problem.folds] == [int((mine & (sample.fold == fold)).sum()) for fold in range(2)]
+    assert problem.moments.n == len(problem.x)
+    torch.testing.assert_close(problem.moments.sxy, moments_of(problem.x, problem.y).sxy)
+    chosen = ~sample.test & last
+    torch.testing.assert_close(problem.validation.sxx, moments_of(sample.x[chosen], sample.y[chosen]).sxx)
+    assert problem.test is kept.test
+    assert problem.held_out.n == sum(part.n for part in kept.test)
+
+
+def test_a_problem_needs_rows_from_two_folds(gpt2, rows):
+    kept = capture(gpt2, rows, blocks=[0])[0]
+    with pytest.raises(InputError, match="none were sampled: capture with sample=4096"):
+        Problem.of(kept)
+    sampled = capture(gpt2, rows, blocks=[0], sample=rows.ids.numel())[0]
+    single = replace(sampled, sample=replace(sampled.sample, fold=torch.zeros_like(sampled.sample.fold)))
+    with pytest.raises(InputError, match="there are 1: capture with sample=4096"):
+        Problem.of(single)

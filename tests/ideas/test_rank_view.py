@@ -1,0 +1,229 @@
+import dataclasses
+
+import pandas as pd
+import pytest
+import torch
+
+from helpers.planted_ranks import FOLDS, broad, held_out, one_loud_direction, one_loud_feature, sample_of, sides
+from helpers.reference import held_out_r2, least_squares, normal, pooled_r2
+from howlinear.core.ceilings import ceiling
+from howlinear.core.estimates import Estimate
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.rank.spread import Spread
+from howlinear.ideas.rank.view import (
+    band_table,
+    block_table,
+    carrier_table,
+    certainty_table,
+    loudest_table,
+    rise_table,
+    verdict_table,
+    view,
+)
+from howlinear.instrument.capture import BlockCapture
+
+COUNTS = [0, 1, 3]
+
+
+def block(sample):
+    outputs = Moments(sample.y.shape[1]).update(sample.y[sample.test])
+    return BlockCapture(*sides(sample), outputs, sample)
+
+
+def seen(sample, **options):
+    return view(block(sample), sample.token[~sample.test], COUNTS, **options)
+
+
+def uneven(n=1_280):
+    """Bent at position 0, on one token and far out: tokens 0 … 6 turn with the rows, positions 0 … 15."""
+    sample = broad(n)
+    y = sample.y.clone()
+    y[sample.position == 0] *= 4 * sample.x[sample.position == 0, :1]
+    y[sample.token == 6] *= sample.x[sample.token == 6, 1:2]
+    return dataclasses.replace(sample, y=y)
+
+
+def test_every_side_equals_its_sum_over_rows():
+    sample = uneven()
+    found, expected = seen(sample, heavy=0.05), ceiling(*sides(sample))
+    train, test = (pick_rows(sample, sample.test == side) for side in (False, True))
+    weight, bias, _ = least_squares(*train)
+    rows = held_out(sample)
+
+    def r2_of(mask):
+        return pooled_r2(rows.x[mask], rows.y[mask], weight, bias)
+
+    whole = r2_of(rows.fold >= 0)
+    assert (found.r2.value, found.r2.low) == pytest.approx((expected.r2, expected.r2_low), abs=1e-10)
+    assert found.features[0].value == found.r2.value
+    assert found.directions[0].value == pytest.approx(found.r2.value, abs=1e-10)
+
+    later = rows.position > 0
+    assert found.without_first.value == pytest.approx(r2_of(later) - whole, abs=1e-9)
+    later_train = pick_rows(sample, ~sample.test & (sample.position > 0))
+    later_test = (test[0][later], test[1][later])
+    difference = held_out_r2(later_train, later_test) - held_out_r2(train, later_test)
+    assert found.refitted.value == pytest.approx(difference, abs=1e-9)
+    assert (found.refitted.value > 0, found.without_first.value > 0.05) == (True, True)
+
+    design = torch.cat([train[0].double(), torch.ones(len(train[0]), 1).double()], 1)
+    reach = torch.cat([rows.x.double(), torch.ones(len(rows.x), 1).double()], 1)
+    leverage = (reach @ torch.linalg.inv(design.T @ design) * reach).sum(1)
+    top = torch.zeros(len(leverage), dtype=torch.bool)
+    top[leverage.topk(round(0.05 * len(leverage))).indices] = True
+    y, error = rows.y.double(), rows.y.double() - rows.x.double() @ torch.tensor(weight) - torch.tensor(bias)
+    spread = (y - y.mean(0)).square().sum(1)
+    assert found.without_heavy.value == pytest.approx(r2_of(~top) - whole, abs=1e-9)
+    assert found.heavy_variance.value == pytest.approx((spread[top].sum() / spread.sum()).item(), abs=1e-9)
+    assert found.heavy_error.value == pytest.approx((error[top].square().sum() / error.square().sum()).item(), abs=1e-9)
+    assert found.heavy_error.value > 0.06
+
+
+def pick_rows(sample, mask):
+    return sample.x[mask], sample.y[mask]
+
+
+def test_the_bent_token_shows_in_its_own_band():
+    x = normal(3_200, 12)
+    token = torch.where(torch.arange(3_200) % 3 == 0, 1, 0)  # token 0 has two thirds of the rows, token 1 one
+    y = x @ normal(12, 12, seed=1)
+    y[token == 1] += 9 * x[token == 1, :1].square()
+    sample = dataclasses.replace(sample_of(x, y), token=token)
+    frequent, rare = seen(sample, bands=2).bands
+    assert frequent.low > rare.high
+    weight, bias, _ = least_squares(*pick_rows(sample, ~sample.test))
+    for value, which in ((frequent, 0), (rare, 1)):
+        mask = sample.test & (sample.token == which)
+        assert value.value == pytest.approx(pooled_r2(*pick_rows(sample, mask), weight, bias), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("plant", "word"), [(broad, "broad"), (one_loud_feature, "concentrated"), (one_loud_direction, "mixed")]
+)
+def test_planted_blocks_get_their_word_and_lose_what_is_loud(plant, word):
+    found = seen(plant())
+    assert found.regime() == word
+    assert found.regime(high=1.0) == "below"
+    assert (found.features[1].value < 0.02) == (word == "concentrated")
+    assert (found.directions[1].value < 0.02) == (word != "broad")
+    assert (found.outputs.first > 0.99) == (word != "broad")
+    assert found.predicted.value <= found.rank.value + 0.05
+    assert found.predictions.effective_rank == pytest.approx(found.predicted.value)
+
+
+def test_an_even_block_owes_nothing_to_position_0_or_heavy_rows():
+    found = seen(broad())
+    assert abs(found.without_first.value) < 2e-3
+    assert abs(found.refitted.value) < 2e-3
+    assert found.without_heavy.value < 5e-3
+
+
+def test_numbers_are_plain_and_complete():
+    found = seen(broad(640))
+    numbers = found.numbers()
+    assert numbers.keys() == {field.name for field in dataclasses.fields(found)}
+    assert numbers["median"] == {"value": found.median.value, "low": found.median.low, "high": found.median.high}
+    assert numbers["features"] == [one.value for one in found.features]
+    assert len(numbers["bands"]) == 4
+    kinds = {type(part) for part in vars(found).values()}
+    assert kinds == {Estimate, Spread, list}
+
+
+def test_more_bands_than_the_rows_can_fill_are_refused():
+    sample = dataclasses.replace(broad(640), token=torch.zeros(640).long())
+    with pytest.raises(InputError, match="sampled rows is of the kind that is asked for"):
+        seen(sample)
+
+
+def test_no_sample_is_refused():
+    sample = broad(640)
+    with pytest.raises(InputError, match="capture with sample=4096"):
+        view(dataclasses.replace(block(sample), sample=None), sample.token, COUNTS)
+
+
+@pytest.mark.parametrize("heavy", [0.0, 1.0])
+def test_a_share_that_is_none_is_refused(heavy):
+    with pytest.raises(InputError, match=f"between 0 and 1, got {heavy}"):
+        seen(broad(640), heavy=heavy)
+
+
+def test_a_sample_too_small_to_refit_names_its_rows():
+    sample = broad(640)
+    some = torch.arange(640) % 48 < 5  # of every third sequence
+    few = dataclasses.replace(sample, **{name: rows[some] for name, rows in vars(sample).items()})
+    kept = dataclasses.replace(block(sample), sample=few)
+    tight = dataclasses.replace(few, test=few.test | (torch.arange(len(few.x)) > 12))
+    assert len(kept.train) == FOLDS
+    with pytest.raises(InputError, match="train rows for 12 inputs"):
+        view(dataclasses.replace(kept, sample=tight), sample.token, COUNTS, bands=2)
+
+
+def test_tables_hold_every_number_once():
+    views = {("one", 0): seen(broad(640)), ("one", 3): seen(one_loud_feature(640)), ("two", 0): seen(broad(1_280))}
+    blocks = block_table(views)
+    assert list(blocks["model"]) == ["one", "one", "two"]
+    assert list(blocks["block"]) == [0, 3, 0]
+    assert list(blocks["regime"]) == ["broad", "concentrated", "broad"]
+    loud = views["one", 3]
+    row = blocks.iloc[1]
+    assert (row["median"], row["median_low"], row["median_high"]) == (
+        loud.median.value,
+        loud.median.low,
+        loud.median.high,
+    )
+    assert row["gap"] == pytest.approx(loud.r2.value - loud.median.value)
+    assert row["entropy_rank_predictions"] == loud.predictions.entropy_rank
+    assert row["first_share_outputs"] == loud.outputs.first
+
+    rest = loudest_table(views, COUNTS)
+    assert len(rest) == 3 * 2 * len(COUNTS)
+    (found,) = rest.query("model == 'one' and block == 3 and loudest == 'directions' and left_out == 1")["r2"]
+    assert found == loud.directions[1].value
+
+    bands = band_table(views)
+    assert len(bands) == 3 * 4
+    (frequent,) = bands.query("model == 'two' and band == 1")["r2_low"]
+    assert frequent == views["two", 0].bands[0].low
+
+    rises = rise_table(views)
+    assert len(rises) == 3 * 2
+    assert rises["rise"].iloc[3] == loud.without_first.value
+    assert rises["rise_high"].iloc[2] == loud.without_heavy.high
+
+
+@pytest.mark.parametrize(
+    ("regimes", "near_linear", "verdict"),
+    [
+        (["below", "below", "below"], 0, "no near-linear block"),
+        (["below", "broad", "broad"], 2, "only broad"),
+        (["concentrated", "below", "below"], 1, "only concentrated"),
+        (["broad", "below", "concentrated"], 2, "both regimes"),
+        (["broad", "mixed", "below"], 2, "signs disagree"),
+    ],
+)
+def test_a_models_verdict_follows_from_its_near_linear_blocks(regimes, near_linear, verdict):
+    blocks = pd.DataFrame({"model": "tiny", "regime": regimes, "rank": [3.0, 2.0, 9.0], "gap": [0.2, 0.3, 0.1]})
+    found = verdict_table(blocks).loc["tiny"]
+    assert (found["near_linear"], found["verdict"], found["lowest_rank"]) == (near_linear, verdict, 2.0)
+    assert found["rho"] == pytest.approx(-1)
+
+
+def test_carriers_are_means_over_blocks_and_certainties_are_counts():
+    plain, loud = seen(broad(640)), seen(one_loud_feature(640))
+    views = {("both", 0): plain, ("both", 1): loud, ("alone", 0): loud}
+    means = carrier_table(views, COUNTS)
+    assert list(means.index) == ["both", "alone"]
+    both = (plain.features[-1].value + loud.features[-1].value) / 2
+    assert means.loc["both", "R² without 3 features"] == pytest.approx(both)
+    assert means.loc["alone", "R² on rare tokens"] == pytest.approx(loud.bands[-1].value)
+    assert means.loc["alone", "rise without position 0"] == pytest.approx(loud.without_first.value)
+
+    narrow = dataclasses.replace(plain, predicted=Estimate(2.0, 1.0, 3.0), rank=Estimate(9.0, 8.0, 10.0))
+    wide = dataclasses.replace(plain, predicted=Estimate(9.0, 8.0, 10.0), rank=Estimate(9.0, 8.0, 10.0))
+    straight_on_frequent = dataclasses.replace(narrow, bands=[Estimate(0.9, 0.8, 0.95), Estimate(0.5, 0.4, 0.6)])
+    straight_on_rare = dataclasses.replace(wide, bands=[Estimate(0.5, 0.4, 0.6), Estimate(0.9, 0.8, 0.95)])
+    counts = certainty_table(
+        {("m", 0): straight_on_frequent, ("m", 1): straight_on_frequent, ("m", 2): straight_on_rare}
+    )
+    assert counts.loc["m"].to_dict() == {"frequent above rare": 2, "rare above frequent": 1, "predictions narrower": 2}

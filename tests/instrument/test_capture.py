@@ -1,0 +1,376 @@
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import gelu, silu
+
+from conftest import BLOCKS, VOCABULARY, WIDTH, tiny
+from howlinear.core import ceilings, moments
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.instrument.capture import capture, describe, hooked
+from howlinear.models.sites import sites
+from howlinear.models.swap import swap
+from howlinear.text.rows import TokenRows
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids).logits
+
+
+def whole(model, rows, **options):
+    """A capture whose sample is every row."""
+    return capture(model, rows, sample=rows.ids.numel(), **options)
+
+
+def hooks(model):
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+
+
+def seen_by_own_hooks(model, rows):
+    """x and y of every block, shape (n_sequences, seq_len, d), from `model(...)` with its head, fold by fold."""
+    seen = {
+        site.block: (torch.empty(*rows.ids.shape, WIDTH), torch.empty(*rows.ids.shape, WIDTH)) for site in sites(model)
+    }
+    for side in (False, True):
+        for fold in rows.fold.unique():
+            group = (rows.test == side) & (rows.fold == fold)
+
+            def listen(block, group=group):
+                def hook(module, args, output):
+                    seen[block][0][group], seen[block][1][group] = args[0], output
+
+                return hook
+
+            handles = [site.input.register_forward_hook(listen(site.block)) for site in sites(model)]
+            logits(model, rows.ids[group])
+            for handle in handles:
+                handle.remove()
+    return seen
+
+
+def ffn_by_hand(model, block, x):
+    """The block's function, from its weights."""
+    w = {name: p.detach() for name, p in sites(model)[block].input.named_parameters()}
+    if model.config.model_type == "gpt2":
+        return gelu(x @ w["c_fc.weight"] + w["c_fc.bias"], approximate="tanh") @ w["c_proj.weight"] + w["c_proj.bias"]
+    if model.config.model_type == "gpt_neox":
+        hidden = gelu(x @ w["dense_h_to_4h.weight"].T + w["dense_h_to_4h.bias"])
+        return hidden @ w["dense_4h_to_h.weight"].T + w["dense_4h_to_h.bias"]
+    return (silu(x @ w["gate_proj.weight"].T) * (x @ w["up_proj.weight"].T)) @ w["down_proj.weight"].T
+
+
+def norm_by_hand(x, norm):
+    """The norm in front of the FFN, in float64."""
+    x, weight = x.double(), norm.weight.detach().double()
+    if not hasattr(norm, "bias"):
+        return x / (x.square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt() * weight
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * weight + norm.bias.detach().double()
+
+
+def test_rows_are_bit_for_bit_what_the_model_computes(model, rows):
+    seen = seen_by_own_hooks(model, rows)
+    for block, found in whole(model, rows).items():
+        assert torch.equal(found.sample.x, seen[block][0].flatten(0, 1))
+        assert torch.equal(found.sample.y, seen[block][1].flatten(0, 1))
+
+
+def test_outputs_are_the_ffn_of_the_inputs_by_hand(model, rows):
+    for block, found in whole(model, rows).items():
+        expected = ffn_by_hand(model, block, found.sample.x)
+        assert (found.sample.y - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+def test_the_input_is_after_the_norm_and_the_output_before_the_residual(rows):
+    """GPT-2's last block: its output plus what entered the norm, through the final norm, are the hidden states."""
+    model = tiny("mini-gpt2")
+    entered = []
+    block = model.transformer.h[-1]
+    handle = block.ln_2.register_forward_hook(lambda module, args, output: entered.append(args[0]))
+    found = whole(model, rows, blocks=[BLOCKS - 1], batch_size=len(rows.ids))[BLOCKS - 1].sample
+    handle.remove()
+    order = torch.cat([torch.where((rows.test == s) & (rows.fold == f))[0] for s in (False, True) for f in range(3)])
+    before = torch.empty(*rows.ids.shape, WIDTH)
+    before[order] = torch.cat(entered).clone()
+    np.testing.assert_allclose(found.x, norm_by_hand(before.flatten(0, 1), block.ln_2), atol=2e-5)
+    hidden = norm_by_hand(before.flatten(0, 1) + found.y, model.transformer.ln_f)
+    with torch.no_grad():
+        expected = model.transformer(rows.ids).last_hidden_state.flatten(0, 1)
+    np.testing.assert_allclose(hidden, expected, atol=1e-4)
+
+
+def test_logits_are_the_same_before_during_and_after(model, rows):
+    before = logits(model, rows.ids)
+    passes = []
+    with hooked(sites(model), lambda site, x, y: passes.append((site.block, x.shape, y.shape))):
+        assert torch.equal(logits(model, rows.ids), before)
+    shape = (*rows.ids.shape, WIDTH)
+    assert passes == [(block, shape, shape) for block in range(BLOCKS)]
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    capture(model, rows, sample=10)
+    assert torch.equal(logits(model, rows.ids), before)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert hooks(model) == 0
+
+
+def test_no_hook_stays_after_an_exception(model, ids):
+    def stop(site, x, y):
+        raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"), hooked(sites(model), stop):
+        logits(model, ids)
+    assert hooks(model) == 0
+
+
+def test_moments_are_those_of_each_folds_rows(model, rows):
+    in_fold, held_out = rows.fold.repeat_interleave(32), rows.test.repeat_interleave(32)
+    for found in whole(model, rows).values():
+        for side, parts in ((False, found.train), (True, found.test)):
+            assert len(parts) == 3
+            for fold, part in enumerate(parts):
+                mine = (in_fold == fold) & (held_out == side)
+                x, y = found.sample.x[mine].double(), found.sample.y[mine].double()
+                x, y = x - x.mean(0), y - y.mean(0)
+                assert part.n == len(x) == (192 if not side else 64)
+                np.testing.assert_allclose(part.sxx, x.T @ x, rtol=0, atol=1e-10 * (x.T @ x).abs().max())
+                np.testing.assert_allclose(part.sxy, x.T @ y, rtol=0, atol=1e-10 * (x.T @ y).abs().max())
+                np.testing.assert_allclose(part.syy, y.square().sum(0), rtol=1e-10)
+
+
+def test_outputs_are_the_covariance_of_the_held_out_outputs(gpt2, rows):
+    for found in whole(gpt2, rows).values():
+        y = found.sample.y[found.sample.test].double()
+        assert found.outputs.n == len(y) == 6 * 32
+        expected = np.cov(y, rowvar=False, bias=True) * len(y)
+        np.testing.assert_allclose(found.outputs.sxx, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 64])
+def test_the_batch_size_changes_only_rounding(gpt2, rows, batch_size):
+    one, other = capture(gpt2, rows), capture(gpt2, rows, batch_size=batch_size)
+    for block in one:
+        for a, b in zip(one[block].train, other[block].train, strict=True):
+            assert a.n == b.n
+            np.testing.assert_allclose(a.sxx, b.sxx, rtol=0, atol=1e-5 * a.sxx.max())
+
+
+def test_the_sample_is_bounded_seeded_and_the_right_rows(gpt2, rows):
+    everything = whole(gpt2, rows)
+    few = capture(gpt2, rows, sample=50, seed=3)
+    again = capture(gpt2, rows, sample=50, seed=3)
+    other = capture(gpt2, rows, sample=50, seed=4)
+    places = (few[0].sample.position, few[0].sample.token, few[0].sample.test)
+    for block, found in few.items():
+        assert found.sample.x.shape == found.sample.y.shape == (50, WIDTH)
+        assert torch.equal(found.sample.x, again[block].sample.x)
+        assert not torch.equal(found.sample.x, other[block].sample.x)
+        for one, two in zip(places, (found.sample.position, found.sample.token, found.sample.test), strict=True):
+            assert torch.equal(one, two)
+        full = everything[block].sample
+        found_at = (full.x[None] == found.sample.x[:, None]).all(2) & (full.y[None] == found.sample.y[:, None]).all(2)
+        at = found_at.long().argmax(1)
+        assert (found_at.sum(1) == 1).all()
+        assert len(at.unique()) == 50
+        assert torch.equal(found.sample.position, at % 32)
+        assert torch.equal(found.sample.token, rows.ids.flatten()[at])
+        assert torch.equal(found.sample.test, rows.test[at // 32])
+
+
+def test_the_whole_sample_is_every_token_in_its_place(gpt2, rows):
+    sample = whole(gpt2, rows)[0].sample
+    assert torch.equal(sample.token, rows.ids.flatten())
+    assert torch.equal(sample.position, torch.arange(32).repeat(24))
+    assert torch.equal(sample.test, rows.test.repeat_interleave(32))
+    assert sample.x.dtype == sample.y.dtype == torch.float32
+
+
+def test_a_sample_larger_than_the_corpus_is_all_of_it(gpt2, rows):
+    assert len(capture(gpt2, rows, sample=10**6)[0].sample.x) == rows.ids.numel()
+
+
+def test_without_a_sample_there_is_none(gpt2, rows):
+    assert capture(gpt2, rows)[0].sample is None
+
+
+def test_chosen_blocks_are_the_same_as_among_all(gpt2, rows):
+    everything, chosen = whole(gpt2, rows), whole(gpt2, rows, blocks=[2, 0])
+    assert list(chosen) == [0, 2]
+    for block, found in chosen.items():
+        assert torch.equal(found.sample.x, everything[block].sample.x)
+        torch.testing.assert_close(found.train[0].sxy, everything[block].train[0].sxy, rtol=1e-12, atol=1e-12)
+
+
+def test_sequences_may_come_in_any_order_and_folds_have_gaps(gpt2, rows):
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(0))
+    shuffled = TokenRows(rows.ids[order], rows.test[order], 10 * rows.fold[order])
+    one, other = capture(gpt2, rows)[1], whole(gpt2, shuffled)[1]
+    assert torch.equal(other.sample.token, shuffled.ids.flatten())
+    for a, b in zip(one.train + one.test, other.train + other.test, strict=True):
+        np.testing.assert_allclose(a.sxy, b.sxy, rtol=0, atol=1e-5 * a.sxy.abs().max())
+
+
+def test_a_swapped_block_is_captured_as_it_now_is(gpt2, rows):
+    with swap(gpt2, {1: lambda x: 2 * x}):
+        found = whole(gpt2, rows)[1].sample
+    assert torch.equal(found.y, 2 * found.x)
+
+
+def test_half_precision_models_give_float64_moments_of_half_precision_rows(rows):
+    model = tiny("mini-gpt2").bfloat16()
+    found = whole(model, rows)[1]
+    assert found.sample.x.dtype == torch.float32
+    assert torch.equal(found.sample.x, found.sample.x.bfloat16().float())
+    assert found.train[0].sxx.dtype == torch.float64
+
+
+def test_captured_moments_go_on_as_any_others(gpt2, rows):
+    found = capture(gpt2, rows)[0].train[0]
+    n = found.n
+    found.update(torch.zeros(4, WIDTH), torch.zeros(4, WIDTH))
+    assert found.n == n + 4
+
+
+def test_a_sample_can_be_learned_from(gpt2, rows):
+    sample = capture(gpt2, rows, sample=64)[0].sample
+    weight = torch.zeros(WIDTH, WIDTH, requires_grad=True)
+    (sample.x @ weight - sample.y).square().mean().backward()
+    assert weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_a_weight_that_is_not_a_number_is_found_in_its_block(model, rows, block):
+    with torch.no_grad():
+        next(sites(model)[block].output.parameters()).view(-1)[5] = float("nan")
+    name = sites(model)[block].name.replace(".", r"\.")
+    with pytest.raises(
+        InputError, match=rf"NaN or infinity .* at block {block} \({name}\), in the batch of sequences \[0, "
+    ):
+        capture(model, rows)
+    assert hooks(model) == 0
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """As on a device: no number is read while batches run."""
+    monkeypatch.setattr(moments, "_on_cpu", lambda rows: False)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_what_is_not_finite_on_a_device_is_found_in_the_end(model, rows, monkeypatch, block, value):
+    """One number of one held-out batch; the blocks before, and other folds, are as they were."""
+    late, update, seen = int((rows.test & (rows.fold == 1)).nonzero()[0]), Moments.update, []
+
+    def spoilt(self, x, y, outputs=None):
+        seen.append(len(x))
+        if len(seen) == 4 * BLOCKS + block + 1:  # the fifth of six batches
+            y = y.clone()
+            y[3, 2] = value
+        return update(self, x, y, outputs)
+
+    monkeypatch.setattr(Moments, "update", spoilt)
+    name = sites(model)[block].name
+    said = rf"NaN or infinity among the rows at block {block} \({re.escape(name)}\), in the batch of sequences \[{late}"
+    with pytest.raises(InputError, match=rf"{said}[, 0-9]*\]: this model overflows on this text in torch\.float32"):
+        capture(model, rows)
+    assert len(seen) == 6 * BLOCKS
+    assert hooks(model) == 0
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_capture_on_a_device_is_that_on_a_cpu(gpt2, rows, monkeypatch):
+    found = capture(gpt2, rows)
+    monkeypatch.undo()
+    for block, kept in capture(gpt2, rows).items():
+        for one, other in zip(
+            [*kept.train, *kept.test, kept.outputs],
+            [*found[block].train, *found[block].test, found[block].outputs],
+            strict=True,
+        ):
+            for name, tensor in one.tensors().items():
+                close = 1e-12 * float(tensor.abs().max()) if tensor.numel() else 0
+                torch.testing.assert_close(other.tensors()[name], tensor, rtol=0, atol=close)
+
+
+def test_overflow_in_half_precision_is_named(rows):
+    model = tiny("mini-gpt2").half()
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_fc.weight *= 100
+        model.transformer.h[1].mlp.c_proj.weight *= 60_000
+    with pytest.raises(InputError, match=r"at block 1 .*overflows on this text in torch\.float16"):
+        capture(model, rows)
+
+
+@pytest.mark.parametrize("token", [-1, VOCABULARY, 10**6])
+def test_ids_that_the_model_does_not_know_are_refused(model, ids, token):
+    ids[3, 5] = token
+    with pytest.raises(InputError, match=rf"token ids run from .*{token}.*the model knows 0 to {VOCABULARY - 1}"):
+        capture(model, TokenRows.from_ids(ids))
+
+
+def test_sequences_longer_than_the_model_are_refused(gpt2):
+    with pytest.raises(InputError, match=r"129.*128"):
+        capture(gpt2, TokenRows.from_ids(torch.zeros(8, 129, dtype=torch.long)))
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_a_side_without_sequences_is_refused(gpt2, ids, held_out):
+    rows = TokenRows(ids, torch.full((24,), held_out), torch.zeros(24, dtype=torch.long))
+    with pytest.raises(InputError, match=r"held out|to fit on"):
+        capture(gpt2, rows)
+
+
+def test_no_sequences_at_all_are_refused(gpt2):
+    with pytest.raises(InputError, match="sequences"):
+        capture(gpt2, TokenRows.from_ids(torch.empty(0, 32, dtype=torch.long)))
+
+
+# --- describe
+
+
+def test_statistics_of_inputs_are_those_of_the_rows(model, rows):
+    found = whole(model, rows)[1]
+    x, y = found.sample.x.double(), found.sample.y.double()
+    train = x[~found.sample.test]
+    statistics = describe(found)
+    values = np.linalg.eigvalsh(np.corrcoef(train, rowvar=False))
+    norm = model.config.model_type != "llama"  # a LayerNorm has a null direction, RMSNorm none
+    assert statistics.rank == WIDTH - norm
+    assert (statistics.null < 1e-12) == norm
+    if not norm:
+        assert statistics.null == pytest.approx(values[0] / values[-1], rel=1e-6)
+    singular = np.linalg.svd(train - train.mean(0), compute_uv=False)
+    assert statistics.condition == pytest.approx(singular[0] / singular[statistics.rank - 1], rel=1e-6)
+    variances = singular**2
+    assert statistics.effective_rank == pytest.approx(variances.sum() ** 2 / (variances**2).sum(), rel=1e-9)
+    spread = train.std(0)
+    assert statistics.dynamic_range == pytest.approx((spread.max() / np.median(spread)).item(), rel=0.05)
+    first = found.sample.position == 0
+    for value, side in ((statistics.first_position_in, x), (statistics.first_position_out, y)):
+        assert value == pytest.approx(
+            (side[first].norm(dim=1).mean() / side[~first].norm(dim=1).mean()).item(), rel=1e-5
+        )
+
+
+def test_statistics_need_rows_at_position_zero(gpt2, rows):
+    with pytest.raises(InputError, match="none were sampled"):
+        describe(capture(gpt2, rows)[0])
+    seed = next(s for s in range(50) if (capture(gpt2, rows, [0], 3, s)[0].sample.position > 0).all())
+    with pytest.raises(InputError, match="no sampled row is at position 0"):
+        describe(capture(gpt2, rows, [0], 3, seed)[0])
+
+
+def test_a_planted_linear_block_has_a_ceiling_of_one(gpt2, rows):
+    generator = torch.Generator().manual_seed(0)
+    planted = ceilings.AffineMap(
+        torch.randn(WIDTH, WIDTH, generator=generator).double(), torch.randn(WIDTH, generator=generator).double()
+    )
+    with swap(gpt2, {1: planted}):
+        found = capture(gpt2, rows)
+    assert ceilings.ceiling(found[1].train, found[1].test).r2 == pytest.approx(1, abs=1e-10)
+    assert ceilings.ceiling(found[0].train, found[0].test).r2 < 0.99
+    assert isinstance(sum(found[1].train), Moments)

@@ -1,0 +1,68 @@
+"""The same machine, the same bytes: of the numbers and of the captures, whatever the hash seed; threads agree."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from howlinear import cli
+from howlinear.instrument.capture import capture
+from howlinear.instrument.measure import measure
+from howlinear.instrument.store import save_capture
+from howlinear.text.rows import TokenRows
+from howlinear.training.minis import new_model
+
+
+@pytest.fixture
+def call(tmp_path, tokenizer):
+    """Arguments of a small measurement."""
+    new_model("mini-gpt2", blocks=2, width=32, vocabulary=len(tokenizer)).save_pretrained(tmp_path / "m")
+    tokenizer.save_pretrained(tmp_path / "m")
+    text = "\n\n".join(f"document {i} holds " + " ".join(str(i * j) for j in range(40)) for i in range(300))
+    (tmp_path / "t.txt").write_text(text)
+    return ["measure", str(tmp_path / "m"), "--corpus", str(tmp_path / "t.txt"), "--rows", "4096", "--seq-len", "64"]
+
+
+def test_two_runs_write_the_same_bytes(call, tmp_path, monkeypatch):
+    """One in a process of its own with another hash seed, one in this process."""
+    command = [sys.executable, "-m", "howlinear", *call, "--json", str(tmp_path / "1.json")]
+    same = {"PYTHONHASHSEED": "1", "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    subprocess.run(command, env=os.environ | same, check=True, stdout=subprocess.DEVNULL)
+    monkeypatch.setattr(sys, "argv", ["howlinear", *call, "--json", str(tmp_path / "2.json")])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    assert sys.flags.hash_randomization  # else both had the same seed, and nothing was tried
+    one, two = ((tmp_path / f"{i}.json").read_bytes() for i in (1, 2))
+    assert one == two
+    assert len(json.loads(one)["blocks"]) == 2
+
+
+def test_two_captures_are_the_same_bytes(gpt2, rows, tmp_path):
+    for name in ("one", "two"):
+        save_capture(tmp_path / name, capture(gpt2, rows, sample=50), rows, {"model": "m"})
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(128, torch.float32), (256, torch.float64)])
+def test_one_and_two_threads_agree(width, dtype):
+    """From width 256 on threads share a product, and a float32 forward pass is rounded in another order.
+
+    There medians over features move by up to 6e-9; a model that computes in float64, as all statistics do, agrees.
+    """
+    model = new_model("mini-gpt2", blocks=1, width=width, vocabulary=80).to(dtype)
+    ids = torch.randint(80, (64, 16), generator=torch.Generator().manual_seed(0))
+    rows = TokenRows.from_ids(ids, folds=2)
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(measure(model, rows))
+    finally:
+        torch.set_num_threads(before)
+    one, two = (profile.to_frame() for profile in found)
+    np.testing.assert_allclose(one.to_numpy(), two.to_numpy(), rtol=1e-9)
+    assert found[0].perplexity == pytest.approx(found[1].perplexity, rel=1e-9)

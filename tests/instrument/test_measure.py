@@ -1,0 +1,171 @@
+import json
+import math
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+from conftest import BLOCKS, WIDTH
+from helpers.nearly import assert_same_profile
+from helpers.reference import held_out_r2
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.estimates import Estimate
+from howlinear.errors import InputError
+from howlinear.instrument.capture import capture
+from howlinear.instrument.measure import measure
+from howlinear.instrument.perplexity import perplexity
+from howlinear.instrument.profile import profile_of
+from howlinear.models.swap import swap
+from howlinear.text.corpus import Corpus
+from howlinear.text.rows import TokenRows
+
+COLUMNS = [
+    "block", "r2", "r2_low", "r2_high", "r2_median", "effective_rank", "condition", "rank", "rows_train", "rows_test",
+]  # fmt: skip
+
+
+@pytest.fixture
+def toy(tokenizer):
+    """A corpus of short documents."""
+    return Corpus("toy", tokenizer, lambda seed: [f"{seed} document {i} " * (1 + i % 5) for i in range(2_000)])
+
+
+def test_every_block_equals_least_squares_on_its_rows(model, rows):
+    profile = measure(model, rows)
+    assert list(profile) == list(range(BLOCKS))
+    assert len(profile) == BLOCKS
+    for block, found in capture(model, rows, sample=rows.ids.numel()).items():
+        kept = found.sample
+        train, test = ((kept.x[side], kept.y[side]) for side in (~kept.test, kept.test))
+        assert profile[block].r2 == pytest.approx(held_out_r2(train, test), abs=1e-9)
+        values = np.linalg.eigvalsh(np.cov(test[1].double(), rowvar=False))
+        expected = values.sum() ** 2 / np.square(values).sum()
+        assert profile.effective_ranks[block] == pytest.approx(expected, rel=1e-9)
+        assert (profile[block].rows_train, profile[block].rows_test) == (18 * 32, 6 * 32)
+        assert profile[block].r2_low < profile[block].r2 < profile[block].r2_high
+    assert profile.perplexity == pytest.approx(perplexity(model, rows), rel=1e-12)
+
+
+def test_ids_are_taken_row_by_row_as_documents(gpt2, ids):
+    by_ids, by_rows = measure(gpt2, ids), measure(gpt2, TokenRows.from_ids(ids))
+    assert_same_profile(by_ids, by_rows)
+    assert by_ids.to_dict()["corpus"] == "token ids"
+
+
+def test_a_corpus_is_packed_by_rows_length_and_seed(gpt2, toy):
+    gpt2.resize_token_embeddings(300)
+    profile = measure(gpt2, toy, rows=1_024, seq_len=32, seed=5)
+    assert_same_profile(profile, measure(gpt2, toy.rows(1_024, 32, 5)))
+    assert profile.to_dict()["sha256"] != measure(gpt2, toy, rows=1_024, seq_len=32, seed=6).to_dict()["sha256"]
+
+
+def test_measuring_twice_gives_the_same(model, rows):
+    assert measure(model, rows).to_dict() == measure(model, rows).to_dict()
+
+
+def test_chosen_blocks_are_the_same_as_among_all(gpt2, rows):
+    whole, chosen = measure(gpt2, rows), measure(gpt2, rows, blocks=[2, 0])
+    assert list(chosen) == [0, 2]
+    assert [chosen[block].r2 for block in chosen] == pytest.approx([whole[block].r2 for block in chosen], rel=1e-12)
+    with pytest.raises(KeyError):
+        chosen[1]
+
+
+def test_planted_blocks_are_recognised(gpt2, rows):
+    generator = torch.Generator().manual_seed(0)
+    a, b, c = (torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64) for _ in range(3))
+    linear = AffineMap(a, torch.zeros(WIDTH, dtype=torch.float64))
+    with swap(gpt2, {0: linear, 1: lambda x: (x @ b.float()) * (x @ c.float())}):
+        profile = measure(gpt2, rows)
+    assert profile[0].r2 == pytest.approx(1, abs=1e-10)
+    assert profile[1].r2 < 0.95
+
+
+def test_frame_and_json_hold_the_same_finite_numbers(gpt2, rows):
+    profile = measure(gpt2, rows)
+    frame, content = profile.to_frame(), json.loads(json.dumps(profile.to_dict(), allow_nan=False))
+    assert list(frame.columns) == COLUMNS
+    assert content["blocks"] == frame.to_dict("records")
+    assert (content["rows"], content["seq_len"], content["model"]) == (24 * 32, 32, "GPT2LMHeadModel")
+    assert content["perplexity"] == profile.perplexity
+    assert content["sha256"] == rows.sha256
+    for row, (block, found) in zip(content["blocks"], profile.items(), strict=True):
+        assert row["block"] == block
+        assert row["r2"] == found.r2
+        assert row["effective_rank"] == profile.effective_ranks[block]
+        assert all(math.isfinite(value) for value in row.values())
+
+
+def test_a_bar_is_shown_to_who_asks_for_it(gpt2, rows, capsys):
+    measure(gpt2, rows)
+    assert capsys.readouterr().err == ""
+    measure(gpt2, rows, progress=True)
+    assert "capture: 100%" in capsys.readouterr().err
+
+
+def test_a_model_from_a_folder_is_named_by_it(gpt2, rows, tmp_path):
+    gpt2.name_or_path = str(tmp_path)
+    assert measure(gpt2, rows).model == str(tmp_path)
+
+
+def test_too_few_rows_name_the_block(gpt2, ids):
+    with pytest.raises(InputError, match=r"block 0: .* train rows for 32 inputs"):
+        measure(gpt2, ids[:8, :4])
+
+
+def test_a_constant_block_is_named(gpt2, rows):
+    with swap(gpt2, {2: lambda x: torch.full_like(x, 0.1)}), pytest.raises(
+        InputError, match="block 2: the outputs are constant over 192 rows"
+    ):  # fmt: skip
+        measure(gpt2, rows)
+
+
+def test_too_few_sequences_are_refused(gpt2, ids):
+    with pytest.raises(InputError, match="held out"):
+        measure(gpt2, ids[:3])
+
+
+def test_too_little_text_is_refused(gpt2, toy):
+    with pytest.raises(InputError, match="corpus toy is too short"):
+        measure(gpt2, toy, rows=10_000_000)
+
+
+def test_an_unknown_block_is_refused(gpt2, rows):
+    with pytest.raises(InputError, match="no block"):
+        measure(gpt2, rows, blocks=[99])
+
+
+def test_a_profile_follows_from_a_capture(gpt2, rows):
+    profile = profile_of(capture(gpt2, rows), "GPT2LMHeadModel", rows, perplexity(gpt2, rows))
+    assert_same_profile(profile, measure(gpt2, rows))
+
+
+@pytest.mark.parametrize(
+    ("r2s", "answer"), [([0.5, 0.9, 0.5], True), ([0.9, 0.7, 0.5], False), ([0.5, 0.51, 0.5], False), ([0.5], False)]
+)
+def test_a_profile_rises_and_falls_only_beyond_its_intervals(gpt2, rows, r2s, answer):
+    profile = measure(gpt2, rows, blocks=[0])
+    found = [replace(profile[0], r2=r2, interval=Estimate(r2, r2 - 0.05, r2 + 0.05)) for r2 in r2s]
+    changed = replace(profile, ceilings=dict(enumerate(found)))
+    assert changed.rises_and_falls is answer
+    assert changed.curves == {"r2": r2s, "r2_low": [r2 - 0.05 for r2 in r2s], "r2_high": [r2 + 0.05 for r2 in r2s]}
+
+
+def test_a_profile_draws_itself(gpt2, rows):
+    """R²_lin of each block with its interval, under the model's name."""
+    gpt2.name_or_path = "somewhere/tiny-gpt2"
+    profile = measure(gpt2, rows)
+    figure = profile.plot()
+    (ax,) = figure.axes
+    (container,) = ax.containers
+    line, _, (bars,) = container
+    np.testing.assert_allclose(line.get_xydata(), [(block, found.r2) for block, found in profile.items()])
+    ends = [segment[:, 1] for segment in bars.get_segments()]
+    np.testing.assert_allclose(ends, [(found.r2_low, found.r2_high) for found in profile.values()])
+    assert ax.get_legend_handles_labels()[1] == ["tiny-gpt2"]
+    assert ax.get_xlabel() == "block"
+    assert "R^2" in ax.get_ylabel()
+    assert profile.plot(ax) is figure  # drawn where it is asked to be
+    plt.close(figure)

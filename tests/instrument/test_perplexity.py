@@ -1,0 +1,169 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import t as student_t
+
+from conftest import VOCABULARY, WIDTH
+from howlinear.core.ceilings import AffineMap
+from howlinear.errors import InputError
+from howlinear.instrument.perplexity import change, losses, perplexity
+from howlinear.instrument.swap_costs import swap_costs
+from howlinear.models.sites import sites
+from howlinear.models.swap import swap
+from howlinear.text.corpus import Corpus
+from howlinear.text.rows import TokenRows
+
+
+def test_by_hand(gpt2, ids):
+    """A model that finds all tokens alike has the perplexity of its vocabulary."""
+    with torch.no_grad():
+        gpt2.transformer.ln_f.weight.zero_()
+        gpt2.transformer.ln_f.bias.zero_()
+    assert losses(gpt2, ids) == pytest.approx(np.full(24, np.log(VOCABULARY)), rel=1e-6)
+    assert perplexity(gpt2, ids) == pytest.approx(VOCABULARY, rel=1e-6)
+
+
+def test_equals_transformers_own_loss(model, ids):
+    with torch.no_grad():
+        expected = [model(input_ids=row[None], labels=row[None]).loss for row in ids]
+        pooled = model(input_ids=ids, labels=ids).loss
+    np.testing.assert_allclose(losses(model, ids), torch.stack(expected), rtol=1e-5)
+    assert perplexity(model, ids) == pytest.approx(pooled.exp().item(), rel=1e-5)
+
+
+def test_losses_are_float64_and_the_batch_size_only_rounds(gpt2, ids):
+    found = losses(gpt2, ids)
+    assert found.dtype == torch.float64
+    for size in (1, 5, 24):
+        np.testing.assert_allclose(losses(gpt2, ids, size), found, rtol=1e-5)
+
+
+def test_of_packed_rows_the_held_out_part_counts(gpt2, rows):
+    assert perplexity(gpt2, rows) == pytest.approx(perplexity(gpt2, rows.ids[rows.test]), rel=1e-6)
+    assert perplexity(gpt2, rows) != pytest.approx(perplexity(gpt2, rows.ids), rel=1e-3)
+
+
+def test_a_corpus_is_packed_first(gpt2, tokenizer):
+    corpus = Corpus("toy", tokenizer, lambda seed: [f"{i}" * 40 for i in range(400)])
+    gpt2.resize_token_embeddings(len(tokenizer))
+    options = {"rows": 600, "seq_len": 16, "seed": 1, "folds": 2}
+    assert perplexity(gpt2, corpus, **options) == pytest.approx(perplexity(gpt2, corpus.rows(**options)), rel=1e-9)
+
+
+def test_a_loss_that_is_not_finite_names_the_sequence(gpt2, ids):
+    ids[ids == 7] = 8
+    ids[17, 3] = 7
+    with torch.no_grad():
+        gpt2.transformer.wte.weight[7] = float("nan")
+        gpt2.lm_head.weight = torch.nn.Parameter(gpt2.transformer.wte.weight.detach().clone())
+        gpt2.lm_head.weight[7] = 0
+    with pytest.raises(
+        InputError, match="the loss of sequence 17 is not finite: the weights or a swapped map overflow"
+    ):
+        losses(gpt2, ids)
+
+
+def test_a_swapped_map_that_overflows_is_refused(gpt2, ids):
+    with swap(gpt2, {1: lambda x: x * float("inf")}), pytest.raises(InputError, match="sequence 0 is not finite"):
+        perplexity(gpt2, ids)
+
+
+def test_sequences_of_one_token_predict_nothing(gpt2, ids):
+    with pytest.raises(InputError, match="two tokens"):
+        perplexity(gpt2, ids[:, :1])
+
+
+def test_rows_without_a_held_out_part_are_refused(gpt2, ids):
+    with pytest.raises(InputError, match="held out"):
+        perplexity(gpt2, TokenRows.from_ids(ids[:3]))
+
+
+def test_measuring_changes_nothing(model, ids):
+    assert torch.equal(losses(model, ids), losses(model, ids))
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+# --- change
+
+
+def test_change_by_hand():
+    """Two sequences: left out in turn they give e⁰ − e⁰ = 0 and e¹ − e⁰."""
+    found = change(torch.tensor([0.0, 0.0]).double(), torch.tensor([1.0, 0.0]).double())
+    assert found.delta == pytest.approx(np.exp(0.5) - 1)
+    half = student_t.ppf(0.975, 1) * (np.var([0, np.e - 1])) ** 0.5
+    assert (found.low, found.high) == pytest.approx((found.delta - half, found.delta + half))
+
+
+@given(seed=st.integers(0, 2**31), n=st.integers(2, 30))
+@settings(deadline=None, max_examples=25)
+def test_change_equals_a_loop_that_leaves_out_sequences(seed, n):
+    generator = torch.Generator().manual_seed(seed)
+    before = 3 + torch.rand(n, generator=generator, dtype=torch.float64)
+    after = before + 0.1 * torch.randn(n, generator=generator, dtype=torch.float64)
+    found = change(before, after)
+    left = []
+    for i in range(n):
+        keep = torch.arange(n) != i
+        left.append((after[keep].mean().exp() - before[keep].mean().exp()).item())
+    half = student_t.ppf(0.975, n - 1) * np.sqrt((n - 1) / n * np.square(np.subtract(left, np.mean(left))).sum())
+    assert found.delta == pytest.approx((after.mean().exp() - before.mean().exp()).item(), abs=1e-12)
+    assert (found.low, found.high) == pytest.approx((found.delta - half, found.delta + half), abs=1e-10)
+
+
+def test_pairing_cancels_what_both_share():
+    before = torch.rand(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2
+    shifted = change(before, before + 0.01)
+    apart = change(before, before.flip(0) + 0.01)
+    assert 0 < shifted.low < shifted.delta < shifted.high
+    assert apart.delta == pytest.approx(shifted.delta)
+    assert shifted.high - shifted.low < 0.05 * (apart.high - apart.low)
+
+
+def test_no_change_is_none(gpt2, ids):
+    base = losses(gpt2, ids)
+    with swap(gpt2, {site.block: site.output for site in sites(gpt2)}):
+        found = change(base, losses(gpt2, ids))
+    assert (found.delta, found.low, found.high) == (0, 0, 0)
+
+
+def test_one_sequence_is_too_few():
+    with pytest.raises(InputError, match="at least two sequences"):
+        change(torch.ones(1).double(), torch.ones(1).double())
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_losses_of_other_sequences_are_refused():
+    with pytest.raises(InputError, match="same sequences"):
+        change(torch.ones(3).double(), torch.ones(4).double())
+
+
+# --- swap_costs
+
+
+def test_costs_are_those_of_each_swap_alone(model, ids):
+    generator = torch.Generator().manual_seed(0)
+    maps = {
+        block: AffineMap(
+            torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64), torch.zeros(WIDTH, dtype=torch.float64)
+        )
+        for block in (2, 0)
+    }
+    before = losses(model, ids)
+    costs = swap_costs(model, maps, ids)
+    assert list(costs) == [2, 0]
+    for block, found in costs.items():
+        with swap(model, {block: maps[block]}):
+            assert found.delta == pytest.approx(perplexity(model, ids) - before.mean().exp().item())
+            assert found == change(before, losses(model, ids))
+    assert torch.equal(losses(model, ids), before)
+
+
+def test_an_exact_map_costs_nothing(gpt2, ids):
+    """The block is made linear first: its weights are then the map."""
+    weight = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    linear = AffineMap(weight, torch.zeros(WIDTH, dtype=torch.float64))
+    with swap(gpt2, {1: linear}):
+        found = swap_costs(gpt2, {1: linear}, ids)[1]
+    assert (found.delta, found.low, found.high) == (0, 0, 0)

@@ -1,0 +1,193 @@
+import pytest
+import torch
+from torch import nn
+
+from conftest import BLOCKS
+from helpers.families import CAUSAL, DEPTH, reads, small
+from helpers.families import WIDTH as NARROW
+from howlinear.core.ceilings import AffineMap
+from howlinear.errors import InputError
+from howlinear.instrument.perplexity import change, losses
+from howlinear.instrument.swap_costs import Recording, resumable, swap_costs, swap_losses
+from howlinear.models.sites import sites
+from howlinear.models.swap import swap
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits
+
+
+def recorded(model, ids, blocks=range(BLOCKS)):
+    recording = Recording(model, list(blocks))
+    with recording.record():
+        logits(model, ids)
+    return recording
+
+
+def calls(model, run):
+    """How often each module with weights of its own ran."""
+    counts = {}
+
+    def count(module, *_):
+        counts[module] = counts.get(module, 0) + 1
+
+    leaves = [module for module in model.modules() if any(p.ndim > 1 for p in module.parameters(recurse=False))]
+    handles = [leaf.register_forward_hook(count) for leaf in leaves]
+    run()
+    for handle in handles:
+        handle.remove()
+    return counts
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_resumed_with_a_swap_is_the_swap_to_the_last_bit(model, ids, block):
+    def double(x):
+        return 2 * x
+
+    with swap(model, {block: double}):
+        expected = logits(model, ids)
+    recording = recorded(model, ids)
+    for _ in range(2):  # what is recalled is not used up
+        with swap(model, {block: double}), recording.resumed(block):
+            assert torch.equal(logits(model, ids), expected)
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_nothing_before_the_ffn_is_computed(model, ids, block):
+    recording = recorded(model, ids)
+    with recording.resumed(block):
+        ran = calls(model, lambda: logits(model, ids))
+    layers, found = recording.layers, sites(model)[block]
+    assert not {part for layer in layers[:block] for part in layer.modules()} & ran.keys()
+    assert {part for part in layers[block].modules() if part in ran} <= set(found.output.modules())
+    assert {part for part in found.output.modules() if isinstance(part, nn.Linear)} <= ran.keys()
+    assert all(set(layer.modules()) & ran.keys() for layer in layers[block + 1 :])
+
+
+def test_a_new_batch_takes_the_place_of_the_old(model, ids):
+    recording = recorded(model, ids[:10])
+    with recording.record():
+        logits(model, ids[10:])
+    expected = logits(model, ids[10:])
+    with recording.resumed(1):
+        assert torch.equal(logits(model, ids[10:]), expected)
+
+
+def test_the_model_is_left_as_it_was_even_by_an_exception(model, ids):
+    expected = logits(model, ids)
+    recording = recorded(model, ids)
+    with pytest.raises(RuntimeError, match="stopped"), recording.resumed(BLOCKS - 1):
+        raise RuntimeError("stopped")
+    assert torch.equal(logits(model, ids), expected)
+    assert not any("forward" in vars(module) or module._forward_hooks for module in model.modules())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_forward_of_its_own_comes_back(gpt2, ids):
+    layer, ran = gpt2.transformer.h[0], []
+    own = layer.forward
+
+    def forward(*args, **named):
+        ran.append(1)
+        return own(*args, **named)
+
+    layer.forward = forward
+    recording = recorded(gpt2, ids)
+    with recording.resumed(2):
+        logits(gpt2, ids)
+    assert len(ran) == 1
+    assert layer.forward is forward
+
+
+def test_what_is_recorded_is_safe_from_a_layer_that_writes_into_its_input(gpt2, ids):
+    expected = logits(gpt2, ids)
+    recording = recorded(gpt2, ids)
+    layer = gpt2.transformer.h[1]
+
+    def overwrite(_, args):
+        args[0].zero_()
+
+    handle = layer.register_forward_pre_hook(overwrite)
+    with recording.resumed(1):
+        logits(gpt2, ids)
+    handle.remove()
+    with recording.resumed(1):
+        assert torch.equal(logits(gpt2, ids), expected)
+
+
+def test_a_block_that_is_not_there_is_refused(gpt2):
+    with pytest.raises(InputError, match="no block"):
+        Recording(gpt2, [BLOCKS])
+
+
+# --- resumable
+
+
+def test_ordinary_models_can_be_resumed(model, ids):
+    assert resumable(model, list(range(BLOCKS)), ids)
+
+
+def test_a_model_whose_layers_read_further_back_is_evaluated_whole(gpt2, ids):
+    """The last layer reads what the first one leaves aside, as layers do that share keys and values."""
+    aside, first, last = [], gpt2.transformer.h[0].attn, gpt2.transformer.h[-1].attn
+    keep, read = first.forward, last.forward
+    first.forward = lambda x, *args, **named: aside.append(x) or keep(x, *args, **named)
+    last.forward = lambda x, *args, **named: read(x + aside.pop(), *args, **named)
+    assert not resumable(gpt2, [1], ids)
+    with swap(gpt2, {1: torch.negative}):
+        after = losses(gpt2, ids)
+    assert swap_costs(gpt2, {1: torch.negative}, ids)[1] == change(losses(gpt2, ids), after)
+
+
+def test_a_swap_costs_what_it_does_in_batches_too(model, ids):
+    maps = dict.fromkeys(range(BLOCKS), torch.negative)
+    base = losses(model, ids, 5)
+    found = swap_costs(model, maps, ids, batch_size=5)
+    for block in maps:
+        with swap(model, {block: maps[block]}):
+            assert found[block] == change(base, losses(model, ids, 5))
+
+
+def test_nothing_swapped_costs_nothing(gpt2, ids):
+    assert swap_costs(gpt2, {}, ids) == {}
+
+
+# --- every family
+
+WHOLE = set()  # the families that are evaluated whole
+
+
+def test_which_families_resume():
+    """As a family is added, it says here whether it resumes."""
+    assert {
+        name for name in CAUSAL if not resumable(small(name), list(range(DEPTH)), reads(name)["input_ids"])
+    } == WHOLE
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_every_familys_swaps_are_those_one_at_a_time_to_the_last_bit(name):
+    model, ids, generator = small(name), reads(name, n=7)["input_ids"], torch.Generator().manual_seed(0)
+    drawn = torch.randn(DEPTH, NARROW + 1, NARROW, generator=generator, dtype=torch.float64)
+    maps = {block: AffineMap(rows[1:], rows[0]) for block, rows in enumerate(drawn)}
+    base = losses(model, ids, 3)
+    whole, swapped = swap_losses(model, maps, ids, 3)
+    assert torch.equal(whole, base)
+    for block, found in swapped.items():
+        with swap(model, {block: maps[block]}):
+            assert torch.equal(found, losses(model, ids, 3))
+        assert not torch.equal(found, base)
+    assert torch.equal(losses(model, ids, 3), base)
+
+
+@pytest.mark.parametrize("name", sorted({*CAUSAL} - WHOLE))
+def test_of_every_family_nothing_before_the_ffn_is_computed(name):
+    model, ids = small(name), reads(name)["input_ids"]
+    for block, site in enumerate(sites(model)):
+        recording = recorded(model, ids, range(DEPTH))
+        with recording.resumed(block):
+            ran = calls(model, lambda: logits(model, ids)).keys()
+        until = {part for layer in recording.layers[: block + 1] for part in layer.modules()}
+        ffn = {*site.input.modules(), *site.output.modules()}
+        assert not ran & (until - ffn)
+        assert ran & ffn

@@ -1,0 +1,243 @@
+"""Encoders, half precision, models over several devices, and sites of one's own, through `load_model` and the shell."""
+
+import json
+import sys
+
+import accelerate
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from conftest import WIDTH, tiny
+from helpers.families import FAMILIES, reads, small
+from helpers.nearly import assert_same_outputs, assert_same_profile, assert_same_tree
+from howlinear import cli
+from howlinear.errors import InputError, SourceError
+from howlinear.instrument.capture import capture
+from howlinear.instrument.measure import measure
+from howlinear.instrument.perplexity import losses
+from howlinear.instrument.swap_costs import swap_costs
+from howlinear.models import load as own
+from howlinear.models.load import load_model, tokenizer_of
+from howlinear.models.replace import replace
+from howlinear.models.search import find
+from howlinear.models.sites import FAMILIES as TABLE
+from howlinear.models.swap import swap
+from howlinear.text.corpus import Corpus
+from howlinear.text.rows import TokenRows
+
+WORDS = ["river", "stone", "cloud", "seven", "green", "quick", "alpha", "delta"]
+
+
+@pytest.fixture
+def encoders():
+    """A word tokenizer as an encoder has it: a separator, no end of text."""
+    words = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(["[UNK]", "[PAD]", "[SEP]", *WORDS])}, "[UNK]")
+    )
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]", sep_token="[SEP]")
+
+
+def howlinear(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["howlinear", *map(str, arguments)])
+    try:
+        cli.main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    return code, *capsys.readouterr()
+
+
+# --- encoders
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "vit"])
+def test_an_encoder_loads_as_what_it_was_saved_as(name, tmp_path):
+    for model in (small(name), small(name).base_model):
+        model.save_pretrained(tmp_path)
+        loaded = load_model(tmp_path)
+        assert type(loaded) is type(model)
+        state = loaded.state_dict()
+        assert all(torch.equal(state[path], value) for path, value in model.state_dict().items())
+
+
+def test_a_bert_that_was_made_a_decoder_is_a_language_model(tmp_path):
+    config = FAMILIES["bert"][1].to_dict() | {"is_decoder": True}
+    transformers.BertLMHeadModel(transformers.BertConfig(**config)).save_pretrained(tmp_path)
+    assert own.is_causal(load_model(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps(config | {"is_decoder": False, "architectures": ["BertModel"]}))
+    assert not own.is_causal(load_model(tmp_path))  # attends to both sides
+    whole = transformers.BertLMHeadModel(transformers.BertConfig(**config | {"is_decoder": False}))
+    assert whole.can_generate()
+    assert not own.is_causal(whole)  # a head alone does not make it causal
+
+
+@pytest.mark.parametrize("named", [None, ["NoSuchModel"], ["LlamaModel"], ["logging"]])
+def test_a_config_that_names_no_class_of_its_own_is_read_as_the_bare_model(named, tmp_path):
+    small("bert").base_model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"architectures": named}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert type(load_model(tmp_path)) is transformers.BertModel
+
+
+def test_an_encoders_text_is_parted_by_its_separator(encoders):
+    corpus = Corpus("toy", encoders, lambda seed: [f"{a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS])
+    rows = corpus.rows(512, 8, folds=2)
+    assert (rows.ids == encoders.sep_token_id).float().mean() == pytest.approx(1 / 4, abs=0.02)
+
+
+def test_the_shell_measures_an_encoder_and_refuses_to_compress_it(encoders, tmp_path, monkeypatch, capsys):
+    small("bert").save_pretrained(tmp_path / "encoder")
+    encoders.save_pretrained(tmp_path / "encoder")
+    text = "\n\n".join(f"{a} {b} {c} {d}" for a in WORDS for b in WORDS for c in WORDS for d in WORDS[:4])
+    (tmp_path / "text.txt").write_text(text)
+    common = (tmp_path / "encoder", "--corpus", tmp_path / "text.txt", "--rows", 2048)
+    json_file = tmp_path / "out.json"
+    code, shown, _ = howlinear(monkeypatch, capsys, "measure", *common, "--seq-len", 16, "--json", json_file)
+    assert code == 0
+    assert "predicts no next token" in " ".join(shown.split())
+    found = json.loads(json_file.read_text())
+    assert found["perplexity"] is None
+    assert len(found["blocks"]) == 2
+    out = tmp_path / "smaller"
+    budget = ("--rows", 4096, "--max-dppl", 1, "--out", out)
+    code, _, said = howlinear(monkeypatch, capsys, "compress", *common[:3], *budget)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "BertForMaskedLM predicts no next token" in said
+    assert not out.exists()
+
+
+def test_what_reads_images_has_no_tokenizer(tmp_path):
+    small("vit").save_pretrained(tmp_path)
+    with pytest.raises(SourceError, match=r"reads pixel_values, no text: measure it from Python"):
+        tokenizer_of(load_model(tmp_path))
+
+
+# --- half precision
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", torch.bfloat16])
+def test_half_precision_models_have_float64_statistics_of_their_own_rows(dtype, tmp_path):
+    tiny("mini-llama").save_pretrained(tmp_path)
+    model, rows = load_model(tmp_path, dtype=dtype), TokenRows.from_ids(reads("gpt2", n=40)["input_ids"], folds=2)
+    assert str(model.dtype).removeprefix("torch.") == str(dtype).removeprefix("torch.")
+    found = capture(model, rows, sample=10_000)[1]
+    x, y = (kept[~found.sample.test].double() for kept in (found.sample.x, found.sample.y))
+    assert torch.equal(x.float().to(model.dtype).double(), x)
+    moments = sum(found.train)
+    assert torch.allclose(moments.sxy, (x - x.mean(0)).T @ (y - y.mean(0)), rtol=1e-9, atol=1e-9)
+    whole = measure(load_model(tmp_path), rows)
+    half = measure(model, rows)
+    assert half[1].r2 == pytest.approx(whole[1].r2, abs=0.05)
+    with swap(model, {1: half[1].map}):
+        assert losses(model, rows.ids).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", ["float8", "int8", torch.float64, ""])
+def test_other_precisions_are_refused(dtype, tmp_path):
+    small("gpt2").save_pretrained(tmp_path)
+    if dtype == "":
+        assert load_model(tmp_path, dtype=dtype).dtype is torch.float32
+        return
+    with pytest.raises(InputError, match=r"weights in '\w+': use float32, bfloat16, float16"):
+        load_model(tmp_path, dtype=dtype)
+
+
+@pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device_map": "auto"}])
+def test_a_model_in_memory_keeps_its_dtype_and_devices(option):
+    with pytest.raises(InputError, match="a model in memory keeps its dtype and devices"):
+        load_model(small("gpt2"), **option)
+
+
+# --- several devices
+
+
+@pytest.fixture(params=["gpt2", "opt", "mixtral"])
+def spread(request, tmp_path):
+    """A model, and the same with block 1 on disk and the rest in memory, by accelerate's hooks."""
+    model, other = small(request.param), small(request.param)
+    holders = {name.rpartition(".")[0] for name in other.state_dict()}
+    parts = {name: "disk" if ".1." in name else "cpu" for name in holders}
+    return model, accelerate.dispatch_model(other, parts, "cpu", offload_dir=tmp_path / "disk", force_hooks=True)
+
+
+def test_a_spread_model_is_measured_swapped_and_felt_as_a_whole_one_is(spread):
+    model, parted = spread
+    assert any(parameter.is_meta for parameter in parted.parameters())
+    rows = TokenRows.from_ids(reads("gpt2", n=40)["input_ids"], folds=2)
+    whole, found = measure(model, rows), measure(parted, rows)
+    assert_same_profile(found, whole, 1e-5)  # float32 weights in another place
+    maps = {block: ceiling.map for block, ceiling in whole.items()}
+    costs, expected = (swap_costs(one, maps, rows.ids) for one in (parted, model))
+    assert_same_tree({b: vars(c) for b, c in costs.items()}, {b: vars(c) for b, c in expected.items()}, 1e-4)
+    assert_same_profile(measure(parted, rows), whole, 1e-5)  # blocks on disk come back as they were
+
+
+def test_structure_is_seen_through_the_hooks_of_a_spread_model(spread, monkeypatch):
+    model, parted = spread
+    if model.config.model_type != "opt":
+        assert find(parted.base_model, 16) == TABLE[model.config.model_type]
+
+
+def test_a_spread_model_keeps_its_blocks_for_good(spread):
+    parted = spread[1]
+    parted.hf_device_map = {"": 0, "h.1": "disk"}
+    with pytest.raises(InputError, match="lies on 2 devices: load it without device_map"):
+        replace(parted, {0: torch.nn.Linear(16, 16)})
+
+
+def test_a_device_map_is_passed_on(tmp_path):
+    small("gpt2").save_pretrained(tmp_path)
+    parts = dict.fromkeys(("transformer.wte", "transformer.wpe", "transformer.ln_f", "lm_head"), "cpu")
+    parts |= {"transformer.h.0": "cpu", "transformer.h.1": "disk"}
+    whole, ids = load_model(tmp_path), reads("gpt2")["input_ids"]
+    for device_map in ("auto", parts):
+        model = load_model(tmp_path, device_map=device_map)
+        assert any(parameter.is_meta for parameter in model.parameters()) == (device_map is parts)
+        assert_same_outputs(losses(model, ids), losses(whole, ids))
+    with pytest.raises(SourceError, match="cannot load folder"):
+        load_model(tmp_path, device_map="no such plan")
+
+
+def test_without_accelerate_a_device_map_says_what_to_install(tmp_path, monkeypatch):
+    small("gpt2").save_pretrained(tmp_path)
+    monkeypatch.setattr(own, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"a device map needs accelerate: pip install"):
+        load_model(tmp_path, device_map="auto")
+
+
+# --- sites of one's own
+
+
+def test_the_shell_takes_sites_and_says_what_to_pass(tmp_path, monkeypatch, capsys, tokenizer):
+    model = tiny("mini-llama")
+    model.resize_token_embeddings(300)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "text.txt").write_text("\n\n".join(f"document {i} of some words and {i * i} more" for i in range(400)))
+    common = ("measure", tmp_path / "model", "--corpus", tmp_path / "text.txt", "--rows", 2048, "--seq-len", 32)
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    pair = "model.layers.*.mlp.up_proj,model.layers.*.mlp.down_proj"
+    assert howlinear(monkeypatch, capsys, *common, "--json", one)[0] == 0
+    assert howlinear(monkeypatch, capsys, *common, "--json", two, "--sites", pair)[0] == 0
+    assert one.read_text() == two.read_text()
+    code, _, said = howlinear(monkeypatch, capsys, *common, "--sites", "model.layers.*.ffn")
+    assert (code, said.count("\n")) == (2, 1)
+    assert "fits sites='model.layers.*.ffn'" in said
+    assert '--sites "model.layers.*.mlp"' in said
+    code, _, said = howlinear(monkeypatch, capsys, *common, "--dtype", "float8")
+    assert (code, said.count("\n")) == (2, 1)
+    assert howlinear(monkeypatch, capsys, *common, "--dtype", "bfloat16", "--json", two)[0] == 0
+    assert one.read_text() != two.read_text()
+    assert model.config.hidden_size == WIDTH
+
+
+@pytest.mark.parametrize(("device", "processes"), [("cuda", 1), ("cpu", 2)])
+def test_a_device_map_goes_with_one_process_and_no_device(device, processes):
+    with pytest.raises(InputError, match="leave --device and torchrun out"):
+        cli._check_device_map("auto", device, processes)
+    cli._check_device_map("auto", "cpu", 1)
+    cli._check_device_map(None, device, processes)

@@ -1,0 +1,351 @@
+import json
+import shutil
+from typing import NamedTuple
+
+import pytest
+import torch
+from transformers import AutoTokenizer, GPTNeoXConfig, GPTNeoXForCausalLM
+
+from conftest import BLOCKS, VOCABULARY, WIDTH, tiny
+from helpers.nearly import assert_same_outputs
+from howlinear.core.ceilings import AffineMap
+from howlinear.errors import InputError, SourceError
+from howlinear.files import paths
+from howlinear.models import load as models
+from howlinear.models.load import load_model, tokenizer_of, untrained
+from howlinear.models.sites import sites
+from howlinear.models.swap import swap
+from howlinear.training.minis import FACTORY
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids).logits
+
+
+def random_map(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64)
+    return AffineMap(weight, torch.randn(WIDTH, generator=generator, dtype=torch.float64))
+
+
+class OddMap(NamedTuple):
+    """A map whose parts do not fit, which `AffineMap` under shape checks would not let through."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+    def __call__(self, x):
+        return x
+
+
+@pytest.fixture
+def folder(gpt2, tmp_path):
+    """A model saved to a folder."""
+    gpt2.save_pretrained(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+# --- load_model
+
+
+@pytest.mark.parametrize("name", FACTORY)
+def test_what_was_saved_in_half_precision_loads_as_float32(name, tmp_path, ids):
+    model = tiny(name).half()
+    model.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path)
+    assert type(loaded) is type(model)
+    assert not loaded.training
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+    before = {key: value.float() for key, value in model.state_dict().items()}
+    assert {key: torch.equal(value, before[key]) for key, value in loaded.state_dict().items()} == dict.fromkeys(
+        before, True
+    )
+    same = tiny(name, seed=1)
+    same.load_state_dict(before)
+    assert_same_outputs(logits(loaded, ids), logits(same, ids))
+
+
+def test_a_model_in_memory_is_taken_as_it_is(gpt2):
+    assert load_model(gpt2.train()) is gpt2
+    assert not gpt2.training
+
+
+def test_a_path_and_its_text_are_the_same(folder):
+    one, two = load_model(folder), load_model(str(folder))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_embedded_models_go_by_name(folder, monkeypatch):
+    monkeypatch.setattr(paths, "MODELS", folder.parent)
+    assert load_model("saved").name_or_path == str(folder)
+
+
+def test_a_folder_without_config_is_refused(tmp_path):
+    with pytest.raises(SourceError, match=r"is no model folder: it has no config\.json; offline there are"):
+        load_model(tmp_path)
+
+
+def test_errors_name_the_embedded_models(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "MODELS", folder.parent)
+    with pytest.raises(SourceError, match="offline there are saved, or any local folder"):
+        load_model("no such model")
+    monkeypatch.setattr(paths, "MODELS", tmp_path / "none")
+    with pytest.raises(SourceError, match="make minis"):
+        load_model("no such model")
+
+
+def test_pickled_weights_are_refused(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(SourceError, match=r"only pytorch_model\.bin, which can run code when opened.*safetensors"):
+        load_model(folder)
+
+
+def test_a_folder_without_weights_is_refused(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(SourceError, match="holds no weights: save the model as safetensors"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, 5_000])
+def test_truncated_weights_are_refused(folder, keep):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    with pytest.raises(SourceError, match=r"cannot load folder .*saved"):
+        load_model(folder)
+
+
+def test_a_damaged_config_is_refused(folder):
+    (folder / "config.json").write_text("{")
+    with pytest.raises(SourceError, match=r"cannot load folder .*saved"):
+        load_model(folder)
+
+
+def test_an_unknown_architecture_is_refused(folder):
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "no_such_type"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SourceError, match="no_such_type"):
+        load_model(folder)
+
+
+def test_a_config_with_a_wrong_width_is_refused(folder):
+    config = json.loads((folder / "config.json").read_text()) | {"n_embd": 2 * WIDTH}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SourceError, match=r"cannot load folder .*saved"):
+        load_model(folder)
+
+
+def test_missing_weights_are_refused_and_not_made_up(folder):
+    """transformers fills gaps with random numbers: a measurement of those would look like one of the model."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    save_file({k: v for k, v in weights.items() if "h.1.mlp" not in k}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(SourceError, match=r"mlp"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("name", ["no such model", "a/b/c", "../../elsewhere", ""])
+def test_a_name_that_is_neither_folder_nor_hub_id_is_refused(name):
+    with pytest.raises(SourceError, match=r"no model folder|no config\.json"):
+        load_model(name)
+
+
+def test_without_a_network_the_hub_was_tried_and_what_works_offline_is_named():
+    with pytest.raises(SourceError, match=r"somebody/nothing: no such folder here.*Hub.*offline there are.*folder"):
+        load_model("somebody/nothing")
+
+
+def test_a_network_that_fails_is_no_traceback(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError("We couldn't connect\nto the Hub")
+
+    monkeypatch.setattr(models.AutoConfig, "from_pretrained", refuse)
+    with pytest.raises(SourceError, match=r"cannot load gpt9: no such folder here.*\(We couldn't connect\)"):
+        load_model("gpt9")
+
+
+# --- untrained
+
+
+def test_an_untrained_twin_has_the_shape_but_not_the_weights(model, ids):
+    twin = untrained(model)
+    assert type(twin) is type(model)
+    assert not twin.training
+    assert twin.config.to_dict() == model.config.to_dict()
+    mine, theirs = (
+        {name: parameter for name, parameter in m.named_parameters() if parameter.ndim > 1} for m in (model, twin)
+    )
+    assert list(mine) == list(theirs)
+    assert not any(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert not torch.equal(logits(twin, ids), logits(model, ids))
+
+
+def test_an_untrained_twin_depends_on_its_seed_alone(gpt2):
+    state = torch.get_rng_state()
+    one, same, other = (untrained(gpt2, seed).lm_head.weight for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# --- tokenizer_of
+
+
+def test_the_tokenizer_lies_beside_the_weights(folder, tokenizer):
+    tokenizer.save_pretrained(folder)
+    found = tokenizer_of(load_model(folder))
+    assert found("def f(x)")["input_ids"] == AutoTokenizer.from_pretrained(folder)("def f(x)")["input_ids"]
+    assert found.decode(found("def f(x)")["input_ids"]) == "def f(x)"
+
+
+def test_a_model_made_in_memory_has_no_tokenizer(gpt2):
+    with pytest.raises(SourceError, match="pass token ids"):
+        tokenizer_of(gpt2)
+
+
+def test_a_folder_without_tokenizer_is_refused(folder):
+    model = load_model(folder)
+    with pytest.raises(SourceError, match=r"cannot load .*saved"):
+        tokenizer_of(model)
+
+
+def test_a_folder_that_went_away_is_refused(folder):
+    model = load_model(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(SourceError, match=r"cannot load .*saved"):
+        tokenizer_of(model)
+
+
+# --- sites
+
+
+def test_sites_are_the_mlps_in_order_of_depth(model):
+    found = sites(model)
+    assert [site.block for site in found] == list(range(BLOCKS))
+    for site in found:
+        assert model.get_submodule(site.name) is site.input is site.output
+        assert type(site.input).__name__.endswith("MLP")
+
+
+def test_sites_of_a_model_without_head(gpt2):
+    assert [site.input for site in sites(gpt2.base_model)] == [site.input for site in sites(gpt2)]
+    assert gpt2.base_model.get_submodule(sites(gpt2.base_model)[1].name) is sites(gpt2)[1].input
+
+
+def test_blocks_are_chosen_once_and_in_order(gpt2):
+    assert [site.block for site in sites(gpt2, [2, 0, 2])] == [0, 2]
+
+
+@pytest.mark.parametrize("blocks", [[BLOCKS], [-1], [0, 99]])
+def test_a_block_that_is_not_there_is_refused(gpt2, blocks):
+    with pytest.raises(InputError, match=rf"no block \[-?\d+\] in a model of {BLOCKS} blocks, 0 to {BLOCKS - 1}"):
+        sites(gpt2, blocks)
+
+
+def test_no_blocks_at_all_are_refused(gpt2):
+    with pytest.raises(InputError, match=r"no block \(empty list\)"):
+        sites(gpt2, [])
+
+
+# --- swap
+
+
+def test_the_same_block_as_a_module_or_a_function_changes_no_bit(model, ids):
+    before = logits(model, ids)
+    blocks = {site.block: site.output for site in sites(model)}
+    with swap(model, blocks):
+        assert torch.equal(logits(model, ids), before)
+    with swap(model, {block: lambda x, block=block: blocks[block](x) for block in blocks}):
+        assert torch.equal(logits(model, ids), before)
+
+
+def test_an_affine_map_is_a_linear_layer(model, ids):
+    affine = random_map()
+    with swap(model, {1: affine}):
+        swapped = logits(model, ids)
+    with swap(model, {1: affine.__call__}):
+        assert torch.allclose(logits(model, ids), swapped, atol=1e-4)
+    linear = torch.nn.Linear(WIDTH, WIDTH)
+    with torch.no_grad():
+        linear.weight.copy_(affine.weight.T)
+        linear.bias.copy_(affine.bias)
+    with swap(model, {1: linear}):
+        assert_same_outputs(logits(model, ids), swapped)
+    assert not torch.allclose(swapped, logits(model, ids), atol=0.1)
+
+
+def test_only_the_chosen_block_is_replaced(model):
+    before = sites(model)
+    with swap(model, {1: random_map()}) as swapped:
+        assert swapped is model
+        now = sites(model)
+        assert isinstance(now[1].output, torch.nn.Linear)
+        assert not any(parameter.requires_grad for parameter in now[1].output.parameters())
+        assert [now[0].output, now[2].output] == [before[0].output, before[2].output]
+
+
+def test_blocks_come_back_after_normal_exit(model, ids):
+    before, names = logits(model, ids), list(model.state_dict())
+    with swap(model, {0: random_map(), 2: random_map(1)}):
+        pass
+    assert torch.equal(logits(model, ids), before)
+    assert list(model.state_dict()) == names
+
+
+def test_blocks_come_back_after_an_exception(model, ids):
+    before = logits(model, ids)
+    with pytest.raises(RuntimeError, match="stopped"), swap(model, {0: random_map(), 2: random_map(1)}):
+        raise RuntimeError("stopped")
+    assert torch.equal(logits(model, ids), before)
+
+
+def test_blocks_come_back_when_a_later_map_cannot_be_put_in(gpt2, ids):
+    odd = OddMap(torch.zeros(WIDTH, WIDTH), torch.zeros(WIDTH + 1))
+    before = logits(gpt2, ids)
+    with pytest.raises((RuntimeError, ValueError), match=r"size|shape"), swap(gpt2, {0: random_map(), 1: odd}):
+        pass
+    assert torch.equal(logits(gpt2, ids), before)
+
+
+def test_swaps_nest(gpt2, ids):
+    before = logits(gpt2, ids)
+    with swap(gpt2, {1: random_map()}):
+        outer = logits(gpt2, ids)
+        with swap(gpt2, {1: random_map(1), 2: random_map(2)}):
+            assert not torch.equal(logits(gpt2, ids), outer)
+        assert torch.equal(logits(gpt2, ids), outer)
+    assert torch.equal(logits(gpt2, ids), before)
+
+
+def test_swapping_nothing_changes_nothing(gpt2, ids):
+    before = logits(gpt2, ids)
+    with swap(gpt2, {}):
+        assert torch.equal(logits(gpt2, ids), before)
+
+
+def test_swapping_draws_no_random_numbers(gpt2):
+    state = torch.get_rng_state()
+    with swap(gpt2, {1: random_map()}):
+        pass
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("block", [-1, BLOCKS])
+def test_swapping_a_block_that_is_not_there_is_refused_and_changes_nothing(gpt2, ids, block):
+    before = logits(gpt2, ids)
+    with pytest.raises(InputError, match="no block"), swap(gpt2, {0: random_map(), block: random_map()}):
+        pass
+    assert torch.equal(logits(gpt2, ids), before)
+
+
+def test_a_sequential_residual_pythia_is_served_too(ids):
+    config = GPTNeoXConfig(
+        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=64, num_hidden_layers=2, num_attention_heads=1,
+        max_position_embeddings=64, use_parallel_residual=False,
+    )  # fmt: skip
+    model = GPTNeoXForCausalLM(config).eval()
+    assert [site.name for site in sites(model)] == ["gpt_neox.layers.0.mlp", "gpt_neox.layers.1.mlp"]
+    with swap(model, {0: random_map()}):
+        assert logits(model, ids).isfinite().all()

@@ -1,0 +1,280 @@
+"""Architectures that no table knows: found by structure where that is clear, else refused with what to pass."""
+
+from itertools import chain, repeat
+
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel, Starcoder2Config, Starcoder2ForCausalLM
+
+from helpers.families import FAMILIES, PAIRS, WIDTH, reads, small
+from helpers.nearly import assert_same_outputs
+from howlinear.errors import InputError
+from howlinear.instrument.capture import capture
+from howlinear.instrument.measure import measure
+from howlinear.models.load import load_model
+from howlinear.models.replace import replace
+from howlinear.models.sites import FAMILIES as TABLE
+from howlinear.models.sites import pattern_of, sites
+from howlinear.models.swap import swap
+from howlinear.text.rows import TokenRows
+
+INNER = 2 * WIDTH
+
+
+class HouseConfig(PreTrainedConfig):
+    model_type = "house"
+
+    def __init__(self, hidden_size=WIDTH, **rest):
+        self.hidden_size = hidden_size
+        super().__init__(**rest)
+
+
+class Mixer(nn.Module):
+    """Attention under another name, its matrix wider than the FFN's."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return self.out(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
+class SelfAttention(Mixer):
+    """The same under its usual name."""
+
+
+class FeedForward(nn.Module):
+    """Two layers in a list of their own."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(width, INNER), nn.GELU(), nn.Dropout(0.5), nn.Linear(INNER, width))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class NormInside(FeedForward):
+    """The norm of the residual stream in front of the two layers."""
+
+    def __init__(self, width):
+        super().__init__(width)
+        self.net.insert(0, nn.LayerNorm(width))
+
+
+class Skip(nn.Module):
+    """The residual around an FFN."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.fn = FeedForward(width)
+
+    def forward(self, x):
+        return x + self.fn(x)
+
+
+class Shared(nn.Module):
+    """A wide expert for all tokens beside a narrow one."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.shared, self.narrow = FeedForward(width), nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.shared(x) + self.narrow(x)
+
+
+class Named(nn.Module):
+    """Passes x on by its name."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = FeedForward(width)
+
+    def forward(self, x):
+        return self.inner(x=x)
+
+
+class Pair(FeedForward):
+    """Returns more than y."""
+
+    def forward(self, x):
+        return self.net(x), None
+
+
+class Block(nn.Module):
+    def __init__(self, width, attention, ffn):
+        super().__init__()
+        self.norm, self.mix, self.ffn_norm = nn.LayerNorm(width), attention(width), nn.LayerNorm(width)
+        self.ff = ffn(width)
+
+    def forward(self, x):
+        x = x + self.mix(self.norm(x))
+        return x + self.ff(self.ffn_norm(x))
+
+
+class House(PreTrainedModel):
+    """A model with a config class of its own."""
+
+    config_class = HouseConfig
+    base_model_prefix = "house"
+
+    def __init__(self, config, attention=SelfAttention, ffn=FeedForward, depth=3, **stacks):
+        super().__init__(config)
+        self.embed = nn.Embedding(60, config.hidden_size)
+        self.trunk = nn.ModuleDict({"rooms": nn.ModuleList([Block(WIDTH, attention, ffn) for _ in range(depth)])})
+        for name, stack in stacks.items():
+            setattr(self, name, stack)
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.embed
+
+    def forward(self, input_ids, use_cache=None):
+        x = self.embed(input_ids)
+        for room in self.trunk["rooms"]:
+            x = room(x)
+        return x
+
+
+def house(**parts):
+    torch.manual_seed(0)
+    return House(HouseConfig(), **parts).eval()
+
+
+def first_alone():
+    """An FFN in the first block, none in the others."""
+    kinds = chain([FeedForward], repeat(nn.Identity))
+    return lambda width: next(kinds)(width)
+
+
+@pytest.fixture
+def rows():
+    return TokenRows.from_ids(reads("gpt2", n=32)["input_ids"], folds=2)
+
+
+def test_a_model_of_ones_own_is_measured_swapped_and_left_as_it_was(rows):
+    model = house()
+    assert pattern_of(model) == "trunk.rooms.*.ff"
+    profile = measure(model, rows)
+    assert list(profile) == [0, 1, 2]
+    assert profile.perplexity is None
+    with torch.no_grad():
+        before = model(rows.ids)
+        with swap(model, {1: profile[1].map}):  # an affine block has other widths, and is found all the same
+            assert [site.name for site in sites(model)] == [f"trunk.rooms.{i}.ff" for i in range(3)]
+            assert not torch.equal(model(rows.ids), before)
+            assert capture(model, rows)[1].train
+        assert torch.equal(model(rows.ids), before)
+
+
+def test_looking_for_the_ffns_changes_nothing():
+    model = house().train()
+    model.trunk["rooms"][0].ff.net[2].eval()
+    modes, state = [part.training for part in model.modules()], torch.get_rng_state()
+    assert pattern_of(model) == "trunk.rooms.*.ff"  # dropout does not hide it
+    assert [part.training for part in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_structure_agrees_with_the_table_or_says_which_pair_it_may_be(name, monkeypatch):
+    model = small(name)
+    pattern = TABLE[model.config.model_type]
+    monkeypatch.delitem(TABLE, model.config.model_type)
+    if name.split(",")[0] not in PAIRS:
+        assert pattern_of(model) == pattern
+        return
+    with pytest.raises(InputError, match=r"keeps its FFNs: no module of .* holds the FFN alone") as error:
+        pattern_of(model)
+    assert f'sites="{pattern}"' in str(error.value)
+    assert pattern_of(load_model(model, sites=pattern)) == pattern
+
+
+def test_x_may_come_by_its_name(rows):
+    model = house(ffn=Named)
+    assert pattern_of(model) == "trunk.rooms.*.ff"  # the outermost of two that are the same map
+    one = capture(model, rows)[0].train[0]
+    other = capture(load_model(model, sites="trunk.rooms.*.ff.inner"), rows)[0].train[0]
+    torch.testing.assert_close(one.sxy, other.sxy, rtol=1e-12, atol=1e-12)
+
+
+def test_what_returns_more_than_y_is_refused_by_name(rows):
+    model = load_model(house(ffn=Pair), sites="trunk.rooms.*.ff")
+    with pytest.raises(InputError, match=r"trunk\.rooms\.0\.ff returns a tuple, no tensor: give the modules inside"):
+        capture(model, rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_does_not_hide_a_block(dtype):
+    assert pattern_of(house().to(dtype)) == "trunk.rooms.*.ff"
+
+
+def test_a_list_as_the_ffn_and_experts_as_one_map():
+    def listed(width):
+        return FeedForward(width).net
+
+    assert pattern_of(house(ffn=listed)) == "trunk.rooms.*.ff"
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"attention": Mixer}, r"no module of trunk\.rooms\.0 holds the FFN alone"),
+        (
+            {"ffn": NormInside},
+            r'perhaps it is the pair sites="trunk\.rooms\.\*\.ff\.net\.1,trunk\.rooms\.\*\.ff\.net\.4"',
+        ),
+        ({"ffn": Skip}, r"several modules of trunk\.rooms\.0 could be the FFN: ff, ff\.fn"),
+        ({"depth": 0}, "it has no list of blocks"),
+        (
+            {"other": nn.ModuleList([Block(WIDTH, SelfAttention, FeedForward)])},
+            r"trunk\.rooms\.\*\.ff and other\.\*\.ff all fit",
+        ),
+        (
+            {"ffn": first_alone()},
+            r"no module of trunk\.rooms\.1 holds the FFN alone",
+        ),
+    ],
+)
+def test_what_is_not_clear_is_refused_with_what_to_pass(parts, message):
+    with pytest.raises(InputError, match=rf"House, a 'house' model, keeps its FFNs: .*{message}.*--sites \"model"):
+        sites(house(**parts))
+
+
+def test_a_stack_without_ffns_does_not_count():
+    tail = nn.Sequential(nn.Sequential(nn.Linear(WIDTH, 4), nn.Linear(4, 2)))
+    assert pattern_of(house(tail=tail)) == "trunk.rooms.*.ff"
+
+
+def test_a_width_that_is_not_the_hidden_size_is_refused():
+    model = house()
+    model.config.hidden_size = 2 * WIDTH
+    with pytest.raises(InputError, match="holds the FFN alone"):
+        sites(model)
+
+
+def test_a_shared_expert_is_not_taken_for_the_whole_mixture():
+    with pytest.raises(InputError, match=r"could be the FFN: ff, ff\.(net|shared)"):
+        sites(house(ffn=Shared))
+
+
+def test_a_family_found_by_structure_is_compressed_saved_and_read_back(tmp_path, rows):
+    config = Starcoder2Config(
+        vocab_size=60, hidden_size=WIDTH, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = Starcoder2ForCausalLM(config).eval()
+    assert "starcoder2" not in TABLE
+    smaller = replace(model, {block: found.map for block, found in measure(model, rows).items()})
+    smaller.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path)
+    assert pattern_of(loaded) == "layers.*.mlp"
+    assert not hasattr(model.config, "howlinear_sites")
+    with torch.no_grad():
+        assert_same_outputs(loaded(rows.ids).logits, smaller(rows.ids).logits)
+    assert all(site.linear for site in sites(loaded))

@@ -1,0 +1,165 @@
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from howlinear.errors import InputError, SourceError
+from howlinear.files import paths, results
+from howlinear.notebook import execute
+from howlinear.notebook import run as notebooks
+
+NOTEBOOK = """# %% tags=["parameters"]
+profile = "minis"
+size = 1  # a number
+
+# %%
+print(profile, size)
+if size == 13:
+    raise ValueError("unlucky")
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project folder of its own with one tiny notebook and the smoke profile."""
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    paths.NOTEBOOKS.mkdir()
+    (paths.NOTEBOOKS / "00_tiny.py").write_text(NOTEBOOK)
+    return tmp_path
+
+
+def test_a_notebook_runs_with_its_parameters(project):
+    path = execute.execute("00_tiny", {"profile": "smoke", "size": 2})
+    assert path == project / "build" / "smoke" / "notebooks" / "00_tiny.ipynb"
+    outputs = [output["text"] for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]
+    assert outputs == [["smoke 2\n"]]
+
+
+def test_an_unknown_parameter_is_refused_before_anything_runs(project):
+    with pytest.raises(InputError, match="no parameter sise; it has profile, size"):
+        execute.execute("00_tiny", {"sise": 2})
+    assert not (paths.BUILD / "minis" / "notebooks" / "00_tiny.ipynb").exists()
+
+
+def test_the_pipelines_step_is_the_same_run(project, capsys):
+    execute.main("00_tiny", "smoke")
+    assert (paths.BUILD / "smoke" / "notebooks" / "00_tiny.ipynb").is_file()
+    with pytest.raises(SystemExit) as stop:
+        execute.main("99_nope", "smoke")
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "howlinear: no notebook '99_nope': 00_tiny\n"
+
+
+def test_a_failing_cell_is_named_and_leaves_no_executed_notebook(project):
+    with pytest.raises(InputError, match=r"00_tiny failed in cell 2: ValueError: unlucky; see .*failed\.ipynb"):
+        execute.execute("00_tiny", {"size": 13})
+    folder = paths.BUILD / "minis" / "notebooks"
+    assert sorted(path.name for path in folder.glob("*.ipynb")) == ["00_tiny.failed.ipynb"]
+
+
+def test_an_unknown_notebook_is_named_beside_those_there_are(project):
+    with pytest.raises(SourceError, match="no notebook '99_nope': 00_tiny"):
+        execute.execute("99_nope")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-3", 0.001), ("3", 3), ("(1, 2)", (1, 2)), ("docs", "docs"), ("True", True), ("", "")]
+)
+def test_parameters_from_the_command_line_are_literals_or_text(text, value):
+    assert execute.parsed(text) == value
+
+
+def test_an_unknown_profile_is_named_beside_those_there_are():
+    with pytest.raises(SourceError, match=r"no profile 'nope' .*minis, paper, rehearsal, smoke"):
+        notebooks.start("02_ceilings", "nope")
+
+
+def test_a_profile_that_lacks_a_key_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "PROFILES", tmp_path)
+    (tmp_path / "odd.yaml").write_text("models: [models/mini-gpt2]\ncorpora: [docs]\nrows: 4096\n")
+    with pytest.raises(InputError, match="profile odd lacks sample, seed, seq_len"):
+        notebooks.start("x", "odd")
+
+
+def test_the_paper_profile_names_the_papers_models_and_rehearsal_only_their_stand_ins():
+    paper, rehearsal = (notebooks.start("02_ceilings", profile) for profile in ("paper", "rehearsal"))
+    assert list(paper.models.values()) == ["openai-community/gpt2", "EleutherAI/pythia-160m", "JackFram/llama-160m"]
+    assert list(paper.models) == list(rehearsal.models) == ["gpt2", "pythia-160m", "llama-160m"]
+    assert all(source.startswith(str(paths.ROOT)) for source in rehearsal.models.values())
+    assert paper.seq_len == rehearsal.seq_len == 128
+
+
+def test_a_capture_is_made_once_and_read_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    run = notebooks.start("02_ceilings", "smoke")
+    made = run.capture("mini-gpt2")
+    assert len(made.blocks) == 12
+    monkeypatch.setattr(notebooks, "capture", None)
+    again = run.capture("mini-gpt2")
+    assert torch.equal(made.blocks[3].train[0].sxx, again.blocks[3].train[0].sxx)
+    assert again.about["perplexity"] == made.about["perplexity"]
+    assert again.about["model"] == "mini-gpt2"  # not its path: the same bytes in every folder
+
+
+@pytest.fixture
+def captures(tmp_path, monkeypatch, unchecked):
+    """Captures that are made at once, with what they are about and nothing else; the models of every call."""
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    made = []
+
+    def write(path, blocks, rows, about):
+        made.append(about["model"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(about))
+
+    monkeypatch.setattr(notebooks, "capture", lambda *_, **__: {})
+    monkeypatch.setattr(notebooks, "perplexity", lambda *_: 2.0)
+    monkeypatch.setattr(notebooks, "save_capture", write)
+    monkeypatch.setattr(notebooks, "about_capture", lambda path: json.loads(path.read_text()))
+    monkeypatch.setattr(notebooks, "load_capture", lambda path: json.loads(path.read_text()))
+    return made
+
+
+@pytest.mark.parametrize("changed", [{"rows": 8192}, {"seq_len": 64}, {"seed": 1}, {"sample": 64}])
+def test_another_size_makes_a_capture_anew(captures, changed):
+    run = notebooks.start("02_ceilings", "smoke")
+    assert run.capture("mini-gpt2") == run.capture("mini-gpt2")
+    assert len(captures) == 1
+    other = replace(run, **changed)
+    assert other.capture("mini-gpt2")["sizes"] == other.sizes
+    assert len(captures) == 2
+
+
+def test_newer_weights_make_a_capture_anew(captures, tmp_path):
+    folder = tmp_path / "mini-gpt2"
+    shutil.copytree(paths.MODELS / "mini-gpt2", folder)
+    run = replace(notebooks.start("02_ceilings", "smoke"), models={"mini-gpt2": str(folder)})
+    run.capture("mini-gpt2")
+    later = run.capture_path("mini-gpt2", "docs").stat().st_mtime + 10
+    os.utime(folder / "model.safetensors", (later, later))
+    run.capture("mini-gpt2")
+    assert len(captures) == 2
+
+
+def test_what_the_pipeline_asks_for_is_made_whatever_is_there(captures):
+    run = notebooks.start("capture", "smoke")
+    path = run.make_capture("mini-gpt2", "docs")
+    assert run.make_capture("mini-gpt2", "docs") == path == run.capture_path("mini-gpt2", "docs")
+    assert captures == ["mini-gpt2", "mini-gpt2"]
+
+
+def test_a_model_outside_the_profile_is_refused():
+    with pytest.raises(InputError, match="profile smoke has no model 'gpt5': mini-gpt2"):
+        notebooks.start("02_ceilings", "smoke").model("gpt5")
+
+
+def test_results_and_figures_go_to_the_profiles_folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    shutil.copytree(paths.PROFILES, tmp_path / "profiles")
+    run = notebooks.start("02_ceilings", "smoke")
+    run.save({"x": 1.0})
+    assert results.load(tmp_path / "results" / "smoke" / "02_ceilings.json")["x"] == 1.0

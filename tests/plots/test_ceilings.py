@@ -1,0 +1,124 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+import howlinear.plots
+from howlinear.plots import style
+from howlinear.plots.ceilings import profile, profile_and_swaps, solvers
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def ceilings(**r2):
+    rows = []
+    for model, values in r2.items():
+        for block, value in enumerate(values):
+            row = {"model": model, "block": block, "r2": value, "r2_low": value - 0.1, "r2_high": value + 0.05}
+            rows.append(row | {"r2_untrained": value / 2})
+    return pd.DataFrame(rows)
+
+
+def ends(container):
+    """Where the error bars of an `errorbar` begin and end."""
+    segments = container[2][0].get_segments()
+    return [segment[:, 1].tolist() for segment in segments]
+
+
+def test_a_profile_is_drawn_block_by_block_with_its_interval():
+    frame = ceilings(gpt2=[0.9, 0.4, 0.6])
+    figure = profile(frame.drop(columns=["model", "r2_untrained"]))
+    (axis,) = figure.axes
+    (container,) = axis.containers
+    np.testing.assert_array_equal(container[0].get_xdata(), [0, 1, 2])
+    np.testing.assert_array_equal(container[0].get_ydata(), [0.9, 0.4, 0.6])
+    np.testing.assert_allclose(ends(container), [[0.8, 0.95], [0.3, 0.45], [0.5, 0.65]])
+    assert axis.get_xlabel() == "block"
+    assert "R^2" in axis.get_ylabel()
+    assert axis.get_legend() is None  # a single model without a name
+
+
+def test_the_public_name_is_the_same_function():
+    assert howlinear.plots.profile is profile
+
+
+def test_several_models_have_a_line_each_in_their_own_look():
+    frame = ceilings(llama=[0.9, 0.4], gpt2=[0.5, 0.6], pythia=[0.1, 0.2], other=[0.3, 0.3])
+    (axis,) = profile(frame).axes
+    assert [container.get_label() for container in axis.containers] == ["llama", "gpt2", "pythia", "other"]
+    colours = [container[0].get_color() for container in axis.containers]
+    assert colours == [style.look(name)["color"] for name in ("llama", "gpt2", "pythia", "other")]
+    dotted = [line for line in axis.get_lines() if line.get_linestyle() == ":" and len(line.get_xdata())]
+    np.testing.assert_allclose(dotted[0].get_ydata(), [0.45, 0.2])
+    assert {text.get_text() for text in axis.get_legend().get_texts()} == {
+        "before training", "llama", "gpt2", "pythia", "other"
+    }  # fmt: skip
+
+
+def test_a_profile_without_intervals_has_none_drawn():
+    frame = ceilings(gpt2=[0.9, 0.4]).drop(columns=["model", "r2_untrained"])
+    frame["r2_low"] = frame["r2_high"] = None
+    (container,) = profile(frame).axes[0].containers
+    assert container[2] == ()
+
+
+def test_nothing_that_is_drawn_lies_below_the_axis():
+    frame = ceilings(gpt2=[0.9, 0.05])  # its interval reaches to −0.05
+    assert profile(frame).axes[0].get_ylim()[0] < -0.05
+    frame["r2_untrained"] = -0.4
+    assert profile(frame).axes[0].get_ylim()[0] < -0.4
+    assert profile(ceilings(gpt2=[0.9])).axes[0].get_ylim()[0] == pytest.approx(-0.02)
+
+
+def test_a_profile_goes_where_it_is_told():
+    figure, axis = plt.subplots()
+    assert profile(ceilings(gpt2=[0.9, 0.4]), axis) is figure
+    assert len(axis.containers) == 1
+
+
+def swaps(**deltas):
+    return pd.DataFrame(
+        {"model": model, "block": block, "delta": delta, "low": delta - 1, "high": delta + 2}
+        for model, values in deltas.items()
+        for block, delta in enumerate(values)
+    )
+
+
+@pytest.mark.parametrize("names", [("gpt2",), ("gpt2", "pythia"), ("gpt2", "pythia", "llama", "other")])
+def test_the_profile_stands_above_what_its_swaps_cost(names):
+    table = swaps(**{name: [3.0 + i, -0.5, 0.0] for i, name in enumerate(names)})
+    figure = profile_and_swaps(ceilings(**{name: [0.9, 0.4, 0.6] for name in names}), table)
+    top, bottom = figure.axes
+    assert len(top.containers) == len(bottom.containers) == len(names)
+    shifts = []
+    for i, container in enumerate(bottom.containers):
+        np.testing.assert_array_equal(container[0].get_ydata(), [3.0 + i, -0.5, 0.0])
+        np.testing.assert_allclose(ends(container), [[2.0 + i, 5.0 + i], [-1.5, 1.5], [-1.0, 2.0]])
+        shifts.append(container[0].get_xdata()[0])
+    assert sum(shifts) == pytest.approx(0)  # side by side about the block
+    assert len(set(shifts)) == len(names)
+    assert bottom.get_yscale() == "symlog"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["before training", *names]
+    assert top.get_legend() is None
+
+
+def test_the_solvers_and_the_rule():
+    errors = pd.Series({"ours": 1e-10, "float32": 1e-3})
+    rule = pd.DataFrame(
+        {"threshold": [0.0, 1e-16, 1e-12], "r2": [0.6, 0.61, 0.62], "r2_rounded": [-9.0, -2_000.0, 0.6]}
+    )
+    left, right = solvers(errors, rule, null=1e-13).axes
+    assert left.get_lines()[0].get_xdata().tolist() == [1e-10, 1e-3]
+    assert [label.get_text() for label in left.get_yticklabels()] == ["ours", "float32"]
+    assert left.yaxis_inverted()  # the first is topmost
+    as_they_are, rounded, line = right.get_lines()
+    np.testing.assert_array_equal(as_they_are.get_xdata(), [1e-16, 1e-12])  # 0 has no place on a logarithmic axis
+    np.testing.assert_array_equal(as_they_are.get_ydata(), [0.61, 0.62])
+    np.testing.assert_array_equal(rounded.get_ydata(), [-0.5, 0.6])
+    assert line.get_xdata()[0] == 1e-13
+    assert [axis.get_title(loc="left") for axis in (left, right)] == ["(a) solvers", "(b) null directions"]

@@ -1,0 +1,136 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from howlinear.plots import compression, style
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    plt.close("all")
+
+
+def titles(axes):
+    return [axis.get_title(loc="left") for axis in axes]
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+# --- signals and costs
+
+
+@pytest.fixture
+def points():
+    return pd.DataFrame(
+        {
+            "model": ["mini-gpt2"] * 3 + ["other"] * 2,
+            "nats": [0.5, 0.0, 0.01, 2.0, -1.0],
+            "said": [0.4, 0.02, 0.0, 1.5, 0.3],
+            "else": [1.0, 2, 3, 4, 5],
+        }
+    )
+
+
+SIGNALS = [
+    {"column": "else", "label": "one", "title": "first"},
+    {"column": "said", "label": "two", "title": "second", "exact": True},
+]
+
+
+def test_a_point_per_block_and_what_is_too_low_lies_at_the_floor(points):
+    figure = compression.signal_against_cost(points, SIGNALS, floor=1e-3)
+    left, right = figure.axes
+    assert titles(figure.axes) == ["(a) first", "(b) second"]
+    assert [axis.get_xlabel() for axis in figure.axes] == ["one", "two"]
+    gpt2, other = left.lines
+    np.testing.assert_allclose(gpt2.get_xydata(), [[1, 0.5], [2, 1e-3], [3, 0.01]])
+    np.testing.assert_allclose(other.get_xydata(), [[4, 2], [5, 1e-3]])
+    np.testing.assert_allclose(right.lines[0].get_xydata(), [[0.4, 0.5], [0.02, 1e-3], [1e-4, 0.01]])
+    assert {axis.get_xscale() for axis in figure.axes} == {axis.get_yscale() for axis in figure.axes} == {"log"}
+    assert legend(figure) == ["mini-gpt2", "other"]
+
+
+def test_only_a_signal_in_the_unit_of_the_costs_has_a_diagonal(points):
+    left, right = compression.signal_against_cost(points, SIGNALS, floor=1e-3).axes
+    assert len(left.lines) == 2
+    assert len(right.lines) == 3
+    np.testing.assert_allclose(right.lines[2].get_xydata(), [[1e-3, 1e-3], [2, 2]])
+
+
+# --- thin maps
+
+
+def thin(models=("mini-gpt2", "mini-llama"), places=("first block", "last block")):
+    rows = []
+    for i, model in enumerate(models):
+        for j, place in enumerate(places):
+            for rank in (1, 2, 4):
+                r2 = 0.1 * rank + 0.01 * i + 0.02 * j
+                row = {"model": model, "place": place, "share": 0.01 * rank, "r2": r2, "delta": 3 / rank - 0.01 * j}
+                rows.append(row | {"low": row["delta"] - 0.1, "high": row["delta"] + 0.3})
+    points = pd.DataFrame(rows)
+    curves = points.assign(low=points.r2 - 0.05, high=points.r2 + 0.05)[points.share < 0.03]
+    return curves, points
+
+
+def test_curves_lie_above_and_costs_below():
+    curves, points = thin()
+    figure = compression.reduced_rank(curves, points, marks=[0.02])
+    axes = np.array(figure.axes).reshape(2, 2)
+    assert titles(axes[0]) == ["(a) first block", "(b) last block"]
+    top, bottom = axes[:, 1]
+    here = points[points.place == "last block"]
+    for i, (model, rows) in enumerate(here.groupby("model", sort=False)):
+        line, full = top.lines[2 * i : 2 * i + 2]
+        drawn = curves[(curves.model == model) & (curves.place == "last block")]
+        np.testing.assert_array_equal(line.get_xydata(), drawn[["share", "r2"]])
+        np.testing.assert_array_equal(full.get_xydata(), rows[["share", "r2"]].tail(1))
+        band = top.collections[i].get_paths()[0].vertices[:, 1]
+        assert (band.min(), band.max()) == pytest.approx((drawn.low.min(), drawn.high.max()))
+        data, _, (bars,) = bottom.containers[i].lines
+        np.testing.assert_array_equal(data.get_xydata(), rows[["share", "delta"]])
+        ends = np.array(bars.get_segments())[:, :, 1]
+        np.testing.assert_allclose(ends, rows[["low", "high"]])
+        assert to_hex(data.get_color()) == style.look(model)["color"].lower()
+    assert (bottom.get_xscale(), bottom.get_yscale(), top.get_yscale()) == ("log", "log", "linear")
+    assert bottom.get_ylim()[0] == pytest.approx(points.delta.abs().min() / 3)
+    assert legend(figure) == ["mini-gpt2", "mini-llama"]
+
+
+@pytest.mark.parametrize("places", [["only"], ["a", "b", "c", "d"]])
+def test_there_is_a_column_for_every_place(places):
+    figure = compression.reduced_rank(*thin(["mini-gpt2"], places))
+    assert len(figure.axes) == 2 * len(places)
+
+
+# --- several blocks at once
+
+
+def at_once(models, ways):
+    rows = []
+    for i, model in enumerate(models):
+        for j, way in enumerate(ways):
+            for count in (1, 2):
+                row = {"model": model, "way": way, "share": 1 - 0.1 * count, "delta": count + i - 0.2 * j}
+                rows.append(row | {"low": row["delta"] - 0.5, "high": row["delta"] + 0.25})
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(("models", "ways"), [(["m"], ["x"]), (["m", "n"], ["x", "y", "z"]), ([*"mnopq"], [*"uvwxyz"])])
+def test_a_panel_per_model_and_a_line_per_way(models, ways):
+    table = at_once(models, ways)
+    figure = compression.frontier(table)
+    assert titles(figure.axes) == [f"({letter}) {model}" for letter, model in zip("abcde", models, strict=False)]
+    assert legend(figure) == ways
+    for axis, model in zip(figure.axes, models, strict=True):
+        assert axis.get_yscale() == "log"
+        for container, way in zip(axis.containers, ways, strict=True):
+            rows = table[(table.model == model) & (table.way == way)]
+            data, _, (bars,) = container.lines
+            np.testing.assert_allclose(data.get_xydata(), np.stack([100 * rows.share, rows.delta], 1))
+            np.testing.assert_allclose(np.array(bars.get_segments())[:, :, 1], rows[["low", "high"]])

@@ -1,0 +1,96 @@
+from itertools import product
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from howlinear.plots import corpora, style
+
+
+@pytest.fixture(autouse=True)
+def close():
+    yield
+    plt.close("all")
+
+
+def pairs(models=("mini-gpt2", "mini-llama"), texts=("docs", "code", "cpp"), count=4):
+    """R² is 0.9 at home and 0.2 · (place fitted + place scored) elsewhere; intervals reach 0.1 down and 0.2 up."""
+    rows = []
+    for model, block, fitted, scored in product(models, range(count), texts, texts):
+        r2 = 0.9 if fitted == scored else 0.2 * (texts.index(fitted) + texts.index(scored))
+        drop = 0.9 - r2 + 0.01 * block
+        ends = {"r2_low": r2 - 0.1, "r2_high": r2 + 0.2, "drop_low": drop - 0.1, "drop_high": drop + 0.2}
+        rows.append({"model": model, "block": block, "fitted": fitted, "scored": scored, "r2": r2, "drop": drop} | ends)
+    return pd.DataFrame(rows)
+
+
+def numbers(values):
+    return np.asarray(values, float)
+
+
+def test_profiles_have_a_panel_per_model_and_a_curve_per_corpus_with_its_interval():
+    table = pairs()
+    table.loc[(table["model"] == "mini-llama") & (table["scored"] == "code") & (table["block"] == 2), "r2"] = 0.97
+    figure = corpora.profiles(table)
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["(a) mini-gpt2", "(b) mini-llama"]
+    code = figure.axes[1].containers[1]
+    np.testing.assert_allclose(numbers(code.lines[0].get_ydata()), [0.9, 0.9, 0.97, 0.9])
+    np.testing.assert_allclose(numbers(code.lines[0].get_xdata()), range(4))  # the second of three stays in its place
+    first = code.lines[2][0].get_segments()[0]
+    np.testing.assert_allclose(first[:, 1], [0.8, 1.1])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["docs", "code", "cpp"]
+    assert figure.axes[0].get_ylabel() == "$R^2_{\\mathrm{lin}}$, held out"
+
+
+def test_curves_of_corpora_lie_side_by_side_and_look_different():
+    figure = corpora.profiles(pairs())
+    lines = [container.lines[0] for container in figure.axes[0].containers]
+    places = [numbers(line.get_xdata())[0] for line in lines]
+    np.testing.assert_allclose(places, [-corpora.SIDE_BY_SIDE, 0, corpora.SIDE_BY_SIDE])
+    assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == 3
+    assert lines[1].get_color() == style.ACCENT
+
+
+def test_a_profile_below_zero_is_not_cut_off():
+    table = pairs()
+    table[["r2", "r2_low", "r2_high"]] -= 1.5
+    figure = corpora.profiles(table)
+    assert figure.axes[0].get_ylim()[0] < table.query("fitted == scored")["r2"].min()
+
+
+def test_the_matrix_shows_means_over_blocks_fitted_down_and_scored_across():
+    table = pairs()
+    table.loc[(table["fitted"] == "docs") & (table["scored"] == "cpp") & (table["block"] == 0), "r2"] = 0.0
+    figure = corpora.transfer(table, "docs")
+    above = figure.axes[0]
+    expected = [[0.9, 0.2, 0.3], [0.2, 0.9, 0.6], [0.4, 0.6, 0.9]]
+    np.testing.assert_allclose(above.images[0].get_array(), expected)
+    written = {text.get_position(): text.get_text() for text in above.texts}
+    assert written[2, 0] == "0.30"
+    assert written[0, 2] == "0.40"
+    assert [tick.get_text() for tick in above.get_yticklabels()] == ["docs", "code", "cpp"]
+    assert (above.get_ylabel(), above.get_xlabel()) == ("fitted on", "scored on")
+    assert above.get_title(loc="left") == "(a) mini-gpt2"
+
+
+def test_below_it_lies_what_the_main_map_loses_on_every_other_corpus():
+    figure = corpora.transfer(pairs(), "code")
+    below = figure.axes[2]
+    docs, cpp = below.containers
+    np.testing.assert_allclose(numbers(docs.lines[0].get_ydata()), 0.7 + 0.01 * np.arange(4))
+    np.testing.assert_allclose(numbers(cpp.lines[0].get_ydata()), 0.3 + 0.01 * np.arange(4))
+    np.testing.assert_allclose(docs.lines[2][0].get_segments()[3][:, 1], [0.63, 0.93])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["scored on docs", "scored on cpp"]
+    assert below.get_ylabel() == "drop in $R^2$,\nmap of code"
+
+
+@pytest.mark.parametrize(("models", "texts", "count"), [(("one",), ("a", "b"), 1), (("a", "b", "c", "d"), "vwxyz", 48)])
+def test_figures_take_any_number_of_models_corpora_and_blocks(models, texts, count):
+    table = pairs(models, tuple(texts), count)
+    for figure in (corpora.profiles(table), corpora.transfer(table, texts[0])):
+        figure.canvas.draw()
+        assert len(figure.axes) >= len(models)
+        ticks = figure.axes[len(models) - 1 if len(figure.axes) == len(models) else -2].get_xticks()
+        assert len(ticks) <= 10
+        assert all(float(tick).is_integer() for tick in ticks)

@@ -1,0 +1,123 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from howlinear.plots import dynamics, style
+
+STEPS = [0, 1, 10, 100]
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    plt.close("all")
+
+
+def titles(axes):
+    return [axis.get_title(loc="left") for axis in axes]
+
+
+def film_of(run, blocks=3):
+    rows = []
+    for i, step in enumerate(STEPS):
+        for block in range(blocks):
+            r2 = 0.9 - 0.1 * i + 0.01 * block
+            rows.append({"run": run, "step": step, "block": block, "r2": r2, "low": r2 - 0.02, "high": r2 + 0.03})
+    return pd.DataFrame(rows)
+
+
+def assert_film(axis, table):
+    """Every block has its line and its band."""
+    for block, rows in table.groupby("block"):
+        np.testing.assert_array_equal(axis.lines[block].get_xydata(), rows[["step", "r2"]])
+        band = axis.collections[block].get_paths()[0].vertices[:, 1]
+        assert (band.min(), band.max()) == pytest.approx((rows.low.min(), rows.high.max()))
+    assert axis.get_xscale() == "symlog"
+    assert axis.get_xlim() == (0, 100)
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 24])
+def test_a_film_has_a_line_and_a_band_for_every_block_from_dark_to_light(blocks):
+    _, axis = plt.subplots()
+    table = film_of("x", blocks)
+    dynamics.film(axis, table)
+    assert len(axis.lines) == blocks
+    assert_film(axis, table)
+    light = [np.dot([0.3, 0.6, 0.1], line.get_color()[:3]) for line in axis.lines]
+    assert light == sorted(light)
+
+
+def test_the_live_model_and_what_it_learns():
+    course = pd.DataFrame({"step": STEPS, "loss": [8.0, 7, 6, 5], "rank": [30.0, 20, 2, 4]})
+    left, right, ranks = dynamics.live(film_of("live"), course, unigram=6.5).axes
+    assert_film(left, film_of("live"))
+    assert titles([left, right]) == ["(a) live", "(b) what it learns meanwhile"]
+    np.testing.assert_array_equal(right.lines[0].get_xydata(), course[["step", "loss"]])
+    assert set(right.lines[1].get_ydata()) == {6.5}
+    np.testing.assert_array_equal(ranks.lines[0].get_xydata(), course[["step", "rank"]])
+    legend = [text.get_text() for text in right.get_legend().get_texts()]
+    assert legend == ["held-out loss", "unigram loss", "effective rank"]
+
+
+@pytest.mark.parametrize("runs", [["mini-gpt2"], ["mini-gpt2", "mini-pythia", "mini-llama", "other"]])
+def test_a_column_for_every_film(runs):
+    tables = pd.concat([film_of(run) for run in runs])
+    spreads = pd.DataFrame(
+        {
+            "run": np.repeat(runs, 4),
+            "step": STEPS * len(runs),
+            "spread": np.linspace(0.1, 0.2, 4 * len(runs)),
+            "reach": 0.01,
+            "loss": np.linspace(8, 4, 4 * len(runs)),
+        }
+    )
+    figure = dynamics.films(tables, spreads, dict.fromkeys(runs, 10.0))
+    tops, bottoms = np.array(figure.axes[: 2 * len(runs)]).reshape(2, len(runs))
+    losses = figure.axes[2 * len(runs) : 3 * len(runs)]
+    assert titles(tops) == [f"({letter}) {run}" for letter, run in zip("abcd", runs, strict=False)]
+    for top, bottom, loss, run in zip(tops, bottoms, losses, runs, strict=True):
+        assert_film(top, tables[tables.run == run])
+        assert set(top.lines[-1].get_xdata()) == {10}
+        rows = spreads[spreads.run == run]
+        np.testing.assert_array_equal(bottom.lines[0].get_xydata(), rows[["step", "spread"]])
+        band = bottom.collections[0].get_paths()[0].vertices[:, 1]
+        assert (band.min(), band.max()) == pytest.approx((rows.spread.min() - 0.01, rows.spread.max() + 0.01))
+        np.testing.assert_array_equal(loss.lines[0].get_xydata(), rows[["step", "loss"]])
+        assert bottom.lines[0].get_color() == style.look(run)["color"]
+    assert [label.get_text() for label in figure.axes[-1].get_yticklabels()] == ["first\nblock", "last"]
+
+
+def times_of(runs):
+    rows = []
+    for i, run in enumerate(runs):
+        for what in ("leaves", "settles"):
+            for block in range(4):
+                step = 10.0 * (block + 1) + i if block < 3 else np.inf
+                rows.append({"what": what, "run": run, "block": block, "step": step, "after": step - 2, "by": step + 5})
+    return pd.DataFrame(rows)
+
+
+def test_times_with_the_measured_steps_around_them_and_what_never_happened_left_out():
+    runs = ["mini-gpt2", "mini-llama"]
+    lags = pd.DataFrame({"run": np.repeat([*runs, "gpt2-docs-0"], 3), "doublings": [1, 2, 9, -1, 0, 1, 3, np.nan, 4.0]})
+    figure = dynamics.settling(times_of(runs), {"mini-gpt2": 70.0, "mini-llama": 80.0}, lags)
+    leaves, settles, lagging = figure.axes
+    assert titles(figure.axes) == ["(a) leaves", "(b) settles", "(c) lag"]
+    for axis in (leaves, settles):
+        for i, container in enumerate(axis.containers):
+            data, _, (bars,) = container.lines
+            np.testing.assert_array_equal(data.get_xydata(), [[0, 10 + i], [1, 20 + i], [2, 30 + i]])
+            ends = np.array(bars.get_segments())[:, :, 1]
+            np.testing.assert_array_equal(ends, [[8 + i, 15 + i], [18 + i, 25 + i], [28 + i, 35 + i]])
+        assert axis.get_yscale() == "log"
+    across = [line for line in settles.lines if len(set(line.get_ydata())) == 1]
+    assert [line.get_ydata()[0] for line in across] == [70, 80]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == runs
+    # from the bottom up: the last run first, its dots and its median
+    dots, medians = lagging.lines[0:6:2], lagging.lines[1:6:2]
+    assert [line.get_ydata()[0] for line in medians] == ["gpt2-docs-0", "mini-llama", "mini-gpt2"]
+    assert [float(line.get_xdata()[0]) for line in medians] == [3.5, 0, 2]
+    np.testing.assert_array_equal(dots[0].get_xdata(), [3, np.nan, 4])
+    assert to_hex(dots[0].get_color()) == style.look("gpt2")["color"].lower()

@@ -1,0 +1,105 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgba
+
+from howlinear.plots import optimisers, style
+
+MODELS = {"a-gpt2": "#0072B2", "b-llama": "#009E73"}
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    plt.close("all")
+
+
+def titles(figure):
+    return [axis.get_title(loc="left") for axis in figure.axes]
+
+
+def labels(legend):
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def scores(scalings=("raw", "whitened"), names=("SGD", "Adam", "Muon")):
+    rows = [(scaling, name, step) for scaling in scalings for name in names for step in (1, 10, 100)]
+    table = pd.DataFrame(rows, columns=["scaling", "optimiser", "step"])
+    return table.assign(r2=np.linspace(-0.5, 0.8, len(table)) ** 3)
+
+
+@pytest.mark.parametrize("scalings", [("raw",), ("raw", "standardised", "whitened")])
+def test_paths_have_a_panel_for_each_scaling_and_a_line_for_each_optimiser(scalings):
+    table = scores(scalings)
+    figure = optimisers.paths(table, exact=0.6, low=0.55, high=0.7, batch=32)
+    letters = "abc"[: len(scalings)]
+    assert titles(figure) == [f"({letter}) {name} inputs" for letter, name in zip(letters, scalings, strict=True)]
+    assert labels(figure.legends[0]) == ["closed form", "SGD", "Adam", "Muon"]
+    for axis, scaling in zip(figure.axes, scalings, strict=True):
+        closed, *paths = axis.lines
+        np.testing.assert_allclose(closed.get_ydata(), 0.6)
+        for line, name in zip(paths, ("SGD", "Adam", "Muon"), strict=True):
+            mine = table[(table.scaling == scaling) & (table.optimiser == name)]
+            np.testing.assert_allclose(line.get_xydata(), mine[["step", "r2"]])
+        assert len({line.get_marker() for line in paths}) == len({line.get_color() for line in paths}) == 3
+        band = axis.patches[0].get_bbox()
+        assert (band.y0, band.y1) == pytest.approx((0.55, 0.7))
+        assert axis.get_xscale() == "log"
+        assert axis.get_xlabel() == "steps of 32 rows"
+
+
+def test_more_optimisers_than_six_are_told_apart():
+    names = [f"way {i}" for i in range(8)]
+    (axis,) = optimisers.paths(scores(("raw",), names), 0.6, 0.55, 0.7, 32).axes
+    assert len({line.get_marker() for line in axis.lines[1:]}) == 8
+
+
+def profiles():
+    rows = [(model, way, block) for model in MODELS for way in ("GD", "momentum", "Adam") for block in range(4)]
+    table = pd.DataFrame(rows, columns=["model", "way", "block"])
+    number = np.arange(len(table))
+    return table.assign(condition=10.0 + number, gap=0.001 * number)
+
+
+def directions():
+    rows = [(way, loudness) for way in ("GD, run", "Adam") for loudness in (1e-4, 1e-2, 1.0)]
+    table = pd.DataFrame(rows, columns=["way", "loudness"])
+    return table.assign(share=[0.1, 0.2, 0.3] * 2, learned=[0.1, 0.5, 1.0, -5.0, 0.7, 9.0])
+
+
+def test_shortfalls_are_drawn_by_condition_and_ways_of_training_are_told_apart():
+    table = profiles()
+    figure = optimisers.shortfall(table, directions(), 50, "a-gpt2, block 3")
+    blocks, _ = figure.axes
+    assert titles(figure) == ["(a) all blocks, raw inputs", "(b) a-gpt2, block 3"]
+    assert labels(blocks.get_legend()) == [*MODELS, "GD", "momentum", "Adam"]
+    points = [line for line in blocks.lines if len(line.get_xdata()) == 4]
+    looks = set()
+    for line, ((model, _), group) in zip(points, table.groupby(["model", "way"], sort=False), strict=True):
+        np.testing.assert_allclose(line.get_xydata(), group[["condition", "gap"]])
+        assert line.get_color() == MODELS[model]
+        assert line.get_linestyle() == "None"
+        looks.add((line.get_marker(), str(line.get_markerfacecolor()), line.get_markersize()))
+    assert len(looks) == 6
+    (zero,) = [line for line in blocks.lines if line.get_color() == style.GREY and len(line.get_xdata()) == 2]
+    np.testing.assert_allclose(zero.get_ydata(), 0)
+
+
+def test_directions_are_drawn_by_loudness_with_their_share_as_area_beside_theory():
+    table = directions()
+    _, modes = optimisers.shortfall(profiles(), table, 50, "").axes
+    assert labels(modes.get_legend()) == ["GD, run", "Adam", "GD, theory"]
+    for points, way in zip(modes.collections, ("GD, run", "Adam"), strict=True):
+        group = table[table.way == way]
+        learned = group.learned.clip(-0.2, 1.3)
+        np.testing.assert_allclose(points.get_offsets(), np.column_stack([group.loudness, learned]))
+        np.testing.assert_allclose(np.diff(points.get_sizes()), 60)  # 600 a unit of share
+    colours = [tuple(points.get_edgecolor()[0]) for points in modes.collections]
+    assert colours[1] == to_rgba(style.ACCENT)
+    assert colours[0] != colours[1]
+    (theory,) = [line for line in modes.lines if line.get_label() == "GD, theory"]
+    loudness, learned = theory.get_xydata().T
+    np.testing.assert_allclose(learned, 1 - (1 - loudness) ** 50, atol=1e-12)
+    np.testing.assert_allclose(loudness[[0, -1]], [1e-4, 1])
+    assert modes.get_ylabel() == "part learned in 50 steps"

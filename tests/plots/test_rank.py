@@ -1,0 +1,178 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import PathCollection
+
+from howlinear.plots import rank, style
+
+
+@pytest.fixture(autouse=True)
+def close():
+    yield
+    plt.close("all")
+
+
+def blocks(*models, count=3, largest=30.0):
+    """Blocks on the diagonal less 0.1, with intervals that reach 0.01 down and 0.02 up."""
+    rows = []
+    for i, model in enumerate(models):
+        for block in range(count):
+            r2 = 0.5 + 0.1 * i + 0.01 * block
+            ends = {"r2_low": r2 - 0.01, "r2_high": r2 + 0.02, "median_low": r2 - 0.11, "median_high": r2 - 0.08}
+            rows.append({"model": model, "block": block, "r2": r2, "median": r2 - 0.1, "rank": largest} | ends)
+    return pd.DataFrame(rows)
+
+
+def planted():
+    rows = [
+        {"model": "one loud feature", "block": 0, "r2": 0.99, "median": 0.0, "rank": 1.0},
+        {"model": "straight", "block": 0, "r2": 0.98, "median": 0.97, "rank": 20.0},
+    ]
+    return pd.DataFrame(rows)
+
+
+def offsets(figure):
+    """Where scatter points lie, collection by collection."""
+    scatters = [found for found in figure.axes[0].collections if isinstance(found, PathCollection)]
+    return [np.asarray(scatter.get_offsets(), float) for scatter in scatters]
+
+
+def test_median_draws_each_block_where_it_lies_in_its_models_colour():
+    table = blocks("mini-gpt2", "mini-llama", count=5)
+    figure = rank.median(table)
+    drawn = offsets(figure)
+    for points, (_, of_model) in zip(drawn, table.groupby("model", sort=False), strict=False):
+        np.testing.assert_allclose(points, of_model[["r2", "median"]])
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["mini-gpt2", "mini-llama", "rank 1", "rank 10", "rank 40"]
+    colours = [c.get_facecolor()[0] for c in figure.axes[0].collections if c.get_label() in ("mini-gpt2", "mini-llama")]
+    for colour, model in zip(colours, ("mini-gpt2", "mini-llama"), strict=True):
+        np.testing.assert_allclose(colour[:3], plt.matplotlib.colors.to_rgb(style.look(model)["color"]))
+
+
+def test_medians_bars_reach_from_low_to_high():
+    table = blocks("mini-gpt2", count=2)
+    figure = rank.median(table)
+    across, up = figure.axes[0].containers[0].lines[2]
+    np.testing.assert_allclose([line[:, 0] for line in across.get_segments()], table[["r2_low", "r2_high"]])
+    np.testing.assert_allclose([line[:, 1] for line in up.get_segments()], table[["median_low", "median_high"]])
+
+
+def test_medians_area_grows_with_rank_and_its_legend_with_the_largest():
+    small = rank.median(blocks("mini-gpt2", largest=2.0))
+    large = rank.median(blocks("mini-gpt2", largest=200.0))
+    areas = [figure.axes[0].collections[-4].get_sizes()[0] for figure in (small, large)]
+    assert areas[1] > 20 * areas[0]
+    assert [text.get_text() for text in large.legends[0].get_texts()][-1] == "rank 100"
+
+
+def test_median_names_the_planted_block_that_lies_far_below_alone():
+    figure = rank.median(blocks("mini-gpt2"), planted())
+    ax = figure.axes[0]
+    assert [text.get_text() for text in ax.texts] == ["planted: one\nloud feature"]
+    assert ax.texts[0].get_position()[1] == 0.0
+    diamonds = [tuple(points[0]) for points in offsets(figure)[1:3]]
+    assert diamonds == [(0.99, 0.0), (0.98, 0.97)]
+    assert ax.get_ylim()[0] < 0
+    assert (ax.get_xlabel(), ax.get_ylabel()) == (
+        "pooled $R^2_{\\mathrm{lin}}$, held out",
+        "median $R^2$ of single features",
+    )
+
+
+def loudest(*models, count=2, counts=(0, 1, 4)):
+    rows = []
+    for kind, step in (("features", 0.1), ("directions", 0.2)):
+        for model in models:
+            for block in range(count):
+                for i, left_out in enumerate(counts):
+                    r2 = 0.9 - 0.2 * block - step * i
+                    row = {"model": model, "block": block, "loudest": kind, "left_out": left_out, "r2": r2}
+                    rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def bands(*models, count=2, number=3):
+    rows = []
+    for model in models:
+        for block in range(count):
+            for band in range(1, number + 1):
+                rows.append({"model": model, "block": block, "band": band, "r2": 0.8 - 0.1 * band - 0.2 * block})
+    return pd.DataFrame(rows)
+
+
+def rises(*models, count=2):
+    rows = []
+    for i, model in enumerate(models):
+        for block in range(count):
+            for kind, rise in (("heaviest", 0.01 * (i + 1)), ("position 0", -0.01)):
+                ends = {"rise_low": rise - 0.005, "rise_high": rise + 0.01}
+                rows.append({"model": model, "block": block, "rows": kind, "rise": rise} | ends)
+    return pd.DataFrame(rows)
+
+
+def carried(*models, count=2, **options):
+    return rank.carried(
+        loudest(*models, count=count), bands(*models, count=count), rises(*models, count=count), **options
+    )
+
+
+def test_carried_draws_a_thin_line_per_block_and_the_mean_over_them():
+    figure = carried("mini-gpt2", "mini-pythia")
+    for ax, step in zip(figure.axes[:2], (0.1, 0.2), strict=True):
+        lines = ax.get_lines()
+        assert len(lines) == 2 * (2 + 1)
+        np.testing.assert_allclose(lines[0].get_ydata(), [0.9, 0.9 - step, 0.9 - 2 * step])
+        np.testing.assert_allclose(lines[1].get_ydata(), [0.7, 0.7 - step, 0.7 - 2 * step])
+        np.testing.assert_allclose(lines[2].get_ydata(), [0.8, 0.8 - step, 0.8 - 2 * step])
+        assert lines[2].get_linewidth() > lines[0].get_linewidth()
+        assert [tick.get_text() for tick in ax.get_xticklabels()] == ["0", "1", "4"]
+    tokens = figure.axes[2]
+    np.testing.assert_allclose(tokens.get_lines()[0].get_ydata(), [0.7, 0.6, 0.5])
+    assert [tick.get_text() for tick in tokens.get_xticklabels()] == ["frequent", "2", "rare"]
+
+
+def test_carried_letters_its_panels_and_says_what_is_on_the_axes():
+    figure = carried("mini-gpt2", heavy=0.05)
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    assert titles == ["(a) features", "(b) directions", "(c) tokens", "(d) rows"]
+    assert figure.axes[1].get_xlabel() == "loudest directions left out"
+    assert figure.axes[3].get_ylabel() == "rise of $R^2$ without them"
+    assert [text.get_text() for text in figure.axes[3].get_legend().get_texts()] == ["heaviest 5%", "position 0"]
+
+
+def test_carrieds_rows_lie_side_by_side_with_their_intervals():
+    figure = carried("mini-gpt2", "mini-pythia", "mini-llama", count=4)
+    ax = figure.axes[3]
+    assert len(ax.containers) == 3
+    for i, container in enumerate(ax.containers):
+        np.testing.assert_allclose(
+            np.asarray(container.lines[0].get_xdata(), float), np.arange(4) + rank.SIDE_BY_SIDE * (i - 1)
+        )
+        np.testing.assert_allclose(np.asarray(container.lines[0].get_ydata(), float), 0.01 * (i + 1))
+        for segment in container.lines[2][0].get_segments():
+            np.testing.assert_allclose(segment[:, 1], [0.01 * (i + 1) - 0.005, 0.01 * (i + 1) + 0.01])
+    first = [line for line in ax.get_lines() if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
+    assert len(first) == 3
+    np.testing.assert_allclose(first[0].get_ydata(), -0.01)
+
+
+def test_carried_shows_one_planted_curve_for_each_kind():
+    curve = pd.DataFrame(
+        {"loudest": ["features"] * 3 + ["directions"] * 3, "left_out": [0, 1, 4] * 2, "r2": [0.9, 0, 0, 0.8, 0.1, 0]}
+    )
+    figure = carried("mini-gpt2", planted=curve)
+    for ax, values in zip(figure.axes[:2], ([0.9, 0, 0], [0.8, 0.1, 0]), strict=True):
+        np.testing.assert_allclose(ax.get_lines()[-1].get_ydata(), values)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mini-gpt2", "planted"]
+
+
+@pytest.mark.parametrize("count", [1, 48])
+def test_figures_take_any_number_of_blocks(count):
+    figure = carried("mini-gpt2", count=count)
+    figure.canvas.draw()
+    ticks = figure.axes[3].get_xticks()
+    assert len(ticks) <= 10
+    assert all(float(tick).is_integer() for tick in ticks)
+    rank.median(blocks("mini-gpt2", count=count)).canvas.draw()

@@ -1,0 +1,27 @@
+import matplotlib.pyplot as plt
+import numpy as np
+
+from howlinear.plots import style
+
+
+def test_a_family_looks_the_same_at_every_size():
+    assert style.look("mini-gpt2") == style.look("gpt2") | {"label": "mini-gpt2"}
+    assert style.look("mini-pythia")["color"] == style.look("pythia-160m")["color"]
+
+
+def test_colour_marker_and_line_all_tell_models_apart():
+    looks = [style.look(name) for name in ("gpt2", "pythia", "llama", "other")]
+    for key in ("color", "marker", "linestyle"):
+        assert len({look[key] for look in looks}) == len(looks)
+
+
+def test_panels_are_lettered_in_order():
+    figure, axes = plt.subplots(1, 3)
+    style.panels(axes, ["first", "second", ""])
+    assert [axis.get_title(loc="left") for axis in axes] == ["(a) first", "(b) second", "(c)"]
+    plt.close(figure)
+
+
+def test_error_bars_reach_from_the_value_to_both_ends():
+    bars = style.error_bars([1.0, 2.0], [0.5, 1.75], [3.0, 2.0])
+    np.testing.assert_array_equal(bars, [[0.5, 0.25], [2.0, 0.0]])

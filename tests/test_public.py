@@ -1,0 +1,43 @@
+"""`import howlinear` is light, and brings every public name when it is asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+import howlinear as hl
+from howlinear import public
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+def test_the_import_and_its_errors_wait_for_nothing_heavy():
+    code = "import sys, howlinear, howlinear.errors, howlinear.files.atomic; print('torch' in sys.modules)"
+    assert run(code).stdout == "False\n"
+
+
+def test_running_a_notebook_starts_without_torch():
+    code = "import sys, howlinear.notebook.execute; print('torch' in sys.modules)"
+    assert run(code).stdout == "False\n"
+
+
+def test_every_public_name_is_there_in_each_way_of_asking():
+    assert hl.__all__ == public.__all__
+    assert set(public.__all__) <= set(dir(hl))
+    for name in public.__all__:
+        assert getattr(hl, name) is getattr(public, name)
+    namespace = {}
+    exec("from howlinear import *", namespace)
+    assert namespace["measure"] is public.measure
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'howlinear' has no attribute 'mesure'"):
+        _ = hl.mesure
+    assert not hasattr(hl, "__wrapped__")
+
+
+def test_the_folders_are_there_too():
+    assert hl.core.moments.Moments is hl.Moments

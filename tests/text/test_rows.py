@@ -1,0 +1,166 @@
+"""Padded text and images as their tokenizers and processors return them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import BatchEncoding, T5Config, T5ForConditionalGeneration
+
+from helpers.families import PADDING, reads, small
+from helpers.nearly import assert_same_profile, assert_same_tree
+from howlinear.errors import InputError
+from howlinear.instrument import stopping
+from howlinear.instrument.capture import capture
+from howlinear.instrument.measure import measure
+from howlinear.instrument.perplexity import losses, perplexity
+from howlinear.text.rows import ModelInputs, TokenRows, batch_of
+
+
+@pytest.fixture
+def padded():
+    """Padded ids and their mask: 40 sequences of 5 to 12 tokens."""
+    ids = reads("gpt2", n=40)["input_ids"]
+    mask = torch.arange(12) < 5 + torch.arange(40)[:, None] % 8
+    return BatchEncoding({"input_ids": ids.where(mask, PADDING), "attention_mask": mask.long()})
+
+
+def test_what_a_tokenizer_returns_is_measured_without_padding(padded):
+    model, rows = small("gpt2"), ModelInputs.of(padded)
+    profile, same = measure(model, padded), measure(model, rows)
+    assert_same_profile(profile, same)
+    assert profile.to_dict()["rows"] == int(padded["attention_mask"].sum()) < 40 * 12
+    assert profile.to_dict()["seq_len"] == 12
+    assert profile[1].rows_train + profile[1].rows_test == profile.to_dict()["rows"]
+
+
+def test_the_split_is_that_of_ids(padded):
+    rows, by_ids = ModelInputs.of(padded, folds=3), TokenRows.from_ids(padded["input_ids"], folds=3)
+    assert torch.equal(rows.test, by_ids.test)
+    assert torch.equal(rows.fold, by_ids.fold)
+
+
+def test_without_padding_all_is_as_with_packed_rows():
+    model, ids = small("gpt2"), reads("gpt2")["input_ids"]
+    whole = ModelInputs.of({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, folds=2)
+    one, other = measure(model, whole).to_dict(), measure(model, TokenRows.from_ids(ids, folds=2)).to_dict()
+    assert one["blocks"] == other["blocks"]
+    assert one["perplexity"] == pytest.approx(other["perplexity"], rel=1e-12)
+    assert (one["rows"], one["seq_len"]) == (other["rows"], other["seq_len"])
+
+
+def test_perplexity_is_that_of_the_tokens_alone(padded):
+    model, rows = small("gpt2"), ModelInputs.of(padded)
+    sums, tokens = 0.0, 0
+    for i in rows.test.nonzero()[:, 0]:
+        ids = padded["input_ids"][i : i + 1, : int(padded["attention_mask"][i].sum())]
+        sums, tokens = sums + float(losses(model, ids)) * (ids.numel() - 1), tokens + ids.numel() - 1
+    assert perplexity(model, rows) == pytest.approx(torch.tensor(sums / tokens).exp().item(), rel=1e-5)
+
+
+def test_a_sequence_of_one_token_predicts_nothing_and_spoils_nothing(padded):
+    model, rows = small("gpt2"), ModelInputs.of(padded)
+    mask = padded["attention_mask"].clone()
+    mask[3, 1:] = 0
+    assert rows.test[3]
+    shorter = ModelInputs.of({**padded, "attention_mask": mask})
+    rest = replace(rows, test=rows.test & (torch.arange(40) != 3))
+    assert perplexity(model, shorter) == pytest.approx(perplexity(model, rest), rel=1e-9)
+
+
+def test_an_encoder_has_no_perplexity(padded):
+    model = small("bert")
+    profile = measure(model, padded)
+    assert profile.perplexity is None
+    assert json.loads(json.dumps(profile.to_dict(), allow_nan=False))["perplexity"] is None
+    with pytest.raises(InputError, match="BertForMaskedLM predicts no next token, so it has no perplexity"):
+        perplexity(model, padded["input_ids"])
+    assert_same_tree(measure(model.base_model, padded).to_dict()["blocks"], profile.to_dict()["blocks"], 1e-6)
+
+
+def test_images_are_measured_patch_by_patch():
+    model, images = small("vit"), reads("vit", n=40)
+    profile = measure(model, images)
+    assert profile.to_dict()["rows"] == 40 * (2 * 2 + 1)
+    assert profile.to_dict()["seq_len"] is None
+    assert profile.perplexity is None
+    assert measure(small("vit").bfloat16(), images)[0].r2 == pytest.approx(profile[0].r2, abs=0.05)
+
+
+def test_inputs_come_in_the_models_precision_and_masks_as_they_are(padded):
+    images = batch_of(small("vit").bfloat16(), ModelInputs.of(reads("vit")), torch.tensor([3, 5]))
+    assert images["pixel_values"].dtype is torch.bfloat16
+    assert torch.equal(images["pixel_values"], reads("vit")["pixel_values"][[3, 5]].bfloat16())
+    text = batch_of(small("gpt2").half(), ModelInputs.of(padded), torch.tensor([1]))
+    assert {name: value.dtype for name, value in text.items() if name != "use_cache"} == dict.fromkeys(
+        ("input_ids", "attention_mask"), torch.int64
+    )
+
+
+def test_the_hash_is_of_the_content(padded):
+    first = ModelInputs.of(padded)
+    assert first.sha256 == ModelInputs.of(dict(reversed(list(padded.items())))).sha256
+    for other in (
+        {**padded, "attention_mask": torch.ones(40, 12)},
+        {**padded, "token_type_ids": torch.zeros(40, 12)},
+    ):
+        assert ModelInputs.of(other).sha256 != first.sha256
+    assert ModelInputs.of(padded, folds=2).sha256 != first.sha256
+
+
+@pytest.mark.parametrize("token", ["first", "all"])
+def test_padding_on_the_left_is_refused(padded, token):
+    mask = padded["attention_mask"].clone()
+    mask[7, 0 if token == "first" else slice(None)] = 0
+    with pytest.raises(InputError, match=r"sequence 7 is empty or has padding before a token.*padding_side"):
+        ModelInputs.of({**padded, "attention_mask": mask})
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"input_ids": torch.zeros(4, 3, dtype=torch.long), "attention_mask": torch.ones(3, 3)},
+        {"input_ids": torch.zeros(4, 3, dtype=torch.long), "attention_mask": torch.ones(4, 2)},
+        {"input_ids": torch.zeros(4, 3, dtype=torch.long), "attention_mask": torch.ones(4)},
+    ],
+)
+def test_tensors_that_do_not_belong_together_are_refused(odd, unchecked):
+    with pytest.raises(InputError, match="inputs of shapes"):
+        ModelInputs.of(odd)
+
+
+def test_a_model_is_told_apart_by_what_it_reads(padded):
+    with pytest.raises(InputError, match=r"ViTForImageClassification reads pixel_values, not input_ids"):
+        measure(small("vit"), padded["input_ids"])
+    with pytest.raises(InputError, match=r"GPT2LMHeadModel reads input_ids, not pixel_values"):
+        measure(small("gpt2"), reads("vit"))
+
+
+def test_a_sample_needs_token_ids():
+    with pytest.raises(InputError, match="a sample of 5 rows keeps their token ids, and these inputs have none"):
+        capture(small("vit"), ModelInputs.of(reads("vit")), sample=5)
+
+
+def test_of_an_encoder_and_decoder_the_encoder_is_measured(padded):
+    config = T5Config(
+        vocab_size=60, d_model=16, d_kv=8, d_ff=40, num_layers=2, num_heads=2, decoder_start_token_id=0, pad_token_id=0
+    )
+    torch.manual_seed(0)
+    model = T5ForConditionalGeneration(config).eval()
+    with pytest.raises(InputError, match=r"is an encoder and a decoder.*measure model\.get_encoder\(\)"):
+        measure(model, padded["input_ids"])
+    profile = measure(model.get_encoder(), padded)
+    assert len(profile) == 2
+    assert profile.perplexity is None
+
+
+def test_padded_text_and_images_can_be_measured_to_a_tolerance(padded, monkeypatch):
+    monkeypatch.setattr(stopping, "FIRST", 64)
+    monkeypatch.setattr(stopping, "ROWS_PER_INPUT", 1)
+    profile = measure(small("gpt2"), ModelInputs.of(padded, folds=2), tolerance=0.99)
+    assert profile.stop is not None
+    assert profile.to_dict()["rows"] == profile.rows.count == int(profile.rows.mask.sum())
+    images = ModelInputs.of(reads("vit", n=40), folds=2)
+    assert images.count == 40
+    assert measure(small("vit"), images, tolerance=0.99).to_dict()["rows"] == 5 * 40

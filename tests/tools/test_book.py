@@ -1,0 +1,265 @@
+"""The book: what is folded where, what is refused, and that its pages need no network.
+
+The pages are those of a small book made here; `BOOK=build/book/html pytest tests/test_book.py`, the last step of
+`make book`, reads the whole one as well.
+"""
+
+import os
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+import test_charts
+import yaml
+from test_solutions import answers, small
+
+from helpers.browser import Browser, must_have_chromium
+from howlinear.errors import InputError, SourceError
+from howlinear.files import paths, results
+from howlinear.ideas.claims import ledger
+from tools.book import build, solutions
+
+STEM = "02_ceilings"
+
+
+def test_the_solutions_of_the_project_answer_its_exercises():
+    for stem in build.stems():
+        exercises = re.findall(r"^# \*\*(\d) \(", (paths.NOTEBOOKS / f"{stem}.py").read_text(), re.MULTILINE)
+        _, parts = solutions._parts(build.solutions(stem).cells)
+        assert sorted(map(str, parts)) == exercises, stem
+
+
+def test_a_notebook_that_has_not_run_is_missed(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    with pytest.raises(SourceError, match=r"02_ceilings.ipynb: run make figures PROFILE=minis"):
+        build.prepare("minis", tmp_path / "source", [STEM])
+
+
+def test_every_figure_has_a_line_in_the_gallery_and_every_line_a_figure():
+    lines = yaml.safe_load((build.FRAME / "gallery.yaml").read_text(encoding="utf-8"))
+    drawn = {path.stem for path in paths.figures("minis").glob("*.png")}
+    have_run = tuple(f"{path.stem}_" for path in paths.results("minis").glob("*.json"))
+    assert {name for name in lines if name.startswith(have_run)} == drawn
+    assert all(isinstance(line, str) and "\n" not in line and not re.search(r"\d\.\d", line) for line in lines.values())
+
+
+def test_a_figure_without_a_line_is_refused(tmp_path, monkeypatch):
+    shutil.copytree(paths.figures("minis"), tmp_path / "figures")
+    (tmp_path / "figures" / f"{STEM}_new.png").touch()
+    monkeypatch.setattr(paths, "figures", lambda _: tmp_path / "figures")
+    with pytest.raises(InputError, match="differ: 02_ceilings_new"):
+        build.gallery("minis", [STEM], tmp_path / "out")
+
+
+def test_the_ledger_links_to_pages_that_are_there():
+    text = build.ledger("minis", [STEM])
+    assert f"[{STEM}](notebooks/{STEM}.ipynb)" in text
+    assert "](notebooks/03" not in text
+    plain = ledger.to_markdown(ledger.evaluate(paths.results("minis")))
+    assert text.count("\n") == plain.count("\n")
+
+
+def test_what_was_measured_becomes_a_table_with_its_figure(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "results", lambda profile: tmp_path / "results" / profile)
+    monkeypatch.setattr(paths, "figures", lambda profile: tmp_path / "figures" / profile)
+    assert "`make bench`" in build.benchmarks(tmp_path / "out")
+    way = {"seconds": 4.44, "times_ours": 1.0, "error": 2e-13}
+    memory = {"65536": {"howlinear": {"megabytes": 310.4, "times_ours": 1.0}}}
+    memory["16384"] = {"howlinear": {"megabytes": 300.2, "times_ours": 1.0}}
+    found = {
+        "goals": {"capture": {"goal": 1.15, "measured": 1.2, "met": False}},
+        "machine": {"processor": "a processor", "cores": 2, "threads": 1},
+        "tokens": {"compared": 16_384, "judged": 4_096},
+        "memory": memory,
+        "ways": {"howlinear": way},
+    }
+    results.save(tmp_path / "results/bench/bench.json", found, digits={"error": 1})
+    with pytest.raises(SourceError, match="make bench"):
+        build.benchmarks(tmp_path / "out")
+    (tmp_path / "figures/bench").mkdir(parents=True)
+    (tmp_path / "figures/bench/side_by_side.png").write_bytes(b"png")
+    text = build.benchmarks(tmp_path / "out")
+    assert "a processor, 2 cores, 1 threads; 16,384 tokens" in text
+    plain = re.sub(" +", " ", text)
+    assert "| howlinear | 4.4 | 1.0 | 300 | 1.0 | 310 | 1.0 | 2e-13 |" in plain
+    assert "| capture | 1.20 | 1.15 | not met |" in plain
+    assert (tmp_path / "out/bench_side_by_side.png").read_bytes() == b"png"
+
+
+def test_the_reference_has_every_module_once():
+    pages = dict(build.api())
+    package = paths.ROOT / "lib/howlinear"
+    files = [path.relative_to(package).with_suffix("") for path in package.rglob("[a-z]*.py")]
+    modules = {".".join(path.parts) for path in files} - {"public"}  # whose names stand on the first page
+    assert pages.keys() == modules | {"index"}
+    listed = re.findall(r"\{doc\}`([\w.]+)`", pages["index"])
+    assert sorted(listed) == sorted(modules)
+    assert "automodule:: howlinear.core.moments\n" in pages["core.moments"]
+
+
+def test_the_reference_lists_a_module_under_its_folder():
+    (core,) = re.findall(r"(?s)\n## core\n(.*?)\n## ", dict(build.api())["index"])
+    listed = re.findall(r"\{doc\}`([\w.]+)`", core)
+    assert listed == ["core.ceilings", "core.estimates", "core.fold_maps", "core.moments", "core.sklearn"]
+
+
+def test_a_folder_that_the_reference_does_not_know_is_refused(monkeypatch):
+    monkeypatch.setattr(build, "FOLDERS", build.FOLDERS[1:])
+    with pytest.raises(InputError, match="FOLDERS and the package differ in core"):
+        build.modules()
+
+
+def test_main_says_what_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    assert build.main("minis") == 2
+    assert "howlinear: the book needs" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="session")
+def small_book(tmp_path_factory):
+    """A book of one small notebook and an explorer of made-up rows, with few pages of reference, for time."""
+    folder = tmp_path_factory.mktemp("book")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(paths, "BUILD", folder)
+    patch.setattr(build, "REPORT", folder / "report.pdf")
+    patch.setattr(build, "solutions", lambda _: answers(1, 2))
+    api = {name: text for name, text in build.api() if name in ("core.moments", "core.ceilings", "errors")}
+    api["index"] = "# Reference\n\n```{toctree}\n" + "\n".join(api) + "\n```\n"
+    patch.setattr(build, "api", lambda: iter(api.items()))
+    (folder / "report.pdf").write_bytes(b"%PDF-1.7")
+    (folder / "minis/notebooks").mkdir(parents=True)
+    nbformat.write(small(), folder / "minis/notebooks" / f"{STEM}.ipynb")
+    frame = folder / "frame"
+    shutil.copytree(build.FRAME, frame)
+    words = (frame / "explore.md").read_text(encoding="utf-8")  # two of its links lead to notebooks not in this book
+    (frame / "explore.md").write_text(re.sub(r"\[(notebook \d+)\]\(notebooks/0[46]\w+\.ipynb\)", r"\1", words))
+    patch.setattr(build, "FRAME", frame)
+    results.save(folder / "minis/explorer.json", {"blocks": test_charts.ROWS})
+    build.prepare("minis", folder / "source", [STEM])
+    build.build(folder / "source", folder / "html")
+    patch.undo()
+    return folder / "html"
+
+
+@pytest.fixture(scope="session", params=["small", "whole"] if "BOOK" in os.environ else ["small"])
+def html(request):
+    """Pages: of the small book, and of the whole one where BOOK says where it is."""
+    return Path(os.environ["BOOK"]).resolve() if request.param == "whole" else request.getfixturevalue("small_book")
+
+
+def test_readers_get_the_notebooks_with_solutions_folded(small_book):
+    found = nbformat.read(small_book.parent / "notebooks" / f"{STEM}.ipynb", as_version=4)
+    assert any("dropdown" in cell.source for cell in found.cells)
+    assert [path.name for path in (small_book.parent / "notebooks").iterdir()] == [f"{STEM}.ipynb"]
+
+
+LOADING = ("script", "link", "img", "iframe", "source", "video", "audio", "embed")
+NETWORKS = r"cdn\.jsdelivr|cdnjs|unpkg\.com|fonts\.g(oogleapis|static)|@import\s+url\(.?http"
+
+
+class Asked(HTMLParser):
+    """Everything a page loads by itself, what it links to, and pictures without a text."""
+
+    def __init__(self):
+        super().__init__()
+        self.loads, self.links, self.mute = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        where = found.get("src") or found.get("href") or ""
+        if tag == "a":
+            self.links.append(where)
+        elif tag in LOADING and where and found.get("rel") not in ("search", "index", "next", "prev", "author"):
+            self.loads.append(where)
+        if tag == "img" and not found.get("alt"):
+            self.mute.append(where)
+
+
+def pages(html):
+    found = sorted(html.rglob("*.html"))
+    assert len(found) > 5
+    return [path for path in found if "_static" not in path.parts]
+
+
+def test_no_page_loads_anything_from_elsewhere(html):
+    for path in pages(html):
+        asked = Asked()
+        asked.feed(path.read_text(encoding="utf-8"))
+        for where in asked.loads:
+            if not where.startswith("data:"):
+                assert not urlsplit(where).netloc, f"{path.name} loads {where}"
+                assert (path.parent / unquote(urlsplit(where).path)).is_file(), f"{path.name} misses {where}"
+        assert not asked.mute, f"{path.name}: no text for {asked.mute}"
+
+
+def test_no_script_or_style_names_a_content_network(html):
+    for path in [*html.rglob("*.css"), *html.rglob("*.js"), *pages(html)]:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        assert not re.search(
+            r"cdn\.jsdelivr|cdnjs|unpkg\.com|fonts\.g(oogleapis|static)|@import\s+url\(.?http", text
+        ), path
+
+
+def test_no_page_tells_where_it_was_made(html):
+    for path in pages(html):
+        assert str(paths.ROOT) not in path.read_text(encoding="utf-8"), path.name
+
+
+def test_every_link_leads_somewhere(html):
+    for path in pages(html):
+        asked = Asked()
+        asked.feed(path.read_text(encoding="utf-8"))
+        for where in asked.links:
+            parts = urlsplit(where)
+            if not parts.scheme and parts.path:
+                assert (path.parent / unquote(parts.path)).exists(), f"{path.name} links to {where}"
+
+
+def test_solutions_are_there_and_closed(html):
+    text = (html / "notebooks" / f"{STEM}.html").read_text(encoding="utf-8")
+    folds = re.findall(r"<details[^>]*>", text)
+    assert len(folds) >= 2
+    assert not [fold for fold in folds if " open" in fold]
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    must_have_chromium()
+    folder = tmp_path_factory.mktemp("chromium")
+    with Browser(folder) as browser:
+        yield browser
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_every_page_is_whole_without_a_network(html, browser):
+    for path in pages(html):
+        browser.open(path.as_uri(), 390, 844)
+        assert browser.complaints() == [], path.name
+        assert browser.value("document.title"), path.name
+        wide = browser.value("document.documentElement.scrollWidth")
+        assert wide <= 390, f"{path.name} is {wide} pixels wide on a phone"
+        drawn = "[...document.querySelectorAll('.math')].every(m => m.querySelector('mjx-container'))"
+        assert browser.value(drawn), f"{path.name} has mathematics that is not set"  # so has a title in the sidebar
+        assert browser.value("document.querySelectorAll('mjx-merror, [data-mjx-error]').length") == 0, path.name
+
+
+def test_the_mathematics_is_set(html, browser):
+    browser.open((html / "notebooks" / f"{STEM}.html").as_uri())
+    assert browser.value("document.querySelectorAll('mjx-container svg').length") >= 2
+
+
+def test_the_explorer_answers_inside_the_book(html, browser):
+    browser.open((html / "explore.html").as_uri(), 390, 844)
+    said = browser.value("document.getElementById('explorer-said').textContent")
+    assert re.match(r"[\w-]+, block \d+, on \w+: R²_lin -?\d\.\d{3}", said)
+    assert browser.value("document.querySelector('#explorer-drawing svg').getBoundingClientRect().right") <= 390
+
+
+def test_a_page_that_needs_the_network_is_caught(browser, tmp_path):
+    (tmp_path / "bad.html").write_text('<title>bad</title><script src="https://example.org/x.js"></script>')
+    browser.open((tmp_path / "bad.html").as_uri())
+    assert "asked for https://example.org/x.js" in browser.complaints()

@@ -1,0 +1,89 @@
+"""The formulas of the page on costs are what is allocated; the page has what it promises."""
+
+import re
+import runpy
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from conftest import WIDTH
+from howlinear.files import paths, results
+from howlinear.instrument.capture import capture
+from howlinear.text.rows import TokenRows
+from tools.book import build, costs
+from tools.book.costs import Shape, moments_bytes, rates, tables
+
+
+def test_a_blocks_moments_are_as_many_bytes_as_are_allocated(gpt2, ids):
+    rows = TokenRows.from_ids(ids.repeat(4, 1))
+    for kept in capture(gpt2, rows).values():
+        moments = [*kept.train, *kept.test, kept.outputs]
+        assert sum(8 * (each.sxx.numel() + each.sxy.numel()) for each in moments) == moments_bytes(WIDTH)
+    assert moments_bytes(4_096) == 8 * 4_096**2 * 33
+
+
+def test_work_by_hand():
+    assert Shape(width=2, blocks=3, tokens=8).work() == {"forward": 96, "moments": 96, "ceilings": 24}
+
+
+RUN = {"width": 4, "blocks": 2, "tokens": 10, "forward": 3.2, "moments": 0.64, "ceilings": 1.28}
+
+
+def test_rates_are_those_of_the_widest_run_and_give_its_times_back():
+    other = RUN | {"width": 2, "forward": 99.0}
+    each = rates({"runs": [other, RUN]})
+    assert each == pytest.approx({"forward": 0.01, "moments": 0.002, "ceilings": 0.01})
+    assert each["forward"] * Shape(4, 2, 10).work()["forward"] == pytest.approx(3.2)
+
+
+def cells(table):
+    """The cells of a table in Markdown, row by row."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_page_reads_a_run_and_shows_the_arithmetic():
+    wide = RUN | {"width": 8, "forward": 6.4, "ceilings": 5.12}
+    made = tables({"machine": "a machine", "rounds": 3, "runs": [RUN, wide]})
+    assert ["4", "2", "10", "3.20 s", "0.64 s", "20%", "0.64 s"] in cells(made["timed"])
+    assert "width 4 → 8: forward × 2.0 (4), moments × 1.0 (4), ceilings × 4.0 (8)" in made["timed"]
+    assert ["7B", "8 · 4,096² · 33 = 4.4 GB", "· 32 = 141.7 GB"] in cells(made["bytes"])
+    assert ["70B", "8 · 8,192² · 33 = 17.7 GB", "· 80 = 1.42 TB"] in cells(made["bytes"])
+    rate, work = 6.4 / (10 * 2 * 64), 65_536 * 32 * 4_096**2
+    _, _, forward, *_ = cells(made["extrapolated"])
+    assert forward[2:4] == [f"{rate:.2e}", f"· {work:.2e} = {rate * work / 3600:,.1f} h"]
+    for table in made.values():
+        assert len({len(row) for row in cells(table)}) == 1
+
+
+def test_the_shipped_run_sweeps_every_axis_and_the_page_includes_every_table():
+    measured = results.load(build.FRAME / "scale.json")
+    for axis in ("tokens", "blocks", "width"):
+        assert len({run[axis] for run in measured["runs"]}) >= 3
+    assert all(run[part] > 0 for run in measured["runs"] for part in costs.PARTS)
+    included = re.findall(r"\{include\} scale_(\w+).txt", (build.FRAME / "scale.md").read_text(encoding="utf-8"))
+    assert included == list(tables(measured))
+
+
+def test_the_benchmark_runs_and_the_page_can_read_it(tmp_path, monkeypatch):
+    script = str(paths.ROOT / "benchmarks" / "scale.py")
+    monkeypatch.setattr(sys, "argv", [script, str(tmp_path / "out.json"), "--tiny", "--rounds", "1"])
+    runpy.run_path(script, run_name="__main__")  # in this process: a new one would import for seconds
+    assert tables(results.load(tmp_path / "out.json"))
+
+
+# --- the cluster
+
+
+def test_the_slurm_profile_names_rules_that_there_are_and_snakemake_reads_it():
+    profile = yaml.safe_load((paths.PROFILES / "slurm" / "config.yaml").read_text(encoding="utf-8"))
+    rules = set(build.stems()) | {"capture"}
+    assert profile["executor"] == "slurm"
+    assert profile["set-threads"].keys() | profile["set-resources"].keys() <= rules
+    options = ["--profile", "profiles/slurm", "--executor", "local", "--configfile", "profiles/smoke.yaml", "--dry-run"]
+    command = [sys.executable, "-m", "snakemake", *options, "--forceall", "--nolock"]
+    run = subprocess.run(command, cwd=paths.ROOT, check=False, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert all(re.search(rf"\b{name}\b", run.stdout) for name in rules)

@@ -1,0 +1,91 @@
+"""The pipeline knows every module that a notebook stands on."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from howlinear.files import paths
+from tools.reach import reached
+
+NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.py"))
+
+
+@pytest.fixture
+def library(tmp_path):
+    """Two packages: `top` imports `low`, `low.deep` imports `other`, and nobody imports `alone`."""
+    files = {
+        "top.py": "from pack import low\n",
+        "pack/__init__.py": "",
+        "pack/low.py": "def f():\n    import pack.deep\n",
+        "pack/deep.py": "from other import value\nimport numpy\n",
+        "pack/alone.py": "",
+        "other.py": "import top\nvalue = 1\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def test_imports_are_followed_through_packages_functions_and_circles(library):
+    names = [path.relative_to(library).as_posix() for path in reached(library / "top.py", library)]
+    assert names == ["other.py", "pack/__init__.py", "pack/deep.py", "pack/low.py"]
+
+
+def test_a_module_that_nobody_imports_is_not_reached(library):
+    assert library / "pack" / "alone.py" not in reached(library / "top.py", library)
+
+
+def test_nothing_that_notebooks_import_is_missed():
+    """Run the imports of every notebook: what is then loaded of the package must have been reached."""
+    sources = [notebook.read_text().splitlines() for notebook in NOTEBOOKS]
+    lines = [line for source in sources for line in source if re.match(r"(import|from) [\w.]+.*[^(]$", line)]
+    tell = "import sys; print(*(m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'howlinear'))"
+    code = "\n".join([*lines, "import howlinear.public", tell])  # which `import howlinear` puts off
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=paths.ROOT)
+    found = {str(path) for notebook in NOTEBOOKS for path in reached(notebook)}
+    assert set(done.stdout.split()) == found
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """The project, as far as the pipeline reads it, with every output of the smoke profile there and newer than it."""
+    for name in ("lib", "notebooks", "profiles", "tools"):
+        shutil.copytree(paths.ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Snakefile", "constraints.txt"):
+        shutil.copy(paths.ROOT / name, tmp_path)
+    (tmp_path / "paper").mkdir()
+    shutil.copy(paths.ROOT / "paper" / "claims.toml", tmp_path / "paper")
+    shutil.copytree(paths.MODELS, tmp_path / "models", copy_function=os.link)
+    outputs = [tmp_path / "build/smoke/captures/mini-gpt2/docs.safetensors"]
+    outputs += [tmp_path / "build/smoke/notebooks" / f"{notebook.stem}.ipynb" for notebook in NOTEBOOKS]
+    for kind in ("results", "figures"):
+        outputs += [tmp_path / kind / "smoke" / path.name for path in (paths.ROOT / kind / "minis").iterdir()]
+    now = time.time()
+    for path in outputs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (now, now))  # all at once: some notebooks read others' results
+    return tmp_path
+
+
+def test_a_changed_module_makes_every_notebook_that_reaches_it_run_again(finished):
+    """Asked of Snakemake itself, of a module that few notebooks import, and some only through another."""
+    module = finished / "lib/howlinear/ideas/degrees/nested.py"
+    notebooks = sorted((finished / "notebooks").glob("[0-9]*.py"))
+    reaching = {notebook.stem for notebook in notebooks if module in reached(notebook, finished / "lib")}
+    later = time.time() + 60
+    os.utime(module, (later, later))
+    options = ["--dry-run", "--cores", "1", "--nolock", "--configfile", "profiles/smoke.yaml"]
+    run = subprocess.run([sys.executable, "-m", "snakemake", *options], cwd=finished, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    again = set(re.findall(r": notebook (\w+)", run.stdout + run.stderr))
+    assert reaching
+    assert reaching <= again
+    assert again <= reaching | {"11_claims"}  # which reads results that are then made anew

@@ -1,0 +1,300 @@
+"""The report types no result, fails without one, and is the committed PDF to the byte."""
+
+import json
+import re
+import shutil
+from dataclasses import asdict
+from decimal import ROUND_HALF_UP, Decimal
+
+import pytest
+import typst
+
+from howlinear.errors import SourceError
+from howlinear.files import paths, results
+from howlinear.ideas.claims import claim
+from tools import report
+
+PAPER = paths.ROOT / "paper"
+SOURCE = (PAPER / "main.typ").read_text(encoding="utf-8")
+TEMPLATE = (PAPER / "template.typ").read_text(encoding="utf-8")
+READ = ("results", "figures", "models", "profiles")
+
+# --- no result is typed -----------------------------------------------------------------------------------------------
+
+NUMBER = re.compile(r"(?<![\w.,])\d[\d.,]*(?<![.,])(?!\w)")
+LENGTH = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?(?:pt|em|cm|mm|in|fr)|(?:scale|width): \d+%)")
+FREE = [  # what may hold digits and is no result
+    re.compile(r"(?m)(?<![:\w])//.*$"),  # a comment
+    re.compile(r'\.at\("[^"]*"\)'),  # a key of the results
+    re.compile(r'(?<=[(\[ ])"\d\d_\w+"'),  # the stem of a notebook
+    re.compile(r'"(?:notebooks|lib|models|profiles|/[a-z]+)/[^"]*"'),  # a file
+    re.compile(r"the paper’s figure \d"),
+    re.compile(r"GPT-2|C\+\+|float(?:32|64)"),
+    re.compile(r"\bdigits: \d\b"),
+    re.compile(r"(?:[<>]=?|==) 0(?![\d.])"),  # a sign
+    re.compile(r'#let near = "[^"]*"'),  # a key of the results
+    LENGTH,
+]
+WORDS = re.compile(r"\b(?:three|four|five|six|seven|eight|nine|ten|eleven|twelve|half|third|quarter)\b", re.IGNORECASE)
+
+
+def code_of(source):
+    """The spans of `#let` at the start of a line, to where its brackets close."""
+    for start in (match.start() for match in re.finditer(r"(?m)^#let ", source)):
+        depth = 0
+        for end in range(start, len(source)):
+            depth += (source[end] in "([{") - (source[end] in ")]}")
+            if source[end] == "\n" and not depth:
+                break
+        yield start, end
+
+
+def typed(source):
+    """Numbers that a source types where only read ones may stand."""
+    for pattern in FREE:
+        source = pattern.sub(lambda found: " " * len(found.group()), source)
+    lets = list(code_of(source))
+    maths = [match.span() for match in re.finditer(r"\$[^$]*\$", source)]
+    found = []
+    for match in NUMBER.finditer(source):
+        decimal = "." in match.group() or "," in match.group() or len(match.group()) > 1
+        inside = [span for span in lets + maths if span[0] <= match.start() < span[1]]
+        bound = re.search(r"#let [\w-]+ = $", source[: match.start()]) and inside and inside[0] in lets
+        index = source[match.end()] == ")" and source[match.start() - 1] in "( "  # an argument: .first(0), (name, 1)
+        if decimal or bound or not (inside or index):
+            found.append(match.group())
+    prose = "".join(char for i, char in enumerate(source) if not any(a <= i < b for a, b in lets))
+    return found + WORDS.findall(prose)
+
+
+@pytest.mark.parametrize(
+    ("line", "literals"),
+    [
+        ("the share is 0.73 here", ["0.73"]),
+        ("in 12 blocks", ["12"]),
+        ("in twelve blocks of 128", ["128", "twelve"]),
+        ("it rises by 34 %", ["34"]),
+        ("a gain of −0.5", ["0.5"]),
+        ("$R^2 = 0.9$ and $rho = 1$", ["0.9"]),
+        ("#let depth = 9", ["9"]),
+        ('#let places = f("0.71", key)', ["0.71"]),
+        ("#if share > 0.8 [much]", ["0.8"]),
+        ("#text[block 7]", ["7"]),
+        ("a rank-16 branch of Pythia-160m", ["16"]),
+        ("8,192 tokens, 1 model", ["8,192", "1"]),
+        ("#h(0.25em) $R^2_1 = 1 - e / s$, float64, GPT-2, the paper’s figure 3", []),
+        ('#fixed(it.at("0.001"), digits: 3) #results("03_bilinear") // 0.7', []),
+        ("#let rest(b, k) = (b.r2.at(k) - b.r2.first()) / (1 - b.r2.first())", []),
+        ("#percent(by-degree(name, 1))", []),
+    ],
+)
+def test_the_scan_sees_what_is_typed_and_nothing_else(line, literals):
+    assert typed(line + "\n") == literals
+
+
+def test_the_report_types_no_result():
+    assert typed(SOURCE) == []
+
+
+def test_the_template_types_no_result():
+    """It is code: lengths and whole numbers are its business, a decimal that is no length is not."""
+    code = LENGTH.sub("", re.sub(r"//.*", "", TEMPLATE)).replace('numbering: "1.1"', "")
+    assert re.findall(r"\d+\.\d+", code) == []
+
+
+def test_no_semicolon_is_swallowed():
+    """In Typst a `;` after `#f(x)` or `#x` ends the expression and is not shown."""
+    assert re.findall(r"#[\w.-]+;", SOURCE) == []
+    assert re.findall(r".*[)\]];", SOURCE) == []
+
+
+def test_every_reference_is_cited():
+    keys = set(re.findall(r"@\w+\{(\w+),", (PAPER / "refs.bib").read_text(encoding="utf-8")))
+    assert keys == {key for key in keys if re.search(rf"[@<]{key}\b", SOURCE)}
+    assert len(keys) >= 10
+
+
+# --- it is built from what is there -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def built():
+    return report.build()
+
+
+def test_the_committed_report_is_a_fresh_one(built):
+    """If this fails, a result, a figure or the text has moved: `make paper`, and read what changed."""
+    assert (PAPER / "main.pdf").read_bytes() == built
+
+
+def test_a_second_build_is_the_same_and_names_no_machine_or_day(built):
+    assert report.build() == built
+    for trace in (b"Date", str(paths.ROOT).encode(), b"/tmp", b"/home"):
+        assert trace not in built.replace(b"/Datetime", b"")
+
+
+def test_it_says_which_models_are_not_yet_run():
+    said = json.loads(report.compiler().query("raw", field="text"))
+    assert {"openai-community/gpt2", "EleutherAI/pythia-160m", "JackFram/llama-160m"} <= set(said)
+    assert len(json.loads(report.compiler().query("figure.where(kind: image)"))) >= 8
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """The project, as far as the report reads it: its own folder copied, the rest linked file by file."""
+    shutil.copytree(PAPER, tmp_path / "paper")
+    shutil.copy(paths.ROOT / "CITATION.cff", tmp_path)
+    for folder in READ:
+        (tmp_path / folder).symlink_to(paths.ROOT / folder)
+    return tmp_path
+
+
+def unlinked(root, folder):
+    """The same with the files of one folder of the minis profile linked one by one, so that one can be replaced."""
+    (root / folder).unlink()
+    target = root / folder / "minis"
+    target.mkdir(parents=True)
+    for path in (paths.ROOT / folder / "minis").iterdir():
+        (target / path.name).symlink_to(path)
+    return target
+
+
+def changed(root, stem, change):
+    path = unlinked(root, "results") / f"{stem}.json"
+    numbers = json.loads(path.read_text(encoding="utf-8"))
+    change(numbers)
+    path.unlink()
+    path.write_text(json.dumps(numbers), encoding="utf-8")
+
+
+def renamed(tree, key):
+    """Rename every `key` in a tree."""
+    if isinstance(tree, dict):
+        for name, value in list(tree.items()):
+            renamed(value, key)
+            if name == key:
+                tree[f"{key}_"] = tree.pop(name)
+    elif isinstance(tree, list):
+        for value in tree:
+            renamed(value, key)
+
+
+KEYS = {
+    "01_capture": "condition",
+    "02_ceilings": "rises_and_falls",
+    "03_bilinear": "recovered",
+    "04_rank": "without_heavy",
+    "05_corpora": "noise alone",
+    "06_compression": "felt",
+    "07_optimisers": "spearman_condition",
+    "08_controls": "outside_fresh",
+    "09_dynamics": "peak_loss",
+    "10_degrees": "reach",
+    "11_claims": "verdict",
+}
+
+
+def test_the_report_reads_every_result():
+    assert set(re.findall(r'results\("(\w+)"\)', SOURCE)) == set(KEYS)
+
+
+@pytest.mark.parametrize(("stem", "key"), KEYS.items())
+def test_a_renamed_key_stops_the_build(copy, stem, key):
+    changed(copy, stem, lambda numbers: renamed(numbers, key))
+    with pytest.raises(SourceError, match=f'key "{key}"'):
+        report.build(copy)
+
+
+def test_the_marks_and_units_are_the_ledgers():
+    numbers = results.load(paths.results("minis") / "11_claims.json")
+    assert numbers["marks"] == {str(verdict): verdict.symbol for verdict in claim.Verdict}
+    assert numbers["units"] == {name: asdict(unit) for name, unit in claim.UNITS.items()}
+
+
+def test_a_moved_number_moves_the_report(copy, built):
+    changed(copy, "02_ceilings", lambda numbers: numbers["models"]["mini-gpt2"].update(perplexity=12.3))
+    assert report.build(copy) != built
+
+
+def test_the_copy_builds_the_same_report(copy, built):
+    assert report.build(copy) == built
+
+
+def test_a_missing_figure_stops_the_build(copy):
+    (unlinked(copy, "figures") / "04_rank_median.svg").unlink()
+    with pytest.raises(SourceError, match=r"(?s)04_rank_median\.svg.*make figures"):
+        report.build(copy)
+
+
+SETTINGS = [("02_ceilings", "confidence"), ("02_ceilings", "null"), ("02_ceilings", "folds"), ("03_bilinear", "rank")]
+SETTINGS += [("10_degrees", "degree"), ("10_degrees", "share_reached")]
+
+
+@pytest.mark.parametrize(("stem", "key"), SETTINGS)
+def test_a_setting_that_is_gone_stops_the_build(copy, stem, key):
+    changed(copy, stem, lambda numbers: numbers["settings"].pop(key))
+    with pytest.raises(SourceError, match=f'key "{key}"'):
+        report.build(copy)
+
+
+def test_a_font_that_is_not_there_stops_the_build(copy):
+    template = copy / "paper" / "template.typ"
+    template.write_text(TEMPLATE.replace("Libertinus Serif", "No Such Serif"))
+    with pytest.raises(SourceError, match=r"Typst warns: .*no such serif"):
+        report.build(copy)
+
+
+def test_a_folder_without_a_report_is_refused(tmp_path):
+    with pytest.raises(SourceError, match=r"no report at .*main.typ: give the project's root"):
+        report.build(tmp_path)
+
+
+# --- how numbers are written ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written():
+    """Evaluate expressions with the template's functions, all in one go."""
+
+    def evaluate(*expressions):
+        source = '#import "/paper/template.typ": *\n#metadata((' + ", ".join(expressions) + ",)) <found>\n"
+        return json.loads(typst.query(source.encode(), "<found>", field="value", one=True, root=str(paths.ROOT)))
+
+    return evaluate
+
+
+def test_numbers_are_written_as_a_slow_reference_writes_them(written):
+    values = [0.0, 0.004, 0.005, 0.045, 0.0951, 0.995, 0.9951, 1.0, 9.99, 14.18867, 151.1852, 3416.8]
+    asked = [(sign * value, digits) for value in values for sign in (1, -1) for digits in (0, 1, 2, 3)]
+    found = written(*(f"fixed({value}, digits: {digits})" for value, digits in asked))
+    for (value, digits), text in zip(asked, found, strict=True):
+        scaled = Decimal(abs(value) * 10**digits).quantize(Decimal(1), ROUND_HALF_UP)
+        expected = f"{scaled.scaleb(-digits):.{digits}f}"
+        assert text == ("−" if value < 0 and scaled else "") + expected
+
+
+def test_helpers_by_hand(written):
+    assert written(
+        "signed(0.001)", "signed(-0.001)", "signed(-3.05)", "percent(0.345)", "count(2920192)", "count(12)",
+        "interval(-0.5, 1)", "span((0.354, 0.351, 0.349))", "span((1, 3, 2))", "words(3)", "Words(12)", "words(36)",
+        'of-all(3, 3, "models")', 'of-all(2, 3, "models")', 'of-all(0, 3, "models")', 'of-all(1, 1, "models")',
+        'parameters("mini-gpt2")', 'trained("mini-gpt2").recipe.steps',
+        "beside-zero(0.1, 0.2)", "beside-zero(-0.1, 0.2)", "beside-zero(-0.2, -0.1)", "mean((1, 2, 6))",
+    ) == [
+        "+0.00", "+0.00", "−3.05", "35\u202f%", "2,920,192", "12",
+        "[−0.50,\u00a0+1.00]", "0.35", "1.00\u00a0to\u00a03.00", "three", "Twelve", "36",
+        "all three models", "two of the three models", "none of the three models", "one of the one models",
+        2_920_192, 2_000,
+        "excludes", "includes", "excludes", 3,
+    ]  # fmt: skip
+
+
+def test_powers_of_ten_by_hand():
+    """They are content, not text: what is set for 1e-12, 1e-9 and 0.003."""
+    shown = '#import "/paper/template.typ": *\n' + "".join(f"#metadata(repr({text})) <found>\n" for text in (
+        "scientific(1e-12)", '{ let power = "−12"; $10^#power$ }',
+        'scientific(float("1e-9"))', '{ let power = "−9"; $10^#power$ }',
+        "scientific(0.003)", '{ let (front, power) = (3.0, "−3"); $#front dot 10^#power$ }',
+    ))  # fmt: skip
+    found = json.loads(typst.query(shown.encode(), "<found>", field="value", root=str(paths.ROOT)))
+    assert found[::2] == found[1::2]

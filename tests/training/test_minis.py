@@ -1,0 +1,178 @@
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, LlamaForCausalLM
+
+from conftest import tiny
+from howlinear.errors import InputError
+from howlinear.files import paths
+from howlinear.instrument.perplexity import perplexity
+from howlinear.models.load import load_model
+from howlinear.models.sites import sites
+from howlinear.notebook import settings
+from howlinear.text.corpus import Corpus
+from howlinear.training import minis
+from howlinear.training.loop import Recipe
+from howlinear.training.minis import END_OF_TEXT, FACTORY, WIDE, new_model, new_tokenizer, ship, training_stream
+
+RECIPE = Recipe(steps=2, batch=4, micro_batch=4, seq_len=16, warm_up=2, stream=3_000)
+
+
+def texts(n=400):
+    return [f"def function_{i}(x):\n    return x + {i} * function_{i // 2}(x)\n" * 3 for i in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("mini-gpt2", GPT2LMHeadModel), ("mini-pythia", GPTNeoXForCausalLM), ("mini-llama", LlamaForCausalLM)],
+)
+def test_three_families_one_shape(name, kind):
+    model = new_model(name)
+    assert type(model) is kind
+    assert not model.training
+    assert len(sites(model)) == 12
+    assert model.get_input_embeddings().weight.shape == (4_096, 128)
+    widths = {max(parameter.shape) for parameter in sites(model)[0].input.parameters() if parameter.ndim == 2}
+    assert widths == {512}
+    assert model.config.max_position_embeddings == 128
+    assert model.config.eos_token_id == 0
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_a_wide_model_has_the_papers_width_and_heads(name):
+    config = new_model(name, blocks=1, vocabulary=64).config
+    small = new_model(name.replace("wide", "mini"), blocks=1, vocabulary=64).config
+    assert config.architectures == small.architectures
+    assert (config.hidden_size, config.num_attention_heads) == (768, 12)
+    assert (small.hidden_size, small.num_attention_heads) == (128, 4)
+    assert f"build/wide/{name}" in settings.read("wide").models
+
+
+def test_families_differ_as_the_papers_models_do():
+    gpt2, pythia, llama = (new_model(name, blocks=1, width=32, vocabulary=64) for name in FACTORY)
+    assert gpt2.config.activation_function == "gelu_new"
+    assert pythia.config.hidden_act == "gelu"
+    assert pythia.config.use_parallel_residual
+    assert llama.config.hidden_act == "silu"
+    assert not any("bias" in name for name, _ in llama.named_parameters())
+
+
+@pytest.mark.parametrize("name", FACTORY)
+def test_nothing_is_dropped_in_training(name):
+    model = tiny(name)
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, model.train()(ids).logits)
+
+
+def test_the_seed_decides_the_weights():
+    one, same, other = (new_model("mini-gpt2", seed, 1, 32, 64).lm_head.weight for seed in (0, 0, 1))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_an_unknown_mini_is_refused():
+    with pytest.raises(InputError, match="unknown mini 'gpt2': mini-gpt2, mini-pythia, mini-llama"):
+        new_model("gpt2")
+    with pytest.raises(InputError, match="wide-gpt2, wide-pythia, wide-llama"):
+        new_model("wide-bert")
+
+
+def test_the_tokenizer_gives_back_any_text():
+    tokenizer = new_tokenizer(iter(texts()), vocabulary=300)
+    assert len(tokenizer) == 300
+    assert tokenizer.eos_token == tokenizer.bos_token == END_OF_TEXT
+    assert tokenizer.eos_token_id == 0
+    for text in (*texts(3), " ümläut, 漢字,\t🙂\r\n\0", "  two  spaces "):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert len(tokenizer(texts(1)[0])["input_ids"]) < len(texts(1)[0]) / 2
+
+
+def test_the_stream_is_made_once_from_the_models_documents(tmp_path, monkeypatch):
+    asked = []
+
+    def documents(name):
+        asked.append(name)
+        return iter(texts() if name == "docs" else texts()[::-1])
+
+    monkeypatch.setattr(minis, "model_documents", documents)
+    tokenizer, stream = training_stream(tmp_path, RECIPE)
+    assert sorted(asked) == ["code", "docs"]
+    assert {name: len(ids) for name, ids in stream.items()} == {"docs": 3_000, "code": 3_000}
+    first = tokenizer.decode(stream["docs"]).split(END_OF_TEXT)
+    assert first[:-1] == texts()[: len(first) - 1]
+    again, kept = training_stream(tmp_path, RECIPE)
+    assert sorted(asked) == ["code", "docs"]
+    assert again.get_vocab() == tokenizer.get_vocab()
+    assert all(torch.equal(kept[name], stream[name]) for name in stream)
+
+
+def test_a_stream_smaller_than_asked_for_is_all_there_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(minis, "model_documents", lambda name: iter(texts(5)))
+    tokenizer, stream = training_stream(tmp_path, Recipe())
+    assert tokenizer.decode(stream["docs"]) == "".join(text + END_OF_TEXT for text in texts(5))
+
+
+@pytest.fixture
+def workshop(tmp_path, monkeypatch, tokenizer):
+    """A stream, a tokenizer and corpora so small that a mini is shipped in a second."""
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(paths, "MODELS", tmp_path / "models")
+    (tmp_path / "build" / "minis").mkdir(parents=True)
+    tokenizer.save_pretrained(tmp_path / "build" / "minis" / "tokenizer")
+    ids = torch.randint(len(tokenizer), (2, 1_000), generator=torch.Generator().manual_seed(0))
+    save_file({"docs": ids[0], "code": ids[1]}, tmp_path / "build" / "minis" / "stream.safetensors")
+
+    rows = Corpus.rows
+    monkeypatch.setattr(Corpus, "rows", lambda self: rows(self, 1_024, 32, folds=2))
+    monkeypatch.setattr(
+        minis,
+        "load_corpus",
+        lambda name, model: Corpus(name, tokenizer, lambda seed: [name + text for text in texts()]),
+    )
+    monkeypatch.setattr(
+        minis, "new_model", lambda name, seed: new_model(name, seed, blocks=2, width=32, vocabulary=len(tokenizer))
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", FACTORY)
+def test_a_shipped_mini_is_a_plain_folder_that_loads(workshop, name):
+    folder = ship(name, RECIPE, compiled=False)
+    assert folder == workshop / "models" / name
+    model = load_model(folder)
+    weights = load_file(folder / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float16}
+    checkpoint = torch.load(workshop / "build" / "minis" / f"{name}.pt", weights_only=True)["model"]
+    assert all(torch.equal(value, checkpoint[key].half().float()) for key, value in model.state_dict().items())
+    card = (folder / "README.md").read_text()
+    assert "2 steps of 4 sequences of 16 tokens (128 tokens)" in card
+    trajectory = json.loads((folder / "trajectory.json").read_text())
+    assert [found["step"] for found in trajectory["steps"]] == [0, 1, 2]
+    assert trajectory["model"] == name
+    docs = minis.load_corpus("docs", model).rows()
+    assert trajectory["sha256"] == docs.sha256
+    assert re.search(rf"^\| `docs` +\| +{perplexity(model, docs):.1f} \|$", card, re.MULTILINE)
+    assert "2 blocks of width 32, FFN width 128" in " ".join(card.split())
+    assert card.startswith("---\nlibrary_name: transformers\nlicense: mit\n---\n# mini-")
+    assert "{" not in card
+
+
+def test_a_wide_model_stays_among_what_is_made(workshop):
+    folder = ship("wide-gpt2", RECIPE, compiled=False)
+    assert folder == workshop / "build" / "wide" / "wide-gpt2"
+    assert load_model(folder).config.model_type == "gpt2"
+    assert "`make wide`" in (folder / "README.md").read_text()
+    assert not (workshop / "models").exists()
+
+
+def test_weights_drawn_in_float64_are_no_widened_float32_and_the_default_comes_back():
+    model = new_model("mini-gpt2", blocks=1, width=32, vocabulary=80, dtype=torch.float64)
+    weight = model.transformer.h[0].mlp.c_fc.weight
+    assert weight.dtype == torch.float64
+    assert not torch.equal(weight, weight.float().double())
+    assert torch.get_default_dtype() == torch.float32
+    assert new_model("mini-gpt2", blocks=1, width=32, vocabulary=80).dtype == torch.float32

@@ -1,0 +1,215 @@
+import json
+import runpy
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from howlinear import InputError, SourceError, TokenRows, capture, load_corpus, load_model, sites
+from howlinear.files import paths
+from howlinear.training import stand_ins
+from howlinear.training.minis import new_tokenizer
+
+TINY = {
+    "gpt2": {"n_layer": 3, "n_embd": 16, "n_head": 2, "n_ctx": 128, "n_positions": 128},
+    "pythia-160m": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 64, "num_attention_heads": 2},
+    "llama-160m": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 64, "num_attention_heads": 2},
+}
+NAMES = list(stand_ins.PUBLISHED)
+
+# What the Hub's config.json files come to once loaded, typed in by hand
+SHAPES = {
+    "gpt2": {"model_type": "gpt2", "vocab_size": 50257, "max_position_embeddings": 1024, "n_inner": None},
+    "pythia-160m": {"model_type": "gpt_neox", "vocab_size": 50304, "max_position_embeddings": 2048},
+    "llama-160m": {"model_type": "llama", "vocab_size": 32000, "max_position_embeddings": 2048},
+}
+ENTRIES = {
+    "gpt2": {
+        "activation_function": "gelu_new", "n_ctx": 1024, "n_positions": 1024, "attn_pdrop": 0.1, "embd_pdrop": 0.1,
+        "resid_pdrop": 0.1, "layer_norm_epsilon": 1e-5, "bos_token_id": 50256, "eos_token_id": 50256,
+    },
+    "pythia-160m": {
+        "hidden_act": "gelu", "intermediate_size": 3072, "rotary_pct": 0.25, "rotary_emb_base": 10000,
+        "use_parallel_residual": True, "layer_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "float16",
+        "bos_token_id": 0, "eos_token_id": 0,
+    },
+    "llama-160m": {
+        "hidden_act": "silu", "intermediate_size": 3072, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
+        "torch_dtype": "float32", "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 1,
+    },
+}  # fmt: skip
+FILE_SIZES = {"pythia-160m": 569, "llama-160m": 547}  # bytes of the Hub's config.json: no entry is missing
+PARAMETERS = {"gpt2": 124_439_808, "pythia-160m": 162_322_944, "llama-160m": 162_417_408}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return new_tokenizer(iter(["linear maps and bilinear forms, in a small vocabulary"] * 4), vocabulary=300)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tokenizer):
+    folder = tmp_path_factory.mktemp("rehearsal") / "models"
+    for name in NAMES:
+        stand_ins.make(name, folder, tokenizer, changes=TINY[name])
+    return folder
+
+
+def real_model(name):
+    config = dict(stand_ins.PUBLISHED[name])
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_values(name):
+    published = stand_ins.PUBLISHED[name]
+    assert {key: published[key] for key in ENTRIES[name]} == ENTRIES[name]
+    config = real_model(name).config
+    assert {key: getattr(config, key) for key in SHAPES[name]} == SHAPES[name]
+    assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (12, 768, 12)
+
+
+@pytest.mark.parametrize(("name", "size"), FILE_SIZES.items())
+def test_published_file_is_whole(name, size):
+    assert len(json.dumps(stand_ins.PUBLISHED[name], indent=2) + "\n") == size
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_real_shape_has_the_published_size_and_twelve_ffns(name):
+    model = real_model(name)
+    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
+    found = sites(model)
+    assert [site.block for site in found] == list(range(12))
+    assert {type(site.output).__name__ for site in found} == {
+        {"gpt2": "GPT2MLP", "pythia-160m": "GPTNeoXMLP", "llama-160m": "LlamaMLP"}[name]
+    }
+
+
+def test_rotary_share_reaches_the_loaded_model():
+    assert real_model("pythia-160m").config.rope_parameters["partial_rotary_factor"] == 0.25
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_folder_is_laid_out_as_on_the_hub(name, folder, tokenizer):
+    files = {path.name for path in (folder / name).iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= files
+    written = json.loads((folder / name / "config.json").read_text())
+    fitted = {key: tokenizer.eos_token_id for key in ("bos_token_id", "eos_token_id")} | {"vocab_size": len(tokenizer)}
+    assert written == stand_ins.PUBLISHED[name] | fitted | TINY[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_load_model_gets_every_weight(name, folder):
+    def renamed(key):
+        return f"transformer.{key}" if name == "gpt2" else key.replace("embed_out", "lm_head")
+
+    saved = {renamed(key): value for key, value in load_file(folder / name / "model.safetensors").items()}
+    state = load_model(folder / name).state_dict()
+    masks = saved.keys() - state.keys()
+    assert len(masks) == (0 if name == "llama-160m" else 3)  # one to a block, for the loader to pass over
+    for key in saved.keys() & state.keys():
+        assert state[key].dtype == torch.float32
+        assert torch.equal(state[key], saved[key].float()), key
+    assert state.keys() - saved.keys() == ({"lm_head.weight"} if name == "gpt2" else set())
+
+
+def test_precision_of_the_files(folder):
+    stored = {name: load_file(folder / name / "model.safetensors") for name in NAMES}
+    assert stored["pythia-160m"]["embed_out.weight"].dtype == torch.float16
+    assert stored["gpt2"]["wte.weight"].dtype == stored["llama-160m"]["lm_head.weight"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stand_in_can_be_measured(name, folder):
+    model = load_model(str(folder / name))
+    tokenizer = load_corpus("docs", model).tokenizer
+    assert model.get_input_embeddings().weight.shape[0] == len(tokenizer)
+    assert model.config.eos_token_id == tokenizer.eos_token_id < len(tokenizer)
+    ids = torch.tensor(tokenizer("linear forms")["input_ids"][:8]).expand(8, -1)
+    captured = capture(model, TokenRows.from_ids(ids, folds=2))
+    assert list(captured) == [0, 1, 2]
+    assert captured[2].train[0].d_in == captured[2].train[0].d_out == 16
+
+
+def test_weights_follow_the_seed(tmp_path, folder, tokenizer):
+    def weight(path):
+        return load_file(path / "model.safetensors")["h.0.mlp.c_fc.weight"]
+
+    same = stand_ins.make("gpt2", tmp_path / "same", tokenizer, changes=TINY["gpt2"])
+    other = stand_ins.make("gpt2", tmp_path / "other", tokenizer, seed=1, changes=TINY["gpt2"])
+    assert torch.equal(weight(folder / "gpt2"), weight(same))
+    assert not torch.equal(weight(same), weight(other))
+
+
+def test_finished_folder_is_not_made_again(folder, tokenizer, monkeypatch):
+    before = {path: path.stat().st_mtime_ns for path in (folder / "gpt2").iterdir()}
+    monkeypatch.setattr(stand_ins, "_weights", lambda *_: pytest.fail("made again"))
+    assert stand_ins.make("gpt2", folder, tokenizer, changes=TINY["gpt2"]) == folder / "gpt2"
+    assert {path: path.stat().st_mtime_ns for path in (folder / "gpt2").iterdir()} == before
+
+
+def test_folder_of_another_shape_is_made_again(tmp_path, tokenizer):
+    for depth in (3, 2):
+        made = stand_ins.make("gpt2", tmp_path, tokenizer, changes=TINY["gpt2"] | {"n_layer": depth})
+        assert load_model(made).config.n_layer == depth
+
+
+def test_interruption_leaves_no_folder(tmp_path, tokenizer, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PreTrainedTokenizerFast, "save_pretrained", interrupted)  # config and weights are written by then
+        with pytest.raises(KeyboardInterrupt):
+            stand_ins.make("gpt2", tmp_path, tokenizer, changes=TINY["gpt2"])
+    assert list(tmp_path.iterdir()) == []
+    assert load_model(stand_ins.make("gpt2", tmp_path, tokenizer, changes=TINY["gpt2"])).config.n_layer == 3
+
+
+def test_unknown_name(tmp_path):
+    with pytest.raises(InputError, match="no stand-in for 'gpt3': choose from gpt2, pythia-160m, llama-160m"):
+        stand_ins.make("gpt3", tmp_path)
+
+
+def test_without_embedded_models(tmp_path, monkeypatch):
+    monkeypatch.setattr(stand_ins, "TOKENIZER", tmp_path / "mini-gpt2")
+    with pytest.raises(SourceError, match="run make minis first"):
+        stand_ins.make("gpt2", tmp_path / "models")
+    assert not (tmp_path / "models").exists()
+
+
+def test_unwritable_folder(tmp_path, tokenizer):
+    (tmp_path / "models").write_text("a file where the folder should be")
+    with pytest.raises(SourceError, match="cannot write"):
+        stand_ins.make("gpt2", tmp_path / "models", tokenizer, changes=TINY["gpt2"])
+
+
+def test_as_a_command(folder, tokenizer, monkeypatch, capsys):
+    asked = {}
+
+    def made(name, changes):
+        asked[name] = changes
+        return folder / name
+
+    monkeypatch.setattr(stand_ins, "make", made)
+    stand_ins.main(blocks=4)
+    assert asked == {
+        "gpt2": {"n_layer": 4},
+        "pythia-160m": {"num_hidden_layers": 4},
+        "llama-160m": asked["pythia-160m"],
+    }
+    assert [line.rsplit("/", 1)[-1] for line in capsys.readouterr().out.split()] == NAMES
+    assert set(asked["llama-160m"]) <= set(stand_ins.PUBLISHED["llama-160m"])
+    assert set(asked["gpt2"]) <= set(stand_ins.PUBLISHED["gpt2"])
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_command_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(paths, "MODELS", tmp_path / "models")
+    monkeypatch.setattr(sys, "argv", ["rehearsal"])
+    with pytest.raises(SystemExit, match="error: no tokenizer in"):
+        runpy.run_module("howlinear.training.stand_ins", run_name="__main__")

@@ -1,0 +1,302 @@
+"""The book: the executed notebooks, their exercises with solutions folded, the interactive page, the API, the ledger.
+
+`python -m tools.book.build [PROFILE]` gathers a source folder, `build/book/source`, and has Sphinx make
+`build/book/html` of it: nothing is executed a second time, nothing comes from a network, and a warning is an error. The
+frame (start page, settings, style) is `book/`. Needs the `dev` extra (Sphinx, MyST-NB and the theme).
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import distribution
+from pathlib import Path
+
+import jupytext
+import nbformat
+import yaml
+from nbformat import NotebookNode
+
+from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.files import atomic, paths, results
+from howlinear.ideas.claims import ledger as claims
+from tools.book import charts, costs
+from tools.book import solutions as folding
+from tools.book.tables import markdown
+
+FRAME = paths.ROOT / "book"
+REPORT = paths.ROOT / "paper" / "main.pdf"
+MATHJAX = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"  # one file: no fonts, nothing asked for later
+SPEECH = "https://cdn.jsdelivr.net/npm/"  # where its reader of formulas would look, which no page switches on
+
+FOLDERS = ("core", "models", "text", "instrument", "ideas", "training", "plots", "notebook", "files")  # as one reads
+
+
+def stems() -> list[str]:
+    """The notebooks of the project, in their order."""
+    return sorted(path.stem for path in paths.NOTEBOOKS.glob("[0-9][0-9]_*.py"))
+
+
+def address() -> str:
+    """Where the project can be cloned from: what REPOSITORY says, as in the workflow; else a word to be replaced."""
+    return os.environ.get("REPOSITORY") or "ADDRESS"
+
+
+def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
+    """Gather everything Sphinx needs in one folder, which is made anew; readers' notebooks also in `build/notebooks`.
+
+    Args:
+        profile: whose executed notebooks, figures and captures.
+        source: the folder.
+        which: stems of the notebooks.
+
+    Raises:
+        SourceError: a notebook has not been executed, or a figure or the report is missing.
+        InputError: exercises and solutions do not fit together, or a figure has no line in `book/gallery.yaml`.
+    """
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(FRAME, source, ignore=shutil.ignore_patterns("explorer.html", "gallery.yaml"))
+    shutil.copytree(readers_notebooks(profile, which), source / "notebooks")
+
+    # pages of the frame, and what they include
+    reading = (source / "reading.md").read_text(encoding="utf-8")
+    _write(source / "reading.md", reading.replace("ADDRESS", address()))
+    _write(source / "gallery.txt", gallery(profile, which, source / "figures"))
+    _write(source / "ledger.txt", ledger(profile, which))
+    _write(source / "benchmarks.txt", benchmarks(source / "figures"))
+    for name, table in costs.tables(results.load(FRAME / "scale.json")).items():
+        _write(source / f"scale_{name}.txt", table)
+    for name, page in api():
+        _write(source / "api" / f"{name}.md", page)
+
+    # the interactive page
+    rows = results.load(_there(paths.build(profile) / "explorer.json", "run make book"))["blocks"]
+    frame = (FRAME / "explorer.html").read_text(encoding="utf-8")
+    _write(source / "explorer.txt", charts.fragment(rows, frame))
+
+    # the report, and what sets mathematics
+    shutil.copyfile(_there(REPORT, "run make paper"), source / "_static" / "howlinear.pdf")
+    script = _there(Path(distribution("sphinx-mathjax-offline").locate_file(MATHJAX)), "install the dev extra")
+    offline = script.read_text(encoding="utf-8").replace(SPEECH, "")
+    _write(source / "_static" / "mathjax.js", offline)
+
+
+def readers_notebooks(profile: str, which: Sequence[str]) -> Path:
+    """Executed notebooks with their solutions folded in, in `build/notebooks`, which is made anew.
+
+    Raises:
+        SourceError: a notebook has not been executed.
+        InputError: exercises and solutions do not fit together.
+    """
+    folder = paths.BUILD / "notebooks"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for stem in which:
+        try:
+            notebook = folding.folded(executed(profile, stem), solutions(stem), address())
+        except InputError as error:
+            raise InputError(f"notebook {stem}: {error}; make figures executes it anew") from error
+        nbformat.write(notebook, folder / f"{stem}.ipynb")
+    return folder
+
+
+def executed(profile: str, stem: str) -> NotebookNode:
+    """An executed notebook as the pipeline left it.
+
+    Raises:
+        SourceError: it has not been executed.
+    """
+    path = paths.build(profile) / "notebooks" / f"{stem}.ipynb"
+    return nbformat.read(_there(path, f"run make figures PROFILE={profile}"), as_version=4)
+
+
+def solutions(stem: str) -> NotebookNode:
+    """A notebook's solutions."""
+    return jupytext.read(_there(paths.NOTEBOOKS / "solutions" / f"{stem}.py", "every notebook has solutions"))
+
+
+def gallery(profile: str, which: Sequence[str], target: Path) -> str:
+    """The figures as cards that lead to their notebooks; copies them to `target`.
+
+    Raises:
+        SourceError: a figure is missing.
+        InputError: a figure without a line, or a line without a figure.
+    """
+    lines = yaml.safe_load((FRAME / "gallery.yaml").read_text(encoding="utf-8"))
+    notebook_of = {name: stem for name in lines for stem in which if name.startswith(f"{stem}_")}
+    drawn = {path.stem for stem in which for path in paths.figures(profile).glob(f"{stem}_*.png")}
+    if drawn != notebook_of.keys():
+        differing = ", ".join(sorted(drawn ^ notebook_of.keys()))
+        raise InputError(f"book/gallery.yaml and the figures differ: {differing}")
+    target.mkdir(parents=True)
+    cards = []
+    for name, stem in notebook_of.items():
+        shutil.copyfile(paths.figures(profile) / f"{name}.png", target / f"{name}.png")
+        cards.append(CARD.format(name=name, stem=stem, number=stem[:2], line=lines[name]))
+    return "\n".join(["::::{grid} 1 1 2 2", ":gutter: 3", "", *cards, "::::", ""])
+
+
+CARD = """:::{{grid-item-card}}
+:link: notebooks/{stem}
+:link-type: doc
+:img-top: figures/{name}.png
+:img-alt: {line}
+
+**{number}** {line}
+:::"""
+
+
+def ledger(profile: str, which: Sequence[str]) -> str:
+    """The paper's claims and what the results say of each, with links to the pages of `which`."""
+    table = claims.to_markdown(claims.evaluate(paths.results(profile)))
+
+    def linked(match: re.Match) -> str:
+        text, stem = match.groups()
+        return f"[{text}](notebooks/{stem}.ipynb)" if stem in which else text
+
+    return re.sub(r"\[([^\]]+)\]\(notebooks/(\w+)\.py\)", linked, table)
+
+
+def benchmarks(target: Path) -> str:
+    """What `make bench` measured, as tables and its figure, which is copied to `target`.
+
+    Raises:
+        SourceError: it was measured, and its figure is missing.
+    """
+    path = paths.results("bench") / "bench.json"
+    if not path.is_file():
+        return "Nothing is measured yet: `make bench` does it, in ten minutes or so.\n"
+    measured = results.load(path)
+    figure = _there(paths.figures("bench") / "side_by_side.png", "run make bench")
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(figure, target / "bench_side_by_side.png")
+
+    machine, tokens = measured["machine"], measured["tokens"]
+    short, long = sorted(measured["memory"], key=int)
+    ways = []
+    for name, way in measured["ways"].items():
+        at_short = measured["memory"][short][name]
+        at_long = measured["memory"][long][name]
+        ways.append(
+            {
+                "way": name,
+                "seconds, all blocks": f"{way['seconds']:.1f}",
+                "times ours": f"{way['times_ours']:.1f}",
+                "MB": f"{at_short['megabytes']:,.0f}",
+                "MB, times ours": f"{at_short['times_ours']:.1f}",
+                f"MB at {int(long):,} tokens": f"{at_long['megabytes']:,.0f}",
+                "there, times ours": f"{at_long['times_ours']:.1f}",
+                "error in R²": f"{way['error']:.0e}",
+            }
+        )
+    goals = []
+    for what, goal in measured["goals"].items():
+        verdict = "met" if goal["met"] else "not met"
+        goals.append({"what": what, "measured": f"{goal['measured']:.2f}", "goal": f"{goal['goal']:g}", "": verdict})
+    head = (
+        f"Measured on: {machine['processor']}, {machine['cores']} cores, {machine['threads']} threads; "
+        f"{tokens['compared']:,} tokens, swaps judged on {tokens['judged']:,}; "
+        f"torch {measured['versions']['torch']}. Memory is beyond the forward pass."
+    )
+    picture = "![Time and memory, times ours](figures/bench_side_by_side.png)"
+    return "\n".join([head, "", markdown(ways), "", picture, "", markdown(goals), ""])
+
+
+def api() -> Iterator[tuple[str, str]]:
+    """The reference's pages, (name, text): an index by folder, and a page for each module.
+
+    `sphinx.ext.autosummary` could list modules too; it knows neither where a name of the public face is documented nor
+    the order in which one reads the folders.
+    """
+    everything = modules()
+    yield "index", index(everything)
+    for name in everything:
+        yield name, f"# {name}\n\n```{{eval-rst}}\n.. automodule:: howlinear.{name}\n   :members:\n```\n"
+
+
+def index(everything: Sequence[str]) -> str:
+    """The reference's first page: the public face, then every folder of the package with its modules."""
+    public = importlib.import_module("howlinear")
+    lines = ["# Reference", "", "What `import howlinear as hl` brings:", ""]
+    for name in public.__all__:
+        defined = getattr(public, name)
+        first_line = inspect.getdoc(defined).splitlines()[0]
+        lines.append(f"- {{py:obj}}`~{defined.__module__}.{name}`: {first_line}")
+    lines += ["", "The package, folder by folder; imports only go down, from notebooks to `core`.", ""]
+    for folder in ("", *FOLDERS):
+        lines += [f"## {folder or 'howlinear'}", ""]
+        if folder:
+            lines += [summary(folder), ""]
+        inside = [name for name in everything if name.rpartition(".")[0].split(".")[0] == folder]
+        lines += [f"- {{doc}}`{name}`: {summary(name)}" for name in inside]
+        lines.append("")
+    return "\n".join([*lines, "```{toctree}", ":hidden:", "", *everything, "```", ""])
+
+
+def modules() -> list[str]:
+    """Dotted names below `howlinear` of all its modules, without packages and what only starts them.
+
+    Raises:
+        InputError: a folder of the package is not among `FOLDERS`.
+    """
+    package = importlib.import_module("howlinear")
+    walked = list(pkgutil.walk_packages(package.__path__, "howlinear."))
+    folders = {module.name.split(".")[1] for module in walked if module.ispkg}
+    differing = folders ^ set(FOLDERS)
+    if differing:
+        raise InputError(f"tools/book/build.py: FOLDERS and the package differ in {', '.join(sorted(differing))}")
+    names = [module.name.removeprefix("howlinear.") for module in walked if not module.ispkg]
+    return sorted(name for name in names if not name.startswith("__") and name != "public")  # listed on the first page
+
+
+def summary(module: str) -> str:
+    """The first sentence of a module's own words."""
+    text = inspect.getdoc(importlib.import_module(f"howlinear.{module}"))
+    return text.split("\n\n")[0].replace("\n", " ")
+
+
+def build(source: Path, out: Path) -> None:
+    """Have Sphinx make the pages; a warning is an error.
+
+    Raises:
+        InputError: Sphinx found a fault; it has said which.
+    """
+    shutil.rmtree(out, ignore_errors=True)
+    flags = ["-W", "-q", "-E", "-d", str(out.parent / "doctrees")]  # a process of its own: Sphinx keeps global state
+    if subprocess.run([sys.executable, "-m", "sphinx", *flags, str(source), str(out)]).returncode:  # noqa: S603
+        raise InputError(f"the book in {source} has faults, listed above")
+
+
+def _there(path: Path, remedy: str) -> Path:
+    if not path.is_file():
+        raise SourceError(f"the book needs {path}: {remedy}")
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic.written_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def main(profile: str = "minis", *which: str) -> int:
+    """Gather and build; with stems, only these notebooks. 2 if something is missing or wrong."""
+    source, out = paths.BUILD / "book" / "source", paths.BUILD / "book" / "html"
+    try:
+        prepare(profile, source, which or stems())
+        build(source, out)
+    except HowlinearError as error:
+        print(f"howlinear: {error}", file=sys.stderr)
+        return 2
+    print(f"{out.relative_to(paths.ROOT)}/index.html")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

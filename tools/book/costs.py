@@ -1,0 +1,136 @@
+"""What a measurement costs at other sizes: bytes by formula, time by rates that were measured.
+
+`benchmarks/scale.py` times the three parts of a measurement over tokens, width and blocks and writes `book/scale.json`;
+the book's page "What it costs" is made of that file and of the formulas here. Everything is for blocks of width d in
+and out, of about 12 d² weights, and 8-byte floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from howlinear.text.rows import FOLDS
+from tools.book.tables import markdown
+
+PARTS = {
+    "forward": "tokens · blocks · d²",
+    "moments": "tokens · blocks · d²",
+    "ceilings": "blocks · d³",
+}
+"""What is timed → what it grows with."""
+
+AXES = ("width", "blocks", "tokens")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's blocks and the rows to put through them."""
+
+    width: int
+    blocks: int
+    tokens: int
+
+    def work(self) -> dict[str, int]:
+        """How much of each part there is, in the units of `PARTS`."""
+        rows = self.tokens * self.blocks * self.width**2
+        return {"forward": rows, "moments": rows, "ceilings": self.blocks * self.width**3}
+
+
+LARGE = {"7B": Shape(4_096, 32, 65_536), "70B": Shape(8_192, 80, 131_072)}
+"""Sixteen rows for each input: fewer, and the map is fitted to noise."""
+
+
+def moments_bytes(width: int, folds: int = 2 * FOLDS) -> int:
+    """Bytes of one block's moments: Sxx and Sxy of each fold and Σyy of the held-out outputs, d² numbers each.
+
+    Vectors (means, Σy²) are left out: 3 / (2 d) of it.
+    """
+    matrices = 2 * folds + 1
+    return 8 * width**2 * matrices
+
+
+def rates(measured: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds per unit of each part, at the widest shape that was timed, where fixed costs count least."""
+    widest = max(measured["runs"], key=lambda run: (run["width"], run["tokens"]))
+    work = _shape(widest).work()
+    return {part: widest[part] / work[part] for part in PARTS}
+
+
+def tables(measured: Mapping[str, Any]) -> dict[str, str]:
+    """The tables of the book's page, in Markdown, by name.
+
+    Args:
+        measured: what `benchmarks/scale.py` wrote.
+    """
+    return {"timed": _timed(measured), "bytes": _bytes(), "extrapolated": _extrapolated(measured)}
+
+
+def _timed(measured: Mapping[str, Any]) -> str:
+    head = f"Measured: {measured['machine']}, median of {measured['rounds']}."
+    rows = [
+        {
+            "width d": f"{run['width']:,}",
+            "blocks": f"{run['blocks']}",
+            "tokens": f"{run['tokens']:,}",
+            "forward": f"{run['forward']:.2f} s",
+            "moments": f"{run['moments']:.2f} s",
+            "share": f"{run['moments'] / run['forward']:.0%}",
+            "ceilings, a block": f"{run['ceilings'] / run['blocks']:.2f} s",
+        }
+        for run in measured["runs"]
+    ]
+    return "\n".join([head, "", markdown(rows), "", *_growth(measured["runs"])])
+
+
+def _growth(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """By what each part grows along each axis of the sweep, and in brackets by what its formula does."""
+    base = runs[0]
+    lines = []
+    for axis in AXES:
+        others = [other for other in AXES if other != axis]
+        swept = [run for run in runs if all(run[other] == base[other] for other in others)]
+        last = max(swept, key=lambda run: run[axis])
+        work, work_of_base = _shape(last).work(), _shape(base).work()
+        factors = [f"{part} × {last[part] / base[part]:.1f} ({work[part] / work_of_base[part]:.0f})" for part in PARTS]
+        lines.append(f"- {axis} {base[axis]:,} → {last[axis]:,}: {', '.join(factors)}")
+    return lines
+
+
+def _bytes() -> str:
+    rows = []
+    for name, shape in LARGE.items():
+        block = moments_bytes(shape.width)
+        rows.append(
+            {
+                "model": name,
+                "moments of a block": f"8 · {shape.width:,}² · {4 * FOLDS + 1} = {_size(block)}",
+                "of all blocks": f"· {shape.blocks} = {_size(shape.blocks * block)}",
+            }
+        )
+    return markdown(rows)
+
+
+def _extrapolated(measured: Mapping[str, Any]) -> str:
+    seconds = rates(measured)
+    rows = []
+    for part, unit in PARTS.items():
+        row = {"part": part, "grows with": unit, "seconds for one": f"{seconds[part]:.2e}"}
+        for name, shape in LARGE.items():
+            work = shape.work()[part]
+            row[f"{name}, {shape.tokens:,} tokens"] = f"· {work:.2e} = {_time(seconds[part] * work)}"
+        rows.append(row)
+    return markdown(rows)
+
+
+def _shape(run: Mapping[str, Any]) -> Shape:
+    return Shape(run["width"], run["blocks"], run["tokens"])
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count < 1e12 else f"{count / 1e12:,.2f} TB"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 3600:,.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"

@@ -1,0 +1,61 @@
+"""Which modules of the package a file can reach by its imports, so that the pipeline knows what a notebook stands on.
+
+The Snakefile asks this of every notebook: a change of any module on the list makes the notebook run again. Imports are
+read, not run, so it takes milliseconds and imports nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+LIBRARY = Path(__file__).resolve().parents[1] / "lib"
+
+
+def reached(source: Path, library: Path = LIBRARY) -> list[Path]:
+    """The library's files that `source` imports, directly or through one another, imports within functions included.
+
+    Args:
+        source: a Python file, such as a notebook in the py:percent format.
+        library: the folder in which the packages lie.
+
+    Returns:
+        Paths in alphabetical order, without `source` itself.
+    """
+    found: set[Path] = set()
+    pending = [source]
+    while pending:
+        for path in _imported(pending.pop(), library):
+            if path not in found:
+                found.add(path)
+                pending.append(path)
+    return sorted(found - {source})
+
+
+@cache
+def _imported(source: Path, library: Path) -> list[Path]:
+    """The library's files that one file imports."""
+    return [path for name in _names(source) for path in _files(name, library)]
+
+
+def _names(source: Path) -> Iterator[str]:
+    """Dotted names of modules, and of what may be one, that a file imports."""
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            # `from package import name`: the name may be a module of its own
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _files(name: str, library: Path) -> Iterator[Path]:
+    """The files that importing a dotted name runs: the packages around it, and the module itself."""
+    place = library
+    for part in name.split("."):
+        place /= part
+        for path in (place / "__init__.py", place.with_suffix(".py")):
+            if path.is_file():
+                yield path

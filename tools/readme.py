@@ -1,0 +1,118 @@
+"""The two tables of README.md, written from the results of the embedded models.
+
+`python -m tools.readme`, or `make readme`, puts each table between its two marks and leaves all else as it was. The
+first is about notebook 02's numbers, the second is the ledger of the paper's claims. A test holds that the README shows
+what the results imply, so nothing else has to remember to run this.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.files import atomic, paths
+from howlinear.files import results as record
+from howlinear.ideas.claims import ledger as claims
+
+README = paths.ROOT / "README.md"
+
+NUMBERS = "<!-- numbers: results/minis/02_ceilings.json -->"
+CLAIMS = "<!-- claims -->"
+END = "<!-- end -->"
+
+
+def tables(results: Path) -> dict[str, str]:
+    """Both tables as a folder of results implies them: the mark that each follows → Markdown.
+
+    Raises:
+        SourceError: results of notebook 02 are missing, or some lack what a table shows.
+    """
+    path = results / "02_ceilings.json"
+    try:
+        numbers = ceilings_table(record.load(path))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise SourceError(
+            f"{path} does not hold what README's table shows ({problem}): run notebook 02 again"
+        ) from error
+    return {NUMBERS: numbers, CLAIMS: claims.to_markdown(claims.evaluate(results))}
+
+
+def ceilings_table(results: Mapping[str, Any]) -> str:
+    """What notebook 02 found, a row a model, and below it how alike the profiles are."""
+    rows = []
+    for name, model in results["models"].items():
+        r2 = [block["r2"] for block in model["blocks"]]
+        untrained = model["untrained"]
+        dearest = max(model["swap"], key=lambda swap: swap["delta"])
+        rows.append(
+            {
+                "model": name,
+                "perplexity": f"{model['perplexity']:.1f}",
+                "R²_lin, lowest – highest block": f"{min(r2):.2f} – {max(r2):.2f}",
+                "before training": f"{min(untrained):.2f} – {max(untrained):.2f}",
+                "dearest swap, ΔPPL": f"{dearest['delta']:+.2f}, block {dearest['block']}",
+                "ρ": f"{model['spearman_r2_delta']:+.2f}",
+            }
+        )
+    table = pd.DataFrame(rows).to_markdown(index=False, tablefmt="github", disable_numparse=True)
+    alike = [f"{pair}: r = {likeness['pearson']:.2f}" for pair, likeness in results["likeness"].items()]
+    legend = "ρ: Spearman correlation of R²_lin with the swap's cost; above 0, more linear is dearer."
+    return f"{table}\n\n{legend} Correlation of profiles: {', '.join(alike)}."
+
+
+def replace(text: str, mark: str, table: str) -> str:
+    """A text with a table between the one line `mark` and the next line that ends it, and all else as it was.
+
+    Raises:
+        InputError: a mark is missing, or there twice, or another stands where the end should.
+    """
+    start = f"{mark}\n"
+    if text.count(mark) != 1 or start not in text:
+        raise InputError(f"found {text.count(mark)} lines {mark}; a table belongs between one such line and {END}")
+    before, _, rest = text.partition(start)
+    old, end, after = rest.partition(END)
+    if not end or "<!--" in old:
+        raise InputError(f"no line {END} closes {mark}; a table belongs between these two")
+    return f"{before}{start}{table}\n{END}{after}"
+
+
+def write(path: Path, results: Path) -> bool:
+    """Write both tables into a file that has their marks; whether anything changed.
+
+    Raises:
+        InputError: as `replace`.
+        SourceError: as `tables`, or the file cannot be read or written.
+    """
+    try:
+        old = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SourceError(f"cannot read {path}: {error.strerror}; the tables go into a text with marks") from error
+    new = old
+    for mark, table in tables(results).items():
+        new = replace(new, mark, table)
+    if new == old:
+        return False
+    with atomic.written_aside(path) as aside:
+        aside.write_text(new, encoding="utf-8")
+    return True
+
+
+def main(path: Path = README, results: Path | None = None) -> int:
+    """Write README.md and say whether it changed; 2 if something is missing or wrong."""
+    try:
+        changed = write(path, paths.results("minis") if results is None else results)
+    except HowlinearError as error:
+        print(f"howlinear: {error}", file=sys.stderr)
+        return 2
+    print(f"{path.name}: tables {'written' if changed else 'as the results imply; nothing to do'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
