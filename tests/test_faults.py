@@ -4,6 +4,7 @@ Whatever happens, a file is whole or not there, finished work stays, and there i
 `benchmarks/faults.py` does the same to the whole pipeline.
 """
 
+import gc
 import os
 import random
 import resource
@@ -314,6 +315,7 @@ def test_ctrl_c_while_a_notebook_runs_ends_its_kernel_and_leaves_no_notebook(mon
     assert "Traceback" not in said
     assert [path.name for path in (tmp_path / "build").rglob("*") if path.is_file()] == ["00_tiny.ipynb"]
     assert (tmp_path / "build/minis/notebooks/source/00_tiny.ipynb").is_file()  # what was to be run
+    gc.collect()  # what asyncio has to say of the kernel's tasks, here and in no later test
     kernels = [one for one in psutil.Process().children(recursive=True) if "ipykernel" in " ".join(one.cmdline())]
     assert psutil.wait_procs(kernels, timeout=20)[1] == []
 

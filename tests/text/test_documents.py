@@ -141,6 +141,20 @@ def test_a_file_that_does_not_parse_is_passed_over(package):
     assert len(list(offline_documents("code"))) == 3
 
 
+def test_a_parser_that_miscounts_its_depth_is_asked_again(package, monkeypatch):
+    parse, asked = ast.parse, []
+
+    def miscounting(source):
+        asked.append(source)
+        if asked.count(source) == 1:
+            raise SystemError("AST constructor recursion depth mismatch (before=192, after=243)")
+        return parse(source)
+
+    wanted = list(offline_documents("docs"))
+    monkeypatch.setattr(ast, "parse", miscounting)
+    assert list(offline_documents("docs")) == wanted
+
+
 def test_an_escape_that_warns_is_silent(package):
     (package / "d.py").write_text(f'def d(total):\n    """\\d {PROSE}"""\n{BODY}\n')
     assert len(list(offline_documents("docs"))) == 4

@@ -79,7 +79,7 @@ def _definitions(source: str) -> Iterator[ast.AST]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # escapes that later Pythons will refuse
         try:
-            pending = [ast.parse(source)]
+            pending = [_parsed(source)]
         except SyntaxError:  # templates, and code for other Pythons
             return
     while pending:
@@ -88,6 +88,19 @@ def _definitions(source: str) -> Iterator[ast.AST]:
         if not isinstance(node, _FUNCTION):
             children = [child for child in node.body if isinstance(child, (ast.ClassDef, *_FUNCTION))]
             pending += reversed(children)  # the first is taken next, so that they come as they stand in the file
+
+
+def _parsed(source: str) -> ast.Module:
+    """The syntax tree of a source text.
+
+    Python up to 3.11.7 counts the depth of its parser once for all: if garbage is collected meanwhile, and that parses
+    something too (a traceback that asyncio logs), it stops with a SystemError, python/cpython#106905. Nothing is wrong
+    with the source then, and the second try finds no garbage.
+    """
+    try:
+        return ast.parse(source)
+    except SystemError:
+        return ast.parse(source)
 
 
 def _header_blocks(source: str) -> Iterator[str]:
