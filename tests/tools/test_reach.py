@@ -42,15 +42,31 @@ def test_a_module_that_nobody_imports_is_not_reached(library):
     assert library / "pack" / "alone.py" not in reached(library / "top.py", library)
 
 
+@pytest.fixture
+def fresh():
+    """As in a new process of Python, nothing of the package is loaded; what was loaded comes back at the end."""
+    before = package_modules()
+    for name in before:
+        del sys.modules[name]
+    yield
+    for name in package_modules():
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+def package_modules():
+    """What is loaded of the package, by name."""
+    return {name: module for name, module in sys.modules.items() if name.split(".")[0] == "howlinear"}
+
+
+@pytest.mark.usefixtures("fresh")
 def test_nothing_that_notebooks_import_is_missed():
     """Run the imports of every notebook: what is then loaded of the package must have been reached."""
     sources = [notebook.read_text().splitlines() for notebook in NOTEBOOKS]
     lines = [line for source in sources for line in source if re.match(r"(import|from) [\w.]+.*[^(]$", line)]
-    tell = "import sys; print(*(m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'howlinear'))"
-    code = "\n".join([*lines, "import howlinear.public", tell])  # which `import howlinear` puts off
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=paths.ROOT)
-    found = {str(path) for notebook in NOTEBOOKS for path in reached(notebook)}
-    assert set(done.stdout.split()) == found
+    exec("\n".join([*lines, "import howlinear.public"]), {})  # the last is what `import howlinear` puts off
+    loaded = {module.__file__ for module in package_modules().values()}
+    assert loaded == {str(path) for notebook in NOTEBOOKS for path in reached(notebook)}
 
 
 @pytest.fixture
