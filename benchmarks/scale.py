@@ -80,7 +80,8 @@ def main():
         print(" ".join(f"{name} {value:.3g}" for name, value in runs[-1].items()), flush=True)
     threads = torch.get_num_threads()
     machine = f"{os.cpu_count()}-core machine, {threads} thread{'s' * (threads > 1)}"
-    results.save(options.out, {"machine": machine, "rounds": options.rounds, "runs": runs})
+    about = {"machine": machine, "rounds": options.rounds, "versions": results.versions()}
+    results.save(options.out, about | {"runs": runs})
 
 
 if __name__ == "__main__":

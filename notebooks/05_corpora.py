@@ -122,11 +122,18 @@ run.figure(figure, "profiles")
 plt.show()
 
 # %% [markdown]
-# Eyes are lenient with curves. The table is not. Per pair of corpora: the correlation with its interval; that of the
-# *inner* blocks (of five or more), as a first and a last block far from the rest can make any correlation high; the
-# rank correlation ρ (1: the same order of blocks); the largest difference, its interval and its block; and how many
-# blocks *differ* by more than their interval. One in twenty would by chance, and the largest of many differences is
-# large by choice: read the count. *By block* is the share of a panel's variance that goes by block, in every corpus.
+# Eyes are lenient with curves. The table is not. It has a row for each pair of corpora:
+#
+# | column | what it is |
+# |---|---|
+# | `rho` | rank correlation ρ of the two profiles; 1: the blocks come in the same order |
+# | `r`, `r_low`, `r_high` | their correlation over the blocks, and its 95 % interval |
+# | `inner` | the same without the first and the last block, which alone can make a correlation high |
+# | `gap`, `at` | the largest difference of the two profiles, with its interval, and its block |
+# | `differ` | how many blocks differ by more than their interval; one in twenty would by chance |
+#
+# The largest of many differences is large by choice, so the count is what to read. Below the table: the share of a
+# panel's variance that goes by block, whatever the corpus.
 
 # %% tags=["nbval-check-output"]
 agreements = tables.agreement_table(found)
@@ -146,10 +153,19 @@ run.figure(figure, "transfer")
 plt.show()
 
 # %% [markdown]
-# The same in numbers, with the likeness of the lines beside the yardstick. *Surely* counts drops whose interval lies
-# above 0; *below*, pairs of maps whose likeness lies, interval and all, below what noise alone would leave. *With
-# bend* is the correlation over blocks of the mean drop with $1 - R^2_{\mathrm{lin}}$: only a bent block can lose its
-# line. Then: is a corpus that the model never saw the odd one out? (We know what the embedded models saw, not others.)
+# The same in numbers, one column a model:
+#
+# | row | what it is |
+# |---|---|
+# | `drop`, `largest` | mean and largest drop |
+# | `surely` | how many of the `drops` have their whole interval above 0 |
+# | `likeness`, `lowest` | mean and smallest cosine of two maps |
+# | `noise alone` | what noise alone would leave of a cosine of 1, on average |
+# | `below` | how many of the `likenesses` lie, interval and all, below what noise would leave |
+# | `with bend` | correlation, over blocks, of the mean drop with $1 - R^2_{\mathrm{lin}}$ |
+#
+# Only a bent block can lose its line, so *with bend* should be high. Then: is a corpus that the model never saw the odd
+# one out? (We know what the embedded models saw, not others.)
 
 # %% tags=["nbval-check-output"]
 carried = tables.transfer_table(pairs)

@@ -74,7 +74,8 @@ share = shares[len(shares) // 2]
 # %% [markdown]
 # ## Method
 #
-# With $I_t$ the 95 % interval of a block at step $t$, and $v_T$ the last of the values $v_t$,
+# With $I_t$ the 95 % interval of a block at step $t$, $v_T$ the last of the values $v_t$, and $q$ the share of its
+# range that a curve must have covered for good (0.9, say),
 #
 # $$ t_{\text{leaves}} = \min\{t : I_s \cap I_0 = \varnothing,\ \text{same side, at two steps in a row } s \ge t\} $$
 # $$ t_{\text{settles}} = \min\{t : |v_s - v_T| \le (1 - q)\,(\max v - \min v)\ \text{for all } s \ge t\} $$
@@ -187,11 +188,13 @@ for expectation, answer in expected.items():
     print(f"{expectation:>40}: {answer}")
 
 # %% [markdown]
-# Positive ρ: the first blocks leave first; negative: the last. **Now watch it happen.** The same loop trains a small
-# GPT-2 from nothing and prints each line as it is measured, the blocks from the text's side to the loss's. It notes
-# the outputs' *effective rank* too: how many directions carry their variance. The weights are drawn and kept in
-# float64, so that every processor trains the same model: in float32 rounding differs, and training amplifies it step
-# after step.
+# *ρ with depth* is the rank correlation of a block's number with the step at which it leaves: where it is positive the
+# first blocks leave first, where it is negative the last ones do.
+#
+# **Now watch it happen.** The same loop trains a small GPT-2 from nothing and prints each line as it is measured, the
+# blocks from the text's side to the loss's. It notes the outputs' *effective rank* too: how many directions carry their
+# variance. The weights are drawn and kept in float64, so that every processor trains the same model: in float32
+# rounding differs, and training amplifies it step after step.
 
 # %%
 glance = corpus.rows(4_096)
@@ -267,16 +270,7 @@ for row in votes.to_dict("records"):
     print(f"{row['cut']}, {row['share']}: {lag}, {counts}")
 
 # %%
-numbers = {"summary": table.T.to_dict(), "unigram": plateau, "typical": typical.to_dict()}
-numbers["alike"] = {f"{order.what}, {order.group}": [order.rho, order.p] for order in alike.itertuples()}
-numbers["votes"] = {
-    cut: {str(row.pop("share")): row for row in rows_of.drop(columns="cut").to_dict("records")}
-    for cut, rows_of in votes.groupby("cut", sort=False)
-}
-for what in ("leaves", "settles"):
-    steps_by_run = times[times["what"] == what].groupby("run", sort=False)["step"]
-    # None where it never happened
-    numbers[what] = {name: [t if np.isfinite(t) else None for t in times_of] for name, times_of in steps_by_run}
+numbers = timing.record(table, times, lags, alike, votes) | {"unigram": plateau}
 numbers["live"] = {"r2": live.r2, "loss": live.loss, "rank": ranks.mean(1) / width}
 settings = {"patience": patience, "share": share, "live": {"steps": steps, "blocks": blocks, "width": width}}
 # recorded as drawn: the tolerance of `live` is for who compares two runs, and coarser than its numbers are

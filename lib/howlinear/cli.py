@@ -87,7 +87,8 @@ def measure(
             shared.gather(None)  # all have done their part: if one is lost, there is no file
         if shared.first:
             if json is not None:
-                results.save(json, profile.to_dict() | {"model": model, "seed": seed})
+                about = {"model": model, "seed": seed, "versions": results.versions()}
+                results.save(json, profile.to_dict() | about)
             Console().print(_table(profile, model))
     if shared.first and profile.stop is not None and not profile.stop.reached:
         _complain(f"{profile.stop}")

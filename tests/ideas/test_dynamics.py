@@ -25,6 +25,7 @@ from howlinear.ideas.dynamics.timing import (
     lag,
     lags,
     passages,
+    record,
     settled_loss,
     settling,
     spread,
@@ -408,8 +409,13 @@ def test_runs_are_cut_at_half_their_length_and_at_their_peak():
     assert (parts["from the peak"]["a"].steps[0], parts["from the peak"]["a"].steps[-1]) == (64, 1_024)
 
 
+def three_runs():
+    """Runs that settle, each with its loss, at every cut."""
+    return {f"run {i}": run_of(ramps([20 + i, 300]), loss=8 - 5 * sigmoid(3 + 0.1 * i)) for i in range(3)}
+
+
 def test_every_cut_and_share_has_its_vote():
-    runs = {f"run {i}": run_of(ramps([20 + i, 300]), loss=8 - 5 * sigmoid(3 + 0.1 * i)) for i in range(3)}
+    runs = three_runs()
     table = votes(runs, [0.8, 0.9]).set_index(["cut", "share"])
     assert len(table) == 6
     halves = [typical_lag(run.part(last=512), 0.9) for run in runs.values()]
@@ -417,6 +423,23 @@ def test_every_cut_and_share_has_its_vote():
     row = table.loc[("first half", 0.9)]
     assert (row.below, row.above, row.p) == (expected.below, expected.above, expected.p)
     assert (row["mean"], row.low, row.high) == astuple(expected.mean)
+
+
+def test_the_record_holds_every_table_by_run():
+    runs = two_runs()
+    runs["never"] = run_of(ramps([300, 40, 8, 1]), half=1.0, name="never")  # all within the first interval
+    times, delays = passages(runs), lags(runs)
+    votes_of = votes(three_runs(), [0.8, 0.9])
+    orders = alike(times, {"opposite": ["up", "down"]})
+    kept = record(summaries(runs), times, delays, orders, votes_of)
+    assert kept["summary"]["down"] == summary(runs["down"])
+    assert kept["leaves"]["never"] == [None] * 4
+    assert kept["leaves"]["up"] == pytest.approx(departures(runs["up"]).first.step)
+    assert kept["settles"]["down"] == pytest.approx(settling(STEPS, runs["down"].r2).step)
+    assert kept["typical"]["up"] == pytest.approx(delays[delays.run == "up"].doublings.median())
+    assert kept["alike"]["leaves, opposite"][0] == pytest.approx(-1)
+    late = votes_of[(votes_of.cut == "first half") & (votes_of.share == 0.9)].iloc[0]
+    assert kept["votes"]["first half"]["0.9"] == late.drop(["cut", "share"]).to_dict()
 
 
 # --- trajectories

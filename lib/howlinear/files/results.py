@@ -1,4 +1,4 @@
-"""Numbers that last: small, sorted JSON with the versions that made them, and a check that they have not moved.
+"""Numbers that last: small, sorted JSON, and a check that they have not moved.
 
 `python -m howlinear.files.results OLD NEW` compares two folders of results and fails if a number left its tolerance.
 """
@@ -55,8 +55,7 @@ def save(
         InputError: a number is NaN or infinite; says where.
         SourceError: the file cannot be written.
     """
-    content = {**_plain(numbers, "results"), "versions": versions()}
-    content = rounded(content, tolerance, digits)
+    content = rounded(_plain(numbers, "results"), tolerance, digits)
     if tolerance:
         content["tolerance"] = dict(tolerance)
     text = json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False)

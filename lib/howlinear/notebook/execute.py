@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from papermill.exceptions import PapermillExecutionError
 
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths
-from howlinear.notebook import settings
+from howlinear.notebook import provenance, settings
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
@@ -64,6 +65,7 @@ def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
     with atomic.written_aside(text) as aside:
         jupytext.write(notebook, aside)
     failed.unlink(missing_ok=True)
+    began = datetime.now(UTC)
     with atomic.written_aside(target) as aside:
         try:
             papermill.execute_notebook(
@@ -74,6 +76,7 @@ def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
             raise InputError(
                 f"notebook {stem} failed in cell {error.cell_index}: {error.ename}: {error.evalue}; see {failed}"
             ) from error
+    provenance.record(stem, profile, began, datetime.now(UTC))
     return target
 
 

@@ -200,6 +200,7 @@ def ship(name: str, recipe: Recipe, device: str = "cpu", compiled: bool = True) 
             "corpus": "docs",
             "rows": rows.ids.numel(),
             "sha256": rows.sha256,
+            "versions": results.versions(),
         }
         results.save(folder / "trajectory.json", measurements)
         card = _card(name, recipe, load_model(folder), trajectory[-1]["loss"])

@@ -95,6 +95,7 @@ def train_twin(twin: Twin, recipe: Recipe = RECIPE, device: str = "cpu", compile
         "recipe": asdict(recipe),
         "steps": trajectory,
         "profiles": profiles,
+        "versions": results.versions(),
     }
     return results.save(_path(twin), measurements)
 

@@ -422,3 +422,35 @@ def votes(runs: Mapping[str, Trajectory], shares: Sequence[float]) -> pd.DataFra
             row = {"cut": cut, "share": share, "below": counted.below, "above": counted.above, "p": counted.p}
             rows.append(row | {"mean": counted.mean.value, "low": counted.mean.low, "high": counted.mean.high})
     return pd.DataFrame(rows)
+
+
+def record(
+    summary: pd.DataFrame, times: pd.DataFrame, lags: pd.DataFrame, alike: pd.DataFrame, votes: pd.DataFrame
+) -> dict[str, dict]:
+    """The tables as nested dictionaries by run, ready for results.
+
+    Args:
+        summary: as `summaries` makes it.
+        times: as `passages` makes it.
+        lags: as `lags` makes it.
+        alike: as `alike` makes it.
+        votes: as `votes` makes it.
+
+    Returns:
+        `summary` by run; `typical`, the median lag by run; `alike` as [ρ, p] by question and group; `votes` by cut and
+        share; `leaves` and `settles`, a step for each block by run, None where it never happened.
+    """
+    recorded = {
+        "summary": summary.T.to_dict(),
+        "typical": lags.groupby("run", sort=False)["doublings"].median().to_dict(),
+        "alike": {f"{order.what}, {order.group}": [order.rho, order.p] for order in alike.itertuples()},
+        "votes": {},
+    }
+    for cut, of_cut in votes.groupby("cut", sort=False):
+        by_share = of_cut.drop(columns="cut").set_index(of_cut["share"].astype(str)).drop(columns="share")
+        recorded["votes"][cut] = by_share.to_dict("index")
+    for what in ("leaves", "settles"):
+        recorded[what] = {}
+        for run, of_run in times[times["what"] == what].groupby("run", sort=False):
+            recorded[what][run] = [step if np.isfinite(step) else None for step in of_run["step"]]
+    return recorded

@@ -1,0 +1,181 @@
+"""Where a notebook's numbers and figures come from: commit, machine, versions, and a hash of all that went in and out.
+
+It is kept apart from the numbers, in `results/<profile>/runs/<stem>.json`, and written anew only where a result or a
+figure came out with other bytes: a run that changes no number leaves the project as it was. What the latest run was
+like, whether or not it changed anything, stands in `build/<profile>/runs/<stem>.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+from safetensors import SafetensorError, safe_open
+
+from howlinear.errors import SourceError
+from howlinear.files import atomic, paths
+from howlinear.notebook import settings
+
+PACKAGES = ("howlinear", "numpy", "pandas", "scipy", "scikit-learn", "torch", "transformers", "datasets", "matplotlib")
+MADE = ("results", "figures", "paper/main.pdf", "README.md")  # what runs write: no change of what they run
+
+
+def record(stem: str, profile: str, began: datetime, ended: datetime) -> Path:
+    """Write down the run that has just made a notebook's results and figures.
+
+    Args:
+        stem: of the notebook, as in `02_ceilings`.
+        profile: name of the run profile.
+        began: when it began, with its time zone.
+        ended: when it ended.
+
+    Returns:
+        Path of the record of the run that made the bytes that are there, this run or an earlier one; where a notebook
+        makes neither results nor figures, of the record of this run under `build/`.
+
+    Raises:
+        SourceError: a file cannot be read or written.
+    """
+    run = {
+        "notebook": stem,
+        "profile": profile,
+        **commit(),
+        "began": began.astimezone(UTC).isoformat(timespec="seconds"),
+        "seconds": round((ended - began).total_seconds(), 1),
+        "machine": machine(),
+        "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "inputs": inputs(stem, profile),
+        "outputs": hashes(outputs(stem, profile)),
+    }
+    latest = paths.build(profile) / "runs" / f"{stem}.json"
+    _write(latest, run)
+    if not run["outputs"]:
+        return latest
+    kept = path_of(stem, profile)
+    if not kept.is_file() or read(kept)["outputs"] != run["outputs"]:
+        _write(kept, run)
+    return kept
+
+
+def path_of(stem: str, profile: str) -> Path:
+    """Where the record of the run that made a notebook's results is kept."""
+    return paths.results(profile) / "runs" / f"{stem}.json"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A record as `record` wrote it.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SourceError(f"cannot read {path}: {error}; delete it and run make figures") from error
+
+
+def commit() -> dict[str, Any]:
+    """The commit that is checked out, and whether tracked files differ from it; None of both outside a git checkout."""
+    head = _git("rev-parse", "HEAD")
+    if head is None:
+        return {"commit": None, "modified": None}
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *(f":!{path}" for path in MADE))
+    return {"commit": head, "modified": bool(changes)}
+
+
+def machine() -> dict[str, Any]:
+    """Processor, its cores, the threads a computation may take, and the operating system."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)),
+        "instructions": os.environ.get("ATEN_CPU_CAPABILITY", "the best there are"),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def inputs(stem: str, profile: str) -> dict[str, str]:
+    """Hash (or, of a model on the Hub, the commit) of what a notebook reads, by path or name."""
+    files = [paths.NOTEBOOKS / f"{stem}.py", paths.PROFILES / f"{profile}.yaml"]
+    if "claims" in stem:
+        files.append(paths.ROOT / "paper" / "claims.toml")
+    hashed = hashes(files)
+    for source in settings.read(profile).models:
+        weights = sorted(Path(settings.located(source)).glob("*.safetensors"))
+        hashed |= hashes(weights) or {source: _hub_commit(source)}
+    for capture in sorted((paths.build(profile) / "captures").glob("*/*.safetensors")):
+        hashed[f"rows of {capture.stem} for {capture.parent.name}"] = _rows_hash(capture)
+    return hashed
+
+
+def outputs(stem: str, profile: str) -> list[Path]:
+    """The result and the figures of a notebook that are there."""
+    figures = sorted(paths.figures(profile).glob(f"{stem}_*.*"))
+    return [path for path in (paths.results(profile) / f"{stem}.json", *figures) if path.is_file()]
+
+
+def hashes(files: Iterable[Path]) -> dict[str, str]:
+    """SHA-256 of files that are there, by their paths from the project's root."""
+    found = {}
+    for file in files:
+        if file.is_file():
+            with file.open("rb") as content:
+                found[_name(file)] = hashlib.file_digest(content, "sha256").hexdigest()
+    return found
+
+
+def _name(file: Path) -> str:
+    """A path from the project's root, so that no record carries a path of a machine; of others the name alone."""
+    return file.relative_to(paths.ROOT).as_posix() if file.is_relative_to(paths.ROOT) else file.name
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says about the project; None where it cannot be asked."""
+    try:
+        # git as the user has it; the arguments are those above
+        done = subprocess.run(["git", "-C", str(paths.ROOT), *arguments], capture_output=True, text=True)  # noqa: S603, S607
+    except FileNotFoundError:  # no git on this machine
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _processor() -> str:
+    """The processor's name, as Linux tells it; elsewhere as Python does."""
+    described = Path("/proc/cpuinfo")
+    if described.is_file():
+        for line in described.read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _hub_commit(source: str) -> str:
+    """The commit of a Hub model as it lies in the cache."""
+    folder = huggingface_hub.file_download.repo_folder_name(repo_id=source, repo_type="model")
+    main = Path(huggingface_hub.constants.HF_HUB_CACHE) / folder / "refs" / "main"
+    return main.read_text(encoding="utf-8").strip() if main.is_file() else "not in the cache"
+
+
+def _rows_hash(capture: Path) -> str:
+    """SHA-256 of the token rows of a capture, as its metadata says."""
+    try:
+        with safe_open(capture, "np") as stored:
+            return json.loads(stored.metadata()["about"])["sha256"]["rows"]
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise SourceError(f"cannot read what {capture} is about: {error}; delete it and run make figures") from error
+
+
+def _write(path: Path, run: dict[str, Any]) -> None:
+    text = json.dumps(run, indent=1, sort_keys=True, ensure_ascii=False)
+    with atomic.written_aside(path) as aside:
+        aside.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,136 @@
+"""Where numbers come from: the record of a run, when it is written anew, and that the committed ones are true."""
+
+import hashlib
+import subprocess
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import torch
+
+from howlinear.errors import SourceError
+from howlinear.files import paths
+from howlinear.instrument.capture import capture
+from howlinear.instrument.store import save_capture
+from howlinear.notebook import provenance
+from howlinear.text.rows import TokenRows
+
+STEM = "02_ceilings"
+BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+LATER = BEGAN + timedelta(days=1)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project of one notebook that has made one result and one figure, in a git checkout of its own."""
+    for name in ("ROOT", "MODELS", "NOTEBOOKS", "PROFILES", "BUILD"):
+        monkeypatch.setattr(paths, name, tmp_path / ("" if name == "ROOT" else name.lower()))
+    files = {
+        f"notebooks/{STEM}.py": "1 + 1\n",
+        "profiles/p.yaml": "models: [models/m]\ncorpora: [docs]\nrows: 4\nseq_len: 2\nseed: 0\nsample: 1\n",
+        "models/m/model.safetensors": "weights",
+        f"results/p/{STEM}.json": '{"r2": 0.9}',
+        f"figures/p/{STEM}_profile.svg": "<svg/>",
+        "figures/p/03_bilinear_gain.svg": "another notebook's",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "begin"]):
+        identity = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def made_at(began):
+    return provenance.read(provenance.record(STEM, "p", began, began + timedelta(seconds=90)))
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_record_tells_commit_time_machine_inputs_and_outputs(project):
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True).stdout.strip()
+    run = made_at(BEGAN)
+    assert (run["commit"], run["modified"]) == (head, False)
+    assert (run["began"], run["seconds"]) == ("2026-01-02T03:04:05+00:00", 90.0)
+    assert run["machine"]["threads"] >= 1
+    assert run["machine"]["processor"]
+    assert run["versions"]["torch"] == torch.__version__
+    names = [f"notebooks/{STEM}.py", "profiles/p.yaml", "models/m/model.safetensors"]
+    assert run["inputs"] == {name: sha256(project / name) for name in names}
+    assert run["outputs"] == {
+        name: sha256(project / name) for name in (f"results/p/{STEM}.json", f"figures/p/{STEM}_profile.svg")
+    }
+
+
+def test_a_run_that_changes_no_byte_leaves_the_record_as_it_was(project):
+    first = made_at(BEGAN)
+    assert made_at(LATER) == first
+    latest = provenance.read(project / "build/p/runs" / f"{STEM}.json")
+    assert latest["began"] == "2026-01-03T03:04:05+00:00"
+
+
+@pytest.mark.parametrize("name", [f"results/p/{STEM}.json", f"figures/p/{STEM}_profile.svg"])
+def test_a_run_that_changes_a_number_or_a_figure_is_recorded(project, name):
+    made_at(BEGAN)
+    (project / name).write_text("other")
+    assert made_at(LATER)["began"] == "2026-01-03T03:04:05+00:00"
+
+
+def test_changed_code_is_told_and_changed_results_are_no_change_of_code(project):
+    (project / f"results/p/{STEM}.json").write_text("other")
+    assert not made_at(BEGAN)["modified"]
+    (project / f"notebooks/{STEM}.py").write_text("1 + 2\n")
+    (project / f"results/p/{STEM}.json").write_text("yet other")
+    assert made_at(LATER)["modified"]
+
+
+def test_outside_a_checkout_and_without_git_there_is_no_commit(project, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert provenance.commit() == {"commit": None, "modified": None}
+    monkeypatch.undo()
+    monkeypatch.setattr(paths, "ROOT", project.parent)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent.parent))
+    assert provenance.commit() == {"commit": None, "modified": None}
+
+
+def test_the_texts_are_told_by_the_hash_of_their_rows(project, gpt2, rows):
+    other = TokenRows.from_ids(rows.ids.flip(0), folds=3)
+    for name, read_rows in {"docs": rows, "again": rows, "code": other}.items():
+        stored = project / f"build/p/captures/m/{name}.safetensors"
+        save_capture(stored, capture(gpt2, read_rows, sample=2), read_rows, {"model": "m"})
+    told = {name: made_at(BEGAN)["inputs"][f"rows of {name} for m"] for name in ("docs", "again", "code")}
+    assert told["docs"] == told["again"] != told["code"]
+    stored.write_text("no capture")
+    with pytest.raises(SourceError, match=r"code.safetensors is about.*make figures"):
+        made_at(LATER)
+
+
+def test_the_ledger_is_judged_by_a_file_with_a_hash(project):
+    (project / "paper").mkdir()
+    (project / "paper/claims.toml").write_text("[[claim]]")
+    assert "paper/claims.toml" not in provenance.inputs(STEM, "p")
+    assert provenance.inputs("12_claims", "p")["paper/claims.toml"] == sha256(project / "paper/claims.toml")
+
+
+def test_a_model_of_the_hub_is_told_by_its_commit(project, monkeypatch):
+    (project / "profiles/p.yaml").write_text((project / "profiles/p.yaml").read_text().replace("models/m", "some/one"))
+    monkeypatch.setattr(provenance.huggingface_hub.constants, "HF_HUB_CACHE", str(project / "hub"))
+    assert provenance.inputs(STEM, "p")["some/one"] == "not in the cache"
+    (project / "hub/models--some--one/refs").mkdir(parents=True)
+    (project / "hub/models--some--one/refs/main").write_text("abc\n")
+    assert provenance.inputs(STEM, "p")["some/one"] == "abc"
+
+
+def test_a_damaged_record_is_refused(project):
+    path = provenance.path_of(STEM, "p")
+    made_at(BEGAN)
+    path.write_text("{")
+    with pytest.raises(SourceError, match=r"cannot read .*02_ceilings.json"):
+        made_at(LATER)
+
+
+def test_the_record_of_a_notebook_that_makes_nothing_is_under_build_alone(project):
+    assert provenance.record("00_tiny", "p", BEGAN, LATER) == project / "build/p/runs/00_tiny.json"
+    assert not (project / "results/p/runs").exists()
