@@ -9,7 +9,7 @@ OMP_NUM_THREADS ?= 1
 PYTEST := OMP_NUM_THREADS=$(OMP_NUM_THREADS) $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
 SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-notebooks test-all paper readme book bench bench-more bench-scale lab minis twins wide rehearse clean help
+.PHONY: figures test test-notebooks test-all paper readme book crate bench bench-more bench-scale lab minis twins wide rehearse clean help
 
 figures: .venv/ready  ## run every notebook of PROFILE (minis, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
@@ -38,6 +38,9 @@ rehearse: .venv/ready  ## the paper profile on models of the real shapes (BLOCKS
 
 readme: .venv/ready  ## README's two tables, from results/minis
 	$(BIN)/python -m tools.readme
+
+crate: .venv/ready  ## a run of PROFILE as a Workflow Run RO-Crate, build/PROFILE/crate
+	$(BIN)/python -m tools.crate $(PROFILE)
 
 bench: .venv/ready  ## time and memory at GPT-2's shape, beside what others use; writes the book's table and figure
 	$(BIN)/python benchmarks/side_by_side.py --keep

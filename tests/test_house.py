@@ -1,5 +1,6 @@
 """The house holds: one idea, one stem, five places; pins agree; the README is true."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -28,6 +29,27 @@ def pins() -> dict[str, str]:
 def direct() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return {named(item) for item in project["dependencies"] + project["optional-dependencies"]["dev"]}
+
+
+def test_all_descriptions_of_the_project_say_the_same():
+    """What repositories read: one title, version, licence and set of authors, as the package has them."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    codemeta = json.loads((ROOT / "codemeta.json").read_text())
+    zenodo = json.loads((ROOT / ".zenodo.json").read_text())
+    assert citation["title"] == project["name"] == codemeta["name"] == zenodo["title"]
+    assert citation["version"] == project["version"] == codemeta["version"] == zenodo["version"]
+    assert citation["license"] == project["license"] == zenodo["license"]["id"]
+    assert codemeta["license"] == f"https://spdx.org/licenses/{project['license']}"
+    assert citation["abstract"] == project["description"] == codemeta["description"] == zenodo["description"]
+    authors = [author["name"] for author in citation["authors"]]
+    assert [author["name"] for author in codemeta["author"]] == [one["name"] for one in zenodo["creators"]] == authors
+    (paper,) = citation["references"]
+    number = paper["notes"].removeprefix("arXiv:")
+    assert codemeta["referencePublication"]["name"] == paper["title"]
+    assert codemeta["referencePublication"]["@id"] == f"https://arxiv.org/abs/{number}"
+    assert zenodo["related_identifiers"][0]["identifier"] == f"arXiv:{number}"
+    assert codemeta["runtimePlatform"].endswith(project["requires-python"])
 
 
 def test_there_are_notebooks():
