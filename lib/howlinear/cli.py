@@ -89,6 +89,7 @@ def measure(
             if json is not None:
                 results.save(json, profile.to_dict() | {"model": model, "seed": seed})
             Console().print(_table(profile, model))
+            Console().print(profile.outlook, markup=False, highlight=False)
     if shared.first and profile.stop is not None and not profile.stop.reached:
         _complain(f"{profile.stop}")
         sys.exit(3)
