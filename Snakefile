@@ -26,11 +26,11 @@ NOTEBOOKS = {
     "08_controls": ([MAIN], ["random", "transplant", "twins"]),
     "09_dynamics": ([MAIN] * (PROFILE != "minis"), ["profiles", "settling", "live"]),
     "10_degrees": ([MAIN], ["spectrum", "full", "rank", "training"]),
-    "11_claims": ([], ["board"]),
+    "12_claims": ([], ["board"]),
 }
 READS = {  # notebook → others whose results it reads
     "10_degrees": ["03_bilinear"],
-    "11_claims": ["02_ceilings", "03_bilinear", "04_rank", "05_corpora", "07_optimisers", "08_controls"],
+    "12_claims": ["02_ceilings", "03_bilinear", "04_rank", "05_corpora", "07_optimisers", "08_controls"],
 }
 RECORDED = {  # notebook → measurements taken in training that it reads
     "08_controls": "models/twins/*.json",
@@ -88,7 +88,7 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
             modules(f"notebooks/{stem}.py"),
             [f"results/{PROFILE}/{other}.json" for other in READS.get(stem, [])],
             sorted(str(path) for path in Path().glob(RECORDED[stem])) if stem in RECORDED else [],
-            ["paper/claims.toml"] if stem == "11_claims" else [],
+            ["paper/claims.toml"] if stem == "12_claims" else [],
             [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in corpora],
         output:
             f"{BUILD}/notebooks/{stem}.ipynb",

@@ -138,6 +138,8 @@ def table_of(blocks, r2=0.5, condition=1234.5):
     measured = Ceiling(
         r2=r2,
         interval=Estimate(r2, r2 - 0.03, r2 + 0.03),
+        r2_train=r2 + 0.02,
+        limit=Estimate(r2 + 0.01, r2 - 0.02, r2 + 0.04),
         r2_per_feature=torch.tensor([r2, r2], dtype=torch.float64),
         map=AffineMap(torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)),
         rank=767,

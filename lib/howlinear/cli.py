@@ -90,6 +90,7 @@ def measure(
                 about = {"model": model, "seed": seed, "versions": results.versions()}
                 results.save(json, profile.to_dict() | about)
             Console().print(_table(profile, model))
+            Console().print(profile.outlook, markup=False, highlight=False)
     if shared.first and profile.stop is not None and not profile.stop.reached:
         _complain(f"{profile.stop}")
         sys.exit(3)

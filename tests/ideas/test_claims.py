@@ -240,7 +240,7 @@ def test_every_claim_has_a_row_and_only_absent_results_or_rules_leave_one_open(l
 
 
 def test_the_record_of_notebook_11_is_the_ledger_of_the_committed_results(ledger, tmp_path):
-    kept = record.load(paths.results("minis") / "11_claims.json")
+    kept = record.load(paths.results("minis") / "12_claims.json")
     path = record.save(tmp_path / "11.json", {row.claim.id: numbers(row) for row in ledger}, TOLERANCE, DIGITS)
     anew = record.load(path)
     assert kept["claims"] == {row.claim.id: anew[row.claim.id] for row in ledger}
@@ -248,7 +248,7 @@ def test_the_record_of_notebook_11_is_the_ledger_of_the_committed_results(ledger
 
 def test_no_verdict_is_typed_in_the_notebook_or_its_prose():
     """Verdict words may be explained there; none may be given to a claim by name."""
-    source = (paths.NOTEBOOKS / "11_claims.py").read_text(encoding="utf-8")
+    source = (paths.NOTEBOOKS / "12_claims.py").read_text(encoding="utf-8")
     for claim in load_claims():
         assert not re.search(rf"{claim.id}\W{{0,4}}(is|was|:|=)?\W{{0,4}}(not )?(reproduced|mixed)", source), claim.id
 

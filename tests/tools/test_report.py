@@ -190,7 +190,7 @@ KEYS = {
     "08_controls": "outside_fresh",
     "09_dynamics": "peak_loss",
     "10_degrees": "reach",
-    "11_claims": "verdict",
+    "12_claims": "verdict",
 }
 
 
@@ -206,7 +206,7 @@ def test_a_renamed_key_stops_the_build(copy, stem, key):
 
 
 def test_the_marks_and_units_are_the_ledgers():
-    numbers = results.load(paths.results("minis") / "11_claims.json")
+    numbers = results.load(paths.results("minis") / "12_claims.json")
     assert numbers["marks"] == {str(verdict): verdict.symbol for verdict in claim.Verdict}
     assert numbers["units"] == {name: asdict(unit) for name, unit in claim.UNITS.items()}
 

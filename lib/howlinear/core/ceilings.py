@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from howlinear.core import limits
 from howlinear.core.estimates import CONFIDENCE, Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -52,7 +53,10 @@ class Ceiling:
 
     Attributes:
         r2: R²_lin, pooled over features.
-        interval: R²_lin with its jackknife interval; None without document folds.
+        interval: R²_lin with its jackknife interval, of a map fitted on so many rows; None without document folds.
+        r2_train: R² of the map on the rows it was fitted on; with ever more rows the two meet.
+        limit: what they tend to (`core.limits`), with its jackknife interval; None without document folds, and where
+            rows are too few to say.
         r2_per_feature: the same ratio per output feature, shape (d_out,); NaN where a feature is constant.
         map: the least-squares map, minimum norm (in column-scaled inputs) off the null directions.
         rank: number of input directions that are not null.
@@ -64,6 +68,8 @@ class Ceiling:
 
     r2: float
     interval: Estimate | None
+    r2_train: float
+    limit: Estimate | None
     r2_per_feature: Float[Tensor, " d_out"]
     map: AffineMap
     rank: int
@@ -112,11 +118,14 @@ def ceiling(
 
     affine, rank = fit(train_rows)
     interval = None
+    limit = None
     if len(train_folds) > 1 and len(test_folds) > 1:
-        interval = r2_interval(affine, train_folds, test_folds, confidence)
+        interval, limit = r2_intervals(affine, train_folds, test_folds, confidence)
     return Ceiling(
         r2=r2(affine, test_rows),
         interval=interval,
+        r2_train=r2(affine, train_rows),
+        limit=limit,
         r2_per_feature=r2_per_feature(affine, test_rows),
         map=affine,
         rank=rank,
@@ -251,18 +260,43 @@ def varies(squares: Float[Tensor, " d"], mean: Float[Tensor, " d"], n: int, null
 # --- The error bars
 
 
-def r2_interval(
+def r2_intervals(
     affine: AffineMap, train: Sequence[Moments], test: Sequence[Moments], confidence: float = CONFIDENCE
-) -> Estimate:
-    """R²_lin with its interval: each train fold left out of the fit in turn, then each held-out fold of the score.
+) -> tuple[Estimate, Estimate | None]:
+    """R²_lin and its limit, with intervals: train folds left out of the fit in turn, then held-out ones of the score.
 
     Args:
         affine: the map fitted on all train folds.
         train: moments per document fold to fit on.
         test: moments per held-out document fold.
-        confidence: of the interval.
+        confidence: of the intervals.
+
+    Returns:
+        R²_lin at these rows, and what it tends to; no limit where rows are too few to say.
+
+    Raises:
+        InputError: without one of the folds there are too few rows for a map.
     """
+    followed = sum(train)
     held_out = sum(test)
-    refitted = [r2(fit(moments)[0], held_out) for moments in left_out(train)]
+    in_sample = r2(affine, followed)
+    r2_here = r2(affine, held_out)
+
+    # Each train fold left out of the fit: R² of held-out rows, and R²_∞ from both sides
+    refitted = []
+    refitted_limits = []
+    for moments in left_out(train):
+        refit, _ = fit(moments)
+        score = r2(refit, held_out)
+        refitted.append(score)
+        refitted_limits.append(limits.limit(r2(refit, moments), score))
+
+    # Each held-out fold left out of the score
     rescored = [r2(affine, moments) for moments in left_out(test)]
-    return Estimate.jackknife(r2(affine, held_out), refitted, rescored, confidence=confidence)
+    rescored_limits = [limits.limit(in_sample, score) for score in rescored]
+
+    here = Estimate.jackknife(r2_here, refitted, rescored, confidence=confidence)
+    if not limits.enough(in_sample, r2_here):
+        return here, None
+    limit = limits.limit(in_sample, r2_here)
+    return here, Estimate.jackknife(limit, refitted_limits, rescored_limits, confidence=confidence)

@@ -93,6 +93,39 @@ class Profile(Mapping):
         return first.rows_train + first.rows_test
 
     @property
+    def rows_per_input(self) -> float:
+        """Train rows over the width of a block's input, n / d; of the block that has fewest."""
+        return min(block.rows_train / len(block.map.weight) for block in self.values())
+
+    @property
+    def outlook(self) -> str:
+        """One sentence: how many train rows an input has, and how far R²_lin would rise with ever more of them.
+
+        Rows are too few to trust where R²_lin misses its limit by more than half of its own interval, which is about
+        the documents that were drawn and knows nothing of their number.
+        """
+        have = f"{self.rows_per_input:,.0f} train rows for each input"
+        if any(block.interval is None for block in self.values()):
+            return f"{have}; without document folds there is no telling what more would do"
+        untold = [number for number, block in self.items() if block.limit is None]
+        told = {number: block for number, block in self.items() if block.limit is not None}
+        if not told:
+            return f"{have}: too few to say what R²_lin tends to with more rows, in any block"
+        rises = {number: block.limit.value - block.r2 for number, block in told.items()}
+        most = max(rises, key=rises.__getitem__)
+        limit = told[most].limit
+        short = [number for number, block in told.items() if rises[number] > block.interval.half_width]
+        tends = (
+            f"with ever more R²_lin tends to {limit.value:.3f} [{limit.low:.3f}, {limit.high:.3f}] in block {most}, "
+            f"the farthest from it ({rises[most]:+.3f})"
+        )
+        if untold:
+            return f"{have}: too few to say what R²_lin tends to in {_blocks(untold)}; elsewhere {tends}"
+        if short:
+            return f"{have}: too few to trust R²_lin in {_blocks(short)}; {tends}"
+        return f"{have}; {tends}"
+
+    @property
     def curves(self) -> dict[str, list[float]]:
         """R²_lin over depth and its interval's ends, `r2`, `r2_low` and `r2_high`, as trajectories keep them."""
         return {
@@ -114,7 +147,9 @@ class Profile(Mapping):
     def to_frame(self) -> pd.DataFrame:
         """A row per block, with the columns of `howlinear measure --json`.
 
-        `condition` and `rank` describe the inputs of the fit, `effective_rank` the held-out outputs.
+        `r2_train` is R² of the rows of the fit, `r2_limit` what it and `r2` tend to with ever more rows, missing where
+        these are too few to say. `condition` and `rank` describe the inputs of the fit, `effective_rank` the held-out
+        outputs.
         """
         return pd.DataFrame(
             {
@@ -122,6 +157,10 @@ class Profile(Mapping):
                 "r2": measured.r2,
                 "r2_low": measured.r2_low,
                 "r2_high": measured.r2_high,
+                "r2_train": measured.r2_train,
+                "r2_limit": None if measured.limit is None else measured.limit.value,
+                "r2_limit_low": None if measured.limit is None else measured.limit.low,
+                "r2_limit_high": None if measured.limit is None else measured.limit.high,
                 "r2_median": measured.r2_median,
                 "effective_rank": self.effective_ranks[block],
                 "condition": measured.condition,
@@ -141,7 +180,11 @@ class Profile(Mapping):
             "rows": self.rows_used,
             "seq_len": None if self.rows.ids is None else self.rows.ids.shape[1],
             "perplexity": self.perplexity,
-            "blocks": self.to_frame().to_dict("records"),
+            "rows_per_input": self.rows_per_input,
+            "blocks": [
+                {key: None if value != value else value for key, value in block.items()}  # NaN where there is no limit
+                for block in self.to_frame().to_dict("records")
+            ],
         }
         if self.stop is not None:
             content["stop"] = asdict(self.stop)
@@ -192,6 +235,11 @@ def solve(
             raise InputError(f"block {number}: {error}") from error
         effective_ranks[number] = effective_rank(block.outputs.sxx)
     return ceilings, effective_ranks
+
+
+def _blocks(numbers: list[int]) -> str:
+    """Blocks by number, as in `block 3` or `blocks 1, 2, 5`."""
+    return f"block{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
 def name_of(model: PreTrainedModel) -> str:

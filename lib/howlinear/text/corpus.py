@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from howlinear.errors import InputError, SourceError
 from howlinear.models.load import tokenizer_of
 from howlinear.text.documents import HUB, OFFLINE, file_documents, hub_documents, offline_documents, seeded_hash
-from howlinear.text.rows import FOLDS, TRAIN_SHARE, ModelInputs, Rows, TokenRows, pack
+from howlinear.text.rows import FOLDS, TRAIN_SHARE, ModelInputs, Rows, TokenRows, pack, pack_contiguous
 
 TRAINED_ON = ("docs", "code")
 MODEL_SHARE = 0.8  # of their documents, for training the embedded models
@@ -58,6 +58,24 @@ class Corpus:
             InputError: the corpus is too small; says how many rows it has.
         """
         return pack(self._measured(seed), self.tokenizer, self.name, rows, seq_len, folds, at_most)
+
+    def contiguous(
+        self, rows: int = 20_000, seq_len: int = 128, tail: float = 0.2, seed: int = 0, folds: int = FOLDS
+    ) -> TokenRows:
+        """Take about `rows` tokens of the text in its own order and hold out its tail; see `rows.pack_contiguous`.
+
+        Args:
+            rows: tokens in all, both sides; rounded to whole sequences.
+            seq_len: tokens in a sequence.
+            tail: share of the sequences that is held out.
+            seed: decides where the text begins.
+            folds: runs of neighbouring sequences on each side, for error bars.
+
+        Raises:
+            InputError: the corpus is too small; says how many rows it has.
+        """
+        documents = (document for document, _ in self._measured(seed))
+        return pack_contiguous(documents, self.tokenizer, self.name, rows, seq_len, tail, folds)
 
     def _measured(self, seed: int) -> Iterator[tuple[str, str]]:
         """Documents and their sides, each once, without those reserved for training."""

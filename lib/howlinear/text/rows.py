@@ -365,6 +365,56 @@ def pack(
     )
 
 
+def pack_contiguous(
+    documents: Iterator[str],
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: str,
+    rows: int,
+    seq_len: int,
+    tail: float = 0.2,
+    folds: int = FOLDS,
+) -> TokenRows:
+    """Cut a text in its own order into sequences and hold out the last of them, as arXiv 2606.19379 does.
+
+    Documents follow one another, each ended by the end-of-text token, and none is cut short. What neighbours share lies
+    on one side, but for the document at the border; a fold is a run of neighbouring sequences.
+
+    Args:
+        documents: in the order of the text.
+        tokenizer: turns them into ids.
+        corpus: what to call them.
+        rows: tokens in all, both sides; rounded to whole sequences.
+        seq_len: tokens in a sequence.
+        tail: share of the sequences that is held out, between 0 and 1.
+        folds: runs on each side, for error bars.
+
+    Raises:
+        InputError: the corpus is too small, or there is not a sequence for every fold.
+    """
+    sequences = round(rows / seq_len)
+    held_out = round(tail * sequences)
+    train = sequences - held_out
+    if seq_len < 2 or folds < 2 or min(train, held_out) < folds:
+        raise InputError(
+            f"{rows} rows of {seq_len} tokens with a tail of {tail}: each side needs {folds} sequences or more, of two "
+            "tokens or more"
+        )
+    end = _end_of_document(tokenizer)
+    tokens: list[int] = []
+    while len(tokens) < sequences * seq_len:
+        batch = list(islice(documents, BATCH))
+        if not batch:
+            raise InputError(
+                f"corpus {corpus} is too short: {len(tokens)} rows of the {rows} asked for; "
+                "ask for fewer rows or bring more text"
+            )
+        for ids in tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"]:
+            tokens += [*ids, end]
+    ids = torch.tensor(tokens[: sequences * seq_len], dtype=torch.long).view(sequences, seq_len)
+    fold = torch.cat([torch.arange(train) * folds // train, torch.arange(held_out) * folds // held_out])
+    return TokenRows(ids=ids, test=torch.arange(sequences) >= train, fold=fold, corpus=corpus)
+
+
 def _end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:
     """The token that a document ends with."""
     if tokenizer.eos_token_id is not None:

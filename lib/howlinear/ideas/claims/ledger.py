@@ -135,7 +135,7 @@ def steady(moves: Mapping[str, Mapping[float, Verdict]]) -> list[str]:
 
 
 def contents(ledger: Sequence[Row], moves: Mapping[str, Mapping[float, Verdict]]) -> dict[str, Any]:
-    """What the results of notebook 11 hold.
+    """What the results of notebook 12 hold.
 
     Args:
         ledger: all rows.

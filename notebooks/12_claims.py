@@ -9,7 +9,7 @@
 # ---
 
 # %% [markdown]
-# # 11 · What of the paper holds here?
+# # 12 · What of the paper holds here?
 #
 # **Question.** Claims of the paper, what would falsify them, and one of the press. Which of them do the numbers of
 # notebooks 02 to 08 bear out, which do they contradict, and which do they leave open?
@@ -39,7 +39,7 @@ from howlinear.ideas.claims.numbers import STATISTICS, TOGETHER
 from howlinear.notebook.run import start
 from howlinear.plots import claims as plots
 
-run = start("11_claims", profile)
+run = start("12_claims", profile)
 stated = load_claims()
 print(len(stated), "claims, of notebooks:", ", ".join(sorted({claim.notebook for claim in stated})))
 
@@ -186,7 +186,7 @@ claims.summary(ledger)
 #
 # ## Exercises
 #
-# Solutions are in `solutions/11_claims.py`; try first.
+# Solutions are in `solutions/12_claims.py`; try first.
 #
 # **1 (warm-up).** How generous would "a few points" have to be for `bilinear-small` to be reproduced? Give a threshold,
 # in R² and to two decimals, the smallest that does it for all models.

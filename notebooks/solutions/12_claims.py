@@ -9,7 +9,7 @@
 # ---
 
 # %% [markdown]
-# # 11 · Solutions
+# # 12 · Solutions
 
 # %% tags=["parameters"]
 profile = "minis"

@@ -1,0 +1,77 @@
+"""What R²_lin tends to with ever more rows, told from few: between the rows of the fit and the held-out ones.
+
+Least squares on n rows follows these rows too closely. To first order in 1 / n it explains as much too much of them as
+it explains too little of other rows (Stone 1977, "An asymptotic equivalence of choice of model by cross-validation and
+Akaike's criterion"; Takeuchi's information criterion). With u the unexplained share, and v a constant of the text:
+
+    in sample  u_n ≈ u (1 − v / n),    held out  u'_n ≈ u (1 + v / n).
+
+Independent Gaussian rows have v = p, the numbers that a feature's map has, and then the held-out share is
+u / (1 − p / n), so that √(u_n u'_n) is u itself. Rows of one document resemble each other, and some rows weigh more
+than others: both make v larger, often many times, but they move the two sides apart alike. So
+
+    R²_∞ = 1 − √(u_n u'_n)
+
+asks nothing of v, and no second number of rows. What it leaves is of second order, (v / n)²: it is refused where v / n,
+the `optimism`, is above `MOST_OPTIMISM`.
+"""
+
+from __future__ import annotations
+
+from howlinear.errors import InputError
+
+MOST_OPTIMISM = 0.5
+"""Where v / n is above this, rows are too few to say what R² tends to: the map has a number for every two of the rows
+that count."""
+
+ROUNDING = 1e-12
+"""An unexplained share below this is rounding, on either side."""
+
+
+def limit(in_sample: float, held_out: float) -> float:
+    """R² in the limit of ever more rows, R²_∞ = 1 − √(u u').
+
+    Args:
+        in_sample: R² on the rows of the fit, 1 − u.
+        held_out: R² on other rows, 1 − u'.
+    """
+    followed = max(0.0, 1 - in_sample)
+    left = max(0.0, 1 - held_out)
+    return 1 - (followed * left) ** 0.5
+
+
+def optimism(in_sample: float, held_out: float) -> float:
+    """How far the fit follows its own rows: v / n = 1 − √(u / u'), 0 with ever more rows and p / n of Gaussian ones.
+
+    Args:
+        in_sample: R² on the rows of the fit, 1 − u.
+        held_out: R² on other rows, 1 − u'.
+    """
+    followed = max(0.0, 1 - in_sample)
+    left = max(0.0, 1 - held_out)
+    if left <= ROUNDING:  # all is explained, on both sides
+        return 0.0
+    return 1 - (followed / left) ** 0.5
+
+
+def enough(in_sample: float, held_out: float) -> bool:
+    """Whether the rows are enough to say what R² tends to."""
+    return optimism(in_sample, held_out) <= MOST_OPTIMISM
+
+
+def check(in_sample: float, held_out: float, rows: int) -> None:
+    """Refuse to say what R² tends to where the rows are too few.
+
+    Args:
+        in_sample: R² on the rows of the fit.
+        held_out: R² on other rows.
+        rows: of the fit.
+
+    Raises:
+        InputError: the fit follows its own rows too closely.
+    """
+    if not enough(in_sample, held_out):
+        raise InputError(
+            f"{rows} train rows are too few to say what R² tends to: the map explains {in_sample:.2f} of them and "
+            f"{held_out:.2f} of held-out rows; use at least twice as many"
+        )

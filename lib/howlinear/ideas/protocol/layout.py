@@ -1,0 +1,119 @@
+"""Token rows under either split, in growing numbers of train rows that contain one another.
+
+The documents split draws documents over all that were read, not file by file, so that few rows are of many files; the
+tail split keeps the text's own order. Held-out rows stay the same while train rows are added, so that a curve over rows
+is about the fit alone. Every step adds to each of eight folds: of documents, or runs of neighbouring sequences where
+the text is split at its tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from howlinear.errors import InputError
+from howlinear.text.corpus import Corpus
+from howlinear.text.documents import seeded_hash
+from howlinear.text.rows import FOLDS, TRAIN_SHARE, TokenRows
+
+TAIL = 0.2  # of a text in its own order, held out as the paper does
+FEWEST_SEQUENCES = 4 * FOLDS  # that `Corpus.rows` packs
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Token rows whose train side grows in steps.
+
+    Attributes:
+        rows: the sequences, with their side and fold.
+        step: the step at which a sequence joins the train rows, 0 … steps − 1, shape (n_sequences,); 0 if held out.
+        factors: train rows over width at every step, as they were asked for.
+    """
+
+    rows: TokenRows
+    step: Int64[Tensor, " n_sequences"]
+    factors: list[int]
+
+    def train_rows(self, step: int) -> int:
+        """Train rows at a step; whole sequences in every fold, so a little more than was asked for."""
+        joined = ~self.rows.test & (self.step <= step)
+        return int(joined.sum()) * self.rows.ids.shape[1]
+
+
+def read(corpus: Corpus, most: int, seed: int = 0) -> Corpus:
+    """The same corpus of its first documents, in the text's own order, read once for whoever asks.
+
+    Args:
+        corpus: the text.
+        most: documents to read.
+        seed: decides where the text begins.
+    """
+    documents = list(islice(corpus.documents(seed), most))
+    return replace(corpus, documents=lambda _: iter(documents))
+
+
+def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Sequence[int], seed: int = 0) -> Layout:
+    """Rows of a corpus under one of the two splits.
+
+    Args:
+        corpus: the text, in its own order (`read`).
+        split: `documents` or `tail`.
+        seq_len: tokens in a sequence.
+        width: of a block's inputs.
+        factors: train rows over width, ascending.
+        seed: decides which documents are drawn.
+
+    Raises:
+        InputError: the corpus is too small, an unknown split, or steps that add nothing.
+    """
+    per_fold = [-(-factor * width // (FOLDS * seq_len)) for factor in factors]
+    if any(more <= fewer for fewer, more in pairwise(per_fold)):
+        raise InputError(
+            f"{list(factors)} rows an input, of width {width}, in sequences of {seq_len}: each step must add "
+            f"a sequence to each of {FOLDS} folds; take steps farther apart, or shorter sequences"
+        )
+    if split == "documents":
+        return _by_documents(corpus, seq_len, per_fold, list(factors), seed)
+    if split == "tail":
+        return _by_tail(corpus, seq_len, per_fold, list(factors), seed)
+    raise InputError(f"unknown split {split!r}: use documents or tail")
+
+
+def _by_documents(corpus: Corpus, seq_len: int, per_fold: list[int], factors: list[int], seed: int) -> Layout:
+    """As `Corpus.rows` splits documents in any order; at each step so many sequences of every train fold."""
+    drawn = sorted(corpus.documents(seed), key=lambda document: seeded_hash(seed, document))
+    shuffled = replace(corpus, documents=lambda _: iter(drawn))
+    sequences = max(round(FOLDS * per_fold[-1] / TRAIN_SHARE) + 1, FEWEST_SEQUENCES)
+    rows = shuffled.rows(sequences * seq_len, seq_len, seed)
+    step = torch.zeros(len(rows.ids), dtype=torch.long)
+    surplus = torch.zeros(len(rows.ids), dtype=torch.bool)
+    for members in rows.folds(test=False):
+        place = torch.arange(len(members))
+        # step k has the places below per_fold[k]
+        step[members] = torch.bucketize(place, torch.tensor(per_fold), right=True)
+        surplus[members] = place >= per_fold[-1]
+    used = (~surplus).nonzero()[:, 0]
+    return Layout(rows.subset(used), step[used], factors)
+
+
+def _by_tail(corpus: Corpus, seq_len: int, per_fold: list[int], factors: list[int], seed: int) -> Layout:
+    """The text in its own order; at each step so many sequences right before the tail."""
+    train = FOLDS * per_fold[-1]
+    rows = corpus.contiguous(round(train / (1 - TAIL)) * seq_len, seq_len, TAIL, seed)
+    train_at = (~rows.test).nonzero()[:, 0].flip(0)  # those next to the tail come first
+    step = torch.zeros(len(rows.ids), dtype=torch.long)
+    fold = rows.fold.clone()
+    start = 0
+    for number, size in enumerate(per_fold):
+        stop = FOLDS * size
+        added = train_at[start:stop]
+        step[added] = number
+        # eight runs of neighbours
+        fold[added] = torch.arange(len(added)) * FOLDS // len(added)
+        start = stop
+    return Layout(replace(rows, fold=fold), step, factors)

@@ -1,0 +1,141 @@
+"""Figures of notebook 11: what R²_lin hangs on. Tidy tables in, figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from howlinear.plots import style
+
+_SIDES = {  # column → label and look
+    "in_sample": ("rows of the fit", {"marker": "v", "color": "#56B4E9", "ls": ":"}),
+    "held_out": ("held-out rows", {"marker": "o", "color": "#0072B2", "ls": "--"}),
+}
+_CHOICES = {  # column → what its rows are called below the curve
+    "denominator": "denominator",
+    "split": "split",
+    "rows": "rows an input",
+    "seq_len": "sequence",
+    "position_0": "position 0",
+    "loud": "loudest",
+    "null": "null cut",
+}
+_NAMED = {"paper": {"ls": ":", "marker": "D", "mfc": "white"}, "ours": {"ls": "-", "marker": "o"}}
+
+
+def rows_needed(curves: pd.DataFrame, blocks: Mapping[str, Sequence[int]]) -> Figure:
+    """R² on both sides of the split over growing train rows, and the limit told from each: a panel a model.
+
+    Args:
+        curves: a row a `model`, `block` and number of train rows: `factor`, `in_sample`, `held_out`, `limit`, `low`,
+            `high`.
+        blocks: model → the blocks to draw.
+    """
+    models = list(blocks)
+    figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.7), sharex=True, sharey=True, squeeze=False)
+    style.panels(axes[0], models)
+    for axis, model in zip(axes[0], models, strict=True):
+        for block in blocks[model]:
+            curve = curves[(curves.model == model) & (curves.block == block)].sort_values("factor")
+            for column, (label, look) in _SIDES.items():
+                axis.plot(curve.factor, curve[column], lw=0.9, label=label, **look)
+            bars = style.error_bars(curve.limit, curve.low, curve.high)
+            axis.errorbar(
+                curve.factor, curve.limit, bars, fmt="s-", color="black", lw=0.9, elinewidth=0.7, label="limit"
+            )
+            last = curve.iloc[-1]
+            axis.annotate(
+                f"block {block}",
+                (last.factor, last.limit),
+                xytext=(5, 0),
+                textcoords="offset points",
+                fontsize=7,
+                va="center",
+            )
+        factors = sorted(curves.factor.unique())
+        axis.set(xscale="log", xlabel="train rows for each input", xlim=(factors[0] / 1.25, factors[-1] * 2.6))
+        axis.set_xticks(factors)
+        axis.set_xticklabels([str(factor) for factor in factors])
+        axis.minorticks_off()
+    axes[0][0].set_ylabel("$R^2$")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    named = dict(zip(labels, handles, strict=True))
+    figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def multiverse(table: pd.DataFrame, statistic: str, threshold: float, label: str) -> Figure:
+    """A specification curve: a number of every model's profile in every universe, and below it the choices made there.
+
+    Args:
+        table: a row a `model` and universe, with a column a choice, and the statistic's.
+        statistic: the column to draw.
+        threshold: that the number is to clear.
+        label: what the number is, for the axis.
+    """
+    choices = list(_CHOICES)
+    wide = table.pivot_table(index=choices, columns="model", values=statistic, sort=False)[list(table.model.unique())]
+    ordered = wide.loc[wide.mean(axis=1).sort_values(kind="stable").index]
+    levels = [(choice, level) for choice in choices for level in table[choice].unique()]
+    figure, (top, bottom) = plt.subplots(
+        2, 1, figsize=(style.PAGE, 5.0), sharex=True, height_ratios=[1.0, 0.14 * len(levels)], layout="constrained"
+    )
+    number = np.arange(len(ordered))
+    for model in ordered.columns:
+        look = style.look(model)
+        top.plot(number, ordered[model], ls="none", marker=look["marker"], ms=1.8, color=look["color"], label=model)
+    top.axhline(threshold, color="black", lw=0.8)
+    top.set(ylabel=label, xlim=(-3, len(ordered) + 2), ylim=(0, None))
+    top.legend(ncols=len(ordered.columns), loc="lower right", markerscale=2.5)
+
+    _draw_levels(bottom, ordered.index.to_frame(index=False), levels)
+    bottom.set_xlabel(f"{len(ordered)} protocols, in order of the mean over models")
+    return figure
+
+
+def _draw_levels(axis: Axes, universes: pd.DataFrame, levels: Sequence[tuple[str, object]]) -> None:
+    """A row a level, a stroke where a universe has it; rows of one choice lie together."""
+    shades = ["black", style.GREY]
+    names = []
+    previous = None
+    for row, (choice, level) in enumerate(levels):
+        has_it = np.flatnonzero((universes[choice] == level).to_numpy())
+        axis.vlines(has_it, row - 0.38, row + 0.38, lw=0.5, color=shades[list(_CHOICES).index(choice) % 2])
+        names.append(f"{_CHOICES[choice] if choice != previous else ''}   {_shown(level):>11}")
+        previous = choice
+    axis.set_yticks(range(len(levels)), names, fontsize=6.5)
+    axis.set_ylim(len(levels) - 0.4, -0.6)
+    axis.grid(visible=False)
+
+
+def _shown(level: object) -> str:
+    """A level as it is read: small numbers as powers of ten."""
+    if isinstance(level, float):
+        return f"1e{np.log10(level):.0f}"
+    return str(level)
+
+
+def profiles(table: pd.DataFrame) -> Figure:
+    """The profile of every model under each protocol that has a name: a panel a model.
+
+    Args:
+        table: a row a `model`, `protocol` and `block`: `r2`, `low`, `high`.
+    """
+    models = list(table.model.unique())
+    figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.5), sharex=True, sharey=True, squeeze=False)
+    style.panels(axes[0], models)
+    for axis, model in zip(axes[0], models, strict=True):
+        color = style.look(model)["color"]
+        for protocol, mine in table[table.model == model].groupby("protocol", sort=False):
+            look = _NAMED.get(protocol, {"ls": "-.", "marker": "^"})
+            bars = style.error_bars(mine.r2, mine.low, mine.high)
+            axis.errorbar(mine.block, mine.r2, bars, color=color, lw=1, elinewidth=0.7, label=protocol, **look)
+        axis.set(xlabel="block", xticks=range(0, int(table.block.max()) + 1, 2))
+        axis.legend(loc="upper center")
+    axes[0][0].set_ylabel("$R^2_{\\mathrm{lin}}$")
+    return figure

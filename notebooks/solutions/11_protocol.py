@@ -1,0 +1,57 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 11 · Solutions
+
+# %% tags=["parameters"]
+profile = "minis"
+
+# %%
+import numpy as np
+import torch
+
+import howlinear as hl
+from howlinear.core import limits
+from howlinear.core.ceilings import ceiling
+
+# %% [markdown]
+# **1.** What is left is 0.20 of its own rows and 0.45 of others; their geometric mean is $\sqrt{0.09} = 0.30$, so $R^2$
+# tends to 0.70. The held-out score misses 0.15 of that 0.70, more than a fifth.
+
+# %%
+tends_to = 1 - (0.20 * 0.45) ** 0.5
+assert abs(tends_to - limits.limit(0.80, 0.55)) < 1e-9
+print("missed:", round((tends_to - 0.55) / tends_to, 2), "of the limit")
+
+# %% [markdown]
+# **2.** Draw the planted documents again, take the optimism of every draw, and compare its mean with $p/n$. Inputs and
+# noise both share half of their variance within a document, so the product that the fit's error is made of shares a
+# quarter: four rows together vary like $1 + 3 \cdot \tfrac14 = 1.75$ times one.
+
+# %%
+generator = torch.Generator().manual_seed(0)
+weight = torch.linalg.qr(torch.randn(10, 6, generator=generator, dtype=torch.float64)).Q
+
+
+def fold(count):
+    """Moments of some planted documents: R² is 0.5 in the limit."""
+    own, shared = torch.randn(2, count, 4, 16, generator=generator, dtype=torch.float64)
+    x, noise = ((own + shared[:, :1]) / 2**0.5).flatten(0, 1).split([10, 6], dim=1)
+    return hl.Moments(10, 6).update(x, x @ weight + noise)
+
+
+optimism = []
+for _ in range(40):
+    planted = ceiling(sum(fold(5) for _ in range(8)), sum(fold(20) for _ in range(8)))
+    optimism.append(limits.optimism(planted.r2_train, planted.r2))
+rows_that_count_as_one = np.mean(optimism) / ((10 + 1) / planted.rows_train)
+print("rows that count as one:", round(float(rows_that_count_as_one), 2))
+assert 1.3 < rows_that_count_as_one < 3.5
