@@ -204,15 +204,15 @@ tables.by_block(ceilings, "r2").round(2)
 
 # %% [markdown]
 # Then the practical test. Replace *one* block at a time by its map, leave the rest of the model alone, and measure the
-# perplexity ($e$ to the mean loss per token) on held-out text. The interval is paired: the same sequences before and
-# after. It takes the map as given and leaves out one sequence at a time, so it is on the narrow side.
+# perplexity ($e$ to the mean loss per token) on held-out text. The interval is paired, the same text before and
+# after, and leaves out one document fold at a time: neighbouring sequences are often of one document. It takes the map
+# as given.
 
 # %%
 costs = {}
 for name, stored in captures.items():
     maps = {block: ceiling.map for block, ceiling in profiles[name].items()}
-    held_out_ids = stored.rows.ids[stored.rows.test]
-    costs[name] = hl.swap_costs(run.model(name), maps, held_out_ids)
+    costs[name] = hl.swap_costs(run.model(name), maps, stored.rows)
 swaps = tables.swap_table(costs)
 tables.by_block(swaps, "delta").round(2)
 

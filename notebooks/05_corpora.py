@@ -197,8 +197,8 @@ def bilinear_gains(name, blocks):
 costs = []
 for name in run.models:
     blocks = tables.spread_over_depth(list(found[name]), probed)
-    held_out = {corpus: stored.rows.ids[stored.rows.test] for corpus, stored in captures[name].items()}
-    swaps = tables.swap_table(run.model(name), found[name], held_out, blocks, main)
+    texts = {corpus: stored.rows for corpus, stored in captures[name].items()}
+    swaps = tables.swap_table(run.model(name), found[name], texts, blocks, main)
     gains = bilinear_gains(name, blocks)
     # The branch is fitted step by step: processors agree on its gain to two decimals, on the rest to four digits.
     costs += [rounded(swaps).assign(model=name), rounded(gains, tolerance=0.03).assign(model=name)]

@@ -134,13 +134,13 @@ for name, stored in captures.items():
     curves = {block: reduced_rank(sum(kept.train), sum(kept.test)) for block, kept in stored.blocks.items()}
     maps[name] = {block: curve.map for block, curve in curves.items()}
     prices[name] = price(models[name], maps[name], fitted[name][:felt_sequences])
-costs = per_model(lambda name: block_costs(models[name], captures[name].blocks, maps[name], held[name]))
+costs = per_model(lambda name: block_costs(models[name], captures[name].blocks, maps[name], captures[name].rows))
 wide(costs["delta"]).round(2)
 
 # %% [markdown]
 # What perplexity rises by is in the table above. *Recovered* compares the line with a block that always returns its
 # mean: at 1 the line loses nothing, at 0 it is no better than the mean; NaN stands where the mean costs nothing that
-# these sequences can show.
+# this text can show.
 
 # %% tags=["nbval-check-output"]
 worth = pd.concat({"recovered": wide(costs["recovered"].round(1)), "ablation": wide(costs["ablation"])}, axis=1)
@@ -212,7 +212,7 @@ for name, stored in captures.items():
         kept = stored.blocks[block]
         curves[name][block] = reduced_rank(kept.train, kept.test)  # with the folds, for the intervals
 lines = per_model(lambda name: rank_curves(models[name], curves[name])).reset_index("model")
-thin = per_model(lambda name: rank_costs(models[name], curves[name], held[name])).reset_index("model")
+thin = per_model(lambda name: rank_costs(models[name], curves[name], captures[name].rows)).reset_index("model")
 lines, thin = rounded(lines), rounded(thin)
 figure = plots.reduced_rank(lines, thin)
 _ = run.figure(figure, "reduced_rank")
@@ -242,7 +242,7 @@ for name in run.models:
     }
 
 # %%
-several = per_model(lambda name: frontier(models[name], ways[name], held[name])).reset_index("model")
+several = per_model(lambda name: frontier(models[name], ways[name], captures[name].rows)).reset_index("model")
 several = rounded(several)
 figure = plots.frontier(several)
 _ = run.figure(figure, "frontier")

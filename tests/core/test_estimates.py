@@ -3,7 +3,8 @@ import pytest
 from scipy.stats import t as student_t
 from scipy.stats import ttest_1samp
 
-from howlinear.core.estimates import Estimate, half_width, jackknife
+from howlinear.core.estimates import Estimate, fold_means, half_width, jackknife
+from howlinear.errors import InputError
 
 
 def test_half_a_width_is_students_t_times_the_standard_error():
@@ -30,3 +31,16 @@ def test_an_estimate_excludes_what_lies_outside():
     found = Estimate(0.36, 0.32, 0.40)
     assert [found.excludes(number) for number in (0.31, 0.32, 0.36, 0.40, 0.41)] == [True, False, False, False, True]
     assert str(found) == "0.36 [0.32, 0.40]"
+
+
+def test_means_without_each_fold_by_hand():
+    values, fold = np.array([1.0, 2.0, 3.0, 10.0]), np.array([4, 4, 0, 7])
+    # without fold 0: 13 / 3; without fold 4: 13 / 2; without fold 7: 6 / 3
+    np.testing.assert_allclose(fold_means(values, fold), [13 / 3, 13 / 2, 2])
+
+
+@pytest.mark.parametrize("fold", [np.zeros(3, dtype=int), np.arange(2)])
+@pytest.mark.usefixtures("unchecked")
+def test_fewer_than_two_folds_cannot_be_left_out(fold):
+    with pytest.raises(InputError, match="at least two"):
+        fold_means(np.arange(3.0), fold)

@@ -8,7 +8,7 @@ from scipy.stats import t as student_t
 from conftest import VOCABULARY, WIDTH
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
-from howlinear.instrument.perplexity import change, losses, perplexity
+from howlinear.instrument.perplexity import change, held_out_folds, losses, perplexity
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.sites import sites
 from howlinear.models.swap import swap
@@ -112,6 +112,35 @@ def test_change_equals_a_loop_that_leaves_out_sequences(seed, n):
     assert (found.low, found.high) == pytest.approx((found.delta - half, found.delta + half), abs=1e-10)
 
 
+@given(seed=st.integers(0, 2**31), folds=st.integers(2, 8))
+@settings(deadline=None, max_examples=25)
+def test_change_equals_a_loop_that_leaves_out_folds(seed, folds):
+    generator = torch.Generator().manual_seed(seed)
+    n = 4 * folds + 3  # folds of unequal size
+    fold = torch.arange(n) % folds
+    before = 3 + torch.rand(n, generator=generator, dtype=torch.float64)
+    after = before + 0.1 * torch.randn(n, generator=generator, dtype=torch.float64)
+    found = change(before, after, fold)
+    left = []
+    for number in range(folds):
+        keep = fold != number
+        left.append((after[keep].mean().exp() - before[keep].mean().exp()).item())
+    variance = (folds - 1) / folds * np.square(np.subtract(left, np.mean(left))).sum()
+    half = student_t.ppf(0.975, folds - 1) * np.sqrt(variance)
+    assert found.delta == change(before, after).delta  # the value is the same, only the interval is another
+    assert (found.low, found.high) == pytest.approx((found.delta - half, found.delta + half), abs=1e-10)
+
+
+def test_neighbours_that_go_together_make_the_interval_of_folds_the_wider_one():
+    """Eight documents of four sequences each; all sequences of a document rise by the same."""
+    of_document = torch.randn(8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    risen = 3 + 0.1 * of_document.repeat_interleave(4)
+    before = torch.full((32,), 3.0, dtype=torch.float64)
+    by_fold = change(before, risen, torch.arange(8).repeat_interleave(4)).estimate
+    alone = change(before, risen).estimate
+    assert by_fold.half_width > 1.8 * alone.half_width
+
+
 def test_pairing_cancels_what_both_share():
     before = torch.rand(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2
     shifted = change(before, before + 0.01)
@@ -139,7 +168,36 @@ def test_losses_of_other_sequences_are_refused():
         change(torch.ones(3).double(), torch.ones(4).double())
 
 
+@pytest.mark.parametrize("fold", [torch.zeros(3, dtype=torch.long), torch.arange(2)])
+@pytest.mark.usefixtures("unchecked")
+def test_folds_that_cannot_be_left_out_are_refused(fold):
+    with pytest.raises(InputError, match="leaves out document folds, at least two"):
+        change(torch.ones(3).double(), torch.ones(3).double(), fold)
+
+
+def test_of_rows_the_held_out_sequences_and_their_folds_are_scored(rows):
+    ids, fold = held_out_folds(rows)
+    assert torch.equal(ids, rows.ids[rows.test])
+    assert torch.equal(fold, rows.fold[rows.test])
+
+
+def test_of_token_ids_each_sequence_is_a_document(ids):
+    whole, fold = held_out_folds(ids)
+    assert torch.equal(whole, ids)
+    assert fold.unique().numel() == len(ids)
+
+
 # --- swap_costs
+
+
+def test_the_costs_of_rows_leave_out_their_folds(gpt2, ids):
+    rows = TokenRows(ids, torch.ones(len(ids), dtype=torch.bool), torch.arange(len(ids)) // 6)
+    (found,) = swap_costs(gpt2, {1: torch.negative}, rows).values()
+    with swap(gpt2, {1: torch.negative}):
+        after = losses(gpt2, ids)
+    assert found == change(losses(gpt2, ids), after, rows.fold)
+    assert found != swap_costs(gpt2, {1: torch.negative}, ids)[1]
+    assert found.delta == swap_costs(gpt2, {1: torch.negative}, ids)[1].delta
 
 
 def test_costs_are_those_of_each_swap_alone(model, ids):

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float, Int64
 from scipy.stats import t as student_t
 
 from howlinear.core.moments import Moments
+from howlinear.errors import InputError
 
 CONFIDENCE = 0.95
 
@@ -53,6 +55,26 @@ def left_out(folds: Sequence[Moments]) -> Iterator[Moments]:
     """Moments of all folds but each in turn, one at a time: what `jackknife` asks an estimate of."""
     for i in range(len(folds)):
         yield sum([*folds[:i], *folds[i + 1 :]])
+
+
+def fold_means(values: Float[np.ndarray, " n"], fold: Int64[np.ndarray, " n"]) -> Float[np.ndarray, " folds"]:
+    """The mean of all values but those of each fold in turn, folds in order.
+
+    Args:
+        values: one a sequence, all of equal weight, shape (n,).
+        fold: the document fold of each, shape (n,).
+
+    Raises:
+        InputError: fewer than two folds, or not a fold for each value.
+    """
+    numbers, place, counts = np.unique(fold, return_inverse=True, return_counts=True)
+    if len(fold) != len(values) or len(numbers) < 2:
+        raise InputError(
+            f"an interval leaves out document folds, at least two: got {len(numbers)}, of {len(fold)} places for "
+            f"{len(values)} values"
+        )
+    sums = np.bincount(place, weights=values)
+    return (values.sum() - sums) / (len(values) - counts)
 
 
 @dataclass(frozen=True)

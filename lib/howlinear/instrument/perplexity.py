@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from howlinear.core.estimates import Estimate
+from howlinear.core.estimates import Estimate, fold_means
 from howlinear.errors import InputError
 from howlinear.models.load import check_causal, is_causal
 from howlinear.models.sites import device_of
 from howlinear.text.corpus import Corpus
-from howlinear.text.rows import Rows
+from howlinear.text.rows import Rows, TokenRows
 
 NO_TARGET = -100  # what `cross_entropy` does not count
 
@@ -105,6 +105,26 @@ def held_out(
     return ids[longer], mask[longer]
 
 
+def held_out_folds(
+    text: TokenRows | Int64[Tensor, "n seq_len"],
+) -> tuple[Int64[Tensor, "n seq_len"], Int64[Tensor, " n"]]:
+    """The sequences that a change of perplexity is of, and the document fold of each, which its interval leaves out.
+
+    Args:
+        text: packed rows, whose held-out part counts; or token ids, each sequence a document of its own, all count.
+
+    Returns:
+        Token ids; and folds, shape (n,).
+
+    Raises:
+        InputError: there is nothing to predict.
+    """
+    ids, _ = held_out(text)
+    if isinstance(text, Tensor):
+        return ids, torch.arange(len(ids))
+    return ids, text.fold[text.test]
+
+
 def mean_perplexity(losses: Float[Tensor, " n"], mask: Bool[Tensor, "n seq_len"] | None = None) -> float:
     """Exp of the mean loss, each sequence weighted by the tokens that it predicts.
 
@@ -178,14 +198,21 @@ def finite_losses(batches: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
     return joined
 
 
-def change(base: Float[Tensor, " n"], changed: Float[Tensor, " n"]) -> Change:
+def change(base: Float[Tensor, " n"], changed: Float[Tensor, " n"], fold: Int64[Tensor, " n"] | None = None) -> Change:
     """Perplexity after minus before, from the losses of the same sequences of one length.
 
-    The interval is a delete-one-sequence jackknife of the difference, so what both share cancels. It takes the swapped
-    map as given, and sequences as independent.
+    The interval is a jackknife of the difference, so what both share cancels. It leaves out whole document folds:
+    neighbouring sequences are often of one document, and losses of one document go together. With 8 folds and sequences
+    of a document correlated by 0.4 it holds the truth in 94 of 100 simulated measurements, where leaving out single
+    sequences holds it in 82 (`benchmarks/coverage.py`). It takes the swapped map as given.
+
+    Args:
+        base: mean loss of each sequence before, shape (n,), see `losses`.
+        changed: the same after.
+        fold: the document fold of each sequence, shape (n,), see `held_out_folds`; by default each is its own.
 
     Raises:
-        InputError: fewer than two sequences, or not the same number before and after.
+        InputError: fewer than two folds, or not the same number of sequences before and after.
     """
     before = base.numpy()
     after = changed.numpy()
@@ -194,8 +221,8 @@ def change(base: Float[Tensor, " n"], changed: Float[Tensor, " n"]) -> Change:
         raise InputError(
             f"a paired interval needs the same sequences twice, at least two sequences: got {n} and {len(after)}"
         )
-    # Δ = exp(mean after) − exp(mean before), of all sequences and of all but each
+    places = np.arange(n) if fold is None else fold.numpy()
+    # Δ = exp(mean after) − exp(mean before), of all sequences and of all but each fold's
     delta = float(np.exp(after.mean()) - np.exp(before.mean()))
-    after_without = (after.sum() - after) / (n - 1)
-    before_without = (before.sum() - before) / (n - 1)
-    return Change(Estimate.jackknife(delta, np.exp(after_without) - np.exp(before_without)))
+    without = np.exp(fold_means(after, places)) - np.exp(fold_means(before, places))
+    return Change(Estimate.jackknife(delta, without))

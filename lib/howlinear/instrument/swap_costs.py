@@ -20,16 +20,17 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from howlinear.instrument.perplexity import Change, batch_losses, change, finite_losses
+from howlinear.instrument.perplexity import Change, batch_losses, change, finite_losses, held_out_folds
 from howlinear.models.load import check_causal
 from howlinear.models.sites import device_of, sites
 from howlinear.models.swap import swap
+from howlinear.text.rows import TokenRows
 
 
 def swap_costs(
     model: PreTrainedModel,
     maps: Mapping[int, Callable[[Tensor], Tensor]],
-    ids: Int64[Tensor, "n seq_len"],
+    text: TokenRows | Int64[Tensor, "n seq_len"],
     batch_size: int = 16,
 ) -> dict[int, Change]:
     """What replacing each block alone by its map costs in perplexity, without fine-tuning (paper, figure 2).
@@ -37,17 +38,18 @@ def swap_costs(
     Args:
         model: the model; left as it was.
         maps: block → map, as `swap` takes it.
-        ids: held-out token ids, shape (n, seq_len).
+        text: packed rows, whose held-out part counts; or token ids, each sequence a document of its own.
         batch_size: sequences in a pass.
 
     Returns:
-        Block → the change of perplexity, paired over sequences.
+        Block → the change of perplexity, its interval paired over document folds, see `perplexity.change`.
 
     Raises:
-        InputError: a loss is not finite, a block that the model does not have, or fewer than two sequences.
+        InputError: a loss is not finite, a block that the model does not have, or fewer than two document folds.
     """
+    ids, fold = held_out_folds(text)
     before, after = swap_losses(model, maps, ids, batch_size)
-    return {block: change(before, means) for block, means in after.items()}
+    return {block: change(before, means, fold) for block, means in after.items()}
 
 
 @torch.inference_mode()

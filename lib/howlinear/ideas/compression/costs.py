@@ -8,14 +8,15 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.instrument.perplexity import change, losses
+from howlinear.instrument.perplexity import change, held_out_folds, losses
 from howlinear.models.swap import swap
+from howlinear.text.rows import TokenRows
 
 
 def swap_cost(
     model: PreTrainedModel,
     maps: Mapping[int, Callable[[Tensor], Tensor]],
-    ids: Int64[Tensor, "n seq_len"],
+    text: TokenRows | Int64[Tensor, "n seq_len"],
     base: Float[Tensor, " n"],
 ) -> dict[str, float]:
     """What it costs to put maps in the place of blocks, all at once.
@@ -23,28 +24,32 @@ def swap_cost(
     Args:
         model: the model; left as it was.
         maps: block → map.
-        ids: held-out token ids, shape (n, seq_len).
+        text: rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
         base: the loss of each sequence before, see `perplexity.losses`.
 
     Returns:
         See `cost`.
     """
+    ids, fold = held_out_folds(text)
     with swap(model, maps):
         after = losses(model, ids)
-    return cost(base, after)
+    return cost(base, after, fold)
 
 
-def cost(base: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> dict[str, float]:
+def cost(
+    base: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64[Tensor, " n"] | None = None
+) -> dict[str, float]:
     """The cost of a change, from the losses of the same sequences before and after.
 
     Args:
         base: loss of each sequence before, in nats per token, shape (n,).
         after: the same after.
+        fold: the document fold of each sequence, shape (n,); by default each is a document of its own.
 
     Returns:
         `nats`, what the loss rises by per token; `delta`, what perplexity rises by, with the ends `low` and `high` of
         its 95 % interval.
     """
-    risen = change(base, after)
+    risen = change(base, after, fold)
     nats = float((after - base).mean())
     return {"nats": nats, "delta": risen.delta, "low": risen.low, "high": risen.high}

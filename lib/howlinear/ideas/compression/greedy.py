@@ -26,7 +26,7 @@ from howlinear.ideas.compression.costs import swap_cost
 from howlinear.ideas.compression.price import price
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.instrument.capture import hooked
-from howlinear.instrument.perplexity import Change, change, losses
+from howlinear.instrument.perplexity import Change, change, held_out_folds, losses
 from howlinear.models.load import check_causal
 from howlinear.models.sites import Site, sites
 from howlinear.models.swap import swap
@@ -212,6 +212,7 @@ def compress_to(
     free = [site.block for site in sites(model) if not site.linear]
     train = rows.ids[~rows.test]
     test = rows.ids[rows.test]
+    fold = rows.fold[rows.test]
     if not isfinite(max_dppl) or not free or not len(train) or len(test) < 2:
         raise InputError(
             f"a budget of {max_dppl} for {len(free)} blocks that are not replaced yet, {len(train)} sequences to fit "
@@ -227,7 +228,7 @@ def compress_to(
         maps = steps[count - 1].maps
         with swap(model, maps):
             after = losses(model, test)
-        delta = change(base, after)
+        delta = change(base, after, fold)
         if delta.delta <= max_dppl:
             history = [{"block": step.block, "dppl": step.delta} for step in steps[:count]]
             return Plan(maps, exp(base.mean()), exp(after.mean()), delta, history)
@@ -269,26 +270,29 @@ def prefixes(maps: Mapping[int, AffineMap], order: Sequence[int], deep: int) -> 
 
 
 def frontier(
-    model: PreTrainedModel, ways: Mapping[str, Sequence[Mapping[int, AffineMap]]], ids: Int64[Tensor, "n seq_len"]
+    model: PreTrainedModel,
+    ways: Mapping[str, Sequence[Mapping[int, AffineMap]]],
+    text: TokenRows | Int64[Tensor, "n seq_len"],
 ) -> pd.DataFrame:
     """What several ways to pick blocks cost, the more blocks go.
 
     Args:
         model: the model; left as it was.
         ways: way → the maps put in place, one block more each time.
-        ids: held-out token ids, shape (n, seq_len).
+        text: rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
 
     Returns:
         A row per way and number of blocks (`way`, `count`): `share`, the part of the FFN parameters that is left, and
         what it costs, see `costs.cost`.
     """
+    ids, _ = held_out_folds(text)
     base = losses(model, ids)
     whole = ffn_parameters(model)
     rows = []
     for way, plans in ways.items():
         for maps in plans:
             row = {"way": way, "count": len(maps), "share": ffn_parameters(model, maps) / whole}
-            rows.append(row | swap_cost(model, maps, ids, base))
+            rows.append(row | swap_cost(model, maps, text, base))
     return pd.DataFrame(rows)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int64
@@ -18,12 +19,13 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.ceilings import r2 as r2_of
-from howlinear.core.estimates import Estimate, jackknife, left_out
+from howlinear.core.estimates import Estimate, fold_means, jackknife, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression.costs import swap_cost
-from howlinear.instrument.perplexity import losses
+from howlinear.instrument.perplexity import held_out_folds, losses
 from howlinear.models.sites import sites
+from howlinear.text.rows import TokenRows
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,12 @@ def _jackknifed(curve: Tensor, trains: Sequence[Moments], tests: Sequence[Moment
     return low, high
 
 
-def recovered(base: Float[Tensor, " n"], swapped: Float[Tensor, " n"], ablated: Float[Tensor, " n"]) -> Estimate | None:
+def recovered(
+    base: Float[Tensor, " n"],
+    swapped: Float[Tensor, " n"],
+    ablated: Float[Tensor, " n"],
+    fold: Int64[Tensor, " n"] | None = None,
+) -> Estimate | None:
     """Loss recovered: 1 − (L_swapped − L) / (L_ablated − L), in nats; 1 is lossless, 0 no better than a mean.
 
     Tells a block that is cheap to replace from one that does little: both have a small ΔPPL, only the first recovers.
@@ -172,13 +179,14 @@ def recovered(base: Float[Tensor, " n"], swapped: Float[Tensor, " n"], ablated: 
         base: loss of each sequence before, shape (n,), see `perplexity.losses`.
         swapped: the same with the map in the block's place.
         ablated: the same with its mean output in the block's place.
+        fold: the document fold of each sequence, shape (n,); by default each is a document of its own.
 
     Returns:
-        The share with a delete-one-sequence jackknife; None where ablating costs nothing that the sequences can show
+        The share, with a jackknife over document folds; None where ablating costs nothing that the text can show
         (its interval reaches 0), as a share of nothing is undefined.
 
     Raises:
-        InputError: fewer than two sequences, or different numbers of them.
+        InputError: fewer than two folds, or different numbers of sequences.
     """
     n = len(base)
     if n < 2 or not n == len(swapped) == len(ablated):
@@ -188,9 +196,10 @@ def recovered(base: Float[Tensor, " n"], swapped: Float[Tensor, " n"], ablated: 
         )
     cost = (swapped - base).numpy()
     worth = (ablated - base).numpy()
-    # the means without each sequence in turn
-    cost_without = (cost.sum() - cost) / (n - 1)
-    worth_without = (worth.sum() - worth) / (n - 1)
+    # the means without each fold in turn
+    places = np.arange(n) if fold is None else fold.numpy()
+    cost_without = fold_means(cost, places)
+    worth_without = fold_means(worth, places)
     if Estimate.jackknife(float(worth.mean()), worth_without).low <= 0:
         return None
     share = 1 - float(cost.mean() / worth.mean())
@@ -256,7 +265,7 @@ def rank_curves(model: PreTrainedModel, curves: Mapping[int, RankCurve]) -> pd.D
 def rank_costs(
     model: PreTrainedModel,
     curves: Mapping[int, RankCurve],
-    ids: Int64[Tensor, "n seq_len"],
+    text: TokenRows | Int64[Tensor, "n seq_len"],
     parts: Iterable[int] = (16, 8, 4, 2, 1),
 ) -> pd.DataFrame:
     """What it costs to replace a block by the best map of some ranks.
@@ -264,13 +273,14 @@ def rank_costs(
     Args:
         model: the model; left as it was.
         curves: block → its curve, of `first_middle_last` blocks.
-        ids: held-out token ids, shape (n, seq_len).
+        text: rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
         parts: which ranks: the width divided by each of these, at least 1.
 
     Returns:
         A row per block and rank: `block`, its `place`, `rank`, `share` of the block's numbers, `r2`, and what it
         costs, see `costs.cost`.
     """
+    ids, _ = held_out_folds(text)
     base = losses(model, ids)
     own, places = _own(model)
     rows = []
@@ -280,7 +290,7 @@ def rank_costs(
             replacement = curve.map if rank == width else curve.at(rank)
             row = {"block": block, "place": places[block], "rank": rank, "share": share_of_block(curve, rank, own)}
             row["r2"] = float(curve.r2[rank])
-            rows.append(row | swap_cost(model, {block: replacement}, ids, base))
+            rows.append(row | swap_cost(model, {block: replacement}, text, base))
     return pd.DataFrame(rows)
 
 

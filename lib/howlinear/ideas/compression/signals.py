@@ -25,8 +25,9 @@ from howlinear.ideas.compression.costs import cost, swap_cost
 from howlinear.ideas.compression.price import Price
 from howlinear.ideas.compression.reduced_rank import recovered
 from howlinear.instrument.capture import BlockCapture
-from howlinear.instrument.perplexity import losses
+from howlinear.instrument.perplexity import held_out_folds, losses
 from howlinear.instrument.swap_costs import swap_losses
+from howlinear.text.rows import TokenRows
 
 IN_NATS = ("ablation × (1 − R²)", "price", "price, paired")
 """Signals in the unit of the costs; of these alone one can ask by which factor they miss."""
@@ -36,7 +37,7 @@ def block_costs(
     model: PreTrainedModel,
     blocks: Mapping[int, BlockCapture],
     maps: Mapping[int, AffineMap],
-    ids: Int64[Tensor, "n seq_len"],
+    text: TokenRows | Int64[Tensor, "n seq_len"],
 ) -> pd.DataFrame:
     """What each block costs that is replaced alone: by its map, and by its mean output.
 
@@ -44,24 +45,25 @@ def block_costs(
         model: the model; left as it was.
         blocks: block → its capture.
         maps: block → its map, fitted on the train side.
-        ids: held-out token ids, shape (n, seq_len).
+        text: rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
 
     Returns:
         A row per block: `r2` of the map; `nats`, `delta`, `low` and `high` as in `costs.cost`; `ablation`, what the
         mean costs in nats per token; `recovered`, the share of that which the map keeps (`reduced_rank.recovered`),
-        and `width`, the length of its interval; NaN where ablation costs nothing that the sequences can show.
+        and `width`, the length of its interval; NaN where ablation costs nothing that the text can show.
     """
     means = {block: AffineMap.constant(sum(kept.train)) for block, kept in blocks.items()}
+    ids, fold = held_out_folds(text)
     base, swapped = swap_losses(model, maps, ids)
     _, ablated = swap_losses(model, means, ids)
     rows = []
     for block, kept in blocks.items():
         row = {"block": block, "r2": r2(maps[block], sum(kept.test))}
         row["ablation"] = float((ablated[block] - base).mean())
-        share = recovered(base, swapped[block], ablated[block])
+        share = recovered(base, swapped[block], ablated[block], fold)
         row["recovered"] = share.value if share else np.nan
         row["width"] = share.high - share.low if share else np.nan
-        rows.append(row | cost(base, swapped[block]))
+        rows.append(row | cost(base, swapped[block], fold))
     return pd.DataFrame(rows).set_index("block")
 
 

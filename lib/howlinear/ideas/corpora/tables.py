@@ -18,8 +18,9 @@ from transformers import PreTrainedModel
 from howlinear.core.estimates import Estimate
 from howlinear.ideas.corpora.agreement import agreement
 from howlinear.ideas.corpora.transfer import Transfer
-from howlinear.instrument.perplexity import Change, change
+from howlinear.instrument.perplexity import Change, change, held_out_folds
 from howlinear.instrument.swap_costs import swap_losses
+from howlinear.text.rows import TokenRows
 
 Found = Mapping[str, Mapping[int, Transfer]]
 
@@ -176,7 +177,7 @@ def spread_over_depth(blocks: Sequence[int], count: int) -> list[int]:
 def swap_table(
     model: PreTrainedModel,
     by_block: Mapping[int, Transfer],
-    held_out: Mapping[str, Int64[Tensor, "n seq_len"]],
+    texts: Mapping[str, TokenRows | Int64[Tensor, "n seq_len"]],
     blocks: Sequence[int],
     main: str,
 ) -> pd.DataFrame:
@@ -185,7 +186,7 @@ def swap_table(
     Args:
         model: the model; left as it was.
         by_block: block → `Transfer`, with the maps.
-        held_out: corpus → held-out token ids.
+        texts: corpus → rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
         blocks: which blocks to replace.
         main: corpus whose map is used everywhere, as if compressed on one text and deployed on another.
 
@@ -194,15 +195,16 @@ def swap_table(
         what the main corpus' map costs on top.
     """
     rows = []
-    for corpus, ids in held_out.items():
+    for corpus, text in texts.items():
+        ids, fold = held_out_folds(text)
         before, own = swap_losses(model, {block: by_block[block].maps[corpus] for block in blocks}, ids)
         foreign = own
         if corpus != main:
             _, foreign = swap_losses(model, {block: by_block[block].maps[main] for block in blocks}, ids)
         for block in blocks:
             row = {"corpus": corpus, "block": block}
-            rows.append(row | {"kind": "own"} | _cost(change(before, own[block])))
-            rows.append(row | {"kind": "extra"} | _cost(change(own[block], foreign[block])))
+            rows.append(row | {"kind": "own"} | _cost(change(before, own[block], fold)))
+            rows.append(row | {"kind": "extra"} | _cost(change(own[block], foreign[block], fold)))
     return pd.DataFrame(rows)
 
 
