@@ -19,7 +19,7 @@ NOTEBOOKS = {
     "01_capture": ([MAIN], ["diagram", "inputs"]),
     "02_ceilings": ([MAIN], ["solvers", "profile"]),
     "03_bilinear": ([MAIN], ["gain", "rank", "gate"]),
-    "04_rank": ([MAIN], ["median", "carried"]),
+    "04_rank": ([MAIN], ["median", "carried", "reduced"]),
     "05_corpora": (config["corpora"], ["profiles", "transfer"]),
     "06_compression": ([MAIN], ["signal", "reduced_rank", "frontier"]),
     "07_optimisers": ([MAIN], ["paths", "shortfall"]),

@@ -70,6 +70,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # | entropy rank (Roy & Vetterli) | $\exp(-\sum p \log p)$ | `spread.spread().entropy_rank` |
 # | first share | $\max p$ | `spread.spread().first` |
 # | the same of the predictions | covariance $W^\top S'_{xx} W$ | `spread.prediction_rank` |
+# | the paper's rank | $\min\{k : R^2(k) \ge 0.9\, R^2_{\mathrm{lin}}\}$ | `core.reduced_rank`, `rank_reaching` |
 # | median | of $1 - e_j / s_j$ over features $j$ | `scores.Score.median` |
 # | without the $k$ loudest | $1 - \sum_{j>k} e_j / \sum_{j>k} s_j$ | `scores.without_loudest` |
 # | leverage | $(x-\bar x)^\top S_{xx}^{+} (x-\bar x) + 1/n$, with the pseudo-inverse | `rows.leverage` |
@@ -168,6 +169,25 @@ run.figure(figure, "median")
 plt.show()
 
 # %% [markdown]
+# ## Figure: how many directions does the map need?
+#
+# The paper calls another number *effective rank*: the least $k$ for which the best map of rank $k$ (reduced-rank
+# regression) reaches 90 or 95 % of the full map's held-out $R^2$. It is a whole number and about the *map*; the
+# participation ratio above is about the *outputs*, bent part and all, and weighs directions rather than counting them.
+#
+# **How to read it.** A point per block, filled for 90 %, open for 95 %, on a logarithmic scale. (a) Were a high $R^2$
+# always of one kind, the points would follow one curve. (b) Were the two measures the same, the points would rise
+# together.
+
+# %%
+figure = plots.reduced(rounded(blocks))
+run.figure(figure, "reduced")
+plt.show()
+
+# %% tags=["nbval-check-output"]
+print(view.reduced_table(blocks).round(1).to_string())
+
+# %% [markdown]
 # ## Figure: what carries it
 #
 # **How to read it.** Thin lines are blocks, thick ones their mean by model. (a) $R^2$ of what is left when the $k$
@@ -224,9 +244,12 @@ print(certain.to_string())
 results = {}
 for model, verdict in verdicts.to_dict("index").items():
     of_model = blocks[blocks["model"] == model]
-    results[model] = verdict | {"blocks": []}
+    results[model] = verdict | {"blocks": [], "rank_90": [], "rank_95": []}
     for number, word in zip(of_model["block"], of_model["regime"], strict=True):
-        results[model]["blocks"].append(views[model, number].numbers() | {"block": number, "regime": word})
+        numbers = views[model, number].numbers()
+        for paper_rank in ("rank_90", "rank_95"):
+            results[model][paper_rank].append(numbers.pop(paper_rank))
+        results[model]["blocks"].append(numbers | {"block": number, "regime": word})
 settings = {"high": high, "few": few, "gap": gap, "counts": counts, "bands": bands, "heavy": heavy}
 ranks = ("rank", "predicted", "lowest_rank")
 shares = ("without_heavy", "heavy_error")
@@ -240,6 +263,7 @@ run.save(
 # Ours beside the paper's:
 
 # %%
+needed = view.reduced_table(blocks).iterrows()
 claims = [
     (
         "a high R² hides two regimes",
@@ -250,6 +274,11 @@ claims = [
         "the lower the rank, the further below the diagonal",
         "figure 4",
         "; ".join(f"{model}: ρ {rho:+.2f}" for model, rho in verdicts["rho"].items()),
+    ),
+    (
+        "least rank for 90 % of R²",
+        "GPT-2 block 2: 1; Pythia block 0: 376 (of 768)",
+        "; ".join(f"{model}: {row['lowest for 90 %']:.0f} to {row['highest for 90 %']:.0f}" for model, row in needed),
     ),
     (
         "straighter on frequent tokens",

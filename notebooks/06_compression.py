@@ -35,10 +35,11 @@ import numpy as np
 import pandas as pd
 
 import howlinear as hl
+from howlinear.core.reduced_rank import reduced_rank
 from howlinear.files.results import rounded
 from howlinear.ideas.compression.greedy import frontier, greedy, prefixes, together
 from howlinear.ideas.compression.price import price
-from howlinear.ideas.compression.reduced_rank import first_middle_last, rank_costs, rank_curves, reduced_rank
+from howlinear.ideas.compression.reduced_rank import first_middle_last, rank_costs, rank_curves
 from howlinear.ideas.compression.signals import block_costs, ranking, set_costs, signals
 from howlinear.notebook.run import start
 from howlinear.plots import compression as plots
@@ -84,7 +85,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # | what | function |
 # |---|---|
 # | $\tfrac12 \operatorname{tr}(\mathbb E[g g^\top]\, \mathbb E[r r^\top])$, the price in the loss | `price.price` |
-# | best map of rank $k$: $W_k = W V_k V_k^\top$, $V$ eigenvectors of $W^\top S_{xx} W$ | `reduced_rank.reduced_rank` |
+# | best map of rank $k$: $W_k = W V_k V_k^\top$, $V$ eigenvectors of $W^\top S_{xx} W$ | `reduced_rank`, in `core` |
 # | loss recovered: $1 - (L_\text{swap} - L)/(L_\text{ablated} - L)$ | `reduced_rank.recovered` |
 # | Spearman's $\rho$ of a signal with the measured costs, model by model | `signals.ranking` |
 # | several blocks, each map refitted on the inputs it now gets | `greedy.greedy` |

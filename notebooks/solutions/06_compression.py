@@ -18,8 +18,9 @@ profile = "minis"
 import torch
 
 import howlinear as hl
+from howlinear.core.reduced_rank import reduced_rank
 from howlinear.ideas.compression.price import price
-from howlinear.ideas.compression.reduced_rank import recovered, reduced_rank
+from howlinear.ideas.compression.reduced_rank import recovered
 from howlinear.instrument.perplexity import losses
 from howlinear.notebook.run import start
 

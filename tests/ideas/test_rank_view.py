@@ -17,6 +17,7 @@ from howlinear.ideas.rank.view import (
     carrier_table,
     certainty_table,
     loudest_table,
+    reduced_table,
     rise_table,
     verdict_table,
     view,
@@ -109,6 +110,8 @@ def test_planted_blocks_get_their_word_and_lose_what_is_loud(plant, word):
     assert (found.directions[1].value < 0.02) == (word != "broad")
     assert (found.outputs.first > 0.99) == (word != "broad")
     assert found.predicted.value <= found.rank.value + 0.05
+    assert (found.rank_95 == 1) == (word != "broad")
+    assert found.rank_90 <= found.rank_95
     assert found.predictions.effective_rank == pytest.approx(found.predicted.value)
 
 
@@ -127,7 +130,8 @@ def test_numbers_are_plain_and_complete():
     assert numbers["features"] == [one.value for one in found.features]
     assert len(numbers["bands"]) == 4
     kinds = {type(part) for part in vars(found).values()}
-    assert kinds == {Estimate, Spread, list}
+    assert kinds == {Estimate, Spread, list, int}
+    assert (numbers["rank_90"], numbers["rank_95"]) == (found.rank_90, found.rank_95)
 
 
 def test_more_bands_than_the_rows_can_fill_are_refused():
@@ -190,6 +194,16 @@ def test_tables_hold_every_number_once():
     assert len(rises) == 3 * 2
     assert rises["rise"].iloc[3] == loud.without_first.value
     assert rises["rise_high"].iloc[2] == loud.without_heavy.high
+
+
+def test_ranks_of_maps_are_summed_up_by_model_and_a_map_that_explains_nothing_has_none():
+    numbers = {"r2": [0.9, 0.5, -0.1], "rank_90": [1, 7, None], "rank_95": [2, 9, None]}
+    blocks = pd.DataFrame({"model": "tiny", "predicted": [1.0, 2.0, 3.0], "rank": [4.0, 5.0, 6.0]} | numbers)
+    found = reduced_table(blocks).loc["tiny"]
+    assert found.tolist() == pytest.approx([4.0, 5.5, 2.0, 5.0, 1.0, 7.0, -1.0])
+    nothing = dataclasses.replace(seen(broad(640)), rank_90=None, rank_95=None)
+    assert nothing.numbers()["rank_90"] is None
+    assert block_table({("m", 0): nothing})["rank_90"].isna().all()
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,25 @@ def test_carried_shows_one_planted_curve_for_each_kind():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mini-gpt2", "planted"]
 
 
+def needed(*models):
+    table = blocks(*models)
+    return table.assign(rank=[3.0, 4.0, 5.0] * len(models), rank_90=[1, 8, None] * len(models), rank_95=9)
+
+
+def test_reduced_draws_both_ranks_of_every_block_that_has_them():
+    table = needed("mini-gpt2", "mini-pythia")
+    figure = rank.reduced(table)
+    for ax, across in zip(figure.axes, ("r2", "rank"), strict=True):
+        filled, hollow = ax.get_lines()[:2]
+        np.testing.assert_allclose(filled.get_xdata(), table[across][:2])
+        np.testing.assert_allclose(filled.get_ydata(), [1, 8])
+        np.testing.assert_allclose(hollow.get_ydata(), [9, 9])
+        assert hollow.get_markerfacecolor() == "white"
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["mini-gpt2", "mini-pythia", "for 90 %", "for 95 %"]
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["(a) R² and rank", "(b) two measures of rank"]
+
+
 @pytest.mark.parametrize("count", [1, 48])
 def test_figures_take_any_number_of_blocks(count):
     figure = carried("mini-gpt2", count=count)

@@ -15,9 +15,9 @@ import torch
 
 from howlinear.core.ceilings import ceiling
 from howlinear.core.moments import effective_rank
+from howlinear.core.reduced_rank import reduced_rank
 from howlinear.files import paths
 from howlinear.files import results as record
-from howlinear.ideas.compression.reduced_rank import reduced_rank
 from howlinear.instrument.capture import BlockCapture
 from howlinear.notebook import run as notebooks
 

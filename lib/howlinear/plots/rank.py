@@ -1,4 +1,4 @@
-"""Figures of notebook 04: pooled and median R² (the paper's figure 4), and what carries a high R²."""
+"""Figures of notebook 04: pooled and median R² (the paper's figure 4), what carries a high R², and ranks of maps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from howlinear.plots import style
 
@@ -72,6 +72,33 @@ def median(blocks: pd.DataFrame, planted: pd.DataFrame | None = None, high: floa
 def _area(rank: float | pd.Series) -> float | pd.Series:
     """Area of a point in square points, so that rank 1 is still seen."""
     return 3 + 1.5 * rank
+
+
+def reduced(blocks: pd.DataFrame) -> Figure:
+    """The rank that a map needs for 90 and 95 % of its R²: against R²_lin, and against the outputs' effective rank.
+
+    Args:
+        blocks: columns model, block, r2, rank, rank_90 and rank_95; a block without such a rank is left out.
+    """
+    figure, (by_r2, by_rank) = plt.subplots(1, 2, figsize=(style.PAGE, 2.6), sharey=True)
+    style.panels([by_r2, by_rank], ["R² and rank", "two measures of rank"])
+    for model, of_model in blocks.dropna(subset=["rank_90", "rank_95"]).groupby("model", sort=False):
+        look = style.look(model)
+        dots = {"color": look["color"], "marker": look["marker"], "ls": "none"}
+        for ax, across in ((by_r2, "r2"), (by_rank, "rank")):
+            ax.vlines(of_model[across], of_model["rank_90"], of_model["rank_95"], color=look["color"], lw=0.5)
+            ax.plot(of_model[across], of_model["rank_90"], label=model, **dots)
+            ax.plot(of_model[across], of_model["rank_95"], mfc="white", **dots)
+    for face, label in ((style.GREY, "for 90 %"), ("white", "for 95 %")):
+        by_r2.plot([], [], "o", color=style.GREY, mfc=face, label=label)
+    by_r2.set_yscale("log")
+    by_r2.yaxis.set_major_formatter(LogFormatter())
+    by_r2.yaxis.set_minor_formatter(LogFormatter())
+    by_r2.set_xlabel("$R^2_{\\mathrm{lin}}$, held out")
+    by_r2.set_ylabel("least rank of the map")
+    by_rank.set_xlabel("effective rank of the outputs")
+    figure.legend(*by_r2.get_legend_handles_labels(), loc="outside upper center", ncols=5, columnspacing=1.5)
+    return figure
 
 
 def carried(

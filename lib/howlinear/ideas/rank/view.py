@@ -1,7 +1,9 @@
 """A block seen from all sides at once, the paper's two regimes, and tidy tables of many blocks.
 
 The paper (arXiv 2606.19379, figure 4) tells blocks of high R²_lin apart by the effective rank of their outputs and by
-how far the median feature's R² lies below the pooled one: "broad" ones, and ones concentrated in an outlier.
+how far the median feature's R² lies below the pooled one: "broad" ones, and ones concentrated in an outlier. What it
+calls effective rank is a reduced-rank one, the least rank whose map reaches 90 or 95 % of the full R²; ours, the
+participation ratio of the outputs, stands beside it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import Tensor
 from howlinear.core.estimates import Estimate
 from howlinear.core.fold_maps import fit_folds
 from howlinear.core.moments import Moments
+from howlinear.core.reduced_rank import reduced_rank
 from howlinear.errors import InputError
 from howlinear.ideas.rank.rows import frequency_bands, leverage, select
 from howlinear.ideas.rank.scores import (
@@ -72,6 +75,8 @@ class RankView:
         median: of single features' R².
         rank: effective rank of the held-out outputs; its interval is from the sampled rows.
         predicted: effective rank of the linear predictions.
+        rank_90: least rank of a map that reaches 90 % of the full R², held out; None if that is not above 0.
+        rank_95: the same for 95 %.
         outputs: spread of the outputs' covariance.
         predictions: spread of the predictions' covariance.
         features: R² without the k loudest output features, per k.
@@ -88,6 +93,8 @@ class RankView:
     median: Estimate
     rank: Estimate
     predicted: Estimate
+    rank_90: int | None
+    rank_95: int | None
     outputs: Spread
     predictions: Spread
     features: list[Estimate]
@@ -104,11 +111,13 @@ class RankView:
         return regime(self.r2.value, self.median.value, self.rank.value, high, few, gap)
 
     def numbers(self) -> dict[str, Any]:
-        """What a result keeps: intervals of single values, only the values of lists."""
+        """What a result keeps: intervals of single values, integers as they are, only the values of lists."""
         numbers = {}
         for name, content in vars(self).items():
             if isinstance(content, list):
                 numbers[name] = [item.value for item in content]
+            elif content is None or isinstance(content, int):
+                numbers[name] = content
             else:
                 numbers[name] = vars(content)
         return numbers
@@ -138,6 +147,7 @@ def view(
     # One map for everything, and its refits without each train fold.
     maps = fit_folds(block.train)
     by_moments = score_moments(maps, block.test)
+    curve = reduced_rank(sum(block.train), sum(block.test))
     by_rows = score_rows(maps, test_rows)
 
     # Directions: the eigenvectors of sampled train outputs.
@@ -165,6 +175,8 @@ def view(
         median=estimate(Score.median, by_moments),
         rank=output_rank(block.outputs, test_rows),
         predicted=prediction_rank(maps, block.test),
+        rank_90=curve.rank_reaching(0.90),
+        rank_95=curve.rank_reaching(0.95),
         outputs=spread(block.outputs.sxx),
         predictions=spread(prediction_covariance(maps.whole, sum(block.test))),
         features=without_loudest(by_moments, loudest(block.train), counts),
@@ -199,8 +211,8 @@ def block_table(views: Views, high: float = 0.9, few: float = 2.0, gap: float = 
 
     Returns:
         Columns model, block; r2, median, rank, predicted, each followed by its ends as in r2_low, r2_high; gap (pooled
-        less median R²); entropy_rank_outputs, entropy_rank_predictions, first_share_outputs, first_share_predictions;
-        regime.
+        less median R²); rank_90, rank_95 (NaN where the map explains nothing); entropy_rank_outputs,
+        entropy_rank_predictions, first_share_outputs, first_share_predictions; regime.
     """
     rows = []
     for (model, block), seen in views.items():
@@ -208,6 +220,8 @@ def block_table(views: Views, high: float = 0.9, few: float = 2.0, gap: float = 
         for name in ("r2", "median", "rank", "predicted"):
             row |= _columns(name, getattr(seen, name))
         row["gap"] = seen.r2.value - seen.median.value
+        row["rank_90"] = seen.rank_90
+        row["rank_95"] = seen.rank_95
         for side in ("outputs", "predictions"):
             row[f"entropy_rank_{side}"] = getattr(seen, side).entropy_rank
             row[f"first_share_{side}"] = getattr(seen, side).first
@@ -279,6 +293,31 @@ def verdict_table(blocks: pd.DataFrame) -> pd.DataFrame:
             "verdict": _verdict(set(near_linear["regime"])),
             "lowest_rank": of_model["rank"].min(),
             "rho": of_model["gap"].corr(of_model["rank"], method="spearman"),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
+
+
+def reduced_table(blocks: pd.DataFrame) -> pd.DataFrame:
+    """How many directions each model's maps need, by the paper's measure and by ours.
+
+    Args:
+        blocks: as `block_table` makes it.
+
+    Returns:
+        A row per model: the median over blocks of rank_90, rank_95, predicted and rank; the lowest and the highest
+        rank_90, and the rank correlation of rank_90 with R²_lin over blocks. NaN where no map explains anything.
+    """
+    rows = {}
+    for model, of_model in blocks.groupby("model", sort=False):
+        needed = of_model["rank_90"].astype(float)
+        rows[model] = {
+            "for 90 %": needed.median(),
+            "for 95 %": of_model["rank_95"].astype(float).median(),
+            "predicted": of_model["predicted"].median(),
+            "outputs": of_model["rank"].median(),
+            "lowest for 90 %": needed.min(),
+            "highest for 90 %": needed.max(),
+            "ρ with R²": needed.corr(of_model["r2"], method="spearman"),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
 

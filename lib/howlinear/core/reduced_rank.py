@@ -1,0 +1,172 @@
+"""Reduced-rank regression: the best affine map of every rank, from one factorisation (Izenman 1975)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from howlinear.core.ceilings import AffineMap, fit
+from howlinear.core.ceilings import r2 as r2_of
+from howlinear.core.estimates import jackknife, left_out
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """x ↦ (x D) U + b, a map through a bottleneck of r features.
+
+    Attributes:
+        down: D, shape (d_in, r), float64.
+        up: U, shape (r, d_out), float64.
+        bias: b, shape (d_out,), float64.
+    """
+
+    down: Float[Tensor, "d_in r"]
+    up: Float[Tensor, "r d_out"]
+    bias: Float[Tensor, " d_out"]
+
+    def __call__(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        """Apply the map in the dtype of `x`."""
+        return x @ self.down.to(x) @ self.up.to(x) + self.bias.to(x)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the map holds: r (d_in + d_out) + d_out."""
+        return self.down.numel() + self.up.numel() + self.bias.numel()
+
+    def module(self) -> nn.Sequential:
+        """The map as two Linears, float32."""
+        first = nn.Linear(*self.down.shape, bias=False)
+        second = nn.Linear(*self.up.shape)
+        with torch.no_grad():
+            first.weight.copy_(self.down.T)
+            second.weight.copy_(self.up.T)
+            second.bias.copy_(self.bias)
+        return nn.Sequential(first, second).requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class RankCurve:
+    """The best map of every rank, from one factorisation.
+
+    Attributes:
+        map: the least-squares map W, the curve's end.
+        directions: V, orthonormal output directions by the variance that W explains in them, falling; (d_out, d_out).
+        r2: held-out R² by rank, shape (min(d_in, d_out) + 1,), float64; rank 0 is the train mean.
+        r2_low: lower ends of the 95 % jackknife intervals; None without document folds.
+        r2_high: upper ends.
+    """
+
+    map: AffineMap
+    directions: Float[Tensor, "d_out d_out"]
+    r2: Float[Tensor, " ranks"]
+    r2_low: Float[Tensor, " ranks"] | None
+    r2_high: Float[Tensor, " ranks"] | None
+    _means: tuple[Tensor, Tensor] = field(repr=False)
+
+    def at(self, rank: int) -> Reduced:
+        """The best map of one rank: W V_r V_rᵀ.
+
+        Raises:
+            InputError: a rank below 1 or above the block's width.
+        """
+        if not 1 <= rank < len(self.r2):
+            raise InputError(f"rank {rank} of a map of width {len(self.r2) - 1}: use 1 to {len(self.r2) - 1}")
+        mean_x, mean_y = self._means
+        leading = self.directions[:, :rank]  # V_r
+        down = self.map.weight @ leading  # W V_r
+        up = leading.T.contiguous()  # V_rᵀ
+        return Reduced(down, up, mean_y - mean_x @ down @ up)
+
+    def rank_reaching(self, share: float) -> int | None:
+        """The least rank whose map reaches a share of the full map's R² (arXiv 2606.19379, "effective rank").
+
+        min {k : R²(k) ≥ share · R²(full)}, both held out; None if the full map explains nothing, R²(full) ≤ 0.
+
+        Args:
+            share: of the full R², above 0 and at most 1; the paper's are 0.90 and 0.95.
+
+        Raises:
+            InputError: a share that is none.
+        """
+        if not 0 < share <= 1:
+            raise InputError(f"a share of the full R² lies above 0 and is at most 1, got {share}")
+        full = self.r2[-1]
+        if full <= 0:
+            return None
+        reaches = self.r2 >= share * full
+        return int(reaches.nonzero()[0])
+
+
+def reduced_rank(train: Moments | Sequence[Moments], test: Moments | Sequence[Moments]) -> RankCurve:
+    """Reduced-rank regression of every rank.
+
+    With W the least-squares map and V the eigenvectors of Wᵀ Sxx W, falling, W V_r V_rᵀ has the least squared output
+    error of all maps of rank r (Izenman 1975); truncating W itself does not, as it knows nothing of the inputs. V is
+    orthonormal, so each direction adds its own share of R², held out too, and one factorisation gives the whole curve.
+
+    Args:
+        train: moments of the rows to fit on, or one per document fold.
+        test: moments of the held-out rows, or one per document fold; folds on both sides give the interval.
+
+    Raises:
+        InputError: too few rows, constant inputs, or held-out outputs that are constant.
+    """
+    trains = [train] if isinstance(train, Moments) else list(train)
+    tests = [test] if isinstance(test, Moments) else list(test)
+    train, test = sum(trains), sum(tests)
+    affine, directions = _directions(train)
+    r2_of(affine, test)  # refuses outputs that are constant
+    curve = _scores(affine, directions, train, test)
+    low, high = None, None
+    if len(trains) > 1 and len(tests) > 1:
+        low, high = _jackknifed(curve, trains, tests)
+    return RankCurve(affine, directions, curve, low, high, (train.mean_x, train.mean_y))
+
+
+def _directions(train: Moments) -> tuple[AffineMap, Tensor]:
+    """The least-squares map, and its output directions by the variance explained in them, falling."""
+    affine, _ = fit(train)
+    # V: eigenvectors of Wᵀ Sxx W; `eigh` has them rising
+    explained = affine.weight.T @ train.sxx @ affine.weight
+    return affine, torch.linalg.eigh(explained).eigenvectors.flip(1)
+
+
+def _scores(affine: AffineMap, directions: Tensor, train: Moments, test: Moments) -> Tensor:
+    """R² on `test` by rank, shape (ranks,).
+
+    Every map of the curve passes through the train means. About these, with W V = (w₁ w₂ …), rank r leaves the squared
+    error Σ‖y − ȳ‖² − Σ_{k ≤ r} (2 w_kᵀ Sxy v_k − w_kᵀ Sxx w_k): each direction adds its own share.
+    """
+    # second moments of the held-out rows about the train means
+    dx = test.mean_x - train.mean_x
+    dy = test.mean_y - train.mean_y
+    sxx = torch.addr(test.sxx, dx, dx, alpha=test.n)
+    sxy = torch.addr(test.sxy, dx, dy, alpha=test.n)
+    into = affine.weight @ directions  # W V, a column per direction
+    gains = 2 * ((sxy @ directions) * into).sum(0) - ((sxx @ into) * into).sum(0)
+    # rank 0, the train mean, misses the held-out mean by dy in every row
+    mean = -test.n * dy.square().sum()
+    explained = torch.cat([mean[None], gains]).cumsum(0)
+    ranks = min(affine.weight.shape) + 1
+    return explained[:ranks] / test.syy.sum()
+
+
+def _jackknifed(curve: Tensor, trains: Sequence[Moments], tests: Sequence[Moments]) -> tuple[Tensor, Tensor]:
+    """Lower and upper ends of each rank's interval: refitted without each train fold, scored without each test fold."""
+    train, test = sum(trains), sum(tests)
+    refitted = [_scores(*_directions(fewer), fewer, test) for fewer in left_out(trains)]
+    whole = _directions(train)
+    rescored = [_scores(*whole, train, fewer) for fewer in left_out(tests)]
+    ends = []
+    for rank, value in enumerate(curve):
+        without_train = [float(scores[rank]) for scores in refitted]
+        without_test = [float(scores[rank]) for scores in rescored]
+        ends.append(jackknife(float(value), without_train, without_test))
+    low, high = torch.tensor(ends, dtype=torch.float64).T
+    return low, high
