@@ -29,7 +29,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 Model = Annotated[str, typer.Argument(help="folder, Hub id, or embedded model such as mini-gpt2")]
-CorpusName = Annotated[str, typer.Option(help="docs, code, cpp, wikitext, ag_news, codeparrot, or a .txt file")]
+CorpusName = Annotated[
+    str, typer.Option(help="docs, code, cpp, wikitext, moby_dick, puzzles, ag_news, codeparrot, or a .txt file")
+]
 Rows = Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out")]
 Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
 Sites = Annotated[str | None, typer.Option(help="each block's FFN, if it is not found: as in model.layers.*.mlp")]
@@ -91,6 +93,8 @@ def measure(
                 results.save(json, profile.to_dict() | about)
             Console().print(_table(profile, model))
             Console().print(profile.outlook, markup=False, highlight=False)
+            if profile.reading is not None:
+                Console(soft_wrap=True).print(f"text: {profile.reading}", markup=False, highlight=False)
     if shared.first and profile.stop is not None and not profile.stop.reached:
         _complain(f"{profile.stop}")
         sys.exit(3)

@@ -16,7 +16,8 @@ from howlinear.core.estimates import CONFIDENCE
 from howlinear.core.moments import effective_rank
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
-from howlinear.text.rows import Rows
+from howlinear.text.reading import Reading
+from howlinear.text.rows import Rows, TokenRows
 
 if TYPE_CHECKING:  # who measures may never draw, and to import these takes a second
     import matplotlib.axes
@@ -126,6 +127,11 @@ class Profile(Mapping):
         return f"{have}; {tends}"
 
     @property
+    def reading(self) -> Reading | None:
+        """What was read of the text, and what was left out of it; None of rows that were not packed from one."""
+        return self.rows.reading if isinstance(self.rows, TokenRows) else None
+
+    @property
     def curves(self) -> dict[str, list[float]]:
         """R²_lin over depth and its interval's ends, `r2`, `r2_low` and `r2_high`, as trajectories keep them."""
         return {
@@ -186,6 +192,8 @@ class Profile(Mapping):
                 for block in self.to_frame().to_dict("records")
             ],
         }
+        if self.reading is not None:
+            content["text"] = asdict(self.reading)
         if self.stop is not None:
             content["stop"] = asdict(self.stop)
         return content

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from howlinear.core.moments import Moments
 from howlinear.errors import SourceError
 from howlinear.files import atomic
 from howlinear.instrument.capture import BlockCapture, Sample
+from howlinear.text.reading import Reading
 from howlinear.text.rows import TokenRows
 
 
@@ -32,7 +33,7 @@ class Stored:
     Attributes:
         blocks: block → `BlockCapture`, read from disk when asked for.
         rows: the token rows.
-        about: model, perplexity and the like.
+        about: model, perplexity and the like; as `text` what the rows were read from, with its hash.
     """
 
     blocks: Mapping[int, BlockCapture]
@@ -63,6 +64,8 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
         tensors |= mine
     # One entry for everything that is said: several would come in any order.
     said = {**about, "corpus": rows.corpus, "sha256": digests}
+    if rows.reading is not None:
+        said["text"] = asdict(rows.reading)
     with atomic.written_aside(path) as aside:
         save_file(tensors, aside, metadata={"about": json.dumps(said, sort_keys=True)})
 
@@ -110,7 +113,8 @@ def load_capture(path: Path) -> Stored:
     about = about_capture(path)
     with _opened(path) as file:
         tensors = _checked(file, "rows", ["rows.ids", "rows.test", "rows.fold"])
-        rows = TokenRows(tensors["rows.ids"], tensors["rows.test"], tensors["rows.fold"], about["corpus"])
+        reading = Reading.from_dict(about["text"]) if "text" in about else None
+        rows = TokenRows(tensors["rows.ids"], tensors["rows.test"], tensors["rows.fold"], about["corpus"], reading)
     return Stored(StoredBlocks(path), rows, about)
 
 

@@ -39,6 +39,8 @@ class Run:
         seq_len: tokens in a sequence.
         seed: decides which documents and rows are drawn.
         sample: rows kept as they are per block.
+        texts: folder with the paper's texts; None: as `load_corpus` finds them.
+        published: the paper's own settings; None for models that it has not.
     """
 
     stem: str
@@ -49,6 +51,8 @@ class Run:
     seq_len: int
     seed: int
     sample: int
+    texts: Path | None = None
+    published: settings.Published | None = None
 
     def model(self, name: str) -> PreTrainedModel:
         """Load one of the profile's models by its short name.
@@ -62,7 +66,7 @@ class Run:
 
     def corpus(self, name: str, model: PreTrainedModel) -> Corpus:
         """Load a corpus by name."""
-        return load_corpus(name, model)
+        return load_corpus(name, model, self.texts)
 
     def capture_path(self, name: str, corpus: str) -> Path:
         """Where the capture of a model on a corpus is kept."""
@@ -141,4 +145,6 @@ def start(stem: str, profile: str = "minis") -> Run:
         seq_len=chosen.seq_len,
         seed=chosen.seed,
         sample=chosen.sample,
+        texts=None if chosen.texts is None else paths.ROOT / chosen.texts,
+        published=chosen.published,
     )

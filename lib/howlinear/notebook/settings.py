@@ -18,6 +18,26 @@ from howlinear.files import paths
 Name = Annotated[str, StringConstraints(pattern=r"[^/. ]")]  # more than dots and slashes
 
 
+class Published(BaseModel):
+    """What the paper says of a run on these models: its settings beside ours.
+
+    Attributes:
+        blocks: of each model.
+        width: inputs of a block.
+        rows: token rows per block.
+        held_out: share of the rows that is scored on, one contiguous tail.
+        seq_len: tokens in a sequence.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    blocks: int = Field(ge=1)
+    width: int = Field(ge=1)
+    rows: int = Field(ge=1)
+    held_out: float = Field(gt=0, lt=1)
+    seq_len: int = Field(ge=2)
+
+
 class RunProfile(BaseModel):
     """What a run profile holds; other keys are the pipeline's own, and stay as they are.
 
@@ -28,6 +48,9 @@ class RunProfile(BaseModel):
         seq_len: tokens in a sequence.
         seed: decides which documents and rows are drawn, and every fit that starts at random.
         sample: rows per block kept as they are.
+        texts: a folder (relative to the project, or anywhere) with the paper's texts, see `text.library`; None: the one
+            that `HOWLINEAR_TEXTS` names, or they are fetched.
+        published: the paper's own settings; None for models that it has not.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
@@ -38,6 +61,8 @@ class RunProfile(BaseModel):
     seq_len: int
     seed: int
     sample: int
+    texts: Name | None = None
+    published: Published | None = None
 
 
 def read(name: str) -> RunProfile:
@@ -82,12 +107,24 @@ def located(source: str) -> str:
 def _first_fault(name: str, content: dict[str, Any], error: ValidationError) -> str:
     """One line for a user: what is missing, or else the first key that cannot be used, what it is and what to give."""
     faults = error.errors()
-    missing = sorted(str(fault["loc"][0]) for fault in faults if fault["type"] == "missing")
+    missing = sorted(".".join(map(str, fault["loc"])) for fault in faults if fault["type"] == "missing")
     if missing:
         return f"profile {name} lacks {', '.join(missing)}"
-    wanted = {"int_type": "a whole number", "list_type": "a list, as in [docs]"}
-    key = faults[0]["loc"][0]
-    return f"profile {name}: {key} is {content[key]!r}; give {wanted.get(faults[0]['type'], 'names, at least one')}"
+    value = content
+    keys = [key for key in faults[0]["loc"] if isinstance(key, str)]  # without a place in a list
+    for key in keys:
+        value = value[key]
+    wanted = {
+        "int_type": "a whole number",
+        "float_type": "a number",
+        "list_type": "a list, as in [docs]",
+        "model_type": "keys, as in profiles/paper.yaml",
+        "extra_forbidden": "no such key",
+        "greater_than": "more",
+        "greater_than_equal": "more",
+        "less_than": "less",
+    }
+    return f"profile {name}: {'.'.join(keys)} is {value!r}; give {wanted.get(faults[0]['type'], 'names, at least one')}"
 
 
 def _with_what_it_extends(name: str) -> dict[str, Any]:

@@ -8,8 +8,9 @@ file are documents of their own and may fall on both sides.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.errors import InputError, SourceError
 from howlinear.models.load import tokenizer_of
-from howlinear.text.documents import HUB, OFFLINE, file_documents, hub_documents, offline_documents, seeded_hash
+from howlinear.text.documents import OFFLINE, offline_documents, seeded_hash
+from howlinear.text.library import NAMES, read_public
+from howlinear.text.plain import read_plain
+from howlinear.text.reading import LeftOut, Reading, Text
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, ModelInputs, Rows, TokenRows, pack, pack_contiguous
 
 TRAINED_ON = ("docs", "code")
@@ -35,17 +39,21 @@ class Corpus:
         tokenizer: turns documents into ids.
         documents: yields the documents in an order that the seed decides.
         reserved: share of the documents that embedded models may train on and nothing measures.
+        text: what was read whole; None of documents that are read only as far as they are needed.
     """
 
     name: str
     tokenizer: PreTrainedTokenizerBase
     documents: Callable[[int], Iterable[str]] = field(repr=False)
     reserved: float = 0.0
+    text: Text | None = field(default=None, repr=False)
 
     def rows(
         self, rows: int = 20_000, seq_len: int = 128, seed: int = 0, folds: int = FOLDS, at_most: bool = False
     ) -> TokenRows:
         """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out; see `rows.pack`.
+
+        `TokenRows.reading` of what comes back says what was read, and what was left out of it.
 
         Args:
             rows: tokens in all, both sides; rounded to whole sequences.
@@ -57,7 +65,9 @@ class Corpus:
         Raises:
             InputError: the corpus is too small; says how many rows it has.
         """
-        return pack(self._measured(seed), self.tokenizer, self.name, rows, seq_len, folds, at_most)
+        passed_over: Counter[str] = Counter()
+        packed = pack(self._measured(seed, passed_over), self.tokenizer, self.name, rows, seq_len, folds, at_most)
+        return replace(packed, reading=self._reading(packed.reading, passed_over))
 
     def contiguous(
         self, rows: int = 20_000, seq_len: int = 128, tail: float = 0.2, seed: int = 0, folds: int = FOLDS
@@ -74,45 +84,68 @@ class Corpus:
         Raises:
             InputError: the corpus is too small; says how many rows it has.
         """
-        documents = (document for document, _ in self._measured(seed))
+        documents = (document for document, _ in self._measured(seed, Counter()))
         return pack_contiguous(documents, self.tokenizer, self.name, rows, seq_len, tail, folds)
 
-    def _measured(self, seed: int) -> Iterator[tuple[str, str]]:
-        """Documents and their sides, each once, without those reserved for training."""
+    def _measured(self, seed: int, passed_over: Counter[str]) -> Iterator[tuple[str, str]]:
+        """Documents and their sides, each once, without those reserved for training; counts what is passed over."""
         seen = set()
         for document in self.documents(seed):
             digest, side = _split(document, self.reserved)
-            if side != "model" and digest not in seen:
+            if side == "model":
+                passed_over["that embedded models may have trained on"] += 1
+            elif digest in seen:
+                passed_over["equal to others"] += 1
+            else:
                 seen.add(digest)
                 yield document, side
 
+    def _reading(self, packed: Reading, passed_over: Counter[str]) -> Reading:
+        """What the rows were read from, given what packing says of the documents that came to it."""
+        left_out = [LeftOut(count, "documents", why) for why, count in passed_over.items()]
+        if self.text is None:
+            return replace(packed, left_out=(*left_out, *packed.left_out))
+        unused = len(self.text.documents) - passed_over.total() - packed.documents
+        if unused:
+            left_out.append(LeftOut(unused, "documents", "that these rows had no room for"))
+        return Reading(
+            source=self.text.source,
+            sha256=self.text.sha256,
+            documents=packed.documents,
+            left_out=(*self.text.left_out, *left_out, *packed.left_out),
+        )
 
-def load_corpus(name: str, model: PreTrainedModel | PreTrainedTokenizerBase) -> Corpus:
+
+def load_corpus(name: str, model: PreTrainedModel | PreTrainedTokenizerBase, texts: Path | str | None = None) -> Corpus:
     """Load a corpus by name, or a UTF-8 `.txt` file whose documents are separated by blank lines.
 
     Args:
-        name: `docs`, `code` or `cpp` (offline); `wikitext`, `ag_news` or `codeparrot` (from the Hub); or a path.
+        name: `docs`, `code` or `cpp` (offline); `wikitext`, `moby_dick` or `puzzles` (the paper's; see `text.library`
+            for where from), `ag_news` or `codeparrot` (from the Hub); or a path. WikiText is known in a file too, see
+            `text.plain`.
         model: the model whose tokenizer reads it, or a tokenizer.
+        texts: a folder with the paper's texts, `<name>.txt` each; by default the one that the environment variable
+            `HOWLINEAR_TEXTS` names, and if there is none, they are fetched.
 
     Raises:
-        SourceError: unknown name, unreadable or binary file, or the Hub cannot be reached.
+        SourceError: unknown name, unreadable or binary file, no network, or a text that is not the one that was pinned.
         InputError: the file is empty.
     """
     tokenizer = model if isinstance(model, PreTrainedTokenizerBase) else tokenizer_of(model)
     if name in OFFLINE:
         reserved = MODEL_SHARE if name in TRAINED_ON else 0.0
         return Corpus(name, tokenizer, partial(offline_documents, name), reserved)
-    if name in HUB:
-        documents = hub_documents(name)
+    if name in NAMES:
+        text = read_public(name, None if texts is None else Path(texts))
     elif str(name).endswith(".txt"):
-        documents = file_documents(Path(name))
+        text = read_plain(Path(name))
     else:
-        raise SourceError(f"unknown corpus {name!r}: use {', '.join([*OFFLINE, *HUB])}, or a path to a .txt file")
+        raise SourceError(f"unknown corpus {name!r}: use {', '.join([*OFFLINE, *NAMES])}, or a path to a .txt file")
 
     def shuffled(seed: int) -> list[str]:
-        return sorted(documents, key=lambda text: seeded_hash(seed, text))
+        return sorted(text.documents, key=lambda document: seeded_hash(seed, document))
 
-    return Corpus(str(name), tokenizer, shuffled)
+    return Corpus(str(name), tokenizer, shuffled, text=text)
 
 
 def rows_of(

@@ -1,24 +1,21 @@
-"""Where documents come from: installed packages, public data sets, your own file.
+"""The texts that are there offline: documents from installed packages.
 
-Offline there are three clearly different domains, read from packages that are installed anyway, at pinned
-versions: `docs` (docstrings: English prose, parameter lists, examples), `code` (Python functions without those
-docstrings) and `cpp` (C++ headers). The package list is fixed, so what else is installed changes nothing.
+Three clearly different domains are read from packages that are installed anyway, at pinned versions: `docs`
+(docstrings: English prose, parameter lists, examples), `code` (Python functions without those docstrings) and `cpp`
+(C++ headers). The package list is fixed, so what else is installed changes nothing. Texts by name that must be fetched
+are in `text.library`, your own files in `text.plain`.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import os
 import re
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-
-from howlinear.errors import InputError, SourceError
-from howlinear.models.sources import hub
 
 PACKAGES = ("matplotlib", "networkx", "numpy", "pandas", "scipy", "sklearn", "sympy", "torch")
 MIN_CHARS = 200  # shorter pieces say little
@@ -114,67 +111,3 @@ def _header_blocks(source: str) -> Iterator[str]:
 
 
 OFFLINE = {"docs": (".py", _docstrings), "code": (".py", _functions), "cpp": (".h", _header_blocks)}
-
-# Data sets as files, none of which needs a script: repository, configuration, split, column
-HUB = {
-    "wikitext": ("Salesforce/wikitext", "wikitext-2-raw-v1", "train", "text"),
-    "ag_news": ("fancyzhx/ag_news", None, "train", "text"),
-    "codeparrot": ("codeparrot/codeparrot-clean-valid", None, "train", "content"),
-}
-
-
-def hub_documents(name: str) -> list[str]:
-    """Documents of a public data set, from the Hub or its local cache.
-
-    Raises:
-        SourceError: neither the Hub nor a cached copy could be read.
-    """
-    from datasets import load_dataset  # slow to import, and needless for the offline corpora
-
-    repository, configuration, split, column = HUB[name]
-    try:
-        with hub():
-            texts = list(load_dataset(repository, configuration, split=split)[column])
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise SourceError(
-            f"cannot load {name} ({repository}) from the Hub or its cache: {reason}; "
-            f"without a network use {', '.join(OFFLINE)} or a .txt file"
-        ) from error
-    if name == "wikitext":
-        texts = _articles(texts)
-    return [text for text in texts if text.strip()]
-
-
-def _articles(lines: Iterable[str]) -> list[str]:
-    """WikiText comes line by line; an article begins at ` = Title = `."""
-    articles: list[list[str]] = []
-    for line in lines:
-        if not articles or re.fullmatch(r"\s*= [^=](.*[^=])? =\s*", line):
-            articles.append([])
-        articles[-1].append(line)
-    return ["".join(article).strip() for article in articles]
-
-
-def file_documents(path: Path) -> list[str]:
-    """Documents of a UTF-8 text file, separated by blank lines.
-
-    Raises:
-        SourceError: the file cannot be read, or is not text.
-        InputError: it is empty.
-    """
-    if os.path.exists(path) and not path.is_file():
-        raise SourceError(f"cannot read corpus file {path}: it is no regular file; give the path of a .txt file")
-    try:
-        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-    except OSError as error:
-        raise SourceError(f"cannot read corpus file {path}: {error.strerror}; give the path of a .txt file") from error
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is not UTF-8 text (byte {error.start}); convert it first") from error
-    if "\0" in text:
-        raise SourceError(f"{path} holds NUL bytes: it looks binary; give a UTF-8 text file")
-    pieces = [piece.strip() for piece in re.split(r"\n\s*\n", text)]
-    documents = [piece for piece in pieces if piece]
-    if not documents:
-        raise InputError(f"{path} is empty: a corpus file holds text, with blank lines between documents")
-    return documents

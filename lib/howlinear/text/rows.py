@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -20,10 +21,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.errors import InputError
 from howlinear.models.sites import device_of
+from howlinear.text.reading import LeftOut, Reading
 
 FOLDS = 8
 TRAIN_SHARE = 0.75  # of the tokens, for fitting; the rest is held out
-LONGEST = 4  # sequences a document may fill: no single one dominates a fold
+LONGEST = 4  # sequences a document may fill, unless more are needed: no single one dominates a fold
 BATCH = 64  # documents that are tokenised together
 
 
@@ -36,12 +38,14 @@ class TokenRows:
         test: which sequences are held out, shape (n_sequences,).
         fold: document fold within its side, 0 … folds − 1, shape (n_sequences,).
         corpus: name of the corpus.
+        reading: what was read, and what was left out of it; None of rows that were not packed from a text.
     """
 
     ids: Int64[Tensor, "n_sequences seq_len"]
     test: Bool[Tensor, " n_sequences"]
     fold: Int64[Tensor, " n_sequences"]
     corpus: str = "token ids"
+    reading: Reading | None = None
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -318,11 +322,13 @@ def pack(
 ) -> TokenRows:
     """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out.
 
-    Each document goes to the emptiest fold of its side, ends with the end-of-text token (an encoder's
-    separator), and is cut where the fold is full or where it would fill more than four sequences.
+    Each document goes to the emptiest fold of its side, ends with the end-of-text token (an encoder's separator), and
+    is cut where the fold is full. The sequences of a document are consecutive pieces of it, and all of them lie in that
+    fold. First no document may fill more than four sequences, so that many documents have a part in every fold; if the
+    text does not fill the folds like that, eight, and so on until it does, or documents are whole.
 
     Args:
-        documents: documents, each with its side, `train` or `test`.
+        documents: documents, each with its side, `train` or `test`; read only as far as needed.
         tokenizer: turns them into ids.
         corpus: what to call them.
         rows: tokens in all, both sides; rounded to whole sequences.
@@ -338,30 +344,42 @@ def pack(
             f"{rows} rows of {seq_len} tokens in 2 × {folds} folds: use at least {4 * folds * seq_len} rows "
             "and sequences of two tokens or more"
         )
-    end = _end_of_document(tokenizer)
     held_out = round(rows * (1 - TRAIN_SHARE) / seq_len)
-    train = _Side(round(rows / seq_len) - held_out, seq_len, folds)
-    test = _Side(held_out, seq_len, folds)
-    sides = {"train": train, "test": test}
+    to_fit_on = round(rows / seq_len) - held_out
+    encoded = _Encoded(documents, tokenizer)
 
-    while not (train.full and test.full):
-        batch = list(islice(documents, BATCH))
-        if not batch:  # the corpus has ended
-            _even_out(train, test, corpus, rows, at_most)
-            break
-        texts = [document for document, _ in batch]
-        encoded = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        for (_, side), ids in zip(batch, encoded, strict=True):
-            sides[side].add([*ids[: LONGEST * seq_len - 1], end])
+    longest = LONGEST * seq_len
+    sides = _Sides(to_fit_on, held_out, seq_len, folds).filled_with(encoded, longest)
+    while not sides.full and longest < encoded.longest:
+        longest *= 2
+        sides = _Sides(to_fit_on, held_out, seq_len, folds).filled_with(encoded, longest)
 
-    train_ids, train_fold = train.sequences()
-    test_ids, test_fold = test.sequences()
-    ids = torch.cat([train_ids, test_ids])
-    return TokenRows(
-        ids=ids,
-        test=torch.arange(len(ids)) >= len(train_ids),
-        fold=torch.cat([train_fold, test_fold]),
-        corpus=corpus,
+    if not sides.full:  # the text has ended
+        smaller = _even_sides(sides, encoded, longest)
+        if smaller is None or not at_most:
+            raise _too_short(corpus, rows, smaller, encoded, folds)
+        sides = smaller
+    return sides.rows(corpus)
+
+
+def _even_sides(sides: _Sides, encoded: _Encoded, longest: int) -> _Sides | None:
+    """The most rows in even folds that a text fills, three quarters of them to fit on; None if there are none."""
+    train, test = sides.train, sides.test
+    for length in range(min(train.shortest // 3, test.shortest), 0, -1):  # of a held-out fold, in sequences
+        folds = len(test.wanted)
+        smaller = _Sides(3 * length * folds, length * folds, train.seq_len, folds).filled_with(encoded, longest)
+        if smaller.full:
+            return smaller
+    return None
+
+
+def _too_short(corpus: str, rows: int, smaller: _Sides | None, encoded: _Encoded, folds: int) -> InputError:
+    """What to say of a corpus that has fewer rows than were asked for."""
+    usable = 0 if smaller is None else sum(smaller.train.wanted) + sum(smaller.test.wanted)
+    return InputError(
+        f"corpus {corpus} is too short: it has {usable} rows of the {rows} asked for, in {encoded.count('train')} "
+        f"documents to fit on and {encoded.count('test')} held out (each side needs {folds} or more, to be dealt to "
+        f"{folds} folds; in a .txt file blank lines separate documents); ask for fewer rows or bring more text"
     )
 
 
@@ -426,25 +444,96 @@ def _end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:
     )
 
 
-def _even_out(train: _Side, test: _Side, corpus: str, rows: int, at_most: bool) -> None:
-    """Cut folds that a corpus did not fill to one length, or say that it is too short.
+class _Encoded:
+    """Documents as token ids, read and encoded when they are first asked for, and kept for the next time.
 
-    Raises:
-        InputError: less was not allowed, or there is not even one sequence for each fold.
+    Attributes:
+        end: the token that a document ends with, which is not among its ids.
+        longest: tokens that the longest document fills of those read so far, its end included.
     """
-    length = min(train.shortest // 3, test.shortest)  # of a held-out fold, in sequences
-    if at_most and length > 0:
-        train.cut(3 * length)
-        test.cut(length)
-        return
-    seq_len = train.seq_len
-    tokens = min(train.filled / TRAIN_SHARE, test.filled / (1 - TRAIN_SHARE))
-    usable = int(tokens * 0.9) // seq_len * seq_len
-    raise InputError(
-        f"corpus {corpus} is too short: about {usable} rows of the {rows} asked for (a document counts "
-        f"for at most {LONGEST * seq_len} tokens; in a .txt file blank lines separate documents); "
-        "ask for fewer rows or bring more text"
-    )
+
+    def __init__(self, documents: Iterator[tuple[str, str]], tokenizer: PreTrainedTokenizerBase):
+        self.end = _end_of_document(tokenizer)
+        self.longest = 0
+        self._documents = documents
+        self._tokenizer = tokenizer
+        self._read: list[tuple[str, np.ndarray]] = []
+
+    def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
+        """The side and the ids of each document, in order."""
+        position = 0
+        while position < len(self._read) or self._read_on():
+            yield self._read[position]
+            position += 1
+
+    def _read_on(self) -> bool:
+        """Encode some more documents; False if there are none."""
+        batch = list(islice(self._documents, BATCH))
+        if not batch:
+            return False
+        texts = [document for document, _ in batch]
+        encoded = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        for (_, side), ids in zip(batch, encoded, strict=True):
+            self.longest = max(self.longest, len(ids) + 1)
+            self._read.append((side, np.array(ids, dtype=np.int64)))
+        return True
+
+    def count(self, wanted: str) -> int:
+        """How many documents of a side have been read."""
+        return sum(side == wanted for side, _ in self._read)
+
+
+class _Sides:
+    """The rows to fit on and those held out, while they are filled.
+
+    Attributes:
+        train: the side to fit on.
+        test: the held-out side.
+    """
+
+    def __init__(self, to_fit_on: int, held_out: int, seq_len: int, folds: int):
+        self.train = _Side(to_fit_on, seq_len, folds)
+        self.test = _Side(held_out, seq_len, folds)
+        self._longest = 0
+        self._documents = 0
+        self._beyond_longest = 0
+        self._without_room = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether all folds of both sides hold what they should."""
+        return self.train.full and self.test.full
+
+    def filled_with(self, encoded: _Encoded, longest: int) -> _Sides:
+        """These sides, filled with the first `longest` tokens of each document, as far as there is room."""
+        self._longest = longest
+        for side, ids in encoded:
+            if self.full:
+                break
+            beginning = np.append(ids[: longest - 1], encoded.end)
+            added = (self.train if side == "train" else self.test).add(beginning)
+            if added:
+                self._documents += 1
+                self._beyond_longest += len(ids) + 1 - len(beginning)
+                self._without_room += len(beginning) - added
+        return self
+
+    def rows(self, corpus: str) -> TokenRows:
+        """The sequences, those to fit on first."""
+        train_ids, train_fold = self.train.sequences()
+        test_ids, test_fold = self.test.sequences()
+        ids = torch.cat([train_ids, test_ids])
+        left_out = [
+            LeftOut(self._beyond_longest, "tokens", f"beyond the first {self._longest:,} of a document"),
+            LeftOut(self._without_room, "tokens", "for which their fold had no room"),
+        ]
+        return TokenRows(
+            ids=ids,
+            test=torch.arange(len(ids)) >= len(train_ids),
+            fold=torch.cat([train_fold, test_fold]),
+            corpus=corpus,
+            reading=Reading(corpus, None, self._documents, tuple(part for part in left_out if part.count)),
+        )
 
 
 class _Side:
@@ -454,46 +543,43 @@ class _Side:
         seq_len: tokens in a sequence.
         wanted: tokens that each fold is to hold, whole sequences; the first folds hold one more if it does not come out
             even.
-        tokens: what each fold holds so far.
+        room: tokens that each fold still lacks.
+        pieces: what each fold holds, a piece per document.
     """
 
     def __init__(self, sequences: int, seq_len: int, folds: int):
         self.seq_len = seq_len
         each, left_over = divmod(sequences, folds)
         self.wanted = [(each + (fold < left_over)) * seq_len for fold in range(folds)]
-        self.tokens: list[list[int]] = [[] for _ in range(folds)]
+        self.room = list(self.wanted)
+        self.pieces: list[list[np.ndarray]] = [[] for _ in range(folds)]
 
-    def add(self, ids: list[int]) -> None:
-        """Put a document into the emptiest fold, and drop what there is no room for."""
-        room = [wanted - len(tokens) for wanted, tokens in zip(self.wanted, self.tokens, strict=True)]
-        emptiest = room.index(max(room))
-        self.tokens[emptiest] += ids[: room[emptiest]]
-
-    @property
-    def filled(self) -> int:
-        """Tokens held so far."""
-        return sum(len(tokens) for tokens in self.tokens)
+    def add(self, ids: np.ndarray) -> int:
+        """Put a document into the emptiest fold, and drop what there is no room for; how many tokens were put there."""
+        emptiest = self.room.index(max(self.room))
+        piece = ids[: self.room[emptiest]]
+        if len(piece):
+            self.pieces[emptiest].append(piece)
+            self.room[emptiest] -= len(piece)
+        return len(piece)
 
     @property
     def full(self) -> bool:
         """Whether every fold holds what it should."""
-        return self.filled == sum(self.wanted)
+        return not any(self.room)
 
     @property
     def shortest(self) -> int:
         """Whole sequences in the emptiest fold."""
-        return min(len(tokens) for tokens in self.tokens) // self.seq_len
-
-    def cut(self, sequences: int) -> None:
-        """Leave each fold its first sequences."""
-        self.tokens = [tokens[: sequences * self.seq_len] for tokens in self.tokens]
+        held = [wanted - room for wanted, room in zip(self.wanted, self.room, strict=True)]
+        return min(held) // self.seq_len
 
     def sequences(self) -> tuple[Int64[Tensor, "n seq_len"], Int64[Tensor, " n"]]:
         """Token ids, fold after fold, shape (n, seq_len); and the fold of each sequence, shape (n,)."""
         ids = []
         folds = []
-        for fold, tokens in enumerate(self.tokens):
-            sequences = torch.tensor(tokens, dtype=torch.long).view(-1, self.seq_len)
+        for fold, pieces in enumerate(self.pieces):
+            sequences = torch.from_numpy(np.concatenate(pieces)).view(-1, self.seq_len)
             ids.append(sequences)
             folds.append(torch.full((len(sequences),), fold))
         return torch.cat(ids), torch.cat(folds)

@@ -1,0 +1,212 @@
+"""Texts by name that are not there offline: the paper's three, and two more domains.
+
+| name | what it is | its documents |
+|---|---|---|
+| `wikitext` | WikiText-2-raw, the part to train on (Merity et al. 2017) | articles |
+| `moby_dick` | Herman Melville, Moby-Dick (1851), Project Gutenberg 2701 | chapters |
+| `puzzles` | H. E. Dudeney, Amusements in Mathematics (1917), Project Gutenberg 16713 | puzzles, solutions |
+| `ag_news` | news in short (Zhang et al. 2015) | items |
+| `codeparrot` | Python files from GitHub | files |
+
+The first three are the paper's. Data sets come from the Hub through `datasets`. The books are fetched by `pooch` from
+GITenberg, a public mirror of Project Gutenberg on GitHub, at an address that holds the commit: what Gutenberg releases
+later changes nothing, and the SHA-256 below is of the file in that commit. Both are kept in a cache and asked for once.
+
+Without a network the paper's three can lie in a folder, as `wikitext.txt`, `moby_dick.txt` and `puzzles.txt` in UTF-8.
+Whoever calls names the folder, or else the environment variable `HOWLINEAR_TEXTS`. Then all three are read from there,
+any edition will do, and its hash is recorded (`Text.sha256`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pooch
+import requests
+
+from howlinear.errors import InputError, SourceError
+from howlinear.models.sources import hub
+from howlinear.text.documents import OFFLINE
+from howlinear.text.plain import articles, decoded, read_bytes, read_plain, sections, without_licence
+from howlinear.text.reading import Text
+
+FOLDER = "HOWLINEAR_TEXTS"  # an environment variable
+RETRIES = 2  # after a first try that failed
+TIMEOUT = 30  # seconds that a server may say nothing
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set of the Hub, as files: none needs a script.
+
+    Attributes:
+        repository: its id.
+        configuration: which part of it; None if there is one only.
+        column: which column is text.
+        revision: the commit to read; None: the newest.
+    """
+
+    repository: str
+    configuration: str | None
+    column: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class Book:
+    """A book of Project Gutenberg.
+
+    Attributes:
+        address: of a file that never changes.
+        sha256: of that file.
+        encoding: it is written in.
+        heading: how a line begins that a document begins with.
+    """
+
+    address: str
+    sha256: str
+    encoding: str
+    heading: re.Pattern[str]
+
+
+HUB = {
+    "wikitext": DataSet(
+        "Salesforce/wikitext", "wikitext-2-raw-v1", "text", revision="b08601e04326c79dfdd32d625aee71d232d685c3"
+    ),
+    "ag_news": DataSet("fancyzhx/ag_news", None, "text"),
+    "codeparrot": DataSet("codeparrot/codeparrot-clean-valid", None, "content"),
+}
+GITENBERG = "https://raw.githubusercontent.com/GITenberg"
+BOOKS = {
+    "moby_dick": Book(
+        f"{GITENBERG}/Moby-Dick--Or-The-Whale_2701/bdf1948e6cd00963730971e5624e764a35f238c3/2701-0.txt",
+        sha256="baf9b04fcf6e0008f30eaaa6697277751448c1070b20175e0082f28cbb161fd3",
+        encoding="utf-8",
+        heading=re.compile(r"CHAPTER \d+\.|ETYMOLOGY|EXTRACTS|Epilogue"),
+    ),
+    "puzzles": Book(
+        f"{GITENBERG}/Amusements-in-Mathematics_16713/5be68c7c66b622fda68915935a0547309fcdf594/16713-8.txt",
+        sha256="b61f282f73193fcef3c96e99ea6f8d5d42d95911c7b4e77e0486f8c60e81cf42",
+        encoding="latin-1",
+        heading=re.compile(r"\d+\.--"),  # `1.--A POST-OFFICE PERPLEXITY.`, of the puzzle and of its solution
+    ),
+}
+PAPERS = ("wikitext", "moby_dick", "puzzles")
+NAMES = (*PAPERS, "ag_news", "codeparrot")
+
+
+def read_public(name: str, folder: Path | None = None) -> Text:
+    """A text by its name, from a folder, the network or a cache.
+
+    Args:
+        name: one of `NAMES`.
+        folder: where the paper's texts lie; by default the one that `HOWLINEAR_TEXTS` names, if it does. Other texts
+            are in no folder.
+
+    Raises:
+        SourceError: the text cannot be had, or is not what was pinned; says what to do.
+        InputError: an empty file.
+    """
+    if folder is None and os.environ.get(FOLDER):
+        folder = Path(os.environ[FOLDER])
+    if folder is None or name not in PAPERS:
+        return _fetched_book(name) if name in BOOKS else _data_set(name)
+    path = folder / f"{name}.txt"
+    if not path.exists():
+        names = ", ".join(f"{paper}.txt" for paper in PAPERS)
+        raise SourceError(
+            f"cannot read {name}: {path} is not there; put it there (the folder is to hold {names}), or name no "
+            f"folder in {FOLDER} or the run profile to have it fetched"
+        )
+    return _book(name, read_bytes(path), str(path)) if name in BOOKS else read_plain(path)
+
+
+def _book(name: str, content: bytes, source: str, encoding: str = "utf-8") -> Text:
+    """A book's documents: what stands between its headings."""
+    lines = decoded(content, source, encoding).rstrip("\n").split("\n")
+    inside, left_out = without_licence(lines)
+    documents = sections(inside, BOOKS[name].heading)
+    if len(documents) < 2:
+        raise InputError(
+            f"{source} has no headings like those of {name}, {BOOKS[name].heading.pattern}: "
+            "give another edition, or its path as the corpus to have blank lines separate documents"
+        )
+    return Text(documents, source, hashlib.sha256(content).hexdigest(), left_out)
+
+
+def _fetched_book(name: str) -> Text:
+    """A book from its address, or from the cache if it was fetched before.
+
+    Raises:
+        SourceError: it cannot be had, or is not what was pinned.
+    """
+    book = BOOKS[name]
+    file = f"{name}.txt"
+    cache = pooch.create(
+        path=pooch.os_cache("howlinear"),
+        base_url="",
+        registry={file: f"sha256:{book.sha256}"},
+        urls={file: book.address},
+        retry_if_failed=RETRIES,
+    )
+    download = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=TIMEOUT)
+    pooch.get_logger().setLevel(logging.WARNING)  # errors are said once, below
+    otherwise = f"put the text into a folder as {file} and name the folder in {FOLDER}"
+    try:
+        path = Path(cache.fetch(file, downloader=download))
+    except ValueError as error:  # pooch says both hashes
+        reason = " ".join(str(error).split())
+        raise SourceError(f"{book.address} is not the {name} that was pinned: {reason} Or {otherwise}") from error
+    except OSError as error:  # what requests raises is one too
+        raise SourceError(
+            f"cannot fetch {name} from {book.address}: {_obstacle(error)}; without a network use "
+            f"{', '.join(OFFLINE)}, a .txt file, or {otherwise}"
+        ) from error
+    return _book(name, read_bytes(path), book.address, book.encoding)
+
+
+def _obstacle(error: OSError) -> str:
+    """What kept a file from being fetched, in a few words: those of `requests` go on for lines."""
+    if isinstance(error, requests.HTTPError):
+        return f"the server answers {error.response.status_code}"
+    if isinstance(error, requests.Timeout):
+        return f"the server says nothing for {TIMEOUT} seconds"
+    if isinstance(error, requests.RequestException):
+        return "no connection, or it broke off"
+    return error.strerror or " ".join(str(error).split())
+
+
+def _data_set(name: str) -> Text:
+    """A public data set, from the Hub or its local cache.
+
+    Raises:
+        SourceError: neither the Hub nor a cached copy could be read.
+    """
+    from datasets import load_dataset  # slow to import, and needless for the offline corpora
+
+    wanted = HUB[name]
+    options = {"split": "train"} | ({"revision": wanted.revision} if wanted.revision else {})
+    try:
+        with hub():
+            rows = list(load_dataset(wanted.repository, wanted.configuration, **options)[wanted.column])
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        folder = f", or a folder with {name}.txt that {FOLDER} names" if name in PAPERS else ""
+        raise SourceError(
+            f"cannot load {name} ({wanted.repository}) from the Hub or its cache: {reason}; "
+            f"without a network use {', '.join(OFFLINE)} or a .txt file{folder}"
+        ) from error
+    if name == "wikitext":
+        # A row is a line of the file; of a blank line, which holds a space there, nothing was kept.
+        whole = "".join(row or " \n" for row in rows)
+        documents = articles(whole.split("\n"))
+    else:
+        whole = "\0".join(rows)
+        documents = [row for row in rows if row.strip()]
+    return Text(documents, wanted.repository, hashlib.sha256(whole.encode()).hexdigest())
