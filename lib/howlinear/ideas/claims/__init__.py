@@ -1,1 +1,1 @@
-"""The paper's claims, the numbers they are judged by, and the ledger. Told by notebook 11."""
+"""The paper's claims, its own numbers, the numbers they are judged by, and the ledger. Told by notebook 11."""

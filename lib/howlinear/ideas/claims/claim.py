@@ -3,9 +3,9 @@
 `paper/claims.toml` states each finding of arXiv 2606.19379: what is said, in which section, the paper's own numbers,
 and the number that it is judged by. The file was settled before any model other than the embedded ones was run, and
 `fingerprint` goes into every result that is judged by it. A verdict is a function of that number's 95 % interval and
-the claim's threshold; nothing sets one by hand. A two-sided claim ("r ≈ 0") is a test of equivalence: the whole interval
-must lie inside the band (Schuirmann 1987, "A comparison of the two one-sided tests procedure"; ours takes the 95 %
-interval, which is stricter than his 90 %).
+the claim's threshold; nothing sets one by hand. A two-sided claim ("r ≈ 0") is a test of equivalence: the whole
+interval must lie inside the band (Schuirmann 1987, "A comparison of the two one-sided tests procedure"; ours takes the
+95 % interval, which is stricter than his 90 %).
 """
 
 from __future__ import annotations

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import norm, rankdata
 from scipy.stats import t as student_t
 
+from howlinear.core.correlation import correlation
 from howlinear.core.estimates import CONFIDENCE, Estimate
+from howlinear.errors import InputError
 
 TOGETHER = "together"
 """The name under which a number stands that belongs to no single model."""
@@ -180,49 +181,26 @@ def extreme(readings: Sequence[Reading], pick: Callable[..., float], freedom: in
 
 
 def correlate(x: Sequence[float], y: Sequence[float], order: bool = False) -> Reading:
-    """Pearson's r over blocks, or Spearman's ρ, with Fisher's interval; beside it, what hangs on single blocks.
-
-    The interval takes the blocks as draws, each by itself, from all that such a model could have, which is more than
-    neighbouring blocks are; and it knows nothing of blocks far out. So beside it stand r without the two end blocks,
-    and the lowest and the highest r with any one block left out.
+    """A correlation over blocks, with what hangs on single ones beside it, as of `core.correlation`.
 
     Args:
         x: a number a block.
         y: another.
-        order: compare the order of blocks alone (Spearman; variance by Bonett & Wright 2000).
+        order: compare the order of blocks alone.
 
     Raises:
-        UntestableError: fewer than six blocks, or one of the two does not vary.
+        UntestableError: too few blocks, or one of the two does not vary.
     """
-    x, y = np.array(x, dtype=float), np.array(y, dtype=float)
-    if len(x) < 6:
-        raise UntestableError(f"{len(x)} blocks are too few for a correlation: six, at least")
-    left_out = [_r(np.delete(x, i), np.delete(y, i), order) for i in range(len(x))]
+    try:
+        found = correlation(x, y, order)
+    except InputError as error:
+        raise UntestableError(str(error)) from error
     beside = {
-        "inner blocks": _r(x[1:-1], y[1:-1], order),
-        "one left out, lowest": min(left_out),
-        "one left out, highest": max(left_out),
+        "inner blocks": found.inner,
+        "one left out, lowest": found.lowest,
+        "one left out, highest": found.highest,
     }
-    return Reading(fisher(_r(x, y, order), len(x), order), beside=beside)
-
-
-def fisher(r: float, count: int, order: bool = False) -> Estimate:
-    """A correlation of `count` pairs with Fisher's interval: tanh(artanh r ± 1.96 / √(count − 3)).
-
-    For ranks the variance is 1 + r² / 2 times as large (Bonett & Wright 2000).
-    """
-    variance = (1 + r**2 / 2 if order else 1.0) / (count - 3)
-    half = norm.ppf((1 + CONFIDENCE) / 2) * variance**0.5
-    z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))
-    return Estimate(float(r), float(np.tanh(z - half)), float(np.tanh(z + half)))
-
-
-def _r(x: np.ndarray, y: np.ndarray, order: bool) -> float:
-    if order:
-        x, y = rankdata(x), rankdata(y)
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        raise UntestableError("what does not vary over blocks has no correlation")
-    return float(np.corrcoef(x, y)[0, 1])
+    return Reading(found.r, beside=beside)
 
 
 def _same_depth(first: Estimates, second: Estimates) -> None:

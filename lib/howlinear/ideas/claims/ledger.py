@@ -325,7 +325,7 @@ def to_markdown(ledger: Sequence[Row]) -> str:
 
 
 def in_one_line(ledger: Sequence[Row]) -> str:
-    """The tally of the paper's findings, as in `31 findings. mini-gpt2: ✓ 10, ✗ 3, ~ 1, – 14.`"""
+    """The tally of the paper's findings: how many, and how often each verdict fell, model by model."""
     counted = []
     for name, counts in tally(ledger).items():
         what = "pairs of models and twins" if name == TOGETHER else name

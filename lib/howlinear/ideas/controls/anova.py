@@ -105,9 +105,10 @@ def beside_seeds(
     """How much one effect, or several together, move a profile beside what a new seed does.
 
     The seeds of one combination are the only repetitions there are, so their spread is the error (Fisher 1925). The
-    interval is that of the noncentral F distribution (Steiger 2004, "Beyond the F test"). Blocks of a profile do not err
-    each by itself: degrees of freedom are those of one block, times how many blocks the seeds' differences look like
-    (Greenhouse & Geisser 1959). From few seeds that number comes out too low and the interval too wide, not too narrow.
+    interval is that of the noncentral F distribution (Steiger 2004, "Beyond the F test"). Blocks of a profile do not
+    err each by itself: degrees of freedom are those of one block, times how many blocks the seeds' differences look
+    like (Greenhouse & Geisser 1959). From few seeds that number comes out too low, and the interval too wide rather
+    than too narrow.
 
     Args:
         r2: as `anova` takes it.
