@@ -55,7 +55,7 @@ bench-scale: .venv/ready  ## and a measurement's three parts over tokens, width 
 minis: .venv/ready  ## train the embedded models again, or go on where it stopped
 	$(BIN)/howlinear minis
 
-twins: .venv/ready  ## train the eight twins (family × text × seed) that are measured into models/twins
+twins: .venv/ready  ## train the twins (family × text × seed) that are measured into models/twins
 	$(BIN)/python -m howlinear.training.twins
 
 wide: build/wide/wide-gpt2 build/wide/wide-pythia build/wide/wide-llama  ## train the minis' families at the paper's size on a GPU, then run every notebook on them

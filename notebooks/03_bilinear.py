@@ -36,7 +36,7 @@ import torch
 
 from howlinear.files.results import rounded
 from howlinear.ideas.bilinear.probe import branch, residual_rows, scores
-from howlinear.ideas.bilinear.tables import ALL, correlations, gains, gate_order, gates, powers, rank_sweep
+from howlinear.ideas.bilinear.tables import correlations, gains, gate_order, gates, powers, rank_sweep
 from howlinear.notebook.run import start
 from howlinear.plots import bilinear as plots
 
@@ -134,9 +134,11 @@ gained = gains(models, rank, seeds, steps)
 gained.pivot(index="block", columns="model", values="gain")[list(models)].round(2)
 
 # %% [markdown]
-# Does the gain follow what is left? Pearson's $r$ over blocks, with a bootstrap interval (blocks drawn with
-# replacement) and a permutation p-value: how often a shuffled pairing correlates as strongly. Where nothing varies, $r$
-# is undefined; we then write $r = 0$, from −1 to 1, with $p = 1$ (`tables.correlation`).
+# Does the gain follow what is left? Pearson's $r$ over the blocks of each model, with Fisher's interval and a
+# permutation p-value: how often a shuffled pairing correlates as strongly. Blocks of several models are not thrown
+# together, since models differ in level. Twelve blocks are few, and one far from the rest can make $r$ what it is:
+# *inner* leaves out the first and the last block, *lowest* and *highest* are the ends of what leaving out any one block
+# gives. Where nothing varies, $r$ is undefined; we then write $r = 0$, from −1 to 1, $p = 1$ (`tables.correlations`).
 
 # %%
 with_gain = correlations(gained, "gain", run.seed)
@@ -145,9 +147,10 @@ pd.concat({"gain": with_gain.set_index("model"), "share recovered": with_share.s
 
 # %% tags=["nbval-check-output"]
 for row in with_gain.itertuples():
-    largest = (gained if row.model == ALL else gained[gained.model == row.model]).gain.max()
+    largest = gained[gained.model == row.model].gain.max()
+    sign, inner = (">" if r > 0 else "≤" for r in (row.r, row.inner))
     verdict = "excludes 0" if row.low * row.high > 0 else "holds 0"
-    print(f"{row.model}: largest gain {largest:.1f}; r {'>' if row.r > 0 else '≤'} 0, its interval {verdict}")
+    print(f"{row.model}: largest gain {largest:.1f}; r {sign} 0, its interval {verdict}; inner blocks r {inner} 0")
 
 # %% [markdown]
 # How many of these digits hold? The search builds every step from differences of nearby gradients, so what two
@@ -254,7 +257,8 @@ spans = gained.groupby("model", sort=False)[["gain", "recovered"]].agg(["min", "
 gain_spans = "; ".join(f"{name} {row['min']:.2f} to {row['max']:.2f}" for name, row in spans["gain"].iterrows())
 share_spans = "; ".join(f"{name} {row['min']:.2f} to {row['max']:.2f}" for name, row in spans["recovered"].iterrows())
 slopes = "; ".join(
-    f"{row.model} {row.r:+.2f} [{row.low:+.2f}, {row.high:+.2f}], p {row.p:.1g}" for row in with_gain.itertuples()
+    f"{row.model} {row.r:+.2f} [{row.low:+.2f}, {row.high:+.2f}], inner {row.inner:+.2f}"
+    for row in with_gain.itertuples()
 )
 closing = "; ".join(
     f"rate {row['rate']:g}: gate {row['ρ of gate']:+.2f}, share {row['ρ of share']:+.2f}"
@@ -264,8 +268,8 @@ closing = "; ".join(
 # %%
 pd.set_option("display.max_colwidth", None)
 claims = [
-    ("the gain is small", "a few points of R²", gain_spans),
-    ("it does not follow what is left", "Pearson r ≈ 0", slopes),
+    ("the gain is small", "almost everywhere: median below 0.01, largest 0.126", gain_spans),
+    ("it does not follow what is left", "r +0.004 over 36 blocks; by model +0.05, +0.46, −0.01", slopes),
     ("share of the residual recovered", "not given", share_spans),
     ("the gate closes on near-linear targets", "it de-recruits", "ρ with what is left, " + closing),
 ]

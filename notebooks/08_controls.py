@@ -32,7 +32,7 @@ import torch
 import howlinear as hl
 from howlinear.files.results import rounded
 from howlinear.ideas.controls import survey
-from howlinear.ideas.controls.anova import anova, effect_table, profile_array
+from howlinear.ideas.controls.anova import anova, beside_seeds, effect_table, profile_array
 from howlinear.ideas.controls.inputs import Colour, recolour
 from howlinear.ideas.controls.weights import random_profiles
 from howlinear.ideas.degrees.hermite import predict_spectrum
@@ -80,6 +80,7 @@ print("models:", ", ".join(names), "· text:", run.corpora[0], "· width", width
 # | disorder | $W \to$ entries permuted; $U S V^\top \to U' S V'^\top$ with random $U', V'$ | `permute`, `redraw` |
 # | closed form | slope $W^* = \mathrm E[\partial y / \partial x]$; variance: Hermite | `predict_spectrum` |
 # | shares | sums of squares of a balanced design, in each block, added over blocks | `anova` |
+# | beside seeds | $F$ = mean square over that of the seeds; $\theta^2/\sigma^2 = (F - 1)/n$ | `beside_seeds` |
 #
 # Covariances leave the turn $Q$ open; we take the one nearest to none. Two models trained apart share no directions,
 # so a transplant is also a turn, and *turned* is its control. On normal inputs the best map is the *mean slope*
@@ -104,10 +105,15 @@ for label, rows in (("rows", skewed), ("in another colour", dressed), ("the othe
 
 # %% [markdown]
 # **Shares:** two weights (rows of this table) on two inputs (columns), one block. Their mean is 3.5. The weights move
-# it by ∓2, the inputs by ∓1.5, and ±1 is left that neither does alone. So the shares are as $4 : 2.25 : 1$.
+# it by ∓2, the inputs by ∓1.5, and ±1 is left that neither does alone. So the shares are as $4 : 2.25 : 1$. **Beside
+# seeds:** were the columns two seeds instead, rows would be 1.5 and 5.5 on the mean, a mean square of 16, and seeds
+# $1.5 \mp 0.5$ and $5.5 \mp 2.5$, a mean square of 6.5. So $F = 2.5$, and with $n = 2$ profiles behind each mean,
+# $\theta^2/\sigma^2 = 0.7$, with an interval from nothing to far more: two seeds of two kinds say little.
 
 # %%
 by_hand = np.array([[[1.0, 2.0], [3.0, 8.0]]])  # one block
+of_seeds = beside_seeds(by_hand, ["weights", "seed"], ["weights"])
+print(f"beside seeds: F = {of_seeds.f:.1f}, ratio {of_seeds.ratio}")
 effect_table({"by hand": anova(by_hand, ["weights", "inputs"])})[["effect", "size", "share"]].round(2)
 
 # %% [markdown]
@@ -187,39 +193,34 @@ print("two-way:  ", {key: round(effect.share.value, 2) for key, effect in two_wa
 print("three-way:", {key: round(effect.share.value, 2) for key, effect in three_way.items()})
 
 # %% [markdown]
-# **Twins.** Eight small models: two architectures × two training texts × two seeds, all measured on the same rows. A
-# seed is a mere label, so all it takes part in counts as *seed*: the run. *Shape only*: each profile less its mean over
-# blocks. The interval draws blocks with replacement; neighbours are alike, so it is on the narrow side.
+# **Twins.** Small models: every architecture × two training texts × two seeds, all measured on the same rows. Two seeds
+# of one kind are the only repetitions there are, so what sets *them* apart is the yardstick: how much does another
+# architecture, or another text within one architecture, move a profile beside what another seed does? *Share*: the
+# effect's variance over its own and the seeds' together, ½ if both move a profile alike. *Ratio*: how many times as far
+# apart two twins lie that differ in it. *Shape only*: each profile less its mean over blocks. Intervals are Fisher's F
+# turned round; with so few seeds they are wide, and that is what so few seeds can say.
 
 # %% tags=["nbval-check-output"]
 measured = {twin.name: found for twin, found in twins.load_twins().items()}
-eight, main, factors = survey.twin_table(measured.values()), twins.TEXTS[0], ["family", "text", "seed"]
-views, gaps = {"two_way": two_way, "three_way": three_way}, {}
+siblings, main = survey.twin_table(measured.values()), twins.TEXTS[0]
+print(len(measured), "twins of", ", ".join(siblings.family.unique()))
+gaps = {}
 for text in twins.TEXTS:
-    on_text = eight[eight.measured_on == text]
-    profiles = profile_array(on_text, factors)
-    views[f"{text}, as measured"] = anova(profiles, factors, within="seed")
-    views[f"{text}, shape only"] = anova(profiles - profiles.mean(0), factors, within="seed")
-    gaps[text] = survey.twin_gaps(on_text)
+    gaps[text] = survey.twin_gaps(siblings[siblings.measured_on == text])
     print(f"on {text}, mean |gap| of two that differ in:", {name: round(gap, 3) for name, gap in gaps[text].items()})
 
 # %% tags=["nbval-check-output"]
-effects = effect_table(views)
-shares = effects.assign(shown=[f"{e.share:.2f} ({e.low:.2f}–{e.high:.2f})" for e in effects.itertuples()])
-print("shares of what tells the eight apart:")
-of_twins = shares[~shares["view"].isin(["two_way", "three_way"])]
-print(
-    of_twins.pivot_table(index="effect", columns="view", values="shown", aggfunc="first")
-    .rename_axis(index=None, columns=None)
-    .to_string()
-)
+moving = survey.beside_seeds_table(siblings)
+columns = ["f", "share", "low", "high", "ratio", "ratio_low", "ratio_high"]
+print(moving.set_index(["view", "effect"])[columns].round(2).to_string())
 
 # %% [markdown]
 # From here on numbers are rounded to what another machine would find too.
 
 # %%
-tables = {"controls": controls, "random": random, "pairs": pairs, "closed": closed, "twins": eight}
-tables = rounded(tables | {"effects": effects})
+tables = {"controls": controls, "random": random, "pairs": pairs, "closed": closed, "twins": siblings}
+effects = effect_table({"two_way": two_way, "three_way": three_way})
+tables = rounded(tables | {"effects": effects, "moving": moving})
 
 # %% [markdown]
 # ## Figure: trained against random
@@ -251,11 +252,12 @@ plt.show()
 # ## Figure: twins that differ in one thing only
 #
 # **How to read it.** (a) Colour is the architecture (*family*), full or dotted the text; two lines alike differ in the
-# seed. (b) Shares of what tells the eight apart, on each text, as measured (filled) and in shape only (open).
+# seed. (b) How much each moves a profile, as a share of what it and another seed move it together, on each text, as
+# measured (filled) and in shape only (open). Right of the grey line it moves a profile more than another seed does.
 
 # %%
-effects_of_twins = tables["effects"][~tables["effects"]["view"].isin(["two_way", "three_way"])]
-run.figure(figures.twins(tables["twins"], effects_of_twins, main), "twins")
+by_text = tables["moving"][tables["moving"]["view"] != "as measured"]
+run.figure(figures.twins(tables["twins"], by_text, main), "twins")
 plt.show()
 
 # %%
@@ -270,6 +272,7 @@ numbers["fresh"] = {name: by_seed.loc[name].to_numpy() for name in names}
 numbers["pairs"] = profile_array(tables["pairs"], ["inputs", "weights"])
 numbers |= {"floors": floors.to_dict("records"), "twins": {name: found["profiles"] for name, found in measured.items()}}
 numbers["inputs"] = inputs.drop(columns=["model", "block"]).to_dict("list")
+numbers["beside_seeds"] = survey.beside_seeds_record(siblings, tables["moving"])
 for view, table in tables["effects"].groupby("view"):
     numbers[view] = table.drop(columns="view").set_index("effect").to_dict("index")
 run.save(numbers | {"settings": {"seeds": seeds}}, {"inputs": 0.02})
@@ -284,12 +287,17 @@ def ranked(view):
     return "; ".join(f"{effect.effect} {effect.share:.0%}" for effect in largest_first.itertuples())
 
 
+def beside(effect):
+    (found,) = moving[(moving["view"] == "as measured") & (moving["effect"] == effect)].itertuples()
+    return f"apart by {found.ratio:.1f} times a seed's distance [{found.ratio_low:.1f}, {found.ratio_high:.1f}]"
+
+
 claims = [
     ("training makes it", "argued from two models", f"blocks (of {depth}) outside all random models: {outside}"),
     ("weights, not inputs", "not tested", "two-way: " + ranked("two_way")),
     ("… colour set free", "not tested", "three-way: " + ranked("three_way")),
-    *(("not architecture", "argued", f"twins on {text}: " + ranked(f"{text}, as measured")) for text in gaps),
-    ("falls if two trainings match", "no such pair", f"two texts, read on {main}: mean |gap| {gaps[main]['text']:.3f}"),
+    ("not architecture", "argued", f"twins: {beside('family')}"),
+    ("falls if two trainings match", "no such pair", f"twins: {beside('text')}"),
 ]
 pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
@@ -298,8 +306,9 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # - Your first two predictions: the table of means under **Run**. The two disorders need not push the same way: what
 #   counts is how far apart a unit's pre-activations lie, and which units act together.
 # - Where the × terms lead, neither parent has the profile alone: it lies in how weights and inputs fit together.
-# - Your third: the shares. Two that differ in text are two runs as well, so noise alone gives the seed four of seven
-#   parts. Eight small models are few, and the shares are theirs.
+# - Your third: the ratios. Two that differ in text are two runs as well, so 1 is the least that a ratio can be. Few
+#   seeds give wide intervals: an interval that holds 1 says that these twins cannot tell, not that there is nothing.
+#   What is said of architectures is said of those that were trained as twins.
 #
 # ## Exercises
 #

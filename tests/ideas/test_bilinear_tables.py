@@ -85,40 +85,54 @@ def test_the_order_of_gates_is_spearmans_and_gains_are_summed():
     assert table["gain ÷ probe's"].tolist() == pytest.approx([0, 0.5])
 
 
-def test_correlation_is_pearsons_with_an_interval_that_holds_the_truth():
+def over_blocks(left, gain):
+    return pd.DataFrame({"model": "one", "left": left, "gain": gain})
+
+
+def test_a_correlation_is_pearsons_with_a_p_value_by_shuffles():
     rng = np.random.default_rng(0)
     x = rng.normal(size=60)
     y = x + rng.normal(size=60)  # r = √½
-    found = tables.correlation(x, y)
-    assert found.r.value == pytest.approx(pearsonr(x, y).statistic)
-    assert found.r.low < 0.5**0.5 < found.r.high
-    fisher = pearsonr(x, y).confidence_interval()
-    assert (found.r.low, found.r.high) == pytest.approx(fisher, abs=0.05)
+    (found,) = tables.correlations(over_blocks(x, y), "gain").itertuples()
+    assert found.r == pytest.approx(pearsonr(x, y).statistic)
+    assert found.low < 0.5**0.5 < found.high
+    assert found.lowest < found.r < found.highest
     assert found.p == pytest.approx(2e-4, abs=2e-4)  # none of 9999 shuffles is as strong
-    none = tables.correlation(x, rng.normal(size=60))
+    (none,) = tables.correlations(over_blocks(x, rng.normal(size=60)), "gain").itertuples()
     assert none.p > 0.05
-    assert not none.r.excludes(0.0)
+    assert none.low < 0 < none.high
 
 
-def test_correlation_repeats_itself():
-    x, y = normal(12).numpy(), normal(12, seed=1).numpy()
-    assert tables.correlation(x, y, seed=3) == tables.correlation(x, y, seed=3)
-    assert tables.correlation(x, y, seed=3).r.low != tables.correlation(x, y, seed=4).r.low
+def test_a_slope_that_one_block_makes_is_seen():
+    """All but the last block: no slope. The last lies far out."""
+    left, gain = [0.5, 0.4, 0.6, 0.5, 0.4, 0.6, 2.0], [0.1, 0.2, 0.2, 0.3, 0.1, 0.1, 2.0]
+    (found,) = tables.correlations(over_blocks(left, gain), "gain").itertuples()
+    assert found.r > 0.95
+    assert abs(found.inner) < 0.3
+    assert found.lowest < 0.1
 
 
-def test_correlation_with_what_does_not_vary_says_so_by_the_widest_interval():
-    found = tables.correlation(np.arange(5.0), np.ones(5))
-    assert (found.r.value, found.r.low, found.r.high, found.p) == (0, -1, 1, 1)
+def test_a_correlation_repeats_itself():
+    table = over_blocks(normal(12).numpy(), normal(12, seed=1).numpy())
+    same, again, other = (tables.correlations(table, "gain", seed) for seed in (3, 3, 4))
+    assert same.equals(again)
+    assert same.r[0] == other.r[0]
 
 
-def test_correlations_are_by_model_and_over_all(gained):
-    table = tables.correlations(gained[gained.model == "bent"], "recovered", seed=1)
-    assert table.model.tolist() == ["bent", tables.ALL]
-    bent = gained[gained.model == "bent"]
-    found = tables.correlation(bent.left, bent.recovered, seed=1)
-    for row in table.itertuples():
-        assert (row.r, row.low, row.high, row.p) == pytest.approx((found.r.value, found.r.low, found.r.high, found.p))
-    assert tables.correlations(bent, "gain", seed=1).r[0] != pytest.approx(table.r[0])
+@pytest.mark.parametrize("table", [over_blocks(np.arange(9.0), np.ones(9)), over_blocks([0.1, 0.2], [0.3, 0.4])])
+def test_what_has_no_correlation_says_so_by_the_widest_interval(table):
+    (found,) = tables.correlations(table, "gain").itertuples()
+    assert (found.r, found.low, found.high, found.p) == (0, -1, 1, 1)
+    assert (found.inner, found.lowest, found.highest) == (0, -1, 1)
+
+
+def test_every_model_is_correlated_by_itself():
+    """Two models on two levels: together a line, each by itself a cloud."""
+    cloud = over_blocks([0.1, 0.2, 0.3, 0.1, 0.2, 0.3], [0.1, 0.3, 0.1, 0.3, 0.1, 0.3])
+    higher = cloud.assign(model="other", left=cloud["left"] + 5, gain=cloud["gain"] + 5)
+    table = tables.correlations(pd.concat([cloud, higher]), "gain")
+    assert table.model.tolist() == ["one", "other"]
+    assert table.r.abs().max() < 0.5
 
 
 @pytest.mark.parametrize(("count", "expected"), [(1, [2]), (2, [2, 9]), (3, [2, 5, 9]), (5, [2, 3, 5, 7, 9])])

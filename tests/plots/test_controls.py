@@ -91,7 +91,7 @@ def test_twins_differ_by_colour_line_and_view():
     views = [f"{text}, {kind}" for text in ("docs", "code") for kind in ("as measured", "shape only")]
     shares = pd.concat([effects(("family", "seed")).assign(view=view) for view in views])
     left, right = controls.twins(profiles, shares, "docs").axes
-    assert left.get_title(loc="left") == "(a) eight twins, measured on docs"
+    assert left.get_title(loc="left") == "(a) twins, measured on docs"
     assert len(left.lines) == 8
     mine = profiles[(profiles.measured_on == "docs") & (profiles.family == "gpt2") & (profiles.text == "code")]
     np.testing.assert_allclose(points(left, "gpt2, trained on code"), mine[mine.seed == 0][["block", "r2"]])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from howlinear.errors import SourceError
-from howlinear.files import paths
+from howlinear.files import paths, results
 from howlinear.text.corpus import Corpus
 from howlinear.training import twins
 from howlinear.training.loop import Recipe
@@ -35,11 +35,18 @@ def made(twin, recipe=RECIPE):
     return json.loads(train_twin(twin, recipe, compiled=False).read_text())
 
 
+def results_of(families):
+    """A file for every twin of some families."""
+    for twin in TWINS:
+        if twin.family in families:
+            results.save(paths.MODELS / "twins" / f"{twin.name}.json", {"family": twin.family})
+
+
 def test_every_pair_that_differs_in_one_thing_is_there():
-    assert len(set(TWINS)) == 8
-    for factor in ("family", "text", "seed"):
+    assert len(set(TWINS)) == 12
+    for factor, levels in {"family": 3, "text": 2, "seed": 2}.items():
         rest = [tuple(value for key, value in vars(twin).items() if key != factor) for twin in TWINS]
-        assert sorted(rest.count(other) for other in set(rest)) == [2, 2, 2, 2]
+        assert {rest.count(other) for other in set(rest)} == {levels}
     assert TWINS[0].name == "gpt2-docs-0"
 
 
@@ -85,4 +92,21 @@ def test_only_what_is_missing_is_trained(workshop, monkeypatch):
     train(TWINS[0])
     main()
     assert trained == TWINS[:2]
-    assert list(load_twins()) == TWINS[:2]
+
+
+@pytest.mark.parametrize("there", [("gpt2", "pythia"), ("gpt2", "llama"), ("gpt2", "pythia", "llama")])
+def test_the_families_that_were_trained_are_loaded(tmp_path, monkeypatch, there):
+    monkeypatch.setattr(paths, "MODELS", tmp_path)
+    results_of(there)
+    assert list(load_twins()) == [twin for twin in TWINS if twin.family in there]
+
+
+def test_a_family_that_is_there_in_part_is_refused_and_so_is_one_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "MODELS", tmp_path)
+    results_of(("gpt2",))
+    with pytest.raises(SourceError, match=r"pythia-docs-0, .*llama-code-1 .*run make twins"):
+        load_twins()
+    results_of(("pythia", "llama"))
+    (tmp_path / "twins" / "llama-code-1.json").unlink()
+    with pytest.raises(SourceError, match=r"no measurements of llama-code-1 under .*run make twins"):
+        load_twins()

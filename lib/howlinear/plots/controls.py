@@ -83,12 +83,12 @@ def twins(profiles: pd.DataFrame, effects: pd.DataFrame, main: str) -> Figure:
 
     Args:
         profiles: a row a `family`, `text`, `seed`, text `measured_on` and `block`, with `r2`.
-        effects: a row a `view` and `effect`, with `share`, `low` and `high`; a view is a text, a comma, and
-            `as measured` or `shape only`.
+        effects: a row a `view` and `effect`, with `share` (beside what a seed does), `low` and `high`; a view is a
+            text, a comma, and `as measured` or `shape only`.
         main: the text whose profiles are drawn.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.8), width_ratios=[1.2, 1])
-    style.panels([left, right], [f"eight twins, measured on {main}", "what moves the profile"])
+    style.panels([left, right], [f"twins, measured on {main}", "what moves the profile"])
     drawn = profiles[profiles.measured_on == main]
     first_seed = drawn.seed.min()
     for (family, text, seed), curve in drawn.groupby(["family", "text", "seed"], sort=False):
@@ -104,7 +104,8 @@ def twins(profiles: pd.DataFrame, effects: pd.DataFrame, main: str) -> Figure:
         color = "black" if view.startswith(main) else style.ACCENT
         face = "white" if "shape" in view else None
         _draw_shares(right, effects[effects.view == view], shift, color=color, mfc=face, label=view)
-    right.set(xlabel="share of the variance between twins", xlim=(-0.02, 1))
+    right.axvline(0.5, color=style.GREY, lw=0.6)  # as much as a seed
+    right.set(xlabel="variance, as a share of its own and the seeds'", xlim=(-0.02, 1))
     right.legend(fontsize=6, ncols=2, loc="upper center", bbox_to_anchor=(0.4, -0.2))
     return figure
 

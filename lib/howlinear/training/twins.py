@@ -1,4 +1,4 @@
-"""Twins that differ in one thing only: family × training text × seed, eight small models from the minis' loop.
+"""Twins that differ in one thing only: family × training text × seed, twelve small models from the minis' loop.
 
 The paper compares two models that differ in architecture, data and run all at once. Here every pair that differs
 in one of the three is at hand. `python -m howlinear.training.twins` trains them, or goes on where it stopped; what is
@@ -25,7 +25,7 @@ from howlinear.text.rows import TokenRows
 from howlinear.training.loop import Recipe, train
 from howlinear.training.minis import new_model, training_stream
 
-FAMILIES = ("gpt2", "pythia")
+FAMILIES = ("gpt2", "pythia", "llama")
 TEXTS = ("docs", "code")
 SEEDS = (0, 1)
 
@@ -37,10 +37,10 @@ RECIPE = Recipe(steps=2_400, batch=8, peak=4e-3, warm_up=120, bfloat16=False)
 
 @dataclass(frozen=True)
 class Twin:
-    """One of the eight.
+    """One of them.
 
     Attributes:
-        family: `gpt2` or `pythia`, the architecture.
+        family: `gpt2`, `pythia` (both GELU) or `llama` (SwiGLU), the architecture.
         text: `docs` or `code`, what it is trained on.
         seed: of its initial weights and of the order of its batches.
     """
@@ -61,7 +61,7 @@ TWINS = [Twin(family, text, seed) for family, text, seed in product(FAMILIES, TE
 def train_twin(twin: Twin, recipe: Recipe = RECIPE, device: str = "cpu", compiled: bool = True) -> Path:
     """Train one twin, measure it on both texts, and write `models/twins/<name>.json`.
 
-    The trajectory is measured on `docs`, whatever the twin was trained on: all eight read the same rows. The first of
+    The trajectory is measured on `docs`, whatever the twin was trained on: all read the same rows. The first of
     each family also records the degree spectrum on the way, for notebook 10.
 
     Returns:
@@ -113,15 +113,17 @@ def spectra(model: PreTrainedModel, rows: TokenRows) -> dict:
 
 
 def load_twins() -> dict[Twin, dict]:
-    """What was measured of every twin.
+    """What was measured of the twins, family by family: one of which no twin was trained is left out.
 
     Raises:
-        SourceError: a twin is missing; says how to make it.
+        SourceError: some twins of a family are missing, or there are fewer than two families; says how to make them.
     """
-    missing = [twin.name for twin in TWINS if not _path(twin).is_file()]
+    there = [twin for twin in TWINS if _path(twin).is_file()]
+    families = {twin.family for twin in there}
+    missing = [twin.name for twin in TWINS if twin not in there and (twin.family in families or len(families) < 2)]
     if missing:
         raise SourceError(f"no measurements of {', '.join(missing)} under {_folder()}: run make twins")
-    return {twin: results.load(_path(twin)) for twin in TWINS}
+    return {twin: results.load(_path(twin)) for twin in there}
 
 
 def _folder() -> Path:

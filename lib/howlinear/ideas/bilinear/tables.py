@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
-from scipy.stats import (
-    BootstrapMethod,
-    ConstantInputWarning,
-    DegenerateDataWarning,
-    PermutationMethod,
-    pearsonr,
-    spearmanr,
-)
+from scipy.stats import ConstantInputWarning, PermutationMethod, pearsonr, spearmanr
 
+from howlinear.core.correlation import Correlation, correlation
 from howlinear.core.estimates import Estimate
+from howlinear.errors import InputError
 from howlinear.ideas.bilinear.gate import end_to_end
 from howlinear.ideas.bilinear.power import hidden_teacher, power
 from howlinear.ideas.bilinear.probe import probe
 from howlinear.instrument.capture import BlockCapture
 
 RESAMPLES = 9_999
-ALL = "all"  # the row of a table over models that takes all blocks together
 
 Blocks = Mapping[int, BlockCapture]  # block → what was captured of it
 
@@ -134,55 +126,34 @@ def gate_order(gates: pd.DataFrame, gains: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-@dataclass(frozen=True)
-class Correlation:
-    """Pearson's r over blocks.
+def correlations(gains: pd.DataFrame, column: str, seed: int = 0) -> pd.DataFrame:
+    """Correlation of what the line leaves with a column of `gains`, over the blocks of each model by itself.
 
-    Attributes:
-        r: with a bootstrap interval, blocks drawn with replacement.
-        p: how often a shuffled pairing correlates as strongly.
-    """
-
-    r: Estimate
-    p: float
-
-
-def correlation(x: ArrayLike, y: ArrayLike, seed: int = 0) -> Correlation:
-    """Pearson's r with its bootstrap interval and permutation p-value.
-
-    Where nothing varies, r is undefined: then it is 0, from −1 to 1, with p = 1.
+    Models differ in level, and twelve blocks of one are no twelve of another: blocks are not thrown together.
 
     Args:
-        x: one value a block.
-        y: another.
-        seed: of draws and shuffles.
-    """
-    rng = np.random.default_rng(seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConstantInputWarning)
-        warnings.simplefilter("ignore", DegenerateDataWarning)
-        test = pearsonr(x, y, method=PermutationMethod(n_resamples=RESAMPLES, rng=rng))
-        bootstrap = BootstrapMethod(n_resamples=RESAMPLES, method="percentile", rng=rng)
-        interval = test.confidence_interval(method=bootstrap)
-    if np.isnan(test.statistic):
-        return Correlation(Estimate(0.0, -1.0, 1.0), p=1.0)
-    low = np.nan_to_num(interval.low, nan=-1.0)  # in some draw nothing varied
-    high = np.nan_to_num(interval.high, nan=1.0)
-    return Correlation(Estimate(float(test.statistic), float(low), float(high)), float(test.pvalue))
-
-
-def correlations(gains: pd.DataFrame, column: str, seed: int = 0) -> pd.DataFrame:
-    """Correlation of what the line leaves with a column of `gains`, over the blocks of each model and over all.
+        gains: as from `gains`.
+        column: of `gains`, as `gain`.
+        seed: of the shuffles.
 
     Returns:
-        A row a model, and one for `ALL`: `model`, `r`, `low`, `high`, `p`.
+        A row a model: `model`; `r` with Fisher's interval `low`, `high`; `p`, how often a shuffled pairing correlates
+        as strongly; `inner`, r without the first and the last block; `lowest` and `highest`, of all that leave out one
+        block. Where r is undefined, as nothing varies or blocks are too few, all are 0, from −1 to 1, with p = 1.
     """
-    groups = dict(list(gains.groupby("model", sort=False))) | {ALL: gains}
     table = []
-    for model, group in groups.items():
-        found = correlation(group.left.to_numpy(), group[column].to_numpy(), seed)
-        row = {"model": model, "r": found.r.value, "low": found.r.low, "high": found.r.high, "p": found.p}
-        table.append(row)
+    for model, group in gains.groupby("model", sort=False):
+        left, gained = group["left"].to_numpy(), group[column].to_numpy()
+        try:
+            found = correlation(left, gained)
+        except InputError:
+            found = Correlation(Estimate(0.0, -1.0, 1.0), inner=0.0, lowest=-1.0, highest=1.0)
+            p = 1.0
+        else:
+            shuffles = PermutationMethod(n_resamples=RESAMPLES, rng=np.random.default_rng(seed))
+            p = float(pearsonr(left, gained, method=shuffles).pvalue)
+        row = {"model": model, "r": found.r.value, "low": found.r.low, "high": found.r.high, "p": p}
+        table.append(row | {"inner": found.inner, "lowest": found.lowest, "highest": found.highest})
     return pd.DataFrame(table)
 
 

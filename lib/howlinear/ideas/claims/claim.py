@@ -1,18 +1,21 @@
 """Claims as data, and the one rule that judges them.
 
-`paper/claims.toml` states each claim of arXiv 2606.19379: what is said, where, and the number it is judged by. A
-verdict is a function of that number's 95 % interval and the claim's threshold; nothing sets one by hand. A two-sided
-claim ("r ≈ 0") is a test of equivalence: the whole interval must lie inside the band (Schuirmann 1987, "A comparison of
-the two one-sided tests procedure"; ours takes the 95 % interval, which is stricter than his 90 %).
+`paper/claims.toml` states each finding of arXiv 2606.19379: what is said, in which section, the paper's own numbers,
+and the number that it is judged by. The file was settled before any model other than the embedded ones was run, and
+`fingerprint` goes into every result that is judged by it. A verdict is a function of that number's 95 % interval and
+the claim's threshold; nothing sets one by hand. A two-sided claim ("r ≈ 0") is a test of equivalence: the whole
+interval must lie inside the band (Schuirmann 1987, "A comparison of the two one-sided tests procedure"; ours takes the
+95 % interval, which is stricter than his 90 %).
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import tomllib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -52,18 +55,21 @@ class Unit:
 
 UNITS = {
     "R²": Unit(factor=1, digits=2, suffix=""),
+    "0.001 R²": Unit(factor=1, digits=3, suffix=""),
     "r": Unit(factor=1, digits=2, suffix=""),
     "share": Unit(factor=100, digits=0, suffix=" %"),
     "%": Unit(factor=100, digits=1, suffix=" %"),
-    "rank": Unit(factor=1, digits=1, suffix=""),
+    "rank": Unit(factor=1, digits=0, suffix=""),
+    "times": Unit(factor=1, digits=1, suffix=" ×"),
+    "PPL": Unit(factor=1, digits=1, suffix=""),
 }
 
 
 class Verdict(StrEnum):
-    """What the results say of a claim."""
+    """What a model's results say of a claim: of that model, for no small one refutes what is said of GPT-2."""
 
-    REPRODUCED = "reproduced"
-    NOT = "not reproduced"
+    HOLDS = "holds here"
+    NOT = "does not hold here"
     MIXED = "mixed"
     UNTESTABLE = "not testable here"
 
@@ -73,7 +79,7 @@ class Verdict(StrEnum):
         return MARKS[self]
 
 
-MARKS = {Verdict.REPRODUCED: "✓", Verdict.NOT: "✗", Verdict.MIXED: "~", Verdict.UNTESTABLE: "–"}
+MARKS = {Verdict.HOLDS: "✓", Verdict.NOT: "✗", Verdict.MIXED: "~", Verdict.UNTESTABLE: "–"}
 
 
 def _known(names: Iterable[str]) -> AfterValidator:
@@ -89,6 +95,9 @@ def _known(names: Iterable[str]) -> AfterValidator:
 
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 
+Scope = Literal["every model", "some model"]
+Kind = Literal["finding", "falsifier", "press"]
+
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Claim:
@@ -96,9 +105,9 @@ class Claim:
 
     Attributes:
         id: its short name.
-        sentence: what is claimed.
-        where: where it is said.
-        paper: the paper's value, in words.
+        section: where the paper says it, as `§5.3`; of what others say, who they are.
+        sentence: what is claimed, in our words and with the paper's scope.
+        paper: what the paper gives for it, in words.
         notebook: stem of the notebook that shows it, whose results are read.
         statistic: name of the number in `numbers.STATISTICS`.
         asks: what that number is, in words.
@@ -106,14 +115,18 @@ class Claim:
         direction: `above`, `below`, or `within` ± threshold.
         unit: one of `UNITS`.
         why: why this threshold.
+        scope: whether the paper says it of every model or shows it in some.
+        kind: a finding of the paper, what would falsify its main one, or the press's.
+        quoted: the paper's own values of the statistic where its text alone gives them: of what → value.
+        unpublished: why the paper publishes no number to compare with; empty where it does.
 
     Raises:
         ValueError: a value of the wrong kind, or one that cannot be.
     """
 
     id: Text
+    section: Text
     sentence: Text
-    where: Text
     paper: Text
     notebook: Annotated[str, StringConstraints(pattern=r"^\d\d_\w+$")]
     statistic: Annotated[str, _known(STATISTICS)]
@@ -122,6 +135,18 @@ class Claim:
     direction: Direction
     unit: Annotated[str, _known(UNITS)]
     why: Text
+    scope: Scope = "every model"
+    kind: Kind = "finding"
+    quoted: dict[str, float] = field(default_factory=dict)
+    unpublished: str = ""
+
+    @model_validator(mode="after")
+    def _findings_have_a_section(self) -> Claim:
+        if self.kind == "finding" and not self.section.startswith(("§", "title")):
+            raise ValueError(f"section = {self.section!r} of a finding: give it as §5.3, or title")
+        if self.quoted and self.unpublished:
+            raise ValueError("both quoted and unpublished: the paper gives a number or it does not")
+        return self
 
     @model_validator(mode="after")
     def _threshold_can_be_cleared(self) -> Claim:
@@ -129,24 +154,32 @@ class Claim:
             raise ValueError(f"threshold = {self.threshold} with direction {self.direction}")
         return self
 
-    @property
-    def falsifies(self) -> bool:
-        """Whether it speaks against the paper where it holds, by its id."""
-        return self.id.startswith("falsifier")
-
     def verdict(self, estimate: Estimate) -> Verdict:
         """`verdict` of a number against this claim's threshold."""
         return verdict(estimate.low, estimate.high, self.threshold, self.direction)
 
+    def together(self, verdicts: Iterable[Verdict]) -> Verdict:
+        """One verdict for several models, by the claim's scope: `together`, or `HOLDS` where it does in one of them."""
+        several = list(verdicts)
+        if self.scope == "some model" and Verdict.HOLDS in several:
+            return Verdict.HOLDS
+        return together(several)
+
     def show(self, estimate: Estimate) -> str:
-        """A number in the claim's unit, as in `0.36 [0.32, 0.40]`."""
+        """A number in the claim's unit, as in `0.36 [0.32, 0.40]`; without an interval where it has none."""
         unit = UNITS[self.unit]
+        if estimate.low == estimate.high:
+            return self.show_value(estimate)
         return f"{self.show_value(estimate)} [{unit.format(estimate.low)}, {unit.format(estimate.high)}]"
 
     def show_value(self, estimate: Estimate) -> str:
         """The same without its interval, as in `7.6 %`."""
+        return self.show_number(estimate.value)
+
+    def show_number(self, value: float) -> str:
+        """A bare number in the claim's unit."""
         unit = UNITS[self.unit]
-        return f"{unit.format(estimate.value)}{unit.suffix}"
+        return f"{unit.format(value)}{unit.suffix}"
 
     @property
     def asked(self) -> str:
@@ -162,7 +195,7 @@ class Claim:
 
 
 def verdict(low: float, high: float, threshold: float, direction: str) -> Verdict:
-    """Reproduced if the whole interval clears the threshold, not reproduced if it all lies beyond it the other way.
+    """Holds if the whole interval clears the threshold, does not if it all lies beyond it the other way, else mixed.
 
     Args:
         low: lower end of the interval.
@@ -188,7 +221,7 @@ def verdict(low: float, high: float, threshold: float, direction: str) -> Verdic
         case _:
             raise InputError(f"direction {direction!r} is none of {', '.join(DIRECTIONS)}")
     if clears:
-        return Verdict.REPRODUCED
+        return Verdict.HOLDS
     if fails:
         return Verdict.NOT
     return Verdict.MIXED  # the interval straddles the threshold
@@ -204,13 +237,26 @@ def together(verdicts: Iterable[Verdict]) -> Verdict:
     return different.pop()
 
 
+def fingerprint(path: Path = SOURCE) -> str:
+    """SHA-256 of the file of claims, with line ends as they are in the repository.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    return hashlib.sha256(_read(path).encode()).hexdigest()
+
+
 def load_claims(path: Path = SOURCE) -> list[Claim]:
     """The claims in a file; errors as in `parse`, and `SourceError` where it cannot be read."""
+    return parse(_read(path))
+
+
+def _read(path: Path) -> str:
+    """The file's text; any line end is read as a newline."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise SourceError(f"cannot read claims {path}: {error.strerror}; they lie in paper/claims.toml") from error
-    return parse(text)
 
 
 def parse(text: str) -> list[Claim]:
@@ -261,15 +307,15 @@ def _in_one_line(error: ValidationError) -> str:
                 keys.append(f"{key} is missing")
             case "unexpected_keyword_argument":
                 keys.append(f"{key} is unknown")
-            case "string_type" | "float_type":
+            case "string_type" | "float_type" | "dict_type":
                 kinds.append(f"{key} = {found['input']!r}")
             case "value_error" if not key:  # of `_threshold_can_be_cleared`, which says it itself
                 values.append(str(found["ctx"]["error"]))
             case _:
                 values.append(f"{key} = {found['input']!r}")
     if keys:
-        every = ", ".join(field.name for field in fields(Claim))
+        every = ", ".join(each.name for each in fields(Claim))
         return f"{', '.join(sorted(keys))}; every claim has {every}"
     if kinds:
-        return f"{', '.join(kinds)}: threshold is a number, all else text"
+        return f"{', '.join(kinds)}: threshold and what is quoted are numbers, all else text"
     return f"cannot use {'; '.join(values)}; see the head of {SOURCE.name}"

@@ -1,8 +1,9 @@
 """The ledger: every claim beside what the recorded results say of it, and nothing typed by hand.
 
-`claim` holds the claims and the rule for a verdict, `statistics` the numbers. Only `results/` is read, no model and no
-text. A claim is *not testable here* where a result file is absent or `statistics` states a rule for it; a file that
-lacks what it should hold is an error, for a ledger that drops rows in silence would be worse than none.
+`claim` holds the claims and the rule for a verdict, `numbers` the statistics, `published` the paper's own values of
+them. Only `results/` is read, no model and no text. Verdicts stand model by model. A claim is *not testable here* where
+a result file is absent, or a measure or a kind of block that it is about; a file that lacks what every run has is an
+error, for a ledger that drops rows in silence would be worse than none.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,51 +20,62 @@ import pandas as pd
 from howlinear.core.estimates import Estimate
 from howlinear.errors import SourceError
 from howlinear.files import results as record
-from howlinear.ideas.claims.claim import MARKS, UNITS, Claim, Verdict, load_claims, together
-from howlinear.ideas.claims.numbers import STATISTICS, TOGETHER, Reading, UntestableError
+from howlinear.ideas.claims.claim import MARKS, SOURCE, UNITS, Claim, Verdict, fingerprint, load_claims
+from howlinear.ideas.claims.contrasts import TOGETHER, Reading, Silent, UntestableError
+from howlinear.ideas.claims.numbers import STATISTICS
+from howlinear.ideas.claims.published import own_numbers
 
-ALL = "all"
-"""The name under which a claim's verdict over all its readings stands."""
+JUDGED_BY = "judged_by"
+"""The key of a ledger's results under which the fingerprint of its claims stands."""
 
 TOLERANCE = {
-    "bilinear-uncorrelated": 0.1,
-    "bilinear-small": 0.02,
-    "optimiser-pitfall": 0.02,
-    "two-regimes-outlier": 0.01,
-    "two-regimes-broad": 0.01,
-    "compress-safe": 0.02,
-    "compress-unsafe": 0.02,
-    "learned-twins": 0.02,
+    "gain-not-residual": 0.05,
+    "gain-not-residual-recipe": 0.1,
+    "products-small": 0.02,
+    "products-small-recipe": 0.02,
+    "products-largest": 0.03,
+    "depth-not-products": 0.02,
+    "products-critical": 0.1,
+    "products-only-there": 0.1,
+    "dissociation": 0.1,
+    "linear-and-dear": 0.05,
+    "compression": 0.02,
+    "healing-confound": 0.1,
+    "ill-conditioned": 0.02,
+    "critical-differ": 0.5,
 }
 """Claim → how far its numbers may differ between processors, where `results.TOLERANCE` is too tight."""
 
-DIGITS = {"bilinear-uncorrelated": 2, "compress-safe": 3, "compress-unsafe": 3}
+DIGITS = {"gain-not-residual": 2, "gain-not-residual-recipe": 2, "dissociation": 2, "compression": 3}
 """Claim → significant digits of its numbers, where that tolerance would leave fewer than the ledger shows."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A claim beside what the results say. Its verdict is computed; there is no way to set one.
+    """A claim beside what the results say. Its verdicts are computed; there is no way to set one.
 
     Attributes:
         claim: the claim.
-        readings: model → its number; `numbers.TOGETHER` for what belongs to no single model. Empty if untestable.
-        reason: why it is not testable, else empty.
+        readings: model → its number; `contrasts.TOGETHER` for what belongs to a pair of models or to all twins.
+        silent: model that cannot speak to the claim → why.
+        reason: why no model can, else empty.
     """
 
     claim: Claim
     readings: Mapping[str, Reading] = field(default_factory=dict)
+    silent: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
-        """The verdict of each reading."""
-        return {name: self.claim.verdict(reading.estimate) for name, reading in self.readings.items()}
+        """The verdict of each reading, and of each model that is silent."""
+        verdicts = {name: self.claim.verdict(reading.estimate) for name, reading in self.readings.items()}
+        return verdicts | dict.fromkeys(self.silent, Verdict.UNTESTABLE)
 
     @property
     def verdict(self) -> Verdict:
-        """All readings together."""
-        return together(self.verdicts.values())
+        """Over the models that can speak, by the claim's scope: no number is pooled for it."""
+        return self.claim.together(self.claim.verdict(reading.estimate) for reading in self.readings.values())
 
     def at(self, factor: float) -> Row:
         """The same readings against `factor` times the threshold."""
@@ -84,7 +97,7 @@ def evaluate(results: Path, claims: Sequence[Claim] | None = None) -> list[Row]:
 
 
 def judge(claim: Claim, results: Path) -> Row:
-    """One claim on a folder of results; not testable only where a file is absent or `statistics` has a rule for it.
+    """One claim on a folder of results; not testable only where a file is absent or `numbers` has a rule for it.
 
     Raises:
         SourceError: as `evaluate`.
@@ -94,7 +107,9 @@ def judge(claim: Claim, results: Path) -> Row:
         return Row(claim, reason=f"no {path.name} in this profile's results")
     numbers = record.load(path)
     try:
-        readings = STATISTICS[claim.statistic](numbers)
+        found = STATISTICS[claim.statistic](numbers)
+        readings = {name: each for name, each in found.items() if isinstance(each, Reading)}
+        silent = {name: each.reason for name, each in found.items() if isinstance(each, Silent)}
         unsound = [name for name, reading in readings.items() if not _is_interval(reading.estimate)]
     except UntestableError as error:
         return Row(claim, reason=str(error))
@@ -102,12 +117,14 @@ def judge(claim: Claim, results: Path) -> Row:
         problem = f"{type(error).__name__}: {error}"
         raise SourceError(
             f"{path} does not hold what claim {claim.id!r} reads ({claim.statistic}: {problem}): "
-            f"run notebook {claim.notebook} again, or mend statistics.{claim.statistic}"
+            f"run notebook {claim.notebook} again, or mend numbers.{claim.statistic}"
         ) from error
-    if unsound or not readings:
+    if unsound or not found:
         whose = ", ".join(unsound) or "any model"
         raise SourceError(f"{path}: {claim.statistic} gives no finite interval for {whose}")
-    return Row(claim, readings)
+    if not readings:
+        return Row(claim, reason=_common(silent))
+    return Row(claim, readings, silent)
 
 
 def _is_interval(estimate: Estimate) -> bool:
@@ -116,17 +133,49 @@ def _is_interval(estimate: Estimate) -> bool:
     return finite and estimate.low <= estimate.high
 
 
-def changes(row: Row, factors: Sequence[float]) -> dict[float, Verdict]:
-    """The verdict under each of several multiples of the threshold."""
-    return {factor: row.at(factor).verdict for factor in factors}
+def _common(silent: Mapping[str, str]) -> str:
+    """Why no model can speak: once if it is the same for all, else model by model."""
+    reasons = set(silent.values())
+    if len(reasons) == 1:
+        return reasons.pop()
+    return "; ".join(f"{name}: {reason}" for name, reason in silent.items())
 
 
-def steady(moves: Mapping[str, Mapping[float, Verdict]]) -> list[str]:
-    """Of what `changes` says of several claims: those whose verdict is the same under every multiple, and is one."""
+def another_ledger(path: Path, source: Path = SOURCE) -> str | None:
+    """What to say where results were judged by other claims than those in the file; None if by these.
+
+    Args:
+        path: results of notebook 12.
+        source: the file of claims.
+    """
+    by, now = record.load(path).get(JUDGED_BY), fingerprint(source)
+    if by == now:
+        return None
+    whose = f"SHA-256 {by[:12]}…" if by else "which, they do not say"
+    return (
+        f"{path.parent.name}/{path.name} was judged by another ledger ({whose}) than {source.name} ({now[:12]}…): "
+        "take back what was changed in the claims, or run notebook 12 again and say why they changed"
+    )
+
+
+# Moving the thresholds
+
+Moves = Mapping[float, Mapping[str, Verdict]]
+"""Multiple of the threshold → model → verdict."""
+
+
+def changes(row: Row, factors: Sequence[float]) -> dict[float, dict[str, Verdict]]:
+    """The verdicts under each of several multiples of the threshold."""
+    return {factor: row.at(factor).verdicts for factor in factors}
+
+
+def steady(moves: Mapping[str, Moves]) -> list[str]:
+    """Of what `changes` says of several claims: those whose verdicts no multiple changes, if there are any."""
     same = []
-    for name, verdicts in moves.items():
-        different = set(verdicts.values())
-        if len(different) == 1 and Verdict.UNTESTABLE not in different:
+    for name, by_factor in moves.items():
+        verdicts = list(by_factor.values())
+        testable = set(verdicts[0].values()) - {Verdict.UNTESTABLE}
+        if testable and all(each == verdicts[0] for each in verdicts):
             same.append(name)
     return same
 
@@ -134,7 +183,7 @@ def steady(moves: Mapping[str, Mapping[float, Verdict]]) -> list[str]:
 # Recording
 
 
-def contents(ledger: Sequence[Row], moves: Mapping[str, Mapping[float, Verdict]]) -> dict[str, Any]:
+def contents(ledger: Sequence[Row], moves: Mapping[str, Moves]) -> dict[str, Any]:
     """What the results of notebook 12 hold.
 
     Args:
@@ -142,15 +191,19 @@ def contents(ledger: Sequence[Row], moves: Mapping[str, Mapping[float, Verdict]]
         moves: claim → what `changes` says of it.
 
     Returns:
-        `claims`: `numbers` of every row; `thresholds_moved`: claim → multiple → verdict; `units` and `marks`: how
-        numbers and verdicts are shown, for whoever shows them.
+        `claims`: `numbers` of every row; `thresholds_moved`: claim → multiple → model → verdict; `judged_by`: the
+        fingerprint of the claims; `units` and `marks`: how numbers and verdicts are shown, for whoever shows them.
     """
     return {
         "claims": {row.claim.id: numbers(row) for row in ledger},
         "thresholds_moved": {
-            name: {str(factor): verdict.value for factor, verdict in verdicts.items()}
-            for name, verdicts in moves.items()
+            claim: {
+                str(factor): {name: verdict.value for name, verdict in verdicts.items()}
+                for factor, verdicts in by_factor.items()
+            }
+            for claim, by_factor in moves.items()
         },
+        JUDGED_BY: fingerprint(),
         "units": {name: asdict(unit) for name, unit in UNITS.items()},
         "marks": {verdict.value: symbol for verdict, symbol in MARKS.items()},
     }
@@ -158,11 +211,20 @@ def contents(ledger: Sequence[Row], moves: Mapping[str, Mapping[float, Verdict]]
 
 def numbers(row: Row) -> dict[str, Any]:
     """A row as `results.save` takes it."""
-    cells = {
-        name: {**asdict(reading.estimate), "note": reading.note, "verdict": row.verdicts[name].value}
-        for name, reading in row.readings.items()
+    cells = {}
+    for name, reading in row.readings.items():
+        cell = {**asdict(reading.estimate), "note": reading.note, "verdict": row.verdicts[name].value}
+        if reading.beside:
+            cell["beside"] = dict(reading.beside)
+        cells[name] = cell
+    judged = {
+        "verdict": row.verdict.value,
+        "threshold": row.claim.threshold,
+        "cells": cells,
+        "paper": own_numbers(row.claim),
     }
-    judged = {"verdict": row.verdict.value, "threshold": row.claim.threshold, "cells": cells}
+    if row.silent:
+        judged["silent"] = dict(row.silent)
     if row.reason:
         judged["reason"] = row.reason
     return judged
@@ -171,29 +233,37 @@ def numbers(row: Row) -> dict[str, Any]:
 # Tables
 
 
+def names(ledger: Sequence[Row]) -> list[str]:
+    """The models that any row speaks of, in the order in which they come, and last `TOGETHER`."""
+    every = {name: None for row in ledger for name in row.verdicts}
+    models = [name for name in every if name != TOGETHER]
+    return [*models, TOGETHER] if TOGETHER in every else models
+
+
 def cells(ledger: Sequence[Row]) -> pd.DataFrame:
-    """The board: a row a reading, and one a claim for all its readings.
+    """The board: a row a model of a claim; of a claim that no model can speak to, one under the name `TOGETHER`.
 
     Returns:
-        Columns `claim` (its id), `asked`, `column` (a model, `TOGETHER` or `ALL`), `verdict`, `symbol`, and `number`,
-        the value in the claim's unit, empty for `ALL`.
+        Columns `claim` (its id), `section`, `asked`, `column` (a model or `TOGETHER`), `verdict`, `symbol`, and
+        `number`, the value in the claim's unit, empty where there is none.
     """
     rows = []
     for row in ledger:
-        for name, verdict in row.verdicts.items():
-            rows.append((row, name, verdict, row.claim.show_value(row.readings[name].estimate)))
-        rows.append((row, ALL, row.verdict, ""))
-    return pd.DataFrame(
-        {
-            "claim": row.claim.id,
-            "asked": row.claim.asked,
-            "column": name,
-            "verdict": verdict.value,
-            "symbol": verdict.symbol,
-            "number": number,
-        }
-        for row, name, verdict, number in rows
-    )
+        verdicts = row.verdicts or {TOGETHER: Verdict.UNTESTABLE}
+        for name, verdict in verdicts.items():
+            number = row.claim.show_value(row.readings[name].estimate) if name in row.readings else ""
+            rows.append(
+                {
+                    "claim": row.claim.id,
+                    "section": row.claim.section,
+                    "asked": row.claim.asked,
+                    "column": name,
+                    "verdict": verdict.value,
+                    "symbol": verdict.symbol,
+                    "number": number,
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 def answers(ledger: Sequence[Row], models: Sequence[str]) -> pd.DataFrame:
@@ -206,12 +276,14 @@ def answers(ledger: Sequence[Row], models: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=["asked", *columns])
 
 
-def summary(ledger: Sequence[Row]) -> pd.DataFrame:
-    """The paper's value, this run's verdict, and why the threshold is what it is: a row a claim."""
+def beside_paper(ledger: Sequence[Row]) -> pd.DataFrame:
+    """Every claim's statistic on the paper's own numbers, beside this run's verdicts: a row a claim."""
     rows = {
         row.claim.id: {
-            "the paper": row.claim.paper,
-            "this run": f"{row.verdict.symbol} {row.verdict}",
+            "section": row.claim.section,
+            "the paper's own": _of_the_paper(row.claim, "; "),
+            "asked": row.claim.asked,
+            "this run": "; ".join(f"{name} {verdict.symbol}" for name, verdict in row.verdicts.items()) or row.reason,
             "why this threshold": row.claim.why,
         }
         for row in ledger
@@ -219,45 +291,73 @@ def summary(ledger: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("claim")
 
 
-def tally(ledger: Sequence[Row]) -> str:
-    """How many rows have each verdict, as in `6 reproduced, 5 not reproduced, 4 mixed, 0 not testable here`."""
-    counts = pd.Series([row.verdict for row in ledger], dtype=object).value_counts()
-    return ", ".join(f"{counts.get(verdict, 0)} {verdict}" for verdict in Verdict)
+def tally(ledger: Sequence[Row], kind: str = "finding") -> dict[str, dict[Verdict, int]]:
+    """Model → verdict → of how many claims of a kind; one that no model can speak to counts for every model."""
+    rows = [row for row in ledger if row.claim.kind == kind]
+    counts = {name: dict.fromkeys(Verdict, 0) for name in names(rows)}
+    for row in rows:
+        verdicts = row.verdicts
+        if not verdicts:
+            verdicts = {name: Verdict.UNTESTABLE for name in counts if name != TOGETHER}
+        for name, verdict in verdicts.items():
+            counts[name][verdict] += 1
+    return counts
 
 
 def to_markdown(ledger: Sequence[Row]) -> str:
-    """The ledger as a table for a text that lies at the project's root."""
-    table = pd.DataFrame(
-        {
-            "claim": f"**{row.claim.id}**: {row.claim.sentence}",
-            "verdict": f"{row.verdict.symbol} {row.verdict}",
-            "here, with 95 % intervals": _here(row),
-            "the paper": row.claim.paper,
-            "shown by": _notebook(row),
-        }
-        for row in ledger
-    )
-    # stralign=None: the cells are long, and are not padded to the longest of their column
-    lines = table.to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True)
-    claims = [row for row in ledger if not row.claim.falsifies]
-    falsifiers = [row for row in ledger if row.claim.falsifies]
-    counted = f"{len(claims)} claims: {tally(claims)}."
-    if falsifiers:
-        marks = [f"{row.claim.id.removeprefix('falsifier-')} {row.verdict.symbol}" for row in falsifiers]
-        counted += f" Falsifiers: {', '.join(marks)}."
-    return f"{lines}\n\n{counted}"
+    """The ledger for a text that lies at the project's root: a table a section, then how often each verdict fell."""
+    parts = []
+    for section, rows in groupby(ledger, key=lambda row: row.claim.section):
+        table = pd.DataFrame(
+            {
+                f"claim ({section})": f"**{row.claim.id}**: {row.claim.sentence}",
+                "asked": row.claim.question,
+                "the paper's own numbers": _of_the_paper(row.claim, "<br>"),
+                "here, with 95 % intervals": _here(row),
+                "shown by": _notebook(row),
+            }
+            for row in rows
+        )
+        # stralign=None: the cells are long, and are not padded to the longest of their column
+        parts.append(table.to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True))
+    parts.append(in_one_line(ledger))
+    return "\n\n".join(parts)
+
+
+def in_one_line(ledger: Sequence[Row]) -> str:
+    """The tally of the paper's findings: how many, and how often each verdict fell, model by model."""
+    counted = []
+    for name, counts in tally(ledger).items():
+        what = "pairs of models and twins" if name == TOGETHER else name
+        counted.append(f"{what}: " + ", ".join(f"{verdict.symbol} {count}" for verdict, count in counts.items()))
+    findings = sum(row.claim.kind == "finding" for row in ledger)
+    return f"{findings} findings. {'; '.join(counted)}."
+
+
+def _of_the_paper(claim: Claim, between: str) -> str:
+    """The paper's own values of a claim's statistic with their verdicts, or why there is none."""
+    if claim.unpublished:
+        return f"none: {claim.unpublished}"
+    lines = []
+    for name, value in own_numbers(claim).items():
+        exact = Estimate(value, value, value)
+        whose = "" if name == TOGETHER else f"{name} "
+        lines.append(f"{claim.verdict(exact).symbol} {whose}{claim.show(exact)}")
+    return between.join(lines)
 
 
 def _here(row: Row) -> str:
-    """What was asked, and each model's answer, a line each."""
+    """Each model's answer, a line each; what cannot be asked of it says why."""
     if row.reason:
-        return row.reason
-    lines = [row.claim.question]
+        return f"{Verdict.UNTESTABLE.symbol} {row.reason}"
+    lines = []
     for name, reading in row.readings.items():
-        symbol = row.verdicts[name].symbol
-        model = "" if name == TOGETHER else f"{name} "
-        note = f" ({reading.note})" if reading.note else ""
-        lines.append(f"{symbol} {model}{row.claim.show(reading.estimate)}{note}")
+        whose = "" if name == TOGETHER else f"{name} "
+        beside = [f"{key} {row.claim.show_number(value)}" for key, value in reading.beside.items()]
+        notes = "; ".join(filter(None, [reading.note, *beside]))
+        note = f" ({notes})" if notes else ""
+        lines.append(f"{row.verdicts[name].symbol} {whose}{row.claim.show(reading.estimate)}{note}")
+    lines += [f"{Verdict.UNTESTABLE.symbol} {name}: {reason}" for name, reason in row.silent.items()]
     return "<br>".join(lines)
 
 

@@ -1,365 +1,604 @@
 """The numbers that claims are judged by, each read from a notebook's results with its interval.
 
-A statistic is a function: a notebook's results → the name of a model → its `Reading`. `STATISTICS`, at the end, lists
-those that `claims.toml` may name. Most are contrasts of blocks, and most of those go through two steps:
-
-- `steps`: every block less every other, each difference with its worst-case interval;
-- `distance`: how far apart two profiles are, the one yardstick for *the same* and for *different*.
-
-The intervals in the results come from leaving out document folds. A contrast of blocks takes the worst of both: its
-lower end uses the lower end of what is added and the upper end of what is taken off. That is wider than need be, since
-the blocks share their documents, and it makes up for having looked for the largest. Blocks are not resampled: they are
-all that a model has.
+A statistic is a function: a notebook's results → the name of a model → its `Reading`, or `Silent` where that model
+cannot speak. `STATISTICS`, at the end, lists those that `claims.toml` may name; `contrasts` holds what they are made
+of. No number is pooled over models: what belongs to a pair of them, or to all twins, stands under `TOGETHER`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from scipy.stats import chi2
 
-from howlinear.core.estimates import Estimate
-
-TOGETHER = "together"
-"""The name under which a number stands that belongs to no single model."""
+from howlinear.core.estimates import CONFIDENCE, Estimate
+from howlinear.ideas.claims.contrasts import (
+    TOGETHER,
+    Estimates,
+    Reading,
+    Readings,
+    Silent,
+    UntestableError,
+    correlate,
+    distance,
+    distances,
+    extreme,
+    steps,
+)
 
 GELU = ("gpt2", "pythia")
 """Families whose blocks are two layers with a GELU between them."""
 
+NEAR_LINEAR = 0.9
+"""R² from which a block counts as near-linear, as in notebook 04."""
+
+CRITICAL = 3.0
+"""A block is critical if putting the line in its place costs this many times what it costs in a typical later block."""
+
+FOLDS = 5
+"""Blocked folds of `folds_sd`, the paper's number of them."""
+
 Results = Mapping[str, Any]
 
 
-class UntestableError(Exception):
-    """These results cannot speak to the claim, by a rule stated here; its text says which."""
+# Reading: models, keys, intervals
 
 
-@dataclass(frozen=True)
-class Reading:
-    """A statistic's value.
-
-    Attributes:
-        estimate: the value with its 95 % interval, in the unit of its claim.
-        note: which block or pair it comes from.
-    """
-
-    estimate: Estimate
-    note: str = ""
+def each_model(models: Mapping[str, Any], read: Callable[[Any], Reading]) -> Readings:
+    """What `read` makes of every model; `Silent` where it raises `UntestableError`."""
+    readings: Readings = {}
+    for name, model in models.items():
+        try:
+            readings[name] = read(model)
+        except UntestableError as error:
+            readings[name] = Silent(str(error))
+    return readings
 
 
-Readings = dict[str, Reading]
-
-
-@dataclass(frozen=True)
-class Estimates:
-    """Several numbers, each with its interval: one a block (a profile), or one for every two blocks.
-
-    Attributes:
-        value: the numbers.
-        low: lower ends of their intervals, of the same shape.
-        high: upper ends.
-    """
-
-    value: Float[np.ndarray, ...]
-    low: Float[np.ndarray, ...]
-    high: Float[np.ndarray, ...]
-
-    @classmethod
-    def of(cls, value: Sequence[Any], low: Sequence[Any], high: Sequence[Any]) -> Estimates:
-        """From lists as results hold them, of numbers if they are sound.
-
-        Raises:
-            ValueError: what is there is no number.
-        """
-        return cls(np.array(value, dtype=float), np.array(low, dtype=float), np.array(high, dtype=float))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """How many numbers there are, in each dimension."""
-        return self.value.shape
-
-    def __getitem__(self, index: Any) -> Estimates:
-        """Those that a numpy index picks."""
-        return Estimates(self.value[index], self.low[index], self.high[index])
-
-    def reduce(self, by: Callable[[np.ndarray], float]) -> Estimate:
-        """One number of all, as by `np.max` or `np.mean`; each end of its interval is reduced by itself."""
-        return Estimate(float(by(self.value)), float(by(self.low)), float(by(self.high)))
-
-
-# Contrasts: of blocks, of profiles, of readings
-
-
-def steps(profile: Estimates) -> Estimates:
-    """Every block less every other: r_j − r_i at [i, j], each with the worst of both intervals.
-
-    Args:
-        profile: R²_lin over depth, shape (blocks,).
-
-    Returns:
-        Differences, shape (blocks, blocks).
+def measured(tree: Any, key: str) -> Any:
+    """What results hold under the key of a measure that not every run takes.
 
     Raises:
-        UntestableError: a single block has nothing to differ from.
+        UntestableError: it is not there.
     """
-    if profile.shape[0] < 2:
-        raise UntestableError("a model of one block has no profile")
-    return Estimates(
-        value=profile.value[None, :] - profile.value[:, None],
-        # at the least: low_j − high_i
-        low=profile.low[None, :] - profile.high[:, None],
-        # at the most: high_j − low_i
-        high=profile.high[None, :] - profile.low[:, None],
+    if not isinstance(tree, Mapping) or key not in tree:
+        raise UntestableError(f"not measured in this run: its results hold no {key}")
+    return tree[key]
+
+
+def estimate(numbers: Mapping[str, Any]) -> Estimate:
+    """A number as results hold it: `value`, `low`, `high`."""
+    return Estimate(float(numbers["value"]), float(numbers["low"]), float(numbers["high"]))
+
+
+def exactly(value: float) -> Estimate:
+    """A number that has no interval, such as a whole number of directions, or one that the paper gives without."""
+    return Estimate(float(value), float(value), float(value))
+
+
+def without_interval(values: Sequence[float]) -> Estimates:
+    """Several of them."""
+    return Estimates.of(values, values, values)
+
+
+# Notebook 02: the profiles, the costs of swaps, the spread over data
+
+
+def _profile(model: Mapping[str, Any]) -> Estimates:
+    """R²_lin over the blocks of a model of notebook 02, shape (blocks,)."""
+    blocks = model["blocks"]
+    return Estimates.of(
+        value=[block["r2"] for block in blocks],
+        low=[block["r2_low"] for block in blocks],
+        high=[block["r2_high"] for block in blocks],
     )
-
-
-def distance(first: Estimates, second: Estimates) -> Estimate:
-    """Mean distance of two profiles, over blocks, in R²: the one yardstick for *the same* and for *different*.
-
-    The two intervals of a block add as variances; over blocks they add up as if all erred together, at worst.
-
-    Raises:
-        UntestableError: the profiles differ in depth.
-    """
-    if first.shape != second.shape:
-        raise UntestableError(f"{first.shape[0]} blocks and {second.shape[0]} cannot be laid on each other")
-    # d = mean over blocks of |r_b − r'_b|
-    gap = np.abs(first.value - second.value)
-    # half the length of the interval of r_b − r'_b: h = √(h_b² + h'_b²)
-    half = np.hypot(first.high - first.low, second.high - second.low) / 2
-    nearest = (gap - half).clip(min=0)  # no distance is below 0
-    farthest = gap + half
-    return Estimate(float(gap.mean()), float(nearest.mean()), float(farthest.mean()))
-
-
-def distances(profiles: Mapping[str, Estimates]) -> list[Reading]:
-    """Distance of every two profiles, noted as `a ~ b`."""
-    return [
-        Reading(distance(profiles[first], profiles[second]), note=f"{first} ~ {second}")
-        for first, second in combinations(sorted(profiles), 2)
-    ]
-
-
-def extreme(readings: Sequence[Reading], pick: Callable[..., float]) -> Reading:
-    """The largest or smallest of several readings, by `np.max` or `np.min`.
-
-    Each end of the interval is picked by itself, since another reading's may lie farther out. The note is that of the
-    reading whose value was picked.
-    """
-    estimates = Estimates.of(
-        value=[reading.estimate.value for reading in readings],
-        low=[reading.estimate.low for reading in readings],
-        high=[reading.estimate.high for reading in readings],
-    )
-    picked = estimates.reduce(pick)
-    notes = [reading.note for reading in readings if reading.estimate.value == picked.value]
-    return Reading(picked, notes[0] if notes else "")  # none if a value is NaN
-
-
-# What notebook 02 measured: the profiles and the costs of swaps
 
 
 def profiles(results: Results) -> dict[str, Estimates]:
-    """R²_lin over the blocks of every model of notebook 02, each of shape (blocks,)."""
-    found = {}
-    for name, model in results["models"].items():
-        blocks = model["blocks"]
-        found[name] = Estimates.of(
-            value=[block["r2"] for block in blocks],
-            low=[block["r2_low"] for block in blocks],
-            high=[block["r2_high"] for block in blocks],
-        )
-    return found
+    """`_profile` of every model."""
+    return {name: _profile(model) for name, model in results["models"].items()}
+
+
+def _costs(model: Mapping[str, Any]) -> Estimates:
+    """ΔPPL of swapping each block for its map, in the order of the blocks, shape (blocks,)."""
+    by_block = {swap["block"]: swap for swap in model["swap"]}
+    ordered = [by_block[block["block"]] for block in model["blocks"]]
+    return Estimates.of(
+        value=[swap["delta"] for swap in ordered],
+        low=[swap["low"] for swap in ordered],
+        high=[swap["high"] for swap in ordered],
+    )
 
 
 def spread(results: Results) -> Readings:
     """Highest block less lowest."""
-    readings = {}
-    for name, profile in profiles(results).items():
-        step = steps(profile)
+
+    def read(model: Any) -> Reading:
+        step = steps(_profile(model))
         # max over i ≠ j of r_j − r_i
-        off_diagonal = ~np.eye(profile.shape[0], dtype=bool)
-        readings[name] = Reading(step[off_diagonal].reduce(np.max))
-    return readings
+        off_diagonal = ~np.eye(step.shape[0], dtype=bool)
+        return Reading(step[off_diagonal].reduce(np.max))
+
+    return each_model(results["models"], read)
 
 
 def adjacent(results: Results) -> Readings:
     """Largest step, up or down, between neighbours."""
-    readings = {}
-    for name, profile in profiles(results).items():
-        step = steps(profile)
+
+    def read(model: Any) -> Reading:
+        step = steps(_profile(model))
         # max over |i − j| = 1 of r_j − r_i
-        block = np.arange(profile.shape[0])
+        block = np.arange(step.shape[0])
         neighbours = np.abs(block[:, None] - block[None, :]) == 1
-        readings[name] = Reading(step[neighbours].reduce(np.max))
-    return readings
+        return Reading(step[neighbours].reduce(np.max))
+
+    return each_model(results["models"], read)
 
 
 def turn(results: Results) -> Readings:
     """The smaller of the largest rise and the largest fall with depth: 0 or below for a monotone profile."""
-    readings = {}
-    for name, profile in profiles(results).items():
-        step = steps(profile)
-        earlier, deeper = np.triu_indices(profile.shape[0], k=1)
+
+    def read(model: Any) -> Reading:
+        step = steps(_profile(model))
+        earlier, deeper = np.triu_indices(step.shape[0], k=1)
         # rise: max over i < j of r_j − r_i; fall: max over i < j of r_i − r_j
         rise = step[earlier, deeper].reduce(np.max)
         fall = step[deeper, earlier].reduce(np.max)
         smaller = Estimate(min(rise.value, fall.value), min(rise.low, fall.low), min(rise.high, fall.high))
-        readings[name] = Reading(smaller)
-    return readings
+        return Reading(smaller)
+
+    return each_model(results["models"], read)
 
 
 def later(results: Results) -> Readings:
     """Mean of the later half of the blocks less mean of the earlier half; a middle block counts with the later."""
-    readings = {}
-    for name, profile in profiles(results).items():
-        middle = profile.shape[0] // 2
+
+    def read(model: Any) -> Reading:
+        step = steps(_profile(model))
+        middle = step.shape[0] // 2
         # mean over j in the later half − mean over i in the earlier = mean over all such pairs of r_j − r_i
-        between_halves = steps(profile)[:middle, middle:]
-        readings[name] = Reading(between_halves.reduce(np.mean))
-    return readings
+        return Reading(step[:middle, middle:].reduce(np.mean))
+
+    return each_model(results["models"], read)
 
 
 def lowest(results: Results) -> Readings:
     """R²_lin of the least linear block."""
-    # min over b of r_b
-    return {name: Reading(profile.reduce(np.min)) for name, profile in profiles(results).items()}
+    return each_model(results["models"], lambda model: extreme(_profile(model).readings(), np.min))
 
 
 def gelu_distance(results: Results) -> Readings:
     """Distance of the two GELU models' profiles."""
-    gelu = {name: profile for name, profile in profiles(results).items() if any(family in name for family in GELU)}
-    if len(gelu) != 2:
-        raise UntestableError(f"two GELU models are compared, and there are {len(gelu)}")
-    (pair,) = distances(gelu)
+    (pair,) = distances(_two_gelu(results))
     return {TOGETHER: pair}
 
 
-def nearest_models(results: Results) -> Readings:
-    """Distance of the two models whose profiles are most alike."""
-    pairs = distances(profiles(results))
-    if not pairs:
-        raise UntestableError("a single model has no other to match")
-    return {TOGETHER: extreme(pairs, np.min)}
+def gelu_correlation(results: Results) -> Readings:
+    """Correlation over blocks of the two GELU models' profiles."""
+    (name, first), (other, second) = sorted(_two_gelu(results).items())
+    if first.shape != second.shape:
+        raise UntestableError(f"{first.shape[0]} blocks and {second.shape[0]} cannot be laid on each other")
+    reading = correlate(first.value, second.value)
+    return {TOGETHER: replace(reading, note=f"{name} ~ {other}")}
 
 
-def swap_most_linear(results: Results) -> Readings:
-    """Relative rise of perplexity on swapping the block of highest R²_lin for its map; paired intervals."""
-    return _swap(results, np.argmax)
+def _two_gelu(results: Results) -> dict[str, Estimates]:
+    gelu = {name: profile for name, profile in profiles(results).items() if any(family in name for family in GELU)}
+    if len(gelu) != 2:
+        raise UntestableError(f"two GELU models are compared, and there are {len(gelu)}")
+    return gelu
 
 
-def swap_least_linear(results: Results) -> Readings:
-    """Relative rise of perplexity on swapping the block of lowest R²_lin for its map; paired intervals."""
-    return _swap(results, np.argmin)
+def cost_correlation(results: Results) -> Readings:
+    """Rank correlation over blocks of R²_lin with what the swap costs; −1: the more linear, the cheaper."""
+
+    def read(model: Any) -> Reading:
+        return correlate(_profile(model).value, _costs(model).value, order=True)
+
+    return each_model(results["models"], read)
 
 
-def _swap(results: Results, pick: Callable[[list[float]], Any]) -> Readings:
-    """Relative rise of perplexity on swapping one block of every model, picked by its R²_lin."""
-    readings = {}
-    for name, model in results["models"].items():
-        picked = pick([block["r2"] for block in model["blocks"]])
-        block = model["blocks"][int(picked)]["block"]
-        cost = {swap["block"]: swap for swap in model["swap"]}[block]
+def dearest_near_linear(results: Results) -> Readings:
+    """What the dearest swap of a near-linear block costs, as a multiple of the model's median swap."""
+
+    def read(model: Any) -> Reading:
+        costs = _costs(model)
+        median = float(np.median(costs.value))
+        if median <= 0:
+            raise UntestableError("swaps of half the blocks cost nothing: there is no typical cost to compare with")
+        relative = Estimates(costs.value / median, costs.low / median, costs.high / median)
+        return extreme(_near_linear(_profile(model), relative), np.max)
+
+    return each_model(results["models"], read)
+
+
+def cheapest_near_linear(results: Results) -> Readings:
+    """Relative rise of perplexity on the cheapest swap of a near-linear block."""
+
+    def read(model: Any) -> Reading:
+        costs, before = _costs(model), float(measured(model, "perplexity"))
         # ΔPPL / PPL
-        before = model["perplexity"]
-        rise = Estimate(cost["delta"] / before, cost["low"] / before, cost["high"] / before)
-        readings[name] = Reading(rise, note=f"block {block}")
+        relative = Estimates(costs.value / before, costs.low / before, costs.high / before)
+        return extreme(_near_linear(_profile(model), relative), np.min)
+
+    return each_model(results["models"], read)
+
+
+def _near_linear(r2: Estimates, numbers: Estimates) -> list[Reading]:
+    """Of one number a block: those of near-linear blocks.
+
+    Raises:
+        UntestableError: no block is near-linear.
+    """
+    readings = [reading for reading, value in zip(numbers.readings(), r2.value, strict=True) if value >= NEAR_LINEAR]
+    if not readings:
+        raise UntestableError(f"no block reaches an R² of {NEAR_LINEAR}: the highest is {r2.value.max():.2f}")
     return readings
 
 
-# What notebook 03 measured: the bilinear probe
+def early(depth: int) -> int:
+    """How many blocks count as early: the first third, as the paper's blocks 0 to 3 of twelve."""
+    return depth // 3
+
+
+def critical(costs: Estimates) -> tuple[set[int], set[int], set[int]]:
+    """Early blocks whose swap costs over `CRITICAL` times the median of the later ones.
+
+    Returns:
+        Those that surely do (by the lower end), those that do (by the value), those that may (by the upper end).
+
+    Raises:
+        UntestableError: no early or no later block, or later blocks that cost nothing.
+    """
+    first_later = early(costs.shape[0])
+    typical = float(np.median(costs.value[first_later:])) if first_later else 0.0
+    if typical <= 0:
+        raise UntestableError("no later blocks whose cost early ones could be compared with")
+
+    def over(ends: np.ndarray) -> set[int]:
+        return {block for block in range(first_later) if ends[block] > CRITICAL * typical}
+
+    return over(costs.low), over(costs.value), over(costs.high)
+
+
+def critical_overlap(results: Results) -> Readings:
+    """How alike the critical early blocks of the two models are that are most alike: shared ones over all (Jaccard).
+
+    1 for the same blocks, or none in either; 0 for no common one. The ends of the interval are the least and the most
+    that the intervals of the costs leave possible.
+    """
+    sets = {name: critical(_costs(model)) for name, model in results["models"].items()}
+    if len(sets) < 2:
+        raise UntestableError("a single model has no other to differ from")
+    overlaps = []
+    for (first, (sure, is_so, may)), (second, (sure_too, is_so_too, may_too)) in combinations(sorted(sets.items()), 2):
+        ends = [_jaccard(is_so, is_so_too), _jaccard(sure, sure_too), _jaccard(may, may_too)]
+        ends += [len(sure & sure_too) / max(len(may | may_too), 1), len(may & may_too) / max(len(sure | sure_too), 1)]
+        overlap = Estimate(ends[0], min(ends), min(max(ends), 1.0))
+        overlaps.append(Reading(overlap, f"{first} {sorted(is_so)} ~ {second} {sorted(is_so_too)}"))
+    largest = max(overlaps, key=lambda reading: reading.estimate.value)
+    low = max(reading.estimate.low for reading in overlaps)
+    high = max(reading.estimate.high for reading in overlaps)
+    return {TOGETHER: Reading(Estimate(largest.estimate.value, low, high), largest.note)}
+
+
+def _jaccard(first: set[int], second: set[int]) -> float:
+    union = first | second
+    return len(first & second) / len(union) if union else 1.0
+
+
+def fold_spread(results: Results) -> Readings:
+    """Mean over blocks of the standard deviation of R²_lin over blocked folds of the text."""
+    return each_model(results["models"], lambda model: Reading(_of_sd(float(np.mean(_folds_sd(model))))))
+
+
+def largest_fold_spread(results: Results) -> Readings:
+    """The same of the block where it is largest."""
+
+    def read(model: Any) -> Reading:
+        sd = _folds_sd(model)
+        return Reading(_of_sd(float(sd.max())), f"block {int(sd.argmax())}")
+
+    return each_model(results["models"], read)
+
+
+def _folds_sd(model: Any) -> np.ndarray:
+    return np.array(measured(model, "folds_sd"), dtype=float)
+
+
+def _of_sd(sd: float) -> Estimate:
+    """A standard deviation of `FOLDS` values, as of normal ones: (k − 1) s² / σ² is χ² with k − 1 degrees.
+
+    Over blocks as if all erred together, at worst.
+    """
+    tail = (1 - CONFIDENCE) / 2
+    low, high = ((FOLDS - 1) / chi2.ppf(probability, FOLDS - 1) for probability in (1 - tail, tail))
+    return Estimate(sd, sd * low**0.5, sd * high**0.5)
+
+
+def scale_probe(results: Results) -> Readings:
+    """R²_lin of the most linear block of TinyLlama."""
+    names = [name for name in results["models"] if "tinyllama" in name.lower()]
+    if not names:
+        raise UntestableError("no TinyLlama among the models of this run")
+    return {name: extreme(_profile(results["models"][name]).readings(), np.max) for name in names}
+
+
+# Notebook 03: products
+
+
+def _probe(model: Any) -> list[Mapping[str, Any]]:
+    """A row a block of our probe: `block`, `r2_lin`, `gain`, `low`, `high`."""
+    return model["blocks"] if isinstance(model, Mapping) else model
+
+
+def _gains(model: Any) -> Estimates:
+    blocks = _probe(model)
+    return Estimates.of(
+        value=[block["gain"] for block in blocks],
+        low=[block["low"] for block in blocks],
+        high=[block["high"] for block in blocks],
+    )
+
+
+def _recipe_gains(model: Any) -> Estimates:
+    """Gains by the paper's own recipe: chosen on the rows that they are scored on, so they have no interval."""
+    return without_interval(measured(measured(model, "recipe"), "gain"))
+
+
+def median_gain(results: Results) -> Readings:
+    """Median over blocks of the bilinear probe's gain."""
+    return each_model(results["models"], lambda model: Reading(_gains(model).reduce(np.median)))
+
+
+def recipe_median_gain(results: Results) -> Readings:
+    """The same, by the paper's own recipe; without an interval."""
+    return each_model(results["models"], lambda model: Reading(_recipe_gains(model).reduce(np.median)))
 
 
 def largest_gain(results: Results) -> Readings:
     """Largest gain of the bilinear probe over a model's blocks."""
-    readings = {}
-    for name, blocks in results["models"].items():
-        gains = [
-            Reading(Estimate(block["gain"], block["low"], block["high"]), note=f"block {block['block']}")
-            for block in blocks
-        ]
-        readings[name] = extreme(gains, np.max)
-    return readings
+    return each_model(results["models"], lambda model: extreme(_gains(model).readings(), np.max))
 
 
 def gain_correlation(results: Results) -> Readings:
-    """Correlation of that gain with 1 − R²_lin over all blocks of all models; the interval is notebook 03's."""
-    correlation = results["correlation"]["gain"]["all"]
-    return {TOGETHER: Reading(Estimate(correlation["r"], correlation["low"], correlation["high"]))}
+    """Correlation over a model's blocks of the probe's gain with what the line leaves, 1 − R²_lin."""
+
+    def read(model: Any) -> Reading:
+        left = [1 - block["r2_lin"] for block in _probe(model)]
+        return correlate(left, _gains(model).value)
+
+    return each_model(results["models"], read)
 
 
-# What notebook 04 measured: effective ranks
+def recipe_correlation(results: Results) -> Readings:
+    """The same, by the paper's own recipe."""
+
+    def read(model: Any) -> Reading:
+        gains = _recipe_gains(model).value
+        left = [1 - block["r2_lin"] for block in _probe(model)]
+        return correlate(left, gains)
+
+    return each_model(results["models"], read)
+
+
+def products_at_depth(results: Results) -> Readings:
+    """Largest difference of two hidden layers with products from the same two layers without, over blocks tried."""
+
+    def read(model: Any) -> Reading:
+        dense, poly = (_two_layers(measured(model, key)) for key in ("dense2x", "poly2x"))
+        blocks = model["dense2x"]["blocks"]
+        gaps = []
+        for i, block in enumerate(blocks):
+            gap = abs(float(poly.value[i] - dense.value[i]))
+            # the same rows: the wider of the two intervals is an upper bound of what their difference can err by
+            half = max(dense.high[i] - dense.low[i], poly.high[i] - poly.low[i]) / 2
+            gaps.append(Reading(Estimate(gap, max(gap - half, 0.0), gap + half), f"block {block}"))
+        return extreme(gaps, np.max)
+
+    return each_model(results["models"], read)
+
+
+def _two_layers(layers: Mapping[str, Any]) -> Estimates:
+    return Estimates.of(layers["r2"], layers["low"], layers["high"])
+
+
+def saved_early(results: Results) -> Readings:
+    """Largest share of a critical early block's cost that products save."""
+
+    def read(model: Any) -> Reading:
+        linear, savings = _savings(model)
+        _, blocks, _ = critical(linear)
+        if not blocks:
+            raise UntestableError(f"no early block costs {CRITICAL:g} times what later ones do")
+        return extreme([savings[block] for block in sorted(blocks)], np.max)
+
+    return each_model(results["models"], read)
+
+
+def saved_later(results: Results) -> Readings:
+    """Largest share of a later block's cost that products save."""
+
+    def read(model: Any) -> Reading:
+        _, savings = _savings(model)
+        return extreme(savings[early(len(savings)) :], np.max)
+
+    return each_model(results["models"], read)
+
+
+def _savings(model: Any) -> tuple[Estimates, list[Reading]]:
+    """Every block's ΔPPL with the line, and the share of it that products save: (linear − poly) / linear.
+
+    Raises:
+        UntestableError: not measured, or not of all blocks.
+    """
+    rows = {int(row["block"]): row for row in _rows(measured(model, "dppl"))}
+    blocks = sorted(rows)
+    if blocks != list(range(len(_probe(model)))):
+        raise UntestableError(f"dppl is of blocks {', '.join(map(str, blocks))} alone: all are needed")
+    linear = [estimate(rows[block]["linear"]) for block in blocks]
+    poly = [estimate(rows[block]["poly"]) for block in blocks]
+    savings = []
+    for block, line, layer in zip(blocks, linear, poly, strict=True):
+        share = Estimate(
+            (line.value - layer.value) / line.value,
+            # at the least: the line as cheap, the layer as dear as they may be
+            (line.low - layer.high) / abs(line.value),
+            (line.high - layer.low) / abs(line.value),
+        )
+        savings.append(Reading(share, f"block {block}"))
+    costs = Estimates.of(*zip(*((cost.value, cost.low, cost.high) for cost in linear), strict=True))
+    return costs, savings
+
+
+def _rows(table: Any) -> list[Mapping[str, Any]]:
+    """A table as a list of rows with `block`, or as block → row."""
+    if isinstance(table, Mapping):
+        return [{"block": block} | dict(row) for block, row in table.items()]
+    return table
+
+
+# Notebook 04: what carries a high R²
+
+
+def lowest_median(results: Results) -> Readings:
+    """Of a model's near-linear blocks: the lowest R² of the median output feature."""
+    return each_model(results["models"], lambda model: extreme(_near_linear_medians(model), np.min))
+
+
+def highest_median(results: Results) -> Readings:
+    """Of a model's near-linear blocks: the highest R² of the median output feature."""
+    return each_model(results["models"], lambda model: extreme(_near_linear_medians(model), np.max))
+
+
+def _near_linear_medians(model: Any) -> list[Reading]:
+    medians = [estimate(block["median"]) for block in model["blocks"]]
+    numbers = Estimates.of(*zip(*((each.value, each.low, each.high) for each in medians), strict=True))
+    return _near_linear(_pooled(model), numbers)
+
+
+def _pooled(model: Any) -> Estimates:
+    return without_interval([block["r2"]["value"] for block in model["blocks"]])
 
 
 def lowest_rank(results: Results) -> Readings:
-    """Lowest effective rank of the outputs among near-linear blocks of all models."""
-    return {TOGETHER: extreme(_near_linear_ranks(results), np.min)}
+    """Of a model's near-linear blocks: the least rank of a map that reaches 90 % of the full R²; a whole number."""
+    return each_model(results["models"], lambda model: extreme(_near_linear_ranks(model), np.min))
 
 
 def highest_rank(results: Results) -> Readings:
-    """Highest effective rank of the outputs among near-linear blocks of all models."""
-    return {TOGETHER: extreme(_near_linear_ranks(results), np.max)}
+    """Of a model's near-linear blocks: the highest of these ranks."""
+    return each_model(results["models"], lambda model: extreme(_near_linear_ranks(model), np.max))
 
 
-def _near_linear_ranks(results: Results) -> list[Reading]:
-    """Effective rank of every block that notebook 04 calls near-linear."""
-    high = results["settings"]["high"]
-    readings = []
-    for name, model in results["models"].items():
-        for block in model["blocks"]:
-            if block["r2"]["value"] >= high:
-                rank = block["rank"]
-                estimate = Estimate(rank["value"], rank["low"], rank["high"])
-                readings.append(Reading(estimate, note=f"{name}, block {block['block']}"))
-    if not readings:
-        raise UntestableError(f"no block reaches an R² of {high}")
-    return readings
+def _near_linear_ranks(model: Any) -> list[Reading]:
+    return _near_linear(_pooled(model), without_interval(measured(model, "rank_90")))
 
 
-# What notebook 05 measured: profiles on several corpora
+def rank_correlation(results: Results) -> Readings:
+    """Rank correlation over a model's blocks of R²_lin with the rank of the map."""
+
+    def read(model: Any) -> Reading:
+        return correlate(_pooled(model).value, measured(model, "rank_90"), order=True)
+
+    return each_model(results["models"], read)
 
 
-def corpora_distance(results: Results) -> Readings:
-    """Distance of the two corpora on which one model's profiles are least alike."""
-    if len(results["corpora"]) < 2:
-        raise UntestableError("a single corpus has no other to compare with")
-    readings = {}
-    for name, model in results["models"].items():
-        by_corpus = {
+# Notebook 05: profiles on several corpora
+
+
+def corpora_correlation(results: Results) -> Readings:
+    """Lowest correlation over blocks of the main corpus' profile with another's."""
+
+    def read(model: Any) -> Reading:
+        main, others = _main_and_others(results)
+        pairs = []
+        for other in others:
+            pair = next(name for name in (f"{main} ~ {other}", f"{other} ~ {main}") if name in model["agreement"])
+            found = model["agreement"][pair]
+            pairs.append(Reading(Estimate(found["r"], found["r_low"], found["r_high"]), pair))
+        return extreme(pairs, np.min)
+
+    return each_model(results["models"], read)
+
+
+def corpora_shift(results: Results) -> Readings:
+    """Largest mean distance of the main corpus' profile from another's."""
+
+    def read(model: Any) -> Reading:
+        main, others = _main_and_others(results)
+        curves = {
             corpus: Estimates.of(curve["value"], curve["low"], curve["high"])
             for corpus, curve in model["profile"].items()
         }
-        readings[name] = extreme(distances(by_corpus), np.max)
-    return readings
+        pairs = [Reading(distance(curves[main], curves[other]), f"{main} ~ {other}") for other in others]
+        return extreme(pairs, np.max)
+
+    return each_model(results["models"], read)
 
 
-# What notebook 07 measured: trained linear layers
+def _main_and_others(results: Results) -> tuple[str, list[str]]:
+    main, *others = results["corpora"]
+    if not others:
+        raise UntestableError("a single corpus has no other to compare with")
+    return main, others
+
+
+# Notebook 06: healing
+
+
+def healed_original(results: Results) -> Readings:
+    """What healing the original block does to perplexity, as it was done to the line: below 0, it lowers it."""
+
+    def read(model: Any) -> Reading:
+        healing = measured(model, "healing")
+        line, original = estimate(healing["line"]), estimate(healing["original"])
+        return Reading(original, f"block {healing['block']}", {"healed line": line.value})
+
+    return each_model(results["models"], read)
+
+
+# Notebook 07: trained linear layers
 
 
 def shortfall(results: Results) -> Readings:
-    """Largest shortfall in held-out R² of a trained linear layer, over blocks and ways of training, on raw inputs.
+    """Largest shortfall in held-out R² of a trained linear layer, over ill-conditioned blocks and ways of training.
 
-    The trained layer is taken as given; the interval is the closed form's.
+    Inputs count as ill-conditioned where their condition number exceeds the number of steps: gradient descent needs
+    about so many. The trained layer is taken as given; the interval is the closed form's.
     """
-    readings = {}
-    for name, model in results["models"].items():
+    taken = int(results["steps"])
+
+    def worst(name: str, model: Any) -> Reading:
         exact = Estimates.of(model["exact"], model["low"], model["high"])
-        worst = []
+        condition = np.array(model["condition"], dtype=float)
+        ill = np.flatnonzero(condition > taken)
+        if not len(ill):
+            raise UntestableError(f"no ill-conditioned inputs: condition up to {condition.max():.0f}, {taken} steps")
+        below = []
         for way in results["verdicts"][name]:
-            trained = np.array(model[way], dtype=float)
             # R² of the closed form − R² of the trained layer, block by block
-            below = Estimates(exact.value - trained, exact.low - trained, exact.high - trained)
-            for block in range(below.shape[0]):
-                estimate = Estimate(float(below.value[block]), float(below.low[block]), float(below.high[block]))
-                worst.append(Reading(estimate, note=f"{way}, block {block}"))
-        readings[name] = extreme(worst, np.max)
+            trained = np.array(model[way], dtype=float)
+            gap = Estimates(exact.value - trained, exact.low - trained, exact.high - trained)
+            below += [Reading(reading.estimate, f"{way}, {reading.note}") for reading in _at(gap, ill)]
+        return extreme(below, np.max)
+
+    readings: Readings = {}
+    for name, model in results["models"].items():
+        readings |= each_model({name: model}, lambda model, name=name: worst(name, model))
     return readings
 
 
-# What notebook 08 measured: models at random, and twins
+def _at(numbers: Estimates, blocks: np.ndarray) -> list[Reading]:
+    readings = numbers.readings()
+    return [readings[block] for block in blocks]
+
+
+# Notebook 08: models at random, and twins
 
 
 def moved(results: Results) -> Readings:
@@ -367,7 +606,7 @@ def moved(results: Results) -> Readings:
 
     Value: from the mean over seeds; lower end: from the nearest seed; upper end: from the farthest.
     """
-    readings = {}
+    readings: Readings = {}
     for name, profiles_at_random in results["fresh"].items():
         at_random = np.array(profiles_at_random, dtype=float)  # (seeds, blocks)
         lowest_seed, highest_seed = at_random.min(axis=0), at_random.max(axis=0)
@@ -382,37 +621,20 @@ def moved(results: Results) -> Readings:
     return readings
 
 
-def architecture_share(results: Results) -> Readings:
-    """Share of what tells the eight twins apart that goes by architecture; the larger of the texts they are read on.
-
-    The interval is notebook 08's: it draws blocks.
-    """
-    readings = []
-    for text in results["twin_gaps"]:
-        family = results[f"{text}, as measured"]["family"]
-        estimate = Estimate(family["share"], family["low"], family["high"])
-        readings.append(Reading(estimate, note=f"read on {text}"))
-    return {TOGETHER: extreme(readings, np.max)}
+def architecture_beside_seeds(results: Results) -> Readings:
+    """The architecture's variance between twins, as a share of its own and the seeds' (notebook 08, `beside_seeds`)."""
+    return _beside_seeds(results, "family", "share")
 
 
-def nearest_twins(results: Results) -> Readings:
-    """Distance of the two twins trained on different text that are most alike, on any text they are read on."""
-    readings = []
-    for text in results["twin_gaps"]:
-        curves = {}
-        for name, by_text in results["twins"].items():
-            curve = by_text[text]
-            curves[name] = Estimates.of(curve["r2"], curve["r2_low"], curve["r2_high"])
-        for first, second in combinations(sorted(curves), 2):
-            if _training_text(first) != _training_text(second):
-                apart = distance(curves[first], curves[second])
-                readings.append(Reading(apart, note=f"{first} ~ {second}, read on {text}"))
-    return {TOGETHER: extreme(readings, np.min)}
+def text_beside_seeds(results: Results) -> Readings:
+    """How many times as far apart twins of two training texts lie as twins of two seeds (notebook 08)."""
+    return _beside_seeds(results, "text", "ratio")
 
 
-def _training_text(twin: str) -> str:
-    """What a twin was trained on, by its name, as in `gpt2-docs-0`."""
-    return twin.split("-")[1]
+def _beside_seeds(results: Results, effect: str, number: str) -> Readings:
+    found = measured(results, "beside_seeds")
+    note = f"among {' and '.join(found['families'])} twins, read on {' and '.join(found['texts'])}"
+    return {TOGETHER: Reading(estimate(found[effect][number]), note)}
 
 
 STATISTICS: dict[str, Callable[[Results], Readings]] = {
@@ -422,17 +644,33 @@ STATISTICS: dict[str, Callable[[Results], Readings]] = {
     "later": later,
     "lowest": lowest,
     "gelu_distance": gelu_distance,
-    "nearest_models": nearest_models,
-    "swap_most_linear": swap_most_linear,
-    "swap_least_linear": swap_least_linear,
+    "gelu_correlation": gelu_correlation,
+    "cost_correlation": cost_correlation,
+    "dearest_near_linear": dearest_near_linear,
+    "cheapest_near_linear": cheapest_near_linear,
+    "critical_overlap": critical_overlap,
+    "fold_spread": fold_spread,
+    "largest_fold_spread": largest_fold_spread,
+    "scale_probe": scale_probe,
+    "median_gain": median_gain,
+    "recipe_median_gain": recipe_median_gain,
     "largest_gain": largest_gain,
     "gain_correlation": gain_correlation,
+    "recipe_correlation": recipe_correlation,
+    "products_at_depth": products_at_depth,
+    "saved_early": saved_early,
+    "saved_later": saved_later,
+    "lowest_median": lowest_median,
+    "highest_median": highest_median,
     "lowest_rank": lowest_rank,
     "highest_rank": highest_rank,
-    "corpora_distance": corpora_distance,
+    "rank_correlation": rank_correlation,
+    "corpora_correlation": corpora_correlation,
+    "corpora_shift": corpora_shift,
+    "healed_original": healed_original,
     "shortfall": shortfall,
     "moved": moved,
-    "architecture_share": architecture_share,
-    "nearest_twins": nearest_twins,
+    "architecture_beside_seeds": architecture_beside_seeds,
+    "text_beside_seeds": text_beside_seeds,
 }
 """What `claims.toml` may name."""

@@ -2,6 +2,10 @@
 
 For a balanced set of profiles that differ in known factors: rows, colour and weights of a transplant; architecture,
 training text and seed of the twins. The arithmetic is Fisher's (1925, "Statistical methods for research workers").
+
+Where every combination was made more than once, as the twins were from two seeds each, the repetitions are the
+yardstick: `beside_seeds` says how much a factor moves a profile beside what a new seed does. Where nothing is repeated,
+as with transplants, `anova` shares out what there is and can only draw blocks.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from scipy.special import ncfdtrinc
 
 from howlinear.core.estimates import CONFIDENCE, Estimate
 from howlinear.errors import InputError
@@ -60,20 +65,8 @@ def anova(
     Raises:
         InputError: names do not fit the axes, a factor has one level, a value is not finite, or all profiles are equal.
     """
-    _check(r2, factors, within)
-    squares: dict[str, np.ndarray] = {}  # effect → its sum of squares in each block, shape (blocks,)
-    freedom: dict[str, int] = {}
-    for axes, effect in _effects(r2).items():
-        names = [factors[axis - 1] for axis in axes]
-        name = within if within in names else " × ".join(names)
-        cells = np.broadcast_to(effect, r2.shape).reshape(len(r2), -1)
-        squares[name] = squares.get(name, 0) + np.square(cells).sum(1)
-        # (levels − 1) of every factor that takes part
-        freedom[name] = freedom.get(name, 0) + int(np.prod([r2.shape[axis] - 1 for axis in axes]))
+    squares, freedom = _sums_of_squares(r2, factors, within)
     table = np.stack(list(squares.values()))  # (effects, blocks)
-    if not table.sum() > 1e-20 * np.square(r2).sum():
-        count = int(np.prod(r2.shape[1:]))
-        raise InputError(f"all {count} profiles are the same: there is no variance to share out")
     low, high = _bootstrap_shares(table, seed, draws)
     shares = table.sum(1) / table.sum()
     sizes = np.sqrt(table.sum(1) / r2.size)
@@ -82,6 +75,94 @@ def anova(
         share = Estimate(float(shares[i]), float(low[i]), float(high[i]))
         effects[name] = Effect(share, freedom[name], float(sizes[i]))
     return effects
+
+
+@dataclass(frozen=True)
+class BesideSeeds:
+    """How much something moves a profile, beside what a new seed does.
+
+    Attributes:
+        f: Fisher's F, the mean square of the effect over that of the seeds, both pooled over blocks.
+        freedom: degrees of freedom of the effect in each block.
+        error_freedom: of the seeds in each block.
+        blocks: how many blocks that err each by itself would err as these do; from 1 to all.
+        share: θ² / (θ² + σ²), of the effect's variance θ² and that of the seeds σ²: ½ if both move a profile alike.
+        ratio: √(1 + θ² / σ²): how many times as far apart (root mean square) two profiles lie that differ in the effect
+            and in the seed, as two that differ in the seed alone; 1 if the effect does nothing.
+    """
+
+    f: float
+    freedom: int
+    error_freedom: int
+    blocks: float
+    share: Estimate
+    ratio: Estimate
+
+
+def beside_seeds(
+    r2: Float[np.ndarray, "blocks ..."], factors: Sequence[str], effects: Sequence[str], seed: str = "seed"
+) -> BesideSeeds:
+    """How much one effect, or several together, move a profile beside what a new seed does.
+
+    The seeds of one combination are the only repetitions there are, so their spread is the error (Fisher 1925). The
+    interval is that of the noncentral F distribution (Steiger 2004, "Beyond the F test"). Blocks of a profile do not
+    err each by itself: degrees of freedom are those of one block, times how many blocks the seeds' differences look
+    like (Greenhouse & Geisser 1959). From few seeds that number comes out too low, and the interval too wide rather
+    than too narrow.
+
+    Args:
+        r2: as `anova` takes it.
+        factors: the names of its axes, in their order.
+        effects: names as `anova` gives them, `["family"]`; or `["text", "family × text"]`, the text within a family.
+        seed: the factor that numbers the repetitions.
+
+    Raises:
+        InputError: as `anova`; an effect that is not there; or no seed differs from another.
+    """
+    squares, freedom = _sums_of_squares(r2, factors, seed)
+    unknown = [name for name in effects if name not in squares or name == seed]
+    if unknown or not effects:
+        raise InputError(f"no effect {', '.join(unknown) or 'is named'}: there are {', '.join(set(squares) - {seed})}")
+    error = float(squares[seed].sum()) / freedom[seed]
+    if not error > 0:
+        raise InputError("two seeds of one kind are the same to the last digit: there is nothing to measure against")
+    degrees = sum(freedom[name] for name in effects)
+    # F = MS / MS_seeds; its mean is about 1 + n θ² / σ², with n profiles behind every mean that is compared
+    f = sum(float(squares[name].sum()) for name in effects) / degrees / error
+    taking_part = {part for name in effects for part in name.split(" × ")}
+    means = np.prod([levels for name, levels in zip(factors, r2.shape[1:], strict=True) if name in taking_part])
+    behind_a_mean = int(np.prod(r2.shape[1:]) / means)
+    # λ = degrees · n θ² / σ², the noncentrality under which F would be this high, or this low, in 1 of 40
+    blocks = _independent_blocks(r2, list(factors).index(seed) + 1)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = (
+        _noncentrality(f, blocks * degrees, blocks * freedom[seed], probability) / (blocks * degrees * behind_a_mean)
+        for probability in (1 - tail, tail)
+    )
+    value = min(max(f - 1, 0) / behind_a_mean, high)
+    return BesideSeeds(
+        f=f,
+        freedom=degrees,
+        error_freedom=freedom[seed],
+        blocks=blocks,
+        share=Estimate(value / (1 + value), low / (1 + low), high / (1 + high)),
+        ratio=Estimate((1 + value) ** 0.5, (1 + low) ** 0.5, (1 + high) ** 0.5),
+    )
+
+
+def _independent_blocks(r2: np.ndarray, axis: int) -> float:
+    """(tr S)² / tr S², with S the covariance over blocks of what sets repetitions of one kind apart."""
+    apart = (r2 - r2.mean(axis=axis, keepdims=True)).reshape(len(r2), -1)
+    covariance = apart @ apart.T
+    return float(np.trace(covariance) ** 2 / np.square(covariance).sum())
+
+
+def _noncentrality(f: float, degrees: float, error_degrees: float, probability: float) -> float:
+    """The noncentrality λ at which an F is not exceeded with this probability; 0 where none makes it so likely."""
+    most = 500.0  # scipy's inverse ends at λ = 10⁴; far out, λ is proportional to F
+    if f > most:
+        return f / most * _noncentrality(most, degrees, error_degrees, probability)
+    return float(ncfdtrinc(degrees, error_degrees, probability, f))
 
 
 def profile_array(table: pd.DataFrame, factors: Sequence[str], value: str = "r2") -> Float[np.ndarray, "blocks ..."]:
@@ -131,6 +212,30 @@ def _check(r2: np.ndarray, factors: Sequence[str], within: str | None) -> None:
     not_finite = int((~np.isfinite(r2)).sum())
     if not_finite:
         raise InputError(f"{not_finite} values of R² are not finite: measure those blocks again")
+
+
+def _sums_of_squares(
+    r2: np.ndarray, factors: Sequence[str], within: str | None
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """Every effect's sum of squares in each block, shape (blocks,), and its degrees of freedom there.
+
+    Raises:
+        InputError: as `anova`.
+    """
+    _check(r2, factors, within)
+    squares: dict[str, np.ndarray] = {}
+    freedom: dict[str, int] = {}
+    for axes, effect in _effects(r2).items():
+        names = [factors[axis - 1] for axis in axes]
+        name = within if within in names else " × ".join(names)
+        cells = np.broadcast_to(effect, r2.shape).reshape(len(r2), -1)
+        squares[name] = squares.get(name, 0) + np.square(cells).sum(1)
+        # (levels − 1) of every factor that takes part
+        freedom[name] = freedom.get(name, 0) + int(np.prod([r2.shape[axis] - 1 for axis in axes]))
+    if not sum(square.sum() for square in squares.values()) > 1e-20 * np.square(r2).sum():
+        count = int(np.prod(r2.shape[1:]))
+        raise InputError(f"all {count} profiles are the same: there is no variance to share out")
+    return squares, freedom
 
 
 def _effects(r2: np.ndarray) -> dict[tuple[int, ...], np.ndarray]:

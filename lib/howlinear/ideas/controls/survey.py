@@ -7,7 +7,7 @@ Every table has a row a measurement. Profiles are named by what was changed: `ow
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from howlinear.errors import InputError
+from howlinear.ideas.controls.anova import beside_seeds, profile_array
 from howlinear.ideas.controls.inputs import Colour, gaussian, recolour, standardise, transplants
 from howlinear.ideas.controls.weights import (
     chance_floor,
@@ -227,9 +228,62 @@ def twin_gaps(twins: pd.DataFrame, factors: Sequence[str] = ("family", "text", "
     gaps = {}
     for factor in factors:
         alike = [other for other in factors if other != factor]
-        pairs = twins.groupby(["block", *alike]).r2
-        gaps[factor] = float((pairs.max() - pairs.min()).mean())
+        groups = twins.groupby(["block", *alike]).r2
+        gaps[factor] = float(groups.agg(lambda r2: np.mean([abs(a - b) for a, b in combinations(r2, 2)])).mean())
     return gaps
+
+
+TWIN_EFFECTS = {"family": ["family"], "text": ["text", "family × text"]}
+"""What is asked of the twins → the effects that answer: the architecture; and the training text within a family."""
+
+
+def beside_seeds_table(twins: pd.DataFrame) -> pd.DataFrame:
+    """How much architecture and training text move the twins' profiles beside what another seed does.
+
+    Args:
+        twins: as from `twin_table`.
+
+    Returns:
+        A row a `view` and `effect` of `TWIN_EFFECTS`. Views: `as measured` takes a twin's profiles on all texts one
+        after the other, as one long profile; then there is one view a text that they are measured on, and one for its
+        shape only (each profile less its mean over blocks). Columns: `f`, `freedom`, `error_freedom`, `blocks`;
+        `share` with `low` and `high`; `ratio` with `ratio_low` and `ratio_high`, as of `anova.BesideSeeds`.
+    """
+    factors = ["family", "text", "seed"]
+    by_text = {text: profile_array(rows, factors) for text, rows in twins.groupby("measured_on", sort=False)}
+    views = {"as measured": np.concatenate(list(by_text.values()))}
+    for text, profiles in by_text.items():
+        views[f"{text}, as measured"] = profiles
+        views[f"{text}, shape only"] = profiles - profiles.mean(0)
+    rows = []
+    for view, profiles in views.items():
+        for name, effects in TWIN_EFFECTS.items():
+            found = beside_seeds(profiles, factors, effects)
+            row = {"view": view, "effect": name, "f": found.f, "blocks": found.blocks}
+            row |= {"freedom": found.freedom, "error_freedom": found.error_freedom}
+            row |= {"share": found.share.value, "low": found.share.low, "high": found.share.high}
+            row |= {"ratio": found.ratio.value, "ratio_low": found.ratio.low, "ratio_high": found.ratio.high}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def beside_seeds_record(twins: pd.DataFrame, effects: pd.DataFrame) -> dict[str, Any]:
+    """What notebook 08 keeps of it: which `families` and `texts` there are, and each effect on all texts together."""
+    record: dict[str, Any] = {
+        "families": twins.family.unique().tolist(),
+        "texts": twins.measured_on.unique().tolist(),
+        "by_view": {
+            view: rows.drop(columns="view").set_index("effect").to_dict("index")
+            for view, rows in effects.groupby("view")
+        },
+    }
+    for row in effects[effects["view"] == "as measured"].itertuples():
+        record[row.effect] = {
+            "f": row.f,
+            "share": {"value": row.share, "low": row.low, "high": row.high},
+            "ratio": {"value": row.ratio, "low": row.ratio_low, "high": row.ratio_high},
+        }
+    return record
 
 
 def by_model(table: pd.DataFrame, column: str) -> dict[str, list[float]]:

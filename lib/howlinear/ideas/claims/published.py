@@ -1,0 +1,127 @@
+"""The paper's own numbers, put to the same questions: `published.csv` in the form of the notebooks' results.
+
+A claim's statistic is applied to the paper's own numbers as it is to a run's. A claim whose threshold they fail is not
+the paper's but a misreading of it, and the tests forbid it. What the paper gives in its text alone stands in
+`claims.toml` (`quoted`), and so does why it publishes nothing to compare with (`unpublished`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from howlinear.core.estimates import Estimate
+from howlinear.errors import InputError
+from howlinear.files.published import load_published
+from howlinear.ideas.claims.claim import Claim, Verdict
+from howlinear.ideas.claims.contrasts import Reading, UntestableError
+from howlinear.ideas.claims.numbers import NEAR_LINEAR, STATISTICS
+
+TEXTS = {"wikitext": "r2_lin", "math_puzzles": "r2_lin_math_puzzles", "moby_dick": "r2_lin_moby_dick"}
+
+
+def as_results(notebook: str, table: pd.DataFrame) -> dict[str, Any]:
+    """What the paper publishes, as a notebook's results hold it; no number has an interval.
+
+    Args:
+        notebook: its stem, as `02_ceilings`.
+        table: as `load_published` gives it.
+
+    Raises:
+        InputError: the paper publishes nothing that this notebook measures.
+    """
+    models = {
+        name: blocks.sort_values("block").to_dict("records") for name, blocks in table.groupby("model", sort=False)
+    }
+    match notebook.split("_")[1]:
+        case "ceilings":
+            return {"models": {name: _ceilings(blocks) for name, blocks in models.items()}}
+        case "bilinear":
+            return {"models": {name: _bilinear(blocks) for name, blocks in models.items()}}
+        case "rank":
+            return {
+                "models": {name: _rank(blocks) for name, blocks in models.items()},
+                "settings": {"high": NEAR_LINEAR},
+            }
+        case "corpora":
+            return {"corpora": list(TEXTS), "models": {name: _corpora(blocks) for name, blocks in models.items()}}
+    raise InputError(f"the paper's figures hold nothing that notebook {notebook} measures: quote its text")
+
+
+def own_numbers(claim: Claim, table: pd.DataFrame | None = None) -> dict[str, float]:
+    """The claim's statistic on the paper's own numbers: model, or what the text quotes → value.
+
+    Empty where the paper publishes none (`claim.unpublished` says why); a model that the statistic cannot be taken of
+    is left out.
+
+    Raises:
+        InputError: neither quoted nor in the figures, and no reason given.
+    """
+    if claim.quoted or claim.unpublished:
+        return dict(claim.quoted)
+    results = as_results(claim.notebook, load_published() if table is None else table)
+    try:
+        readings = STATISTICS[claim.statistic](results)
+    except UntestableError as error:
+        raise InputError(f"claim {claim.id!r}: {error}; quote the paper's text, or say why there is none") from error
+    return {name: reading.estimate.value for name, reading in readings.items() if isinstance(reading, Reading)}
+
+
+def own_verdict(claim: Claim, table: pd.DataFrame | None = None) -> Verdict:
+    """The verdict of the paper's own numbers on a claim, taken without intervals, since it publishes none."""
+    values = own_numbers(claim, table).values()
+    return claim.together(claim.verdict(Estimate(value, value, value)) for value in values)
+
+
+def _ceilings(blocks: list[dict]) -> dict[str, Any]:
+    r2 = [
+        {"block": block["block"], "r2": block["r2_lin"], "r2_low": block["r2_lin"], "r2_high": block["r2_lin"]}
+        for block in blocks
+    ]
+    swap = [
+        {
+            "block": block["block"],
+            "delta": block["dppl_linear"],
+            "low": block["dppl_linear"],
+            "high": block["dppl_linear"],
+        }
+        for block in blocks
+    ]
+    return {"blocks": r2, "swap": swap}
+
+
+def _bilinear(blocks: list[dict]) -> dict[str, Any]:
+    gains = [block["bilinear_gain_r16"] for block in blocks]
+    probed = [
+        {"block": block["block"], "r2_lin": block["r2_lin"], "gain": gain, "low": gain, "high": gain}
+        for block, gain in zip(blocks, gains, strict=True)
+    ]
+    costs = [
+        {"block": block["block"], "linear": _exact(block["dppl_linear"]), "poly": _exact(block["dppl_poly"])}
+        for block in blocks
+    ]
+    return {"blocks": probed, "recipe": {"gain": gains}, "dppl": costs}
+
+
+def _rank(blocks: list[dict]) -> dict[str, Any]:
+    views = [
+        {"block": block["block"], "r2": _exact(block["r2_lin"]), "median": _exact(block["r2_perfeature_median"])}
+        for block in blocks
+    ]
+    return {"blocks": views, "rank_90": [block["rrr_rank90"] for block in blocks]}
+
+
+def _corpora(blocks: list[dict]) -> dict[str, Any]:
+    curves = {text: [block[column] for block in blocks] for text, column in TEXTS.items()}
+    main, *others = TEXTS
+    agreement = {}
+    for other in others:
+        r = float(pd.Series(curves[main]).corr(pd.Series(curves[other])))
+        agreement[f"{main} ~ {other}"] = {"r": r, "r_low": r, "r_high": r}
+    profile = {text: {"value": curve, "low": curve, "high": curve} for text, curve in curves.items()}
+    return {"profile": profile, "agreement": agreement}
+
+
+def _exact(value: float) -> dict[str, float]:
+    return {"value": value, "low": value, "high": value}
