@@ -26,6 +26,7 @@ NOTEBOOKS = {
     "08_controls": ([MAIN], ["random", "transplant", "twins"]),
     "09_dynamics": ([MAIN] * (PROFILE != "minis"), ["profiles", "settling", "live"]),
     "10_degrees": ([MAIN], ["spectrum", "full", "rank", "training"]),
+    "11_protocol": ([], ["rows", "multiverse", "profiles"]),
     "12_claims": ([], ["board"]),
 }
 READS = {  # notebook → others whose results it reads
@@ -37,7 +38,7 @@ RECORDED = {  # notebook → measurements taken in training that it reads
     "09_dynamics": "models/*/*.json",
     "10_degrees": "models/twins/*.json",
 }
-LONG = ("03_bilinear", "10_degrees", "06_compression", "08_controls", "09_dynamics", "07_optimisers", "05_corpora")
+LONG = ("11_protocol", "03_bilinear", "10_degrees", "06_compression", "08_controls", "09_dynamics", "07_optimisers", "05_corpora")
 FIRST = {name: i for i, name in enumerate(reversed(("capture", *LONG)), 1)}  # in this order, so that cores end together
 sys.path.insert(0, workflow.basedir)
 from tools.reach import reached

@@ -35,7 +35,9 @@ def test_what_is_exactly_linear_is_so_in_the_limit_whatever_the_rounding(in_samp
 
 def test_too_few_rows_are_one_clear_error():
     assert not limits.enough(0.95, 0.5)
-    with pytest.raises(InputError, match=r"30 train rows are too few.*explains 0\.95 of them and 0\.50 of held-out rows"):
+    with pytest.raises(
+        InputError, match=r"30 train rows are too few.*explains 0\.95 of them and 0\.50 of held-out rows"
+    ):
         limits.check(0.95, 0.5, 30)
 
 

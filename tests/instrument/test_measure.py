@@ -10,19 +10,20 @@ import torch
 from conftest import BLOCKS, WIDTH
 from helpers.nearly import assert_same_profile
 from helpers.reference import held_out_r2
-from howlinear.core.ceilings import AffineMap
+from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.estimates import Estimate
 from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import perplexity
-from howlinear.instrument.profile import profile_of
+from howlinear.instrument.profile import Profile, profile_of
 from howlinear.models.swap import swap
 from howlinear.text.corpus import Corpus
 from howlinear.text.rows import TokenRows
 
 COLUMNS = [
-    "block", "r2", "r2_low", "r2_high", "r2_median", "effective_rank", "condition", "rank", "rows_train", "rows_test",
+    "block", "r2", "r2_low", "r2_high", "r2_train", "r2_limit", "r2_limit_low", "r2_limit_high", "r2_median",
+    "effective_rank", "condition", "rank", "rows_train", "rows_test",
 ]  # fmt: skip
 
 
@@ -169,3 +170,52 @@ def test_a_profile_draws_itself(gpt2, rows):
     assert "R^2" in ax.get_ylabel()
     assert profile.plot(ax) is figure  # drawn where it is asked to be
     plt.close(figure)
+
+
+# --- how far more rows would move it
+
+
+def with_limits(*blocks):
+    """A profile of blocks of these (r2, half of its interval, limit); 320 train rows for 32 inputs."""
+    ceilings = {}
+    for number, (r2, half, limit) in enumerate(blocks):
+        ceilings[number] = Ceiling(
+            r2=r2,
+            interval=Estimate(r2, r2 - half, r2 + half),
+            r2_train=r2 + 0.1,
+            limit=None if limit is None else Estimate(limit, limit - 0.01, limit + 0.01),
+            r2_per_feature=torch.tensor([r2], dtype=torch.float64),
+            map=AffineMap(torch.zeros(WIDTH, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)),
+            rank=WIDTH,
+            condition=1.0,
+            rows_train=320,
+            rows_test=100,
+        )
+    return Profile("m", TokenRows.from_ids(torch.zeros(8, 4).long()), ceilings, dict.fromkeys(ceilings, 1.0), None)
+
+
+def test_a_profile_says_what_more_rows_would_do():
+    steady = with_limits((0.5, 0.05, 0.52), (0.7, 0.05, 0.71)).outlook
+    assert steady.startswith(
+        "10 train rows for each input; with ever more R²_lin tends to 0.520 [0.510, 0.530] in block 0"
+    )
+    assert "too few" not in steady
+    short = with_limits((0.5, 0.05, 0.52), (0.7, 0.05, 0.80), (0.6, 0.01, 0.65)).outlook
+    assert "too few to trust R²_lin in blocks 1, 2; with ever more R²_lin tends to 0.800" in short
+    assert "(+0.100)" in short
+    untold = with_limits((0.5, 0.05, 0.52), (-0.9, 0.5, None)).outlook
+    assert "too few to say what R²_lin tends to in block 1; elsewhere" in untold
+    assert with_limits((0.5, 0.05, None)).outlook.endswith("with more rows, in any block")
+
+
+def test_a_missing_limit_is_null_in_json_and_keeps_the_others():
+    profile = with_limits((0.5, 0.05, 0.52), (-0.9, 0.5, None))
+    first, second = json.loads(json.dumps(profile.to_dict(), allow_nan=False))["blocks"]
+    assert first["r2_limit"] == 0.52
+    assert [second[key] for key in ("r2_limit", "r2_limit_low", "r2_limit_high")] == [None] * 3
+    assert second["r2_train"] == pytest.approx(-0.8)
+
+
+def test_without_document_folds_nothing_is_said_of_more_rows(gpt2, ids):
+    two_folds = TokenRows.from_ids(ids, folds=1)
+    assert "without document folds there is no telling" in measure(gpt2, two_folds).outlook

@@ -279,8 +279,8 @@ def r2_intervals(
     """
     followed = sum(train)
     held_out = sum(test)
-    in_sample = r2(affine, followed)
     r2_here = r2(affine, held_out)
+    in_sample = r2(affine, followed)
 
     # Each train fold left out of the fit: R² of held-out rows, and R²_∞ from both sides
     refitted = []

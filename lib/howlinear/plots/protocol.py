@@ -69,7 +69,9 @@ def rows_needed(curves: pd.DataFrame, blocks: Mapping[str, Sequence[int]]) -> Fi
     return figure
 
 
-def multiverse(table: pd.DataFrame, statistic: str, threshold: float, label: str) -> Figure:
+def multiverse(
+    table: pd.DataFrame, statistic: str, threshold: float, label: str, named: Mapping[str, Mapping[str, object]]
+) -> Figure:
     """A specification curve: a number of every model's profile in every universe, and below it the choices made there.
 
     Args:
@@ -77,6 +79,7 @@ def multiverse(table: pd.DataFrame, statistic: str, threshold: float, label: str
         statistic: the column to draw.
         threshold: that the number is to clear.
         label: what the number is, for the axis.
+        named: name of a protocol → its level of every choice; these are marked.
     """
     choices = list(_CHOICES)
     wide = table.pivot_table(index=choices, columns="model", values=statistic, sort=False)[list(table.model.unique())]
@@ -86,14 +89,22 @@ def multiverse(table: pd.DataFrame, statistic: str, threshold: float, label: str
         2, 1, figsize=(style.PAGE, 5.0), sharex=True, height_ratios=[1.0, 0.14 * len(levels)], layout="constrained"
     )
     number = np.arange(len(ordered))
-    for model in ordered.columns:
+    models = list(ordered.columns)
+    for model in models:
         look = style.look(model)
         top.plot(number, ordered[model], ls="none", marker=look["marker"], ms=1.8, color=look["color"], label=model)
     top.axhline(threshold, color="black", lw=0.8)
     top.set(ylabel=label, xlim=(-3, len(ordered) + 2), ylim=(0, None))
-    top.legend(ncols=len(ordered.columns), loc="lower right", markerscale=2.5)
+    figure.legend(*top.get_legend_handles_labels(), loc="outside upper center", ncols=len(models), markerscale=2.5)
 
-    _draw_levels(bottom, ordered.index.to_frame(index=False), levels)
+    universes = ordered.index.to_frame(index=False)
+    _draw_levels(bottom, universes, levels)
+    for name, protocol in named.items():
+        is_it = np.logical_and.reduce([universes[choice] == level for choice, level in protocol.items()])
+        for place in np.flatnonzero(is_it):
+            for axis in (top, bottom):
+                axis.axvline(place, color=style.ACCENT, lw=1, zorder=0.5)
+            top.annotate(name, (place, 0.03), xycoords=("data", "axes fraction"), fontsize=7, ha="center")
     bottom.set_xlabel(f"{len(ordered)} protocols, in order of the mean over models")
     return figure
 
@@ -106,7 +117,10 @@ def _draw_levels(axis: Axes, universes: pd.DataFrame, levels: Sequence[tuple[str
     for row, (choice, level) in enumerate(levels):
         has_it = np.flatnonzero((universes[choice] == level).to_numpy())
         axis.vlines(has_it, row - 0.38, row + 0.38, lw=0.5, color=shades[list(_CHOICES).index(choice) % 2])
-        names.append(f"{_CHOICES[choice] if choice != previous else ''}   {_shown(level):>11}")
+        names.append(_shown(level))
+        if choice != previous:
+            place = {"xy": (-0.19, row), "xycoords": ("axes fraction", "data")}
+            axis.annotate(_CHOICES[choice], **place, fontsize=7, ha="left", va="center", annotation_clip=False)
         previous = choice
     axis.set_yticks(range(len(levels)), names, fontsize=6.5)
     axis.set_ylim(len(levels) - 0.4, -0.6)
@@ -131,11 +145,13 @@ def profiles(table: pd.DataFrame) -> Figure:
     style.panels(axes[0], models)
     for axis, model in zip(axes[0], models, strict=True):
         color = style.look(model)["color"]
-        for protocol, mine in table[table.model == model].groupby("protocol", sort=False):
+        for number, (protocol, mine) in enumerate(table[table.model == model].groupby("protocol", sort=False)):
             look = _NAMED.get(protocol, {"ls": "-.", "marker": "^"})
             bars = style.error_bars(mine.r2, mine.low, mine.high)
-            axis.errorbar(mine.block, mine.r2, bars, color=color, lw=1, elinewidth=0.7, label=protocol, **look)
+            shift = 0.16 * (number - 0.5)  # side by side, so that bars do not cover one another
+            axis.errorbar(mine.block + shift, mine.r2, bars, color=color, lw=1, elinewidth=0.7, label=protocol, **look)
         axis.set(xlabel="block", xticks=range(0, int(table.block.max()) + 1, 2))
-        axis.legend(loc="upper center")
     axes[0][0].set_ylabel("$R^2_{\\mathrm{lin}}$")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), labelcolor="black")
     return figure

@@ -84,12 +84,13 @@ def without_loudest(moments: Moments) -> Bool[Tensor, " d_out"]:
 # --- Under every protocol
 
 
-def block_table(groups: Groups, factors: Sequence[int]) -> pd.DataFrame:
+def block_table(groups: Groups, factors: Sequence[int], compared: Sequence[int] | None = None) -> pd.DataFrame:
     """R²_lin of a block under every combination of choices that these moments hold.
 
     Args:
         groups: moments of the block's rows, of one split and sequence length.
         factors: train rows over width at every step.
+        compared: those of them that are combined with all other choices, besides the last; all by default.
 
     Returns:
         A row a combination: `rows` (a factor; `most` of all rows; `limit`), `position_0`, `loud`, `null`,
@@ -100,7 +101,8 @@ def block_table(groups: Groups, factors: Sequence[int]) -> pd.DataFrame:
     """
     table = []
     last = len(factors) - 1
-    for step, position_0, loud_rows in product(range(len(factors)), POSITIONS, (True, False)):
+    steps = [step for step, factor in enumerate(factors) if compared is None or factor in compared or step == last]
+    for step, position_0, loud_rows in product(steps, POSITIONS, (True, False)):
         train = sum(select(groups, False, step, position_0 == "in", loud_rows))
         test = sum(select(groups, True, step, position_0 == "in", loud_rows))
         every_feature = torch.ones(train.d_out, dtype=torch.bool)

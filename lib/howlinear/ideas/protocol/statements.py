@@ -37,7 +37,7 @@ class Statement:
 
     def holds(self, number: float) -> bool:
         """Whether a number clears the threshold."""
-        return number > self.threshold if self.above else number < self.threshold
+        return bool(number > self.threshold if self.above else number < self.threshold)
 
     def verdict(self, estimate: Estimate) -> str:
         """`✓` if the whole interval clears the threshold, `✗` if none of it does, else `~`."""

@@ -36,6 +36,7 @@ def survey(
     model: PreTrainedModel,
     corpus: Corpus,
     factors: Sequence[int],
+    compared: Sequence[int],
     seq_lens: Sequence[int],
     named: Mapping[str, Protocol],
     seed: int = 0,
@@ -46,6 +47,7 @@ def survey(
         model: the model.
         corpus: the text, in its own order (`layout.read`).
         factors: train rows over width, ascending.
+        compared: those of them that are combined with all other choices, besides the last.
         seq_lens: tokens in a sequence; curves over rows are of the last.
         named: name → protocol that intervals are wanted of.
         seed: decides which documents are drawn.
@@ -60,7 +62,7 @@ def survey(
         layout = lay_out(corpus, split, seq_len, width_of(model), factors, seed)
         here = {name: one for name, one in named.items() if (one.split, one.seq_len) == (split, seq_len)}
         for block, groups in stream(model, layout):
-            table = block_table(groups, factors)
+            table = block_table(groups, factors, compared)
             blocks.append(table.assign(split=split, seq_len=seq_len, block=block))
             if seq_len == seq_lens[-1]:
                 curves += [{"split": split, "block": block, **row} for row in curve_rows(groups, layout)]
