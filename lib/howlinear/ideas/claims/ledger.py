@@ -123,7 +123,7 @@ def judge(claim: Claim, results: Path) -> Row:
         whose = ", ".join(unsound) or "any model"
         raise SourceError(f"{path}: {claim.statistic} gives no finite interval for {whose}")
     if not readings:
-        return Row(claim, reason=_common(silent))
+        return Row(claim, silent=silent, reason=_common(silent))
     return Row(claim, readings, silent)
 
 
