@@ -581,7 +581,7 @@ def shortfall(results: Results) -> Readings:
         condition = np.array(model["condition"], dtype=float)
         ill = np.flatnonzero(condition > taken)
         if not len(ill):
-            raise UntestableError(f"no ill-conditioned inputs: condition up to {condition.max():.0f}, {taken} steps")
+            raise UntestableError(f"no inputs are ill-conditioned: no condition number exceeds the {taken} steps taken")
         below = []
         for way in results["verdicts"][name]:
             # R² of the closed form − R² of the trained layer, block by block
