@@ -1,5 +1,7 @@
+import hashlib
 import re
 from dataclasses import FrozenInstanceError, asdict, fields, replace
+from itertools import groupby
 
 import pytest
 from hypothesis import given, settings
@@ -9,14 +11,14 @@ from howlinear.core.estimates import Estimate
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.ideas.claims import claim as stated
-from howlinear.ideas.claims.claim import DIRECTIONS, Claim, Verdict, load_claims, parse, together, verdict
+from howlinear.ideas.claims.claim import DIRECTIONS, Claim, Verdict, fingerprint, load_claims, parse, together, verdict
 from howlinear.ideas.claims.numbers import STATISTICS
 
 TEXT = """
 [[claim]]
 id = "one"
 sentence = "Blocks differ."
-where = "figure 2"
+section = "§5.1"
 paper = "widely"
 notebook = "02_ceilings"
 statistic = "spread"
@@ -27,7 +29,7 @@ unit = "R²"
 why = "a quarter"
 """
 
-YES, NO, MIXED, OPEN = Verdict.REPRODUCED, Verdict.NOT, Verdict.MIXED, Verdict.UNTESTABLE
+YES, NO, MIXED, OPEN = Verdict.HOLDS, Verdict.NOT, Verdict.MIXED, Verdict.UNTESTABLE
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_every_verdict_has_a_symbol_of_its_own():
 def test_a_claim_is_read_as_it_stands():
     (claim,) = parse(TEXT)
     assert claim == Claim(
-        *("one", "Blocks differ.", "figure 2", "widely", "02_ceilings", "spread"),
+        *("one", "§5.1", "Blocks differ.", "widely", "02_ceilings", "spread"),
         *("highest − lowest", 0.25, "above", "R²", "a quarter"),
     )
     assert parse(TEXT.replace("0.25", "1"))[0].threshold == 1
@@ -115,7 +117,9 @@ def test_a_claim_is_read_as_it_stands():
         ("R²", "above", 0.25, "above 0.25", "0.36 [-0.10, 0.40]"),
         ("%", "below", 0.03, "below 3.0 %", "35.6 % [-10.0, 40.2]"),
         ("share", "below", 0.5, "below 50 %", "36 % [-10, 40]"),
-        ("rank", "above", 2.0, "above 2.0", "0.4 [-0.1, 0.4]"),
+        ("0.001 R²", "above", 2.0, "above 2.000", "0.356 [-0.100, 0.402]"),
+        ("times", "above", 2.0, "above 2.0 ×", "0.4 × [-0.1, 0.4]"),
+        ("rank", "above", 2.0, "above 2", "0 [0, 0]"),
         ("r", "within", 0.4, "within ± 0.40", "0.36 [-0.10, 0.40]"),
     ],
 )
@@ -127,15 +131,21 @@ def test_numbers_are_shown_in_the_claims_unit(unit, direction, threshold, asked,
     assert claim.show(Estimate(0.356, -0.1, 0.402)) == shown
     assert claim.show_value(Estimate(0.356, -0.1, 0.402)) == shown.split(" [")[0]
     assert claim.show(Estimate(-1e-9, -1e-9, -1e-9)).count("-") == 0  # no minus nought
+    assert claim.show(Estimate(0.4, 0.4, 0.4)) == claim.show_value(Estimate(0.4, 0.4, 0.4))  # no interval: none shown
 
 
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [
-        ('why = "a quarter"', 'verdict = "reproduced"', "'one' sets a verdict: verdicts are computed"),
-        ('why = "a quarter"', 'why = "a quarter"\nverdict = "reproduced"', "'one' sets a verdict"),
-        ('why = "a quarter"', "", "'one': why is missing; every claim has id, sentence"),
-        ('where = "', 'wehre = "', "'one': wehre is unknown, where is missing"),
+        ('why = "a quarter"', 'verdict = "holds here"', "'one' sets a verdict: verdicts are computed"),
+        ('why = "a quarter"', 'why = "a quarter"\nverdict = "holds here"', "'one' sets a verdict"),
+        ('why = "a quarter"', "", "'one': why is missing; every claim has id, section, sentence"),
+        ('section = "', 'setcion = "', "'one': section is missing, setcion is unknown"),
+        ("§5.1", "figure 2", "section = 'figure 2' of a finding: give it as §5.3"),
+        ('why = "a', 'scope = "any"\nwhy = "a', "cannot use scope = 'any'"),
+        ('why = "a', 'kind = "rumour"\nwhy = "a', "cannot use kind = 'rumour'"),
+        ('why = "a', 'quoted = 0.3\nwhy = "a', "quoted = 0.3: threshold and what is quoted are numbers"),
+        ('why = "a', 'quoted = { a = 1.0 }\nunpublished = "none"\nwhy = "a', "both quoted and unpublished"),
         ('id = "one"', "", "'without an id': id is missing"),
         ('"spread"', '"spred"', "'one': cannot use statistic = 'spred'"),
         ('"above"', '"over"', "direction = 'over'"),
@@ -145,8 +155,8 @@ def test_numbers_are_shown_in_the_claims_unit(unit, direction, threshold, asked,
         ('"a quarter"', '" "', "cannot use why"),
         ('"spread"', '"spred"\nunit2 = "R²"', "unit2 is unknown; every claim has"),
         ('"above"\nunit = "R²"', '"over"\nunit = "R2"', "cannot use direction = 'over'; unit = 'R2'"),
-        ("0.25", '"0.25"', "threshold = '0.25': threshold is a number"),
-        ("0.25", "true", "threshold = True: threshold is a number"),
+        ("0.25", '"0.25"', "threshold = '0.25': threshold and what is quoted are numbers"),
+        ("0.25", "true", "threshold = True: threshold and what is quoted are numbers"),
         ("0.25", "nan", "threshold = nan with direction above"),
         ("0.25", "inf", "threshold = inf"),
         ('"above"', '"within"\n', None),
@@ -155,7 +165,7 @@ def test_numbers_are_shown_in_the_claims_unit(unit, direction, threshold, asked,
         ("[[claim]]", "[claim]", r"must be \[\[claim\]\] tables"),
         ("[[claim]]", "[[claims]]", r"must be \[\[claim\]\] tables and nothing else; found claims"),
         ("[[claim]]", "title = 1\n[[claim]]", "found title, claim"),
-        ('"widely"', "3", "paper = 3: threshold is a number, all else text"),
+        ('"widely"', "3", "paper = 3: threshold and what is quoted are numbers, all else text"),
     ],
 )
 def test_what_is_no_claim_is_refused(old, new, match):
@@ -196,20 +206,44 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         load_claims(tmp_path / "nope.toml")
 
 
-def test_the_projects_claims_are_all_there_each_with_its_reason():
-    """Every row of the paper's list; two regimes, falsifier and learned are asked for in two parts."""
+def test_what_some_model_shows_holds_if_it_does_in_one():
+    (every,) = parse(TEXT)
+    some = replace(every, scope="some model")
+    for verdicts, of_every, of_some in (
+        ([YES, NO], MIXED, YES),
+        ([YES, YES], YES, YES),
+        ([NO, NO], NO, NO),
+        ([NO, MIXED], MIXED, MIXED),
+        ([], OPEN, OPEN),
+    ):
+        assert every.together(verdicts) is of_every
+        assert some.together(verdicts) is of_some
+
+
+def test_the_fingerprint_is_the_contents_whatever_the_line_ends(tmp_path):
+    path = tmp_path / "claims.toml"
+    path.write_bytes(TEXT.encode())
+    first = fingerprint(path)
+    assert first == hashlib.sha256(TEXT.encode()).hexdigest()
+    path.write_bytes(TEXT.replace("\n", "\r\n").encode())
+    assert fingerprint(path) == first
+    path.write_bytes(TEXT.replace("0.25", "0.26").encode())
+    assert fingerprint(path) != first
+
+
+def test_the_projects_claims_ask_for_every_number_and_each_has_its_reason():
     claims = load_claims()
-    asked = {
-        *("heterogeneous", "non-monotone", "not-activation", "learned", "bilinear-small", "bilinear-uncorrelated"),
-        *("two-regimes", "corpus-robust", "compress-safe", "compress-unsafe", "optimiser-pitfall", "falsifier"),
-        "later-layers",
-    }
-    assert {part for part in asked if not any(claim.id.startswith(part) for claim in claims)} == set()
     assert {claim.statistic for claim in claims} == set(STATISTICS)  # and no number that nobody asks for
     assert all(len(claim.why) > 20 for claim in claims)
     known = {path.stem for path in paths.NOTEBOOKS.rglob("[0-9]*.py")}
     assert {claim.notebook for claim in claims} <= known
     assert not re.search(r"^verdict|^\[(?!\[claim\])", stated.SOURCE.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_every_section_of_the_papers_findings_has_its_claims_together():
+    sections = [claim.section for claim in load_claims()]
+    assert [f"§5.{i}" for i in range(1, 8)] == list(dict.fromkeys(sections))[:7]
+    assert list(dict.fromkeys(sections)) == [name for name, _ in groupby(sections)]  # no section comes twice
 
 
 def test_there_is_no_key_for_a_verdict():

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import sqrtm
+from scipy.stats import f_oneway
 from torch import nn
 
 from conftest import tiny
@@ -14,7 +15,7 @@ from helpers.reference import held_out_r2, normal
 from howlinear.core.ceilings import ceiling
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.controls.anova import anova
+from howlinear.ideas.controls.anova import anova, beside_seeds
 from howlinear.ideas.controls.inputs import Colour, gaussian, recolour, standardise, transplants
 from howlinear.ideas.controls.weights import (
     chance_floor,
@@ -321,6 +322,77 @@ def test_the_interval_is_as_wide_as_blocks_differ_in_their_shares():
     found = anova(made, NAMES)["family"]
     assert found.share.value == pytest.approx(0.5)
     assert (found.share.low, found.share.high) == pytest.approx((0.5 - 1.96 / 48**0.5, 0.5 + 1.96 / 48**0.5), abs=0.05)
+
+
+# beside seeds
+
+
+def repeated(families, theta, rho, random, seeds=2):
+    """Profiles of 8 blocks: an architecture effect of size θ on noise of size 1, correlated ρ between blocks."""
+    levels = np.linspace(-1, 1, families)
+    levels *= theta / levels.std(ddof=1)
+    sign = random.choice([-1.0, 1.0], size=(8, 1, 1, 1))
+    common, own = random.normal(size=(1, families, 2, seeds)), random.normal(size=(8, families, 2, seeds))
+    return sign * levels[None, :, None, None] + sign * rho**0.5 * common + (1 - rho) ** 0.5 * own
+
+
+def test_beside_seeds_by_hand():
+    """Means 1.5 and 5.5, a mean square of 16; seeds ∓0.5 and ∓2.5, one of 6.5."""
+    found = beside_seeds(np.array([[[1.0, 2.0], [3.0, 8.0]]]), ("weights", "seed"), ("weights",))
+    assert found.f == pytest.approx(16 / 6.5)
+    assert (found.freedom, found.error_freedom, found.blocks) == (1, 2, pytest.approx(1))
+    variance = (16 / 6.5 - 1) / 2  # θ² / σ²
+    assert found.share.value == pytest.approx(variance / (1 + variance))
+    assert found.ratio.value == pytest.approx((1 + variance) ** 0.5)
+
+
+def test_beside_seeds_is_fishers_f_of_one_block():
+    made = np.random.default_rng(0).normal(size=(1, 3, 4))
+    found = beside_seeds(made, ("family", "seed"), ("family",))
+    known = f_oneway(*made[0])
+    assert found.f == pytest.approx(known.statistic)
+    assert (found.share.low > 0) == (known.pvalue < 0.025)
+
+
+@pytest.mark.parametrize("families", [2, 3])
+@pytest.mark.parametrize("theta", [0.0, 1.0, 3.0])
+@pytest.mark.parametrize("rho", [0.6, 1.0])
+def test_the_interval_beside_seeds_is_covered(families, theta, rho):
+    random, held, truth = np.random.default_rng(1), 0, theta**2 / (1 + theta**2)
+    for _ in range(80):
+        found = beside_seeds(repeated(families, theta, rho, random), NAMES, ("family",)).share
+        held += found.low - 1e-12 <= truth <= found.high + 1e-12
+    assert held / 80 > 0.88
+
+
+@pytest.mark.parametrize("families", [2, 3])
+def test_a_planted_text_effect_is_found_and_none_is_not(families):
+    """What the falsifier's row must be able to say, both ways, with seeds enough."""
+    random = np.random.default_rng(0)
+    within = ("text", "family × text")
+    nothing = repeated(families, 0.0, 0.3, random, seeds=12)
+    assert beside_seeds(nothing, NAMES, within).ratio.high < 1.41
+    text = nothing + np.array([-2.0, 2.0])[None, None, :, None]
+    assert beside_seeds(text, NAMES, within).ratio.low > 1.41
+    assert beside_seeds(text, NAMES, ("family",)).share.high < 0.5
+    few = repeated(families, 0.0, 0.3, random)
+    assert beside_seeds(few, NAMES, within).ratio.low < 1.41  # two seeds: it cannot tell, but it does not cry wolf
+
+
+def test_a_clear_effect_far_above_the_seeds_has_a_finite_interval():
+    made = repeated(2, 1_000.0, 0.5, np.random.default_rng(0))
+    found = beside_seeds(made, NAMES, ("family",)).ratio
+    assert 100 < found.low < found.value < found.high < 1e4
+
+
+def test_what_cannot_be_measured_beside_seeds_is_refused():
+    good = repeated(2, 1.0, 0.5, np.random.default_rng(0))
+    with pytest.raises(InputError, match="no effect seed: there are"):
+        beside_seeds(good, NAMES, ("seed",))
+    with pytest.raises(InputError, match="no effect is named"):
+        beside_seeds(good, NAMES, ())
+    with pytest.raises(InputError, match="two seeds of one kind are the same"):
+        beside_seeds(effects(family=1.0), NAMES, ("family",))
 
 
 def test_profiles_that_cannot_be_analysed_are_refused():

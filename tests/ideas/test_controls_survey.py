@@ -159,6 +159,34 @@ def test_twins_are_a_table_and_their_gaps_go_by_one_factor_at_a_time():
         survey.twin_table([])
 
 
+@pytest.mark.parametrize("families", [("gpt2", "pythia"), ("gpt2", "pythia", "llama")])
+def test_the_families_that_are_there_are_measured_beside_their_seeds(families):
+    random = np.random.default_rng(0)
+    measured = []
+    for number, family in enumerate(families):
+        for text in ("docs", "code"):
+            for seed in (0, 1):
+                curves = {on: {"r2": (0.3 * number + 0.01 * random.normal(size=8)).tolist()} for on in ("docs", "code")}
+                measured.append({"family": family, "text": text, "seed": seed, "profiles": curves})
+    siblings = survey.twin_table(measured)
+    table = survey.beside_seeds_table(siblings)
+    assert set(table["view"]) == {
+        "as measured",
+        *(f"{t}, {v}" for t in ("docs", "code") for v in ("as measured", "shape only")),
+    }
+    record = survey.beside_seeds_record(siblings, table)
+    assert (record["families"], record["texts"]) == (list(families), ["docs", "code"])
+    assert record["family"]["share"]["low"] > 0.9  # planted
+    assert record["text"]["ratio"]["low"] == 1  # and not
+    assert record["family"]["share"]["value"] == table.share[0]
+    assert record["by_view"]["docs, shape only"]["family"]["low"] < 0.9  # it was in the level alone
+
+
+def test_gaps_of_three_families_are_of_their_pairs():
+    three = pd.DataFrame({"block": 0, "family": ["a", "b", "c"], "r2": [0.1, 0.2, 0.4]})
+    assert survey.twin_gaps(three, ["family"])["family"] == pytest.approx((0.1 + 0.3 + 0.2) / 3)
+
+
 def test_profiles_of_a_column_are_kept_block_by_block():
     table = pd.DataFrame({"model": ["b", "b", "a"], "block": [1, 0, 0], "r2": [0.2, 0.1, 0.3]})
     assert survey.by_model(table, "r2") == {"b": [0.1, 0.2], "a": [0.3]}

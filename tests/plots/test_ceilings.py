@@ -107,6 +107,35 @@ def test_the_profile_stands_above_what_its_swaps_cost(names):
     assert top.get_legend() is None
 
 
+def published(*models):
+    rows = [(model, block, 0.1 * block + 0.2, block - 1.0) for model in models for block in range(3)]
+    return pd.DataFrame(rows, columns=["model", "block", "r2_lin", "dppl_linear"])
+
+
+def test_the_papers_points_lie_behind_thin_and_grey_and_say_whose_they_are():
+    table = published("gpt2", "llama-160m")
+    names = ("gpt2", "mini-llama")
+    figure = profile_and_swaps(
+        ceilings(**{name: [0.9, 0.4, 0.6] for name in names}), swaps(**{name: [1.0, 2.0, 3.0] for name in names}), table
+    )
+    top, bottom = figure.axes
+    for axis, column in ((top, "r2_lin"), (bottom, "dppl_linear")):
+        lines = {line.get_label(): line for line in axis.get_lines() if "the paper" in str(line.get_label())}
+        assert list(lines) == ["gpt2, the paper", "llama-160m, the paper (another model)"]
+        for line in lines.values():
+            assert line.get_color() == style.GREY
+            assert line.get_linewidth() < 1
+            assert line.get_zorder() < axis.containers[0][0].get_zorder()
+            np.testing.assert_allclose(line.get_ydata(), table[column][:3])
+    (legend,) = figure.legends
+    assert "gpt2, the paper" in {text.get_text() for text in legend.get_texts()}
+
+
+def test_without_the_papers_points_nothing_changes():
+    (axis,) = profile(ceilings(gpt2=[0.9, 0.4, 0.6])).axes
+    assert not [line for line in axis.get_lines() if "the paper" in str(line.get_label())]
+
+
 def test_the_solvers_and_the_rule():
     errors = pd.Series({"ours": 1e-10, "float32": 1e-3})
     rule = pd.DataFrame(

@@ -15,12 +15,12 @@ def closed():
 
 CELLS = pd.DataFrame(
     [
-        ("wide", "above 0.25", "a", "reproduced", "✓", "0.36"),
-        ("wide", "above 0.25", "b", "mixed", "~", "0.28"),
-        ("wide", "above 0.25", "all", "mixed", "~", ""),
-        ("gone", "below 3 %", "all", "not testable here", "–", ""),
+        ("wide", "§5.1", "above 0.25", "a", "holds here", "✓", "0.36"),
+        ("wide", "§5.1", "above 0.25", "b", "mixed", "~", "0.28"),
+        ("wide", "§5.1", "above 0.25", "all", "mixed", "~", ""),
+        ("gone", "§5.2", "below 3 %", "all", "not testable here", "–", ""),
     ],
-    columns=["claim", "asked", "column", "verdict", "symbol", "number"],
+    columns=["claim", "section", "asked", "column", "verdict", "symbol", "number"],
 )
 
 
@@ -31,7 +31,7 @@ def test_every_cell_stands_in_its_place_with_its_verdict():
         x, y = patch.get_x() + patch.get_width() / 2, patch.get_y() + patch.get_height() / 2
         cells[round(x), round(y)] = to_hex(patch.get_facecolor())
     assert cells == {
-        (1, 0): COLOURS["reproduced"],
+        (1, 0): COLOURS["holds here"],
         (0, 0): COLOURS["mixed"],
         (2, 0): COLOURS["mixed"],
         (2, 1): COLOURS["not testable here"],
@@ -39,7 +39,9 @@ def test_every_cell_stands_in_its_place_with_its_verdict():
     texts = {text.get_position(): text.get_text() for text in axis.texts}
     assert texts[1, 0] == "✓ 0.36"
     assert texts[2, 1] == "–"
-    assert {y: text for (x, y), text in texts.items() if x > 2} == {0: "above 0.25", 1: "below 3 %"}
+    assert {y: text for (x, y), text in texts.items() if 2 < x < 3} == {0: "above 0.25", 1: "below 3 %"}
+    assert {y: text for (x, y), text in texts.items() if x > 3} == {0: "§5.1", 1: "§5.2"}
+    assert [line.get_ydata()[0] for line in axis.get_lines()] == [0.5]  # between the sections
 
 
 def test_rows_and_columns_are_named_in_order():

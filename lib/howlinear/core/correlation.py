@@ -5,10 +5,10 @@ Blocks of several models are not thrown together: models differ in level, and th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import norm, rankdata
 
 from howlinear.core.estimates import CONFIDENCE, Estimate
@@ -35,7 +35,7 @@ class Correlation:
     highest: float
 
 
-def correlation(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, order: bool = False) -> Correlation:
+def correlation(x: ArrayLike, y: ArrayLike, order: bool = False) -> Correlation:
     """Pearson's r over blocks, or Spearman's ρ.
 
     The interval takes the blocks as draws, each by itself, from all that such a model could have, which is more than

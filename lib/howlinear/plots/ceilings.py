@@ -10,19 +10,23 @@ from matplotlib.figure import Figure
 from howlinear.plots import style
 
 
-def profile(frame: pd.DataFrame, ax: Axes | None = None) -> Figure:
+def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame | None = None) -> Figure:
     """R²_lin over depth, with its interval: a line a model.
 
     Args:
         frame: a row a block: `block`, `r2`, and optionally `r2_low` and `r2_high` (its 95 % interval; missing where
             there is none), `r2_untrained` (drawn dotted), and `model`; as of `Profile.to_frame`.
         ax: where to draw; a new figure of one column's width by default.
+        published: what the paper gives, a row a block: `model`, `block`, `r2_lin`; as of `files.published`. It is drawn
+            behind, thin and grey, and labelled as another model's where `frame` has no model of that name.
 
     Returns:
         The figure.
     """
     if ax is None:
         _, ax = plt.subplots(figsize=(style.COLUMN, 2.3))
+    own_models = set(frame["model"]) if "model" in frame.columns else set()
+    _draw_published(ax, published, "r2_lin", own_models)
     for model, blocks in _by_model(frame):
         look = style.look(model) if model else {"color": "0.2", "marker": "o"}
         bars = None
@@ -40,18 +44,20 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None) -> Figure:
     return ax.figure
 
 
-def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame) -> Figure:
+def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
     """The paper's figure 2: R²_lin over depth, and what swapping each block for its map costs.
 
     Args:
         ceilings: as `profile` takes it, with `model`.
         swaps: a row a block: `model`, `block`, `delta` (in perplexity) and its interval's ends, `low` and `high`.
+        published: as `profile` takes it, with `dppl_linear` for the lower panel.
 
     Returns:
         The figure, of two panels one above the other.
     """
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.COLUMN, 4.2), sharex=True)
-    profile(ceilings, top)
+    profile(ceilings, top, published)
+    _draw_published(bottom, published, "dppl_linear", set(ceilings["model"]))
     top.get_legend().remove()  # one for both panels stands above them
     top.set_xlabel("")
     models = list(swaps["model"].unique())
@@ -101,6 +107,17 @@ def solvers(errors: pd.Series, rule: pd.DataFrame, null: float) -> Figure:
     right.legend(loc="lower right")
     style.panels([left, right], ["solvers", "null directions"])
     return figure
+
+
+def _draw_published(ax: Axes, published: pd.DataFrame | None, column: str, own_models: set[str]) -> None:
+    """The paper's numbers, thin and grey behind all else: a line a model, its marker that of the model's own family."""
+    if published is None:
+        return
+    for model, blocks in published.groupby("model", sort=False):
+        label = f"{model}, the paper" if model in own_models else f"{model}, the paper (another model)"
+        marker = style.look(model)["marker"]
+        look = {"color": style.GREY, "linewidth": 0.6, "markersize": 2, "marker": marker, "zorder": 1}
+        ax.plot(blocks["block"], blocks[column], label=label, **look)
 
 
 def _by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -13,8 +13,8 @@ from matplotlib.patches import Rectangle
 from howlinear.plots import style
 
 COLOURS = {
-    "reproduced": "#9fd3f0",
-    "not reproduced": "#f2b76b",
+    "holds here": "#9fd3f0",
+    "does not hold here": "#f2b76b",
     "mixed": "#f4ec9a",
     "not testable here": "#ececec",
 }
@@ -24,9 +24,11 @@ COLOURS = {
 def board(cells: pd.DataFrame, columns: Sequence[str]) -> Figure:
     """The claims against the models: a row a claim, a column a model, and what was asked at the right.
 
+    Thin lines part the sections of the paper, which stand at the far right.
+
     Args:
-        cells: a row a cell: `claim`, `column`, `verdict` (one of `COLOURS`), its `symbol`, the `number` as text, and
-            what the claim `asked`; as of `ledger.cells`.
+        cells: a row a cell: `claim`, `section`, `column`, `verdict` (one of `COLOURS`), its `symbol`, the `number` as
+            text, and what the claim `asked`; as of `ledger.cells`.
         columns: the columns from left to right; a cell of another column is an error.
 
     Returns:
@@ -46,6 +48,10 @@ def board(cells: pd.DataFrame, columns: Sequence[str]) -> Figure:
         for cell in row.itertuples():
             _cell(axis, places[cell.column], y, COLOURS[cell.verdict], f"{cell.symbol} {cell.number}".strip())
         axis.text(len(columns) - 0.4, y, row["asked"].iloc[0], va="center", fontsize=7, color=style.GREY)
+    for section, first in _first_rows(cells, claims).items():
+        if first > 0:
+            axis.axhline(first - 0.5, color=style.GREY, linewidth=0.4)
+        axis.text(len(columns) + 0.7, first, section, va="center", ha="right", fontsize=7, color=style.GREY)
     axis.set(xlim=(-0.5, len(columns) + 0.7), ylim=(len(claims) - 0.5, -0.5))
     axis.set_xticks(range(len(columns) + 1), [*columns, "asked"])
     axis.set_yticks(range(len(claims)), claims)
@@ -54,6 +60,15 @@ def board(cells: pd.DataFrame, columns: Sequence[str]) -> Figure:
     axis.grid(visible=False)
     axis.spines[:].set_visible(False)
     return figure
+
+
+def _first_rows(cells: pd.DataFrame, claims: Sequence[str]) -> dict[str, int]:
+    """Section → the row of its first claim."""
+    sections = cells.drop_duplicates("claim").set_index("claim")["section"]
+    first: dict[str, int] = {}
+    for y, claim in enumerate(claims):
+        first.setdefault(sections[claim], y)
+    return first
 
 
 def _cell(axis: Axes, x: int, y: int, colour: str, text: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 from scipy.stats import t as student_t
 
 from howlinear.core.correlation import correlation
@@ -180,7 +181,7 @@ def extreme(readings: Sequence[Reading], pick: Callable[..., float], freedom: in
     return Reading(picked, notes[0] if notes else "")  # none if a value is NaN
 
 
-def correlate(x: Sequence[float], y: Sequence[float], order: bool = False) -> Reading:
+def correlate(x: ArrayLike, y: ArrayLike, order: bool = False) -> Reading:
     """A correlation over blocks, with what hangs on single ones beside it, as of `core.correlation`.
 
     Args:

@@ -46,8 +46,9 @@ TOLERANCE = {
 }
 """Claim → how far its numbers may differ between processors, where `results.TOLERANCE` is too tight."""
 
-DIGITS = {"gain-not-residual": 2, "gain-not-residual-recipe": 2, "dissociation": 2, "compression": 3}
-"""Claim → significant digits of its numbers, where that tolerance would leave fewer than the ledger shows."""
+DIGITS = {"gain-not-residual": 2, "gain-not-residual-recipe": 2, "dissociation": 2, "compression": 3, "paper": 3}
+"""Claim → significant digits of its numbers, where that tolerance would leave fewer than the ledger shows; and those of
+the paper's own numbers, which no processor moves."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def judge(claim: Claim, results: Path) -> Row:
         whose = ", ".join(unsound) or "any model"
         raise SourceError(f"{path}: {claim.statistic} gives no finite interval for {whose}")
     if not readings:
-        return Row(claim, reason=_common(silent))
+        return Row(claim, silent=silent, reason=_common(silent))
     return Row(claim, readings, silent)
 
 

@@ -80,7 +80,7 @@ def exactly(value: float) -> Estimate:
     return Estimate(float(value), float(value), float(value))
 
 
-def without_interval(values: Sequence[float]) -> Estimates:
+def without_interval(values: Sequence[Any]) -> Estimates:
     """Several of them."""
     return Estimates.of(values, values, values)
 
@@ -271,9 +271,9 @@ def critical_overlap(results: Results) -> Readings:
     1 for the same blocks, or none in either; 0 for no common one. The ends of the interval are the least and the most
     that the intervals of the costs leave possible.
     """
-    sets = {name: critical(_costs(model)) for name, model in results["models"].items()}
-    if len(sets) < 2:
+    if len(results["models"]) < 2:
         raise UntestableError("a single model has no other to differ from")
+    sets = {name: critical(_costs(model)) for name, model in results["models"].items()}
     overlaps = []
     for (first, (sure, is_so, may)), (second, (sure_too, is_so_too, may_too)) in combinations(sorted(sets.items()), 2):
         ends = [_jaccard(is_so, is_so_too), _jaccard(sure, sure_too), _jaccard(may, may_too)]
@@ -503,7 +503,10 @@ def rank_correlation(results: Results) -> Readings:
     """Rank correlation over a model's blocks of R²_lin with the rank of the map."""
 
     def read(model: Any) -> Reading:
-        return correlate(_pooled(model).value, measured(model, "rank_90"), order=True)
+        ranks = without_interval(measured(model, "rank_90")).value
+        if np.isnan(ranks).any():
+            raise UntestableError("a map of some block explains nothing at any rank, so it has none")
+        return correlate(_pooled(model).value, ranks, order=True)
 
     return each_model(results["models"], read)
 
@@ -578,7 +581,7 @@ def shortfall(results: Results) -> Readings:
         condition = np.array(model["condition"], dtype=float)
         ill = np.flatnonzero(condition > taken)
         if not len(ill):
-            raise UntestableError(f"no ill-conditioned inputs: condition up to {condition.max():.0f}, {taken} steps")
+            raise UntestableError(f"no inputs are ill-conditioned: no condition number exceeds the {taken} steps taken")
         below = []
         for way in results["verdicts"][name]:
             # R² of the closed form − R² of the trained layer, block by block

@@ -124,7 +124,7 @@ def beside_seeds(
     if unknown or not effects:
         raise InputError(f"no effect {', '.join(unknown) or 'is named'}: there are {', '.join(set(squares) - {seed})}")
     error = float(squares[seed].sum()) / freedom[seed]
-    if not error > 0:
+    if not error > 1e-20 * np.square(r2).sum():
         raise InputError("two seeds of one kind are the same to the last digit: there is nothing to measure against")
     degrees = sum(freedom[name] for name in effects)
     # F = MS / MS_seeds; its mean is about 1 + n θ² / σ², with n profiles behind every mean that is compared
