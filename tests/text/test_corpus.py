@@ -290,8 +290,8 @@ def test_a_corpus_that_is_too_short_says_how_many_rows_would_do(tokenizer, n):
     usable = int(str(error.value).split("it has ")[1].split()[0])
     assert usable % 16 == 0
     assert corpus.rows(usable, 16, folds=2).ids.numel() == usable
-    with pytest.raises(InputError, match=f"it has {usable} rows of the {2 * usable}"):
-        corpus.rows(2 * usable, 16, folds=2)
+    with pytest.raises(InputError, match="is too short"):
+        corpus.rows(usable + usable // 10, 16, folds=2)
 
 
 def test_a_corpus_without_documents_is_too_short(tokenizer):

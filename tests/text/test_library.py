@@ -1,5 +1,6 @@
 """Texts by name, none of them real: a stand-in for the Hub, a server on the loopback address, a folder."""
 
+import gc
 import hashlib
 import re
 from contextlib import contextmanager
@@ -34,6 +35,16 @@ End.
 """.replace("\n", "\r\n")
 CHAPTERS = ["CHAPTER 1. A\n\nIt cost £1.", "CHAPTER 2. B\n\nEnd."]
 HEADINGS = {"moby_dick": "CHAPTER 1. Loomings.", "puzzles": "1.--A POST-OFFICE PERPLEXITY."}
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # open sockets
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collected():
+    """Sockets of transfers that broke off are collected here, and in no later test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
@@ -116,10 +127,6 @@ def test_a_book_is_fetched_once_and_read_by_chapters_without_the_licence(book, t
     assert left_behind(tmp_path) == ["moby_dick.txt"]
 
 
-CUT_OFF = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the client's open socket
-
-
-@CUT_OFF
 @pytest.mark.parametrize("status", [500, 0])
 def test_a_transfer_that_fails_is_tried_again(book, status):
     book.failures, book.status = library.RETRIES, status
@@ -127,7 +134,6 @@ def test_a_transfer_that_fails_is_tried_again(book, status):
     assert book.asked == library.RETRIES + 1
 
 
-@CUT_OFF
 @pytest.mark.parametrize(("status", "says"), [(404, "the server answers 404"), (0, "no connection, or it broke off")])
 def test_a_server_that_goes_on_failing_is_one_line_and_leaves_nothing(book, tmp_path, status, says):
     book.failures, book.status = 99, status
