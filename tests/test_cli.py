@@ -1,5 +1,7 @@
 """The command line as a user meets it: exit codes, one clear line, files that are whole or not there."""
 
+import dataclasses
+import hashlib
 import io
 import json
 import math
@@ -21,6 +23,7 @@ from howlinear.instrument.profile import Profile
 from howlinear.models.load import load_model
 from howlinear.models.replace import replace, replaced
 from howlinear.models.sites import sites
+from howlinear.text import library
 from howlinear.text.corpus import load_corpus
 from howlinear.text.rows import TokenRows
 from howlinear.training.minis import new_model
@@ -67,6 +70,42 @@ def test_measure_writes_the_documented_json_and_a_table(monkeypatch, capsys, tex
         assert block["r2_low"] < block["r2"] < block["r2_high"]
         assert block["r2"] < block["r2_limit"] < block["r2_train"]
         assert block["rows_train"] == 3 * block["rows_test"] == 3072
+
+
+def test_measure_says_in_one_line_what_was_left_out_of_a_text(monkeypatch, capsys, text, tmp_path):
+    text.write_bytes(b"\xef\xbb\xbf" + text.read_bytes().replace(b"\n\n", b"\r\n \r\n"))
+    target = tmp_path / "out.json"
+    options = ("--corpus", text, "--rows", 4096, "--blocks", 0, "--json", target)
+    code, out, _ = howlinear(monkeypatch, capsys, "measure", "mini-gpt2", *options)
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("text: ")]
+    written = json.loads(target.read_text())["text"]
+    assert written["source"] == str(text)
+    assert written["sha256"] == hashlib.sha256(text.read_bytes()).hexdigest()
+    left_out = {part["why"]: part["count"] for part in written["left_out"]}
+    assert written["documents"] + left_out["that these rows had no room for"] == 400
+    assert f"{written['documents']} documents of {text}; left out: {400 - written['documents']} documents" in line
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [("moby_dick", "cannot fetch moby_dick from"), ("wikitext", "cannot load wikitext (Salesforce/wikitext)")],
+)
+def test_a_text_that_cannot_be_fetched_is_one_clear_line_and_nothing_is_written(
+    monkeypatch, capsys, tmp_path, corpus, message
+):
+    monkeypatch.delenv("HOWLINEAR_TEXTS", raising=False)
+    nowhere = dataclasses.replace(library.BOOKS["moby_dick"], address="http://127.0.0.1:9/book.txt")
+    monkeypatch.setitem(library.BOOKS, "moby_dick", nowhere)
+    monkeypatch.setattr(library, "RETRIES", 0)
+    monkeypatch.setattr(library.pooch, "os_cache", lambda _: tmp_path / "cache")
+    target = tmp_path / "out.json"
+    code, out, err = howlinear(monkeypatch, capsys, "measure", "mini-gpt2", "--corpus", corpus, "--json", target)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not target.exists()
+    assert not list((tmp_path / "cache").glob("*"))
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -5,6 +7,7 @@ import howlinear as hl
 from howlinear.errors import SourceError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.store import load_capture, save_capture
+from howlinear.text.reading import LeftOut, Reading
 from howlinear.training import minis
 
 
@@ -32,6 +35,18 @@ def test_a_capture_comes_back_as_it_was(captured, tmp_path):
             assert torch.equal(getattr(back.sample, part), getattr(kept.sample, part))
         for side in ("train", "test"):
             assert [m.n for m in getattr(back, side)] == [m.n for m in getattr(kept, side)]
+
+
+def test_what_rows_were_read_from_comes_back_with_them(captured, tmp_path):
+    blocks, rows = captured
+    reading = Reading("a source", "a hash", 7, (LeftOut(3, "documents", "equal to others"),))
+    path = tmp_path / "c.safetensors"
+    save_capture(path, blocks, replace(rows, reading=reading), {})
+    stored = load_capture(path)
+    assert stored.rows.reading == reading
+    assert stored.about["text"]["sha256"] == "a hash"
+    save_capture(path, blocks, rows, {})
+    assert load_capture(path).rows.reading is None
 
 
 def test_a_capture_without_a_sample_has_none(captured, tmp_path):

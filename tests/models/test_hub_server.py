@@ -11,7 +11,7 @@ import pytest
 from conftest import tiny
 from helpers.hub_server import commit_of, serving
 from howlinear.models.load import load_model
-from howlinear.text.documents import HUB
+from howlinear.text.library import HUB
 
 # One process for all tests: the addresses are read from the environment when the client is imported.
 CLIENT = """
@@ -20,11 +20,14 @@ from huggingface_hub import constants, file_download
 file_download.time.sleep = lambda seconds: None  # between a cut-off and its retry
 constants.DOWNLOAD_CHUNK_SIZE = 10_000  # what is kept of a cut-off transfer is whole chunks
 import howlinear as hl
-from howlinear.text.documents import hub_documents
+from howlinear.text.library import read_public
 
 def load(name, revision=None):
     model = hl.load_model(name, revision=revision)
     return float(model.transformer.ln_f.bias[0].detach())
+
+def documents(name):
+    return read_public(name).documents
 
 def tokenizer(name, revision=None):
     return hl.load_corpus("docs", hl.load_model(name, revision=revision)).tokenizer.eos_token
@@ -32,7 +35,7 @@ def tokenizer(name, revision=None):
 for line in sys.stdin:
     call, arguments = json.loads(line)
     try:
-        reply = {"load": load, "documents": hub_documents, "tokenizer": tokenizer}[call](*arguments)
+        reply = {"load": load, "documents": documents, "tokenizer": tokenizer}[call](*arguments)
     except Exception as error:
         reply = {"raised": type(error).__name__, "says": str(error)}
     print(json.dumps(reply), flush=True)
@@ -50,7 +53,8 @@ def hub(tmp_path_factory):
 def ask(hub, tmp_path_factory):
     """Ask the client process to do something; its reply."""
     home = tmp_path_factory.mktemp("home")
-    clean = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy") and not k.startswith("HF_")}
+    ours = ("HF_", "HOWLINEAR_")
+    clean = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy") and not k.startswith(ours)}
     environment = clean | {"HF_ENDPOINT": hub.address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": (home / "errors").open("w"), "text": True}
     client = subprocess.Popen([sys.executable, "-c", CLIENT], env=environment, **pipes)
@@ -187,7 +191,7 @@ PUBLIC = {  # where the three data sets keep the split that is read, and columns
     ),
 }  # fmt: skip
 FOUND = {
-    "wikitext": ["= First = \n One line . \n = = Section = = \n More .", "= Second = \n Two ."],
+    "wikitext": ["= First = \n \n One line . \n = = Section = = \n More .", "= Second = \n Two ."],
     "ag_news": ["News of the day."],
     "codeparrot": ["import os\n"],
 }
@@ -211,7 +215,7 @@ def test_a_data_set_that_cannot_be_had_says_what_can(ask):
 @pytest.mark.parametrize("name", HUB)
 def test_a_public_data_set_is_read_from_parquet(hub, ask, name):
     file, columns = PUBLIC[name]
-    folder = hub.folder / "datasets" / HUB[name][0] / "main"
+    folder = hub.folder / "datasets" / HUB[name].repository / (HUB[name].revision or "main")
     (folder / file).parent.mkdir(parents=True)
     pd.DataFrame(columns).to_parquet(folder / file)
     (folder / "README.md").write_text(CARD if name == "wikitext" else "")

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 
@@ -8,8 +9,10 @@ import torch
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths, results
+from howlinear.models.load import load_model
 from howlinear.notebook import execute
 from howlinear.notebook import run as notebooks
+from howlinear.text.rows import TRAIN_SHARE
 
 NOTEBOOK = """# %% tags=["parameters"]
 profile = "minis"
@@ -91,6 +94,54 @@ def test_the_paper_profile_names_the_papers_models_and_rehearsal_only_their_stan
     assert list(paper.models) == list(rehearsal.models) == ["gpt2", "pythia-160m", "llama-160m"]
     assert all(source.startswith(str(paths.ROOT)) for source in rehearsal.models.values())
     assert paper.seq_len == rehearsal.seq_len == 128
+
+
+def test_the_paper_profile_states_the_papers_settings_and_ours():
+    """Its rows to fit on are 15.6 for each input of a block, ours 100; both on its three texts."""
+    paper = notebooks.start("02_ceilings", "paper")
+    assert paper.corpora == ["wikitext", "moby_dick", "puzzles"]
+    published = paper.published
+    assert published.rows * (1 - published.held_out) / published.width == 15.625
+    assert TRAIN_SHARE * paper.rows / published.width == 100
+    assert (published.blocks, published.seq_len) == (12, paper.seq_len)
+    assert notebooks.start("02_ceilings", "minis").published is None
+
+
+PROFILE = "models: [models/mini-gpt2]\ncorpora: [moby_dick]\nrows: 4096\nseq_len: 128\nseed: 0\nsample: 0\n"
+PUBLISHED = "published: {blocks: 12, width: 768, rows: 15000, held_out: 0.2, seq_len: 128}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (PUBLISHED.replace("rows: 15000, ", ""), "profile odd lacks published.rows"),
+        (PUBLISHED.replace("15000", "many"), "published.rows is 'many'; give a whole number"),
+        (PUBLISHED.replace("0.2", "20"), "published.held_out is 20; give less"),
+        (PUBLISHED.replace("15000", "0"), "published.rows is 0; give more"),
+        (PUBLISHED.replace("}", ", sequences: 4}"), "published.sequences is 4; give no such key"),
+        ("published: 12\n", "published is 12; give keys, as in profiles/paper.yaml"),
+        ("texts: [a, b]\n", "texts is ['a', 'b']; give names"),
+    ],
+)
+def test_settings_of_the_paper_that_cannot_be_used_are_named(tmp_path, monkeypatch, text, message):
+    monkeypatch.setattr(paths, "PROFILES", tmp_path)
+    (tmp_path / "odd.yaml").write_text(PROFILE + text)
+    with pytest.raises(InputError, match=re.escape(message)):
+        notebooks.start("x", "odd")
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_profile_may_name_the_folder_of_the_papers_texts(tmp_path, monkeypatch, relative):
+    monkeypatch.setattr(paths, "PROFILES", tmp_path)
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.delenv("HOWLINEAR_TEXTS", raising=False)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "moby_dick.txt").write_text("CHAPTER 1.\n\nText.\n\n\nCHAPTER 2.\n\nText.\n")
+    folder = "texts" if relative else tmp_path / "texts"
+    (tmp_path / "odd.yaml").write_text(f"{PROFILE}texts: {folder}\n")
+    corpus = notebooks.start("x", "odd").corpus("moby_dick", load_model("mini-gpt2"))
+    assert len(corpus.text.documents) == 2
+    assert corpus.text.source == str(tmp_path / "texts" / "moby_dick.txt")
 
 
 def test_a_capture_is_made_once_and_read_back(tmp_path, monkeypatch):

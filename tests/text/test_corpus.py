@@ -1,19 +1,22 @@
-import sys
-from dataclasses import replace
+import json
+from collections import Counter
+from dataclasses import asdict, replace
 from itertools import islice
-from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import tiny
 from howlinear.errors import InputError, SourceError
+from howlinear.files import paths
+from howlinear.models.load import load_model
 from howlinear.text import corpus as corpora
 from howlinear.text.corpus import Corpus, load_corpus, model_documents
 from howlinear.text.documents import OFFLINE, offline_documents, seeded_hash
-from howlinear.text.rows import TokenRows
+from howlinear.text.reading import LeftOut, Text
+from howlinear.text.rows import TokenRows, pack
 
 END = 0  # id of the end of text in the tests' tokenizer
 
@@ -137,13 +140,128 @@ def test_the_same_seed_gives_the_same_rows_and_another_others(tokenizer):
     assert len(set(hashes)) == 3
 
 
-def test_a_document_fills_at_most_four_sequences(tokenizer):
-    documents = [f"document {i:04d}" + "x" * 10_000 for i in range(200)]
-    rows = corpus_of(documents, tokenizer).rows(4_096, 16, folds=2)
+def long_texts(n, length=10_000):
+    """Documents that say everywhere which one they are and how far it has come."""
+    return ["".join(f"{i:03d}.{place:04d}|" for place in range(length // 9)) for i in range(n)]
+
+
+def owners(rows, tokenizer):
+    """Document → the (side, fold) pairs that its pieces lie in, and the beginning of it that rows hold."""
+    places = {}
+    for side in (False, True):
+        for fold in range(int(rows.fold.max()) + 1):
+            for piece in pieces(rows, tokenizer, side, fold):
+                if len(piece) >= 4:
+                    places.setdefault(piece[:3], []).append((side, fold, piece))
+    return places
+
+
+def test_a_document_fills_at_most_four_sequences_where_there_are_many(tokenizer):
+    rows = corpus_of(long_texts(200, 1_000), tokenizer).rows(4_096, 16, folds=2)
     for side in (False, True):
         for fold in range(2):
             found = pieces(rows, tokenizer, side, fold)
             assert {len(piece) for piece in found[:-1]} <= {4 * 16 - 1}
+
+
+@pytest.mark.parametrize(("wanted", "tokens"), [(1_024, 64), (4_000, 256), (12_000, 1_024), (100_000, 10_000)])
+def test_few_long_documents_give_what_is_asked_for_as_evenly_as_they_can(tokenizer, wanted, tokens):
+    """Twenty documents of 10,000 tokens: the most that one may fill doubles until the rows are there."""
+    documents = long_texts(20)
+    given = ((document, ("train", "test")[number % 4 == 3]) for number, document in enumerate(documents))
+    rows = pack(given, tokenizer, "toy", wanted, 16, 2)
+    places = owners(rows, tokenizer)
+    assert abs(rows.count - wanted) <= 16
+    for held in places.values():
+        ((_, _, piece),) = held  # one run of consecutive tokens, on one side and in one fold
+        assert any(document.startswith(piece) for document in documents)
+        assert len(piece) <= tokens
+    assert len(places) >= 0.5 * min(len(documents), wanted / tokens)
+
+
+def test_where_four_sequences_a_document_are_enough_the_rest_of_each_changes_nothing(tokenizer):
+    short = [document[:63] for document in long_texts(60, 1_000)]
+    hashes = set()
+    for documents in (long_texts(60, 1_000), short):
+        given = ((document, ("train", "test")[number % 4 == 3]) for number, document in enumerate(documents))
+        hashes.add(pack(given, tokenizer, "toy", 1_500, 16, 2).sha256)
+    assert len(hashes) == 1
+
+
+@given(
+    lengths=st.lists(st.integers(1, 900), min_size=8, max_size=60),
+    wanted=st.integers(64, 4_000),
+    folds=st.integers(2, 4),
+)
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_number_of_rows_that_a_short_corpus_names_can_be_had(tokenizer, lengths, wanted, folds):
+    documents = [(("x" * length), ("train", "test")[i % 4 == 3]) for i, length in enumerate(lengths)]
+    wanted = max(wanted, 4 * folds * 4)
+
+    def packed(rows, **options):
+        return pack(iter(documents), tokenizer, "toy", rows, 4, folds, **options)
+
+    try:
+        assert abs(packed(wanted).count - wanted) <= 4
+    except InputError as error:
+        usable = int(str(error).split("it has ")[1].split()[0])
+        assert usable <= wanted
+        if usable:
+            assert packed(usable).count == usable
+            assert packed(wanted, at_most=True).count == usable
+
+
+# --- what was left out
+
+
+def text_corpus(documents, tokenizer, left_out=()):
+    """A corpus of documents in their order, read whole."""
+    text = Text(documents, "a source", "a hash", tuple(left_out))
+    return Corpus("toy", tokenizer, lambda seed: documents, text=text)
+
+
+def test_nothing_is_lost_without_being_counted(tokenizer):
+    """Every token of every document is in a row, or counted among those left out."""
+    documents = [*long_texts(30, 450), *long_texts(4, 450)]
+    for wanted in (512, 1_600, 5_000):
+        rows = text_corpus(documents, tokenizer).rows(wanted, 16, folds=2)
+        left_out = {part.why: part.count for part in rows.reading.left_out}
+        tokens = sum(part.count for part in rows.reading.left_out if part.unit == "tokens")
+        unused = left_out.get("that these rows had no room for", 0)
+        assert rows.reading.documents + unused + left_out.get("equal to others", 0) == len(documents)
+        assert rows.count + tokens == 451 * rows.reading.documents
+    assert left_out["equal to others"] == 4
+
+
+def test_a_reading_says_its_source_its_hash_and_everything_left_out_in_one_line(tokenizer):
+    corpus = text_corpus(long_texts(40, 1_000), tokenizer, [LeftOut(1, "lines", "of a licence")])
+    reading = corpus.rows(1_024, 16, folds=2).reading
+    assert (reading.source, reading.sha256) == ("a source", "a hash")
+    assert str(reading).startswith(f"{reading.documents} documents of a source; left out: 1 line of a licence, ")
+    assert "beyond the first 64 of a document" in str(reading)
+    assert "\n" not in str(reading)
+    assert reading.from_dict(asdict(reading)) == reading
+
+
+def test_where_all_is_read_nothing_is_left_out(tokenizer):
+    documents = ["x" * 63 for _ in range(16)]
+    given = ((document, ("train", "test")[i % 4 == 3]) for i, document in enumerate(documents))
+    reading = pack(given, tokenizer, "toy", 1_024, 16, 2).reading
+    assert reading.left_out == ()
+    assert str(reading) == "16 documents of toy; left out: nothing"
+
+
+def test_documents_that_models_trained_on_are_counted(tokenizer):
+    rows = corpus_of(texts(1_500), tokenizer, reserved=0.8).rows(1_000, 16, folds=2)
+    counts = {part.why: part.count for part in rows.reading.left_out}
+    assert counts["that embedded models may have trained on"] > 2 * rows.reading.documents
+    assert rows.reading.sha256 is None
+
+
+def test_the_built_in_corpora_give_the_rows_that_results_were_measured_on(tokenizer):
+    """One document may fill four sequences and no more as long as that is enough, as for every recorded result."""
+    recorded = json.loads((paths.results("minis") / "02_ceilings.json").read_text())["models"]["mini-gpt2"]["sha256"]
+    assert load_corpus("docs", load_model("mini-gpt2")).rows().sha256 == recorded
 
 
 def test_rows_have_only_ids_that_the_tokenizer_has(tokenizer):
@@ -167,15 +285,17 @@ def test_the_least_number_of_rows_named_is_enough(tokenizer):
 @pytest.mark.parametrize("n", [40, 80, 160])
 def test_a_corpus_that_is_too_short_says_how_many_rows_would_do(tokenizer, n):
     corpus = corpus_of(texts(n), tokenizer)
-    with pytest.raises(InputError, match=r"corpus toy is too short: about \d+ rows of the 200000 asked for") as error:
+    with pytest.raises(InputError, match=r"corpus toy is too short: it has \d+ rows of the 200000 asked for") as error:
         corpus.rows(200_000, 16, folds=2)
-    usable = int(str(error.value).split("about ")[1].split()[0])
+    usable = int(str(error.value).split("it has ")[1].split()[0])
     assert usable % 16 == 0
     assert corpus.rows(usable, 16, folds=2).ids.numel() == usable
+    with pytest.raises(InputError, match="is too short"):
+        corpus.rows(usable + usable // 10, 16, folds=2)
 
 
 def test_a_corpus_without_documents_is_too_short(tokenizer):
-    with pytest.raises(InputError, match="too short: about 0 rows"):
+    with pytest.raises(InputError, match="it has 0 rows of the 1000 asked for, in 0 documents to fit on and 0 held"):
         corpus_of([], tokenizer).rows(1_000, 16, folds=2)
 
 
@@ -213,7 +333,7 @@ def test_what_models_train_on_is_never_measured(tokenizer, monkeypatch, name):
     documents = [text for seed in range(2) for text in islice(offline_documents(name, seed), 400)]
     monkeypatch.setattr(corpora, "offline_documents", lambda name, seed=0: iter(documents))
     trained = list(model_documents(name))
-    measured = [text for text, _ in load_corpus(name, tokenizer)._measured(0)]
+    measured = [text for text, _ in load_corpus(name, tokenizer)._measured(0, Counter())]
     assert len(set(trained)) == len(trained)
     assert len(set(measured)) == len(measured)
     assert not set(trained) & set(measured)
@@ -287,17 +407,17 @@ def test_an_empty_file_is_refused(tokenizer, tmp_path, content):
 
 
 def test_a_short_file_is_refused_with_what_it_holds(tokenizer, tmp_path):
-    with pytest.raises(InputError, match=r"mine\.txt is too short: about 0 rows of the 20000 asked for.*blank lines"):
+    with pytest.raises(InputError, match=r"mine\.txt is too short: it has 0 rows of the 20000 asked for.*blank lines"):
         load_corpus(write(tmp_path / "mine.txt", "one line"), tokenizer).rows()
 
 
 def test_binary_files_are_refused(tokenizer, tmp_path):
-    with pytest.raises(SourceError, match=r"mine\.txt holds NUL bytes: it looks binary"):
+    with pytest.raises(SourceError, match=r"mine\.txt holds NUL bytes \(line 1\): it looks binary"):
         load_corpus(write(tmp_path / "mine.txt", b"GIF\x00\x01 text"), tokenizer)
 
 
 def test_other_encodings_are_refused_with_the_place(tokenizer, tmp_path):
-    with pytest.raises(SourceError, match=r"mine\.txt is not UTF-8 text \(byte 3\); convert it first"):
+    with pytest.raises(SourceError, match=r"mine\.txt is not UTF-8 text: line 1 holds byte 0xe9.*convert it first"):
         load_corpus(write(tmp_path / "mine.txt", "caf\xe9".encode("latin-1")), tokenizer)
 
 
@@ -314,14 +434,13 @@ def test_a_folder_is_no_file(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("name", ["nonsense", "", "mine.csv", "DOCS"])
 def test_an_unknown_name_is_refused(tokenizer, name):
-    with pytest.raises(SourceError, match=r"unknown corpus .*: use docs, code, cpp, wikitext, ag_news, codeparrot, or"):
+    with pytest.raises(SourceError, match=r"unknown corpus .*: use docs, code, cpp, wikitext, moby_dick, puzzles,"):
         load_corpus(name, tokenizer)
 
 
 def test_a_public_data_set_is_packed_like_any_other(tokenizer, monkeypatch):
     documents = texts()
-    fake = SimpleNamespace(load_dataset=lambda *args, **kwargs: {"text": documents})
-    monkeypatch.setitem(sys.modules, "datasets", fake)
+    monkeypatch.setattr(corpora, "read_public", lambda name, folder: Text(documents, "somewhere", "a hash"))
     rows = load_corpus("ag_news", tokenizer).rows(1_000, 16, folds=2)
     assert rows.corpus == "ag_news"
     assert rows.sha256 == corpus_of(documents, tokenizer).rows(1_000, 16, folds=2).sha256

@@ -2,12 +2,10 @@ import ast
 import sys
 from itertools import islice
 
-import datasets
 import pytest
 
-from howlinear.errors import InputError, SourceError
 from howlinear.text import documents
-from howlinear.text.documents import OFFLINE, file_documents, hub_documents, offline_documents, seeded_hash
+from howlinear.text.documents import OFFLINE, offline_documents, seeded_hash
 
 BODY = "\n".join(f"    total = total + {i}  # a line of some length" for i in range(12))
 PROSE = "What it is for, at some length. " * 10
@@ -163,111 +161,3 @@ def test_an_escape_that_warns_is_silent(package):
 def test_a_seeded_hash_is_the_same_everywhere():
     assert seeded_hash(0, "a").hex()[:8] == "0d3b8411"  # printf '0\na' | sha256sum
     assert len({seeded_hash(seed, text) for seed in range(3) for text in "abc"}) == 9
-
-
-# --- public data sets
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    """Stand in for the Hub: `hub.rows` is what it holds, `hub.error` what it raises; `hub.asked` what was asked."""
-
-    class Hub:
-        rows, error, asked = [], None, None
-
-        def load_dataset(self, *args, **kwargs):
-            self.asked = (args, kwargs)
-            if self.error is not None:
-                raise self.error
-            column = {"codeparrot/codeparrot-clean-valid": "content"}.get(args[0], "text")
-            return {column: self.rows}
-
-    stand_in = Hub()
-    monkeypatch.setattr(datasets, "load_dataset", stand_in.load_dataset)
-    return stand_in
-
-
-@pytest.mark.parametrize(
-    ("name", "repository", "configuration"),
-    [
-        ("ag_news", "fancyzhx/ag_news", None),
-        ("codeparrot", "codeparrot/codeparrot-clean-valid", None),
-        ("wikitext", "Salesforce/wikitext", "wikitext-2-raw-v1"),
-    ],
-)
-def test_public_data_sets_are_asked_for_by_name(hub, name, repository, configuration):
-    hub.rows = ["one", " \n", "two"]
-    assert "".join(hub_documents(name)).replace(" \n", "") == "onetwo"
-    assert hub.asked == ((repository, configuration), {"split": "train"})
-
-
-def test_blank_rows_are_no_documents(hub):
-    hub.rows = ["one", "", "  \n", "two"]
-    assert hub_documents("ag_news") == ["one", "two"]
-
-
-def test_wikitext_lines_become_articles(hub):
-    hub.rows = [
-        "",
-        " = Valkyria = \n",
-        "",
-        " Text . \n",
-        " = = Plot = = \n",
-        " More . \n",
-        " = Homarus = \n",
-        " Text . \n",
-    ]
-    assert hub_documents("wikitext") == [
-        "= Valkyria = \n Text . \n = = Plot = = \n More .",
-        "= Homarus = \n Text .",
-    ]
-
-
-@pytest.mark.parametrize("title", ["A", "7", "A = B", "Ab"])
-def test_wikitext_titles_of_any_length_begin_an_article(hub, title):
-    hub.rows = [" = First = \n", " Text . \n", f" = {title} = \n", " Text . \n"]
-    assert len(hub_documents("wikitext")) == 2
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        ConnectionError("no route\nto host"),
-        ConnectionError(),
-        FileNotFoundError("gone"),
-        ValueError("bad configuration"),
-    ],
-)
-def test_a_hub_that_cannot_be_reached_is_reported_with_what_works(hub, error):
-    hub.error = error
-    with pytest.raises(
-        SourceError, match=r"cannot load ag_news \(fancyzhx/ag_news\).*without a network use docs, code"
-    ) as e:
-        hub_documents("ag_news")
-    assert "\n" not in str(e.value)
-
-
-# --- files
-
-
-def test_blank_lines_separate_documents(tmp_path):
-    (tmp_path / "f.txt").write_bytes(b"\xef\xbb\xbfone\nstill one\n \t \n\n\n two \r\n\r\nthree")
-    assert file_documents(tmp_path / "f.txt") == ["one\nstill one", "two", "three"]
-
-
-def test_line_ends_of_windows_do_not_stay_in_documents(tmp_path):
-    (tmp_path / "f.txt").write_bytes(b"one\r\nstill one\r\n\r\ntwo\r\n")
-    assert file_documents(tmp_path / "f.txt") == ["one\nstill one", "two"]
-
-
-def test_files_that_are_no_text_are_refused(tmp_path):
-    for content, error, match in (
-        (b"", InputError, "is empty"),
-        (b"a\0b", SourceError, "NUL bytes"),
-        (b"\xff\xfea", SourceError, r"not UTF-8 text \(byte 0\)"),
-    ):
-        (tmp_path / "f.txt").write_bytes(content)
-        with pytest.raises(error, match=match):
-            file_documents(tmp_path / "f.txt")
-    with pytest.raises(SourceError, match=r"cannot read corpus file .*none\.txt"):
-        file_documents(tmp_path / "none.txt")

@@ -347,39 +347,68 @@ def pack(
     held_out = round(rows * (1 - TRAIN_SHARE) / seq_len)
     to_fit_on = round(rows / seq_len) - held_out
     encoded = _Encoded(documents, tokenizer)
+    train = _filled(encoded, "train", to_fit_on, seq_len, folds)
+    test = _filled(encoded, "test", held_out, seq_len, folds)
 
-    longest = LONGEST * seq_len
-    sides = _Sides(to_fit_on, held_out, seq_len, folds).filled_with(encoded, longest)
-    while not sides.full and longest < encoded.longest:
-        longest *= 2
-        sides = _Sides(to_fit_on, held_out, seq_len, folds).filled_with(encoded, longest)
+    if train.full and test.full:
+        return _rows(train, test, corpus)
 
-    if not sides.full:  # the text has ended
-        smaller = _even_sides(sides, encoded, longest)
-        if smaller is None or not at_most:
-            raise _too_short(corpus, rows, smaller, encoded, folds)
-        sides = smaller
-    return sides.rows(corpus)
-
-
-def _even_sides(sides: _Sides, encoded: _Encoded, longest: int) -> _Sides | None:
-    """The most rows in even folds that a text fills, three quarters of them to fit on; None if there are none."""
-    train, test = sides.train, sides.test
+    # The text has ended. In folds of one length, three quarters of the rows to fit on, it has fewer:
     for length in range(min(train.shortest // 3, test.shortest), 0, -1):  # of a held-out fold, in sequences
-        folds = len(test.wanted)
-        smaller = _Sides(3 * length * folds, length * folds, train.seq_len, folds).filled_with(encoded, longest)
-        if smaller.full:
-            return smaller
-    return None
+        train = _filled(encoded, "train", 3 * length * folds, seq_len, folds)
+        test = _filled(encoded, "test", length * folds, seq_len, folds)
+        if train.full and test.full:
+            break
+    usable = sum(train.wanted) + sum(test.wanted) if train.full and test.full else 0
+    if not usable or not at_most:
+        raise _too_short(corpus, rows, usable, encoded, folds)
+    return _rows(train, test, corpus)
 
 
-def _too_short(corpus: str, rows: int, smaller: _Sides | None, encoded: _Encoded, folds: int) -> InputError:
+def _filled(encoded: _Encoded, name: str, sequences: int, seq_len: int, folds: int) -> _Side:
+    """A side with as little of each document as fills it, but four sequences or more; with all there is, if need be."""
+    longest = LONGEST * seq_len
+    side = _Side(sequences, seq_len, folds)
+    side.fill(encoded.of(name), longest)
+    while not side.full and longest < encoded.longest:
+        longest *= 2
+        side = _Side(sequences, seq_len, folds)
+        side.fill(encoded.of(name), longest)
+    return side
+
+
+def _rows(train: _Side, test: _Side, corpus: str) -> TokenRows:
+    """The sequences of both sides, those to fit on first."""
+    train_ids, train_fold = train.sequences()
+    test_ids, test_fold = test.sequences()
+    ids = torch.cat([train_ids, test_ids])
+    left_out = (
+        LeftOut(train.beyond_longest, "tokens", f"beyond the first {train.longest:,} of a document to fit on"),
+        LeftOut(test.beyond_longest, "tokens", f"beyond the first {test.longest:,} of a held-out document"),
+        LeftOut(train.without_room + test.without_room, "tokens", "for which their fold had no room"),
+    )
+    return TokenRows(
+        ids=ids,
+        test=torch.arange(len(ids)) >= len(train_ids),
+        fold=torch.cat([train_fold, test_fold]),
+        corpus=corpus,
+        reading=Reading(
+            source=corpus,
+            sha256=None,
+            documents=train.documents + test.documents,
+            left_out=tuple(part for part in left_out if part.count),
+        ),
+    )
+
+
+def _too_short(corpus: str, rows: int, usable: int, encoded: _Encoded, folds: int) -> InputError:
     """What to say of a corpus that has fewer rows than were asked for."""
-    usable = 0 if smaller is None else sum(smaller.train.wanted) + sum(smaller.test.wanted)
+    to_fit_on = len(list(encoded.of("train")))
+    held_out = len(list(encoded.of("test")))
     return InputError(
-        f"corpus {corpus} is too short: it has {usable} rows of the {rows} asked for, in {encoded.count('train')} "
-        f"documents to fit on and {encoded.count('test')} held out (each side needs {folds} or more, to be dealt to "
-        f"{folds} folds; in a .txt file blank lines separate documents); ask for fewer rows or bring more text"
+        f"corpus {corpus} is too short: it has {usable} rows of the {rows} asked for, in {to_fit_on} documents to fit "
+        f"on and {held_out} held out (each side needs {folds} or more, to be dealt to {folds} folds; in a .txt file "
+        "blank lines separate documents); ask for fewer rows or bring more text"
     )
 
 
@@ -448,8 +477,8 @@ class _Encoded:
     """Documents as token ids, read and encoded when they are first asked for, and kept for the next time.
 
     Attributes:
-        end: the token that a document ends with, which is not among its ids.
-        longest: tokens that the longest document fills of those read so far, its end included.
+        end: the token that a document ends with.
+        longest: tokens that the longest document fills of those read so far, its end with them.
     """
 
     def __init__(self, documents: Iterator[tuple[str, str]], tokenizer: PreTrainedTokenizerBase):
@@ -459,11 +488,13 @@ class _Encoded:
         self._tokenizer = tokenizer
         self._read: list[tuple[str, np.ndarray]] = []
 
-    def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
-        """The side and the ids of each document, in order."""
+    def of(self, name: str) -> Iterator[np.ndarray]:
+        """The ids of each document of a side, its end with them, in order."""
         position = 0
         while position < len(self._read) or self._read_on():
-            yield self._read[position]
+            side, ids = self._read[position]
+            if side == name:
+                yield ids
             position += 1
 
     def _read_on(self) -> bool:
@@ -475,65 +506,8 @@ class _Encoded:
         encoded = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         for (_, side), ids in zip(batch, encoded, strict=True):
             self.longest = max(self.longest, len(ids) + 1)
-            self._read.append((side, np.array(ids, dtype=np.int64)))
+            self._read.append((side, np.array([*ids, self.end])))
         return True
-
-    def count(self, wanted: str) -> int:
-        """How many documents of a side have been read."""
-        return sum(side == wanted for side, _ in self._read)
-
-
-class _Sides:
-    """The rows to fit on and those held out, while they are filled.
-
-    Attributes:
-        train: the side to fit on.
-        test: the held-out side.
-    """
-
-    def __init__(self, to_fit_on: int, held_out: int, seq_len: int, folds: int):
-        self.train = _Side(to_fit_on, seq_len, folds)
-        self.test = _Side(held_out, seq_len, folds)
-        self._longest = 0
-        self._documents = 0
-        self._beyond_longest = 0
-        self._without_room = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether all folds of both sides hold what they should."""
-        return self.train.full and self.test.full
-
-    def filled_with(self, encoded: _Encoded, longest: int) -> _Sides:
-        """These sides, filled with the first `longest` tokens of each document, as far as there is room."""
-        self._longest = longest
-        for side, ids in encoded:
-            if self.full:
-                break
-            beginning = np.append(ids[: longest - 1], encoded.end)
-            added = (self.train if side == "train" else self.test).add(beginning)
-            if added:
-                self._documents += 1
-                self._beyond_longest += len(ids) + 1 - len(beginning)
-                self._without_room += len(beginning) - added
-        return self
-
-    def rows(self, corpus: str) -> TokenRows:
-        """The sequences, those to fit on first."""
-        train_ids, train_fold = self.train.sequences()
-        test_ids, test_fold = self.test.sequences()
-        ids = torch.cat([train_ids, test_ids])
-        left_out = [
-            LeftOut(self._beyond_longest, "tokens", f"beyond the first {self._longest:,} of a document"),
-            LeftOut(self._without_room, "tokens", "for which their fold had no room"),
-        ]
-        return TokenRows(
-            ids=ids,
-            test=torch.arange(len(ids)) >= len(train_ids),
-            fold=torch.cat([train_fold, test_fold]),
-            corpus=corpus,
-            reading=Reading(corpus, None, self._documents, tuple(part for part in left_out if part.count)),
-        )
 
 
 class _Side:
@@ -545,6 +519,10 @@ class _Side:
             even.
         room: tokens that each fold still lacks.
         pieces: what each fold holds, a piece per document.
+        longest: tokens that a document may fill.
+        documents: how many have a piece here.
+        beyond_longest: tokens of theirs that are more than a document may fill.
+        without_room: tokens of theirs that their fold had no room for.
     """
 
     def __init__(self, sequences: int, seq_len: int, folds: int):
@@ -553,15 +531,31 @@ class _Side:
         self.wanted = [(each + (fold < left_over)) * seq_len for fold in range(folds)]
         self.room = list(self.wanted)
         self.pieces: list[list[np.ndarray]] = [[] for _ in range(folds)]
+        self.longest = 0
+        self.documents = 0
+        self.beyond_longest = 0
+        self.without_room = 0
 
-    def add(self, ids: np.ndarray) -> int:
-        """Put a document into the emptiest fold, and drop what there is no room for; how many tokens were put there."""
-        emptiest = self.room.index(max(self.room))
-        piece = ids[: self.room[emptiest]]
-        if len(piece):
+    def fill(self, documents: Iterator[np.ndarray], longest: int) -> None:
+        """Put each document into the emptiest fold, until all are full, and drop what there is no room for.
+
+        Args:
+            documents: their ids, each with its end.
+            longest: tokens that a document may fill; its end is always among them.
+        """
+        self.longest = longest
+        while not self.full:
+            ids = next(documents, None)
+            if ids is None:
+                return
+            beginning = np.append(ids[: longest - 1], ids[-1]) if len(ids) > longest else ids
+            emptiest = self.room.index(max(self.room))
+            piece = beginning[: self.room[emptiest]]
             self.pieces[emptiest].append(piece)
             self.room[emptiest] -= len(piece)
-        return len(piece)
+            self.documents += 1
+            self.beyond_longest += len(ids) - len(beginning)
+            self.without_room += len(beginning) - len(piece)
 
     @property
     def full(self) -> bool:
