@@ -52,7 +52,12 @@ class Ceiling:
 
     Attributes:
         r2: R²_lin, pooled over features.
-        interval: R²_lin with its jackknife interval; None without document folds.
+        r2_train: R² of the map on the rows it was fitted on. On n rows of rank d with normal noise the residual is too
+            small by the factor 1 − d / n here and too large by about 1 + d / n on other rows (Stein 1960, "Multiple
+            regression"), so on average the R² of infinitely many rows lies halfway between `r2_train` and `r2`; with
+            heavy tails, which push `r2` down further, in the upper half.
+        interval: R²_lin with its jackknife interval, for R²_lin at this number of rows (`r2_interval`); None without
+            document folds.
         r2_per_feature: the same ratio per output feature, shape (d_out,); NaN where a feature is constant.
         map: the least-squares map, minimum norm (in column-scaled inputs) off the null directions.
         rank: number of input directions that are not null.
@@ -63,6 +68,7 @@ class Ceiling:
     """
 
     r2: float
+    r2_train: float
     interval: Estimate | None
     r2_per_feature: Float[Tensor, " d_out"]
     map: AffineMap
@@ -116,6 +122,7 @@ def ceiling(
         interval = r2_interval(affine, train_folds, test_folds, confidence)
     return Ceiling(
         r2=r2(affine, test_rows),
+        r2_train=r2(affine, train_rows),
         interval=interval,
         r2_per_feature=r2_per_feature(affine, test_rows),
         map=affine,
@@ -255,6 +262,9 @@ def r2_interval(
     affine: AffineMap, train: Sequence[Moments], test: Sequence[Moments], confidence: float = CONFIDENCE
 ) -> Estimate:
     """R²_lin with its interval: each train fold left out of the fit in turn, then each held-out fold of the score.
+
+    The interval is about which documents were drawn, at this number of rows; it is not for the R² of infinitely many
+    rows, which lies above R²_lin by about (1 − R²) d / n, below the in-sample value.
 
     Args:
         affine: the map fitted on all train folds.
