@@ -139,7 +139,8 @@ class Correlation:
     """Pearson's r over blocks.
 
     Attributes:
-        r: with a bootstrap interval, blocks drawn with replacement.
+        r: with a bootstrap interval, blocks drawn with replacement as if they were independent. Neighbouring blocks are
+            alike, and the first and the last stand out, so the interval is too narrow by an amount that it cannot tell.
         p: how often a shuffled pairing correlates as strongly.
     """
 
