@@ -9,7 +9,7 @@ OMP_NUM_THREADS ?= 1
 PYTEST := OMP_NUM_THREADS=$(OMP_NUM_THREADS) $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
 SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-notebooks test-all paper readme book crate bench bench-more bench-scale lab minis twins wide rehearse clean help
+.PHONY: figures test test-notebooks test-all paper readme book crate bench bench-more bench-scale bench-coverage lab minis twins wide rehearse clean help
 
 figures: .venv/ready  ## run every notebook of PROFILE (minis, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
@@ -63,6 +63,9 @@ wide: build/wide/wide-gpt2 build/wide/wide-pythia build/wide/wide-llama  ## trai
 
 build/wide/%: | .venv/ready
 	$(BIN)/howlinear minis $* --device $(DEVICE)
+
+bench-coverage: .venv/ready  ## and how often each kind of interval holds the truth, simulated; writes the book's table
+	$(BIN)/python benchmarks/coverage.py
 
 lab: .venv/ready  ## JupyterLab; the .py files open as notebooks
 	$(BIN)/jupytext-config --settings-file .venv/etc/jupyter/labconfig/default_setting_overrides.json set-default-viewer python

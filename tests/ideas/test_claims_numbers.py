@@ -167,15 +167,22 @@ def test_corpora_are_compared_with_the_main_one_and_the_worst_counts():
     near(read("corpora_correlation", results)["a"], 0.8, 0.8 - 0.1 * wider, 0.8 + 0.1 * wider, "cpp ~ docs")
 
 
-def controls(own, fresh, half=0.05):
+def controls(own, fresh, half=0.05, in_sample=None):
     ends = {"own": own, "own_low": [v - half for v in own], "own_high": [v + half for v in own]}
-    return {key: {"a": value} for key, value in (ends | {"fresh": fresh}).items()}
+    bracket = {"fresh": fresh, "fresh_in_sample": fresh if in_sample is None else in_sample}
+    return {key: {"a": value} for key, value in (ends | bracket).items()}
 
 
 def test_training_is_measured_from_the_nearest_and_the_farthest_random_model():
     found = read("moved", controls([0.6, 0.95], [[0.9, 0.9], [1.0, 0.8]]))["a"]
     # block 0: 0.35 from the mean; 0.9 − 0.65 at the least, 1 − 0.55 at the most. Block 1: 0.1; within 0.9 at the least
     near(found, (0.35 + 0.1) / 2, (0.25 + 0) / 2, (0.45 + 0.2) / 2)
+
+
+def test_a_random_model_that_is_known_as_a_bracket_may_lie_anywhere_in_it():
+    found = read("moved", controls([0.6], [[-0.3], [-0.2]], in_sample=[[0.5], [0.4]]))["a"]
+    # the middles are 0.1; 0.55 − 0.5 at the least, 0.65 + 0.3 at the most
+    near(found, 0.5, 0.05, 0.95)
 
 
 def test_training_counts_upwards_as_downwards():

@@ -22,16 +22,12 @@ from howlinear.ideas.controls.weights import (
     effective_support,
     permute,
     random_directions,
-    random_profiles,
     redraw,
     respond,
     sample_ceiling,
 )
 from howlinear.instrument.capture import Sample, capture
-from howlinear.instrument.measure import measure
-from howlinear.models.load import untrained
 from howlinear.models.sites import sites
-from howlinear.text.rows import TokenRows
 
 
 def sample_of(x, y, folds=4):
@@ -158,20 +154,6 @@ def test_disorder_finds_linearity_that_lies_in_the_weights_and_only_that(disorde
 def test_a_module_without_matrices_is_refused():
     with pytest.raises(InputError, match="GELU has no weight matrix"):
         permute(nn.GELU())
-
-
-@pytest.mark.parametrize("every", [1, 2])
-def test_random_profiles_are_those_of_untrained_models_on_the_same_rows(gpt2, ids, every):
-    rows = TokenRows.from_ids(ids.repeat(2, 1), folds=3)
-    found = random_profiles(gpt2, rows, seeds=2, every=every)
-    assert found.shape == (2, 3)
-    held, taken = rows.test.nonzero()[:, 0], (~rows.test).nonzero()[:, 0]
-    some = torch.cat([held[::every], taken[::every]]).sort().values
-    part = TokenRows(rows.ids[some], rows.test[some], rows.fold[some])
-    for seed, expected in enumerate(found):
-        measured = measure(untrained(gpt2, seed), part)
-        assert [one.r2 for one in measured.values()] == pytest.approx(expected.tolist(), abs=1e-6)
-    assert np.abs(found[0] - found[1]).min() > 1e-5
 
 
 # chance

@@ -13,6 +13,7 @@ from howlinear.ideas.controls import survey
 from howlinear.ideas.controls.anova import Effect, anova, effect_table, profile_array
 from howlinear.ideas.controls.inputs import Colour, gaussian, transplants
 from howlinear.ideas.controls.weights import chance_floor, redraw, respond, sample_ceiling
+from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import capture, describe
 from howlinear.models.load import untrained
 from howlinear.models.sites import sites
@@ -49,11 +50,26 @@ def test_every_control_has_a_row_and_says_what_it_changed(gpt2, rows):
     assert (whole.r2 < whole.high).all()
 
 
+def random_model(*held_out, apart=0.05):
+    held_out = np.array(held_out)
+    return Baseline(held_out, held_out + apart, 4_096)
+
+
 def test_random_profiles_keep_model_seed_and_block():
-    found = survey.random_table({"one": np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]), "other": np.array([[0.7] * 3])})
+    found = survey.random_table(
+        {"one": [random_model(0.1, 0.2, 0.3), random_model(0.4, 0.5, 0.6)], "other": [random_model(0.7, 0.7, 0.7)]}
+    )
     assert len(found) == 9
-    assert found[(found.model == "one") & (found.seed == 1) & (found.block == 2)].r2.tolist() == [0.6]
+    (row,) = found[(found.model == "one") & (found.seed == 1) & (found.block == 2)].to_dict("records")
+    assert (row["r2"], row["in_sample"], row["rows"]) == (0.6, pytest.approx(0.65), 4_096)
     assert found[found.model == "other"].seed.unique().tolist() == [0]
+
+
+def test_the_brackets_of_random_models_by_hand():
+    found = survey.bracket_table(
+        survey.random_table({"one": [random_model(0.1, 0.3), random_model(0.3, 0.5, apart=0.2)]})
+    )
+    assert found.loc["one"].tolist() == pytest.approx([4_096, 0.3, 0.425, 0.2])
 
 
 def test_a_closed_form_is_priced_by_rank_and_rows():
@@ -134,8 +150,10 @@ def test_nearness_is_to_the_curve_that_transplants_follow():
 def test_a_block_is_outside_if_its_interval_is_above_or_below_all_seeds():
     controls = pd.DataFrame({"model": "tiny", "block": range(4), "control": "own", "r2": [0.9, 0.5, 0.1, 0.62]})
     controls = controls.assign(low=controls.r2 - 0.05, high=controls.r2 + 0.05)
-    random = survey.random_table({"tiny": np.array([[0.4] * 4, [0.6] * 4])})
+    random = survey.random_table({"tiny": [random_model(*[0.4] * 4), random_model(*[0.5] * 4, apart=0.1)]})
     assert survey.outside_random(controls, random) == {"tiny": 2}
+    wide = survey.random_table({"tiny": [random_model(*[0.4] * 4, apart=0.5)]})
+    assert survey.outside_random(controls, wide) == {"tiny": 1}  # 0.9 may be where the random model is
 
 
 def twins():

@@ -8,6 +8,7 @@ from howlinear.core.ceilings import fit, r2
 from howlinear.core.estimates import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
+from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import capture, describe
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import Change
@@ -108,19 +109,26 @@ def test_errors_are_rounded_to_powers_of_ten_between_two_bounds():
     np.testing.assert_allclose(errors, [1e-10, 1e-6, 1e-5, 1e-2], rtol=1e-12)
 
 
+FRESH = {
+    "llama": Baseline(np.array([-0.2, 0.1, 0.2]), np.array([0.5, 0.4, 0.3]), 20_000),
+    "gpt2": Baseline(np.array([0.7, 0.8, 0.9]), np.array([0.71, 0.81, 0.91]), 80_000),
+}
+
+
 @pytest.fixture
 def profiles(rows):
     return {name: measure(tiny(f"mini-{name}"), rows) for name in ("llama", "gpt2")}
 
 
 def test_the_table_of_ceilings_is_the_profiles_one_below_the_other(profiles):
-    fresh = {"llama": profiles["gpt2"], "gpt2": profiles["llama"]}
-    table = ceilings_table(profiles, fresh)
+    table = ceilings_table(profiles, FRESH)
     assert table["model"].tolist() == ["llama"] * BLOCKS + ["gpt2"] * BLOCKS
     for name, blocks in table.groupby("model"):
         expected = profiles[name].to_frame()
         pd.testing.assert_frame_equal(blocks[list(expected.columns)].reset_index(drop=True), expected)
-        assert blocks["r2_untrained"].tolist() == fresh[name].to_frame()["r2"].tolist()
+        assert blocks["r2_untrained"].tolist() == FRESH[name].held_out.tolist()
+        assert blocks["r2_untrained_in_sample"].tolist() == FRESH[name].in_sample.tolist()
+        assert set(blocks["untrained_rows"]) == {FRESH[name].rows}
     assert "r2_untrained" not in ceilings_table(profiles)
 
 
@@ -177,20 +185,22 @@ def test_linearity_goes_with_cost_or_against_it():
 
 
 def test_the_summary_of_profiles_by_hand(profiles):
-    table = ceilings_table(profiles, {"llama": profiles["gpt2"], "gpt2": profiles["llama"]})
+    table = ceilings_table(profiles, FRESH)
     table.loc[table["model"] == "gpt2", "r2"] = [0.5, 0.9, 0.6]
-    table.loc[table["model"] == "gpt2", "r2_untrained"] = [0.2, 0.3, 0.6]
+    table.loc[table["model"] == "gpt2", "r2_untrained"] = [0.1, 0.3, 0.6]
+    table.loc[table["model"] == "gpt2", "r2_untrained_in_sample"] = [0.3, 0.3, 0.6]
     row = profile_summary(profiles, table).loc["gpt2"]
     assert row["lowest"] == 0.5
     assert row["highest"] == 0.9
     assert row["largest step"] == pytest.approx(0.4)
     assert row["trained − fresh"] == pytest.approx(0.9 / 3)
     assert row["fresh spread"] == pytest.approx(0.4)
+    assert row["fresh ±"] == pytest.approx(0.1)
     assert row["rises and falls"] == profiles["gpt2"].rises_and_falls
 
 
 def test_the_record_holds_what_other_notebooks_and_the_report_read(profiles):
-    ceilings = ceilings_table(profiles, profiles)
+    ceilings = ceilings_table(profiles, FRESH)
     costs = {name: {block: Change(Estimate(-float(block), -1.0, 1.0)) for block in range(BLOCKS)} for name in profiles}
     swaps = swap_table(costs)
     record = ceilings_record(profiles, ceilings, swaps, {"llama": 0.25, "gpt2": -0.5})
@@ -199,7 +209,9 @@ def test_the_record_holds_what_other_notebooks_and_the_report_read(profiles):
     for key, value in profiles["gpt2"].to_dict().items():
         assert key == "model" or kept[key] == value
     assert kept["model"] == "gpt2"
-    assert kept["untrained"] == [ceiling.r2 for ceiling in profiles["gpt2"].values()]
+    assert kept["untrained"] == FRESH["gpt2"].held_out.tolist()
+    assert kept["untrained_in_sample"] == FRESH["gpt2"].in_sample.tolist()
+    assert kept["untrained_rows"] == 80_000
     assert kept["swap"] == [{"block": block, "delta": -block, "low": -1.0, "high": 1.0} for block in range(BLOCKS)]
     assert kept["spearman_r2_delta"] == -0.5
     assert kept["rises_and_falls"] is profiles["gpt2"].rises_and_falls

@@ -19,7 +19,7 @@ def ceilings(**r2):
     for model, values in r2.items():
         for block, value in enumerate(values):
             row = {"model": model, "block": block, "r2": value, "r2_low": value - 0.1, "r2_high": value + 0.05}
-            rows.append(row | {"r2_untrained": value / 2})
+            rows.append(row | {"r2_untrained": value / 2, "r2_untrained_in_sample": value / 2 + 0.1})
     return pd.DataFrame(rows)
 
 
@@ -54,6 +54,9 @@ def test_several_models_have_a_line_each_in_their_own_look():
     assert colours == [style.look(name)["color"] for name in ("llama", "gpt2", "pythia", "other")]
     dotted = [line for line in axis.get_lines() if line.get_linestyle() == ":" and len(line.get_xdata())]
     np.testing.assert_allclose(dotted[0].get_ydata(), [0.45, 0.2])
+    np.testing.assert_allclose(dotted[1].get_ydata(), [0.55, 0.3])
+    shaded = axis.collections[1].get_paths()[0].vertices  # the first is the first model's error bars
+    assert set(np.round(shaded[shaded[:, 0] == 0][:, 1], 6)) == {0.45, 0.55}
     assert {text.get_text() for text in axis.get_legend().get_texts()} == {
         "before training", "llama", "gpt2", "pythia", "other"
     }  # fmt: skip

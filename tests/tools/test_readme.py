@@ -19,6 +19,7 @@ RESULTS = {
             "perplexity": 39.94,
             "blocks": [{"r2": 0.9}, {"r2": 0.256}, {"r2": 0.5}],
             "untrained": [-0.1, 0.125, 0.3],
+            "untrained_in_sample": [0.4, 0.5, 0.31],
             "swap": [{"block": 0, "delta": -0.2}, {"block": 1, "delta": 1.5}, {"block": 2, "delta": 0.3}],
             "spearman_r2_delta": -0.5,
         },
@@ -26,6 +27,7 @@ RESULTS = {
             "perplexity": 10.0,
             "blocks": [{"r2": 1.0}],
             "untrained": [0.0],
+            "untrained_in_sample": [0.01],
             "swap": [{"block": 0, "delta": 12.0}],
             "spearman_r2_delta": 0.0,
         },
@@ -46,11 +48,12 @@ def test_the_table_of_numbers_by_hand():
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows)]
     assert cells == [
         ["model", "perplexity", "R²_lin, lowest – highest block", "before training", "dearest swap, ΔPPL", "ρ"],
-        ["a", "39.9", "0.26 – 0.90", "-0.10 – 0.30", "+1.50, block 1", "-0.50"],
+        ["a", "39.9", "0.26 – 0.90", "within [-0.10, 0.50]", "+1.50, block 1", "-0.50"],
         ["longer", "10.0", "1.00 – 1.00", "0.00 – 0.00", "+12.00, block 0", "+0.00"],
     ]
     assert empty == ""
-    assert legend.startswith("ρ: Spearman correlation of R²_lin with the swap's cost; above 0, more linear is dearer.")
+    assert legend.startswith("Before training, *within*: from the lowest held-out to the highest in-sample R²")
+    assert "ρ: Spearman correlation of R²_lin with the swap's cost; above 0, more linear is dearer." in legend
     assert legend.endswith("Correlation of profiles: a ~ longer: r = 0.99.")
 
 

@@ -27,7 +27,7 @@ from nbformat import NotebookNode
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths, results
 from howlinear.ideas.claims import ledger as claims
-from tools.book import charts, costs
+from tools.book import charts, costs, coverage
 from tools.book import solutions as folding
 from tools.book.tables import markdown
 
@@ -71,6 +71,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     _write(source / "gallery.txt", gallery(profile, which, source / "figures"))
     _write(source / "ledger.txt", ledger(profile, which))
     _write(source / "benchmarks.txt", benchmarks(source / "figures"))
+    _write(source / "coverage.txt", coverage_table())
     for name, table in costs.tables(results.load(FRAME / "scale.json")).items():
         _write(source / f"scale_{name}.txt", table)
     for name, page in api():
@@ -162,6 +163,14 @@ def ledger(profile: str, which: Sequence[str]) -> str:
         return f"[{text}](notebooks/{stem}.ipynb)" if stem in which else text
 
     return re.sub(r"\[([^\]]+)\]\(notebooks/(\w+)\.py\)", linked, table)
+
+
+def coverage_table() -> str:
+    """What `make bench-coverage` simulated, as a table."""
+    path = paths.results("bench") / "coverage.json"
+    if not path.is_file():
+        return "Nothing is simulated yet: `make bench-coverage` does it, in twenty minutes or so.\n"
+    return coverage.table(results.load(path))
 
 
 def benchmarks(target: Path) -> str:

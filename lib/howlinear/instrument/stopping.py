@@ -141,17 +141,18 @@ def look_confidence(looks: int) -> float:
     return 1 - (1 - CONFIDENCE) / looks
 
 
-def schedule(rows: Rows, width: int = 0) -> list[Int64[Tensor, " new"]]:
+def schedule(rows: Rows, width: int = 0, first: int | None = None) -> list[Int64[Tensor, " new"]]:
     """The sequences that each look adds: rows double from look to look, and the last takes all.
 
     Args:
         rows: all there is to look at.
-        width: inputs of a block; the first look has `FIRST` rows or more, and `ROWS_PER_INPUT` for each of them.
+        width: inputs of a block; the first look has `ROWS_PER_INPUT` rows or more for each of them.
+        first: rows that the first look has at least, `FIRST` by default.
 
     Returns:
         Indices of sequences, ascending, a tensor for each look; every look adds to every fold.
     """
-    first = max(FIRST, ROWS_PER_INPUT * width)
+    first = max(FIRST if first is None else first, ROWS_PER_INPUT * width)
     folds = rows.folds(test=False) + rows.folds(test=True)
     shortest = min(len(members) for members in folds)
     looks = 1

@@ -15,6 +15,7 @@ import pandas as pd
 
 from howlinear.core.ceilings import fit, r2
 from howlinear.core.moments import Moments
+from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import BlockCapture, describe
 from howlinear.instrument.measure import Profile
 from howlinear.instrument.perplexity import Change
@@ -117,22 +118,25 @@ def order_of_magnitude(errors: Mapping[str, float], least: float, most: float) -
     return 10.0 ** exponents.round()
 
 
-def ceilings_table(profiles: Mapping[str, Profile], untrained: Mapping[str, Profile] | None = None) -> pd.DataFrame:
+def ceilings_table(profiles: Mapping[str, Profile], untrained: Mapping[str, Baseline] | None = None) -> pd.DataFrame:
     """R²_lin of every block of several models.
 
     Args:
         profiles: model → its profile.
-        untrained: model → the profile of the same architecture before training.
+        untrained: model → what is known of the same architecture before training.
 
     Returns:
-        A row a block: `model`, the columns of `Profile.to_frame`, and `r2_untrained` if that is given.
+        A row a block: `model` and the columns of `Profile.to_frame`; and, if `untrained` is given, `r2_untrained`, held
+        out, `r2_untrained_in_sample` and `untrained_rows`.
     """
     tables = []
     for model, profile in profiles.items():
         table = profile.to_frame()
         table.insert(0, "model", model)
         if untrained is not None:
-            table["r2_untrained"] = untrained[model].to_frame()["r2"].to_numpy()
+            table["r2_untrained"] = untrained[model].held_out
+            table["r2_untrained_in_sample"] = untrained[model].in_sample
+            table["untrained_rows"] = untrained[model].rows
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
 
@@ -164,18 +168,20 @@ def profile_summary(profiles: Mapping[str, Profile], ceilings: pd.DataFrame) -> 
 
     Args:
         profiles: model → its profile.
-        ceilings: as of `ceilings_table`, with `r2_untrained`.
+        ceilings: as of `ceilings_table`, with what was before training.
 
     Returns:
         `lowest` and `highest` block; whether the profile `rises and falls` beyond its intervals; the `largest step`
         between neighbours; `trained − fresh`, the mean change that training made; `fresh spread`, highest less lowest
-        block before training.
+        block before training. Before training a block counts as halfway between held-out and in-sample R²; `fresh ±` is
+        half of the widest such bracket.
     """
     rows = {}
     for model, profile in profiles.items():
         blocks = ceilings[ceilings["model"] == model]
         trained = blocks["r2"]
-        fresh = blocks["r2_untrained"]
+        fresh = (blocks["r2_untrained"] + blocks["r2_untrained_in_sample"]) / 2
+        half_brackets = (blocks["r2_untrained_in_sample"] - blocks["r2_untrained"]) / 2
         rows[model] = {
             "lowest": trained.min(),
             "highest": trained.max(),
@@ -183,6 +189,7 @@ def profile_summary(profiles: Mapping[str, Profile], ceilings: pd.DataFrame) -> 
             "largest step": trained.diff().abs().max(),
             "trained − fresh": (trained - fresh).mean(),
             "fresh spread": fresh.max() - fresh.min(),
+            "fresh ±": half_brackets.max(),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
 
@@ -232,17 +239,19 @@ def ceilings_record(
 
     Args:
         profiles: model → its profile.
-        ceilings: as of `ceilings_table`, with `r2_untrained`.
+        ceilings: as of `ceilings_table`, with what was before training.
         swaps: as of `swap_table`.
         correlation: as of `linearity_and_cost`.
     """
     record = {}
     for model, profile in profiles.items():
-        fresh = ceilings.loc[ceilings["model"] == model, "r2_untrained"]
+        fresh = ceilings[ceilings["model"] == model]
         cost = swaps.loc[swaps["model"] == model, ["block", "delta", "low", "high"]]
         record[model] = profile.to_dict() | {
             "model": model,
-            "untrained": fresh.tolist(),
+            "untrained": fresh["r2_untrained"].tolist(),
+            "untrained_in_sample": fresh["r2_untrained_in_sample"].tolist(),
+            "untrained_rows": int(fresh["untrained_rows"].iloc[0]),
             "swap": cost.to_dict("records"),
             "spearman_r2_delta": correlation[model],
             "rises_and_falls": profile.rises_and_falls,

@@ -15,7 +15,8 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
 
     Args:
         frame: a row a block: `block`, `r2`, and optionally `r2_low` and `r2_high` (its 95 % interval; missing where
-            there is none), `r2_untrained` (drawn dotted), and `model`; as of `Profile.to_frame`.
+            there is none), `r2_untrained` and `r2_untrained_in_sample` (drawn dotted, with what lies between them
+            shaded), and `model`; as of `Profile.to_frame`.
         ax: where to draw; a new figure of one column's width by default.
         published: what the paper gives, a row a block: `model`, `block`, `r2_lin`; as of `files.published`. It is drawn
             behind, thin and grey, and labelled as another model's where `frame` has no model of that name.
@@ -34,7 +35,10 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
             bars = style.error_bars(blocks["r2"], blocks["r2_low"], blocks["r2_high"])
         ax.errorbar(blocks["block"], blocks["r2"], bars, capsize=1.5, elinewidth=0.7, **look)
         if "r2_untrained" in frame.columns:
-            ax.plot(blocks["block"], blocks["r2_untrained"], color=look["color"], linestyle=":", linewidth=1)
+            low, high = blocks["r2_untrained"], blocks["r2_untrained_in_sample"]
+            ax.fill_between(blocks["block"], low, high, color=look["color"], alpha=0.15, linewidth=0)
+            for end in (low, high):
+                ax.plot(blocks["block"], end, color=look["color"], linestyle=":", linewidth=1)
     if "r2_untrained" in frame.columns:
         ax.plot([], [], color=style.GREY, linestyle=":", label="before training")
     ax.set(xlabel="block", ylabel="$R^2_{\\mathrm{lin}}$, held out", ylim=(_floor(frame), 1.02))

@@ -19,14 +19,16 @@ def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
 
     Args:
         controls: a row a `model`, `block` and `control`, with `r2`; `own` has `low` and `high` too.
-        random: a row a `model`, `seed` and `block`, with `r2`: whole models at random initialisations.
+        random: a row a `model`, `seed` and `block`, with `r2`, held out, and `in_sample`: whole models at random
+            initialisations.
     """
     models = list(controls.model.unique())
     figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.5), sharey=True, squeeze=False)
     style.panels(axes[0], models)
     for axis, model in zip(axes[0], models, strict=True):
-        band = random[random.model == model].groupby("block").r2.agg(["min", "max"])
-        axis.fill_between(band.index, band["min"], band["max"], color=style.ACCENT, lw=2, label="random models")
+        seeds = random[random.model == model].groupby("block")
+        lowest, highest = seeds.r2.min(), seeds.in_sample.max()
+        axis.fill_between(lowest.index, lowest, highest, color=style.ACCENT, lw=2, label="random models")
         for control, (marker, line) in _DISORDER.items():
             curve = _profile(controls, model, control)
             axis.plot(curve.block, curve.r2, marker=marker, ls=line, color=style.GREY, lw=0.8, label=control)

@@ -607,15 +607,17 @@ def _at(numbers: Estimates, blocks: np.ndarray) -> list[Reading]:
 def moved(results: Results) -> Readings:
     """Mean distance of the trained profile from those of the same architecture at random, whole models.
 
-    Value: from the mean over seeds; lower end: from the nearest seed; upper end: from the farthest.
+    A random model is known as a bracket, from its held-out to its in-sample R². Value: from the middle of the brackets,
+    averaged over seeds; lower end: from the nearest end of any seed; upper end: from the farthest.
     """
     readings: Readings = {}
-    for name, profiles_at_random in results["fresh"].items():
-        at_random = np.array(profiles_at_random, dtype=float)  # (seeds, blocks)
-        lowest_seed, highest_seed = at_random.min(axis=0), at_random.max(axis=0)
+    for name, held_out in results["fresh"].items():
+        below = np.array(held_out, dtype=float)  # (seeds, blocks)
+        above = np.array(results["fresh_in_sample"][name], dtype=float)
+        lowest_seed, highest_seed = below.min(axis=0), above.max(axis=0)
         own = Estimates.of(results["own"][name], results["own_low"][name], results["own_high"][name])
-        # |r_b − mean over seeds|
-        from_mean = np.abs(own.value - at_random.mean(axis=0))
+        # |r_b − mean over seeds of the bracket's middle|
+        from_mean = np.abs(own.value - (below + above).mean(axis=0) / 2)
         # from r_b's interval to the range of the seeds: 0 where they overlap
         to_range = np.maximum(own.low - highest_seed, lowest_seed - own.high).clip(min=0)
         # from the far end of the interval to the far end of the range

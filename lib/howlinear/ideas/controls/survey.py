@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from howlinear.errors import InputError
@@ -26,6 +25,7 @@ from howlinear.ideas.controls.weights import (
     respond,
     sample_ceiling,
 )
+from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import BlockCapture, Sample, describe
 
 CONTROLS = ("own", "normal", "turned", "standardised", "permuted", "redrawn", "fresh")
@@ -73,14 +73,43 @@ def _control_cases(captured: BlockCapture, ffn: nn.Module, fresh: nn.Module) -> 
     }
 
 
-def random_table(profiles: Mapping[str, Float[np.ndarray, "seeds b"]]) -> pd.DataFrame:
-    """Profiles of random models as a table: a row a `model`, `seed` and `block`, with `r2`."""
+def random_table(baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
+    """Whole models at random initialisations, where random blocks also feed one another.
+
+    Args:
+        baselines: model → its `Baseline` at each seed.
+
+    Returns:
+        A row a `model`, `seed` and `block`: `r2`, held out, `in_sample`, and `rows`. The R² of infinitely many rows
+        lies between the two.
+    """
     tables = []
-    for model, r2 in profiles.items():
-        seeds, blocks = np.indices(r2.shape)
-        columns = {"seed": seeds.ravel(), "block": blocks.ravel(), "r2": r2.ravel()}
-        tables.append(pd.DataFrame(columns).assign(model=model))
-    return pd.concat(tables, ignore_index=True)[["model", "seed", "block", "r2"]]
+    for model, seeds in baselines.items():
+        for seed, found in enumerate(seeds):
+            table = pd.DataFrame({"r2": found.held_out, "in_sample": found.in_sample}).rename_axis("block")
+            tables.append(table.reset_index().assign(model=model, seed=seed, rows=found.rows))
+    return pd.concat(tables, ignore_index=True)[["model", "seed", "block", "r2", "in_sample", "rows"]]
+
+
+def bracket_table(random: pd.DataFrame) -> pd.DataFrame:
+    """How well random models are known: a row a model.
+
+    Args:
+        random: as of `random_table`.
+
+    Returns:
+        `rows` of a block; `held out` and `in sample`, the mean R² over seeds and blocks; and `widest`, the largest
+        distance of the two in any block.
+    """
+    by_model = random.assign(widest=random.in_sample - random.r2).groupby("model", sort=False)
+    return pd.DataFrame(
+        {
+            "rows": by_model["rows"].max(),
+            "held out": by_model["r2"].mean(),
+            "in sample": by_model["in_sample"].mean(),
+            "widest": by_model["widest"].max(),
+        }
+    )
 
 
 def closed_form_table(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float]) -> pd.DataFrame:
@@ -196,10 +225,16 @@ def nearness(transplanted: pd.DataFrame, controls: pd.DataFrame) -> dict[str, fl
 
 
 def outside_random(controls: pd.DataFrame, random: pd.DataFrame) -> dict[str, int]:
-    """Model → how many of its trained blocks have intervals wholly above, or wholly below, all random models."""
+    """Model → how many of its trained blocks have intervals wholly above, or wholly below, all random models.
+
+    Args:
+        controls: `control_table` of several models, with a column `model`.
+        random: as of `random_table`; a random model may lie anywhere between its held-out and its in-sample R².
+    """
     own = controls[controls.control == "own"].set_index(["model", "block"])
-    chance = random.groupby(["model", "block"]).r2.agg(["min", "max"]).reindex(own.index)
-    outside = (own.low > chance["max"]) | (own.high < chance["min"])
+    chance = random.groupby(["model", "block"]).agg(lowest=("r2", "min"), highest=("in_sample", "max"))
+    chance = chance.reindex(own.index)
+    outside = (own.low > chance.highest) | (own.high < chance.lowest)
     return {model: int(count) for model, count in outside.groupby("model", sort=False).sum().items()}
 
 

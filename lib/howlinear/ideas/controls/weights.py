@@ -11,20 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import Ceiling, ceiling
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.instrument.capture import Sample, capture
-from howlinear.models.load import untrained
-from howlinear.text.rows import TokenRows
+from howlinear.instrument.capture import Sample
 
 _CHUNK = 2_048  # rows in a forward pass: hidden activations are four times as wide
 
@@ -101,27 +97,6 @@ def _change_matrices(ffn: nn.Module, change: Callable[[Tensor, torch.Generator],
         weight = copy.get_parameter(name)
         weight.copy_(change(weight.cpu(), generator))
     return copy
-
-
-def random_profiles(
-    model: PreTrainedModel, rows: TokenRows, seeds: int, every: int = 1
-) -> Float[np.ndarray, "seeds b"]:
-    """R²_lin of a whole model with fresh weights, held out, a row for each seed; random blocks feed one another.
-
-    Args:
-        model: only its configuration counts.
-        rows: token rows.
-        seeds: how many random models, from seed 0.
-        every: take only every so manieth sequence of each side, for time.
-    """
-    sides = [(rows.test == side).nonzero()[:, 0] for side in (False, True)]
-    thinned = rows.subset(torch.cat([side[::every] for side in sides]))
-    one_fold = replace(thinned, fold=torch.zeros_like(thinned.fold))  # no interval is asked for
-    profiles = []
-    for seed in range(seeds):
-        blocks = capture(untrained(model, seed), one_fold).values()
-        profiles.append([ceiling(block.train, block.test).r2 for block in blocks])
-    return np.array(profiles)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def learning_curve(
 
     The line is fitted on all train rows. Inputs are centred, scaled to unit variance, and divided by √d. The first
     train fold chooses the ridge and is never fitted on; the last number of rows takes the ridge of the one before, for
-    time, so give the numbers in steps of two or so.
+    time, so give the numbers in steps of two or so. Both leave R² a little low. The intervals take the fit as given.
 
     Args:
         captured: a captured block with a sample.

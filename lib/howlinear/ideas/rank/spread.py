@@ -59,7 +59,8 @@ def spread(covariance: Float[Tensor, "d d"]) -> Spread:
 def rank_estimate(whole: Float[Tensor, "d d"], *groups: Sequence[Float[Tensor, "d d"]]) -> Estimate:
     """Effective rank of a covariance, with its interval.
 
-    The jackknife is taken of log rank, since a rank varies by factors; the interval's lower end is never below 1.
+    The jackknife is taken of log rank, since a rank varies by factors; the interval's lower end is never below 1. It
+    holds the average rank at these rows in 93 to 94 of 100 simulated measurements (`benchmarks/coverage.py`).
 
     Args:
         whole: covariance with all document folds, in any scale.

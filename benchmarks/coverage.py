@@ -1,0 +1,353 @@
+"""How often do intervals hold the truth? `make bench-coverage`, or `python benchmarks/coverage.py [OUT.json]`.
+
+Every kind of interval is computed by the project's own functions on planted data, again and again with new documents.
+There are two truths. *These rows*: what the estimate comes to on average at this number of rows. *Limit*: what it comes
+to with ever more rows. An interval of 95 % should hold the first in 92 to 98 of 100 cases; of the second it promises
+nothing unless it says so. Four cases: rows that are all independent (`iid`), rows of a document that go together
+(`correlated`), outputs with heavy tails on top (`heavy`), and one massive row in each document on top (`massive`).
+
+A quarter of an hour on an idle core; `--replicates 60` for a glance.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from howlinear.core.ceilings import ceiling
+from howlinear.core.estimates import CONFIDENCE, Estimate, half_width
+from howlinear.core.fold_maps import fit_folds
+from howlinear.core.moments import Moments
+from howlinear.files import results
+from howlinear.ideas.bilinear.probe import probe
+from howlinear.ideas.bilinear.tables import correlation
+from howlinear.ideas.compression.reduced_rank import recovered
+from howlinear.ideas.compression.signals import agreement
+from howlinear.ideas.corpora.transfer import transfer
+from howlinear.ideas.rank.scores import Score, estimate, score_moments
+from howlinear.ideas.rank.spread import output_rank
+from howlinear.instrument.capture import BlockCapture, Sample
+from howlinear.instrument.perplexity import change
+from howlinear.instrument.stopping import judge, look_confidence
+
+OUT = Path(__file__).resolve().parents[1] / "results" / "bench" / "coverage.json"
+CASES = ("iid", "correlated", "heavy", "massive")
+FOLDS = 8
+WIDTH = 6
+ROWS = 16  # of a document
+DOCUMENTS = {"train": 15, "test": 5}  # of a fold, as many as the embedded models' captures hold sequences
+TOGETHER = 0.4  # correlation of two rows, or two sequences, of one document
+BLOCKS = 12
+
+Found = dict[str, Estimate]
+
+
+# --- What is planted
+
+
+def document_noise(case: str, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Standard normal noise of shape (documents, rows, …): rows of a document go together in all cases but iid."""
+    own = generator.standard_normal(shape)
+    if case == "iid":
+        return own
+    shared = generator.standard_normal((shape[0], 1, *shape[2:]))
+    return TOGETHER**0.5 * shared + (1 - TOGETHER) ** 0.5 * own
+
+
+def block_rows(case: str, generator: np.random.Generator, documents: int, bend: float = 0.5, turn: float = 0.0):
+    """Inputs and outputs of a block that is part straight, part squares, part noise: shapes (documents · rows, width).
+
+    `bend` weighs the squares. `turn` changes the straight part, as another text would.
+    """
+    fixed = np.random.default_rng(99)  # the same block every time
+    straight = fixed.standard_normal((WIDTH, WIDTH)) + turn * fixed.standard_normal((WIDTH, WIDTH))
+    square = fixed.standard_normal((WIDTH, WIDTH))
+    x = document_noise(case, generator, (documents, ROWS, WIDTH))
+    noise = document_noise(case, generator, (documents, ROWS, WIDTH))
+    if case == "heavy":
+        noise = noise * np.exp(0.8 * generator.standard_normal((documents, ROWS, 1)))
+    if case == "massive":
+        # the first row of each document lies far out along one direction, by about the same every time
+        x[:, 0, 0] = 20 + 2 * generator.standard_normal(documents)
+    bent = np.square(np.clip(x, -4, 4)) - 1
+    y = x @ straight + bend * bent @ square + noise
+    return torch.from_numpy(x).flatten(0, 1), torch.from_numpy(y).flatten(0, 1)
+
+
+def side(case: str, generator: np.random.Generator, name: str, more: int = 1, **block):
+    """The rows of every document fold of one side."""
+    return [block_rows(case, generator, more * DOCUMENTS[name], **block) for _ in range(FOLDS)]
+
+
+def moments_of(folds) -> list[Moments]:
+    return [Moments(WIDTH, WIDTH).update(x, y) for x, y in folds]
+
+
+def captured(case: str, generator: np.random.Generator, more: int = 1, **block) -> BlockCapture:
+    """A block's capture as the instrument leaves it, with every row in the sample."""
+    train, test = (side(case, generator, name, more, **block) for name in ("train", "test"))
+    outputs = Moments(WIDTH)
+    xs, ys, test_marks, folds = [], [], [], []
+    for held_out, rows in ((False, train), (True, test)):
+        for fold, (x, y) in enumerate(rows):
+            xs.append(x.float())
+            ys.append(y.float())
+            test_marks.append(torch.full((len(x),), held_out))
+            folds.append(torch.full((len(x),), fold))
+            if held_out:
+                outputs.update(y)
+    marks = torch.cat(test_marks)
+    nothing = torch.zeros(len(marks), dtype=torch.long)
+    sample = Sample(torch.cat(xs), torch.cat(ys), nothing, nothing, marks, torch.cat(folds))
+    return BlockCapture(moments_of(train), moments_of(test), outputs, sample)
+
+
+def held_out_rows(kept: BlockCapture) -> Sample:
+    rows = kept.sample
+    here = rows.test
+    return Sample(rows.x[here], rows.y[here], rows.position[here], rows.token[here], rows.test[here], rows.fold[here])
+
+
+# --- One measurement of every kind
+
+
+def of_a_block(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+    """What follows from moments of one block."""
+    kept = captured(case, generator, more)
+    scored = score_moments(fit_folds(kept.train), kept.test)
+    return {
+        "R²_lin": ceiling(kept.train, kept.test).interval,
+        "median R² of the features": estimate(Score.median, scored),
+        "effective rank": output_rank(kept.outputs, held_out_rows(kept)),
+    }
+
+
+def of_two_texts(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+    """What follows from one block on two texts."""
+    found = transfer({"here": captured(case, generator, more), "there": captured(case, generator, more, turn=0.3)})
+    pair = ("there", "here")
+    return {
+        "transfer: R²": found.r2[pair],
+        "transfer: drop": found.drop[pair],
+        "transfer: likeness": found.likeness[pair],
+    }
+
+
+def losses_of(case: str, generator: np.random.Generator, more: int = 1) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Losses before, after a swap and after an ablation, of 8 folds of 5 sequences; and the fold of each sequence.
+
+    Documents fill up to four sequences, and what a swap costs goes together within them.
+    """
+    count = more * DOCUMENTS["test"]
+    base, rises = [], []
+    for _ in range(FOLDS):
+        document = np.arange(count) // 4  # four sequences of one, then one of another, …
+        noise = generator.standard_normal((3, count))
+        if case != "iid":
+            shared = generator.standard_normal((3, document.max() + 1))[:, document]
+            noise = TOGETHER**0.5 * shared + (1 - TOGETHER) ** 0.5 * noise
+        if case == "heavy":
+            noise = (np.exp(0.8 * noise) - np.exp(0.32)) / 1.3  # lognormal, about its mean
+        base.append(3 + 0.3 * noise[0])
+        rises.append(np.stack([0.05 + 0.04 * noise[1], 0.20 + 0.10 * noise[2]]))
+    before = torch.from_numpy(np.concatenate(base))
+    swapped, ablated = torch.from_numpy(np.concatenate(rises, axis=1))
+    return [before, before + swapped, before + ablated], torch.arange(FOLDS).repeat_interleave(count)
+
+
+def of_losses(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+    """What a swap costs, and the same as it would be if sequences were taken as independent."""
+    (before, swapped, ablated), fold = losses_of(case, generator, more)
+    found = {
+        "ΔPPL": change(before, swapped, fold).estimate,
+        "ΔPPL, leaving out single sequences": change(before, swapped).estimate,
+    }
+    share = recovered(before, swapped, ablated, fold)
+    return found if share is None else found | {"loss recovered": share}
+
+
+def of_blocks(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+    """Correlations over the blocks of models: true r 0.5; neighbouring blocks go together in all cases but iid."""
+
+    def curves(blocks: int) -> np.ndarray:
+        noise = generator.standard_normal((2, blocks))
+        if case != "iid":
+            for block in range(1, blocks):  # an autoregression of order one
+                noise[:, block] = 0.6 * noise[:, block - 1] + 0.8 * noise[:, block]
+        if case == "heavy":
+            noise = np.sinh(noise)
+        if case == "massive":
+            noise[:, 0] += 4  # the first block stands out in both, as it does in our profiles
+        return np.stack([noise[0], 0.5 * noise[0] + 0.75**0.5 * noise[1]])
+
+    models = [curves(more * BLOCKS) for _ in range(3)]
+    pooled = np.concatenate(models, axis=1)
+    ranked = agreement([model[0] for model in models], [model[1] for model in models], draws=300)
+    return {
+        "r over 12 blocks, bootstrap": correlation(*models[0]).r,
+        "r over 36 blocks, bootstrap": correlation(*pooled).r,
+        "ρ within 3 models, bootstrap": ranked.rho,
+    }
+
+
+def of_extremes(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+    """The highest of twelve blocks that are all alike, as a claim about the largest of something reads it."""
+    wider = half_width(1, FOLDS - 1, 1 - (1 - CONFIDENCE) / BLOCKS) / half_width(1, FOLDS - 1)
+    blocks = []
+    for _ in range(BLOCKS):
+        train, test = (moments_of(side(case, generator, name, more)) for name in ("train", "test"))
+        blocks.append(ceiling(train, test).interval)
+    highest = max(blocks, key=lambda block: block.value)
+    # so wide that all twelve hold at once (Bonferroni); the highest truth lies between the highest of their ends
+    low = max(block.value - wider * block.half_width for block in blocks)
+    high = max(block.value + wider * block.half_width for block in blocks)
+    return {
+        "highest of 12 blocks, its own interval": highest,
+        "highest of 12 blocks, 12 intervals at once": Estimate(highest.value, low, high),
+    }
+
+
+def of_stopping(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+    """R²_lin at the first of three looks, each with twice the rows, at which its interval is narrow enough."""
+    looks = 3
+    sides = {name: [Moments(WIDTH, WIDTH) for _ in range(FOLDS)] for name in DOCUMENTS}
+    for look in range(1, looks + 1):
+        for name, folds in sides.items():
+            for fold in folds:
+                documents = more * DOCUMENTS[name] * 2 ** max(look - 2, 0)
+                fold.update(*block_rows(case, generator, documents))
+        found = ceiling(*sides.values(), look_confidence(looks))
+        if judge({0: found}, 0.04, look, looks).reached:
+            break
+    return {"R²_lin, stopped when narrow": found.interval}
+
+
+def of_the_probe(case: str, generator: np.random.Generator, more: int = 1) -> Found:
+    """The gain of a bilinear branch of rank 2."""
+    return {"probe: gain": probe(captured(case, generator, more), rank=2, seeds=3, steps=30).gain}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Measurements that are simulated together.
+
+    Attributes:
+        measure: gives estimates by name, from a case, a generator and by how much more data there is than usual.
+        share: of the replicates asked for, as some take longer.
+        limit: whether to compare with the limit too.
+    """
+
+    measure: Callable[..., Found]
+    share: float = 1.0
+    limit: bool = True
+
+
+KINDS = {
+    "block": Kind(of_a_block),
+    "texts": Kind(of_two_texts),
+    "losses": Kind(of_losses, share=5, limit=False),
+    "blocks": Kind(of_blocks, share=0.5, limit=False),
+    "extremes": Kind(of_extremes, share=0.5, limit=False),
+    "stopping": Kind(of_stopping, limit=False),
+    "probe": Kind(of_the_probe, share=0.3, limit=False),
+}
+"""Group → what is measured together."""
+
+LARGE = 40  # times the documents, for the limit
+
+
+# --- How often the truth is held
+
+
+def measurements(kind: Kind, case: str, replicates: int, seed: int = 0) -> dict[str, list[Estimate]]:
+    """Name → one estimate a replicate."""
+    found = defaultdict(list)
+    for replicate in range(replicates):
+        generator = np.random.default_rng([seed, replicate])
+        for name, number in kind.measure(case, generator).items():
+            found[name].append(number)
+    return dict(found)
+
+
+def truths(kind: Kind, case: str, estimates: dict[str, list[Estimate]]) -> Iterator[tuple[str, str, float]]:
+    """Name, which truth it is, and its value."""
+    if kind.measure is of_extremes:
+        # all blocks are alike, so the highest truth is each one's
+        alike = measurements(Kind(of_a_block), case, 200, seed=1)["R²_lin"]
+        truth = float(np.mean([number.value for number in alike]))
+        for name in estimates:
+            yield name, "these rows", truth
+    elif kind.measure is of_blocks:
+        long = measurements(Kind(partial(of_blocks, more=40)), case, 5, seed=1)
+        for name in estimates:
+            yield name, "limit", float(np.mean([number.value for number in long[name]]))
+    else:
+        for name, numbers in estimates.items():
+            yield name, "these rows", float(np.mean([number.value for number in numbers]))
+    if kind.limit:
+        large = kind.measure(case, np.random.default_rng(3), LARGE)
+        for name in estimates:
+            yield name, "limit", large[name].value
+
+
+def coverage(estimates: list[Estimate], truth: float) -> dict[str, float]:
+    """How often a truth is held, with the simulation's own standard error, and on which side it is missed."""
+    low = np.array([number.low for number in estimates])
+    high = np.array([number.high for number in estimates])
+    held = float(((low <= truth) & (truth <= high)).mean())
+    return {
+        "coverage": held,
+        "error": float((max(held * (1 - held), 0.01) / len(estimates)) ** 0.5),
+        "all above": float((low > truth).mean()),
+        "all below": float((high < truth).mean()),
+        "half width": float((high - low).mean() / 2),
+        "truth": truth,
+        "replicates": len(estimates),
+    }
+
+
+def simulate(group: str, case: str, replicates: int) -> list[dict]:
+    """A row a kind of interval and truth."""
+    kind = KINDS[group]
+    estimates = measurements(kind, case, max(2, round(kind.share * replicates)))
+    rows = []
+    for name, target, truth in truths(kind, case, estimates):
+        rows.append({"interval": name, "case": case, "of": target} | coverage(estimates[name], truth))
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", nargs="?", type=Path, default=OUT)
+    parser.add_argument("--replicates", type=int, default=1_000)
+    parser.add_argument("--only", nargs="*", choices=KINDS, default=list(KINDS))
+    options = parser.parse_args()
+    rows = []
+    for group in options.only:
+        start = time.perf_counter()
+        for case in CASES:
+            if group == "losses" and case == "massive":
+                continue  # a sequence has no massive row
+            for row in simulate(group, case, options.replicates):
+                rows.append(row)
+                held = (
+                    f"{row['coverage']:.3f} ± {row['error']:.3f} (truth {row['truth']:.3f} ± {row['half width']:.3f})"
+                )
+                print(f"{row['interval']:45} {case:11} {row['of']:11} {held}", flush=True)
+        print(f"{group}: {time.perf_counter() - start:.0f} s", flush=True)
+    settings = {"folds": FOLDS, "width": WIDTH, "rows": ROWS, "documents": DOCUMENTS, "together": TOGETHER}
+    results.save(options.out, {"settings": settings, "rows": rows}, digits={"truth": 4})
+
+
+if __name__ == "__main__":
+    main()

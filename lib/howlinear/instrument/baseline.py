@@ -1,0 +1,80 @@
+"""R²_lin of a model before training, on as many rows as that takes.
+
+A block with random weights can be far from straight, and a map fitted on too few rows then does worse on held-out rows
+than their mean does: R²_lin is below 0 for want of rows and not because of the block. On its own rows the fit is as
+much too good. On average the R² of infinitely many rows lies between the two, so both are kept, as a bracket, and rows
+are doubled until they meet or the text ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import ceiling
+from howlinear.instrument.capture import BlockCapture, capture_batches
+from howlinear.instrument.stopping import batches_of, merged, schedule
+from howlinear.models.load import untrained
+from howlinear.text.rows import Rows
+
+APART = 0.02  # R² by which in-sample and held-out value may differ and count as one
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """R²_lin of the blocks of a model with fresh weights, as a bracket.
+
+    Attributes:
+        held_out: R²_lin of each block, on average too low, shape (b,).
+        in_sample: R² on the rows of the fit, on average too high, shape (b,).
+        rows: rows of each block, both sides.
+    """
+
+    held_out: Float[np.ndarray, " b"]
+    in_sample: Float[np.ndarray, " b"]
+    rows: int
+
+    @property
+    def apart(self) -> float:
+        """The widest bracket of any block."""
+        return float((self.in_sample - self.held_out).max())
+
+    @property
+    def middle(self) -> Float[np.ndarray, " b"]:
+        """Halfway between both ends: what is left of the two errors cancels there to first order in width / rows."""
+        return (self.held_out + self.in_sample) / 2
+
+
+def baseline(
+    model: PreTrainedModel, rows: Rows, seed: int = 0, first: int | None = None, apart: float = APART
+) -> Baseline:
+    """R²_lin of a model with freshly drawn weights; rows double until held-out and in-sample R² meet in every block.
+
+    Args:
+        model: only its configuration counts.
+        rows: all rows that may be used.
+        seed: of the weights.
+        first: rows to begin with; those of the first look of `stopping.schedule` by default.
+        apart: R² by which the two may differ in the widest bracket.
+
+    Raises:
+        InputError: as `capture`, or as `ceiling`.
+    """
+    fresh = untrained(model, seed)
+    captured: dict[int, BlockCapture] = {}
+    for added_sequences in schedule(rows, first=first):
+        more = capture_batches(fresh, rows, batches_of(rows, added_sequences, 16))
+        captured = merged(captured, more) if captured else more
+        # no interval is asked for, so folds are added up
+        ceilings = [ceiling(sum(block.train), sum(block.test)) for block in captured.values()]
+        measured = Baseline(
+            held_out=np.array([block.r2 for block in ceilings]),
+            in_sample=np.array([block.r2_train for block in ceilings]),
+            rows=ceilings[0].rows_train + ceilings[0].rows_test,
+        )
+        if measured.apart <= apart:
+            break
+    return measured

@@ -1,0 +1,78 @@
+"""Intervals hold what they claim to hold, and would not if rows were taken as independent: few replicates, seeded.
+
+`make bench-coverage` does the same with many replicates, for every kind of interval and case.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import coverage as simulation
+from howlinear.core.ceilings import ceiling
+from howlinear.core.moments import Moments
+
+pytestmark = pytest.mark.usefixtures("unchecked")  # thousands of small calls: checking shapes takes most of the time
+
+REPLICATES = 30
+FEWEST = 25  # of 30 that hold: fewer than 4 in 1,000 times, if each holds with 95 %
+
+
+def held(estimates):
+    """How many of the intervals hold the mean over replicates."""
+    truth = np.mean([number.value for number in estimates])
+    return sum(number.low <= truth <= number.high for number in estimates)
+
+
+def intervals_of_r2(case, dealt):
+    """R²_lin of many samples of documents; folds of whole documents, or of rows dealt in turn."""
+    estimates = []
+    for replicate in range(REPLICATES):
+        generator = np.random.default_rng([5, replicate])
+        sides = []
+        for name in ("train", "test"):
+            folds = simulation.side(case, generator, name)
+            if dealt:
+                x, y = (torch.cat(parts) for parts in zip(*folds, strict=True))
+                folds = [(x[fold :: simulation.FOLDS], y[fold :: simulation.FOLDS]) for fold in range(simulation.FOLDS)]
+            sides.append([Moments(x.shape[1], y.shape[1]).update(x, y) for x, y in folds])
+        estimates.append(ceiling(*sides).interval)
+    return estimates
+
+
+@pytest.fixture
+def close(monkeypatch):
+    """Rows of a document go together even more."""
+    monkeypatch.setattr(simulation, "TOGETHER", 0.8)
+
+
+@pytest.mark.usefixtures("close")
+@pytest.mark.parametrize("case", ["correlated", "massive"])
+def test_r2_is_held_where_rows_of_a_document_go_together(case):
+    assert held(intervals_of_r2(case, dealt=False)) >= FEWEST
+
+
+@pytest.mark.usefixtures("close")
+def test_r2_is_not_held_if_folds_cut_documents():
+    """What the test above would find if the jackknife left out rows."""
+    assert held(intervals_of_r2("correlated", dealt=True)) < FEWEST
+
+
+def losses(case, replicates=200):
+    found = simulation.measurements(simulation.KINDS["losses"], case, replicates)
+    return {name: held(estimates) / len(estimates) for name, estimates in found.items()}
+
+
+def test_a_change_of_perplexity_is_held_only_if_documents_are_left_out_whole():
+    for case in ("iid", "correlated"):
+        found = losses(case)
+        assert 0.91 <= found["ΔPPL"] <= 0.99
+        assert found["loss recovered"] >= 0.91
+        naive = found["ΔPPL, leaving out single sequences"]
+        assert naive >= 0.91 if case == "iid" else naive < 0.90
+
+
+def test_coverage_by_hand():
+    intervals = [simulation.Estimate(0.0, low, low + 1) for low in (-2.0, -0.9, -0.5, 0.1)]
+    found = simulation.coverage(intervals, 0.0)
+    assert (found["coverage"], found["all above"], found["all below"]) == (0.5, 0.25, 0.25)
+    assert found["half width"] == 0.5
