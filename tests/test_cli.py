@@ -179,7 +179,6 @@ def table_of(blocks, r2=0.5, condition=1234.5):
     """What is printed, 80 columns wide, of a profile of so many blocks."""
     measured = Ceiling(
         r2=r2,
-        r2_train=r2 + 0.01,
         interval=Estimate(r2, r2 - 0.03, r2 + 0.03),
         r2_train=r2 + 0.02,
         limit=Estimate(r2 + 0.01, r2 - 0.02, r2 + 0.04),

@@ -57,7 +57,7 @@ class Ceiling:
             small by the factor 1 − d / n here and too large by about 1 + d / n on other rows (Stein 1960, "Multiple
             regression"), so on average the R² of infinitely many rows lies halfway between `r2_train` and `r2`; with
             heavy tails, which push `r2` down further, in the upper half.
-        interval: R²_lin with its jackknife interval, for R²_lin at this number of rows (`r2_interval`); None without
+        interval: R²_lin with its jackknife interval, for R²_lin at this number of rows (`r2_intervals`); None without
             document folds.
         limit: what the two tend to with ever more rows (`core.limits`), with its jackknife interval; None without
             document folds, and where rows are too few to say.
