@@ -305,10 +305,9 @@ def test_a_tokenizer_without_end_of_text_is_refused(tokenizer):
         corpus_of(texts(), tokenizer).rows(1_000, 16, folds=2)
 
 
-# --- what embedded models may train on
+# --- a text in its own order
 
 
-@pytest.mark.parametrize("name", ["docs", "code"])
 def test_a_contiguous_text_keeps_its_order_and_holds_out_its_tail(tokenizer):
     texts = [f"document {i} of many" for i in range(100)]
     corpus = Corpus("toy", tokenizer, lambda seed: iter(texts))
@@ -329,6 +328,10 @@ def test_a_contiguous_text_without_enough_rows_is_refused(tokenizer, rows, tail,
         corpus.contiguous(rows, 16, tail)
 
 
+# --- what embedded models may train on
+
+
+@pytest.mark.parametrize("name", ["docs", "code"])
 def test_what_models_train_on_is_never_measured(tokenizer, monkeypatch, name):
     documents = [text for seed in range(2) for text in islice(offline_documents(name, seed), 400)]
     monkeypatch.setattr(corpora, "offline_documents", lambda name, seed=0: iter(documents))
