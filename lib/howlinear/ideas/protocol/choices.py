@@ -27,7 +27,8 @@ LOUD = ("in", "rows out", "feature out")
 """Whether the loudest outputs count: the 1 % of rows of largest norm, or the one feature of largest variance."""
 
 NULLS = ("1e-15", "1e-12", "1e-6")
-"""Eigenvalues of the inputs' correlation matrix below this share of the largest are left out of the fit; ours is `ceilings.NULL`."""
+"""Eigenvalues of the inputs' correlation matrix below this share of the largest are left out of the fit. Written as
+text, so that nothing rounds them; `ceilings.NULL` is the middle one."""
 
 MOST = "most"
 """All train rows that there are."""
