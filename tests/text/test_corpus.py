@@ -189,26 +189,6 @@ def test_a_tokenizer_without_end_of_text_is_refused(tokenizer):
 
 
 @pytest.mark.parametrize("name", ["docs", "code"])
-def test_a_contiguous_text_keeps_its_order_and_holds_out_its_tail(tokenizer):
-    texts = [f"document {i} of many" for i in range(100)]
-    corpus = Corpus("toy", tokenizer, lambda seed: iter(texts))
-    rows = corpus.contiguous(1_280, 16)
-    whole = "".join(f"{text}{tokenizer.eos_token}" for text in texts)
-    assert tokenizer.decode(rows.ids.flatten().tolist()) == whole[: len(tokenizer.decode(rows.ids.flatten().tolist()))]
-    assert rows.ids.shape == (80, 16)
-    assert rows.test.tolist() == [False] * 64 + [True] * 16
-    assert rows.fold.tolist() == [i for i in range(8) for _ in range(8)] + [i for i in range(8) for _ in range(2)]
-
-
-@pytest.mark.parametrize(
-    ("rows", "tail", "message"), [(10_000, 0.2, "too short"), (640, 0.1, "each side needs 8"), (64, 0.5, "each side")]
-)
-def test_a_contiguous_text_without_enough_rows_is_refused(tokenizer, rows, tail, message):
-    corpus = Corpus("toy", tokenizer, lambda seed: iter([f"document {i} of many" for i in range(100)]))
-    with pytest.raises(InputError, match=message):
-        corpus.contiguous(rows, 16, tail)
-
-
 def test_what_models_train_on_is_never_measured(tokenizer, monkeypatch, name):
     documents = [text for seed in range(2) for text in islice(offline_documents(name, seed), 400)]
     monkeypatch.setattr(corpora, "offline_documents", lambda name, seed=0: iter(documents))
@@ -325,3 +305,25 @@ def test_a_public_data_set_is_packed_like_any_other(tokenizer, monkeypatch):
     rows = load_corpus("ag_news", tokenizer).rows(1_000, 16, folds=2)
     assert rows.corpus == "ag_news"
     assert rows.sha256 == corpus_of(documents, tokenizer).rows(1_000, 16, folds=2).sha256
+
+
+def test_a_contiguous_text_keeps_its_order_and_holds_out_its_tail(tokenizer):
+    texts = [f"document {i} of many" for i in range(100)]
+    corpus = Corpus("toy", tokenizer, lambda seed: iter(texts))
+    rows = corpus.contiguous(1_280, 16)
+    whole = "".join(f"{text}{tokenizer.eos_token}" for text in texts)
+    packed = tokenizer.decode(rows.ids.flatten().tolist())
+    assert len(packed) > 1_000
+    assert whole.startswith(packed)
+    assert rows.ids.shape == (80, 16)
+    assert rows.test.tolist() == [False] * 64 + [True] * 16
+    assert rows.fold.tolist() == [i for i in range(8) for _ in range(8)] + [i for i in range(8) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "tail", "message"), [(10_000, 0.2, "too short"), (640, 0.1, "each side needs 8"), (64, 0.5, "each side")]
+)
+def test_a_contiguous_text_without_enough_rows_is_refused(tokenizer, rows, tail, message):
+    corpus = Corpus("toy", tokenizer, lambda seed: iter([f"document {i} of many" for i in range(100)]))
+    with pytest.raises(InputError, match=message):
+        corpus.contiguous(rows, 16, tail)
