@@ -251,7 +251,7 @@ def test_every_combination_is_there_once_and_agrees_with_least_squares():
             found = found[found[choice] == level]
         return found.r2.item()
 
-    usual = {"position_0": "in", "loud": "in", "null": 1e-12, "denominator": "feature"}
+    usual = {"position_0": "in", "loud": "in", "null": "1e-12", "denominator": "feature"}
     train, test = (sum(grouping.select(groups, side, 1)) for side in (False, True))
     assert here(rows=MOST, **usual) == pytest.approx(ceilings.r2(ceilings.fit(train)[0], test))
     few = sum(grouping.select(groups, False, 0))
@@ -283,7 +283,7 @@ def test_a_point_equals_the_ceiling_of_the_same_folds():
 
 def test_scores_follow_the_protocol():
     groups = planted(seed=2)
-    quiet = Protocol("feature", "documents", LIMIT, 128, "in", "rows out", 1e-12)
+    quiet = Protocol("feature", "documents", LIMIT, 128, "in", "rows out", "1e-12")
     assert float(multiverse.scores(groups, quiet, FACTORS).value) == pytest.approx(0.5, abs=0.06)
     assert not multiverse.scores(groups, quiet, FACTORS).estimate().excludes(0.5)
     table = multiverse.block_table(groups, FACTORS)

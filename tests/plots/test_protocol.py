@@ -15,7 +15,7 @@ LEVELS = {
     "seq_len": (32,),
     "position_0": ("in",),
     "loud": ("in", "rows out"),
-    "null": (1e-15, 1e-12),
+    "null": ("1e-15", "1e-12"),
 }
 
 

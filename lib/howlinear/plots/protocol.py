@@ -117,7 +117,7 @@ def _draw_levels(axis: Axes, universes: pd.DataFrame, levels: Sequence[tuple[str
     for row, (choice, level) in enumerate(levels):
         has_it = np.flatnonzero((universes[choice] == level).to_numpy())
         axis.vlines(has_it, row - 0.38, row + 0.38, lw=0.5, color=shades[list(_CHOICES).index(choice) % 2])
-        names.append(_shown(level))
+        names.append(str(level))
         if choice != previous:
             place = {"xy": (-0.19, row), "xycoords": ("axes fraction", "data")}
             axis.annotate(_CHOICES[choice], **place, fontsize=7, ha="left", va="center", annotation_clip=False)
@@ -125,13 +125,6 @@ def _draw_levels(axis: Axes, universes: pd.DataFrame, levels: Sequence[tuple[str
     axis.set_yticks(range(len(levels)), names, fontsize=6.5)
     axis.set_ylim(len(levels) - 0.4, -0.6)
     axis.grid(visible=False)
-
-
-def _shown(level: object) -> str:
-    """A level as it is read: small numbers as powers of ten."""
-    if isinstance(level, float):
-        return f"1e{np.log10(level):.0f}"
-    return str(level)
 
 
 def profiles(table: pd.DataFrame) -> Figure:

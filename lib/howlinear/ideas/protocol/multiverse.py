@@ -110,7 +110,7 @@ def block_table(groups: Groups, factors: Sequence[int], compared: Sequence[int] 
             {"in": every_feature, "feature out": without_loudest(train)} if loud_rows else {"rows out": every_feature}
         )
         for null in NULLS:
-            affine, _ = fit(train, null)
+            affine, _ = fit(train, float(null))
             for (loud, kept), denominator in product(features.items(), DENOMINATORS):
                 here = {"position_0": position_0, "loud": loud, "null": null, "denominator": denominator}
                 held_out = r2(affine, test, denominator, kept)
@@ -225,7 +225,7 @@ def scores(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Scores
     train = select(groups, False, step, **selected)
     test = select(groups, True, step, **selected)
     features = without_loudest(sum(train)) if protocol.loud == "feature out" else None
-    measured = point(train, test, protocol.denominator, protocol.null, features)
+    measured = point(train, test, protocol.denominator, float(protocol.null), features)
     return measured.limit if protocol.rows == LIMIT else measured.held_out
 
 
