@@ -31,7 +31,9 @@ NOTEBOOKS = {
 }
 READS = {  # notebook → others whose results it reads
     "10_degrees": ["03_bilinear"],
-    "12_claims": ["02_ceilings", "03_bilinear", "04_rank", "05_corpora", "07_optimisers", "08_controls"],
+    "12_claims": [
+        *("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "06_compression", "07_optimisers", "08_controls"),
+    ],
 }
 RECORDED = {  # notebook → measurements taken in training that it reads
     "08_controls": "models/twins/*.json",
@@ -90,6 +92,7 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
             [f"results/{PROFILE}/{other}.json" for other in READS.get(stem, [])],
             sorted(str(path) for path in Path().glob(RECORDED[stem])) if stem in RECORDED else [],
             ["paper/claims.toml"] if stem == "12_claims" else [],
+            ["paper/published.csv"] if stem in ("02_ceilings", "12_claims") else [],
             [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in corpora],
         output:
             f"{BUILD}/notebooks/{stem}.ipynb",
