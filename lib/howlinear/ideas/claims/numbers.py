@@ -276,10 +276,10 @@ def _swap(results: Results, pick: Callable[[list[float]], Any]) -> Readings:
 def largest_gain(results: Results) -> Readings:
     """Largest gain of the bilinear probe over a model's blocks."""
     readings = {}
-    for name, blocks in results["models"].items():
+    for name, model in results["models"].items():
         gains = [
             Reading(Estimate(block["gain"], block["low"], block["high"]), note=f"block {block['block']}")
-            for block in blocks
+            for block in model["blocks"]
         ]
         readings[name] = extreme(gains, np.max)
     return readings
