@@ -18,7 +18,7 @@ BUILD = f"build/{PROFILE}"
 NOTEBOOKS = {
     "01_capture": ([MAIN], ["diagram", "inputs"]),
     "02_ceilings": ([MAIN], ["solvers", "profile"]),
-    "03_bilinear": ([MAIN], ["gain", "rank", "gate"]),
+    "03_bilinear": ([MAIN], ["gain", "rank", "gate", "recipe", "layers"]),
     "04_rank": ([MAIN], ["median", "carried", "reduced"]),
     "05_corpora": (config["corpora"], ["profiles", "transfer"]),
     "06_compression": ([MAIN], ["signal", "reduced_rank", "frontier"]),

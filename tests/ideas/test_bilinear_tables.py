@@ -7,8 +7,12 @@ from helpers.planted_products import OUT, kept_of, line, products, skewed
 from helpers.reference import normal
 from howlinear.ideas.bilinear import tables
 from howlinear.ideas.bilinear.gate import end_to_end
+from howlinear.ideas.bilinear.layers import LineAndProducts, conjunction, control, cosine, rmse
 from howlinear.ideas.bilinear.power import hidden_teacher, power
 from howlinear.ideas.bilinear.probe import probe
+from howlinear.ideas.bilinear.recipe import recipe
+from howlinear.instrument.capture import capture
+from howlinear.instrument.swap_costs import swap_costs
 
 RANK = 2
 
@@ -138,3 +142,103 @@ def test_every_model_is_correlated_by_itself():
 @pytest.mark.parametrize(("count", "expected"), [(1, [2]), (2, [2, 9]), (3, [2, 5, 9]), (5, [2, 3, 5, 7, 9])])
 def test_spaced_blocks_span_the_depth(count, expected):
     assert tables.spaced([2, 3, 5, 7, 9], count) == expected
+
+
+@pytest.fixture(scope="module")
+def compared(models, gained):
+    return tables.recipes(models, gained, RANK, steps=200)
+
+
+def test_the_parts_add_up_to_the_gap_between_recipe_and_probe(models, gained, compared):
+    np.testing.assert_allclose(compared[list(tables.CHANGES)].sum(axis=1), compared.gap, atol=1e-12)
+    np.testing.assert_allclose(compared.ours, gained.gain, atol=6e-4)
+    found = recipe({0: models["straight"][0]}, RANK, steps=200)
+    row = compared[compared.model == "straight"].iloc[0]
+    assert row.gain == pytest.approx(float(found.published[0]), abs=6e-4)
+    assert row["same rows"] == pytest.approx(float(found.scored_all[0]), abs=6e-4)
+    assert row.optimiser == pytest.approx(float(gained.gain.iloc[-1] - found.apart_all[0]), abs=2e-3)
+    assert (compared.selection <= 1e-3).all()
+    assert (row.few, row["all"]) == (found.few, found.all)
+
+
+def test_changes_are_means_and_their_shares_of_the_gap():
+    numbers = {"gain": [0.1, 0.3], "ours": [0.2, 0.6], "gap": [0.1, 0.3], "selection": [0.0, -0.02]}
+    table = pd.DataFrame(numbers | {"model": "m", "rows": [0.05, 0.11], "optimiser": [0.05, 0.21]})
+    (row,) = tables.changes(table).itertuples(index=False)
+    assert tuple(row)[:6] == pytest.approx((0.2, 0.4, 0.2, -0.01, 0.08, 0.13))
+    assert tuple(row)[6:] == pytest.approx((-0.05, 0.4, 0.65))
+    none = tables.changes(table.assign(gap=0.0))
+    assert none["share of rows"].isna().all()
+
+
+@pytest.fixture(scope="module")
+def controlled(models):
+    return tables.controls({"bent": models["bent"]}, 2, RANK, steps=200)
+
+
+def test_controls_are_of_spaced_blocks(models, controlled):
+    assert controlled[["block", "control"]].to_numpy().tolist() == [
+        [0, "dense2x"],
+        [7, "dense2x"],
+        [0, "poly2x"],
+        [7, "poly2x"],
+    ]
+    few = {block: models["bent"][block] for block in (0, 7)}
+    found = control(few, "dense2x", RANK, steps=200)[7]
+    row = controlled.iloc[1]
+    assert (row.r2, row.low, row.high) == pytest.approx((found.r2.value, found.r2.low, found.r2.high), abs=1e-4)
+    assert row.step == found.step
+
+
+def test_measures_are_of_the_held_out_rows(models):
+    some = {"bent": {3: models["bent"][3]}}
+    fitted = tables.layers(some, RANK, steps=20)
+    both = fitted["bent"][3]
+    row = tables.layer_measures(some, fitted).iloc[0]
+    sample = some["bent"][3].sample
+    x, y = sample.x[sample.test].double(), sample.y[sample.test]
+    assert (row.cosine, row.rmse) == pytest.approx((cosine(y, both.line(x)), rmse(y, both.line(x))))
+    assert (row.cosine_poly, row.rmse_poly) == pytest.approx((cosine(y, both(x)), rmse(y, both(x))))
+    assert row.conjunction == pytest.approx(0, abs=1e-6)
+    assert row.conjunction_poly == pytest.approx(conjunction(both, x))
+    assert row.rmse_poly < row.rmse
+
+
+def test_what_layers_cost_is_measured_block_by_block(gpt2, rows):
+    kept = capture(gpt2, rows, [0, 2], sample=512)
+    fitted = {"tiny": {block: LineAndProducts.of(of_block, 1, 5) for block, of_block in kept.items()}}
+    ids = rows.ids[rows.test]
+    table = tables.swaps({"tiny": gpt2}, fitted, {"tiny": ids})
+    assert table.block.tolist() == [0, 2]
+    by_line = swap_costs(gpt2, {block: both.line for block, both in fitted["tiny"].items()}, ids)
+    by_both = swap_costs(gpt2, fitted["tiny"], ids)
+    assert table.linear.tolist() == [by_line[0].delta, by_line[2].delta]
+    assert table.poly_low.tolist() == [by_both[0].low, by_both[2].low]
+
+
+def test_the_record_holds_every_table_by_model(gained, compared, controlled):
+    bent = gained[gained.model == "bent"].drop(columns="left")
+    numbers = {"model": "bent", "block": [0, 3, 7], "cosine": 0.9, "rmse": 1.0, "conjunction": 0.0}
+    measures = pd.DataFrame(numbers | {"cosine_poly": 0.95, "rmse_poly": 0.5, "conjunction_poly": [0.1, 0.2, 0.3]})
+    ends = {"linear": 2.0, "linear_low": 1.0, "linear_high": 3.0, "poly": 1.0, "poly_low": 0.0, "poly_high": 2.0}
+    swaps = pd.DataFrame({"model": "bent", "block": [0, 3, 7]} | ends)
+    kept = tables.record(bent, measures, compared, controlled, swaps)["bent"]
+    assert [block["block"] for block in kept["blocks"]] == [0, 3, 7]
+    assert kept["blocks"][1]["gain"] == bent.gain.iloc[1]
+    assert kept["blocks"][1]["rmse_poly"] == 0.5
+    of_bent = compared[compared.model == "bent"]
+    assert kept["recipe"]["optimiser"] == of_bent.optimiser.tolist()
+    assert kept["recipe"]["same_rows"] == of_bent["same rows"].tolist()
+    assert kept["poly2x"]["blocks"] == kept["conjunction"]["blocks"] == [0, 7]
+    assert kept["poly2x"]["r2"] == controlled.r2.tolist()[2:]
+    assert kept["conjunction"]["poly"] == [0.1, 0.3]
+    assert kept["conjunction"]["dense2x"] == controlled.conjunction.tolist()[:2]
+    assert kept["dppl"] == {"block": [0, 3, 7]} | {name: [value] * 3 for name, value in ends.items()}
+
+
+def test_fits_hold_every_layer_of_the_controls_blocks(gained, controlled):
+    table = tables.fits(gained, controlled)
+    assert table.layer.tolist() == ["line", "+ products", "dense 2×", "poly 2×"] * 2
+    assert table.block.tolist() == [0] * 4 + [7] * 4
+    assert table.r2.iloc[0] == gained.r2_lin.iloc[0]
+    assert table.r2.iloc[-1] == controlled.r2.iloc[-1]

@@ -155,3 +155,49 @@ def test_gates_are_filled_at_the_highest_rate_only():
             assert (line.get_markerfacecolor() == "white") == (rate == 0.001)
     (one,) = of(figure.axes[0].lines, style.GREY)
     np.testing.assert_allclose(one.get_ydata(), 1)
+
+
+def recipes():
+    rows = [{"model": model, "block": block} for model in LOOKS for block in (0, 4)]
+    table = pd.DataFrame(rows).assign(gain=[0.1, 0.2, 0.3, 0.4], ours=[0.2, 0.3, 0.4, 0.5])
+    return table.assign(selection=-0.01, rows=[0.02, 0.04, 0.02, 0.04], optimiser=0.05)
+
+
+def test_both_probes_are_drawn_and_a_bar_is_the_mean_of_a_models_blocks():
+    table = recipes()
+    figure = bilinear.recipe(table)
+    depth, parts = figure.axes
+    assert titles(figure) == ["(a) two probes", "(b) from the recipe to ours"]
+    assert legend(figure) == [*LOOKS, "our probe", "the paper's recipe"]
+    for model, colour in LOOKS.items():
+        ours, theirs = of(depth.lines, colour)
+        group = table[table.model == model]
+        np.testing.assert_allclose(ours.get_xydata(), group[["block", "ours"]])
+        np.testing.assert_allclose(theirs.get_xydata(), group[["block", "gain"]])
+        assert theirs.get_markerfacecolor() == "white"
+    assert [tick.get_text() for tick in parts.get_xticklabels()] == ["selection", "rows", "optimiser"]
+    heights = [bar.get_height() for bar in parts.patches]
+    np.testing.assert_allclose(heights, [-0.01, 0.03, 0.05] * 2)
+
+
+def test_layers_are_joined_by_block_and_products_are_open():
+    names = ["line", "+ products", "dense 2×", "poly 2×"]
+    rows = [(model, block, name) for model in LOOKS for block in (0, 4) for name in names]
+    fits = pd.DataFrame(rows, columns=["model", "block", "layer"])
+    fits = fits.assign(r2=np.linspace(0.1, 0.9, len(fits)))
+    swaps = pd.DataFrame([{"model": model, "block": block} for model in LOOKS for block in (0, 4)])
+    swaps = swaps.assign(linear=[3.0, 1.0, 9.0, 2.0], poly=[1.0, 0.5, 4.0, 1.0])
+    for kind in ("linear", "poly"):
+        swaps[f"{kind}_low"], swaps[f"{kind}_high"] = swaps[kind] - 0.2, swaps[kind] + 0.4
+    figure = bilinear.layers(fits, swaps)
+    depth, cost = figure.axes
+    assert [tick.get_text() for tick in depth.get_xticklabels()] == names
+    assert legend(figure) == [*LOOKS, "line", "line and products"]
+    for model, colour in LOOKS.items():
+        first, _ = of(depth.lines, colour)
+        of_first = fits[(fits.model == model) & (fits.block == 0)]
+        np.testing.assert_allclose(np.asarray(first.get_ydata(), float), of_first.r2)
+        filled, hollow = of(cost.lines, colour)
+        np.testing.assert_allclose(np.asarray(filled.get_ydata(), float), swaps[swaps.model == model].linear)
+        np.testing.assert_allclose(np.asarray(hollow.get_ydata(), float), swaps[swaps.model == model].poly)
+        assert hollow.get_markerfacecolor() == "white"

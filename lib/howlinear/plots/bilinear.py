@@ -1,4 +1,4 @@
-"""Notebook 03's figures: what a product of inputs gains, how that goes with rank, and what passes a gate."""
+"""Notebook 03's figures: what products gain, with what rank, what passes a gate, and what the paper lays beside."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 
 from howlinear.plots import style
 
@@ -109,4 +110,75 @@ def gate(gates: pd.DataFrame) -> Figure:
         ncols=gates.rate.nunique(),
         handletextpad=0.2,
     )
+    return figure
+
+
+def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows", "optimiser")) -> Figure:
+    """The paper's recipe beside our probe, over depth; and what each change from one to the other is worth.
+
+    Args:
+        recipes: a row a block: `model`, `block`, `gain` (the recipe's), `ours`, and a column per change.
+        changes: in the order in which they are made.
+
+    Returns:
+        The figure, two panels. In the second a point is a block, a bar the mean over a model's blocks.
+    """
+    figure, (depth, parts) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
+    models = recipes.model.unique()
+    for i, model in enumerate(models):
+        group, look = recipes[recipes.model == model], style.look(model)
+        depth.plot(group.block, group.ours, **look)
+        depth.plot(group.block, group.gain, **look | {"markerfacecolor": "white", "linewidth": 0.6, "label": "_"})
+        for place, change in enumerate(changes):
+            at = place + 0.24 * (i - (len(models) - 1) / 2)
+            parts.bar(at, group[change].mean(), 0.2, color=look["color"], alpha=0.35)
+            dots = {"color": look["color"], "marker": look["marker"], "ms": 2.2, "ls": ""}
+            parts.plot(np.full(len(group), at), group[change], **dots)
+    for face, label in ((style.GREY, "our probe"), ("white", "the paper's recipe")):
+        depth.plot([], [], "o", color=style.GREY, mfc=face, label=label)
+    depth.set(xlabel="block", ylabel="gain", xticks=np.unique(recipes.block)[::2], ylim=0)
+    parts.axhline(0, color=style.GREY, lw=0.6)
+    parts.set(xticks=range(len(changes)), xticklabels=changes, ylabel="change of the gain")
+    style.panels([depth, parts], ["two probes", "from the recipe to ours"])
+    handles, labels = depth.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), handlelength=2.2, columnspacing=1.2)
+    return figure
+
+
+def layers(fits: pd.DataFrame, swaps: pd.DataFrame) -> Figure:
+    """R² of what may stand in a block's place; and what it costs to put the line there, alone and with products.
+
+    Args:
+        fits: a row a layer of a block: `model`, `block`, `layer`, `r2`, layers in the order to be drawn.
+        swaps: a row a block: `model`, `block`, `linear`, `poly` and their ends, as in `linear_low`, `linear_high`.
+
+    Returns:
+        The figure, two panels: a line per block in the first; in the second filled for the line, open with products.
+    """
+    figure, (depth, cost) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
+    names = list(fits.layer.unique())
+    models = swaps.model.unique()
+    for i, model in enumerate(models):
+        look = style.look(model)
+        for _, of_block in fits[fits.model == model].groupby("block"):
+            depth.plot([names.index(name) for name in of_block.layer], of_block.r2, **look | {"linewidth": 0.7})
+        group = swaps[swaps.model == model]
+        for kind, face in (("linear", look["color"]), ("poly", "white")):
+            reach = style.error_bars(group[kind], group[f"{kind}_low"], group[f"{kind}_high"])
+            at = group.block + _SHIFT * (2 * i - len(models) + 1 + (0.5 if kind == "poly" else -0.5))
+            dots = {"color": look["color"], "marker": look["marker"], "markerfacecolor": face, "linestyle": ""}
+            cost.errorbar(at, group[kind], reach, elinewidth=0.5, label=model if kind == "linear" else "_", **dots)
+    depth.set(xticks=range(len(names)), xticklabels=names, ylabel="$R^2$, held out")
+    for face, label in ((style.GREY, "line"), ("white", "line and products")):
+        cost.plot([], [], "o", color=style.GREY, mfc=face, label=label)
+    cost.set_yscale("symlog", linthresh=1)
+    cost.yaxis.set_major_formatter(ScalarFormatter())
+    cost.axhline(0, color=style.GREY, lw=0.6)
+    cost.set(xlabel="block", ylabel="ΔPPL", xticks=np.unique(swaps.block)[::2])
+    style.panels([depth, cost], ["what depth is worth", "what products are worth"])
+    handles, labels = cost.get_legend_handles_labels()
+    by_label = dict(zip(labels, handles, strict=True))
+    order = [*models, "line", "line and products"]
+    handles = [by_label[label] for label in order]
+    figure.legend(handles, order, loc="outside upper center", ncols=len(order), columnspacing=1.2)
     return figure

@@ -84,7 +84,7 @@ class Branch:
     readout: Float[Tensor, "rank d_out"]
     intercept: Float[Tensor, " d_out"]
 
-    def __call__(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n d_out"]:
+    def __call__(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d_out"]:
         """What the branch adds to the affine map, in units of y."""
         products = (z @ self.left) * (z @ self.right)
         return (products - self.level - z @ self.slope) @ self.readout + self.intercept

@@ -1,21 +1,29 @@
-"""Notebook 03's tables: the probe on every block, its power, its rank, the gate; a row a measurement."""
+"""Notebook 03's tables: the probe on every block, its power, its rank, the gate, the paper's recipe and controls."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int64
 from scipy.stats import ConstantInputWarning, PermutationMethod, pearsonr, spearmanr
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from howlinear.core.correlation import Correlation, correlation
 from howlinear.core.estimates import Estimate
 from howlinear.errors import InputError
+from howlinear.files.results import rounded
 from howlinear.ideas.bilinear.gate import end_to_end
+from howlinear.ideas.bilinear.layers import CONTROLS, LineAndProducts, conjunction, control, cosine, rmse
 from howlinear.ideas.bilinear.power import hidden_teacher, power
 from howlinear.ideas.bilinear.probe import probe
+from howlinear.ideas.bilinear.recipe import recipe
 from howlinear.instrument.capture import BlockCapture
+from howlinear.instrument.swap_costs import swap_costs
 
 RESAMPLES = 9_999
 
@@ -124,6 +132,196 @@ def gate_order(gates: pd.DataFrame, gains: pd.DataFrame) -> pd.DataFrame:
         row["gain ÷ probe's"] = group.gain.sum() / max(gains.gain.sum(), 1e-9)
         table.append(row)
     return pd.DataFrame(table)
+
+
+CHANGES = ("selection", "rows", "optimiser")  # from the paper's recipe to our probe, one after the other
+STEADY = 0.001  # what other processors find too of a gain that was trained for
+
+
+def recipes(
+    models: Mapping[str, Blocks], gains: pd.DataFrame, rank: int = 16, steps: int = 4_000, seed: int = 0
+) -> pd.DataFrame:
+    """The paper's recipe beside our probe on every block, and what each change from one to the other is worth.
+
+    Gains are rounded to `STEADY` before they are compared, so that the changes add up to `gap` exactly.
+
+    Args:
+        models: model → its captured blocks, with samples.
+        gains: as from `gains`, not rounded.
+        rank: number of products.
+        steps: of the recipe.
+        seed: of the recipe.
+
+    Returns:
+        A row a block: `model`, `block`; `gain`, the recipe's, on 15.6 rows per input and chosen by the rows that it is
+        scored on; `same rows`, its gain on all sampled rows, chosen likewise; `ours`; `gap` = ours − gain, and its
+        parts: `selection` (chosen by a train fold kept apart), `rows` (all sampled rows), `optimiser` (variable
+        projection, mean of its seeds); and `few` and `all`, how many rows these are.
+    """
+    table = []
+    for model, blocks in models.items():
+        trained = rounded(vars(recipe(blocks, rank, steps, seed)), STEADY)
+        ours = gains[gains.model == model].set_index("block").gain
+        for i, block in enumerate(blocks):
+            published, apart = float(trained["published"][i]), float(trained["apart"][i])
+            apart_all, scored_all = float(trained["apart_all"][i]), float(trained["scored_all"][i])
+            probed = rounded(float(ours[block]), STEADY)
+            row = {"model": model, "block": block, "gain": published, "same rows": scored_all, "ours": probed}
+            row["gap"] = probed - published
+            row["selection"] = apart - published
+            row["rows"] = apart_all - apart
+            row["optimiser"] = probed - apart_all
+            table.append(row | {"few": trained["few"], "all": trained["all"]})
+    return pd.DataFrame(table)
+
+
+def changes(recipes: pd.DataFrame) -> pd.DataFrame:
+    """What each change is worth on the mean over blocks, as points of R² and as shares of the gap.
+
+    Args:
+        recipes: as from `recipes`.
+
+    Returns:
+        A row a model: `gain`, `ours`, `gap`, `selection`, `rows`, `optimiser` (means over blocks), and `share of …` of
+        each change in the gap; NaN where there is no gap.
+    """
+    means = recipes.groupby("model", sort=False)[["gain", "ours", "gap", *CHANGES]].mean()
+    for change in CHANGES:
+        means[f"share of {change}"] = means[change] / means["gap"].where(means["gap"] != 0)
+    return means
+
+
+def controls(models: Mapping[str, Blocks], count: int, rank: int = 16, steps: int = 2_000) -> pd.DataFrame:
+    """The paper's controls for depth on `count` blocks of each model.
+
+    Returns:
+        A row a control of a block: `model`, `block`, `control`, `r2` with its interval `low`, `high`, `conjunction`,
+        and the `step` that was kept.
+    """
+    table = []
+    for model, blocks in models.items():
+        few = {block: blocks[block] for block in spaced(blocks, count)}
+        for kind in CONTROLS:
+            for block, found in control(few, kind, rank, steps).items():
+                row = {"model": model, "block": block, "control": kind, "r2": found.r2.value, "low": found.r2.low}
+                table.append(row | {"high": found.r2.high, "conjunction": found.conjunction, "step": found.step})
+    return pd.DataFrame(table)
+
+
+Layers = Mapping[str, Mapping[int, LineAndProducts]]  # model → block → the line with products on top
+
+
+def layers(models: Mapping[str, Blocks], rank: int = 16, steps: int = 100) -> Layers:
+    """The line with products on top of every block, from one start of the probe."""
+    return {
+        model: {block: LineAndProducts.of(kept, rank, steps) for block, kept in blocks.items()}
+        for model, blocks in models.items()
+    }
+
+
+def layer_measures(models: Mapping[str, Blocks], layers: Layers) -> pd.DataFrame:
+    """Cosine, root mean squared error and conjunction index of every block's line, alone and with products.
+
+    Args:
+        models: model → its captured blocks, with samples.
+        layers: as from `layers`.
+
+    Returns:
+        A row a block, on the sample's held-out rows: `model`, `block`, `cosine`, `rmse`, `conjunction` of the line, and
+        `cosine_poly`, `rmse_poly`, `conjunction_poly` with products.
+    """
+    table = []
+    for model, block, kept in _each_block(models):
+        sample = kept.rows()
+        x, y = sample.x[sample.test].double(), sample.y[sample.test]
+        row = {"model": model, "block": block}
+        both = layers[model][block]
+        for suffix, map_ in (("", both.line), ("_poly", both)):
+            predicted = map_(x)
+            row |= {f"cosine{suffix}": cosine(y, predicted), f"rmse{suffix}": rmse(y, predicted)}
+            row[f"conjunction{suffix}"] = conjunction(map_, x)
+        table.append(row)
+    return pd.DataFrame(table)
+
+
+def swaps(
+    language_models: Mapping[str, PreTrainedModel], layers: Layers, ids: Mapping[str, Int64[Tensor, "n seq_len"]]
+) -> pd.DataFrame:
+    """What it costs to put each block's line in its place, and the line with products.
+
+    Args:
+        language_models: model → the model.
+        layers: as from `layers`.
+        ids: model → held-out token ids, shape (n, seq_len).
+
+    Returns:
+        A row a block: `model`, `block`; `linear` and `poly`, the changes of perplexity, each with the ends of its
+        interval, as in `linear_low`, `linear_high`.
+    """
+    table = []
+    for model, of_blocks in layers.items():
+        lines = {block: both.line for block, both in of_blocks.items()}
+        by_line = swap_costs(language_models[model], lines, ids[model])
+        by_both = swap_costs(language_models[model], of_blocks, ids[model])
+        for block in of_blocks:
+            row = {"model": model, "block": block}
+            for name, change in (("linear", by_line[block]), ("poly", by_both[block])):
+                row |= {name: change.delta, f"{name}_low": change.low, f"{name}_high": change.high}
+            table.append(row)
+    return pd.DataFrame(table)
+
+
+def fits(gains: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
+    """R² of the line, of the line with products, and of the controls, on the controls' blocks.
+
+    Returns:
+        A row a layer of a block: `model`, `block`, `layer`, `r2`.
+    """
+    table = []
+    for (model, block), of_block in controls.groupby(["model", "block"], sort=False):
+        (probed,) = gains[(gains.model == model) & (gains.block == block)].itertuples()
+        r2 = {"line": probed.r2_lin, "+ products": probed.r2_poly}
+        for row in of_block.itertuples():
+            r2[row.control.replace("2x", " 2×")] = row.r2
+        table += [{"model": model, "block": block, "layer": layer, "r2": value} for layer, value in r2.items()]
+    return pd.DataFrame(table)
+
+
+def record(
+    gains: pd.DataFrame, measures: pd.DataFrame, recipes: pd.DataFrame, controls: pd.DataFrame, swaps: pd.DataFrame
+) -> dict[str, dict[str, Any]]:
+    """What notebook 03 keeps of every model, from its tables.
+
+    Returns:
+        Model → `blocks`, a record of `gains` and `measures` each; `recipe`: `gain`, `ours`, `same_rows` and `CHANGES`,
+        a list over blocks each, and the rows `few` and `all`; `dense2x` and `poly2x`: `blocks`, `r2`, `low`, `high`,
+        `step`; `conjunction`: `linear`, `poly` and each control's, over the controls' `blocks`; `dppl`: `block`,
+        `linear`, `poly`, and the ends of their intervals.
+    """
+    kept = {}
+    for model in gains.model.unique():
+
+        def of(table: pd.DataFrame, model: str = model) -> pd.DataFrame:
+            return table[table.model == model].drop(columns="model")
+
+        both = of(gains).merge(of(measures).drop(columns=["conjunction", "conjunction_poly"]), on="block")
+        compared = of(recipes).rename(columns={"same rows": "same_rows"})
+        columns = ["gain", "same_rows", "ours", *CHANGES]
+        rows = {"few": int(compared["few"].iloc[0]), "all": int(compared["all"].iloc[0])}
+        kept[model] = {"blocks": both.to_dict("records"), "recipe": compared[columns].to_dict("list") | rows}
+        of_controls = of(controls)
+        tried = of_controls.block.unique().tolist()
+        indices = of(measures).set_index("block").loc[tried]
+        kept[model]["conjunction"] = {
+            "blocks": tried,
+            "linear": indices["conjunction"].tolist(),
+            "poly": indices["conjunction_poly"].tolist(),
+        }
+        for kind, of_kind in of_controls.groupby("control", sort=False):
+            kept[model][kind] = {"blocks": tried} | of_kind[["r2", "low", "high", "step"]].to_dict("list")
+            kept[model]["conjunction"][kind] = of_kind["conjunction"].tolist()
+        kept[model]["dppl"] = of(swaps).to_dict("list")
+    return kept
 
 
 def correlations(gains: pd.DataFrame, column: str, seed: int = 0) -> pd.DataFrame:

@@ -1,0 +1,97 @@
+import pytest
+import torch
+
+from helpers.planted_products import OUT, D, kept_of, line, products
+from helpers.reference import normal
+from howlinear.errors import InputError
+from howlinear.ideas.bilinear import recipe as module
+from howlinear.ideas.bilinear.recipe import chosen, recipe
+
+STEPS = 400
+
+
+def even(n, seed=0):
+    return normal(n, D, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def found():
+    """A block whose residual is two products, and one whose residual is noise, side by side, at ten times the rate."""
+    x = even(1_600)
+    noise = normal(1_600, OUT, seed=3)
+    blocks = {2: kept_of(x, line(x) + 0.2 * products(x) + 0.02 * noise), 5: kept_of(x, line(x) + 3 * noise)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "RATE", 10 * module.RATE)
+        return blocks, recipe(blocks, rank=4, steps=STEPS)
+
+
+def test_it_finds_planted_products_and_none_in_noise(found):
+    blocks, gains = found
+    truth = 0.2 * products(even(1_600))[1_200:]
+    y = blocks[2].sample.y[1_200:].double()
+    share = float((truth - truth.mean(0)).square().sum() / (y - y.mean(0)).square().sum())
+    assert share > 0.05
+    assert float(gains.apart_all[0]) == pytest.approx(share, abs=0.1 * share)
+    assert abs(float(gains.apart_all[1])) < 0.005
+
+
+def test_chosen_on_the_scored_rows_it_is_never_below_0_nor_below_an_honest_choice(found):
+    _, gains = found
+    assert (gains.published >= 0).all()
+    assert (gains.published >= gains.apart - module.BETTER).all()
+    assert (gains.scored_all >= gains.apart_all - module.BETTER).all()
+
+
+def test_few_rows_gain_less_and_are_as_many_per_input_as_the_papers(found):
+    _, gains = found
+    assert (gains.few, gains.all) == (round(15.625 * D), 900)  # three of four train folds of 300
+    assert float(gains.published[0]) < float(gains.scored_all[0])
+
+
+def test_blocks_trained_together_are_trained_as_if_alone():
+    x = even(400)
+    blocks = {0: kept_of(x, line(x)), 3: kept_of(x, line(x) + products(x))}
+    together, alone = recipe(blocks, rank=2, steps=200), recipe({3: blocks[3]}, rank=2, steps=200)
+    assert float(alone.scored_all[0]) > 0.001
+    for name in ("published", "apart", "apart_all", "scored_all"):
+        assert float(getattr(alone, name)[0]) == pytest.approx(float(getattr(together, name)[1]), abs=1e-5)
+
+
+def test_where_the_sample_holds_no_more_few_is_all():
+    x = even(200)
+    gains = recipe({0: kept_of(x, line(x) + products(x))}, rank=2, steps=200)
+    assert gains.few == gains.all
+    assert torch.equal(gains.apart, gains.apart_all)
+
+
+@pytest.mark.parametrize(
+    ("scores", "kept"),
+    [
+        ([], None),
+        ([-0.1, -0.2, 0.0], None),
+        ([0.00005], None),  # not better by 1e-4
+        ([0.1, 0.10005], 0),
+        ([0.1, 0.0, 0.0, 0.0, 0.5], 0),  # three without a better one end it
+        ([0.1, 0.0, 0.0, 0.2, 0.0, 0.0, 0.0, 0.9], 3),
+    ],
+)
+def test_which_evaluation_is_kept_by_hand(scores, kept):
+    assert chosen(scores, patience=3) == kept
+
+
+def test_the_start_is_the_papers():
+    model = module.Products(3, 64, 8, 4, torch.Generator().manual_seed(0)).requires_grad_(False)
+    assert float(model.left.abs().max()) <= 64**-0.5
+    assert float(model.readout.abs().max()) <= 4**-0.5
+    assert torch.equal(model.left[0], model.left[2])
+    assert float(model.gate.exp().mean()) == pytest.approx(0.1353, abs=1e-4)
+    x = normal(3, 5, 64).float()
+    expected = model.gate[1].exp() * (((x[1] @ model.left[1]) * (x[1] @ model.right[1])) @ model.readout[1])
+    torch.testing.assert_close(model(x)[1], expected)
+
+
+@pytest.mark.parametrize(("rank", "steps"), [(0, 400), (D + 1, 400), (2, 199)])
+def test_a_rank_or_a_number_of_steps_that_cannot_be_is_refused(rank, steps):
+    x = even(200)
+    with pytest.raises(InputError, match=f"rank={rank}, steps={steps}"):
+        recipe({0: kept_of(x, line(x))}, rank, steps)
