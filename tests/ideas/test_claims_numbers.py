@@ -242,22 +242,18 @@ def test_products_beside_depth_by_hand():
     near(read("products_at_depth", results)["a"], 0.03, 0.03 - 0.02 * wider, 0.03 + 0.02 * wider, "block 6")
 
 
-def costs(linear, poly, as_rows=False):
-    def around(value):
-        return {"value": value, "low": value - 0.1, "high": value + 0.1}
-
-    table = {
-        str(b): {"linear": around(x), "poly": around(y)} for b, (x, y) in enumerate(zip(linear, poly, strict=True))
-    }
-    if as_rows:
-        return [{"block": int(block)} | row for block, row in table.items()]
+def costs(linear, poly):
+    table = {"block": list(range(len(linear)))}
+    for name, values in (("linear", linear), ("poly", poly)):
+        table[name] = list(values)
+        table[f"{name}_low"] = [value - 0.1 for value in values]
+        table[f"{name}_high"] = [value + 0.1 for value in values]
     return table
 
 
-@pytest.mark.parametrize("as_rows", [False, True])
-def test_products_save_on_critical_early_blocks_and_elsewhere_not(as_rows):
+def test_products_save_on_critical_early_blocks_and_elsewhere_not():
     """Block 0 of six is critical, block 1 is not; from block 2 on they are later ones."""
-    dppl = costs([40, 2, 2, 1, 2, 2], [20, 0.5, 2, 1, 1.9, 2.1], as_rows)
+    dppl = costs([40, 2, 2, 1, 2, 2], [20, 0.5, 2, 1, 1.9, 2.1])
     results = probed([0.1] * 6, range(6), dppl=dppl)
     near(read("saved_early", results)["a"], 0.5, 19.8 / 40, 20.2 / 40, "block 0")
     wider = simultaneous(4)

@@ -436,30 +436,23 @@ def _savings(model: Any) -> tuple[Estimates, list[Reading]]:
     Raises:
         UntestableError: not measured, or not of all blocks.
     """
-    rows = {int(row["block"]): row for row in _rows(measured(model, "dppl"))}
-    blocks = sorted(rows)
+    costs = measured(model, "dppl")
+    blocks = costs["block"]
     if blocks != list(range(len(_probe(model)))):
         raise UntestableError(f"dppl is of blocks {', '.join(map(str, blocks))} alone: all are needed")
-    linear = [estimate(rows[block]["linear"]) for block in blocks]
-    poly = [estimate(rows[block]["poly"]) for block in blocks]
+    linear = Estimates.of(costs["linear"], costs["linear_low"], costs["linear_high"])
+    poly = Estimates.of(costs["poly"], costs["poly_low"], costs["poly_high"])
     savings = []
-    for block, line, layer in zip(blocks, linear, poly, strict=True):
+    for block in blocks:
+        line = linear.value[block]
         share = Estimate(
-            (line.value - layer.value) / line.value,
+            float((line - poly.value[block]) / line),
             # at the least: the line as cheap, the layer as dear as they may be
-            (line.low - layer.high) / abs(line.value),
-            (line.high - layer.low) / abs(line.value),
+            float((linear.low[block] - poly.high[block]) / abs(line)),
+            float((linear.high[block] - poly.low[block]) / abs(line)),
         )
         savings.append(Reading(share, f"block {block}"))
-    costs = Estimates.of(*zip(*((cost.value, cost.low, cost.high) for cost in linear), strict=True))
-    return costs, savings
-
-
-def _rows(table: Any) -> list[Mapping[str, Any]]:
-    """A table as a list of rows with `block`, or as block → row."""
-    if isinstance(table, Mapping):
-        return [{"block": block} | dict(row) for block, row in table.items()]
-    return table
+    return linear, savings
 
 
 # Notebook 04: what carries a high R²

@@ -97,10 +97,10 @@ def _bilinear(blocks: list[dict]) -> dict[str, Any]:
         {"block": block["block"], "r2_lin": block["r2_lin"], "gain": gain, "low": gain, "high": gain}
         for block, gain in zip(blocks, gains, strict=True)
     ]
-    costs = [
-        {"block": block["block"], "linear": _exact(block["dppl_linear"]), "poly": _exact(block["dppl_poly"])}
-        for block in blocks
-    ]
+    costs: dict[str, list] = {"block": [block["block"] for block in blocks]}
+    for layer in ("linear", "poly"):
+        for end in ("", "_low", "_high"):
+            costs[layer + end] = [block[f"dppl_{layer}"] for block in blocks]
     return {"blocks": probed, "recipe": {"gain": gains}, "dppl": costs}
 
 
