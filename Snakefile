@@ -21,7 +21,7 @@ NOTEBOOKS = {
     "03_bilinear": ([MAIN], ["gain", "rank", "gate", "recipe", "layers"]),
     "04_rank": ([MAIN], ["median", "carried", "reduced"]),
     "05_corpora": (config["corpora"], ["profiles", "transfer"]),
-    "06_compression": ([MAIN], ["signal", "reduced_rank", "frontier"]),
+    "06_compression": ([MAIN], ["signal", "reduced_rank", "frontier", "healing"]),
     "07_optimisers": ([MAIN], ["paths", "shortfall"]),
     "08_controls": ([MAIN], ["random", "transplant", "twins"]),
     "09_dynamics": ([MAIN] * (PROFILE != "minis"), ["profiles", "settling", "live"]),

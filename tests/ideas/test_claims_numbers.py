@@ -206,7 +206,7 @@ def test_nearest_twins_differ_in_training_text_and_say_where_they_were_read():
 def test_the_largest_gain_and_its_correlation_are_notebook_03s():
     blocks = [{"block": b, "gain": g, "low": g - 0.01, "high": g + e} for b, g, e in ((0, 0.2, 0.01), (1, 0.1, 0.2))]
     whole = {"r": 0.5, "low": 0.2, "high": 0.7}
-    results = {"models": {"a": blocks}, "correlation": {"gain": {"all": whole, "a": {}}}}
+    results = {"models": {"a": {"blocks": blocks}}, "correlation": {"gain": {"all": whole, "a": {}}}}
     near(read("largest_gain", results)["a"], 0.2, 0.19, 0.3, "block 0")  # the other may be larger still
     near(read("gain_correlation", results)[TOGETHER], 0.5, 0.2, 0.7)
 
