@@ -22,7 +22,7 @@ NOTEBOOKS = {
     "04_rank": ([MAIN], ["median", "carried", "reduced"]),
     "05_corpora": (config["corpora"], ["profiles", "transfer"]),
     "06_compression": ([MAIN], ["signal", "reduced_rank", "frontier", "healing"]),
-    "07_optimisers": ([MAIN], ["paths", "shortfall"]),
+    "07_optimisers": ([MAIN], ["paths", "shortfall", "baseline"]),
     "08_controls": ([MAIN], ["random", "transplant", "twins"]),
     "09_dynamics": ([MAIN] * (PROFILE != "minis"), ["profiles", "settling", "live"]),
     "10_degrees": ([MAIN], ["spectrum", "full", "rank", "training"]),
