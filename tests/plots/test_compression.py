@@ -134,3 +134,24 @@ def test_a_panel_per_model_and_a_line_per_way(models, ways):
             data, _, (bars,) = container.lines
             np.testing.assert_allclose(data.get_xydata(), np.stack([100 * rows.share, rows.delta], 1))
             np.testing.assert_allclose(np.array(bars.get_segments())[:, :, 1], rows[["low", "high"]])
+
+
+# --- healing
+
+
+def test_healing_draws_a_point_with_its_interval_for_every_layer_and_model():
+    rows = []
+    for model, shift in (("mini-gpt2", 0.0), ("mini-llama", 1.0)):
+        for layer, delta in (("line", 2.0), ("line, healed", -1.0), ("original, healed", -3.0)):
+            ends = {"low": delta + shift - 0.5, "high": delta + shift + 1}
+            rows.append({"model": model, "layer": layer, "delta": delta + shift} | ends)
+    figure = compression.healing(pd.DataFrame(rows))
+    (axis,) = figure.axes
+    assert [tick.get_text() for tick in axis.get_yticklabels()] == ["line", "line, healed", "original, healed"]
+    assert legend(figure) == ["mini-gpt2", "mini-llama"]
+    first, second = axis.containers
+    np.testing.assert_allclose(np.asarray(first.lines[0].get_xdata(), float), [2, -1, -3])
+    np.testing.assert_allclose(np.asarray(second.lines[0].get_xdata(), float), [3, 0, -2])
+    np.testing.assert_allclose(np.diff(np.asarray(first.lines[0].get_ydata(), float)), -1)
+    reach = [line[:, 0] for line in first.lines[2][0].get_segments()]
+    np.testing.assert_allclose(reach, [[1.5, 3], [-1.5, 0], [-3.5, -2]])

@@ -103,3 +103,21 @@ def test_directions_are_drawn_by_loudness_with_their_share_as_area_beside_theory
     np.testing.assert_allclose(learned, 1 - (1 - loudness) ** 50, atol=1e-12)
     np.testing.assert_allclose(loudness[[0, -1]], [1e-4, 1])
     assert modes.get_ylabel() == "part learned in 50 steps"
+
+
+def test_the_baseline_stands_beside_the_closed_form_block_by_block():
+    rows = []
+    for model, block, exact in (("planted", None, 0.95), ("mini-gpt2", 0, 0.9), ("mini-gpt2", 10, 0.6)):
+        for way, gap in (("SGD", 0.8), ("AdamW", 0.1)):
+            row = {"model": model, "block": block, "way": way, "exact": exact, "r2": exact - gap}
+            rows.append(row | {"gap": gap, "gap low": gap - 0.05, "gap high": gap + 0.02})
+    figure = optimisers.baseline(pd.DataFrame(rows))
+    (axis,) = figure.axes
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["planted", "mini-gpt2\n0", "mini-gpt2\n10"]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert set(labels) == {"closed form", "SGD, untuned", "AdamW, untuned"}
+    sgd, adam = axis.containers
+    np.testing.assert_allclose(np.asarray(sgd.lines[0].get_ydata(), float), [0.15, 0.1, -0.2])
+    np.testing.assert_allclose(np.asarray(adam.lines[0].get_ydata(), float), [0.85, 0.8, 0.5])
+    reach = [line[:, 1] for line in adam.lines[2][0].get_segments()]
+    np.testing.assert_allclose(reach, [[0.83, 0.9], [0.78, 0.85], [0.48, 0.55]])

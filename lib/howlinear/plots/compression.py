@@ -1,4 +1,4 @@
-"""Figures of notebook 06: signals beside costs, thin maps, several blocks at once."""
+"""Figures of notebook 06: signals beside costs, thin maps, several blocks at once, healing."""
 
 from __future__ import annotations
 
@@ -114,6 +114,29 @@ def frontier(table: pd.DataFrame) -> Figure:
     style.panels(axes[0], models)
     axes[0, 0].set(ylabel=r"$\Delta$ perplexity", ylim=(_lowest(table["delta"]), None))
     _legend(figure, axes[0, 0])
+    return figure
+
+
+def healing(table: pd.DataFrame) -> Figure:
+    """What a little training of one layer does to perplexity, a row a layer, a point a model.
+
+    Args:
+        table: a row a model and layer: `model`, `layer`, `delta`, `low`, `high`.
+
+    Returns:
+        The figure.
+    """
+    layers = list(table["layer"].drop_duplicates())
+    models = list(table["model"].drop_duplicates())
+    figure, axis = plt.subplots(figsize=(style.COLUMN, 2.0), layout="constrained")
+    for i, model in enumerate(models):
+        rows = table[table["model"] == model]
+        places = [-layers.index(layer) - 0.18 * (i - (len(models) - 1) / 2) for layer in rows["layer"]]
+        bars = style.error_bars(rows["delta"], rows["low"], rows["high"])
+        axis.errorbar(rows["delta"], places, xerr=bars, **style.look(model) | {"linestyle": ""}, **_BARS)
+    axis.axvline(0, color=style.GREY, lw=0.6)
+    axis.set(yticks=[-place for place in range(len(layers))], yticklabels=layers, xlabel=r"$\Delta$ perplexity")
+    _legend(figure, axis)
     return figure
 
 

@@ -73,6 +73,40 @@ def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name
     return figure
 
 
+def baseline(table: pd.DataFrame) -> Figure:
+    """The untuned baseline beside the closed form, a column a block.
+
+    Args:
+        table: a row a baseline on a block: `model`, `block` (None of a planted problem), `way`, `exact`, `r2`, `gap`,
+            `gap low`, `gap high`.
+
+    Returns:
+        The figure. A dash is the closed form; points are the baselines, with the interval of their distance to it.
+    """
+    figure, axis = plt.subplots(figsize=(style.PAGE, 2.4))
+    names = [
+        model if pd.isna(block) else f"{model}\n{block:.0f}"
+        for model, block in zip(table.model, table.block, strict=True)
+    ]
+    table = table.assign(name=names)
+    names = list(table.name.unique())
+    ways = list(table.way.unique())
+    for k, (way, group) in enumerate(table.groupby("way", sort=False)):
+        at = [names.index(name) for name in group.name]
+        shifted = np.array(at) + 0.16 * (k - (len(ways) - 1) / 2)
+        bars = style.error_bars(group.gap, group["gap low"], group["gap high"])[::-1]  # r2 falls as the gap grows
+        look = {"color": ("#0072B2", style.ACCENT)[k % 2], "marker": "o^"[k % 2], "ls": ""}
+        axis.errorbar(shifted, group.r2, bars, elinewidth=0.7, label=f"{way}, untuned", **look)
+        if k == 0:
+            axis.hlines(group.exact, np.array(at) - 0.3, np.array(at) + 0.3, color="0.1", lw=1.2, label="closed form")
+    axis.axhline(0, color=style.GREY, lw=0.6)
+    axis.set_xticks(range(len(names)), names)
+    axis.grid(visible=False, axis="x")
+    axis.set_ylabel("$R^2$, held out")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=len(ways) + 1)
+    return figure
+
+
 def _blocks(axis: Axes, profiles: pd.DataFrame) -> None:
     """Shortfall against condition number: colour and marker are the model, filling is the way of training."""
     for (model, way), group in profiles.groupby(["model", "way"], sort=False):

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from howlinear.core.ceilings import NULL, AffineMap, ceiling, r2
+from howlinear.ideas.optimisers.baseline import BASELINES, baseline
 from howlinear.ideas.optimisers.gradient_descent import Descent, descent
 from howlinear.ideas.optimisers.problem import SCALINGS, Problem
 from howlinear.ideas.optimisers.training import OPTIMISERS, Path, shortfall, tuned
@@ -56,6 +57,37 @@ def forecasts(models: Mapping[str, Blocks], steps: int) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(table)
+
+
+def baselines(models: Mapping[str, Blocks], blocks: Sequence[int], steps: int = 3_000, seed: int = 0) -> pd.DataFrame:
+    """The paper's trained linear baseline, untuned, on some blocks of each model, as far as it has them.
+
+    Returns:
+        A row a baseline on a block, as of `baseline_rows`, behind `model` and `block`.
+    """
+    table = []
+    for model, captured in models.items():
+        for block in blocks:
+            if block in captured:
+                for row in baseline_rows(Problem.of(captured[block]), steps, seed):
+                    table.append({"model": model, "block": block} | row)
+    return pd.DataFrame(table)
+
+
+def baseline_rows(problem: Problem, steps: int = 3_000, seed: int = 0) -> list[dict[str, float | str]]:
+    """Each of `BASELINES` on one problem.
+
+    Returns:
+        Per baseline: `way`, `condition` of the inputs, `exact` (the closed form's held-out R² on the same rows), `r2`,
+        `gap` = exact − r2 with its interval `gap low`, `gap high`.
+    """
+    exact = ceiling(problem.folds, problem.test)
+    rows = []
+    for way in BASELINES:
+        found = shortfall(problem, baseline(problem, way, steps, seed))
+        row = {"way": way, "condition": exact.condition, "exact": exact.r2, "r2": found.r2}
+        rows.append(row | {"gap": found.gap.value, "gap low": found.gap.low, "gap high": found.gap.high})
+    return rows
 
 
 def race(problem: Problem, steps: int, batch: int, at: Sequence[int], seed: int = 0) -> dict[tuple[str, str], Path]:

@@ -1,0 +1,185 @@
+"""What a little training of the swapped layer mends, beside what it does for the block that was never swapped.
+
+After a swap only the new layer is trained, on text that the fit may see: 200 steps of Adam at 1e-4 on four sequences
+each, the rest of the model frozen (arXiv 2606.19379, section 5.6). A healed line may end below the model as it was;
+that says little, since the original block gains from the same steps too. So it gets them: what counts is how far the
+healed line stays behind the healed original.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Adam
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.estimates import Estimate
+from howlinear.errors import InputError
+from howlinear.instrument.perplexity import change, losses
+from howlinear.models.replace import linear_layers
+from howlinear.models.sites import sites, width_of
+from howlinear.models.swap import swap
+
+SEQUENCES = 4  # a step
+
+
+@dataclass(frozen=True)
+class Healing:
+    """Changes of perplexity on held-out text against the model as it is, paired; the trained layers are taken as given.
+
+    Attributes:
+        swapped: with the line in the block's place.
+        line: with the line after its training.
+        original: with the block itself after the same training.
+        behind: the healed line's perplexity less the healed original's.
+    """
+
+    swapped: Estimate
+    line: Estimate
+    original: Estimate
+    behind: Estimate
+
+
+def healing(
+    model: PreTrainedModel,
+    block: int,
+    line: AffineMap,
+    fitted: Int64[Tensor, "m seq_len"],
+    held: Int64[Tensor, "n seq_len"],
+    steps: int = 200,
+    rate: float = 1e-4,
+    seed: int = 0,
+) -> Healing:
+    """Heal the line in a block's place, and the block itself.
+
+    Args:
+        model: the model; left as it was.
+        block: which block.
+        line: its map.
+        fitted: token ids to train on, of text that the fit may see, shape (m, seq_len).
+        held: held-out token ids, shape (n, seq_len).
+        steps: of Adam, for each of the two.
+        rate: its learning rate.
+        seed: of the order of sequences, the same for both.
+
+    Raises:
+        InputError: as for `heal`.
+    """
+    (site,) = sites(model, [block])
+    if site.ffn is None:
+        raise InputError(f"block {block} is no single module, which healing trains a copy of: give another model")
+    base = losses(model, held)
+
+    def held_losses(module: nn.Module) -> Tensor:
+        with swap(model, {block: module}):
+            return losses(model, held)
+
+    straight = _linear(model, line)
+    swapped = held_losses(straight)
+    healed_line = held_losses(heal(model, block, straight, fitted, steps, rate, seed))
+    healed_original = held_losses(heal(model, block, site.ffn, fitted, steps, rate, seed))
+    return Healing(
+        swapped=change(base, swapped).estimate,
+        line=change(base, healed_line).estimate,
+        original=change(base, healed_original).estimate,
+        behind=change(healed_original, healed_line).estimate,
+    )
+
+
+def heal(
+    model: PreTrainedModel,
+    block: int,
+    module: nn.Module,
+    ids: Int64[Tensor, "m seq_len"],
+    steps: int = 200,
+    rate: float = 1e-4,
+    seed: int = 0,
+) -> nn.Module:
+    """A copy of a module, trained in a block's place on the model's own loss while everything else stands still.
+
+    Args:
+        model: the model; left as it was.
+        block: which block.
+        module: what to train, rows to rows.
+        ids: token ids, shape (m, seq_len).
+        steps: of Adam; each takes `SEQUENCES` sequences, in a fresh order every pass.
+        rate: learning rate.
+        seed: of that order.
+
+    Raises:
+        InputError: no step to take, a rate that is none, or no sequences of two tokens.
+    """
+    if steps < 1 or not rate > 0 or ids.shape[0] < 1 or ids.shape[1] < 2:
+        raise InputError(
+            f"healing needs a step or more, a positive rate and sequences of two tokens, got steps={steps}, "
+            f"rate={rate} and ids of shape {tuple(ids.shape)}"
+        )
+    trained = copy.deepcopy(module)
+    with _frozen(model), swap(model, {block: trained}), torch.enable_grad():
+        trained.requires_grad_(True)
+        optimiser = Adam(trained.parameters(), lr=rate)
+        for batch in _batches(len(ids), steps, seed):
+            tokens = ids[batch].to(model.device)
+            logits = model(input_ids=tokens, use_cache=False).logits[:, :-1]
+            loss = cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    return trained.requires_grad_(False)
+
+
+def healing_table(found: Mapping[str, Healing], block: int) -> pd.DataFrame:
+    """Changes of perplexity, a row a model and a layer.
+
+    Returns:
+        Columns `model`, `block`, `layer` ("line", "line, healed", "original, healed"), `delta`, `low`, `high`.
+    """
+    rows = []
+    for model, healed in found.items():
+        layers = {"line": healed.swapped, "line, healed": healed.line, "original, healed": healed.original}
+        for layer, delta in layers.items():
+            row = {"model": model, "block": block, "layer": layer}
+            rows.append(row | {"delta": delta.value, "low": delta.low, "high": delta.high})
+    return pd.DataFrame(rows)
+
+
+def _linear(model: PreTrainedModel, line: AffineMap) -> nn.Module:
+    """A map as one linear layer of the model's width, precision and device."""
+    layer = linear_layers(width_of(model), None)
+    with torch.no_grad():
+        layer.weight.copy_(line.weight.T)  # y = x W + b, and a Linear keeps Wᵀ
+        layer.bias.copy_(line.bias)
+    return layer.to(model.device, model.dtype)
+
+
+@contextmanager
+def _frozen(model: PreTrainedModel) -> Iterator[None]:
+    """While it lasts no parameter of the model asks for a gradient; then each does as it did."""
+    asked = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    model.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter, wanted in asked.items():
+            parameter.requires_grad_(wanted)
+
+
+def _batches(count: int, steps: int, seed: int) -> Iterator[Tensor]:
+    """Numbers of the sequences of each step: a fresh order every pass, a last part that is too few left out."""
+    generator = torch.Generator().manual_seed(seed)
+    size = min(SEQUENCES, count)
+    order = torch.empty(0, dtype=torch.long)
+    for _ in range(steps):
+        if len(order) < size:
+            order = torch.randperm(count, generator=generator)
+        yield order[:size]
+        order = order[size:]

@@ -1,0 +1,80 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from howlinear.core.ceilings import AffineMap, fit
+from howlinear.core.estimates import Estimate
+from howlinear.errors import InputError
+from howlinear.ideas.compression.healing import Healing, heal, healing, healing_table
+from howlinear.instrument.capture import capture
+from howlinear.instrument.perplexity import losses
+from howlinear.models.sites import sites
+from howlinear.models.swap import swap
+
+
+def loss_with(model, block, module, ids):
+    with swap(model, {block: module}):
+        return float(losses(model, ids).mean())
+
+
+def test_a_spoilt_layer_is_mended_and_nothing_else_moves(model, ids):
+    before = copy.deepcopy(model.state_dict())
+    asked = [parameter.requires_grad for parameter in model.parameters()]
+    spoilt = nn.Linear(32, 32)
+    nn.init.normal_(spoilt.weight, std=2.0)
+    weight = spoilt.weight.clone()
+    healed = heal(model, 1, spoilt, ids, steps=30, rate=0.03)
+    assert loss_with(model, 1, healed, ids) < loss_with(model, 1, spoilt, ids) - 0.05
+    assert torch.equal(spoilt.weight, weight)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    assert [parameter.requires_grad for parameter in model.parameters()] == asked
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not healed.weight.requires_grad
+
+
+def test_the_original_gets_the_same_steps_and_both_are_judged_against_the_model_as_it_is(gpt2, rows, ids):
+    held, fitted = rows.ids[rows.test], rows.ids[~rows.test]
+    line, _ = fit(sum(capture(gpt2, rows, [1])[1].train))
+    found = healing(gpt2, 1, line, fitted, held, steps=20, rate=0.01)
+    base = losses(gpt2, held).mean().exp()
+    (site,) = sites(gpt2, [1])
+    healed = heal(gpt2, 1, site.ffn, fitted, 20, 0.01)
+    assert found.original.value == pytest.approx(float(loss_exp(gpt2, healed, held) - base), abs=1e-6)
+    with swap(gpt2, {1: line}):
+        swapped = losses(gpt2, held).mean().exp()
+    assert found.swapped.value == pytest.approx(float(swapped - base), rel=1e-4, abs=1e-4)
+    assert found.behind.value == pytest.approx(found.line.value - found.original.value, abs=1e-9)
+    assert loss_with(gpt2, 1, healed, fitted) < float(losses(gpt2, fitted).mean())  # it learnt what it saw
+
+
+def loss_exp(model, module, ids):
+    with swap(model, {1: module}):
+        return losses(model, ids).mean().exp()
+
+
+def test_a_line_that_is_the_block_heals_as_the_block_does(gpt2, ids):
+    """Planted: the block is a line, so both runs are the same."""
+    torch.manual_seed(0)
+    straight = nn.Linear(32, 32)
+    line = AffineMap(straight.weight.T.detach().double(), straight.bias.detach().double())
+    with swap(gpt2, {1: straight}):
+        found = healing(gpt2, 1, line, ids[:16], ids[16:], steps=10, rate=0.01)
+    assert abs(found.swapped.value) < 1e-4
+    assert abs(found.behind.value) < 1e-3
+
+
+def test_the_table_has_a_row_a_layer():
+    one = Estimate(1.0, 0.5, 1.5)
+    table = healing_table({"a": Healing(one, Estimate(-1.0, -2.0, 0.0), one, one)}, 3)
+    assert table["layer"].tolist() == ["line", "line, healed", "original, healed"]
+    assert table["delta"].tolist() == [1.0, -1.0, 1.0]
+    assert table["block"].tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize(("steps", "rate"), [(0, 1e-4), (5, 0.0)])
+def test_steps_and_rates_that_heal_nothing_are_refused(gpt2, ids, steps, rate):
+    with pytest.raises(InputError, match=f"got steps={steps}, rate={rate}"):
+        heal(gpt2, 1, nn.Linear(32, 32), ids, steps, rate)

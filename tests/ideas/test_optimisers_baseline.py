@@ -1,0 +1,80 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from howlinear.core.ceilings import AffineMap, condition, fit, r2
+from howlinear.errors import InputError
+from howlinear.ideas.optimisers import tables
+from howlinear.ideas.optimisers.baseline import BASELINES, baseline, planted
+from howlinear.ideas.optimisers.training import shortfall
+
+
+@pytest.fixture(scope="module")
+def ill():
+    return planted(n=3_200, d=16)
+
+
+def test_the_planted_problem_is_what_it_says(ill):
+    problem, truth = ill
+    assert truth == 0.95
+    assert r2(fit(problem.moments)[0], problem.held_out) == pytest.approx(truth, abs=0.02)
+    assert condition(problem.moments) == pytest.approx(1e4, rel=0.1)
+    variances = problem.held_out.syy
+    assert float(variances.max() / variances.median()) == pytest.approx(100, rel=0.15)
+    assert (len(problem.x), problem.moments.n, problem.validation.n, problem.held_out.n) == (1_200, 1_200, 400, 1_600)
+
+
+@pytest.mark.parametrize("way", BASELINES)
+def test_it_falls_far_short_where_inputs_are_ill_conditioned(ill, way):
+    problem, _ = ill
+    found = shortfall(problem, baseline(problem, way, steps=300))
+    assert found.gap.low > 0.3
+
+
+def test_it_gets_there_where_they_are_not():
+    """A step of AdamW moves a weight by the rate, and no weight is larger than the loud output's."""
+    problem, truth = planted(n=3_200, d=16, condition=1.0)
+    quiet = replace(problem, y=problem.y / 20)
+    found = baseline(quiet, "AdamW", steps=1_000)
+    assert r2(AffineMap(20 * found.weight, 20 * found.bias), problem.held_out) == pytest.approx(truth, abs=0.02)
+
+
+def test_steps_are_torchs_on_the_mean_squared_error(ill):
+    problem, _ = ill
+    generator = torch.Generator().manual_seed(4)
+    layer = torch.nn.Linear(16, 16)
+    with torch.no_grad():
+        layer.weight.copy_(torch.empty(16, 16).uniform_(-0.25, 0.25, generator=generator).T)
+        layer.bias.copy_(torch.empty(16).uniform_(-0.25, 0.25, generator=generator))
+    stepper = torch.optim.SGD(layer.parameters(), lr=1e-3)
+    for _ in range(3):
+        rows = torch.randint(len(problem.x), (256,), generator=generator)
+        stepper.zero_grad()
+        torch.nn.functional.mse_loss(layer(problem.x[rows]), problem.y[rows]).backward()
+        stepper.step()
+    found = baseline(problem, "SGD", steps=3, seed=4)
+    torch.testing.assert_close(found.weight.float(), layer.weight.T.detach())
+    torch.testing.assert_close(found.bias.float(), layer.bias.detach())
+
+
+def test_the_rows_of_the_table_are_the_shortfalls(ill):
+    problem, _ = ill
+    rows = tables.baseline_rows(problem, steps=5)
+    assert [row["way"] for row in rows] == list(BASELINES)
+    found = shortfall(problem, baseline(problem, "AdamW", steps=5))
+    assert (rows[1]["r2"], rows[1]["gap"], rows[1]["gap low"]) == (found.r2, found.gap.value, found.gap.low)
+    assert rows[0]["exact"] == pytest.approx(rows[0]["r2"] + rows[0]["gap"])
+
+
+@pytest.mark.parametrize(("way", "steps"), [("Adam", 5), ("SGD", 0)])
+def test_another_baseline_is_refused(ill, way, steps):
+    with pytest.raises(InputError, match=f"no baseline '{way}' of {steps} steps"):
+        baseline(ill[0], way, steps)
+
+
+def test_weights_that_overflow_are_told(ill):
+    problem, _ = ill
+    loud = type(problem)(1e4 * problem.x, problem.y, problem.folds, problem.validation, problem.test)
+    with pytest.raises(InputError, match="too loud"):
+        baseline(loud, "SGD", steps=60)
