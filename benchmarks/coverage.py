@@ -25,8 +25,8 @@ import numpy as np
 import torch
 
 from howlinear.core.ceilings import ceiling
-from howlinear.core.estimates import CONFIDENCE, Estimate, half_width
 from howlinear.core.fold_maps import fit_folds
+from howlinear.core.intervals import CONFIDENCE, Estimate, half_width
 from howlinear.core.moments import Moments
 from howlinear.files import results
 from howlinear.ideas.bilinear.probe import probe

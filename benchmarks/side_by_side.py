@@ -33,7 +33,7 @@ from howlinear.files import results as record
 from howlinear.instrument.capture import capture, hooked
 from howlinear.instrument.perplexity import losses
 from howlinear.instrument.swap_costs import swap_costs
-from howlinear.models.sites import sites
+from howlinear.models.ffn_sites import sites
 from howlinear.plots import style
 from howlinear.text.rows import TokenRows
 

@@ -32,7 +32,7 @@ import torch
 import howlinear as hl
 from howlinear.core.ceilings import NULL, fit, r2
 from howlinear.core.cross_validation import fold_spread
-from howlinear.core.estimates import CONFIDENCE
+from howlinear.core.intervals import CONFIDENCE
 from howlinear.files import published
 from howlinear.files.results import rounded
 from howlinear.instrument import tables

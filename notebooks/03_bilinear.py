@@ -306,8 +306,8 @@ measures.groupby("model", sort=False).mean().drop(columns="block").round(2)
 
 # %%
 language_models = {name: run.model(name) for name in run.models}
-held = {name: stored.rows.ids[stored.rows.test] for name, stored in captures.items()}
-swapped = rounded(tables.swaps(language_models, layers, held), 0.01)
+texts = {name: stored.rows for name, stored in captures.items()}
+swapped = rounded(tables.swaps(language_models, layers, texts), 0.01)
 swapped.pivot(index="block", columns="model", values=["linear", "poly"]).round(2)
 
 # %% [markdown]

@@ -164,7 +164,7 @@ print(rates.to_string())
 
 # %%
 uneasy = {"Muon": 0.001, "L-BFGS": 0.01}
-scores = pd.concat([rounded(path, uneasy.get(name)) for name, path in scores.groupby("optimiser", sort=False)])
+scores = pd.concat([rounded(path, uneasy.get(name, 0.001)) for name, path in scores.groupby("optimiser", sort=False)])
 best = rounded(studied.to_dict())
 figure = plots.paths(scores, best["exact"], best["low"], best["high"], batch)
 run.figure(figure, "paths")
@@ -203,8 +203,8 @@ profiles.pivot_table(index=["model", "block"], columns="way", values="gap", sort
 
 # %%
 maps = {"GD, run": plain.map, "Adam": race["raw", "Adam"].map, "Muon": race["raw", "Muon"].map}
-directions = rounded(tables.directions(theory, maps), {"learned": 0.01}, {"loudness": 3})
-figure = plots.shortfall(rounded(profiles), directions, steps, place)
+directions = rounded(tables.directions(theory, maps), {"learned": 0.01}, {"loudness": 2})
+figure = plots.shortfall(rounded(profiles, 0.001), directions, steps, place)
 run.figure(figure, "shortfall")
 plt.show()
 

@@ -41,7 +41,7 @@ from howlinear.ideas.protocol import statements
 from howlinear.ideas.protocol.choices import PROTOCOLS, factors_within, named
 from howlinear.ideas.protocol.layout import read
 from howlinear.ideas.protocol.survey import agreement, survey
-from howlinear.models.sites import width_of
+from howlinear.models.ffn_sites import width_of
 from howlinear.notebook.run import start
 from howlinear.plots import protocol as figures
 from howlinear.text.rows import TRAIN_SHARE

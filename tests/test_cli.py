@@ -15,14 +15,14 @@ from rich.console import Console
 
 from howlinear import cli
 from howlinear.core.ceilings import AffineMap, Ceiling
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.files import paths
 from howlinear.ideas.compression.folder import save
 from howlinear.instrument.perplexity import perplexity
 from howlinear.instrument.profile import Profile
+from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model
 from howlinear.models.replace import replace, replaced
-from howlinear.models.sites import sites
 from howlinear.text import library
 from howlinear.text.corpus import load_corpus
 from howlinear.text.rows import TokenRows

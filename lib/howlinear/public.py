@@ -9,9 +9,9 @@ from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import Profile, measure
 from howlinear.instrument.perplexity import Change, change, losses, perplexity
 from howlinear.instrument.swap_costs import swap_costs
+from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.load import load_model, untrained
 from howlinear.models.replace import replace
-from howlinear.models.sites import Site, sites
 from howlinear.models.swap import swap
 from howlinear.text.corpus import Corpus, load_corpus
 from howlinear.text.rows import ModelInputs, TokenRows

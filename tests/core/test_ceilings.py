@@ -7,7 +7,7 @@ from scipy.stats import t as student_t
 
 from helpers.reference import held_out_r2, least_squares, normal, pooled_r2, r2_by_feature
 from howlinear.core.ceilings import AffineMap, ceiling, fit, r2, r2_per_feature, residual, whitening
-from howlinear.core.estimates import jackknife, left_out
+from howlinear.core.intervals import jackknife, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import capture

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from test_claims_numbers import ceilings
 
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.errors import SourceError
 from howlinear.files import paths
 from howlinear.files import results as record

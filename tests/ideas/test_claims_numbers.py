@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2, spearmanr
 from scipy.stats import t as student_t
 
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.ideas.claims.contrasts import (
     TOGETHER,
     Estimates,

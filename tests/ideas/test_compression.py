@@ -14,7 +14,7 @@ from howlinear.ideas.compression.greedy import compress_to, fit_maps, frontier, 
 from howlinear.ideas.compression.price import price
 from howlinear.instrument.capture import capture, hooked
 from howlinear.instrument.perplexity import losses, perplexity
-from howlinear.models.sites import sites
+from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 

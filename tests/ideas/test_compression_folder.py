@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from conftest import BLOCKS, WIDTH, tiny
 from helpers.nearly import assert_same_outputs
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError, SourceError
 from howlinear.ideas.compression import folder as compressed
 from howlinear.ideas.compression.folder import card_of, save, vacant
@@ -22,9 +22,9 @@ from howlinear.ideas.compression.greedy import Plan
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import Change
 from howlinear.models import load as models
+from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, tokenizer_of, untrained
 from howlinear.models.replace import replace, replaced
-from howlinear.models.sites import sites
 from howlinear.models.swap import swap
 from howlinear.training.minis import FACTORY
 

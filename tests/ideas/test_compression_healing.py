@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from howlinear.core.ceilings import AffineMap, fit
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.compression.healing import Healing, heal, healing, healing_table
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses
-from howlinear.models.sites import sites
+from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 
 

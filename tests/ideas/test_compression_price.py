@@ -8,7 +8,7 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.price import price
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses
-from howlinear.models.sites import sites
+from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 
 

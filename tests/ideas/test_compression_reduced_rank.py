@@ -18,7 +18,7 @@ from howlinear.ideas.compression.reduced_rank import (
 )
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses
-from howlinear.models.sites import sites
+from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 
 

@@ -27,7 +27,7 @@ from howlinear.ideas.controls.weights import (
     sample_ceiling,
 )
 from howlinear.instrument.capture import Sample, capture
-from howlinear.models.sites import sites
+from howlinear.models.ffn_sites import sites
 
 
 def sample_of(x, y, folds=4):

@@ -15,8 +15,8 @@ from howlinear.ideas.controls.inputs import Colour, gaussian, transplants
 from howlinear.ideas.controls.weights import chance_floor, redraw, respond, sample_ceiling
 from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import capture, describe
+from howlinear.models.ffn_sites import sites
 from howlinear.models.load import untrained
-from howlinear.models.sites import sites
 
 
 def ffns_of(model):

@@ -9,7 +9,7 @@ from scipy.stats import t as student_t
 
 from helpers.reference import held_out_r2, normal
 from howlinear.core.ceilings import AffineMap, ceiling, fit
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.corpora.agreement import agreement

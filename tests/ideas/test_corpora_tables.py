@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.ideas.corpora import tables
 from howlinear.ideas.corpora.agreement import agreement
 from howlinear.ideas.corpora.transfer import Scores, Transfer, transfers

@@ -37,7 +37,7 @@ from howlinear.ideas.degrees.products import (
 )
 from howlinear.ideas.degrees.spectrum import degrees, features, loudest
 from howlinear.instrument.capture import BlockCapture, Sample, capture
-from howlinear.models.sites import sites
+from howlinear.models.ffn_sites import sites
 
 
 def block_of(activation, d=5, m=7, out=4, gated=False, seed=0, bias=0.3):

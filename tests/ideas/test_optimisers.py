@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from helpers.reference import normal
 from howlinear.core.ceilings import AffineMap, ceiling, fit, r2
-from howlinear.core.estimates import Estimate, jackknife
+from howlinear.core.intervals import Estimate, jackknife
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.optimisers.gradient_descent import LONGEST, descent, second_moments

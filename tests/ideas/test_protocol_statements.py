@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.ideas.protocol import statements
 from howlinear.ideas.protocol.choices import PROTOCOLS
 from howlinear.ideas.protocol.multiverse import Scores

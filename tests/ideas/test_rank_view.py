@@ -7,7 +7,7 @@ import torch
 from helpers.planted_ranks import FOLDS, broad, held_out, one_loud_direction, one_loud_feature, sample_of, sides
 from helpers.reference import held_out_r2, least_squares, normal, pooled_r2
 from howlinear.core.ceilings import ceiling
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.rank.spread import Spread

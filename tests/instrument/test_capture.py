@@ -10,7 +10,7 @@ from howlinear.core import ceilings, moments
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import capture, describe, hooked
-from howlinear.models.sites import sites
+from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 

@@ -11,7 +11,7 @@ from conftest import BLOCKS, WIDTH
 from helpers.nearly import assert_same_profile
 from helpers.reference import held_out_r2
 from howlinear.core.ceilings import AffineMap, Ceiling
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure

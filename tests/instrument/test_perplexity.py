@@ -10,7 +10,7 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.instrument.perplexity import change, held_out_folds, losses, perplexity
 from howlinear.instrument.swap_costs import swap_costs
-from howlinear.models.sites import sites
+from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 from howlinear.text.corpus import Corpus
 from howlinear.text.rows import TokenRows

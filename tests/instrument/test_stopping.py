@@ -16,7 +16,7 @@ from conftest import WIDTH, tiny
 from helpers.nearly import assert_same_tree
 from howlinear import cli, measure
 from howlinear.core.ceilings import ceiling
-from howlinear.core.estimates import jackknife
+from howlinear.core.intervals import jackknife
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument import stopping

@@ -9,7 +9,7 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.instrument.perplexity import change, losses
 from howlinear.instrument.swap_costs import Recording, resumable, swap_costs, swap_losses
-from howlinear.models.sites import sites
+from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 
 

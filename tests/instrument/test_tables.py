@@ -5,7 +5,7 @@ import torch
 
 from conftest import BLOCKS, WIDTH, tiny
 from howlinear.core.ceilings import fit, r2
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.baseline import Baseline

@@ -20,10 +20,10 @@ from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import losses
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models import load as own
+from howlinear.models.ffn_sites import FAMILIES as TABLE
 from howlinear.models.load import load_model, tokenizer_of
 from howlinear.models.replace import replace
-from howlinear.models.search import find
-from howlinear.models.sites import FAMILIES as TABLE
+from howlinear.models.structure import find
 from howlinear.models.swap import swap
 from howlinear.text.corpus import Corpus
 from howlinear.text.rows import TokenRows

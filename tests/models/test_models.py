@@ -12,8 +12,8 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.models import load as models
+from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, tokenizer_of, untrained
-from howlinear.models.sites import sites
 from howlinear.models.swap import swap
 from howlinear.training.minis import FACTORY
 

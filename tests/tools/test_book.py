@@ -105,7 +105,7 @@ def test_the_reference_has_every_module_once():
 def test_the_reference_lists_a_module_under_its_folder():
     (core,) = re.findall(r"(?s)\n## core\n(.*?)\n## ", dict(build.api())["index"])
     listed = re.findall(r"\{doc\}`([\w.]+)`", core)
-    assert listed == ["core.ceilings", "core.estimates", "core.fold_maps", "core.moments", "core.sklearn"]
+    assert listed == ["core.ceilings", "core.intervals", "core.fold_maps", "core.moments", "core.sklearn"]
 
 
 def test_a_folder_that_the_reference_does_not_know_is_refused(monkeypatch):

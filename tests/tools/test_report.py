@@ -185,7 +185,7 @@ KEYS = {
     "03_bilinear": "recovered",
     "04_rank": "without_heavy",
     "05_corpora": "noise alone",
-    "06_compression": "felt",
+    "06_compression": "price",
     "07_optimisers": "spearman_condition",
     "08_controls": "outside_fresh",
     "09_dynamics": "peak_loss",

@@ -10,8 +10,8 @@ from conftest import tiny
 from howlinear.errors import InputError
 from howlinear.files import paths
 from howlinear.instrument.perplexity import perplexity
+from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model
-from howlinear.models.sites import sites
 from howlinear.notebook import settings
 from howlinear.text.corpus import Corpus
 from howlinear.training import minis

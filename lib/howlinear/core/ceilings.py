@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from howlinear.core import limits
-from howlinear.core.estimates import CONFIDENCE, Estimate, left_out
+from howlinear.core.intervals import CONFIDENCE, Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 

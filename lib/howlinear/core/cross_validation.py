@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from howlinear.core.ceilings import fit, r2
-from howlinear.core.estimates import left_out
+from howlinear.core.intervals import left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from howlinear.core.ceilings import AffineMap, fit
-from howlinear.core.estimates import left_out
+from howlinear.core.intervals import left_out
 from howlinear.core.moments import Moments
 
 

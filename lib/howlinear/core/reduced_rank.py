@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.ceilings import r2 as r2_of
-from howlinear.core.estimates import jackknife, left_out
+from howlinear.core.intervals import jackknife, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import condition, spectrum
 from howlinear.core.moments import Moments, effective_rank
 from howlinear.errors import InputError
-from howlinear.models.sites import Site, sites
+from howlinear.models.ffn_sites import Site, sites
 from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
 
 NO_FLOAT64 = "device mps has no float64, which moments are kept in: use cpu"

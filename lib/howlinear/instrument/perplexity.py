@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from howlinear.core.estimates import Estimate, fold_means
+from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
+from howlinear.models.ffn_sites import device_of
 from howlinear.models.load import check_causal, is_causal
-from howlinear.models.sites import device_of
 from howlinear.text.corpus import Corpus
 from howlinear.text.rows import Rows, TokenRows
 

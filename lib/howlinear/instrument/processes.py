@@ -33,7 +33,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import Ceiling
-from howlinear.core.estimates import CONFIDENCE
+from howlinear.core.intervals import CONFIDENCE
 from howlinear.core.moments import Moments
 from howlinear.errors import HowlinearError, InputError, ProcessError
 from howlinear.instrument.capture import NO_FLOAT64, BlockCapture, capture_batches

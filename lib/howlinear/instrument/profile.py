@@ -12,7 +12,7 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import Ceiling, ceiling
-from howlinear.core.estimates import CONFIDENCE
+from howlinear.core.intervals import CONFIDENCE
 from howlinear.core.moments import effective_rank
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture

@@ -23,12 +23,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import Ceiling
-from howlinear.core.estimates import CONFIDENCE
+from howlinear.core.intervals import CONFIDENCE
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, capture_batches
 from howlinear.instrument.perplexity import perplexity_if_causal
 from howlinear.instrument.profile import Profile, Stop, name_of, solve
-from howlinear.models.sites import width_of
+from howlinear.models.ffn_sites import width_of
 from howlinear.models.sources import running
 from howlinear.text.corpus import Corpus, rows_of
 from howlinear.text.rows import Rows, batches

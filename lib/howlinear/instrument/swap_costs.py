@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.instrument.perplexity import Change, batch_losses, change, finite_losses, held_out_folds
+from howlinear.models.ffn_sites import device_of, sites
 from howlinear.models.load import check_causal
-from howlinear.models.sites import device_of, sites
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 

@@ -24,8 +24,8 @@ from transformers import (
 )
 
 from howlinear.errors import InputError, SourceError
+from howlinear.models.ffn_sites import note, put, sites, width_of
 from howlinear.models.replace import linear_layers, replaced
-from howlinear.models.sites import note, put, sites, width_of
 from howlinear.models.sources import loading, located
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -49,8 +49,8 @@ def load_model(
             of a model in half precision are half-precision rows; their statistics are float64 all the same.
         device_map: as `transformers` reads it, to spread a model over devices: `"auto"`, or part → device. Needs
             accelerate.
-        sites: where the FFNs are if that cannot be told, a star for the block's number, see `models.sites`; noted in
-            the model's config as `howlinear_sites`, so that every function finds them and a saved model keeps it.
+        sites: where the FFNs are if that cannot be told, a star for the block's number, see `models.ffn_sites`; noted
+            in the model's config as `howlinear_sites`, so that every function finds them and a saved model keeps it.
 
     Returns:
         The `transformers` model, in evaluation mode.

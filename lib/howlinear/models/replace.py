@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.models.sites import FAMILIES, Site, note, pattern_of, sites, width_of
+from howlinear.models.ffn_sites import FAMILIES, Site, note, pattern_of, sites, width_of
 from howlinear.models.swap import swap
 
 

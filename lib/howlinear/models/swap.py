@@ -11,7 +11,7 @@ from torch.nn.utils import skip_init
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.models.sites import Site, device_of, put, put_back, sites, width_of
+from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, width_of
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.errors import InputError
-from howlinear.models.sites import device_of
+from howlinear.models.ffn_sites import device_of
 from howlinear.text.reading import LeftOut, Reading
 
 FOLDS = 8

@@ -20,7 +20,7 @@ from torch.nn.functional import cosine_similarity, gelu
 from torch.optim import AdamW
 
 from howlinear.core.ceilings import AffineMap, fit, whitening
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.bilinear.probe import Branch, branch, residual_rows, scores
 from howlinear.ideas.bilinear.recipe import BATCH, EVERY, RATE, Products

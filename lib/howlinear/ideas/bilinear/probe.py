@@ -25,7 +25,7 @@ from scipy.stats import t as student_t
 from torch import Tensor
 
 from howlinear.core.ceilings import fit, whitening
-from howlinear.core.estimates import CONFIDENCE, Estimate
+from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
 from howlinear.text.rows import fold_indices

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.correlation import Correlation, correlation
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.files.results import rounded
 from howlinear.ideas.bilinear.gate import end_to_end
@@ -24,6 +24,7 @@ from howlinear.ideas.bilinear.probe import probe
 from howlinear.ideas.bilinear.recipe import recipe
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.swap_costs import swap_costs
+from howlinear.text.rows import TokenRows
 
 RESAMPLES = 9_999
 
@@ -245,14 +246,16 @@ def layer_measures(models: Mapping[str, Blocks], layers: Layers) -> pd.DataFrame
 
 
 def swaps(
-    language_models: Mapping[str, PreTrainedModel], layers: Layers, ids: Mapping[str, Int64[Tensor, "n seq_len"]]
+    language_models: Mapping[str, PreTrainedModel],
+    layers: Layers,
+    texts: Mapping[str, TokenRows | Int64[Tensor, "n seq_len"]],
 ) -> pd.DataFrame:
     """What it costs to put each block's line in its place, and the line with products.
 
     Args:
         language_models: model → the model.
         layers: as from `layers`.
-        ids: model → held-out token ids, shape (n, seq_len).
+        texts: model → rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
 
     Returns:
         A row a block: `model`, `block`; `linear` and `poly`, the changes of perplexity, each with the ends of its
@@ -261,8 +264,8 @@ def swaps(
     table = []
     for model, of_blocks in layers.items():
         lines = {block: both.line for block, both in of_blocks.items()}
-        by_line = swap_costs(language_models[model], lines, ids[model])
-        by_both = swap_costs(language_models[model], of_blocks, ids[model])
+        by_line = swap_costs(language_models[model], lines, texts[model])
+        by_both = swap_costs(language_models[model], of_blocks, texts[model])
         for block in of_blocks:
             row = {"model": model, "block": block}
             for name, change in (("linear", by_line[block]), ("poly", by_both[block])):

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, get_args
 import pydantic
 from pydantic import AfterValidator, ConfigDict, StringConstraints, ValidationError, model_validator
 
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.ideas.claims.numbers import STATISTICS

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import t as student_t
 
 from howlinear.core.correlation import correlation
-from howlinear.core.estimates import CONFIDENCE, Estimate
+from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
 
 TOGETHER = "together"

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.errors import SourceError
 from howlinear.files import results as record
 from howlinear.ideas.claims.claim import MARKS, SOURCE, UNITS, Claim, Verdict, fingerprint, load_claims

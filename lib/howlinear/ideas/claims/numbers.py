@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
-from howlinear.core.estimates import CONFIDENCE, Estimate
+from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.ideas.claims.contrasts import (
     TOGETHER,
     Estimates,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.files.published import load_published
 from howlinear.ideas.claims.claim import Claim, Verdict

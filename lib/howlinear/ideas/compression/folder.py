@@ -18,8 +18,8 @@ from howlinear.errors import SourceError
 from howlinear.files.atomic import folder_aside, written_aside
 from howlinear.ideas.compression.greedy import Plan
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
+from howlinear.models.ffn_sites import sites
 from howlinear.models.replace import replaced
-from howlinear.models.sites import sites
 from howlinear.models.sources import seal
 from howlinear.text.rows import TokenRows
 

@@ -27,8 +27,8 @@ from howlinear.ideas.compression.price import price
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import Change, change, held_out_folds, losses
+from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.load import check_causal
-from howlinear.models.sites import Site, sites
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 

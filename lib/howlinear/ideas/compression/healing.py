@@ -22,12 +22,13 @@ from torch.optim import Adam
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.instrument.perplexity import change, losses
+from howlinear.instrument.perplexity import change, held_out_folds, losses
+from howlinear.models.ffn_sites import sites, width_of
 from howlinear.models.replace import linear_layers
-from howlinear.models.sites import sites, width_of
 from howlinear.models.swap import swap
+from howlinear.text.rows import TokenRows
 
 SEQUENCES = 4  # a step
 
@@ -54,7 +55,7 @@ def healing(
     block: int,
     line: AffineMap,
     fitted: Int64[Tensor, "m seq_len"],
-    held: Int64[Tensor, "n seq_len"],
+    text: TokenRows | Int64[Tensor, "n seq_len"],
     steps: int = 200,
     rate: float = 1e-4,
     seed: int = 0,
@@ -66,7 +67,7 @@ def healing(
         block: which block.
         line: its map.
         fitted: token ids to train on, of text that the fit may see, shape (m, seq_len).
-        held: held-out token ids, shape (n, seq_len).
+        text: rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
         steps: of Adam, for each of the two.
         rate: its learning rate.
         seed: of the order of sequences, the same for both.
@@ -77,21 +78,22 @@ def healing(
     (site,) = sites(model, [block])
     if site.ffn is None:
         raise InputError(f"block {block} is no single module, which healing trains a copy of: give another model")
-    base = losses(model, held)
+    ids, fold = held_out_folds(text)
+    base = losses(model, ids)
 
     def held_losses(module: nn.Module) -> Tensor:
         with swap(model, {block: module}):
-            return losses(model, held)
+            return losses(model, ids)
 
     straight = _linear(model, line)
     swapped = held_losses(straight)
     healed_line = held_losses(heal(model, block, straight, fitted, steps, rate, seed))
     healed_original = held_losses(heal(model, block, site.ffn, fitted, steps, rate, seed))
     return Healing(
-        swapped=change(base, swapped).estimate,
-        line=change(base, healed_line).estimate,
-        original=change(base, healed_original).estimate,
-        behind=change(healed_original, healed_line).estimate,
+        swapped=change(base, swapped, fold).estimate,
+        line=change(base, healed_line, fold).estimate,
+        original=change(base, healed_original, fold).estimate,
+        behind=change(healed_original, healed_line, fold).estimate,
     )
 
 

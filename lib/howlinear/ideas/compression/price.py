@@ -24,8 +24,8 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.instrument.capture import hooked
+from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.load import check_causal
-from howlinear.models.sites import Site, sites, width_of
 
 
 @dataclass(frozen=True)

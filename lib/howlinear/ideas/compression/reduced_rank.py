@@ -16,12 +16,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.estimates import Estimate, fold_means
+from howlinear.core.intervals import Estimate, fold_means
 from howlinear.core.reduced_rank import RankCurve, Reduced
 from howlinear.errors import InputError
 from howlinear.ideas.compression.costs import swap_cost
 from howlinear.instrument.perplexity import held_out_folds, losses
-from howlinear.models.sites import sites
+from howlinear.models.ffn_sites import sites
 from howlinear.text.rows import TokenRows
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap, r2
-from howlinear.core.estimates import CONFIDENCE, Estimate
+from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.compression.costs import cost, swap_cost
 from howlinear.ideas.compression.price import Price

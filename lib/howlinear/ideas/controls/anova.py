@@ -19,7 +19,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy.special import ncfdtrinc
 
-from howlinear.core.estimates import CONFIDENCE, Estimate
+from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
 
 

@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.ideas.corpora.agreement import agreement
 from howlinear.ideas.corpora.transfer import Transfer
 from howlinear.instrument.perplexity import Change, change, held_out_folds

@@ -17,8 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap, r2
-from howlinear.core.estimates import Estimate, left_out
 from howlinear.core.fold_maps import FoldMaps, fit_folds
+from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture

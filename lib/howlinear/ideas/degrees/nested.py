@@ -17,7 +17,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from howlinear.core.ceilings import NULL, AffineMap, r2, varies
-from howlinear.core.estimates import Estimate, left_out
+from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, Sample

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.models.sites import sites
+from howlinear.models.ffn_sites import sites
 
 LAYERS = {  # model_type: (layer under the activation, layer beside it, activation, layer out)
     "gpt2": ("c_fc", None, "act", "c_proj"),

@@ -21,7 +21,7 @@ from sklearn.kernel_ridge import KernelRidge
 from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap, ceiling, spectrum, whitening
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.degrees.nested import (

@@ -15,7 +15,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy import stats
 
-from howlinear.core.estimates import CONFIDENCE, Estimate
+from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.dynamics.trajectory import Trajectory
 

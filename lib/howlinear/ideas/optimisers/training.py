@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import LBFGS, SGD, Adam, AdamW, Muon, Optimizer
 
 from howlinear.core.ceilings import AffineMap, fit, r2
-from howlinear.core.estimates import Estimate, left_out
+from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.optimisers.gradient_descent import second_moments

@@ -17,7 +17,7 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.protocol.layout import Layout
 from howlinear.instrument.capture import hooked
-from howlinear.models.sites import Site, sites, width_of
+from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.text.rows import FOLDS, batch_of
 
 LOUDEST = 0.01  # share of the rows that count as loud

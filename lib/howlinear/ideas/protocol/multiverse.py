@@ -18,7 +18,7 @@ from torch import Tensor
 
 from howlinear.core import limits
 from howlinear.core.ceilings import NULL, AffineMap, fit, residual
-from howlinear.core.estimates import Estimate, left_out
+from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.protocol.choices import DENOMINATORS, LIMIT, MOST, NULLS, POSITIONS, Protocol

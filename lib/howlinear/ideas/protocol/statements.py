@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from howlinear.core.estimates import Estimate
+from howlinear.core.intervals import Estimate
 from howlinear.ideas.protocol.choices import COLUMNS, Protocol, one_away, universe
 from howlinear.ideas.protocol.multiverse import Scores
 

@@ -13,7 +13,7 @@ from howlinear.ideas.protocol.choices import SPLITS, Protocol
 from howlinear.ideas.protocol.groups import Groups, select, stream
 from howlinear.ideas.protocol.layout import Layout, lay_out
 from howlinear.ideas.protocol.multiverse import Scores, block_table, point, scores
-from howlinear.models.sites import width_of
+from howlinear.models.ffn_sites import width_of
 from howlinear.text.corpus import Corpus
 
 

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap, residual, varies
-from howlinear.core.estimates import Estimate, left_out
 from howlinear.core.fold_maps import FoldMaps
+from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import Sample

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.estimates import Estimate, left_out
 from howlinear.core.fold_maps import FoldMaps
+from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments, effective_rank
 from howlinear.errors import InputError
 from howlinear.instrument.capture import Sample

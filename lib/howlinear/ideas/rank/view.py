@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from howlinear.core.estimates import Estimate
 from howlinear.core.fold_maps import fit_folds
+from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.errors import InputError

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.models.search import Unclear, find
+from howlinear.models.structure import Unclear, find
 
 _BERT = "encoder.layer.*.intermediate.dense,encoder.layer.*.output.dense"  # `output` adds the residual and a norm
 FAMILIES = {  # model_type: pattern

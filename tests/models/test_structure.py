@@ -12,10 +12,10 @@ from helpers.nearly import assert_same_outputs
 from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
+from howlinear.models.ffn_sites import FAMILIES as TABLE
+from howlinear.models.ffn_sites import pattern_of, sites
 from howlinear.models.load import load_model
 from howlinear.models.replace import replace
-from howlinear.models.sites import FAMILIES as TABLE
-from howlinear.models.sites import pattern_of, sites
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 

@@ -13,10 +13,10 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.price import price
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.instrument.capture import capture, hooked
+from howlinear.models.ffn_sites import FAMILIES as TABLE
+from howlinear.models.ffn_sites import Kept, Recalled, pattern_of, sites
 from howlinear.models.load import is_causal, load_model
 from howlinear.models.replace import replace
-from howlinear.models.sites import FAMILIES as TABLE
-from howlinear.models.sites import Kept, Recalled, pattern_of, sites
 from howlinear.models.swap import swap
 from howlinear.text.rows import ModelInputs, TokenRows
 

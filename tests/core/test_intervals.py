@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import t as student_t
 from scipy.stats import ttest_1samp
 
-from howlinear.core.estimates import Estimate, fold_means, half_width, jackknife
+from howlinear.core.intervals import Estimate, fold_means, half_width, jackknife
 from howlinear.errors import InputError
 
 
