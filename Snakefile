@@ -115,7 +115,7 @@ if PROFILE == "minis":
 
     rule paper:
         input:
-            [f"paper/{name}" for name in ("main.typ", "template.typ", "refs.bib", "claims.toml")],
+            [f"paper/{name}" for name in ("main.typ", "template.typ", "reproducibility.typ", "refs.bib", "claims.toml")],
             "tools/report.py",
             [f"{source}/{name}" for source in MODELS.values() for name in ("config.json", "trajectory.json")],
             [f"{source}/model.safetensors" for source in MODELS.values()],

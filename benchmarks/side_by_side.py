@@ -259,6 +259,7 @@ def main():
             lengths = (shape.compared, shape.many)
             found["memory"] = {str(n): peaks(options.shape, options.threads, n) for n in lengths}
     found["goals"] = goals(found, shape.compared)
+    found["versions"] = record.versions()
     if options.keep:
         record.save(kept, found, digits={"error": 1})  # of the order of 1e-12: its size is what matters
         if {"ways", "memory"} <= found.keys():

@@ -63,7 +63,7 @@ share = shares[len(shares) // 2]
 # %% [markdown]
 # ## Idea
 #
-# A trained profile is the last frame of a film. While the embedded models and the eight twins of notebook 08 were
+# A trained profile is the last frame of a film. While the embedded models and the twins of notebook 08 were
 # trained, every block was measured at steps 0, 1, 2, 3, 4, 6, 8, 11, …, two frames to a doubling, always on the same
 # rows. Here we only look at the film, so every question is about *when*, and time is read on a logarithmic scale.
 #

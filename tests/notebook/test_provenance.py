@@ -1,6 +1,7 @@
 """Where numbers come from: the record of a run, when it is written anew, and that the committed ones are true."""
 
 import hashlib
+import json
 import subprocess
 from datetime import UTC, datetime, timedelta
 
@@ -134,3 +135,14 @@ def test_a_damaged_record_is_refused(project):
 def test_the_record_of_a_notebook_that_makes_nothing_is_under_build_alone(project):
     assert provenance.record("00_tiny", "p", BEGAN, LATER) == project / "build/p/runs/00_tiny.json"
     assert not (project / "results/p/runs").exists()
+
+
+def test_every_committed_result_and_figure_is_the_one_that_its_record_tells():
+    for result in sorted(paths.results("minis").glob("*.json")):
+        run = json.loads(provenance.path_of(result.stem, "minis").read_text())
+        assert run["outputs"] == provenance.hashes(provenance.outputs(result.stem, "minis")), result.stem
+
+
+def test_no_record_carries_a_path_of_a_machine():
+    for record in (paths.results("minis") / "runs").glob("*.json"):
+        assert str(paths.ROOT) not in record.read_text()

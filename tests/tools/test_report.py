@@ -15,7 +15,7 @@ from howlinear.ideas.claims import claim
 from tools import report
 
 PAPER = paths.ROOT / "paper"
-SOURCE = (PAPER / "main.typ").read_text(encoding="utf-8")
+SOURCE = "".join((PAPER / name).read_text(encoding="utf-8") for name in ("main.typ", "reproducibility.typ"))
 TEMPLATE = (PAPER / "template.typ").read_text(encoding="utf-8")
 READ = ("results", "figures", "models", "profiles")
 
@@ -190,6 +190,7 @@ KEYS = {
     "08_controls": "outside_fresh",
     "09_dynamics": "peak_loss",
     "10_degrees": "reach",
+    "11_protocol": "limit_agrees",
     "12_claims": "verdict",
 }
 

@@ -99,7 +99,7 @@ def twins(profiles: pd.DataFrame, effects: pd.DataFrame, main: str) -> Figure:
         left.plot(curve.block, curve.r2, **look)
     _block_axis(left, drawn.block)
     left.set(ylabel=_R2)
-    left.legend()
+    left.legend(fontsize=6, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     views = list(effects.view.unique())
     shifts = np.linspace(0.24, -0.24, len(views))
     for view, shift in zip(views, shifts, strict=True):

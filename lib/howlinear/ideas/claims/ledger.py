@@ -131,7 +131,7 @@ def judge(claim: Claim, results: Path) -> Row:
 def _is_interval(estimate: Estimate) -> bool:
     """Whether all three numbers are finite and the ends in order."""
     finite = all(math.isfinite(number) for number in (estimate.value, estimate.low, estimate.high))
-    return finite and estimate.low <= estimate.high
+    return finite and bool(estimate.low <= estimate.high)
 
 
 def _common(silent: Mapping[str, str]) -> str:
