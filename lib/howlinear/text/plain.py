@@ -3,9 +3,9 @@
 UTF-8; lines end as on Unix, Windows or an old Macintosh; a line of white space is blank; a byte-order mark is nothing.
 What documents are depends on the file:
 
-- WikiText as it is distributed, known by its first line that is not blank, ` = Title = `: every article is a document.
-  A formula on a line of its own that looks the same, ` = 1 henry and capacitance C = `, is taken for a title, since
-  nothing tells them apart: 2 of 62 in the test part of WikiText-2.
+- WikiText as it is distributed, known by its first line that is not blank, `= Title =` with a space at either end:
+  every article is a document. A formula on a line of its own that looks the same, `= 1 henry and capacitance C =`, is
+  taken for a title, since nothing tells them apart: 2 of 62 in the test part of WikiText-2.
 - In any other file blank lines separate documents.
 
 Of a file of Project Gutenberg only what stands between its START and END lines is read: the rest is their licence.
