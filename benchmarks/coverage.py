@@ -25,12 +25,13 @@ import numpy as np
 import torch
 
 from howlinear.core.ceilings import ceiling
+from howlinear.core.correlation import correlation
 from howlinear.core.fold_maps import fit_folds
-from howlinear.core.intervals import CONFIDENCE, Estimate, half_width
+from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.files import results
 from howlinear.ideas.bilinear.probe import probe
-from howlinear.ideas.bilinear.tables import correlation
+from howlinear.ideas.claims.contrasts import Reading, extreme
 from howlinear.ideas.compression.reduced_rank import recovered
 from howlinear.ideas.compression.signals import agreement
 from howlinear.ideas.corpora.transfer import transfer
@@ -191,29 +192,23 @@ def of_blocks(case: str, generator: np.random.Generator, more: int = 1) -> Found
         return np.stack([noise[0], 0.5 * noise[0] + 0.75**0.5 * noise[1]])
 
     models = [curves(more * BLOCKS) for _ in range(3)]
-    pooled = np.concatenate(models, axis=1)
     ranked = agreement([model[0] for model in models], [model[1] for model in models], draws=300)
     return {
-        "r over 12 blocks, bootstrap": correlation(*models[0]).r,
-        "r over 36 blocks, bootstrap": correlation(*pooled).r,
+        "r over 12 blocks": correlation(*models[0]).r,
+        "ρ over 12 blocks": correlation(*models[0], order=True).r,
         "ρ within 3 models, bootstrap": ranked.rho,
     }
 
 
 def of_extremes(case: str, generator: np.random.Generator, more: int = 1) -> Found:
     """The highest of twelve blocks that are all alike, as a claim about the largest of something reads it."""
-    wider = half_width(1, FOLDS - 1, 1 - (1 - CONFIDENCE) / BLOCKS) / half_width(1, FOLDS - 1)
     blocks = []
     for _ in range(BLOCKS):
         train, test = (moments_of(side(case, generator, name, more)) for name in ("train", "test"))
-        blocks.append(ceiling(train, test).interval)
-    highest = max(blocks, key=lambda block: block.value)
-    # so wide that all twelve hold at once (Bonferroni); the highest truth lies between the highest of their ends
-    low = max(block.value - wider * block.half_width for block in blocks)
-    high = max(block.value + wider * block.half_width for block in blocks)
+        blocks.append(Reading(ceiling(train, test).interval))
     return {
-        "highest of 12 blocks, its own interval": highest,
-        "highest of 12 blocks, 12 intervals at once": Estimate(highest.value, low, high),
+        "highest of 12 blocks, its own interval": max((block.estimate for block in blocks), key=lambda it: it.value),
+        "highest of 12 blocks, all 12 at once": extreme(blocks, np.max).estimate,
     }
 
 

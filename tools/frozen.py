@@ -8,11 +8,11 @@ second needs that history: in a shallow clone, or without git, it is said not to
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 from howlinear.files import paths
+from howlinear.files.git import git
 from howlinear.ideas.claims.ledger import another_ledger
 
 CLAIMS = Path("paper") / "claims.toml"
@@ -26,7 +26,7 @@ def faults(root: Path = paths.ROOT) -> list[str]:
     lines = [line for path in judged if (line := another_ledger(path, root / CLAIMS))]
     if not has_history(root):
         return lines
-    settled = _git(root, "log", "-1", "--format=%H", "--", str(CLAIMS))
+    settled = git(root, "log", "-1", "--format=%H", "--", str(CLAIMS)) or ""
     for folder in sorted((root / "results").iterdir()):
         first = _first_commit(root, folder)
         if folder.name in TRIED_ON or not first:
@@ -41,27 +41,18 @@ def faults(root: Path = paths.ROOT) -> list[str]:
 
 def has_history(root: Path) -> bool:
     """Whether this is a git repository whose history goes all the way back."""
-    try:
-        return _git(root, "rev-parse", "--is-shallow-repository") == "false" and bool(_git(root, "rev-parse", "HEAD"))
-    except (OSError, subprocess.CalledProcessError):
-        return False
+    return git(root, "rev-parse", "--is-shallow-repository") == "false" and git(root, "rev-parse", "HEAD") is not None
 
 
-def _first_commit(root: Path, folder: Path) -> str:
-    """The commit that brought the first file of a folder; empty if none is committed."""
-    commits = _git(root, "log", "--diff-filter=A", "--format=%H", "--", str(folder.relative_to(root)))
-    return commits.splitlines()[-1] if commits else ""
+def _first_commit(root: Path, folder: Path) -> str | None:
+    """The commit that brought the first file of a folder; None if none is committed."""
+    commits = git(root, "log", "--diff-filter=A", "--format=%H", "--", str(folder.relative_to(root)))
+    return commits.splitlines()[-1] if commits else None
 
 
 def _is_ancestor(root: Path, older: str, newer: str) -> bool:
     """Whether a commit is part of the history of another one, or is it."""
-    command = ["git", "-C", str(root), "merge-base", "--is-ancestor", older, newer]
-    return subprocess.run(command, check=False, capture_output=True).returncode == 0  # noqa: S603 (our own words)
-
-
-def _git(root: Path, *arguments: str) -> str:
-    found = subprocess.run(["git", "-C", str(root), *arguments], check=True, capture_output=True, text=True)  # noqa: S603, S607
-    return found.stdout.strip()
+    return git(root, "merge-base", "--is-ancestor", older, newer) is not None
 
 
 def main(root: Path = paths.ROOT) -> int:

@@ -35,9 +35,8 @@ def limit(in_sample: float, held_out: float) -> float:
         in_sample: R² on the rows of the fit, 1 − u.
         held_out: R² on other rows, 1 − u'.
     """
-    followed = max(0.0, 1 - in_sample)
-    left = max(0.0, 1 - held_out)
-    return 1 - (followed * left) ** 0.5
+    of_fit, of_others = _unexplained(in_sample), _unexplained(held_out)
+    return 1 - (of_fit * of_others) ** 0.5
 
 
 def optimism(in_sample: float, held_out: float) -> float:
@@ -47,11 +46,15 @@ def optimism(in_sample: float, held_out: float) -> float:
         in_sample: R² on the rows of the fit, 1 − u.
         held_out: R² on other rows, 1 − u'.
     """
-    followed = max(0.0, 1 - in_sample)
-    left = max(0.0, 1 - held_out)
-    if left <= ROUNDING:  # all is explained, on both sides
+    of_fit, of_others = _unexplained(in_sample), _unexplained(held_out)
+    if of_others <= ROUNDING:  # all is explained, on both sides
         return 0.0
-    return 1 - (followed / left) ** 0.5
+    return 1 - (of_fit / of_others) ** 0.5
+
+
+def _unexplained(r2: float) -> float:
+    """1 − R², not below 0 by rounding."""
+    return max(0.0, 1 - r2)
 
 
 def enough(in_sample: float, held_out: float) -> bool:

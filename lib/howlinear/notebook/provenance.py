@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -23,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from howlinear.errors import SourceError
 from howlinear.files import atomic, paths
+from howlinear.files.git import git
 from howlinear.notebook import settings
 
 PACKAGES = ("howlinear", "numpy", "pandas", "scipy", "scikit-learn", "torch", "transformers", "datasets", "matplotlib")
@@ -85,10 +85,11 @@ def read(path: Path) -> dict[str, Any]:
 
 def commit() -> dict[str, Any]:
     """The commit that is checked out, and whether tracked files differ from it; None of both outside a git checkout."""
-    head = _git("rev-parse", "HEAD")
+    head = git(paths.ROOT, "rev-parse", "HEAD")
     if head is None:
         return {"commit": None, "modified": None}
-    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *(f":!{path}" for path in MADE))
+    made = [f":!{path}" for path in MADE]
+    changes = git(paths.ROOT, "status", "--porcelain", "--untracked-files=no", "--", ".", *made)
     return {"commit": head, "modified": bool(changes)}
 
 
@@ -136,16 +137,6 @@ def hashes(files: Iterable[Path]) -> dict[str, str]:
 def _name(file: Path) -> str:
     """A path from the project's root, so that no record carries a path of a machine; of others the name alone."""
     return file.relative_to(paths.ROOT).as_posix() if file.is_relative_to(paths.ROOT) else file.name
-
-
-def _git(*arguments: str) -> str | None:
-    """What git says about the project; None where it cannot be asked."""
-    try:
-        # git as the user has it; the arguments are those above
-        done = subprocess.run(["git", "-C", str(paths.ROOT), *arguments], capture_output=True, text=True)  # noqa: S603, S607
-    except FileNotFoundError:  # no git on this machine
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _processor() -> str:

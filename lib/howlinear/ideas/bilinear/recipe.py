@@ -158,9 +158,8 @@ class _Evaluations:
 def _train(captured: Sequence[BlockCapture], used: Tensor, rank: int, steps: int, seed: int) -> _Evaluations:
     """Train the products of all blocks on the rows `used`, and evaluate them as the recipe does."""
     rows = residual_rows(captured[0])
-    _, apart = rows.split_train(seed)
+    all_used, apart = rows.split_train(seed)
     held_out = rows.test.nonzero()[:, 0]
-    all_used, _ = rows.split_train(seed)
     lines = [_left_by_line(kept, used if len(used) < len(all_used) else None) for kept in captured]
     x = torch.stack([kept.rows().x for kept in captured])
     y = torch.stack([kept.rows().y for kept in captured])

@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Adam
 from transformers import PreTrainedModel
 
+from howlinear.core.batches import shuffled_batches
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
@@ -129,7 +130,7 @@ def heal(
     with _frozen(model), swap(model, {block: trained}), torch.enable_grad():
         trained.requires_grad_(True)
         optimiser = Adam(trained.parameters(), lr=rate)
-        for batch in _batches(len(ids), steps, seed):
+        for batch in shuffled_batches(len(ids), SEQUENCES, steps, seed):
             tokens = ids[batch].to(model.device)
             logits = model(input_ids=tokens, use_cache=False).logits[:, :-1]
             loss = cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
@@ -173,15 +174,3 @@ def _frozen(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for parameter, wanted in asked.items():
             parameter.requires_grad_(wanted)
-
-
-def _batches(count: int, steps: int, seed: int) -> Iterator[Tensor]:
-    """Numbers of the sequences of each step: a fresh order every pass, a last part that is too few left out."""
-    generator = torch.Generator().manual_seed(seed)
-    size = min(SEQUENCES, count)
-    order = torch.empty(0, dtype=torch.long)
-    for _ in range(steps):
-        if len(order) < size:
-            order = torch.randperm(count, generator=generator)
-        yield order[:size]
-        order = order[size:]

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.optim import LBFGS, SGD, Adam, AdamW, Muon, Optimizer
 
+from howlinear.core.batches import shuffled_batches
 from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
@@ -244,14 +246,7 @@ def _whole_passes(layer: _Layer, optimiser: Optimizer, steps: int, batch: int) -
 
 
 def _batches(size: int, batch: int, steps: int, seed: int) -> Iterator[Tensor | slice]:
-    """Row numbers of each step: a fresh order every pass, a last part that is no full batch left out."""
+    """Row numbers of each step; all rows, in their order, where a batch is all."""
     if batch == size:
-        yield from [slice(None)] * steps
-        return
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.empty(0, dtype=torch.long)
-    for _ in range(steps):
-        if len(order) < batch:
-            order = torch.randperm(size, generator=generator)
-        yield order[:batch]
-        order = order[batch:]
+        return repeat(slice(None), steps)
+    return shuffled_batches(size, batch, steps, seed)

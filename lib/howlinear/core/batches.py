@@ -1,0 +1,28 @@
+"""Small batches of rows or sequences, pass after pass: what a training loop steps through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+
+def shuffled_batches(count: int, size: int, steps: int, seed: int) -> Iterator[Int64[Tensor, " size"]]:
+    """Numbers of the rows of each step: a fresh order every pass, a last part that is no full batch left out.
+
+    Args:
+        count: how many rows there are.
+        size: of a batch; all rows if there are fewer.
+        steps: how many batches.
+        seed: of the orders.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    size = min(size, count)
+    order = torch.empty(0, dtype=torch.long)
+    for _ in range(steps):
+        if len(order) < size:
+            order = torch.randperm(count, generator=generator)
+        yield order[:size]
+        order = order[size:]

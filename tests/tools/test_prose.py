@@ -1,0 +1,108 @@
+"""Numbers that stand in prose, in README and in the questions to the author, are those of the recorded results."""
+
+import numpy as np
+import pytest
+
+from howlinear.files import paths, results
+
+MINUS = str.maketrans("-", "−")
+
+
+def words(name):
+    """A text without its line ends."""
+    return " ".join((paths.ROOT / name).read_text(encoding="utf-8").split())
+
+
+def numbers(stem):
+    return results.load(paths.results("minis") / f"{stem}.json")
+
+
+def by_recipe(key):
+    """Mean over blocks of a part of the comparison with the paper's recipe, in the order gpt2, pythia, llama."""
+    models = numbers("03_bilinear")["models"]
+    return [float(np.mean(models[f"mini-{name}"]["recipe"][key])) for name in ("gpt2", "pythia", "llama")]
+
+
+def effect(level, key="mean"):
+    (found,) = [row for row in numbers("11_protocol")["effects"] if row["level"] == level]
+    return found[key]
+
+
+def spanned(values, digits):
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+def listed(values):
+    first, second, third = (f"{value:.3f}" for value in values)
+    return f"{first}, {second} and {third}"
+
+
+def ratio(of):
+    found = numbers("08_controls")["beside_seeds"][of]["ratio"]
+    return [f"{found[key]:.1f}" for key in ("value", "low", "high")]
+
+
+@pytest.fixture(scope="module")
+def readme():
+    return words("README.md")
+
+
+@pytest.fixture(scope="module")
+def letter():
+    return words("paper/correspondence.md")
+
+
+def test_readme_tells_what_twins_say(readme):
+    family, low, high = ratio("family")
+    assert f"two architectures lie {family} times as far apart as twins of two seeds" in readme
+    assert f"two seeds, interval {low} to {high}" in readme
+    text, low, high = ratio("text")
+    assert f"two training texts lie {text} times as far apart, {low} to {high}" in readme
+
+
+def test_readme_tells_what_products_win_back(readme):
+    assert f"wins back {spanned(by_recipe('ours'), 2)} of R² on the mean over a model's blocks" in readme
+    assert f"By the paper's own recipe it is still {spanned(by_recipe('gain'), 2)}" in readme
+    assert min(by_recipe("optimiser")) > max(by_recipe("rows"))  # "mostly the optimiser, then the number of rows"
+
+
+def test_readme_tells_what_the_protocol_moves(readme):
+    moved = {level: f"{effect(level):+.2f}".translate(MINUS) for level in ("scalar", "tail", "16")}
+    assert f"in the denominator by {moved['scalar']} on average, a contiguous tail by {moved['tail']}" in readme
+    assert f"16 rows for each input instead of 100 by {moved['16']}" in readme
+    found = numbers("11_protocol")
+    assert f"Of {found['universes']} protocols none turns round" in readme
+    assert list(found["orders"].values()) == [1.0]
+    assert {row["statement"] for row in found["flips"] if row["flips"]} == {"neighbours"}
+
+
+def test_the_letter_tells_what_the_protocol_moves(letter):
+    scalar, tail = (effect(level, "largest") for level in ("scalar", "tail"))
+    assert f"raises R²_lin by {effect('scalar'):.3f} on average over the blocks, and by up to {scalar:.2f}" in letter
+    assert f"R²_lin is {-effect('tail'):.3f} lower on average, by up to {-tail:.2f}" in letter
+    assert f"at 16 rows an input R²_lin is {-effect('16'):.2f} lower than at 100, on average" in letter
+    assert f"and at 8, as for TinyLlama, {-effect('8'):.2f} lower" in letter
+    for split in numbers("11_protocol")["agreement"]:
+        assert f"in {split['limit_agrees']} of {split['blocks']} blocks within its interval" in letter
+    assert abs(effect("rows out", "largest")) < 0.06
+
+
+def test_the_letter_tells_what_the_recipe_gains(letter):
+    assert f"by that recipe the mean gain over blocks is {listed(by_recipe('gain'))} (gpt2, pythia, llama)" in letter
+    assert f"on the same rows finds {listed(by_recipe('ours'))}." in letter
+    lowest = f"{min(by_recipe('selection')):.3f}".translate(MINUS)
+    assert f"choosing on the scored rows makes next to nothing ({lowest} at most)" in letter
+    assert f"all rows instead of few {spanned(by_recipe('rows'), 3)}" in letter
+    assert f"and the optimiser {spanned(by_recipe('optimiser'), 3)}" in letter
+
+
+def test_the_letter_tells_how_the_controls_and_the_baseline_ended(letter):
+    found = numbers("03_bilinear")
+    steps = found["settings"]["control_steps"]
+    kept = [model[kind]["step"] for model in found["models"].values() for kind in ("dense2x", "poly2x")]
+    assert np.ravel(kept).tolist() == [steps] * np.size(kept)
+    assert f"when {steps:,} steps ended" in letter
+    planted = numbers("07_optimisers")["planted"]
+    for trained in planted.values():
+        assert trained["exact"] - trained["r2"] > 0.5  # "both fall far short"
+        assert f"where the exact map reaches {trained['exact']:.2f}" in letter
