@@ -319,6 +319,18 @@ def test_a_contiguous_text_keeps_its_order_and_holds_out_its_tail(tokenizer):
     assert rows.fold.tolist() == [i for i in range(8) for _ in range(8)] + [i for i in range(8) for _ in range(2)]
 
 
+def test_a_file_is_taken_in_its_own_order_and_its_end_is_held_out(tokenizer, tmp_path):
+    texts = [f"document {i} of many" for i in range(100)]
+    (tmp_path / "t.txt").write_text("\n\n".join(texts))
+    corpus = load_corpus(str(tmp_path / "t.txt"), tokenizer)
+    assert list(corpus.documents(0)) != texts  # elsewhere documents are drawn
+    rows = corpus.contiguous(1_280, 16)
+    whole = "".join(f"{text}{tokenizer.eos_token}" for text in texts)
+    read = tokenizer.decode(rows.ids.flatten().tolist())
+    assert read == whole[: len(read)]
+    assert rows.test.tolist() == [False] * 64 + [True] * 16
+
+
 @pytest.mark.parametrize(
     ("rows", "tail", "message"), [(10_000, 0.2, "too short"), (640, 0.1, "each side needs 8"), (64, 0.5, "each side")]
 )

@@ -69,6 +69,10 @@ class Corpus:
         packed = pack(self._measured(seed, passed_over), self.tokenizer, self.name, rows, seq_len, folds, at_most)
         return replace(packed, reading=self._reading(packed.reading, passed_over))
 
+    def in_order(self, seed: int = 0) -> Iterable[str]:
+        """The documents in the text's own order; built-in corpora are made of files, which come as in `documents`."""
+        return self.documents(seed) if self.text is None else self.text.documents
+
     def contiguous(
         self, rows: int = 20_000, seq_len: int = 128, tail: float = 0.2, seed: int = 0, folds: int = FOLDS
     ) -> TokenRows:
@@ -84,7 +88,8 @@ class Corpus:
         Raises:
             InputError: the corpus is too small; says how many rows it has.
         """
-        documents = (document for document, _ in self._measured(seed, Counter()))
+        ordered = replace(self, documents=self.in_order)
+        documents = (document for document, _ in ordered._measured(seed, Counter()))
         return pack_contiguous(documents, self.tokenizer, self.name, rows, seq_len, tail, folds)
 
     def _measured(self, seed: int, passed_over: Counter[str]) -> Iterator[tuple[str, str]]:

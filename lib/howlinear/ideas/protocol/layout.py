@@ -53,8 +53,8 @@ def read(corpus: Corpus, most: int, seed: int = 0) -> Corpus:
         most: documents to read.
         seed: decides where the text begins.
     """
-    documents = list(islice(corpus.documents(seed), most))
-    return replace(corpus, documents=lambda _: iter(documents))
+    documents = list(islice(corpus.in_order(seed), most))
+    return replace(corpus, documents=lambda _: iter(documents), text=None)
 
 
 def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Sequence[int], seed: int = 0) -> Layout:
