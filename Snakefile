@@ -45,6 +45,9 @@ FIRST = {name: i for i, name in enumerate(reversed(("capture", *LONG)), 1)}  # i
 sys.path.insert(0, workflow.basedir)
 from tools.reach import reached
 
+# what captures are made from, and what a notebook reads that takes no capture
+WEIGHTS = [str(path) for source in MODELS.values() for path in sorted(Path(source).glob("*.safetensors"))]  # if local
+SIZES = [config[key] for key in ("rows", "seq_len", "seed", "sample")]
 CAPTURING = Path("lib/howlinear/notebook/run.py")  # whose `Run.capture` makes them
 
 
@@ -63,7 +66,7 @@ rule all:
 
 rule capture:
     input:
-        [str(path) for source in MODELS.values() for path in sorted(Path(source).glob("*.safetensors"))],  # if local
+        WEIGHTS,
         modules(CAPTURING),
         "constraints.txt",
     output:
@@ -73,7 +76,7 @@ rule capture:
     priority: FIRST["capture"]
     threads: max(1, workflow.cores // len(config["corpora"]))
     params:
-        sizes=[config[key] for key in ("rows", "seq_len", "seed", "sample")],
+        sizes=SIZES,
         models=list(MODELS),
     message:
         "captures on {wildcards.corpus}"
@@ -94,6 +97,7 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
             ["paper/claims.toml"] if stem == "12_claims" else [],
             ["paper/published.csv"] if stem in ("02_ceilings", "12_claims") else [],
             [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in corpora],
+            [] if corpora else WEIGHTS,
         output:
             f"{BUILD}/notebooks/{stem}.ipynb",
             f"results/{PROFILE}/{stem}.json",
@@ -101,6 +105,8 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
         log:
             f"{BUILD}/logs/{stem}.log",
         priority: FIRST.get(stem, 0)
+        params:
+            sizes=[] if corpora else SIZES,
         threads: 1  # several notebooks side by side; and sums come out the same on every run
         message:
             f"notebook {stem}"
@@ -118,7 +124,7 @@ if PROFILE == "minis":
             [f"paper/{name}" for name in ("main.typ", "template.typ", "reproducibility.typ", "refs.bib", "claims.toml")],
             "tools/report.py",
             [f"{source}/{name}" for source in MODELS.values() for name in ("config.json", "trajectory.json")],
-            [f"{source}/model.safetensors" for source in MODELS.values()],
+            WEIGHTS,
             "CITATION.cff",
             "profiles/paper.yaml",
             [f"results/minis/{stem}.json" for stem in NOTEBOOKS],

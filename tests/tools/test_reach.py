@@ -92,6 +92,14 @@ def finished(tmp_path):
     return tmp_path
 
 
+def run_again(project):
+    """The notebooks that Snakemake would run in a project."""
+    options = ["--dry-run", "--cores", "1", "--nolock", "--configfile", "profiles/smoke.yaml"]
+    run = subprocess.run([sys.executable, "-m", "snakemake", *options], cwd=project, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return set(re.findall(r": notebook (\w+)", run.stdout + run.stderr))
+
+
 def test_a_changed_module_makes_every_notebook_that_reaches_it_run_again(finished):
     """Asked of Snakemake itself, of a module that few notebooks import, and some only through another."""
     module = finished / "lib/howlinear/ideas/degrees/nested.py"
@@ -99,10 +107,16 @@ def test_a_changed_module_makes_every_notebook_that_reaches_it_run_again(finishe
     reaching = {notebook.stem for notebook in notebooks if module in reached(notebook, finished / "lib")}
     later = time.time() + 60
     os.utime(module, (later, later))
-    options = ["--dry-run", "--cores", "1", "--nolock", "--configfile", "profiles/smoke.yaml"]
-    run = subprocess.run([sys.executable, "-m", "snakemake", *options], cwd=finished, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    again = set(re.findall(r": notebook (\w+)", run.stdout + run.stderr))
+    again = run_again(finished)
     assert reaching
     assert reaching <= again
     assert again <= reaching | {"12_claims"}  # which reads results that are then made anew
+
+
+def test_new_weights_make_a_notebook_that_takes_no_capture_run_again(finished):
+    weights = finished / "models/mini-gpt2/model.safetensors"
+    weights.unlink()  # a link to the project's own
+    weights.write_bytes(b"new")
+    later = time.time() + 60
+    os.utime(weights, (later, later))
+    assert "11_protocol" in run_again(finished)
