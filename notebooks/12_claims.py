@@ -209,6 +209,8 @@ claims.beside_paper(ledger)
 #   matching profiles. It is one number, and stands once.
 # - The falsifiers are judged like all else. *falsifier-twins* asks models that share all but the text that they were
 #   trained on, and measures them against twins that share all but the seed.
+# - The interval of a correlation takes the blocks of a model as independent. Neighbouring blocks are alike, and a first
+#   block may lie far out, so it is too narrow: the book's page on intervals says how much.
 # - Of so many intervals at 95 %, not *all* will hold the truth. Exercise 2 asks what is left when they must.
 #
 # ## Exercises

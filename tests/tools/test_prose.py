@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
+from howlinear.core.ceilings import r2_intervals
+from howlinear.core.correlation import correlation
 from howlinear.files import paths, results
+from howlinear.ideas.rank.spread import rank_estimate
+from howlinear.instrument.perplexity import change
 
 MINUS = str.maketrans("-", "−")
 
@@ -106,3 +110,33 @@ def test_the_letter_tells_how_the_controls_and_the_baseline_ended(letter):
     for trained in planted.values():
         assert trained["exact"] - trained["r2"] > 0.5  # "both fall far short"
         assert f"where the exact map reaches {trained['exact']:.2f}" in letter
+
+
+def coverage(interval, of="these rows"):
+    """Percent of simulated measurements in which an interval holds the truth, by case."""
+    rows = results.load(paths.results("bench") / "coverage.json")["rows"]
+    found = [row for row in rows if (row["interval"], row["of"]) == (interval, of)]
+    return {row["case"]: f"{100 * row['coverage']:.0f}" for row in found}
+
+
+def described(function):
+    return " ".join(function.__doc__.split())
+
+
+def test_docstrings_tell_what_was_simulated():
+    folds, single = coverage("ΔPPL"), coverage("ΔPPL, leaving out single sequences")
+    text = described(change)
+    assert f"it holds the truth in {folds['correlated']} of 100 simulated measurements" in text
+    assert f"leaving out single sequences holds it in {single['correlated']};" in text
+    assert f"where losses have heavy tails as well, in {folds['heavy']} (" in text
+    r2 = sorted(coverage("R²_lin").values())
+    assert f"in {r2[0]} to {r2[-1]} of 100 simulated measurements" in described(r2_intervals)
+    rank = sorted(coverage("effective rank").values())
+    assert f"in {rank[0]} to {rank[-1]} of 100 simulated measurements" in described(rank_estimate)
+    pearson, spearman = (list(coverage(f"{name} over 12 blocks", "limit").values()) for name in "rρ")
+    each, neighbours, heavy, far = pearson
+    text = described(correlation)
+    assert f"in {each} of 100 simulated models where they err each by itself, in {neighbours} where" in text
+    assert f"in {heavy} with heavy tails, and in {far} where one block" in text
+    each, neighbours, heavy, far = spearman
+    assert f"Spearman's ρ in {each}, {neighbours}, {heavy} and {far} (" in text

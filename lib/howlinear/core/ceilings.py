@@ -270,7 +270,7 @@ def r2_intervals(
     """R²_lin and its limit, with intervals: train folds left out of the fit in turn, then held-out ones of the score.
 
     The interval is for R²_lin at this number of rows, and about which documents were drawn: it holds what R²_lin comes
-    to on average in 94 to 97 of 100 simulated measurements, also with correlated documents, heavy tails, or one massive
+    to on average in 93 to 98 of 100 simulated measurements, also with correlated documents, heavy tails, or one massive
     row a document (`benchmarks/coverage.py`; 8 + 8 folds). It is not for the R² of infinitely many rows, which lies
     higher by about (1 − R²) d / n. That it holds too where this is small beside the interval; else see
     `Ceiling.r2_train`, which is its other end.

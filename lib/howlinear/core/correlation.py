@@ -39,8 +39,10 @@ def correlation(x: ArrayLike, y: ArrayLike, order: bool = False) -> Correlation:
     """Pearson's r over blocks, or Spearman's ρ.
 
     The interval takes the blocks as draws, each by itself, from all that such a model could have, which is more than
-    neighbouring blocks are; and it knows nothing of blocks far out. So beside it stand r without the two end blocks,
-    and the lowest and the highest r with any one block left out.
+    neighbouring blocks are; and it knows nothing of blocks far out. Of twelve blocks it holds Pearson's r in 96 of 100
+    simulated models where they err each by itself, in 86 where neighbours go together by 0.6, in 81 with heavy tails,
+    and in 37 where one block lies far out in both; Spearman's ρ in 96, 90, 88 and 86 (`benchmarks/coverage.py`). So
+    beside it stand r without the two end blocks, and the lowest and the highest r with any one block left out.
 
     Args:
         x: a number a block, in the order of the blocks.

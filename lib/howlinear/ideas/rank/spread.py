@@ -60,7 +60,7 @@ def rank_estimate(whole: Float[Tensor, "d d"], *groups: Sequence[Float[Tensor, "
     """Effective rank of a covariance, with its interval.
 
     The jackknife is taken of log rank, since a rank varies by factors; the interval's lower end is never below 1. It
-    holds the average rank at these rows in 93 to 94 of 100 simulated measurements (`benchmarks/coverage.py`).
+    holds the average rank at these rows in 94 to 96 of 100 simulated measurements (`benchmarks/coverage.py`).
 
     Args:
         whole: covariance with all document folds, in any scale.
