@@ -19,7 +19,7 @@ from howlinear.core.intervals import Estimate
 from howlinear.files import paths
 from howlinear.ideas.compression.folder import save
 from howlinear.instrument.perplexity import perplexity
-from howlinear.instrument.profile import Profile
+from howlinear.instrument.profile import Profile, Solved
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model
 from howlinear.models.replace import replace, replaced
@@ -62,7 +62,8 @@ def test_measure_writes_the_documented_json_and_a_table(monkeypatch, capsys, tex
     written = json.loads(target.read_text())
     assert written.keys() >= {"model", "corpus", "rows", "seq_len", "seed", "perplexity", "versions", "blocks"}
     wanted = {"block", "r2", "r2_low", "r2_high", "r2_median", "effective_rank", "condition", "rank", "rows_train"}
-    wanted |= {"r2_train", "r2_limit", "r2_limit_low", "r2_limit_high"}
+    wanted |= {"r2_train", "r2_limit", "r2_limit_low", "r2_limit_high", "massive_rows", "r2_ordinary"}
+    wanted |= {"r2_ordinary_low", "r2_ordinary_high", "effective_rank_ordinary"}
     assert [block["block"] for block in written["blocks"]] == [0, 3]
     for block in written["blocks"]:
         assert block.keys() == wanted | {"rows_test"}
@@ -190,7 +191,8 @@ def table_of(blocks, r2=0.5, condition=1234.5):
         rows_test=5_120,
     )
     rows = TokenRows.from_ids(torch.zeros(160, 128, dtype=torch.long))
-    profile = Profile("m", rows, dict.fromkeys(range(blocks), measured), dict.fromkeys(range(blocks), 123.4), 25.0)
+    solved = Solved(measured, 123.4, massive_rows=0, ordinary=measured, ordinary_effective_rank=123.4)
+    profile = Profile("m", rows, dict.fromkeys(range(blocks), solved), 25.0)
     console = Console(width=80, file=io.StringIO())
     console.print(cli._table(profile, "mini-gpt2"))
     return console.file.getvalue()

@@ -169,7 +169,7 @@ def test_another_device_multiplies_to_the_same(monkeypatch):
     rows = torch.randn(50, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     here, there = torch.eye(20, dtype=torch.float64), torch.eye(20, dtype=torch.float64)
     add_gram(here, rows)
-    monkeypatch.setattr("howlinear.core.moments._on_cpu", lambda rows: False)
+    monkeypatch.setattr("howlinear.core.moments.on_cpu", lambda rows: False)
     add_gram(there, rows)
     torch.testing.assert_close(here, there, rtol=1e-13, atol=1e-13)
 
@@ -231,7 +231,7 @@ def test_values_that_are_not_finite_are_refused_and_nothing_is_added(value, side
 @pytest.mark.parametrize("side", [0, 1])
 def test_on_a_device_values_that_are_not_finite_are_found_whatever_follows(monkeypatch, value, side):
     """Nothing is read there before somebody asks, and what came in never gets out again."""
-    monkeypatch.setattr(sys.modules["howlinear.core.moments"], "_on_cpu", lambda rows: False)
+    monkeypatch.setattr(sys.modules["howlinear.core.moments"], "on_cpu", lambda rows: False)
     good, bad = moments_of(*random_rows(20)), random_rows(10, seed=1)
     assert good.finite
     assert good.checked() is good

@@ -16,7 +16,7 @@ from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import perplexity
-from howlinear.instrument.profile import Profile, profile_of
+from howlinear.instrument.profile import Profile, Solved, profile_of
 from howlinear.models.swap import swap
 from howlinear.text.corpus import Corpus
 from howlinear.text.rows import TokenRows
@@ -24,6 +24,7 @@ from howlinear.text.rows import TokenRows
 COLUMNS = [
     "block", "r2", "r2_low", "r2_high", "r2_train", "r2_limit", "r2_limit_low", "r2_limit_high", "r2_median",
     "effective_rank", "condition", "rank", "rows_train", "rows_test",
+    "massive_rows", "r2_ordinary", "r2_ordinary_low", "r2_ordinary_high", "effective_rank_ordinary",
 ]  # fmt: skip
 
 
@@ -149,7 +150,8 @@ def test_a_profile_follows_from_a_capture(gpt2, rows):
 def test_a_profile_rises_and_falls_only_beyond_its_intervals(gpt2, rows, r2s, answer):
     profile = measure(gpt2, rows, blocks=[0])
     found = [replace(profile[0], r2=r2, interval=Estimate(r2, r2 - 0.05, r2 + 0.05)) for r2 in r2s]
-    changed = replace(profile, ceilings=dict(enumerate(found)))
+    solved = {block: Solved(measured, 1.0, 0, measured, 1.0) for block, measured in enumerate(found)}
+    changed = replace(profile, solved=solved)
     assert changed.rises_and_falls is answer
     assert changed.curves == {"r2": r2s, "r2_low": [r2 - 0.05 for r2 in r2s], "r2_high": [r2 + 0.05 for r2 in r2s]}
 
@@ -191,7 +193,8 @@ def with_limits(*blocks):
             rows_train=320,
             rows_test=100,
         )
-    return Profile("m", TokenRows.from_ids(torch.zeros(8, 4).long()), ceilings, dict.fromkeys(ceilings, 1.0), None)
+    solved = {number: Solved(measured, 1.0, 0, measured, 1.0) for number, measured in ceilings.items()}
+    return Profile("m", TokenRows.from_ids(torch.zeros(8, 4).long()), solved, None)
 
 
 def test_a_profile_says_what_more_rows_would_do():

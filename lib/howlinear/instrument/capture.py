@@ -1,4 +1,4 @@
-"""One forward pass without the head, every FFN: moments per document fold, and a bounded sample of rows."""
+"""One forward pass without the head, every FFN: moments per document fold, the heaviest rows, and a bounded sample."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import condition, spectrum
 from howlinear.core.moments import Moments, effective_rank
 from howlinear.errors import InputError
+from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
 
@@ -55,12 +56,14 @@ class BlockCapture:
         test: moments per document fold of the held-out rows.
         outputs: moments of the held-out outputs alone: y as the inputs, so Σ(y − ȳ)(y − ȳ)ᵀ is `outputs.sxx`.
         sample: the bounded sample of rows; None if none was asked for.
+        heavy: the rows with the heaviest outputs, massive ones among them; None where moments are all there is.
     """
 
     train: list[Moments]
     test: list[Moments]
     outputs: Moments
     sample: Sample | None
+    heavy: HeavyRows | None = None
 
     def rows(self) -> Sample:
         """The sampled rows, for what needs single rows.
@@ -71,6 +74,34 @@ class BlockCapture:
         if self.sample is None:
             raise InputError("single rows are needed and none were sampled: capture with sample=4096 or more")
         return self.sample
+
+    def heavy_rows(self) -> HeavyRows:
+        """The rows with the heaviest outputs.
+
+        Raises:
+            InputError: they were not kept.
+        """
+        if self.heavy is None:
+            raise InputError("the heaviest rows are needed and only moments were kept: capture the block again")
+        return self.heavy
+
+    def massive(self) -> HeavyRows:
+        """The rows of massive outputs (`instrument.massive`)."""
+        return self.heavy_rows().beyond()
+
+    def ordinary(self) -> BlockCapture:
+        """The block without its massive rows."""
+        return self.without(self.massive())
+
+    def without(self, left_out: HeavyRows) -> BlockCapture:
+        """The block without some of its heavy rows: moments of all others, and neither sample nor heavy rows.
+
+        Raises:
+            InputError: a document fold would be left without rows.
+        """
+        train = [moments - left_out.moments(False, fold) for fold, moments in enumerate(self.train)]
+        test = [moments - left_out.moments(True, fold) for fold, moments in enumerate(self.test)]
+        return BlockCapture(train, test, self.outputs - left_out.outputs(), None)
 
 
 def capture(
@@ -184,6 +215,7 @@ class _Block:
         self.dtype = x.dtype
         self.finite = x.new_ones(batch_count, dtype=torch.bool)  # batch by batch
         self.sampled: tuple[Tensor, Tensor] | None = None  # x and y
+        self.heavy = HeavyRowsKeeper()
 
 
 class _Collector:
@@ -206,19 +238,20 @@ class _Collector:
         x = x.flatten(0, -2)
         y = y.flatten(0, -2).to(x.device)
         # The sample finds its rows by their place in the batch, so it needs those of padding too; moments do not.
-        tokens_x, tokens_y = tokens_of(self.rows, self.indices[self.number], site.name, x, y)
+        tokens_x, tokens_y, places = tokens_of(self.rows, self.indices[self.number], site.name, x, y)
         if site.block not in self.blocks:
             self.blocks[site.block] = _Block(sorted(set(self.folds)), len(self.indices), x, y)
         block = self.blocks[site.block]
 
-        fold = self.folds[self.number]
-        held_out, _ = fold
-        moments = block.moments[fold]
+        held_out, fold = self.folds[self.number]
+        moments = block.moments[held_out, fold]
         try:
             moments.update(tokens_x, tokens_y, block.outputs if held_out else None)
         except InputError as error:
             raise InputError(f"{error}{self._place(site, self.number)}") from error
         block.finite[self.number] = moments.finite  # read by `finish`: a device would be waited for
+        sequence, position = self._sequence_and_position(places, len(x))
+        block.heavy.update(tokens_x, tokens_y, sequence, position, held_out, fold)
         if len(self.drawn):
             self._keep_sample(block, x, y)
 
@@ -234,7 +267,18 @@ class _Collector:
             raise InputError(f"NaN or infinity among the rows{self._place(site, finite.index(False))}")
         train = [moments.cpu() for (held_out, _), moments in block.moments.items() if not held_out]
         test = [moments.cpu() for (held_out, _), moments in block.moments.items() if held_out]
-        return BlockCapture(train, test, block.outputs.cpu(), self._sample(block))
+        return BlockCapture(train, test, block.outputs.cpu(), self._sample(block), block.heavy.finish())
+
+    def _sequence_and_position(self, places: Tensor, row_count: int) -> tuple[Tensor, Tensor]:
+        """Which sequence of all each row of this batch is of, and its place there.
+
+        Args:
+            places: of the rows, counted through the batch, padding too.
+            row_count: rows of the batch, padding too.
+        """
+        sequences = self.indices[self.number]
+        seq_len = row_count // len(sequences)
+        return sequences[places // seq_len], places % seq_len
 
     def _keep_sample(self, block: _Block, x: Tensor, y: Tensor) -> None:
         """Put those rows of a batch that were drawn in their places in the sample."""

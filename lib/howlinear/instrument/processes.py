@@ -32,14 +32,14 @@ from jaxtyping import Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import Ceiling
 from howlinear.core.intervals import CONFIDENCE
 from howlinear.core.moments import Moments
 from howlinear.errors import HowlinearError, InputError, ProcessError
 from howlinear.instrument.capture import NO_FLOAT64, BlockCapture, capture_batches
+from howlinear.instrument.massive import HeavyRows
 from howlinear.instrument.measure import ROWS
 from howlinear.instrument.perplexity import batch_losses, finite_losses, held_out, loss_batches, mean_perplexity
-from howlinear.instrument.profile import Profile, name_of, solve
+from howlinear.instrument.profile import Profile, Solved, name_of, solve
 from howlinear.instrument.stopping import MOST, Steps, check_tolerance, look_until
 from howlinear.models.load import is_causal
 from howlinear.models.sources import running
@@ -209,10 +209,10 @@ def measure(
     name = name_of(model)
     with running(name):
         captured = steps.capture(model, packed, list(batches(packed, batch_size)), blocks=blocks, progress=progress)
-    ceilings, effective_ranks = steps.solve(captured)
+    solved = steps.solve(captured)
     with running(name):
         perplexity = steps.perplexity(model, packed)
-    return Profile(name, packed, ceilings, effective_ranks, perplexity)
+    return Profile(name, packed, solved, perplexity)
 
 
 def capture_shared(
@@ -235,7 +235,8 @@ def capture_shared(
 
     Returns:
         Block → `BlockCapture` without a sample, equal to one process's to rounding in float64 (1e-12). Of several
-        processes, each gets its own blocks: the first block the first, the next the next, and round again.
+        processes, each gets its own blocks: the first block the first, the next the next, and round again; of the
+        heavy rows only the massive ones.
 
     Raises:
         InputError: see `capture`.
@@ -248,6 +249,7 @@ def capture_shared(
     if processes.count == 1:
         return captured
 
+    massive = processes.gather({block: part.massive() for block, part in captured.items()})  # few, so all get them
     widths = processes.gather(_widths(captured))[0]  # the first process has the first batch, so all blocks
     holders = _holders(rows, indices, processes)
     folds = [key for key in holders if key != OUTPUTS]
@@ -264,20 +266,19 @@ def capture_shared(
         if merged:
             train = [merged[key] for key in folds if not key[0]]
             test = [merged[key] for key in folds if key[0]]
-            mine[block] = BlockCapture(train, test, merged[OUTPUTS], None)
+            heavy = HeavyRows.merged([part[block] for part in massive if block in part])
+            mine[block] = BlockCapture(train, test, merged[OUTPUTS], None, heavy)
     return mine
 
 
 def solve_shared(
     processes: Processes, captured: Mapping[int, BlockCapture], confidence: float = CONFIDENCE
-) -> tuple[dict[int, Ceiling], dict[int, float]]:
+) -> dict[int, Solved]:
     """`solve` of every process's own blocks, and the answers for all blocks in every process."""
-    ceilings: dict[int, Ceiling] = {}
-    effective_ranks: dict[int, float] = {}
-    for their_ceilings, their_ranks in processes.gather(solve(captured, confidence)):
-        ceilings |= their_ceilings
-        effective_ranks |= their_ranks
-    return dict(sorted(ceilings.items())), dict(sorted(effective_ranks.items()))
+    answers: dict[int, Solved] = {}
+    for theirs in processes.gather(solve(captured, confidence)):
+        answers |= theirs
+    return dict(sorted(answers.items()))
 
 
 def perplexity_shared(processes: Processes, model: PreTrainedModel, rows: Rows) -> float | None:

@@ -16,6 +16,7 @@ from howlinear.core.intervals import CONFIDENCE
 from howlinear.core.moments import effective_rank
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
+from howlinear.instrument.massive import MULTIPLE
 from howlinear.text.reading import Reading
 from howlinear.text.rows import Rows, TokenRows
 
@@ -55,6 +56,35 @@ class Stop:
         return f"no more rows, and the tolerance of {self.tolerance:g} is not reached: {widest} ({looks})"
 
 
+FEW_ROWS_DECIDE = 0.1
+"""R²_lin rests on a few massive rows if it is this far from R²_lin of all other rows. The paper calls a gap of 0.1
+between two blocks' R²_lin a sharp one (section 4.2), and the intervals of 20,000 rows are a fifth of that."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What the moments of one block say.
+
+    Attributes:
+        ceiling: of all rows.
+        effective_rank: participation ratio of the held-out outputs' covariance.
+        massive_rows: rows of massive outputs among them (`instrument.massive`).
+        ordinary: the ceiling of all other rows, which a map of their own is fitted to; the same where none is massive.
+        ordinary_effective_rank: `effective_rank` of all other rows.
+    """
+
+    ceiling: Ceiling
+    effective_rank: float
+    massive_rows: int
+    ordinary: Ceiling
+    ordinary_effective_rank: float
+
+    @property
+    def rests_on_massive_rows(self) -> bool:
+        """Whether R²_lin would be another by `FEW_ROWS_DECIDE` or more without the massive rows."""
+        return abs(self.ceiling.r2 - self.ordinary.r2) >= FEW_ROWS_DECIDE
+
+
 @dataclass(frozen=True)
 class Profile(Mapping):
     """The ceilings of a model's blocks on one corpus; `profile[3]` is block 3's `Ceiling`.
@@ -62,30 +92,53 @@ class Profile(Mapping):
     Attributes:
         model: where the model came from.
         rows: what it was measured on.
-        ceilings: block → `Ceiling`.
-        effective_ranks: block → participation ratio of the held-out outputs' covariance.
+        solved: block → what its moments say, also without massive rows.
         perplexity: of the model on the held-out rows; None if it predicts no next token.
         stop: why no more rows were used; None where no tolerance was asked for.
     """
 
     model: str
     rows: Rows
-    ceilings: dict[int, Ceiling]
-    effective_ranks: dict[int, float]
+    solved: dict[int, Solved]
     perplexity: float | None
     stop: Stop | None = None
 
     def __getitem__(self, block: int) -> Ceiling:
         """The `Ceiling` of a block."""
-        return self.ceilings[block]
+        return self.solved[block].ceiling
 
     def __iter__(self) -> Iterator[int]:
         """Blocks in order of depth."""
-        return iter(self.ceilings)
+        return iter(self.solved)
 
     def __len__(self) -> int:
         """How many blocks were measured."""
-        return len(self.ceilings)
+        return len(self.solved)
+
+    @property
+    def effective_ranks(self) -> dict[int, float]:
+        """Block → participation ratio of the held-out outputs' covariance."""
+        return {block: answer.effective_rank for block, answer in self.solved.items()}
+
+    @property
+    def resting_on_massive_rows(self) -> list[int]:
+        """The blocks whose R²_lin a few massive rows decide."""
+        return [block for block, answer in self.solved.items() if answer.rests_on_massive_rows]
+
+    @property
+    def warning(self) -> str | None:
+        """One sentence about the blocks whose R²_lin a few massive rows decide; None if there is none."""
+        blocks = self.resting_on_massive_rows
+        if not blocks:
+            return None
+        most = max(self.solved[block].massive_rows for block in blocks)
+        changes = ", ".join(
+            f"block {block} {self[block].r2:.2f} → {self.solved[block].ordinary.r2:.2f}" for block in blocks
+        )
+        return (
+            f"R²_lin rests on at most {most:,} of {self.rows_used:,} rows, whose outputs are beyond {MULTIPLE:g} times "
+            f"the median norm; without them: {changes}"
+        )
 
     @property
     def rows_used(self) -> int:
@@ -155,26 +208,31 @@ class Profile(Mapping):
 
         `r2_train` is R² of the rows of the fit, `r2_limit` what it and `r2` tend to with ever more rows, missing where
         these are too few to say. `condition` and `rank` describe the inputs of the fit, `effective_rank` the held-out
-        outputs.
+        outputs. `massive_rows` are the rows of massive outputs, and what ends in `_ordinary` is of all others.
         """
         return pd.DataFrame(
             {
                 "block": block,
-                "r2": measured.r2,
-                "r2_low": measured.r2_low,
-                "r2_high": measured.r2_high,
-                "r2_train": measured.r2_train,
-                "r2_limit": None if measured.limit is None else measured.limit.value,
-                "r2_limit_low": None if measured.limit is None else measured.limit.low,
-                "r2_limit_high": None if measured.limit is None else measured.limit.high,
-                "r2_median": measured.r2_median,
-                "effective_rank": self.effective_ranks[block],
-                "condition": measured.condition,
-                "rank": measured.rank,
-                "rows_train": measured.rows_train,
-                "rows_test": measured.rows_test,
+                "r2": answer.ceiling.r2,
+                "r2_low": answer.ceiling.r2_low,
+                "r2_high": answer.ceiling.r2_high,
+                "r2_train": answer.ceiling.r2_train,
+                "r2_limit": None if answer.ceiling.limit is None else answer.ceiling.limit.value,
+                "r2_limit_low": None if answer.ceiling.limit is None else answer.ceiling.limit.low,
+                "r2_limit_high": None if answer.ceiling.limit is None else answer.ceiling.limit.high,
+                "r2_median": answer.ceiling.r2_median,
+                "effective_rank": answer.effective_rank,
+                "condition": answer.ceiling.condition,
+                "rank": answer.ceiling.rank,
+                "rows_train": answer.ceiling.rows_train,
+                "rows_test": answer.ceiling.rows_test,
+                "massive_rows": answer.massive_rows,
+                "r2_ordinary": answer.ordinary.r2,
+                "r2_ordinary_low": answer.ordinary.r2_low,
+                "r2_ordinary_high": answer.ordinary.r2_high,
+                "effective_rank_ordinary": answer.ordinary_effective_rank,
             }
-            for block, measured in self.items()
+            for block, answer in self.solved.items()
         )
 
     def to_dict(self) -> dict:
@@ -215,34 +273,41 @@ def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, per
     Raises:
         InputError: a block cannot be fitted; names it.
     """
-    ceilings, effective_ranks = solve(captured)
-    return Profile(model, rows, ceilings, effective_ranks, perplexity)
+    return Profile(model, rows, solve(captured), perplexity)
 
 
-def solve(
-    captured: Mapping[int, BlockCapture], confidence: float = CONFIDENCE
-) -> tuple[dict[int, Ceiling], dict[int, float]]:
-    """The ceiling of each block, and the effective rank of its outputs.
+def solve(captured: Mapping[int, BlockCapture], confidence: float = CONFIDENCE) -> dict[int, Solved]:
+    """What the moments of each block say.
 
     Args:
         captured: block → what was kept of it.
         confidence: of the intervals.
 
     Returns:
-        Block → `Ceiling`; block → participation ratio of the held-out outputs' covariance.
+        Block → its ceiling and effective rank, with and without the massive rows.
 
     Raises:
         InputError: a block cannot be fitted; names it.
     """
-    ceilings: dict[int, Ceiling] = {}
-    effective_ranks: dict[int, float] = {}
+    solved = {}
     for number, block in captured.items():
         try:
-            ceilings[number] = ceiling(block.train, block.test, confidence)
+            solved[number] = _solved(block, confidence)
         except InputError as error:
             raise InputError(f"block {number}: {error}") from error
-        effective_ranks[number] = effective_rank(block.outputs.sxx)
-    return ceilings, effective_ranks
+    return solved
+
+
+def _solved(block: BlockCapture, confidence: float) -> Solved:
+    """One block's answer; where no row is massive, the ordinary rows are all there are."""
+    whole = ceiling(block.train, block.test, confidence)
+    rank = effective_rank(block.outputs.sxx)
+    massive_rows = len(block.massive())
+    if massive_rows == 0:
+        return Solved(whole, rank, 0, whole, rank)
+    others = block.ordinary()
+    ordinary = ceiling(others.train, others.test, confidence)
+    return Solved(whole, rank, massive_rows, ordinary, effective_rank(others.outputs.sxx))
 
 
 def _blocks(numbers: list[int]) -> str:

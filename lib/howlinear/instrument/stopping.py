@@ -26,6 +26,7 @@ from howlinear.core.ceilings import Ceiling
 from howlinear.core.intervals import CONFIDENCE
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, capture_batches
+from howlinear.instrument.massive import HeavyRows
 from howlinear.instrument.perplexity import perplexity_if_causal
 from howlinear.instrument.profile import Profile, Stop, name_of, solve
 from howlinear.models.ffn_sites import width_of
@@ -116,14 +117,14 @@ def look_until(
                 model, rows, batches_of(rows, added_sequences, batch_size), blocks=blocks, progress=progress
             )
         captured = merged(captured, more) if captured else more
-        ceilings, effective_ranks = steps.solve(captured, confidence)
-        stop = judge(ceilings, tolerance, look, len(looks))
+        solved = steps.solve(captured, confidence)
+        stop = judge({block: answer.ceiling for block, answer in solved.items()}, tolerance, look, len(looks))
         if stop.reached:
             break
     used = rows.subset(torch.cat(looks[: stop.look]).sort().values)
     with running(name):
         perplexity = steps.perplexity(model, used)
-    return Profile(name, used, ceilings, effective_ranks, perplexity, stop)
+    return Profile(name, used, solved, perplexity, stop)
 
 
 def check_tolerance(tolerance: float) -> None:
@@ -183,7 +184,8 @@ def merged(before: Mapping[int, BlockCapture], more: Mapping[int, BlockCapture])
         new = more[block]
         train = [a + b for a, b in zip(old.train, new.train, strict=True)]
         test = [a + b for a, b in zip(old.test, new.test, strict=True)]
-        both[block] = BlockCapture(train, test, old.outputs + new.outputs, None)
+        heavy = HeavyRows.merged([old.heavy_rows(), new.heavy_rows()])
+        both[block] = BlockCapture(train, test, old.outputs + new.outputs, None, heavy)
     return both
 
 

@@ -22,6 +22,7 @@ from howlinear.core.moments import Moments
 from howlinear.errors import SourceError
 from howlinear.files import atomic
 from howlinear.instrument.capture import BlockCapture, Sample
+from howlinear.instrument.massive import HeavyRows
 from howlinear.text.reading import Reading
 from howlinear.text.rows import TokenRows
 
@@ -71,7 +72,7 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
 
 
 def _tensors(block: BlockCapture) -> dict[str, Tensor]:
-    """A block's tensors, named `side.fold.tensor`; the sample and the outputs as fold 0 of sides of their own."""
+    """A block's tensors, named `side.fold.tensor`; sample, heavy rows and outputs as fold 0 of sides of their own."""
     sides = {"train": block.train, "test": block.test, "outputs": [block.outputs]}
     tensors = {}
     for side, folds in sides.items():
@@ -81,6 +82,8 @@ def _tensors(block: BlockCapture) -> dict[str, Tensor]:
     if block.sample is not None:
         for field in fields(Sample):
             tensors[f"sample.0.{field.name}"] = getattr(block.sample, field.name)
+    if block.heavy is not None:
+        tensors |= {f"heavy.0.{name}": tensor for name, tensor in block.heavy.tensors().items()}
     return tensors
 
 
@@ -143,7 +146,8 @@ class StoredBlocks(Mapping[int, BlockCapture]):
             test = [Moments.from_tensors(tensors) for _, tensors in sorted(sides["test"].items())]
             outputs = Moments.from_tensors(sides["outputs"][0])
         sample = Sample(**sides["sample"][0]) if "sample" in sides else None
-        return BlockCapture(train, test, outputs, sample)
+        heavy = HeavyRows.from_tensors(sides["heavy"][0]) if "heavy" in sides else None
+        return BlockCapture(train, test, outputs, sample, heavy)
 
     def __iter__(self) -> Iterator[int]:
         """Blocks in order of depth."""

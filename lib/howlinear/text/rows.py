@@ -240,8 +240,8 @@ def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, T
 
 def tokens_of(
     rows: Rows, indices: Tensor, site: str, x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"]
-) -> tuple[Float[Tensor, "m d_in"], Float[Tensor, "m d_out"]]:
-    """The rows that a site saw of some sequences, without padding.
+) -> tuple[Float[Tensor, "m d_in"], Float[Tensor, "m d_out"], Int64[Tensor, " m"]]:
+    """The rows that a site saw of some sequences, without padding; and which of the n they are.
 
     Raises:
         InputError: the site did not see all at once, so which rows are padding cannot be told.
@@ -253,10 +253,11 @@ def tokens_of(
             "chunk_size_feed_forward 0 in its config, or name other sites"
         )
     if rows.mask is None:
-        return x, y
+        return x, y, torch.arange(len(x))
     # by index and not by mask: a mask's number of rows would have to be waited for on a device
-    tokens = rows.mask[indices].flatten().nonzero()[:, 0].to(x.device, non_blocking=True)
-    return x[tokens], y[tokens]
+    places = rows.mask[indices].flatten().nonzero()[:, 0]
+    tokens = places.to(x.device, non_blocking=True)
+    return x[tokens], y[tokens], places
 
 
 def draw(rows: Rows, sample: int, seed: int) -> tuple[Int64[Tensor, " k"], Int64[Tensor, "n s"]]:

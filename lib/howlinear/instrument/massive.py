@@ -1,0 +1,215 @@
+"""Rows of massive outputs, found while rows stream by: the few tokens that a block writes far more for than for others.
+
+Trained transformers put outputs hundreds of times the usual size on a few tokens, the first of a sequence above all
+(Sun et al. 2024, "Massive activations in large language models"), where attention finds a place to rest (Xiao et al.
+2024, "Efficient streaming language models with attention sinks"). R²_lin weighs squares, so a hundred such rows can
+decide it alone, and the least-squares map with it. A row is massive if its output norm is beyond `MULTIPLE` times the
+median norm.
+
+The median is that of the first batch that a part of the work sees, so that one pass is enough. Of several parts
+(processes, or looks of growing size) the largest median counts for all: every row beyond that cut was kept by the part
+that saw it, since its own cut was no higher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from howlinear.core.moments import Moments, on_cpu
+from howlinear.errors import InputError
+
+MULTIPLE = 10.0
+"""Output norms beyond this many medians are massive. Blocks without such tokens end below it: the heaviest of 16,000
+rows has 2 to 7 medians in the embedded models and in most blocks of SmolLM2-135M, while the rows that the literature
+calls massive have 10 to 1,000. Notebook 12 shows what becomes of the answer at 5, 20, 50 and 100."""
+
+HEAVIEST = 512
+"""Rows of each block that are kept whether they are massive or not, the heaviest first."""
+
+SHARE = 4  # of a batch's rows, one in so many can be massive: more would not be the few that decide for all others
+LOOK = 16  # batches that are looked through together on a device
+
+
+@dataclass(frozen=True)
+class HeavyRows:
+    """The rows of a block whose outputs are heaviest, as they were, in falling order of their output norm.
+
+    Attributes:
+        x: FFN inputs, shape (rows, d_in), float32.
+        y: FFN outputs, shape (rows, d_out), float32.
+        norm: ‖y‖, shape (rows,), float32.
+        sequence: which sequence of all, shape (rows,).
+        position: place in the sequence, shape (rows,).
+        test: which rows are held out, shape (rows,).
+        fold: the document fold of each row within its side, shape (rows,).
+        median: of the output norms, see the module.
+    """
+
+    x: Float[Tensor, "rows d_in"]
+    y: Float[Tensor, "rows d_out"]
+    norm: Float[Tensor, " rows"]
+    sequence: Int64[Tensor, " rows"]
+    position: Int64[Tensor, " rows"]
+    test: Bool[Tensor, " rows"]
+    fold: Int64[Tensor, " rows"]
+    median: float
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.norm)
+
+    def beyond(self, multiple: float = MULTIPLE) -> HeavyRows:
+        """The rows whose output norm is beyond `multiple` times the median: all of that kind that there were.
+
+        Raises:
+            InputError: a multiple below `MULTIPLE`, beyond which alone all rows were kept.
+        """
+        if multiple < MULTIPLE:
+            raise InputError(
+                f"rows beyond {multiple:g} medians: all rows are kept beyond {MULTIPLE:g} only; use heaviest(count)"
+            )
+        return self._rows(slice(self._count_beyond(multiple)))
+
+    def heaviest(self, count: int) -> HeavyRows:
+        """The `count` heaviest rows.
+
+        Raises:
+            InputError: fewer were kept.
+        """
+        if not 0 <= count <= len(self):
+            raise InputError(f"the {count} heaviest rows: {len(self)} were kept")
+        return self._rows(slice(count))
+
+    def moments(self, test: bool, fold: int) -> Moments:
+        """Moments of the rows in one document fold of one side."""
+        inside = (self.test == test) & (self.fold == fold)
+        return Moments(self.x.shape[1], self.y.shape[1]).update(self.x[inside], self.y[inside])
+
+    def outputs(self) -> Moments:
+        """Moments of the held-out outputs alone."""
+        return Moments(self.y.shape[1]).update(self.y[self.test])
+
+    @classmethod
+    def merged(cls, parts: Sequence[HeavyRows]) -> HeavyRows:
+        """The heavy rows of all parts of one block: beyond the cut of the largest median, or among the heaviest."""
+        tensors: dict[str, Tensor] = {}
+        for name in parts[0]._by_row():
+            tensors[name] = torch.cat([getattr(part, name) for part in parts])
+        return cls(**tensors, median=max(part.median for part in parts))._pruned()
+
+    def _count_beyond(self, multiple: float) -> int:
+        return int((self.norm > multiple * self.median).sum())
+
+    def _pruned(self) -> HeavyRows:
+        """In falling order, without the rows that are neither beyond the cut nor among the heaviest."""
+        order = self.norm.argsort(descending=True, stable=True)
+        return self._rows(order[: max(self._count_beyond(MULTIPLE), HEAVIEST)])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Named tensors to save; `from_tensors` is the way back."""
+        return self._by_row() | {"median": torch.tensor([self.median], dtype=torch.float64)}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> HeavyRows:
+        """Rebuild what `tensors` named."""
+        return cls(**tensors | {"median": float(tensors["median"])})
+
+    def _by_row(self) -> dict[str, Tensor]:
+        """Everything that there is one of for each row."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "median"}
+
+    def _rows(self, chosen: Int64[Tensor, " some"] | slice) -> HeavyRows:
+        return HeavyRows(**{name: tensor[chosen] for name, tensor in self._by_row().items()}, median=self.median)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The heaviest quarter of a batch's rows, on the device that computed them, and where they come from."""
+
+    x: Float[Tensor, "rows d_in"]
+    y: Float[Tensor, "rows d_out"]
+    norm: Float[Tensor, " rows"]
+    place: Int64[Tensor, " rows"]  # in the batch
+    sequence: Int64[Tensor, " n"]  # of every row of the batch, in main memory, as is what follows
+    position: Int64[Tensor, " n"]
+    test: bool
+    fold: int
+
+
+class HeavyRowsKeeper:
+    """Keeps the heavy rows of one block while batches stream by.
+
+    A device other than the CPU would be waited for at every look at its numbers. There the heaviest quarter of each
+    batch stays on the device, and `LOOK` batches are looked through at once.
+    """
+
+    def __init__(self) -> None:
+        """Start from no rows."""
+        self._median: Float[Tensor, ""] | None = None
+        self._waiting: list[_Batch] = []
+        self._kept: HeavyRows | None = None
+
+    def update(
+        self,
+        x: Float[Tensor, "n d_in"],
+        y: Float[Tensor, "n d_out"],
+        sequence: Int64[Tensor, " n"],
+        position: Int64[Tensor, " n"],
+        test: bool,
+        fold: int,
+    ) -> None:
+        """Look through a batch of rows of one document fold; no more than its heaviest quarter can be massive.
+
+        Args:
+            x: inputs, shape (n, d_in).
+            y: outputs, shape (n, d_out).
+            sequence: which sequence each row is of, shape (n,).
+            position: its place there, shape (n,).
+            test: whether they are held out.
+            fold: their document fold.
+        """
+        norm = torch.linalg.vector_norm(y.detach().float(), dim=1)
+        if self._median is None:
+            self._median = norm.median()
+        heaviest, place = norm.topk(-(-len(norm) // SHARE))
+        self._waiting.append(
+            _Batch(x[place].detach(), y[place].detach(), heaviest, place, sequence, position, test, fold)
+        )
+        if on_cpu(y) or len(self._waiting) == LOOK:
+            self._look()
+
+    def finish(self) -> HeavyRows:
+        """What was kept."""
+        self._look()
+        return self._kept
+
+    def _look(self) -> None:
+        """Keep what is heavy of the batches that wait."""
+        parts = [] if self._kept is None else [self._kept]
+        median = float(self._median)
+        least = -torch.inf  # what is no heavier cannot be among the heaviest, nor massive
+        if self._kept is not None and len(self._kept) >= HEAVIEST:
+            least = min(MULTIPLE * median, float(self._kept.norm[-1]))
+        for batch in self._waiting:
+            norm = batch.norm.cpu()
+            count = int((norm > least).sum())  # they come in falling order
+            place = batch.place[:count].cpu()
+            parts.append(
+                HeavyRows(
+                    x=batch.x[:count].float().cpu(),
+                    y=batch.y[:count].float().cpu(),
+                    norm=norm[:count],
+                    sequence=batch.sequence[place],
+                    position=batch.position[place],
+                    test=torch.full((len(place),), batch.test),
+                    fold=torch.full((len(place),), batch.fold),
+                    median=median,
+                )
+            )
+        self._waiting.clear()
+        self._kept = HeavyRows.merged(parts)

@@ -1,0 +1,185 @@
+"""Massive rows: found in one pass and taken apart from the others; heavy tails without sinks are not flagged."""
+
+import pytest
+import torch
+
+from howlinear.core.ceilings import ceiling
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.instrument import massive
+from howlinear.instrument.capture import BlockCapture
+from howlinear.instrument.massive import HEAVIEST, MULTIPLE, HeavyRows, HeavyRowsKeeper
+from howlinear.instrument.profile import solve
+
+D = 12
+FOLDS = 4
+SEQ_LEN = 32
+
+
+def teacher(sequences=256, sink=800.0, heavy_tails=False, seed=0):
+    """Rows of a bent block; the first token of each sequence goes to one direction, `sink` times the usual size.
+
+    Returns:
+        x and y, shapes (sequences · 32, 12); held out?, fold, sequence and position of each row.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    n = sequences * SEQ_LEN
+    x = normal(n, D)
+    y = x @ normal(D, D) + (x @ normal(D, D)).square() @ normal(D, D) / D
+    position = torch.arange(n) % SEQ_LEN
+    if heavy_tails:
+        # Student's t with three degrees of freedom scales whole rows: some are very heavy, and none is of another kind.
+        scale = (normal(n, 3).square().sum(1) / 3).rsqrt()
+        x = x * scale[:, None]
+        y = y * scale[:, None]
+    if sink:
+        first = position == 0
+        x[first, 0] += 60.0  # a token that stands apart in the inputs as well
+        y[first] = sink * y.norm(dim=1).median() * torch.nn.functional.normalize(normal(1, D))
+        y[first] *= 1 + 0.1 * normal(int(first.sum()), 1)
+    sequence = torch.arange(n) // SEQ_LEN
+    test = sequence % 4 == 3
+    fold = (sequence // 4) % FOLDS
+    return x, y, test, fold, sequence, position
+
+
+def captured(x, y, test, fold, sequence, position, batch=512):
+    """What `capture` keeps of these rows."""
+    sides = []
+    keeper = HeavyRowsKeeper()
+    outputs = Moments(D)
+    for held_out in (False, True):
+        side = []
+        for number in range(FOLDS):
+            rows = ((test == held_out) & (fold == number)).nonzero()[:, 0]
+            moments = Moments(D, D)
+            for part in rows.split(batch):
+                moments.update(x[part], y[part], outputs if held_out else None)
+                keeper.update(x[part], y[part], sequence[part], position[part], held_out, number)
+            side.append(moments)
+        sides.append(side)
+    return BlockCapture(*sides, outputs, None, keeper.finish())
+
+
+def test_planted_sinks_are_found_and_nothing_else():
+    rows = teacher()
+    found = captured(*rows).massive()
+    assert len(found) == 256
+    assert (found.position == 0).all()
+    assert sorted(found.sequence.tolist()) == list(range(256))
+    assert (found.norm > MULTIPLE * found.median).all()
+    x, y, test, fold, _, _ = rows
+    for field, source in (("x", x), ("y", y), ("test", test), ("fold", fold)):
+        places = found.sequence * SEQ_LEN + found.position
+        assert torch.equal(getattr(found, field), source[places]), field  # copies
+
+
+def test_the_others_are_what_they_would_be_had_the_sinks_never_come():
+    x, y, test, fold, sequence, position = teacher()
+    ordinary = captured(x, y, test, fold, sequence, position).ordinary()
+    rest = position > 0
+    alone = captured(x[rest], y[rest], test[rest], fold[rest], sequence[rest], position[rest])
+    for side in ("train", "test"):
+        for ours, theirs in zip(getattr(ordinary, side), getattr(alone, side), strict=True):
+            assert ours.n == theirs.n
+            for name in ("mean_x", "mean_y", "sxx", "sxy", "syy"):
+                torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(ordinary.outputs.sxx, alone.outputs.sxx, rtol=1e-8, atol=1e-6)
+
+
+def test_what_is_said_of_a_block_that_sinks_decide():
+    block = captured(*teacher())
+    answer = solve({0: block})[0]
+    alone = captured(*teacher(sink=0.0))
+    truth = ceiling(alone.train, alone.test)
+    assert answer.massive_rows == 256
+    assert answer.ceiling.r2 > 0.95
+    assert answer.effective_rank < 1.1
+    assert answer.ordinary.r2 == pytest.approx(truth.r2, abs=0.02)  # other inputs, less one row in 32
+    assert answer.ordinary.r2 < 0.8
+    assert answer.ordinary_effective_rank > 3
+    assert answer.rests_on_massive_rows
+
+
+def test_heavy_tails_without_sinks_are_not_flagged():
+    answer = solve({0: captured(*teacher(sink=0.0, heavy_tails=True))})[0]
+    assert answer.massive_rows > 0  # some rows are that heavy
+    assert not answer.rests_on_massive_rows
+
+
+def test_a_block_without_massive_rows_is_its_own_ordinary_one():
+    answer = solve({0: captured(*teacher(sink=0.0))})[0]
+    assert answer.massive_rows == 0
+    assert answer.ordinary is answer.ceiling
+    assert not answer.rests_on_massive_rows
+
+
+def test_the_heaviest_are_those_of_a_sort_of_all_rows():
+    x, y, *rest = teacher(sink=0.0, heavy_tails=True)
+    heavy = captured(x, y, *rest).heavy_rows()
+    norm = y.norm(dim=1)
+    expected = norm.sort(descending=True).values
+    assert len(heavy) >= HEAVIEST
+    torch.testing.assert_close(heavy.norm, expected[: len(heavy)])
+    assert torch.equal(heavy.heaviest(7).y, heavy.y[:7])
+
+
+@pytest.mark.parametrize("batch", [64, 500])
+def test_size_of_batches_changes_nothing_but_the_median(batch):
+    rows = teacher()
+    one = captured(*rows).massive()
+    other = captured(*rows, batch=batch).massive()
+    assert torch.equal(one.norm, other.norm)
+    assert one.median == pytest.approx(other.median, rel=0.1)
+
+
+def test_parts_merge_to_what_one_pass_keeps():
+    rows = teacher()
+    sequence = rows[4]
+    halves = [captured(*[value[mask] for value in rows]).heavy for mask in (sequence < 128, sequence >= 128)]
+    merged = HeavyRows.merged(halves)
+    whole = captured(*rows).heavy
+    assert merged.median == max(half.median for half in halves)
+    assert torch.equal(merged.beyond().norm, whole.beyond().norm)
+    assert torch.equal(merged.heaviest(HEAVIEST).norm, whole.heaviest(HEAVIEST).norm)
+
+
+def test_on_a_device_batches_wait_and_the_same_rows_are_kept(monkeypatch):
+    rows = teacher()
+    at_once = captured(*rows, batch=64).heavy
+    monkeypatch.setattr(massive, "on_cpu", lambda rows: False)
+    later = captured(*rows, batch=64).heavy
+    for name, tensor in at_once.tensors().items():
+        assert torch.equal(tensor, later.tensors()[name]), name
+
+
+def test_what_was_not_kept_is_refused():
+    block = captured(*teacher())
+    with pytest.raises(InputError, match="rows beyond 5 medians: all rows are kept beyond 10 only"):
+        block.heavy_rows().beyond(5.0)
+    with pytest.raises(InputError, match=f"the 100000 heaviest rows: {HEAVIEST} were kept"):
+        block.heavy_rows().heaviest(100_000)
+    with pytest.raises(InputError, match="only moments were kept"):
+        block.ordinary().massive()
+
+
+def test_rows_taken_out_of_moments_leave_the_others():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(40, 3, generator=generator) + 5
+    y = torch.randn(40, 2, generator=generator) * 10
+    whole = Moments(3, 2).update(x, y)
+    some = Moments(3, 2).update(x[:7], y[:7])
+    rest = Moments(3, 2).update(x[7:], y[7:])
+    found = whole - some
+    assert found.n == 33
+    for name, expected in rest.tensors().items():
+        torch.testing.assert_close(found.tensors()[name], expected, rtol=1e-12, atol=1e-10)
+    assert whole.n == 40
+    with pytest.raises(InputError, match="cannot take 40 rows from 40"):
+        whole - whole
+    with pytest.raises(InputError, match="cannot take moments of"):
+        whole - Moments(3, 1)
