@@ -29,7 +29,7 @@ from howlinear.ideas.compression.folder import save
 from howlinear.instrument.capture import capture
 from howlinear.instrument.store import load_capture, save_capture
 from howlinear.models.replace import replace
-from howlinear.models.sources import seal
+from howlinear.models.seals import seal
 from howlinear.notebook import execute
 from howlinear.text.rows import TokenRows
 from howlinear.training.loop import Recipe, train

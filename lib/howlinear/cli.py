@@ -21,6 +21,7 @@ from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.ideas.compression.greedy import Plan
 from howlinear.instrument.processes import alone, place
 from howlinear.instrument.profile import Profile
+from howlinear.models.packaged import PACKAGED
 
 app = typer.Typer(
     help="How linear is a transformer's feed-forward block?",
@@ -28,7 +29,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-Model = Annotated[str, typer.Argument(help="folder, Hub id, or embedded model such as mini-gpt2")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="folder, .gguf file, Hub id, embedded model such as mini-gpt2, "
+        f"or one from a package: {', '.join(PACKAGED)}"
+    ),
+]
 CorpusName = Annotated[
     str, typer.Option(help="docs, code, cpp, wikitext, moby_dick, puzzles, ag_news, codeparrot, or a .txt file")
 ]
@@ -92,6 +99,8 @@ def measure(
                 about = {"model": model, "seed": seed, "versions": results.versions()}
                 results.save(json, profile.to_dict() | about)
             Console().print(_table(profile, model))
+            if model in PACKAGED and not Path(model).is_dir():
+                Console(soft_wrap=True).print(f"{model}: {PACKAGED[model].about}", markup=False, highlight=False)
             Console().print(profile.outlook, markup=False, highlight=False)
             if profile.reading is not None:
                 Console(soft_wrap=True).print(f"text: {profile.reading}", markup=False, highlight=False)

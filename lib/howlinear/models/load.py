@@ -42,8 +42,9 @@ def load_model(
     """Load a model, ready to evaluate: a causal language model, or an encoder of text or of images.
 
     Args:
-        name: a folder, also a compressed one, an embedded model (`mini-gpt2`, …), a Hub id
-            (`openai-community/gpt2`), or a model already in memory, which keeps its dtype and devices.
+        name: a folder, also a compressed one, a GGUF file, an embedded model (`mini-gpt2`, …), one from a package
+            (`smollm2-135m`, see `models.packaged`), a Hub id (`openai-community/gpt2`), or a model already in memory,
+            which keeps its dtype and devices.
         revision: branch, tag or commit on the Hub; a folder has none.
         dtype: of the weights, `float32` (the default, whatever they were saved in), `bfloat16` or `float16`. The rows
             of a model in half precision are half-precision rows; their statistics are float64 all the same.
@@ -56,7 +57,8 @@ def load_model(
         The `transformers` model, in evaluation mode.
 
     Raises:
-        SourceError: nothing there, no network, no safetensors weights, or weights that do not load.
+        SourceError: nothing there, no network, a package that is missing, no safetensors or GGUF weights, or weights
+            that do not load.
         InputError: a revision of what is no Hub id (`transformers` would read the folder and say nothing), an unknown
             dtype, no accelerate, or no module that `sites` names.
     """

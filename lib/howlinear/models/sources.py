@@ -1,11 +1,11 @@
-"""Where a model comes from: a folder, one of the embedded models, or the Hub; and what to say when it does not load."""
+"""Where a model comes from: a folder, an embedded model, a package, a GGUF file or the Hub; what to say if it fails."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import socket
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,26 +19,34 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, Revi
 from safetensors import SafetensorError
 
 from howlinear.errors import HowlinearError, SourceError
-from howlinear.files import atomic, paths
+from howlinear.files import paths
+from howlinear.models import gguf, packaged
+from howlinear.models.seals import check_seal
 
-SEAL = "SHA256SUMS"
 UNLOADABLE = (
     *(OSError, ValueError, RuntimeError, ArithmeticError, LookupError, TypeError, AttributeError, ImportError),
-    *(MemoryError, SafetensorError, StrictDataclassError, HTTPError),
+    *(MemoryError, SafetensorError, StrictDataclassError, HTTPError, struct.error),
 )
-"""What transformers lets through when it reads a damaged folder or a broken transfer."""
+"""What transformers lets through when it reads a damaged folder or file or a broken transfer."""
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+GGUF = ".gguf"
 
 
 def located(name: str) -> str:
     """The folder that `name` means, or `name` itself if it may be a Hub id.
 
     Raises:
-        SourceError: neither, or a folder that holds no model in safetensors.
+        SourceError: neither, a folder that holds no model in safetensors, a GGUF file that cannot be read, or a package
+            that is not installed as it should be.
     """
     for folder in (Path(name), paths.MODELS / name):
         if os.path.isdir(folder):  # which is False, and no error, for a name that no file can have
             return _checked_folder(folder)
+    weights = packaged.weights_of(name) if name in packaged.PACKAGED else Path(name)
+    if weights.suffix == GGUF:
+        return _from_gguf(weights)
+    if name in packaged.PACKAGED:
+        return _checked_folder(weights)
     if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
         raise SourceError(f"no model folder {name}; {embedded()}")
     return name
@@ -46,6 +54,9 @@ def located(name: str) -> str:
 
 def _checked_folder(folder: Path) -> str:
     if not (folder / "config.json").is_file():
+        files = sorted(folder.glob(f"*{GGUF}"))
+        if files:
+            raise SourceError(f"{folder} is no model folder: give the path of the GGUF file in it, {files[0]}")
         raise SourceError(f"{folder} is no model folder: it has no config.json; {embedded()}")
     if not list(folder.glob("*.safetensors")):
         pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
@@ -53,48 +64,24 @@ def _checked_folder(folder: Path) -> str:
         raise SourceError(
             f"{folder} holds {content}: save the model as safetensors (save_pretrained does) and use that"
         )
-    _check_seal(folder)
+    check_seal(folder)
     return str(folder)
 
 
-def seal(folder: Path) -> None:
-    """Write the SHA-256 of a folder's weights to `SHA256SUMS`, as `sha256sum` does.
-
-    From then on they are checked whenever the folder is loaded: safetensors themselves would not notice a flipped bit.
-    """
-    lines = [f"{_digest(path)}  {path.name}\n" for path in sorted(folder.glob("*.safetensors"))]
-    with atomic.written_aside(folder / SEAL) as aside:
-        aside.write_text("".join(lines), encoding="utf-8")
-
-
-def _check_seal(folder: Path) -> None:
-    """Compare the weights with the folder's seal, if it has one."""
-    if not (folder / SEAL).is_file():
-        return
-    try:
-        for line in (folder / SEAL).read_text("utf-8").splitlines():
-            digest, name = line.split(maxsplit=1)
-            if _digest(folder / name) != digest:
-                raise SourceError(
-                    f"{folder / name} is damaged: its content is not what {SEAL} says; copy it again, "
-                    f"or remove {SEAL} if you changed the weights yourself"
-                )
-    except HowlinearError:
-        raise
-    except (OSError, ValueError) as error:
-        raise SourceError(f"cannot check {folder} against its {SEAL}: {error}; copy the folder again") from error
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _from_gguf(file: Path) -> str:
+    """The folder that a GGUF file was converted into, checked."""
+    with loading(str(file)):
+        folder = gguf.converted(file)
+    check_seal(folder, remedy=f"remove the folder {folder}, and the file will be converted again")
+    return str(folder)
 
 
 def embedded() -> str:
     """What can be loaded without a network, for error messages."""
     names = sorted(path.parent.name for path in paths.MODELS.glob("*/config.json"))
     listed = ", ".join(names) or "no embedded models (run make minis)"
-    return f"offline there are {listed}, or any local folder"
+    in_packages = ", ".join(sorted(packaged.PACKAGED))
+    return f"offline there are {listed}, or any local folder or {GGUF} file; from packages {in_packages}"
 
 
 @contextmanager
@@ -103,11 +90,15 @@ def loading(source: str, revision: str | None = None) -> Iterator[None]:
     try:
         with hub():
             yield
+    except HowlinearError:
+        raise
     except UNLOADABLE as error:
         first_line = str(error).strip().split("\n")[0]
         reason = first_line or type(error).__name__
         if Path(source).is_dir():
             where = f"folder {source}"
+        elif Path(source).is_file():
+            where = f"file {source}"
         elif not reachable():
             where = f"{source}: no such folder here, not in the local cache, and the Hub cannot be reached"
         else:

@@ -35,7 +35,7 @@ from howlinear.errors import InputError
 from howlinear.files import atomic, paths, results
 from howlinear.instrument.perplexity import perplexity
 from howlinear.models.load import load_model
-from howlinear.models.sources import seal
+from howlinear.models.seals import seal
 from howlinear.text.corpus import TRAINED_ON, load_corpus, model_documents
 from howlinear.text.documents import OFFLINE, PACKAGES
 from howlinear.training.loop import Recipe, train

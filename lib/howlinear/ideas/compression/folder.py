@@ -20,7 +20,7 @@ from howlinear.ideas.compression.greedy import Plan
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.models.ffn_sites import sites
 from howlinear.models.replace import replaced
-from howlinear.models.sources import seal
+from howlinear.models.seals import seal
 from howlinear.text.rows import TokenRows
 
 

@@ -1,0 +1,132 @@
+"""GGUF files: each is converted once into an ordinary model folder, which is kept in the user's cache.
+
+GGUF is the format of llama.cpp: one file that holds the weights, mostly rounded to a few bits, the sizes of the model
+and its tokenizer. `transformers` reads it with the help of the package `gguf`: it multiplies every weight out to
+float32 and undoes the order in which llama.cpp keeps the rows of some matrices. That takes half a minute or more for
+100 million weights, hence the cache:
+
+    <cache>/gguf/<version of transformers>/<SHA-256 of the file>/<its name>/
+
+It is a sealed folder of safetensors (`models.seals`). A file of another content has a folder of its own, and so has
+another version of the reader. The format has no checksum: a bit that flipped in the file before is not noticed, while
+in the cache it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pooch
+import torch
+import transformers
+from filelock import FileLock
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
+
+from howlinear.errors import SourceError
+from howlinear.files import atomic
+from howlinear.models.seals import digest, seal
+
+MAGIC = b"GGUF"  # how such a file begins
+READERS = ("gguf", "accelerate")  # what transformers asks for to read one
+
+
+def converted(file: Path) -> Path:
+    """The model folder that a GGUF file was converted into, made now if it is not there yet.
+
+    Args:
+        file: a GGUF file.
+
+    Returns:
+        The folder in the cache, written whole or not at all; its seal is still to be checked.
+
+    Raises:
+        SourceError: no such file, no GGUF, a package is missing, the cache cannot be written, or the model that
+            `transformers` makes of the file does not hold all of its weights. Other kinds come out of `transformers`
+            if it cannot read the file (`sources.UNLOADABLE`).
+    """
+    _check_begin(file)
+    _check_readers()
+    cache = Path(pooch.os_cache("howlinear")) / "gguf"
+    target = cache / transformers.__version__ / digest(file) / file.stem
+    if not target.is_dir():
+        with _locked(target.parent):
+            if not target.is_dir():  # nobody else made it while we waited for the lock
+                _convert(file, target)
+    return target
+
+
+def _check_begin(file: Path) -> None:
+    try:
+        with file.open("rb") as stream:
+            begin = stream.read(len(MAGIC))
+    except OSError as error:
+        raise SourceError(f"cannot read {file}: {error.strerror}; give the path of a GGUF file") from error
+    if begin != MAGIC:
+        raise SourceError(f"{file} is no GGUF file: it begins with {begin!r}, not {MAGIC!r}; download it again")
+
+
+def _check_readers() -> None:
+    missing = [package for package in READERS if find_spec(package) is None]
+    if missing:
+        raise SourceError(f"GGUF files need {' and '.join(missing)}: pip install {' '.join(missing)}")
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """While it lasts, no other process is here with the same folder; the kernel drops a dead one's lock."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / "lock")
+        lock.acquire()
+    except OSError as error:
+        raise SourceError(
+            f"cannot write {folder}, where converted models are kept: {error.strerror}; make it writable"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _convert(file: Path, target: Path) -> None:
+    """Read a GGUF file and save what it holds to a sealed folder."""
+    with TemporaryDirectory() as empty:  # transformers looks beside the file for what may belong to another model
+        options = {"pretrained_model_name_or_path": empty, "gguf_file": str(file.resolve())}
+        model, report = AutoModelForCausalLM.from_pretrained(
+            **options,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            quantization_config=GgufConfig(dequantize=True),
+            output_loading_info=True,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(**options, trust_remote_code=False)
+    _check_all_weights(file, model, sorted(report["missing_keys"]))
+    with atomic.folder_aside(target) as new:
+        model.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+        seal(new, "*")
+
+
+def _check_all_weights(file: Path, model: PreTrainedModel, missing: list[str]) -> None:
+    """Every weight of the file is in the model, and the reverse: `transformers` says nothing of a tensor it leaves out.
+
+    Raises:
+        SourceError: one has more weights than the other.
+    """
+    from gguf import GGUFReader
+
+    if missing:
+        raise SourceError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]}, …): download it again")
+    in_file = sum(math.prod(tensor.shape.tolist()) for tensor in GGUFReader(file).tensors)
+    storages = {tensor.data_ptr(): tensor.numel() for tensor in model.state_dict().values()}  # tied weights once
+    in_model = sum(storages.values())
+    if in_file != in_model:
+        raise SourceError(
+            f"{file} holds {in_file:,} weights, but transformers {transformers.__version__} makes a model of "
+            f"{in_model:,} of it: load the model from safetensors instead"
+        )

@@ -1,0 +1,59 @@
+"""The SHA-256 of a folder's files, kept beside them: safetensors themselves would not notice a flipped bit."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from howlinear.errors import HowlinearError, SourceError
+from howlinear.files import atomic
+
+SEAL = "SHA256SUMS"
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def seal(folder: Path, pattern: str = "*.safetensors") -> None:
+    """Write the SHA-256 of a folder's files to `SHA256SUMS`, as `sha256sum` does.
+
+    From then on they are checked whenever the folder is loaded.
+
+    Args:
+        folder: of a model.
+        pattern: which of its files; the weights alone by default, so that a card can be edited.
+
+    Raises:
+        SourceError: it cannot be written.
+    """
+    lines = [f"{digest(path)}  {path.name}\n" for path in sorted(folder.glob(pattern))]
+    with atomic.written_aside(folder / SEAL) as aside:
+        aside.write_text("".join(lines), encoding="utf-8")
+
+
+def check_seal(
+    folder: Path, remedy: str = f"copy it again, or remove {SEAL} if you changed the weights yourself"
+) -> None:
+    """Compare a folder's files with its seal, if it has one.
+
+    Args:
+        folder: of a model.
+        remedy: what to do if they differ.
+
+    Raises:
+        SourceError: a file is not what the seal says, or one of the two cannot be read.
+    """
+    if not (folder / SEAL).is_file():
+        return
+    try:
+        for line in (folder / SEAL).read_text("utf-8").splitlines():
+            sealed, name = line.split(maxsplit=1)
+            if digest(folder / name) != sealed:
+                raise SourceError(f"{folder / name} is damaged: its content is not what {SEAL} says; {remedy}")
+    except HowlinearError:
+        raise
+    except (OSError, ValueError) as error:
+        raise SourceError(f"cannot check {folder} against its {SEAL}: {error}; {remedy}") from error

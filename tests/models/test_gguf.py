@@ -1,0 +1,291 @@
+"""GGUF files: the weights are those of the format to the bit, and every bad file is one line and leaves nothing."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pooch
+import pytest
+import torch
+
+from helpers import gguf_file
+from helpers.gguf_file import HEADS, KV_HEADS, MERGES, TOKENS, model_of, tensors_of, write
+from helpers.nearly import assert_same_outputs
+from howlinear import cli
+from howlinear.errors import InputError, SourceError
+from howlinear.files import paths
+from howlinear.models import gguf
+from howlinear.models.ffn_sites import sites
+from howlinear.models.load import load_model, tokenizer_of
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache of its own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setattr(pooch, "os_cache", lambda project: folder)
+    return folder
+
+
+@pytest.fixture
+def file(tmp_path):
+    return write(tmp_path / "tiny.gguf", model_of())
+
+
+def files_in(folder):
+    """Every file below a folder, but for the locks."""
+    return sorted(path.name for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+
+
+# --- what is read
+
+
+@pytest.mark.usefixtures("cache")
+def test_weights_are_the_formats_own_to_the_bit(file):
+    expected = tensors_of(file, HEADS, KV_HEADS)
+    state = load_model(file).state_dict()
+    assert torch.equal(state.pop("lm_head.weight"), expected["model.embed_tokens.weight"])  # tied
+    assert state.keys() == expected.keys()
+    for name, weights in expected.items():
+        assert torch.equal(state[name], weights), name
+
+
+@pytest.mark.usefixtures("cache")
+def test_the_model_computes_what_the_one_in_memory_does_with_these_weights(file):
+    model, ids = model_of(), torch.randint(1, 200, (4, 24), generator=torch.Generator().manual_seed(0))
+    loaded = load_model(file)
+    with torch.no_grad():
+        exact = model(ids).logits
+        model.load_state_dict(tensors_of(file, HEADS, KV_HEADS), strict=False)
+        rounded = model(ids).logits
+        assert_same_outputs(loaded(ids).logits, rounded)
+        assert not torch.allclose(exact, rounded, rtol=1e-3, atol=1e-3)  # four bits are not nothing
+    assert [site.name for site in sites(loaded)] == ["model.layers.0.mlp", "model.layers.1.mlp"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_rows_of_queries_and_keys_are_put_in_order(file, monkeypatch):
+    """The case by hand: of a head of 4, the file's rows are 0, 2, 1, 3; without that order nothing agrees."""
+    assert gguf_file.row_order(8, heads=2) == [0, 2, 1, 3, 4, 6, 5, 7]
+    state = load_model(file).state_dict()
+    monkeypatch.setattr(gguf_file, "row_order", lambda rows, heads: list(range(rows)))
+    as_they_lie = tensors_of(file, HEADS, KV_HEADS)
+    differ = [name for name, weights in as_they_lie.items() if not torch.equal(state[name], weights)]
+    assert sorted({name.split(".")[-2] for name in differ}) == ["k_proj", "q_proj"]
+
+
+@pytest.mark.usefixtures("cache")
+def test_the_tokenizer_comes_out_of_the_same_file(file):
+    tokenizer = tokenizer_of(load_model(file))
+    text = "the thin één\n\t漢字 42"
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.convert_ids_to_tokens(ids)[:4] == ["the", "Ġ", "th", "in"]
+    assert len(tokenizer) == len(TOKENS)
+    assert len(MERGES) == 3
+    assert tokenizer.eos_token == "<|endoftext|>"
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_lies_beside_the_file_is_not_read(file, monkeypatch):
+    """A folder of downloads holds other models' files; transformers would read a tokenizer's settings from them."""
+    (file.parent / "tokenizer_config.json").write_text(json.dumps({"eos_token": "the"}))
+    (file.parent / "adapter_config.json").write_text("{")
+    (file.parent / "elsewhere").mkdir()
+    (file.parent / "elsewhere" / file.name).write_bytes(b"GGUF and nothing else")
+    monkeypatch.chdir(file.parent / "elsewhere")  # where transformers looks for the name alone first
+    assert tokenizer_of(load_model(file)).eos_token == "<|endoftext|>"
+
+
+# --- once, and checked on every load
+
+
+def test_a_file_is_converted_once_and_another_content_again(file, cache, monkeypatch):
+    first = load_model(file)
+    conversions = []
+    convert = gguf._convert
+    monkeypatch.setattr(gguf, "_convert", lambda *args: conversions.append(args) or convert(*args))
+    assert load_model(str(file)).name_or_path == first.name_or_path
+    assert conversions == []
+    write(file, model_of(seed=1))
+    second = load_model(file)
+    assert len(conversions) == 1
+    assert second.name_or_path != first.name_or_path
+    assert not torch.equal(second.lm_head.weight, first.lm_head.weight)
+    assert str(second.name_or_path).startswith(str(cache / "gguf"))
+
+
+def test_another_reader_converts_again(file, cache, monkeypatch):
+    load_model(file)
+    monkeypatch.setattr(gguf.transformers, "__version__", "999.0")
+    load_model(file)
+    assert sorted(path.name for path in (cache / "gguf").iterdir())[-1] == "999.0"
+    assert files_in(cache).count("model.safetensors") == 2
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_flipped_bit_in_the_cache_is_noticed_and_the_remedy_works(name, file, cache):
+    load_model(file)
+    (damaged,) = cache.rglob(name)
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    folder = damaged.parent
+    with pytest.raises(SourceError, match=rf"{name} is damaged: .*remove the folder {folder}, and the file will"):
+        load_model(file)
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    load_model(file)
+
+
+CONVERT = f"""
+import sys
+sys.path.insert(0, {str(paths.ROOT / "lib")!r})
+import pooch
+pooch.os_cache = lambda project: sys.argv[2]
+from howlinear.models import gguf
+from howlinear.models.load import load_model
+convert = gguf._convert
+def counted(*args):
+    print("converts", flush=True)
+    convert(*args)
+gguf._convert = counted
+"""
+
+
+def start(code, *arguments):
+    command = [sys.executable, "-c", CONVERT + code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=paths.ROOT)
+
+
+def test_of_two_at_once_one_converts_and_both_load(file, cache):
+    both = [start("print(load_model(sys.argv[1]).num_parameters())", file, cache) for _ in range(2)]
+    replies = [process.communicate(timeout=240) for process in both]
+    assert [process.returncode for process in both] == [0, 0], replies
+    assert sorted(said for said, _ in replies)[0].split() == [str(model_of().num_parameters())]
+    assert sum(said.count("converts") for said, _ in replies) == 1
+
+
+def test_a_killed_conversion_locks_nothing_and_leaves_no_folder(file, cache):
+    code = """
+import os
+from transformers import PreTrainedTokenizerFast
+PreTrainedTokenizerFast.save_pretrained = lambda *args: os.kill(os.getpid(), 9)
+load_model(sys.argv[1])
+"""
+    killed = start(code, file, cache)
+    killed.communicate(timeout=240)
+    assert killed.returncode == -signal.SIGKILL
+    assert any(name.startswith("model") for name in files_in(cache))  # what it left aside
+    load_model(file)
+    assert files_in(cache).count("model.safetensors") == 1
+
+
+# --- bad files: one line, nothing left
+
+
+def cut(content):
+    return content[: len(content) // 2]
+
+
+BAD = {
+    "empty": (lambda content: b"", "is no GGUF file: it begins with b''"),
+    "safetensors": (lambda content: b"\x10\0\0\0\0\0\0\0{}", "is no GGUF file: it begins with"),
+    "a header cut in two": (lambda content: content[:30], "cannot load file"),
+    "tokens cut off": (lambda content: content[:2_000], "cannot load file"),
+    "weights cut in two": (cut, "cannot load file"),
+    "the last byte": (lambda content: content[:-40], "cannot load file"),
+    "a version to come": (lambda content: b"GGUF\xff" + content[5:], "cannot load file"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_damaged_file_is_one_line_and_leaves_nothing(what, file, cache, monkeypatch, capsys):
+    damage, message = BAD[what]
+    file.write_bytes(damage(file.read_bytes()))
+    monkeypatch.setattr(sys, "argv", ["howlinear", "measure", str(file)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    said = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert message in said
+    assert said.count("\n") == 1, said
+    assert files_in(cache) == []
+
+
+def test_an_unknown_architecture_is_named(file, cache):
+    write(file, model_of(), architecture="perceiver")
+    with pytest.raises(SourceError, match=r"cannot load file .*tiny\.gguf \(.*perceiver.* not supported"):
+        load_model(file)
+    assert files_in(cache) == []
+
+
+def test_a_weight_that_is_missing_or_left_out_is_refused(file, cache):
+    write(file, model_of(), leave_out=["blk.1.ffn_up.weight"])
+    with pytest.raises(SourceError, match=r"lacks 1 of the model's weights \(model\.layers\.1\.mlp\.up_proj\.weight"):
+        load_model(file)
+    whole = model_of().num_parameters()
+    write(file, model_of(), extra=["rope_freqs.weight"])  # Llama 3's; transformers passes over it in silence
+    with pytest.raises(SourceError, match=rf"holds {whole + 8:,} weights, but transformers .* of {whole:,} of it"):
+        load_model(file)
+    assert files_in(cache) == []
+
+
+def test_a_file_that_is_not_there_and_a_folder_that_holds_one(file, tmp_path):
+    with pytest.raises(SourceError, match=r"cannot read .*nothing\.gguf: No such file or directory"):
+        load_model(tmp_path / "nothing.gguf")
+    with pytest.raises(SourceError, match=rf"is no model folder: give the path of the GGUF file in it, {file}"):
+        load_model(tmp_path)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_revision_and_gguf_do_not_go_together(file):
+    with pytest.raises(InputError, match="has no revision 'main'"):
+        load_model(file, revision="main")
+
+
+def test_a_missing_reader_says_what_to_install(file, monkeypatch):
+    monkeypatch.setattr(gguf, "find_spec", lambda name: None)
+    with pytest.raises(SourceError, match="GGUF files need gguf and accelerate: pip install gguf accelerate"):
+        load_model(file)
+
+
+def test_a_full_disk_is_one_line_and_the_next_try_works(file, cache):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
+    try:
+        with pytest.raises(SourceError, match=r"cannot write .*tiny: .*; is the disk full\?"):
+            load_model(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert files_in(cache) == []
+    load_model(file)
+
+
+def test_a_cache_one_may_not_write_to_is_one_line(file, cache):
+    cache.write_text("a file in the folder's place")
+    with pytest.raises(SourceError, match=r"cannot write .*, where converted models are kept: .*; make it writable"):
+        load_model(file)
+
+
+# --- from the shell
+
+
+def test_the_shell_measures_a_file(file, cache, tmp_path, monkeypatch, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"the thing in line {i} and {i * i} others" for i in range(400)))
+    out = tmp_path / "out.json"
+    arguments = ["measure", file, "--corpus", text, "--rows", 2048, "--seq-len", 32, "--json", out]
+    monkeypatch.setattr(sys, "argv", ["howlinear", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 0
+    assert "█" in capsys.readouterr().out
+    numbers = json.loads(out.read_text())
+    assert numbers["model"] == str(file)
+    assert len(numbers["blocks"]) == gguf_file.BLOCKS
+    assert os.path.commonpath([cache, load_model(file).name_or_path]) == str(cache)

