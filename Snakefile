@@ -1,5 +1,6 @@
 # The only DAG: profile → captures → notebooks → claims → paper, book. `make figures` runs it up to the paper.
 # A notebook's executed copy lives under build/, so a fresh clone, which has none, really runs every notebook.
+import os
 import re
 import sys
 from pathlib import Path
@@ -47,6 +48,7 @@ from tools.reach import reached
 
 # what captures are made from, and what a notebook reads that takes no capture
 WEIGHTS = [str(path) for source in MODELS.values() for path in sorted(Path(source).glob("*.safetensors"))]  # if local
+FOLDER = config.get("texts") or os.environ.get("HOWLINEAR_TEXTS")  # of texts that are fetched the hash is pinned
 SIZES = [config[key] for key in ("rows", "seq_len", "seed", "sample")]
 CAPTURING = Path("lib/howlinear/notebook/run.py")  # whose `Run.capture` makes them
 
@@ -54,6 +56,14 @@ CAPTURING = Path("lib/howlinear/notebook/run.py")  # whose `Run.capture` makes t
 def modules(source):
     """A file and every module of the package that its imports reach: if one changes, what it makes is made anew."""
     return [str(source), *(str(path.relative_to(Path.cwd())) for path in reached(Path(source).resolve()))]
+
+
+def texts(corpora):
+    """The files that these corpora are read from, of the folder of texts if there is one: as `text.library` finds them."""
+    if not FOLDER:
+        return []
+    files = [Path(FOLDER) / f"{name}.txt" for name in corpora if name in ("wikitext", "moby_dick", "puzzles")]
+    return [str(file) for file in files if file.is_file()]
 
 
 rule all:
@@ -68,6 +78,7 @@ rule capture:
     input:
         WEIGHTS,
         modules(CAPTURING),
+        lambda wildcards: texts([wildcards.corpus]),
         "constraints.txt",
     output:
         [f"{BUILD}/captures/{model}/{{corpus}}.safetensors" for model in MODELS],
@@ -97,7 +108,7 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
             ["paper/claims.toml"] if stem == "12_claims" else [],
             ["paper/published.csv"] if stem in ("02_ceilings", "12_claims") else [],
             [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in corpora],
-            [] if corpora else WEIGHTS,
+            [] if corpora else [*WEIGHTS, *texts([MAIN])],
         output:
             f"{BUILD}/notebooks/{stem}.ipynb",
             f"results/{PROFILE}/{stem}.json",

@@ -133,7 +133,8 @@ print("rows kept as they are:", len(kept.sample.x), "of width", kept.sample.x.sh
 
 # %% [markdown]
 # A *document* here is one docstring, one function or one piece of a header (in your own text file: what blank lines
-# separate). Equal documents never fall on both sides, but pieces of one file may.
+# separate). They are drawn over all files, and all documents of a folder of files are on the same side and in the same
+# fold: neighbouring files copy from one another. Equal documents are read once.
 
 # %% [markdown]
 # ## Run

@@ -207,7 +207,8 @@ print("three-way:", {key: round(effect.share.value, 2) for key, effect in three_
 # architecture, or another text within one architecture, move a profile beside what another seed does? *Share*: the
 # effect's variance over its own and the seeds' together, ½ if both move a profile alike. *Ratio*: how many times as far
 # apart two twins lie that differ in it. *Shape only*: each profile less its mean over blocks. Intervals are Fisher's F
-# turned round; with so few seeds they are wide, and that is what so few seeds can say.
+# turned round; with so few seeds they are wide, and that is what so few seeds can say. The twins were measured when
+# they were trained, on documents that were split one by one and not yet by folder of source files.
 
 # %% tags=["nbval-check-output"]
 measured = {twin.name: found for twin, found in twins.load_twins().items()}

@@ -172,6 +172,10 @@ print(shown.round(2).to_string(formatters=dict.fromkeys(["peak_step", "up", "bel
 # are, only that the rows were too few for a block so bent. The films were recorded in training, on the rows of then;
 # notebook 02 has the bracket that more rows give. So of such a model *start* is too low and *spread_start* too large,
 # and how far its first rise goes is not known.
+#
+# The rows of then were also drawn and split otherwise: documents came file by file and were split one by one, so that
+# pieces of a file could be on both sides. All else in the project is split by folder. Whether today's rows are those of
+# the films is what the line above says last.
 
 # %%
 times = timing.passages(runs, share, patience)

@@ -1,3 +1,4 @@
+import hashlib
 import json
 from collections import Counter
 from dataclasses import asdict, replace
@@ -14,7 +15,7 @@ from howlinear.files import paths
 from howlinear.models.load import load_model
 from howlinear.text import corpus as corpora
 from howlinear.text.corpus import Corpus, load_corpus, model_documents
-from howlinear.text.documents import OFFLINE, offline_documents, seeded_hash
+from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
 from howlinear.text.reading import LeftOut, Text
 from howlinear.text.rows import TokenRows, pack
 
@@ -168,7 +169,7 @@ def test_a_document_fills_at_most_four_sequences_where_there_are_many(tokenizer)
 def test_few_long_documents_give_what_is_asked_for_as_evenly_as_they_can(tokenizer, wanted, tokens):
     """Twenty documents of 10,000 tokens: the most that one may fill doubles until the rows are there."""
     documents = long_texts(20)
-    given = ((document, ("train", "test")[number % 4 == 3]) for number, document in enumerate(documents))
+    given = ((Document(document), ("train", "test")[number % 4 == 3]) for number, document in enumerate(documents))
     rows = pack(given, tokenizer, "toy", wanted, 16, 2)
     places = owners(rows, tokenizer)
     assert abs(rows.count - wanted) <= 16
@@ -183,7 +184,7 @@ def test_where_four_sequences_a_document_are_enough_the_rest_of_each_changes_not
     short = [document[:63] for document in long_texts(60, 1_000)]
     hashes = set()
     for documents in (long_texts(60, 1_000), short):
-        given = ((document, ("train", "test")[number % 4 == 3]) for number, document in enumerate(documents))
+        given = ((Document(document), ("train", "test")[number % 4 == 3]) for number, document in enumerate(documents))
         hashes.add(pack(given, tokenizer, "toy", 1_500, 16, 2).sha256)
     assert len(hashes) == 1
 
@@ -195,7 +196,7 @@ def test_where_four_sequences_a_document_are_enough_the_rest_of_each_changes_not
 )
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_number_of_rows_that_a_short_corpus_names_can_be_had(tokenizer, lengths, wanted, folds):
-    documents = [(("x" * length), ("train", "test")[i % 4 == 3]) for i, length in enumerate(lengths)]
+    documents = [(Document("x" * length), ("train", "test")[i % 4 == 3]) for i, length in enumerate(lengths)]
     wanted = max(wanted, 4 * folds * 4)
 
     def packed(rows, **options):
@@ -244,8 +245,8 @@ def test_a_reading_says_its_source_its_hash_and_everything_left_out_in_one_line(
 
 
 def test_where_all_is_read_nothing_is_left_out(tokenizer):
-    documents = ["x" * 63 for _ in range(16)]
-    given = ((document, ("train", "test")[i % 4 == 3]) for i, document in enumerate(documents))
+    documents = [f"{i:02d}" + "x" * 61 for i in range(16)]
+    given = ((Document(document), ("train", "test")[i % 4 == 3]) for i, document in enumerate(documents))
     reading = pack(given, tokenizer, "toy", 1_024, 16, 2).reading
     assert reading.left_out == ()
     assert str(reading) == "16 documents of toy; left out: nothing"
@@ -345,20 +346,34 @@ def test_a_contiguous_text_without_enough_rows_is_refused(tokenizer, rows, tail,
 
 @pytest.mark.parametrize("name", ["docs", "code"])
 def test_what_models_train_on_is_never_measured(tokenizer, monkeypatch, name):
-    documents = [text for seed in range(2) for text in islice(offline_documents(name, seed), 400)]
+    documents = [document for seed in range(2) for document in islice(offline_documents(name, seed), 400)]
     monkeypatch.setattr(corpora, "offline_documents", lambda name, seed=0: iter(documents))
     trained = list(model_documents(name))
-    measured = [text for text, _ in load_corpus(name, tokenizer)._measured(0, Counter())]
+    measured = [document.text for document, _ in load_corpus(name, tokenizer)._measured(0, Counter())]
+    texts = {document.text for document in documents}
     assert len(set(trained)) == len(trained)
     assert len(set(measured)) == len(measured)
     assert not set(trained) & set(measured)
-    assert set(trained) | set(measured) == set(documents)
-    assert 0.7 < len(trained) / len(set(documents)) < 0.9
+    assert set(trained) | set(measured) == texts
+    assert 0.7 < len(trained) / len(texts) < 0.9
+
+
+MODELS_READ = {
+    "docs": "696c9757247820830837f1dddbac8f041af8b908f5b7acc78d530b81bf398469",
+    "code": "f16e73f833390ab4ca59342b20253a8d11929e9623c223a3890ae7c38c7587ff",
+}
+
+
+@pytest.mark.parametrize("name", MODELS_READ)
+def test_models_were_trained_on_the_documents_that_they_would_be_trained_on_now(name):
+    """The first 500 of each, as hashed before documents knew their files: weights and measured text stay apart."""
+    first = "\0".join(islice(model_documents(name), 500))
+    assert hashlib.sha256(first.encode()).hexdigest() == MODELS_READ[name]
 
 
 def test_reserved_documents_are_in_no_row(tokenizer):
     documents = texts(1_500)
-    reserved = [text for text in documents if corpora._split(text, 0.8)[1] == "model"]
+    reserved = [text for text in documents if corpora._split(Document(text), 0.8)[1] == "model"]
     rows = corpus_of(documents, tokenizer, reserved=0.8).rows(1_000, 16, folds=2)
     found = [piece for side in (False, True) for fold in range(2) for piece in pieces(rows, tokenizer, side, fold)]
     assert 0.75 < len(reserved) / len(documents) < 0.85
@@ -366,10 +381,142 @@ def test_reserved_documents_are_in_no_row(tokenizer):
     assert len(found) > 10
 
 
-def test_what_is_not_reserved_is_split_three_to_one():
-    sides = [corpora._split(text, 0.8)[1] for text in texts(20_000)]
+@pytest.mark.parametrize("file", [None, "package/folder{}/module.py"])
+def test_what_is_not_reserved_is_split_three_to_one(file):
+    documents = [Document(text, file and file.format(number)) for number, text in enumerate(texts(20_000))]
+    sides = [corpora._split(document, 0.8)[1] for document in documents]
     share = {side: sides.count(side) / 20_000 for side in set(sides)}
     assert share == pytest.approx({"model": 0.8, "train": 0.15, "test": 0.05}, abs=0.01)
+
+
+# --- files and their folders
+
+
+def filed(n_folders=40, files=5, each=6):
+    """Documents of many files in folders, one file after another; a document says which it is of."""
+    documents = []
+    for folder in range(n_folders):
+        for file in range(files):
+            name = f"package/folder{folder:02d}/file{file}.py"
+            documents += [Document(f"{folder:02d}.{file}.{i} " + "words " * (2 + i), name) for i in range(each)]
+    return documents
+
+
+def places(rows, tokenizer, characters):
+    """The first characters of each document → the sides and folds that it is found in."""
+    found = {}
+    for side in (False, True):
+        for fold in range(int(rows.fold.max()) + 1):
+            for piece in pieces(rows, tokenizer, side, fold):
+                if len(piece) >= 6:  # shorter ones are cut before their number
+                    found.setdefault(piece[:characters], set()).add((side, fold))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_file_and_no_folder_is_on_two_sides_or_in_two_folds(tokenizer, seed):
+    corpus = Corpus("toy", tokenizer, lambda seed: filed())
+    rows = corpus.rows(6_400, 16, seed, folds=4)
+    folders = places(rows, tokenizer, 2)
+    assert len(folders) > 30
+    assert all(len(where) == 1 for where in folders.values())
+
+
+def test_the_same_documents_without_their_files_are_parted(tokenizer):
+    """What the test above would find if documents did not know their files."""
+    corpus = Corpus("toy", tokenizer, lambda seed: [document.text for document in filed()])
+    assert any(len(where) > 1 for where in places(corpus.rows(6_400, 16, folds=4), tokenizer, 2).values())
+
+
+def test_a_folder_stays_on_its_side_whatever_the_seed(tokenizer):
+    corpus = Corpus("toy", tokenizer, lambda seed: filed())
+    sides = {}
+    for seed in range(4):
+        for folder, where in places(corpus.rows(3_200, 16, seed, folds=2), tokenizer, 2).items():
+            sides.setdefault(folder, set()).update(side for side, _ in where)
+    assert all(len(both) == 1 for both in sides.values())
+
+
+def test_one_document_of_each_file_comes_before_a_second_of_any(tokenizer):
+    given = [(document, "train") for document in filed(3, 2, 3)]
+    drawn = [document for document, _ in corpora._over_files(iter(given), seed=0)]
+    assert sorted(document.text for document in drawn) == sorted(document.text for document, _ in given)
+    for turn in range(3):
+        files = [document.file for document in drawn[6 * turn : 6 * turn + 6]]
+        assert files == [given[start][0].file for start in range(0, 18, 3)]
+    first = {
+        tuple(document.text for document, _ in islice(corpora._over_files(iter(given), seed), 6)) for seed in range(9)
+    }
+    assert len(first) > 3  # not always what stands first in the file
+
+
+def test_files_are_read_only_as_far_as_documents_are_asked_for():
+    read = []
+
+    def given():
+        for document in filed():
+            read.append(document.file)
+            yield document, "train"
+
+    drawn = list(islice(corpora._over_files(given(), seed=0), 3))
+    assert len({document.file for document, _ in drawn}) == 3
+    assert len(set(read)) == 4  # that a file has ended is seen by the next
+
+
+def test_equal_documents_in_two_files_are_read_once_and_lie_on_one_side(tokenizer):
+    files = {corpora._split(Document("", f"package/{i}/file.py"), 0.0)[1]: f"package/{i}/file.py" for i in range(20)}
+    texts = [f"{i:04d} " + "the same " * 4 for i in range(99)]
+    twice = [Document(text, files[side]) for side in ("train", "test") for text in texts]
+    corpus = Corpus("toy", tokenizer, lambda seed: [*twice, *filed()])
+    measured = [document.text for document, _ in corpus._measured(0, Counter())]
+    assert len(measured) == len(set(measured)) == 99 + len(filed())
+    found = places(corpus.rows(6_400, 16, folds=2), tokenizer, 4)
+    assert any(text[:4] in found for text in texts)
+    assert all(len(where) == 1 for where in found.values())
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_built_in_rows_are_of_as_many_files_as_documents_and_no_folder_is_parted(tokenizer, monkeypatch, name):
+    given = []
+
+    def noted(documents, *args, **keywords):
+        return pack((given.append(item) or item for item in documents), *args, **keywords)
+
+    monkeypatch.setattr(corpora, "pack", noted)
+    rows = load_corpus(name, tokenizer).rows(20_000, 128)
+    documents = [document for document, _ in given]
+    assert len({document.file for document in documents}) == len(documents) >= rows.reading.documents > 40
+    sides = {}
+    for document, side in given:
+        sides.setdefault(document.group, set()).add(side)
+    assert all(len(both) == 1 for both in sides.values())
+
+    beginnings = Counter(document.text[:511] for document in documents)  # as much as a document may fill
+    group_of = {document.text[:511]: document.group for document in documents if beginnings[document.text[:511]] == 1}
+    folds = {}
+    for side in (False, True):
+        for fold in range(8):
+            for piece in pieces(rows, tokenizer, side, fold):
+                if piece in group_of:
+                    folds.setdefault(group_of[piece], set()).add((side, fold))
+    assert len(folds) > 10
+    assert all(len(where) == 1 for where in folds.values())
+
+
+def test_a_group_whose_fold_is_full_is_left_out_and_counted(tokenizer):
+    """Two folders to fit on and two held out: each has a fold, and what is more than its fold holds is in no other."""
+    documents = []
+    for folder, side in (("a", "train"), ("b", "train"), ("c", "test"), ("d", "test")):
+        documents += [(Document(f"{folder}{i:02d}" + "x" * 28, f"p/{folder}/{i}.py"), side) for i in range(40)]
+    interleaved = [documents[40 * folder + i] for i in range(40) for folder in range(4)]
+    rows = pack(iter(interleaved), tokenizer, "toy", 1_024, 32, 2)
+    assert all(len(where) == 1 for where in places(rows, tokenizer, 1).values())
+    assert not any("full" in part.why for part in rows.reading.left_out)  # both folds of a side were full at once
+    uneven = [item for item in interleaved if item[0].text[0] != "b"] + [
+        item for item in documents if item[0].text[0] == "b"
+    ]
+    excluded = {part.why: part.count for part in pack(iter(uneven), tokenizer, "toy", 1_024, 32, 2).reading.left_out}
+    assert excluded == {"whose group's fold was full": 28}  # of the 40 of `a` its fold holds 12
 
 
 # --- load_corpus
@@ -378,14 +525,14 @@ def test_what_is_not_reserved_is_split_three_to_one():
 def test_offline_corpora_are_three_different_domains(tokenizer):
     shares = {}
     for name in OFFLINE:
-        rows = load_corpus(name, tokenizer).rows(8_192, 128, folds=4)
+        rows = load_corpus(name, tokenizer).rows(20_480, 128, folds=4)
         text = "".join(tokenizer.batch_decode(rows.ids))
         shares[name] = {mark: text.count(mark) / len(text) * 1_000 for mark in ("//", "def ", "::", " the ", "self")}
-        assert rows.sha256 == load_corpus(name, tokenizer).rows(8_192, 128, folds=4).sha256
+        assert rows.sha256 == load_corpus(name, tokenizer).rows(20_480, 128, folds=4).sha256
         assert rows.corpus == name
     assert shares["cpp"]["//"] > 3 * max(shares["docs"]["//"], shares["code"]["//"])
     assert shares["cpp"]["::"] > 3 * max(shares["docs"]["::"], shares["code"]["::"])
-    assert shares["code"]["def "] > 5 * max(shares["docs"]["def "], shares["cpp"]["def "])
+    assert shares["code"]["self"] > 5 * max(shares["docs"]["self"], shares["cpp"]["self"])
     assert shares["docs"][" the "] > 3 * shares["code"][" the "]
 
 

@@ -1,11 +1,12 @@
 import ast
+import gc
 import sys
 from itertools import islice
 
 import pytest
 
 from howlinear.text import documents
-from howlinear.text.documents import OFFLINE, offline_documents, seeded_hash
+from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
 
 BODY = "\n".join(f"    total = total + {i}  # a line of some length" for i in range(12))
 PROSE = "What it is for, at some length. " * 10
@@ -13,6 +14,10 @@ PROSE = "What it is for, at some length. " * 10
 
 def read(name, source):
     return list(OFFLINE[name][1](source))
+
+
+def offline_texts(name, seed=0):
+    return [document.text for document in offline_documents(name, seed)]
 
 
 def has_docstring(source):
@@ -94,7 +99,7 @@ def test_short_functions_are_left_out():
 
 
 def test_real_functions_carry_no_docstrings_of_their_own():
-    functions = list(islice(offline_documents("code"), 1_000))
+    functions = [document.text for document in islice(offline_documents("code"), 1_000)]
     assert [text for text in functions if ast.get_docstring(ast.parse(text).body[0])] == []
     assert all(text.startswith(("def ", "async def ")) and len(text) >= 200 for text in functions)
 
@@ -120,23 +125,46 @@ def test_headers_with_line_ends_of_windows_are_the_same():
 
 
 def test_offline_documents_are_those_of_the_fixed_packages(package):
-    found = list(offline_documents("docs"))
+    found = offline_texts("docs")
     assert sorted(text.split(":")[0] for text in found) == ["a", "b", "c"]
-    assert sorted(text[:5] for text in offline_documents("code")) == ["def a", "def b", "def c"]
-    assert all("int f(int);" in text for text in offline_documents("cpp"))
+    assert sorted(text[:5] for text in offline_texts("code")) == ["def a", "def b", "def c"]
+    assert all("int f(int);" in text for text in offline_texts("cpp"))
+
+
+def test_documents_know_their_file_and_are_one_group_with_those_of_its_folder(package):
+    (package / "deep").mkdir()
+    (package / "deep" / "d.py").write_text(f'def d(total):\n    """d: {PROSE}"""\n{BODY}\n')
+    found = {document.text[0]: document for document in offline_documents("docs")}
+    assert {name: document.file for name, document in found.items()} == {
+        "a": "toypackage/a.py",
+        "b": "toypackage/b.py",
+        "c": "toypackage/c.py",
+        "d": "toypackage/deep/d.py",
+    }
+    assert [found[name].group for name in "abcd"] == ["toypackage"] * 3 + ["toypackage/deep"]
+
+
+def test_a_document_of_no_file_is_a_group_of_its_own():
+    assert Document("one").group != Document("two").group
+
+
+def test_a_file_is_parsed_once_in_a_process(package, monkeypatch):
+    first = offline_texts("docs", 0)
+    monkeypatch.setattr(ast, "parse", lambda source: pytest.fail("parsed again"))
+    assert sorted(offline_texts("docs", 1)) == sorted(first)
 
 
 def test_the_seed_decides_the_order_of_files_and_nothing_else(package):
-    orders = {tuple(offline_documents("docs", seed)) for seed in range(20)}
+    orders = {tuple(offline_texts("docs", seed)) for seed in range(20)}
     assert len(orders) > 3
     assert len({tuple(sorted(order)) for order in orders}) == 1
-    assert list(offline_documents("docs", 3)) == list(offline_documents("docs", 3))
+    assert offline_texts("docs", 3) == offline_texts("docs", 3)
 
 
 def test_a_file_that_does_not_parse_is_passed_over(package):
     (package / "template.py").write_text("def {{ name }}(:\n")
-    assert len(list(offline_documents("docs"))) == 3
-    assert len(list(offline_documents("code"))) == 3
+    assert len(offline_texts("docs")) == 3
+    assert len(offline_texts("code")) == 3
 
 
 def test_a_parser_that_miscounts_its_depth_is_asked_again(package, monkeypatch):
@@ -148,14 +176,36 @@ def test_a_parser_that_miscounts_its_depth_is_asked_again(package, monkeypatch):
             raise SystemError("AST constructor recursion depth mismatch (before=192, after=243)")
         return parse(source)
 
-    wanted = list(offline_documents("docs"))
+    wanted = offline_texts("docs")
+    documents._texts_of.cache_clear()
     monkeypatch.setattr(ast, "parse", miscounting)
-    assert list(offline_documents("docs")) == wanted
+    assert offline_texts("docs") == wanted
+    assert asked
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_while_a_file_is_parsed_and_then_again(package, monkeypatch, collects):
+    parse, collected = ast.parse, []
+
+    def watched(source):
+        collected.append(gc.isenabled())
+        return parse(source)
+
+    monkeypatch.setattr(ast, "parse", watched)
+    before = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        offline_texts("docs")
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert collected
+    assert not any(collected)
 
 
 def test_an_escape_that_warns_is_silent(package):
     (package / "d.py").write_text(f'def d(total):\n    """\\d {PROSE}"""\n{BODY}\n')
-    assert len(list(offline_documents("docs"))) == 4
+    assert len(offline_texts("docs")) == 4
 
 
 def test_a_seeded_hash_is_the_same_everywhere():

@@ -92,12 +92,23 @@ def finished(tmp_path):
     return tmp_path
 
 
+def planned(project, environment=None):
+    """What Snakemake says that it would do in a project."""
+    options = ["--dry-run", "--cores", "1", "--nolock", "--configfile", "profiles/smoke.yaml"]
+    command = [sys.executable, "-m", "snakemake", *options]
+    run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout + run.stderr
+
+
 def run_again(project):
     """The notebooks that Snakemake would run in a project."""
-    options = ["--dry-run", "--cores", "1", "--nolock", "--configfile", "profiles/smoke.yaml"]
-    run = subprocess.run([sys.executable, "-m", "snakemake", *options], cwd=project, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    return set(re.findall(r": notebook (\w+)", run.stdout + run.stderr))
+    return set(re.findall(r": notebook (\w+)", planned(project)))
+
+
+def captured_again(project, environment=None):
+    """The corpora that Snakemake would capture in a project."""
+    return set(re.findall(r": captures on (\w+)", planned(project, environment)))
 
 
 def test_a_changed_module_makes_every_notebook_that_reaches_it_run_again(finished):
@@ -120,3 +131,50 @@ def test_new_weights_make_a_notebook_that_takes_no_capture_run_again(finished):
     later = time.time() + 60
     os.utime(weights, (later, later))
     assert "11_protocol" in run_again(finished)
+
+
+@pytest.fixture
+def reading(finished):
+    """The finished project, whose run profile reads two of the paper's texts from a folder, older than all outputs."""
+    profile = finished / "profiles/smoke.yaml"
+    profile.write_text(profile.read_text().replace("corpora: [docs]", "corpora: [wikitext, moby_dick]\ntexts: texts"))
+    captures = finished / "build/smoke/captures/mini-gpt2"
+    made = (captures / "docs.safetensors").stat().st_mtime
+    for corpus in ("wikitext", "moby_dick"):
+        (captures / f"{corpus}.safetensors").touch()
+        os.utime(captures / f"{corpus}.safetensors", (made, made))
+        text = finished / "texts" / f"{corpus}.txt"
+        text.parent.mkdir(exist_ok=True)
+        text.write_text("A text.")
+        os.utime(text, (made - 60, made - 60))
+    return finished
+
+
+def renew(file):
+    """Let a file be newer than all that was made."""
+    later = time.time() + 60
+    os.utime(file, (later, later))
+
+
+def test_a_changed_text_makes_its_captures_run_again_and_no_others(reading):
+    assert captured_again(reading) == set()
+    renew(reading / "texts/moby_dick.txt")
+    assert captured_again(reading) == {"moby_dick"}
+    again = run_again(reading)
+    assert "05_corpora" in again
+    assert "11_protocol" not in again  # which reads the main text
+
+
+def test_a_changed_main_text_makes_a_notebook_that_takes_no_capture_run_again(reading):
+    renew(reading / "texts/wikitext.txt")
+    assert captured_again(reading) == {"wikitext"}
+    assert "11_protocol" in run_again(reading)
+
+
+def test_the_folder_of_texts_may_be_named_in_the_environment(reading):
+    profile = reading / "profiles/smoke.yaml"
+    profile.write_text(profile.read_text().replace("texts: texts\n", ""))
+    renew(reading / "texts/wikitext.txt")
+    environment = {name: value for name, value in os.environ.items() if name != "HOWLINEAR_TEXTS"}
+    assert captured_again(reading, environment) == set()
+    assert captured_again(reading, environment | {"HOWLINEAR_TEXTS": "texts"}) == {"wikitext"}

@@ -1,17 +1,19 @@
 """A corpus: one interface for offline domains, public data sets and your own files; `rows.pack` makes rows of it.
 
-A document's own hash decides whether the embedded models may train on it, or whether it is for fitting or for
-scoring, so equal documents never fall on two sides and no document that is measured was trained on. Pieces of one
-file are documents of their own and may fall on both sides.
+A document's own hash decides whether the embedded models may train on it, so no document that is measured was trained
+on; others of its file may have been. What is measured is for fitting or for scoring by its group, the folder of its
+file (`documents.Document`), so that no file and no folder falls on two sides or into two folds. A document that comes
+of no file is a group of its own. Equal documents are read once.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from jaxtyping import Int64
@@ -20,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.errors import InputError, SourceError
 from howlinear.models.load import tokenizer_of
-from howlinear.text.documents import OFFLINE, offline_documents, seeded_hash
+from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
 from howlinear.text.library import NAMES, read_public
 from howlinear.text.plain import read_plain
 from howlinear.text.reading import LeftOut, Reading, Text
@@ -37,14 +39,15 @@ class Corpus:
     Attributes:
         name: what it was loaded as.
         tokenizer: turns documents into ids.
-        documents: yields the documents in an order that the seed decides.
+        documents: yields the documents in an order that the seed decides, those of a file one after another; a string
+            is a document that comes of no file.
         reserved: share of the documents that embedded models may train on and nothing measures.
         text: what was read whole; None of documents that are read only as far as they are needed.
     """
 
     name: str
     tokenizer: PreTrainedTokenizerBase
-    documents: Callable[[int], Iterable[str]] = field(repr=False)
+    documents: Callable[[int], Iterable[Document | str]] = field(repr=False)
     reserved: float = 0.0
     text: Text | None = field(default=None, repr=False)
 
@@ -53,6 +56,7 @@ class Corpus:
     ) -> TokenRows:
         """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out; see `rows.pack`.
 
+        Documents are drawn over the files: one of each file in turn, then a second of each that has one, and so on.
         `TokenRows.reading` of what comes back says what was read, and what was left out of it.
 
         Args:
@@ -66,12 +70,13 @@ class Corpus:
             InputError: the corpus is too small; says how many rows it has.
         """
         passed_over: Counter[str] = Counter()
-        packed = pack(self._measured(seed, passed_over), self.tokenizer, self.name, rows, seq_len, folds, at_most)
+        drawn = _over_files(self._measured(seed, passed_over), seed)
+        packed = pack(drawn, self.tokenizer, self.name, rows, seq_len, folds, at_most)
         return replace(packed, reading=self._reading(packed.reading, passed_over))
 
-    def in_order(self, seed: int = 0) -> Iterable[str]:
+    def in_order(self, seed: int = 0) -> Iterator[Document]:
         """The documents in the text's own order; built-in corpora are made of files, which come as in `documents`."""
-        return self.documents(seed) if self.text is None else self.text.documents
+        return _as_documents(self.documents(seed) if self.text is None else self.text.documents)
 
     def contiguous(
         self, rows: int = 20_000, seq_len: int = 128, tail: float = 0.2, seed: int = 0, folds: int = FOLDS
@@ -89,13 +94,13 @@ class Corpus:
             InputError: the corpus is too small; says how many rows it has.
         """
         ordered = replace(self, documents=self.in_order)
-        documents = (document for document, _ in ordered._measured(seed, Counter()))
+        documents = (document.text for document, _ in ordered._measured(seed, Counter()))
         return pack_contiguous(documents, self.tokenizer, self.name, rows, seq_len, tail, folds)
 
-    def _measured(self, seed: int, passed_over: Counter[str]) -> Iterator[tuple[str, str]]:
+    def _measured(self, seed: int, passed_over: Counter[str]) -> Iterator[tuple[Document, str]]:
         """Documents and their sides, each once, without those reserved for training; counts what is passed over."""
         seen = set()
-        for document in self.documents(seed):
+        for document in _as_documents(self.documents(seed)):
             digest, side = _split(document, self.reserved)
             if side == "model":
                 passed_over["that embedded models may have trained on"] += 1
@@ -191,15 +196,46 @@ def model_documents(name: str) -> Iterator[str]:
         digest, side = _split(document, MODEL_SHARE)
         if side == "model" and digest not in seen:
             seen.add(digest)
-            yield document
+            yield document.text
 
 
-def _split(document: str, reserved: float) -> tuple[bytes, str]:
-    """Digest of a document, and its side: `model`, `train` or `test`."""
-    digest = hashlib.sha256(document.encode()).digest()
-    share = int.from_bytes(digest[:8], "big") / 2**64  # uniform in [0, 1)
+def _as_documents(given: Iterable[Document | str]) -> Iterator[Document]:
+    """Documents as such, where strings may be among them."""
+    return (Document(document) if isinstance(document, str) else document for document in given)
+
+
+def _over_files(measured: Iterable[tuple[Document, str]], seed: int) -> Iterator[tuple[Document, str]]:
+    """Documents that come file by file, in turn: one of each file, then a second of each that has one, and so on.
+
+    What is left of a file waits for the next turn, so files are read only as far as documents are asked for.
+    """
+    waiting = deque()
+    for _, of_file in groupby(measured, key=lambda drawn: drawn[0].file or drawn[0].text):
+        # not in the file's own order, in which a module's own docstring would come first
+        shuffled = deque(sorted(of_file, key=lambda drawn: seeded_hash(seed, drawn[0].text)))
+        yield shuffled.popleft()
+        if shuffled:
+            waiting.append(shuffled)
+    while waiting:
+        rest = waiting.popleft()
+        yield rest.popleft()
+        if rest:
+            waiting.append(rest)
+
+
+def _split(document: Document, reserved: float) -> tuple[bytes, str]:
+    """Digest of a document's text, and its side: `model` by that text alone, or else `train` or `test` by its group."""
+    digest = hashlib.sha256(document.text.encode()).digest()
+    share = _share(digest)
     if share < reserved:
         return digest, "model"
-    if share < reserved + TRAIN_SHARE * (1 - reserved):
-        return digest, "train"
-    return digest, "test"
+    if document.file is None:
+        of_rest = (share - reserved) / (1 - reserved)  # uniform in [0, 1) again
+    else:
+        of_rest = _share(hashlib.sha256(document.group.encode()).digest())
+    return digest, "train" if of_rest < TRAIN_SHARE else "test"
+
+
+def _share(digest: bytes) -> float:
+    """A number that is uniform in [0, 1) over hashes."""
+    return int.from_bytes(digest[:8], "big") / 2**64

@@ -4,18 +4,25 @@ Three clearly different domains are read from packages that are installed anyway
 (docstrings: English prose, parameter lists, examples), `code` (Python functions without those docstrings) and `cpp`
 (C++ headers). The package list is fixed, so what else is installed changes nothing. Texts by name that must be fetched
 are in `text.library`, your own files in `text.plain`.
+
+Each document knows its file, and all documents of a folder are one group, which no split parts. A file alone would be
+too little: neighbouring files copy from one another, so that phrases of a held-out document stand in documents to fit
+on too. Whole packages would share less than folders, but there are eight of them, too few for eight folds on each side.
 """
 
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
 import re
 import textwrap
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 PACKAGES = ("matplotlib", "networkx", "numpy", "pandas", "scipy", "sklearn", "sympy", "torch")
 MIN_CHARS = 200  # shorter pieces say little
@@ -23,14 +30,34 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SKIPPED = re.compile(r"/(tests?|testing|ATen/ops)/")  # test suites; thousands of generated headers
 
 
+@dataclass(frozen=True)
+class Document:
+    """A piece of text that is read as one.
+
+    Attributes:
+        text: what it says.
+        file: the file that it was cut from, named from its package on; None of what is no piece of a file.
+    """
+
+    text: str
+    file: str | None = None
+
+    @property
+    def group(self) -> str:
+        """What no split parts: the folder of its file, with all documents in it; without a file the document alone."""
+        if self.file is None:
+            return self.text
+        return PurePosixPath(self.file).parent.as_posix()
+
+
 def seeded_hash(seed: int, text: str) -> bytes:
     """A sort key that shuffles texts the same way on every machine."""
     return hashlib.sha256(f"{seed}\n{text}".encode()).digest()
 
 
-def offline_documents(name: str, seed: int = 0) -> Iterator[str]:
-    """Documents of an offline corpus, file by file in an order that the seed decides."""
-    suffix, read = OFFLINE[name]
+def offline_documents(name: str, seed: int = 0) -> Iterator[Document]:
+    """Documents of an offline corpus, file by file in an order that the seed decides; files are read as they come."""
+    suffix, _ = OFFLINE[name]
     files: dict[str, Path] = {}  # by their names from the package on, which are the same on every machine
     for package in PACKAGES:
         root = Path(find_spec(package).origin).parent
@@ -39,7 +66,15 @@ def offline_documents(name: str, seed: int = 0) -> Iterator[str]:
             if not _SKIPPED.search(name_in_package):
                 files[name_in_package] = path
     for name_in_package in sorted(files, key=lambda file: seeded_hash(seed, file)):
-        yield from read(files[name_in_package].read_text(encoding="utf-8", errors="replace"))
+        for text in _texts_of(files[name_in_package], name):
+            yield Document(text, name_in_package)
+
+
+@cache  # a file is parsed once in a process, however often it is drawn; all of them are 100 MB
+def _texts_of(path: Path, name: str) -> tuple[str, ...]:
+    """The documents of one file of an offline corpus."""
+    _, read = OFFLINE[name]
+    return tuple(read(path.read_text(encoding="utf-8", errors="replace")))
 
 
 def _docstrings(source: str) -> Iterator[str]:
@@ -90,14 +125,20 @@ def _definitions(source: str) -> Iterator[ast.AST]:
 def _parsed(source: str) -> ast.Module:
     """The syntax tree of a source text.
 
-    Python up to 3.11.7 counts the depth of its parser once for all: if garbage is collected meanwhile, and that parses
-    something too (a traceback that asyncio logs), it stops with a SystemError, python/cpython#106905. Nothing is wrong
-    with the source then, and the second try finds no garbage.
+    No garbage is collected meanwhile: the collector would look through the growing tree again and again, for half of
+    the time. Python up to 3.11.7 counts the depth of its parser once for all: if something else is parsed meanwhile (a
+    traceback that asyncio logs), it stops with a SystemError, python/cpython#106905. Nothing is wrong with the source
+    then, and a second try succeeds.
     """
+    collects = gc.isenabled()
+    gc.disable()
     try:
         return ast.parse(source)
     except SystemError:
         return ast.parse(source)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _header_blocks(source: str) -> Iterator[str]:

@@ -3,7 +3,8 @@
 Rows are packed token ids, or sequences by keyword (padded ids, token types, the pixels of images).
 
 Rows know which sequences are held out and which document fold each belongs to; `folds` gives the indices of every fold.
-A sequence lies wholly inside one fold, so that error bars over folds are error bars over documents.
+A sequence lies wholly inside one fold, and so does a group of documents (all those of a folder of files), so that error
+bars over folds are error bars over documents that are not copied from one another.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.errors import InputError
 from howlinear.models.ffn_sites import device_of
+from howlinear.text.documents import Document
 from howlinear.text.reading import LeftOut, Reading
 
 FOLDS = 8
@@ -313,7 +315,7 @@ def fold_of(rows: Rows, batch: Tensor) -> tuple[bool, int]:
 
 
 def pack(
-    documents: Iterator[tuple[str, str]],
+    documents: Iterator[tuple[Document, str]],
     tokenizer: PreTrainedTokenizerBase,
     corpus: str,
     rows: int,
@@ -323,10 +325,11 @@ def pack(
 ) -> TokenRows:
     """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out.
 
-    Each document goes to the emptiest fold of its side, ends with the end-of-text token (an encoder's separator), and
-    is cut where the fold is full. The sequences of a document are consecutive pieces of it, and all of them lie in that
-    fold. First no document may fill more than four sequences, so that many documents have a part in every fold; if the
-    text does not fill the folds like that, eight, and so on until it does, or documents are whole.
+    Each document goes to the fold of its group, or the first of a group to the emptiest fold of its side, ends with the
+    end-of-text token (an encoder's separator), and is cut where the fold is full; further documents of the group are
+    then left out. The sequences of a document are consecutive pieces of it, and all of them lie in that fold. First no
+    document may fill more than four sequences, so that many documents have a part in every fold; if the text does not
+    fill the folds like that, eight, and so on until it does, or documents are whole.
 
     Args:
         documents: documents, each with its side, `train` or `test`; read only as far as needed.
@@ -387,6 +390,7 @@ def _rows(train: _Side, test: _Side, corpus: str) -> TokenRows:
         LeftOut(train.beyond_longest, "tokens", f"beyond the first {train.longest:,} of a document to fit on"),
         LeftOut(test.beyond_longest, "tokens", f"beyond the first {test.longest:,} of a held-out document"),
         LeftOut(train.without_room + test.without_room, "tokens", "for which their fold had no room"),
+        LeftOut(train.excluded + test.excluded, "documents", "whose group's fold was full"),
     )
     return TokenRows(
         ids=ids,
@@ -482,20 +486,20 @@ class _Encoded:
         longest: tokens that the longest document fills of those read so far, its end with them.
     """
 
-    def __init__(self, documents: Iterator[tuple[str, str]], tokenizer: PreTrainedTokenizerBase):
+    def __init__(self, documents: Iterator[tuple[Document, str]], tokenizer: PreTrainedTokenizerBase):
         self.end = _end_of_document(tokenizer)
         self.longest = 0
         self._documents = documents
         self._tokenizer = tokenizer
-        self._read: list[tuple[str, np.ndarray]] = []
+        self._read: list[tuple[str, str, np.ndarray]] = []
 
-    def of(self, name: str) -> Iterator[np.ndarray]:
-        """The ids of each document of a side, its end with them, in order."""
+    def of(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
+        """The group of each document of a side, and its ids, its end with them, in order."""
         position = 0
         while position < len(self._read) or self._read_on():
-            side, ids = self._read[position]
+            side, group, ids = self._read[position]
             if side == name:
-                yield ids
+                yield group, ids
             position += 1
 
     def _read_on(self) -> bool:
@@ -503,11 +507,11 @@ class _Encoded:
         batch = list(islice(self._documents, BATCH))
         if not batch:
             return False
-        texts = [document for document, _ in batch]
+        texts = [document.text for document, _ in batch]
         encoded = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        for (_, side), ids in zip(batch, encoded, strict=True):
+        for (document, side), ids in zip(batch, encoded, strict=True):
             self.longest = max(self.longest, len(ids) + 1)
-            self._read.append((side, np.array([*ids, self.end])))
+            self._read.append((side, document.group, np.array([*ids, self.end])))
         return True
 
 
@@ -521,7 +525,9 @@ class _Side:
         room: tokens that each fold still lacks.
         pieces: what each fold holds, a piece per document.
         longest: tokens that a document may fill.
+        fold_of: group of documents → the fold that all of them go to.
         documents: how many have a piece here.
+        excluded: how many have none, since the fold of their group was full.
         beyond_longest: tokens of theirs that are more than a document may fill.
         without_room: tokens of theirs that their fold had no room for.
     """
@@ -533,27 +539,34 @@ class _Side:
         self.room = list(self.wanted)
         self.pieces: list[list[np.ndarray]] = [[] for _ in range(folds)]
         self.longest = 0
+        self.fold_of: dict[str, int] = {}
         self.documents = 0
+        self.excluded = 0
         self.beyond_longest = 0
         self.without_room = 0
 
-    def fill(self, documents: Iterator[np.ndarray], longest: int) -> None:
-        """Put each document into the emptiest fold, until all are full, and drop what there is no room for.
+    def fill(self, documents: Iterator[tuple[str, np.ndarray]], longest: int) -> None:
+        """Put each group's documents into one fold, the emptiest when the first came, and drop what has no room there.
 
         Args:
-            documents: their ids, each with its end.
+            documents: the group of each, and its ids with its end.
             longest: tokens that a document may fill; its end is always among them.
         """
         self.longest = longest
         while not self.full:
-            ids = next(documents, None)
-            if ids is None:
+            document = next(documents, None)
+            if document is None:
                 return
-            beginning = np.append(ids[: longest - 1], ids[-1]) if len(ids) > longest else ids
+            group, ids = document
             emptiest = self.room.index(max(self.room))
-            piece = beginning[: self.room[emptiest]]
-            self.pieces[emptiest].append(piece)
-            self.room[emptiest] -= len(piece)
+            fold = self.fold_of.setdefault(group, emptiest)
+            if not self.room[fold]:
+                self.excluded += 1
+                continue
+            beginning = np.append(ids[: longest - 1], ids[-1]) if len(ids) > longest else ids
+            piece = beginning[: self.room[fold]]
+            self.pieces[fold].append(piece)
+            self.room[fold] -= len(piece)
             self.documents += 1
             self.beyond_longest += len(ids) - len(beginning)
             self.without_room += len(beginning) - len(piece)

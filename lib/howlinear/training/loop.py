@@ -2,6 +2,10 @@
 
 The recipe of small GPTs (cf. nanoGPT, `train.py`). What a step sees depends on seed and step alone, so a run that was
 stopped ends with the weights of one that was not.
+
+The trajectories that come with the project (`models/*/trajectory.json`, `models/twins`) were measured on documents that
+were drawn file by file and split one by one; a new training is measured on rows as they are drawn and split now, by
+folder (`text.documents`). The weights do not hang on it.
 """
 
 from __future__ import annotations

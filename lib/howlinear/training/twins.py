@@ -2,7 +2,7 @@
 
 The paper compares two models that differ in architecture, data and run all at once. Here every pair that differs
 in one of the three is at hand. `python -m howlinear.training.twins` trains them, or goes on where it stopped; what is
-measured is kept in `models/twins`, the weights are not.
+measured is kept in `models/twins`, the weights are not; see `training.loop` for the rows that it was measured on.
 """
 
 from __future__ import annotations

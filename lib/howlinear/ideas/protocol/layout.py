@@ -1,9 +1,9 @@
 """Token rows under either split, in growing numbers of train rows that contain one another.
 
-The documents split draws documents over all that were read, not file by file, so that few rows are of many files; the
-tail split keeps the text's own order. Held-out rows stay the same while train rows are added, so that a curve over rows
-is about the fit alone. Every step adds to each of eight folds: of documents, or runs of neighbouring sequences where
-the text is split at its tail.
+The documents split draws documents over all that were read, and no folder of files is on both sides; the tail split
+keeps the text's own order, in which a file, its folder and one document may lie across the border. Held-out rows stay
+the same while train rows are added, so that a curve over rows is about the fit alone. Every step adds to each of eight
+folds: of documents, or runs of neighbouring sequences where the text is split at its tail.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Seque
 
 def _by_documents(corpus: Corpus, seq_len: int, per_fold: list[int], factors: list[int], seed: int) -> Layout:
     """As `Corpus.rows` splits documents in any order; at each step so many sequences of every train fold."""
-    drawn = sorted(corpus.documents(seed), key=lambda document: seeded_hash(seed, document))
+    drawn = sorted(corpus.in_order(seed), key=lambda document: seeded_hash(seed, document.text))
     shuffled = replace(corpus, documents=lambda _: iter(drawn))
     sequences = max(round(FOLDS * per_fold[-1] / TRAIN_SHARE) + 1, FEWEST_SEQUENCES)
     rows = shuffled.rows(sequences * seq_len, seq_len, seed)
