@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 
 from howlinear import cli
+from howlinear.console import profile_table
 from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.intervals import Estimate
 from howlinear.files import paths
@@ -192,7 +193,7 @@ def table_of(blocks, r2=0.5, condition=1234.5):
     rows = TokenRows.from_ids(torch.zeros(160, 128, dtype=torch.long))
     profile = Profile("m", rows, dict.fromkeys(range(blocks), measured), dict.fromkeys(range(blocks), 123.4), 25.0)
     console = Console(width=80, file=io.StringIO())
-    console.print(cli._table(profile, "mini-gpt2"))
+    console.print(profile_table(profile, "mini-gpt2"))
     return console.file.getvalue()
 
 

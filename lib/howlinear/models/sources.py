@@ -14,7 +14,7 @@ from urllib.parse import urlparse
 from urllib.request import getproxies
 
 from httpx2 import HTTPError, TransportError
-from huggingface_hub import constants, list_repo_files
+from huggingface_hub import constants, hf_hub_download, list_repo_files
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, StrictDataclassError
 from safetensors import SafetensorError
 
@@ -34,14 +34,34 @@ def located(name: str) -> str:
     """The folder that `name` means, or `name` itself if it may be a Hub id.
 
     Raises:
-        SourceError: neither, or a folder that holds no model in safetensors.
+        SourceError: neither, or a folder that holds no model in safetensors, or one that is damaged.
     """
+    source = _found(name)
+    if os.path.isdir(source):
+        _check_seal(Path(source))
+    return source
+
+
+def _found(name: str) -> str:
+    """What `located` gives, with no look into the weights."""
     for folder in (Path(name), paths.MODELS / name):
         if os.path.isdir(folder):  # which is False, and no error, for a name that no file can have
             return _checked_folder(folder)
     if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
         raise SourceError(f"no model folder {name}; {embedded()}")
     return name
+
+
+def check_there(name: str) -> None:
+    """Refuse a name of no model before anything heavy is imported; a model of the Hub has its config in the cache then.
+
+    Raises:
+        SourceError: no model folder, and the Hub has no config by that name, or cannot be reached.
+    """
+    source = _found(name)
+    if not os.path.isdir(source):
+        with loading(source):
+            hf_hub_download(source, "config.json")
 
 
 def _checked_folder(folder: Path) -> str:
@@ -53,7 +73,6 @@ def _checked_folder(folder: Path) -> str:
         raise SourceError(
             f"{folder} holds {content}: save the model as safetensors (save_pretrained does) and use that"
         )
-    _check_seal(folder)
     return str(folder)
 
 
