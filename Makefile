@@ -6,7 +6,9 @@ DEVICE ?= cuda
 CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 BIN := .venv/bin
 OMP_NUM_THREADS ?= 1
-PYTEST := OMP_NUM_THREADS=$(OMP_NUM_THREADS) $(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
+# Every process of pytest compiles 3,000 modules anew if Python may not keep them, as some containers have it.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$(OMP_NUM_THREADS) \
+	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
 SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
 
 .PHONY: figures test test-notebooks test-all paper readme book crate bench bench-more bench-scale bench-coverage lab minis twins wide rehearse clean help
@@ -18,7 +20,7 @@ test: .venv/public  ## lint and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo --no-cache
-	$(PYTEST) --dist worksteal
+	$(PYTEST) -p no:nbval --dist worksteal
 
 test-notebooks: figures  ## execute the executed notebooks once more: their key numbers must come out the same
 	$(PYTEST) --dist loadfile --nbval-lax --nbval-current-env build/$(PROFILE)/notebooks/[0-9]*.ipynb

@@ -1,4 +1,8 @@
-"""What the tests share: tiny random models, token ids, and rows with known answers."""
+"""What the tests share: tiny random models, token ids, and rows with known answers.
+
+Whatever takes long to import is imported within functions: of several processes of pytest, the one that deals out the
+tests reads this file too, and runs none of them.
+"""
 
 import os
 
@@ -9,21 +13,17 @@ import random
 import jaxtyping
 import numpy as np
 import pytest
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
-from howlinear.text.rows import TokenRows
-from howlinear.training.minis import END_OF_TEXT, FACTORY, new_model
-
-# One thread, unless OMP_NUM_THREADS asks for more: several pytest processes share the cores.
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-
+FAMILIES = ("mini-gpt2", "mini-pythia", "mini-llama")
 BLOCKS, WIDTH, VOCABULARY = 3, 32, 80
 
 
 def tiny(name, seed=0):
     """A model of random weights, norms included, so that nothing is symmetric by initialisation."""
+    import torch
+
+    from howlinear.training.minis import new_model
+
     model = new_model(name, seed, blocks=BLOCKS, width=WIDTH, vocabulary=VOCABULARY)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -35,12 +35,21 @@ def tiny(name, seed=0):
     return model
 
 
+def pytest_collection():
+    """One thread, unless OMP_NUM_THREADS asks for more: several pytest processes share the cores."""
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """A net below every test: what draws without a generator draws the same on every run, in any order of tests.
 
     A test whose truth depends on what is drawn passes a generator of its own all the same.
     """
+    import torch
+
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 what the libraries draw from, if nobody gives them a generator
     torch.manual_seed(0)
@@ -53,7 +62,7 @@ def shared_folder(tmp_path_factory, worker_id):
     return base if worker_id == "master" else base.parent
 
 
-@pytest.fixture(params=FACTORY)
+@pytest.fixture(params=FAMILIES)
 def model(request):
     """One tiny model per family."""
     return tiny(request.param)
@@ -67,18 +76,27 @@ def gpt2():
 @pytest.fixture
 def ids():
     """Random token ids, shape (24, 32)."""
+    import torch
+
     return torch.randint(VOCABULARY, (24, 32), generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture
 def rows(ids):
     """The ids in two sides of three folds."""
+    from howlinear.text.rows import TokenRows
+
     return TokenRows.from_ids(ids, folds=3)
 
 
 @pytest.fixture
 def tokenizer():
     """One token per byte, and the end of text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from howlinear.training.minis import END_OF_TEXT
+
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate([END_OF_TEXT, *alphabet])}
     bpe = Tokenizer(models.BPE(vocabulary, []))

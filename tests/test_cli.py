@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 
 from howlinear import cli
+from howlinear.console import profile_table
 from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.intervals import Estimate
 from howlinear.files import paths
@@ -194,7 +195,7 @@ def table_of(blocks, r2=0.5, condition=1234.5):
     solved = Solved(measured, 123.4, massive_rows=0, ordinary=measured, ordinary_effective_rank=123.4)
     profile = Profile("m", rows, dict.fromkeys(range(blocks), solved), 25.0)
     console = Console(width=80, file=io.StringIO())
-    console.print(cli._table(profile, "mini-gpt2"))
+    console.print(profile_table(profile, "mini-gpt2"))
     return console.file.getvalue()
 
 

@@ -1,6 +1,9 @@
 """The command line: `howlinear measure`, `howlinear compress`, `howlinear notebook`, `howlinear minis`.
 
 Wrong input ends with one clear line on standard error and exit code 2; files appear whole or not at all.
+
+Each command imports what it needs itself, and looks first for the model and the corpus that it was given: torch and
+transformers take seconds, which neither help nor a mistyped name should wait for.
 """
 
 from __future__ import annotations
@@ -10,17 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import huggingface_hub
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from transformers.utils import logging
 
+from howlinear import __version__
 from howlinear.errors import HowlinearError, InputError, SourceError
-from howlinear.ideas.compression.greedy import Plan
-from howlinear.instrument.processes import alone, place
-from howlinear.instrument.profile import Profile
+from howlinear.instrument.torchrun import several
 from howlinear.models.packaged import PACKAGED
 
 app = typer.Typer(
@@ -42,6 +40,22 @@ CorpusName = Annotated[
 Rows = Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out")]
 Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
 Sites = Annotated[str | None, typer.Option(help="each block's FFN, if it is not found: as in model.layers.*.mlp")]
+
+
+def _print_version(wanted: bool) -> bool:
+    if wanted:
+        Console().print(f"howlinear {__version__}", highlight=False)
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="show the version and exit")
+    ] = False,
+) -> None:
+    """How linear is a transformer's feed-forward block?"""
 
 
 @app.command()
@@ -70,12 +84,19 @@ def measure(
     20,000 rows by default. Under torchrun --nproc-per-node N -m howlinear measure …, N processes share the work.
     Exit code 3: measured, but the text ended before every interval was as narrow as --tolerance.
     """
+    if not several():  # of several processes one speaks for all, which takes torch
+        if json is not None:
+            _check_folder(json)
+        _check_sources(model, corpus)
+
     from howlinear import load_corpus, load_model
     from howlinear import measure as measure_alone
+    from howlinear.console import profile_table
     from howlinear.files import results
     from howlinear.instrument import processes
     from howlinear.instrument.stopping import check_tolerance
 
+    _hide_bars()
     with processes.joined(device) as shared:
         if json is not None and shared.first:
             _check_folder(json)
@@ -98,7 +119,7 @@ def measure(
             if json is not None:
                 about = {"model": model, "seed": seed, "versions": results.versions()}
                 results.save(json, profile.to_dict() | about)
-            Console().print(_table(profile, model))
+            Console().print(profile_table(profile, model))
             if model in PACKAGED and not Path(model).is_dir():
                 Console(soft_wrap=True).print(f"{model}: {PACKAGED[model].about}", markup=False, highlight=False)
             Console().print(profile.outlook, markup=False, highlight=False)
@@ -121,11 +142,15 @@ def compress(
     force: Annotated[bool, typer.Option("--force", help="replace a compressed model that is there")] = False,
 ) -> None:
     """Replace as many blocks of MODEL by affine maps as perplexity allows, and write the smaller model to a folder."""
+    _check_sources(model, corpus)
+
     from howlinear import load_corpus, load_model
+    from howlinear.console import plan_table
     from howlinear.ideas.compression.folder import card_of, save, vacant
     from howlinear.ideas.compression.greedy import compress_to
     from howlinear.models.replace import replace
 
+    _hide_bars()
     vacant(out, force)
     loaded = load_model(model, sites=sites)
     source = load_corpus(corpus, loaded)
@@ -133,7 +158,7 @@ def compress(
     plan = compress_to(loaded, text, max_dppl, progress=sys.stderr.isatty())
     smaller = replace(loaded, plan.maps)
     save(smaller, out, card_of(model, loaded, smaller, text, plan), source.tokenizer, force)
-    Console().print(_steps(plan))
+    Console().print(plan_table(plan))
     for line in (
         f"{model} on held-out {corpus}: perplexity {plan.base:.2f} → {plan.perplexity:.2f}, "
         f"change {plan.delta.delta:+.2f} (95 % interval {plan.delta.low:+.2f} to {plan.delta.high:+.2f})",
@@ -172,9 +197,11 @@ def minis(
 
     wide-gpt2, wide-pythia and wide-llama are the same at the paper's width of 768, for a GPU; they go to build/wide.
     """
+    from howlinear.instrument.processes import place
     from howlinear.training.loop import Recipe
     from howlinear.training.minis import FACTORY, WIDE, WIDE_RECIPE, ship
 
+    _hide_bars()
     device = place(device)
     for name in names or FACTORY:
         recipe = replace(WIDE_RECIPE if name in WIDE else Recipe(), steps=steps)
@@ -189,6 +216,30 @@ def capture(profile: str, corpus: str, models: list[str]) -> None:
     run = start("capture", profile)
     for model in models:
         run.make_capture(model, corpus)
+
+
+def _check_sources(model: str, corpus: str) -> None:
+    """Refuse a model or a corpus that is not there.
+
+    Raises:
+        SourceError: there is none by that name.
+    """
+    from howlinear.models import sources
+    from howlinear.text import library, plain
+
+    sources.check_there(model)
+    library.check_known(corpus)
+    if corpus.endswith(".txt"):
+        plain.read_bytes(Path(corpus))
+
+
+def _hide_bars() -> None:
+    """Leave the screen to what a command has to say: no bars or warnings of the libraries that load models."""
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    hub_logging.set_verbosity_error()
 
 
 def _check_folder(json: Path) -> None:
@@ -220,49 +271,6 @@ def _check_device_map(device_map: str | None, device: str, processes: int) -> No
         )
 
 
-BAR = 10  # characters that stand for R²_lin = 1
-
-
-def _table(profile: Profile, model: str) -> Table:
-    """The profile as a table that reads whole on 80 columns."""
-    predicts = "predicts no next token" if profile.perplexity is None else f"perplexity {profile.perplexity:.2f}"
-    caption = "held-out documents; jackknife over document folds; median over features"
-    if profile.stop is not None:
-        caption += f"\n{profile.stop}"
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"{model} on {profile.rows.corpus}, {profile.rows_used:,} rows: {predicts}",
-        caption=caption,
-    )
-    table.add_column("block", justify="right", no_wrap=True)
-    table.add_column("R²_lin", justify="right", no_wrap=True)
-    table.add_column("", justify="left", overflow="crop")  # the bar, which gives way if anything must
-    table.add_column("95 % interval", justify="right", no_wrap=True)
-    table.add_column("median\nR²", justify="right", no_wrap=True)
-    table.add_column("eff.\nrank", justify="right", no_wrap=True)
-    table.add_column("cond.\nnumber", justify="right", no_wrap=True)
-    for row in profile.to_frame().itertuples():
-        table.add_row(
-            str(row.block),
-            f"{row.r2:.3f}",
-            "█" * round(BAR * max(0.0, row.r2)),
-            f"{row.r2_low:.3f} – {row.r2_high:.3f}",
-            f"{row.r2_median:.3f}",
-            f"{row.effective_rank:.1f}",
-            f"{row.condition:.0f}" if row.condition < 1e6 else f"{row.condition:.1e}",
-        )
-    return table
-
-
-def _steps(plan: Plan) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("replaced", "block", "ΔPPL on text to fit on"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for count, step in enumerate(plan.steps, 1):
-        table.add_row(str(count), str(step["block"]), f"{step['dppl']:+.2f}")
-    return table
-
-
 def _complain(line: str) -> None:
     line = f"howlinear: {line}".encode(errors="backslashreplace").decode()  # names of files may be no text
     Console(stderr=True, soft_wrap=True).print(line, style="red", markup=False, highlight=False)
@@ -270,11 +278,11 @@ def _complain(line: str) -> None:
 
 def main() -> None:
     """Entry point."""
-    logging.disable_progress_bar()
-    huggingface_hub.utils.logging.set_verbosity_error()
     words = sys.argv[1:]
     try:
-        if words[:1] != ["measure"]:  # every other command is the work of one process
+        if several() and words[:1] != ["measure"]:  # every other command is the work of one process
+            from howlinear.instrument.processes import alone
+
             alone(" ".join(["howlinear", *words[:1]]))
         app(words)
     except HowlinearError as error:

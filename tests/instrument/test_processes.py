@@ -40,7 +40,7 @@ from howlinear.training.minis import new_model
 SOON = 60  # seconds until a run must have ended, far above what it takes
 BATCH = 2  # sequences: the 24 of `rows` make 12 batches
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["conftest", "howlinear.cli"])
+PROCESSES.set_forkserver_preload(["howlinear.console", "howlinear.instrument.processes", "howlinear.training.minis"])
 
 
 def child(work, index, size, port, folder, arguments):

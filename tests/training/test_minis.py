@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, LlamaForCausalLM
 
-from conftest import tiny
+from conftest import FAMILIES, tiny
 from howlinear.errors import InputError
 from howlinear.files import paths
 from howlinear.instrument.perplexity import perplexity
@@ -49,6 +49,10 @@ def test_a_wide_model_has_the_papers_width_and_heads(name):
     assert (config.hidden_size, config.num_attention_heads) == (768, 12)
     assert (small.hidden_size, small.num_attention_heads) == (128, 4)
     assert f"build/wide/{name}" in settings.read("wide").models
+
+
+def test_every_family_is_tested():
+    assert tuple(FACTORY) == FAMILIES
 
 
 def test_families_differ_as_the_papers_models_do():

@@ -41,6 +41,7 @@ from howlinear.instrument.measure import ROWS
 from howlinear.instrument.perplexity import batch_losses, finite_losses, held_out, loss_batches, mean_perplexity
 from howlinear.instrument.profile import Profile, Solved, name_of, solve
 from howlinear.instrument.stopping import MOST, Steps, check_tolerance, look_until
+from howlinear.instrument.torchrun import several
 from howlinear.models.load import is_causal
 from howlinear.models.sources import running
 from howlinear.text.corpus import Corpus, rows_of
@@ -360,7 +361,7 @@ def joined(device: str = "cpu") -> Iterator[Processes]:
         HowlinearError: what was raised within, if this is the first process to fail; its message names the process.
         SystemExit: this process is not the first to fail; code 2.
     """
-    if not _several():
+    if not several():
         yield Processes(device=place(device))
         return
     store, index, count = _met()
@@ -386,14 +387,9 @@ def alone(command: str) -> None:
     Raises:
         InputError: torchrun started several, and this is the first to fail; else SystemExit, code 2.
     """
-    if _several():
+    if several():
         with _said_once(*_met()):
             raise InputError(f"{command} is the work of one process: leave torchrun out, which is for measure")
-
-
-def _several() -> bool:
-    """Whether torchrun started several processes."""
-    return os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def _met() -> tuple[dist.Store, int, int]:

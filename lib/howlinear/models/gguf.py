@@ -29,10 +29,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTra
 
 from howlinear.errors import SourceError
 from howlinear.files import atomic
+from howlinear.models.packaged import READERS
 from howlinear.models.seals import digest, seal
 
 MAGIC = b"GGUF"  # how such a file begins
-READERS = ("gguf", "accelerate")  # what transformers asks for to read one
 
 
 def converted(file: Path) -> Path:

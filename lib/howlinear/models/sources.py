@@ -14,13 +14,13 @@ from urllib.parse import urlparse
 from urllib.request import getproxies
 
 from httpx2 import HTTPError, TransportError
-from huggingface_hub import constants, list_repo_files
+from huggingface_hub import constants, hf_hub_download, list_repo_files
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, StrictDataclassError
 from safetensors import SafetensorError
 
 from howlinear.errors import HowlinearError, SourceError
 from howlinear.files import paths
-from howlinear.models import gguf, packaged
+from howlinear.models import packaged
 from howlinear.models.seals import check_seal
 
 UNLOADABLE = (
@@ -36,20 +36,44 @@ def located(name: str) -> str:
     """The folder that `name` means, or `name` itself if it may be a Hub id.
 
     Raises:
-        SourceError: neither, a folder that holds no model in safetensors, a GGUF file that cannot be read, or a package
-            that is not installed as it should be.
+        SourceError: neither, a folder that holds no model in safetensors or is damaged, a GGUF file that cannot be
+            read, or a package that is not installed as it should be.
     """
+    source = _found(name)
+    if source.endswith(GGUF):
+        return _from_gguf(Path(source))
+    if os.path.isdir(source):
+        check_seal(Path(source))
+    return source
+
+
+def _found(name: str) -> str:
+    """The folder, GGUF file or Hub id that `name` means, with no look into the weights of a folder."""
     for folder in (Path(name), paths.MODELS / name):
         if os.path.isdir(folder):  # which is False, and no error, for a name that no file can have
             return _checked_folder(folder)
-    weights = packaged.weights_of(name) if name in packaged.PACKAGED else Path(name)
-    if weights.suffix == GGUF:
-        return _from_gguf(weights)
     if name in packaged.PACKAGED:
-        return _checked_folder(weights)
+        weights = packaged.weights_of(name)
+        return str(weights) if weights.suffix == GGUF else _checked_folder(weights)
+    if name.endswith(GGUF):
+        if not os.path.isfile(name):
+            raise SourceError(f"cannot read {name}: No such file or directory; give the path of a GGUF file")
+        return name
     if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
         raise SourceError(f"no model folder {name}; {embedded()}")
     return name
+
+
+def check_there(name: str) -> None:
+    """Refuse a name of no model before anything heavy is imported; a model of the Hub has its config in the cache then.
+
+    Raises:
+        SourceError: no model folder, and the Hub has no config by that name, or cannot be reached.
+    """
+    source = _found(name)
+    if not os.path.exists(source):
+        with loading(source):
+            hf_hub_download(source, "config.json")
 
 
 def _checked_folder(folder: Path) -> str:
@@ -64,12 +88,13 @@ def _checked_folder(folder: Path) -> str:
         raise SourceError(
             f"{folder} holds {content}: save the model as safetensors (save_pretrained does) and use that"
         )
-    check_seal(folder)
     return str(folder)
 
 
 def _from_gguf(file: Path) -> str:
     """The folder that a GGUF file was converted into, checked."""
+    from howlinear.models import gguf  # brings torch and transformers, which a wrong name should not wait for
+
     with loading(str(file)):
         folder = gguf.converted(file)
     check_seal(folder, remedy=f"remove the folder {folder}, and the file will be converted again")

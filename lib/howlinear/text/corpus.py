@@ -20,10 +20,10 @@ from jaxtyping import Int64
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError
 from howlinear.models.load import tokenizer_of
 from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
-from howlinear.text.library import NAMES, read_public
+from howlinear.text.library import NAMES, check_known, read_public
 from howlinear.text.plain import read_plain
 from howlinear.text.reading import LeftOut, Reading, Text
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, ModelInputs, Rows, TokenRows, pack, pack_contiguous
@@ -141,21 +141,19 @@ def load_corpus(name: str, model: PreTrainedModel | PreTrainedTokenizerBase, tex
         SourceError: unknown name, unreadable or binary file, no network, or a text that is not the one that was pinned.
         InputError: the file is empty.
     """
+    name = str(name)
+    check_known(name)
     tokenizer = model if isinstance(model, PreTrainedTokenizerBase) else tokenizer_of(model)
     if name in OFFLINE:
         reserved = MODEL_SHARE if name in TRAINED_ON else 0.0
         return Corpus(name, tokenizer, partial(offline_documents, name), reserved)
-    if name in NAMES:
-        text = read_public(name, None if texts is None else Path(texts))
-    elif str(name).endswith(".txt"):
-        text = read_plain(Path(name))
-    else:
-        raise SourceError(f"unknown corpus {name!r}: use {', '.join([*OFFLINE, *NAMES])}, or a path to a .txt file")
+    folder = None if texts is None else Path(texts)
+    text = read_public(name, folder) if name in NAMES else read_plain(Path(name))
 
     def shuffled(seed: int) -> list[str]:
         return sorted(text.documents, key=lambda document: seeded_hash(seed, document))
 
-    return Corpus(str(name), tokenizer, shuffled, text=text)
+    return Corpus(name, tokenizer, shuffled, text=text)
 
 
 def rows_of(

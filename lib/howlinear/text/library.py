@@ -101,6 +101,16 @@ PAPERS = ("wikitext", "moby_dick", "puzzles")
 NAMES = (*PAPERS, "ag_news", "codeparrot")
 
 
+def check_known(name: str) -> None:
+    """Refuse what is no name of a corpus, built in or public, nor one of a text file.
+
+    Raises:
+        SourceError: says the names there are.
+    """
+    if name not in OFFLINE and name not in NAMES and not name.endswith(".txt"):
+        raise SourceError(f"unknown corpus {name!r}: use {', '.join([*OFFLINE, *NAMES])}, or a path to a .txt file")
+
+
 def read_public(name: str, folder: Path | None = None) -> Text:
     """A text by its name, from a folder, the network or a cache.
 

@@ -1,0 +1,52 @@
+"""What the commands print: results as tables."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table
+
+from howlinear.ideas.compression.greedy import Plan
+from howlinear.instrument.profile import Profile
+
+BAR = 10  # characters that stand for R²_lin = 1
+
+
+def profile_table(profile: Profile, model: str) -> Table:
+    """The profile as a table that reads whole on 80 columns."""
+    predicts = "predicts no next token" if profile.perplexity is None else f"perplexity {profile.perplexity:.2f}"
+    caption = "held-out documents; jackknife over document folds; median over features"
+    if profile.stop is not None:
+        caption += f"\n{profile.stop}"
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"{model} on {profile.rows.corpus}, {profile.rows_used:,} rows: {predicts}",
+        caption=caption,
+    )
+    table.add_column("block", justify="right", no_wrap=True)
+    table.add_column("R²_lin", justify="right", no_wrap=True)
+    table.add_column("", justify="left", overflow="crop")  # the bar, which gives way if anything must
+    table.add_column("95 % interval", justify="right", no_wrap=True)
+    table.add_column("median\nR²", justify="right", no_wrap=True)
+    table.add_column("eff.\nrank", justify="right", no_wrap=True)
+    table.add_column("cond.\nnumber", justify="right", no_wrap=True)
+    for row in profile.to_frame().itertuples():
+        table.add_row(
+            str(row.block),
+            f"{row.r2:.3f}",
+            "█" * round(BAR * max(0.0, row.r2)),
+            f"{row.r2_low:.3f} – {row.r2_high:.3f}",
+            f"{row.r2_median:.3f}",
+            f"{row.effective_rank:.1f}",
+            f"{row.condition:.0f}" if row.condition < 1e6 else f"{row.condition:.1e}",
+        )
+    return table
+
+
+def plan_table(plan: Plan) -> Table:
+    """The steps of a compression, in their order."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("replaced", "block", "ΔPPL on text to fit on"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for count, step in enumerate(plan.steps, 1):
+        table.add_row(str(count), str(step["block"]), f"{step['dppl']:+.2f}")
+    return table

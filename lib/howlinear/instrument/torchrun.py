@@ -1,0 +1,8 @@
+"""What torchrun says to a process before it has met the others; imports nothing, unlike `instrument.processes`."""
+
+import os
+
+
+def several() -> bool:
+    """Whether torchrun started several processes."""
+    return os.environ.get("WORLD_SIZE", "1") != "1"
