@@ -129,12 +129,23 @@ def test_the_heaviest_are_those_of_a_sort_of_all_rows():
 
 
 @pytest.mark.parametrize("batch", [64, 500])
-def test_size_of_batches_changes_nothing_but_the_median(batch):
-    rows = teacher()
-    one = captured(*rows).massive()
-    other = captured(*rows, batch=batch).massive()
+def test_size_of_batches_changes_nothing(batch):
+    rows = teacher(sink=0.0, heavy_tails=True)
+    one = captured(*rows).heavy_rows()
+    other = captured(*rows, batch=batch).heavy_rows()
     assert torch.equal(one.norm, other.norm)
-    assert one.median == pytest.approx(other.median, rel=0.1)
+    assert len(one.beyond()) == int((rows[1].norm(dim=1) > MULTIPLE * one.median).sum()) > 0
+    assert one.median == other.median == pytest.approx(float(rows[1].norm(dim=1).median()), rel=1e-6)
+
+
+def test_a_first_batch_of_louder_rows_than_all_others_costs_at_most_a_factor_of_two():
+    x, y, test, fold, *rest = teacher(sink=0.0)
+    first_fold = ~test & (fold == 0)
+    y[first_fold] *= 6
+    heavy = captured(x, y, test, fold, *rest).heavy_rows()
+    norm = y.norm(dim=1)
+    assert heavy.median == pytest.approx(float(norm[first_fold][:512].median()) / 2, rel=1e-6)
+    assert heavy.median > 1.5 * float(norm.median())
 
 
 def test_parts_merge_to_what_one_pass_keeps():

@@ -6,15 +6,16 @@ Trained transformers put outputs hundreds of times the usual size on a few token
 decide it alone, and the least-squares map with it. A row is massive if its output norm is beyond `MULTIPLE` times the
 median norm.
 
-The median is that of the first batch that a part of the work sees, so that one pass is enough. Of several parts
-(processes, or looks of growing size) the largest median counts for all: every row beyond that cut was kept by the part
-that saw it, since its own cut was no higher.
+One pass is enough: while rows stream by, those beyond half of the cut that the first batch suggests are kept, and at the
+end those beyond the cut itself. (Should the first batch have had twice the median of all rows, half of its median
+counts.) Of several parts of the work (processes, or looks of growing size) the largest median counts for all: every row
+beyond that cut was kept by the part that saw it, since its own cut was no higher.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -150,7 +151,8 @@ class HeavyRowsKeeper:
 
     def __init__(self) -> None:
         """Start from no rows."""
-        self._median: Float[Tensor, ""] | None = None
+        self._least_median: Float[Tensor, ""] | None = None
+        self._norms: list[Float[Tensor, " n"]] = []
         self._waiting: list[_Batch] = []
         self._kept: HeavyRows | None = None
 
@@ -174,8 +176,9 @@ class HeavyRowsKeeper:
             fold: their document fold.
         """
         norm = torch.linalg.vector_norm(y.detach().float(), dim=1)
-        if self._median is None:
-            self._median = norm.median()
+        self._norms.append(norm)
+        if self._least_median is None:
+            self._least_median = norm.median() / 2
         heaviest, place = norm.topk(-(-len(norm) // SHARE))
         self._waiting.append(
             _Batch(x[place].detach(), y[place].detach(), heaviest, place, sequence, position, test, fold)
@@ -184,14 +187,15 @@ class HeavyRowsKeeper:
             self._look()
 
     def finish(self) -> HeavyRows:
-        """What was kept."""
+        """The heavy rows of all that streamed by."""
         self._look()
-        return self._kept
+        median = float(torch.cat(self._norms).median())
+        return replace(self._kept, median=max(median, self._kept.median))._pruned()
 
     def _look(self) -> None:
         """Keep what is heavy of the batches that wait."""
         parts = [] if self._kept is None else [self._kept]
-        median = float(self._median)
+        median = float(self._least_median)  # as far as one can tell: what is kept too much goes in the end
         least = -torch.inf  # what is no heavier cannot be among the heaviest, nor massive
         if self._kept is not None and len(self._kept) >= HEAVIEST:
             least = min(MULTIPLE * median, float(self._kept.norm[-1]))
