@@ -30,6 +30,8 @@ NOTEBOOKS = {
     "11_protocol": ([], ["rows", "multiverse", "profiles"]),
     "12_claims": ([], ["board"]),
 }
+if config.get("notebooks"):
+    NOTEBOOKS = {stem: NOTEBOOKS[stem] for stem in config["notebooks"]}
 READS = {  # notebook → others whose results it reads
     "10_degrees": ["03_bilinear"],
     "12_claims": [

@@ -20,8 +20,9 @@
 # **You need** notebook 01, and least squares. **Time** ten minutes to read, one or two to run.
 
 # %% tags=["parameters"]
-profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
+profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 most_rows: int | None = None  # token rows for a model before training; None: up to four times the profile's
+beside_paper = False  # draw the paper's three profiles behind also where the models are others
 
 # %%
 import matplotlib.pyplot as plt
@@ -210,7 +211,10 @@ for name, stored in captures.items():
     text = run.corpus(run.corpora[0], model).rows(most, run.seq_len, run.seed, at_most=True)
     fresh[name] = baseline(model, text, first=run.rows)
 ceilings = tables.ceilings_table(profiles, fresh)
-print("perplexity:", {name: round(profile.perplexity, 1) for name, profile in profiles.items()})
+for name, measured in profiles.items():
+    print(name, "predicts no next token" if measured.perplexity is None else f"perplexity {measured.perplexity:.1f}")
+    if measured.warning is not None:
+        print(f"  {measured.warning}")
 for name, found in fresh.items():
     held_out_mean, in_sample_mean = found.held_out.mean(), found.in_sample.mean()
     print(f"{name} fresh, mean R²: [{held_out_mean:.2f} held out, {in_sample_mean:.2f} in sample] at {found.rows} rows")
@@ -220,11 +224,13 @@ tables.by_block(ceilings, "r2").round(2)
 # Then the practical test. Replace *one* block at a time by its map, leave the rest of the model alone, and measure the
 # perplexity ($e$ to the mean loss per token) on held-out text. The interval is paired, the same text before and
 # after, and leaves out one document fold at a time: neighbouring sequences are often of one document. It takes the map
-# as given.
+# as given. An encoder predicts no next token: it has no perplexity and no such cost, and is left out here.
 
 # %%
 costs = {}
 for name, stored in captures.items():
+    if profiles[name].perplexity is None:
+        continue
     maps = {block: ceiling.map for block, ceiling in profiles[name].items()}
     costs[name] = hl.swap_costs(run.model(name), maps, stored.rows)
 swaps = tables.swap_table(costs)
@@ -234,14 +240,15 @@ tables.by_block(swaps, "delta").round(2)
 # ## Figure: the paper's figure 2
 #
 # **How to read it.** Top: $R^2_{\mathrm{lin}}$ per block, 1 is a straight line; dotted is the same architecture before
-# training, held out and in sample, and shaded what lies between. Bottom: what swapping that one block for its map
-# costs, in perplexity (linear up to 2, logarithmic beyond). Bars are 95 % intervals. If linearity decided the cost, the
+# training, held out and in sample, and shaded what lies between. An open point, if there is one, is a block without its
+# few massive rows, where these decide (notebook 12). Bottom: what swapping that one block for its map costs, in
+# perplexity (linear up to 2, logarithmic beyond). Bars are 95 % intervals. If linearity decided the cost, the
 # bottom would be the top turned upside down. Where a model is the paper's own, what the paper gives is drawn behind,
 # thin and grey.
 
 # %%
 costs_shown = swaps.round({"delta": 3, "low": 3, "high": 3})  # in perplexity; finer is the processor's
-papers = published.of_models(run.models)
+papers = published.load_published() if beside_paper else published.of_models(run.models)
 beside = None if papers.empty else papers
 figure = plots.profile_and_swaps(rounded(ceilings, {"condition": 0.02}), costs_shown, beside)
 run.figure(figure, "profile")
@@ -303,7 +310,7 @@ spreads = [f"{name} {row.lowest:.2f} to {row.highest:.2f}" for name, row in summ
 turning = f"{summary['rises and falls'].sum()} of {len(summary)} models"
 pairs = [f"{pair}: r = {row.pearson:.2f}, inner {row.inner:.2f}" for pair, row in likeness.iterrows()]
 first_swaps = swaps[swaps["block"] == 0].set_index("model")["delta"]
-prices = [f"{name} block 0 {first_swaps[name]:+.2f}, ρ {spearman[name]:+.2f}" for name in run.models]
+prices = [f"{name} block 0 {first_swaps[name]:+.2f}, ρ {spearman[name]:+.2f}" for name in costs]
 
 # %%
 claims = [

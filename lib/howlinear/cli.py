@@ -123,6 +123,8 @@ def measure(
             if model in PACKAGED and not Path(model).is_dir():
                 Console(soft_wrap=True).print(f"{model}: {PACKAGED[model].about}", markup=False, highlight=False)
             Console().print(profile.outlook, markup=False, highlight=False)
+            if profile.warning is not None:
+                Console(soft_wrap=True).print(profile.warning, markup=False, highlight=False)
             if profile.reading is not None:
                 Console(soft_wrap=True).print(f"text: {profile.reading}", markup=False, highlight=False)
     if shared.first and profile.stop is not None and not profile.stop.reached:

@@ -29,7 +29,13 @@ def profile_table(profile: Profile, model: str) -> Table:
     table.add_column("median\nR²", justify="right", no_wrap=True)
     table.add_column("eff.\nrank", justify="right", no_wrap=True)
     table.add_column("cond.\nnumber", justify="right", no_wrap=True)
-    for row in profile.to_frame().itertuples():
+    frame = profile.to_frame()
+    some_massive = frame["massive_rows"].any()
+    if some_massive:
+        table.add_column("massive\nrows", justify="right", no_wrap=True)
+        table.add_column("R² of\nothers", justify="right", no_wrap=True)
+    for row in frame.itertuples():
+        of_others = [f"{row.massive_rows:,}", f"{row.r2_ordinary:.3f}"] if row.massive_rows else ["", ""]
         table.add_row(
             str(row.block),
             f"{row.r2:.3f}",
@@ -38,6 +44,7 @@ def profile_table(profile: Profile, model: str) -> Table:
             f"{row.r2_median:.3f}",
             f"{row.effective_rank:.1f}",
             f"{row.condition:.0f}" if row.condition < 1e6 else f"{row.condition:.1e}",
+            *(of_others if some_massive else []),
         )
     return table
 

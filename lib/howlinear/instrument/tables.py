@@ -241,7 +241,7 @@ def ceilings_record(
         profiles: model → its profile.
         ceilings: as of `ceilings_table`, with what was before training.
         swaps: as of `swap_table`.
-        correlation: as of `linearity_and_cost`.
+        correlation: as of `linearity_and_cost`; a model without perplexity has no swaps, and so none.
     """
     record = {}
     for model, profile in profiles.items():
@@ -253,7 +253,7 @@ def ceilings_record(
             "untrained_in_sample": fresh["r2_untrained_in_sample"].tolist(),
             "untrained_rows": int(fresh["untrained_rows"].iloc[0]),
             "swap": cost.to_dict("records"),
-            "spearman_r2_delta": correlation[model],
+            "spearman_r2_delta": correlation.get(model),
             "rises_and_falls": profile.rises_and_falls,
         }
     return record

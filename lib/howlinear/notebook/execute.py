@@ -54,9 +54,10 @@ def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
         raise SourceError(f"no notebook {stem!r}: {known}")
     notebook = jupytext.read(source)
     notebook.metadata["kernelspec"] = KERNEL
-    parameters = checked(stem, parameters or {}, notebook)
-    profile = parameters.get("profile", "minis")
-    settings.read(profile)  # a bad one is refused before anything runs
+    given = checked(stem, parameters or {}, notebook)
+    profile = given.get("profile", "minis")
+    of_profile = settings.read(profile).parameters.get(stem, {})  # a bad profile is refused before anything runs
+    parameters = checked(stem, of_profile | dict(parameters or {}), notebook)
 
     folder = paths.build(profile) / "notebooks"
     text = folder / "source" / f"{stem}.ipynb"

@@ -18,7 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 from howlinear.errors import InputError
 from howlinear.files import figures, paths, results
 from howlinear.instrument.capture import capture
-from howlinear.instrument.perplexity import perplexity
+from howlinear.instrument.perplexity import perplexity_if_causal
 from howlinear.instrument.store import Stored, about_capture, load_capture, save_capture
 from howlinear.models.load import load_model
 from howlinear.notebook import settings
@@ -90,7 +90,7 @@ class Run:
         model = self.model(name)
         rows = self.corpus(corpus, model).rows(self.rows, self.seq_len, self.seed)
         blocks = capture(model, rows, sample=self.sample, seed=self.seed, progress=True)
-        about = {"model": name, "perplexity": perplexity(model, rows), "sizes": self.sizes}
+        about = {"model": name, "perplexity": perplexity_if_causal(model, rows), "sizes": self.sizes}
         path = self.capture_path(name, corpus)
         save_capture(path, blocks, rows, about)
         return path

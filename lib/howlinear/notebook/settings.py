@@ -51,6 +51,8 @@ class RunProfile(BaseModel):
         texts: a folder (relative to the project, or anywhere) with the paper's texts, see `text.library`; None: the one
             that `HOWLINEAR_TEXTS` names, or they are fetched.
         published: the paper's own settings; None for models that it has not.
+        notebooks: which notebooks the pipeline runs; None: all of them.
+        parameters: notebook → parameters of its own that this profile gives it, where they are not given by hand.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
@@ -63,6 +65,8 @@ class RunProfile(BaseModel):
     sample: int
     texts: Name | None = None
     published: Published | None = None
+    notebooks: list[Name] | None = None
+    parameters: dict[str, dict[str, Any]] = {}
 
 
 def read(name: str) -> RunProfile:

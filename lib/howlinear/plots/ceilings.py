@@ -15,7 +15,8 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
 
     Args:
         frame: a row a block: `block`, `r2`, and optionally `r2_low` and `r2_high` (its 95 % interval; missing where
-            there is none), `r2_untrained` and `r2_untrained_in_sample` (drawn dotted, with what lies between them
+            there is none), `massive_rows` and `r2_ordinary` (a block without its massive rows, an open point where that
+            moves it by 0.02 or more), `r2_untrained` and `r2_untrained_in_sample` (drawn dotted, with what lies between them
             shaded), and `model`; as of `Profile.to_frame`.
         ax: where to draw; a new figure of one column's width by default.
         published: what the paper gives, a row a block: `model`, `block`, `r2_lin`; as of `files.published`. It is drawn
@@ -34,6 +35,8 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
         if {"r2_low", "r2_high"} <= set(frame.columns) and blocks["r2_low"].notna().all():
             bars = style.error_bars(blocks["r2"], blocks["r2_low"], blocks["r2_high"])
         ax.errorbar(blocks["block"], blocks["r2"], bars, capsize=1.5, elinewidth=0.7, **look)
+        if "r2_ordinary" in frame.columns:
+            _draw_ordinary(ax, blocks, look)
         if "r2_untrained" in frame.columns:
             low, high = blocks["r2_untrained"], blocks["r2_untrained_in_sample"]
             ax.fill_between(blocks["block"], low, high, color=look["color"], alpha=0.15, linewidth=0)
@@ -124,6 +127,14 @@ def _draw_published(ax: Axes, published: pd.DataFrame | None, column: str, own_m
         ax.plot(blocks["block"], blocks[column], label=label, **look)
 
 
+def _draw_ordinary(ax: Axes, blocks: pd.DataFrame, look: dict[str, str]) -> None:
+    """The blocks that a few massive rows move, without these: open points, each tied to its own."""
+    moved = blocks[(blocks["massive_rows"] > 0) & ((blocks["r2"] - blocks["r2_ordinary"]).abs() >= 0.02)]
+    ax.vlines(moved["block"], moved["r2_ordinary"], moved["r2"], color=look["color"], linewidth=0.7, linestyle=":")
+    open_points = {"color": look["color"], "marker": look["marker"], "markerfacecolor": "white", "linestyle": "none"}
+    ax.plot(moved["block"], moved["r2_ordinary"], **open_points)
+
+
 def _by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Each model's rows, models in the order of the table; without the column `model` all rows under no name."""
     if "model" not in frame.columns:
@@ -133,6 +144,6 @@ def _by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _floor(frame: pd.DataFrame) -> float:
     """The lower end of an axis of R²: just below 0, or below what is drawn."""
-    columns = [column for column in ("r2", "r2_low", "r2_untrained") if column in frame.columns]
+    columns = [column for column in ("r2", "r2_low", "r2_untrained", "r2_ordinary") if column in frame.columns]
     lowest = frame[columns].astype(float).min(axis=None)
     return float(min(-0.02, lowest - 0.02))

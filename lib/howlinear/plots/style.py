@@ -21,12 +21,14 @@ PAGE = 6.9  # both columns
 GREY = "#6b6b6b"
 ACCENT = "#E69F00"  # for what is no model
 
-_LOOKS = {
+_LOOKS = {  # family → look; the first whose name is part of the model's
+    "smollm2": {"color": "#CC79A7", "marker": "D", "linestyle": "-"},
+    "minilm": {"color": "#56B4E9", "marker": "v", "linestyle": "--"},
     "gpt2": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
     "pythia": {"color": "#D55E00", "marker": "s", "linestyle": "--"},
     "llama": {"color": "#009E73", "marker": "^", "linestyle": "-."},
 }
-_OTHER = {"color": "#CC79A7", "marker": "D", "linestyle": ":"}
+_OTHER = {"color": "#8C6D31", "marker": "P", "linestyle": ":"}
 
 _RC = {
     "font.size": 8,
