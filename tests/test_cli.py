@@ -177,7 +177,7 @@ def test_a_target_without_a_folder_lies_in_the_one_we_are_in(monkeypatch, capsys
     assert (tmp_path / "out.json").exists()
 
 
-def table_of(blocks, r2=0.5, condition=1234.5):
+def table_of(blocks, r2=0.5, condition=1234.5, massive_rows=0):
     """What is printed, 80 columns wide, of a profile of so many blocks."""
     measured = Ceiling(
         r2=r2,
@@ -192,7 +192,7 @@ def table_of(blocks, r2=0.5, condition=1234.5):
         rows_test=5_120,
     )
     rows = TokenRows.from_ids(torch.zeros(160, 128, dtype=torch.long))
-    solved = Solved(measured, 123.4, massive_rows=0, ordinary=measured, ordinary_effective_rank=123.4)
+    solved = Solved(measured, 123.4, massive_rows, ordinary=measured, ordinary_effective_rank=123.4)
     profile = Profile("m", rows, dict.fromkeys(range(blocks), solved), 25.0)
     console = Console(width=80, file=io.StringIO())
     console.print(profile_table(profile, "mini-gpt2"))
@@ -213,6 +213,15 @@ def test_the_table_reads_whole_on_80_columns(blocks, r2, condition):
     measured = [line for line in lines if all(cell in line for cell in cells)]
     assert [int(line.split()[0]) for line in measured] == list(range(blocks))
     assert all(line.count("█") == round(10 * max(0, r2)) for line in measured)
+
+
+def test_massive_rows_have_columns_of_their_own_where_there_are_any():
+    printed = table_of(30, r2=-0.5, condition=12_345_678.9, massive_rows=12_345)
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "…" not in printed
+    assert printed.count("12,345") == 30
+    assert "massive" in printed
+    assert "massive" not in table_of(3)
 
 
 def test_parameters_of_a_notebook_are_name_and_value(monkeypatch, capsys):

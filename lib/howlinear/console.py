@@ -17,34 +17,37 @@ def profile_table(profile: Profile, model: str) -> Table:
     caption = "held-out documents; jackknife over document folds; median over features"
     if profile.stop is not None:
         caption += f"\n{profile.stop}"
+    frame = profile.to_frame()
+    some_massive = bool(frame["massive_rows"].any())
     table = Table(
         box=box.SIMPLE_HEAD,
+        collapse_padding=some_massive,  # two more columns
         title=f"{model} on {profile.rows.corpus}, {profile.rows_used:,} rows: {predicts}",
         caption=caption,
     )
     table.add_column("block", justify="right", no_wrap=True)
     table.add_column("R²_lin", justify="right", no_wrap=True)
-    table.add_column("", justify="left", overflow="crop")  # the bar, which gives way if anything must
+    if some_massive:  # the columns take the place of the bar
+        table.add_column("massive\nrows", justify="right", no_wrap=True)
+        table.add_column("R² of\nothers", justify="right", no_wrap=True)
+    else:
+        table.add_column("", justify="left", overflow="crop")  # the bar, which gives way if anything must
     table.add_column("95 % interval", justify="right", no_wrap=True)
     table.add_column("median\nR²", justify="right", no_wrap=True)
     table.add_column("eff.\nrank", justify="right", no_wrap=True)
     table.add_column("cond.\nnumber", justify="right", no_wrap=True)
-    frame = profile.to_frame()
-    some_massive = frame["massive_rows"].any()
-    if some_massive:
-        table.add_column("massive\nrows", justify="right", no_wrap=True)
-        table.add_column("R² of\nothers", justify="right", no_wrap=True)
     for row in frame.itertuples():
-        of_others = [f"{row.massive_rows:,}", f"{row.r2_ordinary:.3f}"] if row.massive_rows else ["", ""]
+        beside = ["█" * round(BAR * max(0.0, row.r2))]
+        if some_massive:
+            beside = [f"{row.massive_rows:,}", f"{row.r2_ordinary:.3f}"] if row.massive_rows else ["", ""]
         table.add_row(
             str(row.block),
             f"{row.r2:.3f}",
-            "█" * round(BAR * max(0.0, row.r2)),
+            *beside,
             f"{row.r2_low:.3f} – {row.r2_high:.3f}",
             f"{row.r2_median:.3f}",
             f"{row.effective_rank:.1f}",
             f"{row.condition:.0f}" if row.condition < 1e6 else f"{row.condition:.1e}",
-            *(of_others if some_massive else []),
         )
     return table
 

@@ -77,7 +77,7 @@ def test_parameters_from_the_command_line_are_literals_or_text(text, value):
 
 
 def test_an_unknown_profile_is_named_beside_those_there_are():
-    with pytest.raises(SourceError, match=r"no profile 'nope' .*minis, paper, rehearsal, smoke"):
+    with pytest.raises(SourceError, match=r"no profile 'nope' .*minis, paper, public, rehearsal, smoke"):
         notebooks.start("02_ceilings", "nope")
 
 
@@ -109,6 +109,24 @@ def test_the_paper_profile_states_the_papers_settings_and_ours():
 
 PROFILE = "models: [models/mini-gpt2]\ncorpora: [moby_dick]\nrows: 4096\nseq_len: 128\nseed: 0\nsample: 0\n"
 PUBLISHED = "published: {blocks: 12, width: 768, rows: 15000, held_out: 0.2, seq_len: 128}\n"
+
+
+def test_a_run_profile_gives_a_notebook_parameters_of_its_own(project, monkeypatch):
+    """They are checked as any, and what is given by hand goes before them."""
+    monkeypatch.setattr(paths, "PROFILES", project)
+    text = PROFILE + "parameters: {00_tiny: {size: SIZE}}\n"
+
+    def printed(parameters):
+        path = execute.execute("00_tiny", {"profile": "odd"} | parameters)
+        cells = json.loads(path.read_text())["cells"]
+        return [output["text"] for cell in cells for output in cell.get("outputs", [])]
+
+    (project / "odd.yaml").write_text(text.replace("SIZE", "7"))
+    assert printed({}) == [["odd 7\n"]]
+    assert printed({"size": 8}) == [["odd 8\n"]]
+    (project / "odd.yaml").write_text(text.replace("SIZE", "many"))
+    with pytest.raises(InputError, match="many"):
+        printed({})
 
 
 @pytest.mark.parametrize(
@@ -168,7 +186,7 @@ def captures(tmp_path, monkeypatch, unchecked):
         path.write_text(json.dumps(about))
 
     monkeypatch.setattr(notebooks, "capture", lambda *_, **__: {})
-    monkeypatch.setattr(notebooks, "perplexity", lambda *_: 2.0)
+    monkeypatch.setattr(notebooks, "perplexity_if_causal", lambda *_: 2.0)
     monkeypatch.setattr(notebooks, "save_capture", write)
     monkeypatch.setattr(notebooks, "about_capture", lambda path: json.loads(path.read_text()))
     monkeypatch.setattr(notebooks, "load_capture", lambda path: json.loads(path.read_text()))

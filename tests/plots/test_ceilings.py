@@ -42,6 +42,14 @@ def test_a_profile_is_drawn_block_by_block_with_its_interval():
     assert axis.get_legend() is None  # a single model without a name
 
 
+def test_a_block_that_massive_rows_decide_has_an_open_point_without_them():
+    frame = ceilings(gpt2=[0.9, 0.4, 0.6]).assign(massive_rows=[100, 3, 0], r2_ordinary=[0.5, 0.395, 0.6])
+    (axis,) = profile(frame).axes
+    (points,) = [line for line in axis.get_lines() if line.get_markerfacecolor() == "white"]
+    assert points.get_xydata().tolist() == [[0, 0.5]]  # the second block moves by less than is seen
+    assert points.get_color() == style.look("gpt2")["color"]
+
+
 def test_the_public_name_is_the_same_function():
     assert howlinear.plots.profile is profile
 

@@ -6,10 +6,10 @@ Trained transformers put outputs hundreds of times the usual size on a few token
 decide it alone, and the least-squares map with it. A row is massive if its output norm is beyond `MULTIPLE` times the
 median norm.
 
-One pass is enough: while rows stream by, those beyond half of the cut that the first batch suggests are kept, and at the
-end those beyond the cut itself. (Should the first batch have had twice the median of all rows, half of its median
-counts.) Of several parts of the work (processes, or looks of growing size) the largest median counts for all: every row
-beyond that cut was kept by the part that saw it, since its own cut was no higher.
+One pass is enough: while rows stream by, those beyond half of the cut that the first batch suggests are kept, and in
+the end those beyond the cut itself. (Should the first batch have had twice the median of all rows, half of its median
+counts.) Of several parts of the work (processes, or looks of growing size) the largest median counts for all: every
+row beyond that cut was kept by the part that saw it, since its own cut was no higher.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
     Args:
         frame: a row a block: `block`, `r2`, and optionally `r2_low` and `r2_high` (its 95 % interval; missing where
             there is none), `massive_rows` and `r2_ordinary` (a block without its massive rows, an open point where that
-            moves it by 0.02 or more), `r2_untrained` and `r2_untrained_in_sample` (drawn dotted, with what lies between them
-            shaded), and `model`; as of `Profile.to_frame`.
+            moves it by 0.02 or more), `r2_untrained` and `r2_untrained_in_sample` (drawn dotted, with what lies between
+            them shaded), and `model`; as of `Profile.to_frame`.
         ax: where to draw; a new figure of one column's width by default.
         published: what the paper gives, a row a block: `model`, `block`, `r2_lin`; as of `files.published`. It is drawn
             behind, thin and grey, and labelled as another model's where `frame` has no model of that name.
