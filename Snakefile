@@ -28,13 +28,13 @@ NOTEBOOKS = {
     "09_dynamics": ([MAIN] * (PROFILE != "minis"), ["profiles", "settling", "live"]),
     "10_degrees": ([MAIN], ["spectrum", "full", "rank", "training"]),
     "11_protocol": ([], ["rows", "multiverse", "profiles"]),
-    "12_claims": ([], ["board"]),
+    "13_claims": ([], ["board"]),
 }
 if config.get("notebooks"):
     NOTEBOOKS = {stem: NOTEBOOKS[stem] for stem in config["notebooks"]}
 READS = {  # notebook → others whose results it reads
     "10_degrees": ["03_bilinear"],
-    "12_claims": [
+    "13_claims": [
         *("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "06_compression", "07_optimisers", "08_controls"),
     ],
 }
@@ -107,8 +107,8 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
             modules(f"notebooks/{stem}.py"),
             [f"results/{PROFILE}/{other}.json" for other in READS.get(stem, [])],
             sorted(str(path) for path in Path().glob(RECORDED[stem])) if stem in RECORDED else [],
-            ["paper/claims.toml"] if stem == "12_claims" else [],
-            ["paper/published.csv"] if stem in ("02_ceilings", "12_claims") else [],
+            ["paper/claims.toml"] if stem == "13_claims" else [],
+            ["paper/published.csv"] if stem in ("02_ceilings", "13_claims") else [],
             [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in corpora],
             [] if corpora else [*WEIGHTS, *texts([MAIN])],
         output:

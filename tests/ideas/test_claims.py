@@ -267,10 +267,10 @@ def test_the_record_says_how_numbers_and_verdicts_are_shown_and_who_judged(resul
 def test_results_judged_by_other_claims_are_said_to_be(tmp_path):
     source = tmp_path / "claims.toml"
     source.write_text("one", encoding="utf-8")
-    path = record.save(tmp_path / "minis" / "12_claims.json", {JUDGED_BY: fingerprint(source)})
+    path = record.save(tmp_path / "minis" / "13_claims.json", {JUDGED_BY: fingerprint(source)})
     assert another_ledger(path, source) is None
     source.write_text("two", encoding="utf-8")
-    assert re.search(r"minis/12_claims.json was judged by another ledger \(SHA-256", another_ledger(path, source))
+    assert re.search(r"minis/13_claims.json was judged by another ledger \(SHA-256", another_ledger(path, source))
     record.save(path, {})
     assert "which, they do not say" in another_ledger(path, source)
 
@@ -296,7 +296,7 @@ def test_every_claim_has_a_row_and_what_cannot_be_tested_says_why(ledger):
 
 
 def test_the_record_of_notebook_11_is_the_ledger_of_the_committed_results(ledger, tmp_path):
-    kept = record.load(paths.results("minis") / "12_claims.json")
+    kept = record.load(paths.results("minis") / "13_claims.json")
     path = record.save(tmp_path / "11.json", {row.claim.id: numbers(row) for row in ledger}, TOLERANCE, DIGITS)
     anew = record.load(path)
     assert kept["claims"] == {row.claim.id: anew[row.claim.id] for row in ledger}
@@ -304,7 +304,7 @@ def test_the_record_of_notebook_11_is_the_ledger_of_the_committed_results(ledger
 
 def test_no_verdict_is_typed_in_the_notebook_or_its_prose():
     """Verdict words may be explained there; none may be given to a claim by name."""
-    source = (paths.NOTEBOOKS / "12_claims.py").read_text(encoding="utf-8")
+    source = (paths.NOTEBOOKS / "13_claims.py").read_text(encoding="utf-8")
     for claim in load_claims():
         assert not re.search(rf"{claim.id}\W{{0,4}}(is|was|:|=)?\W{{0,4}}(holds|does not|mixed)", source), claim.id
 

@@ -112,7 +112,7 @@ def test_the_ledger_is_judged_by_a_file_with_a_hash(project):
     (project / "paper").mkdir()
     (project / "paper/claims.toml").write_text("[[claim]]")
     assert "paper/claims.toml" not in provenance.inputs(STEM, "p")
-    assert provenance.inputs("12_claims", "p")["paper/claims.toml"] == sha256(project / "paper/claims.toml")
+    assert provenance.inputs("13_claims", "p")["paper/claims.toml"] == sha256(project / "paper/claims.toml")
 
 
 def test_a_model_of_the_hub_is_told_by_its_commit(project, monkeypatch):

@@ -27,7 +27,7 @@ def claims(root, text):
 
 def judged(root, profile):
     by = fingerprint(root / frozen.CLAIMS)
-    results.save(root / "results" / profile / "12_claims.json", {JUDGED_BY: by})
+    results.save(root / "results" / profile / "13_claims.json", {JUDGED_BY: by})
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_the_embedded_models_may_be_judged_anew(project):
 def test_verdicts_of_other_claims_are_seen_without_any_history(project):
     claims(project, "two")
     (line,) = frozen.faults(project)
-    assert "minis/12_claims.json was judged by another ledger" in line
+    assert "minis/13_claims.json was judged by another ledger" in line
 
 
 def test_results_not_yet_committed_are_not_asked_for_their_age(project):

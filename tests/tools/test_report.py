@@ -191,7 +191,7 @@ KEYS = {
     "09_dynamics": "peak_loss",
     "10_degrees": "reach",
     "11_protocol": "limit_agrees",
-    "12_claims": "verdict",
+    "13_claims": "verdict",
 }
 
 
@@ -207,7 +207,7 @@ def test_a_renamed_key_stops_the_build(copy, stem, key):
 
 
 def test_the_marks_and_units_are_the_ledgers():
-    numbers = results.load(paths.results("minis") / "12_claims.json")
+    numbers = results.load(paths.results("minis") / "13_claims.json")
     assert numbers["marks"] == {str(verdict): verdict.symbol for verdict in claim.Verdict}
     assert numbers["units"] == {name: asdict(unit) for name, unit in claim.UNITS.items()}
 

@@ -1,4 +1,4 @@
-"""The figure of notebook 12: the board of claims, one verdict a cell."""
+"""The figure of notebook 13: the board of claims, one verdict a cell."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def another_ledger(path: Path, source: Path = SOURCE) -> str | None:
     """What to say where results were judged by other claims than those in the file; None if by these.
 
     Args:
-        path: results of notebook 12.
+        path: results of notebook 13.
         source: the file of claims.
     """
     by, now = record.load(path).get(JUDGED_BY), fingerprint(source)
@@ -155,7 +155,7 @@ def another_ledger(path: Path, source: Path = SOURCE) -> str | None:
     whose = f"SHA-256 {by[:12]}…" if by else "which, they do not say"
     return (
         f"{path.parent.name}/{path.name} was judged by another ledger ({whose}) than {source.name} ({now[:12]}…): "
-        "take back what was changed in the claims, or run notebook 12 again and say why they changed"
+        "take back what was changed in the claims, or run notebook 13 again and say why they changed"
     )
 
 
@@ -185,7 +185,7 @@ def steady(moves: Mapping[str, Moves]) -> list[str]:
 
 
 def contents(ledger: Sequence[Row], moves: Mapping[str, Moves]) -> dict[str, Any]:
-    """What the results of notebook 12 hold.
+    """What the results of notebook 13 hold.
 
     Args:
         ledger: all rows.

@@ -1,6 +1,6 @@
 """What a profile says under each protocol: a few statements, the verdicts on them, and which choices they hang on.
 
-They are of the kind that the ledger (notebook 12) judges, each a number of the profile and a threshold.
+They are of the kind that the ledger (notebook 13) judges, each a number of the profile and a threshold.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 # ---
 
 # %% [markdown]
-# # 12 · Solutions
+# # 13 · Solutions
 
 # %% tags=["parameters"]
 profile = "minis"

@@ -9,7 +9,7 @@
 # ---
 
 # %% [markdown]
-# # 12 · What of the paper holds here?
+# # 13 · What of the paper holds here?
 #
 # **Question.** The paper's findings, section by section, what would falsify its main one, and a claim of the press.
 # Which of them do the numbers of notebooks 02 to 08 bear out on the models of this run, and which do they leave open?
@@ -42,7 +42,7 @@ from howlinear.ideas.claims.published import as_results, own_verdict
 from howlinear.notebook.run import start
 from howlinear.plots import claims as plots
 
-run = start("12_claims", profile)
+run = start("13_claims", profile)
 stated = load_claims()
 print(len(stated), "claims, of notebooks:", ", ".join(sorted({claim.notebook for claim in stated})))
 print("the ledger's fingerprint:", fingerprint()[:12])
@@ -215,7 +215,7 @@ claims.beside_paper(ledger)
 #
 # ## Exercises
 #
-# Solutions are in `solutions/12_claims.py`; try first.
+# Solutions are in `solutions/13_claims.py`; try first.
 #
 # **1 (warm-up).** How much would "little" have to be for `products-small` to hold in every model? Give a threshold, in
 # R² and to two decimals, the smallest that does it.
