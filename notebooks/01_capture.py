@@ -20,7 +20,7 @@
 # **You need** linear regression, and to know what a transformer is. **Time** about ten minutes to read, one to run.
 
 # %% tags=["parameters"]
-profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
+profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 block = 4  # the block we look at closely
 
 # %%

@@ -20,7 +20,7 @@
 # **You need** notebook 02, eigenvalues. **Time** ten minutes to read, one to run.
 
 # %% tags=["parameters"]
-profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
+profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 counts = [0, 1, 2, 4, 8, 16, 32]  # how many of the loudest features, or directions, to leave out
 bands = 4  # of token frequency, each with the same share of the text
 heavy = 0.01  # share of held-out rows that counts as heaviest, by leverage
