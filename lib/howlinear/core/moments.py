@@ -33,16 +33,13 @@ class Moments:
         """Start from no rows; `d_out=0` keeps moments of inputs alone."""
         if d_in < 1 or d_out < 0:
             raise InputError(f"moments need d_in ≥ 1 and d_out ≥ 0, got {d_in} and {d_out}")
-
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(*shape, dtype=torch.float64, device=device)
-
+        place = {"dtype": torch.float64, "device": device}
         self.n = 0
-        self.mean_x = zeros(d_in)
-        self.mean_y = zeros(d_out)
-        self.sxx = zeros(d_in, d_in)
-        self.sxy = zeros(d_in, d_out)
-        self.syy = zeros(d_out)
+        self.mean_x = torch.zeros(d_in, **place)
+        self.mean_y = torch.zeros(d_out, **place)
+        self.sxx = torch.zeros(d_in, d_in, **place)
+        self.sxy = torch.zeros(d_in, d_out, **place)
+        self.syy = torch.zeros(d_out, **place)
 
     @classmethod
     def several(cls, count: int, d_in: int, d_out: int = 0, device: torch.device | str | None = None) -> list[Moments]:
