@@ -43,6 +43,7 @@ RECORDED = {  # notebook → measurements taken in training that it reads
     "09_dynamics": "models/*/*.json",
     "10_degrees": "models/twins/*.json",
 }
+PUBLISHED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "12_claims")  # beside what the paper publishes
 LONG = ("11_protocol", "03_bilinear", "10_degrees", "06_compression", "08_controls", "09_dynamics", "07_optimisers", "05_corpora")
 FIRST = {name: i for i, name in enumerate(reversed(("capture", *LONG)), 1)}  # in this order, so that cores end together
 sys.path.insert(0, workflow.basedir)
@@ -108,7 +109,7 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
             [f"results/{PROFILE}/{other}.json" for other in READS.get(stem, [])],
             sorted(str(path) for path in Path().glob(RECORDED[stem])) if stem in RECORDED else [],
             ["paper/claims.toml"] if stem == "13_claims" else [],
-            ["paper/published.csv"] if stem in ("02_ceilings", "13_claims") else [],
+            ["paper/published.csv"] if stem in PUBLISHED else [],
             [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in corpora],
             [] if corpora else [*WEIGHTS, *texts([MAIN])],
         output:

@@ -23,7 +23,7 @@ profile = "minis"  # which models and texts: minis (embedded, offline), or paper
 rank = 16  # products of two inputs in the branch; the paper's
 seeds = 3  # fits per block, each from another start and stopped by another train fold
 steps = 100  # most L-BFGS iterations per fit
-ranks = [1, 4, 16, 64]  # the sweep
+ranks = [1, 4, 16, 64]  # the sweep, as far as the run profile has sampled rows
 swept = 3  # blocks per model in the sweep and the power check, evenly spaced
 rates = [1e-3, 1e-2]  # learning rates of the version trained end to end
 batches = 300  # its steps
@@ -36,10 +36,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from howlinear.files import published
 from howlinear.files.results import rounded
 from howlinear.ideas.bilinear import tables
 from howlinear.ideas.bilinear.layers import conjunction
-from howlinear.ideas.bilinear.probe import branch, residual_rows, scores
+from howlinear.ideas.bilinear.probe import branch, ranks_within, residual_rows, scores
 from howlinear.ideas.bilinear.tables import correlations, gains, gate_order, gates, powers, rank_sweep
 from howlinear.notebook.run import start
 from howlinear.plots import bilinear as plots
@@ -48,6 +49,7 @@ run = start("03_bilinear", profile)
 captures = {name: run.capture(name) for name in run.models}
 models = {name: stored.blocks for name, stored in captures.items()}
 first = next(iter(models))
+ranks = ranks_within(ranks, [kept for blocks in models.values() for kept in blocks.values()])
 print("models:", ", ".join(models), "· text:", run.corpora[0], "·", run.sample, "sampled rows, a quarter held out")
 
 # %% [markdown]
@@ -174,12 +176,22 @@ gained = rounded(gained, dict.fromkeys(["gain", "low", "high", "r2_poly", "recov
 #
 # **How to read it.** (a) A point per block: what the line leaves, and what sixteen products win back of it. The grey
 # line is all of it. A cloud without a slope would be the paper's $r \approx 0$. (b) The share recovered, against depth.
-# Bars are 95 % intervals; those of (b) take what is left as given.
+# Bars are 95 % intervals; those of (b) take what is left as given. Where a model is the paper's own, what the paper
+# gives is drawn behind, thin and grey.
 
 # %%
-figure = plots.gain(gained, rank)
+papers = published.of_models(run.models)
+beside = None if papers.empty else papers
+figure = plots.gain(gained, rank, beside)
 run.figure(figure, "gain")
 plt.show()
+
+# %% [markdown]
+# How far is this run from what the paper gives for its models? (For other models there is nothing to compare, and the
+# table is empty; the paper's probe is not ours, see *the paper's recipe* below.)
+
+# %%
+published.apart(gained, "gain", "bilinear_gain_r16").round(3)
 
 # %% [markdown]
 # **Is sixteen the right rank?** For a few blocks per model we let the rank grow, with one fit each. How far can we
@@ -315,12 +327,18 @@ swapped.pivot(index="block", columns="model", values=["linear", "poly"]).round(2
 #
 # **How to read it.** (a) A line per block: $R^2$ of the straight line, of the line with sixteen products, and of the
 # two controls; between the last two only products differ. (b) What the swap costs in perplexity (linear up to 1,
-# logarithmic beyond), filled for the line, open with products. Bars are 95 % intervals.
+# logarithmic beyond), filled for the line, open with products. Bars are 95 % intervals. What the paper gives for its
+# own models is thin and grey.
 
 # %%
-figure = plots.layers(tables.fits(gained, depth), swapped)
+figure = plots.layers(tables.fits(gained, depth), swapped, beside)
 run.figure(figure, "layers")
 plt.show()
+
+# %%
+line_apart = published.apart(swapped, "linear", "dppl_linear")
+products_apart = published.apart(swapped, "poly", "dppl_poly")
+pd.concat({"line": line_apart, "line and products": products_apart}).round(2)
 
 
 # %%

@@ -32,6 +32,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
+from howlinear.files import published
 from howlinear.files.results import rounded
 from howlinear.ideas.rank import rows as token_rows
 from howlinear.ideas.rank import scores, spread, view
@@ -159,14 +160,24 @@ blocks[values].round(2)
 # **How to read it.** One point per block: pooled $R^2$ to the right, the median feature's $R^2$ upwards, with
 # intervals; the area grows with the effective rank of the outputs. On the diagonal every feature tells the same story.
 # Low and to the right, and small, is the outlier-concentrated corner: there lies our planted block. Open diamonds are
-# planted (the other two lie at the upper right), the shaded strip is what counts as near-linear.
+# planted (the other two lie at the upper right), the shaded strip is what counts as near-linear. Where a model is the
+# paper's own, what the paper gives is drawn behind, thin and grey.
 
 
 # %%
 planted_blocks = view.block_table(planted_views, high, few, gap)
-figure = plots.median(rounded(blocks), rounded(planted_blocks), high)
+papers = published.of_models(run.models)
+beside = None if papers.empty else papers
+figure = plots.median(rounded(blocks), rounded(planted_blocks), high, beside)
 run.figure(figure, "median")
 plt.show()
+
+# %% [markdown]
+# How far is this run from what the paper gives for its models? (For other models there is nothing to compare, and the
+# table is empty.)
+
+# %%
+published.apart(blocks, "median", "r2_perfeature_median").round(3)
 
 # %% [markdown]
 # ## Figure: how many directions does the map need?
@@ -177,12 +188,15 @@ plt.show()
 #
 # **How to read it.** A point per block, filled for 90 %, open for 95 %, on a logarithmic scale. (a) Were a high $R^2$
 # always of one kind, the points would follow one curve. (b) Were the two measures the same, the points would rise
-# together.
+# together. Thin and grey in (a): what the paper gives for its own models.
 
 # %%
-figure = plots.reduced(rounded(blocks))
+figure = plots.reduced(rounded(blocks), beside)
 run.figure(figure, "reduced")
 plt.show()
+
+# %%
+published.apart(blocks, "rank_90", "rrr_rank90").round(1)
 
 # %% tags=["nbval-check-output"]
 print(view.reduced_table(blocks).round(1).to_string())

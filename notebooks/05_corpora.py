@@ -31,6 +31,7 @@ import torch
 
 import howlinear as hl
 from howlinear.core.ceilings import fit, r2
+from howlinear.files import published
 from howlinear.files.results import rounded
 from howlinear.ideas.bilinear.probe import probe
 from howlinear.ideas.corpora import tables
@@ -114,12 +115,25 @@ pairs[["model", "block", "fitted", "scored", "r2", "drop", "likeness", "expected
 #
 # **How to read it.** One panel per model, one curve per corpus: $R^2_{\mathrm{lin}}$ of the map fitted *and* scored on
 # that corpus, with 95 % intervals. If the profile belongs to the model and not to the text, the curves lie on each
-# other.
+# other. Where model and corpus are the paper's own, what the paper gives is drawn behind, thin and grey.
 
 # %%
-figure = plots.profiles(rounded(pairs))
+papers = published.of_models(run.models)
+beside = None if papers.empty else papers
+figure = plots.profiles(rounded(pairs), beside)
 run.figure(figure, "profiles")
 plt.show()
+
+# %% [markdown]
+# How far is this run from what the paper gives for its models on its texts? (For others there is nothing to compare,
+# and the table is empty.)
+
+# %%
+home = pairs[pairs["fitted"] == pairs["scored"]]
+apart = {
+    corpus: published.apart(home[home["scored"] == corpus], "r2", column) for corpus, column in plots.PUBLISHED.items()
+}
+pd.concat(apart, names=["corpus"]).round(3)
 
 # %% [markdown]
 # Eyes are lenient with curves. The table is not. It has a row for each pair of corpora:

@@ -14,7 +14,7 @@ from howlinear.core.ceilings import ceiling
 from howlinear.errors import InputError
 from howlinear.ideas.bilinear.gate import end_to_end
 from howlinear.ideas.bilinear.power import hidden_teacher, power, shuffled, teacher
-from howlinear.ideas.bilinear.probe import ProbeRows, _Projected, branch, probe, residual_rows, scores
+from howlinear.ideas.bilinear.probe import ProbeRows, _Projected, branch, probe, ranks_within, residual_rows, scores
 from howlinear.instrument.capture import capture
 from howlinear.models.load import load_model
 from howlinear.text.corpus import load_corpus
@@ -282,6 +282,24 @@ def test_too_few_rows_for_the_rank_are_refused():
     with pytest.raises(InputError, match="56 rows to fit rank 8 on: use at least 80, or a lower rank"):
         probe(kept_of(x, line(x)), rank=8, seeds=1)
     probe(kept_of(x, line(x)), rank=5, seeds=1, steps=2)
+
+
+def test_ranks_are_those_that_the_probe_has_rows_for():
+    """What is kept can be fitted, whichever fold is kept apart, and what is left out cannot."""
+    few, many = (kept_of(x, line(x)) for x in (normal(100, D), normal(1_000, D)))
+    assert ranks_within([1, 4, 8], [many, few]) == [1, 4]
+    assert ranks_within([1, 4, 8], [many]) == [1, 4, 8]
+    rows = residual_rows(few)
+    for seed in range(4):
+        branch(rows, 4, seed, steps=1)
+    with pytest.raises(InputError, match="or a lower rank"):
+        branch(rows, 8, steps=1)
+
+
+def test_no_rank_that_the_rows_allow_is_refused():
+    x = normal(100, D)
+    with pytest.raises(InputError, match=r"the least of the ranks \[8, 16\] needs 80: sample more rows"):
+        ranks_within([8, 16], [kept_of(x, line(x))])
 
 
 def test_a_capture_without_a_sample_is_refused(planted):

@@ -55,6 +55,18 @@ def loss_exp(model, module, ids):
         return losses(model, ids).mean().exp()
 
 
+def test_another_seed_trains_other_layers_from_the_same_swap(gpt2, rows):
+    """What no interval holds, as its docstring says: with another order of the text the trained layers are others."""
+    line, _ = fit(sum(capture(gpt2, rows, [1])[1].train))
+    fitted = rows.ids[~rows.test]
+    one, same, other = (healing(gpt2, 1, line, fitted, rows, steps=5, rate=0.01, seed=seed) for seed in (0, 0, 1))
+    assert other.swapped.value == pytest.approx(one.swapped.value, rel=1e-6)
+    for layer in ("line", "original"):
+        values = [getattr(found, layer).value for found in (one, same, other)]
+        assert values[1] == pytest.approx(values[0], rel=1e-6)
+        assert values[2] != pytest.approx(values[0], rel=1e-3)
+
+
 def test_a_line_that_is_the_block_heals_as_the_block_does(gpt2, ids):
     """Planted: the block is a line, so both runs are the same."""
     torch.manual_seed(0)

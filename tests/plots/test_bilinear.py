@@ -87,6 +87,35 @@ def test_a_gain_below_zero_is_in_sight():
     assert depth.get_ylim()[0] < (table.low / table.left).min()
 
 
+def published(*models):
+    """A gain of 0.1 in each of three blocks, where the line leaves 0.8, 0.5 and 0.4; ΔPPL is 1, 2 and 3."""
+    rows = [
+        {"model": model, "block": block, "r2_lin": r2, "bilinear_gain_r16": 0.1}
+        | {"dppl_linear": block + 1.0, "dppl_poly": block + 0.5}
+        for model in models
+        for block, r2 in enumerate([0.2, 0.5, 0.6])
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_the_papers_gains_lie_behind_thin_and_grey():
+    figure = bilinear.gain(gains(), published=published("gpt2", "llama-160m"))
+    cloud, depth = figure.axes
+    wanted = ([[0.8, 0.1], [0.5, 0.1], [0.4, 0.1]], [[0, 0.125], [1, 0.2], [2, 0.25]])
+    for axis, points_of_the_paper in zip((cloud, depth), wanted, strict=True):
+        (line,) = [line for line in axis.lines if line.get_label() == "gpt2, the paper"]
+        np.testing.assert_allclose(points(line), points_of_the_paper)
+        assert line.get_color() == style.GREY
+        assert line.get_marker() == style.look("gpt2")["marker"]
+        assert line.get_zorder() < axis.containers[0][0].get_zorder()
+    assert {"gpt2, the paper", "llama-160m, the paper"} < set(legend(figure))
+    assert cloud.get_xlim()[1] > 0.8  # its points are in sight
+
+
+def test_without_the_papers_numbers_none_are_drawn():
+    assert not any("the paper" in label for label in legend(bilinear.gain(gains())))
+
+
 def test_one_model_of_two_blocks_is_drawn_too():
     table = gains(blocks=2)
     figure = bilinear.gain(table[table.model == "a-gpt2"])
@@ -201,3 +230,18 @@ def test_layers_are_joined_by_block_and_products_are_open():
         np.testing.assert_allclose(np.asarray(filled.get_ydata(), float), swaps[swaps.model == model].linear)
         np.testing.assert_allclose(np.asarray(hollow.get_ydata(), float), swaps[swaps.model == model].poly)
         assert hollow.get_markerfacecolor() == "white"
+
+
+def test_the_papers_swaps_lie_behind_ours():
+    fits = pd.DataFrame({"model": "gpt2", "block": 0, "layer": ["line", "poly 2×"], "r2": [0.5, 0.6]})
+    swaps = pd.DataFrame({"model": "gpt2", "block": [0, 1], "linear": 1.0, "poly": 0.8})
+    for kind in ("linear", "poly"):
+        swaps[f"{kind}_low"], swaps[f"{kind}_high"] = swaps[kind] - 0.1, swaps[kind] + 0.1
+    figure = bilinear.layers(fits, swaps, published("gpt2"))
+    _, cost = figure.axes
+    filled, hollow = cost.lines[:2]
+    np.testing.assert_allclose(points(filled), [[0, 1], [1, 2], [2, 3]])
+    np.testing.assert_allclose(points(hollow), [[0, 0.5], [1, 1.5], [2, 2.5]])
+    assert hollow.get_markerfacecolor() == "white"
+    assert {filled.get_color(), hollow.get_color()} == {style.GREY}
+    assert legend(figure)[-1] == "the paper"

@@ -52,6 +52,21 @@ def test_curves_of_corpora_lie_side_by_side_and_look_different():
     assert lines[1].get_color() == style.ACCENT
 
 
+def test_the_papers_profiles_lie_behind_where_model_and_corpus_are_the_papers():
+    papers = pd.DataFrame({"model": "gpt2", "block": range(4), "r2_lin": 0.1, "r2_lin_moby_dick": 0.2})
+    papers["r2_lin_math_puzzles"] = [0.3, 0.4, 0.5, 0.6]
+    table = pairs(models=("gpt2", "mini-llama"), texts=("docs", "wikitext", "puzzles"))
+    figure = corpora.profiles(table, papers)
+    drawn = [{line.get_label(): line for line in axis.lines if "the paper" in line.get_label()} for axis in figure.axes]
+    assert list(drawn[0]) == ["wikitext, the paper", "puzzles, the paper"]
+    line = drawn[0]["puzzles, the paper"]
+    np.testing.assert_allclose(line.get_ydata(), [0.3, 0.4, 0.5, 0.6])
+    assert line.get_color() == style.GREY
+    assert line.get_marker() == corpora.look(2)["marker"]
+    assert line.get_zorder() < figure.axes[0].containers[0].lines[0].get_zorder()
+    assert all(len(line.get_xdata()) == 0 for line in drawn[1].values())  # mini-llama is no model of the paper
+
+
 def test_a_profile_below_zero_is_not_cut_off():
     table = pairs()
     table[["r2", "r2_low", "r2_high"]] -= 1.5

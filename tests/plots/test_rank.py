@@ -81,6 +81,31 @@ def test_median_names_the_planted_block_that_lies_far_below_alone():
     )
 
 
+def published(*models):
+    rows = [
+        {"model": model, "block": block, "r2_lin": 0.1 + 0.3 * block, "r2_perfeature_median": 0.05, "rrr_rank90": 7}
+        for model in models
+        for block in range(3)
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("name", ["median", "reduced"])
+def test_the_papers_points_lie_behind_thin_and_grey(name):
+    table = blocks("gpt2", "mini-llama").assign(rank_90=3, rank_95=5)
+    figure = getattr(rank, name)(table, published=published("gpt2"))
+    axis = figure.axes[0]
+    (line,) = [line for line in axis.lines if line.get_label() == "gpt2, the paper"]
+    height = {"median": 0.05, "reduced": 7}[name]
+    np.testing.assert_allclose(line.get_xydata().astype(float), [[0.1, height], [0.4, height], [0.7, height]])
+    assert line.get_color() == style.GREY
+    assert line.get_zorder() == 1
+    assert axis.get_xlim()[0] < 0.1  # in sight
+    assert "gpt2, the paper" in [text.get_text() for text in figure.legends[0].get_texts()]
+    without = getattr(rank, name)(table)
+    assert not any("the paper" in text.get_text() for text in without.legends[0].get_texts())
+
+
 def loudest(*models, count=2, counts=(0, 1, 4)):
     rows = []
     for kind, step in (("features", 0.1), ("directions", 0.2)):

@@ -14,19 +14,27 @@ _LEFT = "left by the line, $1 - R^2_{\\mathrm{lin}}$"
 _SHIFT = 0.12  # blocks; between the error bars of two models at one block
 
 
-def gain(gains: pd.DataFrame, rank: int = 16) -> Figure:
+def gain(gains: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = None) -> Figure:
     """The paper's figure 3: gain against what the line leaves, a point per block; and the share recovered over depth.
 
     Args:
         gains: a row a block: `model`, `block`, `left`, `gain`, `low`, `high`, `recovered`.
         rank: of the branch.
+        published: what the paper gives of its models, a row a block: `model`, `block`, `r2_lin`, `bilinear_gain_r16`;
+            as of `files.published`. It is drawn behind, thin and grey, with the model's own marker.
 
     Returns:
         The figure, two panels. Bars of the second take what is left as given.
     """
+    papers = pd.DataFrame(columns=["model", "block", "r2_lin", "bilinear_gain_r16"]) if published is None else published
+    papers = papers.assign(left=1 - papers["r2_lin"])
     figure, (cloud, depth) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5))
     bars = {"elinewidth": 0.7, "capsize": 1.5}
     models = gains.model.unique()
+    for model, blocks in papers.groupby("model", sort=False):
+        thin = style.published(style.look(model)["marker"], f"{model}, the paper")
+        cloud.plot(blocks["left"], blocks["bilinear_gain_r16"], **thin, linestyle="")
+        depth.plot(blocks["block"], blocks["bilinear_gain_r16"] / blocks["left"], **thin)
     for i, model in enumerate(models):
         group, look = gains[gains.model == model], style.look(model)
         reach = style.error_bars(group.gain, group.low, group.high)
@@ -34,16 +42,16 @@ def gain(gains: pd.DataFrame, rank: int = 16) -> Figure:
         shift = _SHIFT * (i - (len(models) - 1) / 2)
         relative = reach / group.left.to_numpy()
         depth.errorbar(group.block + shift, group.recovered, relative, **bars, **look)
-    edge = 1.08 * gains.left.max()
+    edge = 1.08 * max([*gains.left, *papers["left"]])
+    highest = max([*gains.high, *papers["bilinear_gain_r16"]])
     cloud.plot([0, edge], [0, edge], color=style.GREY, lw=0.8, ls="--", label="all of it")
     cloud.set(xlabel=_LEFT, ylabel=f"gain of rank {rank}", xlim=(0, edge))
-    cloud.set_ylim(min(-0.01, 1.1 * gains.low.min()), max(1.2 * gains.high.max(), 0.02))
+    cloud.set_ylim(min(-0.01, 1.1 * gains.low.min()), max(1.2 * highest, 0.02))
     depth.set(xlabel="block", ylabel="share recovered", xticks=np.unique(gains.block)[::2])
     depth.set_ylim(bottom=min(0, depth.get_ylim()[0]))
     style.panels([cloud, depth], ["gain", "of what is left"])
-    figure.legend(
-        *cloud.get_legend_handles_labels(), loc="outside upper center", ncols=len(models) + 1, handlelength=2.8
-    )
+    handles, labels = cloud.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4), handlelength=2.8)
     return figure
 
 
@@ -145,12 +153,14 @@ def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows
     return figure
 
 
-def layers(fits: pd.DataFrame, swaps: pd.DataFrame) -> Figure:
+def layers(fits: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
     """R² of what may stand in a block's place; and what it costs to put the line there, alone and with products.
 
     Args:
         fits: a row a layer of a block: `model`, `block`, `layer`, `r2`, layers in the order to be drawn.
         swaps: a row a block: `model`, `block`, `linear`, `poly` and their ends, as in `linear_low`, `linear_high`.
+        published: what the paper gives of its models, a row a block: `model`, `block`, `dppl_linear`, `dppl_poly`; as
+            of `files.published`. It is drawn behind, thin and grey, with the model's own marker.
 
     Returns:
         The figure, two panels: a line per block in the first; in the second filled for the line, open with products.
@@ -158,6 +168,11 @@ def layers(fits: pd.DataFrame, swaps: pd.DataFrame) -> Figure:
     figure, (depth, cost) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
     names = list(fits.layer.unique())
     models = swaps.model.unique()
+    papers = swaps.iloc[:0] if published is None else published
+    for model, blocks in papers.groupby("model", sort=False):
+        thin = style.published(style.look(model)["marker"])
+        cost.plot(blocks["block"], blocks["dppl_linear"], **thin, linestyle="")
+        cost.plot(blocks["block"], blocks["dppl_poly"], **thin, linestyle="", markerfacecolor="white")
     for i, model in enumerate(models):
         look = style.look(model)
         for _, of_block in fits[fits.model == model].groupby("block"):
@@ -171,6 +186,8 @@ def layers(fits: pd.DataFrame, swaps: pd.DataFrame) -> Figure:
     depth.set(xticks=range(len(names)), xticklabels=names, ylabel="$R^2$, held out")
     for face, label in ((style.GREY, "line"), ("white", "line and products")):
         cost.plot([], [], "o", color=style.GREY, mfc=face, label=label)
+    if len(papers):
+        cost.plot([], [], **style.published("o", "the paper"), linestyle="")
     cost.set_yscale("symlog", linthresh=1)
     cost.yaxis.set_major_formatter(ScalarFormatter())
     cost.axhline(0, color=style.GREY, lw=0.6)
@@ -178,7 +195,7 @@ def layers(fits: pd.DataFrame, swaps: pd.DataFrame) -> Figure:
     style.panels([depth, cost], ["what depth is worth", "what products are worth"])
     handles, labels = cost.get_legend_handles_labels()
     by_label = dict(zip(labels, handles, strict=True))
-    order = [*models, "line", "line and products"]
+    order = [*models, "line", "line and products", *(["the paper"] if len(papers) else [])]
     handles = [by_label[label] for label in order]
     figure.legend(handles, order, loc="outside upper center", ncols=len(order), columnspacing=1.2)
     return figure

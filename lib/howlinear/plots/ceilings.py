@@ -122,9 +122,7 @@ def _draw_published(ax: Axes, published: pd.DataFrame | None, column: str, own_m
         return
     for model, blocks in published.groupby("model", sort=False):
         label = f"{model}, the paper" if model in own_models else f"{model}, the paper (another model)"
-        marker = style.look(model)["marker"]
-        look = {"color": style.GREY, "linewidth": 0.6, "markersize": 2, "marker": marker, "zorder": 1}
-        ax.plot(blocks["block"], blocks[column], label=label, **look)
+        ax.plot(blocks["block"], blocks[column], **style.published(style.look(model)["marker"], label))
 
 
 def _draw_ordinary(ax: Axes, blocks: pd.DataFrame, look: dict[str, str]) -> None:

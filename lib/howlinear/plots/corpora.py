@@ -15,6 +15,8 @@ from howlinear.plots import style
 COLOURS = ("0.1", style.ACCENT, style.GREY)
 MARKERS = ("o", "s", "^")
 LINES = ("-", "--", ":")
+PUBLISHED = {"wikitext": "r2_lin", "moby_dick": "r2_lin_moby_dick", "puzzles": "r2_lin_math_puzzles"}
+"""The paper's corpora → the columns of `files.published` with their profiles."""
 SIDE_BY_SIDE = 0.15  # blocks between two corpora's points, which would lie on each other otherwise
 
 
@@ -27,12 +29,15 @@ def look(place: int) -> dict[str, str]:
     }
 
 
-def profiles(pairs: pd.DataFrame) -> Figure:
+def profiles(pairs: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
     """R²_lin over depth, a panel per model, a curve per corpus with its intervals.
 
     Args:
         pairs: columns model, block, fitted, scored (corpora), r2, r2_low and r2_high; drawn are the rows where a map is
             scored on the corpus that it was fitted on.
+        published: what the paper gives of its models, a row a block: `model`, `block` and the columns of `PUBLISHED`;
+            as of `files.published`. Where a panel's model and a corpus are the paper's, it is drawn behind, thin and
+            grey, with the corpus' own marker.
     """
     home = pairs[pairs["fitted"] == pairs["scored"]]
     corpora = list(home["scored"].unique())
@@ -40,6 +45,8 @@ def profiles(pairs: pd.DataFrame) -> Figure:
     figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.3), sharey=True, squeeze=False)
     style.panels(axes[0], models)
     for ax, model in zip(axes[0], models, strict=True):
+        if published is not None:
+            _draw_published(ax, published[published["model"] == model], corpora)
         for corpus in corpora:
             curve = home[(home["model"] == model) & (home["scored"] == corpus)]
             _curve(ax, curve, "r2", corpora.index(corpus), label=corpus)
@@ -48,6 +55,15 @@ def profiles(pairs: pd.DataFrame) -> Figure:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=3)
     return figure
+
+
+def _draw_published(ax: Axes, papers: pd.DataFrame, corpora: list[str]) -> None:
+    """The paper's profiles of one of its models, on those of its corpora that are among these."""
+    for place, corpus in enumerate(corpora):
+        if corpus in PUBLISHED:
+            shape = look(place)
+            thin = style.published(shape["marker"], f"{corpus}, the paper")
+            ax.plot(papers["block"], papers[PUBLISHED[corpus]], **thin, linestyle=shape["linestyle"])
 
 
 def transfer(pairs: pd.DataFrame, main: str) -> Figure:

@@ -16,20 +16,32 @@ FAR_BELOW = 0.25  # planted blocks this far below the diagonal are named beside 
 SIDE_BY_SIDE = 0.16  # blocks between two models' points, which would lie on each other otherwise
 
 
-def median(blocks: pd.DataFrame, planted: pd.DataFrame | None = None, high: float = 0.9) -> Figure:
+def median(
+    blocks: pd.DataFrame,
+    planted: pd.DataFrame | None = None,
+    high: float = 0.9,
+    published: pd.DataFrame | None = None,
+) -> Figure:
     """Pooled R² across, the median feature's R² up, a point per block whose area grows with its effective rank.
 
     Args:
         blocks: columns model, block, r2, median, their ends as in r2_low and r2_high, and rank.
         planted: the same for planted blocks, drawn as open diamonds; the column model holds their names.
         high: what counts as near-linear from here on is shaded.
+        published: what the paper gives of its models, a row a block: `model`, `r2_lin`, `r2_perfeature_median`; as of
+            `files.published`. It is drawn behind, thin and grey, with the model's own marker, all points alike: the
+            paper's rank is another.
     """
     planted = blocks.iloc[:0] if planted is None else planted
     figure, ax = plt.subplots(figsize=(style.COLUMN, 3.6))
     medians = pd.concat([blocks["median"], planted["median"]])
     lowest = min(medians.min(), -0.01) - 0.06
+    farthest_left = blocks["r2"].min()
     ax.axvspan(high, 1.02, color=style.GREY, alpha=0.12, lw=0)
     ax.plot([lowest, 1.02], [lowest, 1.02], color=style.GREY, lw=0.8, zorder=1)
+    if published is not None:
+        farthest_left = min(farthest_left, published["r2_lin"].min())
+        _draw_published(ax, published, "r2_perfeature_median")
     for model, of_model in blocks.groupby("model", sort=False):
         look = style.look(model)
         ax.errorbar(
@@ -61,7 +73,7 @@ def median(blocks: pd.DataFrame, planted: pd.DataFrame | None = None, high: floa
     largest = 100.0 if blocks["rank"].max() > 80 else 40.0
     for rank in (1.0, 10.0, largest):
         ax.scatter([], [], _area(rank), color="none", ec="black", lw=0.5, label=f"rank {rank:.0f}")
-    ax.set_xlim(min(blocks["r2"].min() - 0.06, 0.3), 1.02)
+    ax.set_xlim(min(farthest_left - 0.06, 0.3), 1.02)
     ax.set_ylim(lowest, 1.02)
     ax.set_xlabel("pooled $R^2_{\\mathrm{lin}}$, held out")
     ax.set_ylabel("median $R^2$ of single features")
@@ -74,14 +86,25 @@ def _area(rank: float | pd.Series) -> float | pd.Series:
     return 3 + 1.5 * rank
 
 
-def reduced(blocks: pd.DataFrame) -> Figure:
+def _draw_published(ax: Axes, published: pd.DataFrame, column: str) -> None:
+    """The paper's numbers against its R², thin and grey behind all else, each with its own model's marker."""
+    for model, of_model in published.groupby("model", sort=False):
+        thin = style.published(style.look(model)["marker"], f"{model}, the paper")
+        ax.plot(of_model["r2_lin"], of_model[column], **thin, linestyle="")
+
+
+def reduced(blocks: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
     """The rank that a map needs for 90 and 95 % of its R²: against R²_lin, and against the outputs' effective rank.
 
     Args:
         blocks: columns model, block, r2, rank, rank_90 and rank_95; a block without such a rank is left out.
+        published: what the paper gives of its models, a row a block: `model`, `r2_lin`, `rrr_rank90`; as of
+            `files.published`. It is drawn behind in the first panel, thin and grey, with the model's own marker.
     """
     figure, (by_r2, by_rank) = plt.subplots(1, 2, figsize=(style.PAGE, 2.6), sharey=True)
     style.panels([by_r2, by_rank], ["R² and rank", "two measures of rank"])
+    if published is not None:
+        _draw_published(by_r2, published, "rrr_rank90")
     for model, of_model in blocks.dropna(subset=["rank_90", "rank_95"]).groupby("model", sort=False):
         look = style.look(model)
         dots = {"color": look["color"], "marker": look["marker"], "ls": "none"}

@@ -62,6 +62,16 @@ def look(model: str) -> dict[str, str]:
     return next((look for family, look in _LOOKS.items() if family in model.lower()), _OTHER) | {"label": model}
 
 
+def published(marker: str, label: str = "_") -> dict[str, str | float]:
+    """How the paper's own points look behind ours: thin and grey; pass to `plot`.
+
+    Args:
+        marker: of the model or corpus that they are about, as of ours.
+        label: for a legend; none by default.
+    """
+    return {"color": GREY, "linewidth": 0.6, "markersize": 2, "marker": marker, "zorder": 1, "label": label}
+
+
 def panels(axes: Iterable[Axes], titles: Iterable[str] = ()) -> None:
     """Title the panels of a figure `(a) …`, `(b) …` in order, each at its left; without titles, by letters alone."""
     for letter, axis, title in zip_longest(ascii_lowercase, list(axes), list(titles)):

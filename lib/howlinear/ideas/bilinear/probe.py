@@ -15,6 +15,7 @@ round differently (1e-7 of a row) grows along the way, in float64 as much as in 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -153,6 +154,30 @@ def probe(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) 
     return Probe(Estimate(gain, gain - half, gain + half), r2_lin, r2_lin + gain, by_seed)
 
 
+def fewest_rows(rank: int) -> int:
+    """Rows that a branch of a rank must have to be fitted on."""
+    return ROWS_PER_RANK * (rank + 2)
+
+
+def ranks_within(ranks: Sequence[int], blocks: Iterable[BlockCapture]) -> list[int]:
+    """Those ranks that the samples of all these blocks have rows for, whichever train fold decides when to stop.
+
+    Raises:
+        InputError: for none of them; says how many rows there are.
+    """
+    used = []
+    for kept in blocks:
+        sizes = [len(fold) for fold in kept.rows().folds(test=False)]
+        used.append(sum(sizes) - max(sizes))
+    possible = [rank for rank in ranks if fewest_rows(rank) <= min(used)]
+    if not possible:
+        raise InputError(
+            f"{min(used)} rows to fit on, and the least of the ranks {list(ranks)} needs {fewest_rows(min(ranks))}: "
+            "sample more rows, or name a lower rank"
+        )
+    return possible
+
+
 def residual_rows(kept: BlockCapture) -> ProbeRows:
     """The sample of a block, whitened, with the closed-form map taken off.
 
@@ -190,7 +215,7 @@ def branch(rows: ProbeRows, rank: int, seed: int = 0, steps: int = 100) -> Branc
     if not 1 <= rank <= d or steps < 1:
         raise InputError(f"rank={rank}, steps={steps} for inputs of rank {d}: take a rank of 1 to {d}, a step or more")
     used, apart = rows.split_train(seed)
-    fewest = ROWS_PER_RANK * (rank + 2)
+    fewest = fewest_rows(rank)
     if len(used) < fewest:
         raise InputError(f"{len(used)} rows to fit rank {rank} on: use at least {fewest}, or a lower rank")
     objective = _Projected(rows.z[used], rows.e[used], rank)
