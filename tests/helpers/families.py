@@ -61,6 +61,7 @@ def olmo2(seen):
     return seen["entered"] + seen["post_attention_layernorm"]
 
 
+DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
 NEOX = {"use_parallel_residual": True, "hidden_act": "gelu"}
 MLP = ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h")
 BERT = two("intermediate.dense", "output.dense", gelu)
@@ -103,6 +104,31 @@ FAMILIES = {  # name: (model, its config, path of the blocks below the base mode
     "mixtral": (t.MixtralForCausalLM, t.MixtralConfig(**GROUPED, num_local_experts=4), "layers", POST, mixture),
     "bert": (t.BertForMaskedLM, t.BertConfig(**USUAL), "encoder.layer", after("attention.output"), BERT),
     "roberta": (t.RobertaForMaskedLM, t.RobertaConfig(**USUAL), "encoder.layer", after("attention.output"), BERT),
+    "xlm-roberta": (t.XLMRobertaForMaskedLM, t.XLMRobertaConfig(**USUAL), "encoder.layer", after("attention.output"),
+                    BERT),
+    "electra": (t.ElectraForMaskedLM, t.ElectraConfig(**USUAL, embedding_size=8), "encoder.layer",
+                after("attention.output"), BERT),
+    "deberta": (t.DebertaForMaskedLM, t.DebertaConfig(**USUAL, **DEBERTA), "encoder.layer", after("attention.output"),
+                BERT),
+    "deberta-v2": (t.DebertaV2ForMaskedLM, t.DebertaV2Config(**USUAL, **DEBERTA), "encoder.layer",
+                   after("attention.output"), BERT),
+    "xglm": (t.XGLMForCausalLM,
+             t.XGLMConfig(**TEXT, d_model=WIDTH, num_layers=DEPTH, attention_heads=2, ffn_dim=INNER,
+                          max_position_embeddings=64),
+             "layers", after("final_layer_norm"), two("fc1", "fc2", gelu)),
+    "biogpt": (t.BioGptForCausalLM, t.BioGptConfig(**USUAL), "layers", after("final_layer_norm"),
+               two("fc1", "fc2", gelu)),
+    "bart": (t.BartForCausalLM,
+             t.BartConfig(**TEXT, d_model=WIDTH, decoder_layers=DEPTH, decoder_attention_heads=2,
+                          decoder_ffn_dim=INNER, max_position_embeddings=64),
+             "decoder.layers", after("self_attn_layer_norm"), two("fc1", "fc2", gelu)),
+    "mpt": (t.MptForCausalLM,
+            t.MptConfig(**TEXT, d_model=WIDTH, n_layers=DEPTH, n_heads=2, max_seq_len=64, expansion_ratio=3),
+            "blocks", after("norm_2"), two("ffn.up_proj", "ffn.down_proj", gelu)),
+    "xlm": (t.XLMWithLMHeadModel,
+            t.XLMConfig(vocab_size=VOCABULARY, emb_dim=WIDTH, n_layers=DEPTH, n_heads=2, max_position_embeddings=64,
+                        pad_index=PADDING, pad_token_id=PADDING, bos_index=0, eos_index=2),
+            "ffns", lambda seen: seen["entered"], two("lin1", "lin2", gelu)),
     "distilbert": (t.DistilBertForMaskedLM,
                    t.DistilBertConfig(**TEXT, dim=WIDTH, n_layers=DEPTH, n_heads=2, hidden_dim=INNER,
                                       max_position_embeddings=64),
@@ -111,8 +137,9 @@ FAMILIES = {  # name: (model, its config, path of the blocks below the base mode
             t.ViTConfig(**SHAPE, intermediate_size=INNER, image_size=8, patch_size=4),
             "layers", after("layernorm_after"), two("mlp.fc1", "mlp.fc2", gelu)),
 }  # fmt: skip
-CAUSAL = [name for name in FAMILIES if name not in ("bert", "roberta", "distilbert", "vit")]
-PAIRS = ("opt", "bloom", "bert", "roberta")
+ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "deberta", "deberta-v2", "xlm", "distilbert", "vit")
+CAUSAL = [name for name in FAMILIES if name not in ENCODERS]
+PAIRS = ("opt", "bloom", "xglm", "biogpt", "bart", "mpt", *ENCODERS[:7])
 
 
 def small(name, seed=0):

@@ -46,6 +46,10 @@ class SelfAttention(Mixer):
     """The same under its usual name."""
 
 
+class MambaMixer(Mixer):
+    """And under that of a state space in its place."""
+
+
 class FeedForward(nn.Module):
     """Two layers in a list of their own."""
 
@@ -116,16 +120,29 @@ class Block(nn.Module):
         return x + self.ff(self.ffn_norm(x))
 
 
+class TwoHalves(Block):
+    """A narrow FFN for all tokens beside the wide one, as some mixtures keep their shared expert."""
+
+    def __init__(self, width, attention, ffn):
+        super().__init__(width, attention, ffn)
+        self.shared = nn.ModuleList([nn.Sequential(nn.Linear(width, 20), nn.GELU(), nn.Linear(20, width))])
+
+    def forward(self, x):
+        x = x + self.mix(self.norm(x))
+        normed = self.ffn_norm(x)
+        return x + self.ff(normed) + self.shared[0](normed)
+
+
 class House(PreTrainedModel):
     """A model with a config class of its own."""
 
     config_class = HouseConfig
     base_model_prefix = "house"
 
-    def __init__(self, config, attention=SelfAttention, ffn=FeedForward, depth=3, **stacks):
+    def __init__(self, config, attention=SelfAttention, ffn=FeedForward, depth=3, block=Block, **stacks):
         super().__init__(config)
         self.embed = nn.Embedding(60, config.hidden_size)
-        self.trunk = nn.ModuleDict({"rooms": nn.ModuleList([Block(WIDTH, attention, ffn) for _ in range(depth)])})
+        self.trunk = nn.ModuleDict({"rooms": nn.ModuleList([block(WIDTH, attention, ffn) for _ in range(depth)])})
         for name, stack in stacks.items():
             setattr(self, name, stack)
         self.post_init()
@@ -228,6 +245,10 @@ def test_a_list_as_the_ffn_and_experts_as_one_map():
             {"ffn": NormInside},
             r'perhaps it is the pair sites="trunk\.rooms\.\*\.ff\.net\.1,trunk\.rooms\.\*\.ff\.net\.4"',
         ),
+        (
+            {"block": TwoHalves},
+            r"ff and shared\.0 of trunk\.rooms\.0 both act on each token by itself",
+        ),
         ({"ffn": Skip}, r"several modules of trunk\.rooms\.0 could be the FFN: ff, ff\.fn"),
         ({"depth": 0}, "it has no list of blocks"),
         (
@@ -243,6 +264,10 @@ def test_a_list_as_the_ffn_and_experts_as_one_map():
 def test_what_is_not_clear_is_refused_with_what_to_pass(parts, message):
     with pytest.raises(InputError, match=rf"House, a 'house' model, keeps its FFNs: .*{message}.*--sites \"model"):
         sites(house(**parts))
+
+
+def test_what_stands_in_attentions_place_is_not_the_ffn_however_wide():
+    assert pattern_of(house(attention=MambaMixer)) == "trunk.rooms.*.ff"
 
 
 def test_a_stack_without_ffns_does_not_count():

@@ -19,16 +19,34 @@ from howlinear.errors import InputError
 from howlinear.models.structure import Unclear, find
 
 _BERT = "encoder.layer.*.intermediate.dense,encoder.layer.*.output.dense"  # `output` adds the residual and a norm
+_BERTS = (
+    *("bert", "bert-generation", "big_bird", "camembert", "convbert", "data2vec-text", "deberta", "deberta-v2"),
+    *("electra", "ernie", "esm", "fnet", "layoutlm", "longformer", "megatron-bert", "mpnet", "mra", "nystromformer"),
+    *("rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "tapas", "xlm-roberta", "xlm-roberta-xl"),
+    "yoso",
+)
+_DECODERS = (  # half of a model that translates, as it is when it is used alone
+    *("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "opt", "pegasus"),
+    *("plbart", "trocr", "whisper"),
+)
 FAMILIES = {  # model_type: pattern
     **dict.fromkeys(("falcon", "gpt2", "gpt_neo", "gptj"), "h.*.mlp"),
     **dict.fromkeys(("gemma2", "gemma3_text", "gpt_neox", "llama", "mistral", "mixtral"), "layers.*.mlp"),
     **dict.fromkeys(("olmo2", "phi3", "qwen2", "qwen3", "stablelm", "vit"), "layers.*.mlp"),
-    "bert": _BERT,
+    **dict.fromkeys(_BERTS, _BERT),
+    **dict.fromkeys(_DECODERS, "decoder.layers.*.fc1,decoder.layers.*.fc2"),
+    **dict.fromkeys(("biogpt", "xglm"), "layers.*.fc1,layers.*.fc2"),
+    **dict.fromkeys(("flaubert", "xlm"), "ffns.*.lin1,ffns.*.lin2"),
     "bloom": "h.*.mlp.dense_h_to_4h,h.*.mlp.dense_4h_to_h",  # `mlp` adds the residual
     "distilbert": "transformer.layer.*.ffn",
     "gemma3": "language_model.layers.*.mlp",
-    "opt": "decoder.layers.*.fc1,decoder.layers.*.fc2",
-    "roberta": _BERT,
+    "mpt": "blocks.*.ffn.up_proj,blocks.*.ffn.down_proj",  # `ffn` adds the residual
+}
+_NO_FFN = "it has no feed-forward blocks"
+REFUSED = {  # model_type: why there is nothing to measure, or none of it block by block
+    **dict.fromkeys(("falcon_mamba", "mamba", "mamba2"), _NO_FFN),
+    "albert": "all its layers share one feed-forward block, so that they cannot be told apart",
+    "rwkv": "its feed-forward blocks read the token before as well, so they are no map of a token",
 }
 
 
@@ -101,7 +119,10 @@ def pattern_of(model: PreTrainedModel) -> str:
     if noted is not None:
         return _fitting(model, noted)
     family = model.config.model_type
-    if family in FAMILIES and _resolved(model, FAMILIES[family]):
+    if family in REFUSED:
+        raise InputError(f"{type(model).__name__}, a {family!r} model, cannot be measured: {REFUSED[family]}")
+    one_stack = not getattr(model.config, "is_encoder_decoder", False)  # else structure says which two there are
+    if family in FAMILIES and one_stack and _resolved(model, FAMILIES[family]):
         return FAMILIES[family]
     try:
         return find(model.base_model, width_of(model))

@@ -1,8 +1,8 @@
 """Find the FFNs of an architecture that no table knows, from its modules alone.
 
 In every block, an FFN is the one module outside attention that holds the block's widest weights, maps the hidden size
-to itself, holds no norm of the residual stream, and acts on each token by itself. The last is tried, not guessed:
-a token's output must not depend on its neighbours. Whatever is not that clear is refused.
+to itself, holds no norm of the residual stream, and acts on each token by itself, as nothing beside it does. The last
+is tried, not guessed: a token's output must not depend on its neighbours. Whatever is not that clear is refused.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _in_stack(name: str, stack: nn.Module, width: int) -> str:
 
 def _in_block(name: str, block: nn.Module, width: int) -> str:
     """The path of the FFN below its block."""
-    attention = tuple(f"{path}." for path, module in block.named_modules() if path and _attends(path, module))
+    attention = tuple(f"{path}." for path, module in block.named_modules() if path and _mixes_tokens(path, module))
     widths = _widths(block, attention)
     if not widths:
         raise Unclear(f"no module of {name} holds the FFN alone")
@@ -124,13 +124,30 @@ def _in_block(name: str, block: nn.Module, width: int) -> str:
     for output in outputs.values():
         if not torch.allclose(outputs[outermost], output, equal_nan=True):
             raise Unclear(f"several modules of {name} could be the FFN: {', '.join(outputs)}")
+
+    # a shared expert may lie beside the mixture: then neither is the whole FFN
+    for path, module in _beside(block, outermost):
+        is_norm = "norm" in type(module).__name__.lower()  # some have matrices
+        mixes_tokens = f"{path}.".startswith(attention)
+        if not (is_norm or mixes_tokens) and _widths(module) and _tokenwise(module, width) is not None:
+            raise Unclear(f"{outermost} and {path} of {name} both act on each token by itself, so neither is all of it")
     return outermost
 
 
-def _attends(path: str, module: nn.Module) -> bool:
-    """Whether a module is attention by its name or its class, and holds weights."""
+def _beside(block: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    """The block's own parts but for the one that `path` lies in; of a list, its members."""
+    for name, child in block.named_children():
+        members = child.named_children() if isinstance(child, nn.ModuleList) else [("", child)]
+        for number, member in members:
+            part = f"{name}.{number}".rstrip(".")
+            if path != part and not path.startswith(f"{part}."):
+                yield part, member
+
+
+def _mixes_tokens(path: str, module: nn.Module) -> bool:
+    """Whether a module is attention or what stands in its place, by its name or its class, and holds weights."""
     name = path.rpartition(".")[2]
-    named_so = re.search(r"attn|attention", f"{name} {type(module).__name__}", re.IGNORECASE)
+    named_so = re.search(r"attn|attention|mamba|shortconv", f"{name} {type(module).__name__}", re.IGNORECASE)
     return bool(named_so) and bool(_widths(module))
 
 
