@@ -106,7 +106,7 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
             stem
         input:
             modules(f"notebooks/{stem}.py"),
-            [f"results/{PROFILE}/{other}.json" for other in READS.get(stem, [])],
+            [f"results/{PROFILE}/{other}.json" for other in READS.get(stem, []) if other in NOTEBOOKS],
             sorted(str(path) for path in Path().glob(RECORDED[stem])) if stem in RECORDED else [],
             ["paper/claims.toml"] if stem == "13_claims" else [],
             ["paper/published.csv"] if stem in PUBLISHED else [],

@@ -20,7 +20,7 @@
 # **You need** notebook 02; the others are where the numbers come from. **Time** ten minutes to read, seconds to run.
 
 # %% tags=["parameters"]
-profile = "minis"  # whose results to judge: minis (embedded, offline), or paper (from the Hub)
+profile = "minis"  # whose results to judge: minis (embedded), public (from packages), or paper (from the Hub)
 factors = [0.5, 0.75, 1.0, 1.5, 2.0]  # multiples of every threshold under which the verdicts are taken once more
 
 # %%
@@ -72,7 +72,7 @@ guesses = {}  # such as {"heterogeneous": "✓", "compression": "~"}
 # - it straddles: **mixed** (~); the data cannot tell, which is not the same as *no*;
 # - the results cannot speak to it, by a stated rule: **not testable here** (–).
 #
-# *Here* is meant: three small models can neither reproduce nor refute what is said of GPT-2.
+# *Here* is meant: other models can neither reproduce nor refute what is said of GPT-2.
 #
 # "$r \approx 0$" needs care. An interval that contains 0 shows nothing if it is wide. To show *no relation*, the whole
 # interval must fit inside a band around 0: a test of equivalence, with the burden of proof where it belongs.
