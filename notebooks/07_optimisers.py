@@ -147,7 +147,8 @@ print((studied.exact - finals).round(3).to_string())
 # %% [markdown]
 # The table shows shortfalls: closed form minus trained. (Below zero, stopping early helped: the exact fit learns some
 # noise by heart.) Was the grid wide enough? If the best rate is at its upper end, a larger one might do
-# better still, and the shortfall is an upper bound.
+# better still, and the shortfall is an upper bound. Its interval takes both maps as given; where each document has one
+# massive row it is too narrow, see the book's page on coverage.
 
 # %%
 rates = tables.finals(scores, "rate")

@@ -265,7 +265,8 @@ _ = run.figure(figure, "settling")
 # Is it one order? Below: the correlation of every two runs' orders with each other, and of the blocks' times with
 # depth. The p-value asks only whether orders are random; neighbouring blocks are alike, so it is on the small side.
 # Then the votes, at every share and every cut: positive, $R^2_{\mathrm{lin}}$ settles later than the loss (p: a sign
-# test of runs).
+# test of runs). Their intervals take runs as independent, which twins that share their text are not, and are a little
+# too narrow for it.
 
 # %% tags=["nbval-check-output"]
 alike = timing.alike(times, {"recorded": list(FACTORY), "twins": list(twins)})

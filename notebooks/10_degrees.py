@@ -191,7 +191,8 @@ plt.show()
 # **How to read it.** The middle block of each model. Curves: line and kernel together, against the train rows that the
 # kernel had; they can only grow towards their ceilings, and one that still climbs at its right end has not reached it.
 # Stars: all products, streamed over more rows. Horizontal: the neurons' degree-2 bound, pooled (dashed) and with every
-# neuron's square weighed anew (dotted), from all train rows. What lies above takes products that no neuron makes.
+# neuron's square weighed anew (dotted), from all train rows. What lies above takes products that no neuron makes. The
+# intervals of the curves take the fit as given, and are a little too narrow where outputs have heavy tails.
 
 # %%
 is_middle = {kind: found.block == found.model.map(middle) for kind, found in tables.items() if "block" in found}

@@ -3,6 +3,8 @@
 `make bench-coverage` does the same with many replicates, for every kind of interval and case.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -69,6 +71,49 @@ def test_a_change_of_perplexity_is_held_only_if_documents_are_left_out_whole():
         assert found["loss recovered"] >= 0.91
         naive = found["ΔPPL, leaving out single sequences"]
         assert naive >= 0.91 if case == "iid" else naive < 0.90
+
+
+def share_held(group, case, replicates):
+    """Name → share of the intervals that hold the mean over replicates."""
+    found = simulation.measurements(simulation.KINDS[group], case, replicates)
+    return {name: held(estimates) / len(estimates) for name, estimates in found.items()}
+
+
+def test_profiles_agreement_is_held():
+    found = share_held("profiles", "correlated", 15)
+    assert min(found.values()) >= 12 / 15
+
+
+def dealt_in_turn(kept):
+    """The same capture with folds of rows dealt in turn, which cut documents."""
+    sample = kept.sample
+    fold = torch.empty_like(sample.fold)
+    for side in (False, True):
+        rows = (sample.test == side).nonzero()[:, 0]
+        fold[rows] = torch.arange(len(rows)) % simulation.FOLDS
+    return replace(kept, sample=replace(sample, fold=fold))
+
+
+@pytest.mark.usefixtures("close")
+def test_r2_of_features_and_of_kernels_is_held_if_folds_do_not_cut_documents(monkeypatch):
+    whole = share_held("degrees", "correlated", REPLICATES)
+    assert min(whole.values()) >= FEWEST / REPLICATES
+    captured = simulation.captured
+    monkeypatch.setattr(simulation, "captured", lambda *args, **block: dealt_in_turn(captured(*args, **block)))
+    cut = share_held("degrees", "correlated", REPLICATES)
+    assert max(cut.values()) < FEWEST / REPLICATES
+
+
+@pytest.mark.parametrize("case", ["iid", "heavy"])
+def test_a_shortfall_is_held(case):
+    """Not where each document has one massive row, as its docstring says."""
+    assert share_held("training", case, REPLICATES)["trained map: shortfall"] >= FEWEST / REPLICATES
+
+
+def test_a_vote_is_held_only_if_runs_are_independent(monkeypatch):
+    assert share_held("runs", "iid", 1_000)["vote of 15 runs: mean"] >= 0.93
+    monkeypatch.setattr(simulation, "TOGETHER", 0.9)
+    assert share_held("runs", "correlated", 1_000)["vote of 15 runs: mean"] < 0.89
 
 
 def test_coverage_by_hand():

@@ -6,6 +6,11 @@ import pytest
 from howlinear.core.ceilings import r2_intervals
 from howlinear.core.correlation import correlation
 from howlinear.files import paths, results
+from howlinear.ideas.corpora.agreement import Agreement
+from howlinear.ideas.degrees.nested import Nested
+from howlinear.ideas.degrees.products import Learned
+from howlinear.ideas.dynamics.timing import Vote
+from howlinear.ideas.optimisers.training import Shortfall
 from howlinear.ideas.rank.spread import rank_estimate
 from howlinear.instrument.perplexity import change
 
@@ -121,6 +126,29 @@ def coverage(interval, of="these rows"):
 
 def described(function):
     return " ".join(function.__doc__.split())
+
+
+def test_docstrings_of_fits_trainings_and_votes_tell_what_was_simulated():
+    low, *_, high = sorted(coverage("nested features: R²").values())
+    assert f"in {low} to {high} of 100 simulated measurements" in described(Nested)
+    low, *_, high = sorted(
+        [*coverage("profiles of two texts: r").values(), *coverage("profiles of two texts: difference").values()]
+    )
+    assert f"in {low} to {high} of 100 simulated measurements" in described(Agreement)
+    kernel = coverage("kernel: R²")
+    heavy = kernel.pop("heavy")
+    low, *_, high = sorted(kernel.values())
+    assert f"in {low} to {high} of 100 simulated measurements, in {heavy} where outputs have heavy" in described(
+        Learned
+    )
+    gap = coverage("trained map: shortfall")
+    massive = gap.pop("massive")
+    low, *_, high = sorted(gap.values())
+    assert f"in {low} to {high} of 100 simulated measurements, and in {massive} where each" in described(Shortfall)
+    votes = coverage("vote of 15 runs: mean")
+    assert f"in {votes['iid']} of 100 simulated votes where they are, and in {votes['correlated']} where" in described(
+        Vote
+    )
 
 
 def test_docstrings_tell_what_was_simulated():

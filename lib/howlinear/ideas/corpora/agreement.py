@@ -28,6 +28,8 @@ class Agreement:
     Attributes:
         correlation: of R²_lin over the blocks; its interval is the jackknife's over document folds, on Fisher's z.
         difference: block → R²_lin on the one corpus minus on the other, by depth.
+
+    Both kinds of interval hold the truth in 94 to 98 of 100 simulated measurements (`benchmarks/coverage.py`).
     """
 
     correlation: Estimate

@@ -35,7 +35,8 @@ class Nested:
 
     Attributes:
         sizes: how many features each set has.
-        estimates: pooled R² per set; intervals are jackknifed over document folds of both sides.
+        estimates: pooled R² per set; intervals are jackknifed over document folds of both sides, and hold the truth in
+            92 to 96 of 100 simulated measurements (`benchmarks/coverage.py`).
     """
 
     sizes: tuple[int, ...]

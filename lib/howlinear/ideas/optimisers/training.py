@@ -180,7 +180,8 @@ class Shortfall:
     Attributes:
         r2: held-out R² of the trained map.
         gap: the closed form's, minus that; below 0 where the trained map does better. Its interval is paired over
-            held-out folds; both maps are taken as given.
+            held-out folds and takes both maps as given: it holds the mean over new documents in 92 to 96 of 100
+            simulated measurements, and in 86 where each document has one massive row (`benchmarks/coverage.py`).
     """
 
     r2: float
