@@ -1,14 +1,14 @@
-"""The two tables of README.md, written from the results of the embedded models.
+"""The three tables of README.md, written from the results of the public and the embedded models.
 
 `python -m tools.readme`, or `make readme`, puts each table between its two marks and leaves all else as it was. The
-first is about notebook 02's numbers, the second is the ledger of the paper's claims. A test holds that the README shows
+first two are about notebook 02's numbers, the third is the ledger of the claims. A test holds that the README shows
 what the results imply, so nothing else has to remember to run this.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,29 +19,70 @@ from howlinear.files import atomic, paths
 from howlinear.files import results as record
 from howlinear.ideas.claims import ledger as claims
 from howlinear.instrument.baseline import APART
+from howlinear.instrument.profile import FEW_ROWS_DECIDE
 
 README = paths.ROOT / "README.md"
 
+PUBLIC = "<!-- numbers: results/public/02_ceilings.json -->"
 NUMBERS = "<!-- numbers: results/minis/02_ceilings.json -->"
 CLAIMS = "<!-- claims -->"
 END = "<!-- end -->"
 
 
 def tables(results: Path) -> dict[str, str]:
-    """Both tables as a folder of results implies them: the mark that each follows → Markdown.
+    """All tables as a folder of results implies them: the mark that each follows → Markdown.
+
+    Args:
+        results: the folder that holds those of each run profile, `minis` and `public`.
 
     Raises:
         SourceError: results of notebook 02 are missing, or some lack what a table shows.
     """
-    path = results / "02_ceilings.json"
+    minis = results / "minis"
+    public = results / "public"
+    ledger = claims.to_markdown(claims.evaluate(minis), claims.evaluate(public))
+    return {
+        PUBLIC: _shown(public / "02_ceilings.json", public_table),
+        NUMBERS: _shown(minis / "02_ceilings.json", ceilings_table),
+        CLAIMS: ledger,
+    }
+
+
+def _shown(path: Path, table: Callable[[Mapping[str, Any]], str]) -> str:
+    """A table of one file of results."""
     try:
-        numbers = ceilings_table(record.load(path))
+        return table(record.load(path))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise SourceError(
             f"{path} does not hold what README's table shows ({problem}): run notebook 02 again"
         ) from error
-    return {NUMBERS: numbers, CLAIMS: claims.to_markdown(claims.evaluate(results))}
+
+
+def public_table(results: Mapping[str, Any]) -> str:
+    """What notebook 02 found of public models, a row a model: also the blocks that a few massive rows decide."""
+    rows = []
+    for name, model in results["models"].items():
+        blocks = model["blocks"]
+        r2 = [block["r2"] for block in blocks]
+        ordinary = [block["r2_ordinary"] for block in blocks]
+        decided = []
+        for block in blocks:
+            if abs(block["r2"] - block["r2_ordinary"]) >= FEW_ROWS_DECIDE:
+                share = block["massive_rows"] / model["rows"]
+                change = f"{block['r2']:.2f} → {block['r2_ordinary']:.2f}"
+                decided.append(f"{block['block']}: {change} without {share:.1%} of the rows")
+        perplexity = model["perplexity"]
+        rows.append(
+            {
+                "model": name,
+                "perplexity": "none, an encoder" if perplexity is None else f"{perplexity:.1f}",
+                "R²_lin, lowest – highest block": f"{min(r2):.2f} – {max(r2):.2f}",
+                "of ordinary rows": f"{min(ordinary):.2f} – {max(ordinary):.2f}",
+                "blocks that massive rows decide": "; ".join(decided) or "none",
+            }
+        )
+    return pd.DataFrame(rows).to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True)
 
 
 def ceilings_table(results: Mapping[str, Any]) -> str:
@@ -97,7 +138,7 @@ def replace(text: str, mark: str, table: str) -> str:
 
 
 def write(path: Path, results: Path) -> bool:
-    """Write both tables into a file that has their marks; whether anything changed.
+    """Write all tables into a file that has their marks; whether anything changed.
 
     Raises:
         InputError: as `replace`.
@@ -120,7 +161,7 @@ def write(path: Path, results: Path) -> bool:
 def main(path: Path = README, results: Path | None = None) -> int:
     """Write README.md and say whether it changed; 2 if something is missing or wrong."""
     try:
-        changed = write(path, paths.results("minis") if results is None else results)
+        changed = write(path, paths.ROOT / "results" if results is None else results)
     except HowlinearError as error:
         print(f"howlinear: {error}", file=sys.stderr)
         return 2

@@ -9,9 +9,9 @@ from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.ideas.claims import ledger as claims
 from tools import readme
-from tools.readme import CLAIMS, END, NUMBERS
+from tools.readme import CLAIMS, END, NUMBERS, PUBLIC
 
-MINIS = paths.results("minis")
+RECORDED = paths.ROOT / "results"
 
 RESULTS = {
     "models": {
@@ -39,7 +39,7 @@ RESULTS = {
 def test_the_readme_shows_what_the_committed_results_imply():
     """If this fails, results or claims have moved: run `make readme`, and read the text around the tables again."""
     text = readme.README.read_text(encoding="utf-8")
-    for mark, table in readme.tables(MINIS).items():
+    for mark, table in readme.tables(RECORDED).items():
         assert readme.replace(text, mark, table) == text, f"{mark} is out of date: run make readme"
 
 
@@ -57,10 +57,26 @@ def test_the_table_of_numbers_by_hand():
     assert legend.endswith("Correlation of profiles: a ~ longer: r = 0.99.")
 
 
-def test_both_tables_come_from_the_same_results():
-    tables = readme.tables(MINIS)
-    assert tables.keys() == {NUMBERS, CLAIMS}
-    assert tables[CLAIMS] == claims.to_markdown(claims.evaluate(MINIS))
+def test_the_table_of_public_models_by_hand():
+    decided = {"block": 3, "r2": 0.9, "r2_ordinary": 0.45, "massive_rows": 12}
+    hardly = {"block": 4, "r2": 0.5, "r2_ordinary": 0.45, "massive_rows": 7}
+    models = {
+        "talks": {"perplexity": 17.04, "rows": 1000, "blocks": [decided, hardly]},
+        "encodes": {"perplexity": None, "rows": 1000, "blocks": [hardly]},
+    }
+    _, _, *rows = readme.public_table({"models": models}).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in rows]
+    assert cells == [
+        ["talks", "17.0", "0.50 – 0.90", "0.45 – 0.45", "3: 0.90 → 0.45 without 1.2% of the rows"],
+        ["encodes", "none, an encoder", "0.50 – 0.50", "0.45 – 0.45", "none"],
+    ]
+
+
+def test_every_table_comes_from_the_recorded_results():
+    tables = readme.tables(RECORDED)
+    assert tables.keys() == {PUBLIC, NUMBERS, CLAIMS}
+    of_both = [claims.evaluate(RECORDED / profile) for profile in ("minis", "public")]
+    assert tables[CLAIMS] == claims.to_markdown(*of_both)
 
 
 OTHER = "<!-- other -->\n| 1 |\n<!-- end -->"
@@ -98,18 +114,20 @@ def test_a_mark_that_nothing_closes_is_an_error():
 @pytest.fixture
 def project(tmp_path):
     """A README with empty tables, and the committed results."""
-    shutil.copytree(MINIS, tmp_path / "results")
-    text = f"# Title\n{NUMBERS}\n{END}\n\nbetween\n\n{CLAIMS}\n{END}\nend\n"
+    for profile in ("minis", "public"):
+        shutil.copytree(RECORDED / profile, tmp_path / "results" / profile)
+    text = f"# Title\n{PUBLIC}\n{END}\n{NUMBERS}\n{END}\n\nbetween\n\n{CLAIMS}\n{END}\nend\n"
     (tmp_path / "README.md").write_text(text, encoding="utf-8")
     return tmp_path
 
 
-def test_one_command_writes_both_tables_once(project, capsys, monkeypatch):
+def test_one_command_writes_all_tables_once(project, capsys, monkeypatch):
     path, results = project / "README.md", project / "results"
     assert readme.main(path, results) == 0
     assert "written" in capsys.readouterr().out
     tables = readme.tables(results)
-    expected = f"# Title\n{NUMBERS}\n{tables[NUMBERS]}\n{END}\n\nbetween\n\n{CLAIMS}\n{tables[CLAIMS]}\n{END}\nend\n"
+    first, second, third = (f"{mark}\n{tables[mark]}\n{END}\n" for mark in (PUBLIC, NUMBERS, CLAIMS))
+    expected = f"# Title\n{first}{second}\nbetween\n\n{third}end\n"
     assert path.read_text(encoding="utf-8") == expected
     monkeypatch.setattr(atomic, "written_aside", None)  # what is right is not written again
     assert readme.main(path, results) == 0
@@ -121,7 +139,7 @@ def test_a_text_with_one_mark_alone_is_left_as_it_was(project, capsys):
     path.write_text(f"{NUMBERS}\nold\n{END}\n", encoding="utf-8")
     assert readme.main(path, project / "results") == 2
     assert capsys.readouterr().err == (
-        f"howlinear: found 0 lines {CLAIMS}; a table belongs between one such line and {END}\n"
+        f"howlinear: found 0 lines {PUBLIC}; a table belongs between one such line and {END}\n"
     )
     assert path.read_text(encoding="utf-8") == f"{NUMBERS}\nold\n{END}\n"
 
@@ -132,7 +150,7 @@ def test_a_text_that_is_not_there_is_named(project):
 
 
 def test_results_that_lack_what_a_table_shows_are_named(project):
-    path = project / "results" / "02_ceilings.json"
+    path = project / "results" / "minis" / "02_ceilings.json"
     tree = json.loads(path.read_text(encoding="utf-8"))
     del tree["models"]["mini-gpt2"]["untrained"]
     path.write_text(json.dumps(tree), encoding="utf-8")
@@ -141,6 +159,6 @@ def test_results_that_lack_what_a_table_shows_are_named(project):
 
 
 def test_without_results_the_notebook_to_run_is_named(project):
-    (project / "results" / "02_ceilings.json").unlink()
+    (project / "results" / "minis" / "02_ceilings.json").unlink()
     with pytest.raises(SourceError, match=r"no results at .*02_ceilings"):
         readme.write(project / "README.md", project / "results")

@@ -305,23 +305,38 @@ def tally(ledger: Sequence[Row], kind: str = "finding") -> dict[str, dict[Verdic
     return counts
 
 
-def to_markdown(ledger: Sequence[Row]) -> str:
-    """The ledger for a text that lies at the project's root: a table a section, then how often each verdict fell."""
+def to_markdown(ledger: Sequence[Row], public: Sequence[Row] | None = None) -> str:
+    """The ledger for a text that lies at the project's root: a table a section, then how often each verdict fell.
+
+    Args:
+        ledger: the claims on the embedded models' results.
+        public: the same claims on those of public models, which get a column of their own; no verdict is about both.
+    """
+    public_rows = {row.claim.id: row for row in public or ()}
     parts = []
     for section, rows in groupby(ledger, key=lambda row: row.claim.section):
-        table = pd.DataFrame(
-            {
+        lines = []
+        for row in rows:
+            line = {
                 f"claim ({section})": f"**{row.claim.id}**: {row.claim.sentence}",
                 "asked": row.claim.question,
                 "the paper's own numbers": _of_the_paper(row.claim, "<br>"),
-                "here, with 95 % intervals": _here(row),
-                "shown by": _notebook(row),
             }
-            for row in rows
-        )
+            if public_rows:
+                line["public models"] = _here(public_rows[row.claim.id])
+                line["embedded models"] = _here(row)
+            else:
+                line["here, with 95 % intervals"] = _here(row)
+            line["shown by"] = _notebook(row)
+            lines.append(line)
         # stralign=None: the cells are long, and are not padded to the longest of their column
+        table = pd.DataFrame(lines)
         parts.append(table.to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True))
-    parts.append(in_one_line(ledger))
+    if public_rows:
+        parts.append(f"Public models: {in_one_line(list(public_rows.values()))}")
+        parts.append(f"Embedded models: {in_one_line(ledger)}")
+    else:
+        parts.append(in_one_line(ledger))
     return "\n\n".join(parts)
 
 
