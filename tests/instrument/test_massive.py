@@ -3,66 +3,13 @@
 import pytest
 import torch
 
+from helpers.planted_sinks import SEQ_LEN, captured, teacher
 from howlinear.core.ceilings import ceiling
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument import massive
-from howlinear.instrument.capture import BlockCapture
-from howlinear.instrument.massive import HEAVIEST, MULTIPLE, HeavyRows, HeavyRowsKeeper
+from howlinear.instrument.massive import HEAVIEST, MULTIPLE, HeavyRows
 from howlinear.instrument.profile import solve
-
-D = 12
-FOLDS = 4
-SEQ_LEN = 32
-
-
-def teacher(sequences=256, sink=800.0, heavy_tails=False, seed=0):
-    """Rows of a bent block; the first token of each sequence goes to one direction, `sink` times the usual size.
-
-    Returns:
-        x and y, shapes (sequences · 32, 12); held out?, fold, sequence and position of each row.
-    """
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator)
-
-    n = sequences * SEQ_LEN
-    x = normal(n, D)
-    y = x @ normal(D, D) + (x @ normal(D, D)).square() @ normal(D, D) / D
-    position = torch.arange(n) % SEQ_LEN
-    if heavy_tails:
-        # Student's t with three degrees of freedom scales whole rows: some are very heavy, and none is of another kind.
-        scale = (normal(n, 3).square().sum(1) / 3).rsqrt()
-        x = x * scale[:, None]
-        y = y * scale[:, None]
-    if sink:
-        first = position == 0
-        x[first, 0] += 60.0  # a token that stands apart in the inputs as well
-        y[first] = sink * y.norm(dim=1).median() * torch.nn.functional.normalize(normal(1, D))
-        y[first] *= 1 + 0.1 * normal(int(first.sum()), 1)
-    sequence = torch.arange(n) // SEQ_LEN
-    test = sequence % 4 == 3
-    fold = (sequence // 4) % FOLDS
-    return x, y, test, fold, sequence, position
-
-
-def captured(x, y, test, fold, sequence, position, batch=512):
-    """What `capture` keeps of these rows."""
-    sides = []
-    keeper = HeavyRowsKeeper()
-    outputs = Moments(D)
-    for held_out in (False, True):
-        side = []
-        for number in range(FOLDS):
-            rows = ((test == held_out) & (fold == number)).nonzero()[:, 0]
-            moments = Moments(D, D)
-            for part in rows.split(batch):
-                moments.update(x[part], y[part], outputs if held_out else None)
-                keeper.update(x[part], y[part], sequence[part], position[part], held_out, number)
-            side.append(moments)
-        sides.append(side)
-    return BlockCapture(*sides, outputs, None, keeper.finish())
 
 
 def test_planted_sinks_are_found_and_nothing_else():

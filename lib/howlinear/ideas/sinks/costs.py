@@ -1,0 +1,312 @@
+"""What a map costs in a block with massive rows, and how much of that is the sinks' doing: five ways to put one there.
+
+Least squares weighs squares, so a hundred massive rows bend the map of all others. Two remedies are tried apart and
+together: to leave massive rows to the FFN, and to fit the map to ordinary rows alone. Which rows are massive is told by
+the FFN's own output there, so the FFN is computed for all rows: this is an oracle that says where the cost comes from,
+and saves nothing. What can be used needs no FFN: the mean output at position 0, and the ordinary map elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.intervals import Estimate, fold_means
+from howlinear.ideas.sinks.look import Look, Looks
+from howlinear.ideas.sinks.planted import ffn_of
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.massive import MULTIPLE
+from howlinear.instrument.perplexity import change, finite_losses, held_out_folds
+from howlinear.instrument.swap_costs import Recording, resumable
+from howlinear.models.ffn_sites import Site, device_of, sites
+from howlinear.models.load import is_causal
+from howlinear.models.swap import swap
+from howlinear.text.rows import TokenRows
+
+KINDS = {
+    "a": "map of all rows",
+    "b": "map of all rows, massive rows left to the FFN",
+    "c": "map of ordinary rows",
+    "d": "map of ordinary rows, massive rows left to the FFN",
+    "e": "map of ordinary rows, a constant at position 0",
+}
+"""The five ways. Without massive rows b, c and d are a."""
+
+COLUMNS = [
+    *("model", "block", "kind", "massive_rows"),
+    *("nats", "nats_low", "nats_high", "nats_first", "nats_later"),
+    *("perplexity", "delta", "low", "high"),
+]
+
+
+class MassiveKept(nn.Module):
+    """A map in the place of an FFN, which keeps the rows that it writes massive outputs for.
+
+    The FFN is computed for all rows, and the rule ‖y‖ > cut chooses: an oracle, no saving.
+    """
+
+    def __init__(self, ffn: nn.Module, affine: AffineMap, cut: float):
+        """Hold the FFN, the map of all other rows, and the norm beyond which an output is massive."""
+        super().__init__()
+        self.ffn = ffn
+        self.affine = affine
+        self.cut = cut
+
+    def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """The FFN's output where it is massive, the map's elsewhere."""
+        y = self.ffn(x)
+        massive = torch.linalg.vector_norm(y.float(), dim=-1, keepdim=True) > self.cut
+        return torch.where(massive, y, self.affine(x))
+
+
+class FirstConstant(nn.Module):
+    """A map in the place of an FFN, and one constant output at position 0 of every sequence: needs no FFN."""
+
+    def __init__(self, affine: AffineMap, constant: Float[Tensor, " d"], seq_len: int):
+        """Hold the map of later positions, the output at position 0, and how long a sequence is."""
+        super().__init__()
+        self.affine = affine
+        self.constant = constant
+        self.seq_len = seq_len
+
+    def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """The constant at position 0, the map's output elsewhere; sequences whole, one after the other."""
+        y = self.affine(x)
+        first = y.view(-1, self.seq_len, y.shape[-1])[:, 0]
+        first.copy_(self.constant.to(y).expand_as(first))
+        return y
+
+
+@torch.inference_mode()
+def first_outputs(
+    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], blocks: list[int]
+) -> dict[int, Float[Tensor, " d"]]:
+    """Block → its mean output at position 0, shape (d,).
+
+    A causal model knows nothing there but the first token, so sequences of one token are enough.
+
+    Args:
+        model: a causal model.
+        ids: token ids of the rows to fit on, shape (n, seq_len).
+        blocks: which blocks.
+    """
+    means = {}
+
+    def keep(site: Site, _: Tensor, y: Tensor) -> None:
+        means[site.block] = y.flatten(0, -2).double().mean(0)
+
+    with hooked(sites(model, blocks), keep):
+        model.base_model(input_ids=ids[:, :1].to(device_of(model)), use_cache=False)
+    return means
+
+
+def swaps(
+    model: PreTrainedModel, block: int, seen: Look, constant: Float[Tensor, " d"], seq_len: int
+) -> dict[str, Callable[[Tensor], Tensor]]:
+    """What is put in a block's place, by the letters of `KINDS`; a and e alone where no row is massive.
+
+    Args:
+        model: the model.
+        block: which block.
+        seen: what was seen of it.
+        constant: its mean output at position 0, shape (d,).
+        seq_len: tokens in a sequence.
+
+    Raises:
+        InputError: a block with massive rows whose FFN is no single module.
+    """
+    of_all = seen.solved.ceiling.map
+    of_ordinary = seen.solved.ordinary.map
+    first_constant = FirstConstant(of_ordinary, constant, seq_len)
+    if not seen.solved.massive_rows:
+        return {"a": of_all, "e": first_constant}
+    ffn = ffn_of(model, block)
+    cut = MULTIPLE * seen.heavy.median
+    return {
+        "a": of_all,
+        "b": MassiveKept(ffn, of_all, cut),
+        "c": of_ordinary,
+        "d": MassiveKept(ffn, of_ordinary, cut),
+        "e": first_constant,
+    }
+
+
+def chosen_blocks(blocks: pd.DataFrame, most: int = 8, others: int = 2) -> dict[str, list[int]]:
+    """Model → the blocks that are swapped: those with massive rows, and a few others beside them.
+
+    Args:
+        blocks: as `look.block_table` makes it.
+        most: of those with massive rows so many, whose R²_lin hangs most on them.
+        others: of those without, so many: the most linear, the least linear, the second most, and so on.
+    """
+    chosen = {}
+    for model, of_model in blocks.groupby("model", sort=False):
+        with_massive = of_model[of_model["massive_rows"] > 0]
+        by_fall = with_massive.loc[with_massive["fall"].abs().sort_values(ascending=False, kind="stable").index]
+        without = of_model[of_model["massive_rows"] == 0].sort_values("r2", ascending=False, kind="stable")
+        ranked = without["block"].tolist()
+        from_both_ends = []
+        while ranked:
+            from_both_ends.append(ranked.pop(0))
+            ranked.reverse()
+        chosen[str(model)] = sorted(by_fall["block"].head(most).tolist() + from_both_ends[:others])
+    return chosen
+
+
+def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows, blocks: Iterable[int]) -> pd.DataFrame:
+    """What each way costs in each block, that block alone swapped, on held-out text.
+
+    Args:
+        name: what the model is called in `looks`.
+        model: the model; left as it was.
+        looks: by model and block.
+        rows: what they were measured on; the held-out part counts.
+        blocks: which blocks.
+
+    Returns:
+        Columns model, block, kind (a letter of `KINDS`), massive_rows; nats, by how much the loss per predicted token
+        rises, with its interval as in nats_low; nats_first, what is predicted from position 0 alone, where sinks mostly
+        are, and nats_later, from all later positions; perplexity (of the model as it is), delta, by how much it rises,
+        with its interval, low and high. Intervals are paired over document folds, see `perplexity.change`. No row of a
+        model that predicts no next token.
+
+    Raises:
+        InputError: a loss is not finite, or a block with massive rows whose FFN is no single module.
+    """
+    if not is_causal(model):
+        return pd.DataFrame(columns=COLUMNS)
+    seq_len = rows.ids.shape[1]
+    numbers = list(blocks)
+    constants = first_outputs(model, rows.ids[~rows.test], numbers)
+    maps = {}
+    for block in numbers:
+        for kind, module in swaps(model, block, looks[name, block], constants[block], seq_len).items():
+            maps[block, kind] = module
+    ids, fold = held_out_folds(rows)
+    before, after = swap_token_losses(model, maps, ids)
+    table = []
+    for (block, kind), losses in after.items():
+        massive_rows = looks[name, block].solved.massive_rows
+        row = {"model": name, "block": block, "kind": kind, "massive_rows": massive_rows}
+        table.append(row | _rises(before, losses, fold))
+    return pd.DataFrame(table, columns=COLUMNS)
+
+
+def joined(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """The costs of several models in one table; those that have none add nothing."""
+    with_costs = [table for table in tables if len(table)]
+    if not with_costs:
+        return pd.DataFrame(columns=COLUMNS)
+    return pd.concat(with_costs, ignore_index=True)
+
+
+def _rises(
+    before: Float[Tensor, "n predicted"], after: Float[Tensor, "n predicted"], fold: Int64[Tensor, " n"]
+) -> dict[str, float]:
+    """The numbers of one swap, from the losses of every token before and after."""
+    rise = (after - before).mean(1).numpy()
+    nats = Estimate.jackknife(float(rise.mean()), fold_means(rise, fold.numpy()))
+    in_perplexity = change(before.mean(1), after.mean(1), fold)
+    return {
+        "nats": nats.value,
+        "nats_low": nats.low,
+        "nats_high": nats.high,
+        "nats_first": float((after - before)[:, 0].mean()),
+        "nats_later": float((after - before)[:, 1:].mean()),
+        "perplexity": float(before.mean().exp()),
+        **in_perplexity.to_dict(),
+    }
+
+
+@torch.inference_mode()
+def swap_token_losses(
+    model: PreTrainedModel,
+    maps: Mapping[tuple[int, str], Callable[[Tensor], Tensor]],
+    ids: Int64[Tensor, "n seq_len"],
+    batch_size: int = 16,
+) -> tuple[Float[Tensor, "n predicted"], dict[tuple[int, str], Float[Tensor, "n predicted"]]]:
+    """The loss at every token of the model as it is, and with each map alone in its block's place.
+
+    It is `swap_costs.swap_losses` for several maps of one block, and with tokens kept apart.
+
+    Args:
+        model: a causal model; left as it was.
+        maps: (block, name) → map, as `swap` takes it.
+        ids: token ids, shape (n, seq_len).
+        batch_size: sequences in a pass.
+
+    Raises:
+        InputError: a loss is not finite.
+    """
+    blocks = sorted({block for block, _ in maps})
+    recording = None
+    if blocks and resumable(model, blocks, ids[:1].to(device_of(model))):
+        recording = Recording(model, blocks)
+    before = []
+    after: dict[tuple[int, str], list[Tensor]] = {place: [] for place in maps}
+    for batch in ids.split(batch_size):
+        with recording.record() if recording else nullcontext():
+            before.append(_token_losses(model, batch))
+        for (block, kind), replacement in maps.items():
+            resumed = recording.resumed(block) if recording else nullcontext()
+            with swap(model, {block: replacement}), resumed:
+                after[block, kind].append(_token_losses(model, batch))
+    return _whole(before), {place: _whole(parts) for place, parts in after.items()}
+
+
+def _token_losses(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Float[Tensor, "n predicted"]:
+    """Negative log-likelihood of every token after the first, in nats, float64."""
+    logits = model(input_ids=ids.to(device_of(model)), use_cache=False).logits
+    targets = ids[:, 1:].to(logits.device)
+    # Sequence by sequence: a copy of all logits is as dear as a block.
+    nats = [
+        cross_entropy(scores[:-1].float(), tokens, reduction="none")
+        for scores, tokens in zip(logits, targets, strict=True)
+    ]
+    return torch.stack(nats).double().cpu()
+
+
+def _whole(parts: list[Float[Tensor, "_ predicted"]]) -> Float[Tensor, "n predicted"]:
+    losses = torch.cat(parts)
+    finite_losses([losses.mean(1)])
+    return losses
+
+
+def worth_table(costs: pd.DataFrame) -> pd.DataFrame:
+    """The five costs of each block beside one another, in nats per token.
+
+    Args:
+        costs: as `cost_table` makes it, of one model or several.
+
+    Returns:
+        A row a model and block: massive_rows, the letters of `KINDS` (NaN where a way is the same as a), and mended,
+        the share of a's cost that d does without (NaN where a
+        costs nothing).
+    """
+    index = ["model", "block", "massive_rows"]
+    table = costs.pivot_table(index=index, columns="kind", values="nats", sort=False)
+    table = table.reindex(columns=list(KINDS)).reset_index("massive_rows")
+    costly = table["a"].where(table["a"] > 0)
+    table["mended"] = 1 - table["d"] / costly
+    return table.rename_axis(columns=None)
+
+
+def without_costs(names: Iterable[str], costs: pd.DataFrame) -> str:
+    """One sentence about the models that have no swap cost, being encoders; empty if there is none.
+
+    Args:
+        names: all models of a run.
+        costs: as `cost_table` makes it.
+    """
+    missing = [name for name in names if name not in set(costs["model"])]
+    if not missing:
+        return ""
+    return f"Swap costs do not apply to {', '.join(missing)}: no next token is predicted, so there is no perplexity."

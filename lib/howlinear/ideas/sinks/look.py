@@ -1,0 +1,395 @@
+"""R²_lin of a block as rows or features are left out: the heaviest outputs, the rows far out, the loudest features.
+
+arXiv 2606.19379 finds blocks of high R²_lin and rank 1, and leaves open whether they belong to tokens or to features.
+The three curves tell: where a few tokens carry R²_lin, it changes as soon as they are gone, and the features left out
+of all other tokens change nothing; where a few features carry it, it is the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from howlinear.core.ceilings import AffineMap, fit, r2, r2_per_feature, residual, whitening
+from howlinear.core.moments import Moments, effective_rank
+from howlinear.errors import InputError
+from howlinear.instrument.capture import BlockCapture, Sample
+from howlinear.instrument.massive import HEAVIEST, HeavyRows
+from howlinear.instrument.profile import FEW_ROWS_DECIDE, Solved, solve
+
+MULTIPLES = (10.0, 20.0, 50.0, 100.0)
+"""Other rules for what is massive: beyond so many medians. The first is the one that is used."""
+
+LOUD = 0.01
+"""Share of the output features that counts as the loudest: the paper's outlier is one of 768, ours may be a few."""
+
+RANK_ONE = 2.0
+"""Outputs of a lower effective rank are of the rank-1 regime, if the median feature is far below pooled R² as well."""
+
+FAR_BELOW = 0.25
+"""How far that is, as in notebook 04, which calls such blocks concentrated."""
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A block without its heaviest rows, in the fit as in the score.
+
+    Attributes:
+        left_out: how many rows of both sides.
+        r2: R²_lin of a map of their own, held out.
+        median: of its R² of single features.
+        effective_rank: of the held-out outputs.
+        of_all: R² on them of the map that all rows were fitted with; far below 0 where that map serves the others.
+    """
+
+    left_out: int
+    r2: float
+    median: float
+    effective_rank: float
+    of_all: float
+
+
+@dataclass(frozen=True)
+class FarOut:
+    """The sampled rows without those whose inputs lie farthest out.
+
+    Attributes:
+        left_out: rows of all that are of the same share as those left out of the sample.
+        r2: R²_lin of the remaining sampled rows. Even with none left out it is not that of all rows: it is fitted on
+            fewer.
+    """
+
+    left_out: int
+    r2: float
+
+
+@dataclass(frozen=True)
+class Quieter:
+    """A block without its loudest output features.
+
+    Attributes:
+        left_out: how many features.
+        r2: R²_lin of the others, all rows.
+        ordinary: the same of ordinary rows, with their own map and their own order of loudness.
+    """
+
+    left_out: int
+    r2: float
+    ordinary: float
+
+
+@dataclass(frozen=True)
+class Look:
+    """What carries the R²_lin of a block: tokens or features.
+
+    Attributes:
+        rows: how many there are, both sides.
+        heavy: the heaviest of them.
+        solved: R²_lin of all rows and of ordinary ones, with intervals.
+        ordinary: the ordinary rows: what `Rest` says of all but the massive ones.
+        tokens: R²_lin without the k heaviest rows, per k.
+        rules: the same for other rules of what is massive, by name.
+        far_out: R²_lin without rows far out in the inputs, per k.
+        features: R²_lin without the k loudest output features, per k.
+        loud: the same without the loudest `LOUD` of them.
+    """
+
+    rows: int
+    heavy: HeavyRows
+    solved: Solved
+    ordinary: Rest
+    tokens: list[Rest]
+    rules: dict[str, Rest]
+    far_out: list[FarOut]
+    features: list[Quieter]
+    loud: Quieter
+
+    @property
+    def carried_by(self) -> str:
+        """What carries R²_lin: "tokens", "features", "both" or "neither".
+
+        Tokens if it changes by `FEW_ROWS_DECIDE` or more without the massive rows. Features if R²_lin of *ordinary*
+        rows falls by as much without the loudest features: a sink may lie in one feature, and is not one for that.
+        """
+        tokens = self.solved.rests_on_massive_rows
+        features = self.ordinary.r2 - self.loud.ordinary >= FEW_ROWS_DECIDE
+        if tokens and features:
+            return "both"
+        if tokens:
+            return "tokens"
+        return "features" if features else "neither"
+
+
+Looks = Mapping[tuple[str, int], Look]
+"""(model, block) → what was seen of the block."""
+
+
+def look(block: BlockCapture, counts: Sequence[int], feature_counts: Sequence[int]) -> Look:
+    """Leave out rows and features of a block.
+
+    Args:
+        block: its capture, with heavy rows and a sample.
+        counts: how many of the heaviest rows, and of those far out, to leave out.
+        feature_counts: how many of the loudest output features to leave out.
+
+    Raises:
+        InputError: heavy rows or a sample were not kept, or a count leaves nothing.
+    """
+    heavy = block.heavy_rows()
+    solved = solve({0: block})[0]
+    ordinary_block = block.ordinary()
+
+    @cache  # several rules may leave out the same rows, and often none
+    def without(left_out: int) -> Rest:
+        return rest(block, left_out, solved.ceiling.map)
+
+    rules = {f"beyond {multiple:g} medians": without(len(heavy.beyond(multiple))) for multiple in MULTIPLES}
+    most = min(HEAVIEST, len(heavy))
+    rules[f"heaviest {most}"] = without(most)
+
+    maps = (solved.ceiling.map, solved.ordinary.map)
+    width = len(solved.ceiling.map.bias)
+    loudest_count = max(1, round(LOUD * width))
+    return Look(
+        rows=sum(moments.n for moments in [*block.train, *block.test]),
+        heavy=heavy,
+        solved=solved,
+        ordinary=without(solved.massive_rows),
+        tokens=[without(count) for count in counts],
+        rules=rules,
+        far_out=_far_out_curve(block, counts),
+        features=[_quieter(block, ordinary_block, maps, count) for count in feature_counts],
+        loud=_quieter(block, ordinary_block, maps, loudest_count),
+    )
+
+
+def rest(block: BlockCapture, left_out: int, of_all: AffineMap) -> Rest:
+    """A block without its heaviest rows.
+
+    Args:
+        block: its capture, with heavy rows.
+        left_out: how many rows.
+        of_all: the map of all rows.
+
+    Raises:
+        InputError: so many were not kept, or too few rows would be left.
+    """
+    others = block.without(block.heavy_rows().heaviest(left_out))
+    train = sum(others.train)
+    test = sum(others.test)
+    own, _ = fit(train)
+    return Rest(
+        left_out=left_out,
+        r2=r2(own, test),
+        median=float(r2_per_feature(own, test).nanquantile(0.5)),
+        effective_rank=effective_rank(others.outputs.sxx),
+        of_all=r2(of_all, test),
+    )
+
+
+def _far_out_curve(block: BlockCapture, counts: Sequence[int]) -> list[FarOut]:
+    """R²_lin of the sampled rows without those of highest leverage, the same share of them as `counts` are of all."""
+    sample = block.rows()
+    train = sum(block.train)
+    rows = train.n + sum(moments.n for moments in block.test)
+    # (x − x̄)ᵀ Sxx⁺ (x − x̄), up to a factor that is the same for all rows
+    leverage = ((sample.x.double() - train.mean_x) @ whitening(train)).square().sum(1)
+    farthest = leverage.argsort(descending=True, stable=True)
+    curve = []
+    for count in counts:
+        kept = torch.ones(len(farthest), dtype=torch.bool)
+        kept[farthest[: round(count / rows * len(farthest))]] = False
+        own, _ = fit(_moments(sample, kept & ~sample.test))
+        curve.append(FarOut(count, r2(own, _moments(sample, kept & sample.test))))
+    return curve
+
+
+def _moments(sample: Sample, chosen: Tensor) -> Moments:
+    return Moments(sample.x.shape[1], sample.y.shape[1]).update(sample.x[chosen], sample.y[chosen])
+
+
+def _quieter(block: BlockCapture, ordinary: BlockCapture, maps: tuple[AffineMap, AffineMap], count: int) -> Quieter:
+    """R²_lin without the loudest features, of all rows and of ordinary ones, each with its own map."""
+    of_all, of_ordinary = maps
+    return Quieter(
+        left_out=count,
+        r2=r2_without_loudest(of_all, block, count),
+        ordinary=r2_without_loudest(of_ordinary, ordinary, count),
+    )
+
+
+def r2_without_loudest(affine: AffineMap, block: BlockCapture, count: int) -> float:
+    """R² of a map without the output features that are loudest on the train rows: held-out rows have no say in that.
+
+    Args:
+        affine: the map.
+        block: whose rows it is scored on.
+        count: features to leave out.
+
+    Raises:
+        InputError: no feature would be left.
+    """
+    loudness = sum(block.train).syy
+    if not 0 <= count < len(loudness):
+        raise InputError(f"cannot leave out {count} of {len(loudness)} output features: use 0 to {len(loudness) - 1}")
+    kept = loudness.argsort(descending=True, stable=True)[count:]
+    test = sum(block.test)
+    # R² = 1 − Σ residual / Σ (y − ȳ)², over the features that are kept
+    return float(1 - residual(affine, test)[kept].sum() / test.syy[kept].sum())
+
+
+def block_table(looks: Looks) -> pd.DataFrame:
+    """R²_lin of all rows and of ordinary ones, a row a block.
+
+    Returns:
+        Columns model, block, rows, massive_rows, heaviest (norm of the heaviest output in medians); r2 and r2_ordinary,
+        each with its interval as in r2_low, r2_high; of_all (R² on ordinary rows of the map of all rows); fall (r2 less
+        r2_ordinary); median, median_ordinary, effective_rank, effective_rank_ordinary, rank_one, rank_one_ordinary
+        (whether the block is of the rank-1 regime, see `RANK_ONE`); loud and loud_ordinary (R² without the loudest
+        features); carried_by.
+    """
+    rows = []
+    for (model, block), seen in looks.items():
+        whole = seen.solved.ceiling
+        ordinary = seen.solved.ordinary
+        rows.append(
+            {
+                "model": model,
+                "block": block,
+                "rows": seen.rows,
+                "massive_rows": seen.solved.massive_rows,
+                "heaviest": float(seen.heavy.norm[0]) / seen.heavy.median,
+                "r2": whole.r2,
+                "r2_low": whole.r2_low,
+                "r2_high": whole.r2_high,
+                "r2_ordinary": ordinary.r2,
+                "r2_ordinary_low": ordinary.r2_low,
+                "r2_ordinary_high": ordinary.r2_high,
+                "of_all": seen.ordinary.of_all,
+                "fall": whole.r2 - ordinary.r2,
+                "median": whole.r2_median,
+                "median_ordinary": ordinary.r2_median,
+                "effective_rank": seen.solved.effective_rank,
+                "effective_rank_ordinary": seen.solved.ordinary_effective_rank,
+                "rank_one": _rank_one(whole.r2, whole.r2_median, seen.solved.effective_rank),
+                "rank_one_ordinary": _rank_one(ordinary.r2, ordinary.r2_median, seen.solved.ordinary_effective_rank),
+                "loud": seen.loud.r2,
+                "loud_ordinary": seen.loud.ordinary,
+                "carried_by": seen.carried_by,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _rank_one(pooled: float, median: float, rank: float) -> bool:
+    return rank < RANK_ONE and pooled - median >= FAR_BELOW
+
+
+def left_out_table(looks: Looks) -> pd.DataFrame:
+    """R²_lin of the rest, as more and more is left out.
+
+    Returns:
+        Columns model, block, kind ("heaviest rows", "rows far out", "loudest features", or "loudest features, ordinary
+        rows"), left_out (how many) and r2; a row per count.
+    """
+    rows = []
+    for (model, block), seen in looks.items():
+        where = {"model": model, "block": block}
+        for point in seen.tokens:
+            rows.append(where | {"kind": "heaviest rows", "left_out": point.left_out, "r2": point.r2})
+        for point in seen.far_out:
+            rows.append(where | {"kind": "rows far out", "left_out": point.left_out, "r2": point.r2})
+        for point in seen.features:
+            rows.append(where | {"kind": "loudest features", "left_out": point.left_out, "r2": point.r2})
+            among_ordinary = {"kind": "loudest features, ordinary rows", "left_out": point.left_out}
+            rows.append(where | among_ordinary | {"r2": point.ordinary})
+    return pd.DataFrame(rows)
+
+
+def sensitivity_table(looks: Looks) -> pd.DataFrame:
+    """What becomes of the answer if other rows count as massive.
+
+    Returns:
+        Columns model, block, rule, left_out (rows that count as massive), at_first (share of them at position 0; NaN of
+        none), r2 (of the others) and effective_rank (of theirs).
+    """
+    rows = []
+    for (model, block), seen in looks.items():
+        for rule, others in seen.rules.items():
+            left_out = seen.heavy.heaviest(others.left_out)
+            rows.append(
+                {
+                    "model": model,
+                    "block": block,
+                    "rule": rule,
+                    "left_out": others.left_out,
+                    "at_first": float((left_out.position == 0).float().mean()),
+                    "r2": others.r2,
+                    "effective_rank": others.effective_rank,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def depth_table(blocks: pd.DataFrame) -> pd.DataFrame:
+    """What is left of a profile's shape without the massive rows, a row a model.
+
+    Args:
+        blocks: as `block_table` makes it.
+
+    Returns:
+        Highest less lowest R²_lin over depth, `spread`, and the largest step between neighbours, `step`, each of all
+        rows and of ordinary ones; how many blocks are of the rank-1 regime, `rank_one`, likewise; how many have
+        massive rows, `massive`, and of how many R²_lin rests on them, `resting`.
+    """
+    rows = {}
+    for model, of_model in blocks.groupby("model", sort=False):
+        in_order = of_model.sort_values("block")
+        row = {}
+        for suffix in ("", "_ordinary"):
+            profile = in_order[f"r2{suffix}"]
+            row[f"spread{suffix}"] = profile.max() - profile.min()
+            row[f"step{suffix}"] = profile.diff().abs().max()
+            row[f"rank_one{suffix}"] = int(in_order[f"rank_one{suffix}"].sum())
+        row["massive"] = int((in_order["massive_rows"] > 0).sum())
+        row["resting"] = int((in_order["fall"].abs() >= FEW_ROWS_DECIDE).sum())
+        rows[model] = row
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
+
+
+def answers(blocks: pd.DataFrame) -> dict[str, str]:
+    """Model → the answer in one sentence.
+
+    Args:
+        blocks: as `block_table` makes it.
+    """
+    return {str(model): _answer(str(model), of_model) for model, of_model in blocks.groupby("model", sort=False)}
+
+
+def _answer(model: str, blocks: pd.DataFrame) -> str:
+    massive = blocks[blocks["massive_rows"] > 0]
+    if massive.empty:
+        top = blocks.loc[blocks["heaviest"].idxmax()]
+        return (
+            f"No block of {model} has a massive row: the heaviest of {top['rows']:,} has {top['heaviest']:.1f} times "
+            f"the median norm, in block {top['block']}."
+        )
+    beginning = f"{len(massive)} of {len(blocks)} blocks of {model} have massive rows, at most "
+    beginning += f"{massive['massive_rows'].max():,} of {massive['rows'].max():,}"
+    resting = massive[massive["fall"].abs() >= FEW_ROWS_DECIDE]
+    if resting.empty:
+        most = massive.loc[massive["fall"].abs().idxmax()]
+        return f"{beginning}; without them R²_lin changes by {-most['fall']:+.2f} at most, in block {most['block']}."
+    changes = [f"block {row['block']} {row['r2']:.2f} → {row['r2_ordinary']:.2f}" for _, row in resting.iterrows()]
+    return f"{beginning}; R²_lin rests on them in {len(resting)}: {', '.join(changes)}."
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table as results keep it, a mapping a row, what is missing as None."""
+    return table.astype(object).where(table.notna(), None).to_dict("records")

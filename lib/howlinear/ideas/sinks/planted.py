@@ -1,0 +1,100 @@
+"""A sink, or anything else, planted into a model's block: what the tools should find is then known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from howlinear.errors import InputError
+from howlinear.models.ffn_sites import sites
+from howlinear.models.swap import swap
+
+Change = Callable[[Tensor, Tensor], Tensor]
+"""Takes x and y of a block, both of shape (batch, seq_len, d), and gives another y."""
+
+
+class Changed(nn.Module):
+    """A block whose outputs are changed."""
+
+    def __init__(self, ffn: nn.Module, change: Change):
+        """Hold the block and the change."""
+        super().__init__()
+        self.ffn = ffn
+        self.change = change
+
+    def forward(self, x: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, "batch seq_len d"]:
+        """What the change makes of x and the block's own y."""
+        return self.change(x, self.ffn(x))
+
+
+@contextmanager
+def planted(model: PreTrainedModel, block: int, change: Change) -> Iterator[PreTrainedModel]:
+    """Change what a block writes while the context lasts.
+
+    Args:
+        model: the model; as it was afterwards.
+        block: which block.
+        change: its new output.
+
+    Yields:
+        The model.
+
+    Raises:
+        InputError: no such block, or its first and last layer lie apart.
+    """
+    with swap(model, {block: Changed(ffn_of(model, block), change)}):
+        yield model
+
+
+@contextmanager
+def sunk(
+    model: PreTrainedModel, block: int, mark: Float[Tensor, " d"], vector: Float[Tensor, " d"]
+) -> Iterator[PreTrainedModel]:
+    """Plant a sink in two steps, as trained models have them: the block before marks the token, this one writes.
+
+    Without the mark no line could tell the token from others, and the block would be bent rather than straight.
+
+    Args:
+        model: the model; as it was afterwards.
+        block: which block writes; not the first.
+        mark: what the block before adds at position 0, shape (d,).
+        vector: what this one adds there, shape (d,).
+
+    Yields:
+        The model.
+
+    Raises:
+        InputError: no such blocks, or an FFN whose first and last layer lie apart.
+    """
+    with planted(model, block - 1, sink(mark)), planted(model, block, sink(vector)):
+        yield model
+
+
+def ffn_of(model: PreTrainedModel, block: int) -> nn.Module:
+    """The one module that is a block's FFN.
+
+    Raises:
+        InputError: no such block, or its first and last layer lie apart.
+    """
+    (site,) = sites(model, [block])
+    if site.ffn is None:
+        raise InputError(
+            f"block {block} keeps its FFN in two modules, {site.input_name} and {site.name}, with more between them: "
+            "name one that maps x to y, as in load_model(…, sites=…)"
+        )
+    return site.ffn
+
+
+def sink(vector: Float[Tensor, " d"]) -> Change:
+    """The change that adds one vector to the output at position 0 of every sequence."""
+
+    def add(_: Tensor, y: Tensor) -> Tensor:
+        added = y.clone()
+        added[:, 0] += vector.to(y)
+        return added
+
+    return add

@@ -1,0 +1,163 @@
+"""Which rows are massive: their tokens and positions, their size, their direction, who writes it and who takes it away.
+
+One block writes a massive output on a few tokens, blocks after it let it pass, and a late block takes it away again
+(Sun et al. 2024, "Massive activations in large language models"). What is written and what takes it away point to
+opposite sides, so the sign of the cosine between two blocks' mean massive outputs tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from howlinear.ideas.sinks.look import Looks
+from howlinear.instrument.massive import HeavyRows
+
+ALIGNED = 0.5
+"""Two mean outputs go the same way from this cosine on, and against each other from its negative on; of independent
+directions in 576 dimensions 95 % are within 0.08 of 0."""
+
+
+def massive_table(looks: Looks) -> pd.DataFrame:
+    """How many massive rows there are, where and how large; a row a block that has one.
+
+    Returns:
+        Columns model, block, massive_rows, share (of all rows), at_first (share of the massive rows at position 0),
+        size, smallest and largest (of their norms, in medians of all rows; size is their median), one_direction (share
+        of their energy Σ‖y‖² in the one direction that holds most).
+    """
+    rows = []
+    for (model, block), massive in _massive_rows(looks).items():
+        size = massive.norm / massive.median
+        rows.append(
+            {
+                "model": model,
+                "block": block,
+                "massive_rows": len(massive),
+                "share": len(massive) / looks[model, block].rows,
+                "at_first": float((massive.position == 0).float().mean()),
+                "size": float(size.median()),
+                "smallest": float(size.min()),
+                "largest": float(size.max()),
+                "one_direction": one_direction(massive.y),
+            }
+        )
+    columns = "model block massive_rows share at_first size smallest largest one_direction"
+    return pd.DataFrame(rows, columns=columns.split())
+
+
+def one_direction(outputs: Float[Tensor, "rows d_out"]) -> float:
+    """Share of Σ‖y‖² in the direction that holds most of it: σ₁² / Σσ² of the rows as they are, not centred."""
+    energy = torch.linalg.svdvals(outputs.double()).square()
+    return float(energy[0] / energy.sum())
+
+
+def token_table(
+    looks: Looks,
+    ids: Mapping[str, Int64[Tensor, "n_sequences seq_len"]],
+    decode: Mapping[str, Callable[[int], str]],
+    most: int = 5,
+) -> pd.DataFrame:
+    """The tokens that massive rows are of, the most frequent first.
+
+    Args:
+        looks: by model and block.
+        ids: model → token ids of all its sequences.
+        decode: model → what gives the text of a token id.
+        most: how many tokens of each block are listed, at position 0 and elsewhere.
+
+    Returns:
+        Columns model, block, place ("position 0" or "elsewhere"), token (its text, quoted), count, and share (of the
+        block's massive rows).
+    """
+    rows = []
+    for (model, block), massive in _massive_rows(looks).items():
+        token = ids[model][massive.sequence, massive.position]
+        for place, there in (("position 0", massive.position == 0), ("elsewhere", massive.position > 0)):
+            counts = pd.Series(token[there].tolist(), dtype="int64").value_counts(sort=True)
+            for token_id, count in counts.head(most).items():
+                rows.append(
+                    {
+                        "model": model,
+                        "block": block,
+                        "place": place,
+                        "token": repr(decode[model](token_id)),
+                        "count": int(count),
+                        "share": count / len(massive),
+                    }
+                )
+    return pd.DataFrame(rows, columns=["model", "block", "place", "token", "count", "share"])
+
+
+def flow_table(looks: Looks) -> pd.DataFrame:
+    """Which block writes massive outputs and which take them away, a row a block that has some.
+
+    The writer of a model is the block whose massive outputs, summed, are the largest.
+
+    Returns:
+        Columns model, block, writer (the block that writes most), cosine (of this block's mean massive output with the
+        writer's), same_rows (share of this block's massive rows that are massive in the writer too), and role: "writes
+        most", "adds" or "takes away" (the cosine is beyond `ALIGNED`), or "elsewhere".
+    """
+    rows = []
+    massive = _massive_rows(looks)
+    for model in dict.fromkeys(model for model, _ in massive):
+        of_model = {block: rows for (name, block), rows in massive.items() if name == model}
+        writer = max(of_model, key=lambda block: float(of_model[block].y.double().sum(0).norm()))
+        for block, heavy in of_model.items():
+            cosine = _cosine(heavy, of_model[writer])
+            rows.append(
+                {
+                    "model": model,
+                    "block": block,
+                    "writer": writer,
+                    "cosine": cosine,
+                    "same_rows": _share_in(heavy, of_model[writer]),
+                    "role": "writes most" if block == writer else _role(cosine),
+                }
+            )
+    return pd.DataFrame(rows, columns=["model", "block", "writer", "cosine", "same_rows", "role"])
+
+
+def cosine_table(looks: Looks) -> pd.DataFrame:
+    """Cosines between the mean massive outputs of every two blocks of a model: columns model, block, other, cosine."""
+    rows = []
+    massive = _massive_rows(looks)
+    for (model, block), heavy in massive.items():
+        for (other_model, other), other_heavy in massive.items():
+            if other_model == model:
+                rows.append({"model": model, "block": block, "other": other, "cosine": _cosine(heavy, other_heavy)})
+    return pd.DataFrame(rows, columns=["model", "block", "other", "cosine"])
+
+
+def _massive_rows(looks: Looks) -> dict[tuple[str, int], HeavyRows]:
+    """The massive rows of every block that has one."""
+    found = {}
+    for place, seen in looks.items():
+        massive = seen.heavy.beyond()
+        if len(massive):
+            found[place] = massive
+    return found
+
+
+def _cosine(rows: HeavyRows, others: HeavyRows) -> float:
+    """Cosine between two mean outputs."""
+    return float(torch.cosine_similarity(rows.y.double().mean(0), others.y.double().mean(0), dim=0))
+
+
+def _share_in(rows: HeavyRows, others: HeavyRows) -> float:
+    """Share of some rows that are among others, by their place in the text."""
+    longest = int(torch.cat([rows.position, others.position]).max()) + 1
+    places = rows.sequence * longest + rows.position
+    other_places = others.sequence * longest + others.position
+    return float(torch.isin(places, other_places).float().mean())
+
+
+def _role(cosine: float) -> str:
+    if abs(cosine) < ALIGNED:
+        return "elsewhere"
+    return "adds" if cosine > 0 else "takes away"

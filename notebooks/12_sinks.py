@@ -1,0 +1,471 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 12 · Which tokens make a block look linear?
+#
+# **Question.** The paper finds blocks that are nearly linear and of rank 1, and leaves open why. Is it a few features
+# that make them so, or a few *tokens*?
+#
+# **Answer in one line.** The sentences under "What we learned" say it for every model of this run: how many rows
+# $R^2_{\mathrm{lin}}$ rests on, in which blocks, and what it is without them.
+#
+# **You need** notebooks 02 and 04. **Time** fifteen minutes to read, two to run.
+
+# %% tags=["parameters"]
+profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
+counts = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512]  # how many of the heaviest rows, or of those far out, to leave out
+features = [0, 1, 2, 4, 8, 16, 32, 64]  # how many of the loudest output features to leave out
+swapped = 8  # blocks of each model with massive rows whose maps are swapped in, those that rest on them most
+others = 2  # blocks without massive rows that are swapped beside them: the most and the least linear
+planted_rows = 8192  # token rows for the model with a planted sink
+planted_block = 5  # where it is planted
+planted_mark, planted_size = 50.0, 300.0  # how large the mark before it and it are, in medians
+
+# %%
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+
+import howlinear as hl
+from howlinear.core.ceilings import r2
+from howlinear.files.published import load_published
+from howlinear.files.results import rounded
+from howlinear.ideas.sinks import costs, planted, predictions, tokens
+from howlinear.ideas.sinks.look import (
+    answers,
+    block_table,
+    depth_table,
+    left_out_table,
+    look,
+    records,
+    rest,
+    sensitivity_table,
+)
+from howlinear.instrument.capture import capture
+from howlinear.instrument.massive import MULTIPLE
+from howlinear.models.load import tokenizer_of
+from howlinear.notebook.run import start
+from howlinear.plots import sinks as plots
+
+run = start("12_sinks", profile)
+print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.rows, "token rows")
+
+# %% [markdown]
+# ## Predict first
+#
+# 1. A hundred of 20,000 rows are 500 times as large as the others. What share of $\sum \lVert y - \bar y \rVert^2$ do
+#    they have?
+# 2. The map of all rows explains 95 % of such a block. What does it explain of the rows that are *not* massive: more
+#    than half, a little, or less than nothing?
+# 3. The block is swapped for that map, and the model breaks. The hundred rows are left to the block itself, the map
+#    stays. Is the model mended?
+
+# %% [markdown]
+# ## Idea
+#
+# Trained transformers write outputs hundreds of times the usual size on a few tokens, the first of a sequence above
+# all: attention needs a place to rest where nothing is said (Sun et al. 2024, "Massive activations in large language
+# models"; Xiao et al. 2024, "Efficient streaming language models with attention sinks"). We call a token row *massive*
+# if its output is beyond ten times the median norm, and all others *ordinary*.
+#
+# $R^2_{\mathrm{lin}}$ weighs squares. A row of three hundred medians counts as much as ninety thousand ordinary ones,
+# and what it asks of the map is little: one direction, written wherever the input looks like the first token. A map
+# that does this has an $R^2$ near 1, rank 1, and nothing to say of any other token.
+
+# %% [markdown]
+# ## Method
+#
+# Follow it by hand. Eight ordinary rows on which a line explains nothing: $x = \pm 1$ and $y = \pm 1$, and neither
+# tells of the other. One massive row with $y = 100$, at $x = 10$. Moments can be taken apart again, so what is left
+# without the massive row is exact, as if it had never come.
+
+# %%
+x = torch.tensor([[1.0], [1.0], [-1.0], [-1.0], [1.0], [1.0], [-1.0], [-1.0]])
+y = torch.tensor([[1.0], [-1.0], [1.0], [-1.0], [1.0], [-1.0], [1.0], [-1.0]])
+massive_row = hl.Moments(1, 1).update(torch.tensor([[10.0]]), torch.tensor([[100.0]]))
+everything = hl.Moments(1, 1).update(x, y) + massive_row
+ordinary_rows = everything - massive_row
+of_all = hl.ceiling(everything, everything)
+of_ordinary = hl.ceiling(ordinary_rows, ordinary_rows)
+print(f"R² of all nine rows: {of_all.r2:.2f}; of the eight ordinary ones, with their own line: {of_ordinary.r2:.2f}")
+print(f"R² on the eight of the line of all nine: {r2(of_all.map, ordinary_rows):.0f}")
+
+# %% [markdown]
+# | what | function of `howlinear.ideas.sinks` |
+# |---|---|
+# | everything about one block, rows and features left out | `look.look` |
+# | $R^2_{\mathrm{lin}}$ without the $k$ heaviest rows, in the fit as in the score | `look.rest` |
+# | $R^2$ without the $k$ loudest output features | `look.r2_without_loudest` |
+# | which tokens and positions, how large, in which direction | `tokens.massive_table`, `token_table` |
+# | who writes massive outputs, who takes them away | `tokens.flow_table` |
+# | what a map costs, five ways | `costs.cost_table` |
+# | what the paper's values foretell | `predictions.predictions` |
+#
+# Do the tools find what they are for? We plant a sink in the first model, in two steps, as trained models have them:
+# one block marks position 0 in two features, and the next adds a large constant to three features there. On all other
+# tokens both do what they did.
+
+# %% tags=["nbval-check-output"]
+first = next(iter(run.models))
+model = run.model(first)
+planted_text = run.corpus(run.corpora[0], model).rows(min(planted_rows, run.rows), run.seq_len, run.seed)
+around = [planted_block - 1, planted_block]
+before = capture(model, planted_text, around, sample=run.sample, seed=run.seed)
+clean = before[planted_block]
+mark = torch.zeros(clean.outputs.d_in)
+mark[[20, 70]] = planted_mark * before[planted_block - 1].heavy_rows().median * torch.tensor([0.8, 0.6])
+vector = torch.zeros(clean.outputs.d_in)
+vector[[10, 60, 100]] = planted_size * clean.heavy_rows().median * torch.tensor([0.8, -0.5, 0.33])
+
+with planted.sunk(model, planted_block, mark, vector):
+    sunk = capture(model, planted_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
+    planted_looks = {
+        ("clean", planted_block): look(clean, counts, features),
+        ("sunk", planted_block): look(sunk, counts, features),
+    }
+    planted_costs = costs.cost_table("sunk", model, planted_looks, planted_text, [planted_block])
+
+planted_blocks = block_table(planted_looks).set_index("model")
+shown = ["massive_rows", "r2", "median", "effective_rank", "r2_ordinary", "effective_rank_ordinary", "of_all"]
+print(planted_blocks[shown].astype(float).T.to_string(float_format="{:.2g}".format))
+print(planted_blocks[["rank_one", "rank_one_ordinary", "carried_by"]].T.to_string())
+
+# %% [markdown]
+# The sunk block is the paper's rank-1 regime: high pooled $R^2$, an effective rank of 1, a median feature far below.
+# Without its massive rows it is the clean block again, and the map of all its rows (`of_all`) is of no use to the
+# ordinary ones. The median feature hardly knows of the sink, which lies in three features: it is about as straight as
+# the ordinary rows are. What does each way to put a map in the block's place cost, in nats per
+# token? The five ways are explained below, at the figure of costs. This model has never learned to need a sink, so (c),
+# which takes the sink away, may even help it; a trained sink is missed.
+
+# %% tags=["nbval-check-output"]
+print(costs.worth_table(planted_costs).round(2).to_string())
+
+# %% [markdown]
+# ## Run
+#
+# Every block of every model, from the captures of notebook 01.
+
+# %%
+looks = {}
+ids = {}
+decode = {}
+for name in run.models:
+    stored = run.capture(name)
+    ids[name] = stored.rows.ids
+    decode[name] = tokenizer_of(run.model(name)).decode
+    for number, block in stored.blocks.items():
+        looks[name, number] = look(block, counts, features)
+
+blocks = block_table(looks)
+values = ["massive_rows", "heaviest", "r2", "r2_ordinary", "of_all", "effective_rank", "effective_rank_ordinary"]
+blocks.set_index(["model", "block"])[values].round(2)
+
+# %% [markdown]
+# Which rows are massive: how many, which share of them at position 0 (`at_first`), their size in medians, and which
+# share of their energy lies in one direction. An empty table says that no block has one.
+
+# %%
+described = tokens.massive_table(looks)
+described.round(3)
+
+# %% [markdown]
+# Which tokens they are:
+
+# %%
+token_rows = tokens.token_table(looks, ids, decode)
+token_rows.round(3)
+
+# %% [markdown]
+# Who writes, who takes away? The writer is the block whose massive outputs are the largest in sum. `cosine` compares
+# mean massive outputs with the writer's: where it is near −1, the block takes away what was written. `same_rows` is the
+# share of the block's massive rows that are massive in the writer too.
+
+# %%
+flow = tokens.flow_table(looks)
+cosines = tokens.cosine_table(looks)
+flow.round(2)
+
+# %% [markdown]
+# ## Figure: size and direction
+#
+# **How to read it.** (a) The heaviest output of every block, in medians of that block; above the dotted line rows are
+# massive. (b) For blocks with massive rows, the cosine of their mean with that of the block that writes most: at the
+# top the block adds to it, at the bottom it takes it away, about 0 it is about something else.
+
+# %%
+figure = plots.massive(rounded(blocks), rounded(flow), MULTIPLE)
+run.figure(figure, "massive")
+plt.show()
+
+# %% [markdown]
+# Does the answer hang on the rule? Here are other multiples of the median, and a fixed number of rows: for each model
+# the block that changes most.
+
+# %%
+sensitivity = sensitivity_table(looks)
+most_changed = blocks.loc[blocks.groupby("model", sort=False)["fall"].apply(lambda fall: fall.abs().idxmax())]
+changed = sensitivity.merge(most_changed[["model", "block"]], on=["model", "block"])
+changed.round(2)
+
+# %% [markdown]
+# ## Figure: R² with and without massive rows
+#
+# **How to read it.** A panel a model. Filled: $R^2_{\mathrm{lin}}$ of all rows. Open: of the ordinary rows, with a map
+# of their own. Crosses: the map of *all* rows, scored on the ordinary ones; an arrow where it is far below 0. Where no
+# row is massive the three coincide.
+
+# %%
+figure = plots.with_and_without(rounded(blocks))
+run.figure(figure, "without")
+plt.show()
+
+# %% [markdown]
+# ## Figure: tokens or features?
+#
+# **How to read it.** Four ways to leave something out; thin lines are blocks, thick ones their mean, and blocks that
+# rest on massive rows are thick and numbered. *Heaviest rows* go from fit and score. *Rows far out* are those of the
+# highest leverage among the sampled rows, as many as have the same share; these curves start lower, since they are
+# fitted on the sample. *Loudest features* are output features by their variance on train rows, of all rows and of
+# ordinary ones. A block of tokens falls in the first panel and not in the last; a block of features the other way
+# round.
+
+# %%
+curves = left_out_table(looks)
+resting = blocks[blocks["carried_by"].isin(["tokens", "both"])]
+figure = plots.left_out(rounded(curves), resting)
+run.figure(figure, "left_out")
+plt.show()
+
+# %% tags=["nbval-check-output"]
+carried = blocks.groupby("model", sort=False)["carried_by"].value_counts().unstack(fill_value=0)
+print(carried.rename_axis(columns=None).to_string())
+
+# %% [markdown]
+# What of the profile's shape is left: the spread over depth, the largest step between neighbours, and the blocks of the
+# rank-1 regime (effective rank below 2, the median feature far below pooled $R^2$), of all rows and of ordinary ones.
+
+# %% tags=["nbval-check-output"]
+depth = depth_table(blocks)
+print(depth.astype(float).round(2).T.to_string())
+
+# %% [markdown]
+# ## Figure: what a map costs
+#
+# **How to read it.** Each line is a block, swapped alone; filled: with massive rows, open: the few without that are
+# shown beside them. Up: by how much the loss per token rises on held-out text, on a logarithmic scale.
+#
+# - (a) least squares on all rows;
+# - (b) the same, and massive rows are left to the block itself;
+# - (c) least squares on ordinary rows;
+# - (d) the same, and massive rows are left to the block itself;
+# - (e) least squares on ordinary rows, and one constant at position 0.
+#
+# For (b) and (d) the block is computed for all rows, and the size of its output chooses: an oracle, which says where
+# the cost comes from and saves nothing. (e) needs nothing of the block, and can be used. Without massive rows (b), (c)
+# and (d) are (a).
+
+# %%
+chosen = costs.chosen_blocks(blocks, swapped, others)
+cost_tables = []
+for name, numbers in chosen.items():
+    model = run.model(name)
+    cost_tables.append(costs.cost_table(name, model, looks, run.capture(name).rows, numbers))
+swap_costs = costs.joined(cost_tables)
+figure = plots.costs(rounded(swap_costs), costs.KINDS)
+run.figure(figure, "costs")
+plt.show()
+
+# %% [markdown]
+# In numbers, nats per token; `mended` is the share of (a)'s cost that (d) does without. A model that predicts no next
+# token has no cost, and is named.
+
+# %%
+print(costs.without_costs(run.models, swap_costs))
+costs.worth_table(swap_costs).round(3)
+
+# %% [markdown]
+# And where it arises: predicted from position 0 (`nats_first`), or from any later one (`nats_later`); in perplexity
+# (`delta`), with 95 % intervals.
+
+# %%
+swap_costs[["model", "block", "kind", "nats_first", "nats_later", "delta", "low", "high"]].round(3)
+
+# %% [markdown]
+# ## Predictions for the paper's models
+#
+# The paper publishes three numbers of each of its 36 blocks that a sink would leave its mark on: pooled $R^2$ is high,
+# the median feature is far lower, and a map of few directions reaches nearly all of it. Where all three agree we
+# predict that $R^2_{\mathrm{lin}}$ of ordinary rows is lower than that of all rows by more than the threshold, and
+# elsewhere that it is not. The rule was written down before any of the three models could be run here.
+
+# %% tags=["nbval-check-output"]
+predicted = predictions.predictions()
+to_fall = predicted[predicted["falls"]].drop(columns="falls")
+print(len(to_fall), "of", len(predicted), "blocks are predicted to fall:")
+print(to_fall.round(2).to_string(index=False))
+
+# %%
+comparison = predictions.compared(predicted, blocks)
+print(predictions.sentence(comparison))
+comparison[["model", "block", "prediction", "r2", "r2_ordinary", "massive_rows", "right"]].round(2)
+
+# %% [markdown]
+# ## What we learned
+
+# %% tags=["nbval-check-output"]
+said = answers(rounded(blocks))
+print("\n".join(said.values()))
+
+# %%
+results = {}
+tables = {
+    "blocks": blocks,
+    "massive": described,
+    "tokens": token_rows,
+    "flow": flow,
+    "cosines": cosines,
+    "rules": changed,
+    "costs": swap_costs,
+}
+for name in run.models:
+    of_model = {"answer": said[name], "depth": depth.loc[name].to_dict()}
+    for key, table in tables.items():
+        of_model[key] = records(table[table["model"] == name].drop(columns="model"))
+    results[name] = of_model
+settings = {"counts": counts, "features": features, "multiple": MULTIPLE, "swapped": swapped, "others": others}
+ranks = ("effective_rank", "effective_rank_ordinary")
+run.save(
+    {
+        "models": results,
+        "planted": records(block_table(planted_looks)),
+        "planted_costs": records(planted_costs),
+        "predictions": records(predicted),
+        "compared": records(comparison),
+        "settings": settings,
+    },
+    tolerance=dict.fromkeys(ranks, 0.01) | {"of_all": 0.05, "heaviest": 0.01, "delta": 0.02, "low": 0.02, "high": 0.02},
+    digits=dict.fromkeys(ranks, 4),
+)
+
+# %% [markdown]
+# Ours beside the paper's:
+
+# %%
+published = load_published().groupby("model")["r2_lin"]
+paper_spread = published.max() - published.min()
+paper_step = published.apply(lambda profile: profile.diff().abs().max())
+claims = [
+    (
+        "why near-linear blocks are of rank 1",
+        "left open",
+        "; ".join(f"{name}: {row['rank_one']:.0f} → {row['rank_one_ordinary']:.0f}" for name, row in depth.iterrows()),
+    ),
+    (
+        "R² differs over depth: highest less lowest",
+        f"{paper_spread.min():.2f} to {paper_spread.max():.2f}",
+        "; ".join(f"{name}: {row['spread']:.2f} → {row['spread_ordinary']:.2f}" for name, row in depth.iterrows()),
+    ),
+    (
+        "adjacent blocks jump: largest step",
+        f"{paper_step.min():.2f} to {paper_step.max():.2f}",
+        "; ".join(f"{name}: {row['step']:.2f} → {row['step_ordinary']:.2f}" for name, row in depth.iterrows()),
+    ),
+]
+pd.set_option("display.max_colwidth", None)
+pd.DataFrame(claims, columns=["claim", "the paper", "this run: all rows → ordinary rows"]).set_index("claim")
+
+# %% [markdown]
+# - Your first prediction: a hundred rows of 500 medians have $100 \cdot 500^2$ against $20{,}000$ of about 1. Nearly
+#   all of the variance is theirs.
+# - Your second: read `of_all` of the planted block. The map is fitted to the sinks, and is far worse than the mean on
+#   all other rows.
+# - Your third: compare (b) with (a), and (d) with both, in the planted table. It is the *fit* that a few rows spoil for
+#   all others; once they are left out of it, their own place can be taken by a constant.
+# - A high $R^2_{\mathrm{lin}}$ is a statement about squares. Report it beside that of the ordinary rows.
+#
+# ## Exercises
+#
+# Solutions are in `solutions/12_sinks.py`; try first.
+#
+# **1 (warm-up).** Sequences have $L$ tokens; the first is a sink, all of one vector, which the map follows without
+# error. The ordinary rows have mean 0 and norm 1, and the map explains nothing of them. How large must the sink be, in
+# these norms, for $R^2_{\mathrm{lin}} = r$?
+
+
+# %%
+def sink_size(length, r):
+    return None  # a formula
+
+
+if sink_size(128, 0.9) is not None:
+    for length, r in ((128, 0.9), (128, 0.5), (1024, 0.97)):
+        size = sink_size(length, r)
+        assert size > 0, "a norm"
+        # the sinks' own variance about the mean of all, for each row: (1/L) (1 − 1/L) size²
+        explained = size**2 / length * (1 - 1 / length)
+        unexplained = 1 - 1 / length
+        assert abs(explained / (explained + unexplained) - r) < 1e-9, "the first of L rows, about the mean of all L"
+    print(f"right: {sink_size(128, 0.9):.0f} norms for 0.9 of 128 tokens")
+
+# %% [markdown]
+# **2 (medium).** Write `elsewhere`: $R^2$ on the *ordinary held-out* rows of a block, of the map of *all train* rows.
+# Use `block.ordinary()` and moments alone.
+
+
+# %%
+def elsewhere(block):
+    return None  # hint: howlinear.core.ceilings.fit and r2, and sum(block.train)
+
+
+if elsewhere(sunk) is not None:
+    for block, expected in (
+        (sunk, planted_looks["sunk", planted_block]),
+        (clean, planted_looks["clean", planted_block]),
+    ):
+        assert abs(elsewhere(block) - expected.ordinary.of_all) < 1e-6 * abs(expected.ordinary.of_all) + 1e-9, (
+            "fit on all train rows, score on the held-out rows that are left"
+        )
+    print(f"right: {elsewhere(sunk):.0f} where there are sinks, {elsewhere(clean):.2f} where there are none")
+
+# %% [markdown]
+# **3 (medium).** How many of the heaviest rows of the sunk block must be left out, at the least, until
+# $R^2_{\mathrm{lin}}$ is within 0.1 of that of its ordinary rows? Guess first: half of the sinks, or nearly all?
+
+# %%
+enough = None  # hint: howlinear.ideas.sinks.look.rest, for a growing number
+
+if enough is not None:
+    seen = planted_looks["sunk", planted_block]
+    for count in range(seen.solved.massive_rows + 1):
+        without = rest(sunk, count, seen.solved.ceiling.map)
+        if abs(without.r2 - seen.solved.ordinary.r2) < 0.1:
+            break
+    assert enough == count, "fewer would do" if enough > count else "that many are too few"
+    print(f"right: {enough} of {seen.solved.massive_rows}")
+
+# %% [markdown]
+# **4 (harder).** Plant a loud *feature*: write a change of the block's output, on all tokens alike, after which it has
+# no massive row, $R^2_{\mathrm{lin}}$ above 0.9, an effective rank below 2, and `carried_by` says "features".
+
+# %%
+change = None  # a function of x and y, of shape (batch, seq_len, d), that gives another y
+
+if change is not None:
+    model = run.model(first)
+    with planted.planted(model, planted_block, change):
+        loud = capture(model, planted_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
+    seen = look(loud, [0], [0])
+    assert seen.solved.massive_rows == 0, "these are tokens: change all rows alike"
+    assert seen.solved.ceiling.r2 > 0.9, "what is loud must follow from x along a line"
+    assert seen.solved.effective_rank < 2, "louder"
+    assert seen.carried_by == "features", "one feature, and the others as they were"
+    print(f"right: R² {seen.solved.ceiling.r2:.2f}, and {seen.loud.r2:.2f} without the loudest features")

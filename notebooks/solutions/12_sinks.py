@@ -1,0 +1,108 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 12 · Solutions
+
+# %% tags=["parameters"]
+profile = "minis"
+
+# %%
+import torch
+
+from howlinear.core.ceilings import fit, r2
+from howlinear.ideas.sinks import planted
+from howlinear.ideas.sinks.look import look, rest
+from howlinear.instrument.capture import capture
+from howlinear.notebook.run import start
+
+run = start("12_sinks", profile)
+first = next(iter(run.models))
+model = run.model(first)
+number = 5
+text = run.corpus(run.corpora[0], model).rows(min(8192, run.rows), run.seq_len, run.seed)
+before = capture(model, text, [number - 1, number], sample=run.sample, seed=run.seed)
+clean = before[number]
+mark = torch.zeros(clean.outputs.d_in)
+mark[[20, 70]] = 50 * before[number - 1].heavy_rows().median * torch.tensor([0.8, 0.6])
+vector = torch.zeros(clean.outputs.d_in)
+vector[[10, 60, 100]] = 300 * clean.heavy_rows().median * torch.tensor([0.8, -0.5, 0.33])
+with planted.sunk(model, number, mark, vector):
+    sunk = capture(model, text, [number], sample=run.sample, seed=run.seed)[number]
+
+# %% [markdown]
+# **1.** Of $L$ rows one is $s$ times as large as the others. About the mean of all, it explains
+# $\frac1L (1 - \frac1L)\, s^2$ a row, and $1 - \frac1L$ a row is left. The share $r$ of the first in both is
+# $s^2 / (s^2 + L)$, so $s = \sqrt{L\,r / (1 - r)}$: the square root of the sequence's length, three times for
+# $r = 0.9$.
+
+
+# %%
+def sink_size(length, r):
+    return (length * r / (1 - r)) ** 0.5
+
+
+# one direction, L rows: s at the first, and ±1 at right angles to it, which no line explains
+length, r = 65, 0.9
+size = sink_size(length, r)
+outputs = torch.zeros(length, 2, dtype=torch.float64)
+outputs[0, 0] = size
+outputs[1::2, 1] = 1
+outputs[2::2, 1] = -1
+spread = (outputs - outputs.mean(0)).square().sum(0)
+assert abs(float(spread[0] / spread.sum()) - r) < 1e-9
+print(f"L = 128, r = 0.9: {sink_size(128, 0.9):.0f}")
+
+# %% [markdown]
+# **2.** The map of all train rows, the ordinary held-out rows. It is far below 0: on an ordinary row the map still
+# writes a part of the sink, wherever the input looks a little like that of the first token.
+
+
+# %%
+def elsewhere(block):
+    of_all, _ = fit(sum(block.train))
+    return r2(of_all, sum(block.ordinary().test))
+
+
+assert elsewhere(sunk) < -1
+assert elsewhere(clean) > 0
+print(f"{elsewhere(sunk):.0f} with sinks, {elsewhere(clean):.2f} without")
+
+# %% [markdown]
+# **3.** Nearly all: one sink of 300 medians has the variance of 90,000 ordinary rows, more than there are here.
+
+# %%
+seen = look(sunk, [0], [0])
+enough = 0
+while abs(rest(sunk, enough, seen.solved.ceiling.map).r2 - seen.solved.ordinary.r2) >= 0.1:
+    enough += 1
+assert enough > 0.8 * seen.solved.massive_rows
+print(f"{enough} of {seen.solved.massive_rows}")
+
+# %% [markdown]
+# **4.** One feature, loud and straight: a multiple of one input, on every token. No row is massive, since all rows grow
+# alike, and the median norm with them.
+
+
+# %%
+def change(x, y):
+    changed = y.clone()
+    changed[..., 3] = 20 * y.norm(dim=-1).mean() * x[..., 0] / x[..., 0].std()
+    return changed
+
+
+with planted.planted(model, number, change):
+    loud = capture(model, text, [number], sample=run.sample, seed=run.seed)[number]
+seen = look(loud, [0], [0])
+assert seen.solved.massive_rows == 0
+assert seen.solved.ceiling.r2 > 0.9
+assert seen.solved.effective_rank < 2
+assert seen.carried_by == "features"
+print(f"R² {seen.solved.ceiling.r2:.2f}, and {seen.loud.r2:.2f} without the loudest features")

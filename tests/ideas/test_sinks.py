@@ -1,0 +1,300 @@
+"""What carries R²_lin: planted sinks are tokens, a planted loud column is a feature, heavy tails are neither."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from helpers.planted_sinks import SEQ_LEN, captured, teacher, token_ids
+from helpers.reference import held_out_r2, least_squares, pooled_r2
+from howlinear.errors import InputError
+from howlinear.ideas.sinks.look import (
+    answers,
+    block_table,
+    depth_table,
+    left_out_table,
+    look,
+    r2_without_loudest,
+    records,
+    sensitivity_table,
+)
+from howlinear.ideas.sinks.tokens import cosine_table, flow_table, massive_table, one_direction, token_table
+
+COUNTS = [0, 1, 64, 256, 300]
+FEATURES = [0, 1, 4]
+
+
+def seen(**plant):
+    return look(captured(*teacher(**plant)), COUNTS, FEATURES)
+
+
+def sides(x, y, test, kept):
+    """Train and held-out rows of those that are kept."""
+    return (x[kept & ~test], y[kept & ~test]), (x[kept & test], y[kept & test])
+
+
+def test_what_is_left_without_the_heaviest_is_a_fit_of_all_other_rows():
+    x, y, test, *_ = rows = teacher()
+    found = look(captured(*rows), COUNTS, FEATURES)
+    heaviest = y.norm(dim=1).argsort(descending=True)
+    of_all = least_squares(x[~test], y[~test])[:2]
+    for point in found.tokens:
+        kept = torch.ones(len(x), dtype=torch.bool)
+        kept[heaviest[: point.left_out]] = False
+        train, held_out = sides(x, y, test, kept)
+        assert point.r2 == pytest.approx(held_out_r2(train, held_out), abs=1e-6)
+        assert point.of_all == pytest.approx(pooled_r2(*held_out, *of_all), rel=1e-4, abs=1e-4)
+
+
+def test_sinks_are_carried_by_tokens_and_hold_on_until_the_last_is_gone():
+    found = seen()
+    truth = seen(sink=0.0)
+    by_count = {point.left_out: point for point in found.tokens}
+    assert by_count[0].r2 > 0.95
+    assert by_count[64].r2 > 0.95  # three of four sinks are still there
+    assert by_count[256].r2 == pytest.approx(truth.solved.ceiling.r2, abs=0.02)
+    assert by_count[256].of_all < 0  # the map serves the sinks
+    assert by_count[0].effective_rank < 1.1
+    assert by_count[256].effective_rank > 3
+    assert found.carried_by == "tokens"
+    for point in found.features:  # the sinks' direction is in every feature
+        assert point.r2 > 0.9
+
+
+def test_a_loud_feature_is_no_token():
+    found = seen(sink=0.0, loud_feature=100.0)
+    assert found.solved.massive_rows == 0
+    assert found.carried_by == "features"
+    for point in found.tokens:
+        assert point.r2 > 0.99
+    quieter = {point.left_out: point for point in found.features}
+    assert quieter[0].r2 > 0.99
+    assert quieter[1].r2 < 0.8
+    assert found.loud.left_out == 1
+    assert found.loud.r2 == quieter[1].r2
+
+
+def test_a_sink_in_a_single_feature_is_a_token_all_the_same():
+    x, y, test, fold, sequence, position = teacher(sink=0.0)
+    first = position == 0
+    x[first, 0] += 60.0
+    y[first, 3] = 800 * y.norm(dim=1).median()
+    found = look(captured(x, y, test, fold, sequence, position), COUNTS, FEATURES)
+    assert found.loud.r2 < 0.8  # without that feature nothing is left of the sink
+    assert found.carried_by == "tokens"
+
+
+def test_what_shows_both_signs_is_both():
+    loud = seen(sink=0.0, loud_feature=100.0)
+    assert dataclasses.replace(loud, solved=seen().solved).carried_by == "both"
+
+
+def test_heavy_tails_are_neither():
+    found = seen(sink=0.0, heavy_tails=True)
+    assert found.solved.massive_rows > 0
+    assert found.carried_by == "neither"
+
+
+def test_rows_far_out_are_those_of_the_largest_leverage():
+    x, y, test, *_ = rows = teacher(sequences=64)
+    found = look(captured(*rows), [0, 40], FEATURES)
+    design = torch.cat([x, torch.ones(len(x), 1)], 1).double()
+    gram = design[~test].T @ design[~test]
+    leverage = (design @ torch.linalg.inv(gram) * design).sum(1)
+    kept = torch.ones(len(x), dtype=torch.bool)
+    kept[leverage.argsort(descending=True)[:40]] = False
+    none, farthest = found.far_out
+    assert none.r2 == pytest.approx(found.solved.ceiling.r2, abs=1e-9)  # all rows are sampled
+    assert farthest.r2 == pytest.approx(held_out_r2(*sides(x, y, test, kept)), abs=1e-6)
+
+
+def test_features_are_left_out_by_their_loudness_on_train_rows():
+    x, y, test, *_ = rows = teacher(sink=0.0)
+    y[test, 5] *= 50  # loud where it is held out: that has no say
+    block = captured(*rows)
+    affine = look(block, [0], [0]).solved.ceiling.map
+    loudest = int(y[~test].var(0).argmax())
+    others = [feature for feature in range(12) if feature != loudest]
+    expected = pooled_r2(x[test], y[test][:, others], affine.weight[:, others].numpy(), affine.bias[others].numpy())
+    assert loudest != 5
+    assert r2_without_loudest(affine, block, 1) == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(InputError, match="cannot leave out 12 of 12 output features"):
+        r2_without_loudest(affine, block, 12)
+
+
+def test_what_was_not_kept_is_refused():
+    block = captured(*teacher())
+    with pytest.raises(InputError, match="none were sampled"):
+        look(dataclasses.replace(block, sample=None), [0], [0])
+    with pytest.raises(InputError, match="heaviest rows: 512 were kept"):
+        look(block, [513], [0])
+
+
+@pytest.fixture(scope="module")
+def looks():
+    """A writer, a block that takes away a part of what it wrote, one with sinks elsewhere, and blocks without any."""
+    x, y, test, fold, sequence, position = teacher()
+    taking = y.clone()
+    first = position == 0
+    taking[first] = -y[first] / 20
+    other = teacher(sink=0.0)[1]
+    last = position == SEQ_LEN - 1
+    aside = torch.zeros(12)
+    written = y[first].mean(0)
+    aside[0], aside[1] = written[1], -written[0]  # at right angles to what the first writes
+    other[last] = 100 * other.norm(dim=1).median() * torch.nn.functional.normalize(aside, dim=0)
+    blocks = {
+        ("sunk", 0): captured(x, y, test, fold, sequence, position),
+        ("sunk", 1): captured(x, other, test, fold, sequence, position),
+        ("sunk", 2): captured(x, taking, test, fold, sequence, position),
+        ("plain", 0): captured(*teacher(sink=0.0)),
+        ("plain", 1): captured(*teacher(sink=0.0, seed=1)),
+    }
+    return {place: look(block, COUNTS, FEATURES) for place, block in blocks.items()}
+
+
+def test_massive_rows_are_described(looks):
+    table = massive_table(looks).set_index(["model", "block"])
+    assert list(table.index) == [("sunk", 0), ("sunk", 1), ("sunk", 2)]
+    assert (table["massive_rows"] == 256).all()
+    assert table["share"].tolist() == pytest.approx([1 / SEQ_LEN] * 3)
+    assert table["at_first"].tolist() == [1, 0, 1]
+    assert (table["one_direction"] > 0.999).all()
+    size = table.loc[("sunk", 0)]
+    assert size["size"] == pytest.approx(800, rel=0.2)  # in medians of a first batch that holds the sinks too
+    assert size["smallest"] < size["size"] < size["largest"]
+
+
+def test_one_direction_counts_energy_along_both_of_its_ends():
+    outputs = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    assert one_direction(outputs) == pytest.approx(0.9)
+
+
+def test_tokens_are_named_where_they_stand(looks):
+    ids = {"sunk": token_ids(), "plain": token_ids()}
+    decode = {"sunk": "<{}>".format, "plain": str}
+    table = token_table(looks, ids, decode, most=2)
+    first = table.query("block == 0")
+    assert first["token"].tolist() == ["'<1>'"]
+    assert first["place"].tolist() == ["position 0"]
+    assert first["count"].tolist() == [256]
+    assert first["share"].tolist() == [1.0]
+    elsewhere = table.query("block == 1")
+    assert set(elsewhere["place"]) == {"elsewhere"}
+    assert len(elsewhere) == 2
+    last = token_ids()[:, -1].tolist()
+    most_frequent = max(set(last), key=last.count)
+    assert elsewhere["count"].iloc[0] == last.count(most_frequent)
+
+
+def test_the_writer_and_who_takes_away_are_told_apart(looks):
+    table = flow_table(looks).set_index("block")
+    assert (table["model"] == "sunk").all()
+    assert (table["writer"] == 0).all()
+    assert table["role"].to_dict() == {0: "writes most", 1: "elsewhere", 2: "takes away"}
+    assert table["cosine"].to_dict() == pytest.approx({0: 1.0, 1: 0.0, 2: -1.0}, abs=1e-5)
+    assert table["same_rows"].to_dict() == {0: 1.0, 1: 0.0, 2: 1.0}
+    pairs = cosine_table(looks).pivot_table(index="block", columns="other", values="cosine").to_numpy()
+    np.testing.assert_allclose(np.diag(pairs), 1, atol=1e-6)
+    np.testing.assert_allclose(pairs, pairs.T, atol=1e-6)
+    assert pairs[0, 2] == pytest.approx(-1.0, abs=1e-6)
+
+
+def test_other_rules_leave_out_other_rows(looks):
+    table = sensitivity_table(looks)
+    rules = ["beyond 10 medians", "beyond 20 medians", "beyond 50 medians", "beyond 100 medians", "heaviest 512"]
+    sink = table.query("model == 'sunk' and block == 2").set_index("rule")
+    assert list(sink.index) == rules
+    assert sink["left_out"].tolist() == [256, 256, 0, 0, 512]
+    assert sink["at_first"].iloc[0] == 1
+    assert np.isnan(sink["at_first"].iloc[3])
+    assert sink["r2"].iloc[0] < 0.8 < 0.9 < sink["r2"].iloc[2]
+    plain = table.query("model == 'plain' and block == 0").set_index("rule")
+    assert plain["left_out"].tolist() == [0, 0, 0, 0, 512]
+
+
+def test_tables_hold_every_number_once(looks):
+    blocks = block_table(looks)
+    writer = blocks.query("model == 'sunk' and block == 0").iloc[0]
+    expected = looks["sunk", 0]
+    assert (writer["r2"], writer["r2_low"]) == (expected.solved.ceiling.r2, expected.solved.ceiling.r2_low)
+    assert writer["r2_ordinary_high"] == expected.solved.ordinary.r2_high
+    assert writer["fall"] == pytest.approx(writer["r2"] - writer["r2_ordinary"])
+    assert writer["of_all"] == expected.tokens[3].of_all
+    assert writer["rows"] == 256 * SEQ_LEN
+    assert writer["heaviest"] > 800
+    assert (writer["loud"], writer["loud_ordinary"]) == (expected.loud.r2, expected.loud.ordinary)
+    plain = blocks.query("model == 'plain' and block == 0").iloc[0]
+    assert (plain["fall"], plain["massive_rows"]) == (0, 0)
+    assert plain["of_all"] == pytest.approx(plain["r2"])
+    curves = left_out_table(looks)
+    assert len(curves) == 5 * (2 * len(COUNTS) + 2 * len(FEATURES))
+    chosen = curves.query("model == 'sunk' and block == 0 and kind == 'heaviest rows' and left_out == 64")
+    assert chosen["r2"].tolist() == [expected.tokens[2].r2]
+    kinds = {"heaviest rows", "rows far out", "loudest features", "loudest features, ordinary rows"}
+    assert set(curves["kind"]) == kinds
+
+
+def row(model, block, r2, ordinary, massive_rows, rank_one=False):
+    return {
+        "model": model,
+        "block": block,
+        "rows": 1_000,
+        "massive_rows": massive_rows,
+        "heaviest": 5.0 + block,
+        "r2": r2,
+        "r2_ordinary": ordinary,
+        "fall": r2 - ordinary,
+        "rank_one": rank_one,
+        "rank_one_ordinary": False,
+    }
+
+
+def test_what_is_left_over_depth_follows_from_the_blocks():
+    table = pd.DataFrame(
+        [
+            row("m", 2, 0.30, 0.35, 9),
+            row("m", 0, 0.50, 0.50, 0),
+            row("m", 1, 0.97, 0.60, 8, rank_one=True),
+            row("n", 0, 0.5, 0.5, 0),
+        ]
+    )
+    depth = depth_table(table)
+    assert depth.loc["m"].to_dict() == pytest.approx(
+        {
+            "spread": 0.67,
+            "step": 0.67,
+            "rank_one": 1,
+            "spread_ordinary": 0.25,
+            "step_ordinary": 0.25,
+            "rank_one_ordinary": 0,
+            "massive": 2,
+            "resting": 1,
+        }
+    )
+    said = answers(table)
+    assert said["m"] == (
+        "2 of 3 blocks of m have massive rows, at most 9 of 1,000; R²_lin rests on them in 1: block 1 0.97 → 0.60."
+    )
+    assert said["n"] == (
+        "No block of n has a massive row: the heaviest of 1,000 has 5.0 times the median norm, in block 0."
+    )
+    (harmless,) = answers(table[table["block"] == 2]).values()
+    assert harmless.endswith("without them R²_lin changes by +0.05 at most, in block 2.")
+
+
+def test_without_massive_rows_every_table_reads_sensibly(looks):
+    plain = {place: found for place, found in looks.items() if place[0] == "plain"}
+    for table in (massive_table(plain), flow_table(plain), cosine_table(plain), token_table(plain, {}, {})):
+        assert table.empty
+        assert {"model", "block"} <= set(table.columns)
+    assert (depth_table(block_table(plain))[["massive", "resting"]] == 0).all(axis=None)
+    assert answers(block_table(plain))["plain"].startswith("No block of plain has a massive row")
+
+
+def test_records_keep_what_is_missing_as_none():
+    table = pd.DataFrame({"n": [1, 2], "r": [0.5, np.nan], "yes": [True, False]})
+    kept = records(table)
+    assert kept == [{"n": 1, "r": 0.5, "yes": True}, {"n": 2, "r": None, "yes": False}]

@@ -1,0 +1,229 @@
+"""Swap costs in a tiny model with a planted sink: dear with the map that sinks bend, cheap where they are left out."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from conftest import tiny
+from helpers.families import small
+from howlinear.core.ceilings import AffineMap
+from howlinear.errors import InputError
+from howlinear.ideas.sinks.costs import (
+    KINDS,
+    FirstConstant,
+    MassiveKept,
+    chosen_blocks,
+    cost_table,
+    first_outputs,
+    joined,
+    swap_token_losses,
+    without_costs,
+    worth_table,
+)
+from howlinear.ideas.sinks.look import block_table, look
+from howlinear.ideas.sinks.planted import ffn_of, planted, sink
+from howlinear.ideas.sinks.planted import sunk as planted_twice
+from howlinear.instrument.capture import capture, hooked
+from howlinear.instrument.perplexity import losses
+from howlinear.instrument.swap_costs import swap_costs
+from howlinear.models.ffn_sites import sites
+from howlinear.models.swap import swap
+from howlinear.text.rows import TokenRows
+
+BLOCK = 1
+SEQ_LEN = 16
+
+
+@pytest.fixture(scope="module")
+def sunk():
+    """A tiny model whose block 1 writes a huge constant at position 0, and a text of its own."""
+    model = tiny("mini-gpt2").eval()
+    with torch.no_grad():
+        model.transformer.ln_f.weight *= 5  # a model that is sure of its words, so that a change costs
+        model.transformer.h[BLOCK].mlp.c_fc.weight *= 5
+        model.transformer.h[BLOCK].mlp.c_proj.weight *= 2
+        model.transformer.wpe.weight[0] = 0
+        model.transformer.wpe.weight[0, 5] = 60.0  # position 0 stands apart in the inputs of every block
+    vector = 2_000 * torch.nn.functional.normalize(torch.randn(32, generator=torch.Generator().manual_seed(3)), dim=0)
+    with planted(model, BLOCK, sink(vector)):
+        ids = torch.randint(80, (192, 1), generator=torch.Generator().manual_seed(4))
+        torch.manual_seed(5)
+        while ids.shape[1] < SEQ_LEN:
+            with torch.no_grad():
+                probabilities = model(input_ids=ids, use_cache=False).logits[:, -1].softmax(-1)
+            ids = torch.cat([ids, torch.multinomial(probabilities, 1)], 1)
+        rows = TokenRows.from_ids(ids, folds=4)
+        blocks = capture(model, rows, sample=2_000)
+        looks = {("tiny", number): look(block, [0], [0]) for number, block in blocks.items()}
+        yield model, rows, looks
+
+
+@pytest.fixture(scope="module")
+def costs(sunk):
+    model, rows, looks = sunk
+    return cost_table("tiny", model, looks, rows, [0, BLOCK])
+
+
+def test_the_planted_sink_is_found_in_its_block(sunk):
+    _, rows, looks = sunk
+    massive = looks["tiny", BLOCK].heavy.beyond()
+    assert len(massive) == len(rows.ids)
+    assert (massive.position == 0).all()
+    assert looks["tiny", 0].solved.massive_rows == 0
+
+
+def test_a_map_of_ordinary_rows_with_sinks_left_alone_is_far_cheaper(costs):
+    nats = costs.query("block == @BLOCK").set_index("kind")["nats"]
+    assert list(nats.index) == list(KINDS)
+    assert nats["a"] > 0.2
+    assert nats["b"] > 0.2  # it is the fit of all other rows that is spoilt
+    assert nats["c"] > 0.2  # that map knows nothing of sinks,
+    ordinary = costs.query("block == @BLOCK and kind == 'c'").iloc[0]
+    assert ordinary["nats_first"] > 10 * abs(ordinary["nats_later"])  # which are at position 0
+    assert abs(nats["d"]) < 0.02
+    assert abs(nats["e"]) < 0.02  # what was planted is a constant
+    assert costs.query("block == 0")["kind"].tolist() == ["a", "e"]
+
+
+def test_costs_are_those_of_the_instrument(sunk, costs):
+    model, rows, looks = sunk
+    affine = looks["tiny", BLOCK].solved.ceiling.map
+    expected = swap_costs(model, {BLOCK: affine}, rows)[BLOCK]
+    found = costs.query("block == @BLOCK and kind == 'a'").iloc[0]
+    assert (found["delta"], found["low"], found["high"]) == pytest.approx(
+        (expected.delta, expected.low, expected.high), rel=1e-6
+    )
+    with swap(model, {BLOCK: affine}):
+        after = losses(model, rows.ids[rows.test])
+    before = losses(model, rows.ids[rows.test])
+    assert found["nats"] == pytest.approx(float((after - before).mean()), rel=1e-6)
+    assert found["perplexity"] == pytest.approx(float(before.mean().exp()), rel=1e-6)
+    predicted = SEQ_LEN - 1
+    pooled = (found["nats_first"] + (predicted - 1) * found["nats_later"]) / predicted
+    assert pooled == pytest.approx(found["nats"], rel=1e-9)
+    assert found["nats_low"] < found["nats"] < found["nats_high"]
+
+
+def test_nothing_swapped_costs_nothing_and_the_model_is_left_as_it_was(sunk):
+    model, rows, _ = sunk
+    own = ffn_of(model, BLOCK)
+    before, after = swap_token_losses(model, {(BLOCK, "own"): own}, rows.ids[:20], batch_size=8)
+    torch.testing.assert_close(after[BLOCK, "own"], before)
+    assert ffn_of(model, BLOCK) is own
+
+
+def test_massive_rows_keep_the_ffn_and_others_get_the_map():
+    class Double(nn.Module):
+        def forward(self, x):
+            return 2 * x
+
+    affine = AffineMap(torch.zeros(2, 2).double(), torch.tensor([7.0, 8.0]).double())
+    x = torch.tensor([[[1.0, 0.0], [100.0, 0.0]], [[0.0, 4.9], [0.0, 5.1]]])
+    found = MassiveKept(Double(), affine, cut=10.0)(x)
+    expected = torch.tensor([[[7.0, 8.0], [200.0, 0.0]], [[7.0, 8.0], [0.0, 10.2]]])
+    torch.testing.assert_close(found, expected)
+
+
+def test_position_0_of_every_sequence_gets_the_constant():
+    affine = AffineMap(torch.eye(2).double(), torch.zeros(2).double())
+    x = torch.arange(12.0).view(2, 3, 2)
+    expected = x.clone()
+    expected[:, 0] = torch.tensor([-1.0, -2.0])
+    module = FirstConstant(affine, torch.tensor([-1.0, -2.0]), seq_len=3)
+    assert torch.equal(module(x), expected)
+    assert torch.equal(module(x.view(6, 2)), expected.view(6, 2))  # as models that lay all rows in one line
+    assert torch.equal(x, torch.arange(12.0).view(2, 3, 2))
+
+
+def test_the_constant_is_the_mean_output_at_position_0_of_whole_sequences(sunk):
+    model, rows, _ = sunk
+    ids = rows.ids[~rows.test]
+    seen = {}
+
+    def keep(site, _, y):
+        seen[site.block] = y
+
+    with torch.no_grad(), hooked(sites(model), keep):
+        model.base_model(input_ids=ids)
+    found = first_outputs(model, ids, [0, BLOCK])
+    assert list(found) == [0, BLOCK]
+    for block, mean in found.items():
+        torch.testing.assert_close(mean.float(), seen[block][:, 0].mean(0), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_planted_goes_again(sunk):
+    model, rows, _ = sunk
+    ids = rows.ids[:2]
+    with torch.no_grad():
+        before = model(input_ids=ids).logits
+        with planted(model, 2, lambda x, y: y + x):
+            assert not torch.allclose(model(input_ids=ids).logits, before, atol=1e-2)
+        assert torch.equal(model(input_ids=ids).logits, before)
+
+
+def test_a_sink_is_planted_in_two_steps_at_position_0_alone(gpt2, ids):
+    def outputs():
+        seen = {}
+
+        def keep(site, _, y):
+            seen[site.block] = y.clone()
+
+        with torch.no_grad(), hooked(sites(gpt2), keep):
+            gpt2.base_model(input_ids=ids)
+        return seen
+
+    mark = 3 * torch.eye(32)[4]
+    before = outputs()
+    with planted_twice(gpt2, 1, mark, 100 * mark):
+        after = outputs()
+    torch.testing.assert_close(after[0][:, 0] - before[0][:, 0], mark.expand(len(ids), -1), atol=1e-5, rtol=1e-5)
+    assert torch.equal(after[0][:, 1:], before[0][:, 1:])
+    assert (after[1][:, 0, 4] > 250).all()
+    assert torch.equal(outputs()[1], before[1])
+    with pytest.raises(InputError, match="no block"), planted_twice(gpt2, 0, mark, mark):
+        pass
+
+
+def test_an_ffn_in_two_modules_is_refused():
+    model = small("opt")
+    with pytest.raises(InputError, match="block 0 keeps its FFN in two modules"):
+        ffn_of(model, 0)
+
+
+def test_an_encoder_has_no_costs_and_the_table_says_so(sunk):
+    _, rows, looks = sunk
+    table = cost_table("tiny", small("bert"), looks, rows, [0])
+    assert table.empty
+    assert {"model", "block", "nats", "delta"} <= set(table.columns)
+    assert joined([table, table]).empty
+    assert worth_table(table).empty
+    assert without_costs(["tiny"], table) == (
+        "Swap costs do not apply to tiny: no next token is predicted, so there is no perplexity."
+    )
+
+
+def test_costs_stand_beside_one_another(costs):
+    table = worth_table(costs)
+    assert list(table.index) == [("tiny", 0), ("tiny", BLOCK)]
+    sunk_block = table.loc[("tiny", BLOCK)]
+    assert 0.9 < sunk_block["mended"] < 1.1
+    assert sunk_block["mended"] == pytest.approx(1 - sunk_block["d"] / sunk_block["a"])
+    assert table.loc[("tiny", 0), ["b", "c", "d", "mended"]].isna().all()
+    assert without_costs(["tiny"], costs) == ""
+    nothing = costs.iloc[:0]
+    pd.testing.assert_frame_equal(joined([nothing, costs, nothing, costs.assign(model="other")])[: len(costs)], costs)
+
+
+def test_chosen_are_the_massive_ones_and_both_ends_of_the_others(sunk):
+    _, _, looks = sunk
+    assert chosen_blocks(block_table(looks), others=0) == {"tiny": [BLOCK]}
+    falls = {0: 0.0, 1: 0.3, 2: 0.0, 3: -0.5, 4: 0.0, 5: 0.01, 6: 0.0}
+    r2 = {0: 0.9, 1: 0.9, 2: 0.2, 3: 0.9, 4: 0.5, 5: 0.9, 6: 0.7}
+    table = pd.DataFrame({"model": "m", "block": list(falls), "fall": falls.values(), "r2": r2.values()})
+    table["massive_rows"] = np.where(table["fall"] == 0, 0, 5)
+    assert chosen_blocks(table, most=2, others=0) == {"m": [1, 3]}
+    assert chosen_blocks(table, most=0, others=2) == {"m": [0, 2]}
+    assert chosen_blocks(table, most=0, others=3) == {"m": [0, 2, 6]}
+    assert chosen_blocks(table) == {"m": [0, 1, 2, 3, 5]}

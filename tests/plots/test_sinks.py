@@ -1,0 +1,176 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from howlinear.plots import sinks, style
+
+KINDS = {"a": "map of all rows", "b": "the same, massive rows kept", "e": "a constant at position 0"}
+
+
+@pytest.fixture(autouse=True)
+def close():
+    yield
+    plt.close("all")
+
+
+def blocks(*models, count=4):
+    """R² of 0.5 and rising, with intervals; block 1 rests on massive rows and its map is of no use elsewhere."""
+    rows = []
+    for model in models:
+        for block in range(count):
+            sunk = block == 1
+            r2 = 0.97 if sunk else 0.5 + 0.001 * block
+            ordinary = 0.56 if sunk else r2
+            rows.append(
+                {
+                    "model": model,
+                    "block": block,
+                    "heaviest": 800.0 if sunk else 4.0,
+                    "r2": r2,
+                    "r2_low": r2 - 0.01,
+                    "r2_high": r2 + 0.02,
+                    "r2_ordinary": ordinary,
+                    "r2_ordinary_low": ordinary - 0.03,
+                    "r2_ordinary_high": ordinary + 0.01,
+                    "of_all": -116.0 if sunk else r2,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def flow(*models):
+    rows = []
+    for model in models:
+        rows.append({"model": model, "block": 1, "cosine": 1.0})
+        rows.append({"model": model, "block": 3, "cosine": -0.98})
+    return pd.DataFrame(rows, columns=["model", "block", "cosine"])
+
+
+def labelled(ax, label):
+    handles, labels = ax.get_legend_handles_labels()
+    handle = handles[labels.index(label)]
+    return handle[0] if isinstance(handle, tuple) else handle
+
+
+def heights(container):
+    return np.asarray(container.lines[0].get_ydata(), dtype=float)
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_massive_draws_sizes_on_a_log_scale_with_the_cut_and_cosines_beside():
+    table = blocks("mini-gpt2", "mini-llama")
+    figure = sinks.massive(table, flow("mini-gpt2"), multiple=10.0)
+    size, direction = figure.axes
+    assert size.get_yscale() == "log"
+    np.testing.assert_allclose(labelled(size, "mini-gpt2").get_ydata(), [4, 800, 4, 4])
+    assert labelled(size, "mini-llama").get_color() == style.look("mini-llama")["color"]
+    cut = [line for line in size.get_lines() if line.get_linestyle() == ":"]
+    np.testing.assert_allclose(cut[0].get_ydata(), [10, 10])
+    np.testing.assert_allclose(labelled(direction, "mini-gpt2").get_xydata(), [[1, 1.0], [3, -0.98]])
+    assert len(labelled(direction, "mini-llama").get_xdata()) == 0
+    assert not direction.texts
+    assert legend(figure) == ["mini-gpt2", "mini-llama"]
+
+
+def test_massive_says_where_there_is_none():
+    figure = sinks.massive(blocks("mini-gpt2").assign(heaviest=4.0), flow())
+    assert [text.get_text() for text in figure.axes[1].texts] == ["no massive row"]
+    figure.canvas.draw()
+
+
+def test_with_and_without_draws_a_panel_a_model_with_intervals_and_arrows():
+    table = blocks("mini-gpt2", "mini-llama", "mini-pythia", "smol")
+    figure = sinks.with_and_without(table)
+    shown = [ax for ax in figure.axes if ax.axison]
+    titles = [ax.get_title(loc="left") for ax in shown]
+    assert titles == ["(a) mini-gpt2", "(b) mini-llama", "(c) mini-pythia", "(d) smol"]
+    for ax, model in zip(shown, ("mini-gpt2", "mini-llama", "mini-pythia", "smol"), strict=True):
+        filled, hollow = ax.containers
+        np.testing.assert_allclose(heights(filled), [0.5, 0.97, 0.502, 0.503])
+        np.testing.assert_allclose(heights(hollow), [0.5, 0.56, 0.502, 0.503])
+        assert hollow.lines[0].get_markerfacecolor() == "white"
+        assert filled.lines[0].get_color() == style.look(model)["color"]
+        low, high = filled.lines[2][0].get_segments()[0][:, 1]
+        assert (low, high) == pytest.approx((0.49, 0.52))
+        within = labelled(ax, "map of all rows on ordinary ones")
+        np.testing.assert_allclose(within.get_xydata(), [[0, 0.5], [2, 0.502], [3, 0.503]])
+        (arrow,) = [line for line in ax.get_lines() if "arrow" in str(line.get_marker())]
+        assert arrow.get_xdata().tolist() == [1]
+        assert ax.get_ylim()[0] < arrow.get_ydata()[0] < 0
+    assert legend(figure) == ["map of all rows on ordinary ones", "all rows", "ordinary rows"]
+
+
+def curves(*models, count=3):
+    rows = []
+    for kind, counts in (("heaviest rows", [0, 1, 512]), ("loudest features", [0, 4])):
+        for model in models:
+            for block in range(count):
+                for place, left_out in enumerate(counts):
+                    r2 = 0.9 - 0.1 * place - 0.01 * block
+                    row = {"model": model, "block": block, "kind": kind, "left_out": left_out, "r2": r2}
+                    rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def test_left_out_draws_a_line_a_block_the_mean_and_names_those_that_rest_on_tokens():
+    resting = pd.DataFrame({"model": ["mini-gpt2"], "block": [2]})
+    figure = sinks.left_out(curves("mini-gpt2", "mini-llama"), resting)
+    rows, features = figure.axes
+    assert [ax.get_title(loc="left") for ax in (rows, features)] == ["(a) heaviest rows", "(b) loudest features"]
+    assert [ax.get_xlabel() for ax in (rows, features)] == ["rows left out", "features left out"]
+    lines = rows.get_lines()
+    assert len(lines) == 2 * (3 + 1)
+    np.testing.assert_allclose(lines[0].get_ydata(), [0.9, 0.8, 0.7])
+    np.testing.assert_allclose(lines[3].get_ydata(), [0.89, 0.79, 0.69])
+    assert lines[2].get_linewidth() > lines[1].get_linewidth()  # block 2 rests on tokens
+    assert [text.get_text() for text in rows.texts] == ["2"]
+    assert [tick.get_text() for tick in rows.get_xticklabels()] == ["0", "1", "512"]
+    assert legend(figure) == ["mini-gpt2", "mini-llama"]
+
+
+def costs():
+    rows = []
+    for block, massive_rows, nats in ((11, 129, {"a": 1.9, "b": 1.8, "e": 0.03}), (4, 0, {"a": 0.05, "e": -0.02})):
+        for kind, cost in nats.items():
+            rows.append({"model": "smol", "block": block, "kind": kind, "massive_rows": massive_rows, "nats": cost})
+    return pd.DataFrame(rows)
+
+
+def test_costs_draws_each_block_over_the_ways_that_it_has():
+    figure = sinks.costs(costs(), KINDS)
+    (ax,) = figure.axes
+    drawn = {tuple(line.get_ydata()): line for line in ax.get_lines() if len(line.get_xdata()) in (2, 3)}
+    sunk = drawn[1.9, 1.8, 0.03]
+    plain = drawn[0.05, -0.02]
+    assert list(sunk.get_xdata()) == [0, 1, 2]
+    assert list(plain.get_xdata()) == [0, 2]
+    assert plain.get_markerfacecolor() == "white"
+    assert sunk.get_markerfacecolor() != "white"
+    assert sorted(text.get_text() for text in ax.texts) == ["11", "4"]
+    labels = [tick.get_text() for tick in ax.get_xticklabels()]
+    assert labels[1] == "(b) the same,\nmassive rows kept"
+    assert ax.get_yscale() == "symlog"
+    assert legend(figure) == ["smol", "with massive rows", "without"]
+
+
+def test_costs_of_no_model_say_so():
+    figure = sinks.costs(costs().iloc[:0], KINDS)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["no model predicts a next token"]
+    figure.canvas.draw()
+
+
+@pytest.mark.parametrize("count", [1, 12, 30])
+def test_figures_take_any_number_of_blocks(count):
+    names = ("mini-gpt2", "mini-llama")
+    for figure in (
+        sinks.massive(blocks(*names, count=count), flow()),
+        sinks.with_and_without(blocks(*names, count=count)),
+        sinks.left_out(curves(*names, count=count)),
+    ):
+        figure.canvas.draw()
+    uneven = pd.concat([blocks("mini-gpt2", count=12), blocks("smol", count=count)])
+    sinks.with_and_without(uneven).canvas.draw()
