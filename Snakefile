@@ -28,6 +28,7 @@ NOTEBOOKS = {
     "09_dynamics": ([MAIN] * (PROFILE != "minis"), ["profiles", "settling", "live"]),
     "10_degrees": ([MAIN], ["spectrum", "full", "rank", "training"]),
     "11_protocol": ([], ["rows", "multiverse", "profiles"]),
+    "12_sinks": ([MAIN], ["massive", "without", "left_out", "costs"]),
     "13_claims": ([], ["board"]),
 }
 if config.get("notebooks"):
@@ -43,7 +44,7 @@ RECORDED = {  # notebook → measurements taken in training that it reads
     "09_dynamics": "models/*/*.json",
     "10_degrees": "models/twins/*.json",
 }
-PUBLISHED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "13_claims")  # beside what the paper publishes
+PUBLISHED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "12_sinks", "13_claims")  # beside what the paper publishes
 LONG = ("11_protocol", "03_bilinear", "10_degrees", "06_compression", "08_controls", "09_dynamics", "07_optimisers", "05_corpora")
 FIRST = {name: i for i, name in enumerate(reversed(("capture", *LONG)), 1)}  # in this order, so that cores end together
 sys.path.insert(0, workflow.basedir)

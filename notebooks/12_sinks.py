@@ -20,7 +20,7 @@
 # **You need** notebooks 02 and 04. **Time** fifteen minutes to read, two to run.
 
 # %% tags=["parameters"]
-profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
+profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 counts = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512]  # how many of the heaviest rows, or of those far out, to leave out
 features = [0, 1, 2, 4, 8, 16, 32, 64]  # how many of the loudest output features to leave out
 swapped = 8  # blocks of each model with massive rows whose maps are swapped in, those that rest on them most
@@ -207,7 +207,7 @@ run.figure(figure, "massive")
 plt.show()
 
 # %% [markdown]
-# Does the answer hang on the rule? Here are other multiples of the median, and a fixed number of rows: for each model
+# Does the answer depend on the rule? Here are other multiples of the median, and a fixed number of rows: for each model
 # the block that changes most.
 
 # %%

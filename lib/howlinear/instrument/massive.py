@@ -27,7 +27,7 @@ from howlinear.errors import InputError
 MULTIPLE = 10.0
 """Output norms beyond this many medians are massive. Blocks without such tokens end below it: the heaviest of 16,000
 rows has 2 to 7 medians in the embedded models and in most blocks of SmolLM2-135M, while the rows that the literature
-calls massive have 10 to 1,000. Notebook 12 shows what becomes of the answer at 5, 20, 50 and 100."""
+calls massive have 10 to 1,000. Notebook 12 shows what becomes of the answer at 20, 50 and 100."""
 
 HEAVIEST = 512
 """Rows of each block that are kept whether they are massive or not, the heaviest first."""
