@@ -79,6 +79,7 @@ def sides(generator, kind, documents, held_out, length):
 KINDS = ["independent", "correlated", "heavy"]
 
 
+@pytest.mark.usefixtures("unchecked")  # hundreds of small calls: to check shapes would take most of the time
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_planted_limit_is_recovered_from_few_rows(kind):
     """25 draws of 16 rows an input, in documents of four: the interval covers the limit in about 95 of 100."""
