@@ -1,5 +1,6 @@
 """`import howlinear` is light, and brings every public name when it is asked for."""
 
+import json
 import subprocess
 import sys
 
@@ -23,34 +24,44 @@ def test_running_a_notebook_starts_without_torch():
     assert run(code).stdout == "False\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        ("--help", 0, "Usage: howlinear"),
-        ("--version", 0, f"howlinear {hl.__version__}"),
-        ("measure --help", 0, "Usage: howlinear measure"),
-        ("measure nosuch", 2, "cannot load nosuch: no such folder here"),
-        ("measure no/such/model", 2, "no model folder no/such/model"),
-        ("measure mini-gpt2 --corpus nosuch", 2, "unknown corpus 'nosuch'"),
-        ("measure mini-gpt2 --corpus nosuch.txt", 2, "cannot read corpus file nosuch.txt"),
-        ("measure mini-gpt2 --json no/such/folder.json", 2, "there is no folder no/such"),
-        ("compress nosuch --max-dppl 1 --out small", 2, "cannot load nosuch: no such folder here"),
-        ("compress mini-gpt2 --max-dppl 1 --out small --corpus nosuch", 2, "unknown corpus 'nosuch'"),
-    ],
-)
-def test_help_and_names_of_nothing_wait_for_nothing_heavy(words, code, message):
-    run_and_look = (
-        "import sys\n"
-        "from howlinear.cli import main\n"
-        f"sys.argv = {['howlinear', *words.split()]}\n"
-        "try:\n"
-        "    main()\n"
-        "finally:\n"
-        "    print(sorted({'torch', 'transformers', 'pandas'} & set(sys.modules)))\n"
-    )
-    done = run(run_and_look)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (code, "[]")
-    assert message in done.stdout + done.stderr
+CALLS = {
+    "--help": (0, "Usage: howlinear"),
+    "--version": (0, f"howlinear {hl.__version__}"),
+    "measure --help": (0, "Usage: howlinear measure"),
+    "measure nosuch": (2, "cannot load nosuch: no such folder here"),
+    "measure no/such/model": (2, "no model folder no/such/model"),
+    "measure mini-gpt2 --corpus nosuch": (2, "unknown corpus 'nosuch'"),
+    "measure mini-gpt2 --corpus nosuch.txt": (2, "cannot read corpus file nosuch.txt"),
+    "measure mini-gpt2 --json no/such/folder.json": (2, "there is no folder no/such"),
+    "compress nosuch --max-dppl 1 --out small": (2, "cannot load nosuch: no such folder here"),
+    "compress mini-gpt2 --max-dppl 1 --out small --corpus nosuch": (2, "unknown corpus 'nosuch'"),
+}
+CALL_ALL = """
+import contextlib, io, json, sys
+from howlinear.cli import main
+
+for words in json.loads(sys.stdin.read()):
+    sys.argv = ["howlinear", *words.split()]
+    said = io.StringIO()
+    code = 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+    heavy = {"torch", "transformers", "pandas"} & set(sys.modules)
+    print(json.dumps([code, said.getvalue(), sorted(heavy)]))
+"""
+
+
+def test_help_and_names_of_nothing_wait_for_nothing_heavy():
+    """All in one process: whoever imports something heavy is the first for which it is there."""
+    calls = json.dumps(list(CALLS))
+    done = subprocess.run([sys.executable, "-c", CALL_ALL], input=calls, capture_output=True, text=True)
+    replies = [json.loads(line) for line in done.stdout.splitlines()]
+    for (words, (code, message)), (returned, said, heavy) in zip(CALLS.items(), replies, strict=True):
+        assert (returned, heavy) == (code, []), words
+        assert message in said, words
 
 
 def test_every_public_name_is_there_in_each_way_of_asking():

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.nn import Module
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -182,26 +185,26 @@ def hooked(listened: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -
             outlives the call, the model may write over it (Falcon adds attention to y in place).
     """
     inputs: dict[int, Tensor] = {}
-
-    def listen(site: Site, stack: ExitStack) -> None:
-        def before(_, args, named):
-            inputs[site.block] = args[0] if args else next(iter(named.values()))
-
-        def after(_, __, output):
-            if not isinstance(output, Tensor):
-                raise InputError(
-                    f"{site.name} returns a {type(output).__name__}, no tensor: give the modules inside it "
-                    "that take x and return y, as in load_model(…, sites=…)"
-                )
-            keep(site, inputs.pop(site.block), output)
-
-        stack.callback(site.input.register_forward_pre_hook(before, with_kwargs=True).remove)
-        stack.callback(site.output.register_forward_hook(after).remove)
-
     with ExitStack() as stack:
         for site in listened:
-            listen(site, stack)
+            before = partial(_note_input, inputs, site)
+            after = partial(_pass_on, inputs, site, keep)
+            stack.callback(site.input.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(site.output.register_forward_hook(after).remove)
         yield
+
+
+def _note_input(inputs: dict[int, Tensor], site: Site, _: Module, args: tuple, named: dict) -> None:
+    inputs[site.block] = args[0] if args else next(iter(named.values()))
+
+
+def _pass_on(inputs: dict[int, Tensor], site: Site, keep: Callable, _: Module, __: tuple, output: Any) -> None:
+    if not isinstance(output, Tensor):
+        raise InputError(
+            f"{site.name} returns a {type(output).__name__}, no tensor: give the modules inside it "
+            "that take x and return y, as in load_model(…, sites=…)"
+        )
+    keep(site, inputs.pop(site.block), output)
 
 
 class _Block:
