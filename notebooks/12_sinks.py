@@ -25,6 +25,7 @@ counts = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512]  # how many of the heaviest 
 features = [0, 1, 2, 4, 8, 16, 32, 64]  # how many of the loudest output features to leave out
 swapped = 8  # blocks of each model with massive rows whose maps are swapped in, those that rest on them most
 others = 2  # blocks without massive rows that are swapped beside them: the most and the least linear
+cost_rows: int | None = None  # held-out token rows that costs are measured on; None: all
 planted_rows = 8192  # token rows for the model with a planted sink
 planted_block = 5  # where it is planted
 planted_mark, planted_size = 50.0, 300.0  # how large the mark before it and it are, in medians
@@ -277,8 +278,8 @@ print(depth.astype(float).round(2).T.to_string())
 chosen = costs.chosen_blocks(blocks, swapped, others)
 cost_tables = []
 for name, numbers in chosen.items():
-    model = run.model(name)
-    cost_tables.append(costs.cost_table(name, model, looks, run.capture(name).rows, numbers))
+    text = costs.part(run.capture(name).rows, cost_rows)
+    cost_tables.append(costs.cost_table(name, run.model(name), looks, text, numbers))
 swap_costs = costs.joined(cost_tables)
 figure = plots.costs(rounded(swap_costs), costs.KINDS)
 run.figure(figure, "costs")

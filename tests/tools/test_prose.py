@@ -109,8 +109,8 @@ def test_the_letter_tells_how_the_controls_and_the_baseline_ended(letter):
     found = numbers("03_bilinear")
     steps = found["settings"]["control_steps"]
     kept = [model[kind]["step"] for model in found["models"].values() for kind in ("dense2x", "poly2x")]
-    assert np.ravel(kept).tolist() == [steps] * np.size(kept)
-    assert f"when {steps:,} steps ended" in letter
+    assert int((np.ravel(kept) < steps).sum()) == 1  # "all controls but one"
+    assert f"all controls but one were still improving when {steps:,} steps ended" in letter
     planted = numbers("07_optimisers")["planted"]
     for trained in planted.values():
         assert trained["exact"] - trained["r2"] > 0.5  # "both fall far short"
