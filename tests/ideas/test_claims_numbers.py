@@ -399,6 +399,17 @@ def test_twins_that_were_not_measured_beside_their_seeds_are_said_to_be_missing(
         read("text_beside_seeds", {"twins": {}})
 
 
+@pytest.mark.parametrize("statistic", ["cost_correlation", "dearest_near_linear", "cheapest_near_linear"])
+def test_an_encoder_is_silent_about_costs_and_others_speak(statistic):
+    results = ceilings(talks=np.linspace(0.1, 0.95, 12), encodes=np.linspace(0.1, 0.95, 12))
+    results["models"]["encodes"] |= {"swap": [], "perplexity": None}
+    found = read(statistic, results)
+    assert found["encodes"] == Silent("an encoder predicts no next token, so a swap costs no perplexity")
+    assert isinstance(found["talks"], Reading)
+    with pytest.raises(UntestableError, match="a single model has no other"):
+        read("critical_overlap", results)
+
+
 @pytest.mark.parametrize(
     ("statistic", "results", "rule"),
     [

@@ -104,7 +104,13 @@ def profiles(results: Results) -> dict[str, Estimates]:
 
 
 def _costs(model: Mapping[str, Any]) -> Estimates:
-    """ΔPPL of swapping each block for its map, in the order of the blocks, shape (blocks,)."""
+    """ΔPPL of swapping each block for its map, in the order of the blocks, shape (blocks,).
+
+    Raises:
+        UntestableError: no swap was measured, as of a model that predicts no next token.
+    """
+    if not model["swap"]:
+        raise UntestableError("an encoder predicts no next token, so a swap costs no perplexity")
     by_block = {swap["block"]: swap for swap in model["swap"]}
     ordered = [by_block[block["block"]] for block in model["blocks"]]
     return Estimates.of(
@@ -271,9 +277,10 @@ def critical_overlap(results: Results) -> Readings:
     1 for the same blocks, or none in either; 0 for no common one. The ends of the interval are the least and the most
     that the intervals of the costs leave possible.
     """
-    if len(results["models"]) < 2:
+    swapped = {name: model for name, model in results["models"].items() if model["swap"]}
+    if len(swapped) < 2:
         raise UntestableError("a single model has no other to differ from")
-    sets = {name: critical(_costs(model)) for name, model in results["models"].items()}
+    sets = {name: critical(_costs(model)) for name, model in swapped.items()}
     overlaps = []
     for (first, (sure, is_so, may)), (second, (sure_too, is_so_too, may_too)) in combinations(sorted(sets.items()), 2):
         ends = [_jaccard(is_so, is_so_too), _jaccard(sure, sure_too), _jaccard(may, may_too)]
