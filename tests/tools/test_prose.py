@@ -61,6 +61,17 @@ def letter():
     return words("paper/correspondence.md")
 
 
+def test_readme_tells_what_massive_rows_cost(readme):
+    found = results.load(paths.results("public") / "12_sinks.json")["models"]["smollm2-135m"]
+    nats = {(row["block"], row["kind"]): f"{row['nats']:.2f}" for row in found["costs"]}
+    assert f"in the place of block 11 it costs {nats[11, 'a']} nats per token, and {nats[28, 'a']} in the" in readme
+    assert f"with a constant at the first position, {nats[11, 'e']} and {nats[28, 'e']}" in readme
+    at_first = {row["block"]: row["at_first"] for row in found["massive"]}
+    assert min(at_first[11], at_first[28]) > 0.9  # "the first token of nearly every sequence"
+    minis = numbers("12_sinks")["models"].values()
+    assert all(row["massive_rows"] == 0 for model in minis for row in model["blocks"])
+
+
 def test_readme_tells_what_twins_say(readme):
     family, low, high = ratio("family")
     assert f"two architectures lie {family} times as far apart as twins of two seeds" in readme
