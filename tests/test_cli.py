@@ -35,6 +35,7 @@ WORDS = ["alpha", "beta", "gamma", "delta", "river", "stone", "cloud", "seven", 
 def howlinear(monkeypatch, capsys, *arguments):
     """Run the command; its exit code, standard output and standard error."""
     monkeypatch.setattr(sys, "argv", ["howlinear", *map(str, arguments)])
+    capsys.readouterr()  # what fixtures said while they saved their models is not the command's
     try:
         cli.main()
         code = 0

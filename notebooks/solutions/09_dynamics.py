@@ -60,7 +60,7 @@ print("median block settled:", settled)
 tokenizer = tokenizer_of(hl.load_model("mini-gpt2"))
 texts = list(islice(model_documents("docs"), 300))
 stream = torch.tensor([token for ids in tokenizer(texts)["input_ids"] for token in [*ids, tokenizer.eos_token_id]])
-rows = load_corpus("docs", tokenizer).rows(2_048)
+rows = load_corpus("docs", tokenizer).rows(4_096)
 recipe = replace(twins.RECIPE, steps=16, warm_up=60, seed=run.seed)
 ends = {}
 for frozen in (True, False):

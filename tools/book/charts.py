@@ -24,7 +24,7 @@ STATISTICS = {
     "condition": "condition number of the inputs, log₁₀",
     "delta": "cost of swapping the block for its line, ΔPPL",
 }
-SHAPES = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond"}
+SHAPES = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
 POWERS = [0, *(2**k for k in range(13))]  # where a logarithmic axis of ranks has its ticks
 HERE = "datum.model == model && datum.block == block"
 

@@ -115,7 +115,7 @@ def loading(source: str, revision: str | None = None) -> Iterator[None]:
     try:
         with hub():
             yield
-    except HowlinearError:
+    except SourceError:
         raise
     except UNLOADABLE as error:
         first_line = str(error).strip().split("\n")[0]

@@ -24,7 +24,7 @@ import logging
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pooch
@@ -134,7 +134,8 @@ def read_public(name: str, folder: Path | None = None) -> Text:
             f"cannot read {name}: {path} is not there; put it there (the folder is to hold {names}), or name no "
             f"folder in {FOLDER} or the run profile to have it fetched"
         )
-    return _book(name, read_bytes(path), str(path)) if name in BOOKS else read_plain(path)
+    text = _book(name, read_bytes(path), str(path)) if name in BOOKS else read_plain(path)
+    return replace(text, source=path.name)  # results tell of it, and no path of a machine belongs there
 
 
 def _book(name: str, content: bytes, source: str, encoding: str = "utf-8") -> Text:
