@@ -80,7 +80,7 @@ help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/: .*##/ ·/'
 
 .venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("howlinear needs Python 3.11 or newer; try make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -c 'import sys; sys.exit("howlinear needs Python 3.11.5 or newer; try make PYTHON=python3.12") if sys.version_info < (3, 11, 5) else None'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@

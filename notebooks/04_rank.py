@@ -74,7 +74,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # | the paper's rank | $\min\{k : R^2(k) \ge 0.9\, R^2_{\mathrm{lin}}\}$ | `core.reduced_rank`, `rank_reaching` |
 # | median | of $1 - e_j / s_j$ over features $j$ | `scores.Score.median` |
 # | without the $k$ loudest | $1 - \sum_{j>k} e_j / \sum_{j>k} s_j$ | `scores.without_loudest` |
-# | leverage | $(x-\bar x)^\top S_{xx}^{+} (x-\bar x) + 1/n$, with the pseudo-inverse | `rows.leverage` |
+# | leverage | $(x-\bar x)^\top S_{xx}^{+} (x-\bar x) + 1/n$, with the pseudo-inverse | `core.ceilings.leverage` |
 # | all of these for a block | | `view.view` |
 #
 # Here $e_j$ is the held-out squared error of feature $j$ and $s_j = \sum (y'_j - \bar y'_j)^2$. Three features are

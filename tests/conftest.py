@@ -109,6 +109,7 @@ def tokenizer():
 @pytest.fixture
 def unchecked():
     """Shapes unchecked, as for users: the package's own errors are to speak."""
+    before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+    jaxtyping.config.update("jaxtyping_disable", before)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
 from helpers.reference import held_out_r2, least_squares, normal, pooled_r2, r2_by_feature
-from howlinear.core.ceilings import AffineMap, ceiling, fit, r2, r2_per_feature, residual, whitening
+from howlinear.core.ceilings import AffineMap, ceiling, fit, leverage, r2, r2_per_feature, residual, whitening
 from howlinear.core.intervals import jackknife, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -397,3 +397,21 @@ def test_every_block_of_the_embedded_models_matches_svd_of_its_rows(name):
         weight, bias, rank = least_squares(*train)
         assert found.r2 == pytest.approx(pooled_r2(*test, weight, bias), abs=1e-9)
         assert found.rank == rank
+
+
+def test_leverage_is_the_diagonal_of_the_hat_matrix():
+    x = torch.cat([normal(60, 4) + 3, torch.ones(60, 1)], 1)
+    x = torch.cat([x, x[:, :1]], 1)  # a constant and a duplicate: rank 4 of 6
+    design = torch.cat([x[:, :4], torch.ones(60, 1)], 1)
+    found = leverage(moments_of(x, x), x)
+    torch.testing.assert_close(found, (design @ torch.linalg.pinv(design)).diagonal())
+    assert found.sum().item() == pytest.approx(4 + 1)
+
+
+def test_leverage_of_new_rows_weighs_their_own_prediction():
+    """A train row's prediction moves by its leverage when its output moves by one."""
+    x, y = normal(30, 3), normal(30, 1, seed=1)
+    nudged = y.clone()
+    nudged[11] += 1
+    moved = fit(moments_of(x, nudged))[0](x[11:12]) - fit(moments_of(x, y))[0](x[11:12])
+    assert leverage(moments_of(x, y), x[11:12]).item() == pytest.approx(moved.item())

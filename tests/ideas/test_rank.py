@@ -19,11 +19,11 @@ from helpers.planted_ranks import (
     sides,
 )
 from helpers.reference import held_out_r2, least_squares, normal, pooled_r2, r2_by_feature
-from howlinear.core.ceilings import AffineMap, ceiling, fit
+from howlinear.core.ceilings import AffineMap, ceiling, fit, leverage
 from howlinear.core.fold_maps import FoldMaps, fit_folds
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.rank.rows import frequency_bands, leverage, planted_block, select
+from howlinear.ideas.rank.rows import frequency_bands, planted_block, select
 from howlinear.ideas.rank.scores import (
     Score,
     directions,
@@ -312,24 +312,6 @@ def test_bands_follow_frequency_and_share_the_ids(seed, bands):
     for band in range(bands - 1):
         frequent, rarer = (counts[ids.flatten()[found == part]] for part in (band, band + 1))
         assert frequent.min() >= rarer.max()
-
-
-def test_leverage_is_the_diagonal_of_the_hat_matrix():
-    x = torch.cat([normal(60, 4) + 3, torch.ones(60, 1)], 1)
-    x = torch.cat([x, x[:, :1]], 1)  # a constant and a duplicate: rank 4 of 6
-    design = torch.cat([x[:, :4], torch.ones(60, 1)], 1)
-    found = leverage(moments_of(x, x), x)
-    torch.testing.assert_close(found, (design @ torch.linalg.pinv(design)).diagonal())
-    assert found.sum().item() == pytest.approx(4 + 1)
-
-
-def test_leverage_of_new_rows_weighs_their_own_prediction():
-    """A train row's prediction moves by its leverage when its output moves by one."""
-    x, y = normal(30, 3), normal(30, 1, seed=1)
-    nudged = y.clone()
-    nudged[11] += 1
-    moved = fit(moments_of(x, nudged))[0](x[11:12]) - fit(moments_of(x, y))[0](x[11:12])
-    assert leverage(moments_of(x, y), x[11:12]).item() == pytest.approx(moved.item())
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,16 @@ def test_every_column_of_every_model_is_drawn_over_depth(names, blocks):
     np.testing.assert_array_equal(np.concatenate([line.get_ydata() for line in faint]), table["first_position_out"])
     assert [text.get_text() for text in axes[0].get_legend().get_texts()] == list(names)
     assert [text.get_text() for text in axes[3].get_legend().get_texts()] == ["input $x$", "output $y$"]
-    assert axes[0].get_yscale() == "log"
+    assert (axes[0].get_yscale(), axes[3].get_yscale()) == ("log", "linear")
     assert [axis.get_xlabel() for axis in axes] == ["", "", "block", "block"]
     assert all(axis.get_ylabel() for axis in axes)
+
+
+def test_outputs_at_position_0_that_dwarf_the_others_have_a_logarithmic_axis():
+    row = dict.fromkeys((*INPUTS, "first_position_out"), 1.0)
+    table = pd.DataFrame([{"model": "gpt2", "block": 0} | row, {"model": "gpt2", "block": 1} | row])
+    table.loc[1, "first_position_out"] = 500.0
+    assert inputs(table).axes[3].get_yscale() == "log"
 
 
 def test_the_diagram_shows_each_step_and_nothing_leaves_it():

@@ -50,6 +50,13 @@ def test_a_block_that_massive_rows_decide_has_an_open_point_without_them():
     assert points.get_color() == style.look("gpt2")["color"]
 
 
+def test_the_axis_of_costs_begins_just_below_what_is_drawn():
+    frame = ceilings(gpt2=[0.9, 0.4])
+    swaps = pd.DataFrame({"model": "gpt2", "block": [0, 1], "delta": [5.0, 300.0], "low": [4.0, 250.0], "high": 400.0})
+    assert profile_and_swaps(frame, swaps).axes[1].get_ylim()[0] == -0.5
+    assert profile_and_swaps(frame, swaps.assign(low=-10.0)).axes[1].get_ylim()[0] == -12.0
+
+
 def test_the_public_name_is_the_same_function():
     assert howlinear.plots.profile is profile
 
@@ -132,7 +139,7 @@ def test_the_papers_points_lie_behind_thin_and_grey_and_say_whose_they_are():
     top, bottom = figure.axes
     for axis, column in ((top, "r2_lin"), (bottom, "dppl_linear")):
         lines = {line.get_label(): line for line in axis.get_lines() if "the paper" in str(line.get_label())}
-        assert list(lines) == ["gpt2, the paper", "llama-160m, the paper (another model)"]
+        assert list(lines) == ["gpt2, the paper", "llama-160m, the paper"]
         for line in lines.values():
             assert line.get_color() == style.GREY
             assert line.get_linewidth() < 1

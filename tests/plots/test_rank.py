@@ -65,6 +65,8 @@ def test_medians_area_grows_with_rank_and_its_legend_with_the_largest():
     areas = [figure.axes[0].collections[-4].get_sizes()[0] for figure in (small, large)]
     assert areas[1] > 20 * areas[0]
     assert [text.get_text() for text in large.legends[0].get_texts()][-1] == "rank 100"
+    for figure in (small, large):  # a model's point is as large in every legend
+        assert figure.legends[0].legend_handles[0].get_sizes() == [rank.LEGEND_AREA]
 
 
 def test_median_names_the_planted_block_that_lies_far_below_alone():

@@ -174,3 +174,12 @@ def test_figures_take_any_number_of_blocks(count):
         figure.canvas.draw()
     uneven = pd.concat([blocks("mini-gpt2", count=12), blocks("smol", count=count)])
     sinks.with_and_without(uneven).canvas.draw()
+
+
+def test_numbers_that_would_lie_on_one_another_are_written_together():
+    heights = {3: 0.50, 9: 0.52, 11: 0.90, 2: 0.56}
+    assert sinks._names_at(heights, 0.06) == {0.52: "2, 3, 9", 0.90: "11"}
+    assert sinks._names_at({}, 0.06) == {}
+    decades = {1: 0.5, 2: 5.0, 3: 5.5}
+    assert list(sinks._names_at(decades, 0.12, sinks._on_axis).values()) == ["1", "2, 3"]
+    assert sinks._on_axis(-0.09) == pytest.approx(-1.0)

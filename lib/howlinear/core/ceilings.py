@@ -206,6 +206,21 @@ def whitening(moments: Moments) -> Float[Tensor, "d_in rank"]:
     return scale[:, None] * vectors / (values / moments.n).sqrt()
 
 
+def leverage(train: Moments, inputs: Float[Tensor, "n d_in"]) -> Float[Tensor, " n"]:
+    """How far a row's own output moves the map's prediction there; over the train rows it adds up to their rank + 1.
+
+    It is (x − x̄)ᵀ Sxx⁺ (x − x̄) + 1/n, with x̄, Sxx and n of the train rows, and without null directions (Hoaglin &
+    Welsch 1978, "The hat matrix in regression and ANOVA").
+
+    Args:
+        train: moments of the train rows.
+        inputs: rows, train or held out.
+    """
+    # ‖Z‖² with Z = (x − x̄) V √(n/λ) is n (x − x̄)ᵀ Sxx⁺ (x − x̄)
+    whitened = (inputs.double() - train.mean_x) @ whitening(train)
+    return (whitened.square().sum(1) + 1) / train.n
+
+
 def condition(moments: Moments) -> float:
     """Largest over smallest singular value of the centred inputs as they come, without the null directions.
 

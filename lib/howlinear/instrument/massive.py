@@ -25,9 +25,9 @@ from howlinear.core.moments import Moments, on_cpu
 from howlinear.errors import InputError
 
 MULTIPLE = 10.0
-"""Output norms beyond this many medians are massive. Blocks without such tokens end below it: the heaviest of 16,000
-rows has 2 to 7 medians in the embedded models and in most blocks of SmolLM2-135M, while the rows that the literature
-calls massive have 10 to 1,000. Notebook 12 shows what becomes of the answer at 20, 50 and 100."""
+"""Output norms beyond this many medians are massive. The multiple is our choice: every block of the embedded models and
+most of SmolLM2-135M's end below it with their heaviest row, and the first tokens of sequences, which that model writes
+massive outputs for, lie beyond. Notebook 12 gives the heaviest row of each block, and the answer at 20, 50 and 100."""
 
 HEAVIEST = 512
 """Rows of each block that are kept whether they are massive or not, the heaviest first."""

@@ -10,10 +10,10 @@ last bit.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -25,6 +25,8 @@ from howlinear.models.ffn_sites import device_of, sites
 from howlinear.models.load import check_causal
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 def swap_costs(
@@ -52,7 +54,6 @@ def swap_costs(
     return {block: change(before, means, fold) for block, means in after.items()}
 
 
-@torch.inference_mode()
 def swap_losses(
     model: PreTrainedModel,
     maps: Mapping[int, Callable[[Tensor], Tensor]],
@@ -72,21 +73,49 @@ def swap_losses(
     Raises:
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
     """
+    swaps = {block: (block, replacement) for block, replacement in maps.items()}
+    base, swapped = swapped_passes(model, swaps, ids, lambda batch: batch_losses(model, batch, batch), batch_size)
+    return finite_losses(base), {block: finite_losses(parts) for block, parts in swapped.items()}
+
+
+@torch.inference_mode()
+def swapped_passes(
+    model: PreTrainedModel,
+    swaps: Mapping[Name, tuple[int, Callable[[Tensor], Tensor]]],
+    ids: Int64[Tensor, "n seq_len"],
+    score: Callable[[Int64[Tensor, "batch seq_len"]], Tensor],
+    batch_size: int = 16,
+) -> tuple[list[Tensor], dict[Name, list[Tensor]]]:
+    """What `score` makes of every batch, of the model as it is and with each swap alone.
+
+    Args:
+        model: a causal model; left as it was.
+        swaps: name → the block, and the map in its place, as `swap` takes it.
+        ids: token ids, shape (n, seq_len).
+        score: runs the model on a batch.
+        batch_size: sequences in a pass.
+
+    Returns:
+        Scores of the batches in order: of the model, and name → of the model with that swap.
+
+    Raises:
+        InputError: a model that predicts no next token, or a block that it does not have.
+    """
     check_causal(model)
-    blocks = list(maps)
+    blocks = list(dict.fromkeys(block for block, _ in swaps.values()))
     recording = None
     if blocks and resumable(model, blocks, ids[:1].to(device_of(model))):
         recording = Recording(model, blocks)
-    base = []
-    swapped: dict[int, list[Tensor]] = {block: [] for block in blocks}
+    base: list[Tensor] = []
+    swapped: dict[Name, list[Tensor]] = {name: [] for name in swaps}
     for batch in ids.split(batch_size):
         with recording.record() if recording else nullcontext():
-            base.append(batch_losses(model, batch, batch))
-        for block, replacement in maps.items():
+            base.append(score(batch))
+        for name, (block, replacement) in swaps.items():
             resumed = recording.resumed(block) if recording else nullcontext()
             with swap(model, {block: replacement}), resumed:
-                swapped[block].append(batch_losses(model, batch, batch))
-    return finite_losses(base), {block: finite_losses(parts) for block, parts in swapped.items()}
+                swapped[name].append(score(batch))
+    return base, swapped
 
 
 class Recording:

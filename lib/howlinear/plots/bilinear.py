@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
@@ -12,6 +13,9 @@ from howlinear.plots import style
 
 _LEFT = "left by the line, $1 - R^2_{\\mathrm{lin}}$"
 _SHIFT = 0.12  # blocks; between the error bars of two models at one block
+
+
+# --- Figure 3 of the paper: what products gain
 
 
 def gain(gains: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = None) -> Figure:
@@ -26,33 +30,54 @@ def gain(gains: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = N
     Returns:
         The figure, two panels. Bars of the second take what is left as given.
     """
-    papers = pd.DataFrame(columns=["model", "block", "r2_lin", "bilinear_gain_r16"]) if published is None else published
-    papers = papers.assign(left=1 - papers["r2_lin"])
     figure, (cloud, depth) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5))
-    bars = {"elinewidth": 0.7, "capsize": 1.5}
-    models = gains.model.unique()
-    for model, blocks in papers.groupby("model", sort=False):
-        thin = style.published(style.look(model)["marker"], f"{model}, the paper")
-        cloud.plot(blocks["left"], blocks["bilinear_gain_r16"], **thin, linestyle="")
-        depth.plot(blocks["block"], blocks["bilinear_gain_r16"] / blocks["left"], **thin)
-    for i, model in enumerate(models):
-        group, look = gains[gains.model == model], style.look(model)
-        reach = style.error_bars(group.gain, group.low, group.high)
-        cloud.errorbar(group.left, group.gain, reach, **bars, **look | {"linestyle": ""})
-        shift = _SHIFT * (i - (len(models) - 1) / 2)
-        relative = reach / group.left.to_numpy()
-        depth.errorbar(group.block + shift, group.recovered, relative, **bars, **look)
-    edge = 1.08 * max([*gains.left, *papers["left"]])
-    highest = max([*gains.high, *papers["bilinear_gain_r16"]])
-    cloud.plot([0, edge], [0, edge], color=style.GREY, lw=0.8, ls="--", label="all of it")
-    cloud.set(xlabel=_LEFT, ylabel=f"gain of rank {rank}", xlim=(0, edge))
-    cloud.set_ylim(min(-0.01, 1.1 * gains.low.min()), max(1.2 * highest, 0.02))
-    depth.set(xlabel="block", ylabel="share recovered", xticks=np.unique(gains.block)[::2])
+    most_left = gains["left"].max()
+    highest = gains["high"].max()
+    if published is not None and len(published):
+        papers = published.assign(left=1 - published["r2_lin"])
+        _draw_paper_gains(cloud, depth, papers)
+        most_left = max(most_left, papers["left"].max())
+        highest = max(highest, papers["bilinear_gain_r16"].max())
+    for model, shift in _side_by_side(gains, _SHIFT).items():
+        _draw_gains(cloud, depth, gains[gains["model"] == model], style.look(model), shift)
+
+    # on this line a branch would win back all that the line leaves
+    edge = 1.08 * most_left
+    cloud.plot([0, edge], [0, edge], color=style.GREY, linewidth=0.8, linestyle="--", label="all of it")
+    cloud.set_xlim(0, edge)
+    cloud.set_ylim(min(-0.01, 1.1 * gains["low"].min()), max(1.2 * highest, 0.02))
+    cloud.set_xlabel(_LEFT)
+    cloud.set_ylabel(f"gain of rank {rank}")
+    _every_other_block(depth, gains)
+    depth.set_ylabel("share recovered")
     depth.set_ylim(bottom=min(0, depth.get_ylim()[0]))
     style.panels([cloud, depth], ["gain", "of what is left"])
     handles, labels = cloud.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4), handlelength=2.8)
+    columns = min(len(labels), 4)
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, handlelength=2.8)
     return figure
+
+
+def _draw_paper_gains(cloud: Axes, depth: Axes, papers: pd.DataFrame) -> None:
+    """The paper's points in both panels of `gain`, behind ours."""
+    for model, blocks in papers.groupby("model", sort=False):
+        thin = style.published(style.look(model)["marker"], f"{model}, the paper")
+        recovered = blocks["bilinear_gain_r16"] / blocks["left"]
+        cloud.plot(blocks["left"], blocks["bilinear_gain_r16"], **thin, linestyle="")
+        depth.plot(blocks["block"], recovered, **thin)
+
+
+def _draw_gains(cloud: Axes, depth: Axes, blocks: pd.DataFrame, look: dict[str, str], shift: float) -> None:
+    """One model's points in both panels of `gain`, moved by `shift` blocks in the second."""
+    bars = {"elinewidth": 0.7, "capsize": 1.5}
+    reach = style.error_bars(blocks["gain"], blocks["low"], blocks["high"])
+    relative_reach = reach / blocks["left"].to_numpy()
+    points = look | {"linestyle": ""}
+    cloud.errorbar(blocks["left"], blocks["gain"], reach, **bars, **points)
+    depth.errorbar(blocks["block"] + shift, blocks["recovered"], relative_reach, **bars, **look)
+
+
+# --- What a rank is worth, and what the probe can see
 
 
 def rank(sweep: pd.DataFrame, powers: pd.DataFrame, gains: pd.DataFrame, probe_rank: int = 16) -> Figure:
@@ -68,27 +93,41 @@ def rank(sweep: pd.DataFrame, powers: pd.DataFrame, gains: pd.DataFrame, probe_r
         The figure, two panels.
     """
     figure, (growth, sight) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5))
-    ranks = sorted(sweep["rank"].unique())
     teachers = [column for column in powers.columns if column not in ("model", "block")]
-    models = sweep.model.unique()
-    for i, model in enumerate(models):
+    shifts = _side_by_side(sweep, -0.18)  # rows are counted downwards, and models as well
+    for model, shift in shifts.items():
         look = style.look(model)
-        blocks = sweep[sweep.model == model].pivot_table(index="rank", columns="block", values="recovered")
-        growth.plot(blocks.index, blocks, color=look["color"], lw=0.5, alpha=0.6)
-        growth.plot(blocks.index, blocks.median(axis=1), **look)
-        shift = 0.18 * ((len(models) - 1) / 2 - i)
-        dots = {"color": look["color"], "marker": look["marker"], "ls": "", "alpha": 0.7}
-        shares = [gains[gains.model == model].recovered]
-        shares += [powers[powers.model == model][teacher] for teacher in teachers]
-        for row, values in enumerate(shares):
+        _draw_growth(growth, sweep[sweep["model"] == model], look)
+        shares = {"real": gains.loc[gains["model"] == model, "recovered"]}
+        for teacher in teachers:
+            shares[teacher] = powers.loc[powers["model"] == model, teacher]
+        dots = {"color": look["color"], "marker": look["marker"], "linestyle": "", "alpha": 0.7}
+        for row, values in enumerate(shares.values()):
             sight.plot(values, np.full(len(values), shift - row), **dots)
-    growth.axvline(probe_rank, color=style.GREY, ls=":")
-    growth.set(xscale="log", xlabel="rank of the branch", ylabel="share recovered", xticks=ranks, xticklabels=ranks)
+
+    ranks = sorted(sweep["rank"].unique())
+    growth.axvline(probe_rank, color=style.GREY, linestyle=":")
+    growth.set_xscale("log")
+    growth.set_xticks(ranks, ranks)
     growth.minorticks_off()
-    sight.set(xlabel="share recovered", yticks=-np.arange(len(teachers) + 1), yticklabels=["real", *teachers])
+    growth.set_xlabel("rank of the branch")
+    growth.set_ylabel("share recovered")
+    sight.set_yticks(-np.arange(len(teachers) + 1), ["real", *teachers])
+    sight.set_xlabel("share recovered")
     style.panels([growth, sight], ["rank", f"power at rank {probe_rank}"])
-    figure.legend(*growth.get_legend_handles_labels(), loc="outside upper center", ncols=len(models), handlelength=2.8)
+    handles, labels = growth.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(shifts), handlelength=2.8)
     return figure
+
+
+def _draw_growth(ax: Axes, sweep: pd.DataFrame, look: dict[str, str]) -> None:
+    """Shares recovered against rank: a thin line a block, and their median."""
+    by_block = sweep.pivot_table(index="rank", columns="block", values="recovered")
+    ax.plot(by_block.index, by_block, color=look["color"], linewidth=0.5, alpha=0.6)
+    ax.plot(by_block.index, by_block.median(axis=1), **look)
+
+
+# --- What passes a gate
 
 
 def gate(gates: pd.DataFrame) -> Figure:
@@ -102,23 +141,29 @@ def gate(gates: pd.DataFrame) -> Figure:
         The figure, two panels.
     """
     figure, (closing, passing) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
-    for (rate, model), group in gates.groupby(["rate", "model"], sort=False):
+    for (rate, model), blocks in gates.groupby(["rate", "model"], sort=False):
         look = style.look(model) | {"linestyle": "", "label": f"{model}, rate {rate:g}"}
-        if rate < gates.rate.max():
+        if rate < gates["rate"].max():
             look["markerfacecolor"] = "white"
-        closing.plot(group.left, group.gate, **look)
-        passing.plot(group.left, group.share, **look)
-    closing.axhline(1, color=style.GREY, ls=":")
-    closing.set(xlabel=_LEFT, ylabel="gate $g$", xlim=0, ylim=0)
-    passing.set(xlabel=_LEFT, ylabel="branch's share of variance", xlim=0)
+        closing.plot(blocks["left"], blocks["gate"], **look)
+        passing.plot(blocks["left"], blocks["share"], **look)
+
+    closing.axhline(1, color=style.GREY, linestyle=":")  # where the gate begins
+    closing.set_xlim(0)
+    closing.set_ylim(0)
+    closing.set_xlabel(_LEFT)
+    closing.set_ylabel("gate $g$")
+    passing.set_xlim(0)
+    passing.set_xlabel(_LEFT)
+    passing.set_ylabel("branch's share of variance")
     style.panels([closing, passing], ["the gate", "what passes it"])
-    figure.legend(
-        *closing.get_legend_handles_labels(),
-        loc="outside upper center",
-        ncols=gates.rate.nunique(),
-        handletextpad=0.2,
-    )
+    handles, labels = closing.get_legend_handles_labels()
+    columns = gates["rate"].nunique()
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, handletextpad=0.2)
     return figure
+
+
+# --- The paper's recipe beside our probe
 
 
 def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows", "optimiser")) -> Figure:
@@ -132,25 +177,32 @@ def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows
         The figure, two panels. In the second a point is a block, a bar the mean over a model's blocks.
     """
     figure, (depth, parts) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
-    models = recipes.model.unique()
-    for i, model in enumerate(models):
-        group, look = recipes[recipes.model == model], style.look(model)
-        depth.plot(group.block, group.ours, **look)
-        depth.plot(group.block, group.gain, **look | {"markerfacecolor": "white", "linewidth": 0.6, "label": "_"})
+    for model, shift in _side_by_side(recipes, 0.24).items():
+        blocks = recipes[recipes["model"] == model]
+        look = style.look(model)
+        open_points = look | {"markerfacecolor": "white", "linewidth": 0.6, "label": "_"}
+        depth.plot(blocks["block"], blocks["ours"], **look)
+        depth.plot(blocks["block"], blocks["gain"], **open_points)
+        small_dots = {"color": look["color"], "marker": look["marker"], "markersize": 2.2, "linestyle": ""}
         for place, change in enumerate(changes):
-            at = place + 0.24 * (i - (len(models) - 1) / 2)
-            parts.bar(at, group[change].mean(), 0.2, color=look["color"], alpha=0.35)
-            dots = {"color": look["color"], "marker": look["marker"], "ms": 2.2, "ls": ""}
-            parts.plot(np.full(len(group), at), group[change], **dots)
-    for face, label in ((style.GREY, "our probe"), ("white", "the paper's recipe")):
-        depth.plot([], [], "o", color=style.GREY, mfc=face, label=label)
-    depth.set(xlabel="block", ylabel="gain", xticks=np.unique(recipes.block)[::2], ylim=0)
-    parts.axhline(0, color=style.GREY, lw=0.6)
-    parts.set(xticks=range(len(changes)), xticklabels=changes, ylabel="change of the gain")
+            parts.bar(place + shift, blocks[change].mean(), 0.2, color=look["color"], alpha=0.35)
+            parts.plot(np.full(len(blocks), place + shift), blocks[change], **small_dots)
+
+    _filled_and_open(depth, "our probe", "the paper's recipe")
+    _every_other_block(depth, recipes)
+    depth.set_ylim(0)
+    depth.set_ylabel("gain")
+    parts.axhline(0, color=style.GREY, linewidth=0.6)
+    parts.set_xticks(range(len(changes)), changes)
+    parts.set_ylabel("change of the gain")
     style.panels([depth, parts], ["two probes", "from the recipe to ours"])
     handles, labels = depth.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), handlelength=2.2, columnspacing=1.2)
+    columns = len(labels)
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, handlelength=2.2, columnspacing=1.2)
     return figure
+
+
+# --- Whole layers in a block's place
 
 
 def layers(fits: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
@@ -166,36 +218,79 @@ def layers(fits: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | No
         The figure, two panels: a line per block in the first; in the second filled for the line, open with products.
     """
     figure, (depth, cost) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
-    names = list(fits.layer.unique())
-    models = swaps.model.unique()
-    papers = swaps.iloc[:0] if published is None else published
-    for model, blocks in papers.groupby("model", sort=False):
-        thin = style.published(style.look(model)["marker"])
-        cost.plot(blocks["block"], blocks["dppl_linear"], **thin, linestyle="")
-        cost.plot(blocks["block"], blocks["dppl_poly"], **thin, linestyle="", markerfacecolor="white")
-    for i, model in enumerate(models):
+    names = list(fits["layer"].unique())
+    has_papers = published is not None and len(published) > 0
+    if has_papers:
+        _draw_paper_costs(cost, published)
+    shifts = _side_by_side(swaps, 2 * _SHIFT)
+    for model, shift in shifts.items():
         look = style.look(model)
-        for _, of_block in fits[fits.model == model].groupby("block"):
-            depth.plot([names.index(name) for name in of_block.layer], of_block.r2, **look | {"linewidth": 0.7})
-        group = swaps[swaps.model == model]
-        for kind, face in (("linear", look["color"]), ("poly", "white")):
-            reach = style.error_bars(group[kind], group[f"{kind}_low"], group[f"{kind}_high"])
-            at = group.block + _SHIFT * (2 * i - len(models) + 1 + (0.5 if kind == "poly" else -0.5))
-            dots = {"color": look["color"], "marker": look["marker"], "markerfacecolor": face, "linestyle": ""}
-            cost.errorbar(at, group[kind], reach, elinewidth=0.5, label=model if kind == "linear" else "_", **dots)
-    depth.set(xticks=range(len(names)), xticklabels=names, ylabel="$R^2$, held out")
-    for face, label in ((style.GREY, "line"), ("white", "line and products")):
-        cost.plot([], [], "o", color=style.GREY, mfc=face, label=label)
-    if len(papers):
+        thin_line = look | {"linewidth": 0.7}
+        for _, of_block in fits[fits["model"] == model].groupby("block"):
+            places = [names.index(name) for name in of_block["layer"]]
+            depth.plot(places, of_block["r2"], **thin_line)
+        _draw_costs(cost, swaps[swaps["model"] == model], look, shift)
+
+    depth.set_xticks(range(len(names)), names)
+    depth.set_ylabel("$R^2$, held out")
+    _filled_and_open(cost, "line", "line and products")
+    if has_papers:
         cost.plot([], [], **style.published("o", "the paper"), linestyle="")
     cost.set_yscale("symlog", linthresh=1)
     cost.yaxis.set_major_formatter(ScalarFormatter())
-    cost.axhline(0, color=style.GREY, lw=0.6)
-    cost.set(xlabel="block", ylabel="ΔPPL", xticks=np.unique(swaps.block)[::2])
+    cost.axhline(0, color=style.GREY, linewidth=0.6)
+    _every_other_block(cost, swaps)
+    cost.set_ylabel("ΔPPL")
     style.panels([depth, cost], ["what depth is worth", "what products are worth"])
+
+    # models first, then what filled and open points are
     handles, labels = cost.get_legend_handles_labels()
     by_label = dict(zip(labels, handles, strict=True))
-    order = [*models, "line", "line and products", *(["the paper"] if len(papers) else [])]
-    handles = [by_label[label] for label in order]
-    figure.legend(handles, order, loc="outside upper center", ncols=len(order), columnspacing=1.2)
+    order = [*shifts, "line", "line and products"]
+    if has_papers:
+        order.append("the paper")
+    ordered = [by_label[label] for label in order]
+    figure.legend(ordered, order, loc="outside upper center", ncols=len(order), columnspacing=1.2)
     return figure
+
+
+def _draw_paper_costs(ax: Axes, published: pd.DataFrame) -> None:
+    """The paper's costs of a swap, behind ours: filled for the line, open with products."""
+    for model, blocks in published.groupby("model", sort=False):
+        thin = style.published(style.look(model)["marker"]) | {"linestyle": ""}
+        ax.plot(blocks["block"], blocks["dppl_linear"], **thin)
+        ax.plot(blocks["block"], blocks["dppl_poly"], **thin | {"markerfacecolor": "white"})
+
+
+def _draw_costs(ax: Axes, swaps: pd.DataFrame, look: dict[str, str], shift: float) -> None:
+    """One model's costs of a swap with their bars, the line and the line with products beside one another."""
+    faces = {"linear": look["color"], "poly": "white"}
+    labels = {"linear": look["label"], "poly": "_"}  # a model is named once
+    apart = {"linear": -_SHIFT / 2, "poly": _SHIFT / 2}
+    for kind, face in faces.items():
+        reach = style.error_bars(swaps[kind], swaps[f"{kind}_low"], swaps[f"{kind}_high"])
+        dots = {"color": look["color"], "marker": look["marker"], "markerfacecolor": face, "linestyle": ""}
+        places = swaps["block"] + shift + apart[kind]
+        ax.errorbar(places, swaps[kind], reach, elinewidth=0.5, label=labels[kind], **dots)
+
+
+# --- What several figures share
+
+
+def _side_by_side(table: pd.DataFrame, step: float) -> dict[str, float]:
+    """Model → how far its points are moved, so that those of several models at one place stand beside one another."""
+    models = list(table["model"].unique())
+    middle = (len(models) - 1) / 2
+    return {model: step * (number - middle) for number, model in enumerate(models)}
+
+
+def _every_other_block(ax: Axes, table: pd.DataFrame) -> None:
+    """An axis of blocks with a tick at every other one."""
+    ax.set_xticks(np.unique(table["block"])[::2])
+    ax.set_xlabel("block")
+
+
+def _filled_and_open(ax: Axes, filled: str, opened: str) -> None:
+    """Two entries of a legend, in no model's colour: what filled points are, and what open ones are."""
+    ax.plot([], [], "o", color=style.GREY, markerfacecolor=style.GREY, label=filled)
+    ax.plot([], [], "o", color=style.GREY, markerfacecolor="white", label=opened)

@@ -19,6 +19,8 @@ INPUTS = {
 }
 """Column of the table → title of its panel, label of its axis."""
 
+FAR = 20  # outputs at position 0 beyond so many times the others' norm are drawn on a logarithmic axis
+
 
 def inputs(table: pd.DataFrame) -> Figure:
     """What the inputs of the blocks look like, over depth: four panels, a line a model.
@@ -42,6 +44,8 @@ def inputs(table: pd.DataFrame) -> Figure:
     position = axes["first_position_in"]
     for model, blocks in table.groupby("model", sort=False):
         position.plot(blocks["block"], blocks["first_position_out"], **style.look(model), alpha=0.4)
+    if table["first_position_out"].max() > FAR:
+        position.set_yscale("log")
     position.axhline(1, color=style.GREY, linewidth=0.6)
     strong, faint = Line2D([], [], color=style.GREY), Line2D([], [], color=style.GREY, alpha=0.4)
     position.legend([strong, faint], ["input $x$", "output $y$"])

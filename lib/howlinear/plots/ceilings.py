@@ -20,15 +20,14 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
             them shaded), and `model`; as of `Profile.to_frame`.
         ax: where to draw; a new figure of one column's width by default.
         published: what the paper gives, a row a block: `model`, `block`, `r2_lin`; as of `files.published`. It is drawn
-            behind, thin and grey, and labelled as another model's where `frame` has no model of that name.
+            behind, thin and grey.
 
     Returns:
         The figure.
     """
     if ax is None:
         _, ax = plt.subplots(figsize=(style.COLUMN, 2.3))
-    own_models = set(frame["model"]) if "model" in frame.columns else set()
-    _draw_published(ax, published, "r2_lin", own_models)
+    _draw_published(ax, published, "r2_lin")
     for model, blocks in _by_model(frame):
         look = style.look(model) if model else {"color": "0.2", "marker": "o"}
         bars = None
@@ -64,7 +63,7 @@ def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame, published: pd
     """
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.COLUMN, 4.2), sharex=True)
     profile(ceilings, top, published)
-    _draw_published(bottom, published, "dppl_linear", set(ceilings["model"]))
+    _draw_published(bottom, published, "dppl_linear")
     top.get_legend().remove()  # one for both panels stands above them
     top.set_xlabel("")
     models = list(swaps["model"].unique())
@@ -76,6 +75,8 @@ def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame, published: pd
         bottom.errorbar(cost["block"] + shift, cost["delta"], bars, capsize=1.5, elinewidth=0.7, **style.look(model))
     bottom.axhline(0, color=style.GREY, linewidth=0.6)
     bottom.set(xlabel="block", ylabel="$\\Delta$ perplexity", yscale="symlog")
+    if not swaps.empty:
+        bottom.set_ylim(bottom=min(-0.5, 1.2 * swaps["low"].min()))
     bottom.set_xticks(sorted(ceilings["block"].unique())[::2])
     handles, labels = top.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, handlelength=2.8, columnspacing=1.5)
@@ -116,13 +117,13 @@ def solvers(errors: pd.Series, rule: pd.DataFrame, null: float) -> Figure:
     return figure
 
 
-def _draw_published(ax: Axes, published: pd.DataFrame | None, column: str, own_models: set[str]) -> None:
+def _draw_published(ax: Axes, published: pd.DataFrame | None, column: str) -> None:
     """The paper's numbers, thin and grey behind all else: a line a model, its marker that of the model's own family."""
     if published is None:
         return
     for model, blocks in published.groupby("model", sort=False):
-        label = f"{model}, the paper" if model in own_models else f"{model}, the paper (another model)"
-        ax.plot(blocks["block"], blocks[column], **style.published(style.look(model)["marker"], label))
+        thin = style.published(style.look(model)["marker"], f"{model}, the paper")
+        ax.plot(blocks["block"], blocks[column], **thin)
 
 
 def _draw_ordinary(ax: Axes, blocks: pd.DataFrame, look: dict[str, str]) -> None:

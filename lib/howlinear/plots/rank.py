@@ -13,6 +13,7 @@ from matplotlib.ticker import LogFormatter, MaxNLocator
 from howlinear.plots import style
 
 FAR_BELOW = 0.25  # planted blocks this far below the diagonal are named beside their point
+LEGEND_AREA = 20.0  # points²; of a model's point in the legend
 SIDE_BY_SIDE = 0.16  # blocks between two models' points, which would lie on each other otherwise
 
 
@@ -77,7 +78,10 @@ def median(
     ax.set_ylim(lowest, 1.02)
     ax.set_xlabel("pooled $R^2_{\\mathrm{lin}}$, held out")
     ax.set_ylabel("median $R^2$ of single features")
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2, columnspacing=1.5)
+    legend = figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2, columnspacing=1.5)
+    for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
+        if text.get_text() in set(blocks["model"]):
+            handle.set_sizes([LEGEND_AREA])  # else each is as large as the model's first block
     return figure
 
 

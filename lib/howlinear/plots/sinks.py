@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from textwrap import fill
 
 import matplotlib.pyplot as plt
@@ -14,6 +16,9 @@ from howlinear.plots import style
 
 _FLOOR = -0.1  # R² below this is drawn as an arrow at the edge: a map that serves the sinks may reach −100 elsewhere
 _ABREAST = 3  # panels in a row
+_R2_APART = 0.06  # R²; numbers of blocks that are closer are written together
+_COSTS_APART = 0.12  # decades; likewise
+_COLUMN_APART = 26  # points; between the numbers of two models
 _LINEAR = 0.01  # nats per token: costs below it are drawn on a linear scale
 
 
@@ -116,17 +121,23 @@ def left_out(curves: pd.DataFrame, resting: pd.DataFrame | None = None) -> Figur
 
 
 def _curves(ax: Axes, table: pd.DataFrame, chosen: set[tuple[str, int]]) -> None:
-    for model, of_model in table.groupby("model", sort=False):
+    for number, (model, of_model) in enumerate(table.groupby("model", sort=False)):
         look = style.look(model)
         by_block = of_model.pivot_table(index="left_out", columns="block", values="r2")
         places = range(len(by_block))  # counts double: evenly spaced
+        ends = {}
         for block, curve in by_block.items():
-            rests = (model, block) in chosen
-            width, alpha = (1.2, 0.9) if rests else (0.5, 0.4)
+            width = 0.5
+            alpha = 0.4
+            if (model, block) in chosen:
+                width = 1.2
+                alpha = 0.9
+                ends[block] = curve.iloc[-1]
             ax.plot(places, curve.to_numpy(), color=look["color"], lw=width, alpha=alpha)
-            if rests:  # numbered where its curve ends
-                beside = {"xytext": (4, 0), "textcoords": "offset points", "ha": "left", "va": "center"}
-                ax.annotate(str(block), (places[-1], curve.iloc[-1]), color=look["color"], fontsize=7, **beside)
+        # numbered where the curves end, each model in a column of its own
+        beside = {"xytext": (4 + _COLUMN_APART * number, 0), "textcoords": "offset points", "ha": "left"}
+        for height, name in _names_at(ends, _R2_APART).items():
+            ax.annotate(name, (places[-1], height), color=look["color"], fontsize=6, va="center", **beside)
         ax.plot(places, by_block.mean(axis=1), **look)
         ax.set_xticks(places, [str(count) for count in by_block.index])
 
@@ -142,14 +153,15 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
     letters = list(kinds)
     for model, of_model in table.groupby("model", sort=False):
         look = style.look(model)
-        for block, of_block in of_model.groupby("block"):
+        for _, of_block in of_model.groupby("block"):
             has_massive = (of_block["massive_rows"] > 0).any()
             places = [letters.index(letter) for letter in of_block["kind"]]
             face = look["color"] if has_massive else "white"
             ax.plot(places, of_block["nats"], **look | {"label": "_", "markerfacecolor": face, "linewidth": 0.8})
-            beside = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
-            start = (places[0], of_block["nats"].iloc[0])
-            ax.annotate(str(block), start, color=look["color"], fontsize=7, **beside)
+        starts = of_model[of_model["kind"] == letters[0]].set_index("block")["nats"].to_dict()
+        beside = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
+        for height, name in _names_at(starts, _COSTS_APART, _on_axis).items():
+            ax.annotate(name, (0, height), color=look["color"], fontsize=7, **beside)
         ax.plot([], [], **look)
     if table.empty:
         ax.text(0.5, 0.5, "no model predicts a next token", transform=ax.transAxes, ha="center", color=style.GREY)
@@ -164,6 +176,35 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
     ax.set(xlabel="", ylabel="cost, nats per token")
     figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=5, handlelength=2.8)
     return figure
+
+
+def _names_at(
+    heights: Mapping[int, float], apart: float, on_axis: Callable[[float], float] = float
+) -> dict[float, str]:
+    """Height → what is written there: the numbers of the blocks, those together that would lie on one another.
+
+    Args:
+        heights: block → where it is.
+        apart: how far two numbers must be apart to be read.
+        on_axis: height → place on the axis that `apart` is measured on.
+    """
+    groups: list[list[int]] = []
+    for block in sorted(heights, key=heights.__getitem__):
+        last = groups[-1][-1] if groups else None
+        if last is not None and on_axis(heights[block]) - on_axis(heights[last]) < apart:
+            groups[-1].append(block)
+        else:
+            groups.append([block])
+    names = {}
+    for group in groups:
+        middle = heights[group[len(group) // 2]]
+        names[middle] = ", ".join(str(block) for block in sorted(group))
+    return names
+
+
+def _on_axis(cost: float) -> float:
+    """Where a cost is on an axis that is linear about 0 and logarithmic beyond, in decades."""
+    return math.copysign(math.log10(1 + abs(cost) / _LINEAR), cost)
 
 
 def _block_axis(ax: Axes) -> None:

@@ -1,7 +1,4 @@
-"""Which tokens and which rows carry R²_lin: parts of a sample, bands of token frequency, leverage.
-
-Leverage: Hoaglin & Welsch (1978, "The hat matrix in regression and ANOVA").
-"""
+"""Which tokens and which rows carry R²_lin: parts of a sample, and bands of token frequency."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from howlinear.core.ceilings import whitening
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, Sample
@@ -54,20 +50,6 @@ def frequency_bands(ids: Int64[Tensor, "*shape"], tokens: Int64[Tensor, " n"], b
     band_of_token = torch.empty_like(counts)
     band_of_token[by_count] = band_by_count
     return band_of_token[tokens]
-
-
-def leverage(train: Moments, inputs: Float[Tensor, "n d_in"]) -> Float[Tensor, " n"]:
-    """How far a row's own output moves the map's prediction there; over the train rows it adds up to their rank + 1.
-
-    It is (x − x̄)ᵀ Sxx⁺ (x − x̄) + 1/n, with x̄, Sxx and n of the train rows, and without null directions.
-
-    Args:
-        train: moments of the train rows.
-        inputs: rows, train or held out.
-    """
-    # ‖Z‖² with Z = (x − x̄) V √(n/λ) is n (x − x̄)ᵀ Sxx⁺ (x − x̄)
-    whitened = (inputs.double() - train.mean_x) @ whitening(train)
-    return (whitened.square().sum(1) + 1) / train.n
 
 
 def planted_block(inputs: Float[Tensor, "n d_in"], outputs: Float[Tensor, "n d_out"], folds: int = 8) -> BlockCapture:

@@ -17,12 +17,13 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from howlinear.core.ceilings import leverage
 from howlinear.core.fold_maps import fit_folds
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.errors import InputError
-from howlinear.ideas.rank.rows import frequency_bands, leverage, select
+from howlinear.ideas.rank.rows import frequency_bands, select
 from howlinear.ideas.rank.scores import (
     Score,
     Scored,

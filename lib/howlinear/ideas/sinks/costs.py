@@ -9,7 +9,7 @@ and saves nothing. What can be used needs no FFN: the mean output at position 0,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from functools import partial
 
 import pandas as pd
 import torch
@@ -25,10 +25,9 @@ from howlinear.ideas.sinks.planted import ffn_of
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import change, finite_losses, held_out_folds
-from howlinear.instrument.swap_costs import Recording, resumable
+from howlinear.instrument.swap_costs import swapped_passes
 from howlinear.models.ffn_sites import Site, device_of, sites
 from howlinear.models.load import is_causal
-from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 
 KINDS = {
@@ -159,7 +158,7 @@ def chosen_blocks(blocks: pd.DataFrame, most: int = 8, others: int = 2) -> dict[
 
     Args:
         blocks: as `look.block_table` makes it.
-        most: of those with massive rows so many, whose R²_lin hangs most on them.
+        most: of those with massive rows so many, whose R²_lin changes most without them.
         others: of those without, so many: the most linear, the least linear, the second most, and so on.
     """
     chosen = {}
@@ -241,7 +240,6 @@ def _rises(
     }
 
 
-@torch.inference_mode()
 def swap_token_losses(
     model: PreTrainedModel,
     maps: Mapping[tuple[int, str], Callable[[Tensor], Tensor]],
@@ -261,19 +259,8 @@ def swap_token_losses(
     Raises:
         InputError: a loss is not finite.
     """
-    blocks = sorted({block for block, _ in maps})
-    recording = None
-    if blocks and resumable(model, blocks, ids[:1].to(device_of(model))):
-        recording = Recording(model, blocks)
-    before = []
-    after: dict[tuple[int, str], list[Tensor]] = {place: [] for place in maps}
-    for batch in ids.split(batch_size):
-        with recording.record() if recording else nullcontext():
-            before.append(_token_losses(model, batch))
-        for (block, kind), replacement in maps.items():
-            resumed = recording.resumed(block) if recording else nullcontext()
-            with swap(model, {block: replacement}), resumed:
-                after[block, kind].append(_token_losses(model, batch))
+    swaps = {(block, kind): (block, replacement) for (block, kind), replacement in maps.items()}
+    before, after = swapped_passes(model, swaps, ids, partial(_token_losses, model), batch_size)
     return _whole(before), {place: _whole(parts) for place, parts in after.items()}
 
 
@@ -303,8 +290,7 @@ def worth_table(costs: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row a model and block: massive_rows, the letters of `KINDS` (NaN where a way is the same as a), and mended,
-        the share of a's cost that d does without (NaN where a
-        costs nothing).
+        the share of a's cost that d does without (NaN where a costs nothing).
     """
     index = ["model", "block", "massive_rows"]
     table = costs.pivot_table(index=index, columns="kind", values="nats", sort=False)

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from howlinear.core.ceilings import AffineMap, fit, r2, r2_per_feature, residual, whitening
+from howlinear.core.ceilings import AffineMap, fit, leverage, r2, r2_per_feature, residual
 from howlinear.core.moments import Moments, effective_rank
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, Sample
@@ -198,9 +198,7 @@ def _far_out_curve(block: BlockCapture, counts: Sequence[int]) -> list[FarOut]:
     sample = block.rows()
     train = sum(block.train)
     rows = train.n + sum(moments.n for moments in block.test)
-    # (x − x̄)ᵀ Sxx⁺ (x − x̄), up to a factor that is the same for all rows
-    leverage = ((sample.x.double() - train.mean_x) @ whitening(train)).square().sum(1)
-    farthest = leverage.argsort(descending=True, stable=True)
+    farthest = leverage(train, sample.x).argsort(descending=True, stable=True)
     curve = []
     for count in counts:
         kept = torch.ones(len(farthest), dtype=torch.bool)

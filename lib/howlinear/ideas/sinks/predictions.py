@@ -76,7 +76,7 @@ def sentence(comparison: pd.DataFrame) -> str:
         comparison: as of `compared`.
     """
     if comparison.empty:
-        return "No model of this run is the paper's, so the predictions still wait."
+        return "No model of this run is the paper's, so no prediction can be checked."
     predicted = comparison["falls"]
     fell = comparison["fell"]
     return (
