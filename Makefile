@@ -13,7 +13,7 @@ SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CO
 
 .PHONY: figures test test-notebooks test-all paper readme book crate bench bench-more bench-scale bench-coverage lab minis twins wide rehearse clean help
 
-figures: .venv/ready  ## run every notebook of PROFILE (minis, paper), then write results/, figures/ and the report
+figures: .venv/ready  ## run every notebook of PROFILE (minis, public, public-short, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
 
 test: .venv/public  ## lint and tests

@@ -35,7 +35,8 @@ def limit(in_sample: float, held_out: float) -> float:
         in_sample: R² on the rows of the fit, 1 − u.
         held_out: R² on other rows, 1 − u'.
     """
-    of_fit, of_others = _unexplained(in_sample), _unexplained(held_out)
+    of_fit = _unexplained(in_sample)
+    of_others = _unexplained(held_out)
     return 1 - (of_fit * of_others) ** 0.5
 
 
@@ -46,7 +47,8 @@ def optimism(in_sample: float, held_out: float) -> float:
         in_sample: R² on the rows of the fit, 1 − u.
         held_out: R² on other rows, 1 − u'.
     """
-    of_fit, of_others = _unexplained(in_sample), _unexplained(held_out)
+    of_fit = _unexplained(in_sample)
+    of_others = _unexplained(held_out)
     if of_others <= ROUNDING:  # all is explained, on both sides
         return 0.0
     return 1 - (of_fit / of_others) ** 0.5
