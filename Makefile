@@ -11,21 +11,24 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$(OMP_NUM_THREADS) \
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
 SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-notebooks test-all paper readme book crate bench bench-more bench-scale bench-coverage lab minis twins wide rehearse clean help
+.PHONY: figures test test-public test-notebooks test-all paper readme book crate bench bench-more bench-scale bench-coverage lab minis twins wide rehearse clean help
 
-figures: .venv/ready  ## run every notebook of PROFILE (minis, public, public-short, paper), then write results/, figures/ and the report
+figures: $(if $(filter public%,$(PROFILE)),.venv/public,.venv/ready)  ## run every notebook of PROFILE (minis, public, public-short, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
 
-test: .venv/public  ## lint and tests
+test: .venv/ready  ## lint and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo --no-cache
-	$(PYTEST) -p no:nbval --dist worksteal
+	$(PYTEST) -p no:nbval --dist worksteal -m 'not public'
+
+test-public: .venv/public  ## tests of the public models that come in packages
+	$(PYTEST) -p no:nbval -m public tests/models
 
 test-notebooks: figures  ## execute the executed notebooks once more: their key numbers must come out the same
 	$(PYTEST) --dist loadfile --nbval-lax --nbval-current-env build/$(PROFILE)/notebooks/[0-9]*.ipynb
 
-test-all: test test-notebooks  ## both
+test-all: test test-public test-notebooks  ## all three
 
 paper: .venv/ready  ## the report, paper/main.pdf, from results/ and figures/
 	$(SNAKEMAKE) --configfile profiles/minis.yaml -- paper/main.pdf

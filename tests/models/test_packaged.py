@@ -153,7 +153,7 @@ def test_the_makefile_and_the_extra_install_what_is_read():
         assert one.requirement in constraints
 
 
-# --- the real ones
+# --- the real ones: `make test-public`
 
 
 def installed(name):
@@ -179,6 +179,7 @@ def minilm():
     return load_model("minilm-l6")
 
 
+@pytest.mark.public
 def test_every_weight_of_smollm2_is_the_formats_own_to_the_bit(smollm2):
     expected = tensors_of(weights_of("smollm2-135m"), heads=9, kv_heads=3)
     state = smollm2.state_dict()
@@ -191,6 +192,7 @@ def test_every_weight_of_smollm2_is_the_formats_own_to_the_bit(smollm2):
     assert smollm2.config.intermediate_size == 1536
 
 
+@pytest.mark.public
 def test_smollm2s_tokenizer_and_its_perplexity(smollm2):
     """One that is wrong, of rows in a wrong order or a token off, would have it in the thousands."""
     tokenizer = tokenizer_of(smollm2)
@@ -201,6 +203,7 @@ def test_smollm2s_tokenizer_and_its_perplexity(smollm2):
     assert perplexity(smollm2, rows) == pytest.approx(25.01, abs=0.2)
 
 
+@pytest.mark.public
 def test_minilm_is_read_as_it_lies_and_measured(minilm):
     saved = load_file(weights_of("minilm-l6") / "model.safetensors")
     state = minilm.state_dict()
