@@ -3,7 +3,6 @@
 import json
 import re
 import tomllib
-from pathlib import Path
 
 import jupytext
 import pytest
@@ -104,7 +103,7 @@ def test_the_conda_environment_says_the_same():
 
 
 def test_no_file_carries_a_machines_own_path():
-    files = [ROOT / name for name in ("README.md", "Makefile", "Snakefile", "CHANGELOG.md")]
+    files = [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "Snakefile"]
     files += [path for folder in ("notebooks", "lib", "profiles", "results") for path in (ROOT / folder).rglob("*.*")]
     for path in files:
         if path.suffix in {".md", ".py", ".yaml", ".json", ""} and path.is_file():
@@ -130,9 +129,13 @@ def test_the_readme_example_runs(monkeypatch):
     assert len(names["profile"]) == 12
 
 
-def test_the_readmes_links_lead_somewhere():
-    for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", README) + re.findall(r'src="([^"]+)"', README):
-        assert (ROOT / Path(target)).exists(), target
+@pytest.mark.parametrize("page", ["README.md", "FINDINGS.md", "LEDGER.md", "CONTRIBUTING.md"])
+def test_the_links_of_a_page_lead_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?://)([^)#]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+    assert targets
+    for target in targets:
+        assert (ROOT / target).exists(), target
 
 
 @pytest.mark.parametrize("stem", STEMS)

@@ -60,7 +60,7 @@ def test_the_ledger_links_to_pages_that_are_there():
     text = build.ledger("minis", [STEM])
     assert f"[{STEM}](notebooks/{STEM}.ipynb)" in text
     assert "](notebooks/03" not in text
-    plain = ledger.to_markdown(ledger.evaluate(paths.results("minis")))
+    plain = ledger.to_markdown(*(ledger.evaluate(paths.results(profile)) for profile in ("minis", "public")))
     assert text.count("\n") == plain.count("\n")
 
 

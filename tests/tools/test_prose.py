@@ -1,4 +1,4 @@
-"""Numbers that stand in prose, in README and in the questions to the author, are those of the recorded results."""
+"""Numbers in the prose of README, FINDINGS and the questions to the author are those of the recorded results."""
 
 import numpy as np
 import pytest
@@ -57,43 +57,82 @@ def readme():
 
 
 @pytest.fixture(scope="module")
+def findings():
+    return words("FINDINGS.md")
+
+
+@pytest.fixture(scope="module")
 def letter():
     return words("paper/correspondence.md")
 
 
-def test_readme_tells_what_massive_rows_cost(readme):
+def test_the_findings_tell_what_massive_rows_cost(findings):
     found = results.load(paths.results("public") / "12_sinks.json")["models"]["smollm2-135m"]
     nats = {(row["block"], row["kind"]): f"{row['nats']:.2f}" for row in found["costs"]}
-    assert f"in the place of block 11 it costs {nats[11, 'a']} nats per token, and {nats[28, 'a']} in the" in readme
-    assert f"with a constant at the first position, {nats[11, 'e']} and {nats[28, 'e']}" in readme
+    assert f"in the place of block 11 it costs {nats[11, 'a']} nats per token, and {nats[28, 'a']} in the" in findings
+    assert f"with a constant at the first position, {nats[11, 'e']} and {nats[28, 'e']}" in findings
     at_first = {row["block"]: row["at_first"] for row in found["massive"]}
     assert min(at_first[11], at_first[28]) > 0.9  # "the first token of nearly every sequence"
     minis = numbers("12_sinks")["models"].values()
     assert all(row["massive_rows"] == 0 for model in minis for row in model["blocks"])
 
 
-def test_readme_tells_what_twins_say(readme):
+def test_the_findings_tell_what_twins_say(findings):
     family, low, high = ratio("family")
-    assert f"two architectures lie {family} times as far apart as twins of two seeds" in readme
-    assert f"two seeds, interval {low} to {high}" in readme
+    assert f"two architectures lie {family} times as far apart as twins of two seeds" in findings
+    assert f"two seeds, interval {low} to {high}" in findings
     text, low, high = ratio("text")
-    assert f"two training texts lie {text} times as far apart, {low} to {high}" in readme
+    assert f"two training texts lie {text} times as far apart, {low} to {high}" in findings
 
 
-def test_readme_tells_what_products_win_back(readme):
-    assert f"wins back {spanned(by_recipe('ours'), 2)} of R² on the mean over a model's blocks" in readme
-    assert f"By the paper's own recipe it is still {spanned(by_recipe('gain'), 2)}" in readme
+def test_the_findings_tell_what_products_win_back(findings):
+    assert f"wins back {spanned(by_recipe('ours'), 2)} of R² on the mean over a model's blocks" in findings
+    assert f"By the paper's own recipe it is still {spanned(by_recipe('gain'), 2)}" in findings
     assert min(by_recipe("optimiser")) > max(by_recipe("rows"))  # "mostly the optimiser, then the number of rows"
 
 
-def test_readme_tells_what_the_protocol_moves(readme):
+def test_the_findings_tell_what_the_protocol_moves(findings):
     moved = {level: f"{effect(level):+.2f}".translate(MINUS) for level in ("scalar", "tail", "16")}
-    assert f"in the denominator by {moved['scalar']} on average, a contiguous tail by {moved['tail']}" in readme
-    assert f"16 rows for each input instead of 100 by {moved['16']}" in readme
+    assert f"in the denominator by {moved['scalar']} on average, a contiguous tail by {moved['tail']}" in findings
+    assert f"16 rows for each input instead of 100 by {moved['16']}" in findings
     found = numbers("11_protocol")
-    assert f"Of {found['universes']} protocols none turns round" in readme
+    assert f"Of {found['universes']} protocols none turns round" in findings
     assert list(found["orders"].values()) == [1.0]
     assert {row["statement"] for row in found["flips"] if row["flips"]} == {"neighbours"}
+
+
+def test_readme_tells_of_the_public_models(readme):
+    blocks = results.load(paths.results("public") / "02_ceilings.json")["models"]["smollm2-135m"]["blocks"]
+    r2 = [block["r2"] for block in blocks]
+    assert f"runs from {min(r2):.2f} to {max(r2):.2f} over its thirty blocks" in readme
+    assert len(blocks) == 30
+    eleventh = blocks[11]
+    assert f"block 11 of SmolLM2 falls from {eleventh['r2']:.2f} to {eleventh['r2_ordinary']:.2f}" in readme
+    found = results.load(paths.results("public") / "12_sinks.json")["models"]["smollm2-135m"]
+    (massive,) = [row for row in found["massive"] if row["block"] == 11]
+    assert f"Without {massive['share']:.1%} of its rows".replace("%", " %") in readme
+    assert massive["at_first"] > 0.5  # "most of them the first token of a sequence"
+    nats = {row["kind"]: f"{row['nats']:.2f}" for row in found["costs"] if row["block"] == 11}
+    assert f"it costs {nats['a']} nats per token" in readme
+    assert f"with a constant at the first position, {nats['e']}" in readme
+
+
+def test_readme_tells_of_the_embedded_models(readme):
+    models = numbers("02_ceilings")["models"]
+    for model in models.values():
+        most_linear = max(model["blocks"], key=lambda block: block["r2"])["block"]
+        assert max(model["swap"], key=lambda swap: swap["delta"])["block"] == most_linear
+    gelu = [models["mini-gpt2"], models["mini-pythia"]]
+    assert f"lie at {min(min(model['untrained']) for model in gelu):.2f} or above" in readme
+    trained = [block["r2"] for model in gelu for block in model["blocks"]]
+    assert f"they spread from {min(trained):.2f} to {max(trained):.2f}" in readme
+    assert f"moves the profile {ratio('family')[0]} times as far as the seed does" in readme
+    assert f"training text {ratio('text')[0]} times" in readme
+    assert f"{spanned(by_recipe('ours'), 2)} of R² on the mean" in readme
+    assert f"by the paper's own recipe {spanned(by_recipe('gain'), 2)}" in readme
+    moved = {level: f"{effect(level):+.2f}".translate(MINUS) for level in ("scalar", "16")}
+    assert f"moves R²_lin by {moved['scalar']} on average" in readme
+    assert f"instead of 100 by {moved['16']}" in readme
 
 
 def test_the_letter_tells_what_the_protocol_moves(letter):

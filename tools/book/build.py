@@ -156,7 +156,9 @@ CARD = """:::{{grid-item-card}}
 
 def ledger(profile: str, which: Sequence[str]) -> str:
     """The paper's claims and what the results say of each, with links to the pages of `which`."""
-    table = claims.to_markdown(claims.evaluate(paths.results(profile)))
+    public = paths.results("public")
+    beside = claims.evaluate(public) if profile == "minis" and public.is_dir() else None
+    table = claims.to_markdown(claims.evaluate(paths.results(profile)), beside)
 
     def linked(match: re.Match) -> str:
         text, stem = match.groups()

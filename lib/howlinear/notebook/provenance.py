@@ -28,7 +28,8 @@ from howlinear.models.packaged import PACKAGED, Packaged
 from howlinear.notebook import settings
 
 PACKAGES = ("howlinear", "numpy", "pandas", "scipy", "scikit-learn", "torch", "transformers", "datasets", "matplotlib")
-MADE = ("results", "figures", "paper/main.pdf", "README.md")  # what runs write: no change of what they run
+# What runs write: no change of what they run
+MADE = ("results", "figures", "paper/main.pdf", "FINDINGS.md", "LEDGER.md")
 
 
 def record(stem: str, profile: str, began: datetime, ended: datetime) -> Path:

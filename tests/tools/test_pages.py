@@ -1,4 +1,4 @@
-"""README's tables are what the results imply, and writing them touches nothing else."""
+"""The pages' tables are what the results imply, and writing them touches nothing else."""
 
 import json
 import shutil
@@ -8,8 +8,8 @@ import pytest
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.ideas.claims import ledger as claims
-from tools import readme
-from tools.readme import CLAIMS, END, NUMBERS, PUBLIC
+from tools import pages
+from tools.pages import CLAIMS, END, NUMBERS, PUBLIC
 
 RECORDED = paths.ROOT / "results"
 
@@ -36,15 +36,16 @@ RESULTS = {
 }
 
 
-def test_the_readme_shows_what_the_committed_results_imply():
+def test_the_pages_show_what_the_committed_results_imply():
     """If this fails, results or claims have moved: run `make readme`, and read the text around the tables again."""
-    text = readme.README.read_text(encoding="utf-8")
-    for mark, table in readme.tables(RECORDED).items():
-        assert readme.replace(text, mark, table) == text, f"{mark} is out of date: run make readme"
+    for name, of_page in pages.tables(RECORDED).items():
+        text = (paths.ROOT / name).read_text(encoding="utf-8")
+        for mark, table in of_page.items():
+            assert pages.replace(text, mark, table) == text, f"{name}, {mark} is out of date: run make readme"
 
 
 def test_the_table_of_numbers_by_hand():
-    head, _, *rows, empty, legend = readme.ceilings_table(RESULTS).splitlines()
+    head, _, *rows, empty, legend = pages.ceilings_table(RESULTS).splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows)]
     assert cells == [
         ["model", "perplexity", "R²_lin, lowest – highest block", "before training", "dearest swap, ΔPPL", "ρ"],
@@ -64,7 +65,7 @@ def test_the_table_of_public_models_by_hand():
         "talks": {"perplexity": 17.04, "rows": 1000, "blocks": [decided, hardly]},
         "encodes": {"perplexity": None, "rows": 1000, "blocks": [hardly]},
     }
-    _, _, *rows = readme.public_table({"models": models}).splitlines()
+    _, _, *rows = pages.public_table({"models": models}).splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in rows]
     assert cells == [
         ["talks", "17.0", "0.50 – 0.90", "0.45 – 0.45", "3: 0.90 → 0.45 without 1.2% of the rows"],
@@ -73,10 +74,13 @@ def test_the_table_of_public_models_by_hand():
 
 
 def test_every_table_comes_from_the_recorded_results():
-    tables = readme.tables(RECORDED)
-    assert tables.keys() == {PUBLIC, NUMBERS, CLAIMS}
+    tables = pages.tables(RECORDED)
+    assert {name: set(of_page) for name, of_page in tables.items()} == {
+        "FINDINGS.md": {PUBLIC, NUMBERS},
+        "LEDGER.md": {CLAIMS},
+    }
     of_both = [claims.evaluate(RECORDED / profile) for profile in ("minis", "public")]
-    assert tables[CLAIMS] == claims.to_markdown(*of_both)
+    assert tables["LEDGER.md"][CLAIMS] == claims.to_markdown(*of_both)
 
 
 OTHER = "<!-- other -->\n| 1 |\n<!-- end -->"
@@ -86,9 +90,9 @@ TEXT = f"# Title\n\n{OTHER}\n\n{{}}\n\n{OTHER}\n\nThe end."
 @pytest.mark.parametrize("inside", ["", "old\n", "| a |\n| b |\n\n2 claims.\n"])
 def test_a_table_goes_between_its_marks_and_all_else_stays(inside):
     old = TEXT.format(f"{CLAIMS}\n{inside}{END}")
-    new = readme.replace(old, CLAIMS, "| new |\n\nlegend")
+    new = pages.replace(old, CLAIMS, "| new |\n\nlegend")
     assert new == TEXT.format(f"{CLAIMS}\n| new |\n\nlegend\n{END}")
-    assert readme.replace(new, CLAIMS, "| new |\n\nlegend") == new
+    assert pages.replace(new, CLAIMS, "| new |\n\nlegend") == new
 
 
 @pytest.mark.parametrize(
@@ -103,41 +107,42 @@ def test_a_table_goes_between_its_marks_and_all_else_stays(inside):
 )
 def test_marks_that_are_missing_or_doubled_are_an_error(middle, match):
     with pytest.raises(InputError, match=match):
-        readme.replace(TEXT.format(middle), CLAIMS, "new")
+        pages.replace(TEXT.format(middle), CLAIMS, "new")
 
 
 def test_a_mark_that_nothing_closes_is_an_error():
     with pytest.raises(InputError, match="no line <!-- end --> closes"):
-        readme.replace(f"# Title\n{CLAIMS}\nold\n", CLAIMS, "new")
+        pages.replace(f"# Title\n{CLAIMS}\nold\n", CLAIMS, "new")
 
 
 @pytest.fixture
 def project(tmp_path):
-    """A README with empty tables, and the committed results."""
+    """Pages with empty tables, and the committed results."""
     for profile in ("minis", "public"):
         shutil.copytree(RECORDED / profile, tmp_path / "results" / profile)
-    text = f"# Title\n{PUBLIC}\n{END}\n{NUMBERS}\n{END}\n\nbetween\n\n{CLAIMS}\n{END}\nend\n"
-    (tmp_path / "README.md").write_text(text, encoding="utf-8")
+    findings = f"# Title\n{PUBLIC}\n{END}\n\nbetween\n\n{NUMBERS}\n{END}\nend\n"
+    (tmp_path / "FINDINGS.md").write_text(findings, encoding="utf-8")
+    (tmp_path / "LEDGER.md").write_text(f"{CLAIMS}\n{END}\nend\n", encoding="utf-8")
     return tmp_path
 
 
 def test_one_command_writes_all_tables_once(project, capsys, monkeypatch):
-    path, results = project / "README.md", project / "results"
-    assert readme.main(path, results) == 0
-    assert "written" in capsys.readouterr().out
-    tables = readme.tables(results)
-    first, second, third = (f"{mark}\n{tables[mark]}\n{END}\n" for mark in (PUBLIC, NUMBERS, CLAIMS))
-    expected = f"# Title\n{first}{second}\nbetween\n\n{third}end\n"
-    assert path.read_text(encoding="utf-8") == expected
+    assert pages.main(project) == 0
+    assert capsys.readouterr().out == "FINDINGS.md: tables written\nLEDGER.md: tables written\n"
+    tables = pages.tables(project / "results")
+    first, second = (f"{mark}\n{tables['FINDINGS.md'][mark]}\n{END}\n" for mark in (PUBLIC, NUMBERS))
+    assert (project / "FINDINGS.md").read_text(encoding="utf-8") == f"# Title\n{first}\nbetween\n\n{second}end\n"
+    ledger = tables["LEDGER.md"][CLAIMS]
+    assert (project / "LEDGER.md").read_text(encoding="utf-8") == f"{CLAIMS}\n{ledger}\n{END}\nend\n"
     monkeypatch.setattr(atomic, "written_aside", None)  # what is right is not written again
-    assert readme.main(path, results) == 0
-    assert "nothing to do" in capsys.readouterr().out
+    assert pages.main(project) == 0
+    assert capsys.readouterr().out.count("nothing to do") == 2
 
 
 def test_a_text_with_one_mark_alone_is_left_as_it_was(project, capsys):
-    path = project / "README.md"
+    path = project / "FINDINGS.md"
     path.write_text(f"{NUMBERS}\nold\n{END}\n", encoding="utf-8")
-    assert readme.main(path, project / "results") == 2
+    assert pages.main(project) == 2
     assert capsys.readouterr().err == (
         f"howlinear: found 0 lines {PUBLIC}; a table belongs between one such line and {END}\n"
     )
@@ -146,7 +151,7 @@ def test_a_text_with_one_mark_alone_is_left_as_it_was(project, capsys):
 
 def test_a_text_that_is_not_there_is_named(project):
     with pytest.raises(SourceError, match=r"cannot read .*NONE\.md"):
-        readme.write(project / "NONE.md", project / "results")
+        pages.write(project / "NONE.md", {})
 
 
 def test_results_that_lack_what_a_table_shows_are_named(project):
@@ -155,10 +160,10 @@ def test_results_that_lack_what_a_table_shows_are_named(project):
     del tree["models"]["mini-gpt2"]["untrained"]
     path.write_text(json.dumps(tree), encoding="utf-8")
     with pytest.raises(SourceError, match=r"02_ceilings\.json does not hold .*'untrained'.*run notebook 02 again"):
-        readme.write(project / "README.md", project / "results")
+        pages.tables(project / "results")
 
 
 def test_without_results_the_notebook_to_run_is_named(project):
     (project / "results" / "minis" / "02_ceilings.json").unlink()
     with pytest.raises(SourceError, match=r"no results at .*02_ceilings"):
-        readme.write(project / "README.md", project / "results")
+        pages.tables(project / "results")

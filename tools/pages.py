@@ -1,8 +1,8 @@
-"""The three tables of README.md, written from the results of the public and the embedded models.
+"""The tables of FINDINGS.md and LEDGER.md, written from the results of the public and the embedded models.
 
-`python -m tools.readme`, or `make readme`, puts each table between its two marks and leaves all else as it was. The
-first two are about notebook 02's numbers, the third is the ledger of the claims. A test holds that the README shows
-what the results imply, so nothing else has to remember to run this.
+`python -m tools.pages`, or `make readme`, puts each table between its two marks and leaves all else as it was. The
+findings have two, of notebook 02's numbers; the ledger has that of the claims. A test holds that the pages show what
+the results imply, so nothing else has to remember to run this.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ from howlinear.ideas.claims import ledger as claims
 from howlinear.instrument.baseline import APART
 from howlinear.instrument.profile import FEW_ROWS_DECIDE
 
-README = paths.ROOT / "README.md"
-
 PUBLIC = "<!-- numbers: results/public/02_ceilings.json -->"
 NUMBERS = "<!-- numbers: results/minis/02_ceilings.json -->"
 CLAIMS = "<!-- claims -->"
 END = "<!-- end -->"
 
 
-def tables(results: Path) -> dict[str, str]:
-    """All tables as a folder of results implies them: the mark that each follows → Markdown.
+def tables(results: Path) -> dict[str, dict[str, str]]:
+    """All tables as a folder of results implies them: page → the mark that each follows → Markdown.
 
     Args:
         results: the folder that holds those of each run profile, `minis` and `public`.
@@ -41,11 +39,11 @@ def tables(results: Path) -> dict[str, str]:
     minis = results / "minis"
     public = results / "public"
     ledger = claims.to_markdown(claims.evaluate(minis), claims.evaluate(public))
-    return {
+    findings = {
         PUBLIC: _shown(public / "02_ceilings.json", public_table),
         NUMBERS: _shown(minis / "02_ceilings.json", ceilings_table),
-        CLAIMS: ledger,
     }
+    return {"FINDINGS.md": findings, "LEDGER.md": {CLAIMS: ledger}}
 
 
 def _shown(path: Path, table: Callable[[Mapping[str, Any]], str]) -> str:
@@ -55,7 +53,7 @@ def _shown(path: Path, table: Callable[[Mapping[str, Any]], str]) -> str:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise SourceError(
-            f"{path} does not hold what README's table shows ({problem}): run notebook 02 again"
+            f"{path} does not hold what the table of it shows ({problem}): run notebook 02 again"
         ) from error
 
 
@@ -137,19 +135,23 @@ def replace(text: str, mark: str, table: str) -> str:
     return f"{before}{start}{table}\n{END}{after}"
 
 
-def write(path: Path, results: Path) -> bool:
-    """Write all tables into a file that has their marks; whether anything changed.
+def write(path: Path, of_page: Mapping[str, str]) -> bool:
+    """Write tables into a file that has their marks; whether anything changed.
+
+    Args:
+        path: the page.
+        of_page: mark → table.
 
     Raises:
         InputError: as `replace`.
-        SourceError: as `tables`, or the file cannot be read or written.
+        SourceError: the file cannot be read or written.
     """
     try:
         old = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SourceError(f"cannot read {path}: {error.strerror}; the tables go into a text with marks") from error
     new = old
-    for mark, table in tables(results).items():
+    for mark, table in of_page.items():
         new = replace(new, mark, table)
     if new == old:
         return False
@@ -158,14 +160,15 @@ def write(path: Path, results: Path) -> bool:
     return True
 
 
-def main(path: Path = README, results: Path | None = None) -> int:
-    """Write README.md and say whether it changed; 2 if something is missing or wrong."""
+def main(folder: Path = paths.ROOT) -> int:
+    """Write the pages of a project from its results and say which changed; 2 if something is missing or wrong."""
     try:
-        changed = write(path, paths.ROOT / "results" if results is None else results)
+        for name, of_page in tables(folder / "results").items():
+            changed = write(folder / name, of_page)
+            print(f"{name}: tables {'written' if changed else 'as the results imply; nothing to do'}")
     except HowlinearError as error:
         print(f"howlinear: {error}", file=sys.stderr)
         return 2
-    print(f"{path.name}: tables {'written' if changed else 'as the results imply; nothing to do'}")
     return 0
 
 
