@@ -144,6 +144,9 @@ if PROFILE == "minis":
             "profiles/paper.yaml",
             [f"results/minis/{stem}.json" for stem in NOTEBOOKS],
             [f"figures/minis/{stem}_{name}.svg" for stem, (_, drawn) in NOTEBOOKS.items() for name in drawn],
+            "results/public/02_ceilings.json",
+            "results/public/12_sinks.json",
+            "figures/public/02_ceilings_profile.svg",
         output:
             "paper/main.pdf",
         message:

@@ -29,7 +29,7 @@ FREE = [  # what may hold digits and is no result
     re.compile(r'(?<=[(\[ ])"\d\d_\w+"'),  # the stem of a notebook
     re.compile(r'"(?:notebooks|lib|models|profiles|/[a-z]+)/[^"]*"'),  # a file
     re.compile(r"the paper’s figure \d"),
-    re.compile(r"GPT-2|C\+\+|float(?:32|64)"),
+    re.compile(r"GPT-2|WikiText-2|C\+\+|float(?:32|64)"),
     re.compile(r"\bdigits: \d\b"),
     re.compile(r"(?:[<>]=?|==) 0(?![\d.])"),  # a sign
     re.compile(r'#let near = "[^"]*"'),  # a key of the results
@@ -154,6 +154,8 @@ def unlinked(root, folder):
     (root / folder).unlink()
     target = root / folder / "minis"
     target.mkdir(parents=True)
+    if (paths.ROOT / folder / "public").is_dir():
+        (root / folder / "public").symlink_to(paths.ROOT / folder / "public")
     for path in (paths.ROOT / folder / "minis").iterdir():
         (target / path.name).symlink_to(path)
     return target
