@@ -21,6 +21,8 @@ class Moments:
     """Moments of (input, output) rows.
 
     Attributes:
+        d_in: input width.
+        d_out: output width.
         n: number of rows seen.
         mean_x: input means, shape (d_in,).
         mean_y: output means, shape (d_out,).
@@ -34,6 +36,8 @@ class Moments:
         if d_in < 1 or d_out < 0:
             raise InputError(f"moments need d_in ≥ 1 and d_out ≥ 0, got {d_in} and {d_out}")
         place = {"dtype": torch.float64, "device": device}
+        self.d_in = d_in
+        self.d_out = d_out
         self.n = 0
         self.mean_x = torch.zeros(d_in, **place)
         self.mean_y = torch.zeros(d_out, **place)
@@ -47,16 +51,6 @@ class Moments:
         empty = cls(d_in, d_out, device).tensors()
         stacked = {name: torch.stack([tensor] * count) for name, tensor in empty.items()}
         return [cls.from_tensors({name: stack[i] for name, stack in stacked.items()}) for i in range(count)]
-
-    @property
-    def d_in(self) -> int:
-        """Input width."""
-        return self.mean_x.shape[0]
-
-    @property
-    def d_out(self) -> int:
-        """Output width."""
-        return self.mean_y.shape[0]
 
     def update(
         self,
@@ -200,6 +194,8 @@ class Moments:
         moments.n = int(tensors["n"].item())
         moments.mean_x = tensors["mean_x"]
         moments.mean_y = tensors["mean_y"]
+        moments.d_in = len(moments.mean_x)
+        moments.d_out = len(moments.mean_y)
         moments.sxx = tensors["sxx"]
         moments.sxy = tensors["sxy"]
         moments.syy = tensors["syy"]
