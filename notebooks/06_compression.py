@@ -47,7 +47,7 @@ import howlinear as hl
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.errors import InputError
 from howlinear.files.results import rounded
-from howlinear.ideas.compression.greedy import frontier, greedy, prefixes, together
+from howlinear.ideas.compression.greedy import apart, frontier, greedy, prefixes, together
 from howlinear.ideas.compression.healing import healing, healing_table
 from howlinear.ideas.compression.price import price
 from howlinear.ideas.compression.reduced_rank import first_middle_last, rank_costs, rank_curves
@@ -315,10 +315,12 @@ _ = run.figure(figure, "reduced_rank")
 # %%
 ways, refitted = {}, {}
 for name in models:
-    refitted_on = fitted[name][:: max(1, len(fitted[name]) // (refit_sequences or len(fitted[name])))]
+    refit_on, judged_on = None, fitted[name]
+    if refit_sequences is not None:
+        refit_on, judged_on = apart(fitted[name], refit_sequences)
     by_price = sorted(maps[name], key=lambda block: prices[name][block].cost)
     by_r2 = sorted(maps[name], key=lambda block: -costs.r2[name, block])
-    search = greedy(models[name], refitted_on, maps[name], by_price, candidates, judges)
+    search = greedy(models[name], judged_on, maps[name], by_price, candidates, judges, refit_on)
     steps = list(islice(search, deep))
     refitted[name] = steps[-1].maps
     ways[name] = {

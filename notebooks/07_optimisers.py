@@ -21,7 +21,7 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-blocks: list[int] | None = None  # which blocks of a model that has more than are listed here; None: all of every model
+blocks: list | None = None  # which blocks of a model that has more than are listed here; None: all of every model
 steps: int | None = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
 batch = 256  # rows a step
 baseline_steps = 3_000  # of the paper's untuned baseline; the paper's

@@ -160,6 +160,8 @@ def test_a_block_whose_map_serves_a_sink_is_found_and_named(gpt2, rows):
     assert table.rests.tolist() == [True]
     assert table.r2[0] == pytest.approx(r2(maps[1], sum(blocks[1].test)))
     assert table.r2_ordinary[0] == pytest.approx(r2(maps[1], sum(blocks[1].ordinary().test)))
+    ordinary = blocks[1].ordinary()
+    assert table.own[0] == pytest.approx(ceiling(ordinary.train, ordinary.test).r2)
     sentence = massive_sentence({"gpt2": table})
     assert "In gpt2 a few massive rows decide" in sentence
     assert f"block 1, R² {table.r2[0]:.2f} on all rows" in sentence
@@ -172,7 +174,7 @@ def test_blocks_without_massive_rows_are_not_named(blocks, maps):
 
 
 def test_a_block_whose_massive_rows_decide_nothing_is_not_named():
-    table = pd.DataFrame([{"block": 3, "massive_rows": 2, "r2": 0.6, "r2_ordinary": 0.55, "rests": False}])
+    table = pd.DataFrame([{"block": 3, "massive_rows": 2, "r2": 0.6, "r2_ordinary": 0.35, "own": 0.4, "rests": False}])
     assert massive_sentence({"a": table}).startswith("No map")
 
 
@@ -185,8 +187,10 @@ def test_a_deep_table_is_laid_out_side_by_side_and_a_short_one_is_left_alone():
     found = folded(deep, 3)
     assert list(found.columns) == ["block", "a"] * 3
     assert found.to_numpy().tolist() == [[0, 0.0, 3, 3.0, 6, 6.0], [1, 1.0, 4, 4.0, "", ""], [2, 2.0, 5, 5.0, "", ""]]
-    two_levels = pd.concat({"kind": deep}, axis=1)
-    assert list(folded(two_levels, 6).columns) == ["block", "kind a"] * 2
+    of_one = pd.concat({"kind": deep, "size": deep}, axis=1)
+    assert list(folded(of_one, 6).columns) == ["block", "kind", "size"] * 2
+    of_two = pd.concat({"kind": deep.assign(b=1.0)}, axis=1)
+    assert list(folded(of_two, 6).columns) == ["block", "kind a", "kind b"] * 2
 
 
 # --- agreement

@@ -19,7 +19,7 @@ from scipy import stats
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import AffineMap, r2
+from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.compression.costs import cost, swap_cost
@@ -38,7 +38,7 @@ IN_NATS = ("ablation × (1 − R²)", "price", "price, paired", REPLACE_ONE)
 """Signals in the unit of the costs; of these alone one can ask by which factor they miss."""
 
 RESTS = 0.1
-"""A map rests on massive rows if its R² is so much lower on the ordinary ones alone; our choice."""
+"""A map rests on massive rows if the ordinary ones' own map beats it by more than this on them, in R²; our choice."""
 
 
 def block_costs(
@@ -83,18 +83,22 @@ def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineM
         maps: block → its map, fitted on the train side, all rows.
 
     Returns:
-        A row per block that has massive rows: `block`, how many `massive_rows`; held out, `r2` of the map on all rows
-        and `r2_ordinary` of the same map on the ordinary ones; and whether it `rests` on the massive ones, see `RESTS`.
+        A row per block that has massive rows: `block`, how many `massive_rows`; held out, `r2` of the map on all rows,
+        `r2_ordinary` of the same map on the ordinary ones, and `own` of a map of their own on these; and whether the
+        map `rests` on the massive ones, see `RESTS`.
     """
     rows = []
     for block, kept in blocks.items():
         count = len(kept.massive())
         if count:
             of_all = r2(maps[block], sum(kept.test))
-            of_ordinary = r2(maps[block], sum(kept.ordinary().test))
-            row = {"block": block, "massive_rows": count, "r2": of_all, "r2_ordinary": of_ordinary}
-            rows.append(row | {"rests": of_all - of_ordinary > RESTS})
-    return pd.DataFrame(rows, columns=["block", "massive_rows", "r2", "r2_ordinary", "rests"])
+            ordinary = kept.ordinary()
+            of_ordinary = r2(maps[block], sum(ordinary.test))
+            own_map, _ = fit(sum(ordinary.train))
+            own = r2(own_map, sum(ordinary.test))
+            row = {"block": block, "massive_rows": count, "r2": of_all, "r2_ordinary": of_ordinary, "own": own}
+            rows.append(row | {"rests": own - of_ordinary > RESTS})
+    return pd.DataFrame(rows, columns=["block", "massive_rows", "r2", "r2_ordinary", "own", "rests"])
 
 
 def massive_sentence(tables: Mapping[str, pd.DataFrame]) -> str:
@@ -108,7 +112,8 @@ def massive_sentence(tables: Mapping[str, pd.DataFrame]) -> str:
         resting = table[table["rests"].astype(bool)]
         if len(resting):
             blocks = "; ".join(
-                f"block {row.block}, R² {row.r2:.2f} on all rows and {row.r2_ordinary:.2f} on the ordinary ones"
+                f"block {row.block}, R² {row.r2:.2f} on all rows and {row.r2_ordinary:.2f} on the ordinary ones, "
+                f"where a map of their own has {row.own:.2f}"
                 for row in resting.itertuples()
             )
             sentences.append(
@@ -317,6 +322,8 @@ def folded(table: pd.DataFrame, most: int = 12) -> pd.DataFrame:
     parts = -(-len(table) // most)
     height = -(-len(table) // parts)
     flat = table.copy()
+    if flat.columns.nlevels == 2 and len(set(flat.columns.get_level_values(1))) == 1:
+        flat.columns = flat.columns.get_level_values(0)  # one model: its name at every column says nothing
     flat.columns = [" ".join(map(str, name)) if isinstance(name, tuple) else name for name in flat.columns]
     flat = flat.reset_index()
     pieces = [flat.iloc[start : start + height].reset_index(drop=True) for start in range(0, len(flat), height)]
