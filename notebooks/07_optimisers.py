@@ -147,12 +147,13 @@ scores = tables.scores(race)
 finals = tables.finals(scores)
 print(f"{place}: closed form {studied.exact:.3f} ({studied.low:.3f} to {studied.high:.3f})")
 print((studied.exact - finals).round(3).to_string())
+print(f"{len(problem.x)} rows to train on, {len(problem.x) / problem.x.shape[1]:.1f} for each input")
 
 # %% [markdown]
 # The table shows shortfalls: closed form minus trained. (Below zero, stopping early helped: the exact fit learns some
-# noise by heart.) Was the grid wide enough? If the best rate is at its upper end, a larger one might do
-# better still, and the shortfall is an upper bound. Its interval takes both maps as given; where each document has one
-# massive row it is too narrow, see the book's page on coverage.
+# noise by heart, the more of it the fewer rows there are for each input.) Was the grid wide enough? If the best rate is
+# at its upper end, a larger one might do better still, and the shortfall is an upper bound. Its interval takes both
+# maps as given; where each document has one massive row it is too narrow, see the book's page on coverage.
 
 # %%
 rates = tables.finals(scores, "rate")
@@ -196,7 +197,8 @@ for optimiser in ("momentum", "Adam"):
     near[optimiser] = (won / 3, won)
 trained = tables.trained(models, near, steps, batch, run.seed)
 profiles = tables.profiles(forecasts, trained)
-profiles.pivot_table(index=["model", "block"], columns="way", values="gap", sort=False).round(3)
+gaps = profiles.pivot_table(index=["model", "block"], columns="way", values="gap", sort=False)
+gaps.reindex(pd.MultiIndex.from_frame(forecasts[["model", "block"]])).round(3)
 
 # %% [markdown]
 # ## Figure: who falls short, and where
@@ -226,7 +228,8 @@ on_planted.insert(0, "model", "planted")
 on_blocks = tables.baselines(models, baseline_blocks, baseline_steps, run.seed)
 untuned = pd.concat([on_planted, on_blocks], ignore_index=True)
 untuned = rounded(untuned, dict.fromkeys(["r2", "gap", "gap low", "gap high"], 0.001))
-untuned.pivot_table(index=["model", "block"], columns="way", values="gap", sort=False, dropna=False).round(3)
+gaps = untuned.pivot_table(index=["model", "block"], columns="way", values="gap", sort=False, dropna=False)
+gaps.dropna(how="all").round(3)
 
 # %% tags=["nbval-check-output"]
 by_way = on_planted.set_index("way")
