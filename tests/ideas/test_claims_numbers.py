@@ -370,6 +370,9 @@ def test_the_shortfall_is_the_worst_of_ill_conditioned_blocks():
     wider = simultaneous(4)
     near(found, 0.3, 0.3 - 0.05 * wider, max(0.3 + 0.03 * wider, 0.2 + 0.05 * wider), "GD, block 1")
     assert read("shortfall", trained([1e5, 100]))["a"].note == "Adam, block 0"
+    some = trained([1e5, 1e5])
+    some["models"]["a"]["block"] = [11, 28]
+    assert read("shortfall", some)["a"].note == "GD, block 28"
     mild = read("shortfall", trained([20, 100]))["a"]
     assert mild == Silent("no inputs are ill-conditioned: no condition number exceeds the 500 steps taken")
 

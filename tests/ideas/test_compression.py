@@ -10,7 +10,7 @@ from conftest import BLOCKS, WIDTH, tiny
 from helpers.reference import least_squares
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.errors import InputError
-from howlinear.ideas.compression.greedy import compress_to, fit_maps, frontier, greedy, prefixes, together
+from howlinear.ideas.compression.greedy import apart, compress_to, fit_maps, frontier, greedy, prefixes, together
 from howlinear.ideas.compression.price import price
 from howlinear.instrument.capture import capture, hooked
 from howlinear.instrument.perplexity import losses, perplexity
@@ -118,6 +118,29 @@ def test_refitting_helps_where_it_should(gpt2):
     maps[1] = AffineMap(maps[1].weight, maps[1].bias + 9 * torch.eye(WIDTH).double()[0])
     last = list(greedy(gpt2, ids, maps, [0, 1], judges=len(ids)))[-1]
     assert last.naive - last.base > 20 * abs(last.loss - last.base)
+
+
+def test_maps_are_refitted_on_the_text_for_it_and_judged_on_the_other(gpt2):
+    """Planted: two linear blocks, the second with a map off by a constant, so that the refit is taken."""
+    refit, others = apart(text_of(linear_block(gpt2, 0)).ids, 8)
+    maps = fit_maps(gpt2, others, [0, 1])
+    maps[1] = AffineMap(maps[1].weight, maps[1].bias + 9 * torch.eye(WIDTH).double()[0])
+    last = list(greedy(gpt2, others, maps, [0, 1], judges=len(others), refit=refit))[-1]
+    expected = fit_maps(gpt2, refit, [0, 1], maps)
+    for block in (0, 1):
+        assert torch.allclose(last.maps[block].weight, expected[block].weight)
+    assert not torch.allclose(last.maps[1].weight, fit_maps(gpt2, others, [0, 1], maps)[1].weight)
+    assert last.loss == pytest.approx(loss(gpt2, last.maps, others), abs=1e-9)
+
+
+def test_sequences_are_set_apart_evenly(ids):
+    some, others = apart(ids, 4)
+    assert torch.equal(some, ids[::6])
+    assert len(some) + len(others) == len(ids)
+    assert torch.equal(others[:5], ids[1:6])
+    for count in (0, 13):
+        with pytest.raises(InputError, match="to set apart"):
+            apart(ids, count)
 
 
 def test_the_cheapest_candidate_goes_first(gpt2, ids):

@@ -10,21 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from conftest import BLOCKS
-from howlinear.core.ceilings import AffineMap, ceiling, fit
+from conftest import BLOCKS, WIDTH
+from howlinear.core.ceilings import AffineMap, ceiling, fit, r2
 from howlinear.errors import InputError
 from howlinear.ideas.compression.costs import cost, swap_cost
 from howlinear.ideas.compression.price import price
 from howlinear.ideas.compression.reduced_rank import recovered
+from howlinear.ideas.compression.rivals import Rivals
 from howlinear.ideas.compression.signals import (
     IN_NATS,
+    REPLACE_ONE,
     agreement,
     block_costs,
     compare,
+    folded,
+    massive_sentence,
+    massive_table,
     ranking,
     set_costs,
     signals,
 )
+from howlinear.ideas.sinks.planted import sunk
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses, perplexity
 from howlinear.models.swap import swap
@@ -94,8 +100,17 @@ def test_each_blocks_costs_are_those_of_swapping_it_alone(gpt2, blocks, maps, he
 
 def test_signals_by_hand(gpt2, maps, rows, costs):
     prices = price(gpt2, maps, rows.ids[~rows.test])
-    said = signals(costs, dict(reversed(prices.items())))
+    rivals = {block: Rivals(block + 0.1, block + 0.2, block + 0.3) for block in (2, 0, 1)}
+    replaced = {block: block + 0.4 for block in (1, 2, 0)}
+    said = signals(costs, dict(reversed(prices.items())), rivals, replaced)
     assert set(IN_NATS) <= set(said)
+    assert said["block influence"].tolist() == [0.1, 1.1, 2.1]
+    assert said["sub-layer cosine"].tolist() == [0.2, 1.2, 2.2]
+    assert said["CCA bound"].tolist() == [0.3, 1.3, 2.3]
+    assert said[REPLACE_ONE].tolist() == [0.4, 1.4, 2.4]
+    alone = signals(costs, prices)
+    pd.testing.assert_frame_equal(alone, said[list(alone)])
+    assert list(said)[len(alone.columns) :] == ["block influence", "sub-layer cosine", "CCA bound", REPLACE_ONE]
     for block in maps:
         row, found = said.loc[block], prices[block]
         assert row["1 − R²"] == pytest.approx(1 - costs.r2[block])
@@ -125,6 +140,57 @@ def test_a_set_is_said_to_cost_the_sum_and_measured_together(gpt2, maps, held_ou
         together = {block: maps[block] for block in blocks}
         assert row.cost == pytest.approx(swap_cost(gpt2, together, held_out, base)["nats"], rel=1e-9)
     assert found.equals(drawn(0))
+
+
+# --- maps that rest on massive rows
+
+
+def test_a_block_whose_map_serves_a_sink_is_found_and_named(gpt2, rows):
+    """Planted: block 1 writes a large constant at position 0, where block 0 leaves a mark; nothing else is changed."""
+    mark, vector = torch.zeros(WIDTH), torch.zeros(WIDTH)
+    clean = capture(gpt2, rows)
+    mark[[2, 7]] = 50 * clean[0].heavy_rows().median
+    vector[[1, 6]] = 300 * clean[1].heavy_rows().median
+    with sunk(gpt2, 1, mark, vector):
+        blocks = {1: capture(gpt2, rows)[1]}
+    maps = {1: fit(sum(blocks[1].train))[0]}
+    table = massive_table(blocks, maps)
+    assert table.block.tolist() == [1]
+    assert table.massive_rows.tolist() == [len(rows.ids)]
+    assert table.rests.tolist() == [True]
+    assert table.r2[0] == pytest.approx(r2(maps[1], sum(blocks[1].test)))
+    assert table.r2_ordinary[0] == pytest.approx(r2(maps[1], sum(blocks[1].ordinary().test)))
+    ordinary = blocks[1].ordinary()
+    assert table.own[0] == pytest.approx(ceiling(ordinary.train, ordinary.test).r2)
+    sentence = massive_sentence({"gpt2": table})
+    assert "In gpt2 a few massive rows decide" in sentence
+    assert f"block 1, R² {table.r2[0]:.2f} on all rows" in sentence
+
+
+def test_blocks_without_massive_rows_are_not_named(blocks, maps):
+    table = massive_table(blocks, maps)
+    assert table.empty
+    assert massive_sentence({"gpt2": table}).startswith("No map of these models rests on massive rows")
+
+
+def test_a_block_whose_massive_rows_decide_nothing_is_not_named():
+    table = pd.DataFrame([{"block": 3, "massive_rows": 2, "r2": 0.6, "r2_ordinary": 0.35, "own": 0.4, "rests": False}])
+    assert massive_sentence({"a": table}).startswith("No map")
+
+
+# --- a deep table
+
+
+def test_a_deep_table_is_laid_out_side_by_side_and_a_short_one_is_left_alone():
+    deep = pd.DataFrame({"a": [float(block) for block in range(7)]}, pd.RangeIndex(7, name="block"))
+    assert folded(deep, 7) is deep
+    found = folded(deep, 3)
+    assert list(found.columns) == ["block", "a"] * 3
+    assert found.to_numpy().tolist() == [[0, 0.0, 3, 3.0, 6, 6.0], [1, 1.0, 4, 4.0, "", ""], [2, 2.0, 5, 5.0, "", ""]]
+    of_one = pd.concat({"kind": deep, "size": deep}, axis=1)
+    assert list(folded(of_one, 6).columns) == ["block", "kind", "size"] * 2
+    of_two = pd.concat({"kind": deep.assign(b=1.0)}, axis=1)
+    assert list(folded(of_two, 6).columns) == ["block", "kind a", "kind b"] * 2
 
 
 # --- agreement

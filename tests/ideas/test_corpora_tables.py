@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import spearmanr
+from transformers import BertConfig, BertModel
 
 from howlinear.core.intervals import Estimate
 from howlinear.ideas.corpora import tables
@@ -119,6 +120,18 @@ def test_seen_and_unseen_corpora_are_averaged_by_kind():
     assert seen.loc["one"].to_list() == pytest.approx([0.2775, (0.5 + 0.2775) / 2, 0.2775])
 
 
+def test_of_models_whose_training_text_is_unknown_no_corpus_is_called_unseen():
+    pairs = tables.pair_table(found())
+    seen = tables.seen_table(pairs, {"docs", "code"}, known=["one"])
+    assert set(seen.columns) == {"seen → seen", "seen → unseen", "unseen → seen", "unknown → unknown"}
+    of_all = pairs[(pairs["model"] == "two") & (pairs["fitted"] != pairs["scored"])]
+    assert seen.loc["two"].dropna().to_dict() == {"unknown → unknown": pytest.approx(of_all["drop"].mean())}
+    assert np.isnan(seen.loc["one", "unknown → unknown"])
+    pd.testing.assert_frame_equal(
+        tables.seen_table(pairs, {"docs", "code"}, ["one", "two"]), tables.seen_table(pairs, {"docs", "code"})
+    )
+
+
 @pytest.mark.parametrize(
     ("blocks", "count", "expected"), [(range(12), 3, [0, 6, 11]), ([0, 3, 5], 3, [0, 3, 5]), ([4, 9], 5, [4, 9])]
 )
@@ -146,6 +159,22 @@ def test_swaps_cost_what_they_cost_one_by_one(gpt2, ids):
         numbers = (row["delta"], row["low"], row["high"])
         assert numbers == pytest.approx((expected.delta, expected.low, expected.high), rel=1e-5, abs=1e-6)
     assert swap_losses(gpt2, {}, held_out["docs"])[0].shape == (len(held_out["docs"]),)
+
+
+def test_an_encoder_has_no_costs_and_is_named(gpt2, ids):
+    encoder = BertModel(BertConfig(vocab_size=80, hidden_size=16, num_hidden_layers=2, num_attention_heads=2))
+    rows = TokenRows.from_ids(ids, folds=3)
+    none = tables.swap_table(encoder, {}, {"docs": rows}, [0, 1], "docs")
+    assert none.empty
+    by_block = transfers({name: capture(gpt2, rows) for name in ("docs", "code")})
+    some = tables.swap_table(gpt2, by_block, {"docs": rows}, [0], "docs")
+    assert list(some) == list(none)
+    joined = tables.joined([some.assign(model="gpt2"), none.assign(model="bert")])
+    assert joined["model"].tolist() == ["gpt2"] * 2
+    assert joined["delta"].dtype == float
+    sentence = tables.without_loss(["gpt2", "bert"], joined)
+    assert "do not apply to bert:" in sentence
+    assert tables.without_loss(["gpt2"], joined) == ""
 
 
 def some_costs():
@@ -177,6 +206,19 @@ def test_a_record_keeps_what_readers_of_the_results_ask_for():
     assert record["mean_r2"].shape == (3, 3)
     order = [(row["corpus"], row["block"], row["kind"]) for row in record["costs"]]
     assert order == [(c, b, k) for c in CORPORA for b in (0, 4) for k in ("own", "extra", "bilinear")]
+
+
+def test_a_model_without_loss_has_a_verdict_on_all_else():
+    planted = found()
+    pairs, agreements = tables.pair_table(planted), tables.agreement_table(planted)
+    costs = some_costs().query("model == 'one' or kind == 'bilinear'")
+    verdicts = tables.verdict_table(pairs, agreements, tables.transfer_table(pairs), costs, "docs")
+    assert verdicts.loc["map of docs surely dearer"].to_dict() == {"one": "2 of 4", "two": "no loss"}
+    assert verdicts.loc["bilinear gains differ by up to", "two"] == "0.04"
+    seen = tables.seen_table(pairs, {"docs"}, ["one"])
+    record = tables.record(pairs, agreements, tables.transfer_table(pairs), seen, costs, "two")
+    assert {row["kind"] for row in record["costs"]} == {"bilinear"}
+    assert list(record["mean_drop"]) == ["unknown → unknown"]
 
 
 def test_the_verdicts_say_the_worst_of_each_model():

@@ -86,6 +86,19 @@ def test_shortfalls_are_drawn_by_condition_and_ways_of_training_are_told_apart()
     np.testing.assert_allclose(zero.get_ydata(), 0)
 
 
+@pytest.mark.parametrize("upwards", [True, False])
+def test_the_legend_lies_on_no_block(upwards):
+    """Blocks along one diagonal or the other, so that the upper left is free or taken."""
+    gaps = np.linspace(0, 1, 9)
+    table = pd.DataFrame({"model": "a-gpt2", "way": "GD", "condition": np.logspace(1, 5, 9)})
+    figure = optimisers.shortfall(table.assign(gap=gaps if upwards else gaps[::-1]), directions(), 50, "")
+    figure.canvas.draw()
+    blocks = figure.axes[0]
+    legend = blocks.get_legend().get_window_extent()
+    points = blocks.transData.transform(blocks.lines[0].get_xydata())
+    assert not any(legend.contains(*point) for point in points)
+
+
 def test_directions_are_drawn_by_loudness_with_their_share_as_area_beside_theory():
     table = directions()
     _, modes = optimisers.shortfall(profiles(), table, 50, "").axes

@@ -580,6 +580,7 @@ def shortfall(results: Results) -> Readings:
         exact = Estimates.of(model["exact"], model["low"], model["high"])
         condition = np.array(model["condition"], dtype=float)
         ill = np.flatnonzero(condition > taken)
+        blocks = model.get("block", range(len(condition)))  # a run may look at some blocks alone
         if not len(ill):
             raise UntestableError(f"no inputs are ill-conditioned: no condition number exceeds the {taken} steps taken")
         below = []
@@ -587,18 +588,14 @@ def shortfall(results: Results) -> Readings:
             # R² of the closed form − R² of the trained layer, block by block
             trained = np.array(model[way], dtype=float)
             gap = Estimates(exact.value - trained, exact.low - trained, exact.high - trained)
-            below += [Reading(reading.estimate, f"{way}, {reading.note}") for reading in _at(gap, ill)]
+            readings = gap.readings()
+            below += [Reading(readings[place].estimate, f"{way}, block {blocks[place]}") for place in ill]
         return extreme(below, np.max)
 
     readings: Readings = {}
     for name, model in results["models"].items():
         readings |= each_model({name: model}, lambda model, name=name: worst(name, model))
     return readings
-
-
-def _at(numbers: Estimates, blocks: np.ndarray) -> list[Reading]:
-    readings = numbers.readings()
-    return [readings[block] for block in blocks]
 
 
 # Notebook 08: models at random, and twins

@@ -119,6 +119,7 @@ def greedy(
     order: Sequence[int],
     candidates: int = 4,
     judges: int = JUDGES,
+    refit: Int64[Tensor, "m seq_len"] | None = None,
 ) -> Iterator[Step]:
     """Replace blocks one after another, each time the one of the next `candidates` that costs least in loss.
 
@@ -133,6 +134,8 @@ def greedy(
         order: the blocks, most promising first.
         candidates: how many of those left to try at each step.
         judges: sequences to compare losses on, spread over `ids`.
+        refit: token ids to refit on where all of `ids` are too many, shape (m, seq_len). Few rows are soon learned by
+            heart, so these should be none of `ids` (`apart`): else the judges are among them, and praise the refit.
 
     Yields:
         A `Step` per block, until none is left.
@@ -164,10 +167,25 @@ def greedy(
         naive = loss(alone) if chosen else tried[block]
         options = [(tried[block], as_before), (naive, alone)]
         if chosen:
-            refitted = fit_maps(model, ids, list(as_before), as_before)
+            refitted = fit_maps(model, ids if refit is None else refit, list(as_before), as_before)
             options.append((loss(refitted), refitted))
         best, chosen = min(options, key=lambda option: option[0])
         yield Step(block, chosen, base, best, naive)
+
+
+def apart(
+    ids: Int64[Tensor, "n seq_len"], count: int
+) -> tuple[Int64[Tensor, "some seq_len"], Int64[Tensor, "others seq_len"]]:
+    """About so many sequences, evenly spread, and all others.
+
+    Raises:
+        InputError: fewer than one, or nothing left for the others.
+    """
+    if not 1 <= count <= len(ids) // 2:
+        raise InputError(f"{count} of {len(ids)} sequences to set apart: take from 1 to half of them")
+    picked = torch.zeros(len(ids), dtype=torch.bool)
+    picked[:: len(ids) // count] = True
+    return ids[picked], ids[~picked]
 
 
 @dataclass(frozen=True)

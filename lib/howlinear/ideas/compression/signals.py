@@ -1,8 +1,9 @@
 """Which signal tells beforehand what a swap costs? Signals, measured costs, and how well the one ranks the other.
 
 A signal is a number per block that needs no swap: 1 − R²_lin (by which the paper, arXiv 2606.19379, would go), the size
-of the error, the cost of mean ablation, or the price in the loss (`price`). A good one puts the blocks of a model in
-the order of what their swaps cost on held-out text: Spearman's ρ, within each model and averaged.
+of the error, the cost of mean ablation, the price in the loss (`price`), or what other papers choose blocks by
+(`rivals`). Beside them stands `REPLACE_ONE`, which does swap, on text to fit on. A good one puts the blocks of a model
+in the order of what their swaps cost on held-out text: Spearman's ρ, within each model and averaged.
 """
 
 from __future__ import annotations
@@ -18,19 +19,26 @@ from scipy import stats
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import AffineMap, r2
+from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.compression.costs import cost, swap_cost
 from howlinear.ideas.compression.price import Price
 from howlinear.ideas.compression.reduced_rank import recovered
+from howlinear.ideas.compression.rivals import Rivals
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.perplexity import held_out_folds, losses
 from howlinear.instrument.swap_costs import swap_losses
 from howlinear.text.rows import TokenRows
 
-IN_NATS = ("ablation × (1 − R²)", "price", "price, paired")
+REPLACE_ONE = "replace one"
+"""The signal that measures: what the swap costs on a few sequences of the text to fit on."""
+
+IN_NATS = ("ablation × (1 − R²)", "price", "price, paired", REPLACE_ONE)
 """Signals in the unit of the costs; of these alone one can ask by which factor they miss."""
+
+RESTS = 0.1
+"""A map rests on massive rows if the ordinary ones' own map beats it by more than this on them, in R²; our choice."""
 
 
 def block_costs(
@@ -67,12 +75,67 @@ def block_costs(
     return pd.DataFrame(rows).set_index("block")
 
 
-def signals(costs: pd.DataFrame, prices: Mapping[int, Price]) -> pd.DataFrame:
+def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineMap]) -> pd.DataFrame:
+    """Which maps rest on a few massive rows (`instrument.massive`), and say nothing of all others.
+
+    Args:
+        blocks: block → its capture.
+        maps: block → its map, fitted on the train side, all rows.
+
+    Returns:
+        A row per block that has massive rows: `block`, how many `massive_rows`; held out, `r2` of the map on all rows,
+        `r2_ordinary` of the same map on the ordinary ones, and `own` of a map of their own on these; and whether the
+        map `rests` on the massive ones, see `RESTS`.
+    """
+    rows = []
+    for block, kept in blocks.items():
+        count = len(kept.massive())
+        if count:
+            of_all = r2(maps[block], sum(kept.test))
+            ordinary = kept.ordinary()
+            of_ordinary = r2(maps[block], sum(ordinary.test))
+            own_map, _ = fit(sum(ordinary.train))
+            own = r2(own_map, sum(ordinary.test))
+            row = {"block": block, "massive_rows": count, "r2": of_all, "r2_ordinary": of_ordinary, "own": own}
+            rows.append(row | {"rests": own - of_ordinary > RESTS})
+    return pd.DataFrame(rows, columns=["block", "massive_rows", "r2", "r2_ordinary", "own", "rests"])
+
+
+def massive_sentence(tables: Mapping[str, pd.DataFrame]) -> str:
+    """Which blocks' maps, signals and costs a few massive rows decide, by name.
+
+    Args:
+        tables: model → its table, from `massive_table`.
+    """
+    sentences = []
+    for model, table in tables.items():
+        resting = table[table["rests"].astype(bool)]
+        if len(resting):
+            blocks = "; ".join(
+                f"block {row.block}, R² {row.r2:.2f} on all rows and {row.r2_ordinary:.2f} on the ordinary ones, "
+                f"where a map of their own has {row.own:.2f}"
+                for row in resting.itertuples()
+            )
+            sentences.append(
+                f"In {model} a few massive rows decide the map, and with it the signals and the cost, of {blocks}. "
+                "Notebook 12 tells of them, and how such a map is mended."
+            )
+    return " ".join(sentences) or "No map of these models rests on massive rows (notebook 12 tells of them)."
+
+
+def signals(
+    costs: pd.DataFrame,
+    prices: Mapping[int, Price],
+    rivals: Mapping[int, Rivals] | None = None,
+    replaced: Mapping[int, float] | None = None,
+) -> pd.DataFrame:
     """What is said of each block before it is swapped; the smaller, the cheaper.
 
     Args:
         costs: of one model, from `block_costs`; R² and the cost of mean ablation are taken from it, no other cost.
         prices: block → its price, from `price.price`.
+        rivals: block → what other papers say of it, from `rivals.rivals`; none by default.
+        replaced: block → what its swap costs on text to fit on, from `rivals.replace_one`; none by default.
 
     Returns:
         A row per block, a column per signal; those in `IN_NATS` are in nats per token.
@@ -88,6 +151,12 @@ def signals(costs: pd.DataFrame, prices: Mapping[int, Price]) -> pd.DataFrame:
         "price": [found.cost for found in priced],
         "price, paired": [found.paired for found in priced],
     }
+    if rivals is not None:
+        columns["block influence"] = [rivals[block].influence for block in costs.index]
+        columns["sub-layer cosine"] = [rivals[block].cosine for block in costs.index]
+        columns["CCA bound"] = [rivals[block].bound for block in costs.index]
+    if replaced is not None:
+        columns[REPLACE_ONE] = [replaced[block] for block in costs.index]
     return pd.DataFrame(columns, index=costs.index)
 
 
@@ -239,3 +308,24 @@ def ranking(said: pd.DataFrame, costs: pd.DataFrame, joint: pd.DataFrame, seed: 
     for table in (single, several):
         table.loc[~table.index.isin(IN_NATS), "factor"] = np.nan
     return pd.concat({"one block": single, "several": several}, axis=1)
+
+
+def folded(table: pd.DataFrame, most: int = 12) -> pd.DataFrame:
+    """A deep table laid out in several columns side by side, so that it reads at one column of a page.
+
+    Args:
+        table: a row per block.
+        most: rows that stand below one another; a table of no more stays as it is.
+    """
+    if len(table) <= most:
+        return table
+    parts = -(-len(table) // most)
+    height = -(-len(table) // parts)
+    flat = table.copy()
+    if flat.columns.nlevels == 2 and len(set(flat.columns.get_level_values(1))) == 1:
+        flat.columns = flat.columns.get_level_values(0)  # one model: its name at every column says nothing
+    flat.columns = [" ".join(map(str, name)) if isinstance(name, tuple) else name for name in flat.columns]
+    flat = flat.reset_index()
+    pieces = [flat.iloc[start : start + height].reset_index(drop=True) for start in range(0, len(flat), height)]
+    side_by_side = pd.concat(pieces, axis=1).astype(object)
+    return side_by_side.where(side_by_side.notna(), "")

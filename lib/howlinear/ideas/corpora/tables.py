@@ -5,7 +5,7 @@ Everywhere `found` is model → block → `Transfer`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -20,11 +20,13 @@ from howlinear.ideas.corpora.agreement import agreement
 from howlinear.ideas.corpora.transfer import Transfer
 from howlinear.instrument.perplexity import Change, change, held_out_folds
 from howlinear.instrument.swap_costs import swap_losses
+from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
 Found = Mapping[str, Mapping[int, Transfer]]
 
 ENDS = ["value", "low", "high"]
+COLUMNS = ["corpus", "block", "kind", "delta", "low", "high"]  # of costs
 FEWEST_INNER = 5  # blocks; of fewer the first and the last are not left out
 
 
@@ -150,19 +152,22 @@ def transfer_table(pairs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
 
 
-def seen_table(pairs: pd.DataFrame, trained_on: Collection[str]) -> pd.DataFrame:
+def seen_table(pairs: pd.DataFrame, trained_on: Collection[str], known: Collection[str] | None = None) -> pd.DataFrame:
     """Mean drop by whether the corpora were seen in training: is one that the model never saw the odd one out?
 
     Args:
         pairs: as `pair_table` makes it.
         trained_on: names of corpora that the models saw.
+        known: models of which this is known; all by default. Of others every corpus is "unknown".
 
     Returns:
-        A row per model, columns such as "seen → unseen" (fitted → scored).
+        A row per model, columns such as "seen → unseen" (fitted → scored); NaN where a model has no such pair.
     """
     foreign = abroad(pairs)
     kind = {corpus: "seen" if corpus in trained_on else "unseen" for corpus in foreign["fitted"].unique()}
     kinds = foreign["fitted"].map(kind) + " → " + foreign["scored"].map(kind)
+    if known is not None:
+        kinds = kinds.where(foreign["model"].isin(known), "unknown → unknown")
     # first over the blocks of each pair of corpora, then over pairs
     by_pair = foreign.assign(kind=kinds).groupby(["model", "kind", "fitted", "scored"], sort=False)["drop"].mean()
     return by_pair.reset_index().pivot_table(index="model", columns="kind", values="drop", sort=False)
@@ -192,9 +197,11 @@ def swap_table(
 
     Returns:
         Columns corpus, block, kind, delta, low, high; kind is "own" for what the corpus' own map costs, and "extra" for
-        what the main corpus' map costs on top.
+        what the main corpus' map costs on top. No row of a model that predicts no next token.
     """
     rows = []
+    if not is_causal(model):
+        return pd.DataFrame(columns=COLUMNS)
     for corpus, text in texts.items():
         ids, fold = held_out_folds(text)
         before, own = swap_losses(model, {block: by_block[block].maps[corpus] for block in blocks}, ids)
@@ -205,7 +212,28 @@ def swap_table(
             row = {"corpus": corpus, "block": block}
             rows.append(row | {"kind": "own"} | _cost(change(before, own[block], fold)))
             rows.append(row | {"kind": "extra"} | _cost(change(own[block], foreign[block], fold)))
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Tables of costs one below the other; one without rows adds nothing, nor does it change a column's type."""
+    return pd.concat([part for part in parts if len(part)], ignore_index=True)
+
+
+def without_loss(models: Iterable[str], costs: pd.DataFrame) -> str:
+    """One sentence about the models that have no loss, being encoders; empty if there is none.
+
+    Args:
+        models: all models of a run.
+        costs: columns model and kind ("own", "extra" or "bilinear").
+    """
+    with_loss = set(costs.loc[costs["kind"] == "own", "model"])
+    missing = [model for model in models if model not in with_loss]
+    if not missing:
+        return ""
+    return (
+        f"Perplexity and costs do not apply to {', '.join(missing)}: no next token is predicted, so there is no loss."
+    )
 
 
 def _cost(cost: Change) -> dict[str, float]:
@@ -231,6 +259,7 @@ def verdict_table(
         blocks = pairs[pairs["model"] == model]["block"].nunique()
         of_model = costs[costs["model"] == model]
         foreign = of_model[(of_model["kind"] == "extra") & (of_model["corpus"] != main)]
+        dearer = f"{(foreign['low'] > 0).sum()} of {len(foreign)}" if len(foreign) else "no loss"
         gains = of_model[of_model["kind"] == "bilinear"].groupby("block")["delta"]
         columns[model] = {
             "one profile on all texts": (
@@ -241,7 +270,7 @@ def verdict_table(
             "one line on all texts": (
                 f"drop {row['drop']:.2f}, likeness {row['likeness']:.2f} (noise alone: {row['noise alone']:.2f})"
             ),
-            f"map of {main} surely dearer": f"{(foreign['low'] > 0).sum()} of {len(foreign)}",
+            f"map of {main} surely dearer": dearer,
             "bilinear gains differ by up to": f"{(gains.max() - gains.min()).max():.2f}",
         }
     return pd.DataFrame(columns)
@@ -270,7 +299,7 @@ def record(
             f"{a} ~ {b}": _curve(rows, "likeness") for (a, b), rows in unordered(of_model).groupby(["fitted", "scored"])
         },
         "carried": carried.loc[model].drop(["surely", "drops", "below", "likenesses"]).to_dict(),
-        "mean_drop": seen.loc[model].to_dict(),
+        "mean_drop": seen.loc[model].dropna().to_dict(),
         "costs": _by_corpus(costs[costs["model"] == model].drop(columns="model"), list(home["scored"].unique())),
     }
 
