@@ -198,7 +198,7 @@ inputs.set_index(["model", "block"]).round(2)
 
 # %%
 sources = ["shape", "colour", "weights"]
-alike = survey.alike(captures)
+alike = survey.alike(blocks)
 if alike:
     same_shape = {name: blocks[name] for name in alike}
     transplanted = survey.transplant_table(same_shape, ffns, three_way_every=1 if thorough else 3)
@@ -274,7 +274,8 @@ plt.show()
 # **How to read it.** One panel for each owner of weights. Coloured: that block fed with each model's rows, all in the
 # owner's mean and covariance; its own rows are the heavy line. Black: normal rows (circles: the closed form). Grey: its
 # own rows, turned. Last panel: what tells all combinations apart, with 95 % intervals. An interaction (×) is what
-# neither of the two does alone: whether they *fit together*.
+# neither of the two does alone: whether they *fit together*. Where rows could not be
+# transplanted, there are the owner's rows alone and no last panel.
 
 # %%
 sources_of_transplants = tables["effects"][tables["effects"]["view"] == "three_way"]
@@ -303,9 +304,10 @@ for control, table in tables["controls"].groupby("control"):
 own = tables["controls"][tables["controls"].control == "own"]
 numbers |= {"own_low": survey.by_model(own, "low"), "own_high": survey.by_model(own, "high")}
 by_seed = tables["random"].pivot_table(index=["model", "seed"], columns="block", values="r2")
-numbers["fresh"] = {name: by_seed.loc[name].to_numpy() for name in names}
+# a model of fewer blocks than another has empty columns
+numbers["fresh"] = {name: by_seed.loc[name].dropna(axis=1).to_numpy() for name in names}
 in_sample = tables["random"].pivot_table(index=["model", "seed"], columns="block", values="in_sample")
-numbers["fresh_in_sample"] = {name: in_sample.loc[name].to_numpy() for name in names}
+numbers["fresh_in_sample"] = {name: in_sample.loc[name].dropna(axis=1).to_numpy() for name in names}
 numbers["fresh_rows"] = {name: max(found.rows for found in baselines[name]) for name in names}
 if alike:
     numbers["pairs"] = profile_array(tables["pairs"], ["inputs", "weights"])

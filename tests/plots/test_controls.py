@@ -121,3 +121,12 @@ def test_without_transplants_every_model_has_its_own_rows_and_no_shares(profiles
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert {f"rows of {owner}" for owner in MODELS} <= set(labels)
     assert len(labels) == len(set(labels))
+
+
+def test_random_models_far_below_0_do_not_set_the_scale(profiles):
+    rows = [(model, 0, block) for model in MODELS for block in range(4)]
+    random = pd.DataFrame(rows, columns=["model", "seed", "block"])
+    deep = controls.trained_and_random(profiles, random.assign(r2=-3.0, in_sample=0.9))
+    assert deep.axes[0].get_ylim() == (-0.5, 1.05)
+    shallow = controls.trained_and_random(profiles, random.assign(r2=0.2, in_sample=0.9))
+    assert 0 < shallow.axes[0].get_ylim()[0] + 0.2 < 0.4

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from howlinear.plots import style
 
+_LOWEST = -0.5  # of R² in a panel, unless all lie above
 _DEEP = 16  # blocks; beyond it labels at every other one run into each other
 _R2 = "$R^2_{\\mathrm{lin}}$, held out"
 _DISORDER = {"permuted": ("x", "-"), "redrawn": ("+", "--"), "fresh": ("", ":")}  # marker, line
@@ -39,6 +40,8 @@ def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
         axis.errorbar(own.block, own.r2, bars, capsize=1.5, elinewidth=0.7, **look)
         _block_axis(axis, own.block)
     axes[0, 0].set(ylabel=_R2)
+    if axes[0, 0].get_ylim()[0] < _LOWEST:  # too few rows, not blocks: the band leaves the panel
+        axes[0, 0].set_ylim(_LOWEST, 1.05)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=5)
     return figure
@@ -79,7 +82,8 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
     by_label = {}
     for axis in panels[: len(models)]:
         handles, labels = axis.get_legend_handles_labels()
-        by_label |= dict(zip(labels, handles, strict=True))
+        for label, handle in zip(labels, handles, strict=True):
+            by_label.setdefault(label, handle)  # as it looks where it comes first
     figure.legend(by_label.values(), by_label.keys(), loc="outside upper center", ncols=3)
     if not len(effects):
         return figure
