@@ -209,6 +209,7 @@ gained, ordinary = rounded(gained, to_a_hundredth), rounded(ordinary, to_a_hundr
 # line is all of it. A cloud without a slope would be the paper's $r \approx 0$. (b) The share recovered, against depth.
 # Bars are 95 % intervals; those of (b) take what is left as given. Where a model is the paper's own, what the paper
 # gives is drawn behind, thin and grey.
+# Where a bar reaches beyond all that could be won back, points alone set the scale, and such bars leave the panel.
 
 # %%
 papers = published.of_models(run.models)
