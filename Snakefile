@@ -31,6 +31,9 @@ NOTEBOOKS = {
     "12_sinks": ([MAIN], ["massive", "without", "left_out", "costs"]),
     "13_claims": ([], ["board"]),
 }
+for stem, alone in {"08_controls": "twins", "10_degrees": "training"}.items():  # figures of the embedded twins alone
+    if not config.get("parameters", {}).get(stem, {}).get("with_twins", True):
+        NOTEBOOKS[stem][1].remove(alone)
 if config.get("notebooks"):
     NOTEBOOKS = {stem: NOTEBOOKS[stem] for stem in config["notebooks"]}
 READS = {  # notebook → others whose results it reads

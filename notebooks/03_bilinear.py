@@ -19,16 +19,20 @@
 # **You need** notebook 02, and the chain rule. **Time** fifteen minutes to read, about seven to run.
 
 # %% tags=["parameters"]
-profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
+profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+sample_rows: int | None = None  # token rows that the probe is fitted and scored on; None: the run profile's sample
 rank = 16  # products of two inputs in the branch; the paper's
 seeds = 3  # fits per block, each from another start and stopped by another train fold
 steps = 100  # most L-BFGS iterations per fit
+power_seeds: int | None = None  # fits per planted teacher; None: as many as per block
 ranks = [1, 4, 16, 64]  # the sweep, as far as the run profile has sampled rows
 swept = 3  # blocks per model in the sweep and the power check, evenly spaced
+blocks: list | None = None  # for gate, recipe and whole layers; None, or a model that has not all of them: every block
 rates = [1e-3, 1e-2]  # learning rates of the version trained end to end
 batches = 300  # its steps
 recipe_steps = 4_000  # of the paper's own probe; the paper's
 control_steps = 2_000  # of the two-layer controls, a quarter of the paper's, for time
+swap_rows: int | None = None  # held-out token rows that the costs of swaps are measured on; None: all
 
 # %%
 import matplotlib.pyplot as plt
@@ -42,15 +46,22 @@ from howlinear.ideas.bilinear import tables
 from howlinear.ideas.bilinear.layers import conjunction
 from howlinear.ideas.bilinear.probe import branch, ranks_within, residual_rows, scores
 from howlinear.ideas.bilinear.tables import correlations, gains, gate_order, gates, powers, rank_sweep
+from howlinear.instrument.massive import MULTIPLE
+from howlinear.instrument.resample import evenly, resampled
 from howlinear.notebook.run import start
 from howlinear.plots import bilinear as plots
 
 run = start("03_bilinear", profile)
 captures = {name: run.capture(name) for name in run.models}
-models = {name: stored.blocks for name, stored in captures.items()}
+language_models = {name: run.model(name) for name in run.models}
+models = {name: resampled(stored, language_models[name], sample_rows) for name, stored in captures.items()}
 first = next(iter(models))
-ranks = ranks_within(ranks, [kept for blocks in models.values() for kept in blocks.values()])
-print("models:", ", ".join(models), "· text:", run.corpora[0], "·", run.sample, "sampled rows, a quarter held out")
+ranks = ranks_within(ranks, [of_model[0] for of_model in models.values()])  # all blocks have the same tokens
+some = tables.selected(models, blocks)
+sampled = len(models[first][0].rows().x)
+print("models:", ", ".join(models), "· text:", run.corpora[0], "·", sampled, "sampled rows, a quarter held out")
+for name, of_model in some.items():
+    print(f"{name}: gains of {len(models[name])} blocks; gate, recipe and layers of blocks", *of_model)
 
 # %% [markdown]
 # ## Predict first
@@ -128,7 +139,7 @@ for a, b in (([1, 0], [1, 0]), ([1, 0], [0, 1]), ([1, 1], [1, 1])):
 # shares of the planted variance recovered on held-out rows. Then come the blocks themselves.
 
 # %%
-power = powers(models, swept, rank, seeds, steps)
+power = powers(models, swept, rank, power_seeds or seeds, steps)
 power.set_index(["model", "block"]).round(2)
 
 # %% tags=["nbval-check-output"]
@@ -139,7 +150,24 @@ print("of a hidden teacher it finds more than a quarter (everywhere):", bool((po
 
 # %%
 gained = gains(models, rank, seeds, steps)
+as_found = gained
 gained.pivot(index="block", columns="model", values="gain")[list(models)].round(2)
+
+# %% [markdown]
+# **Massive rows.** Some blocks write outputs far beyond all others for a few tokens, the first of a sequence above all
+# (notebook 12). There a single row of each sequence carries most of the variance, so $R^2$ and the gain are about that
+# row. The sample does nothing about it: it is drawn evenly, and has massive rows in the share in which the text has
+# them. So we name the blocks that have any, and ask the probe once more without these rows: in the line, in the fit
+# and in the score.
+
+# %%
+massive = tables.massive(models)
+ordinary = tables.ordinary_gains(models, massive, rank, seeds, steps)
+print(f"massive: an output norm beyond {MULTIPLE:g} medians; sampled in the share in which the text has them")
+for name in models:
+    print(tables.massive_sentence(name, massive))
+beside_ordinary = tables.beside_ordinary(gained, ordinary)
+beside_ordinary.set_index(["model", "block"]).round(2)
 
 # %% [markdown]
 # Does the gain follow what is left? Pearson's $r$ over the blocks of each model, with Fisher's interval and a
@@ -151,7 +179,10 @@ gained.pivot(index="block", columns="model", values="gain")[list(models)].round(
 # %%
 with_gain = correlations(gained, "gain", run.seed)
 with_share = correlations(gained, "recovered", run.seed)
-pd.concat({"gain": with_gain.set_index("model"), "share recovered": with_share.set_index("model")}).round(2)
+views = {"gain": with_gain, "share recovered": with_share}
+if len(ordinary):  # blocks with massive rows count by their ordinary rows
+    views["gain, ordinary rows"] = correlations(tables.with_ordinary(gained, ordinary), "gain", run.seed)
+pd.concat({view: found.set_index("model") for view, found in views.items()}).round(2)
 
 # %% tags=["nbval-check-output"]
 for row in with_gain.itertuples():
@@ -167,9 +198,9 @@ for row in with_gain.itertuples():
 # from here on we draw and record these numbers to 0.01.
 
 # %%
-as_found = gained
+to_a_hundredth = dict.fromkeys(["gain", "low", "high", "r2_poly", "recovered"], 0.01)
 power = rounded(power, 0.01)
-gained = rounded(gained, dict.fromkeys(["gain", "low", "high", "r2_poly", "recovered"], 0.01))
+gained, ordinary = rounded(gained, to_a_hundredth), rounded(ordinary, to_a_hundredth)
 
 # %% [markdown]
 # ## Figure: the paper's figure 3
@@ -178,6 +209,7 @@ gained = rounded(gained, dict.fromkeys(["gain", "low", "high", "r2_poly", "recov
 # line is all of it. A cloud without a slope would be the paper's $r \approx 0$. (b) The share recovered, against depth.
 # Bars are 95 % intervals; those of (b) take what is left as given. Where a model is the paper's own, what the paper
 # gives is drawn behind, thin and grey.
+# Where a bar reaches beyond all that could be won back, points alone set the scale, and such bars leave the panel.
 
 # %%
 papers = published.of_models(run.models)
@@ -221,8 +253,8 @@ plt.show()
 # several learning rates. Beside the gate we keep what it stands for: the share of the output's variance that passes it.
 
 # %%
-trained = rounded(gates(models, rates, rank, batches), dict.fromkeys(["gain", "gate", "share"], 0.001))
-ordered = gate_order(trained, gained)
+trained = rounded(gates(some, rates, rank, batches), dict.fromkeys(["gain", "gate", "share"], 0.001))
+ordered = gate_order(trained, tables.same_blocks(gained, trained))
 print("ρ: Spearman, over all blocks, with what the line leaves; gates start at 1")
 print(ordered.set_index("rate").T.round(2).to_string())
 
@@ -252,7 +284,7 @@ plt.show()
 # start are the same throughout; our own gain is the mean over its fits, and both are scored by our $R^2$.
 
 # %%
-compared = tables.recipes(models, as_found, rank, recipe_steps, run.seed)
+compared = tables.recipes(some, as_found, rank, recipe_steps, run.seed)
 tables.changes(compared).round(3).T
 
 # %% tags=["nbval-check-output"]
@@ -280,7 +312,7 @@ plt.show()
 # (`layers.control`). If products were what a block needs, poly 2× would lie above dense 2×.
 
 # %%
-depth = rounded(tables.controls(models, swept, rank, control_steps), dict.fromkeys(["r2", "low", "high"], 0.001))
+depth = rounded(tables.controls(some, swept, rank, control_steps), dict.fromkeys(["r2", "low", "high"], 0.001))
 depth = rounded(depth, {"conjunction": 0.01})
 depth.pivot_table(index=["model", "block"], columns="control", values="r2", sort=False)
 
@@ -306,19 +338,24 @@ for name, map_ in planted.items():
     print(f"{name}: {conjunction(map_, halves):.2f}")
 
 # %%
-layers = tables.layers(models, rank, steps)
-measures = rounded(tables.layer_measures(models, layers), {"rmse_poly": 0.001, "cosine_poly": 0.001})
+layers = tables.layers(some, rank, steps)
+measures = rounded(tables.layer_measures(some, layers), {"rmse_poly": 0.001, "cosine_poly": 0.001})
 measures = rounded(measures, dict.fromkeys(["conjunction", "conjunction_poly"], 0.01))
 measures.groupby("model", sort=False).mean().drop(columns="block").round(2)
 
 # %% [markdown]
 # Does the language model notice the products? We put each block's line in its place, and the line with the products of
 # one fit of our probe, and let the model read the held-out text. (The paper's figures of perplexity train the whole
-# layer, line and all, for 12,000 steps; ours is the closed form and a probe that sees some thousand rows.)
+# layer, line and all, for 12,000 steps; ours is the closed form and a probe that sees some thousand rows.) An encoder
+# predicts no next token: it has no perplexity to lose, and no points in panel (b).
 
 # %%
-language_models = {name: run.model(name) for name in run.models}
 texts = {name: stored.rows for name, stored in captures.items()}
+if swap_rows is not None:
+    texts = {name: evenly(rows, 4 * swap_rows) for name, rows in texts.items()}  # a quarter is held out
+for name, stored in captures.items():
+    if stored.about["perplexity"] is None:
+        print(f"{name} predicts no next token: no swap of it has a cost in perplexity")
 swapped = rounded(tables.swaps(language_models, layers, texts), 0.01)
 swapped.pivot(index="block", columns="model", values=["linear", "poly"]).round(2)
 
@@ -355,12 +392,13 @@ def swept_by_block(name):
 
 numbers = {
     "settings": {"rank": rank, "seeds": seeds, "steps": steps, "ranks": ranks, "rates": rates, "batches": batches}
-    | {"recipe_steps": recipe_steps, "control_steps": control_steps},
+    | {"recipe_steps": recipe_steps, "control_steps": control_steps, "sampled": sampled},
     "models": tables.record(gained.drop(columns="left"), measures, compared, depth, swapped),
     "correlation": {
         "gain": with_gain.set_index("model").to_dict("index"),
         "recovered": with_share.set_index("model").to_dict("index"),
     },
+    "massive": tables.massive_record(massive, ordinary),
     "power": by_model(power),
     "ranks": {name: swept_by_block(name) for name in models}
     | {"hidden": sweep.dropna().pivot(index="rank", columns="model", values="hidden").to_dict()},
@@ -369,6 +407,8 @@ numbers = {
 }
 tolerance = {"models": 0.02, "correlation": 0.1, "power": 0.1, "ranks": 0.1, "gate": 0.1, "gate_order": 0.1}
 digits = dict.fromkeys(tolerance, 4) | {"correlation": 2, "p": 1, "gate_order": 2}  # the others are rounded already
+if len(ordinary):
+    numbers["correlation"]["gain_ordinary"] = views["gain, ordinary rows"].set_index("model").to_dict("index")
 run.save(numbers, tolerance, digits)
 
 # %% [markdown]
@@ -378,9 +418,12 @@ run.save(numbers, tolerance, digits)
 spans = gained.groupby("model", sort=False)[["gain", "recovered"]].agg(["min", "max"])
 gain_spans = "; ".join(f"{name} {row['min']:.2f} to {row['max']:.2f}" for name, row in spans["gain"].iterrows())
 share_spans = "; ".join(f"{name} {row['min']:.2f} to {row['max']:.2f}" for name, row in spans["recovered"].iterrows())
-slopes = "; ".join(
-    f"{row.model} {row.r:+.2f} [{row.low:+.2f}, {row.high:+.2f}], inner {row.inner:+.2f}"
-    for row in with_gain.itertuples()
+slopes, ordinary_slopes = (
+    "; ".join(
+        f"{row.model} {row.r:+.2f} [{row.low:+.2f}, {row.high:+.2f}], inner {row.inner:+.2f}"
+        for row in found.itertuples()
+    )
+    for found in (with_gain, views.get("gain, ordinary rows", with_gain))
 )
 closing = "; ".join(
     f"rate {row['rate']:g}: gate {row['ρ of gate']:+.2f}, share {row['ρ of share']:+.2f}"
@@ -402,6 +445,7 @@ pd.set_option("display.max_colwidth", None)
 claims = [
     ("the gain is small", "almost everywhere: median below 0.01, largest 0.126", gain_spans),
     ("it does not follow what is left", "r +0.004 over 36 blocks; by model +0.05, +0.46, −0.01", slopes),
+    ("… without massive rows", "not asked", ordinary_slopes if len(ordinary) else "no block has any"),
     ("share of the residual recovered", "not given", share_spans),
     ("gain by the paper's own recipe, mean", "median below 0.01", recipe_means),
     ("what parts the two probes", "not asked", shares),
@@ -426,8 +470,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # Solutions are in `solutions/03_bilinear.py`; try first. All use this block, and a branch fitted to it:
 
 # %%
-blocks = models[first]
-rows = residual_rows(blocks[len(blocks) // 2])
+rows = residual_rows(models[first][len(models[first]) // 2])
 fitted = branch(rows, rank, seed=0, steps=steps)
 
 # %% [markdown]

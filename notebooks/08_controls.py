@@ -19,10 +19,12 @@
 # **You need** notebook 02; eigenvectors, analysis of variance. **Time** ten minutes to read, two to run.
 
 # %% tags=["parameters"]
-profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
+profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+sample_rows: int | None = None  # token rows of a block that controls are fitted and scored on; None: the sample
 seeds = 5  # random initialisations per model
 most_rows: int | None = None  # token rows for a random model; None: up to four times the profile's
 thorough: bool | None = None  # True: intervals for all controls, all blocks three-way; None: so up to width 256
+with_twins = True  # the embedded twins as well, whatever the models of the run profile
 
 # %%
 import matplotlib.pyplot as plt
@@ -38,6 +40,8 @@ from howlinear.ideas.controls.inputs import Colour, recolour
 from howlinear.ideas.degrees.hermite import predict_spectrum
 from howlinear.ideas.degrees.neurons import take_apart
 from howlinear.instrument.baseline import baseline
+from howlinear.instrument.resample import resampled
+from howlinear.models.ffn_sites import whole
 from howlinear.notebook.run import start
 from howlinear.plots import controls as figures
 from howlinear.training import twins
@@ -45,9 +49,11 @@ from howlinear.training import twins
 run = start("08_controls", profile)
 names, first = list(run.models), next(iter(run.models))
 captures = {name: run.capture(name) for name in names}
-depth, width = len(captures[first].blocks), captures[first].blocks[0].sample.x.shape[1]
+language_models = {name: run.model(name) for name in names}
+blocks = {name: resampled(captures[name], language_models[name], sample_rows) for name in names}
+depth, (sampled, width) = len(blocks[first]), blocks[first][0].rows().x.shape
 thorough = width <= 256 if thorough is None else thorough
-print("models:", ", ".join(names), "· text:", run.corpora[0], "· width", width, "·", run.sample, "rows per block")
+print("models:", ", ".join(names), "· text:", run.corpora[0], "· width", width, "·", sampled, "rows per block")
 
 # %% [markdown]
 # ## Predict first
@@ -130,12 +136,12 @@ effect_table({"by hand": anova(by_hand, ["weights", "inputs"])})[["effect", "siz
 ffns, controls, baselines, closed = {}, {}, {}, {}
 most = most_rows or 4 * run.rows
 for name in names:
-    model, fresh = run.model(name), hl.untrained(run.model(name))
-    ffns[name] = [site.output for site in hl.sites(model)]
-    fresh_ffns = [site.output for site in hl.sites(fresh)]
-    controls[name] = survey.control_table(captures[name].blocks, ffns[name], fresh_ffns, thorough)
+    model, fresh = language_models[name], hl.untrained(language_models[name])
+    ffns[name] = [whole(model, site) for site in hl.sites(model)]
+    fresh_ffns = [whole(fresh, site) for site in hl.sites(fresh)]
+    controls[name] = survey.control_table(blocks[name], ffns[name], fresh_ffns, thorough)
     text = run.corpus(run.corpora[0], model).rows(most, run.seq_len, run.seed, at_most=True)
-    baselines[name] = [baseline(model, text, seed, first=run.rows) for seed in range(seeds)]
+    baselines[name] = [baseline(model, text, seed, first=min(run.rows, most)) for seed in range(seeds)]
     for block, captured in captures[name].blocks.items():
         closed[name, block] = predict_spectrum(take_apart(model, block), sum(captured.train), 1)[0]
 controls, random = survey.stack_models(controls), survey.random_table(baselines)
@@ -145,6 +151,8 @@ print("whole models at random\n" + survey.bracket_table(random).round(2).to_stri
 
 # %%
 means = controls.pivot_table(index="model", columns="control", values="r2", sort=False)
+for name, share in survey.price(controls).items():
+    print(f"{name}: a fit on so few rows leaves up to {share:.0%} more than the best line would, in every column alike")
 means[list(survey.CONTROLS)].round(2)
 
 # %% [markdown]
@@ -162,7 +170,7 @@ print(f"{len(closed)} blocks; largest gap of fit and closed form: {gap:.2f}, pri
 # squares explains $r / (n - 1)$ all the same. That is why an in-sample figure misleads, and most of all at large width.
 
 # %% tags=["nbval-check-output"]
-floors = survey.floor_table(captures[first].blocks[depth // 2].sample)
+floors = survey.floor_table(blocks[first][depth // 2].rows())
 print(floors.round(2).to_string(index=False))
 
 # %% [markdown]
@@ -171,7 +179,7 @@ print(floors.round(2).to_string(index=False))
 # the share of rows that carry the variance, 1 if all rows lie equally far out, near 0 if a few rows do alone.
 
 # %%
-inputs = survey.stack_models({name: survey.input_table(captures[name].blocks) for name in names})
+inputs = survey.stack_models({name: survey.input_table(blocks[name]) for name in names})
 own = controls[controls.control == "own"]
 inputs = inputs.merge(own[["model", "block", "r2"]], on=["model", "block"])
 statistics = inputs.drop(columns="block").groupby("model", sort=False)
@@ -185,18 +193,25 @@ inputs.set_index(["model", "block"]).round(2)
 # (*colour*), through the weights of a third (*weights*). That referee's experiment is where colour and weights are of
 # one model; with all three free we can ask for the colour's share too. Whose profile is it then? We print how far, for
 # two different models, the curve lies from that of the weights' owner, from that of the inputs' owner, and from the
-# same weights on *normal* rows or on their own rows *turned*.
+# same weights on *normal* rows or on their own rows *turned*. Rows of one width do not fit weights of another: models
+# that differ in width or depth are left out here, and where none is left each has its own rows alone.
 
 # %%
-blocks = {name: captures[name].blocks for name in names}
-transplanted = survey.transplant_table(blocks, ffns, three_way_every=1 if thorough else 3)
-pairs = survey.two_way(transplanted)
-two_way = anova(profile_array(pairs, ["inputs", "weights"]), ["inputs", "weights"])
 sources = ["shape", "colour", "weights"]
-three_way = anova(profile_array(survey.three_way(transplanted), sources), sources)
+alike = survey.alike(blocks)
+if alike:
+    same_shape = {name: blocks[name] for name in alike}
+    transplanted = survey.transplant_table(same_shape, ffns, three_way_every=1 if thorough else 3)
+    pairs = survey.two_way(transplanted)
+    two_way = anova(profile_array(pairs, ["inputs", "weights"]), ["inputs", "weights"])
+    three_way = anova(profile_array(survey.three_way(transplanted), sources), sources)
+    nearness = survey.nearness(pairs, controls)
+else:
+    pairs, two_way, three_way, nearness = survey.own_pairs(controls), {}, {}, {}
+    shapes = ", ".join(f"{name} {len(found)} blocks of {found[0].rows().x.shape[1]}" for name, found in blocks.items())
+    print(f"no transplants: rows of one width do not fit weights of another, and no two models are alike ({shapes})")
 
 # %% tags=["nbval-check-output"]
-nearness = survey.nearness(pairs, controls)
 print("mean |gap| from a transplant to …", {key: round(gap, 2) for key, gap in nearness.items()})
 print("two-way:  ", {key: round(effect.share.value, 2) for key, effect in two_way.items()})
 print("three-way:", {key: round(effect.share.value, 2) for key, effect in three_way.items()})
@@ -211,26 +226,34 @@ print("three-way:", {key: round(effect.share.value, 2) for key, effect in three_
 # they were trained, on documents that were split one by one and not yet by folder of source files.
 
 # %% tags=["nbval-check-output"]
-measured = {twin.name: found for twin, found in twins.load_twins().items()}
-siblings, main = survey.twin_table(measured.values()), twins.TEXTS[0]
-print(len(measured), "twins of", ", ".join(siblings.family.unique()))
-gaps = {}
-for text in twins.TEXTS:
-    gaps[text] = survey.twin_gaps(siblings[siblings.measured_on == text])
-    print(f"on {text}, mean |gap| of two that differ in:", {name: round(gap, 3) for name, gap in gaps[text].items()})
+measured, gaps = {}, {}
+if with_twins:
+    measured = {twin.name: found for twin, found in twins.load_twins().items()}
+    siblings, main = survey.twin_table(measured.values()), twins.TEXTS[0]
+    print(len(measured), "twins of", ", ".join(siblings.family.unique()))
+    for text in twins.TEXTS:
+        gaps[text] = survey.twin_gaps(siblings[siblings.measured_on == text])
+        shown = {name: round(gap, 3) for name, gap in gaps[text].items()}
+        print(f"on {text}, mean |gap| of two that differ in:", shown)
+else:
+    print("left out: the twins are embedded models, and say nothing of this run's; run profile minis has them")
 
 # %% tags=["nbval-check-output"]
-moving = survey.beside_seeds_table(siblings)
-columns = ["f", "share", "low", "high", "ratio", "ratio_low", "ratio_high"]
-print(moving.set_index(["view", "effect"])[columns].round(2).to_string())
+if with_twins:
+    moving = survey.beside_seeds_table(siblings)
+    columns = ["f", "share", "low", "high", "ratio", "ratio_low", "ratio_high"]
+    print(moving.set_index(["view", "effect"])[columns].round(2).to_string())
 
 # %% [markdown]
 # From here on numbers are rounded to what another machine would find too.
 
 # %%
-tables = {"controls": controls, "random": random, "pairs": pairs, "closed": closed, "twins": siblings}
+tables = {"controls": controls, "random": random, "pairs": pairs, "closed": closed}
 effects = effect_table({"two_way": two_way, "three_way": three_way})
-tables = rounded(tables | {"effects": effects, "moving": moving})
+tables["effects"] = effects
+if with_twins:
+    tables |= {"twins": siblings, "moving": moving}
+tables = rounded(tables)
 
 # %% [markdown]
 # ## Figure: trained against random
@@ -251,7 +274,8 @@ plt.show()
 # **How to read it.** One panel for each owner of weights. Coloured: that block fed with each model's rows, all in the
 # owner's mean and covariance; its own rows are the heavy line. Black: normal rows (circles: the closed form). Grey: its
 # own rows, turned. Last panel: what tells all combinations apart, with 95 % intervals. An interaction (×) is what
-# neither of the two does alone: whether they *fit together*.
+# neither of the two does alone: whether they *fit together*. Where rows could not be
+# transplanted, there are the owner's rows alone and no last panel.
 
 # %%
 sources_of_transplants = tables["effects"][tables["effects"]["view"] == "three_way"]
@@ -267,29 +291,34 @@ plt.show()
 # measured (filled) and in shape only (open). Right of the grey line it moves a profile more than another seed does.
 
 # %%
-by_text = tables["moving"][tables["moving"]["view"] != "as measured"]
-run.figure(figures.twins(tables["twins"], by_text, main), "twins")
-plt.show()
+if with_twins:
+    by_text = tables["moving"][tables["moving"]["view"] != "as measured"]
+    run.figure(figures.twins(tables["twins"], by_text, main), "twins")
+    plt.show()
 
 # %%
 outside = survey.outside_random(tables["controls"], tables["random"])
-numbers = {"outside_fresh": outside, "closed": [gap, priced], "nearness": nearness, "twin_gaps": gaps}
+numbers = {"outside_fresh": outside, "closed": [gap, priced], "nearness": nearness}
 for control, table in tables["controls"].groupby("control"):
     numbers[control] = survey.by_model(table, "r2")
 own = tables["controls"][tables["controls"].control == "own"]
 numbers |= {"own_low": survey.by_model(own, "low"), "own_high": survey.by_model(own, "high")}
 by_seed = tables["random"].pivot_table(index=["model", "seed"], columns="block", values="r2")
-numbers["fresh"] = {name: by_seed.loc[name].to_numpy() for name in names}
+# a model of fewer blocks than another has empty columns
+numbers["fresh"] = {name: by_seed.loc[name].dropna(axis=1).to_numpy() for name in names}
 in_sample = tables["random"].pivot_table(index=["model", "seed"], columns="block", values="in_sample")
-numbers["fresh_in_sample"] = {name: in_sample.loc[name].to_numpy() for name in names}
+numbers["fresh_in_sample"] = {name: in_sample.loc[name].dropna(axis=1).to_numpy() for name in names}
 numbers["fresh_rows"] = {name: max(found.rows for found in baselines[name]) for name in names}
-numbers["pairs"] = profile_array(tables["pairs"], ["inputs", "weights"])
-numbers |= {"floors": floors.to_dict("records"), "twins": {name: found["profiles"] for name, found in measured.items()}}
+if alike:
+    numbers["pairs"] = profile_array(tables["pairs"], ["inputs", "weights"])
+numbers["floors"] = floors.to_dict("records")
 numbers["inputs"] = inputs.drop(columns=["model", "block"]).to_dict("list")
-numbers["beside_seeds"] = survey.beside_seeds_record(siblings, tables["moving"])
+if with_twins:
+    numbers |= {"twin_gaps": gaps, "twins": {name: found["profiles"] for name, found in measured.items()}}
+    numbers["beside_seeds"] = survey.beside_seeds_record(siblings, tables["moving"])
 for view, table in tables["effects"].groupby("view"):
     numbers[view] = table.drop(columns="view").set_index("effect").to_dict("index")
-run.save(numbers | {"settings": {"seeds": seeds}}, {"inputs": 0.02})
+run.save(numbers | {"settings": {"seeds": seeds, "sampled": sampled}}, {"inputs": 0.02})
 
 # %% [markdown]
 # ## What we learned
@@ -297,17 +326,22 @@ run.save(numbers | {"settings": {"seeds": seeds}}, {"inputs": 0.02})
 
 # %%
 def ranked(view):
+    if not alike:
+        return "no two models of one width and depth"
     largest_first = effects[effects["view"] == view].sort_values("share", ascending=False)
     return "; ".join(f"{effect.effect} {effect.share:.0%}" for effect in largest_first.itertuples())
 
 
 def beside(effect):
+    if not with_twins:
+        return "left out on this run profile"
     (found,) = moving[(moving["view"] == "as measured") & (moving["effect"] == effect)].itertuples()
     return f"apart by {found.ratio:.1f} times a seed's distance [{found.ratio_low:.1f}, {found.ratio_high:.1f}]"
 
 
+depths = "/".join(dict.fromkeys(str(len(blocks[name])) for name in names))
 claims = [
-    ("training makes it", "argued from two models", f"blocks (of {depth}) outside all random models: {outside}"),
+    ("training makes it", "argued from two models", f"blocks (of {depths}) outside all random models: {outside}"),
     ("weights, not inputs", "not tested", "two-way: " + ranked("two_way")),
     ("… colour set free", "not tested", "three-way: " + ranked("three_way")),
     ("not architecture", "argued", f"twins: {beside('family')}"),

@@ -19,7 +19,9 @@
 # **You need** notebook 03 and its results; Hermite's polynomials come in here. **Time** ten minutes, four to run.
 
 # %% tags=["parameters"]
-profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
+profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+token_rows: int | None = None  # rows that features are made of, a quarter held out; None: all of the run profile
+blocks: list | None = None  # whose spectrum is taken, with those checked; None, or a model without them: every block
 degree = 4  # the highest degree of the spectrum
 held = 16_000_000  # inputs held in memory at a time, rows × width × blocks: more means fewer passes
 kernel_rows = [750, 1500, 3000, 6000]  # train rows of the kernels, the last for degree 2 alone: time grows as its cube
@@ -28,6 +30,7 @@ directions = [0, 8, 16, 32, 48]  # leading directions all of whose products are 
 streamed = []  # blocks of every model whose products are streamed, up to width 128; always the first's middle block
 streamed_rows = [16_000, 32_000]  # train rows for that: about a minute and a half and 3 GB a block
 share_reached = 0.9  # of the quadratic step: how many products does it take to get there?
+with_twins = True  # the embedded small models in training as well, whatever the models of the run profile
 
 # %%
 import matplotlib.pyplot as plt
@@ -44,6 +47,7 @@ from howlinear.files.results import rounded
 from howlinear.ideas.degrees import survey
 from howlinear.ideas.degrees.hermite import hermite, predict_spectrum
 from howlinear.ideas.degrees.neurons import Hidden, take_apart
+from howlinear.instrument.resample import evenly
 from howlinear.notebook.run import start
 from howlinear.plots import degrees as figures
 from howlinear.training import twins
@@ -52,7 +56,13 @@ run = start("10_degrees", profile)
 first = next(iter(run.models))
 stored = {name: run.capture(name) for name in run.models}
 middle = {name: len(stored[name].blocks) // 2 for name in run.models}
-print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.rows, "token rows")
+used = {name: evenly(found.rows, token_rows or found.rows.count) for name, found in stored.items()}
+asked_blocks = {name: survey.surveyed_blocks(len(found.blocks), blocks) for name, found in stored.items()}
+print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", used[first].count, "token rows")
+for name, numbers in asked_blocks.items():
+    massive = [str(block) for block in numbers if len(stored[name].blocks[block].massive())]
+    of_all = f"{len(numbers)} of {len(stored[name].blocks)} blocks"
+    print(f"{name}: {of_all}; few massive rows weigh most (notebook 12) in: {', '.join(massive) or 'none'}")
 
 # %% [markdown]
 # ## Predict first
@@ -112,7 +122,7 @@ print("z² of normal z, mean ½:", predict_spectrum(squares, hl.Moments(1).updat
 # %%
 model = run.model(first)
 parts = take_apart(model, middle[first])
-_, captured = next(survey.captured_blocks(model, stored[first].rows, [middle[first]], held))
+_, captured = next(survey.captured_blocks(model, used[first], [middle[first]], held))
 planted = survey.teacher_table(captured, parts, degree)
 planted = planted.pivot_table(index="teacher", columns="degree", values="r2")
 
@@ -129,11 +139,11 @@ print(planted.add_prefix("R²_").rename_axis(index=None, columns=None).round(2).
 # blocks of fresh models on the same tokens, and all products streamed over more text.
 
 # %%
-kernel_rows = [rows for rows in kernel_rows if rows <= 0.65 * run.rows]  # as many train, less a fold of 8
+kernel_rows = [rows for rows in kernel_rows if rows <= 0.65 * used[first].count]  # as many train, less a fold of 8
 surveys, fresh = {}, {}
 for name in run.models:
-    model, rows = run.model(name), stored[name].rows
-    surveys[name] = survey.survey(model, rows, degree, kernel_rows, counts, directions, held)
+    model, rows = run.model(name), used[name]
+    surveys[name] = survey.survey(model, rows, degree, kernel_rows, counts, directions, held, asked_blocks[name])
     untrained = hl.untrained(model)
     _, captured = next(survey.captured_blocks(untrained, rows, [middle[name]], held))
     fresh[name] = survey.spectrum_table(captured, take_apart(untrained, middle[name]), degree)
@@ -148,6 +158,8 @@ for name, block in sorted(asked):
         rows = hl.load_corpus(run.corpora[0], model).rows(int(1.6 * streamed_rows[-1]))  # 0.65 of them are fitted on
         curve = survey.streamed_table(model, rows, block, streamed_rows)
         curves.append(curve.assign(model=name, block=block))
+if not curves:
+    print("all products of inputs are streamed up to width 128: these models are wider, and the stars are left out")
 columns = ["model", "block", "rows", "r2", "low", "high", "ridge"]
 tables["streamed"] = pd.concat(curves)[columns] if curves else pd.DataFrame(columns=columns)
 
@@ -158,7 +170,10 @@ tables["streamed"] = pd.concat(curves)[columns] if curves else pd.DataFrame(colu
 swept = record.load(paths.results(profile) / "03_bilinear.json")["ranks"]  # model → block → rank → share
 shares = []
 for (name, block), neurons in tables["neurons"].groupby(["model", "block"], sort=False):
-    gains = {rank: swept[name][str(block)][str(rank)] for rank in (1, 4, 16, 64)}
+    of_block = swept[name].get(str(block), {})
+    gains = {rank: of_block[str(rank)] for rank in (1, 4, 16, 64) if str(rank) in of_block}
+    if not gains:
+        print(f"{name}, block {block}: notebook 03 has no probe of several ranks")
     shares.append(survey.share_table(neurons, gains).assign(model=name, block=block))
 tables["shares"] = pd.concat(shares, ignore_index=True)
 tables = rounded(tables)  # as finely as another machine would find them too
@@ -233,8 +248,11 @@ plt.show()
 # light. Right, the median spread of a pre-activation: GELU bends on a scale of one; a small spread sees it straight.
 
 # %%
-run.figure(figures.training(survey.training_table(twins.load_twins().values())), "training")
-plt.show()
+if with_twins:
+    run.figure(figures.training(survey.training_table(twins.load_twins().values())), "training")
+    plt.show()
+else:
+    print("left out: of these models there are no steps of training; run profile minis has the small ones")
 
 # %% [markdown]
 # ## What we learned
@@ -249,7 +267,7 @@ learned
 
 # %%
 tolerance = {"low": 0.01, "high": 0.01, "degree 2": 0.02, "degree 3": 0.02, "Gaussian": 0.02, "probe": 0.1, "reach": 2}
-settings = {"degree": degree, "share_reached": share_reached}
+settings = {"degree": degree, "share_reached": share_reached, "token_rows": used[first].count}
 numbers = {"models": survey.results(tables, share_reached), "planted": planted.to_numpy(), "steps_down": falls}
 run.save(numbers | {"settings": settings}, tolerance, digits={"probe": 3})
 

@@ -5,7 +5,7 @@ from helpers.planted_products import OUT, D, kept_of, line, products
 from helpers.reference import normal
 from howlinear.errors import InputError
 from howlinear.ideas.bilinear import recipe as module
-from howlinear.ideas.bilinear.recipe import chosen, recipe
+from howlinear.ideas.bilinear.recipe import chosen, ended, recipe
 
 STEPS = 400
 
@@ -95,3 +95,20 @@ def test_a_rank_or_a_number_of_steps_that_cannot_be_is_refused(rank, steps):
     x = even(200)
     with pytest.raises(InputError, match=f"rank={rank}, steps={steps}"):
         recipe({0: kept_of(x, line(x))}, rank, steps)
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_over"), [([0.1, 0.0, 0.0], False), ([0.1, 0.0, 0.0, 0.0, 0.5], True), ([], False)]
+)
+def test_a_run_ends_after_so_many_without_a_better_one(scores, is_over):
+    assert ended(scores, patience=3) == is_over
+
+
+def test_a_run_that_has_ended_for_every_block_is_not_trained_on_and_says_the_same(monkeypatch):
+    x = even(400)
+    blocks = {0: kept_of(x, line(x) + 3 * normal(400, OUT, seed=3))}  # nothing to be found
+    asked = []
+    monkeypatch.setattr(module, "_gains", lambda *_: asked.append(1) or torch.zeros(1, dtype=torch.float64))
+    assert float(recipe(blocks, rank=2, steps=4_000).scored_all[0]) == 0
+    # two judges of few and of all rows, each with the evaluations of the patience and no more
+    assert len(asked) in (2 * module.PATIENCE, 4 * module.PATIENCE)

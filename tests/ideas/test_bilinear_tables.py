@@ -1,17 +1,22 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
+from helpers.families import small
 from helpers.planted_products import OUT, kept_of, line, products, skewed
+from helpers.planted_sinks import captured, teacher
 from helpers.reference import normal
+from howlinear.errors import InputError
 from howlinear.ideas.bilinear import tables
 from howlinear.ideas.bilinear.gate import end_to_end
 from howlinear.ideas.bilinear.layers import LineAndProducts, conjunction, control, cosine, rmse
 from howlinear.ideas.bilinear.power import hidden_teacher, power
 from howlinear.ideas.bilinear.probe import probe
 from howlinear.ideas.bilinear.recipe import recipe
-from howlinear.instrument.capture import capture
+from howlinear.instrument.capture import Sample, capture
 from howlinear.instrument.swap_costs import swap_costs
 
 RANK = 2
@@ -242,3 +247,90 @@ def test_fits_hold_every_layer_of_the_controls_blocks(gained, controlled):
     assert table.block.tolist() == [0] * 4 + [7] * 4
     assert table.r2.iloc[0] == gained.r2_lin.iloc[0]
     assert table.r2.iloc[-1] == controlled.r2.iloc[-1]
+
+
+def test_of_three_blocks_the_middle_one_is_half_the_depth():
+    for depth in (6, 12, 30):
+        assert tables.spaced(range(depth), 3) == [0, depth // 2, depth - 1]
+
+
+def test_blocks_are_selected_of_models_that_have_them_and_others_are_whole(models):
+    some = tables.selected(models, [7, 0])
+    assert {name: list(blocks) for name, blocks in some.items()} == {"bent": [0, 7], "straight": [0]}
+    assert some["bent"][7] is models["bent"][7]
+    assert len(some["bent"]) == 2
+    with pytest.raises(KeyError):
+        some["bent"][3]
+    assert {name: list(blocks) for name, blocks in tables.selected(models, None).items()} == {
+        name: list(blocks) for name, blocks in models.items()
+    }
+    for blocks in ([0, 99], []):
+        with pytest.raises(InputError, match="no model has all of blocks"):
+            tables.selected(models, blocks)
+
+
+@pytest.fixture(scope="module")
+def sinks():
+    """A model of one block whose sinks decide, and one without any; every row is in the sample."""
+    found = {}
+    for name, rows in (("sunk", teacher()), ("clean", teacher(sink=0.0))):
+        x, y, test, fold, _, position = rows
+        sample = Sample(x=x, y=y, position=position, token=position, test=test, fold=fold)
+        found[name] = {4: replace(captured(*rows), sample=sample)}
+    return found
+
+
+def test_massive_rows_are_counted_in_the_sample_and_blocks_without_any_are_left_out(sinks):
+    (row,) = tables.massive(sinks).itertuples()
+    sample = sinks["sunk"][4].rows()
+    assert (row.model, row.block) == ("sunk", 4)
+    assert (row.rows, row.sampled) == (256, 256)
+    assert row.of == row.of_sampled == len(sample.x)
+    assert row.held_out == int(((sample.position == 0) & sample.test).sum())
+    assert row.share > 0.9
+    assert "block 4 (256 of" in tables.massive_sentence("sunk", tables.massive(sinks))
+    assert tables.massive_sentence("clean", tables.massive(sinks)) == "clean: no block has massive rows"
+
+
+def test_without_massive_rows_the_probe_sees_the_others_alone(sinks):
+    massive = tables.massive(sinks)
+    everything = tables.gains(sinks, RANK, seeds=2, steps=5)
+    ordinary = tables.ordinary_gains(sinks, massive, RANK, seeds=2, steps=5)
+    assert ordinary.model.tolist() == ["sunk"]
+    (clean,) = everything[everything.model == "clean"].r2_lin
+    (sunk,) = everything[everything.model == "sunk"].r2_lin
+    assert sunk > 0.95
+    assert ordinary.r2_lin[0] == pytest.approx(clean, abs=0.02)  # as if no sink had ever come
+
+    mixed = tables.with_ordinary(everything, ordinary).set_index("model")
+    assert mixed.r2_lin["sunk"] == ordinary.r2_lin[0]
+    assert mixed.r2_lin["clean"] == clean
+    beside = tables.beside_ordinary(everything, ordinary)
+    assert beside[["r2_lin, ordinary", "r2_lin"]].to_numpy().tolist() == [[ordinary.r2_lin[0], sunk]]
+    (kept,) = tables.massive_record(massive, ordinary)["sunk"]
+    assert (kept["block"], kept["rows"], kept["r2_lin"]) == (4, 256, ordinary.r2_lin[0])
+
+
+def test_where_no_row_is_massive_nothing_is_fitted_again(sinks):
+    clean = {"clean": sinks["clean"]}
+    massive = tables.massive(clean)
+    ordinary = tables.ordinary_gains(clean, massive)
+    assert massive.empty
+    assert ordinary.empty
+    everything = tables.gains(clean, RANK, seeds=2, steps=2)
+    pd.testing.assert_frame_equal(tables.with_ordinary(everything, ordinary)[list(everything)], everything)
+    assert tables.beside_ordinary(everything, ordinary).empty
+    assert tables.massive_record(massive, ordinary) == {}
+
+
+def test_gains_of_the_same_blocks_as_another_table():
+    gains = pd.DataFrame({"model": ["a", "a", "b"], "block": [0, 1, 0], "gain": [0.1, 0.2, 0.3]})
+    others = pd.DataFrame({"model": ["a", "b", "b"], "block": [1, 0, 0]})
+    assert tables.same_blocks(gains, others).gain.tolist() == [0.2, 0.3]
+
+
+def test_an_encoder_has_no_swaps(models, gpt2):
+    layers = tables.layers({"straight": models["straight"]}, RANK, steps=2)
+    found = tables.swaps({"straight": small("bert")}, layers, {})
+    assert found.empty
+    assert list(found)[:3] == ["model", "block", "linear"]

@@ -231,6 +231,11 @@ def test_the_papers_recipe_has_no_interval():
     gains, left = [0.2, 0.1, 0.05, 0.1, 0.1, 0.3], [0.3, 0.2, 0.1, 0.2, 0.2, 0.5]
     results = probed(gains, left, recipe={"gain": [0.1, 0.0, 0.0, 0.3, 0.0, 0.2]})
     near(read("recipe_median_gain", results)["a"], 0.05, 0.05, 0.05)
+    order, of_some = [6, 5, 0, 3, 2, 1], [0.4, 0.2, 0.1, 0.3, 0.0, 0.25]  # of some blocks, in any order
+    longer = [*left, 0.05, 0.9]
+    some = probed([0.1] * 8, longer, recipe={"block": order, "gain": of_some})
+    expected = np.corrcoef([longer[block] for block in order], of_some)[0, 1]
+    assert read("recipe_correlation", some)["a"].estimate.value == pytest.approx(expected)
     found = read("recipe_correlation", results)["a"].estimate
     assert found.value == pytest.approx(np.corrcoef([0.1, 0.0, 0.0, 0.3, 0.0, 0.2], left)[0, 1])
 
@@ -264,6 +269,10 @@ def test_products_save_on_critical_early_blocks_and_elsewhere_not():
     assert read("saved_early", none)["a"] == Silent("no early block costs 3 times what later ones do")
     part = probed([0.1] * 6, range(6), dppl=costs([2, 2], [2, 2]))
     assert read("saved_later", part)["a"] == Silent("dppl is of blocks 0, 1 alone: all are needed")
+    encoder = probed([0.1] * 6, range(6), dppl=costs([], []))
+    assert read("saved_early", encoder)["a"] == Silent(
+        "an encoder predicts no next token, so a swap costs no perplexity"
+    )
 
 
 def ranks(*blocks):

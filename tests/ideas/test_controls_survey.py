@@ -1,13 +1,18 @@
 """Notebook 08's tables: what stands in which row, against the same asked of one block at a time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from test_controls import sample_of
 
 from conftest import BLOCKS, tiny
+from helpers.families import small
 from helpers.reference import normal
 from howlinear.core.ceilings import ceiling
+from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.controls import survey
 from howlinear.ideas.controls.anova import Effect, anova, effect_table, profile_array
@@ -15,8 +20,9 @@ from howlinear.ideas.controls.inputs import Colour, gaussian, transplants
 from howlinear.ideas.controls.weights import chance_floor, redraw, respond, sample_ceiling
 from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import capture, describe
-from howlinear.models.ffn_sites import sites
+from howlinear.models.ffn_sites import sites, whole
 from howlinear.models.load import untrained
+from howlinear.text.rows import TokenRows
 
 
 def ffns_of(model):
@@ -239,3 +245,40 @@ def test_the_own_row_is_the_ceiling_of_the_sampled_rows(gpt2, rows):
     own = survey.control_table(blocks, ffns_of(gpt2), ffns_of(gpt2), intervals=False).iloc[0]
     known = ceiling(blocks[0].train, blocks[0].test)
     assert own[["r2", "low", "high"]].tolist() == pytest.approx([known.r2, known.r2_low, known.r2_high], abs=1e-4)
+
+
+def test_only_models_of_one_width_and_depth_are_alike(captures):
+    blocks, _ = captures
+    assert survey.alike(blocks) == ["one", "other"]
+    shorter = {0: blocks["other"][0], 1: blocks["other"][1]}
+    assert survey.alike({"one": blocks["one"], "other": shorter}) == []
+    narrow = {block: replace(kept, train=[Moments(5, 5)]) for block, kept in blocks["other"].items()}
+    assert survey.alike({"one": blocks["one"], "other": narrow}) == []
+    assert survey.alike({"one": blocks["one"], "narrow": narrow, "other": blocks["other"]}) == ["one", "other"]
+
+
+def test_where_nothing_is_transplanted_every_model_has_its_own_rows():
+    controls = pd.DataFrame({"model": ["a", "a", "b"], "block": [0, 0, 0], "control": ["own", "fresh", "own"]})
+    found = survey.own_pairs(controls.assign(r2=[0.1, 0.2, 0.3]))
+    assert found.to_dict("list") == {"block": [0, 0], "inputs": ["a", "b"], "weights": ["a", "b"], "r2": [0.1, 0.3]}
+
+
+def test_the_price_of_a_fit_by_hand():
+    controls = pd.DataFrame({"model": ["a", "a", "b"], "control": ["own", "own", "own"]})
+    found = survey.price(controls.assign(rank=[10, 20, 10], rows_train=[112, 122, 1_012]))
+    assert found == pytest.approx({"a": 0.2, "b": 0.01})
+
+
+def test_the_whole_ffn_of_an_encoder_answers_its_own_rows(rows):
+    model = small("bert")
+    kept = capture(model, TokenRows.from_ids(rows.ids % 20 + 3, folds=2), sample=100)
+    for site in sites(model):
+        sample = kept[site.block].rows()
+        torch.testing.assert_close(respond(whole(model, site), sample.x), sample.y, atol=1e-4, rtol=1e-4)
+    assert site.output.in_features != sample.x.shape[1]  # its last layer alone could not read them
+
+
+def test_no_effects_are_a_table_without_rows():
+    found = effect_table({"two_way": {}})
+    assert found.empty
+    assert {"view", "effect", "share", "low", "high"} <= set(found)

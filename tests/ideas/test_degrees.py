@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from conftest import BLOCKS, WIDTH
+from helpers.families import small
 from helpers.reference import held_out_r2, normal
 from howlinear.core.ceilings import AffineMap, ceiling, fit, r2
 from howlinear.core.moments import Moments
@@ -38,6 +39,7 @@ from howlinear.ideas.degrees.products import (
 from howlinear.ideas.degrees.spectrum import degrees, features, loudest
 from howlinear.instrument.capture import BlockCapture, Sample, capture
 from howlinear.models.ffn_sites import sites
+from howlinear.text.rows import TokenRows
 
 
 def block_of(activation, d=5, m=7, out=4, gated=False, seed=0, bias=0.3):
@@ -556,3 +558,12 @@ def test_full_degree_two_refuses_what_does_not_fit(skewed, monkeypatch):
         quadratic(skewed, [200])
     monkeypatch.setattr("howlinear.ideas.degrees.products.LIMIT", 14)
     assert quadratic(skewed, [200])[0].rows == 200
+
+
+def test_an_encoders_pair_of_layers_taken_apart_is_still_the_block():
+    model = small("bert")
+    ids = torch.randint(3, 20, (8, 12), generator=torch.Generator().manual_seed(4))
+    for block, found in capture(model, TokenRows.from_ids(ids, folds=2), sample=60).items():
+        mine = take_apart(model, block)
+        assert mine.up is None
+        torch.testing.assert_close(mine(found.sample.x.double()), found.sample.y.double(), atol=1e-4, rtol=1e-4)

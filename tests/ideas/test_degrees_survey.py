@@ -153,3 +153,32 @@ def test_models_are_stacked_kind_by_kind():
     found = survey.stack_models({"one": one, "other": other})
     assert found["spectra"].to_dict("list") == {"model": ["one", "other"], "r2": [0.1, 0.2]}
     assert list(found) == ["spectra", "products"]
+
+
+def test_checked_blocks_are_surveyed_whatever_is_asked_for_and_of_few_blocks_all():
+    assert survey.surveyed_blocks(30, [0, 3, 28]) == [0, 3, 15, 28, 29]
+    assert survey.surveyed_blocks(30) == list(range(30))
+    assert survey.surveyed_blocks(6, [0, 3, 28]) == list(range(6))  # another model's blocks
+
+
+def test_some_blocks_of_a_model_say_what_they_say_among_all(gpt2, long_rows):
+    arguments = (gpt2, long_rows, 2, [100, 200], [0, 5], [0, 2])
+    some, every = survey.survey(*arguments, blocks=[0, 2]), survey.survey(*arguments)
+    for kind, table in every.items():
+        pd.testing.assert_frame_equal(some[kind], table)  # of three blocks all three are checked
+
+
+def test_a_summary_is_of_the_checked_blocks_and_says_what_was_not_probed(neurons):
+    blocks, ends = [0, 3, 15, 29], [0.5, 0.6, 0.7, 0.8]
+    rows = [
+        (block, degree, r2 + 0.1 * (degree - 1)) for block, r2 in zip(blocks, ends, strict=True) for degree in (1, 2)
+    ]
+    spectra = pd.DataFrame(rows, columns=["block", "degree", "r2"]).assign(model="deep")
+    spectra["spread"] = spectra.block / 10
+    probed = {0: {16: 0.4}, 15: {}, 29: {16: 0.5}}
+    shares = pd.concat([survey.share_table(neurons, gains).assign(block=block) for block, gains in probed.items()])
+    fresh = pd.DataFrame({"model": "deep", "r2": [0.1, 0.2], "spread": 0.25})
+    found = survey.summary({"spectra": spectra, "shares": shares.assign(model="deep"), "fresh": fresh}, 0.9)["deep"]
+    assert found["rank 16, of degree 2"] == "0.80, not probed, 1.00"
+    assert found["rank for 90% of it"] == "> 16, not probed, 16"
+    assert found["spread"] == "0.25 → 1.50"  # of block 15, the middle one of thirty

@@ -245,3 +245,18 @@ def test_the_papers_swaps_lie_behind_ours():
     assert hollow.get_markerfacecolor() == "white"
     assert {filled.get_color(), hollow.get_color()} == {style.GREY}
     assert legend(figure)[-1] == "the paper"
+
+
+def test_a_bar_beyond_all_that_is_left_does_not_set_the_scale():
+    table = gains()
+    table.loc[1, ["low", "high"]] = [-3.0, 3.0]
+    cloud, depth = bilinear.gain(table).axes
+    assert table.gain.max() < cloud.get_ylim()[1] < 0.5
+    assert cloud.get_ylim()[0] < table.gain.min()
+    assert table.recovered.max() < depth.get_ylim()[1] < 2
+
+
+@pytest.mark.parametrize(("blocks", "ticks"), [(3, [0, 2]), (30, [0, 5, 10, 15, 20, 25])])
+def test_blocks_of_deep_models_are_numbered_more_sparsely(blocks, ticks):
+    _, depth = bilinear.gain(gains(blocks)).axes
+    assert depth.get_xticks().tolist() == ticks

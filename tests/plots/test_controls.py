@@ -108,3 +108,25 @@ def test_twins_differ_by_colour_line_and_view():
     assert len(set(np.round(heights, 6))) == 4
     faces = [container.lines[0].get_markerfacecolor() for container in right.containers]
     assert [face == "white" for face in faces] == [False, True, False, True]
+
+
+def test_without_transplants_every_model_has_its_own_rows_and_no_shares(profiles):
+    own = profiles[profiles.control == "own"]
+    pairs = own[["block", "r2"]].assign(inputs=own.model, weights=own.model)
+    closed = profiles[profiles.control == "normal"].assign(closed=0.5)
+    figure = controls.transplants(pairs, profiles, closed, effects().iloc[:0])
+    assert len(figure.axes) == len(MODELS)
+    for axis, owner in zip(figure.axes, MODELS, strict=True):
+        np.testing.assert_allclose(points(axis, f"rows of {owner}"), profile(profiles, owner, "own"))
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert {f"rows of {owner}" for owner in MODELS} <= set(labels)
+    assert len(labels) == len(set(labels))
+
+
+def test_random_models_far_below_0_do_not_set_the_scale(profiles):
+    rows = [(model, 0, block) for model in MODELS for block in range(4)]
+    random = pd.DataFrame(rows, columns=["model", "seed", "block"])
+    deep = controls.trained_and_random(profiles, random.assign(r2=-3.0, in_sample=0.9))
+    assert deep.axes[0].get_ylim() == (-0.5, 1.05)
+    shallow = controls.trained_and_random(profiles, random.assign(r2=0.2, in_sample=0.9))
+    assert 0 < shallow.axes[0].get_ylim()[0] + 0.2 < 0.4

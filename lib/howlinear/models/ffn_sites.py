@@ -196,6 +196,28 @@ def _matches(model: PreTrainedModel, path: str) -> dict[int, str]:
     return matches
 
 
+def activation_beside(model: PreTrainedModel, site: Site) -> nn.Module | None:
+    """The activation between the two layers of a pair, as a BERT keeps it beside the first; None if none lies there."""
+    beside, _, _ = site.input_name.rpartition(".")
+    return getattr(model.get_submodule(beside), "intermediate_act_fn", None)
+
+
+def whole(model: PreTrainedModel, site: Site) -> nn.Module:
+    """One module that maps x to y: the FFN itself, or the two layers of a pair with the activation between them.
+
+    Raises:
+        InputError: it cannot be told what lies between the two layers of a pair.
+    """
+    if site.ffn is not None:
+        return site.ffn
+    activation = activation_beside(model, site)
+    if activation is None:
+        raise InputError(
+            f"cannot tell what lies between {site.input_name} and {site.name}: known are pairs as a BERT has them"
+        )
+    return nn.Sequential(site.input, activation, site.output)
+
+
 def put(model: PreTrainedModel, site: Site, module: nn.Module) -> None:
     """Put a module that maps x to y in the place of an FFN.
 

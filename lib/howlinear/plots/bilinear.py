@@ -12,6 +12,7 @@ from matplotlib.ticker import ScalarFormatter
 from howlinear.plots import style
 
 _LEFT = "left by the line, $1 - R^2_{\\mathrm{lin}}$"
+_DEEP = 16  # blocks; beyond it labels at every other one run into each other
 _SHIFT = 0.12  # blocks; between the error bars of two models at one block
 
 
@@ -46,16 +47,26 @@ def gain(gains: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = N
     cloud.plot([0, edge], [0, edge], color=style.GREY, linewidth=0.8, linestyle="--", label="all of it")
     cloud.set_xlim(0, edge)
     cloud.set_ylim(min(-0.01, 1.1 * gains["low"].min()), max(1.2 * highest, 0.02))
+    if highest > edge:  # a bar beyond all that could be won back says too little to set the scale: it leaves the panel
+        _scale_by_points(cloud, gains["gain"])
+        _scale_by_points(depth, gains["recovered"])
     cloud.set_xlabel(_LEFT)
     cloud.set_ylabel(f"gain of rank {rank}")
     _every_other_block(depth, gains)
     depth.set_ylabel("share recovered")
-    depth.set_ylim(bottom=min(0, depth.get_ylim()[0]))
+    if highest <= edge:
+        depth.set_ylim(bottom=min(0, depth.get_ylim()[0]))
     style.panels([cloud, depth], ["gain", "of what is left"])
     handles, labels = cloud.get_legend_handles_labels()
     columns = min(len(labels), 4)
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, handlelength=2.8)
     return figure
+
+
+def _scale_by_points(ax: Axes, values: pd.Series) -> None:
+    """A scale that shows every point, whatever its bar."""
+    reach = max(2 * values.abs().max(), 0.02)
+    ax.set_ylim(-reach, reach)
 
 
 def _draw_paper_gains(cloud: Axes, depth: Axes, papers: pd.DataFrame) -> None:
@@ -190,7 +201,7 @@ def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows
 
     _filled_and_open(depth, "our probe", "the paper's recipe")
     _every_other_block(depth, recipes)
-    depth.set_ylim(0)
+    depth.set_ylim(min(0, 1.1 * recipes[["gain", "ours"]].min().min()))
     depth.set_ylabel("gain")
     parts.axhline(0, color=style.GREY, linewidth=0.6)
     parts.set_xticks(range(len(changes)), changes)
@@ -222,14 +233,15 @@ def layers(fits: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | No
     has_papers = published is not None and len(published) > 0
     if has_papers:
         _draw_paper_costs(cost, published)
-    shifts = _side_by_side(swaps, 2 * _SHIFT)
+    step = _SHIFT * _scale_of_depth(swaps)
+    shifts = _side_by_side(fits, 2 * step)
     for model, shift in shifts.items():
         look = style.look(model)
         thin_line = look | {"linewidth": 0.7}
         for _, of_block in fits[fits["model"] == model].groupby("block"):
             places = [names.index(name) for name in of_block["layer"]]
             depth.plot(places, of_block["r2"], **thin_line)
-        _draw_costs(cost, swaps[swaps["model"] == model], look, shift)
+        _draw_costs(cost, swaps[swaps["model"] == model], look, shift, step)
 
     depth.set_xticks(range(len(names)), names)
     depth.set_ylabel("$R^2$, held out")
@@ -262,11 +274,11 @@ def _draw_paper_costs(ax: Axes, published: pd.DataFrame) -> None:
         ax.plot(blocks["block"], blocks["dppl_poly"], **thin | {"markerfacecolor": "white"})
 
 
-def _draw_costs(ax: Axes, swaps: pd.DataFrame, look: dict[str, str], shift: float) -> None:
-    """One model's costs of a swap with their bars, the line and the line with products beside one another."""
+def _draw_costs(ax: Axes, swaps: pd.DataFrame, look: dict[str, str], shift: float, step: float) -> None:
+    """One model's costs of a swap with their bars, the line and the line with products `step` blocks apart."""
     faces = {"linear": look["color"], "poly": "white"}
     labels = {"linear": look["label"], "poly": "_"}  # a model is named once
-    apart = {"linear": -_SHIFT / 2, "poly": _SHIFT / 2}
+    apart = {"linear": -step / 2, "poly": step / 2}
     for kind, face in faces.items():
         reach = style.error_bars(swaps[kind], swaps[f"{kind}_low"], swaps[f"{kind}_high"])
         dots = {"color": look["color"], "marker": look["marker"], "markerfacecolor": face, "linestyle": ""}
@@ -285,9 +297,17 @@ def _side_by_side(table: pd.DataFrame, step: float) -> dict[str, float]:
 
 
 def _every_other_block(ax: Axes, table: pd.DataFrame) -> None:
-    """An axis of blocks with a tick at every other one."""
-    ax.set_xticks(np.unique(table["block"])[::2])
+    """An axis of blocks with a tick at every other one, in deep models at every fifth."""
+    blocks = np.unique(table["block"])
+    deep = len(blocks) > 0 and blocks[-1] > _DEEP
+    ax.set_xticks(np.arange(0, blocks[-1] + 1, 5) if deep else blocks[::2])
     ax.set_xlabel("block")
+
+
+def _scale_of_depth(table: pd.DataFrame) -> float:
+    """How many times as far apart points must stand in a deep model to be told apart as in one of twelve blocks."""
+    deepest = table["block"].max() if len(table) else 0
+    return deepest / 12 if deepest > _DEEP else 1.0
 
 
 def _filled_and_open(ax: Axes, filled: str, opened: str) -> None:

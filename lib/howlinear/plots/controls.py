@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 from howlinear.plots import style
 
+_LOWEST = -0.5  # of R² in a panel, unless all lie above
+_DEEP = 16  # blocks; beyond it labels at every other one run into each other
 _R2 = "$R^2_{\\mathrm{lin}}$, held out"
 _DISORDER = {"permuted": ("x", "-"), "redrawn": ("+", "--"), "fresh": ("", ":")}  # marker, line
 
@@ -38,6 +40,8 @@ def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
         axis.errorbar(own.block, own.r2, bars, capsize=1.5, elinewidth=0.7, **look)
         _block_axis(axis, own.block)
     axes[0, 0].set(ylabel=_R2)
+    if axes[0, 0].get_ylim()[0] < _LOWEST:  # too few rows, not blocks: the band leaves the panel
+        axes[0, 0].set_ylim(_LOWEST, 1.05)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=5)
     return figure
@@ -50,14 +54,20 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
         pairs: a row a `block`, model whose `inputs` are fed and model of the `weights`, with `r2`.
         controls: a row a `model`, `block` and `control`, with `r2`; `normal` and `turned` are drawn.
         closed: a row a `model` and `block`: `closed`, R² on normal rows by the closed form.
-        effects: a row an `effect`, with `share`, `low` and `high`.
+        effects: a row an `effect`, with `share`, `low` and `high`; without any, as where no two models are of one
+            width, there is no panel of them.
     """
     models = list(pairs.weights.unique())
-    figure, axes = plt.subplots(2, len(models) // 2 + 1, figsize=(style.PAGE, 4.4), squeeze=False)
+    titles = [f"weights of {model}" for model in models]
+    if len(effects):
+        titles.append("sources")
+        figure, axes = plt.subplots(2, len(models) // 2 + 1, figsize=(style.PAGE, 4.4), squeeze=False)
+    else:
+        figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.7), squeeze=False)
     panels = axes.ravel()
-    style.panels(panels[: len(models) + 1], [*(f"weights of {model}" for model in models), "sources"])
+    style.panels(panels[: len(titles)], titles)
     for axis, owner in zip(panels, models, strict=False):
-        for giver in models:
+        for giver in pairs[pairs.weights == owner].inputs.unique():
             curve = pairs[(pairs.weights == owner) & (pairs.inputs == giver)].sort_values("block")
             look = style.look(giver) | {"label": f"rows of {giver}", "lw": 2 if giver == owner else 0.9}
             axis.plot(curve.block, curve.r2, **look)
@@ -69,8 +79,14 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
         axis.plot(exact.block, exact.closed, "o", mfc="none", color="black", label="closed form")
         _block_axis(axis, normal.block)
         axis.set(ylabel=_R2)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3)
+    by_label = {}
+    for axis in panels[: len(models)]:
+        handles, labels = axis.get_legend_handles_labels()
+        for label, handle in zip(labels, handles, strict=True):
+            by_label.setdefault(label, handle)  # as it looks where it comes first
+    figure.legend(by_label.values(), by_label.keys(), loc="outside upper center", ncols=3)
+    if not len(effects):
+        return figure
     shares = panels[len(models)]
     _draw_shares(shares, effects, color="black")
     shares.set(xlabel="share of the variance between combinations", xlim=(-0.02, 1))
@@ -117,7 +133,7 @@ def _profile(controls: pd.DataFrame, model: str, control: str) -> pd.DataFrame:
 
 
 def _block_axis(axis: Axes, blocks: pd.Series) -> None:
-    axis.set(xlabel="block", xticks=range(0, int(blocks.max()) + 1, 2))
+    axis.set(xlabel="block", xticks=range(0, int(blocks.max()) + 1, 2 if blocks.max() <= _DEEP else 5))
 
 
 def _draw_shares(axis: Axes, effects: pd.DataFrame, shift: float = 0.0, **look: object) -> None:

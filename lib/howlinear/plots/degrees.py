@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from howlinear.plots import style
 
 _MARKERS = "osD^v<"
+_DEEP = 16  # blocks; beyond it labels at every other one run into each other
 _KERNELS = {  # marker and line, colour
     "degree 2": ("o-", "#0072B2"),
     "degree 3": ("s--", "#D55E00"),
@@ -40,7 +41,8 @@ def spectrum(table: pd.DataFrame) -> Figure:
             axis.errorbar(mine.block, mine.r2, bars, label=f"degree {degree}", **look)
             label = "Hermite, Gaussian inputs" if degree == degrees[0] else None
             axis.plot(mine.block, mine.hermite, ls=(0, (3, 1.5)), lw=0.8, color=color, label=label)
-        axis.set(xlabel="block", xticks=range(0, table.block.max() + 1, 2))
+        blocks = table[table.model == model].block
+        axis.set(xlabel="block", xticks=range(0, blocks.max() + 1, 2 if blocks.max() <= _DEEP else 5))
     lowest = min(-0.02, table.r2.min() - 0.02)
     axes[0].set(ylabel="held-out $R^2$", ylim=(max(-1, lowest), 1.02))
     _legend_below(figure, axes[0], len(degrees) + 1)

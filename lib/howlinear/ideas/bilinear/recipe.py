@@ -98,6 +98,18 @@ def chosen(scores: Sequence[float], patience: int = PATIENCE, better: float = BE
         patience: evaluations without a better one that end the run.
         better: by how much a score must exceed the best so far, at first the line's 0.
     """
+    kept, _ = _follow(scores, patience, better)
+    return kept
+
+
+def ended(scores: Sequence[float], patience: int = PATIENCE, better: float = BETTER) -> bool:
+    """Whether the recipe has ended the run by these scores; arguments as of `chosen`."""
+    _, waited = _follow(scores, patience, better)
+    return waited == patience
+
+
+def _follow(scores: Sequence[float], patience: int, better: float) -> tuple[int | None, int]:
+    """Which evaluation is kept, and how many went by without a better one, when the run or the scores end."""
     best = 0.0
     kept = None
     waited = 0
@@ -108,7 +120,7 @@ def chosen(scores: Sequence[float], patience: int = PATIENCE, better: float = BE
             waited += 1
         if waited == patience:
             break
-    return kept
+    return kept, waited
 
 
 class Products(nn.Module):
@@ -180,7 +192,15 @@ def _train(captured: Sequence[BlockCapture], used: Tensor, rank: int, steps: int
         if step % EVERY == 0:
             on_held_out.append(_gains(model, x, e, y, held_out))
             on_apart.append(_gains(model, x, e, y, apart))
+            if _all_ended(on_held_out) and _all_ended(on_apart):
+                break  # whoever chooses, no block's later evaluations count
     return _Evaluations(torch.stack(on_held_out), torch.stack(on_apart))
+
+
+def _all_ended(evaluations: Sequence[Float[Tensor, " blocks"]]) -> bool:
+    """Whether the run of every block has ended by these scores."""
+    by_block = torch.stack(list(evaluations)).T.tolist()
+    return all(ended(scores) for scores in by_block)
 
 
 def _left_by_line(kept: BlockCapture, used: Tensor | None) -> Float[Tensor, "rows d_out"]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from scipy.stats import ConstantInputWarning, PermutationMethod, pearsonr, spearmanr
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -22,8 +23,10 @@ from howlinear.ideas.bilinear.layers import CONTROLS, LineAndProducts, conjuncti
 from howlinear.ideas.bilinear.power import hidden_teacher, power
 from howlinear.ideas.bilinear.probe import probe
 from howlinear.ideas.bilinear.recipe import recipe
-from howlinear.instrument.capture import BlockCapture
+from howlinear.instrument.capture import BlockCapture, Sample
+from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.swap_costs import swap_costs
+from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
 RESAMPLES = 9_999
@@ -61,6 +64,126 @@ def gains(models: Mapping[str, Blocks], rank: int = 16, seeds: int = 3, steps: i
             }
         )
     return pd.DataFrame(table)
+
+
+def massive(models: Mapping[str, Blocks]) -> pd.DataFrame:
+    """Massive rows (`instrument.massive`) of every block that has any, of all its rows and of its sample.
+
+    Args:
+        models: as of `gains`.
+
+    Returns:
+        A row a block with massive rows: `model`, `block`; `rows`, how many of all `of` rows are massive; `sampled` of
+        `of_sampled` in the sample, and `held_out` of these on its held-out side; `share` of the sample's held-out
+        variance that lies in them.
+    """
+    table = []
+    for model, block, kept in _each_block(models):
+        massive_rows = kept.massive()
+        if not len(massive_rows):
+            continue
+        sample = kept.rows()
+        is_massive = _massive_of_sample(kept)
+        y = sample.y[sample.test].double()
+        squares = (y - y.mean(0)).square().sum(1)
+        table.append(
+            {
+                "model": model,
+                "block": block,
+                "rows": len(massive_rows),
+                "of": sum(moments.n for moments in [*kept.train, *kept.test]),
+                "sampled": int(is_massive.sum()),
+                "of_sampled": len(is_massive),
+                "held_out": int(is_massive[sample.test].sum()),
+                "share": float(squares[is_massive[sample.test]].sum() / squares.sum()),
+            }
+        )
+    columns = ["model", "block", "rows", "of", "sampled", "of_sampled", "held_out", "share"]
+    return pd.DataFrame(table, columns=columns)
+
+
+def ordinary_gains(
+    models: Mapping[str, Blocks], massive: pd.DataFrame, rank: int = 16, seeds: int = 3, steps: int = 100
+) -> pd.DataFrame:
+    """`gains` of the blocks with massive rows without these: in the line, in the sample and in the score.
+
+    Args:
+        models: as of `gains`.
+        massive: as of `massive`; of its blocks alone.
+        rank: as of `gains`, and so are the others.
+        seeds: fits per block.
+        steps: most iterations per fit.
+    """
+    without = {
+        name: {block: _without_massive(models[name][block]) for block in of_model.block}
+        for name, of_model in massive.groupby("model", sort=False)
+    }
+    found = gains(without, rank, seeds, steps)
+    columns = ["model", "block", "r2_lin", "r2_poly", "gain", "low", "high", "left", "recovered"]
+    return found if len(found) else pd.DataFrame(columns=columns)
+
+
+def with_ordinary(gains: pd.DataFrame, ordinary: pd.DataFrame) -> pd.DataFrame:
+    """`gains` with the blocks of `ordinary_gains` in the place of the same blocks with massive rows."""
+    keys = ["model", "block"]
+    replaced = gains.set_index(keys)
+    if len(ordinary):
+        columns = ["r2_lin", "r2_poly", "gain", "low", "high", "left", "recovered"]
+        others = ordinary.set_index(keys)
+        replaced.loc[others.index, columns] = others[columns]
+    return replaced.reset_index()
+
+
+def massive_sentence(model: str, massive: pd.DataFrame) -> str:
+    """Which blocks of a model have massive rows, how many of its sample, and what lies in them.
+
+    Args:
+        model: its name.
+        massive: as of `massive`.
+    """
+    blocks = [
+        f"{row.block} ({row.sampled} of {row.of_sampled:,} sampled rows, {row.held_out} of them held out, "
+        f"{row.share:.0%} of the variance there)"
+        for row in massive[massive["model"] == model].itertuples()
+    ]
+    if not blocks:
+        return f"{model}: no block has massive rows"
+    return f"{model}: massive rows in block{'s' * (len(blocks) > 1)} {', '.join(blocks)}"
+
+
+def beside_ordinary(gains: pd.DataFrame, ordinary: pd.DataFrame) -> pd.DataFrame:
+    """Blocks with massive rows: what `gains` says of all rows, beside what `ordinary_gains` says without them.
+
+    Returns:
+        A row a block: `model`, `block`; `r2_lin`, `gain`, `recovered` of all rows, and the same of the others under
+        `r2_lin, ordinary` and so on.
+    """
+    columns = ["model", "block", "r2_lin", "gain", "recovered"]
+    return ordinary[columns].merge(gains[columns], on=["model", "block"], suffixes=(", ordinary", ""))
+
+
+def massive_record(massive: pd.DataFrame, ordinary: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """Model → what `massive` and `ordinary_gains` say of its blocks with massive rows, a record a block."""
+    both = massive.merge(ordinary.drop(columns="left"), on=["model", "block"])
+    return {name: rows.drop(columns="model").to_dict("records") for name, rows in both.groupby("model", sort=False)}
+
+
+def same_blocks(gains: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """Those rows of `gains` whose blocks another table speaks of too."""
+    return gains.merge(others[["model", "block"]].drop_duplicates(), on=["model", "block"])
+
+
+def _massive_of_sample(kept: BlockCapture) -> Bool[Tensor, " rows"]:
+    """Which sampled rows are massive: those beyond `MULTIPLE` times the median output norm of all rows."""
+    return kept.rows().y.norm(dim=1) > MULTIPLE * kept.heavy_rows().median
+
+
+def _without_massive(kept: BlockCapture) -> BlockCapture:
+    """The block's ordinary rows, of the sample as well."""
+    sample = kept.rows()
+    stay = ~_massive_of_sample(kept)
+    fewer = {field.name: getattr(sample, field.name)[stay] for field in fields(sample)}
+    return replace(kept.ordinary(), sample=Sample(**fewer))
 
 
 def powers(models: Mapping[str, Blocks], count: int, rank: int = 16, seeds: int = 3, steps: int = 100) -> pd.DataFrame:
@@ -253,7 +376,7 @@ def swaps(
     """What it costs to put each block's line in its place, and the line with products.
 
     Args:
-        language_models: model → the model.
+        language_models: model → the model; one that predicts no next token, as an encoder, is passed over.
         layers: as from `layers`.
         texts: model → rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
 
@@ -263,6 +386,8 @@ def swaps(
     """
     table = []
     for model, of_blocks in layers.items():
+        if not is_causal(language_models[model]):
+            continue
         lines = {block: both.line for block, both in of_blocks.items()}
         by_line = swap_costs(language_models[model], lines, texts[model])
         by_both = swap_costs(language_models[model], of_blocks, texts[model])
@@ -271,7 +396,10 @@ def swaps(
             for name, change in (("linear", by_line[block]), ("poly", by_both[block])):
                 row |= {name: change.delta, f"{name}_low": change.low, f"{name}_high": change.high}
             table.append(row)
-    return pd.DataFrame(table)
+    columns = ["model", "block"]
+    for name in ("linear", "poly"):
+        columns += [name, f"{name}_low", f"{name}_high"]
+    return pd.DataFrame(table, columns=columns)
 
 
 def fits(gains: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
@@ -296,10 +424,11 @@ def record(
     """What notebook 03 keeps of every model, from its tables.
 
     Returns:
-        Model → `blocks`, a record of `gains` and `measures` each; `recipe`: `gain`, `ours`, `same_rows` and `CHANGES`,
-        a list over blocks each, and the rows `few` and `all`; `dense2x` and `poly2x`: `blocks`, `r2`, `low`, `high`,
-        `step`; `conjunction`: `linear`, `poly` and each control's, over the controls' `blocks`; `dppl`: `block`,
-        `linear`, `poly`, and the ends of their intervals.
+        Model → `blocks`, a record of `gains` each, and of `measures` where they were taken; `recipe`: its `block`s,
+        and `gain`, `ours`, `same_rows` and `CHANGES`, a list over these each, and the rows `few` and `all`; `dense2x`
+        and `poly2x`: `blocks`, `r2`, `low`, `high`, `step`; `conjunction`: `linear`, `poly` and each control's, over
+        the controls' `blocks`; `dppl`: `block`, `linear`, `poly`, and the ends of their intervals, lists that are empty
+        where nothing was swapped.
     """
     kept = {}
     for model in gains.model.unique():
@@ -307,11 +436,14 @@ def record(
         def of(table: pd.DataFrame, model: str = model) -> pd.DataFrame:
             return table[table.model == model].drop(columns="model")
 
-        both = of(gains).merge(of(measures).drop(columns=["conjunction", "conjunction_poly"]), on="block")
+        on_rows = of(measures).drop(columns=["conjunction", "conjunction_poly"])
+        both = of(gains).merge(on_rows, on="block", how="left")
+        blocks = [{key: value for key, value in row.items() if not pd.isna(value)} for row in both.to_dict("records")]
         compared = of(recipes).rename(columns={"same rows": "same_rows"})
         columns = ["gain", "same_rows", "ours", *CHANGES]
         rows = {"few": int(compared["few"].iloc[0]), "all": int(compared["all"].iloc[0])}
-        kept[model] = {"blocks": both.to_dict("records"), "recipe": compared[columns].to_dict("list") | rows}
+        recipe_of_blocks = compared[["block", *columns]].to_dict("list")
+        kept[model] = {"blocks": blocks, "recipe": recipe_of_blocks | rows}
         of_controls = of(controls)
         tried = of_controls.block.unique().tolist()
         indices = of(measures).set_index("block").loc[tried]
@@ -361,8 +493,43 @@ def correlations(gains: pd.DataFrame, column: str, seed: int = 0) -> pd.DataFram
 def spaced(blocks: Iterable[int], count: int) -> list[int]:
     """`count` of the blocks, evenly spaced, the first and the last among them."""
     numbers = list(blocks)
-    places = np.linspace(0, len(numbers) - 1, count).round().astype(int)
+    # halves go up, so that of three the middle one is block `depth // 2`, as everywhere in the project
+    places = np.floor(np.linspace(0, len(numbers) - 1, count) + 0.5).astype(int)
     return [numbers[place] for place in places]
+
+
+def selected(models: Mapping[str, Blocks], blocks: Sequence[int] | None) -> dict[str, Blocks]:
+    """Those blocks of every model; a model that has not all of them is taken whole, and so is every model for None.
+
+    Raises:
+        InputError: no model has all of them.
+    """
+    if blocks is None:
+        return dict(models)
+    have_all = {name for name, of_model in models.items() if set(blocks) <= set(of_model)}
+    if not have_all or not blocks:
+        depths = ", ".join(f"{name} {len(of_model)}" for name, of_model in models.items())
+        raise InputError(f"no model has all of blocks {list(blocks)}: give blocks of one; they have {depths}")
+    return {name: _Selected(of_model, blocks) if name in have_all else of_model for name, of_model in models.items()}
+
+
+class _Selected(Mapping[int, BlockCapture]):
+    """Some blocks of a model, still read one at a time."""
+
+    def __init__(self, blocks: Blocks, numbers: Sequence[int]):
+        self._blocks = blocks
+        self._numbers = sorted(numbers)
+
+    def __getitem__(self, block: int) -> BlockCapture:
+        if block not in self._numbers:
+            raise KeyError(block)
+        return self._blocks[block]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
 
 
 def _each_block(models: Mapping[str, Blocks], count: int | None = None) -> Iterator[tuple[str, int, BlockCapture]]:

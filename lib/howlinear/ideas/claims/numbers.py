@@ -387,8 +387,9 @@ def recipe_correlation(results: Results) -> Readings:
 
     def read(model: Any) -> Reading:
         gains = _recipe_gains(model).value
-        left = [1 - block["r2_lin"] for block in _probe(model)]
-        return correlate(left, gains)
+        left = {block["block"]: 1 - block["r2_lin"] for block in _probe(model)}
+        tried = model["recipe"].get("block", list(left))  # all of them, or those that the run profile names
+        return correlate([left[block] for block in tried], gains)
 
     return each_model(results["models"], read)
 
@@ -445,6 +446,8 @@ def _savings(model: Any) -> tuple[Estimates, list[Reading]]:
     """
     costs = measured(model, "dppl")
     blocks = costs["block"]
+    if not blocks:
+        raise UntestableError("an encoder predicts no next token, so a swap costs no perplexity")
     if blocks != list(range(len(_probe(model)))):
         raise UntestableError(f"dppl is of blocks {', '.join(map(str, blocks))} alone: all are needed")
     linear = Estimates.of(costs["linear"], costs["linear_low"], costs["linear_high"])

@@ -194,7 +194,7 @@ def effect_table(views: Mapping[str, Mapping[str, Effect]]) -> pd.DataFrame:
         for name, effect in effects.items():
             share = {"share": effect.share.value, "low": effect.share.low, "high": effect.share.high}
             rows.append({"view": view, "effect": name} | share | {"freedom": effect.freedom, "size": effect.size})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["view", "effect", "share", "low", "high", "freedom", "size"])
 
 
 def _check(r2: np.ndarray, factors: Sequence[str], within: str | None) -> None:

@@ -39,7 +39,7 @@ def control_table(
 
     Args:
         blocks: the model's captured blocks, each with a sample.
-        ffns: its FFNs, each the `output` of a site.
+        ffns: its FFNs, each a module that maps x to y (`ffn_sites.whole`).
         fresh: the FFNs of the same model with new weights.
         intervals: jackknife the controls too, not the block itself alone.
 
@@ -185,6 +185,36 @@ def transplant_table(
             labels = {"block": block, "rows": names[i], "colour": names[j], "weights": names[k]}
             rows.append(labels | {"r2": r2[i, j, k]})
     return pd.DataFrame(rows)
+
+
+def alike(captures: Mapping[str, Blocks]) -> list[str]:
+    """The models between which rows can be transplanted: all of the first one's width and depth, if there are two.
+
+    Returns:
+        Their names; none if the first model is alone in this.
+    """
+
+    def shape(blocks: Blocks) -> tuple[int, int]:
+        return len(blocks), blocks[0].train[0].d_in
+
+    shapes = {name: shape(blocks) for name, blocks in captures.items()}
+    first = next(iter(shapes.values()))
+    names = [name for name, found in shapes.items() if found == first]
+    return names if len(names) > 1 else []
+
+
+def own_pairs(controls: pd.DataFrame) -> pd.DataFrame:
+    """What `two_way` gives where no rows can be transplanted: every model's weights on its own rows alone."""
+    own = controls[controls.control == "own"]
+    table = own[["block", "r2"]].assign(inputs=own.model, weights=own.model)
+    return table[["block", "inputs", "weights", "r2"]].reset_index(drop=True)
+
+
+def price(controls: pd.DataFrame) -> dict[str, float]:
+    """Model → by what share a fit on these rows makes the residual too large, r / (n − r − 2); of the worst block."""
+    own = controls[controls.control == "own"]
+    share = own["rank"] / (own.rows_train - own["rank"] - 2)
+    return share.groupby(own.model, sort=False).max().to_dict()
 
 
 def two_way(transplanted: pd.DataFrame) -> pd.DataFrame:

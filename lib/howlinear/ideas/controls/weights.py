@@ -27,7 +27,7 @@ _CHUNK = 2_048  # rows in a forward pass: hidden activations are four times as w
 
 @torch.no_grad()
 def respond(ffn: nn.Module, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n d_out"]:
-    """A block's outputs for rows that need not be its own; `ffn` is the `output` of a `Site`."""
+    """A block's outputs for rows that need not be its own; `ffn` maps x to y (`ffn_sites.whole`)."""
     weight = next(ffn.parameters())
     return torch.cat([ffn(part.to(weight)[None])[0] for part in x.split(_CHUNK)])
 
@@ -90,7 +90,7 @@ def random_directions(size: int, count: int, generator: torch.Generator) -> Floa
 def _change_matrices(ffn: nn.Module, change: Callable[[Tensor, torch.Generator], Tensor], seed: int) -> nn.Module:
     matrices = [name for name, parameter in ffn.named_parameters() if parameter.ndim == 2]
     if not matrices:
-        raise InputError(f"a {type(ffn).__name__} has no weight matrix to change: pass a site's `output` module")
+        raise InputError(f"a {type(ffn).__name__} has no weight matrix to change: pass a block's FFN")
     copy = deepcopy(ffn)
     generator = torch.Generator().manual_seed(seed)
     for name in matrices:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.models.ffn_sites import sites
+from howlinear.models.ffn_sites import activation_beside, sites
 
 LAYERS = {  # model_type: (layer under the activation, layer beside it, activation, layer out)
     "gpt2": ("c_fc", None, "act", "c_proj"),
@@ -71,6 +71,9 @@ def take_apart(model: PreTrainedModel, block: int) -> Hidden:
     """
     site = sites(model, [block])[0]
     family = model.config.model_type
+    between = None if site.ffn is not None else activation_beside(model, site)
+    if between is not None:  # a pair of layers, as in BERT
+        return Hidden(gate=_affine(site.input), up=None, activation=between, out=_affine(site.output))
     if family not in LAYERS:
         raise _unknown(block, f"no layers are known for {family!r} models")
     missing = [name for name in LAYERS[family] if name and not hasattr(site.output, name)]
@@ -86,7 +89,9 @@ def take_apart(model: PreTrainedModel, block: int) -> Hidden:
 
 
 def _unknown(block: int, why: str) -> InputError:
-    return InputError(f"cannot take block {block} apart: {why}; known are {', '.join(LAYERS)} with their own blocks")
+    return InputError(
+        f"cannot take block {block} apart: {why}; known are {', '.join(LAYERS)} and bert with their own blocks"
+    )
 
 
 def _affine(layer: torch.nn.Module) -> AffineMap:

@@ -31,8 +31,9 @@ def survey(
     counts: Sequence[int],
     directions: Sequence[int],
     held: int = HELD,
+    blocks: Sequence[int] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """The spectrum of every block of a model, and checks of an early, a middle and a late one.
+    """The spectrum of every block of a model, or of some, and checks of an early, a middle and a late one.
 
     Args:
         model: the model.
@@ -43,15 +44,16 @@ def survey(
             all of its neurons are added.
         directions: numbers of leading directions all of whose products are taken, in the middle block.
         held: inputs held in memory at a time, rows × width × blocks.
+        blocks: which blocks, see `surveyed_blocks`; None: all.
 
     Returns:
-        `spectra` of all blocks, see `spectrum_table`; of the checked blocks `neurons` and `kernels`, and of the middle
-        block `products`, see the tables of these names. Each has `block` as its first column.
+        `spectra` of these blocks, see `spectrum_table`; of the checked blocks `neurons` and `kernels`, and of the
+        middle block `products`, see the tables of these names. Each has `block` as its first column.
     """
     depth = model.config.num_hidden_layers
     checked = checked_blocks(depth)
     tables: dict[str, dict[int, pd.DataFrame]] = {"spectra": {}, "neurons": {}, "kernels": {}, "products": {}}
-    for block, captured in captured_blocks(model, rows, range(depth), held):
+    for block, captured in captured_blocks(model, rows, surveyed_blocks(depth, blocks), held):
         parts = take_apart(model, block)
         tables["spectra"][block] = spectrum_table(captured, parts, degree)
         if block in checked:
@@ -65,6 +67,18 @@ def survey(
 def checked_blocks(depth: int) -> list[int]:
     """An early, a middle and a late block."""
     return sorted({0, depth // 2, depth - 1})
+
+
+def surveyed_blocks(depth: int, blocks: Sequence[int] | None = None) -> list[int]:
+    """The blocks that were asked for and the checked ones, in order; every block for None, or of a model without them.
+
+    Args:
+        depth: how many blocks the model has.
+        blocks: those asked for, of a model that has them all.
+    """
+    if blocks is None or max(blocks, default=0) >= depth:
+        return list(range(depth))
+    return sorted({*blocks, *checked_blocks(depth)})
 
 
 def captured_blocks(
@@ -201,15 +215,20 @@ def summary(tables: Mapping[str, pd.DataFrame], threshold: float) -> pd.DataFram
         rest = r2.sub(r2[1], axis=0).div(1 - r2[1], axis=0).mean()  # of what the line leaves
         answers = {f"rest by degree {degree}": f"{rest[degree]:.2f}" for degree in rest.index[1:]}
         shares = tables["shares"]
-        blocks = [table for _, table in shares[shares.model == model].groupby("block")]
-        sixteen = [table[(table.source == "probe") & (table.products == 16)].share.item() for table in blocks]
-        answers["rank 16, of degree 2"] = ", ".join(f"{share:.2f}" for share in sixteen)
+        by_block = dict(list(shares[shares.model == model].groupby("block")))
+        middle = sorted(by_block)[len(by_block) // 2]
+        blocks = list(by_block.values())
+        sixteen = [table[(table.source == "probe") & (table.products == 16)].share.to_list() for table in blocks]
+        answers["rank 16, of degree 2"] = ", ".join(f"{share[0]:.2f}" if share else "not probed" for share in sixteen)
         for source, name in (("neurons", "neurons"), ("probe", "rank")):
-            highest = int(blocks[0][blocks[0].source == source].products.max())
-            fewest = [reach(table, source, threshold) or f"> {highest}" for table in blocks]
+            tried = [table[table.source == source].products.to_list() for table in blocks]
+            fewest = [
+                (reach(table, source, threshold) or f"> {max(numbers)}") if numbers else "not probed"
+                for table, numbers in zip(blocks, tried, strict=True)
+            ]
             answers[f"{name} for {threshold:.0%} of it"] = ", ".join(map(str, fewest))
         fresh = tables["fresh"][tables["fresh"].model == model]
-        trained = spectra[spectra.block == len(r2) // 2]
+        trained = spectra[spectra.block == middle]
         answers["R² fresh, degree 1 and 2"] = ", ".join(f"{value:.2f}" for value in fresh.r2[:2])
         answers["spread"] = f"{fresh.spread.iloc[0]:.2f} → {trained.spread.iloc[0]:.2f}"
         columns[model] = answers

@@ -1,0 +1,104 @@
+"""More sampled rows for a capture that lies on disk: one more pass over some of its sequences.
+
+A stored sample is small (`sample` of a run profile), for it is kept of every block. What fits a search, not moments,
+to a wide model needs more rows than that: notebooks 03 and 08 on models of some hundred inputs. The rows are those of
+whole sequences, taken evenly from the document folds of both sides; no row is preferred or left out. So massive rows
+(`instrument.massive`) are in the sample in the share in which the text has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.instrument.capture import BlockCapture, Sample, hooked
+from howlinear.instrument.store import Stored
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.text.rows import TokenRows, batch_of
+
+BATCH = 16  # sequences in a pass
+
+
+def evenly(rows: TokenRows, most: int) -> TokenRows:
+    """Whole sequences of about `most` token rows: the first of every document fold of both sides, in their shares.
+
+    Args:
+        rows: packed rows.
+        most: token rows; of every fold there is a sequence at least.
+    """
+    share = min(1.0, most / rows.count)
+    sequences = []
+    for test in (False, True):
+        for members in rows.folds(test):
+            sequences.append(members[: max(1, round(share * len(members)))])
+    return rows.subset(torch.cat(sequences).sort().values)
+
+
+class Resampled(Mapping[int, BlockCapture]):
+    """Blocks as they are stored, with another sample; moments are read from disk when a block is asked for."""
+
+    def __init__(self, blocks: Mapping[int, BlockCapture], samples: Mapping[int, Sample]):
+        """Put the samples in the place of the stored ones."""
+        self._blocks = blocks
+        self._samples = samples
+
+    def __getitem__(self, block: int) -> BlockCapture:
+        """Read one block."""
+        return replace(self._blocks[block], sample=self._samples[block])
+
+    def __iter__(self) -> Iterator[int]:
+        """Blocks in order of depth."""
+        return iter(self._blocks)
+
+    def __len__(self) -> int:
+        """How many blocks."""
+        return len(self._blocks)
+
+
+def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mapping[int, BlockCapture]:
+    """The blocks of a capture with about `most` sampled rows each.
+
+    Args:
+        stored: the capture.
+        model: the model that it was made of.
+        most: token rows; None: the blocks as they are stored.
+    """
+    if most is None:
+        return stored.blocks
+    rows = evenly(stored.rows, most)
+    every = _rows_of_blocks(model, rows)
+    sequences, seq_len = rows.ids.shape
+    about = {
+        "position": torch.arange(seq_len).repeat(sequences),
+        "token": rows.ids.flatten(),
+        "test": rows.test.repeat_interleave(seq_len),
+        "fold": rows.fold.repeat_interleave(seq_len),
+    }
+    return Resampled(stored.blocks, {block: Sample(x=x, y=y, **about) for block, (x, y) in every.items()})
+
+
+@torch.no_grad()
+def _rows_of_blocks(
+    model: PreTrainedModel, rows: TokenRows
+) -> dict[int, tuple[Float[Tensor, "n d_in"], Float[Tensor, "n d_out"]]]:
+    """Block → its inputs and outputs at all these rows, float32, in their order."""
+    parts: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+
+    def keep(site: Site, x: Tensor, y: Tensor) -> None:
+        inputs, outputs = parts.setdefault(site.block, ([], []))
+        inputs.append(x.flatten(0, -2).float().cpu().clone())  # the model may write over it
+        outputs.append(y.flatten(0, -2).float().cpu().clone())
+
+    with hooked(sites(model), keep):
+        for batch in torch.arange(len(rows.ids)).split(BATCH):
+            model.base_model(**batch_of(model, rows, batch))
+    found = {}
+    for block in sorted(parts):
+        inputs, outputs = parts.pop(block)
+        found[block] = (torch.cat(inputs), torch.cat(outputs))
+    return found
