@@ -22,6 +22,7 @@
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 blocks: list | None = None  # which blocks of a model that has more than are listed here; None: all of every model
+sample_rows: int | None = None  # token rows that everyone trains on and is scored on; None: the run profile's sample
 steps: int | None = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
 batch = 256  # rows a step
 baseline_steps = 3_000  # of the paper's untuned baseline; the paper's
@@ -41,11 +42,15 @@ from howlinear.ideas.optimisers.baseline import planted
 from howlinear.ideas.optimisers.gradient_descent import descent
 from howlinear.ideas.optimisers.problem import SCALINGS, Problem
 from howlinear.ideas.optimisers.training import OPTIMISERS, train
+from howlinear.instrument.resample import resampled
 from howlinear.notebook.run import start
 from howlinear.plots import optimisers as plots
 
 run = start("07_optimisers", profile)
-models = {name: tables.chosen(run.capture(name).blocks, blocks) for name in run.models}
+models = {}
+for name in run.models:
+    sampled = resampled(run.capture(name), run.model(name), sample_rows)
+    models[name] = tables.chosen(sampled, blocks)
 first = next(iter(models))
 widths = {}
 for name, captured in models.items():
