@@ -1,8 +1,8 @@
 """More sampled rows for a capture that lies on disk: one more pass over some of its sequences.
 
 A stored sample is small (`sample` of a run profile), for it is kept of every block. What fits a search, not moments,
-to a wide model needs more rows than that: notebooks 03, 07 and 08 on models of some hundred inputs. The rows are those of
-whole sequences, taken evenly from the document folds of both sides; no row is preferred or left out. So massive rows
+to a wide model needs more rows than that: notebooks 03, 07 and 08 on models of some hundred inputs. The rows are those
+of whole sequences, taken evenly from the document folds of both sides; no row is preferred or left out. So massive rows
 (`instrument.massive`) are in the sample in the share in which the text has them.
 """
 
