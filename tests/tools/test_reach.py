@@ -1,5 +1,6 @@
 """The pipeline knows every module that a notebook stands on."""
 
+import ast
 import os
 import re
 import shutil
@@ -62,8 +63,10 @@ def package_modules():
 @pytest.mark.usefixtures("fresh")
 def test_nothing_that_notebooks_import_is_missed():
     """Run the imports of every notebook: what is then loaded of the package must have been reached."""
-    sources = [notebook.read_text().splitlines() for notebook in NOTEBOOKS]
-    lines = [line for source in sources for line in source if re.match(r"(import|from) [\w.]+.*[^(]$", line)]
+    lines = []
+    for notebook in NOTEBOOKS:
+        statements = ast.parse(notebook.read_text()).body
+        lines += [ast.unparse(one) for one in statements if isinstance(one, ast.Import | ast.ImportFrom)]
     exec("\n".join([*lines, "import howlinear.public, howlinear.models.gguf"]), {})  # the last are put off till needed
     loaded = {module.__file__ for module in package_modules().values()}
     assert loaded == {str(path) for notebook in NOTEBOOKS for path in reached(notebook)}
