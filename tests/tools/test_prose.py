@@ -77,6 +77,16 @@ def test_the_findings_tell_what_massive_rows_cost(findings):
     assert all(row["massive_rows"] == 0 for model in minis for row in model["blocks"])
 
 
+def test_the_findings_tell_which_signal_ranks_blocks(findings):
+    rho = {signal: found["rho"] for signal, found in numbers("06_compression")["agreements"]["one block"].items()}
+    told = {signal: f"{value:.2f}".translate(MINUS) for signal, value in rho.items()}
+    assert f"ρ of 1 − R²_lin with the cost is {told['1 − R²']}" in findings
+    assert f"loss's gradient ranks blocks at {told['price']}, its plain size at {told['residual']}" in findings
+    assert told["ablation"] == told["sub-layer cosine"]
+    assert f"switching the block off at {told['ablation']}, and so does the cosine that LLM-Drop goes by" in findings
+    assert f"block influence comes to {told['block influence']} and NBL's bound to {told['CCA bound']}" in findings
+
+
 def test_the_findings_tell_what_twins_say(findings):
     family, low, high = ratio("family")
     assert f"two architectures lie {family} times as far apart as twins of two seeds" in findings
