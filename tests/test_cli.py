@@ -75,6 +75,34 @@ def test_measure_writes_the_documented_json_and_a_table(monkeypatch, capsys, tex
         assert block["rows_train"] == 3 * block["rows_test"] == 3072
 
 
+@pytest.mark.parametrize(("kind", "begins"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")])
+def test_measure_draws_the_profile(monkeypatch, capsys, text, tmp_path, kind, begins):
+    target = tmp_path / f"profile.{kind}"
+    options = ("--corpus", text, "--rows", 4096, "--blocks", "0,3", "--plot", target)
+    code, out, _ = howlinear(monkeypatch, capsys, "measure", "mini-gpt2", *options)
+    assert code == 0
+    assert "R²_lin" in out
+    assert target.read_bytes().startswith(begins)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", target.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("profile.jpeg", "give a file that ends in .svg, .png, .pdf"),
+        ("profile", "give a file that ends in .svg, .png, .pdf"),
+        ("mistyped/profile.svg", "there is no folder"),
+    ],
+)
+def test_a_figure_that_cannot_be_written_is_refused_before_any_work(monkeypatch, capsys, tmp_path, name, message):
+    monkeypatch.setattr(cli, "_hide_bars", None)  # what comes next
+    code, out, err = howlinear(monkeypatch, capsys, "measure", "mini-gpt2", "--plot", tmp_path / name)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_measure_says_in_one_line_what_was_left_out_of_a_text(monkeypatch, capsys, text, tmp_path):
     text.write_bytes(b"\xef\xbb\xbf" + text.read_bytes().replace(b"\n\n", b"\r\n \r\n"))
     target = tmp_path / "out.json"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -20,6 +20,9 @@ from howlinear import __version__
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.instrument.torchrun import several
 from howlinear.models.packaged import PACKAGED
+
+if TYPE_CHECKING:
+    from howlinear.instrument.profile import Profile
 
 app = typer.Typer(
     help="How linear is a transformer's feed-forward block?",
@@ -37,6 +40,7 @@ Model = Annotated[
 CorpusName = Annotated[
     str, typer.Option(help="docs, code, cpp, wikitext, moby_dick, puzzles, ag_news, codeparrot, or a .txt file")
 ]
+DRAWN = (".svg", ".png", ".pdf")  # what `--plot` can write
 Rows = Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out")]
 Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
 Sites = Annotated[str | None, typer.Option(help="each block's FFN, if it is not found: as in model.layers.*.mlp")]
@@ -78,6 +82,9 @@ def measure(
     json: Annotated[
         Path | None, typer.Option(help="also write the numbers to this file, in a folder that exists")
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="also draw R²_lin over depth to this .svg, .png or .pdf file")
+    ] = None,
 ) -> None:
     """Measure R²_lin of every block of MODEL: how much of its output an exact affine map explains, held out.
 
@@ -85,8 +92,7 @@ def measure(
     Exit code 3: measured, but the text ended before every interval was as narrow as --tolerance.
     """
     if not several():  # of several processes one speaks for all, which takes torch
-        if json is not None:
-            _check_folder(json)
+        _check_targets(json, plot)
         _check_sources(model, corpus)
 
     from howlinear import load_corpus, load_model
@@ -98,8 +104,8 @@ def measure(
 
     _hide_bars()
     with processes.joined(device) as shared:
-        if json is not None and shared.first:
-            _check_folder(json)
+        if shared.first:
+            _check_targets(json, plot)
         wanted = _blocks(blocks)
         if tolerance is not None:
             check_tolerance(tolerance)
@@ -119,6 +125,8 @@ def measure(
             if json is not None:
                 about = {"model": model, "seed": seed, "versions": results.versions()}
                 results.save(json, profile.to_dict() | about)
+            if plot is not None:
+                _draw(profile, plot)
             Console().print(profile_table(profile, model))
             if model in PACKAGED and not Path(model).is_dir():
                 Console(soft_wrap=True).print(f"{model}: {PACKAGED[model].about}", markup=False, highlight=False)
@@ -244,14 +252,28 @@ def _hide_bars() -> None:
     hub_logging.set_verbosity_error()
 
 
-def _check_folder(json: Path) -> None:
-    """Refuse a file in a folder that is not there, before any work: a mistyped path makes no new folders.
+def _check_targets(json: Path | None, plot: Path | None) -> None:
+    """Refuse a file that cannot be written, before any work: a mistyped path makes no new folders.
 
     Raises:
         SourceError: there is no such folder.
+        InputError: a figure of a kind that we do not draw.
     """
-    if not json.parent.is_dir():
-        raise SourceError(f"cannot write {json}: there is no folder {json.parent}; make it first, or name another")
+    if plot is not None and plot.suffix not in DRAWN:
+        raise InputError(f"--plot {plot}: give a file that ends in {', '.join(DRAWN)}")
+    for path in (json, plot):
+        if path is not None and not path.parent.is_dir():
+            raise SourceError(f"cannot write {path}: there is no folder {path.parent}; make it first, or name another")
+
+
+def _draw(profile: Profile, path: Path) -> None:
+    """Write the profile's figure."""
+    from howlinear.files import atomic
+    from howlinear.plots import style
+
+    style.use()
+    with atomic.written_aside(path) as aside:
+        profile.plot().savefig(aside, bbox_inches="tight", pad_inches=0.03)
 
 
 def _blocks(text: str | None) -> list[int] | None:
