@@ -77,6 +77,28 @@ def test_the_findings_tell_what_massive_rows_cost(findings):
     assert all(row["massive_rows"] == 0 for model in minis for row in model["blocks"])
 
 
+def test_what_products_win_back_in_the_public_models_is_told(readme, findings):
+    found = results.load(paths.results("public") / "03_bilinear.json")
+    smol, mini = (found["models"][name] for name in ("smollm2-135m", "minilm-l6"))
+    by_smol, by_mini = (float(np.median(model["recipe"]["gain"])) for model in (smol, mini))
+    assert f"by its own recipe {by_smol:.3f} of R² in the median block tried of SmolLM2, {by_mini:.3f} of M" in readme
+    assert f"the median is {by_smol:.3f} over nine blocks, and {by_mini:.3f} over MiniLM's six" in findings
+    assert (len(smol["recipe"]["gain"]), len(mini["recipe"]["gain"]), len(smol["blocks"])) == (9, 6, 30)
+    gains = {block["block"]: block["gain"] for block in smol["blocks"]}
+    most = max(gains, key=gains.get)
+    median = float(np.median(list(gains.values())))
+    assert f"gains {median:.2f} of R² in the median and {gains[most]:.2f} at most (block {most})" in findings
+    r = f"{found['correlation']['gain']['smollm2-135m']['r']:.2f}".translate(MINUS)
+    assert f"does not follow what is left (r {r} and" in findings
+    first, middle, last = (row["planted"] for row in found["power"]["smollm2-135m"])
+    assert f"it recovers {middle:.2f} in the middle block of SmolLM2, and nothing in the first and the" in findings
+    assert (first, last) == (0, 0)
+    shares = {block["block"]: f"{block['recovered']:.2f}" for block in smol["blocks"]}
+    ordinary = {row["block"]: f"{row['recovered']:.2f}" for row in found["massive"]["smollm2-135m"]}
+    assert f"in blocks 11 and 28, {shares[11]} and {shares[28]}, are" in findings
+    assert f"without them they are {ordinary[11]} and {ordinary[28]} (" in findings
+
+
 def test_the_findings_tell_which_signal_ranks_blocks(findings):
     rho = {signal: found["rho"] for signal, found in numbers("06_compression")["agreements"]["one block"].items()}
     told = {signal: f"{value:.2f}".translate(MINUS) for signal, value in rho.items()}
