@@ -99,6 +99,22 @@ def test_what_products_win_back_in_the_public_models_is_told(readme, findings):
     assert f"without them they are {ordinary[11]} and {ordinary[28]} (" in findings
 
 
+def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
+    found = results.load(paths.results("public") / "06_compression.json")
+    one = found["agreements"]["one block"]
+    told = {signal: f"{row['rho']:.2f}".translate(MINUS) for signal, row in one.items()}
+    assert f"ρ is {told['ablation']} for the cost of switching the block off, {told['price']} for the price" in findings
+    assert f"{told['block influence']} for ShortGPT's block influence, {told['sub-layer cosine']} for LLM-" in findings
+    assert f"{told['CCA bound']} for NBL's bound and {told['1 − R²']} for 1 − R²_lin" in findings
+    model = found["models"]["smollm2-135m"]
+    first = {row["way"]: f"{row['delta']:+.0f}" for row in model["frontier"] if row["count"] == 1}
+    assert f"the first block costs {first['order of R²']} of perplexity" in findings
+    assert f"by the error's price in the loss costs {first['order of price']}." in findings
+    original = model["healing"]["original"]
+    assert original["high"] < 0
+    assert f"the original block lowers perplexity by {-original['value']:.1f} (" in findings
+
+
 def test_the_findings_tell_which_signal_ranks_blocks(findings):
     rho = {signal: found["rho"] for signal, found in numbers("06_compression")["agreements"]["one block"].items()}
     told = {signal: f"{value:.2f}".translate(MINUS) for signal, value in rho.items()}
