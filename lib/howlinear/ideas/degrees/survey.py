@@ -51,17 +51,26 @@ def survey(
         middle block `products`, see the tables of these names. Each has `block` as its first column.
     """
     depth = model.config.num_hidden_layers
+    middle = depth // 2
     checked = checked_blocks(depth)
-    tables: dict[str, dict[int, pd.DataFrame]] = {"spectra": {}, "neurons": {}, "kernels": {}, "products": {}}
+    spectra = {}
+    neurons = {}
+    kernels = {}
+    all_products = {}
     for block, captured in captured_blocks(model, rows, surveyed_blocks(depth, blocks), held):
         parts = take_apart(model, block)
-        tables["spectra"][block] = spectrum_table(captured, parts, degree)
+        spectra[block] = spectrum_table(captured, parts, degree)
         if block in checked:
-            tables["neurons"][block] = neuron_table(captured, parts, counts)
-            tables["kernels"][block] = kernel_table(captured, kernel_rows, all_kernels=block == depth // 2)
-        if block == depth // 2:
-            tables["products"][block] = product_table(captured, directions)
-    return {name: stack(found, "block") for name, found in tables.items()}
+            neurons[block] = neuron_table(captured, parts, counts)
+            kernels[block] = kernel_table(captured, kernel_rows, all_kernels=block == middle)
+        if block == middle:
+            all_products[block] = product_table(captured, directions)
+    return {
+        "spectra": stack(spectra, "block"),
+        "neurons": stack(neurons, "block"),
+        "kernels": stack(kernels, "block"),
+        "products": stack(all_products, "block"),
+    }
 
 
 def checked_blocks(depth: int) -> list[int]:
@@ -211,28 +220,46 @@ def summary(tables: Mapping[str, pd.DataFrame], threshold: float) -> pd.DataFram
     """
     columns = {}
     for model, spectra in tables["spectra"].groupby("model", sort=False):
-        r2 = spectra.pivot_table(index="block", columns="degree", values="r2")
-        rest = r2.sub(r2[1], axis=0).div(1 - r2[1], axis=0).mean()  # of what the line leaves
-        answers = {f"rest by degree {degree}": f"{rest[degree]:.2f}" for degree in rest.index[1:]}
         shares = tables["shares"]
-        by_block = dict(list(shares[shares.model == model].groupby("block")))
-        middle = sorted(by_block)[len(by_block) // 2]
-        blocks = list(by_block.values())
-        sixteen = [table[(table.source == "probe") & (table.products == 16)].share.to_list() for table in blocks]
-        answers["rank 16, of degree 2"] = ", ".join(f"{share[0]:.2f}" if share else "not probed" for share in sixteen)
+        checked = dict(list(shares[shares.model == model].groupby("block")))  # block → its shares
+        answers = _rest_by_degree(spectra)
+        answers["rank 16, of degree 2"] = ", ".join(_share_of_rank_16(table) for table in checked.values())
         for source, name in (("neurons", "neurons"), ("probe", "rank")):
-            tried = [table[table.source == source].products.to_list() for table in blocks]
-            fewest = [
-                (reach(table, source, threshold) or f"> {max(numbers)}") if numbers else "not probed"
-                for table, numbers in zip(blocks, tried, strict=True)
-            ]
-            answers[f"{name} for {threshold:.0%} of it"] = ", ".join(map(str, fewest))
-        fresh = tables["fresh"][tables["fresh"].model == model]
+            fewest = [_fewest(table, source, threshold) for table in checked.values()]
+            answers[f"{name} for {threshold:.0%} of it"] = ", ".join(fewest)
+        # the middle block, trained and untrained
+        middle = sorted(checked)[len(checked) // 2]
         trained = spectra[spectra.block == middle]
+        fresh = tables["fresh"][tables["fresh"].model == model]
         answers["R² fresh, degree 1 and 2"] = ", ".join(f"{value:.2f}" for value in fresh.r2[:2])
         answers["spread"] = f"{fresh.spread.iloc[0]:.2f} → {trained.spread.iloc[0]:.2f}"
         columns[model] = answers
     return pd.DataFrame(columns)
+
+
+def _rest_by_degree(spectra: pd.DataFrame) -> dict[str, str]:
+    """What share of the rest, which the line leaves, is explained up to each degree, on the mean over blocks."""
+    r2 = spectra.pivot_table(index="block", columns="degree", values="r2")
+    # (R²_k − R²_1) / (1 − R²_1)
+    step = r2.sub(r2[1], axis=0)
+    left = 1 - r2[1]
+    shares = step.div(left, axis=0).mean()
+    return {f"rest by degree {degree}": f"{shares[degree]:.2f}" for degree in shares.index[1:]}
+
+
+def _share_of_rank_16(shares: pd.DataFrame) -> str:
+    """What share of one block's quadratic step the rank-16 probe reaches."""
+    of_probe = shares[(shares.source == "probe") & (shares.products == 16)]
+    return "not probed" if of_probe.empty else f"{of_probe.share.iloc[0]:.2f}"
+
+
+def _fewest(shares: pd.DataFrame, source: str, threshold: float) -> str:
+    """The fewest products of one block that reach the threshold, or that even the most that were tried do not."""
+    tried = shares[shares.source == source].products
+    if tried.empty:
+        return "not probed"
+    enough = reach(shares, source, threshold)
+    return f"> {tried.max()}" if enough is None else str(enough)
 
 
 def training_table(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -280,28 +307,30 @@ def results(tables: Mapping[str, pd.DataFrame], threshold: float) -> dict[str, A
     """
     found = {}
     for model, spectra in tables["spectra"].groupby("model", sort=False):
-        mine = {kind: table[table.model == model] for kind, table in tables.items() if not table.empty}
+        of_model = {kind: table[table.model == model] for kind, table in tables.items() if not table.empty}
         checks = {}
-        for block in mine["neurons"].block.unique():
-            of_block = {kind: table[table.block == block] for kind, table in mine.items() if "block" in table}
+        for block in of_model["neurons"].block.unique():
+            of_block = {kind: table[table.block == block] for kind, table in of_model.items() if "block" in table}
             checks[int(block)] = _check_results(of_block, threshold)
         found[model] = {
             "blocks": [_spectrum_results(int(block), table) for block, table in spectra.groupby("block")],
             "checks": checks,
-            "fresh": mine["fresh"].r2.tolist(),
+            "fresh": of_model["fresh"].r2.tolist(),
         }
-        streamed = mine.get("streamed", pd.DataFrame())
-        if not streamed.empty:
-            found[model]["streamed"] = {int(block): _curve(table) for block, table in streamed.groupby("block")}
+        if "streamed" in of_model and not of_model["streamed"].empty:
+            by_block = of_model["streamed"].groupby("block")
+            found[model]["streamed"] = {int(block): _curve(table) for block, table in by_block}
     return found
 
 
 def _spectrum_results(block: int, table: pd.DataFrame) -> dict[str, Any]:
+    """One block's spectrum: a list over degrees of each column."""
     curves = {column: table[column].tolist() for column in ("r2", "low", "high", "hermite")}
     return {"block": block, "spread": float(table.spread.iloc[0])} | curves
 
 
 def _check_results(tables: Mapping[str, pd.DataFrame], threshold: float) -> dict[str, Any]:
+    """One checked block's kernels, loudest neurons, products of directions, and shares of the quadratic step."""
     numbers: dict[str, Any] = {}
     for kernel, table in tables["kernels"].groupby("kernel"):
         numbers[kernel] = _curve(table)
@@ -316,4 +345,5 @@ def _check_results(tables: Mapping[str, pd.DataFrame], threshold: float) -> dict
 
 
 def _curve(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """A learning curve, a record a number of rows."""
     return table[["rows", "r2", "low", "high", "ridge"]].to_dict("records")
