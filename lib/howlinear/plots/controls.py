@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -26,25 +29,38 @@ def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
     """
     models = list(controls.model.unique())
     figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.5), sharey=True, squeeze=False)
-    style.panels(axes[0], models)
-    for axis, model in zip(axes[0], models, strict=True):
-        seeds = random[random.model == model].groupby("block")
-        lowest, highest = seeds.r2.min(), seeds.in_sample.max()
-        axis.fill_between(lowest.index, lowest, highest, color=style.ACCENT, lw=2, label="random models")
+    panels = axes[0]
+    style.panels(panels, models)
+    for axis, model in zip(panels, models, strict=True):
+        _draw_band(axis, random[random.model == model])
         for control, (marker, line) in _DISORDER.items():
             curve = _profile(controls, model, control)
             axis.plot(curve.block, curve.r2, marker=marker, ls=line, color=style.GREY, lw=0.8, label=control)
         own = _profile(controls, model, "own")
-        bars = style.error_bars(own.r2, own.low, own.high)
-        look = style.look(model) | {"label": "trained", "lw": 1.8}
-        axis.errorbar(own.block, own.r2, bars, capsize=1.5, elinewidth=0.7, **look)
+        _draw_trained(axis, model, own)
         _block_axis(axis, own.block)
-    axes[0, 0].set(ylabel=_R2)
-    if axes[0, 0].get_ylim()[0] < _LOWEST:  # too few rows, not blocks: the band leaves the panel
-        axes[0, 0].set_ylim(_LOWEST, 1.05)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
+    left = panels[0]
+    left.set(ylabel=_R2)
+    if left.get_ylim()[0] < _LOWEST:  # too few rows, not blocks: the band leaves the panel
+        left.set_ylim(_LOWEST, 1.05)
+    handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=5)
     return figure
+
+
+def _draw_band(axis: Axes, random: pd.DataFrame) -> None:
+    """Where one model's random initialisations lie: from the lowest held-out to the highest in-sample R²."""
+    by_block = random.groupby("block")
+    lowest = by_block.r2.min()
+    highest = by_block.in_sample.max()
+    axis.fill_between(lowest.index, lowest, highest, color=style.ACCENT, lw=2, label="random models")
+
+
+def _draw_trained(axis: Axes, model: str, own: pd.DataFrame) -> None:
+    """The trained model's profile with its intervals."""
+    bars = style.error_bars(own.r2, own.low, own.high)
+    look = style.look(model) | {"label": "trained", "lw": 1.8}
+    axis.errorbar(own.block, own.r2, bars, capsize=1.5, elinewidth=0.7, **look)
 
 
 def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFrame, effects: pd.DataFrame) -> Figure:
@@ -66,25 +82,12 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
         figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.7), squeeze=False)
     panels = axes.ravel()
     style.panels(panels[: len(titles)], titles)
-    for axis, owner in zip(panels, models, strict=False):
-        for giver in pairs[pairs.weights == owner].inputs.unique():
-            curve = pairs[(pairs.weights == owner) & (pairs.inputs == giver)].sort_values("block")
-            look = style.look(giver) | {"label": f"rows of {giver}", "lw": 2 if giver == owner else 0.9}
-            axis.plot(curve.block, curve.r2, **look)
-        normal = _profile(controls, owner, "normal")
-        axis.plot(normal.block, normal.r2, color="black", ls=":", label="normal rows")
-        turned = _profile(controls, owner, "turned")
-        axis.plot(turned.block, turned.r2, color=style.GREY, ls="--", marker="x", label="own rows, turned")
-        exact = closed[closed.model == owner]
-        axis.plot(exact.block, exact.closed, "o", mfc="none", color="black", label="closed form")
-        _block_axis(axis, normal.block)
-        axis.set(ylabel=_R2)
-    by_label = {}
-    for axis in panels[: len(models)]:
-        handles, labels = axis.get_legend_handles_labels()
-        for label, handle in zip(labels, handles, strict=True):
-            by_label.setdefault(label, handle)  # as it looks where it comes first
-    figure.legend(by_label.values(), by_label.keys(), loc="outside upper center", ncols=3)
+    of_models = panels[: len(models)]
+    for axis, owner in zip(of_models, models, strict=True):
+        _draw_transplants(axis, owner, pairs[pairs.weights == owner])
+        _draw_own(axis, owner, controls, closed)
+    handles = _by_label(of_models)
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
     if not len(effects):
         return figure
     shares = panels[len(models)]
@@ -94,6 +97,37 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
     for unused in panels[len(models) + 1 :]:
         unused.set_axis_off()
     return figure
+
+
+def _draw_transplants(axis: Axes, owner: str, pairs: pd.DataFrame) -> None:
+    """One model's weights fed with every model's rows; its own rows are the heavy line."""
+    for giver in pairs.inputs.unique():
+        curve = pairs[pairs.inputs == giver].sort_values("block")
+        width = 2 if giver == owner else 0.9
+        look = style.look(giver) | {"label": f"rows of {giver}", "lw": width}
+        axis.plot(curve.block, curve.r2, **look)
+
+
+def _draw_own(axis: Axes, owner: str, controls: pd.DataFrame, closed: pd.DataFrame) -> None:
+    """The same weights on normal rows, on their own rows turned, and what the closed form says of normal rows."""
+    normal = _profile(controls, owner, "normal")
+    axis.plot(normal.block, normal.r2, color="black", ls=":", label="normal rows")
+    turned = _profile(controls, owner, "turned")
+    axis.plot(turned.block, turned.r2, color=style.GREY, ls="--", marker="x", label="own rows, turned")
+    exact = closed[closed.model == owner]
+    axis.plot(exact.block, exact.closed, "o", mfc="none", color="black", label="closed form")
+    _block_axis(axis, normal.block)
+    axis.set(ylabel=_R2)
+
+
+def _by_label(panels: Iterable[Axes]) -> dict[str, Artist]:
+    """What a legend of several panels shows: each label once, as it looks where it comes first."""
+    first = {}
+    for axis in panels:
+        handles, labels = axis.get_legend_handles_labels()
+        for label, handle in zip(labels, handles, strict=True):
+            first.setdefault(label, handle)
+    return first
 
 
 def twins(profiles: pd.DataFrame, effects: pd.DataFrame, main: str) -> Figure:
@@ -107,33 +141,48 @@ def twins(profiles: pd.DataFrame, effects: pd.DataFrame, main: str) -> Figure:
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.8), width_ratios=[1.2, 1])
     style.panels([left, right], [f"twins, measured on {main}", "what moves the profile"])
-    drawn = profiles[profiles.measured_on == main]
-    first_seed = drawn.seed.min()
-    for (family, text, seed), curve in drawn.groupby(["family", "text", "seed"], sort=False):
+    _draw_twins(left, profiles[profiles.measured_on == main], main)
+    _draw_views(right, effects, main)
+    return figure
+
+
+def _draw_twins(axis: Axes, profiles: pd.DataFrame, main: str) -> None:
+    """A line a twin: colour for the family, full or dotted for the text; seeds look alike."""
+    first_seed = profiles.seed.min()
+    for (family, text, seed), curve in profiles.groupby(["family", "text", "seed"], sort=False):
         label = f"{family}, trained on {text}" if seed == first_seed else None
-        look = style.look(family) | {"linestyle": "-" if text == main else ":", "label": label}
-        left.plot(curve.block, curve.r2, **look)
-    _block_axis(left, drawn.block)
-    left.set(ylabel=_R2)
-    left.legend(fontsize=6, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        line = "-" if text == main else ":"
+        look = style.look(family) | {"linestyle": line, "label": label}
+        axis.plot(curve.block, curve.r2, **look)
+    _block_axis(axis, profiles.block)
+    axis.set(ylabel=_R2)
+    axis.legend(fontsize=6, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+
+
+def _draw_views(axis: Axes, effects: pd.DataFrame, main: str) -> None:
+    """What moves the profile, view by view: black for the main text, open for the shape alone."""
     views = list(effects.view.unique())
     shifts = np.linspace(0.24, -0.24, len(views))
     for view, shift in zip(views, shifts, strict=True):
         color = "black" if view.startswith(main) else style.ACCENT
         face = "white" if "shape" in view else None
-        _draw_shares(right, effects[effects.view == view], shift, color=color, mfc=face, label=view)
-    right.axvline(0.5, color=style.GREY, lw=0.6)  # as much as a seed
-    right.set(xlabel="variance, as a share of its own and the seeds'", xlim=(-0.02, 1))
-    right.legend(fontsize=6, ncols=2, loc="upper center", bbox_to_anchor=(0.4, -0.2))
-    return figure
+        _draw_shares(axis, effects[effects.view == view], shift, color=color, mfc=face, label=view)
+    axis.axvline(0.5, color=style.GREY, lw=0.6)  # as much as a seed
+    axis.set(xlabel="variance, as a share of its own and the seeds'", xlim=(-0.02, 1))
+    axis.legend(fontsize=6, ncols=2, loc="upper center", bbox_to_anchor=(0.4, -0.2))
 
 
 def _profile(controls: pd.DataFrame, model: str, control: str) -> pd.DataFrame:
-    return controls[(controls.model == model) & (controls.control == control)].sort_values("block")
+    """One control's profile of one model, block by block."""
+    wanted = (controls.model == model) & (controls.control == control)
+    return controls[wanted].sort_values("block")
 
 
 def _block_axis(axis: Axes, blocks: pd.Series) -> None:
-    axis.set(xlabel="block", xticks=range(0, int(blocks.max()) + 1, 2 if blocks.max() <= _DEEP else 5))
+    """Block numbers below a panel, fewer of them where there are many."""
+    last = int(blocks.max())
+    every = 2 if last <= _DEEP else 5
+    axis.set(xlabel="block", xticks=range(0, last + 1, every))
 
 
 def _draw_shares(axis: Axes, effects: pd.DataFrame, shift: float = 0.0, **look: object) -> None:
