@@ -47,12 +47,15 @@ from howlinear.plots import controls as figures
 from howlinear.training import twins
 
 run = start("08_controls", profile)
-names, first = list(run.models), next(iter(run.models))
+names = list(run.models)
+first = names[0]
 captures = {name: run.capture(name) for name in names}
 language_models = {name: run.model(name) for name in names}
 blocks = {name: resampled(captures[name], language_models[name], sample_rows) for name in names}
-depth, (sampled, width) = len(blocks[first]), blocks[first][0].rows().x.shape
-thorough = width <= 256 if thorough is None else thorough
+depth = len(blocks[first])
+sampled, width = blocks[first][0].rows().x.shape
+if thorough is None:
+    thorough = width <= 256
 print("models:", ", ".join(names), "· text:", run.corpora[0], "· width", width, "·", sampled, "rows per block")
 
 # %% [markdown]
@@ -103,10 +106,15 @@ print("models:", ", ".join(names), "· text:", run.corpora[0], "· width", width
 generator = torch.Generator().manual_seed(0)
 noise = torch.randn(5_000, 2, generator=generator, dtype=torch.float64)
 skewed = torch.stack([noise[:, 0].exp(), noise[:, 1]], 1)
-other = torch.randn(5_000, 2, generator=generator, dtype=torch.float64) @ torch.tensor([[3.0, 1], [0, 1]]).double() + 7
-dressed = recolour(skewed, Colour.of(hl.Moments(2).update(skewed)), Colour.of(hl.Moments(2).update(other)))
+mixing = torch.tensor([[3.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
+other = torch.randn(5_000, 2, generator=generator, dtype=torch.float64) @ mixing + 7
+
+own_colour = Colour.of(hl.Moments(2).update(skewed))
+other_colour = Colour.of(hl.Moments(2).update(other))
+dressed = recolour(skewed, own_colour, other_colour)
 for label, rows in (("rows", skewed), ("in another colour", dressed), ("the other's", other)):
-    skewness = ((rows[:, 0] - rows[:, 0].mean()) ** 3).mean() / rows[:, 0].std() ** 3
+    centred = rows[:, 0] - rows[:, 0].mean()
+    skewness = (centred**3).mean() / rows[:, 0].std() ** 3
     print(f"{label}: mean {rows.mean(0).numpy().round(1)}, skewness of the first {skewness:.1f}")
     print(torch.cov(rows.T).numpy().round(1))
 
@@ -133,10 +141,14 @@ effect_table({"by hand": anova(by_hand, ["weights", "inputs"])})[["effect", "siz
 # used up, and we keep both ends, as a bracket.
 
 # %%
-ffns, controls, baselines, closed = {}, {}, {}, {}
+ffns = {}
+controls = {}
+baselines = {}
+closed = {}
 most = most_rows or 4 * run.rows
 for name in names:
-    model, fresh = language_models[name], hl.untrained(language_models[name])
+    model = language_models[name]
+    fresh = hl.untrained(model)
     ffns[name] = [whole(model, site) for site in hl.sites(model)]
     fresh_ffns = [whole(fresh, site) for site in hl.sites(fresh)]
     controls[name] = survey.control_table(blocks[name], ffns[name], fresh_ffns, thorough)
@@ -144,15 +156,16 @@ for name in names:
     baselines[name] = [baseline(model, text, seed, first=min(run.rows, most)) for seed in range(seeds)]
     for block, captured in captures[name].blocks.items():
         closed[name, block] = predict_spectrum(take_apart(model, block), sum(captured.train), 1)[0]
-controls, random = survey.stack_models(controls), survey.random_table(baselines)
+controls = survey.stack_models(controls)
+random = survey.random_table(baselines)
 
 # %% tags=["nbval-check-output"]
 print("whole models at random\n" + survey.bracket_table(random).round(2).to_string())
 
 # %%
-means = controls.pivot_table(index="model", columns="control", values="r2", sort=False)
 for name, share in survey.price(controls).items():
     print(f"{name}: a fit on so few rows leaves up to {share:.0%} more than the best line would, in every column alike")
+means = controls.pivot_table(index="model", columns="control", values="r2", sort=False)
 means[list(survey.CONTROLS)].round(2)
 
 # %% [markdown]
@@ -197,24 +210,17 @@ inputs.set_index(["model", "block"]).round(2)
 # that differ in width or depth are left out here, and where none is left each has its own rows alone.
 
 # %%
-sources = ["shape", "colour", "weights"]
-alike = survey.alike(blocks)
-if alike:
-    same_shape = {name: blocks[name] for name in alike}
-    transplanted = survey.transplant_table(same_shape, ffns, three_way_every=1 if thorough else 3)
-    pairs = survey.two_way(transplanted)
-    two_way = anova(profile_array(pairs, ["inputs", "weights"]), ["inputs", "weights"])
-    three_way = anova(profile_array(survey.three_way(transplanted), sources), sources)
-    nearness = survey.nearness(pairs, controls)
-else:
-    pairs, two_way, three_way, nearness = survey.own_pairs(controls), {}, {}, {}
-    shapes = ", ".join(f"{name} {len(found)} blocks of {found[0].rows().x.shape[1]}" for name, found in blocks.items())
-    print(f"no transplants: rows of one width do not fit weights of another, and no two models are alike ({shapes})")
+transplanted = survey.transplant(blocks, ffns, controls, three_way_every=1 if thorough else 3)
+if not transplanted.models:
+    shapes = {name: (len(found), found[0].rows().x.shape[1]) for name, found in blocks.items()}
+    print("no transplants: no two models are alike in their number of blocks and their width:", shapes)
 
 # %% tags=["nbval-check-output"]
+nearness = transplanted.nearness
+effects = transplanted.effects
 print("mean |gap| from a transplant to …", {key: round(gap, 2) for key, gap in nearness.items()})
-print("two-way:  ", {key: round(effect.share.value, 2) for key, effect in two_way.items()})
-print("three-way:", {key: round(effect.share.value, 2) for key, effect in three_way.items()})
+for view, of_view in effects.groupby("view", sort=False):
+    print(f"{view}:", of_view.set_index("effect").share.round(2).to_dict())
 
 # %% [markdown]
 # **Twins.** Small models: every architecture × two training texts × two seeds, all measured on the same rows. Two seeds
@@ -226,10 +232,12 @@ print("three-way:", {key: round(effect.share.value, 2) for key, effect in three_
 # they were trained, on documents that were split one by one and not yet by folder of source files.
 
 # %% tags=["nbval-check-output"]
-measured, gaps = {}, {}
+measured = {}
+gaps = {}
 if with_twins:
     measured = {twin.name: found for twin, found in twins.load_twins().items()}
-    siblings, main = survey.twin_table(measured.values()), twins.TEXTS[0]
+    siblings = survey.twin_table(measured.values())
+    main = twins.TEXTS[0]
     print(len(measured), "twins of", ", ".join(siblings.family.unique()))
     for text in twins.TEXTS:
         gaps[text] = survey.twin_gaps(siblings[siblings.measured_on == text])
@@ -248,9 +256,8 @@ if with_twins:
 # From here on numbers are rounded to what another machine would find too.
 
 # %%
-tables = {"controls": controls, "random": random, "pairs": pairs, "closed": closed}
-effects = effect_table({"two_way": two_way, "three_way": three_way})
-tables["effects"] = effects
+tables = {"controls": controls, "random": random, "closed": closed}
+tables |= {"pairs": transplanted.pairs, "effects": effects}
 if with_twins:
     tables |= {"twins": siblings, "moving": moving}
 tables = rounded(tables)
@@ -299,53 +306,35 @@ if with_twins:
 # %%
 outside = survey.outside_random(tables["controls"], tables["random"])
 numbers = {"outside_fresh": outside, "closed": [gap, priced], "nearness": nearness}
-for control, table in tables["controls"].groupby("control"):
-    numbers[control] = survey.by_model(table, "r2")
-own = tables["controls"][tables["controls"].control == "own"]
-numbers |= {"own_low": survey.by_model(own, "low"), "own_high": survey.by_model(own, "high")}
-by_seed = tables["random"].pivot_table(index=["model", "seed"], columns="block", values="r2")
-# a model of fewer blocks than another has empty columns
-numbers["fresh"] = {name: by_seed.loc[name].dropna(axis=1).to_numpy() for name in names}
-in_sample = tables["random"].pivot_table(index=["model", "seed"], columns="block", values="in_sample")
-numbers["fresh_in_sample"] = {name: in_sample.loc[name].dropna(axis=1).to_numpy() for name in names}
-numbers["fresh_rows"] = {name: max(found.rows for found in baselines[name]) for name in names}
-if alike:
-    numbers["pairs"] = profile_array(tables["pairs"], ["inputs", "weights"])
+numbers |= survey.control_record(tables["controls"])
+numbers |= survey.random_record(tables["random"])
+numbers |= survey.effect_record(tables["effects"])
 numbers["floors"] = floors.to_dict("records")
 numbers["inputs"] = inputs.drop(columns=["model", "block"]).to_dict("list")
+if transplanted.models:
+    numbers["pairs"] = profile_array(tables["pairs"], ["inputs", "weights"])
 if with_twins:
-    numbers |= {"twin_gaps": gaps, "twins": {name: found["profiles"] for name, found in measured.items()}}
+    numbers["twin_gaps"] = gaps
+    numbers["twins"] = {name: found["profiles"] for name, found in measured.items()}
     numbers["beside_seeds"] = survey.beside_seeds_record(siblings, tables["moving"])
-for view, table in tables["effects"].groupby("view"):
-    numbers[view] = table.drop(columns="view").set_index("effect").to_dict("index")
-run.save(numbers | {"settings": {"seeds": seeds, "sampled": sampled}}, {"inputs": 0.02})
+numbers["settings"] = {"seeds": seeds, "sampled": sampled}
+run.save(numbers, {"inputs": 0.02})
 
 # %% [markdown]
 # ## What we learned
 
-
 # %%
-def ranked(view):
-    if not alike:
-        return "no two models of one width and depth"
-    largest_first = effects[effects["view"] == view].sort_values("share", ascending=False)
-    return "; ".join(f"{effect.effect} {effect.share:.0%}" for effect in largest_first.itertuples())
-
-
-def beside(effect):
-    if not with_twins:
-        return "left out on this run profile"
-    (found,) = moving[(moving["view"] == "as measured") & (moving["effect"] == effect)].itertuples()
-    return f"apart by {found.ratio:.1f} times a seed's distance [{found.ratio_low:.1f}, {found.ratio_high:.1f}]"
-
+apart = {"family": "left out on this run profile", "text": "left out on this run profile"}
+if with_twins:
+    apart = {effect: f"twins: {survey.beside(moving, effect)}" for effect in apart}
 
 depths = "/".join(dict.fromkeys(str(len(blocks[name])) for name in names))
 claims = [
     ("training makes it", "argued from two models", f"blocks (of {depths}) outside all random models: {outside}"),
-    ("weights, not inputs", "not tested", "two-way: " + ranked("two_way")),
-    ("… colour set free", "not tested", "three-way: " + ranked("three_way")),
-    ("not architecture", "argued", f"twins: {beside('family')}"),
-    ("falls if two trainings match", "no such pair", f"twins: {beside('text')}"),
+    ("weights, not inputs", "not tested", "two-way: " + survey.ranked(effects, "two_way")),
+    ("… colour set free", "not tested", "three-way: " + survey.ranked(effects, "three_way")),
+    ("not architecture", "argued", apart["family"]),
+    ("falls if two trainings match", "no such pair", apart["text"]),
 ]
 pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")

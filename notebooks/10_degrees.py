@@ -35,7 +35,6 @@ with_twins = True  # the embedded small models in training as well, whatever the
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import torch
 from torch.nn.functional import gelu
 
@@ -59,10 +58,8 @@ middle = {name: len(stored[name].blocks) // 2 for name in run.models}
 used = {name: evenly(found.rows, token_rows or found.rows.count) for name, found in stored.items()}
 asked_blocks = {name: survey.surveyed_blocks(len(found.blocks), blocks) for name, found in stored.items()}
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", used[first].count, "token rows")
-for name, numbers in asked_blocks.items():
-    massive = [str(block) for block in numbers if len(stored[name].blocks[block].massive())]
-    of_all = f"{len(numbers)} of {len(stored[name].blocks)} blocks"
-    print(f"{name}: {of_all}; few massive rows weigh most (notebook 12) in: {', '.join(massive) or 'none'}")
+for name, found in stored.items():
+    print(f"{name}: {survey.blocks_sentence(found.blocks, asked_blocks[name])}")
 
 # %% [markdown]
 # ## Predict first
@@ -140,53 +137,50 @@ print(planted.add_prefix("R²_").rename_axis(index=None, columns=None).round(2).
 
 # %%
 kernel_rows = [rows for rows in kernel_rows if rows <= 0.65 * used[first].count]  # as many train, less a fold of 8
-surveys, fresh = {}, {}
+surveys = {}
+fresh = {}
 for name in run.models:
-    model, rows = run.model(name), used[name]
+    model = run.model(name)
+    rows = used[name]
     surveys[name] = survey.survey(model, rows, degree, kernel_rows, counts, directions, held, asked_blocks[name])
     untrained = hl.untrained(model)
     _, captured = next(survey.captured_blocks(untrained, rows, [middle[name]], held))
-    fresh[name] = survey.spectrum_table(captured, take_apart(untrained, middle[name]), degree)
+    parts_untrained = take_apart(untrained, middle[name])
+    fresh[name] = survey.spectrum_table(captured, parts_untrained, degree)
 tables = survey.stack_models(surveys) | {"fresh": survey.stack(fresh, "model")}
 
 # %%
-asked = {(first, middle[first])} | {(name, block) for name in run.models for block in streamed}
-curves = []
+asked = {(first, middle[first])}
+asked |= {(name, block) for name in run.models for block in streamed}
+curves = {}
 for name, block in sorted(asked):
     model = run.model(name)
     if model.config.hidden_size <= 128:
-        rows = hl.load_corpus(run.corpora[0], model).rows(int(1.6 * streamed_rows[-1]))  # 0.65 of them are fitted on
-        curve = survey.streamed_table(model, rows, block, streamed_rows)
-        curves.append(curve.assign(model=name, block=block))
+        more = int(1.6 * streamed_rows[-1])  # 0.65 of them are fitted on
+        rows = hl.load_corpus(run.corpora[0], model).rows(more)
+        curves[name, block] = survey.streamed_table(model, rows, block, streamed_rows)
 if not curves:
     print("all products of inputs are streamed up to width 128: these models are wider, and the stars are left out")
-columns = ["model", "block", "rows", "r2", "low", "high", "ridge"]
-tables["streamed"] = pd.concat(curves)[columns] if curves else pd.DataFrame(columns=columns)
+tables["streamed"] = survey.stack_curves(curves)
 
 # %% [markdown]
 # Beside them we need the probes of notebook 03: what share they explain of what the line leaves, by rank.
 
 # %%
 swept = record.load(paths.results(profile) / "03_bilinear.json")["ranks"]  # model → block → rank → share
-shares = []
-for (name, block), neurons in tables["neurons"].groupby(["model", "block"], sort=False):
-    of_block = swept[name].get(str(block), {})
-    gains = {rank: of_block[str(rank)] for rank in (1, 4, 16, 64) if str(rank) in of_block}
-    if not gains:
-        print(f"{name}, block {block}: notebook 03 has no probe of several ranks")
-    shares.append(survey.share_table(neurons, gains).assign(model=name, block=block))
-tables["shares"] = pd.concat(shares, ignore_index=True)
+tables["shares"] = survey.all_shares(tables["neurons"], swept)
+for name, block in survey.not_probed(tables["shares"]):
+    print(f"{name}, block {block}: notebook 03 has no probe of several ranks")
 tables = rounded(tables)  # as finely as another machine would find them too
 
 # %% tags=["nbval-check-output"]
-wide = tables["spectra"].pivot_table(index=["model", "block"], columns="degree", values=["r2", "hermite"])
-table = wide["r2"].reindex(run.models, level="model").add_prefix("R²_").rename_axis(columns=None)
-guess = wide["hermite"].reindex(run.models, level="model").add_prefix("R²_").rename_axis(columns=None)
+table = survey.by_degree(tables["spectra"], "r2", run.models)
+predicted = survey.by_degree(tables["spectra"], "hermite", run.models)
 falls = int((table.diff(axis=1).iloc[:, 1:] < 0).to_numpy().sum())
 print(table.groupby("model", sort=False).mean().round(2).to_string())
 print("largest miss of Hermite's prediction, per degree and model:")
-miss = (table - guess).groupby("model", sort=False).agg(lambda gap: gap.loc[gap.abs().idxmax()])
-print((miss.round(1) + 0.0).to_string())
+miss = survey.largest_miss(table, predicted).round(1) + 0.0  # no −0.0
+print(miss.to_string())
 print("steps down from one degree to the next:", falls, "of", table.shape[0] * (degree - 1))
 
 # %% [markdown]
@@ -210,20 +204,13 @@ plt.show()
 # intervals of the curves take the fit as given, and are a little too narrow where outputs have heavy tails.
 
 # %%
-is_middle = {kind: found.block == found.model.map(middle) for kind, found in tables.items() if "block" in found}
-free = tables["neurons"].groupby(["model", "block"], sort=False).r2.last()
-bounds = pd.DataFrame({"pooled": table["R²_2"].reindex(free.index), "free": free}).reset_index()
-kernels = tables["kernels"][is_middle["kernels"]]
-stars = tables["streamed"][is_middle["streamed"]]
-run.figure(figures.kernel_curves(kernels, bounds[bounds.block == bounds.model.map(middle)], stars), "full")
+bounds = survey.neuron_bounds(tables)
+of_middle = survey.of_blocks(tables | {"bounds": bounds}, middle)
+run.figure(figures.kernel_curves(of_middle["kernels"], of_middle["bounds"], of_middle["streamed"]), "full")
 plt.show()
 
 # %% tags=["nbval-check-output"]
-full = tables["kernels"][tables["kernels"].kernel == "degree 2"].groupby(["model", "block"], sort=False).r2
-close = bounds.set_index(["model", "block"]).rename(columns={"free": "each free"})
-close["all products"] = full.last()
-close["last step"] = full.last() - full.nth(-2).to_numpy()
-print(close.round(2).to_string())
+print(survey.close_table(bounds, tables["kernels"]).round(2).to_string())
 for (name, block), curve in tables["streamed"].groupby(["model", "block"]):
     points = ", ".join(f"{point.rows:,} rows: {point.r2:.3f}" for point in curve.itertuples())
     print(f"{name}, block {block}, streamed, {points}")
@@ -238,7 +225,7 @@ print(f"middle block, all products of {directions} leading directions:", leading
 # probes of notebook 03, free to find better products. Steep at first means low rank; climbing to the end, distributed.
 
 # %%
-run.figure(figures.products_needed(tables["shares"][is_middle["shares"]]), "rank")
+run.figure(figures.products_needed(of_middle["shares"]), "rank")
 plt.show()
 
 # %% [markdown]

@@ -282,3 +282,55 @@ def test_no_effects_are_a_table_without_rows():
     found = effect_table({"two_way": {}})
     assert found.empty
     assert {"view", "effect", "share", "low", "high"} <= set(found)
+
+
+def test_a_transplant_of_all_models_is_what_its_parts_say(captures):
+    blocks, ffns = captures
+    curves = ("own", "normal", "turned")
+    controls = pd.DataFrame(
+        [(model, block, control, 0.1 * block) for model in blocks for block in range(BLOCKS) for control in curves],
+        columns=["model", "block", "control", "r2"],
+    )
+    found = survey.transplant(blocks, ffns, controls, three_way_every=2)
+    table = survey.transplant_table(blocks, ffns, three_way_every=2)
+    assert found.models == ["one", "other"]
+    pd.testing.assert_frame_equal(found.pairs, survey.two_way(table))
+    assert found.nearness == survey.nearness(found.pairs, controls)
+    shares = found.effects.groupby("view", sort=False).share
+    assert shares.sum().to_dict() == pytest.approx({"two_way": 1, "three_way": 1})
+    assert set(found.effects[found.effects["view"] == "three_way"].effect) > {"shape", "colour", "weights"}
+
+
+def test_a_model_without_its_like_is_transplanted_nowhere(captures):
+    blocks, ffns = captures
+    controls = pd.DataFrame({"model": "one", "block": range(BLOCKS), "control": "own", "r2": 0.5})
+    found = survey.transplant({"one": blocks["one"]}, ffns, controls)
+    assert (found.models, found.nearness) == ([], {})
+    assert found.effects.empty
+    assert found.pairs.weights.tolist() == ["one"] * BLOCKS
+    assert survey.ranked(found.effects, "two_way") == "no two models of one width and depth"
+
+
+def test_effects_in_words_by_hand():
+    effects = pd.DataFrame(
+        {"view": ["two_way", "two_way", "three_way"], "effect": ["a", "b", "c"], "share": [0.1, 0.6, 0.9]}
+    )
+    assert survey.ranked(effects, "two_way") == "b 60%; a 10%"
+    assert survey.effect_record(effects)["two_way"] == {"a": {"share": 0.1}, "b": {"share": 0.6}}
+    moving = pd.DataFrame({"view": ["as measured", "docs"], "effect": "text", "ratio": [1.94, 7.0]})
+    moving = moving.assign(ratio_low=1.25, ratio_high=2.5)
+    assert survey.beside(moving, "text") == "apart by 1.9 times a seed's distance [1.2, 2.5]"
+
+
+def test_records_of_controls_and_of_random_models_of_unlike_depth():
+    controls = pd.DataFrame({"model": "a", "block": [1, 0, 0], "control": ["own", "own", "fresh"]})
+    found = survey.control_record(controls.assign(r2=[0.2, 0.1, 0.3], low=[0.15, 0.05, np.nan], high=0.9))
+    assert found["own"] == {"a": [0.1, 0.2]}
+    assert found["fresh"] == {"a": [0.3]}
+    assert found["own_low"] == {"a": [0.05, 0.15]}
+    assert found["own_high"] == {"a": [0.9, 0.9]}
+    seeds = {"deep": [random_model(0.1, 0.2), random_model(0.3, 0.4)], "flat": [random_model(0.5)]}
+    record = survey.random_record(survey.random_table(seeds))
+    assert record["fresh"]["deep"].tolist() == [[0.1, 0.2], [0.3, 0.4]]
+    np.testing.assert_allclose(record["fresh_in_sample"]["flat"], [[0.55]])
+    assert record["fresh_rows"] == {"deep": 4_096, "flat": 4_096}

@@ -13,7 +13,7 @@ from howlinear.ideas.degrees.hermite import predict_spectrum
 from howlinear.ideas.degrees.neurons import take_apart
 from howlinear.ideas.degrees.products import learning_curve, polynomial, products
 from howlinear.ideas.degrees.spectrum import degrees, loudest
-from howlinear.instrument.capture import capture
+from howlinear.instrument.capture import BlockCapture, capture
 from howlinear.text.rows import TokenRows
 
 
@@ -182,3 +182,66 @@ def test_a_summary_is_of_the_checked_blocks_and_says_what_was_not_probed(neurons
     assert found["rank 16, of degree 2"] == "0.80, not probed, 1.00"
     assert found["rank for 90% of it"] == "> 16, not probed, 16"
     assert found["spread"] == "0.25 → 1.50"  # of block 15, the middle one of thirty
+
+
+def test_shares_of_all_blocks_use_the_ranks_that_were_probed(neurons):
+    both = pd.concat([neurons.assign(model="tiny", block=block) for block in (0, 5)])
+    swept = {"tiny": {"5": {"1": 0.1, "3": 0.2, "16": 0.4}}}
+    found = survey.all_shares(both, swept)
+    alone = survey.share_table(neurons, {1: 0.1, 16: 0.4})  # rank 3 is none that is compared
+    of_block = found[found.block == 5].drop(columns=["model", "block"]).reset_index(drop=True)
+    pd.testing.assert_frame_equal(of_block, alone)
+    assert survey.not_probed(found) == [("tiny", 0)]
+
+
+SPECTRA = pd.DataFrame(
+    {
+        "model": ["b", "b", "a", "a", "a", "a"],
+        "block": [0, 0, 0, 0, 1, 1],
+        "degree": [1, 2, 1, 2, 1, 2],
+        "r2": [0.5, 0.9, 0.1, 0.2, 0.3, 0.4],
+        "hermite": [0.5, 0.8, 0.2, 0.2, 0.1, 0.45],
+    }
+)
+
+
+def test_degrees_stand_side_by_side_and_the_largest_miss_keeps_its_sign():
+    table = survey.by_degree(SPECTRA, "r2", ["b", "a"])
+    assert list(table) == ["R²_1", "R²_2"]
+    assert table.index.tolist() == [("b", 0), ("a", 0), ("a", 1)]
+    miss = survey.largest_miss(table, survey.by_degree(SPECTRA, "hermite", ["b", "a"]))
+    np.testing.assert_allclose(miss.loc["a"], [0.2, -0.05])
+    np.testing.assert_allclose(miss.loc["b"], [0, 0.1])
+
+
+def test_bounds_of_neurons_and_what_all_products_reach_by_hand():
+    neurons = pd.DataFrame({"model": "a", "block": 1, "neurons": [0, 8], "r2": [0.3, 0.45]})
+    bounds = survey.neuron_bounds({"spectra": SPECTRA, "neurons": neurons})
+    assert bounds.to_dict("list") == {"model": ["a"], "block": [1], "pooled": [0.4], "free": [0.45]}
+    kernels = pd.DataFrame({"model": "a", "block": 1, "kernel": ["degree 2"] * 3 + ["Gaussian"]})
+    kernels["r2"] = [0.2, 0.5, 0.6, 0.9]
+    (close,) = survey.close_table(bounds, kernels).to_dict("records")
+    assert close == pytest.approx({"pooled": 0.4, "each free": 0.45, "all products": 0.6, "last step": 0.1})
+
+
+def test_of_each_table_the_rows_of_the_wanted_blocks():
+    found = survey.of_blocks({"spectra": SPECTRA, "fresh": SPECTRA.drop(columns="block")}, {"a": 1, "b": 0})
+    assert list(found) == ["spectra"]
+    assert found["spectra"].r2.tolist() == [0.5, 0.9, 0.3, 0.4]
+
+
+def test_streamed_curves_are_stacked_and_none_are_a_table_all_the_same():
+    curve = pd.DataFrame({"rows": [10, 20], "r2": [0.1, 0.2], "low": 0.0, "high": 1.0, "ridge": 1e-3})
+    found = survey.stack_curves({("a", 6): curve})
+    assert found.to_dict("list")["model"] == ["a", "a"]
+    assert found.block.tolist() == [6, 6]
+    assert list(survey.stack_curves({})) == list(found)
+    assert survey.stack_curves({}).empty
+
+
+def test_a_sentence_names_the_blocks_with_massive_rows(gpt2, long_rows, monkeypatch):
+    blocks = capture(gpt2, long_rows)
+    few = "few massive rows weigh most (notebook 12) in"
+    assert survey.blocks_sentence(blocks, [0, 2]) == f"2 of 3 blocks; {few}: none"
+    monkeypatch.setattr(BlockCapture, "massive", lambda kept: [0] * (kept is not blocks[2]))
+    assert survey.blocks_sentence(blocks, [0, 1, 2]) == f"3 of 3 blocks; {few}: 0, 1"

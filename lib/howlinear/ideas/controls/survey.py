@@ -7,6 +7,7 @@ Every table has a row a measurement. Profiles are named by what was changed: `ow
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import Any
 
@@ -15,7 +16,7 @@ import pandas as pd
 from torch import Tensor, nn
 
 from howlinear.errors import InputError
-from howlinear.ideas.controls.anova import beside_seeds, profile_array
+from howlinear.ideas.controls.anova import anova, beside_seeds, effect_table, profile_array
 from howlinear.ideas.controls.inputs import Colour, gaussian, recolour, standardise, transplants
 from howlinear.ideas.controls.weights import (
     chance_floor,
@@ -187,6 +188,53 @@ def transplant_table(
     return pd.DataFrame(rows)
 
 
+@dataclass(frozen=True)
+class Transplanted:
+    """What transplants say of several models.
+
+    Attributes:
+        models: those that rows were transplanted between; none if no two are of one width and depth.
+        pairs: as of `two_way`; of `own_pairs` where nothing was transplanted.
+        effects: the analysis of variance of both experiments, as of `anova.effect_table`, the views `two_way` and
+            `three_way`; empty where nothing was transplanted.
+        nearness: as of the function of that name; empty where nothing was transplanted.
+    """
+
+    models: list[str]
+    pairs: pd.DataFrame
+    effects: pd.DataFrame
+    nearness: dict[str, float]
+
+
+def transplant(
+    captures: Mapping[str, Blocks],
+    ffns: Mapping[str, Sequence[nn.Module]],
+    controls: pd.DataFrame,
+    three_way_every: int = 1,
+) -> Transplanted:
+    """Transplant rows between all models of one width and depth, and share out what moves the profiles.
+
+    Args:
+        captures: model → its captured blocks.
+        ffns: model → its FFNs.
+        controls: `control_table` of the same models, with a column `model`.
+        three_way_every: as of `transplant_table`.
+    """
+    models = alike(captures)
+    if not models:
+        return Transplanted([], own_pairs(controls), effect_table({"two_way": {}, "three_way": {}}), {})
+    table = transplant_table({name: captures[name] for name in models}, ffns, three_way_every)
+    pairs = two_way(table)
+    free = three_way(table)
+    pair_factors = ["inputs", "weights"]
+    free_factors = ["shape", "colour", "weights"]
+    effects = {
+        "two_way": anova(profile_array(pairs, pair_factors), pair_factors),
+        "three_way": anova(profile_array(free, free_factors), free_factors),
+    }
+    return Transplanted(models, pairs, effect_table(effects), nearness(pairs, controls))
+
+
 def alike(captures: Mapping[str, Blocks]) -> list[str]:
     """The models between which rows can be transplanted: all of the first one's width and depth, if there are two.
 
@@ -349,6 +397,54 @@ def beside_seeds_record(twins: pd.DataFrame, effects: pd.DataFrame) -> dict[str,
             "ratio": {"value": row.ratio, "low": row.ratio_low, "high": row.ratio_high},
         }
     return record
+
+
+def ranked(effects: pd.DataFrame, view: str) -> str:
+    """The effects of one view in words, the largest first; of none, that there are no two models to compare."""
+    of_view = effects[effects["view"] == view]
+    if of_view.empty:
+        return "no two models of one width and depth"
+    largest_first = of_view.sort_values("share", ascending=False)
+    return "; ".join(f"{effect.effect} {effect.share:.0%}" for effect in largest_first.itertuples())
+
+
+def beside(moving: pd.DataFrame, effect: str) -> str:
+    """One effect among twins in words: how many times a seed's distance, with its interval.
+
+    Args:
+        moving: as of `beside_seeds_table`.
+        effect: `family` or `text`.
+    """
+    asked = (moving["view"] == "as measured") & (moving["effect"] == effect)
+    (found,) = moving[asked].itertuples()
+    return f"apart by {found.ratio:.1f} times a seed's distance [{found.ratio_low:.1f}, {found.ratio_high:.1f}]"
+
+
+def control_record(controls: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
+    """What notebook 08 keeps of `control_table`: control → model → profile, and the interval's ends of `own`."""
+    record = {control: by_model(table, "r2") for control, table in controls.groupby("control")}
+    own = controls[controls.control == "own"]
+    record["own_low"] = by_model(own, "low")
+    record["own_high"] = by_model(own, "high")
+    return record
+
+
+def random_record(random: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """What notebook 08 keeps of `random_table`, by model: profiles seed by seed, on both sides, and the most rows."""
+    record: dict[str, dict[str, Any]] = {"fresh": {}, "fresh_in_sample": {}, "fresh_rows": {}}
+    for model, table in random.groupby("model", sort=False):
+        by_seed = table.pivot_table(index="seed", columns="block", values=["r2", "in_sample"])
+        record["fresh"][model] = by_seed["r2"].to_numpy()
+        record["fresh_in_sample"][model] = by_seed["in_sample"].to_numpy()
+        record["fresh_rows"][model] = int(table["rows"].max())
+    return record
+
+
+def effect_record(effects: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """What notebook 08 keeps of `anova.effect_table`: view → effect → its numbers."""
+    return {
+        view: table.drop(columns="view").set_index("effect").to_dict("index") for view, table in effects.groupby("view")
+    }
 
 
 def by_model(table: pd.DataFrame, column: str) -> dict[str, list[float]]:

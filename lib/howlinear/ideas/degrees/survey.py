@@ -90,6 +90,18 @@ def surveyed_blocks(depth: int, blocks: Sequence[int] | None = None) -> list[int
     return sorted({*blocks, *checked_blocks(depth)})
 
 
+def blocks_sentence(stored: Mapping[int, BlockCapture], numbers: Sequence[int]) -> str:
+    """How many of a model's blocks are looked at, and in which of them a few massive rows weigh most.
+
+    Args:
+        stored: all blocks of the model.
+        numbers: those that are looked at.
+    """
+    massive = [str(number) for number in numbers if len(stored[number].massive())]
+    named = ", ".join(massive) or "none"
+    return f"{len(numbers)} of {len(stored)} blocks; few massive rows weigh most (notebook 12) in: {named}"
+
+
 def captured_blocks(
     model: PreTrainedModel, rows: TokenRows, blocks: Sequence[int], held: int = HELD
 ) -> Iterator[tuple[int, BlockCapture]]:
@@ -190,9 +202,96 @@ def share_table(neurons: pd.DataFrame, probe_gains: Mapping[int, float]) -> pd.D
     step = all_squares - line
     left = 1 - line
     by_neurons = pd.DataFrame({"products": neurons.neurons, "share": (neurons.r2 - line) / step})
-    gains = pd.Series(probe_gains)
+    gains = pd.Series(probe_gains, index=pd.Index(list(probe_gains), dtype=int), dtype=float)  # numbers, if of none
     by_probe = pd.DataFrame({"products": gains.index, "share": gains.to_numpy() * left / step})
     return stack({"neurons": by_neurons, "probe": by_probe}, "source")
+
+
+PROBED = (1, 4, 16, 64)  # ranks of notebook 03's probe that its products are compared at
+
+
+def all_shares(neurons: pd.DataFrame, swept: Mapping[str, Mapping[str, Mapping[str, float]]]) -> pd.DataFrame:
+    """`share_table` of every checked block.
+
+    Args:
+        neurons: `neuron_table` of the blocks of several models, with columns `model` and `block`.
+        swept: model → block → rank → what share a probe of notebook 03 explains of what the line leaves, as its results
+            keep them; blocks that it has not probed have no rows of the source `probe`.
+
+    Returns:
+        The tables one below another, with columns `model` and `block`.
+    """
+    tables = []
+    for (model, block), of_block in neurons.groupby(["model", "block"], sort=False):
+        by_rank = swept[model].get(str(block), {})
+        gains = {rank: by_rank[str(rank)] for rank in PROBED if str(rank) in by_rank}
+        tables.append(share_table(of_block, gains).assign(model=model, block=block))
+    return pd.concat(tables, ignore_index=True)
+
+
+def not_probed(shares: pd.DataFrame) -> list[tuple[str, int]]:
+    """The (model, block) that have no probe of notebook 03 to compare with."""
+    by_block = shares.groupby(["model", "block"], sort=False)
+    return [place for place, table in by_block if "probe" not in set(table.source)]
+
+
+def by_degree(spectra: pd.DataFrame, column: str, models: Iterable[str]) -> pd.DataFrame:
+    """One column of `spectrum_table` with the degrees k side by side, as `R²_k`: a row a `model` and `block`."""
+    table = spectra.pivot_table(index=["model", "block"], columns="degree", values=column)
+    return table.reindex(models, level="model").add_prefix("R²_").rename_axis(columns=None)
+
+
+def largest_miss(table: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
+    """What was found less what was predicted, in the block where they lie farthest apart: a row a model.
+
+    Args:
+        table: as of `by_degree`.
+        predicted: the same of a prediction.
+    """
+    gaps = (table - predicted).groupby("model", sort=False)
+    return gaps.agg(lambda gap: gap.loc[gap.abs().idxmax()])
+
+
+def neuron_bounds(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The neurons' bounds of degree 2: a row a checked `model` and `block`.
+
+    Args:
+        tables: `spectra` and `neurons` of several models.
+
+    Returns:
+        `pooled`, R² of the spectrum's degree 2, and `free`, with every neuron's square weighed anew.
+    """
+    free = tables["neurons"].groupby(["model", "block"], sort=False).r2.last()
+    degree_2 = tables["spectra"][tables["spectra"].degree == 2].set_index(["model", "block"]).r2
+    return pd.DataFrame({"pooled": degree_2.reindex(free.index), "free": free}).reset_index()
+
+
+def close_table(bounds: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """How close the neurons' bounds come to all products, by the kernel of degree 2: a row a checked block.
+
+    Args:
+        bounds: as of `neuron_bounds`.
+        kernels: `kernel_table` of the same blocks.
+
+    Returns:
+        `pooled`, `each free`, `all products` (the kernel on its most rows), and `last step`, by how much its last rows
+        still raised it.
+    """
+    of_degree_2 = kernels[kernels.kernel == "degree 2"]
+    r2 = of_degree_2.groupby(["model", "block"], sort=False).r2
+    table = bounds.set_index(["model", "block"]).rename(columns={"free": "each free"})
+    table["all products"] = r2.last()
+    table["last step"] = r2.last() - r2.nth(-2).to_numpy()
+    return table
+
+
+def of_blocks(tables: Mapping[str, pd.DataFrame], wanted: Mapping[str, int]) -> dict[str, pd.DataFrame]:
+    """Of each table with columns `model` and `block`, the rows of one block a model; the other tables are left out."""
+    found = {}
+    for kind, table in tables.items():
+        if "block" in table:
+            found[kind] = table[table.block == table.model.map(wanted)]
+    return found
 
 
 def reach(shares: pd.DataFrame, source: str, threshold: float) -> int | None:
@@ -286,6 +385,15 @@ def training_table(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 def stack(tables: Mapping[Any, pd.DataFrame], name: str) -> pd.DataFrame:
     """Tables one below another, their key in a first column of this name."""
     return pd.concat(tables, names=[name]).reset_index(level=0).reset_index(drop=True)
+
+
+def stack_curves(curves: Mapping[tuple[str, int], pd.DataFrame]) -> pd.DataFrame:
+    """The `streamed_table` of several (model, block) one below another; of none, a table with its columns alone."""
+    tables = [curve.assign(model=model, block=block) for (model, block), curve in curves.items()]
+    columns = ["model", "block", "rows", "r2", "low", "high", "ridge"]
+    if not tables:
+        return pd.DataFrame(columns=columns)
+    return pd.concat(tables)[columns]
 
 
 def stack_models(surveys: Mapping[str, Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
