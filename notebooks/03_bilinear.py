@@ -47,7 +47,8 @@ from howlinear.ideas.bilinear.layers import conjunction
 from howlinear.ideas.bilinear.probe import branch, ranks_within, residual_rows, scores
 from howlinear.ideas.bilinear.tables import correlations, gains, gate_order, gates, powers, rank_sweep
 from howlinear.instrument.massive import MULTIPLE
-from howlinear.instrument.resample import evenly, resampled
+from howlinear.instrument.resample import resampled
+from howlinear.instrument.selection import selected
 from howlinear.notebook.run import start
 from howlinear.plots import bilinear as plots
 
@@ -57,7 +58,7 @@ language_models = {name: run.model(name) for name in run.models}
 models = {name: resampled(stored, language_models[name], sample_rows) for name, stored in captures.items()}
 first = next(iter(models))
 ranks = ranks_within(ranks, [of_model[0] for of_model in models.values()])  # all blocks have the same tokens
-some = tables.selected(models, blocks)
+some = selected(models, blocks)
 sampled = len(models[first][0].rows().x)
 print("models:", ", ".join(models), "· text:", run.corpora[0], "·", sampled, "sampled rows, a quarter held out")
 for name, of_model in some.items():
@@ -350,9 +351,7 @@ measures.groupby("model", sort=False).mean().drop(columns="block").round(2)
 # predicts no next token: it has no perplexity to lose, and no points in panel (b).
 
 # %%
-texts = {name: stored.rows for name, stored in captures.items()}
-if swap_rows is not None:
-    texts = {name: evenly(rows, 4 * swap_rows) for name, rows in texts.items()}  # a quarter is held out
+texts = {name: stored.rows.with_fewer_held_out(swap_rows) for name, stored in captures.items()}
 for name, stored in captures.items():
     if stored.about["perplexity"] is None:
         print(f"{name} predicts no next token: no swap of it has a cost in perplexity")

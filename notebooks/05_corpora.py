@@ -39,7 +39,7 @@ from howlinear.files.results import rounded
 from howlinear.ideas.bilinear.probe import probe
 from howlinear.ideas.corpora import tables
 from howlinear.ideas.corpora.transfer import transfers
-from howlinear.ideas.sinks.costs import part
+from howlinear.instrument.selection import spaced
 from howlinear.notebook.run import start
 from howlinear.plots import corpora as plots
 from howlinear.text.corpus import TRAINED_ON
@@ -216,8 +216,8 @@ def bilinear_gains(name, blocks):
 # %%
 costs = []
 for name in run.models:
-    blocks = tables.spread_over_depth(list(found[name]), probed)
-    texts = {corpus: part(stored.rows, cost_rows) for corpus, stored in captures[name].items()}
+    blocks = spaced(found[name], probed)
+    texts = {corpus: stored.rows.with_fewer_held_out(cost_rows) for corpus, stored in captures[name].items()}
     swaps = tables.swap_table(run.model(name), found[name], texts, blocks, main)
     gains = bilinear_gains(name, blocks)
     # The branch is fitted step by step: processors agree on its gain to two decimals, on the rest to four digits.

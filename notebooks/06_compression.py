@@ -63,7 +63,6 @@ from howlinear.ideas.compression.signals import (
     set_costs,
     signals,
 )
-from howlinear.ideas.sinks.costs import part
 from howlinear.models.load import is_causal
 from howlinear.notebook.run import start
 from howlinear.plots import compression as plots
@@ -79,7 +78,7 @@ if not models:
     )
 
 captures = {name: run.capture(name) for name in models}
-texts = {name: part(stored.rows, cost_rows) for name, stored in captures.items()}  # what costs are measured on
+texts = {name: stored.rows.with_fewer_held_out(cost_rows) for name, stored in captures.items()}  # costs are of these
 held_out = {name: text.ids[text.test] for name, text in texts.items()}
 fitted = {name: stored.rows.ids[~stored.rows.test] for name, stored in captures.items()}
 deep = min(deep, *(len(stored.blocks) for stored in captures.values()))

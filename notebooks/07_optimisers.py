@@ -21,7 +21,7 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-blocks: list | None = None  # which blocks of a model that has more than are listed here; None: all of every model
+blocks: list | None = None  # which blocks; None, or a model that has not all of them: every block
 sample_rows: int | None = None  # token rows that everyone trains on and is scored on; None: the run profile's sample
 steps: int | None = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
 batch = 256  # rows a step
@@ -43,14 +43,13 @@ from howlinear.ideas.optimisers.gradient_descent import descent
 from howlinear.ideas.optimisers.problem import SCALINGS, Problem
 from howlinear.ideas.optimisers.training import OPTIMISERS, train
 from howlinear.instrument.resample import resampled
+from howlinear.instrument.selection import selected
 from howlinear.notebook.run import start
 from howlinear.plots import optimisers as plots
 
 run = start("07_optimisers", profile)
-models = {}
-for name in run.models:
-    sampled = resampled(run.capture(name), run.model(name), sample_rows)
-    models[name] = tables.chosen(sampled, blocks)
+sampled = {name: resampled(run.capture(name), run.model(name), sample_rows) for name in run.models}
+models = selected(sampled, blocks)
 first = next(iter(models))
 widths = {}
 for name, captured in models.items():

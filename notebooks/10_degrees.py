@@ -46,7 +46,7 @@ from howlinear.files.results import rounded
 from howlinear.ideas.degrees import survey
 from howlinear.ideas.degrees.hermite import hermite, predict_spectrum
 from howlinear.ideas.degrees.neurons import Hidden, take_apart
-from howlinear.instrument.resample import evenly
+from howlinear.instrument.selection import selected
 from howlinear.notebook.run import start
 from howlinear.plots import degrees as figures
 from howlinear.training import twins
@@ -55,8 +55,9 @@ run = start("10_degrees", profile)
 first = next(iter(run.models))
 stored = {name: run.capture(name) for name in run.models}
 middle = {name: len(stored[name].blocks) // 2 for name in run.models}
-used = {name: evenly(found.rows, token_rows or found.rows.count) for name, found in stored.items()}
-asked_blocks = {name: survey.surveyed_blocks(len(found.blocks), blocks) for name, found in stored.items()}
+used = {name: found.rows.thinned(token_rows) for name, found in stored.items()}
+some = selected({name: found.blocks for name, found in stored.items()}, blocks)
+asked_blocks = {name: survey.surveyed_blocks(len(found.blocks), some[name]) for name, found in stored.items()}
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", used[first].count, "token rows")
 for name, found in stored.items():
     print(f"{name}: {survey.blocks_sentence(found.blocks, asked_blocks[name])}")

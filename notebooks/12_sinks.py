@@ -278,7 +278,7 @@ print(depth.astype(float).round(2).T.to_string())
 chosen = costs.chosen_blocks(blocks, swapped, others)
 cost_tables = []
 for name, numbers in chosen.items():
-    text = costs.part(run.capture(name).rows, cost_rows)
+    text = run.capture(name).rows.with_fewer_held_out(cost_rows)
     cost_tables.append(costs.cost_table(name, run.model(name), looks, text, numbers))
 swap_costs = costs.joined(cost_tables)
 figure = plots.costs(rounded(swap_costs), costs.KINDS)

@@ -9,7 +9,6 @@ from helpers.families import small
 from helpers.planted_products import OUT, kept_of, line, products, skewed
 from helpers.planted_sinks import captured, teacher
 from helpers.reference import normal
-from howlinear.errors import InputError
 from howlinear.ideas.bilinear import tables
 from howlinear.ideas.bilinear.gate import end_to_end
 from howlinear.ideas.bilinear.layers import LineAndProducts, conjunction, control, cosine, rmse
@@ -144,11 +143,6 @@ def test_every_model_is_correlated_by_itself():
     assert table.r.abs().max() < 0.5
 
 
-@pytest.mark.parametrize(("count", "expected"), [(1, [2]), (2, [2, 9]), (3, [2, 5, 9]), (5, [2, 3, 5, 7, 9])])
-def test_spaced_blocks_span_the_depth(count, expected):
-    assert tables.spaced([2, 3, 5, 7, 9], count) == expected
-
-
 @pytest.fixture(scope="module")
 def compared(models, gained):
     return tables.recipes(models, gained, RANK, steps=200)
@@ -247,26 +241,6 @@ def test_fits_hold_every_layer_of_the_controls_blocks(gained, controlled):
     assert table.block.tolist() == [0] * 4 + [7] * 4
     assert table.r2.iloc[0] == gained.r2_lin.iloc[0]
     assert table.r2.iloc[-1] == controlled.r2.iloc[-1]
-
-
-def test_of_three_blocks_the_middle_one_is_half_the_depth():
-    for depth in (6, 12, 30):
-        assert tables.spaced(range(depth), 3) == [0, depth // 2, depth - 1]
-
-
-def test_blocks_are_selected_of_models_that_have_them_and_others_are_whole(models):
-    some = tables.selected(models, [7, 0])
-    assert {name: list(blocks) for name, blocks in some.items()} == {"bent": [0, 7], "straight": [0]}
-    assert some["bent"][7] is models["bent"][7]
-    assert len(some["bent"]) == 2
-    with pytest.raises(KeyError):
-        some["bent"][3]
-    assert {name: list(blocks) for name, blocks in tables.selected(models, None).items()} == {
-        name: list(blocks) for name, blocks in models.items()
-    }
-    for blocks in ([0, 99], []):
-        with pytest.raises(InputError, match="no model has all of blocks"):
-            tables.selected(models, blocks)
 
 
 @pytest.fixture(scope="module")

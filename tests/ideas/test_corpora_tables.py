@@ -132,13 +132,6 @@ def test_of_models_whose_training_text_is_unknown_no_corpus_is_called_unseen():
     )
 
 
-@pytest.mark.parametrize(
-    ("blocks", "count", "expected"), [(range(12), 3, [0, 6, 11]), ([0, 3, 5], 3, [0, 3, 5]), ([4, 9], 5, [4, 9])]
-)
-def test_blocks_are_spread_over_the_depth(blocks, count, expected):
-    assert tables.spread_over_depth(list(blocks), count) == expected
-
-
 def test_swaps_cost_what_they_cost_one_by_one(gpt2, ids):
     texts = {"docs": ids, "code": ids.flip(0, 1) // 2}
     rows = {name: TokenRows.from_ids(each, folds=3) for name, each in texts.items()}

@@ -5,7 +5,6 @@ import pytest
 from helpers.planted_products import OUT, kept_of, line, skewed
 from helpers.reference import normal
 from howlinear.core.ceilings import ceiling, fit, r2
-from howlinear.errors import InputError
 from howlinear.ideas.optimisers import tables
 from howlinear.ideas.optimisers.gradient_descent import descent
 from howlinear.ideas.optimisers.problem import SCALINGS, Problem
@@ -24,17 +23,6 @@ def models():
 @pytest.fixture(scope="module")
 def paths(models):
     return tables.race(Problem.of(models["one"][0]), STEPS, 128, [1, 10])
-
-
-def test_of_a_deep_model_the_listed_blocks_are_looked_at_and_of_a_shallow_one_all(models):
-    kept = models["one"]
-    assert tables.chosen(kept, None) == kept
-    assert tables.chosen(kept, [5, 6]) == kept  # it has no more than are listed
-    assert tables.chosen(kept, [4]) == {4: kept[4]}
-    deep = dict.fromkeys(range(9), kept[0])
-    assert list(tables.chosen(deep, [8, 2, 2, 5])) == [2, 5, 8]
-    with pytest.raises(InputError, match=r"no block \[11\] among"):
-        tables.chosen(deep, [2, 11])
 
 
 def test_forecasts_are_those_of_the_descent_and_of_the_closed_form(models):

@@ -18,7 +18,6 @@ from howlinear.ideas.sinks.costs import (
     cost_table,
     first_outputs,
     joined,
-    part,
     swap_token_losses,
     without_costs,
     worth_table,
@@ -228,14 +227,3 @@ def test_chosen_are_the_massive_ones_and_both_ends_of_the_others(sunk):
     assert chosen_blocks(table, most=0, others=2) == {"m": [0, 2]}
     assert chosen_blocks(table, most=0, others=3) == {"m": [0, 2, 6]}
     assert chosen_blocks(table) == {"m": [0, 1, 2, 3, 5]}
-
-
-def test_fewer_held_out_rows_are_of_every_fold_and_those_to_fit_on_stay():
-    rows = TokenRows.from_ids(torch.arange(80 * 4).view(80, 4), folds=2)
-    fewer = part(rows, 24)
-    assert [len(members) for members in fewer.folds(test=True)] == [3, 3]
-    assert torch.equal(fewer.ids[~fewer.test], rows.ids[~rows.test])
-    first_of_each = [members[:3] for members in rows.folds(test=True)]
-    assert torch.equal(fewer.ids[fewer.test], rows.ids[torch.cat(first_of_each).sort().values])
-    assert [len(members) for members in part(rows, 1).folds(test=True)] == [1, 1]
-    assert part(rows, None) is rows

@@ -5,7 +5,7 @@ import torch
 
 from conftest import BLOCKS
 from howlinear.instrument.capture import capture
-from howlinear.instrument.resample import evenly, resampled
+from howlinear.instrument.resample import resampled
 from howlinear.instrument.store import load_capture, save_capture
 from howlinear.text.rows import TokenRows
 
@@ -24,27 +24,11 @@ def stored(gpt2, rows, tmp_path):
     return load_capture(path)
 
 
-def test_sequences_are_whole_and_of_every_fold_in_its_share(rows):
-    half = evenly(rows, rows.count // 2)
-    assert half.count == pytest.approx(rows.count / 2, abs=3 * 16)
-    for test in (False, True):
-        for all_of_fold, kept in zip(rows.folds(test), half.folds(test), strict=True):
-            assert len(kept) == round(len(all_of_fold) / 2)
-    whole = {tuple(ids) for ids in rows.ids.tolist()}
-    assert {tuple(ids) for ids in half.ids.tolist()} <= whole
-
-
-def test_all_rows_stay_as_they_are_and_a_fold_keeps_a_sequence(rows):
-    assert torch.equal(evenly(rows, 10 * rows.count).ids, rows.ids)
-    fewest = evenly(rows, 1)
-    assert [len(fold) for test in (False, True) for fold in fewest.folds(test)] == [1] * 6
-
-
 def test_the_sample_is_what_a_capture_of_all_these_rows_would_hold(gpt2, rows, stored):
     found = resampled(stored, gpt2, rows.count // 2)
     assert list(found) == list(range(BLOCKS))
     assert len(found) == BLOCKS
-    fewer = evenly(rows, rows.count // 2)
+    fewer = rows.thinned(rows.count // 2)
     for block, expected in capture(gpt2, fewer, sample=fewer.count).items():
         theirs, ours = expected.rows(), found[block].rows()
         for name in ("x", "y"):

@@ -164,3 +164,38 @@ def test_padded_text_and_images_can_be_measured_to_a_tolerance(padded, monkeypat
     images = ModelInputs.of(reads("vit", n=40), folds=2)
     assert images.count == 40
     assert measure(small("vit"), images, tolerance=0.99).to_dict()["rows"] == 5 * 40
+
+
+@pytest.fixture
+def packed():
+    """64 sequences of 16 tokens, three folds a side."""
+    ids = torch.randint(80, (64, 16), generator=torch.Generator().manual_seed(5))
+    return TokenRows.from_ids(ids, folds=3)
+
+
+def test_sequences_are_whole_and_of_every_fold_in_its_share(packed):
+    half = packed.thinned(packed.count // 2)
+    assert half.count == pytest.approx(packed.count / 2, abs=3 * 16)
+    for test in (False, True):
+        for all_of_fold, kept in zip(packed.folds(test), half.folds(test), strict=True):
+            assert len(kept) == round(len(all_of_fold) / 2)
+    whole = {tuple(ids) for ids in packed.ids.tolist()}
+    assert {tuple(ids) for ids in half.ids.tolist()} <= whole
+
+
+def test_all_rows_stay_as_they_are_and_a_fold_keeps_a_sequence(packed):
+    assert packed.thinned(None) is packed
+    assert torch.equal(packed.thinned(10 * packed.count).ids, packed.ids)
+    fewest = packed.thinned(1)
+    assert [len(fold) for test in (False, True) for fold in fewest.folds(test)] == [1] * 6
+
+
+def test_fewer_held_out_rows_are_of_every_fold_and_those_to_fit_on_stay():
+    rows = TokenRows.from_ids(torch.arange(80 * 4).view(80, 4), folds=2)
+    fewer = rows.with_fewer_held_out(24)
+    assert [len(members) for members in fewer.folds(test=True)] == [3, 3]
+    assert torch.equal(fewer.ids[~fewer.test], rows.ids[~rows.test])
+    first_of_each = [members[:3] for members in rows.folds(test=True)]
+    assert torch.equal(fewer.ids[fewer.test], rows.ids[torch.cat(first_of_each).sort().values])
+    assert [len(members) for members in rows.with_fewer_held_out(1).folds(test=True)] == [1, 1]
+    assert rows.with_fewer_held_out(None) is rows

@@ -24,21 +24,6 @@ from howlinear.text.rows import TokenRows, batch_of
 BATCH = 16  # sequences in a pass
 
 
-def evenly(rows: TokenRows, most: int) -> TokenRows:
-    """Whole sequences of about `most` token rows: the first of every document fold of both sides, in their shares.
-
-    Args:
-        rows: packed rows.
-        most: token rows; of every fold there is a sequence at least.
-    """
-    share = min(1.0, most / rows.count)
-    sequences = []
-    for test in (False, True):
-        for members in rows.folds(test):
-            sequences.append(members[: max(1, round(share * len(members)))])
-    return rows.subset(torch.cat(sequences).sort().values)
-
-
 class Resampled(Mapping[int, BlockCapture]):
     """Blocks as they are stored, with another sample; moments are read from disk when a block is asked for."""
 
@@ -70,7 +55,7 @@ def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mappi
     """
     if most is None:
         return stored.blocks
-    rows = evenly(stored.rows, most)
+    rows = stored.rows.thinned(most)
     every = _rows_of_blocks(model, rows)
     sequences, seq_len = rows.ids.shape
     about = {

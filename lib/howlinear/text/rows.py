@@ -72,6 +72,35 @@ class TokenRows:
         """Some of the sequences, with their sides and folds."""
         return replace(self, ids=self.ids[indices], test=self.test[indices], fold=self.fold[indices])
 
+    def thinned(self, most: int | None) -> TokenRows:
+        """Whole sequences of about `most` tokens, the first of every document fold of both sides, in their shares.
+
+        Args:
+            most: tokens; of every fold there is a sequence at least. None: all there are.
+        """
+        if most is None or most >= self.count:
+            return self
+        share = most / self.count
+        sequences = []
+        for test in (False, True):
+            for members in self.folds(test):
+                fewer = max(1, round(share * len(members)))
+                sequences.append(members[:fewer])
+        return self.subset(torch.cat(sequences).sort().values)
+
+    def with_fewer_held_out(self, most: int | None) -> TokenRows:
+        """All that is there to fit on, and about `most` held-out tokens, the first sequences of every document fold.
+
+        Args:
+            most: held-out tokens; of every fold there is a sequence at least. None: all there are.
+        """
+        if most is None:
+            return self
+        held_out = self.folds(test=True)
+        of_each_fold = max(1, most // (len(held_out) * self.ids.shape[1]))
+        sequences = [*self.folds(test=False), *(members[:of_each_fold] for members in held_out)]
+        return self.subset(torch.cat(sequences).sort().values)
+
     @property
     def sha256(self) -> str:
         """Hash of the content: the ids and how they are split."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from howlinear.ideas.bilinear.probe import probe
 from howlinear.ideas.bilinear.recipe import recipe
 from howlinear.instrument.capture import BlockCapture, Sample
 from howlinear.instrument.massive import MULTIPLE
+from howlinear.instrument.selection import spaced
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
@@ -488,48 +489,6 @@ def correlations(gains: pd.DataFrame, column: str, seed: int = 0) -> pd.DataFram
         row = {"model": model, "r": found.r.value, "low": found.r.low, "high": found.r.high, "p": p}
         table.append(row | {"inner": found.inner, "lowest": found.lowest, "highest": found.highest})
     return pd.DataFrame(table)
-
-
-def spaced(blocks: Iterable[int], count: int) -> list[int]:
-    """`count` of the blocks, evenly spaced, the first and the last among them."""
-    numbers = list(blocks)
-    # halves go up, so that of three the middle one is block `depth // 2`, as everywhere in the project
-    places = np.floor(np.linspace(0, len(numbers) - 1, count) + 0.5).astype(int)
-    return [numbers[place] for place in places]
-
-
-def selected(models: Mapping[str, Blocks], blocks: Sequence[int] | None) -> dict[str, Blocks]:
-    """Those blocks of every model; a model that has not all of them is taken whole, and so is every model for None.
-
-    Raises:
-        InputError: no model has all of them.
-    """
-    if blocks is None:
-        return dict(models)
-    have_all = {name for name, of_model in models.items() if set(blocks) <= set(of_model)}
-    if not have_all or not blocks:
-        depths = ", ".join(f"{name} {len(of_model)}" for name, of_model in models.items())
-        raise InputError(f"no model has all of blocks {list(blocks)}: give blocks of one; they have {depths}")
-    return {name: _Selected(of_model, blocks) if name in have_all else of_model for name, of_model in models.items()}
-
-
-class _Selected(Mapping[int, BlockCapture]):
-    """Some blocks of a model, still read one at a time."""
-
-    def __init__(self, blocks: Blocks, numbers: Sequence[int]):
-        self._blocks = blocks
-        self._numbers = sorted(numbers)
-
-    def __getitem__(self, block: int) -> BlockCapture:
-        if block not in self._numbers:
-            raise KeyError(block)
-        return self._blocks[block]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._numbers)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
 
 
 def _each_block(models: Mapping[str, Blocks], count: int | None = None) -> Iterator[tuple[str, int, BlockCapture]]:

@@ -173,12 +173,6 @@ def seen_table(pairs: pd.DataFrame, trained_on: Collection[str], known: Collecti
     return by_pair.reset_index().pivot_table(index="model", columns="kind", values="drop", sort=False)
 
 
-def spread_over_depth(blocks: Sequence[int], count: int) -> list[int]:
-    """So many of the blocks, the first, the last and evenly between them."""
-    places = np.linspace(0, len(blocks) - 1, count)
-    return sorted({blocks[round(place)] for place in places})
-
-
 def swap_table(
     model: PreTrainedModel,
     by_block: Mapping[int, Transfer],

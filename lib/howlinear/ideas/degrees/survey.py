@@ -78,14 +78,14 @@ def checked_blocks(depth: int) -> list[int]:
     return sorted({0, depth // 2, depth - 1})
 
 
-def surveyed_blocks(depth: int, blocks: Sequence[int] | None = None) -> list[int]:
-    """The blocks that were asked for and the checked ones, in order; every block for None, or of a model without them.
+def surveyed_blocks(depth: int, blocks: Iterable[int] | None = None) -> list[int]:
+    """The blocks that were asked for and the checked ones, in order; every block for None.
 
     Args:
         depth: how many blocks the model has.
-        blocks: those asked for, of a model that has them all.
+        blocks: those asked for.
     """
-    if blocks is None or max(blocks, default=0) >= depth:
+    if blocks is None:
         return list(range(depth))
     return sorted({*blocks, *checked_blocks(depth)})
 

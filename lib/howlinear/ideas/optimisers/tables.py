@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from howlinear.core.ceilings import NULL, AffineMap, ceiling, r2
-from howlinear.errors import InputError
 from howlinear.ideas.optimisers.baseline import BASELINES, baseline
 from howlinear.ideas.optimisers.gradient_descent import Descent, descent
 from howlinear.ideas.optimisers.problem import SCALINGS, Problem
@@ -19,24 +18,6 @@ from howlinear.instrument.capture import BlockCapture
 NEAR = 0.01  # of the output's variance: how near to the closed form `forecasts` counts the steps to
 
 Blocks = Mapping[int, BlockCapture]  # block → what was captured of it
-
-
-def chosen(captured: Blocks, blocks: Sequence[int] | None) -> dict[int, BlockCapture]:
-    """The blocks of a model that are looked at, in order of depth.
-
-    Args:
-        captured: all blocks of the model.
-        blocks: which of them, where the model has more than are listed; None: all.
-
-    Raises:
-        InputError: a listed block that a deeper model does not have.
-    """
-    if blocks is None or len(captured) <= len(blocks):
-        return dict(captured)
-    missing = [block for block in blocks if block not in captured]
-    if missing:
-        raise InputError(f"no block {missing} among {list(captured)}: list others in the notebook's `blocks`")
-    return {block: captured[block] for block in sorted(set(blocks))}
 
 
 def forecasts(models: Mapping[str, Blocks], steps: int) -> pd.DataFrame:

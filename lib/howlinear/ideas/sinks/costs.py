@@ -107,21 +107,6 @@ def first_outputs(
     return means
 
 
-def part(rows: TokenRows, most: int | None) -> TokenRows:
-    """Rows with about `most` held-out tokens, the first sequences of every document fold; None: all there are.
-
-    Args:
-        rows: packed rows; what is to fit on stays.
-        most: held-out tokens, at least a sequence a fold.
-    """
-    if most is None:
-        return rows
-    held_out = rows.folds(test=True)
-    of_each_fold = max(1, most // (len(held_out) * rows.ids.shape[1]))
-    sequences = [*rows.folds(test=False), *(members[:of_each_fold] for members in held_out)]
-    return rows.subset(torch.cat(sequences).sort().values)
-
-
 def swaps(
     model: PreTrainedModel, block: int, seen: Look, constant: Float[Tensor, " d"], seq_len: int
 ) -> dict[str, Callable[[Tensor], Tensor]]:
