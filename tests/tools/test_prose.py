@@ -89,7 +89,9 @@ def test_what_products_win_back_in_the_public_models_is_told(readme, findings):
     median = float(np.median(list(gains.values())))
     assert f"gains {median:.2f} of R² in the median and {gains[most]:.2f} at most (block {most})" in findings
     r = f"{found['correlation']['gain']['smollm2-135m']['r']:.2f}".translate(MINUS)
-    assert f"does not follow what is left (r {r} and" in findings
+    left = [1 - block["r2_lin"] for block in smol["blocks"] if block["block"] in smol["recipe"]["block"]]
+    by_recipe = np.corrcoef(left, smol["recipe"]["gain"])[0, 1]
+    assert f"does not follow what is left (r {r} and, by the recipe, {by_recipe:.2f})" in findings
     first, middle, last = (row["planted"] for row in found["power"]["smollm2-135m"])
     assert f"it recovers {middle:.2f} in the middle block of SmolLM2, and nothing in the first and the" in findings
     assert (first, last) == (0, 0)
@@ -106,6 +108,10 @@ def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
     assert f"ρ is {told['ablation']} for the cost of switching the block off, {told['price']} for the price" in findings
     assert f"{told['block influence']} for ShortGPT's block influence, {told['sub-layer cosine']} for LLM-" in findings
     assert f"{told['CCA bound']} for NBL's bound and {told['1 − R²']} for 1 − R²_lin" in findings
+    widths = {signal: row["high"] - row["low"] for signal, row in one.items()}
+    best = one["ablation"]
+    assert f"the interval of the first is {best['low']:.2f} to {best['high']:.2f}, the others' are wider" in findings
+    assert min(widths, key=widths.get) == "ablation"
     model = found["models"]["smollm2-135m"]
     first = {row["way"]: f"{row['delta']:+.0f}" for row in model["frontier"] if row["count"] == 1}
     assert f"the first block costs {first['order of R²']} of perplexity" in findings
