@@ -136,7 +136,9 @@ def spectrum_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.Dat
     _, deviation = parts.spread(moments)
     table = degrees(captured, parts, degree).to_frame().drop(columns="size")
     table.insert(0, "degree", range(1, degree + 1))
-    return table.assign(hermite=predict_spectrum(parts, moments, degree), spread=float(deviation.median()))
+    table["hermite"] = predict_spectrum(parts, moments, degree)
+    table["spread"] = float(deviation.median())
+    return table
 
 
 def teacher_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.DataFrame:
@@ -198,12 +200,18 @@ def share_table(neurons: pd.DataFrame, probe_gains: Mapping[int, float]) -> pd.D
     Returns:
         A row a measurement: `source` (`neurons`, the loudest ones, or `probe`), number of `products`, `share`.
     """
-    line, all_squares = neurons.r2.iloc[0], neurons.r2.iloc[-1]
+    line = neurons.r2.iloc[0]
+    all_squares = neurons.r2.iloc[-1]
     step = all_squares - line
     left = 1 - line
-    by_neurons = pd.DataFrame({"products": neurons.neurons, "share": (neurons.r2 - line) / step})
-    gains = pd.Series(probe_gains, index=pd.Index(list(probe_gains), dtype=int), dtype=float)  # numbers, if of none
-    by_probe = pd.DataFrame({"products": gains.index, "share": gains.to_numpy() * left / step})
+    # the loudest neurons: (R² − R²_1) / step
+    by_neurons = pd.DataFrame()
+    by_neurons["products"] = neurons.neurons
+    by_neurons["share"] = (neurons.r2 - line) / step
+    # a probe explains its share of what is left: share × left / step; types are given, since there may be none
+    by_probe = pd.DataFrame()
+    by_probe["products"] = pd.Series(list(probe_gains), dtype=int)
+    by_probe["share"] = pd.Series(list(probe_gains.values()), dtype=float) * left / step
     return stack({"neurons": by_neurons, "probe": by_probe}, "source")
 
 
@@ -224,21 +232,30 @@ def all_shares(neurons: pd.DataFrame, swept: Mapping[str, Mapping[str, Mapping[s
     tables = []
     for (model, block), of_block in neurons.groupby(["model", "block"], sort=False):
         by_rank = swept[model].get(str(block), {})
-        gains = {rank: by_rank[str(rank)] for rank in PROBED if str(rank) in by_rank}
-        tables.append(share_table(of_block, gains).assign(model=model, block=block))
+        gains = {}
+        for rank in PROBED:
+            if str(rank) in by_rank:
+                gains[rank] = by_rank[str(rank)]
+        shares = share_table(of_block, gains)
+        tables.append(shares.assign(model=model, block=block))
     return pd.concat(tables, ignore_index=True)
 
 
 def not_probed(shares: pd.DataFrame) -> list[tuple[str, int]]:
     """The (model, block) that have no probe of notebook 03 to compare with."""
-    by_block = shares.groupby(["model", "block"], sort=False)
-    return [place for place, table in by_block if "probe" not in set(table.source)]
+    missing = []
+    for place, table in shares.groupby(["model", "block"], sort=False):
+        if "probe" not in set(table.source):
+            missing.append(place)
+    return missing
 
 
 def by_degree(spectra: pd.DataFrame, column: str, models: Iterable[str]) -> pd.DataFrame:
     """One column of `spectrum_table` with the degrees k side by side, as `R²_k`: a row a `model` and `block`."""
     table = spectra.pivot_table(index=["model", "block"], columns="degree", values=column)
-    return table.reindex(models, level="model").add_prefix("R²_").rename_axis(columns=None)
+    table = table.reindex(models, level="model")
+    table = table.add_prefix("R²_")
+    return table.rename_axis(columns=None)
 
 
 def largest_miss(table: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
@@ -248,8 +265,13 @@ def largest_miss(table: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
         table: as of `by_degree`.
         predicted: the same of a prediction.
     """
-    gaps = (table - predicted).groupby("model", sort=False)
-    return gaps.agg(lambda gap: gap.loc[gap.abs().idxmax()])
+
+    def farthest(gap: pd.Series) -> float:
+        block = gap.abs().idxmax()
+        return gap.loc[block]
+
+    gaps = table - predicted
+    return gaps.groupby("model", sort=False).agg(farthest)
 
 
 def neuron_bounds(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -261,9 +283,13 @@ def neuron_bounds(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     Returns:
         `pooled`, R² of the spectrum's degree 2, and `free`, with every neuron's square weighed anew.
     """
-    free = tables["neurons"].groupby(["model", "block"], sort=False).r2.last()
-    degree_2 = tables["spectra"][tables["spectra"].degree == 2].set_index(["model", "block"]).r2
-    return pd.DataFrame({"pooled": degree_2.reindex(free.index), "free": free}).reset_index()
+    neurons = tables["neurons"]
+    free = neurons.groupby(["model", "block"], sort=False).r2.last()
+    spectra = tables["spectra"]
+    degree_2 = spectra[spectra.degree == 2]
+    pooled = degree_2.set_index(["model", "block"]).r2
+    bounds = pd.DataFrame({"pooled": pooled.reindex(free.index), "free": free})
+    return bounds.reset_index()
 
 
 def close_table(bounds: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
@@ -302,8 +328,11 @@ def reach(shares: pd.DataFrame, source: str, threshold: float) -> int | None:
         source: `neurons` or `probe`.
         threshold: the share to reach.
     """
-    enough = shares[(shares.source == source) & (shares.share >= threshold)]
-    return None if enough.empty else int(enough.products.min())
+    of_source = shares[shares.source == source]
+    enough = of_source[of_source.share >= threshold]
+    if enough.empty:
+        return None
+    return int(enough.products.min())
 
 
 def summary(tables: Mapping[str, pd.DataFrame], threshold: float) -> pd.DataFrame:
@@ -329,9 +358,13 @@ def summary(tables: Mapping[str, pd.DataFrame], threshold: float) -> pd.DataFram
         # the middle block, trained and untrained
         middle = sorted(checked)[len(checked) // 2]
         trained = spectra[spectra.block == middle]
-        fresh = tables["fresh"][tables["fresh"].model == model]
-        answers["R² fresh, degree 1 and 2"] = ", ".join(f"{value:.2f}" for value in fresh.r2[:2])
-        answers["spread"] = f"{fresh.spread.iloc[0]:.2f} → {trained.spread.iloc[0]:.2f}"
+        fresh = tables["fresh"]
+        fresh = fresh[fresh.model == model]
+        lowest = [f"{value:.2f}" for value in fresh.r2[:2]]
+        answers["R² fresh, degree 1 and 2"] = ", ".join(lowest)
+        before = fresh.spread.iloc[0]
+        after = trained.spread.iloc[0]
+        answers["spread"] = f"{before:.2f} → {after:.2f}"
         columns[model] = answers
     return pd.DataFrame(columns)
 
@@ -343,13 +376,16 @@ def _rest_by_degree(spectra: pd.DataFrame) -> dict[str, str]:
     step = r2.sub(r2[1], axis=0)
     left = 1 - r2[1]
     shares = step.div(left, axis=0).mean()
-    return {f"rest by degree {degree}": f"{shares[degree]:.2f}" for degree in shares.index[1:]}
+    return {f"rest by degree {degree}": f"{share:.2f}" for degree, share in shares.items() if degree > 1}
 
 
 def _share_of_rank_16(shares: pd.DataFrame) -> str:
     """What share of one block's quadratic step the rank-16 probe reaches."""
-    of_probe = shares[(shares.source == "probe") & (shares.products == 16)]
-    return "not probed" if of_probe.empty else f"{of_probe.share.iloc[0]:.2f}"
+    of_probe = shares[shares.source == "probe"]
+    sixteen = of_probe[of_probe.products == 16].share
+    if sixteen.empty:
+        return "not probed"
+    return f"{sixteen.iloc[0]:.2f}"
 
 
 def _fewest(shares: pd.DataFrame, source: str, threshold: float) -> str:
@@ -384,7 +420,9 @@ def training_table(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 def stack(tables: Mapping[Any, pd.DataFrame], name: str) -> pd.DataFrame:
     """Tables one below another, their key in a first column of this name."""
-    return pd.concat(tables, names=[name]).reset_index(level=0).reset_index(drop=True)
+    stacked = pd.concat(tables, names=[name])
+    with_key = stacked.reset_index(level=0)
+    return with_key.reset_index(drop=True)
 
 
 def stack_curves(curves: Mapping[tuple[str, int], pd.DataFrame]) -> pd.DataFrame:
@@ -398,8 +436,12 @@ def stack_curves(curves: Mapping[tuple[str, int], pd.DataFrame]) -> pd.DataFrame
 
 def stack_models(surveys: Mapping[str, Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
     """The tables of several models' surveys, each stacked with `model` as its first column."""
-    kinds = next(iter(surveys.values())).keys()
-    return {kind: stack({name: found[kind] for name, found in surveys.items()}, "model") for kind in kinds}
+    first = next(iter(surveys.values()))
+    stacked = {}
+    for kind in first:
+        by_model = {name: tables[kind] for name, tables in surveys.items()}
+        stacked[kind] = stack(by_model, "model")
+    return stacked
 
 
 def results(tables: Mapping[str, pd.DataFrame], threshold: float) -> dict[str, Any]:
@@ -433,8 +475,10 @@ def results(tables: Mapping[str, pd.DataFrame], threshold: float) -> dict[str, A
 
 def _spectrum_results(block: int, table: pd.DataFrame) -> dict[str, Any]:
     """One block's spectrum: a list over degrees of each column."""
-    curves = {column: table[column].tolist() for column in ("r2", "low", "high", "hermite")}
-    return {"block": block, "spread": float(table.spread.iloc[0])} | curves
+    spectrum: dict[str, Any] = {"block": block, "spread": float(table.spread.iloc[0])}
+    for column in ("r2", "low", "high", "hermite"):
+        spectrum[column] = table[column].tolist()
+    return spectrum
 
 
 def _check_results(tables: Mapping[str, pd.DataFrame], threshold: float) -> dict[str, Any]:
@@ -443,8 +487,9 @@ def _check_results(tables: Mapping[str, pd.DataFrame], threshold: float) -> dict
     for kernel, table in tables["kernels"].groupby("kernel"):
         numbers[kernel] = _curve(table)
     for key, kind in (("loudest", "neurons"), ("products", "products")):
-        if not tables[kind].empty:
-            numbers[key] = {"r2": tables[kind].r2.tolist(), "sizes": tables[kind]["size"].tolist()}
+        table = tables[kind]
+        if not table.empty:
+            numbers[key] = {"r2": table.r2.tolist(), "sizes": table["size"].tolist()}
     shares = tables["shares"]
     probe = shares[shares.source == "probe"]
     numbers["probe"] = dict(zip(probe.products.tolist(), probe.share.tolist(), strict=True))
