@@ -39,7 +39,7 @@ if config.get("notebooks"):
 READS = {  # notebook → others whose results it reads
     "10_degrees": ["03_bilinear"],
     "13_claims": [
-        *("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "06_compression", "07_optimisers", "08_controls"),
+        *("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "06_compression", "07_optimisers", "08_controls", "12_sinks"),
     ],
 }
 RECORDED = {  # notebook → measurements taken in training that it reads
@@ -112,7 +112,7 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
             modules(f"notebooks/{stem}.py"),
             [f"results/{PROFILE}/{other}.json" for other in READS.get(stem, []) if other in NOTEBOOKS],
             sorted(str(path) for path in Path().glob(RECORDED[stem])) if stem in RECORDED else [],
-            ["paper/claims.toml"] if stem == "13_claims" else [],
+            ["paper/claims.toml", "paper/claims_ours.toml"] if stem == "13_claims" else [],
             ["paper/published.csv"] if stem in PUBLISHED else [],
             [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in corpora],
             [] if corpora else [*WEIGHTS, *texts([MAIN])],

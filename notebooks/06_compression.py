@@ -36,14 +36,11 @@ heal_steps = 200  # of four sequences each; the paper's
 heal_again = True  # once more in another order, for one model
 
 # %%
-import timeit
-from functools import partial
 from itertools import islice
 
 import numpy as np
 import pandas as pd
 
-import howlinear as hl
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.errors import InputError
 from howlinear.files.results import rounded
@@ -275,6 +272,8 @@ shown = [
     {"column": "price", "label": "price in the loss, nats / token", "title": f"ρ = {single.rho['price']:+.2f}"},
 ]
 shown[1]["exact"] = True
+ablation = f"ρ = {single.rho['ablation']:+.2f}"
+shown.append({"column": "ablation", "label": "cost of switching off, nats / token", "title": ablation})
 figure = plots.signal_against_cost(points, shown, floor=max(1e-3, points["nats"].max() / 1e4))
 _ = run.figure(figure, "signal")
 
@@ -347,25 +346,6 @@ sums = {
     name: together(models[name], maps[name], refitted[name], costs.loc[name, "nats"], held_out[name]) for name in models
 }
 print(pd.DataFrame(sums).T.round(3).to_string())
-
-# %% [markdown]
-# And what is gained? Tokens per second before and after. This is the clock of this machine, so it is printed and not
-# recorded.
-
-
-# %%
-def pass_over(name, replacements):
-    with hl.swap(models[name], replacements):
-        hl.losses(models[name], held_out[name])
-
-
-for name in models:
-    seconds = [
-        min(timeit.repeat(partial(pass_over, name, replacements), number=1, repeat=2))
-        for replacements in ({}, refitted[name])
-    ]
-    before, after = held_out[name].numel() / np.array(seconds)
-    print(f"{name}: {before:,.0f} → {after:,.0f} tokens per second, {len(refitted[name])} blocks replaced")
 
 # %% [markdown]
 # **Healing.** The paper lets the new layer learn on after the swap: 200 steps of Adam at $10^{-4}$, four sequences
@@ -499,7 +479,7 @@ if thin_share is not None:
 # Hint: regress $y M^{1/2}$, then undo $M^{1/2}$.
 
 # %%
-weighed = None  # a hl.AffineMap
+weighed = None  # a howlinear.AffineMap
 if weighed is not None:
     moments = sum(captures[first].blocks[final].train)
     metric = prices[first][final].metric

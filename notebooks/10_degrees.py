@@ -234,6 +234,7 @@ plt.show()
 #
 # **How to read it.** The middle block of two of notebook 08's small models. Left, $R^2_1 \dots R^2_4$ from dark to
 # light. Right, the median spread of a pre-activation: GELU bends on a scale of one; a small spread sees it straight.
+# (A median may hide two humps, neurons that hardly move and neurons that move far: the last table has the quartiles.)
 
 # %%
 if with_twins:

@@ -54,6 +54,15 @@ def test_contrasts_of_blocks_by_hand():
     near(read("lowest", results)["a"], 0.4, 0.4 - half, 0.4 + half, "block 2")
 
 
+def test_beside_the_contrasts_stands_what_is_left_of_them_without_the_two_ends():
+    results = ceilings(a=[0.9, 0.5, 0.4, 0.5, 0.7], short=[0.9, 0.5, 0.4])
+    inner = {"spread": 0.1, "adjacent": 0.1, "turn": 0.1}
+    for name, value in inner.items():
+        found = read(name, results)
+        assert found["a"].beside == pytest.approx({"inner blocks": value})
+        assert not found["short"].beside  # a single block has no profile
+
+
 def simultaneous(count, freedom=7):
     """By how much m intervals at 95 % are wider if all are to hold at once."""
     return student_t.ppf(1 - 0.025 / count, freedom) / student_t.ppf(0.975, freedom)
@@ -287,13 +296,16 @@ def ranks(*blocks):
     return {"models": {"a": {"blocks": views, "rank_90": [rank for *_, rank in blocks]}}}
 
 
+OF_TWO = ", of 2 of R² ≥ 0.9"
+
+
 def test_two_regimes_are_asked_of_near_linear_blocks_alone():
     results = ranks((0.95, 0.2, 1), (0.2, 0.0, 1), (0.92, 0.9, 60), (0.89, 0.1, 90), (0.1, 0.1, 3), (0.3, 0.2, 5))
     wider = simultaneous(2)
-    near(read("lowest_median", results)["a"], 0.2, 0.2 - 0.02 * wider, 0.2 + 0.03 * wider, "block 0")
-    near(read("highest_median", results)["a"], 0.9, 0.9 - 0.02 * wider, 0.9 + 0.03 * wider, "block 2")
-    near(read("lowest_rank", results)["a"], 1, 1, 1, "block 0")
-    near(read("highest_rank", results)["a"], 60, 60, 60, "block 2")
+    near(read("lowest_median", results)["a"], 0.2, 0.2 - 0.02 * wider, 0.2 + 0.03 * wider, f"block 0{OF_TWO}")
+    near(read("highest_median", results)["a"], 0.9, 0.9 - 0.02 * wider, 0.9 + 0.03 * wider, f"block 2{OF_TWO}")
+    near(read("lowest_rank", results)["a"], 1, 1, 1, f"block 0{OF_TWO}")
+    near(read("highest_rank", results)["a"], 60, 60, 60, f"block 2{OF_TWO}")
     found = read("rank_correlation", results)["a"].estimate
     assert found.value == pytest.approx(spearmanr([0.95, 0.2, 0.92, 0.89, 0.1, 0.3], [1, 1, 60, 90, 3, 5]).statistic)
     straight = read("lowest_rank", ranks((0.5, 0.2, 1), (0.6, 0.2, 1)))["a"]
@@ -304,10 +316,10 @@ def test_swaps_of_near_linear_blocks_by_hand():
     """Blocks cost 1, 2, … 6 of 50; blocks 1 and 4 are near-linear, so 2 and 5 count; the median is 3.5."""
     results = ceilings(a=[0.5, 0.9, 0.4, 0.3, 0.95, 0.6])
     wider = simultaneous(2)
-    near(read("cheapest_near_linear", results)["a"], 0.04, 0.04 - 0.01 * wider, 0.04 + 0.02 * wider, "block 1")
+    near(read("cheapest_near_linear", results)["a"], 0.04, 0.04 - 0.01 * wider, 0.04 + 0.02 * wider, f"block 1{OF_TWO}")
     near(
         read("dearest_near_linear", results)["a"],
-        *(5 / 3.5, (5 - 0.5 * wider) / 3.5, (5 + wider) / 3.5, "block 4"),
+        *(5 / 3.5, (5 - 0.5 * wider) / 3.5, (5 + wider) / 3.5, f"block 4{OF_TWO}"),
     )
     known = spearmanr([0.5, 0.9, 0.4, 0.3, 0.95, 0.6], range(6)).statistic
     assert read("cost_correlation", results)["a"].estimate.value == pytest.approx(known)
@@ -490,3 +502,59 @@ def test_steps_run_from_row_to_column():
     found = steps(Estimates.of(value=[0.9, 0.5], low=[0.8, 0.4], high=[1.0, 0.6]))
     close(found[[0], [1]].reduce(np.max), -0.4, -0.6, -0.2)
     close(found[[1], [0]].reduce(np.max), 0.4, 0.2, 0.6)
+
+
+def sunk(block, massive_rows, r2, ordinary, rank_one=(False, False), at_first=1.0):
+    """A block of notebook 12's results: every interval reaches 0.01 to either side."""
+    found = {"block": block, "massive_rows": massive_rows, "fall": r2 - ordinary}
+    found |= {"r2": r2, "r2_low": r2 - 0.01, "r2_high": r2 + 0.01}
+    found |= {"r2_ordinary": ordinary, "r2_ordinary_low": ordinary - 0.01, "r2_ordinary_high": ordinary + 0.01}
+    found |= dict(zip(("rank_one", "rank_one_ordinary"), rank_one, strict=True))
+    return found, {"block": block, "at_first": at_first}
+
+
+def sinks(*blocks, costs=()):
+    """Results of notebook 12 for one model."""
+    kinds = [kind for block, kind in blocks if block["massive_rows"]]
+    model = {"blocks": [block for block, _ in blocks], "massive": kinds, "costs": list(costs)}
+    return {"models": {"a": model}}
+
+
+def swapped(block, kind, nats, massive_rows=9):
+    ends = {"nats_low": nats - 0.01, "nats_high": nats + 0.01}
+    return {"block": block, "kind": kind, "nats": nats, "massive_rows": massive_rows} | ends
+
+
+def test_massive_rows_by_hand():
+    results = sinks(
+        sunk(0, 0, 0.6, 0.6),
+        sunk(1, 9, 0.9, 0.4, rank_one=(True, False), at_first=0.3),
+        sunk(2, 9, 0.8, 0.75, at_first=0.0),  # it does not rest on them
+        sunk(3, 9, 0.9, 0.6, rank_one=(True, True)),
+        costs=[
+            *(swapped(0, "a", 5.0, massive_rows=0), swapped(1, "a", 0.5), swapped(3, "a", 2.0)),
+            *(swapped(1, "d", 0.4), swapped(3, "d", 0.1), swapped(3, "c", 0.2)),
+        ],
+    )
+    half = 0.02 * simultaneous(3)
+    near(read("fall_without_massive_rows", results)["a"], 0.5, 0.5 - half, 0.5 + half, "block 1")
+    near(read("rank_one_of_tokens", results)["a"], 0.5, 0.5, 0.5, "of 2 blocks")
+    near(read("least_at_first_position", results)["a"], 0.3, 0.3, 0.3, "block 1")
+    near(read("dearest_mended", results)["a"], 0.95, 1 - 0.11 / 1.99, 1 - 0.09 / 2.01, "block 3")
+
+
+@pytest.mark.parametrize(
+    ("statistic", "results", "reason"),
+    [
+        ("fall_without_massive_rows", sinks(sunk(0, 0, 0.6, 0.6)), "no block has a massive row"),
+        ("rank_one_of_tokens", sinks(sunk(0, 9, 0.9, 0.6)), "no block is nearly linear along one direction alone"),
+        ("least_at_first_position", sinks(sunk(0, 9, 0.6, 0.55)), "without its massive rows no block's R²_lin moves"),
+        ("dearest_mended", sinks(sunk(0, 9, 0.9, 0.6)), "an encoder predicts no next token"),
+        ("dearest_mended", sinks(costs=[swapped(0, "a", 1.0, massive_rows=0)]), "no block with a massive row was"),
+        ("dearest_mended", sinks(costs=[swapped(0, "a", 0.005), swapped(0, "d", 0.1)]), "may cost nothing"),
+    ],
+)
+def test_what_massive_rows_cannot_say(statistic, results, reason):
+    found = read(statistic, results)["a"]
+    assert isinstance(found, Silent)
+    assert reason in found.reason

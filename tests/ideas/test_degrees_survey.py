@@ -33,10 +33,14 @@ def test_a_survey_is_what_each_block_says_alone(gpt2, long_rows):
     parts = take_apart(gpt2, 1)
 
     spectrum = found["spectra"][found["spectra"].block == 1]
-    assert list(spectrum) == ["block", "degree", "r2", "low", "high", "hermite", "spread"]
+    spreads = ["spread", "spread_lower", "spread_upper"]
+    assert list(spectrum) == ["block", "degree", "r2", "low", "high", "hermite", *spreads]
     np.testing.assert_allclose(spectrum.r2, degrees(block, parts, 3).r2, atol=1e-9)
     np.testing.assert_allclose(spectrum.hermite, predict_spectrum(parts, sum(block.train), 3), atol=1e-9)
-    assert spectrum.spread.tolist() == [float(parts.spread(sum(block.train))[1].median())] * 3
+    _, deviation = parts.spread(sum(block.train))
+    assert spectrum.spread.tolist() == [float(deviation.median())] * 3
+    assert spectrum.spread_lower.tolist() == [pytest.approx(np.quantile(deviation, 0.25))] * 3
+    assert spectrum.spread_upper.tolist() == [pytest.approx(np.quantile(deviation, 0.75))] * 3
 
     neurons = found["neurons"][found["neurons"].block == 1]
     assert neurons.neurons.tolist() == [0, 5, parts.neurons]  # those that there are, and all
@@ -115,7 +119,8 @@ def test_training_is_read_at_the_middle_block_of_models_that_recorded_it():
 
 def test_results_keep_every_number_where_readers_look_for_it(neurons):
     spectra = pd.DataFrame({"block": [0, 0, 1, 1], "degree": [1, 2] * 2, "r2": [0.1, 0.2, 0.3, 0.4]})
-    spectra = spectra.assign(low=spectra.r2 - 0.0625, high=spectra.r2 + 1, hermite=spectra.r2 / 2, spread=0.7)
+    spectra = spectra.assign(low=spectra.r2 - 0.0625, high=spectra.r2 + 1, hermite=spectra.r2 / 2)
+    spectra = spectra.assign(spread=0.7, spread_lower=0.1, spread_upper=0.9)
     curve = pd.DataFrame({"rows": [10, 20], "r2": [0.5, 0.6], "low": [0.4, 0.5], "high": [0.6, 0.7], "ridge": 0.1})
     leading = pd.DataFrame({"directions": [0, 2], "size": [4, 7], "r2": [0.6, 0.7]})
     tables = {
@@ -131,8 +136,9 @@ def test_results_keep_every_number_where_readers_look_for_it(neurons):
     found = survey.results(tables, 0.9)["tiny"]
     point = {"rows": 10, "r2": 0.5, "low": 0.4, "high": 0.6, "ridge": 0.1}
     block = found["blocks"][1]
-    assert set(block) == {"block", "spread", "r2", "low", "high", "hermite"}
+    assert set(block) == {"block", "spread", "spread_lower", "spread_upper", "r2", "low", "high", "hermite"}
     assert (block["block"], block["spread"], block["r2"]) == (1, 0.7, [0.3, 0.4])
+    assert (block["spread_lower"], block["spread_upper"]) == (0.1, 0.9)
     assert block["low"] == pytest.approx([0.2375, 0.3375])
     assert block["high"] == pytest.approx([1.3, 1.4])
     assert block["hermite"] == pytest.approx([0.15, 0.2])
@@ -175,13 +181,16 @@ def test_a_summary_is_of_the_checked_blocks_and_says_what_was_not_probed(neurons
     ]
     spectra = pd.DataFrame(rows, columns=["block", "degree", "r2"]).assign(model="deep")
     spectra["spread"] = spectra.block / 10
+    spectra = spectra.assign(spread_lower=0.125, spread_upper=2.0)
     probed = {0: {16: 0.4}, 15: {}, 29: {16: 0.5}}
     shares = pd.concat([survey.share_table(neurons, gains).assign(block=block) for block, gains in probed.items()])
-    fresh = pd.DataFrame({"model": "deep", "r2": [0.1, 0.2], "spread": 0.25})
+    fresh = pd.DataFrame(
+        {"model": "deep", "r2": [0.1, 0.2], "spread": 0.25, "spread_lower": 0.125, "spread_upper": 0.5}
+    )
     found = survey.summary({"spectra": spectra, "shares": shares.assign(model="deep"), "fresh": fresh}, 0.9)["deep"]
     assert found["rank 16, of degree 2"] == "0.80, not probed, 1.00"
     assert found["rank for 90% of it"] == "> 16, not probed, 16"
-    assert found["spread"] == "0.25 → 1.50"  # of block 15, the middle one of thirty
+    assert found["spread, quartiles"] == "0.12, 0.25, 0.50 → 0.12, 1.50, 2.00"  # of block 15, the middle one of thirty
 
 
 def test_shares_of_all_blocks_use_the_ranks_that_were_probed(neurons):

@@ -111,9 +111,11 @@ def test_the_texts_are_told_by_the_hash_of_their_rows(project, gpt2, rows):
 
 def test_the_ledger_is_judged_by_a_file_with_a_hash(project):
     (project / "paper").mkdir()
-    (project / "paper/claims.toml").write_text("[[claim]]")
-    assert "paper/claims.toml" not in provenance.inputs(STEM, "p")
-    assert provenance.inputs("13_claims", "p")["paper/claims.toml"] == sha256(project / "paper/claims.toml")
+    for name in ("paper/claims.toml", "paper/claims_ours.toml"):
+        (project / name).write_text(f"[[claim]]  # {name}")
+    for name in ("paper/claims.toml", "paper/claims_ours.toml"):
+        assert name not in provenance.inputs(STEM, "p")
+        assert provenance.inputs("13_claims", "p")[name] == sha256(project / name)
 
 
 def test_a_model_of_the_hub_is_told_by_its_commit(project, monkeypatch):

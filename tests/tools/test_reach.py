@@ -74,7 +74,7 @@ def finished(tmp_path):
     for name in ("Snakefile", "constraints.txt"):
         shutil.copy(paths.ROOT / name, tmp_path)
     (tmp_path / "paper").mkdir()
-    for name in ("claims.toml", "published.csv"):
+    for name in ("claims.toml", "claims_ours.toml", "published.csv"):
         shutil.copy(paths.ROOT / "paper" / name, tmp_path / "paper")
     shutil.copytree(paths.MODELS, tmp_path / "models", copy_function=os.link)
     outputs = [tmp_path / "build/smoke/captures/mini-gpt2/docs.safetensors"]

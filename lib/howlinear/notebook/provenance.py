@@ -111,7 +111,7 @@ def inputs(stem: str, profile: str) -> dict[str, str]:
     """Hash (or, of a model on the Hub, the commit) of what a notebook reads, by path, package or name."""
     files = [paths.NOTEBOOKS / f"{stem}.py", paths.PROFILES / f"{profile}.yaml"]
     if "claims" in stem:
-        files.append(paths.ROOT / "paper" / "claims.toml")
+        files += [paths.ROOT / "paper" / name for name in ("claims.toml", "claims_ours.toml")]
     hashed = hashes(files)
     for source in settings.read(profile).models:
         if source in PACKAGED:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from howlinear.plots import style
 
@@ -39,11 +40,20 @@ def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: fl
         if signal.get("exact"):
             axis.plot([floor, top], [floor, top], color=style.GREY, lw=0.8, zorder=0)
         axis.set(xscale="log", yscale="log", xlabel=signal["label"])
-        axis.xaxis.set_minor_formatter("")
+        _enough_ticks(axis)
     style.panels(axes[0], [signal["title"] for signal in signals])
     axes[0, 0].set_ylabel("measured cost, nats / token")
     _legend(figure, axes[0, 0])
     return figure
+
+
+def _enough_ticks(axis: Axes) -> None:
+    """Powers of ten across; between them 2 and 5 as well where the numbers reach over less than two decades."""
+    least, most = axis.get_xlim()
+    if most / least < 100:
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter("")
 
 
 def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame, marks: Sequence[float] = (1 / 8, 1 / 12)) -> Figure:

@@ -2,7 +2,8 @@
 
 `paper/claims.toml` states each finding of arXiv 2606.19379: what is said, in which section, the paper's own numbers,
 and the number that it is judged by. The file was settled before any model other than the embedded ones was run, and
-`fingerprint` goes into every result that is judged by it. A verdict is a function of that number's 95 % interval and
+`fingerprint` goes into every result that is judged by it. `paper/claims_ours.toml` adds claims of our own on what the
+paper leaves open; they are judged alike, and stand apart. A verdict is a function of that number's 95 % interval and
 the claim's threshold; nothing sets one by hand. A two-sided claim ("r ≈ 0") is a test of equivalence: the whole
 interval must lie inside the band (Schuirmann 1987, "A comparison of the two one-sided tests procedure"; ours takes the
 95 % interval, which is stricter than his 90 %).
@@ -29,6 +30,7 @@ from howlinear.files import paths
 from howlinear.ideas.claims.numbers import STATISTICS
 
 SOURCE = paths.ROOT / "paper" / "claims.toml"
+OURS = paths.ROOT / "paper" / "claims_ours.toml"
 
 Direction = Literal["above", "below", "within"]
 DIRECTIONS: tuple[str, ...] = get_args(Direction)
@@ -96,7 +98,7 @@ def _known(names: Iterable[str]) -> AfterValidator:
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 
 Scope = Literal["every model", "some model"]
-Kind = Literal["finding", "falsifier", "press"]
+Kind = Literal["finding", "falsifier", "press", "ours"]
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
@@ -105,7 +107,7 @@ class Claim:
 
     Attributes:
         id: its short name.
-        section: where the paper says it, as `§5.3`; of what others say, who they are.
+        section: where the paper says it, as `§5.3`; of what others say, who they are; or `ours`.
         sentence: what is claimed, in our words and with the paper's scope.
         paper: what the paper gives for it, in words.
         notebook: stem of the notebook that shows it, whose results are read.
@@ -116,7 +118,7 @@ class Claim:
         unit: one of `UNITS`.
         why: why this threshold.
         scope: whether the paper says it of every model or shows it in some.
-        kind: a finding of the paper, what would falsify its main one, or the press's.
+        kind: a finding of the paper, what would falsify its main one, the press's, or a claim of our own.
         quoted: the paper's own values of the statistic where its text alone gives them: of what → value.
         unpublished: why the paper publishes no number to compare with; empty where it does.
 
@@ -246,9 +248,16 @@ def fingerprint(path: Path = SOURCE) -> str:
     return hashlib.sha256(_read(path).encode()).hexdigest()
 
 
-def load_claims(path: Path = SOURCE) -> list[Claim]:
-    """The claims in a file; errors as in `parse`, and `SourceError` where it cannot be read."""
-    return parse(_read(path))
+def load_claims(path: Path | None = None) -> list[Claim]:
+    """The claims in a file; by default the paper's, and then ours.
+
+    Raises:
+        InputError: as `parse`.
+        SourceError: it cannot be read.
+    """
+    if path is not None:
+        return parse(_read(path))
+    return [*parse(_read(SOURCE)), *parse(_read(OURS))]
 
 
 def _read(path: Path) -> str:

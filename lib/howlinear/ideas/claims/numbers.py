@@ -29,6 +29,7 @@ from howlinear.ideas.claims.contrasts import (
     extreme,
     steps,
 )
+from howlinear.instrument.profile import FEW_ROWS_DECIDE
 
 GELU = ("gpt2", "pythia")
 """Families whose blocks are two layers with a GELU between them."""
@@ -123,41 +124,54 @@ def _costs(model: Mapping[str, Any]) -> Estimates:
 def spread(results: Results) -> Readings:
     """Highest block less lowest."""
 
-    def read(model: Any) -> Reading:
-        step = steps(_profile(model))
+    def highest_less_lowest(profile: Estimates) -> Estimate:
+        step = steps(profile)
         # max over i ≠ j of r_j − r_i
         off_diagonal = ~np.eye(step.shape[0], dtype=bool)
-        return Reading(step[off_diagonal].reduce(np.max))
+        return step[off_diagonal].reduce(np.max)
 
-    return each_model(results["models"], read)
+    return each_model(results["models"], lambda model: _with_inner(_profile(model), highest_less_lowest))
 
 
 def adjacent(results: Results) -> Readings:
     """Largest step, up or down, between neighbours."""
 
-    def read(model: Any) -> Reading:
-        step = steps(_profile(model))
+    def largest_step(profile: Estimates) -> Estimate:
+        step = steps(profile)
         # max over |i − j| = 1 of r_j − r_i
         block = np.arange(step.shape[0])
         neighbours = np.abs(block[:, None] - block[None, :]) == 1
-        return Reading(step[neighbours].reduce(np.max))
+        return step[neighbours].reduce(np.max)
 
-    return each_model(results["models"], read)
+    return each_model(results["models"], lambda model: _with_inner(_profile(model), largest_step))
 
 
 def turn(results: Results) -> Readings:
     """The smaller of the largest rise and the largest fall with depth: 0 or below for a monotone profile."""
 
-    def read(model: Any) -> Reading:
-        step = steps(_profile(model))
+    def smaller_turn(profile: Estimates) -> Estimate:
+        step = steps(profile)
         earlier, deeper = np.triu_indices(step.shape[0], k=1)
         # rise: max over i < j of r_j − r_i; fall: max over i < j of r_i − r_j
         rise = step[earlier, deeper].reduce(np.max)
         fall = step[deeper, earlier].reduce(np.max)
-        smaller = Estimate(min(rise.value, fall.value), min(rise.low, fall.low), min(rise.high, fall.high))
-        return Reading(smaller)
+        return Estimate(min(rise.value, fall.value), min(rise.low, fall.low), min(rise.high, fall.high))
 
-    return each_model(results["models"], read)
+    return each_model(results["models"], lambda model: _with_inner(_profile(model), smaller_turn))
+
+
+def _with_inner(profile: Estimates, statistic: Callable[[Estimates], Estimate]) -> Reading:
+    """A statistic of a profile and, beside it, its value without the first and the last block, which often stand out.
+
+    Args:
+        profile: R²_lin over depth, shape (blocks,).
+        statistic: of two blocks or more.
+    """
+    whole = statistic(profile)
+    inner = profile[1:-1]
+    if inner.shape[0] < 2:
+        return Reading(whole)
+    return Reading(whole, beside={"inner blocks": statistic(inner).value})
 
 
 def later(results: Results) -> Readings:
@@ -240,10 +254,11 @@ def _near_linear(r2: Estimates, numbers: Estimates) -> list[Reading]:
     Raises:
         UntestableError: no block is near-linear.
     """
-    readings = [reading for reading, value in zip(numbers.readings(), r2.value, strict=True) if value >= NEAR_LINEAR]
-    if not readings:
+    near = np.flatnonzero(r2.value >= NEAR_LINEAR)
+    if not len(near):
         raise UntestableError(f"no block reaches an R² of {NEAR_LINEAR}: the highest is {r2.value.max():.2f}")
-    return readings
+    readings = numbers.readings(f"block {{}}, of {len(near)} of R² ≥ {NEAR_LINEAR}")
+    return [readings[block] for block in near]
 
 
 def early(depth: int) -> int:
@@ -642,6 +657,98 @@ def _beside_seeds(results: Results, effect: str, number: str) -> Readings:
     return {TOGETHER: Reading(estimate(found[effect][number]), note)}
 
 
+# Notebook 12: massive rows
+
+
+def fall_without_massive_rows(results: Results) -> Readings:
+    """Largest fall of R²_lin over a model's blocks when the map is fitted and scored without their massive rows."""
+
+    def read(model: Any) -> Reading:
+        falls = []
+        for block in _with_massive_rows(model):
+            fall = Estimate(
+                block["r2"] - block["r2_ordinary"],
+                # the worst of both intervals, as of any contrast
+                block["r2_low"] - block["r2_ordinary_high"],
+                block["r2_high"] - block["r2_ordinary_low"],
+            )
+            falls.append(Reading(fall, f"block {block['block']}"))
+        return extreme(falls, np.max)
+
+    return each_model(results["models"], read)
+
+
+def rank_one_of_tokens(results: Results) -> Readings:
+    """Of a model's blocks that are nearly linear along one direction: the share that is not so without massive rows."""
+
+    def read(model: Any) -> Reading:
+        along_one = [block for block in model["blocks"] if block["rank_one"]]
+        if not along_one:
+            raise UntestableError("no block is nearly linear along one direction alone")
+        still = [block for block in along_one if block["rank_one_ordinary"]]
+        share = 1 - len(still) / len(along_one)
+        return Reading(exactly(share), f"of {len(along_one)} blocks")
+
+    return each_model(results["models"], read)
+
+
+def least_at_first_position(results: Results) -> Readings:
+    """Share of a block's massive rows at position 0, of the block where it is least; of blocks that rest on them."""
+
+    def read(model: Any) -> Reading:
+        falls = {block["block"]: abs(block["fall"]) for block in _with_massive_rows(model)}
+        resting = [kind for kind in model["massive"] if falls[kind["block"]] >= FEW_ROWS_DECIDE]
+        if not resting:
+            raise UntestableError(f"without its massive rows no block's R²_lin moves by {FEW_ROWS_DECIDE} or more")
+        return extreme([Reading(exactly(kind["at_first"]), f"block {kind['block']}") for kind in resting], np.min)
+
+    return each_model(results["models"], read)
+
+
+def dearest_mended(results: Results) -> Readings:
+    """Of the dearest block with massive rows: the share of its swap's cost that is saved by a map of the other rows.
+
+    The map is fitted to ordinary rows, and massive rows are left to the FFN (`d` of notebook 12; `a` is least squares
+    on all rows).
+    """
+
+    def read(model: Any) -> Reading:
+        if not model["costs"]:
+            raise UntestableError("an encoder predicts no next token, so a swap costs no perplexity")
+        nats = {
+            (cost["block"], cost["kind"]): Estimate(cost["nats"], cost["nats_low"], cost["nats_high"])
+            for cost in model["costs"]
+            if cost["massive_rows"]
+        }
+        if not nats:
+            raise UntestableError("no block with a massive row was swapped")
+        dearest, _ = max((place for place in nats if place[1] == "a"), key=lambda place: nats[place].value)
+        before, after = nats[dearest, "a"], nats[dearest, "d"]
+        if before.low <= 0:
+            raise UntestableError("the dearest swap of a block with massive rows may cost nothing")
+        saved = Estimate(
+            1 - after.value / before.value,
+            # at the least: the mended map as dear, the other as cheap as they may be
+            1 - after.high / before.low,
+            1 - after.low / before.high,
+        )
+        return Reading(saved, f"block {dearest}")
+
+    return each_model(results["models"], read)
+
+
+def _with_massive_rows(model: Any) -> list[Mapping[str, Any]]:
+    """A model's blocks that have massive rows.
+
+    Raises:
+        UntestableError: there is none.
+    """
+    blocks = [block for block in model["blocks"] if block["massive_rows"]]
+    if not blocks:
+        raise UntestableError("no block has a massive row")
+    return blocks
+
+
 STATISTICS: dict[str, Callable[[Results], Readings]] = {
     "spread": spread,
     "adjacent": adjacent,
@@ -677,5 +784,9 @@ STATISTICS: dict[str, Callable[[Results], Readings]] = {
     "moved": moved,
     "architecture_beside_seeds": architecture_beside_seeds,
     "text_beside_seeds": text_beside_seeds,
+    "fall_without_massive_rows": fall_without_massive_rows,
+    "rank_one_of_tokens": rank_one_of_tokens,
+    "least_at_first_position": least_at_first_position,
+    "dearest_mended": dearest_mended,
 }
-"""What `claims.toml` may name."""
+"""What `claims.toml` and `claims_ours.toml` may name."""

@@ -129,8 +129,9 @@ def spectrum_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.Dat
         degree: the highest.
 
     Returns:
-        A row a degree: `degree`, held-out `r2` with `low` and `high`, `hermite` as predicted for Gaussian inputs, and
-        `spread`, the median standard deviation of a pre-activation, which is the block's.
+        A row a degree: `degree`, held-out `r2` with `low` and `high`, `hermite` as predicted for Gaussian inputs; and,
+        of the standard deviations of the block's pre-activations, the median `spread` with the quartiles about it,
+        `spread_lower` and `spread_upper`, for a median alone hides two humps.
     """
     moments = sum(captured.train)
     _, deviation = parts.spread(moments)
@@ -138,6 +139,8 @@ def spectrum_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.Dat
     table.insert(0, "degree", range(1, degree + 1))
     table["hermite"] = predict_spectrum(parts, moments, degree)
     table["spread"] = float(deviation.median())
+    table["spread_lower"] = float(deviation.quantile(0.25))
+    table["spread_upper"] = float(deviation.quantile(0.75))
     return table
 
 
@@ -362,11 +365,15 @@ def summary(tables: Mapping[str, pd.DataFrame], threshold: float) -> pd.DataFram
         fresh = fresh[fresh.model == model]
         lowest = [f"{value:.2f}" for value in fresh.r2[:2]]
         answers["R² fresh, degree 1 and 2"] = ", ".join(lowest)
-        before = fresh.spread.iloc[0]
-        after = trained.spread.iloc[0]
-        answers["spread"] = f"{before:.2f} → {after:.2f}"
+        answers["spread, quartiles"] = f"{_quartiles(fresh)} → {_quartiles(trained)}"
         columns[model] = answers
     return pd.DataFrame(columns)
+
+
+def _quartiles(spectrum: pd.DataFrame) -> str:
+    """The quartiles of a block's pre-activations' standard deviations, the median between them."""
+    block = spectrum.iloc[0]
+    return ", ".join(f"{value:.2f}" for value in (block.spread_lower, block.spread, block.spread_upper))
 
 
 def _rest_by_degree(spectra: pd.DataFrame) -> dict[str, str]:
@@ -475,7 +482,9 @@ def results(tables: Mapping[str, pd.DataFrame], threshold: float) -> dict[str, A
 
 def _spectrum_results(block: int, table: pd.DataFrame) -> dict[str, Any]:
     """One block's spectrum: a list over degrees of each column."""
-    spectrum: dict[str, Any] = {"block": block, "spread": float(table.spread.iloc[0])}
+    spectrum: dict[str, Any] = {"block": block}
+    for column in ("spread", "spread_lower", "spread_upper"):
+        spectrum[column] = float(table[column].iloc[0])
     for column in ("r2", "low", "high", "hermite"):
         spectrum[column] = table[column].tolist()
     return spectrum
