@@ -89,13 +89,14 @@ def ceilings_table(results: Mapping[str, Any]) -> str:
     for name, model in results["models"].items():
         r2 = [block["r2"] for block in model["blocks"]]
         dearest = max(model["swap"], key=lambda swap: swap["delta"])
+        interval = f"{dearest['low']:+.2f}, {dearest['high']:+.2f}"
         rows.append(
             {
                 "model": name,
                 "perplexity": f"{model['perplexity']:.1f}",
                 "R²_lin, lowest – highest block": f"{min(r2):.2f} – {max(r2):.2f}",
                 "before training": before_training(model),
-                "dearest swap, ΔPPL": f"{dearest['delta']:+.2f}, block {dearest['block']}",
+                "dearest swap, ΔPPL": f"{dearest['delta']:+.2f} [{interval}], block {dearest['block']}",
                 "ρ": f"{model['spearman_r2_delta']:+.2f}",
             }
         )

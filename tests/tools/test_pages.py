@@ -20,7 +20,7 @@ RESULTS = {
             "blocks": [{"r2": 0.9}, {"r2": 0.256}, {"r2": 0.5}],
             "untrained": [-0.1, 0.125, 0.3],
             "untrained_in_sample": [0.4, 0.5, 0.31],
-            "swap": [{"block": 0, "delta": -0.2}, {"block": 1, "delta": 1.5}, {"block": 2, "delta": 0.3}],
+            "swap": [{"block": 0, "delta": -0.2}, {"block": 1, "delta": 1.5, "low": 1.0, "high": 2.0}],
             "spearman_r2_delta": -0.5,
         },
         "longer": {
@@ -28,7 +28,7 @@ RESULTS = {
             "blocks": [{"r2": 1.0}],
             "untrained": [0.0],
             "untrained_in_sample": [0.01],
-            "swap": [{"block": 0, "delta": 12.0}],
+            "swap": [{"block": 0, "delta": 12.0, "low": 8.0, "high": 16.0}],
             "spearman_r2_delta": 0.0,
         },
     },
@@ -49,8 +49,8 @@ def test_the_table_of_numbers_by_hand():
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows)]
     assert cells == [
         ["model", "perplexity", "R²_lin, lowest – highest block", "before training", "dearest swap, ΔPPL", "ρ"],
-        ["a", "39.9", "0.26 – 0.90", "within [-0.10, 0.50]", "+1.50, block 1", "-0.50"],
-        ["longer", "10.0", "1.00 – 1.00", "0.00 – 0.00", "+12.00, block 0", "+0.00"],
+        ["a", "39.9", "0.26 – 0.90", "within [-0.10, 0.50]", "+1.50 [+1.00, +2.00], block 1", "-0.50"],
+        ["longer", "10.0", "1.00 – 1.00", "0.00 – 0.00", "+12.00 [+8.00, +16.00], block 0", "+0.00"],
     ]
     assert empty == ""
     assert legend.startswith("Before training, *within*: from the lowest held-out to the highest in-sample R²")
