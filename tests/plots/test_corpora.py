@@ -43,6 +43,12 @@ def test_profiles_have_a_panel_per_model_and_a_curve_per_corpus_with_its_interva
     assert figure.axes[0].get_ylabel() == "$R^2_{\\mathrm{lin}}$, held out"
 
 
+def test_five_corpora_look_different_in_colour_and_in_marker():
+    looks = [corpora.look(place) for place in range(5)]
+    for what in ("color", "marker"):
+        assert len({look[what] for look in looks}) == 5
+
+
 def test_curves_of_corpora_lie_side_by_side_and_look_different():
     figure = corpora.profiles(pairs())
     lines = [container.lines[0] for container in figure.axes[0].containers]

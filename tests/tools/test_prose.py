@@ -1,11 +1,14 @@
 """Numbers in the prose of README, FINDINGS and the questions to the author are those of the recorded results."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
 from howlinear.core.ceilings import r2_intervals
 from howlinear.core.correlation import correlation
 from howlinear.files import paths, results
+from howlinear.ideas.claims.claim import load_claims
 from howlinear.ideas.corpora.agreement import Agreement
 from howlinear.ideas.degrees.nested import Nested
 from howlinear.ideas.degrees.products import Learned
@@ -129,6 +132,45 @@ def test_the_findings_tell_which_signal_ranks_blocks(findings):
     assert told["ablation"] == told["sub-layer cosine"]
     assert f"switching the block off at {told['ablation']}, and so does the cosine that LLM-Drop goes by" in findings
     assert f"block influence comes to {told['block influence']} and NBL's bound to {told['CCA bound']}" in findings
+
+
+def test_the_findings_tell_that_the_first_block_is_surely_the_dearest(findings):
+    assert "and surely: the interval of its cost lies above those of all other blocks" in findings
+    margins = {}
+    for name, model in numbers("02_ceilings")["models"].items():
+        others = [swap["high"] for swap in model["swap"] if swap["block"] != 0]
+        (first,) = [swap["low"] for swap in model["swap"] if swap["block"] == 0]
+        margins[name] = first - max(others)
+    assert min(margins.values()) > 0
+    assert min(margins, key=margins.get) == "mini-gpt2"  # "only just"
+    assert margins["mini-gpt2"] < 0.1
+
+
+def test_the_findings_tell_that_profiles_are_higher_on_prose(findings):
+    models = results.load(paths.results("prose") / "05_corpora.json")["models"]
+    from_docs, apart, largest, r, inner = {}, [], [], [], {}
+    for name, model in models.items():
+        profile = {corpus: np.array(curve["value"]) for corpus, curve in model["profile"].items()}
+        docs = profile.pop("docs")
+        assert all((curve > docs).all() for curve in profile.values())  # "every block of every model is straighter"
+        largest.append(max((curve - docs).max() for curve in profile.values()))
+        distances = {corpus: float(np.abs(curve - docs).mean()) for corpus, curve in profile.items()}
+        assert max(distances, key=distances.get) == "moby_dick"
+        from_docs[name] = f"{distances['moby_dick']:.2f}"
+        apart += [np.abs(one - other).mean() for one, other in combinations(profile.values(), 2)]
+        beside_docs = [found for pair, found in model["agreement"].items() if "docs" in pair]
+        r += [found["r"] for found in beside_docs]
+        inner[name] = min(found["inner"] for found in beside_docs)
+    assert f"every block of every model is straighter, by up to {max(largest):.2f}" in findings
+    assert (
+        f"{from_docs['mini-gpt2']} in mini-gpt2, {from_docs['mini-pythia']} in mini-pythia and "
+        f"{from_docs['mini-llama']} in mini-llama"
+    ) in findings
+    (claim,) = [claim for claim in load_claims() if claim.id == "text-small-shift"]
+    assert f"the ledger's threshold is {claim.threshold:.2f}" in findings
+    assert f"keep r at {min(r):.2f} or above; between them it falls to {min(inner.values()):.2f}" in findings
+    assert min(inner, key=inner.get) == "mini-llama"
+    assert f"no two lie further apart than {max(apart):.2f}" in findings
 
 
 def test_the_findings_tell_what_twins_say(findings):

@@ -12,9 +12,9 @@ from matplotlib.ticker import MaxNLocator
 
 from howlinear.plots import style
 
-COLOURS = ("0.1", style.ACCENT, style.GREY)
-MARKERS = ("o", "s", "^")
-LINES = ("-", "--", ":")
+COLOURS = ("0.1", style.ACCENT, style.GREY, "#882255", "#44AA99")
+MARKERS = ("o", "s", "^", "D", "v")
+LINES = ("-", "--", ":", "-.", "-")
 PUBLISHED = {"wikitext": "r2_lin", "moby_dick": "r2_lin_moby_dick", "puzzles": "r2_lin_math_puzzles"}
 """The paper's corpora → the columns of `files.published` with their profiles."""
 SIDE_BY_SIDE = 0.15  # blocks between two corpora's points, which would lie on each other otherwise
@@ -111,7 +111,8 @@ def _matrix(ax: Axes, of_model: pd.DataFrame, corpora: list[str]) -> AxesImage:
     for (row, column), mean in np.ndenumerate(means):
         ax.text(column, row, f"{mean:.2f}", ha="center", va="center", color="black" if mean > 0.5 else "white")
     ticks = range(len(corpora))
-    ax.set_xticks(ticks, corpora)
+    crowded = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(corpora) > 3 else {}
+    ax.set_xticks(ticks, corpora, **crowded)
     ax.set_yticks(ticks, corpora)
     ax.set_xlabel("scored on")
     ax.grid(visible=False)
