@@ -119,20 +119,24 @@ def ceiling(
     test_folds = [test] if isinstance(test, Moments) else list(test)
     if not train_folds or not test_folds:
         raise InputError("a ceiling needs rows to fit on and held-out rows; one side has none")
-    train_rows = sum(train_folds)
-    test_rows = sum(test_folds)
+    train_rows = Moments.total(train_folds)
+    test_rows = Moments.total(test_folds)
 
     check_rows(train_rows)
     inputs = decompose(train_rows)
     affine = solution(inputs, train_rows)
     score = PooledR2(affine)
+    r2_here = score(test_rows)
+    in_sample = score(train_rows)
     interval = None
     limit = None
     if len(train_folds) > 1 and len(test_folds) > 1:
-        interval, limit = r2_intervals(score, inputs.null_directions, train_folds, test_folds, confidence)
+        refitted = refitted_r2(inputs.null_directions, train_folds, test_rows)
+        rescored = rescored_r2(score, test_folds)
+        interval, limit = r2_intervals(r2_here, in_sample, refitted, rescored, confidence)
     return Ceiling(
-        r2=score(test_rows),
-        r2_train=score(train_rows),
+        r2=r2_here,
+        r2_train=in_sample,
         interval=interval,
         limit=limit,
         r2_per_feature=r2_per_feature(affine, test_rows),
@@ -390,11 +394,15 @@ class PooledR2:
     def __call__(self, moments: Moments) -> float:
         """`r2` of the map on the rows in `moments`, and its errors."""
         total = _total(moments)
-        # Σ (y − xW − b)² over features and rows = Σ Syy − 2 ⟨W, Sxy⟩ + ⟨W Wᵀ, Sxx⟩ + n ‖ȳ − x̄ W − b‖²
+        return float(1 - self.residual(moments) / total)
+
+    def residual(self, moments: Moments) -> float:
+        """Σ (y − xW − b)² over features and rows."""
         weight = self.affine.weight
+        # = Σ Syy − 2 ⟨W, Sxy⟩ + ⟨W Wᵀ, Sxx⟩ + n ‖ȳ − x̄ W − b‖²
         explained = 2 * (weight * moments.sxy).sum() - (self.square * moments.sxx).sum()
         offset = moments.mean_y - moments.mean_x @ weight - self.affine.bias
-        return float(1 - (total - explained + moments.n * offset.square().sum()) / total)
+        return float(moments.syy.sum() - explained + moments.n * offset.square().sum())
 
 
 def _total(moments: Moments) -> Float[Tensor, ""]:
@@ -436,10 +444,10 @@ def varies(squares: Float[Tensor, " d"], mean: Float[Tensor, " d"], n: int, null
 
 
 def r2_intervals(
-    score: PooledR2,
-    null_directions: Float[Tensor, "d_in nulls"],
-    train: Sequence[Moments],
-    test: Sequence[Moments],
+    r2_here: float,
+    in_sample: float,
+    refitted: Sequence[tuple[float, float]],
+    rescored: Sequence[float],
     confidence: float = CONFIDENCE,
 ) -> tuple[Estimate, Estimate | None]:
     """R²_lin and its limit, with intervals: train folds left out of the fit in turn, then held-out ones of the score.
@@ -451,36 +459,53 @@ def r2_intervals(
     `Ceiling.r2_train`, which is its other end.
 
     Args:
-        score: of the map fitted on all train folds.
-        null_directions: of the inputs that it was fitted to (`Spectrum.null_directions`).
-        train: moments per document fold to fit on.
-        test: moments per held-out document fold.
+        r2_here: R²_lin.
+        in_sample: R² of the rows of the fit.
+        refitted: both without each train fold, R²_lin first, see `refitted_r2`.
+        rescored: R²_lin without each held-out fold, see `rescored_r2`.
         confidence: of the intervals.
 
     Returns:
         R²_lin at these rows, and what it tends to; no limit where rows are too few to say.
+    """
+    here = Estimate.jackknife(r2_here, [held_out for held_out, _ in refitted], rescored, confidence=confidence)
+    if not limits.enough(in_sample, r2_here):
+        return here, None
+    # R²_∞ from both sides
+    limit = limits.limit(in_sample, r2_here)
+    refitted_limits = [limits.limit(followed, held_out) for held_out, followed in refitted]
+    rescored_limits = [limits.limit(in_sample, held_out) for held_out in rescored]
+    return here, Estimate.jackknife(limit, refitted_limits, rescored_limits, confidence=confidence)
+
+
+def refitted_r2(
+    null_directions: Float[Tensor, "d_in nulls"], train: Sequence[Moments], test: Moments
+) -> list[tuple[float, float]]:
+    """R² of held-out rows, and of the rows of the fit, with each train fold left out of the fit in turn.
+
+    Args:
+        null_directions: of the inputs of all train folds (`Spectrum.null_directions`).
+        train: moments per document fold to fit on.
+        test: moments of all held-out rows.
 
     Raises:
         InputError: without one of the folds there are too few rows for a map.
     """
-    held_out = sum(test)
-    r2_here = score(held_out)
-    in_sample = score(sum(train))
-
-    # Each train fold left out of the fit: R² of held-out rows, and R²_∞ from both sides
-    refitted = []
-    refitted_limits = []
+    both = []
     for affine, followed in refits(train, null_directions):
-        rescore = PooledR2(affine)
-        refitted.append(rescore(held_out))
-        refitted_limits.append(limits.limit(rescore(followed), refitted[-1]))
+        score = PooledR2(affine)
+        both.append((score(test), score(followed)))
+    return both
 
-    # Each held-out fold left out of the score
-    rescored = [score(moments) for moments in left_out(test)]
-    rescored_limits = [limits.limit(in_sample, value) for value in rescored]
 
-    here = Estimate.jackknife(r2_here, refitted, rescored, confidence=confidence)
-    if not limits.enough(in_sample, r2_here):
-        return here, None
-    limit = limits.limit(in_sample, r2_here)
-    return here, Estimate.jackknife(limit, refitted_limits, rescored_limits, confidence=confidence)
+def rescored_r2(score: PooledR2, test: Sequence[Moments]) -> list[float]:
+    """R² of held-out rows with each of their folds left out of the score in turn.
+
+    Squared errors about a map add up over folds, so only the outputs' variance has to be that of the folds together.
+    """
+    residuals = [score.residual(fold) for fold in test]
+    values = []
+    for i, others in enumerate(left_out([fold.outputs_alone() for fold in test])):
+        error = sum(residuals[:i]) + sum(residuals[i + 1 :])
+        values.append(float(1 - error / _total(others)))
+    return values

@@ -62,12 +62,12 @@ def _without_each(outside: list[Moments], folds: Sequence[Moments]) -> Iterator[
     By halves, so that n folds are added up n log₂ n times and not n² times: what is outside of a half is added up once.
     """
     if len(folds) == 1:
-        yield sum(outside)
+        yield from outside
         return
     half = len(folds) // 2
     first, second = folds[:half], folds[half:]
-    yield from _without_each([sum([*outside, *second])], first)
-    yield from _without_each([sum([*outside, *first])], second)
+    yield from _without_each([Moments.total([*outside, *second])], first)
+    yield from _without_each([Moments.total([*outside, *first])], second)
 
 
 def fold_means(values: Float[np.ndarray, " n"], fold: Int64[np.ndarray, " n"]) -> Float[np.ndarray, " folds"]:

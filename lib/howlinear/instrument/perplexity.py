@@ -81,8 +81,8 @@ def perplexity_if_causal(model: PreTrainedModel, rows: Rows) -> float | None:
 class Pass:
     """One pass of a model over rows: up to its head where sequences are fitted on, and through it where held out.
 
-    A capture runs a model by it, and so the perplexity costs no pass of its own, only the head. Where a model has to
-    predict it runs whole, by its own code, so whatever it does behind its blocks is done (scaled or capped logits, say).
+    A capture runs a model by it, so the perplexity costs the head alone and no pass of its own. Where a model has to
+    predict it runs whole, by its own code: whatever it does behind its blocks is done (scaled or capped logits, say).
 
     Attributes:
         model: the model.
