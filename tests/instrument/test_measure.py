@@ -47,7 +47,7 @@ def test_every_block_equals_least_squares_on_its_rows(model, rows):
         assert profile.effective_ranks[block] == pytest.approx(expected, rel=1e-9)
         assert (profile[block].rows_train, profile[block].rows_test) == (18 * 32, 6 * 32)
         assert profile[block].r2_low < profile[block].r2 < profile[block].r2_high
-    assert profile.perplexity == pytest.approx(perplexity(model, rows), rel=1e-12)
+    assert profile.perplexity == pytest.approx(perplexity(model, rows), rel=1e-6)  # batches of other sizes
 
 
 def test_ids_are_taken_row_by_row_as_documents(gpt2, ids):

@@ -7,16 +7,18 @@ R²_lin = 1 − ‖Y' − X'W − 1b‖²_F / ‖Y' − mean(Y')‖²_F on held-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from howlinear.core import limits
 from howlinear.core.intervals import CONFIDENCE, Estimate, left_out
-from howlinear.core.moments import Moments
+from howlinear.core.moments import Moments, add_gram
 from howlinear.errors import InputError
 
 NULL = 1e-12
@@ -117,23 +119,30 @@ def ceiling(
     test_folds = [test] if isinstance(test, Moments) else list(test)
     if not train_folds or not test_folds:
         raise InputError("a ceiling needs rows to fit on and held-out rows; one side has none")
-    train_rows = sum(train_folds)
-    test_rows = sum(test_folds)
+    train_rows = Moments.total(train_folds)
+    test_rows = Moments.total(test_folds)
 
-    affine, rank = fit(train_rows)
+    check_rows(train_rows)
+    inputs = decompose(train_rows)
+    affine = solution(inputs, train_rows)
+    score = PooledR2(affine)
+    r2_here = score(test_rows)
+    in_sample = score(train_rows)
     interval = None
     limit = None
     if len(train_folds) > 1 and len(test_folds) > 1:
-        interval, limit = r2_intervals(affine, train_folds, test_folds, confidence)
+        refitted = refitted_r2(inputs.null_directions, train_folds, test_rows)
+        rescored = rescored_r2(score, test_folds)
+        interval, limit = r2_intervals(r2_here, in_sample, refitted, rescored, confidence)
     return Ceiling(
-        r2=r2(affine, test_rows),
-        r2_train=r2(affine, train_rows),
+        r2=r2_here,
+        r2_train=in_sample,
         interval=interval,
         limit=limit,
         r2_per_feature=r2_per_feature(affine, test_rows),
         map=affine,
-        rank=rank,
-        condition=condition(train_rows),
+        rank=len(inputs.values),
+        condition=inputs.condition,
         rows_train=train_rows.n,
         rows_test=test_rows.n,
     )
@@ -156,44 +165,108 @@ def fit(moments: Moments, null: float = NULL, fewest: int | None = None) -> tupl
     Raises:
         InputError: fewer rows than that, no input that varies, or a row that was not finite.
     """
+    check_rows(moments, fewest)
+    inputs = decompose(moments, null)
+    return solution(inputs, moments), len(inputs.values)
+
+
+def check_rows(moments: Moments, fewest: int | None = None) -> None:
+    """Refuse to fit a map to fewer rows than `fewest`, d_in + 2 by default."""
     needed = moments.d_in + 2
-    if fewest is None:
-        fewest = needed
-    if moments.n < fewest:
+    if moments.n < (needed if fewest is None else fewest):
         raise InputError(
             f"{moments.n} train rows for {moments.d_in} inputs: an affine map would fit them exactly; "
             f"use at least {needed} rows, better ten times as many"
         )
-    scale, values, vectors = spectrum(moments, null)
-    # W = Sxx⁺ Sxy, with Sxx⁺ = (D V) Λ⁻¹ (D V)ᵀ of what `spectrum` keeps
-    basis = scale[:, None] * vectors
-    weight = basis @ ((basis.T @ moments.sxy) / values[:, None])
-    # b = ȳ − x̄ W
-    bias = moments.mean_y - moments.mean_x @ weight
-    return AffineMap(weight, bias), len(values)
+
+
+def solution(inputs: Spectrum, moments: Moments) -> AffineMap:
+    """The least-squares map, from the decomposed inputs."""
+    # W = Sxx⁺ Sxy, with Sxx⁺ = (D V) Λ⁻¹ (D V)ᵀ of what is kept
+    basis = inputs.scale[:, None] * inputs.vectors
+    weight = basis @ ((basis.T @ moments.sxy) / inputs.values[:, None])
+    return _with_bias(weight, moments)
+
+
+def _with_bias(weight: Float[Tensor, "d_in d_out"], moments: Moments) -> AffineMap:
+    """The affine map of this slope whose residuals have mean 0: b = ȳ − x̄ W."""
+    return AffineMap(weight, moments.mean_y - moments.mean_x @ weight)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The inputs' correlation matrix, D Sxx D = V Λ Vᵀ, with D the column scales: one over the root of Sxx's diagonal.
+
+    Attributes:
+        scale: D's diagonal, shape (d_in,), 0 for a constant input.
+        values: Λ's, without those of null directions, ascending, shape (rank,).
+        vectors: V, shape (d_in, rank).
+        null_vectors: the eigenvectors of the null directions, shape (d_in, d_in − rank).
+    """
+
+    scale: Float[Tensor, " d_in"]
+    values: Float[Tensor, " rank"]
+    vectors: Float[Tensor, "d_in rank"]
+    null_vectors: Float[Tensor, "d_in nulls"]
+
+    @property
+    def null_directions(self) -> Float[Tensor, "d_in nulls"]:
+        """Directions n of the inputs as they come, in which x · n is the same for every row."""
+        return self.null_vectors * _or_one(self.scale)[:, None]
+
+    @property
+    def condition(self) -> float:
+        """Largest over smallest singular value of the centred inputs as they come, without the null directions.
+
+        Read off a factor of Sxx, not off Sxx itself, whose small eigenvalues squaring would have drowned.
+        """
+        varying = self.scale > 0
+        # Sxx = F Fᵀ with F = D⁻¹ V Λ^½: its singular values are those of the centred inputs
+        factor = self.vectors[varying] * self.values.sqrt() / self.scale[varying, None]
+        singular = torch.linalg.svdvals(factor)
+        return float(singular[0] / singular[-1])
+
+
+def decompose(moments: Moments, null: float = NULL) -> Spectrum:
+    """Eigenvalues and eigenvectors of the inputs' correlation matrix, null directions apart.
+
+    Raises:
+        InputError: no input varies, or a row was not finite.
+    """
+    scale = _column_scale(moments, null)
+    values, vectors = torch.linalg.eigh(_correlation(moments, scale))
+    resolved = values > null * values[-1]
+    return Spectrum(scale, values[resolved], vectors[:, resolved], vectors[:, ~resolved])
+
+
+def _column_scale(moments: Moments, null: float = NULL) -> Float[Tensor, " d_in"]:
+    """One over the root of Sxx's diagonal, shape (d_in,); 0 for a constant input."""
+    squares = moments.checked().sxx.diagonal()
+    varying = varies(squares, moments.mean_x, moments.n, null)
+    if not varying.any():
+        raise InputError(f"all {moments.d_in} inputs are constant over {moments.n} rows: there is nothing to fit")
+    return torch.where(varying, squares, torch.inf).rsqrt()
+
+
+def _correlation(moments: Moments, scale: Float[Tensor, " d_in"]) -> Float[Tensor, "d_in d_in"]:
+    return scale[:, None] * moments.sxx * scale
+
+
+def _or_one(scale: Float[Tensor, " d_in"]) -> Float[Tensor, " d_in"]:
+    """Column scales with 1 for a constant input, so that one can divide by them."""
+    return torch.where(scale > 0, scale, 1.0)
 
 
 def spectrum(
     moments: Moments, null: float = NULL
 ) -> tuple[Float[Tensor, " d_in"], Float[Tensor, " rank"], Float[Tensor, "d_in rank"]]:
-    """Eigenvalues of the inputs' correlation matrix, without the null directions.
-
-    D Sxx D = V Λ Vᵀ, with D the column scales: one over the root of Sxx's diagonal.
-
-    Returns:
-        D's diagonal, shape (d_in,), 0 for a constant input; Λ's ascending, (rank,); V, (d_in, rank).
+    """`decompose`, as the column scales, the eigenvalues and the eigenvectors without the null directions.
 
     Raises:
         InputError: no input varies, or a row was not finite.
     """
-    squares = moments.checked().sxx.diagonal()
-    varying = varies(squares, moments.mean_x, moments.n, null)
-    if not varying.any():
-        raise InputError(f"all {moments.d_in} inputs are constant over {moments.n} rows: there is nothing to fit")
-    scale = torch.where(varying, squares, torch.inf).rsqrt()
-    values, vectors = torch.linalg.eigh(scale[:, None] * moments.sxx * scale)
-    resolved = values > null * values[-1]
-    return scale, values[resolved], vectors[:, resolved]
+    inputs = decompose(moments, null)
+    return inputs.scale, inputs.values, inputs.vectors
 
 
 def whitening(moments: Moments) -> Float[Tensor, "d_in rank"]:
@@ -222,16 +295,79 @@ def leverage(train: Moments, inputs: Float[Tensor, "n d_in"]) -> Float[Tensor, "
 
 
 def condition(moments: Moments) -> float:
-    """Largest over smallest singular value of the centred inputs as they come, without the null directions.
+    """Largest over smallest singular value of the centred inputs as they come, without the null directions."""
+    return decompose(moments).condition
 
-    Read off a factor of Sxx, not off Sxx itself, whose small eigenvalues squaring would have drowned.
+
+# --- The map without a document fold
+
+
+SAFE = 100
+"""A fold is left out of the fit by Cholesky where every direction that is kept has this many times the variance of a
+null one, as far as an estimate tells that is at most ten times off; else by `fit`."""
+
+
+def refits(
+    train: Sequence[Moments], null_directions: Float[Tensor, "d_in nulls"]
+) -> Iterator[tuple[AffineMap, Moments]]:
+    """The maps that `fit` finds without each fold in turn, and the moments of the rows that they are fitted to.
+
+    All rows but a fold's have, as a rule, the null directions of all rows and no others. Then a Cholesky factor does
+    for the map, at a tenth of the price of eigenvalues; where it is not sure, `fit` does it.
+
+    Args:
+        train: moments per document fold.
+        null_directions: of all of them together (`Spectrum.null_directions`).
+
+    Raises:
+        InputError: as in `fit`.
     """
-    scale, values, vectors = spectrum(moments)
-    varying = scale > 0
-    # Sxx = F Fᵀ with F = D⁻¹ V Λ^½: its singular values are those of the centred inputs
-    factor = vectors[varying] * values.sqrt() / scale[varying, None]
-    singular = torch.linalg.svdvals(factor)
-    return float(singular[0] / singular[-1])
+    for moments in left_out(train):
+        yield _refit(moments, null_directions), moments
+
+
+def _refit(moments: Moments, null_directions: Float[Tensor, "d_in nulls"]) -> AffineMap:
+    """`fit` of rows whose null directions are likely to be these."""
+    check_rows(moments)
+    scale = _column_scale(moments)
+    # In scaled inputs n becomes D⁻¹ n; N is an orthonormal basis of them
+    nulls = torch.linalg.qr(null_directions / _or_one(scale)[:, None]).Q
+    lower = _safe_factor(_correlation(moments, scale), nulls)
+    if lower is None:
+        return fit(moments)[0]
+    # D Sxx D + N Nᵀ = L Lᵀ; W = D (L Lᵀ)⁻¹ D Sxy, without what it has in null directions
+    covariance = _without(nulls, scale[:, None] * moments.sxy)
+    solution = _without(nulls, torch.cholesky_solve(covariance, lower))
+    return _with_bias(scale[:, None] * solution, moments)
+
+
+def _without(nulls: Float[Tensor, "d_in nulls"], columns: Float[Tensor, "d_in d_out"]) -> Float[Tensor, "d_in d_out"]:
+    """The part of each column that is orthogonal to `nulls`."""
+    return columns - nulls @ (nulls.T @ columns)
+
+
+def _safe_factor(
+    correlation: Float[Tensor, "d_in d_in"], nulls: Float[Tensor, "d_in nulls"]
+) -> Float[Tensor, "d_in d_in"] | None:
+    """The lower Cholesky factor of R + N Nᵀ, if the null directions of R are surely the span of N; else None.
+
+    Args:
+        correlation: R, of the rows to fit.
+        nulls: N, orthonormal.
+    """
+    # No column of R is longer than its largest eigenvalue, and its Frobenius norm is no smaller
+    largest_at_least = torch.linalg.vector_norm(correlation, dim=0).max()
+    largest_at_most = torch.linalg.vector_norm(correlation)
+    # R has at least as many null directions as N: so many of its eigenvalues are at most Nᵀ R N's largest
+    if nulls.shape[1] and torch.linalg.eigvalsh(nulls.T @ correlation @ nulls)[-1] > NULL * largest_at_least:
+        return None
+    # And no more: all other eigenvalues are at least the smallest of R + N Nᵀ (Weyl), and 1 / ‖(R + N Nᵀ)⁻¹‖₁ below it
+    lower, failed = torch.linalg.cholesky_ex(correlation.addmm_(nulls, nulls.T))
+    if failed:
+        return None
+    (pocon,) = get_lapack_funcs(("pocon",), dtype=np.float64)
+    smallest, _ = pocon(lower.cpu().numpy().T, 1.0, uplo="U")  # estimated (Higham 1988, ACM Trans. Math. Softw. 14)
+    return lower if smallest > SAFE * NULL * largest_at_most else None
 
 
 # --- The score: R²_lin = 1 − ‖Y' − X'W − 1b‖²_F / ‖Y' − mean(Y')‖²_F
@@ -243,10 +379,38 @@ def r2(affine: AffineMap, moments: Moments) -> float:
     Raises:
         InputError: the outputs are constant, so there is no variance to explain; or a row was not finite.
     """
+    return float(1 - residual(affine, moments).sum() / _total(moments))
+
+
+class PooledR2:
+    """Pooled R² of one map on rows of many kinds: `r2` for the price of d² numbers each, where that takes d³ steps."""
+
+    def __init__(self, affine: AffineMap):
+        """Multiply the map by itself, once."""
+        self.affine = affine
+        self.square = torch.zeros(2 * affine.weight.shape[:1], dtype=torch.float64, device=affine.weight.device)
+        add_gram(self.square, affine.weight.T)  # W Wᵀ
+
+    def __call__(self, moments: Moments) -> float:
+        """`r2` of the map on the rows in `moments`, and its errors."""
+        total = _total(moments)
+        return float(1 - self.residual(moments) / total)
+
+    def residual(self, moments: Moments) -> float:
+        """Σ (y − xW − b)² over features and rows."""
+        weight = self.affine.weight
+        # = Σ Syy − 2 ⟨W, Sxy⟩ + ⟨W Wᵀ, Sxx⟩ + n ‖ȳ − x̄ W − b‖²
+        explained = 2 * (weight * moments.sxy).sum() - (self.square * moments.sxx).sum()
+        offset = moments.mean_y - moments.mean_x @ weight - self.affine.bias
+        return float(moments.syy.sum() - explained + moments.n * offset.square().sum())
+
+
+def _total(moments: Moments) -> Float[Tensor, ""]:
+    """Σ (y − ȳ)² over features and rows, where there is any."""
     varying = varies(moments.checked().syy, moments.mean_y, moments.n)
     if not varying.any():
         raise InputError(f"the outputs are constant over {moments.n} rows: R² is undefined; use more or other text")
-    return float(1 - residual(affine, moments).sum() / moments.syy.sum())
+    return moments.syy.sum()
 
 
 def r2_per_feature(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:
@@ -280,7 +444,11 @@ def varies(squares: Float[Tensor, " d"], mean: Float[Tensor, " d"], n: int, null
 
 
 def r2_intervals(
-    affine: AffineMap, train: Sequence[Moments], test: Sequence[Moments], confidence: float = CONFIDENCE
+    r2_here: float,
+    in_sample: float,
+    refitted: Sequence[tuple[float, float]],
+    rescored: Sequence[float],
+    confidence: float = CONFIDENCE,
 ) -> tuple[Estimate, Estimate | None]:
     """R²_lin and its limit, with intervals: train folds left out of the fit in turn, then held-out ones of the score.
 
@@ -291,37 +459,53 @@ def r2_intervals(
     `Ceiling.r2_train`, which is its other end.
 
     Args:
-        affine: the map fitted on all train folds.
-        train: moments per document fold to fit on.
-        test: moments per held-out document fold.
+        r2_here: R²_lin.
+        in_sample: R² of the rows of the fit.
+        refitted: both without each train fold, R²_lin first, see `refitted_r2`.
+        rescored: R²_lin without each held-out fold, see `rescored_r2`.
         confidence: of the intervals.
 
     Returns:
         R²_lin at these rows, and what it tends to; no limit where rows are too few to say.
+    """
+    here = Estimate.jackknife(r2_here, [held_out for held_out, _ in refitted], rescored, confidence=confidence)
+    if not limits.enough(in_sample, r2_here):
+        return here, None
+    # R²_∞ from both sides
+    limit = limits.limit(in_sample, r2_here)
+    refitted_limits = [limits.limit(followed, held_out) for held_out, followed in refitted]
+    rescored_limits = [limits.limit(in_sample, held_out) for held_out in rescored]
+    return here, Estimate.jackknife(limit, refitted_limits, rescored_limits, confidence=confidence)
+
+
+def refitted_r2(
+    null_directions: Float[Tensor, "d_in nulls"], train: Sequence[Moments], test: Moments
+) -> list[tuple[float, float]]:
+    """R² of held-out rows, and of the rows of the fit, with each train fold left out of the fit in turn.
+
+    Args:
+        null_directions: of the inputs of all train folds (`Spectrum.null_directions`).
+        train: moments per document fold to fit on.
+        test: moments of all held-out rows.
 
     Raises:
         InputError: without one of the folds there are too few rows for a map.
     """
-    followed = sum(train)
-    held_out = sum(test)
-    r2_here = r2(affine, held_out)
-    in_sample = r2(affine, followed)
+    both = []
+    for affine, followed in refits(train, null_directions):
+        score = PooledR2(affine)
+        both.append((score(test), score(followed)))
+    return both
 
-    # Each train fold left out of the fit: R² of held-out rows, and R²_∞ from both sides
-    refitted = []
-    refitted_limits = []
-    for moments in left_out(train):
-        refit, _ = fit(moments)
-        score = r2(refit, held_out)
-        refitted.append(score)
-        refitted_limits.append(limits.limit(r2(refit, moments), score))
 
-    # Each held-out fold left out of the score
-    rescored = [r2(affine, moments) for moments in left_out(test)]
-    rescored_limits = [limits.limit(in_sample, score) for score in rescored]
+def rescored_r2(score: PooledR2, test: Sequence[Moments]) -> list[float]:
+    """R² of held-out rows with each of their folds left out of the score in turn.
 
-    here = Estimate.jackknife(r2_here, refitted, rescored, confidence=confidence)
-    if not limits.enough(in_sample, r2_here):
-        return here, None
-    limit = limits.limit(in_sample, r2_here)
-    return here, Estimate.jackknife(limit, refitted_limits, rescored_limits, confidence=confidence)
+    Squared errors about a map add up over folds, so only the outputs' variance has to be that of the folds together.
+    """
+    residuals = [score.residual(fold) for fold in test]
+    values = []
+    for i, others in enumerate(left_out([fold.outputs_alone() for fold in test])):
+        error = sum(residuals[:i]) + sum(residuals[i + 1 :])
+        values.append(float(1 - error / _total(others)))
+    return values

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from howlinear.core.ceilings import AffineMap, fit
-from howlinear.core.intervals import left_out
+from howlinear.core.ceilings import AffineMap, check_rows, decompose, refits, solution
 from howlinear.core.moments import Moments
 
 
@@ -33,9 +32,8 @@ def fit_folds(train: Sequence[Moments], refit: bool = True) -> FoldMaps:
     Raises:
         InputError: as in `ceilings.fit`.
     """
-    whole, _ = fit(sum(train))
-    refits = []
-    if refit:
-        for others in left_out(train):
-            refits.append(fit(others)[0])
-    return FoldMaps(whole, refits)
+    everything = sum(train)
+    check_rows(everything)
+    inputs = decompose(everything)
+    without_each = refits(train, inputs.null_directions) if refit else []
+    return FoldMaps(solution(inputs, everything), [affine for affine, _ in without_each])

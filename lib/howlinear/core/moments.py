@@ -8,6 +8,7 @@ LeVeque (1983, "Algorithms for computing the sample variance"), in float64, so o
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float
@@ -51,6 +52,16 @@ class Moments:
         empty = cls(d_in, d_out, device).tensors()
         stacked = {name: torch.stack([tensor] * count) for name, tensor in empty.items()}
         return [cls.from_tensors({name: stack[i] for name, stack in stacked.items()}) for i in range(count)]
+
+    @classmethod
+    def total(cls, parts: Sequence[Moments]) -> Moments:
+        """Their sum, as `sum` gives it, without a copy for each part."""
+        first, *others = parts
+        total = first.copy()
+        for other in others:
+            total._check_alike(other)
+            total._merge(other)
+        return total
 
     def update(
         self,
@@ -121,11 +132,7 @@ class Moments:
 
     def __add__(self, other: Moments) -> Moments:
         """Moments of both sets of rows; neither operand changes."""
-        if (self.d_in, self.d_out) != (other.d_in, other.d_out):
-            raise InputError(
-                f"cannot add moments of ({self.d_in}, {self.d_out}) and ({other.d_in}, {other.d_out}) features"
-            )
-        return self.copy()._merge(other)
+        return Moments.total([self, other])
 
     def __sub__(self, other: Moments) -> Moments:
         """Moments of the rows that remain without those in `other`, which are among these; neither operand changes.
@@ -164,6 +171,12 @@ class Moments:
         """Let `sum` start from its 0."""
         return self.copy() if other == 0 else NotImplemented
 
+    def outputs_alone(self) -> Moments:
+        """Moments of the same outputs and of one input that is always 0: what adds up without d_in² numbers."""
+        alone = Moments(1, self.d_out, self.mean_y.device)
+        alone._shift(self.n, alone.mean_x, self.mean_y, self.syy)
+        return alone
+
     def copy(self) -> Moments:
         """An independent copy."""
         return Moments.from_tensors({name: tensor.clone() for name, tensor in self.tensors().items()})
@@ -200,6 +213,12 @@ class Moments:
         moments.sxy = tensors["sxy"]
         moments.syy = tensors["syy"]
         return moments
+
+    def _check_alike(self, other: Moments) -> None:
+        if (self.d_in, self.d_out) != (other.d_in, other.d_out):
+            raise InputError(
+                f"cannot add moments of ({self.d_in}, {self.d_out}) and ({other.d_in}, {other.d_out}) features"
+            )
 
     def _merge(self, other: Moments) -> Moments:
         if other.n:

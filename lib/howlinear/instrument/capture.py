@@ -1,4 +1,4 @@
-"""One forward pass without the head, every FFN: moments per document fold, the heaviest rows, and a bounded sample."""
+"""One forward pass, every FFN: moments per document fold, the heaviest rows, and a bounded sample."""
 
 from __future__ import annotations
 
@@ -115,6 +115,7 @@ def capture(
     seed: int = 0,
     batch_size: int = 16,
     progress: bool = False,
+    run: Callable[[Tensor], None] | None = None,
 ) -> dict[int, BlockCapture]:
     """Run the model once over `rows` and keep what describes each block.
 
@@ -126,6 +127,7 @@ def capture(
         seed: of that draw.
         batch_size: sequences in a forward pass.
         progress: show a bar.
+        run: runs the model on some of the sequences, as `perplexity.Pass` does; by default it runs without its head.
 
     Returns:
         Block → `BlockCapture`.
@@ -134,7 +136,7 @@ def capture(
         InputError: an empty side, inputs that the model cannot read, a sample of what has no token ids,
             activations that are not finite (names block and batch), or a device without float64.
     """
-    return capture_batches(model, rows, list(batches(rows, batch_size)), blocks, sample, seed, progress)
+    return capture_batches(model, rows, list(batches(rows, batch_size)), blocks, sample, seed, progress, run)
 
 
 def capture_batches(
@@ -145,6 +147,7 @@ def capture_batches(
     sample: int = 0,
     seed: int = 0,
     progress: bool = False,
+    run: Callable[[Tensor], None] | None = None,
 ) -> dict[int, BlockCapture]:
     """`capture` of some batches of `rows`: for whoever shares them out or takes them little by little.
 
@@ -156,6 +159,7 @@ def capture_batches(
         sample: how many rows to keep as they are, if these are all batches.
         seed: of that draw.
         progress: show a bar.
+        run: as for `capture`.
 
     Returns:
         Block → `BlockCapture`, with the folds that these batches touch.
@@ -163,6 +167,8 @@ def capture_batches(
     if model.device.type == "mps":
         raise InputError(NO_FLOAT64)
     check(model, rows)
+    if run is None:
+        run = partial(_run_trunk, model, rows)
     chosen = sites(model, blocks)
     collector = _Collector(rows, indices, sample, seed)
     sequences = sum(len(batch) for batch in indices)
@@ -170,9 +176,14 @@ def capture_batches(
     with bar, hooked(chosen, collector.keep), torch.no_grad():
         for number, batch in enumerate(indices):
             collector.start(number)
-            model.base_model(**batch_of(model, rows, batch))
+            run(batch)
             bar.update(len(batch))
     return {site.block: collector.finish(site) for site in chosen}
+
+
+def _run_trunk(model: PreTrainedModel, rows: Rows, sequences: Tensor) -> None:
+    """Run a model on some sequences, without its head."""
+    model.base_model(**batch_of(model, rows, sequences))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.instrument.capture import capture
-from howlinear.instrument.perplexity import perplexity_if_causal
+from howlinear.instrument.perplexity import Pass
 from howlinear.instrument.profile import Profile, name_of, profile_of, solve
 from howlinear.instrument.stopping import measure_until
 from howlinear.models.sources import running
@@ -59,9 +59,8 @@ def measure(
         return measure_until(model, corpus, tolerance, rows, seq_len, seed, blocks, batch_size, progress)
     name = name_of(model)
     packed = rows_of(corpus, ROWS if rows is None else rows, seq_len, seed)
+    run = Pass(model, packed)
     with running(name):
-        captured = capture(model, packed, blocks, batch_size=batch_size, progress=progress)
+        captured = capture(model, packed, blocks, batch_size=batch_size, progress=progress, run=run)
     solved = solve(captured)
-    with running(name):
-        perplexity = perplexity_if_causal(model, packed)
-    return Profile(name, packed, solved, perplexity)
+    return Profile(name, packed, solved, run.perplexity())

@@ -19,7 +19,7 @@ from howlinear.errors import InputError
 from howlinear.models.ffn_sites import device_of
 from howlinear.models.load import check_causal, is_causal
 from howlinear.text.corpus import Corpus
-from howlinear.text.rows import Rows, TokenRows
+from howlinear.text.rows import Rows, TokenRows, batch_of
 
 NO_TARGET = -100  # what `cross_entropy` does not count
 
@@ -76,6 +76,59 @@ def perplexity_if_causal(model: PreTrainedModel, rows: Rows) -> float | None:
     if not is_causal(model) or rows.ids is None:
         return None
     return perplexity(model, rows)
+
+
+class Pass:
+    """One pass of a model over rows: up to its head where sequences are fitted on, and through it where held out.
+
+    A capture runs a model by it, so the perplexity costs the head alone and no pass of its own. Where a model has to
+    predict it runs whole, by its own code: whatever it does behind its blocks is done (scaled or capped logits, say).
+
+    Attributes:
+        model: the model.
+        rows: what it runs over.
+        predicts: whether there is a perplexity: the model predicts the next token, and the rows are tokens.
+        losses: the held-out sequences of each batch that was run, and their `losses`.
+    """
+
+    def __init__(self, model: PreTrainedModel, rows: Rows):
+        """Start before the first batch."""
+        self.model = model
+        self.rows = rows
+        self.predicts = is_causal(model) and rows.ids is not None
+        self.losses: list[tuple[Int64[Tensor, " b"], Float[Tensor, " b"]]] = []
+
+    def __call__(self, sequences: Int64[Tensor, " b"]) -> None:
+        """Run the model on some sequences, all of one side."""
+        inputs = batch_of(self.model, self.rows, sequences)
+        if not self.predicts or not self.rows.test[sequences[0]]:
+            self.model.base_model(**inputs)
+            return
+        logits = self.model(**inputs).logits
+        targets = targets_of(self.rows.ids[sequences], None if self.rows.mask is None else self.rows.mask[sequences])
+        longer = (targets[:, 1:] != NO_TARGET).any(dim=1)
+        self.losses.append((sequences[longer], mean_losses(logits, targets)[longer]))
+
+    def perplexity(self) -> float | None:
+        """Perplexity of the held-out sequences that were run; None if there is none.
+
+        Raises:
+            InputError: there is nothing to predict, or a loss is not finite.
+        """
+        return pass_perplexity(self.rows, self.losses) if self.predicts else None
+
+
+def pass_perplexity(rows: Rows, parts: list[tuple[Int64[Tensor, " b"], Float[Tensor, " b"]]]) -> float:
+    """Perplexity of what a `Pass` has run, or several of them together: its `losses`, in any order.
+
+    Raises:
+        InputError: there is nothing to predict, or a loss is not finite.
+    """
+    held_out(rows)
+    sequences = torch.cat([sequences for sequences, _ in parts])
+    order = sequences.argsort()
+    means = finite_losses([torch.cat([losses for _, losses in parts])[order]])
+    return mean_perplexity(means, None if rows.mask is None else rows.mask[sequences[order]])
 
 
 def held_out(
@@ -164,9 +217,15 @@ def loss_batches(
     ids: Int64[Tensor, "n seq_len"], mask: Bool[Tensor, "n seq_len"] | None = None, batch_size: int = 16
 ) -> list[tuple[Int64[Tensor, "b seq_len"], Int64[Tensor, "b seq_len"]]]:
     """Batches of token ids, and of the tokens to predict: those after the first, none of padding."""
-    targets = ids if mask is None else ids.masked_fill(~mask, NO_TARGET)
     # A causal model needs no mask: no token sees the padding behind it.
-    return list(zip(ids.split(batch_size), targets.split(batch_size), strict=True))
+    return list(zip(ids.split(batch_size), targets_of(ids, mask).split(batch_size), strict=True))
+
+
+def targets_of(
+    ids: Int64[Tensor, "n seq_len"], mask: Bool[Tensor, "n seq_len"] | None = None
+) -> Int64[Tensor, "n seq_len"]:
+    """The tokens to predict, and `NO_TARGET` for padding."""
+    return ids if mask is None else ids.masked_fill(~mask, NO_TARGET)
 
 
 @torch.inference_mode()
@@ -174,7 +233,13 @@ def batch_losses(
     model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], targets: Int64[Tensor, "n seq_len"]
 ) -> Float[Tensor, " n"]:
     """`losses` of one batch, finite or not."""
-    logits = model(input_ids=ids.to(device_of(model)), use_cache=False).logits
+    return mean_losses(model(input_ids=ids.to(device_of(model)), use_cache=False).logits, targets)
+
+
+def mean_losses(
+    logits: Float[Tensor, "n seq_len vocabulary"], targets: Int64[Tensor, "n seq_len"]
+) -> Float[Tensor, " n"]:
+    """Mean negative log-likelihood of the tokens after the first of each sequence, float64; NaN where there is none."""
     expected = targets[:, 1:].to(logits.device)
     # Sequence by sequence, each read where it lies: a copy of all logits is as dear as a block.
     nats = [

@@ -38,11 +38,10 @@ from howlinear.errors import HowlinearError, InputError, ProcessError
 from howlinear.instrument.capture import NO_FLOAT64, BlockCapture, capture_batches
 from howlinear.instrument.massive import HeavyRows
 from howlinear.instrument.measure import ROWS
-from howlinear.instrument.perplexity import batch_losses, finite_losses, held_out, loss_batches, mean_perplexity
+from howlinear.instrument.perplexity import Pass, pass_perplexity
 from howlinear.instrument.profile import Profile, Solved, name_of, solve
 from howlinear.instrument.stopping import MOST, Steps, check_tolerance, look_until
 from howlinear.instrument.torchrun import several
-from howlinear.models.load import is_causal
 from howlinear.models.sources import running
 from howlinear.text.corpus import Corpus, rows_of
 from howlinear.text.rows import Rows, batches, fold_of
@@ -208,12 +207,12 @@ def measure(
     if tolerance is not None:
         return look_until(model, packed, tolerance, blocks, batch_size, progress, steps)
     name = name_of(model)
+    run = Pass(model, packed)
     with running(name):
-        captured = steps.capture(model, packed, list(batches(packed, batch_size)), blocks=blocks, progress=progress)
+        every = list(batches(packed, batch_size))
+        captured = steps.capture(model, packed, every, blocks=blocks, progress=progress, run=run)
     solved = steps.solve(captured)
-    with running(name):
-        perplexity = steps.perplexity(model, packed)
-    return Profile(name, packed, solved, perplexity)
+    return Profile(name, packed, solved, steps.perplexity(run))
 
 
 def capture_shared(
@@ -223,6 +222,7 @@ def capture_shared(
     indices: list[Tensor],
     blocks: list[int] | None = None,
     progress: bool = False,
+    run: Pass | None = None,
 ) -> dict[int, BlockCapture]:
     """`capture_batches`, all processes together; every process calls this with the same arguments.
 
@@ -233,6 +233,7 @@ def capture_shared(
         indices: which batches of them.
         blocks: which blocks; all by default.
         progress: show a bar, of the first process.
+        run: runs the model on this process's share; by default it runs without its head.
 
     Returns:
         Block → `BlockCapture` without a sample, equal to one process's to rounding in float64 (1e-12). Of several
@@ -246,7 +247,7 @@ def capture_shared(
     share = processes.share(indices)
     captured = {}
     if share:
-        captured = capture_batches(model, rows, share, blocks, progress=progress and processes.first)
+        captured = capture_batches(model, rows, share, blocks, progress=progress and processes.first, run=run)
     if processes.count == 1:
         return captured
 
@@ -282,15 +283,11 @@ def solve_shared(
     return dict(sorted(answers.items()))
 
 
-def perplexity_shared(processes: Processes, model: PreTrainedModel, rows: Rows) -> float | None:
-    """`perplexity_if_causal`, all processes together."""
-    if not is_causal(model) or rows.ids is None:
+def perplexity_shared(processes: Processes, run: Pass) -> float | None:
+    """`Pass.perplexity` of what all processes have run."""
+    if not run.predicts:
         return None
-    ids, mask = held_out(rows)
-    share = processes.share(loss_batches(ids, mask))
-    nothing = torch.empty(0, dtype=torch.float64)
-    mine = torch.cat([nothing, *[batch_losses(model, *batch) for batch in share]])
-    return mean_perplexity(finite_losses(processes.gather(mine)), mask)
+    return pass_perplexity(run.rows, [part for theirs in processes.gather(run.losses) for part in theirs])
 
 
 def _widths(captured: Mapping[int, BlockCapture]) -> dict[int, tuple[int, int]]:

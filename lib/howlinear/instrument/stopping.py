@@ -27,7 +27,7 @@ from howlinear.core.intervals import CONFIDENCE
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, capture_batches
 from howlinear.instrument.massive import HeavyRows
-from howlinear.instrument.perplexity import perplexity_if_causal
+from howlinear.instrument.perplexity import Pass
 from howlinear.instrument.profile import Profile, Stop, name_of, solve
 from howlinear.models.ffn_sites import width_of
 from howlinear.models.sources import running
@@ -46,12 +46,12 @@ class Steps:
     Attributes:
         capture: `capture_batches`, or what takes the same arguments.
         solve: `solve`, likewise.
-        perplexity: `perplexity_if_causal`, likewise.
+        perplexity: `Pass.perplexity`, likewise.
     """
 
     capture: Callable = capture_batches
     solve: Callable = solve
-    perplexity: Callable = perplexity_if_causal
+    perplexity: Callable = Pass.perplexity
 
 
 def measure_until(
@@ -109,22 +109,20 @@ def look_until(
     name = name_of(model)
     looks = schedule(rows, width_of(model))
     confidence = look_confidence(len(looks))
+    run = Pass(model, rows)
     captured: dict[int, BlockCapture] = {}
     for look, added_sequences in enumerate(looks, 1):
         # Only what this look adds is run; what earlier looks have added up stays.
         with running(name):
-            more = steps.capture(
-                model, rows, batches_of(rows, added_sequences, batch_size), blocks=blocks, progress=progress
-            )
+            added = batches_of(rows, added_sequences, batch_size)
+            more = steps.capture(model, rows, added, blocks=blocks, progress=progress, run=run)
         captured = merged(captured, more) if captured else more
         solved = steps.solve(captured, confidence)
         stop = judge({block: answer.ceiling for block, answer in solved.items()}, tolerance, look, len(looks))
         if stop.reached:
             break
     used = rows.subset(torch.cat(looks[: stop.look]).sort().values)
-    with running(name):
-        perplexity = steps.perplexity(model, used)
-    return Profile(name, used, solved, perplexity, stop)
+    return Profile(name, used, solved, steps.perplexity(run), stop)
 
 
 def check_tolerance(tolerance: float) -> None:
