@@ -94,7 +94,7 @@ print("model:", name, "· text:", run.corpora[0])
 #
 # </details>
 #
-# The share of the output's variance that the line explains is called
+# Call the squared distances from the mean, added up, the output's variance. The share of it that the line explains is
 # **[R²](../book/reading.md#linear-recoverability)**: 1 for a block that *is* a straight line on real text, 0 for one
 # about which the line knows nothing.
 #
@@ -132,7 +132,7 @@ held_out = test.repeat_interleave(ids.shape[1])  # a token is on the side of its
 
 def fit(x, y):
     ones = torch.ones(len(x), 1)
-    return torch.linalg.lstsq(torch.cat([x, ones], 1), y).solution  # W, and b as its last line
+    return torch.linalg.lstsq(torch.cat([x, ones], 1), y).solution  # W, and b below it
 
 
 def r_squared(line, x, y):
@@ -211,7 +211,7 @@ def seen_from_a_neuron(block):
     with torch.no_grad():
         sums = mlp.c_fc(x.float()).double()  # what goes into each neuron
         bent_sums = mlp.act(sums)  # what comes out
-        writes = mlp.c_proj.weight.double()  # a line a neuron: the direction that it writes along
+        writes = mlp.c_proj.weight.double()  # for each neuron the direction that it writes along
     carried = bent_sums.var(0) * writes.square().sum(1)
     neuron = int(carried.argmax())
     direction = writes[neuron] / writes[neuron].norm()
@@ -277,7 +277,7 @@ for side, (slope, _) in ends.items():
 # it is nearly the GELU that GPT-2 is made of. Move the sliders (with the mouse, or with Tab and the arrow keys) and
 # watch $R^2$.
 #
-# - Make it as bent as you can, then draw the inputs together. How straight is a very bent neuron that sees little?
+# - Make it as bent as you can, then make the inputs narrow. How straight is a very bent neuron that sees little?
 # - Move the middle of the inputs to either side. A bend that no input reaches does not count.
 # - Make the bend four times as large and the width a quarter, with the middle at 0. What happens to $R^2$?
 #
@@ -288,8 +288,8 @@ for side, (slope, _) in ends.items():
 HTML(plots.slider(ideas.QUANTILES))
 
 # %% [markdown]
-# The same neuron where there are no sliders, in four states. The first and the last are the answer to the third
-# question above.
+# The same neuron where there are no sliders, in four states. The first and the last answer the third question above:
+# they are the same picture in other units.
 
 # %%
 states = [(1.7, 1.0, 0.0), (1.7, 1.0, 2.0), (1.7, 0.25, 0.0), (6.8, 0.25, 0.0)]  # bend, width, middle
@@ -316,15 +316,10 @@ first, last = r2[0], r2[max(r2)]
 print(f"1. Block {straight}, with {r2[straight]:.2f}. The first block has {first:.2f}, the last {last:.2f}; the least")
 print(f"   straight is block {bent}, with {r2[bent]:.2f}.")
 print(f"2. By {optimism:.3f} on average, as there are {(~held_out).sum():,} rows to fit on. From {len(few_rows)} rows,")
-print(
-    f"   two for each input, block {bent} seems to have {hasty_in_sample:.1f}; on held-out rows it is {hasty_r2:.1f}."
-)
-print(
-    f"3. Yes: each finds its own flank straight, {at_home['left']:.2f} and {at_home['right']:.2f}. And no: on the other"
-)
-print(
-    f"   flank its line does harm, {away['left']:.1f} and {away['right']:.1f}. R² is about the block where the text goes."
-)
+print(f"   two for each input, block {bent} seems to have {hasty_in_sample:.1f};", end=" ")
+print(f"on held-out rows that line has {hasty_r2:.1f}.")
+print(f"3. Each finds its own flank straight: R² {at_home['left']:.2f} and {at_home['right']:.2f}. On the other")
+print(f"   flank its line does harm: {away['left']:.1f} and {away['right']:.1f}.")
 
 # %%
 record = {
@@ -402,7 +397,7 @@ if loss_added is not None:
     with hl.swap(model, {straight: line}):
         expected = float(hl.losses(model, few).mean() - without)
     assert abs(loss_added - expected) < 1e-3, "the loss after less the loss before; is every hook removed?"
-    print(f"right: {loss_added:+.3f} nats per token, for the straightest block of all")
+    print(f"right: {loss_added:+.3f} per token, for the straightest block of all")
 
 # %% [markdown]
 # **4 (find the bug).** A friend computes $R^2$ as below and gets higher numbers than you for every block. One thing is
@@ -422,13 +417,11 @@ repaired = None  # a function (line, x, y) → a number
 x, y = blocks[bent]
 print(f"you: {r2[bent]:.3f} · your friend: {friends_r_squared(lines[bent], x[held_out], y[held_out]):.3f}")
 if repaired is not None:
-    far_apart = torch.tensor([[-100.0, 100.0]]).double()  # two features, each nothing but noise about a mean of its own
+    means = torch.tensor([[-100.0, 100.0]]).double()  # of two features, each nothing but noise about its mean
     noise = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    no_line = torch.cat([torch.zeros(1, 2).double(), far_apart])  # it says the mean, and knows nothing
-    assert repaired(no_line, torch.zeros(200, 1).double(), far_apart + noise) < 0.01, (
-        "a line that only knows means has 0"
-    )
-    assert abs(repaired(lines[bent], x[held_out], y[held_out]) - r2[bent]) < 1e-9, (
-        "not yet what you found for this block"
-    )
+    says_means = torch.cat([torch.zeros(1, 2).double(), means])  # a line that says the means, and knows nothing else
+    worth = repaired(says_means, torch.zeros(200, 1).double(), means + noise)
+    assert worth < 0.01, "a line that says the means and knows nothing else is worth nothing"
+    difference = repaired(lines[bent], x[held_out], y[held_out]) - r2[bent]
+    assert abs(difference) < 1e-9, "not yet what you found for this block"
     print("right: every feature about its own mean")

@@ -32,13 +32,12 @@ def is_exercise(cell):
 def ran(cells, tmp_path_factory):
     """What the names of the notebook hold after all its cells, run on profile smoke."""
     folder = tmp_path_factory.mktemp("by_hand")
-    patch = pytest.MonkeyPatch()
-    patch.setattr(paths, "results", lambda profile: folder / profile)
-    patch.setattr(paths, "figures", lambda profile: folder / profile)
     names = {}
-    for cell in cells:
-        exec(cell.source.replace('profile = "minis"', 'profile = "smoke"'), names)
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "results", lambda profile: folder / profile)
+        patch.setattr(paths, "figures", lambda profile: folder / profile)
+        for cell in cells:
+            exec(cell.source.replace('profile = "minis"', 'profile = "smoke"'), names)
     plt.close("all")
     return names
 
@@ -188,7 +187,7 @@ def test_a_wrong_answer_is_rejected(cells, ran, name, slip, capsys):
 
 
 def test_the_words_are_explained_and_their_links_lead_to_the_glossary():
-    """Every link to the book's words names a heading that is there, as the book, Jupyter and GitHub make its address."""
+    """Every link to the book's words names a heading that is there, by the address that the book and GitHub give it."""
     text = (paths.NOTEBOOKS / f"{STEM}.py").read_text(encoding="utf-8")
     glossary = (paths.ROOT / "book/reading.md").read_text(encoding="utf-8")
     headings = {
@@ -254,7 +253,7 @@ def test_the_points_lie_as_a_normal_distribution_does():
 
 
 def test_a_neuron_without_bend_is_a_line_of_half_the_slope():
-    toy = toy_neuron(0, 2, 1)
+    toy = toy_neuron(0.0, 2.0, 1.0)
     assert toy.r2 == pytest.approx(1, abs=1e-12)
     assert (toy.slope, toy.intercept) == pytest.approx((0.5, 0.0), abs=1e-12)
 
@@ -262,20 +261,20 @@ def test_a_neuron_without_bend_is_a_line_of_half_the_slope():
 def test_a_sharp_bend_is_relu_whose_r2_is_known():
     """Of max(x, 0) for a normal x: covariance 1/2, variance 1/2 − 1/2π, so R² is (1/4) / (1/2 − 1/2π)."""
     exact = 0.25 / (0.5 - 0.5 / np.pi)
-    assert toy_neuron(1_000, 1).r2 == pytest.approx(exact, abs=0.02)
+    assert toy_neuron(1_000.0, 1.0).r2 == pytest.approx(exact, abs=0.02)
 
 
 def test_only_the_product_of_bend_and_width_counts_in_the_middle():
-    assert toy_neuron(6.8, 0.25).r2 == pytest.approx(toy_neuron(1.7, 1).r2, abs=1e-12)
-    assert toy_neuron(1.7, 0.25).r2 > toy_neuron(1.7, 1).r2 + 0.1
+    assert toy_neuron(6.8, 0.25).r2 == pytest.approx(toy_neuron(1.7, 1.0).r2, abs=1e-12)
+    assert toy_neuron(1.7, 0.25).r2 > toy_neuron(1.7, 1.0).r2 + 0.1
 
 
 def test_a_bend_that_no_input_reaches_does_not_count():
-    assert toy_neuron(8, 0.5, 3).r2 > 0.9999
-    assert toy_neuron(8, 0.5, 0).r2 < 0.8
+    assert toy_neuron(8.0, 0.5, 3.0).r2 > 0.9999
+    assert toy_neuron(8.0, 0.5).r2 < 0.8
 
 
-@pytest.mark.parametrize(("bend", "width"), [(-0.1, 1), (1, 0), (1, -1)])
+@pytest.mark.parametrize(("bend", "width"), [(-0.1, 1.0), (1.0, 0.0), (1.0, -1.0)])
 def test_no_neuron_bends_backwards_or_sees_nothing(bend, width):
     with pytest.raises(InputError, match="give a bend of 0 or more and a width above 0"):
         toy_neuron(bend, width)

@@ -54,7 +54,7 @@ def test_the_parabola_has_two_texts_with_a_line_each():
 
 
 def test_neurons_have_their_points_their_line_and_what_it_leaves():
-    toys = {"one": toy_neuron(1, 1).points, "two": toy_neuron(2, 1).points}
+    toys = {"one": toy_neuron(1.0, 1.0).points, "two": toy_neuron(2.0, 1.0).points}
     figure = by_hand.neurons(toys)
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["(a) one", "(b) two"]
     for axis, table in zip(figure.axes, toys.values(), strict=True):
@@ -90,6 +90,9 @@ def said(browser):
     return float(re.search(r"explains (-?\d\.\d{3}) of", browser.value(SAID)).group(1))
 
 
+PAGE = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>a toy</title>'
+
+
 def move(browser, **places):
     for name, place in places.items():
         slider = f"document.querySelector('input[data-part={name}]')"
@@ -98,12 +101,12 @@ def move(browser, **places):
 
 def test_the_sliders_say_what_the_library_computes(browser, tmp_path):
     page = tmp_path / "page.html"
-    page.write_text(f'<meta charset="utf-8"><title>toy</title>{by_hand.slider(QUANTILES)}', encoding="utf-8")
+    page.write_text(PAGE + by_hand.slider(QUANTILES), encoding="utf-8")
     browser.open(page.as_uri(), 390, 844)
-    assert said(browser) == round(toy_neuron(1.7, 1).r2, 3)
+    assert said(browser) == round(toy_neuron(1.7, 1.0).r2, 3)
     for bend, width, centre in [(0, 1, 0), (8, 2.5, 0), (8, 0.05, 0), (1.7, 1, 2), (6.8, 0.25, 0), (3, 2, -3)]:
         move(browser, bend=bend, width=width, centre=centre)
-        assert said(browser) == pytest.approx(toy_neuron(bend, width, centre).r2, abs=6e-4)
+        assert said(browser) == pytest.approx(toy_neuron(float(bend), float(width), float(centre)).r2, abs=6e-4)
         shown = browser.value("[...document.querySelectorAll('label output')].map((one) => Number(one.value))")
         assert shown == [bend, width, centre]
         assert browser.value("document.querySelectorAll('path')[3].getAttribute('d').split('M').length") == 100
@@ -113,7 +116,7 @@ def test_the_sliders_say_what_the_library_computes(browser, tmp_path):
 
 def test_the_sliders_move_by_the_keys(browser, tmp_path):
     page = tmp_path / "page.html"
-    page.write_text(f'<meta charset="utf-8"><title>toy</title>{by_hand.slider(QUANTILES)}', encoding="utf-8")
+    page.write_text(PAGE + by_hand.slider(QUANTILES), encoding="utf-8")
     browser.open(page.as_uri())
     browser.value("document.querySelector('input[data-part=bend]').focus()")
     before = said(browser)
@@ -125,8 +128,8 @@ def test_the_sliders_move_by_the_keys(browser, tmp_path):
 
 def test_two_of_them_on_a_page_do_not_disturb_each_other(browser, tmp_path):
     page = tmp_path / "page.html"
-    both = by_hand.slider(QUANTILES) + by_hand.slider(QUANTILES, bend=0)
-    page.write_text(f'<meta charset="utf-8"><title>toys</title>{both}', encoding="utf-8")
+    both = by_hand.slider(QUANTILES) + by_hand.slider(QUANTILES, bend=0.0)
+    page.write_text(PAGE + both, encoding="utf-8")
     browser.open(page.as_uri())
     texts = browser.value("[...document.querySelectorAll('[role=status]')].map((one) => one.textContent)")
-    assert [re.search(r"\d\.\d{3}", text).group() for text in texts] == [f"{toy_neuron(1.7, 1).r2:.3f}", "1.000"]
+    assert [re.search(r"\d\.\d{3}", text).group() for text in texts] == [f"{toy_neuron(1.7, 1.0).r2:.3f}", "1.000"]

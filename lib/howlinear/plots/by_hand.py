@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -72,7 +73,7 @@ def parabola(rows: Mapping[str, pd.DataFrame], lines: Mapping[str, tuple[float, 
 
 
 def neurons(toys: Mapping[str, pd.DataFrame]) -> Figure:
-    """Toy neurons side by side, each with the best line through its points and what that leaves; each in units of its own.
+    """Toy neurons side by side, each with the best line through its points and what that leaves, on axes of its own.
 
     Args:
         toys: title of a panel → points, with columns `x`, `y` and `line`.
@@ -88,14 +89,14 @@ def neurons(toys: Mapping[str, pd.DataFrame]) -> Figure:
     return figure
 
 
-def slider(quantiles: Sequence[float], bend: float = 1.7, width: float = 1.0, centre: float = 0.0) -> str:
+def slider(quantiles: Float[np.ndarray, " n"], bend: float = 1.7, width: float = 1.0, centre: float = 0.0) -> str:
     """A toy neuron with three sliders and its R², as HTML for a notebook's output and for the book.
 
     It draws and computes by itself, in the browser; with scripts off it says where the same is drawn. Sliders move by
     the arrow keys, and what they make of R² is announced in words.
 
     Args:
-        quantiles: points of the normal distribution that the neuron is asked at.
+        quantiles: points of the normal distribution that the neuron is asked at, shape (n,).
         bend: where the sliders stand at first, as in `ideas.by_hand.toy_neuron`.
         width: the same.
         centre: the same.
