@@ -17,6 +17,7 @@ BUILD = f"build/{PROFILE}"
 # notebook → the corpora whose captures it reads, its figures
 # (of the embedded models notebook 09 reads what was recorded in training alone)
 NOTEBOOKS = {
+    "00_by_hand": ([], ["cloud", "parabola", "neuron"]),
     "01_capture": ([MAIN], ["diagram", "inputs"]),
     "02_ceilings": ([MAIN], ["solvers", "profile"]),
     "03_bilinear": ([MAIN], ["gain", "rank", "gate", "recipe", "layers"]),

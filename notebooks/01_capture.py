@@ -17,7 +17,7 @@
 # **Answer in one line.** A cloud of points going in, a cloud coming out, one point per token: the FFN is a
 # function from rows to rows, and everything this project measures is a property of that function *on that cloud*.
 #
-# **You need** linear regression, and to know what a transformer is. **Time** about ten minutes to read, one to run.
+# **You need** notebook 00. **Time** about ten minutes to read, one to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

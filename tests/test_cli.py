@@ -148,7 +148,7 @@ def test_a_text_that_cannot_be_fetched_is_one_clear_line_and_nothing_is_written(
         (["measure", "mini-gpt2", "--blocks", "0,99"], "no block [99] in a model of 12 blocks"),
         (["measure", "mini-gpt2", "--blocks", "a"], "--blocks 'a': give whole numbers"),
         (["measure", "mini-gpt2", "--rows", "100"], "100 rows of 128 tokens"),
-        (["notebook", "99_nope"], "no notebook '99_nope': 01_capture, 02_ceilings"),
+        (["notebook", "99_nope"], "no notebook '99_nope': 00_by_hand, 01_capture"),
         (["notebook", "02_ceilings", "-p", "profile"], "-p 'profile': give a name and a value, as in -p rows=8192"),
         (["notebook", "02_ceilings", "-p", "profil=x"], "no parameter profil; it has profile"),
         (["minis", "mini-bert"], "unknown mini 'mini-bert': mini-gpt2"),

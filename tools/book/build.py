@@ -64,6 +64,8 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(FRAME, source, ignore=shutil.ignore_patterns("explorer.html", "gallery.yaml"))
     shutil.copytree(readers_notebooks(profile, which), source / "notebooks")
+    for path in (source / "notebooks").glob("*.ipynb"):  # the frame's pages lie one folder up here, not in `book`
+        _write(path, path.read_text(encoding="utf-8").replace("](../book/", "](../"))
 
     # pages of the frame, and what they include
     reading = (source / "reading.md").read_text(encoding="utf-8")

@@ -1,0 +1,91 @@
+"""What the pictures of notebook 00 are drawn from: a cloud of rows with its line, and a toy neuron.
+
+The method itself is not here: it stands in the notebook, in twenty-five lines of torch and transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy.special import expit
+from scipy.stats import norm
+from torch import Tensor
+
+from howlinear.errors import InputError
+
+SLICES = 10
+POINTS = 99
+QUANTILES = norm.ppf((np.arange(POINTS) + 0.5) / POINTS)
+"""Points that lie as a normal distribution of mean 0 and standard deviation 1 does, without its chance."""
+
+
+def cloud(
+    across: Float[Tensor, "n 1"], up: Float[Tensor, "n 1"], line: Float[Tensor, "n 1"], most: int = 1_000
+) -> pd.DataFrame:
+    """Rows as points of a scatter, and their slices: ten of equally many rows, from left to right.
+
+    Args:
+        across: horizontal place of each row.
+        up: vertical place of each row.
+        line: vertical place of the fitted line above each row's horizontal place.
+        most: points that are kept, spread evenly over the rows; the slices are of all rows.
+
+    Returns:
+        A row a point: `across`, `up`, `line`; and of its slice `middle` and `mean`, the mean place across and up.
+
+    Raises:
+        InputError: fewer rows than slices.
+    """
+    if len(across) < SLICES:
+        raise InputError(f"{len(across)} rows for {SLICES} slices: give more rows")
+    table = pd.DataFrame({"across": across[:, 0].numpy(), "up": up[:, 0].numpy(), "line": line[:, 0].numpy()})
+    order = table["across"].rank(method="first")
+    slices = table.groupby(pd.qcut(order, SLICES, labels=False))
+    table["middle"] = slices["across"].transform("mean")
+    table["mean"] = slices["up"].transform("mean")
+    kept = np.linspace(0, len(table) - 1, min(most, len(table))).astype(int)
+    return table.iloc[kept].reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A neuron with one input, and the best line through what it does.
+
+    Attributes:
+        points: a row a point: `x`, `y` and `line`.
+        slope: of the line.
+        intercept: of the line.
+        r2: share of the variance of y that the line explains, of these points.
+    """
+
+    points: pd.DataFrame
+    slope: float
+    intercept: float
+    r2: float
+
+
+def toy_neuron(bend: float, width: float, centre: float = 0.0) -> Toy:
+    """The neuron y = x / (1 + exp(−bend · x)) on inputs from a normal distribution.
+
+    The function is Swish (Ramachandran et al. 2017, "Searching for activation functions"): without bend it is the line
+    x / 2, with bend 1 the SiLU of llama, with 1.7 nearly GELU, and with ever more of it ReLU.
+
+    Args:
+        bend: how sharply it turns at x = 0; 0 or more.
+        width: standard deviation of the inputs.
+        centre: their mean.
+
+    Raises:
+        InputError: a negative bend, or inputs without width.
+    """
+    if bend < 0 or width <= 0:
+        raise InputError(f"bend {bend}, width {width}: give a bend of 0 or more and a width above 0")
+    x = centre + width * QUANTILES
+    y = x * expit(bend * x)
+    slope, intercept = np.polyfit(x, y, 1)
+    line = slope * x + intercept
+    r2 = 1 - np.square(y - line).sum() / np.square(y - y.mean()).sum()
+    return Toy(pd.DataFrame({"x": x, "y": y, "line": line}), float(slope), float(intercept), float(r2))

@@ -1,0 +1,160 @@
+"""The pictures of notebook 00: rows as a cloud with its line, a parabola read from two sides, a toy neuron.
+
+`slider` is the toy neuron to play with: one piece of HTML with its own script, which asks no server and no network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from howlinear.plots import style
+
+POINTS_COLOUR = style.look("gpt2")["color"]
+LOOKS = {"left": (style.GREY, "--"), "right": (style.ACCENT, "-")}  # of the two readers of the parabola
+
+
+def cloud(clouds: Mapping[str, pd.DataFrame]) -> Figure:
+    """Rows of blocks, seen from one neuron of each, with the fitted line; and one of these neurons by itself.
+
+    Args:
+        clouds: title of a panel → points, with the columns of `ideas.by_hand.cloud`; the last is the neuron by itself.
+
+    Returns:
+        The figure, a panel a cloud; black points are the mean of a slice of the rows.
+    """
+    figure, axes = plt.subplots(1, len(clouds), figsize=(style.PAGE, 2.4))
+    for axis, points in zip(axes, clouds.values(), strict=True):
+        _draw_cloud(axis, points)
+        axis.set(xlabel="what goes into the neuron", ylabel="what the block puts out")
+    axes[-1].set_ylabel("what the neuron puts out")
+    style.panels(axes, list(clouds))
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _draw_cloud(axis: Axes, points: pd.DataFrame) -> None:
+    rows = {"color": POINTS_COLOUR, "markersize": 1.5, "markeredgewidth": 0, "alpha": 0.4}
+    axis.plot(points["across"], points["up"], "o", **rows, label="a row")
+    along = points.sort_values("across")
+    axis.plot(along["across"], along["line"], color=style.ACCENT, label="the fitted line")
+    slices = points[["middle", "mean"]].drop_duplicates()
+    axis.plot(slices["middle"], slices["mean"], "o", color="black", label="mean of a tenth of the rows")
+
+
+def parabola(rows: Mapping[str, pd.DataFrame], lines: Mapping[str, tuple[float, float]]) -> Figure:
+    """The parabola y = x², the rows that two texts visit of it, and the line that each of them gives.
+
+    Args:
+        rows: name of a text, `left` or `right` → its rows, with columns `x` and `y`.
+        lines: name of a text → slope and intercept of its line.
+    """
+    figure, axis = plt.subplots(figsize=(style.COLUMN, 2.6))
+    ends = 1.1 * max(points["x"].abs().max() for points in rows.values())
+    x = np.linspace(-ends, ends, 200)
+    axis.plot(x, x**2, color="black", linewidth=0.8, label="the block, $y = x^2$")
+    for name, points in rows.items():
+        colour, dashes = LOOKS[name]
+        slope, intercept = lines[name]
+        marker = "o" if name == "left" else "s"
+        axis.plot(points["x"], points["y"], marker, color=colour, alpha=0.4, markersize=3, markeredgewidth=0)
+        axis.plot(x, slope * x + intercept, dashes, color=colour, label=f"line of the {name} text")
+    axis.set(xlabel="input $x$", ylabel="output $y$", ylim=(-8, 1.05 * ends**2))
+    axis.legend(loc="upper center")
+    return figure
+
+
+def neurons(toys: Mapping[str, pd.DataFrame]) -> Figure:
+    """Toy neurons side by side, each with the best line through its points and what that leaves, on axes of its own.
+
+    Args:
+        toys: title of a panel → points, with columns `x`, `y` and `line`.
+    """
+    figure, axes = plt.subplots(1, len(toys), figsize=(style.PAGE, 2.0))
+    for axis, points in zip(axes, toys.values(), strict=True):
+        axis.vlines(points["x"], points["line"], points["y"], color=style.GREY, linewidth=0.5)
+        axis.plot(points["x"], points["line"], color=style.ACCENT)
+        axis.plot(points["x"], points["y"], "o", color=POINTS_COLOUR, markersize=2)
+        axis.set_xlabel("input $x$")
+    axes[0].set_ylabel("output $y$")
+    style.panels(axes, list(toys))
+    return figure
+
+
+def slider(quantiles: Float[np.ndarray, " n"], bend: float = 1.7, width: float = 1.0, centre: float = 0.0) -> str:
+    """A toy neuron with three sliders and its R², as HTML for a notebook's output and for the book.
+
+    It draws and computes by itself, in the browser; with scripts off it says where the same is drawn. Sliders move by
+    the arrow keys, and what they make of R² is announced in words.
+
+    Args:
+        quantiles: points of the normal distribution that the neuron is asked at, shape (n,).
+        bend: where the sliders stand at first, as in `ideas.by_hand.toy_neuron`.
+        width: the same.
+        centre: the same.
+    """
+    html = SLIDER.replace("%QUANTILES%", json.dumps([round(float(point), 5) for point in quantiles]))
+    for name, value in {"BEND": bend, "WIDTH": width, "CENTRE": centre}.items():
+        html = html.replace(f"%{name}%", f"{value:g}")
+    colours = {"POINTS": POINTS_COLOUR, "LINE": style.ACCENT, "LEFT": style.GREY}
+    for name, colour in colours.items():
+        html = html.replace(f"%{name}%", colour)
+    return html
+
+
+SLIDER = """\
+<div class="toy-neuron" style="max-width: 30rem; background: white; color: black; padding: 0.5rem">
+  <label style="display: block">how bent: <output>%BEND%</output>
+    <input type="range" data-part="bend" min="0" max="8" step="0.1" value="%BEND%" style="width: 100%"></label>
+  <label style="display: block">how wide the inputs lie: <output>%WIDTH%</output>
+    <input type="range" data-part="width" min="0.05" max="2.5" step="0.05" value="%WIDTH%" style="width: 100%"></label>
+  <label style="display: block">where their middle is: <output>%CENTRE%</output>
+    <input type="range" data-part="centre" min="-3" max="3" step="0.1" value="%CENTRE%" style="width: 100%"></label>
+  <svg viewBox="0 0 400 240" role="img" aria-label="A neuron's output against its input, and the best line"
+    style="width: 100%; height: auto">
+    <path d="M10 200H390M200 10V235" stroke="#ccc"></path>
+    <path data-part="left" stroke="%LEFT%" stroke-width="0.7"></path>
+    <path data-part="line" stroke="%LINE%" stroke-width="2" fill="none"></path>
+    <path data-part="points" stroke="%POINTS%" stroke-width="5" stroke-linecap="round"></path>
+  </svg>
+  <p style="margin: 0" role="status">Here is a picture to play with. It needs JavaScript: in Jupyter run this
+  cell. Where scripts are off, the figure below shows four of its states.</p>
+</div>
+<script>
+for (const place of document.querySelectorAll(".toy-neuron:not([data-ready])")) {
+  place.dataset.ready = "yes";
+  const quantiles = %QUANTILES%;
+  const part = (name) => place.querySelector(`[data-part=${name}]`);
+  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  const across = (x) => (200 + 20 * x).toFixed(1), up = (y) => (200 - 20 * y).toFixed(1);
+  const draw = () => {
+    const [bend, width, centre] = ["bend", "width", "centre"].map((name) => Number(part(name).value));
+    for (const label of place.querySelectorAll("label"))
+      label.querySelector("output").textContent = label.querySelector("input").value;
+    const x = quantiles.map((point) => centre + width * point);
+    const y = x.map((value) => value / (1 + Math.exp(-bend * value)));
+    const [middle, height] = [mean(x), mean(y)];
+    // least squares: slope Sxy / Sxx, through both means; and R², one less what is left over what there was
+    const slope = mean(x.map((value, i) => (value - middle) * (y[i] - height))) / mean(x.map((v) => (v - middle) ** 2));
+    const line = x.map((value) => height + slope * (value - middle));
+    const r2 = 1 - mean(y.map((value, i) => (value - line[i]) ** 2)) / mean(y.map((value) => (value - height) ** 2));
+    part("points").setAttribute("d", x.map((value, i) => `M${across(value)} ${up(y[i])}h0`).join(""));
+    part("left").setAttribute("d", x.map((v, i) => `M${across(v)} ${up(y[i])}V${up(line[i])}`).join(""));
+    const last = x.length - 1;
+    part("line").setAttribute("d", `M${across(x[0])} ${up(line[0])}L${across(x[last])} ${up(line[last])}`);
+    const said = `The best line explains ${r2.toFixed(3)} of the output's variance: that is R².`;
+    place.querySelector("[role=status]").textContent = said;
+  };
+  place.addEventListener("input", draw);
+  draw();
+}
+</script>
+"""

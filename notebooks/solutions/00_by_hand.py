@@ -1,0 +1,127 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 00 · Solutions
+
+# %% tags=["parameters"]
+profile = "minis"
+
+# %% [markdown]
+# The rows, lines and numbers of the notebook, by the same steps.
+
+# %%
+import torch
+from transformers import AutoModelForCausalLM
+
+import howlinear as hl
+from howlinear.notebook.run import start
+
+run = start("00_by_hand", profile)
+name, folder = next(iter(run.models.items()))
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+text = run.corpus(run.corpora[0], model).rows(min(run.rows, 20_000), run.seq_len, run.seed)
+held_out = text.test.repeat_interleave(run.seq_len)
+seen = {block: [] for block in range(len(model.transformer.h))}
+
+
+def listen(block):
+    def hook(module, inputs, output):
+        seen[block].append((inputs[0].flatten(0, 1), output.flatten(0, 1)))
+
+    return hook
+
+
+def fit(x, y):
+    ones = torch.ones(len(x), 1)
+    return torch.linalg.lstsq(torch.cat([x, ones], 1), y).solution
+
+
+def r_squared(line, x, y):
+    residual = y - x @ line[:-1] - line[-1]
+    about_the_mean = y - y.mean(0)
+    return float(1 - residual.square().sum() / about_the_mean.square().sum())
+
+
+hooks = [layer.mlp.register_forward_hook(listen(block)) for block, layer in enumerate(model.transformer.h)]
+with torch.no_grad():
+    for batch in text.ids.split(16):
+        model(batch)
+for hook in hooks:
+    hook.remove()
+blocks = {block: [torch.cat(side).double() for side in zip(*pairs, strict=True)] for block, pairs in seen.items()}
+lines = {block: fit(x[~held_out], y[~held_out]) for block, (x, y) in blocks.items()}
+r2 = {block: r_squared(lines[block], x[held_out], y[held_out]) for block, (x, y) in blocks.items()}
+straight, bent = max(r2, key=r2.get), min(r2, key=r2.get)
+
+# %% [markdown]
+# **1.** The first column of the line, of the residual and of the outputs; the sums run over held-out rows. One feature
+# can lie well above or below the value of all: that one weighs features by their variance.
+
+# %%
+x, y = blocks[bent]
+line = lines[bent]
+residual = y[held_out, 0] - x[held_out] @ line[:-1, 0] - line[-1, 0]
+about_the_mean = y[held_out, 0] - y[held_out, 0].mean()
+of_one_feature = float(1 - residual.square().sum() / about_the_mean.square().sum())
+assert abs(of_one_feature - hl.measure(model, text, blocks=[bent])[bent].r2_per_feature[0]) < 1e-3
+
+# %% [markdown]
+# **2.** The method stays as it is: a sum of squares of $x$ is still linear in what is to be found. It helps, and it is
+# far from all: a neuron bends a *sum* of inputs, and the square of a sum holds products as well as squares.
+
+# %%
+wider = torch.cat([x, x.square()], 1)
+with_squares = r_squared(fit(wider[~held_out], y[~held_out]), wider[held_out], y[held_out])
+assert r2[bent] < with_squares < 1
+
+# %% [markdown]
+# **3.** In the straightest block of all, whose line explains most, the loss rises; and it may rise by more than in the
+# least straight one. How much of a block's variance a line explains does not say how much the rest of the model needs
+# what the line leaves. Notebooks 02 and 06 are about this.
+
+
+# %%
+def in_its_place(block):
+    def hook(module, inputs, output):
+        line = lines[block].float()
+        return inputs[0] @ line[:-1] + line[-1]
+
+    return hook
+
+
+few = text.ids[text.test][:8]
+losses = {}
+with torch.no_grad():
+    without = model(few, labels=few).loss
+    for block in (straight, bent):
+        handle = model.transformer.h[block].mlp.register_forward_hook(in_its_place(block))
+        losses[block] = float(model(few, labels=few).loss - without)
+        handle.remove()
+loss_added = losses[straight]
+print({block: round(loss, 3) for block, loss in losses.items()})
+assert loss_added > 0
+with hl.swap(model, {straight: hl.AffineMap(lines[straight][:-1], lines[straight][-1])}):
+    assert abs(float(hl.losses(model, few).mean() - without) - loss_added) < 1e-3
+
+# %% [markdown]
+# **4.** `y.mean()` is one number, the mean over all features. Features have means of their own, and how far these lie
+# apart then counts as variance that was explained, though a constant explains it. Each feature must be compared with
+# its own mean, `y.mean(0)`.
+
+
+# %%
+def repaired(line, x, y):
+    residual = y - x @ line[:-1] - line[-1]
+    about_the_mean = y - y.mean(0)
+    return float(1 - residual.square().sum() / about_the_mean.square().sum())
+
+
+assert abs(repaired(line, x[held_out], y[held_out]) - r2[bent]) < 1e-9

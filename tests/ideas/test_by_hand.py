@@ -1,0 +1,280 @@
+"""Notebook 00: its numbers beside the package's, exercises that reject wrong answers, and what its pictures show."""
+
+import jupytext
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from helpers.reference import normal
+from howlinear.errors import InputError
+from howlinear.files import paths, results
+from howlinear.ideas.by_hand import POINTS, QUANTILES, SLICES, cloud, toy_neuron
+
+STEM = "00_by_hand"
+
+
+# --- the notebook
+
+
+@pytest.fixture(scope="module")
+def cells():
+    return [cell for cell in jupytext.read(paths.NOTEBOOKS / f"{STEM}.py").cells if cell.cell_type == "code"]
+
+
+def is_exercise(cell):
+    """Whether a cell waits for an answer: a name that is None."""
+    return " = None  # " in cell.source
+
+
+@pytest.fixture(scope="module")
+def ran(cells, tmp_path_factory):
+    """What the names of the notebook hold after all its cells, run on profile smoke."""
+    folder = tmp_path_factory.mktemp("by_hand")
+    names = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "results", lambda profile: folder / profile)
+        patch.setattr(paths, "figures", lambda profile: folder / profile)
+        for cell in cells:
+            exec(cell.source.replace('profile = "minis"', 'profile = "smoke"'), names)
+    plt.close("all")
+    return names
+
+
+def test_the_method_by_hand_is_twenty_five_lines(cells):
+    method = "\n".join(cell.source for cell in cells if "twenty-five-lines" in cell.metadata.get("tags", []))
+    lines = [line for line in method.splitlines() if line.strip() and not line.startswith("print")]
+    assert len(lines) == 25
+    assert "howlinear" not in method
+    assert "hl." not in method
+
+
+def test_by_hand_and_the_package_agree_to_three_digits_block_by_block(ran):
+    by_hand, measured = ran["r2"], ran["measured"]
+    assert list(by_hand) == list(measured) == list(range(12))
+    for block, ceiling in measured.items():
+        assert by_hand[block] == pytest.approx(ceiling.r2, abs=5e-4)
+        assert ran["in_sample"][block] == pytest.approx(ceiling.r2_train, abs=5e-4)
+    assert len(set(np.round(list(by_hand.values()), 3))) > 6  # the blocks differ, so that agreeing says something
+
+
+def test_what_is_planted_is_found_and_what_is_shuffled_is_not(ran):
+    assert ran["planted"] == pytest.approx(1, abs=1e-6)
+    assert -0.5 < ran["nonsense"] < 0.01
+
+
+def test_the_recorded_numbers_are_those_of_notebook_02():
+    """On the same rows, but for the direction that only rounding fills."""
+    here = results.load(paths.results("minis") / f"{STEM}.json")
+    there = results.load(paths.results("minis") / "02_ceilings.json")["models"][here["model"]]["blocks"]
+    assert here["agrees_to_three_digits"]
+    np.testing.assert_allclose([row["r2"] for row in here["blocks"]], [row["r2"] for row in there], atol=5e-4)
+
+
+def answered(cells, ran, name, answer):
+    """Run the cell of an exercise with an answer in the place of None."""
+    (cell,) = [cell for cell in cells if f"\n{name} = None" in f"\n{cell.source}"]
+    unanswered = next(line for line in cell.source.splitlines() if line.startswith(f"{name} = None"))
+    names = ran | {"answer": answer}
+    exec(cell.source.replace(unanswered, f"{name} = answer"), names)
+
+
+def residual_over_spread(ran, block, side):
+    """1 − R² of feature 0, by hand once more."""
+    x, y = ran["blocks"][block]
+    line = ran["lines"][block][:, 0]
+    residual = y[side, 0] - x[side] @ line[:-1] - line[-1]
+    return float(residual.square().sum() / (y[side, 0] - y[side, 0].mean()).square().sum())
+
+
+def of_squares(ran, block, in_sample=False):
+    x, y = ran["blocks"][block]
+    wider = torch.cat([x, x.square()], 1)
+    fitted, scored = ~ran["held_out"], ran["held_out"]
+    side = fitted if in_sample else scored
+    return ran["r_squared"](ran["fit"](wider[fitted], y[fitted]), wider[side], y[side])
+
+
+def loss_added(ran, block):
+    """By a hook of torch, as the exercise asks."""
+    model, few, line = ran["model"], ran["few"], ran["lines"][block].float()
+    with torch.no_grad():
+        without = model(few, labels=few).loss
+        mlp = model.transformer.h[block].mlp
+        handle = mlp.register_forward_hook(lambda _, inputs, output: inputs[0] @ line[:-1] + line[-1])
+        added = float(model(few, labels=few).loss - without)
+        handle.remove()
+    return added
+
+
+def neighbour(ran):
+    return ran["bent"] - 1 if ran["bent"] else 1
+
+
+def score(centre, in_sample_denominator=False):
+    """A function as exercise 4 asks for, with the outputs' mean taken as `centre` does."""
+
+    def r_squared(line, x, y):
+        residual = y - x @ line[:-1] - line[-1]
+        return float(1 - residual.square().sum() / (y - centre(y)).square().sum())
+
+    return r_squared
+
+
+ANSWERS = {  # exercise → the right answer, and wrong ones by name
+    "of_one_feature": (
+        lambda ran: 1 - residual_over_spread(ran, ran["bent"], ran["held_out"]),
+        {
+            "a constant": lambda ran: 0.5,
+            "a sign slip": lambda ran: 1 + residual_over_spread(ran, ran["bent"], ran["held_out"]),
+            "what is left": lambda ran: residual_over_spread(ran, ran["bent"], ran["held_out"]),
+            "in sample": lambda ran: 1 - residual_over_spread(ran, ran["bent"], ~ran["held_out"]),
+            "a neighbour's block": lambda ran: 1 - residual_over_spread(ran, neighbour(ran), ran["held_out"]),
+            "all features": lambda ran: ran["r2"][ran["bent"]],
+        },
+    ),
+    "with_squares": (
+        lambda ran: of_squares(ran, ran["bent"]),
+        {
+            "a constant": lambda ran: 0.7,
+            "a sign slip": lambda ran: 2 - of_squares(ran, ran["bent"]),
+            "in sample": lambda ran: of_squares(ran, ran["bent"], in_sample=True),
+            "a neighbour's block": lambda ran: of_squares(ran, neighbour(ran)),
+            "without squares": lambda ran: ran["r2"][ran["bent"]],
+        },
+    ),
+    "loss_added": (
+        lambda ran: loss_added(ran, ran["straight"]),
+        {
+            "a constant": lambda ran: 0.0,
+            "a sign slip": lambda ran: -loss_added(ran, ran["straight"]),
+            "another block": lambda ran: loss_added(ran, ran["bent"]),
+        },
+    ),
+    "repaired": (
+        lambda ran: score(lambda y: y.mean(0)),
+        {
+            "a constant": lambda ran: lambda line, x, y: ran["r2"][ran["bent"]],
+            "the bug itself": lambda ran: ran["friends_r_squared"],
+            "a sign slip": lambda ran: lambda line, x, y: 2 - score(lambda y: y.mean(0))(line, x, y),
+            "the mean of a row": lambda ran: score(lambda y: y.mean(1, keepdim=True)),
+            "no mean at all": lambda ran: score(lambda y: 0.0),
+        },
+    ),
+}
+
+
+def test_every_exercise_of_the_notebook_is_tried(cells):
+    asked = [cell.source for cell in cells if is_exercise(cell)]
+    assert len(asked) == len(ANSWERS)
+    assert all(any(f"{name} = None" in source for source in asked) for name in ANSWERS)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_right_answer_is_told_so(cells, ran, name, capsys):
+    right, _ = ANSWERS[name]
+    answered(cells, ran, name, right(ran))
+    assert "right: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "slip"), [(name, slip) for name, (_, wrong) in ANSWERS.items() for slip in wrong])
+def test_a_wrong_answer_is_rejected(cells, ran, name, slip, capsys):
+    _, wrong = ANSWERS[name]
+    with pytest.raises(AssertionError):
+        answered(cells, ran, name, wrong[slip](ran))
+    assert "right" not in capsys.readouterr().out
+
+
+def test_the_words_are_explained_and_their_links_lead_to_the_glossary():
+    """Every link to the book's words names a heading that is there, by the address that the book and GitHub give it."""
+    text = (paths.NOTEBOOKS / f"{STEM}.py").read_text(encoding="utf-8")
+    glossary = (paths.ROOT / "book/reading.md").read_text(encoding="utf-8")
+    headings = {
+        line[4:].lower().replace(",", "").replace(" ", "-") for line in glossary.splitlines() if line[:4] == "### "
+    }
+    linked = [part.split(")")[0] for part in text.split("](../book/reading.md#")[1:]]
+    assert {"token", "residual-stream", "block", "row", "document", "held-out", "residual", "rank"} <= set(linked)
+    assert set(linked) <= headings
+
+
+# --- the cloud
+
+
+def column(values):
+    return torch.tensor(values, dtype=torch.float64)[:, None]
+
+
+def test_slices_of_a_cloud_by_hand():
+    """Twenty points of y = x², dealt in any order: the first slice holds 0 and 1, the last 18 and 19."""
+    across = column([float(place) for place in torch.randperm(20)])
+    table = cloud(across, across.square(), 2 * across)
+    assert len(table) == 20
+    slices = table[["middle", "mean"]].drop_duplicates().sort_values("middle")
+    assert len(slices) == SLICES
+    assert slices.iloc[0].tolist() == [0.5, 0.5]
+    assert slices.iloc[-1].tolist() == [18.5, (18**2 + 19**2) / 2]
+    pd.testing.assert_series_equal(table["line"], 2 * table["across"], check_names=False)
+
+
+def test_slices_leave_the_line_where_a_cloud_is_bent_and_only_there():
+    x = normal(5_000, 1)
+    for bend, expected in ((0.0, 0.0), (0.5, 1.0)):
+        y = x + bend * x.square() + 0.3 * normal(5_000, 1, seed=1)
+        table = cloud(x, y, x + bend)  # the least-squares line of x + bend · x², as x³ has no mean
+        lowest = table.loc[table["middle"].idxmin()]
+        assert lowest["mean"] - lowest["middle"] - bend == pytest.approx(expected, abs=0.2)
+
+
+def test_a_cloud_keeps_so_many_points_and_its_slices_are_of_all_rows():
+    x = normal(5_000, 1)
+    few, many = (cloud(x, x.square(), x, most=most) for most in (100, 5_000))
+    assert len(few) == 100
+    assert set(few["mean"]) <= set(many["mean"])
+
+
+def test_equal_places_are_dealt_to_slices_all_the_same():
+    table = cloud(torch.zeros(20, 1).double(), column([0.0, 1.0] * 10), torch.zeros(20, 1).double())
+    assert set(table["across"]) == {0.0}
+
+
+def test_a_cloud_of_too_few_rows_is_refused():
+    with pytest.raises(InputError, match="9 rows for 10 slices"):
+        cloud(torch.zeros(9, 1), torch.zeros(9, 1), torch.zeros(9, 1))
+
+
+# --- the toy neuron
+
+
+def test_the_points_lie_as_a_normal_distribution_does():
+    assert len(QUANTILES) == POINTS
+    assert QUANTILES.mean() == pytest.approx(0, abs=1e-12)
+    assert QUANTILES.std() == pytest.approx(1, abs=0.02)
+
+
+def test_a_neuron_without_bend_is_a_line_of_half_the_slope():
+    toy = toy_neuron(0.0, 2.0, 1.0)
+    assert toy.r2 == pytest.approx(1, abs=1e-12)
+    assert (toy.slope, toy.intercept) == pytest.approx((0.5, 0.0), abs=1e-12)
+
+
+def test_a_sharp_bend_is_relu_whose_r2_is_known():
+    """Of max(x, 0) for a normal x: covariance 1/2, variance 1/2 − 1/2π, so R² is (1/4) / (1/2 − 1/2π)."""
+    exact = 0.25 / (0.5 - 0.5 / np.pi)
+    assert toy_neuron(1_000.0, 1.0).r2 == pytest.approx(exact, abs=0.02)
+
+
+def test_only_the_product_of_bend_and_width_counts_in_the_middle():
+    assert toy_neuron(6.8, 0.25).r2 == pytest.approx(toy_neuron(1.7, 1.0).r2, abs=1e-12)
+    assert toy_neuron(1.7, 0.25).r2 > toy_neuron(1.7, 1.0).r2 + 0.1
+
+
+def test_a_bend_that_no_input_reaches_does_not_count():
+    assert toy_neuron(8.0, 0.5, 3.0).r2 > 0.9999
+    assert toy_neuron(8.0, 0.5).r2 < 0.8
+
+
+@pytest.mark.parametrize(("bend", "width"), [(-0.1, 1.0), (1.0, 0.0), (1.0, -1.0)])
+def test_no_neuron_bends_backwards_or_sees_nothing(bend, width):
+    with pytest.raises(InputError, match="give a bend of 0 or more and a width above 0"):
+        toy_neuron(bend, width)
