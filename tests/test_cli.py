@@ -7,7 +7,6 @@ import json
 import math
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -253,17 +252,24 @@ def test_massive_rows_have_columns_of_their_own_where_there_are_any():
     assert "massive" not in table_of(3)
 
 
-def test_parameters_of_a_notebook_are_name_and_value(monkeypatch, capsys):
+def test_parameters_of_a_notebook_are_name_and_value(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
     seen = {}
 
-    def execute(stem, parameters):
-        seen[stem] = parameters
-        return Path(f"{stem}.ipynb")
+    def execute(stem, parameters, record, progress):
+        seen[stem] = parameters, record
+        return tmp_path / "scratch/smoke/notebooks" / f"{stem}.ipynb"
 
     monkeypatch.setattr("howlinear.notebook.execute.execute", execute)
     words = ("-p", "rows=8192", "-p", "profile=smoke", "-p", "note=a=b", "-p", "ranks=[1, 4]")
-    assert howlinear(monkeypatch, capsys, "notebook", "04_rank", *words)[:2] == (0, "04_rank.ipynb done\n")
-    assert seen == {"04_rank": {"rows": 8192, "profile": "smoke", "note": "a=b", "ranks": [1, 4]}}
+    given = {"rows": 8192, "profile": "smoke", "note": "a=b", "ranks": [1, 4]}
+    code, out, _ = howlinear(monkeypatch, capsys, "notebook", "04_rank", *words)
+    assert (code, seen) == (0, {"04_rank": (given, False)})
+    assert out.splitlines()[0] == "04_rank done: scratch/smoke/notebooks/04_rank.ipynb"
+    assert "scratch/smoke/results, scratch/smoke/figures" in out
+    code, out, _ = howlinear(monkeypatch, capsys, "notebook", "04_rank", *words, "--record")
+    assert (code, seen) == (0, {"04_rank": (given, True)})
+    assert out == "04_rank done: scratch/smoke/notebooks/04_rank.ipynb\n"
 
 
 @pytest.fixture

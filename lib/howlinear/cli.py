@@ -129,12 +129,12 @@ def measure(
                 _draw(profile, plot)
             Console().print(profile_table(profile, model))
             if model in PACKAGED and not Path(model).is_dir():
-                Console(soft_wrap=True).print(f"{model}: {PACKAGED[model].about}", markup=False, highlight=False)
+                _say(f"{model}: {PACKAGED[model].about}")
             Console().print(profile.outlook, markup=False, highlight=False)
             if profile.warning is not None:
-                Console(soft_wrap=True).print(profile.warning, markup=False, highlight=False)
+                _say(profile.warning)
             if profile.reading is not None:
-                Console(soft_wrap=True).print(f"text: {profile.reading}", markup=False, highlight=False)
+                _say(f"text: {profile.reading}")
     if shared.first and profile.stop is not None and not profile.stop.reached:
         _complain(f"{profile.stop}")
         sys.exit(3)
@@ -183,8 +183,14 @@ def notebook(
     p: Annotated[
         list[str] | None, typer.Option("-p", help="a parameter, as in -p rows=8192", metavar="NAME=VALUE")
     ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="replace the project's own results and figures of this notebook")
+    ] = False,
 ) -> None:
-    """Execute a notebook with papermill; the result lies under build/."""
+    """Execute a notebook, to read it with its outputs or to try other parameters.
+
+    All that it writes lies below build/scratch, and what the project has on record stays, unless --record is given.
+    """
     from howlinear.notebook.execute import execute, parsed
 
     parameters = {}
@@ -193,7 +199,11 @@ def notebook(
         if not equals:
             raise InputError(f"-p {pair!r}: give a name and a value, as in -p rows=8192")
         parameters[name] = parsed(value)
-    Console().print(execute(stem, parameters).name, "done")
+    executed = execute(stem, parameters, record, progress=sys.stderr.isatty())
+    _say(f"{stem} done: {_from_here(executed)}")
+    if not record:
+        folder = _from_here(executed.parents[1])
+        _say(f"numbers and figures: {folder}/results, {folder}/figures; what is on record stays (or: --record)")
 
 
 @app.command()
@@ -293,6 +303,16 @@ def _check_device_map(device_map: str | None, device: str, processes: int) -> No
         raise InputError(
             "--device-map spreads a model over the devices of one process: leave --device and torchrun out"
         )
+
+
+def _from_here(path: Path) -> Path:
+    """A path as it is typed where we are, if it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _say(line: str) -> None:
+    """Print a line as it is, to be broken by the terminal alone: a path or a command may be copied from it."""
+    Console(soft_wrap=True).print(line, markup=False, highlight=False)
 
 
 def _complain(line: str) -> None:
