@@ -234,7 +234,7 @@ def draw(found, compared):
         axis.set(xlabel=f"{what}, times ours", xlim=(0, edge))
         axis.grid(axis="y", visible=False)
     axes[0].legend(loc="lower right")
-    figures.save(figure, "bench", "side_by_side")
+    figures.save(figure, paths.figures("bench"), "side_by_side")
 
 
 def main():

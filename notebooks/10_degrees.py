@@ -40,7 +40,6 @@ from torch.nn.functional import gelu
 
 import howlinear as hl
 from howlinear.core.ceilings import AffineMap
-from howlinear.files import paths
 from howlinear.files import results as record
 from howlinear.files.results import rounded
 from howlinear.ideas.degrees import survey
@@ -168,7 +167,7 @@ tables["streamed"] = survey.stack_curves(curves)
 # Beside them we need the probes of notebook 03: what share they explain of what the line leaves, by rank.
 
 # %%
-swept = record.load(paths.results(profile) / "03_bilinear.json")["ranks"]  # model → block → rank → share
+swept = record.load(run.results / "03_bilinear.json")["ranks"]  # model → block → rank → share
 tables["shares"] = survey.all_shares(tables["neurons"], swept)
 for name, block in survey.not_probed(tables["shares"]):
     print(f"{name}, block {block}: notebook 03 has no probe of several ranks")

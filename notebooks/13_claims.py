@@ -33,7 +33,6 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from howlinear.files import paths
 from howlinear.files.published import load_published
 from howlinear.ideas.claims import ledger as claims
 from howlinear.ideas.claims.claim import Verdict, fingerprint, load_claims, parse, verdict
@@ -145,7 +144,7 @@ print("that it fails:", [name for name, each in own.items() if each in (Verdict.
 # ## Run
 
 # %% tags=["nbval-check-output"]
-ledger = claims.evaluate(paths.results(profile), stated)
+ledger = claims.evaluate(run.results, stated)
 for row in ledger:
     marks = [f"{name} {mark.symbol}" for name, mark in row.verdicts.items() if name != TOGETHER]
     pair = [mark.symbol for name, mark in row.verdicts.items() if name == TOGETHER]
@@ -260,6 +259,6 @@ if stretch is not None:
 mine = None  # hint: copy a table of paper/claims.toml, and give it an id of its own
 
 if mine is not None:
-    (own,) = claims.evaluate(paths.results(profile), parse(mine))
+    (own,) = claims.evaluate(run.results, parse(mine))
     assert own.verdict is Verdict.NOT, own.verdict
     print("right:", own.claim.sentence, own.verdict)

@@ -7,11 +7,11 @@ import json
 import math
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
+from transformers import BertConfig, BertModel
 
 from howlinear import cli
 from howlinear.console import profile_table
@@ -19,8 +19,10 @@ from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.intervals import Estimate
 from howlinear.files import paths
 from howlinear.ideas.compression.folder import save
-from howlinear.instrument.perplexity import perplexity
+from howlinear.instrument.measure import measure
+from howlinear.instrument.perplexity import Change, perplexity
 from howlinear.instrument.profile import Profile, Solved
+from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model
 from howlinear.models.replace import replace, replaced
@@ -87,16 +89,20 @@ def test_measure_draws_the_profile(monkeypatch, capsys, text, tmp_path, kind, be
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("option", "name", "message"),
     [
-        ("profile.jpeg", "give a file that ends in .svg, .png, .pdf"),
-        ("profile", "give a file that ends in .svg, .png, .pdf"),
-        ("mistyped/profile.svg", "there is no folder"),
+        ("--html", "report.pdf", "give a file that ends in .html"),
+        ("--html", "mistyped/report.html", "there is no folder"),
+        ("--plot", "profile.jpeg", "give a file that ends in .svg, .png, .pdf"),
+        ("--plot", "profile", "give a file that ends in .svg, .png, .pdf"),
+        ("--plot", "mistyped/profile.svg", "there is no folder"),
     ],
 )
-def test_a_figure_that_cannot_be_written_is_refused_before_any_work(monkeypatch, capsys, tmp_path, name, message):
+def test_a_figure_that_cannot_be_written_is_refused_before_any_work(
+    monkeypatch, capsys, tmp_path, option, name, message
+):
     monkeypatch.setattr(cli, "_hide_bars", None)  # what comes next
-    code, out, err = howlinear(monkeypatch, capsys, "measure", "mini-gpt2", "--plot", tmp_path / name)
+    code, out, err = howlinear(monkeypatch, capsys, "measure", "mini-gpt2", option, tmp_path / name)
     assert code == 2
     assert out == ""
     assert message in err
@@ -206,8 +212,44 @@ def test_a_target_without_a_folder_lies_in_the_one_we_are_in(monkeypatch, capsys
     assert (tmp_path / "out.json").exists()
 
 
-def table_of(blocks, r2=0.5, condition=1234.5, massive_rows=0):
-    """What is printed, 80 columns wide, of a profile of so many blocks."""
+def test_swap_says_what_each_blocks_map_costs_and_the_page_holds_it_all(monkeypatch, capsys, text, folder, tmp_path):
+    page, target = tmp_path / "report.html", tmp_path / "out.json"
+    options = ("--corpus", text, "--rows", 4100, "--swap", "--html", page, "--json", target)
+    code, out, _ = howlinear(monkeypatch, capsys, "measure", folder, *options)
+    assert code == 0
+    assert "4,096 rows of the 4,100 asked for: whole sequences of 128 tokens" in out
+    model = load_model(folder)
+    profile = measure(model, load_corpus(str(text), model), 4100)
+    costs = swap_costs(model, {block: found.map for block, found in profile.items()}, profile.rows)
+    written = json.loads(target.read_text())["swap"]
+    assert [cost["block"] for cost in written] == [0, 1, 2]
+    html = page.read_text()
+    for cost in written:
+        expected = costs[cost["block"]]
+        assert cost["delta"] == pytest.approx(expected.delta, abs=1e-3)
+        assert f"{expected.delta:+.2f}" in out
+        assert f"<td>{expected.low:+.2f} to {expected.high:+.2f}</td>" in html
+    assert profile.outlook in html
+
+
+def test_a_model_that_predicts_nothing_has_no_costs_and_says_so(monkeypatch, capsys, text, tmp_path, tokenizer):
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+    )
+    BertModel(config).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    options = ("--corpus", text, "--rows", 4096, "--swap", "--html", tmp_path / "report.html")
+    code, out, _ = howlinear(monkeypatch, capsys, "measure", tmp_path / "bert", *options)
+    assert code == 0
+    assert [line for line in out.splitlines() if "--swap" in line] == [NO_COSTS]
+    assert NO_COSTS in (tmp_path / "report.html").read_text()
+
+
+NO_COSTS = "--swap does not apply: this model predicts no next token, so a swap has no cost in perplexity"
+
+
+def profile_of(blocks, r2=0.5, condition=1234.5, massive_rows=0):
+    """A profile of so many blocks, all alike."""
     measured = Ceiling(
         r2=r2,
         interval=Estimate(r2, r2 - 0.03, r2 + 0.03),
@@ -222,16 +264,45 @@ def table_of(blocks, r2=0.5, condition=1234.5, massive_rows=0):
     )
     rows = TokenRows.from_ids(torch.zeros(160, 128, dtype=torch.long))
     solved = Solved(measured, 123.4, massive_rows, ordinary=measured, ordinary_effective_rank=123.4)
-    profile = Profile("m", rows, dict.fromkeys(range(blocks), solved), 25.0)
-    console = Console(width=80, file=io.StringIO())
-    console.print(profile_table(profile, "mini-gpt2"))
+    return Profile("m", rows, dict.fromkeys(range(blocks), solved), 25.0)
+
+
+def table_of(blocks, width=80, costs=None, **numbers):
+    """What is printed of a profile of so many blocks."""
+    console = Console(width=width, file=io.StringIO())
+    console.print(profile_table(profile_of(blocks, **numbers), "mini-gpt2", width, costs))
     return console.file.getvalue()
+
+
+@pytest.mark.parametrize("massive_rows", [0, 12_345])
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_a_number_is_whole_at_every_width_or_not_there_and_named(width, swapped, massive_rows):
+    """The narrowest terminal has R²_lin and its interval, the widest everything."""
+    costs = dict.fromkeys(range(3), Change(Estimate(356.12, -120.5, 400.3))) if swapped else None
+    printed = table_of(3, width, costs, r2=0.94, condition=999_999.0, massive_rows=massive_rows)
+    assert max(map(len, printed.splitlines())) <= width
+    assert "…" not in printed
+    cells = {"R²_lin": "0.940  ", "95 % interval": "0.910 – 0.970", "median R²": "0.940", "eff. rank": "123.4"}
+    cells |= {"cond. number": "999999", "in sample": "0.960", "more rows": "0.950"}
+    if swapped:
+        cells |= {"ΔPPL of swap": "+356.12"}
+    if massive_rows:
+        cells |= {"massive rows": "12,345"}
+    _, _, left_out = " ".join(printed.split()).partition("with more room: ")
+    for name, cell in cells.items():
+        if name not in left_out:
+            assert printed.count(cell) >= 3
+    assert "R²_lin" not in left_out
+    assert (left_out == "") == (width == 160)
+    if width == 60:
+        assert printed.count("0.910 – 0.970") == 3
 
 
 @pytest.mark.parametrize("blocks", [1, 12, 36])
 @pytest.mark.parametrize(("r2", "condition"), [(0.123, 12.0), (0.9994, 999_999.0), (-0.5, 12_345_678.9)])
 def test_the_table_reads_whole_on_80_columns(blocks, r2, condition):
-    printed = table_of(blocks, r2, condition)
+    printed = table_of(blocks, r2=r2, condition=condition)
     lines = printed.splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in printed
@@ -253,17 +324,24 @@ def test_massive_rows_have_columns_of_their_own_where_there_are_any():
     assert "massive" not in table_of(3)
 
 
-def test_parameters_of_a_notebook_are_name_and_value(monkeypatch, capsys):
+def test_parameters_of_a_notebook_are_name_and_value(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
     seen = {}
 
-    def execute(stem, parameters):
-        seen[stem] = parameters
-        return Path(f"{stem}.ipynb")
+    def execute(stem, parameters, record, progress):
+        seen[stem] = parameters, record
+        return tmp_path / "scratch/smoke/notebooks" / f"{stem}.ipynb"
 
     monkeypatch.setattr("howlinear.notebook.execute.execute", execute)
     words = ("-p", "rows=8192", "-p", "profile=smoke", "-p", "note=a=b", "-p", "ranks=[1, 4]")
-    assert howlinear(monkeypatch, capsys, "notebook", "04_rank", *words)[:2] == (0, "04_rank.ipynb done\n")
-    assert seen == {"04_rank": {"rows": 8192, "profile": "smoke", "note": "a=b", "ranks": [1, 4]}}
+    given = {"rows": 8192, "profile": "smoke", "note": "a=b", "ranks": [1, 4]}
+    code, out, _ = howlinear(monkeypatch, capsys, "notebook", "04_rank", *words)
+    assert (code, seen) == (0, {"04_rank": (given, False)})
+    assert out.splitlines()[0] == "04_rank done: scratch/smoke/notebooks/04_rank.ipynb"
+    assert "scratch/smoke/results, scratch/smoke/figures" in out
+    code, out, _ = howlinear(monkeypatch, capsys, "notebook", "04_rank", *words, "--record")
+    assert (code, seen) == (0, {"04_rank": (given, True)})
+    assert out == "04_rank done: scratch/smoke/notebooks/04_rank.ipynb\n"
 
 
 @pytest.fixture

@@ -139,7 +139,7 @@ def figure():
 WRITERS = {
     "results": lambda at, held: results.save(at / "x.json", {"x": list(range(30_000))}),
     "capture": lambda at, held: save_capture(at / "c.safetensors", *held, {}),
-    "figure": lambda at, held: figures.save(figure(), "smoke", "01_x"),
+    "figure": lambda at, held: figures.save(figure(), paths.figures("smoke"), "01_x"),
     "model": lambda at, held: save(replace(tiny("mini-llama"), {1: torch.nn.Linear(32, 32)}), at / "m", "card"),
     "checkpoint": lambda at, held: train(
         tiny("mini-gpt2"), {"docs": torch.arange(80).repeat(4)}, held[1], Recipe(steps=0, seq_len=16), at / "c.pt"
@@ -314,7 +314,7 @@ def test_ctrl_c_while_a_notebook_runs_ends_its_kernel_and_leaves_no_notebook(mon
     assert code == 130
     assert "Traceback" not in said
     assert [path.name for path in (tmp_path / "build").rglob("*") if path.is_file()] == ["00_tiny.ipynb"]
-    assert (tmp_path / "build/minis/notebooks/source/00_tiny.ipynb").is_file()  # what was to be run
+    assert (tmp_path / "build/scratch/minis/notebooks/source/00_tiny.ipynb").is_file()  # what was to be run
     gc.collect()  # what asyncio has to say of the kernel's tasks, here and in no later test
     kernels = [one for one in psutil.Process().children(recursive=True) if "ipykernel" in " ".join(one.cmdline())]
     assert psutil.wait_procs(kernels, timeout=20)[1] == []
@@ -328,6 +328,6 @@ def test_a_notebook_that_is_there_survives_one_that_fails(monkeypatch, tmp_path)
     done.parent.mkdir(parents=True)
     done.write_text("done before")
     with pytest.raises(hl.InputError, match="ZeroDivisionError"):
-        execute.execute("00_tiny", {"profile": "smoke"})
+        execute.execute("00_tiny", {"profile": "smoke"}, record=True)
     assert done.read_text() == "done before"
     shutil.rmtree(tmp_path / "build")

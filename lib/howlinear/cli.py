@@ -22,6 +22,7 @@ from howlinear.instrument.torchrun import several
 from howlinear.models.packaged import PACKAGED
 
 if TYPE_CHECKING:
+    from howlinear.instrument.perplexity import Change
     from howlinear.instrument.profile import Profile
 
 app = typer.Typer(
@@ -85,6 +86,12 @@ def measure(
     plot: Annotated[
         Path | None, typer.Option(help="also draw R²_lin over depth to this .svg, .png or .pdf file")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="also write a page with figure, table and notes to this .html file")
+    ] = None,
+    swap: Annotated[
+        bool, typer.Option("--swap", help="also say what each block's map costs in perplexity in the block's place")
+    ] = False,
 ) -> None:
     """Measure R²_lin of every block of MODEL: how much of its output an exact affine map explains, held out.
 
@@ -92,24 +99,27 @@ def measure(
     Exit code 3: measured, but the text ended before every interval was as narrow as --tolerance.
     """
     if not several():  # of several processes one speaks for all, which takes torch
-        _check_targets(json, plot)
+        _check_targets(json, plot, html)
         _check_sources(model, corpus)
 
-    from howlinear import load_corpus, load_model
+    from howlinear import load_corpus, load_model, swap_costs
     from howlinear import measure as measure_alone
-    from howlinear.console import profile_table
+    from howlinear.console import notes, profile_table
     from howlinear.files import results
     from howlinear.instrument import processes
+    from howlinear.instrument.measure import ROWS
     from howlinear.instrument.stopping import check_tolerance
 
     _hide_bars()
     with processes.joined(device) as shared:
         if shared.first:
-            _check_targets(json, plot)
+            _check_targets(json, plot, html)
         wanted = _blocks(blocks)
         if tolerance is not None:
             check_tolerance(tolerance)
         _check_device_map(device_map, device, shared.count)
+        if swap and shared.count > 1:
+            raise InputError("--swap is the work of one process: leave torchrun out")
         loaded = load_model(model, dtype=dtype, device_map=device_map, sites=sites)
         if device_map is None:
             loaded = loaded.to(shared.device)
@@ -122,19 +132,31 @@ def measure(
             profile = processes.measure(shared, loaded, source, **options)
             shared.gather(None)  # all have done their part: if one is lost, there is no file
         if shared.first:
+            said = notes(profile, ROWS if rows is None else rows)
+            if model in PACKAGED and not Path(model).is_dir():
+                said.append(f"{model}: {PACKAGED[model].about}")
+            costs = None
+            if swap and profile.perplexity is None:
+                said.append(
+                    "--swap does not apply: this model predicts no next token, so a swap has no cost in perplexity"
+                )
+            elif swap:
+                maps = {block: found.map for block, found in profile.items()}
+                costs = swap_costs(loaded, maps, profile.rows, progress=options["progress"])
             if json is not None:
                 about = {"model": model, "seed": seed, "versions": results.versions()}
+                if costs is not None:
+                    about["swap"] = [{"block": block, **cost.to_dict()} for block, cost in costs.items()]
                 results.save(json, profile.to_dict() | about)
             if plot is not None:
                 _draw(profile, plot)
-            Console().print(profile_table(profile, model))
-            if model in PACKAGED and not Path(model).is_dir():
-                Console(soft_wrap=True).print(f"{model}: {PACKAGED[model].about}", markup=False, highlight=False)
-            Console().print(profile.outlook, markup=False, highlight=False)
-            if profile.warning is not None:
-                Console(soft_wrap=True).print(profile.warning, markup=False, highlight=False)
-            if profile.reading is not None:
-                Console(soft_wrap=True).print(f"text: {profile.reading}", markup=False, highlight=False)
+            if html is not None:
+                about = _measured_how(profile, model, seed, dtype, results.versions())
+                _write_page(html, profile, model, said, about, costs)
+            console = Console()
+            console.print(profile_table(profile, model, console.width, costs))
+            for line in said:
+                _say(line)
     if shared.first and profile.stop is not None and not profile.stop.reached:
         _complain(f"{profile.stop}")
         sys.exit(3)
@@ -183,8 +205,14 @@ def notebook(
     p: Annotated[
         list[str] | None, typer.Option("-p", help="a parameter, as in -p rows=8192", metavar="NAME=VALUE")
     ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="replace the project's own results and figures of this notebook")
+    ] = False,
 ) -> None:
-    """Execute a notebook with papermill; the result lies under build/."""
+    """Execute a notebook, to read it with its outputs or to try other parameters.
+
+    All that it writes lies below build/scratch, and what the project has on record stays, unless --record is given.
+    """
     from howlinear.notebook.execute import execute, parsed
 
     parameters = {}
@@ -193,7 +221,11 @@ def notebook(
         if not equals:
             raise InputError(f"-p {pair!r}: give a name and a value, as in -p rows=8192")
         parameters[name] = parsed(value)
-    Console().print(execute(stem, parameters).name, "done")
+    executed = execute(stem, parameters, record, progress=sys.stderr.isatty())
+    _say(f"{stem} done: {_from_here(executed)}")
+    if not record:
+        folder = _from_here(executed.parents[1])
+        _say(f"numbers and figures: {folder}/results, {folder}/figures; what is on record stays (or: --record)")
 
 
 @app.command()
@@ -252,7 +284,7 @@ def _hide_bars() -> None:
     hub_logging.set_verbosity_error()
 
 
-def _check_targets(json: Path | None, plot: Path | None) -> None:
+def _check_targets(json: Path | None, plot: Path | None, html: Path | None = None) -> None:
     """Refuse a file that cannot be written, before any work: a mistyped path makes no new folders.
 
     Raises:
@@ -261,7 +293,9 @@ def _check_targets(json: Path | None, plot: Path | None) -> None:
     """
     if plot is not None and plot.suffix not in DRAWN:
         raise InputError(f"--plot {plot}: give a file that ends in {', '.join(DRAWN)}")
-    for path in (json, plot):
+    if html is not None and html.suffix not in (".html", ".htm"):
+        raise InputError(f"--html {html}: give a file that ends in .html")
+    for path in (json, plot, html):
         if path is not None and not path.parent.is_dir():
             raise SourceError(f"cannot write {path}: there is no folder {path.parent}; make it first, or name another")
 
@@ -274,6 +308,40 @@ def _draw(profile: Profile, path: Path) -> None:
     style.use()
     with atomic.written_aside(path) as aside:
         profile.plot().savefig(aside, bbox_inches="tight", pad_inches=0.03)
+
+
+def _measured_how(profile: Profile, model: str, seed: int, dtype: str, versions: dict[str, str]) -> dict[str, str]:
+    """By which model, text, rows and programs a profile came about."""
+    one = next(iter(profile.values()))
+    about = {
+        "model": model,
+        "weights": dtype,
+        "text": profile.rows.corpus,
+        "rows": f"{one.rows_train:,} to fit on, {one.rows_test:,} held out",
+        "sequences": f"{profile.rows.ids.shape[1]} tokens",
+        "seed": str(seed),
+        "SHA-256 of the rows": profile.rows.sha256,
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+    }
+    if profile.stop is not None:
+        about["rows were doubled until"] = str(profile.stop)
+    return about
+
+
+def _write_page(
+    path: Path,
+    profile: Profile,
+    model: str,
+    said: list[str],
+    about: dict[str, str],
+    costs: dict[int, Change] | None,
+) -> None:
+    """Write the page of a measurement."""
+    from howlinear.files import atomic
+    from howlinear.page import render
+
+    with atomic.written_aside(path) as aside:
+        aside.write_text(render(profile, model, said, about, costs), encoding="utf-8")
 
 
 def _blocks(text: str | None) -> list[int] | None:
@@ -293,6 +361,16 @@ def _check_device_map(device_map: str | None, device: str, processes: int) -> No
         raise InputError(
             "--device-map spreads a model over the devices of one process: leave --device and torchrun out"
         )
+
+
+def _from_here(path: Path) -> Path:
+    """A path as it is typed where we are, if it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _say(line: str) -> None:
+    """Print a line as it is, to be broken by the terminal alone: a path or a command may be copied from it."""
+    Console(soft_wrap=True).print(line, markup=False, highlight=False)
 
 
 def _complain(line: str) -> None:

@@ -1,55 +1,153 @@
-"""What the commands print: results as tables."""
+"""What the commands print: results as tables, and what is to be said of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
 from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from howlinear.ideas.compression.greedy import Plan
+from howlinear.instrument.perplexity import Change
 from howlinear.instrument.profile import Profile
 
 BAR = 10  # characters that stand for R²_lin = 1
 
 
-def profile_table(profile: Profile, model: str) -> Table:
-    """The profile as a table that reads whole on 80 columns."""
-    predicts = "predicts no next token" if profile.perplexity is None else f"perplexity {profile.perplexity:.2f}"
+@dataclass(frozen=True)
+class Column:
+    """A column of a table whose numbers are never cut.
+
+    Attributes:
+        heading: what stands above it, of one line or two.
+        cells: what stands in it.
+        worth: where the terminal is too narrow, the columns of least worth are left out.
+        justify: `right` or `left`.
+    """
+
+    heading: str
+    cells: list[str]
+    worth: int
+    justify: str = "right"
+
+
+def fitting(columns: Iterable[Column], width: int, title: str, caption: str = "") -> Table:
+    """A table of as many columns as have room; the caption says what was left out.
+
+    Args:
+        columns: in the order in which they are to stand.
+        width: characters in a line.
+        title: what stands above the table.
+        caption: what stands below it.
+    """
+    shown = list(columns)
+    left_out: list[Column] = []
+    console = Console(width=10_000)  # to measure what a table would take
+    table = _table(shown, title, caption)
+    while len(shown) > 1 and Measurement.get(console, console.options, table).maximum > width:
+        least = min(shown, key=lambda column: column.worth)
+        shown.remove(least)
+        left_out.insert(0, least)
+        names = ", ".join(" ".join(column.heading.split()) for column in left_out if column.heading)
+        more = f"{caption}\nwith more room: {names}" if names else caption
+        table = _table(shown, title, more)
+    return table
+
+
+def _table(columns: Iterable[Column], title: str, caption: str) -> Table:
+    columns = list(columns)
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, title=title, caption=caption)
+    for column in columns:
+        table.add_column(column.heading, justify=column.justify, no_wrap=True)
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*cells)
+    return table
+
+
+def profile_table(profile: Profile, model: str, width: int, costs: Mapping[int, Change] | None = None) -> Table:
+    """The profile as a table.
+
+    Args:
+        profile: what was measured.
+        model: what to call the model.
+        width: characters in a line.
+        costs: block → what its swap costs in perplexity, where that was measured.
+    """
     caption = "held-out documents; jackknife over document folds; median over features"
+    if costs is not None:
+        caption += "; ΔPPL: of the block alone replaced by its map"
     if profile.stop is not None:
         caption += f"\n{profile.stop}"
+    return fitting(profile_columns(profile, costs), width, headline(profile, model), caption)
+
+
+def headline(profile: Profile, model: str) -> str:
+    """What was measured, in one line."""
+    predicts = "predicts no next token" if profile.perplexity is None else f"perplexity {profile.perplexity:.2f}"
+    return f"{model} on {profile.rows.corpus}, {profile.rows_used:,} rows: {predicts}"
+
+
+def profile_columns(profile: Profile, costs: Mapping[int, Change] | None = None) -> list[Column]:
+    """What there is to say of each block, column by column."""
     frame = profile.to_frame()
-    some_massive = bool(frame["massive_rows"].any())
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        collapse_padding=some_massive,  # two more columns
-        title=f"{model} on {profile.rows.corpus}, {profile.rows_used:,} rows: {predicts}",
-        caption=caption,
-    )
-    table.add_column("block", justify="right", no_wrap=True)
-    table.add_column("R²_lin", justify="right", no_wrap=True)
-    if some_massive:  # the columns take the place of the bar
-        table.add_column("massive\nrows", justify="right", no_wrap=True)
-        table.add_column("R² of\nothers", justify="right", no_wrap=True)
-    else:
-        table.add_column("", justify="left", overflow="crop")  # the bar, which gives way if anything must
-    table.add_column("95 % interval", justify="right", no_wrap=True)
-    table.add_column("median\nR²", justify="right", no_wrap=True)
-    table.add_column("eff.\nrank", justify="right", no_wrap=True)
-    table.add_column("cond.\nnumber", justify="right", no_wrap=True)
-    for row in frame.itertuples():
-        beside = ["█" * round(BAR * max(0.0, row.r2))]
-        if some_massive:
-            beside = [f"{row.massive_rows:,}", f"{row.r2_ordinary:.3f}"] if row.massive_rows else ["", ""]
-        table.add_row(
-            str(row.block),
-            f"{row.r2:.3f}",
-            *beside,
-            f"{row.r2_low:.3f} – {row.r2_high:.3f}",
-            f"{row.r2_median:.3f}",
-            f"{row.effective_rank:.1f}",
-            f"{row.condition:.0f}" if row.condition < 1e6 else f"{row.condition:.1e}",
+    rows = list(frame.itertuples())
+    massive = [row.massive_rows > 0 for row in rows]
+    columns = [
+        Column("block", [str(row.block) for row in rows], worth=100),
+        Column("R²_lin", [f"{row.r2:.3f}" for row in rows], worth=99),
+        Column("", ["█" * round(BAR * max(0.0, row.r2)) for row in rows], worth=30, justify="left"),
+    ]
+    if any(massive):
+        columns += [
+            Column("massive\nrows", [f"{row.massive_rows:,}" if row.massive_rows else "" for row in rows], worth=90),
+            Column("R² of\nothers", [f"{row.r2_ordinary:.3f}" if row.massive_rows else "" for row in rows], worth=91),
+        ]
+    if all(block.interval is not None for block in profile.values()):
+        columns.append(Column("95 % interval", [f"{row.r2_low:.3f} – {row.r2_high:.3f}" for row in rows], worth=98))
+    if costs is not None:
+        changes = [costs[row.block] for row in rows]
+        columns += [
+            Column("ΔPPL\nof swap", [f"{change.delta:+.2f}" for change in changes], worth=97),
+            Column("\n95 % interval", [f"{change.low:+.2f} to {change.high:+.2f}" for change in changes], worth=96),
+        ]
+    columns += [
+        Column("median\nR²", [f"{row.r2_median:.3f}" for row in rows], worth=60),
+        Column("eff.\nrank", [f"{row.effective_rank:.1f}" for row in rows], worth=50),
+        Column("cond.\nnumber", [_condition(row.condition) for row in rows], worth=40),
+        Column("in\nsample", [f"{row.r2_train:.3f}" for row in rows], worth=20),
+    ]
+    limits = [block.limit for block in profile.values()]
+    if any(limit is not None for limit in limits):
+        columns.append(
+            Column("more\nrows", ["" if limit is None else f"{limit.value:.3f}" for limit in limits], worth=10)
         )
-    return table
+    return columns
+
+
+def _condition(number: float) -> str:
+    return f"{number:.0f}" if number < 1e6 else f"{number:.1e}"
+
+
+def notes(profile: Profile, asked: int | None = None) -> list[str]:
+    """What to think of a profile: sentences that stand below its table.
+
+    Args:
+        profile: what was measured.
+        asked: rows that were asked for.
+    """
+    said = []
+    if asked is not None and profile.stop is None and profile.rows_used < asked and profile.rows.ids is not None:
+        length = profile.rows.ids.shape[1]
+        said.append(f"{profile.rows_used:,} rows of the {asked:,} asked for: whole sequences of {length} tokens")
+    said.append(profile.outlook)
+    if profile.warning is not None:
+        said.append(profile.warning)
+    if profile.reading is not None:
+        said.append(f"text: {profile.reading}")
+    return said
 
 
 def plan_table(plan: Plan) -> Table:

@@ -28,6 +28,6 @@ def test_a_figure_is_byte_identical_when_drawn_again():
 
 
 def _saved():
-    path = figures.save(drawn(), "smoke", "02_ceilings_profile")
+    path = figures.save(drawn(), paths.figures("smoke"), "02_ceilings_profile")
     assert path == paths.figures("smoke") / "02_ceilings_profile.svg"
     return path, path.with_suffix(".png")

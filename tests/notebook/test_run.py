@@ -4,13 +4,15 @@ import re
 import shutil
 from dataclasses import replace
 
+import jupytext
+import matplotlib.pyplot as plt
 import pytest
 import torch
 
 from howlinear.errors import InputError, SourceError
-from howlinear.files import paths, results
+from howlinear.files import paths
 from howlinear.models.load import load_model
-from howlinear.notebook import execute
+from howlinear.notebook import execute, settings
 from howlinear.notebook import run as notebooks
 from howlinear.text.rows import TRAIN_SHARE
 
@@ -22,6 +24,13 @@ size = 1  # a number
 print(profile, size)
 if size == 13:
     raise ValueError("unlucky")
+"""
+RECORDS = """# %% tags=["parameters"]
+profile = "smoke"
+
+# %%
+import os
+print(os.environ["HOWLINEAR_RECORD"])
 """
 
 
@@ -37,7 +46,7 @@ def project(tmp_path, monkeypatch):
 
 def test_a_notebook_runs_with_its_parameters(project):
     path = execute.execute("00_tiny", {"profile": "smoke", "size": 2})
-    assert path == project / "build" / "smoke" / "notebooks" / "00_tiny.ipynb"
+    assert path == project / "build" / "scratch" / "smoke" / "notebooks" / "00_tiny.ipynb"
     outputs = [output["text"] for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]
     assert outputs == [["smoke 2\n"]]
 
@@ -45,7 +54,7 @@ def test_a_notebook_runs_with_its_parameters(project):
 def test_an_unknown_parameter_is_refused_before_anything_runs(project):
     with pytest.raises(InputError, match="no parameter sise; it has profile, size"):
         execute.execute("00_tiny", {"sise": 2})
-    assert not (paths.BUILD / "minis" / "notebooks" / "00_tiny.ipynb").exists()
+    assert not paths.BUILD.exists()
 
 
 def test_the_pipelines_step_is_the_same_run(project, capsys):
@@ -57,10 +66,29 @@ def test_the_pipelines_step_is_the_same_run(project, capsys):
     assert capsys.readouterr().err == "howlinear: no notebook '99_nope': 00_tiny\n"
 
 
+@pytest.mark.parametrize("before", [None, "0", "1"])
+def test_the_pipeline_records_and_whoever_tries_a_notebook_does_not(project, monkeypatch, before):
+    """Whatever the environment says; a kernel is told, and the environment is afterwards as it was."""
+    if before is None:
+        monkeypatch.delenv("HOWLINEAR_RECORD", raising=False)
+    else:
+        monkeypatch.setenv("HOWLINEAR_RECORD", before)
+    (paths.NOTEBOOKS / "00_tiny.py").write_text(RECORDS)
+    recorded = paths.BUILD / "smoke"
+
+    tried = execute.execute("00_tiny")
+    assert '"0\\n"' in tried.read_text()
+    assert not recorded.exists()
+    execute.main("00_tiny", "smoke")
+    assert '"1\\n"' in (recorded / "notebooks" / "00_tiny.ipynb").read_text()
+    assert (recorded / "runs" / "00_tiny.json").is_file()
+    assert os.environ.get("HOWLINEAR_RECORD") == before
+
+
 def test_a_failing_cell_is_named_and_leaves_no_executed_notebook(project):
     with pytest.raises(InputError, match=r"00_tiny failed in cell 2: ValueError: unlucky; see .*failed\.ipynb"):
         execute.execute("00_tiny", {"size": 13})
-    folder = paths.BUILD / "minis" / "notebooks"
+    folder = paths.scratch("minis") / "notebooks"
     assert sorted(path.name for path in folder.glob("*.ipynb")) == ["00_tiny.failed.ipynb"]
 
 
@@ -77,7 +105,9 @@ def test_parameters_from_the_command_line_are_literals_or_text(text, value):
 
 
 def test_an_unknown_profile_is_named_beside_those_there_are():
-    with pytest.raises(SourceError, match=r"no profile 'nope' .*minis, paper, public, public-short, rehearsal, smoke"):
+    with pytest.raises(
+        SourceError, match=r"no profile 'nope' .*lesson, minis, paper, public, public-short, rehearsal, smoke"
+    ):
         notebooks.start("02_ceilings", "nope")
 
 
@@ -107,6 +137,7 @@ def test_the_paper_profile_states_the_papers_settings_and_ours():
     assert notebooks.start("02_ceilings", "minis").published is None
 
 
+KINDS = ("svg", "png")  # of files of a figure
 PROFILE = "models: [models/mini-gpt2]\ncorpora: [moby_dick]\nrows: 4096\nseq_len: 128\nseed: 0\nsample: 0\n"
 PUBLISHED = "published: {blocks: 12, width: 768, rows: 15000, held_out: 0.2, seq_len: 128}\n"
 
@@ -226,9 +257,39 @@ def test_a_model_outside_the_profile_is_refused():
         notebooks.start("02_ceilings", "smoke").model("gpt5")
 
 
-def test_results_and_figures_go_to_the_profiles_folders(tmp_path, monkeypatch):
+@pytest.mark.parametrize("told", ["1", "0", None])
+def test_results_and_figures_go_to_scratch_unless_the_environment_says_record(tmp_path, monkeypatch, capsys, told):
     monkeypatch.setattr(paths, "ROOT", tmp_path)
-    shutil.copytree(paths.PROFILES, tmp_path / "profiles")
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    monkeypatch.delenv("HOWLINEAR_RECORD", raising=False)
+    if told is not None:
+        monkeypatch.setenv("HOWLINEAR_RECORD", told)
     run = notebooks.start("02_ceilings", "smoke")
     run.save({"x": 1.0})
-    assert results.load(tmp_path / "results" / "smoke" / "02_ceilings.json")["x"] == 1.0
+    run.figure(plt.figure(figsize=(1, 1)), "empty")
+    plt.close("all")
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*") if path.is_file()}
+    if told == "1":
+        assert written == {"results/smoke/02_ceilings.json"} | {f"figures/smoke/02_ceilings_empty.{k}" for k in KINDS}
+        assert capsys.readouterr().out == ""
+    else:
+        figures = {f"build/scratch/smoke/figures/02_ceilings_empty.{kind}" for kind in KINDS}
+        assert written == {"build/scratch/smoke/results/02_ceilings.json"} | figures
+        assert capsys.readouterr().out.endswith("are in build/scratch/smoke\n")
+
+
+def test_other_notebooks_are_read_from_the_record_or_where_there_is_none_from_scratch(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    run = notebooks.start("13_claims", "smoke")
+    assert run.results == tmp_path / "build/scratch/smoke/results"
+    assert replace(run, recorded=True).results == paths.results("smoke")
+    paths.results("smoke").mkdir(parents=True)
+    assert run.results == paths.results("smoke")
+
+
+@pytest.mark.parametrize("path", sorted(paths.PROFILES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_parameters_of_every_run_profile_are_some_that_its_notebooks_have(path):
+    for stem, parameters in settings.read(path.stem).parameters.items():
+        notebook = jupytext.read(paths.NOTEBOOKS / f"{stem}.py")
+        execute.checked(stem, parameters, notebook)

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from howlinear.files import atomic, paths
+from howlinear.files import atomic
 
 
-def save(figure: Figure, profile: str, name: str) -> Path:
-    """Write `figures/<profile>/<name>.svg` and `.png`, without dates.
+def save(figure: Figure, folder: Path, name: str) -> Path:
+    """Write `<folder>/<name>.svg` and `.png`, without dates.
 
     Args:
         figure: the figure.
-        profile: name of the run profile.
+        folder: where to, as `paths.figures("minis")`.
         name: stem of the notebook and what it shows, as in `02_ceilings_profile`.
 
     Returns:
@@ -23,7 +23,6 @@ def save(figure: Figure, profile: str, name: str) -> Path:
     Raises:
         SourceError: a file cannot be written.
     """
-    folder = paths.figures(profile)
     svg = folder / f"{name}.svg"
     png = folder / f"{name}.png"
     without_date = {svg: {"Date": None}, png: {"Software": None}}

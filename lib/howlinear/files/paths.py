@@ -27,6 +27,11 @@ def build(profile: str) -> Path:
     return inside(BUILD, profile)
 
 
+def scratch(profile: str) -> Path:
+    """Folder of what a run that is not recorded leaves: its results, figures and executed notebooks."""
+    return inside(BUILD / "scratch", profile)
+
+
 def inside(folder: Path, name: str) -> Path:
     """What `name` means below `folder`.
 

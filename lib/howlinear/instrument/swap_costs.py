@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.instrument.perplexity import Change, batch_losses, change, finite_losses, held_out_folds
@@ -34,6 +35,7 @@ def swap_costs(
     maps: Mapping[int, Callable[[Tensor], Tensor]],
     text: TokenRows | Int64[Tensor, "n seq_len"],
     batch_size: int = 16,
+    progress: bool = False,
 ) -> dict[int, Change]:
     """What replacing each block alone by its map costs in perplexity, without fine-tuning (paper, figure 2).
 
@@ -42,6 +44,7 @@ def swap_costs(
         maps: block → map, as `swap` takes it.
         text: packed rows, whose held-out part counts; or token ids, each sequence a document of its own.
         batch_size: sequences in a pass.
+        progress: show a bar.
 
     Returns:
         Block → the change of perplexity, its interval paired over document folds, see `perplexity.change`.
@@ -50,7 +53,7 @@ def swap_costs(
         InputError: a loss is not finite, a block that the model does not have, or fewer than two document folds.
     """
     ids, fold = held_out_folds(text)
-    before, after = swap_losses(model, maps, ids, batch_size)
+    before, after = swap_losses(model, maps, ids, batch_size, progress)
     return {block: change(before, means, fold) for block, means in after.items()}
 
 
@@ -59,6 +62,7 @@ def swap_losses(
     maps: Mapping[int, Callable[[Tensor], Tensor]],
     ids: Int64[Tensor, "n seq_len"],
     batch_size: int = 16,
+    progress: bool = False,
 ) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
     """`losses` of the model as it is, and with each block alone replaced by its map.
 
@@ -69,12 +73,15 @@ def swap_losses(
         maps: block → map, as `swap` takes it.
         ids: token ids, shape (n, seq_len).
         batch_size: sequences in a pass.
+        progress: show a bar.
 
     Raises:
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
     """
     swaps = {block: (block, replacement) for block, replacement in maps.items()}
-    base, swapped = swapped_passes(model, swaps, ids, lambda batch: batch_losses(model, batch, batch), batch_size)
+    base, swapped = swapped_passes(
+        model, swaps, ids, lambda batch: batch_losses(model, batch, batch), batch_size, progress
+    )
     return finite_losses(base), {block: finite_losses(parts) for block, parts in swapped.items()}
 
 
@@ -85,6 +92,7 @@ def swapped_passes(
     ids: Int64[Tensor, "n seq_len"],
     score: Callable[[Int64[Tensor, "batch seq_len"]], Tensor],
     batch_size: int = 16,
+    progress: bool = False,
 ) -> tuple[list[Tensor], dict[Name, list[Tensor]]]:
     """What `score` makes of every batch, of the model as it is and with each swap alone.
 
@@ -94,6 +102,7 @@ def swapped_passes(
         ids: token ids, shape (n, seq_len).
         score: runs the model on a batch.
         batch_size: sequences in a pass.
+        progress: show a bar.
 
     Returns:
         Scores of the batches in order: of the model, and name → of the model with that swap.
@@ -108,7 +117,7 @@ def swapped_passes(
         recording = Recording(model, blocks)
     base: list[Tensor] = []
     swapped: dict[Name, list[Tensor]] = {name: [] for name in swaps}
-    for batch in ids.split(batch_size):
+    for batch in tqdm(ids.split(batch_size), unit="batch", desc="swaps", disable=not progress):
         with recording.record() if recording else nullcontext():
             base.append(score(batch))
         for name, (block, replacement) in swaps.items():

@@ -1,6 +1,7 @@
 """Run a notebook unattended: text → notebook → executed notebook, with parameters that were checked before.
 
-`howlinear notebook` and the pipeline (`python -m howlinear.notebook.execute STEM PROFILE`) both call `execute`.
+`howlinear notebook` and the pipeline (`python -m howlinear.notebook.execute STEM PROFILE`) both call `execute`; only
+the pipeline has its runs recorded, unless one asks for it (`settings.RECORD`).
 
 papermill warns of an unknown parameter and takes any value; here both are errors before anything runs. A parameter has
 the type of its default (`rank = 16`) or the one it is annotated with (`steps: int | None = None`). papermill's own
@@ -14,7 +15,8 @@ import ast
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,18 +33,23 @@ from howlinear.notebook import provenance, settings
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
-logging.getLogger("papermill").setLevel(logging.WARNING)
+logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters that `checked` has read
 
 
-def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
+def execute(
+    stem: str, parameters: Mapping[str, Any] | None = None, record: bool = False, progress: bool = False
+) -> Path:
     """Execute a notebook as text → notebook → executed notebook.
 
     Args:
         stem: as in `02_ceilings`.
         parameters: values for the names in its parameters cell; `profile` decides where everything goes.
+        record: let its results and figures become the project's, `results/<profile>` and `figures/<profile>`.
+        progress: show a bar of its cells.
 
     Returns:
-        Path of the executed notebook, `build/<profile>/notebooks/<stem>.ipynb`.
+        Path of the executed notebook, `notebooks/<stem>.ipynb` below `build/<profile>`, or below
+        `build/scratch/<profile>` of a run that is not recorded.
 
     Raises:
         SourceError: no such notebook or profile.
@@ -59,7 +66,7 @@ def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
     of_profile = settings.read(profile).parameters.get(stem, {})  # a bad profile is refused before anything runs
     parameters = checked(stem, of_profile | dict(parameters or {}), notebook)
 
-    folder = paths.build(profile) / "notebooks"
+    folder = (paths.build(profile) if record else paths.scratch(profile)) / "notebooks"
     text = folder / "source" / f"{stem}.ipynb"
     target = folder / f"{stem}.ipynb"
     failed = folder / f"{stem}.failed.ipynb"  # what a failing cell leaves behind, to be read
@@ -67,18 +74,38 @@ def execute(stem: str, parameters: Mapping[str, Any] | None = None) -> Path:
         jupytext.write(notebook, aside)
     failed.unlink(missing_ok=True)
     began = datetime.now(UTC)
-    with atomic.written_aside(target) as aside:
+    with atomic.written_aside(target) as aside, _kernels_told(record):
         try:
             papermill.execute_notebook(
-                str(text), str(aside), parameters, cwd=str(paths.NOTEBOOKS), progress_bar=False, log_output=False
+                str(text),
+                str(aside),
+                parameters,
+                cwd=str(paths.NOTEBOOKS),
+                progress_bar=progress,
+                log_output=False,
+                extra_arguments=["--log-level=ERROR"],  # of the kernel, which would warn of its own transport
             )
         except PapermillExecutionError as error:
             aside.replace(failed)
             raise InputError(
                 f"notebook {stem} failed in cell {error.cell_index}: {error.ename}: {error.evalue}; see {failed}"
             ) from error
-    provenance.record(stem, profile, began, datetime.now(UTC))
+    if record:
+        provenance.record(stem, profile, began, datetime.now(UTC))
     return target
+
+
+@contextmanager
+def _kernels_told(record: bool) -> Iterator[None]:
+    """Whether to record, for the kernels that are started meanwhile: they have the environment of this process."""
+    before = os.environ.get(settings.RECORD)
+    os.environ[settings.RECORD] = str(int(record))
+    try:
+        yield
+    finally:
+        del os.environ[settings.RECORD]
+        if before is not None:
+            os.environ[settings.RECORD] = before
 
 
 # --- parameters
@@ -180,7 +207,7 @@ def _fitting(where: str, value: Any, parameter: Parameter) -> Any:
 def main(stem: str, profile: str) -> None:
     """Execute a notebook on a run profile; one line and exit code 2 if that cannot be done."""
     try:
-        execute(stem, {"profile": profile})
+        execute(stem, {"profile": profile}, record=True)
     except HowlinearError as error:
         print(f"howlinear: {error}", file=sys.stderr)
         sys.exit(2)

@@ -2,10 +2,15 @@
 
 A notebook is a py:percent text under `notebooks/`. In Jupyter it runs as it is; unattended, `execute` runs it. Captures
 are made once and kept.
+
+To try something does not change what the project has on record. A notebook writes to `results/` and `figures/` only
+where the environment says `HOWLINEAR_RECORD=1`, as the pipeline and `howlinear notebook --record` have it; whoever runs
+one otherwise, in Jupyter or by `howlinear notebook`, finds its numbers and figures in `build/scratch/<profile>`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +46,7 @@ class Run:
         sample: rows kept as they are per block.
         texts: folder with the paper's texts; None: as `load_corpus` finds them.
         published: the paper's own settings; None for models that it has not.
+        recorded: whether results and figures go where the project keeps them, and not to scratch.
     """
 
     stem: str
@@ -53,6 +59,7 @@ class Run:
     sample: int
     texts: Path | None = None
     published: settings.Published | None = None
+    recorded: bool = False
 
     def model(self, name: str) -> PreTrainedModel:
         """Load one of the profile's models by its short name.
@@ -110,20 +117,32 @@ class Run:
         weights = Path(self.models[name]).glob("*.safetensors")
         return all(file.stat().st_mtime <= made_at for file in weights)
 
+    @property
+    def results(self) -> Path:
+        """Folder to read other notebooks' results from: those on record; of a run profile without any, scratch."""
+        on_record = paths.results(self.profile)
+        return on_record if self.recorded or on_record.is_dir() else paths.scratch(self.profile) / "results"
+
     def save(
         self,
         numbers: Mapping[str, Any],
         tolerance: Mapping[str, float] | None = None,
         digits: Mapping[str, int] | None = None,
     ) -> None:
-        """Write the notebook's numbers to `results/<profile>/<stem>.json`; arguments as of `results.save`."""
+        """Write the notebook's numbers to `results/<profile>/<stem>.json`, or below scratch.
+
+        Arguments as of `results.save`.
+        """
         about = {"profile": self.profile, "rows": self.rows, "seq_len": self.seq_len, "seed": self.seed}
-        target = paths.inside(paths.results(self.profile), f"{self.stem}.json")
-        results.save(target, about | dict(numbers), tolerance, digits)
+        folder = paths.results(self.profile) if self.recorded else paths.scratch(self.profile) / "results"
+        results.save(paths.inside(folder, f"{self.stem}.json"), about | dict(numbers), tolerance, digits)
+        if not self.recorded:
+            print(f"not recorded: numbers and figures of this run are in {os.path.relpath(folder.parent, paths.ROOT)}")
 
     def figure(self, figure: Figure, name: str) -> Path:
-        """Write a figure to `figures/<profile>/<stem>_<name>.svg` and `.png`."""
-        return figures.save(figure, self.profile, f"{self.stem}_{name}")
+        """Write a figure to `figures/<profile>/<stem>_<name>.svg` and `.png`, or below scratch."""
+        folder = paths.figures(self.profile) if self.recorded else paths.scratch(self.profile) / "figures"
+        return figures.save(figure, folder, f"{self.stem}_{name}")
 
 
 def start(stem: str, profile: str = "minis") -> Run:
@@ -147,4 +166,5 @@ def start(stem: str, profile: str = "minis") -> Run:
         sample=chosen.sample,
         texts=None if chosen.texts is None else paths.ROOT / chosen.texts,
         published=chosen.published,
+        recorded=os.environ.get(settings.RECORD) == "1",
     )

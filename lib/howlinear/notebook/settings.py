@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 
+RECORD = "HOWLINEAR_RECORD"
+"""The variable of the environment that has a notebook's results and figures recorded, if it is 1."""
+
 Name = Annotated[str, StringConstraints(pattern=r"[^/. ]")]  # more than dots and slashes
 
 

@@ -1,0 +1,140 @@
+"""A measurement as one page of HTML: figure, table, what to think of it, how it was measured. It loads nothing."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pandas as pd
+from jinja2 import Environment
+
+from howlinear.console import Column, headline, profile_columns
+from howlinear.instrument.perplexity import Change
+from howlinear.instrument.profile import Profile
+from howlinear.plots import ceilings, style
+
+TEMPLATE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{{ title }}</title>
+<style>
+:root { color-scheme: light dark; --bar: #cfe3f1; --line: #d0d0d0; --quiet: #5a5a5a; }
+@media (prefers-color-scheme: dark) {
+  :root { --bar: #1d4059; --line: #444; --quiet: #a8a8a8; }
+  figure svg { filter: invert(1) hue-rotate(180deg); }
+}
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 0 auto; padding: 1rem; }
+h1 { font-size: 1.4rem; line-height: 1.25; overflow-wrap: anywhere; }
+h2 { font-size: 1.1rem; margin-top: 2rem; }
+figure { margin: 1.5rem 0; }
+figure svg { width: 100%; max-width: 34rem; height: auto; }
+figcaption, .quiet { color: var(--quiet); font-size: .9rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+th, td { padding: .15rem .45rem; text-align: right; }
+td { white-space: nowrap; }
+th { vertical-align: bottom; border-bottom: 1px solid var(--line); }
+td.r2 { background: linear-gradient(to right, var(--bar) var(--share), transparent var(--share)); min-width: 5rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; font-size: .9rem; }
+dt { color: var(--quiet); }
+dd { margin: 0; overflow-wrap: anywhere; }
+</style>
+</head>
+<body>
+<h1>{{ title }}</h1>
+<p>R²<sub>lin</sub> of a feed-forward block is the share of its output that the least-squares affine map of its input
+explains on held-out text: 1 for a block that is a straight line there, 0 for one whose best guess is its mean.</p>
+<figure role="img" aria-label="R²_lin of every block; the table below has the numbers">
+{{ figure | safe }}
+<figcaption>R²<sub>lin</sub> over depth{% if costs %}, and what it costs in perplexity to put each block's map in its
+place, alone{% endif %}. Bars are 95 % intervals over document folds{% if massive %}; open points leave out a few rows
+of massive outputs{% endif %}.</figcaption>
+</figure>
+<h2>What to think of it</h2>
+<ul>
+{% for note in notes %}<li>{{ note }}</li>
+{% endfor %}</ul>
+<h2>Block by block</h2>
+<div class="wide" tabindex="0">
+<table>
+<thead><tr>{% for column in columns %}<th scope="col">{{ column.heading }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in rows %}<tr>{% for cell in row %}<td\
+{% if loop.index0 == 1 %} class="r2" style="--share: {{ cell | share }}%"{% endif %}>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody>
+</table>
+</div>
+<p class="quiet">Intervals: jackknife over document folds. Median: over output features. Effective rank: of the held-out
+outputs. Condition number: of the inputs. In sample: R² of the rows that the map was fitted on. More rows: what
+R²<sub>lin</sub> tends to with ever more of them.</p>
+<h2>How it was measured</h2>
+<dl>
+{% for name, value in about.items() %}<dt>{{ name }}</dt><dd>{{ value }}</dd>
+{% endfor %}</dl>
+</body>
+</html>
+"""
+
+
+def render(
+    profile: Profile,
+    model: str,
+    notes: Sequence[str],
+    about: Mapping[str, str],
+    costs: Mapping[int, Change] | None = None,
+) -> str:
+    """The page.
+
+    Args:
+        profile: what was measured.
+        model: what to call the model.
+        notes: what to think of it, a sentence each.
+        about: how it was measured, by name.
+        costs: block → what its swap costs in perplexity, where that was measured.
+
+    Returns:
+        HTML with figure and style in it; whatever it is given is shown as text.
+    """
+    columns = [column for column in profile_columns(profile, costs) if column.heading]  # R²_lin has its bar behind it
+    environment = Environment(autoescape=True)
+    environment.filters["share"] = lambda cell: round(100 * min(1.0, max(0.0, float(cell))))
+    return environment.from_string(TEMPLATE).render(
+        title=headline(profile, model),
+        figure=_drawn(profile, model, costs),
+        notes=notes,
+        columns=[_in_one_line(column) for column in columns],
+        rows=list(zip(*(column.cells for column in columns), strict=True)),
+        about=about,
+        costs=costs,
+        massive=profile.to_frame()["massive_rows"].any(),
+    )
+
+
+def _in_one_line(column: Column) -> Column:
+    return Column(" ".join(column.heading.split()), column.cells, column.worth)
+
+
+def _drawn(profile: Profile, model: str, costs: Mapping[int, Change] | None) -> str:
+    """The figure as an SVG element, its letters as outlines: the same whatever fonts there are."""
+    style.use()
+    name = Path(model).name
+    frame = profile.to_frame().assign(model=name)
+    with mpl.rc_context({"svg.fonttype": "path"}):
+        if costs is None:
+            figure = ceilings.profile(frame)
+        else:
+            changes = [{"model": name, "block": block, **change.to_dict()} for block, change in costs.items()]
+            figure = ceilings.profile_and_swaps(frame, pd.DataFrame(changes))
+        drawing = io.StringIO()
+        figure.savefig(
+            drawing, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.03, metadata={"Date": None}
+        )
+    plt.close(figure)
+    _, svg = drawing.getvalue().split("<svg", maxsplit=1)  # what comes before is for a file of its own
+    return f"<svg{svg}"
