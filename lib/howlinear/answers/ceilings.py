@@ -115,9 +115,8 @@ def _shape(models: Mapping[str, Any]) -> str:
     other = [name for name in models if name not in turning]
     said = []
     if turning:
-        said.append(
-            f"Neither: over depth the profile both falls and rises, by more than its intervals, in {words.joined(turning)}."
-        )
+        both = "Neither: over depth the profile both falls and rises, by more than its intervals, in"
+        said.append(f"{both} {words.joined(turning)}.")
     if other:
         said.append(f"The intervals do not show that it both falls and rises in {words.joined(other)}.")
     return " ".join(said)

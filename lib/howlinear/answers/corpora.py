@@ -27,7 +27,8 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
         )
     return [
         "One model's profiles on two texts correlate, over all blocks, at "
-        f"{words.per_model(_correlations(models, 'r'))}; without the first and the last block at {words.per_model(_correlations(models, 'inner'))}.",
+        f"{words.per_model(_correlations(models, 'r'))}; without the first and the last block at "
+        f"{words.per_model(_correlations(models, 'inner'))}.",
         f"The largest difference in R²_lin that a change of text makes is {words.joined(largest.values())}.",
         f"A line that is fitted on one text and scored on another loses, of R², {words.per_model(drops)}.",
     ]

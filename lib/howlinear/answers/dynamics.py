@@ -50,7 +50,7 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     lower = sum(run["end"] < run["start"] for run in runs.values())
     later = [by_share[f"{results['settings']['share']}"]["low"] > 0 for by_share in results["votes"].values()]
     return [
-        f"{up} of {len(runs)} trainings make blocks straighter first, and {lower} end below where they began (mean R²_lin).",
+        f"{up} of {len(runs)} trainings make blocks straighter first, and {lower} end below where they began.",
         _order(results),
         f"The loss is surely first by {sum(later)} of {words.counted(len(later), 'way')} of counting.",
     ]
