@@ -6,6 +6,7 @@ out, for they take as long as they take, and so are imports, which nobody reads.
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def minutes(path: Path) -> int:
         if cell.cell_type == "markdown":
             words += len(prose.split())
         else:
-            lines += sum(_is_read(line) for line in cell.source.splitlines())
+            lines += code_lines(cell.source)
             figures += cell.source.count("run.figure(")
         if exercises:
             break
@@ -42,9 +43,13 @@ def minutes(path: Path) -> int:
     return STEP * max(1, round(total / STEP))
 
 
-def _is_read(line: str) -> bool:
-    """Whether a line of code is one to read: not empty, no import."""
-    return bool(line.strip()) and not line.startswith(("import ", "from "))
+def code_lines(source: str) -> int:
+    """How many lines of code there are to read: those that are not empty, without imports."""
+    lines = {number for number, line in enumerate(source.splitlines(), 1) if line.strip()}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            lines -= set(range(node.lineno, node.end_lineno + 1))
+    return len(lines)
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ def _power(power: Mapping[str, Any]) -> list[str]:
     return [" ".join(said)]
 
 
-def _slopes(correlations: Mapping[str, Mapping[str, float]]) -> str:
+def _slopes(correlations: Mapping[str, Mapping[str, Any]]) -> str:
     """Whether the gain follows what the line leaves, over blocks."""
     meanings = {}
     for name, found in correlations.items():
@@ -97,7 +97,7 @@ def _recipe(models: Mapping[str, Any]) -> str:
     return f"By the paper's own recipe the mean gain, on the same blocks, is {words.per_model(clauses)}."
 
 
-def _gate(order: Mapping[str, Mapping[str, float]]) -> str:
+def _gate(order: Mapping[str, Mapping[str, Any]]) -> str:
     """What became of the gate, and of the gain behind it, at the lowest and at the highest learning rate."""
     rates = sorted(order, key=float)
     slow, fast = order[rates[0]], order[rates[-1]]

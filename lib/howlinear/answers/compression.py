@@ -71,7 +71,7 @@ def _with_loss(results: Mapping[str, Any]) -> dict[str, Any]:
     return {name: model for name, model in results["models"].items() if "blocks" in model}
 
 
-def _r2(found: Mapping[str, float]) -> str:
+def _r2(found: Mapping[str, Any]) -> str:
     """How 1 − R²_lin ranks the costs."""
     rho = words.estimate(found["rho"], found["low"], found["high"])
     if found["high"] < 0:
@@ -111,7 +111,7 @@ def _half_rank(rows: list[Mapping[str, Any]]) -> str:
     return f"{words.number(loss, 3)} of {words.number(full, 3)} (block {block})"
 
 
-def _together(together: Mapping[str, Mapping[str, float]]) -> str:
+def _together(together: Mapping[str, Mapping[str, Any]]) -> str:
     """The loss of several blocks at once beside the sum of what they cost one by one."""
     clauses = {}
     for name, single in together["sum of single costs"].items():

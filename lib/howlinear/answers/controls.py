@@ -39,7 +39,7 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _effects(shares: Mapping[str, Mapping[str, float]]) -> str:
+def _effects(shares: Mapping[str, Mapping[str, Any]]) -> str:
     """How an analysis of variance shares out what moves when weights and inputs are exchanged."""
     ordered = sorted(shares, key=lambda effect: -shares[effect]["share"])
     clauses = []

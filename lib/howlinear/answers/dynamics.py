@@ -56,7 +56,7 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _detours(runs: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+def _detours(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     return {name: run for name, run in runs.items() if run["peak"] > max(run["start"], run["end"]) + DETOUR}
 
 

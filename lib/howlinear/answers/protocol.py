@@ -87,7 +87,7 @@ def _verdicts(results: Mapping[str, Any]) -> str:
     return " ".join(said)
 
 
-def _orders(orders: Mapping[str, float], universes: str) -> str:
+def _orders(orders: Mapping[str, Any], universes: str) -> str:
     """Which model is the most linear."""
     best = max(orders, key=orders.get)
     if " > " not in best:

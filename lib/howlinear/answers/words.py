@@ -9,22 +9,25 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer", bound=Hashable)
 
+Number = int | float
+"""As JSON has them."""
+
 SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
-def number(value: float, digits: int = 2, signed: bool = False) -> str:
+def number(value: Number, digits: int = 2, signed: bool = False) -> str:
     """A number with so many decimal places and a minus sign as it is printed; no minus zero."""
     text = f"{round(value, digits) + 0.0:{'+' if signed else ''},.{digits}f}"
     return text.replace("-", "−")
 
 
-def significant(value: float, digits: int = 2, signed: bool = False) -> str:
+def significant(value: Number, digits: int = 2, signed: bool = False) -> str:
     """A number to so many significant digits, for what may be large or small."""
     places = _places(digits, value)
     return number(round(value, places), max(0, places), signed)
 
 
-def _places(digits: int, *values: float) -> int:
+def _places(digits: int, *values: Number) -> int:
     """Decimal places that show the largest of some numbers to so many significant digits."""
     largest = max(abs(value) for value in values)
     if largest == 0:
@@ -32,7 +35,7 @@ def _places(digits: int, *values: float) -> int:
     return digits - 1 - floor(log10(largest))
 
 
-def percent(share: float) -> str:
+def percent(share: Number) -> str:
     """A share in whole per cent; what is not nothing, and what is not all, does not read as if it were."""
     if 0 < share < 0.005:
         return "less than 1 %"
@@ -41,7 +44,7 @@ def percent(share: float) -> str:
     return f"{number(100 * share, 0)} %"
 
 
-def span(values: Iterable[float], digits: int = 2, signed: bool = False) -> str:
+def span(values: Iterable[Number], digits: int = 2, signed: bool = False) -> str:
     """Lowest to highest; one number where these read the same."""
     values = list(values)
     low = number(min(values), digits, signed)
@@ -49,7 +52,7 @@ def span(values: Iterable[float], digits: int = 2, signed: bool = False) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def percents(shares: Iterable[float]) -> str:
+def percents(shares: Iterable[Number]) -> str:
     """Lowest to highest share."""
     shares = list(shares)
     low = percent(min(shares))
@@ -59,12 +62,12 @@ def percents(shares: Iterable[float]) -> str:
     return f"at least {low}" if high.startswith("more than") else f"{low} to {high}"
 
 
-def estimate(value: float, low: float, high: float, digits: int = 2, signed: bool = False) -> str:
+def estimate(value: Number, low: Number, high: Number, digits: int = 2, signed: bool = False) -> str:
     """A number and, in square brackets, its interval."""
     return f"{number(value, digits, signed)} [{number(low, digits)}, {number(high, digits)}]"
 
 
-def cost(delta: float, low: float, high: float) -> str:
+def cost(delta: Number, low: Number, high: Number) -> str:
     """A change with its sign and its interval, to three significant digits of the largest of the three."""
     digits = max(0, _places(3, delta, low, high))
     return estimate(delta, low, high, digits, signed=True)
@@ -81,7 +84,7 @@ def joined(parts: Iterable[str]) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def counted(count: float, noun: str) -> str:
+def counted(count: Number, noun: str) -> str:
     """How many of something: "no block", "one block", "three blocks", "16 blocks"."""
     word = SMALL[int(count)] if count < len(SMALL) else f"{int(count):,}"
     return f"{word} {noun if count <= 1 else noun + 's'}"
