@@ -55,7 +55,7 @@ def _power(power: Mapping[str, Any]) -> list[str]:
             missed[name] = words.blocks(blind)
     said = []
     if found:
-        said.append(f"Of a branch that we plant, the search recovers {words.span(found)}.")
+        said.append(f"Where we plant such a branch, the search recovers {words.span(found)} of it.")
     if missed:
         where = words.per_model(missed, "of")
         besides = "But it" if found else "The search"

@@ -20,8 +20,9 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
         ranks[model] = f"{words.span((row['effective_rank'] for row in rows), 0)} of {rows[0]['width']}"
     stretched = max(inputs, key=lambda row: row["condition"])
     return [
-        "A feed-forward block is a function from rows to rows, and the cloud of rows that it receives is not round: "
-        f"from block to block its effective rank is {words.per_model(ranks)}.",
+        "A feed-forward block is a function from rows to rows. The cloud of rows that it receives is not round: its "
+        "effective rank, the number of directions that share the variance, is from block to block "
+        f"{words.per_model(ranks)}.",
         f"The most stretched inputs are those of block {stretched['block']} of {stretched['model']}. Their standard "
         f"deviation along the longest direction is {words.significant(stretched['condition'], 3)} times that along the "
         "shortest (the condition number).",

@@ -30,12 +30,10 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
     }
     counts = [_count(verdict, len(names)) for verdict, names in by_verdict.items() if names]
     answer = [f"Of {len(claims)} claims {words.joined(counts)}."]
-    named = [
-        f"{', '.join(f'*{name}*' for name in names)} {VERDICTS[verdict]}"
-        for verdict, names in by_verdict.items()
-        if names and verdict == "does not hold here"
-    ]
-    answer += [f"{said}." for said in named]
+    failed = by_verdict["does not hold here"]
+    if failed:
+        verb = "does not hold here" if len(failed) == 1 else "do not hold here"
+        answer.append(f"{', '.join(f'*{name}*' for name in failed)} {verb}.")
     answer.append(_moved(results["thresholds_moved"]))
     return answer
 
@@ -47,7 +45,7 @@ def replies(results: Mapping[str, Any]) -> list[str]:
         for model, cell in claim["cells"].items():
             counts.setdefault(model, Counter())[results["marks"][cell["verdict"]]] += 1
     clauses = {
-        model: ", ".join(f"{count} {mark}" for mark, count in sorted(of.items())) for model, of in counts.items()
+        model: ", ".join(f"{count} `{mark}`" for mark, count in sorted(of.items())) for model, of in counts.items()
     }
     clauses = {"all models together" if model == TOGETHER else model: said for model, said in clauses.items()}
     return [f"The board has {words.per_model(clauses, 'for')}."]

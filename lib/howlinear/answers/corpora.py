@@ -86,6 +86,6 @@ def _unseen(models: Mapping[str, Any]) -> str:
     if not clauses:
         return "Which texts these models saw in training is not known here, or there are too few of them to tell."
     return (
-        f"A line fitted on a text that the model trained on loses, on the mean, {words.per_model(clauses)}. (These "
-        "means have no interval.)"
+        f"A line fitted on a text that the model trained on loses, on the mean, {words.per_model(clauses)}. These "
+        "means have no interval."
     )

@@ -52,7 +52,7 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     return [
         f"{up} of {len(runs)} trainings make blocks straighter first, and {lower} end below where they began.",
         _order(results),
-        f"The loss is surely first by {sum(later)} of {words.counted(len(later), 'way')} of counting.",
+        f"The loss is surely first by {sum(later)} of {len(later)} ways of counting.",
     ]
 
 

@@ -64,7 +64,7 @@ def _flips(flips: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[str]], di
         name = STATEMENTS.get(row["statement"], row["statement"])
         if row["flips"]:
             alone = f"; alone, {row['alone'].replace(', ', ' or ')} flips it" if row["alone"] else ""
-            held = f"{row['model']} (it holds under {words.percent(row['share'])} of them{alone})"
+            held = f"{row['model']} (the statement holds under {words.percent(row['share'])} of them{alone})"
             turning.setdefault(name, []).append(held)
         else:
             steady.setdefault(name, []).append(row["model"])
