@@ -42,8 +42,9 @@ rehearse: .venv/ready  ## the paper profile on models of the real shapes (BLOCKS
 	$(BIN)/python -m howlinear.training.stand_ins --blocks $(BLOCKS)
 	$(SNAKEMAKE) --configfile profiles/paper.yaml profiles/rehearsal.yaml
 
-readme: .venv/ready  ## the tables of FINDINGS.md and LEDGER.md, from results/minis and results/public
+readme: .venv/ready  ## the tables of FINDINGS.md and LEDGER.md, from results; the minutes in the notebooks' headers
 	$(BIN)/python -m tools.pages
+	$(BIN)/python -m tools.reading_time
 
 crate: .venv/ready  ## a run of PROFILE as a Workflow Run RO-Crate, build/PROFILE/crate
 	$(BIN)/python -m tools.crate $(PROFILE)

@@ -14,10 +14,7 @@
 # **Question.** A transformer block has two halves: attention, which mixes positions, and a feed-forward network
 # (FFN), which does not. If we stand beside the FFN while the model reads, what do we see?
 #
-# **Answer in one line.** A cloud of points going in, a cloud coming out, one point per token: the FFN is a
-# function from rows to rows, and everything this project measures is a property of that function *on that cloud*.
-#
-# **You need** notebook 00. **Time** about ten minutes to read, one to run.
+# **You need** notebook 00. **Time** 15 minutes to read, one to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -29,6 +26,7 @@ import numpy as np
 import torch
 
 import howlinear as hl
+from howlinear.answers.capture import replies, sentences
 from howlinear.core.ceilings import NULL
 from howlinear.files.results import rounded
 from howlinear.instrument.capture import hooked
@@ -48,6 +46,14 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # 1. The input of an FFN has passed a normalisation layer. Do all its directions carry about the same variance?
 # 2. Is the first token of a sequence like any other?
 # 3. A LayerNorm output has $d$ features. How many of them can vary freely?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -193,15 +199,19 @@ inputs_summary(inputs)
 
 # %% [markdown]
 # ## What we learned
-#
+
+# %%
+run.conclusion(sentences, replies)
+
+# %% [markdown]
 # | | the paper | ours |
 # |---|---|---|
 # | set-up | FFN after its norm, no residual; a quarter of the rows held out | the same; split by document |
 # | inputs | not reported (a public referee report asks for it) | condition number, effective rank and range per block |
-# | position 0 | not reported | figure (d): read off whether a model treats it apart |
+# | position 0 | not reported | norms of inputs and outputs there, block by block |
 #
 # - The FFN is a function from rows to rows; capturing it leaves the model as it was, bit for bit.
-# - Normalised does not mean round: compare the effective ranks with the width.
+# - Normalised does not mean round: a normalisation sets the length of each row, not how rows spread over directions.
 # - LayerNorm takes one direction away, RMSNorm none. Remember it; it comes back in the next notebook.
 #
 # ## Exercises

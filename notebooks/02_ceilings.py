@@ -14,10 +14,7 @@
 # **Question.** Take the cloud of pairs $(x, y)$ from notebook 01. What share of the output's variance does the
 # least-squares affine map explain, on text it has not seen?
 #
-# **Answer in one line.** It depends on the block and on its training; the tables and the paper's figure 2, drawn below
-# from our own models, say by how much.
-#
-# **You need** notebook 01, and least squares. **Time** ten minutes to read, one or two to run.
+# **You need** notebook 01, and least squares. **Time** 25 minutes to read, one or two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -31,6 +28,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
+from howlinear.answers.ceilings import replies, sentences
 from howlinear.core.ceilings import NULL, fit, r2
 from howlinear.core.cross_validation import fold_spread
 from howlinear.core.intervals import CONFIDENCE
@@ -54,6 +52,14 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 #    after training?
 # 2. Will $R^2_{\mathrm{lin}}$ rise or fall smoothly with depth?
 # 3. You replace the *most* linear block by its best straight line. Does perplexity barely move?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -306,10 +312,15 @@ run.save(record, tolerance, digits)
 # ## What we learned
 
 # %%
+run.conclusion(sentences, replies)
+
+# %%
 spreads = [f"{name} {row.lowest:.2f} to {row.highest:.2f}" for name, row in summary.iterrows()]
 turning = f"{summary['rises and falls'].sum()} of {len(summary)} models"
 pairs = [f"{pair}: r = {row.pearson:.2f}, inner {row.inner:.2f}" for pair, row in likeness.iterrows()]
 first_swaps = swaps[swaps["block"] == 0].set_index("model")["delta"]
+least = swaps.loc[swaps.groupby("model", sort=False)["delta"].idxmin()]
+cheapest = [f"{row.model} block {row.block}: {row.delta:+.2f}" for row in least.itertuples()]
 prices = [f"{name} block 0 {first_swaps[name]:+.2f}, ρ {spearman[name]:+.2f}" for name in costs]
 
 # %%
@@ -318,20 +329,20 @@ claims = [
     ("not monotone in depth", "all three models", turning),
     ("two models differ", "GPT-2 and Pythia: r = −0.22, mean distance 0.36", "; ".join(pairs)),
     ("R² and ΔPPL come apart", "llama 0: 0.96 and +76; GPT-2 0: 0.79 and +2.6; ρ −0.38 to +0.71", "; ".join(prices)),
-    ("some block swaps cheaply", "GPT-2 block 1: +0.77 on 64.25", "see ΔPPL above"),
+    ("some block swaps cheaply", "GPT-2 block 1: +0.77 on 64.25", "; ".join(cheapest)),
 ]
 pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
 
 # %% [markdown]
-# - Which solver one takes is no matter of taste: read figure (a), then the table of thresholds. Offsets, unequal scales
-#   and null directions cost accuracy without a word; float64, centring, column scaling and one rule guard against them.
-# - Your first prediction: with small random weights, hidden values are small, and $\mathrm{GELU}(h) \approx h/2 +
-#   0.4h^2$ is nearly straight, while SwiGLU multiplies two projections, $\mathrm{silu}(g)\,u \approx g\,u/2$, which has
-#   no straight part at all for centred $g$ and $u$. So the architecture sets where a block starts (dotted lines), and
-#   training where it goes (*trained − fresh*).
-# - Your second and third: read *rises and falls*, and ρ. $R^2_{\mathrm{lin}}$ is a share of variance; it does not know
-#   what the rest of the model does with that variance. That the two come apart is what the paper finds as well (§5.6).
+# - Which solver one takes is no matter of taste. Offsets, unequal scales and null directions cost accuracy without a
+#   word; float64, centring, column scaling and one rule guard against them.
+# - Why untrained blocks differ by architecture: with small random weights, hidden values are small, and
+#   $\mathrm{GELU}(h) \approx h/2 + 0.4h^2$ is nearly straight, while SwiGLU multiplies two projections,
+#   $\mathrm{silu}(g)\,u \approx g\,u/2$, which has no straight part at all for centred $g$ and $u$. So the architecture
+#   sets where a block starts (dotted lines), and training where it goes (*trained − fresh*).
+# - Why linear blocks may be dear: $R^2_{\mathrm{lin}}$ is a share of variance; it does not know what the rest of the
+#   model does with that variance. That the two come apart is what the paper finds as well (§5.6).
 #
 # ## Exercises
 #

@@ -14,9 +14,7 @@
 # **Question.** The line leaves a share $1 - R^2_{\mathrm{lin}}$ unexplained. Add a small branch that multiplies its
 # inputs in pairs. How much of that share does it win back, and does it win more where the line leaves more?
 #
-# **Answer in one line.** More than a few points, if the probe can be believed: read the table *power*, then the gains.
-#
-# **You need** notebook 02, and the chain rule. **Time** fifteen minutes to read, about seven to run.
+# **You need** notebook 02, and the chain rule. **Time** 35 minutes to read, about seven to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -40,6 +38,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from howlinear.answers.bilinear import replies, sentences
 from howlinear.files import published
 from howlinear.files.results import rounded
 from howlinear.ideas.bilinear import tables
@@ -73,6 +72,14 @@ for name, of_model in some.items():
 #    $r \approx 0$). Do you?
 # 3. Put a gate $g$ in front of the branch, train everything, and find that $g$ has gone from 1 to 0.2. Has the model
 #    switched the branch off?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -414,6 +421,9 @@ run.save(numbers, tolerance, digits)
 # ## What we learned
 
 # %%
+run.conclusion(sentences, replies)
+
+# %%
 spans = gained.groupby("model", sort=False)[["gain", "recovered"]].agg(["min", "max"])
 gain_spans = "; ".join(f"{name} {row['min']:.2f} to {row['max']:.2f}" for name, row in spans["gain"].iterrows())
 share_spans = "; ".join(f"{name} {row['min']:.2f} to {row['max']:.2f}" for name, row in spans["recovered"].iterrows())
@@ -455,14 +465,13 @@ claims = [
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
 
 # %% [markdown]
-# - Read the power table before the gain. A probe that misses what is planted cannot say that a gain is small.
-# - Your first two predictions: read *share recovered* and the sign and interval of $r$. The gain is at most what is
-#   left, so a slope may mean no more than that every block yields a like share; $r$ with the *share* asks past that.
-# - Your third: $g$, $U$, $A$ and $B$ enter only as a product, so a gate can close while the others grow. Compare
-#   *median gate* at the two rates with the gain they reach. If gates differ and gains do not, the gate told of the
-#   optimiser. Whether a branch is idle shows in what it adds: trust the share, not the gate.
-# - The recipe's gain and ours differ for reasons that have nothing to do with the block. Read the parts: they say how
-#   much of a small gain is a short training, and how much is few rows.
+# - A probe that misses what is planted cannot say that a gain is small: that is why its power is measured first.
+# - The gain is at most what is left, so a slope may mean no more than that every block yields a like share; $r$ with
+#   the *share* recovered asks past that.
+# - $g$, $U$, $A$ and $B$ enter only as a product, so a gate can close while the others grow, and where it ends tells of
+#   the optimiser. Whether a branch is idle shows in what it adds: trust the share, not the gate.
+# - The recipe's gain and ours differ for reasons that have nothing to do with the block: a short training, few rows,
+#   and a choice made on the rows that are scored. The parts say how much each of them is.
 #
 # ## Exercises
 #

@@ -14,10 +14,7 @@
 # **Question.** $R^2_{\mathrm{lin}}$ is one number for a cloud in many dimensions. When it is high, is the whole block
 # straight, or only the little of it that is loud?
 #
-# **Answer in one line.** The number cannot tell; its median over features, the rank of the outputs, and what happens
-# when loud features, directions, tokens or rows are left out can, and the tables below say so block by block.
-#
-# **You need** notebook 02, eigenvalues. **Time** ten minutes to read, one to run.
+# **You need** notebook 02, eigenvalues. **Time** 25 minutes to read, one to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -32,6 +29,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
+from howlinear.answers.rank import replies, sentences
 from howlinear.files import published
 from howlinear.files.results import rounded
 from howlinear.ideas.rank import rows as token_rows
@@ -48,6 +46,14 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # 1. Two blocks have $R^2_{\mathrm{lin}} = 0.99$. In one of them the *median* feature has an $R^2$ of 0. How?
 # 2. You leave out the 32 loudest output features of a trained block. Does $R^2$ rise, fall, or stay?
 # 3. On which tokens is a block straighter: on frequent or on rare ones?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -229,9 +235,9 @@ run.figure(figure, "carried")
 plt.show()
 
 # %% [markdown]
-# ## What we learned
+# ## Verdicts, model by model
 #
-# First the run answers for each model: how many blocks are near-linear, and of which kind; then model means. ρ is the
+# How many blocks are near-linear, and of which kind; then model means. ρ is the
 # rank correlation, over blocks, of the outputs' effective rank with the gap between pooled and median $R^2$: the
 # paper's picture (low rank, far below the diagonal) makes it negative. Of twelve blocks, |ρ| up to 0.59 may be chance.
 
@@ -274,6 +280,12 @@ run.save(
 )
 
 # %% [markdown]
+# ## What we learned
+
+# %%
+run.conclusion(sentences, replies)
+
+# %% [markdown]
 # Ours beside the paper's:
 
 # %%
@@ -304,13 +316,11 @@ pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
 
 # %% [markdown]
-# - Your first prediction: the planted block with one loud feature shows how. Whether a trained block does the same,
-#   read off its *regime*; "no near-linear block" means that the claim cannot be tested there,
-#   and one or two such blocks say little.
-# - Your second: compare (a) with (b). A feature may hold a little of every direction; leaving out directions takes
-#   away what the block does most, and shows how straight the quiet rest is.
-# - Your third: read (c) and the counts. Each band has the same share of the train rows, so the map owes none of them
-#   more than another.
+# - The planted block with one loud feature shows how a high $R^2$ can be the work of one feature. Where no block of a
+#   model is near-linear the claim of two regimes cannot be tested, and one or two such blocks say little.
+# - Features are not directions. A feature may hold a little of every direction; leaving out directions takes away what
+#   the block does most, and shows how straight the quiet rest is.
+# - Each band of token frequency has the same share of the train rows, so the map owes none of them more than another.
 #
 # ## Exercises
 #

@@ -14,10 +14,7 @@
 # **Question.** Notebook 02 measured every block on one corpus. Does another kind of text give the same profile? And
 # if it does: is it the same *line*?
 #
-# **Answer in one line.** These are two questions, and a profile can stay while every line in it changes; the last table
-# says how far either holds here.
-#
-# **You need** notebook 02. **Time** ten minutes to read, one or two to run.
+# **You need** notebook 02. **Time** 20 minutes to read, one or two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -33,6 +30,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
+from howlinear.answers.corpora import replies, sentences
 from howlinear.core.ceilings import fit, r2
 from howlinear.files import published
 from howlinear.files.results import rounded
@@ -54,6 +52,14 @@ print("models:", ", ".join(run.models), "· texts:", ", ".join(run.corpora), "·
 # 1. One model reads three kinds of text. Will the profile keep its shape? Its height?
 # 2. Fit a block's line on one corpus and score it on another. How much $R^2$ is lost, and in which blocks most?
 # 3. The embedded models were trained on `docs` and `code` and never saw `cpp`. Will `cpp` be the odd one out?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -249,6 +255,9 @@ run.save(
 # ## What we learned
 
 # %%
+run.conclusion(sentences, replies)
+
+# %%
 verdicts = tables.verdict_table(pairs, agreements, carried, costs, main)
 paper = ["curves overlay", "not given", "no error bars", "not asked", "not asked", "not asked"]
 verdicts.insert(0, "the paper", paper)
@@ -256,12 +265,11 @@ pd.set_option("display.max_colwidth", None)
 verdicts
 
 # %% [markdown]
-# - Your first prediction: read the first three rows. A correlation near 1 says that the shape is kept. If *inner* or ρ
-#   is much lower, what is kept is the shape of the two ends, less the order between them. Blocks that surely differ
-#   say that the height is not quite kept. Overlaid curves show the first and hide the others.
-# - Your second: read *one line*. Where the drop is surely above 0, "so much of the block is linear" is said of block
-#   *and* text: on each corpus some line explains so much, and not the same line. So does a bent function when texts
-#   visit different parts of it, as the parabola did. Your third: read the table of seen and unseen.
+# - A correlation near 1 says that the shape is kept. Where that without the two end blocks is much lower, what is kept
+#   is the shape of the ends, less the order between them. Overlaid curves show the first and hide the other.
+# - Where a line surely loses $R^2$ on another text, "so much of the block is linear" is said of block *and* text: on
+#   each corpus some line explains so much, and not the same line. So does a bent function when texts visit different
+#   parts of it, as the parabola did.
 # - What this does not show: the weights are the same throughout, so a lost line is due to the inputs alone. And all
 #   intervals are about documents; three domains are only three. In a block whose $R^2_{\mathrm{lin}}$ rests on a few
 #   massive rows (notebook 12), all of this is about these rows: they may agree on all texts while the others do not.

@@ -14,11 +14,7 @@
 # **Question.** A straight line takes the place of a feed-forward block, many times its size. Which blocks allow it,
 # can the cost be told beforehand, how thin may the line be, and how many blocks go at once?
 #
-# **Answer in one line.** $R^2_{\mathrm{lin}}$ does not tell. What tells is how much the loss minds the map's error (its
-# *price*, from one backward pass), and nearly as well the plain size of the error; the tables below compare them with
-# what three other papers go by, and with plainly trying.
-#
-# **You need** notebook 02; a little calculus (a second-order expansion). **Time** ten minutes to read, six to run.
+# **You need** notebook 02; a little calculus (a second-order expansion). **Time** 35 minutes to read, six to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -41,6 +37,7 @@ from itertools import islice
 import numpy as np
 import pandas as pd
 
+from howlinear.answers.compression import replies, sentences
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.errors import InputError
 from howlinear.files.results import rounded
@@ -91,6 +88,14 @@ if cost_rows is not None:
 # 1. You must give up one block. Do you take the one with the highest $R^2_{\mathrm{lin}}$?
 # 2. A map of half the rank: does it lose half of what the full map explains?
 # 3. Several blocks go at once. Is the loss about the sum of the single losses, or more?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -425,6 +430,9 @@ run.save(rounded(numbers) | {"settings": settings}, tolerance, digits=dict.fromk
 # ## What we learned
 
 # %%
+run.conclusion(sentences, replies)
+
+# %%
 lowest = costs.r2.groupby("model", sort=False).idxmin()
 rank_of_cost = costs.delta.groupby("model").rank()
 early = [f"{name} block 0 {costs.delta[name, 0]:+.2f}" for name in models]
@@ -449,13 +457,13 @@ pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"])
 
 # %% [markdown]
-# - Your first prediction: compare ρ of $1 - R^2$ with the others; below 0 its order is worse than drawing lots.
+# - A signal whose ρ is below 0 orders the blocks worse than drawing lots does.
 # - The price and *ablation × (1 − R²)* aim at one thing: a block's worth, times the share that the line misses.
 #   The first takes one backward pass and prices any map; `howlinear compress` goes by it, then measures.
 # - The cosines of ShortGPT and LLM-Drop and NBL's bound are read off the residual stream. They know how far a block
 #   moves it, and nothing of the loss; the cosines know of no map either. Where their ρ is lower than the price's, that
 #   is what they lack. *Replace one* says how much of the order can be told at all from a few sequences.
-# - Second and third: read the ends of the curves in the second figure, and *sum of single costs* beside *together*.
+# - Single costs need not add up: each map was fitted on what its block receives while all others are as they were.
 #
 # ## Exercises
 #

@@ -14,10 +14,7 @@
 # **Question.** The straight line of notebook 02 was solved for. Most people would train one instead: a linear layer,
 # an optimiser, some steps. How much lower would its $R^2_{\mathrm{lin}}$ come out, and what would we have concluded?
 #
-# **Answer in one line.** That hangs on how unevenly the inputs spread, on the optimiser, and on how they are scaled;
-# for plain gradient descent the shortfall can be foretold exactly, and the tables below say what it is.
-#
-# **You need** notebook 02, and to have trained something once. **Time** ten minutes to read, four to run.
+# **You need** notebook 02, and to have trained something once. **Time** 25 minutes to read, four to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -35,6 +32,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
+from howlinear.answers.optimisers import replies, sentences
 from howlinear.core.ceilings import r2
 from howlinear.files.results import rounded
 from howlinear.ideas.optimisers import tables
@@ -65,6 +63,14 @@ print("blocks:", {name: list(captured) for name, captured in models.items()})
 #    same $R^2$? Which comes last?
 # 2. Standardising features is standard practice. Is it enough?
 # 3. Where will the trained number be most wrong: in the least linear blocks, or those with the most uneven inputs?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -326,6 +332,9 @@ run.save(numbers, amplified | counts, digits)
 # ## What we learned
 
 # %%
+run.conclusion(sentences, replies)
+
+# %%
 reach = {}
 for scaling in SCALINGS:
     gap = studied.exact - finals[scaling]
@@ -348,17 +357,15 @@ claims = [
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
 
 # %% [markdown]
-# - Your first prediction: compare the rows of the table of shortfalls, column *raw*. A convex problem has one answer;
-#   it does not follow that a given number of steps gets there.
-# - Your second: column *standardised* beside *whitened*. Standardising mends unequal features, not correlated ones;
-#   only whitening makes all directions alike.
-# - Your third: figure (a) and the last line of the verdicts. The forecast needs two things, an uneven spectrum *and*
-#   something to learn in its quiet directions (*asleep share*); a condition number alone knows only the first.
+# - A convex problem has one answer; it does not follow that a given number of steps gets there.
+# - Standardising mends unequal features, not correlated ones; only whitening makes all directions alike.
+# - A shortfall needs two things, an uneven spectrum *and* something to learn in its quiet directions (*asleep share*);
+#   a condition number alone knows only the first.
 # - A few massive rows (notebook 12) make one direction of a block's inputs or outputs very loud. That is a cause of
 #   uneven inputs like any other, and the closed form serves such rows first, too: a small shortfall there says that the
 #   loud direction was learned.
-# - How bad is "badly"? Read *worst* and *outside* for these models and this many steps. Start, schedule and tuned rates
-#   favour the trained layer here; a study with less care would see larger shortfalls.
+# - How bad is "badly"? Start, schedule and tuned rates favour the trained layer here; a study with less care would see
+#   larger shortfalls.
 #
 # ## Exercises
 #

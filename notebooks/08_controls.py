@@ -14,9 +14,7 @@
 # **Question.** Every model has a profile of $R^2_{\mathrm{lin}}$ over its blocks. Who made it: the architecture, the
 # trained weights, the inputs those weights are fed, the training text, or chance?
 #
-# **Answer in one line.** Change one at a time, share out what moves by an analysis of variance, read the last table.
-#
-# **You need** notebook 02; eigenvectors, analysis of variance. **Time** ten minutes to read, two to run.
+# **You need** notebook 02; eigenvectors, analysis of variance. **Time** 25 minutes to read, two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -33,6 +31,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
+from howlinear.answers.controls import replies, sentences
 from howlinear.files.results import rounded
 from howlinear.ideas.controls import survey
 from howlinear.ideas.controls.anova import anova, beside_seeds, effect_table, profile_array
@@ -65,6 +64,14 @@ print("models:", ", ".join(names), "· text:", run.corpora[0], "· width", width
 # 2. Feed a trained block normal noise with the mean and the covariance of its real inputs. More linear, or less?
 # 3. Train the same architecture twice on the same text, from two seeds. Then once more on another text. Then another
 #    architecture. Order the three changes by how far they move the profile.
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -324,6 +331,9 @@ run.save(numbers, {"inputs": 0.02})
 # ## What we learned
 
 # %%
+run.conclusion(sentences, replies)
+
+# %%
 apart = {"family": "left out on this run profile", "text": "left out on this run profile"}
 if with_twins:
     apart = {effect: f"twins: {survey.beside(moving, effect)}" for effect in apart}
@@ -340,12 +350,12 @@ pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
 
 # %% [markdown]
-# - Your first two predictions: the table of means under **Run**. The two disorders need not push the same way: what
-#   counts is how far apart a unit's pre-activations lie, and which units act together.
+# - Disorder in the weights and normal inputs need not push the same way: what counts is how far apart a unit's
+#   pre-activations lie, and which units act together.
 # - Where the × terms lead, neither parent has the profile alone: it lies in how weights and inputs fit together.
-# - Your third: the ratios. Two that differ in text are two runs as well, so 1 is the least that a ratio can be. Few
-#   seeds give wide intervals: an interval that holds 1 says that these twins cannot tell, not that there is nothing.
-#   What is said of architectures is said of those that were trained as twins.
+# - Two twins that differ in text are two runs as well, so 1 is the least that a ratio can be. Few seeds give wide
+#   intervals: an interval that holds 1 says that these twins cannot tell, not that there is nothing. What is said of
+#   architectures is said of those that were trained as twins.
 #
 # ## Exercises
 #

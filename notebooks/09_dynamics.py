@@ -14,10 +14,7 @@
 # **Question.** At its first step a model's blocks are alike; at its last they are not. When does each leave its initial
 # $R^2_{\mathrm{lin}}$, in which order, and does $R^2_{\mathrm{lin}}$ settle before the loss does?
 #
-# **Answer in one line.** Blocks first become almost exactly linear and bend only later; the order in which they do so,
-# and how far they lag behind the loss, is the table *expected and found* under **Run**.
-#
-# **You need** notebook 02. **Time** ten minutes to read, two to run: a small model is trained while you watch.
+# **You need** notebook 02. **Time** 25 minutes to read, two to run: a small model is trained while you watch.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models: minis (embedded, offline), or paper, which adds a Pythia's public revisions
@@ -37,6 +34,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
+from howlinear.answers.dynamics import replies, sentences
 from howlinear.files import paths, results
 from howlinear.files.results import rounded
 from howlinear.ideas.dynamics import timing
@@ -59,6 +57,14 @@ share = shares[len(shares) // 2]
 # 1. Notebook 02 saw GELU blocks start nearly straight, and end less so. Do they go straight down?
 # 2. Which block leaves its initial value first: the one next to the text, or the one next to the loss?
 # 3. Which is finished first, the profile or the loss?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -292,6 +298,9 @@ run.save(rounded(numbers, digits={"p": 4}) | {"settings": settings}, {"live": 0.
 # ## What we learned
 
 # %%
+run.conclusion(sentences, replies)
+
+# %%
 middle = votes[votes["share"] == share]
 peaks = "; ".join(f"{name} {table.peak[name]:.3f} at loss {table.peak_loss[name]:.1f}" for name in curves)
 later = "; ".join(f"{cut} {mean:+.2f}" for cut, mean in zip(middle["cut"], middle["mean"], strict=True))
@@ -309,13 +318,13 @@ pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
 
 # %% [markdown]
-# - Your first prediction: compare the loss at the peak with the unigram loss, and look at the live model's effective
-#   rank there. A profile near 1 need not mean that blocks compute something linear; it may mean that they write hardly
-#   more than one direction. The paper's "two regimes" may be stages of one training.
-# - Your second: the sign of ρ. What one block adds is the next one's input, so later blocks see the sum of all changes.
-#   Exercise 2 asks whether that alone moves $R^2_{\mathrm{lin}}$, with no change to a block's own weights.
-# - Your third: the votes. *From the peak* is the strictest: it leaves out the loss's early, easy fall. Where an
-#   interval holds 0, the answer depends on what is counted. And votes speak of trainings like these runs', not of all.
+# - A profile near 1 need not mean that blocks compute something linear; it may mean that they write hardly more than
+#   one direction, as a model may that has learned how often words occur and no more. The paper's "two regimes" may be
+#   stages of one training.
+# - What one block adds is the next one's input, so later blocks see the sum of all changes. Exercise 2 asks whether
+#   that alone moves $R^2_{\mathrm{lin}}$, with no change to a block's own weights.
+# - *From the peak* is the strictest way of counting: it leaves out the loss's early, easy fall. And votes speak of
+#   trainings like these runs', not of all.
 #
 # ## Exercises (solutions: `solutions/09_dynamics.py`)
 #

@@ -14,9 +14,8 @@
 # **Question.** Notebook 03 gave the straight line a few products of inputs, and much of the block stayed unexplained.
 # Is the rest of a higher degree, or is it of degree 2 and spread over more products than a small probe has?
 #
-# **Answer in one line.** Compare, in the tables below, the step from $R^2_1$ to $R^2_2$ with the gain of that probe.
-#
-# **You need** notebook 03 and its results; Hermite's polynomials come in here. **Time** ten minutes, four to run.
+# **You need** notebook 03 and its results; Hermite's polynomials come in here.
+# **Time** 20 minutes to read, four to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -39,6 +38,7 @@ import torch
 from torch.nn.functional import gelu
 
 import howlinear as hl
+from howlinear.answers.degrees import replies, sentences
 from howlinear.core.ceilings import AffineMap
 from howlinear.files import results as record
 from howlinear.files.results import rounded
@@ -69,6 +69,14 @@ for name, found in stored.items():
 # 2. What share of all that is quadratic will sixteen products, a rank-16 probe, reach: most, half, little?
 # 3. Weights and the covariance of the inputs give the whole spectrum, *if* inputs are Gaussian. Is the real block more
 #    linear than that, or less?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -243,7 +251,7 @@ else:
     print("left out: of these models there are no steps of training; run profile minis has the small ones")
 
 # %% [markdown]
-# ## What we learned
+# ## The numbers together
 #
 # And the models themselves, fresh from the initialiser, on the same tokens? The last two rows say it of middle blocks.
 # Lists are of an early, a middle and a late block.
@@ -260,12 +268,18 @@ numbers = {"models": survey.results(tables, share_reached), "planted": planted.t
 run.save(numbers | {"settings": settings}, tolerance, digits={"probe": 3})
 
 # %% [markdown]
-# - *What degree?* Read "rest by degree 2" and "3": the share of what the line leaves, explained once squares, then
-#   cubes, are let in. Where *all products* or *each free* lies above *pooled*, the true share is larger still.
-# - *How many products?* Read "neurons" and "rank for 90 % of it": 90 % of what all neurons' squares reach, by the
-#   loudest of them (the first count tried), and by the probes of notebook 03. Few points gained say something of rank.
-# - *Is the block what Hermite says?* Only if inputs are Gaussian. The misses have a sign: positive where the real block
-#   is straighter than its weights and covariance alone would make it.
+# ## What we learned
+
+# %%
+run.conclusion(sentences, replies)
+
+# %% [markdown]
+# - *What degree?* The shares are lower bounds: where *all products* or *each free* lies above *pooled*, the true share
+#   is larger still.
+# - *How many products?* A probe of few products gains little where the quadratic part is spread over many: its small
+#   gain tells of the rank, not of the degree.
+# - *Is the block what Hermite says?* Only if inputs are Gaussian. The difference is what real inputs do that weights
+#   and covariance do not know.
 
 # %% [markdown]
 # ## Exercises

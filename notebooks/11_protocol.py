@@ -14,10 +14,7 @@
 # **Question.** The same block has another $R^2_{\mathrm{lin}}$ with other rows, another split, another denominator.
 # Which findings hang on such choices, and which hold whatever one chooses?
 #
-# **Answer in one line.** Read the table of flips at the end: the range of each number over all protocols, and the
-# choices that flip its verdict.
-#
-# **You need** notebook 02. **Time** ten minutes, three to run.
+# **You need** notebook 02. **Time** 15 minutes to read, three to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
@@ -34,6 +31,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
+from howlinear.answers.protocol import replies, sentences
 from howlinear.core import limits
 from howlinear.core.ceilings import ceiling
 from howlinear.files.results import rounded
@@ -63,6 +61,14 @@ pd.DataFrame(marked).T
 # 2. A map of 128 inputs is fitted on 1,024 rows, then on 12,800. How far will $R^2$ rise: by hundredths, or tenths?
 # 3. Of these four, which depend on the protocol: highest less lowest block above 0.25; the profile rises and falls;
 #    a step between neighbours above 0.25; some block below 0.90?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -183,9 +189,9 @@ run.figure(figures.profiles(rounded(statements.profile_table(profiles))), "profi
 plt.show()
 
 # %% [markdown]
-# ## What we learned
+# ## Which verdicts flip?
 #
-# Which verdicts flip? `low` and `high`: the number over all protocols. `share`: of the protocols in which it holds.
+# In this table `low` and `high`: the number over all protocols. `share`: of the protocols in which it holds.
 # `alone`: choices that flip it from what it is under ours, changed one at a time.
 
 # %% tags=["nbval-check-output"]
@@ -223,10 +229,16 @@ numbers = {
 run.save(numbers, {"share": 0.02, "low": 0.01, "high": 0.01, "limit_agrees": 1, "value_agrees": 1})
 
 # %% [markdown]
-# - *Denominator.* The scalar mean can only add to what is compared with, so it can only raise $R^2$. See `effects`.
-# - *Rows.* See `raw_error` and `limit_error`: what few rows miss, held out alone and by both sides together.
-# - *Verdicts.* What has `flips` False holds, or fails, under every protocol tried. Where it is True, a result has to
-#   name its protocol, and `alone` says what must be named.
+# ## What we learned
+
+# %%
+run.conclusion(sentences, replies)
+
+# %% [markdown]
+# - *Denominator.* The scalar mean can only add to what is compared with, so it can only raise $R^2$.
+# - *Rows.* A map of few rows knows some of them by heart: held out it scores too low, on its own rows too high, and the
+#   limit lies between.
+# - *Verdicts.* Where a choice flips one, a result has to name its protocol.
 
 # %% [markdown]
 # ## Exercises

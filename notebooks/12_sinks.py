@@ -14,10 +14,7 @@
 # **Question.** The paper finds blocks that are nearly linear and of rank 1, and leaves open why. Is it a few features
 # that make them so, or a few *tokens*?
 #
-# **Answer in one line.** The sentences under "What we learned" say it for every model of this run: how many rows
-# $R^2_{\mathrm{lin}}$ rests on, in which blocks, and what it is without them.
-#
-# **You need** notebooks 02 and 04. **Time** fifteen minutes to read, two to run.
+# **You need** notebooks 02 and 04. **Time** 30 minutes to read, two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -36,6 +33,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
+from howlinear.answers.sinks import replies, sentences
 from howlinear.core.ceilings import r2
 from howlinear.files.published import load_published
 from howlinear.files.results import rounded
@@ -68,6 +66,14 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 #    than half, a little, or less than nothing?
 # 3. The block is swapped for that map, and the model breaks. The hundred rows are left to the block itself, the map
 #    stays. Is the model mended?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -319,12 +325,8 @@ comparison = predictions.compared(predicted, blocks)
 print(predictions.sentence(comparison))
 comparison[["model", "block", "prediction", "r2", "r2_ordinary", "massive_rows", "right"]].round(2)
 
-# %% [markdown]
-# ## What we learned
-
-# %% tags=["nbval-check-output"]
+# %%
 said = answers(rounded(blocks))
-print("\n".join(said.values()))
 
 # %%
 results = {}
@@ -358,6 +360,12 @@ run.save(
 )
 
 # %% [markdown]
+# ## What we learned
+
+# %%
+run.conclusion(sentences, replies)
+
+# %% [markdown]
 # Ours beside the paper's:
 
 # %%
@@ -385,12 +393,10 @@ pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run: all rows → ordinary rows"]).set_index("claim")
 
 # %% [markdown]
-# - Your first prediction: a hundred rows of 500 medians have $100 \cdot 500^2$ against $20{,}000$ of about 1. Nearly
-#   all of the variance is theirs.
-# - Your second: read `of_all` of the planted block. The map is fitted to the sinks, and is far worse than the mean on
-#   all other rows.
-# - Your third: compare (b) with (a), and (d) with both, in the planted table. It is the *fit* that a few rows spoil for
-#   all others; once they are left out of it, their own place can be taken by a constant.
+# - A hundred rows of 500 medians have $100 \cdot 500^2$ against $20{,}000$ of about 1, so nearly all of the variance is
+#   theirs, and the map is fitted to them.
+# - It is the *fit* that a few rows spoil for all others; once they are left out of it, their own place can be taken by
+#   a constant.
 # - A high $R^2_{\mathrm{lin}}$ is a statement about squares. Report it beside that of the ordinary rows.
 #
 # ## Exercises

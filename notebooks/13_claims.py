@@ -15,10 +15,7 @@
 # four of our own. Which of them do the numbers of notebooks 02 to 12 bear out on the models of this run, and which do
 # they leave open?
 #
-# **Answer in one line.** Read the board, a column a model: each claim meets its number, its interval and its threshold,
-# a threshold that the paper's own numbers clear.
-#
-# **You need** notebook 02; the others are where the numbers come from. **Time** ten minutes to read, seconds to run.
+# **You need** notebook 02; the others are where the numbers come from. **Time** 15 minutes to read, seconds to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # whose results to judge: minis (embedded), public (from packages), or paper (from the Hub)
@@ -33,6 +30,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
+from howlinear.answers.claims import replies, sentences
 from howlinear.files.published import load_published
 from howlinear.ideas.claims import ledger as claims
 from howlinear.ideas.claims.claim import Verdict, fingerprint, load_claims, parse, verdict
@@ -59,6 +57,14 @@ for claim in stated:
 
 # %%
 guesses = {}  # such as {"heterogeneous": "✓", "compression": "~"}
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -193,6 +199,9 @@ run.save(claims.contents(ledger, moves), claims.TOLERANCE, claims.DIGITS)
 
 # %% [markdown]
 # ## What we learned
+
+# %%
+run.conclusion(sentences, replies)
 
 # %%
 model = next(iter(run.models))

@@ -83,6 +83,15 @@ def test_a_notebook_has_parameters_checked_numbers_and_exercises(stem):
     assert any("## Exercises" in cell.source for cell in notebook.cells if cell.cell_type == "markdown")
 
 
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_notebook_says_its_answer_before_and_after(stem):
+    source = (paths.NOTEBOOKS / f"{stem}.py").read_text(encoding="utf-8")
+    assert f"from howlinear.answers.{stem[3:]} import replies, sentences\n" in source
+    places = [source.index(call) for call in ("## Predict first", "run.answer(sentences)", "## Idea", "run.save(")]
+    places.append(source.index("run.conclusion(sentences, replies)"))
+    assert places == sorted(places)
+
+
 def test_no_module_answers_a_users_error_with_an_assertion():
     for path in (ROOT / "lib/howlinear").rglob("*.py"):
         assert not re.search(r"^\s*assert\b", path.read_text(encoding="utf-8"), re.MULTILINE), path.name

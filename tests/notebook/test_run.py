@@ -293,3 +293,99 @@ def test_the_parameters_of_every_run_profile_are_some_that_its_notebooks_have(pa
     for stem, parameters in settings.read(path.stem).parameters.items():
         notebook = jupytext.read(paths.NOTEBOOKS / f"{stem}.py")
         execute.checked(stem, parameters, notebook)
+
+
+# --- what a notebook says of its results
+
+
+def sentences(found):
+    return [f"The answer is {found['x']:.1f} [0.5, 1.5]."]
+
+
+def replies(found):
+    return ["It is.", f"Not {found['x']:.1f}."]
+
+
+@pytest.fixture
+def shown(tmp_path, monkeypatch):
+    """A run whose results are kept elsewhere, and what it shows: (text, by which id, whether it replaces)."""
+    monkeypatch.setenv("HOWLINEAR_RECORD", "1")
+    monkeypatch.setattr(paths, "results", lambda profile: tmp_path / profile)
+    outputs = []
+    monkeypatch.setattr(
+        notebooks, "display", lambda text, display_id=None: outputs.append((text.data, display_id, False))
+    )
+    monkeypatch.setattr(
+        notebooks, "update_display", lambda text, display_id: outputs.append((text.data, display_id, True))
+    )
+    return notebooks.start("01_capture", "smoke"), outputs
+
+
+def test_the_answer_is_that_of_the_recorded_results(shown):
+    run, outputs = shown
+    run.save({"x": 1.0})
+    run.answer(sentences)
+    assert outputs == [
+        ("- The answer is 1.0 [0.5, 1.5].\n\nSquare brackets hold 95 % intervals.", "01_capture-answer", False)
+    ]
+
+
+def test_without_results_the_answer_is_told_to_come(shown):
+    run, outputs = shown
+    run.answer(sentences)
+    ((text, _, _),) = outputs
+    assert text.startswith("Of run profile `smoke` nothing is recorded yet.")
+
+
+def test_results_of_an_earlier_form_do_not_stop_a_notebook(shown):
+    run, outputs = shown
+    run.save({"y": 1.0})
+    run.answer(sentences)
+    ((text, _, _),) = outputs
+    assert "cannot be read (KeyError: 'x')" in text
+
+
+def test_the_conclusion_stands_at_both_ends(shown):
+    run, outputs = shown
+    run.save({"x": 2.0})
+    run.conclusion(sentences, replies)
+    (above, identity, replaces), (below, _, added) = outputs
+    assert (identity, replaces, added) == ("01_capture-answer", True, False)
+    assert above.startswith("- The answer is 2.0")
+    assert below == f"{above}\n\n**Your predictions.**\n\n1. It is.\n2. Not 2.0."
+
+
+def test_without_results_there_is_no_conclusion(shown):
+    run, _ = shown
+    with pytest.raises(SourceError, match="run notebook 01_capture first"):
+        run.conclusion(sentences, replies)
+
+
+def test_an_executed_notebook_shows_at_its_top_what_it_found_at_its_end(project):
+    tiny = """# %% tags=["parameters"]
+profile = "smoke"
+
+# %%
+from pathlib import Path
+
+from howlinear.files import paths
+from howlinear.notebook.run import start
+
+paths.results = lambda profile: Path(FOLDER)
+run = start("00_tiny", profile)
+sentences = lambda found: [f"It is {found['x']}."]
+run.answer(sentences)
+
+# %%
+run.save({"x": 7})
+run.conclusion(sentences, sentences)
+"""
+    folder = str(project / "results")
+    (paths.NOTEBOOKS / "00_tiny.py").write_text(tiny.replace("FOLDER", repr(folder)))
+    executed = json.loads(execute.execute("00_tiny").read_text())
+    outputs = [output for cell in executed["cells"] for output in cell.get("outputs", [])]
+    shown = [output["data"] for output in outputs if "data" in output]  # the other says that nothing was recorded
+    assert ["".join(data["text/markdown"]) for data in shown] == [
+        "- It is 7.",
+        "- It is 7.\n\n**Your predictions.**\n\n1. It is 7.",
+    ]

@@ -36,7 +36,8 @@ REPORT = paths.ROOT / "paper" / "main.pdf"
 MATHJAX = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"  # one file: no fonts, nothing asked for later
 SPEECH = "https://cdn.jsdelivr.net/npm/"  # where its reader of formulas would look, which no page switches on
 
-FOLDERS = ("core", "models", "text", "instrument", "ideas", "training", "plots", "notebook", "files")  # as one reads
+# as one reads
+FOLDERS = ("core", "models", "text", "instrument", "ideas", "answers", "training", "plots", "notebook", "files")
 
 
 def stems() -> list[str]:

@@ -11,11 +11,12 @@ one otherwise, in Jupyter or by `howlinear notebook`, finds its numbers and figu
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from IPython.display import Markdown, display, update_display
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -29,6 +30,9 @@ from howlinear.models.load import load_model
 from howlinear.notebook import settings
 from howlinear.plots import style
 from howlinear.text.corpus import Corpus, load_corpus
+
+Answers = Callable[[Mapping[str, Any]], list[str]]
+"""From what a notebook has saved to sentences, as the modules of `howlinear.answers` have them."""
 
 
 @dataclass(frozen=True)
@@ -134,15 +138,66 @@ class Run:
         Arguments as of `results.save`.
         """
         about = {"profile": self.profile, "rows": self.rows, "seq_len": self.seq_len, "seed": self.seed}
-        folder = paths.results(self.profile) if self.recorded else paths.scratch(self.profile) / "results"
-        results.save(paths.inside(folder, f"{self.stem}.json"), about | dict(numbers), tolerance, digits)
+        results.save(self.results_path, about | dict(numbers), tolerance, digits)
         if not self.recorded:
-            print(f"not recorded: numbers and figures of this run are in {os.path.relpath(folder.parent, paths.ROOT)}")
+            scratch = os.path.relpath(paths.scratch(self.profile), paths.ROOT)
+            print(f"not recorded: numbers and figures of this run are in {scratch}")
+
+    @property
+    def results_path(self) -> Path:
+        """Where the notebook's numbers are kept: in the record, or below scratch."""
+        folder = paths.results(self.profile) if self.recorded else paths.scratch(self.profile) / "results"
+        return paths.inside(folder, f"{self.stem}.json")
+
+    def answer(self, sentences: Answers) -> None:
+        """Show what the recorded results of this run profile say, before this run has found anything.
+
+        Args:
+            sentences: the notebook's own, of `howlinear.answers`.
+        """
+        later = "When this notebook has run to its end, the answer stands here and under *What we learned*."
+        recorded = paths.inside(self.results, f"{self.stem}.json")
+        if not recorded.is_file():
+            text = f"Of run profile `{self.profile}` nothing is recorded yet. {later}"
+        else:
+            try:
+                text = _listed(sentences(results.load(recorded)))
+            except (LookupError, TypeError, ValueError) as error:  # as an earlier version wrote them
+                problem = f"{type(error).__name__}: {error}"
+                text = f"What is recorded of run profile `{self.profile}` cannot be read ({problem}). {later}"
+        display(Markdown(text), display_id=self._answer_id)
+
+    def conclusion(self, sentences: Answers, replies: Answers) -> None:
+        """Show what this run has just saved says, here and where `answer` stands, and a reply to each prediction.
+
+        Args:
+            sentences: the notebook's own, of `howlinear.answers`.
+            replies: to the questions of "Predict first", of the same module.
+
+        Raises:
+            SourceError: nothing has been saved yet.
+        """
+        found = results.load(self.results_path)
+        answer = _listed(sentences(found))
+        numbered = [f"{number}. {reply}" for number, reply in enumerate(replies(found), 1)]
+        update_display(Markdown(answer), display_id=self._answer_id)
+        display(Markdown(f"{answer}\n\n**Your predictions.**\n\n" + "\n".join(numbered)))
+
+    @property
+    def _answer_id(self) -> str:
+        """By which a notebook finds the output of its cell `answer` again."""
+        return f"{self.stem}-answer"
 
     def figure(self, figure: Figure, name: str) -> Path:
         """Write a figure to `figures/<profile>/<stem>_<name>.svg` and `.png`, or below scratch."""
         folder = paths.figures(self.profile) if self.recorded else paths.scratch(self.profile) / "figures"
         return figures.save(figure, folder, f"{self.stem}_{name}")
+
+
+def _listed(sentences: list[str]) -> str:
+    """Sentences as a list in Markdown, with a word on what their brackets hold."""
+    bullets = "\n".join(f"- {sentence}" for sentence in sentences)
+    return f"{bullets}\n\nSquare brackets hold 95 % intervals." if "[" in bullets else bullets
 
 
 def start(stem: str, profile: str = "minis") -> Run:

@@ -1,0 +1,134 @@
+"""What notebook 02 found: how linear each block is, and what it costs to put its line in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from howlinear.answers import words
+from howlinear.instrument.profile import FEW_ROWS_DECIDE
+
+
+def sentences(results: Mapping[str, Any]) -> list[str]:
+    """The answer to the notebook's question."""
+    models = results["models"]
+    spans = {}
+    for name, model in models.items():
+        lowest = min(model["blocks"], key=lambda block: block["r2"])
+        highest = max(model["blocks"], key=lambda block: block["r2"])
+        least = f"{words.number(lowest['r2'])} (block {lowest['block']})"
+        spans[name] = f"{least} to {words.number(highest['r2'])} (block {highest['block']})"
+    answer = [
+        "Of the variance of a block's outputs on held-out text, its straight line explains "
+        f"{words.per_model(spans)} (R²_lin)."
+    ]
+    answer += [_rows_decide(name, model) for name, model in models.items() if _decided(model)]
+    causal = {name: model for name, model in models.items() if model["swap"]}
+    if causal:
+        answer += [_dearest(causal), _order(causal)]
+    encoders = [name for name in models if name not in causal]
+    if encoders:
+        answer.append(words.no_loss(encoders))
+    return answer
+
+
+def replies(results: Mapping[str, Any]) -> list[str]:
+    """One reply to each question of "Predict first"."""
+    models = results["models"]
+    causal = {name: model for name, model in models.items() if model["swap"]}
+    encoders = [name for name in models if name not in causal]
+    swaps = [_most_linear(causal)] if causal else []
+    if encoders:
+        swaps.append(words.no_loss(encoders))
+    return [_before_training(models), _shape(models), " ".join(swaps)]
+
+
+def _decided(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The blocks whose R² a few massive rows decide."""
+    return [block for block in model["blocks"] if abs(block["r2"] - block["r2_ordinary"]) >= FEW_ROWS_DECIDE]
+
+
+def _rows_decide(name: str, model: Mapping[str, Any]) -> str:
+    decided = _decided(model)
+    most = max(decided, key=lambda block: abs(block["r2"] - block["r2_ordinary"]))
+    where = words.blocks(block["block"] for block in decided)
+    which = f" of block {most['block']}" if len(decided) > 1 else ""
+    share = words.number(100 * most["massive_rows"] / model["rows"], 1)
+    return (
+        f"In {where} of {name} a few massive rows decide that number: without {share} % of the rows that{which} is "
+        f"{words.number(most['r2_ordinary'])}, not {words.number(most['r2'])}."
+    )
+
+
+def _dearest(models: Mapping[str, Any]) -> str:
+    """Which swap costs most, and whether that is sure."""
+    costs, doubtful = {}, {}
+    for name, model in models.items():
+        dearest = max(model["swap"], key=lambda swap: swap["delta"])
+        costs[name] = f"block {dearest['block']} ({words.cost(dearest['delta'], dearest['low'], dearest['high'])})"
+        reach = [swap["block"] for swap in model["swap"] if swap is not dearest and swap["high"] >= dearest["low"]]
+        if reach:
+            doubtful[name] = words.blocks(reach)
+    said = f"The block that costs most perplexity, when its line takes its place, is {words.per_model(costs)}"
+    if not doubtful:
+        return f"{said}; no other block's interval reaches as far."
+    return f"{said}. That is not sure: as far reaches the interval of {words.per_model(doubtful)}."
+
+
+def _order(models: Mapping[str, Any]) -> str:
+    """Whether the more linear blocks are the cheaper ones."""
+    correlations, verdicts = {}, {}
+    for name, model in models.items():
+        rho = model["spearman_r2_delta"]
+        limit = words.chance(len(model["swap"]))
+        correlations[name] = f"ρ = {words.number(rho, signed=True)}"
+        verdicts[name] = "tell" if abs(rho) <= limit else "dearer" if rho > 0 else "cheaper"
+    clauses = {
+        "dearer": "the more linear blocks are the dearer ones",
+        "cheaper": "the more linear blocks are the cheaper ones",
+        "tell": "this may be chance",
+    }
+    said = {name: clauses[verdict] for name, verdict in verdicts.items()}
+    meaning = clauses[next(iter(verdicts.values()))] if len(set(said.values())) == 1 else words.per_model(said)
+    return f"The rank correlation of R²_lin with that cost is {words.per_model(correlations)}: {meaning}."
+
+
+def _before_training(models: Mapping[str, Any]) -> str:
+    """How many blocks are surely more, or less, linear before training than after."""
+    more, less, before = {}, {}, {}
+    for name, model in models.items():
+        blocks = model["blocks"]
+        above = sum(r2 > block["r2_high"] for r2, block in zip(model["untrained"], blocks, strict=True))
+        below = sum(r2 < block["r2_low"] for r2, block in zip(model["untrained_in_sample"], blocks, strict=True))
+        more[name] = f"{above} of {len(blocks)} blocks"
+        less[name] = f"{below} of {len(blocks)} blocks"
+        before[name] = words.span([*model["untrained"], *model["untrained_in_sample"]])
+    return (
+        f"Before training R²_lin lies within {words.per_model(before)}. That is more than after training, beyond the "
+        f"interval, for {words.per_model(more, 'of')}, and less for {words.per_model(less, 'of')}."
+    )
+
+
+def _shape(models: Mapping[str, Any]) -> str:
+    """Whether profiles rise or fall smoothly."""
+    turning = [name for name, model in models.items() if model["rises_and_falls"]]
+    other = [name for name in models if name not in turning]
+    said = []
+    if turning:
+        both = "Neither: over depth the profile both falls and rises, by more than its intervals, in"
+        said.append(f"{both} {words.joined(turning)}.")
+    if other:
+        said.append(f"The intervals do not show that it both falls and rises in {words.joined(other)}.")
+    return " ".join(said)
+
+
+def _most_linear(models: Mapping[str, Any]) -> str:
+    """What the swap of the most linear block costs, and how many cost more."""
+    clauses = {}
+    for name, model in models.items():
+        block = max(model["blocks"], key=lambda block: block["r2"])["block"]
+        costs = {swap["block"]: swap["delta"] for swap in model["swap"]}
+        dearer = sum(cost > costs[block] for cost in costs.values())
+        rises = f"by {words.significant(costs[block], 3)} from {words.number(model['perplexity'], 1)}"
+        clauses[name] = f"{rises} (block {block}; {words.counted(dearer, 'block')} of {len(costs)} would cost more)"
+    return f"Perplexity rises {words.per_model(clauses)}."

@@ -1,0 +1,112 @@
+"""What notebook 09 found: when training makes a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from howlinear.answers import words
+
+DETOUR = 0.01
+"""A training makes a detour if its mean R²_lin rises above start and end by more than this, as in the notebook."""
+
+STRICTEST = "from the peak"
+"""The cut of the votes that leaves out the loss's early, easy fall."""
+
+
+def sentences(results: Mapping[str, Any]) -> list[str]:
+    """The answer to the notebook's question."""
+    runs = results["summary"]
+    detours = _detours(runs)
+    peaks = words.span((run["peak"] for run in detours.values()), 3) if detours else None
+    losses = words.span((run["peak_loss"] for run in detours.values()), 1) if detours else None
+    share = f"{results['settings']['share']}"
+    rank = results["live"]["rank"]
+    straightest = _straightest(results["live"]["r2"])
+    ends = words.span(run["end"] for run in runs.values())
+    if detours:
+        first = (
+            f"In {len(detours)} of {len(runs)} trainings the blocks first get straighter, up to a mean R²_lin of "
+            f"{peaks} at a loss of {losses} (a model that knows word frequencies alone has "
+            f"{words.number(results['unigram'], 1)}), and bend only then, to {ends} at the end."
+        )
+    else:
+        first = (
+            f"In none of {len(runs)} trainings do the blocks get straighter first; at the end mean R²_lin is {ends}."
+        )
+    return [
+        first,
+        "In the live training the mean R²_lin is highest, "
+        f"{words.number(_means(results['live']['r2'])[straightest], 3)}, where the outputs' effective rank is "
+        f"{words.percent(rank[straightest])} of the width, down from {words.percent(rank[0])} at the start.",
+        _settling(results["votes"], share),
+    ]
+
+
+def replies(results: Mapping[str, Any]) -> list[str]:
+    """One reply to each question of "Predict first"."""
+    runs = results["summary"]
+    up = len(_detours(runs))
+    lower = sum(run["end"] < run["start"] for run in runs.values())
+    later = [by_share[f"{results['settings']['share']}"]["low"] > 0 for by_share in results["votes"].values()]
+    return [
+        f"{up} of {len(runs)} trainings make blocks straighter first, and {lower} end below where they began.",
+        _order(results),
+        f"The loss is surely first by {sum(later)} of {len(later)} ways of counting.",
+    ]
+
+
+def _detours(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {name: run for name, run in runs.items() if run["peak"] > max(run["start"], run["end"]) + DETOUR}
+
+
+def _means(profiles: list[list[float]]) -> list[float]:
+    return [sum(profile) / len(profile) for profile in profiles]
+
+
+def _straightest(profiles: list[list[float]]) -> int:
+    means = _means(profiles)
+    return means.index(max(means))
+
+
+def _settling(votes: Mapping[str, Any], share: str) -> str:
+    """Whether R²_lin settles before the loss, by every way of counting."""
+    clauses, verdicts = [], set()
+    for cut, by_share in votes.items():
+        found = by_share[share]
+        verdicts.add("later" if found["low"] > 0 else "earlier" if found["high"] < 0 else "open")
+        clauses.append(f"{words.estimate(found['mean'], found['low'], found['high'], signed=True)} {_cut(cut)}")
+    if verdicts == {"later"}:
+        answer = "R²_lin settles after the loss, however one counts"
+    elif verdicts == {"earlier"}:
+        answer = "R²_lin settles before the loss, however one counts"
+    elif "later" in verdicts and "earlier" not in verdicts:
+        answer = "R²_lin settles after the loss by some ways of counting; by others the run cannot tell"
+    elif "earlier" in verdicts and "later" not in verdicts:
+        answer = "R²_lin settles before the loss by some ways of counting; by others the run cannot tell"
+    else:
+        answer = "Whether R²_lin settles before or after the loss, the run cannot tell"
+    return f"{answer}: its mean lag, in doublings of the step, is {words.joined(clauses)}."
+
+
+def _cut(name: str) -> str:
+    return {"whole run": "over the whole run", "first half": "over its first half"}.get(name, name)
+
+
+def _order(results: Mapping[str, Any]) -> str:
+    """Whether the last blocks, or the first, leave their initial value first."""
+    last_first, first_first = 0, 0
+    for steps in results["leaves"].values():
+        begins, ends = steps[0], steps[-1]
+        last_first += ends < begins
+        first_first += begins < ends
+    count = len(results["leaves"])
+    alike = []
+    for group, (rho, _) in results["alike"].items():
+        what, _, runs = group.partition(", ")
+        if what == "leaves":
+            alike.append(f"{words.number(rho, signed=True)} ({runs})")
+    return (
+        f"The one next to the loss leaves before the one next to the text in {last_first} of {count} trainings, after "
+        f"it in {first_first}. The orders of two trainings correlate, on the mean, at {words.joined(alike)}."
+    )

@@ -1,0 +1,484 @@
+"""What is said of results that the recorded ones are not like: every other branch of the sentences."""
+
+from howlinear.answers import (
+    bilinear,
+    capture,
+    ceilings,
+    claims,
+    compression,
+    controls,
+    corpora,
+    degrees,
+    dynamics,
+    optimisers,
+    protocol,
+    rank,
+    sinks,
+)
+
+# --- 01 capture
+
+
+def inputs(model, block, first_out, rank=8):
+    numbers = {"condition": 2.0 + block, "effective_rank": 4.0, "rank": rank, "width": 8}
+    return {"model": model, "block": block, "first_position_in": 1.0, "first_position_out": first_out} | numbers
+
+
+def test_position_0_is_like_the_others_everywhere_nowhere_or_here_and_there():
+    alike = [inputs("a", 0, 1.1), inputs("b", 0, 0.9)]
+    assert capture.replies({"inputs": alike})[1].startswith("Yes, nearly.")
+    apart = [inputs("a", 0, 1.1), inputs("a", 1, 0.1), inputs("b", 0, 3.0)]
+    (_, reply, _) = capture.replies({"inputs": apart})
+    assert reply.startswith("No.")
+    assert "0.10 times as long in block 1 of a and 3.0 times as long in block 0 of b" in reply
+    assert capture.replies({"inputs": [*alike, inputs("c", 0, 9.0)]})[1].startswith("Not in all models.")
+
+
+def test_directions_that_cannot_vary_are_counted_by_block():
+    rows = [inputs("a", 0, 1.0, rank=7), inputs("a", 1, 1.0, rank=8), inputs("b", 0, 1.0)]
+    assert capture.replies({"inputs": rows})[2] == "7 to 8 of 8 directions in a and all 8 directions in b."
+
+
+# --- 02 ceilings
+
+
+def ceiling(r2, *, costs=(), rho=None, ordinary=None, turns=False):
+    """A model of blocks with these R², half an interval of 0.01, and swaps as (ΔPPL, half an interval)."""
+    blocks = []
+    for block, value in enumerate(r2):
+        without = value if ordinary is None else ordinary[block]
+        numbers = {"r2": value, "r2_low": value - 0.01, "r2_high": value + 0.01, "r2_ordinary": without}
+        blocks.append({"block": block, "massive_rows": 10} | numbers)
+    swaps = [
+        {"block": block, "delta": cost, "low": cost - half, "high": cost + half}
+        for block, (cost, half) in enumerate(costs)
+    ]
+    return {
+        "blocks": blocks,
+        "swap": swaps,
+        "spearman_r2_delta": rho,
+        "perplexity": 40.0 if swaps else None,
+        "rises_and_falls": turns,
+        "rows": 1000,
+        "untrained": [0.5] * len(r2),
+        "untrained_in_sample": [0.5] * len(r2),
+    }
+
+
+def test_the_dearest_block_is_sure_only_where_no_other_interval_reaches_it():
+    sure = ceiling([0.9, 0.8], costs=[(3.0, 0.5), (1.0, 0.5)], rho=1.0)
+    assert "no other block's interval reaches as far" in ceilings.sentences({"models": {"a": sure}})[1]
+    unsure = ceiling([0.9, 0.8], costs=[(3.0, 0.5), (1.0, 2.0)], rho=1.0)
+    said = ceilings.sentences({"models": {"a": sure, "b": unsure}})[1]
+    assert "no other" not in said
+    assert "as far reaches the interval of block 1 in b." in said
+
+
+def test_the_order_may_be_either_way_or_chance():
+    costs = [(float(block), 0.1) for block in range(12)]
+    r2 = [0.5] * 12
+    models = {name: ceiling(r2, costs=costs, rho=rho) for name, rho in (("a", 0.9), ("b", -0.9), ("c", 0.2))}
+    said = ceilings.sentences({"models": models})[2]
+    assert "ρ = +0.90 in a, ρ = −0.90 in b and ρ = +0.20 in c" in said
+    assert (
+        "are the dearer ones in a, the more linear blocks are the cheaper ones in b and this may be chance in c" in said
+    )
+
+
+def test_an_encoder_has_no_costs():
+    said = ceilings.sentences({"models": {"a": ceiling([0.9, 0.8])}})
+    assert said[1:] == ["a predicts no next token, so no swap of a block has a cost in perplexity."]
+    assert ceilings.replies({"models": {"a": ceiling([0.9, 0.8])}})[2] == said[1]
+
+
+def test_a_block_that_rests_on_massive_rows_is_named():
+    said = ceilings.sentences({"models": {"a": ceiling([0.9, 0.8], ordinary=[0.3, 0.8])}})
+    assert (
+        said[1]
+        == "In block 0 of a a few massive rows decide that number: without 1.0 % of the rows that is 0.30, not 0.90."
+    )
+    said = ceilings.sentences({"models": {"a": ceiling([0.9, 0.8], ordinary=[0.3, 0.1])}})
+    assert said[1].endswith("without 1.0 % of the rows that of block 1 is 0.10, not 0.80.")
+
+
+def test_profiles_that_turn_and_those_that_need_not():
+    models = {"a": ceiling([0.9, 0.8]), "b": ceiling([0.9, 0.8], turns=True)}
+    reply = ceilings.replies({"models": models})[1]
+    assert reply.endswith("intervals, in b. The intervals do not show that it both falls and rises in a.")
+
+
+def test_blocks_are_more_or_less_linear_before_training_beyond_their_interval():
+    reply = ceilings.replies({"models": {"a": ceiling([0.4, 0.505, 0.6])}})[0]
+    assert "for 1 of 3 blocks of a, and less for 1 of 3 blocks of a." in reply
+
+
+# --- 03 bilinear
+
+
+def test_a_search_that_finds_nothing_says_so():
+    power = {"a": [{"block": 0, "planted": 0.1}, {"block": 3, "planted": 0.0}]}
+    (said,) = bilinear._power(power)
+    assert said == "The search misses the one planted in blocks 0 and 3 of a, so a small gain there says little."
+
+
+def test_a_slope_may_rise_fall_or_be_open():
+    rising = {"r": 0.8, "low": 0.2, "high": 0.9, "inner": 0.0}
+    falling = {"r": -0.8, "low": -0.9, "high": -0.2, "inner": 0.0}
+    open_ = {"r": 0.1, "low": -0.5, "high": 0.6, "inner": 0.0}
+    assert bilinear._slopes({"a": rising, "b": falling, "c": open_}) == (
+        "The gain grows with what the line leaves in a (r = +0.80 [0.20, 0.90]). The gain falls with what the line "
+        "leaves in b (r = −0.80 [−0.90, −0.20]). The run cannot tell whether it follows what the line leaves in c "
+        "(r = +0.10 [−0.50, 0.60])."
+    )
+
+
+def test_a_gate_may_stay_open_or_close_with_or_without_its_branch():
+    def order(gate, gain):
+        return {
+            "0.001": {"median gate": 1.0, "gain ÷ probe's": 0.5},
+            "0.01": {"median gate": gate, "gain ÷ probe's": gain},
+        }
+
+    assert bilinear._gate(order(0.4, 0.6)).startswith("No: where the gate closes the branch gains no less.")
+    assert bilinear._gate(order(0.4, 0.3)).startswith("Perhaps: where the gate closes the branch gains less.")
+    assert bilinear._gate(order(0.9, 0.6)).startswith("The gate does not close in this run.")
+
+
+# --- 04 rank
+
+
+def seen(block, r2, median, rank, regime):
+    values = {"r2": {"value": r2}, "median": {"value": median}, "rank": {"value": rank}}
+    bands = {"features": [r2, r2 - 0.1], "directions": [r2, r2 - 0.2], "bands": [0.4, 0.5]}
+    return {"block": block, "regime": regime} | values | bands
+
+
+def test_the_regimes_of_near_linear_blocks():
+    blocks = [
+        seen(0, 0.97, 0.2, 1.1, "concentrated"),
+        seen(1, 0.95, 0.1, 1.3, "concentrated"),
+        seen(2, 0.92, 0.9, 9.0, "broad"),
+        seen(3, 0.91, 0.9, 1.0, "mixed"),
+        seen(4, 0.50, 0.4, 9.0, "below"),
+    ]
+    results = {"models": {"a": {"blocks": blocks}}, "settings": {"high": 0.9, "counts": [0, 4]}}
+    said = rank.sentences(results)[0]
+    assert "block 2 is near-linear (R²_lin 0.92) throughout" in said
+    assert "blocks 0 and 1 are near-linear (R²_lin 0.95 to 0.97) in hardly more than one loud direction" in said
+    assert "the R² of the median feature is 0.10 to 0.20, the effective rank of the outputs 1.1 to 1.3" in said
+    assert "block 3 is near-linear (R²_lin 0.91) with signs that disagree" in said
+    replies = rank.replies(results)
+    assert replies[0].endswith("So it is in blocks 0 and 1 of a.")
+    assert replies[2] == "On frequent ones in 0 of 5 blocks of a."
+    below = {"models": {"a": {"blocks": blocks[4:]}}, "settings": results["settings"]}
+    assert rank.sentences(below)[0] == "No block of a reaches 0.90; the highest R²_lin is 0.50 (block 4)."
+
+
+# --- 05 corpora
+
+
+def test_one_text_cannot_be_compared():
+    results = {"corpora": ["docs"], "models": {"a": {}}}
+    assert len(corpora.sentences(results)) == 1
+    assert len(corpora.replies(results)) == 3
+
+
+def test_what_a_model_saw_may_not_be_known():
+    assert corpora._unseen({"a": {"mean_drop": {"unknown → unknown": 0.2}}}).startswith("Which texts these models saw")
+    assert corpora._unseen({"a": {"mean_drop": {"seen → seen": 0.2}}}).startswith("Which texts these models saw")
+
+
+# --- 06 compression
+
+
+def signal(rho, half):
+    return {"rho": rho, "low": rho - half, "high": rho + half}
+
+
+def costed(model=("a",)):
+    blocks = [
+        {"block": block, "r2": r2, "delta": delta, "low": delta - 1, "high": delta + 1, "ablation": 0.1 * (block + 1)}
+        for block, (r2, delta) in enumerate([(0.5, 2.0), (0.9, 3.0), (0.7, 5.0)])
+    ]
+    rows = [{"block": 0, "rank": rank, "r2": r2} for rank, r2 in ((2, 0.3), (4, 0.4), (8, 0.5))]
+    return {name: {"blocks": blocks, "reduced_rank": rows} for name in model}
+
+
+def compressed(**signals):
+    together = {"sum of single costs": {"a": 0.1}, "together, refitted": {"a": 0.3}}
+    signals = {"1 − R²": signal(0.0, 0.5), "replace one": signal(0.99, 0.0)} | signals
+    return {"models": costed(), "agreements": {"one block": signals}, "together": together}
+
+
+def test_the_best_signal_stands_alone_or_beside_others():
+    alone = compression.sentences(compressed(price=signal(0.9, 0.05)))
+    assert "is told best by the price in the loss (Spearman's ρ = 0.90 [0.85, 0.95] with the cost)" in alone[0]
+    assert alone[0].endswith("; no other interval reaches its own.")
+    beside = compression.sentences(compressed(price=signal(0.9, 0.05), residual=signal(0.8, 0.1)))
+    assert beside[0].endswith("its interval overlaps those of the size of the line's error.")
+
+
+def test_r2_may_guide_mislead_or_tell_nothing():
+    for rho, half, meaning in (
+        (0.8, 0.1, "so the more linear blocks are the cheaper ones."),
+        (-0.8, 0.1, "so the more linear blocks are the dearer ones."),
+        (0.1, 0.5, "which this run cannot tell from drawing lots."),
+    ):
+        results = compressed(**{"1 − R²": signal(rho, half), "price": signal(0.9, 0.05)})
+        assert compression.sentences(results)[1].endswith(meaning)
+
+
+def test_the_replies_name_block_rank_and_sum():
+    replies = compression.replies(compressed(price=signal(0.9, 0.05)))
+    assert (
+        replies[0] == "In perplexity that one costs +3.00 [2.00, 4.00] (block 1; one block of 3 would cost more) in a."
+    )
+    assert replies[1] == "Of R²_lin it loses at most 0.100 of 0.500 (block 0) in a."
+    assert replies[2].endswith("costs 0.30 where the single costs add up to 0.10 in a.")
+
+
+def test_an_encoder_and_a_model_of_one_curve_are_said_of():
+    results = compressed(price=signal(0.9, 0.05))
+    results["models"]["b"] = {"without": "a loss: it predicts no next token"}
+    assert compression.sentences(results)[-1].startswith("b predicts no next token")
+    results["models"]["a"]["reduced_rank"] = [{"block": 0, "rank": 8, "r2": 0.5}]
+    assert "not measured" in compression.replies(results)[1]
+
+
+# --- 07 optimisers
+
+
+def test_the_largest_shortfall_is_over_all_models():
+    def trained(*shortfalls):
+        ways = {way: [0.5 - shortfall for shortfall in shortfalls] for way in optimisers.WAYS}
+        return {"block": [3, 7], "exact": [0.5, 0.5], "condition": [9.0, 2.0]} | ways
+
+    results = {
+        "models": {"a": trained(0.1, 0.0), "b": trained(0.0, 0.2)},
+        "verdicts": {name: {way: {"outside": 1.0} for way in optimisers.WAYS} for name in "ab"},
+        "spearman_condition": dict.fromkeys(optimisers.WAYS, -0.5),
+        "compared": 4,
+        "steps": 10,
+        "studied": {"block": 3, "model": "a", "exact": 0.5},
+        "race": {"X, raw": 0.4, "X, standardised": 0.45, "X, whitened": 0.5, "Y, raw": 0.3}
+        | {"Y, standardised": 0.4, "Y, whitened": 0.49},
+    }
+    said = optimisers.sentences(results)
+    assert "0.200 by plain gradient descent (block 7 of b)" in said[0]
+    assert "2 by plain gradient descent" in said[1]
+    assert "ρ = −0.50 for plain gradient descent" in said[2]
+    replies = optimisers.replies(results)
+    assert "X comes first with 0.400 on raw inputs and Y last with 0.300" in replies[0]
+    assert "0.400 on standardised inputs and 0.490 on whitened inputs" in replies[1]
+    assert replies[2].endswith("in 1 of 2 models.")
+
+
+# --- 08 controls
+
+
+def test_a_run_without_transplants_and_twins_says_what_it_has():
+    results = {
+        "outside_fresh": {"a": 1},
+        "own": {"a": [0.5, 0.7]},
+        "permuted": {"a": [0.8, 0.8]},
+        "normal": {"a": [0.1, 0.3]},
+    }
+    assert len(controls.sentences(results)) == 1
+    replies = controls.replies(results)
+    assert replies[0].endswith("from 0.60 to 0.80 in a.")
+    assert replies[2] == "This run profile leaves the twins out."
+
+
+def twins(family, text):
+    return {
+        effect: {"ratio": {"value": value, "low": value - half, "high": value + half}}
+        for effect, (value, half) in (("family", family), ("text", text))
+    }
+
+
+def test_twins_may_differ_by_no_more_than_their_seeds():
+    assert "which may be the seed alone" not in controls._twins(twins((3.0, 0.5), (1.5, 0.2)))
+    assert "two training texts 1.2 [0.8, 1.6] times, which may be the seed alone" in controls._twins(
+        twins((3.0, 0.5), (1.2, 0.4))
+    )
+
+
+def test_the_order_of_the_changes_is_sure_where_intervals_are_apart():
+    apart = controls._order(twins((1.5, 0.2), (3.0, 0.5)))
+    assert apart == (
+        "From most to least, with the seed as the unit: another text (3.0), another architecture (1.5), another seed "
+        "(1.0)."
+    )
+    assert controls._order(twins((2.5, 0.5), (3.0, 0.5))).endswith("The intervals of the first two overlap.")
+
+
+# --- 09 dynamics
+
+
+def trainings(peak, lags):
+    votes = {cut: {"0.9": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}} for cut, mean in lags.items()}
+    return {
+        "summary": {"a": {"start": 0.5, "peak": peak, "end": 0.4, "peak_loss": 7.0}},
+        "unigram": 6.7,
+        "live": {"r2": [[0.5, 0.7], [0.9, 0.9]], "rank": [0.5, 0.1]},
+        "votes": votes,
+        "settings": {"share": 0.9},
+        "leaves": {"a": [5.0, 3.0]},
+        "alike": {"leaves, recorded": [0.5, 0.1], "settles, recorded": [0.1, 0.2]},
+    }
+
+
+def test_trainings_without_a_detour_say_so():
+    results = trainings(0.505, {"whole run": 1.0})
+    assert dynamics.sentences(results)[0].startswith("In none of 1 trainings do the blocks get straighter first")
+    assert (
+        dynamics.replies(results)[0]
+        == "0 of 1 trainings make blocks straighter first, and 1 end below where they began."
+    )
+    assert dynamics.sentences(trainings(0.9, {"whole run": 1.0}))[0].startswith("In 1 of 1 trainings the blocks first")
+
+
+def test_r2_may_settle_later_earlier_or_either():
+    cases = {
+        (1.0, 0.5): "R²_lin settles after the loss, however one counts",
+        (-1.0, -0.5): "R²_lin settles before the loss, however one counts",
+        (1.0, 0.0): "R²_lin settles after the loss by some ways",
+        (-1.0, 0.0): "R²_lin settles before the loss by some ways",
+        (1.0, -1.0): "Whether R²_lin settles before or after the loss, the run cannot tell",
+        (0.0, 0.0): "Whether R²_lin settles before or after the loss, the run cannot tell",
+    }
+    for (whole, peak), beginning in cases.items():
+        results = trainings(0.9, {"whole run": whole, "from the peak": peak})
+        assert dynamics.sentences(results)[2].startswith(beginning)
+
+
+def test_the_order_of_leaving_is_counted():
+    assert dynamics.replies(trainings(0.9, {"whole run": 1.0}))[1] == (
+        "The one next to the loss leaves before the one next to the text in 1 of 1 trainings, after it in 0. The "
+        "orders of two trainings correlate, on the mean, at +0.50 (recorded)."
+    )
+
+
+# --- 10 degrees
+
+
+def test_blocks_that_were_not_probed_are_left_out():
+    blocks = [{"block": 0, "r2": [0.5, 0.6, 0.99], "hermite": [0.6]}]
+    results = {
+        "models": {"a": {"blocks": blocks, "checks": {"0": {"probe": {}, "reach": None}}}},
+        "settings": {"share_reached": 0.9},
+    }
+    said = degrees.sentences(results)
+    assert len(said) == 2
+    assert "20 % in a; with degree 3 as well, 98 % in a." in said[0]
+    assert said[1] == "No number of neurons that was tried reaches 90 % of it."
+    replies = degrees.replies(results)
+    assert replies[0] == "By degree 2 in 0 of 1 blocks of a; by degree 3 in 1 of 1 blocks of a."
+    assert replies[1] == "No probe of sixteen products was fitted."
+    assert replies[2].endswith("in 0 of 1 blocks of a; its R²_lin differs on the mean by −0.10 in a.")
+
+
+# --- 11 protocol
+
+
+def test_one_model_has_no_order_and_a_run_may_leave_choices_out():
+    row = {"model": "a", "statement": "spread", "flips": False, "share": 1.0, "alone": ""}
+    results = {
+        "universes": 8,
+        "flips": [row],
+        "orders": {"a": 1.0},
+        "effects": [
+            {"choice": "seq_len", "level": "32", "mean": 0.1, "largest": 0.2},
+            {"choice": "loud", "level": "rows out", "mean": -0.2, "largest": -0.3},
+        ],
+        "settings": {"factors": [8, 16]},
+    }
+    assert protocol.sentences(results) == [
+        "Under all of 8 protocols one comes to the same verdict on how far the blocks spread (in a).",
+        "With one model there is no order of models.",
+        "R²_lin itself moves with the protocol, on the mean over blocks most by −0.20 with loud rows out and +0.10 "
+        "with sequences of 32 tokens.",
+    ]
+    replies = protocol.replies(results)
+    assert replies[0] == "This run has not compared the two denominators."
+    assert replies[1] == "This run has not compared so few rows with more."
+    assert replies[2] == "None of them, in any model of this run."
+    results["flips"] = [row | {"flips": True, "share": 0.25, "alone": "rows, split"}]
+    said = protocol.sentences(results)[0]
+    assert said == (
+        "The protocol decides on how far the blocks spread, in a (the statement holds under 25 % of them; alone, rows "
+        "or split flips it)."
+    )
+
+
+def test_an_order_that_holds_under_some_protocols_has_its_share():
+    said = protocol._orders({"a > b": 0.75, "b > a": 0.25}, "8")
+    assert said == "By mean R²_lin the order of the models is a, then b under 75 % of the 8."
+
+
+# --- 12 sinks
+
+
+def swapped(kind, nats, block=2, massive=5):
+    return {
+        "kind": kind,
+        "block": block,
+        "massive_rows": massive,
+        "nats": nats,
+        "nats_low": nats - 0.1,
+        "nats_high": nats + 0.1,
+    }
+
+
+def sunk(costs, compared=()):
+    return {
+        "models": {"a": {"answer": "One block of a has massive rows.", "costs": costs}},
+        "predictions": [{"falls": True}, {"falls": False}],
+        "compared": list(compared),
+        "planted": [{"massive_rows": 0, "r2": 0.6, "of_all": 0.6}, {"massive_rows": 9, "r2": 0.9, "of_all": -3.0}],
+        "planted_costs": [swapped("a", 2.0), swapped("b", 0.05), swapped("d", 0.01)],
+    }
+
+
+def test_the_dearest_mended_block_is_named_where_there_is_one():
+    costs = [swapped("a", 1.0), swapped("e", 0.2), swapped("a", 3.0, block=4), swapped("e", 0.3, block=4)]
+    assert sinks.sentences(sunk(costs))[1].endswith("first position 0.30 [0.20, 0.40] (block 4) in a.")
+    assert len(sinks.sentences(sunk([]))) == 2
+    assert len(sinks.sentences(sunk([swapped("a", 1.0, massive=0), swapped("e", 0.2, massive=0)]))) == 2
+
+
+def test_predictions_that_were_run_are_counted():
+    assert sinks.sentences(sunk([]))[-1].endswith("in 1; none of them has been run yet.")
+    assert sinks.sentences(sunk([], compared=[{}, {}]))[-1].endswith("in 1; 2 of them have been run.")
+
+
+def test_whether_leaving_the_rows_to_the_block_mends_the_model():
+    assert sinks.replies(sunk([]))[2].startswith("As far as this text can tell, yes: ")
+    broken = sunk([]) | {"planted_costs": [swapped("a", 2.0), swapped("b", 2.0), swapped("d", 0.01)]}
+    assert sinks.replies(broken)[2].startswith("No: ")
+
+
+# --- 13 claims
+
+
+def test_claims_are_counted_in_singular_and_plural():
+    def claim(verdict):
+        return {"verdict": verdict, "cells": {"a": {"verdict": verdict}, "together": {"verdict": verdict}}}
+
+    verdicts = ["holds here", "does not hold here", "mixed", "mixed"]
+    results = {
+        "claims": {f"c{i}": claim(verdict) for i, verdict in enumerate(verdicts)},
+        "marks": {"holds here": "✓", "does not hold here": "✗", "mixed": "~"},
+        "thresholds_moved": {
+            "c0": {"0.75": {"a": "holds here"}, "1.0": {"a": "holds here"}, "1.5": {"a": "mixed"}},
+            "c1": {},
+        },
+    }
+    assert claims.sentences(results) == [
+        "Of 4 claims 1 holds here, 1 does not hold here and 2 are mixed.",
+        "*c1* does not hold here.",
+        "At 0.75 times the threshold 0 of 1 verdicts change and at 1.5 times the threshold 1 of 1 verdicts change.",
+    ]
+    assert claims.replies(results) == ["The board has 2 `~`, 1 `✓`, 1 `✗` for a and all models together."]
+    held = {"c0": claim("holds here")}
+    assert len(claims.sentences(results | {"claims": held})) == 2

@@ -1,0 +1,47 @@
+import pytest
+
+from howlinear.files import paths
+from tools import reading_time
+
+NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9][0-9]_*.py"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_header_says_how_long_its_notebook_takes(path):
+    """If this fails, a notebook has grown or shrunk: run `make readme`."""
+    (stated,) = reading_time.STATED.findall(path.read_text(encoding="utf-8"))
+    assert stated == str(reading_time.minutes(path))
+
+
+def notebook(folder, *cells):
+    path = folder / "01_tiny.py"
+    path.write_text("\n\n".join(cells), encoding="utf-8")
+    return path
+
+
+def test_minutes_are_of_words_lines_and_figures_before_the_exercises(tmp_path):
+    words = "# %% [markdown]\n# " + "word " * 1300  # 10 minutes
+    imports = "# %%\nfrom a import (\n    b,\n    c,\n)\nimport d"
+    code = "# %%\n" + "x = 1\n" * 140  # 10 minutes
+    figures = "# %%\nrun.figure(x)\n" * 2
+    exercises = "# %% [markdown]\n# ## Exercises\n# " + "word " * 1300
+    assert reading_time.minutes(notebook(tmp_path, words)) == 10
+    assert reading_time.minutes(notebook(tmp_path, words, code)) == 20
+    assert reading_time.minutes(notebook(tmp_path, words, imports, code)) == 20
+    assert reading_time.minutes(notebook(tmp_path, words, code, figures)) == 25  # and two lines: 23.1
+    assert reading_time.minutes(notebook(tmp_path, words, code, exercises, code)) == 20
+
+
+def test_lines_of_code_are_those_that_are_read():
+    assert reading_time.code_lines("import a\n\nfrom b import (\n    c,\n)\nx = 1\n\n# why\ny = 2\n") == 3
+
+
+def test_the_minutes_are_written_into_the_header_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    header = "# %% [markdown]\n# **Time** ten minutes to read, two to run.\n"
+    path = notebook(tmp_path, header, "# %% [markdown]\n# " + "word " * 2600)
+    reading_time.main()
+    assert capsys.readouterr().out == "01_tiny.py: 20 minutes\n"
+    assert path.read_text(encoding="utf-8").startswith(header.replace("ten", "20"))
+    reading_time.main()
+    assert capsys.readouterr().out == ""

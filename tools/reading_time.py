@@ -1,0 +1,67 @@
+"""How long a notebook takes to read, as its header says: prose, code and figures at a reader's pace.
+
+`python -m tools.reading_time` writes the minutes into the headers; a test holds that they are there. Exercises are left
+out, for they take as long as they take, and so are imports, which nobody reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import jupytext
+
+from howlinear.files import atomic, paths
+
+WORDS_A_MINUTE = 130
+LINES_A_MINUTE = 14
+MINUTES_A_FIGURE = 1.5
+STEP = 5
+"""Minutes are rounded to so many: the pace is a guess."""
+
+STATED = re.compile(r"\*\*Time\*\* (\w+) minutes to read")
+
+
+def minutes(path: Path) -> int:
+    """Minutes to read a notebook up to its exercises, in whole steps.
+
+    Args:
+        path: of the py:percent text.
+    """
+    words, lines, figures = 0, 0, 0
+    for cell in jupytext.read(path).cells:
+        prose, exercises, _ = cell.source.partition("## Exercises")
+        if cell.cell_type == "markdown":
+            words += len(prose.split())
+        else:
+            lines += code_lines(cell.source)
+            figures += cell.source.count("run.figure(")
+        if exercises:
+            break
+    total = words / WORDS_A_MINUTE + lines / LINES_A_MINUTE + figures * MINUTES_A_FIGURE
+    return STEP * max(1, round(total / STEP))
+
+
+def code_lines(source: str) -> int:
+    """How many lines of code there are to read: those that are not empty, without imports."""
+    lines = {number for number, line in enumerate(source.splitlines(), 1) if line.strip()}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            lines -= set(range(node.lineno, node.end_lineno + 1))
+    return len(lines)
+
+
+def main() -> None:
+    """Write the minutes into the header of every notebook; say which changed."""
+    for path in sorted(paths.NOTEBOOKS.glob("[0-9][0-9]_*.py")):
+        old = path.read_text(encoding="utf-8")
+        new = STATED.sub(f"**Time** {minutes(path)} minutes to read", old, count=1)
+        if new != old:
+            with atomic.written_aside(path) as aside:
+                aside.write_text(new, encoding="utf-8")
+            print(f"{path.name}: {minutes(path)} minutes")
+
+
+if __name__ == "__main__":
+    main()
