@@ -23,6 +23,7 @@ compared = [8, 16]  # those that are combined with every other choice, besides t
 seq_lens = [32, 128]  # tokens in a sequence; curves over rows are of the last
 few, many = 16, 100  # the limit is told from so many train rows an input, and checked on so many
 protocols = ["paper", "ours"]  # what stands side by side: names known to `choices.PROTOCOLS`
+held = 1_000_000_000  # bytes of moments held at a time: a wider model takes several passes, more bytes fewer
 documents = 6000  # read from the text, in its own order; only some of them are needed
 
 # %%
@@ -129,7 +130,7 @@ texts = read(run.corpus(run.corpora[0], models[next(iter(models))]), documents, 
 surveys = {}
 for name, model in models.items():
     corpus = hl.Corpus(texts.name, hl.load_corpus(texts.name, model).tokenizer, texts.documents, texts.reserved)
-    surveys[name] = survey(model, corpus, factors, compared, seq_lens, asked, run.seed)
+    surveys[name] = survey(model, corpus, factors, compared, seq_lens, asked, run.seed, held)
 blocks = pd.concat([found.blocks.assign(model=name) for name, found in surveys.items()], ignore_index=True)
 curves = rounded(pd.concat([found.curves.assign(model=name) for name, found in surveys.items()], ignore_index=True))
 profiles = {name: found.named for name, found in surveys.items()}

@@ -10,7 +10,7 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 from howlinear.ideas.protocol.choices import SPLITS, Protocol
-from howlinear.ideas.protocol.groups import Groups, select, stream
+from howlinear.ideas.protocol.groups import MEMORY, Groups, select, stream
 from howlinear.ideas.protocol.layout import Layout, lay_out
 from howlinear.ideas.protocol.multiverse import Scores, block_table, point, scores
 from howlinear.models.ffn_sites import width_of
@@ -40,6 +40,7 @@ def survey(
     seq_lens: Sequence[int],
     named: Mapping[str, Protocol],
     seed: int = 0,
+    held: int = MEMORY,
 ) -> Survey:
     """Measure a model under every combination of choices.
 
@@ -51,6 +52,7 @@ def survey(
         seq_lens: tokens in a sequence; curves over rows are of the last.
         named: name → protocol that intervals are wanted of.
         seed: decides which documents are drawn.
+        held: bytes of moments to hold at a time.
 
     Raises:
         InputError: too little text, or a protocol whose rows or sequences are not among these.
@@ -61,7 +63,7 @@ def survey(
     for split, seq_len in product(SPLITS, seq_lens):
         layout = lay_out(corpus, split, seq_len, width_of(model), factors, seed)
         here = {name: one for name, one in named.items() if (one.split, one.seq_len) == (split, seq_len)}
-        for block, groups in stream(model, layout):
+        for block, groups in stream(model, layout, held):
             table = block_table(groups, factors, compared)
             blocks.append(table.assign(split=split, seq_len=seq_len, block=block))
             if seq_len == seq_lens[-1]:
