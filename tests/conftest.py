@@ -8,11 +8,15 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: no test waits for a network
 
+import gc
 import random
+import sys
 
 import jaxtyping
 import numpy as np
 import pytest
+
+sys.modules["rfc3987_syntax"] = None  # jsonschema works without, and would compile its grammar for a second
 
 FAMILIES = ("mini-gpt2", "mini-pythia", "mini-llama")
 BLOCKS, WIDTH, VOCABULARY = 3, 32, 80
@@ -36,10 +40,20 @@ def tiny(name, seed=0):
 
 
 def pytest_collection():
-    """One thread, unless OMP_NUM_THREADS asks for more: several pytest processes share the cores."""
+    """One thread, unless OMP_NUM_THREADS asks for more: several pytest processes share the cores.
+
+    No garbage is looked for while all is imported: there is hardly any, and every search goes through all there is.
+    """
     import torch
 
+    gc.disable()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+def pytest_collection_finish():
+    """From here on searches for garbage pass over what was imported, which stays to the end."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

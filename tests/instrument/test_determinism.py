@@ -1,14 +1,13 @@
 """The same machine, the same bytes: of the numbers and of the captures, whatever the hash seed; threads agree."""
 
 import json
-import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
 
+from helpers.forked import exit_codes, start
 from howlinear import cli
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
@@ -27,15 +26,23 @@ def call(tmp_path, tokenizer):
     return ["measure", str(tmp_path / "m"), "--corpus", str(tmp_path / "t.txt"), "--rows", "4096", "--seq-len", "64"]
 
 
+def measured(call, threads, seed):
+    """Run the command, and write down how this process hashes."""
+    torch.set_num_threads(threads)
+    seed.write_text(str(hash("seed")))
+    sys.argv = ["howlinear", *call]
+    cli.main()
+
+
 def test_two_runs_write_the_same_bytes(call, tmp_path, monkeypatch):
     """One in a process of its own with another hash seed, one in this process."""
-    command = [sys.executable, "-m", "howlinear", *call, "--json", str(tmp_path / "1.json")]
-    same = {"PYTHONHASHSEED": "1", "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    subprocess.run(command, env=os.environ | same, check=True, stdout=subprocess.DEVNULL)
+    elsewhere = [*call, "--json", str(tmp_path / "1.json")]
+    run = start(tmp_path / "said", measured, elsewhere, torch.get_num_threads(), tmp_path / "seed")
+    assert exit_codes([run]) == [0], (tmp_path / "said").read_text()
     monkeypatch.setattr(sys, "argv", ["howlinear", *call, "--json", str(tmp_path / "2.json")])
     with pytest.raises(SystemExit, match="0"):
         cli.main()
-    assert sys.flags.hash_randomization  # else both had the same seed, and nothing was tried
+    assert int((tmp_path / "seed").read_text()) != hash("seed")  # else nothing was tried
     one, two = ((tmp_path / f"{i}.json").read_bytes() for i in (1, 2))
     assert one == two
     assert len(json.loads(one)["blocks"]) == 2

@@ -4,7 +4,6 @@ Most runs fork their processes from one server that has imported everything; two
 """
 
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -24,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import howlinear
 from conftest import BLOCKS, WIDTH, tiny
+from helpers.forked import exit_codes, start
 from howlinear import cli
 from howlinear.core import moments
 from howlinear.core.moments import Moments
@@ -39,16 +39,11 @@ from howlinear.training.minis import new_model
 
 SOON = 60  # seconds until a run must have ended, far above what it takes
 BATCH = 2  # sequences: the 24 of `rows` make 12 batches
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["howlinear.console", "howlinear.instrument.processes", "howlinear.training.minis"])
 
 
 def child(work, index, size, port, folder, arguments):
     os.environ |= {"RANK": f"{index}", "WORLD_SIZE": f"{size}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # as under torchrun: none of them keeps the store
-    with (folder / f"said.{index}").open("w") as said:
-        os.dup2(said.fileno(), 2)
-        os.dup2(said.fileno(), 1)
     torch.set_num_threads(1)
     work(folder, index, *arguments)
 
@@ -56,20 +51,9 @@ def child(work, index, size, port, folder, arguments):
 def together(folder, size, work, *arguments):
     """Run `work(folder, index, *arguments)` in every process; exit codes and what each has said."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    started = [
-        PROCESSES.Process(target=child, args=(work, index, size, store.port, folder, arguments), daemon=True)
-        for index in range(size)
-    ]
-    for process in started:
-        process.start()
-    deadline = time.monotonic() + SOON
-    for process in started:
-        process.join(max(0, deadline - time.monotonic()))
-    late = [process for process in started if process.exitcode is None]
-    for process in late:
-        process.kill()
-    assert not late, "a process hangs"
-    return [process.exitcode for process in started], [(folder / f"said.{i}").read_text() for i in range(size)]
+    said = [folder / f"said.{index}" for index in range(size)]
+    started = [start(said[i], child, work, i, size, store.port, folder, arguments) for i in range(size)]
+    return exit_codes(started, SOON), [file.read_text() for file in said]
 
 
 def some_rows():

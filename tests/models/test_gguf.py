@@ -4,19 +4,19 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 
 import pooch
 import pytest
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from helpers import gguf_file
+from helpers.forked import exit_codes, start
 from helpers.gguf_file import HEADS, KV_HEADS, MERGES, TOKENS, model_of, tensors_of, write
 from helpers.nearly import assert_same_outputs
 from howlinear import cli
 from howlinear.errors import InputError, SourceError
-from howlinear.files import paths
 from howlinear.models import gguf
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, tokenizer_of
@@ -142,44 +142,35 @@ def test_a_flipped_bit_in_the_cache_is_noticed_and_the_remedy_works(name, file, 
     load_model(file)
 
 
-CONVERT = f"""
-import sys
-sys.path.insert(0, {str(paths.ROOT / "lib")!r})
-import pooch
-pooch.os_cache = lambda project: sys.argv[2]
-from howlinear.models import gguf
-from howlinear.models.load import load_model
-convert = gguf._convert
-def counted(*args):
-    print("converts", flush=True)
-    convert(*args)
-gguf._convert = counted
-"""
+def convert(file, cache):
+    """Load a file in a process of its own, and say so if that converts it."""
+    pooch.os_cache = lambda project: cache
+    usual = gguf._convert
+
+    def counted(*args):
+        print("converts", flush=True)
+        usual(*args)
+
+    gguf._convert = counted
+    print(load_model(file).num_parameters())
 
 
-def start(code, *arguments):
-    command = [sys.executable, "-c", CONVERT + code, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=paths.ROOT)
+def test_of_two_at_once_one_converts_and_both_load(file, cache, tmp_path):
+    said = [tmp_path / "said.0", tmp_path / "said.1"]
+    codes = exit_codes([start(one, convert, file, cache) for one in said])
+    replies = [one.read_text() for one in said]
+    assert codes == [0, 0], replies
+    assert [reply.split()[-1] for reply in replies] == [str(model_of().num_parameters())] * 2
+    assert sum(reply.count("converts") for reply in replies) == 1
 
 
-def test_of_two_at_once_one_converts_and_both_load(file, cache):
-    both = [start("print(load_model(sys.argv[1]).num_parameters())", file, cache) for _ in range(2)]
-    replies = [process.communicate(timeout=240) for process in both]
-    assert [process.returncode for process in both] == [0, 0], replies
-    assert sorted(said for said, _ in replies)[0].split() == [str(model_of().num_parameters())]
-    assert sum(said.count("converts") for said, _ in replies) == 1
+def convert_and_die(file, cache):
+    PreTrainedTokenizerFast.save_pretrained = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+    convert(file, cache)
 
 
-def test_a_killed_conversion_locks_nothing_and_leaves_no_folder(file, cache):
-    code = """
-import os
-from transformers import PreTrainedTokenizerFast
-PreTrainedTokenizerFast.save_pretrained = lambda *args: os.kill(os.getpid(), 9)
-load_model(sys.argv[1])
-"""
-    killed = start(code, file, cache)
-    killed.communicate(timeout=240)
-    assert killed.returncode == -signal.SIGKILL
+def test_a_killed_conversion_locks_nothing_and_leaves_no_folder(file, cache, tmp_path):
+    assert exit_codes([start(tmp_path / "said", convert_and_die, file, cache)]) == [-signal.SIGKILL]
     assert any(name.startswith("model") for name in files_in(cache))  # what it left aside
     load_model(file)
     assert files_in(cache).count("model.safetensors") == 1

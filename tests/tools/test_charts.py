@@ -113,8 +113,7 @@ def said(page):
     return page.value("document.getElementById('explorer-said').textContent")
 
 
-@pytest.mark.parametrize("width", [1000, 390])
-def test_the_page_draws_and_fits(page, width):
+def draws_and_fits(page, width):
     page.open(page.address, width)
     assert page.complaints() == []
     assert page.value("document.documentElement.scrollWidth") <= width
@@ -122,8 +121,18 @@ def test_the_page_draws_and_fits(page, width):
     assert len(points(page)) == len(MODELS) * len(BLOCKS) + 1  # and the ring
 
 
-def test_a_click_on_a_point_shows_its_block_below(page):
-    page.open(page.address, 1000)
+def test_the_page_draws_and_fits_on_a_phone(page):
+    draws_and_fits(page, 390)
+
+
+def test_the_page_draws_and_fits_and_answers(page):
+    """On one page, one after the other: to draw it takes a browser seconds."""
+    draws_and_fits(page, 1000)
+    a_click_on_a_point_shows_its_block_below(page)
+    the_controls_change_text_and_statistic(page)
+
+
+def a_click_on_a_point_shows_its_block_below(page):
     label, x, y = next(point for point in points(page) if "block: 3" in point[0] and "mini-llama" in point[0])
     page.click(x, y)
     page.until("window.explorer.signal('block') === 3")
@@ -136,8 +145,7 @@ def test_a_click_on_a_point_shows_its_block_below(page):
     assert "swapping it costs 0.30 perplexity" in said(page)
 
 
-def test_the_controls_change_text_and_statistic(page):
-    page.open(page.address, 1000)
+def the_controls_change_text_and_statistic(page):
     for name, value in (("corpus", "code"), ("statistic", "delta")):
         label = json.dumps(charts.STATISTICS.get(value, value))
         page.value(

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from helpers.forked import exit_codes, start
 from howlinear.files import paths
 from tools.reach import reached
 
@@ -43,15 +44,20 @@ def test_a_module_that_nobody_imports_is_not_reached(library):
     assert library / "pack" / "alone.py" not in reached(library / "top.py", library)
 
 
-SAY_WHAT_IS_LOADED = """
-import sys
-for name, module in list(sys.modules.items()):
-    if name.split(".")[0] == "howlinear":
-        print(module.__file__)
-"""
+def say_what_is_loaded(statements):
+    """Import anew all that is the package's, and print where it lies."""
+    for name in ours():
+        del sys.modules[name]
+    exec(statements, {})
+    for name in ours():
+        print(sys.modules[name].__file__)
 
 
-def test_nothing_that_notebooks_import_is_missed():
+def ours():
+    return [name for name in sys.modules if name.split(".")[0] == "howlinear"]
+
+
+def test_nothing_that_notebooks_import_is_missed(tmp_path):
     """Run the imports of every notebook: what is then loaded of the package must have been reached.
 
     In a process of its own: a class that is imported twice in one is two classes to whoever checks types.
@@ -61,9 +67,9 @@ def test_nothing_that_notebooks_import_is_missed():
         statements = ast.parse(notebook.read_text()).body
         lines += [ast.unparse(one) for one in statements if isinstance(one, ast.Import | ast.ImportFrom)]
     lines.append("import howlinear.public, howlinear.models.gguf")  # put off till needed
-    code = "\n".join([*lines, SAY_WHAT_IS_LOADED])
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=paths.ROOT)
-    assert set(said.stdout.splitlines()) == {str(path) for notebook in NOTEBOOKS for path in reached(notebook)}
+    said = tmp_path / "said"
+    assert exit_codes([start(said, say_what_is_loaded, "\n".join(lines))]) == [0], said.read_text()
+    assert set(said.read_text().splitlines()) == {str(path) for notebook in NOTEBOOKS for path in reached(notebook)}
 
 
 @pytest.fixture
@@ -98,14 +104,10 @@ def planned(project, environment=None):
     return run.stdout + run.stderr
 
 
-def run_again(project):
-    """The notebooks that Snakemake would run in a project."""
-    return set(re.findall(r": notebook (\w+)", planned(project)))
-
-
-def captured_again(project, environment=None):
-    """The corpora that Snakemake would capture in a project."""
-    return set(re.findall(r": captures on (\w+)", planned(project, environment)))
+def again(project, environment=None):
+    """The notebooks that Snakemake would run in a project, and the corpora that it would capture."""
+    plan = planned(project, environment)
+    return set(re.findall(r": notebook (\w+)", plan)), set(re.findall(r": captures on (\w+)", plan))
 
 
 def test_a_changed_module_makes_every_notebook_that_reaches_it_run_again(finished):
@@ -115,10 +117,10 @@ def test_a_changed_module_makes_every_notebook_that_reaches_it_run_again(finishe
     reaching = {notebook.stem for notebook in notebooks if module in reached(notebook, finished / "lib")}
     later = time.time() + 60
     os.utime(module, (later, later))
-    again = run_again(finished)
+    notebooks, _ = again(finished)
     assert reaching
-    assert reaching <= again
-    assert again <= reaching | {"13_claims"}  # which reads results that are then made anew
+    assert reaching <= notebooks
+    assert notebooks <= reaching | {"13_claims"}  # which reads results that are then made anew
 
 
 def test_new_weights_make_a_notebook_that_takes_no_capture_run_again(finished):
@@ -127,7 +129,7 @@ def test_new_weights_make_a_notebook_that_takes_no_capture_run_again(finished):
     weights.write_bytes(b"new")
     later = time.time() + 60
     os.utime(weights, (later, later))
-    assert "11_protocol" in run_again(finished)
+    assert "11_protocol" in again(finished)[0]
 
 
 @pytest.fixture
@@ -154,18 +156,19 @@ def renew(file):
 
 
 def test_a_changed_text_makes_its_captures_run_again_and_no_others(reading):
-    assert captured_again(reading) == set()
+    assert again(reading) == (set(), set())
     renew(reading / "texts/moby_dick.txt")
-    assert captured_again(reading) == {"moby_dick"}
-    again = run_again(reading)
-    assert "05_corpora" in again
-    assert "11_protocol" not in again  # which reads the main text
+    notebooks, corpora = again(reading)
+    assert corpora == {"moby_dick"}
+    assert "05_corpora" in notebooks
+    assert "11_protocol" not in notebooks  # which reads the main text
 
 
 def test_a_changed_main_text_makes_a_notebook_that_takes_no_capture_run_again(reading):
     renew(reading / "texts/wikitext.txt")
-    assert captured_again(reading) == {"wikitext"}
-    assert "11_protocol" in run_again(reading)
+    notebooks, corpora = again(reading)
+    assert corpora == {"wikitext"}
+    assert "11_protocol" in notebooks
 
 
 def test_the_folder_of_texts_may_be_named_in_the_environment(reading):
@@ -173,5 +176,5 @@ def test_the_folder_of_texts_may_be_named_in_the_environment(reading):
     profile.write_text(profile.read_text().replace("texts: texts\n", ""))
     renew(reading / "texts/wikitext.txt")
     environment = {name: value for name, value in os.environ.items() if name != "HOWLINEAR_TEXTS"}
-    assert captured_again(reading, environment) == set()
-    assert captured_again(reading, environment | {"HOWLINEAR_TEXTS": "texts"}) == {"wikitext"}
+    assert again(reading, environment)[1] == set()
+    assert again(reading, environment | {"HOWLINEAR_TEXTS": "texts"})[1] == {"wikitext"}
