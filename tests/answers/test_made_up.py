@@ -357,6 +357,8 @@ def test_the_order_of_leaving_is_counted():
         "The one next to the loss leaves before the one next to the text in 1 of 1 trainings, after it in 0. The "
         "orders of two trainings correlate, on the mean, at +0.50 (recorded)."
     )
+    never = trainings(0.9, {"whole run": 1.0}) | {"leaves": {"a": [5.0, None], "b": [None, None], "c": [None, 2.0]}}
+    assert "in 1 of 3 trainings, after it in 1." in dynamics.replies(never)[1]
 
 
 # --- 10 degrees
