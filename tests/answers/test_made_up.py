@@ -71,7 +71,9 @@ def test_the_dearest_block_is_sure_only_where_no_other_interval_reaches_it():
     unsure = ceiling([0.9, 0.8], costs=[(3.0, 0.5), (1.0, 2.0)], rho=1.0)
     said = ceilings.sentences({"models": {"a": sure, "b": unsure}})[1]
     assert "no other" not in said
-    assert "as far reaches the interval of block 1 in b." in said
+    assert said.endswith("That is not sure: the interval of block 1 in b reaches as far.")
+    many = ceiling([0.9] * 5, costs=[(3.0, 2.0)] + [(2.0, 2.0)] * 4, rho=1.0)
+    assert "the interval of 4 other blocks in a reaches" in ceilings.sentences({"models": {"a": many}})[1]
 
 
 def test_the_order_may_be_either_way_or_chance():
