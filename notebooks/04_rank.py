@@ -237,9 +237,9 @@ plt.show()
 # %% [markdown]
 # ## Verdicts, model by model
 #
-# How many blocks are near-linear, and of which kind; then model means. ρ is the
-# rank correlation, over blocks, of the outputs' effective rank with the gap between pooled and median $R^2$: the
-# paper's picture (low rank, far below the diagonal) makes it negative. Of twelve blocks, |ρ| up to 0.59 may be chance.
+# How many blocks are near-linear, and of which kind; then model means. ρ is the rank correlation, over blocks, of the
+# outputs' effective rank with the gap between pooled and median $R^2$: the paper's picture (low rank, far below the
+# diagonal) makes it negative. Of twelve blocks, |ρ| up to 0.59 may be chance.
 
 # %% tags=["nbval-check-output"]
 verdicts = view.verdict_table(blocks)

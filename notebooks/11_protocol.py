@@ -192,8 +192,8 @@ plt.show()
 # %% [markdown]
 # ## Which verdicts flip?
 #
-# In this table `low` and `high`: the number over all protocols. `share`: of the protocols in which it holds.
-# `alone`: choices that flip it from what it is under ours, changed one at a time.
+# `low` and `high`: the number over all protocols. `share`: of the protocols in which the statement holds. `alone`:
+# choices that flip it from what it is under ours, changed one at a time.
 
 # %% tags=["nbval-check-output"]
 flips = rounded(statements.flip_table(said, PROTOCOLS["ours"]))

@@ -71,7 +71,9 @@ def test_the_dearest_block_is_sure_only_where_no_other_interval_reaches_it():
     unsure = ceiling([0.9, 0.8], costs=[(3.0, 0.5), (1.0, 2.0)], rho=1.0)
     said = ceilings.sentences({"models": {"a": sure, "b": unsure}})[1]
     assert "no other" not in said
-    assert "as far reaches the interval of block 1 in b." in said
+    assert said.endswith("That is not sure: the interval of block 1 in b reaches as far.")
+    many = ceiling([0.9] * 5, costs=[(3.0, 2.0)] + [(2.0, 2.0)] * 4, rho=1.0)
+    assert "the interval of 4 other blocks in a reaches" in ceilings.sentences({"models": {"a": many}})[1]
 
 
 def test_the_order_may_be_either_way_or_chance():
@@ -357,6 +359,8 @@ def test_the_order_of_leaving_is_counted():
         "The one next to the loss leaves before the one next to the text in 1 of 1 trainings, after it in 0. The "
         "orders of two trainings correlate, on the mean, at +0.50 (recorded)."
     )
+    never = trainings(0.9, {"whole run": 1.0}) | {"leaves": {"a": [5.0, None], "b": [None, None], "c": [None, 2.0]}}
+    assert "in 1 of 3 trainings, after it in 1." in dynamics.replies(never)[1]
 
 
 # --- 10 degrees

@@ -8,6 +8,9 @@ from typing import Any
 from howlinear.answers import words
 from howlinear.instrument.profile import FEW_ROWS_DECIDE
 
+MOST_NAMED = 3
+"""More blocks than these are counted, not named."""
+
 
 def sentences(results: Mapping[str, Any]) -> list[str]:
     """The answer to the notebook's question."""
@@ -68,11 +71,11 @@ def _dearest(models: Mapping[str, Any]) -> str:
         costs[name] = f"block {dearest['block']} ({words.cost(dearest['delta'], dearest['low'], dearest['high'])})"
         reach = [swap["block"] for swap in model["swap"] if swap is not dearest and swap["high"] >= dearest["low"]]
         if reach:
-            doubtful[name] = words.blocks(reach)
+            doubtful[name] = words.blocks(reach) if len(reach) <= MOST_NAMED else f"{len(reach)} other blocks"
     said = f"The block that costs most perplexity, when its line takes its place, is {words.per_model(costs)}"
     if not doubtful:
         return f"{said}; no other block's interval reaches as far."
-    return f"{said}. That is not sure: as far reaches the interval of {words.per_model(doubtful)}."
+    return f"{said}. That is not sure: the interval of {words.per_model(doubtful)} reaches as far."
 
 
 def _order(models: Mapping[str, Any]) -> str:

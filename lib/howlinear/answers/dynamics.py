@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from howlinear.answers import words
@@ -97,9 +98,9 @@ def _order(results: Mapping[str, Any]) -> str:
     """Whether the last blocks, or the first, leave their initial value first."""
     last_first, first_first = 0, 0
     for steps in results["leaves"].values():
-        begins, ends = steps[0], steps[-1]
-        last_first += ends < begins
-        first_first += begins < ends
+        next_to_text, next_to_loss = (inf if step is None else step for step in (steps[0], steps[-1]))  # None: never
+        last_first += next_to_loss < next_to_text
+        first_first += next_to_text < next_to_loss
     count = len(results["leaves"])
     alike = []
     for group, (rho, _) in results["alike"].items():

@@ -24,7 +24,8 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
     return [
         f"A linear layer trained for {results['steps']} steps, on raw inputs at a tuned rate, falls short of "
         f"the exact R²_lin by at most {words.joined(shortfalls)}.",
-        f"Of {compared} blocks, the trained number lies outside the exact one's interval in {words.joined(outside)}.",
+        f"Of {compared} blocks, the trained number lies outside the interval of the exact one in "
+        f"{words.joined(outside)}.",
         "The rank correlation of the shortfall with the condition number of a block's inputs is "
         f"{words.per_model(forecast, 'for')}.",
     ]
