@@ -167,6 +167,13 @@ def test_readers_get_the_notebooks_with_solutions_folded(small_book):
     assert [path.name for path in (small_book.parent / "notebooks").iterdir()] == [f"{STEM}.ipynb"]
 
 
+def test_a_notebooks_link_to_a_page_of_the_frame_leads_there(small_book):
+    """In the project it lies in `book`, in the book one folder up."""
+    html = (small_book / "notebooks" / f"{STEM}.html").read_text(encoding="utf-8")
+    assert 'href="../reading.html#block"' in html
+    assert 'id="block"' in (small_book / "reading.html").read_text(encoding="utf-8")
+
+
 LOADING = ("script", "link", "img", "iframe", "source", "video", "audio", "embed")
 NETWORKS = r"cdn\.jsdelivr|cdnjs|unpkg\.com|fonts\.g(oogleapis|static)|@import\s+url\(.?http"
 

@@ -115,12 +115,12 @@ SLIDER = """\
   <label style="display: block">how bent: <output>%BEND%</output>
     <input type="range" data-part="bend" min="0" max="8" step="0.1" value="%BEND%" style="width: 100%"></label>
   <label style="display: block">how wide the inputs lie: <output>%WIDTH%</output>
-    <input type="range" data-part="width" min="0.05" max="2.5" step="0.05" value="%WIDTH%" style="width: 100%"></label>
+    <input type="range" data-part="width" min="0.05" max="2" step="0.05" value="%WIDTH%" style="width: 100%"></label>
   <label style="display: block">where their middle is: <output>%CENTRE%</output>
-    <input type="range" data-part="centre" min="-3" max="3" step="0.1" value="%CENTRE%" style="width: 100%"></label>
-  <svg viewBox="0 0 400 240" role="img" aria-label="A neuron's output against its input, and the best line"
+    <input type="range" data-part="centre" min="-2" max="2" step="0.1" value="%CENTRE%" style="width: 100%"></label>
+  <svg viewBox="0 0 400 260" role="img" aria-label="A neuron's output against its input, and the best line"
     style="width: 100%; height: auto">
-    <path d="M10 200H390M200 10V235" stroke="#ccc"></path>
+    <path d="M10 200H390M200 10V255" stroke="#ccc"></path>
     <path data-part="left" stroke="%LEFT%" stroke-width="0.7"></path>
     <path data-part="line" stroke="%LINE%" stroke-width="2" fill="none"></path>
     <path data-part="points" stroke="%POINTS%" stroke-width="5" stroke-linecap="round"></path>
@@ -134,7 +134,7 @@ for (const place of document.querySelectorAll(".toy-neuron:not([data-ready])")) 
   const quantiles = %QUANTILES%;
   const part = (name) => place.querySelector(`[data-part=${name}]`);
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-  const across = (x) => (200 + 20 * x).toFixed(1), up = (y) => (200 - 20 * y).toFixed(1);
+  const across = (x) => (200 + 25 * x).toFixed(1), up = (y) => (200 - 25 * y).toFixed(1);
   const draw = () => {
     const [bend, width, centre] = ["bend", "width", "centre"].map((name) => Number(part(name).value));
     for (const label of place.querySelectorAll("label"))
