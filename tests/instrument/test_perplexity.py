@@ -1,19 +1,22 @@
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
 from conftest import VOCABULARY, WIDTH
+from helpers.families import FAMILIES, reads, small
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
-from howlinear.instrument.perplexity import change, held_out_folds, losses, perplexity
+from howlinear.instrument.perplexity import Pass, batch_losses, change, held_out_folds, losses, perplexity
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.ffn_sites import sites
+from howlinear.models.load import is_causal
 from howlinear.models.swap import swap
 from howlinear.text.corpus import Corpus
-from howlinear.text.rows import TokenRows
+from howlinear.text.rows import ModelInputs, TokenRows, batches
 
 
 def test_by_hand(gpt2, ids):
@@ -83,6 +86,99 @@ def test_rows_without_a_held_out_part_are_refused(gpt2, ids):
 def test_measuring_changes_nothing(model, ids):
     assert torch.equal(losses(model, ids), losses(model, ids))
     assert not any(module._forward_hooks for module in model.modules())
+
+
+# --- Pass
+
+
+SCALED = {  # logits that are no product with the head alone
+    "cohere": (transformers.CohereForCausalLM, transformers.CohereConfig, {"logit_scale": 0.3}),
+    "granite": (transformers.GraniteForCausalLM, transformers.GraniteConfig, {"logits_scaling": 5.0}),
+    "gemma2": (transformers.Gemma2ForCausalLM, transformers.Gemma2Config, {"final_logit_softcapping": 0.5}),
+}
+SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0}
+
+
+@torch.no_grad()
+def run_through(model, rows, size=5):
+    run = Pass(model, rows)
+    for batch in batches(rows, size):
+        run(batch)
+    return run
+
+
+def assert_losses_of_its_own(run, model, rows):
+    """The very arithmetic of `losses`, batch by batch; and the same perplexity, from batches of another size."""
+    assert sorted(torch.cat([sequences for sequences, _ in run.losses]).tolist()) == rows.test.nonzero()[:, 0].tolist()
+    for sequences, found in run.losses:
+        expected = batch_losses(model, rows.ids[sequences], rows.ids[sequences])
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+    assert run.perplexity() == pytest.approx(perplexity(model, rows), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_pass_gives_the_losses_of_a_pass_of_its_own(name):
+    model, inputs = small(name), reads(name)
+    rows = ModelInputs.of(inputs, folds=3)
+    run = run_through(model, rows)
+    if is_causal(model) and "input_ids" in inputs:
+        assert_losses_of_its_own(run, model, rows)
+    else:
+        assert run.perplexity() is None
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_pass_scales_and_caps_logits_as_the_model_does(name, rows):
+    kind, config, options = SCALED[name]
+    torch.manual_seed(0)
+    model = kind(config(**SIZES, **options)).eval()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(20)  # logits that a cap bends
+    run = run_through(model, rows)
+    assert_losses_of_its_own(run, model, rows)
+    ((sequences, found), *_) = run.losses
+    hidden = model.base_model(input_ids=rows.ids[sequences]).last_hidden_state
+    plain = torch.nn.functional.cross_entropy(
+        model.get_output_embeddings()(hidden)[:, :-1].flatten(0, 1), rows.ids[sequences][:, 1:].flatten()
+    )
+    assert plain.item() != pytest.approx(found.mean().item(), rel=1e-3)
+
+
+def test_the_head_sees_held_out_sequences_alone(gpt2, rows):
+    seen = []
+    handle = gpt2.lm_head.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    run_through(gpt2, rows)
+    handle.remove()
+    assert sum(seen) == rows.test.sum()
+
+
+def test_a_pass_leaves_padding_out(gpt2, ids):
+    mask = torch.ones_like(ids)
+    mask[3, 5:] = 0  # held out, as is every fourth
+    mask[7, 1:] = 0  # predicts nothing
+    mask[8, 9:] = 0
+    rows = ModelInputs.of({"input_ids": ids, "attention_mask": mask}, folds=3)
+    run = run_through(gpt2, rows)
+    assert run.perplexity() == pytest.approx(perplexity(gpt2, rows), rel=1e-6)
+    whole = run_through(gpt2, TokenRows.from_ids(ids, folds=3)).perplexity()
+    assert run.perplexity() != pytest.approx(whole, rel=1e-3)
+
+
+def test_a_pass_names_the_sequence_of_a_loss_that_is_not_finite(gpt2, ids):
+    ids[ids == 7] = 8
+    ids[11, 3] = 7  # the third that is held out
+    rows = TokenRows.from_ids(ids, folds=3)
+    with torch.no_grad():
+        gpt2.lm_head.weight = torch.nn.Parameter(gpt2.lm_head.weight.detach().clone())
+        gpt2.transformer.wte.weight[7] = float("nan")
+    with pytest.raises(InputError, match="the loss of sequence 2 is not finite"):
+        run_through(gpt2, rows).perplexity()
+
+
+def test_a_pass_over_sequences_of_one_token_predicts_nothing(gpt2, ids):
+    with pytest.raises(InputError, match="two tokens"):
+        run_through(gpt2, TokenRows.from_ids(ids[:, :1])).perplexity()
 
 
 # --- change

@@ -216,7 +216,7 @@ def fault(folder, index, where, victim, what):
 
 @pytest.mark.parametrize(
     ("where", "victim"),
-    [("capture", 0), ("capture", 1), ("merge", 0), ("merge", 1), ("solve", 1), ("perplexity", 0), ("last", 1)],
+    [("capture", 0), ("capture", 1), ("merge", 0), ("merge", 1), ("solve", 1), ("perplexity", 1), ("last", 1)],
 )
 def test_a_killed_process_ends_the_run_with_one_line_and_no_file(project, where, victim):
     codes, said = together(project, 2, fault, where, victim, die)

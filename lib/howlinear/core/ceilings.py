@@ -302,7 +302,7 @@ def condition(moments: Moments) -> float:
 # --- The map without a document fold
 
 
-SAFE = 100
+SAFE = 1_000
 """A fold is left out of the fit by Cholesky where every direction that is kept has this many times the variance of a
 null one, as far as an estimate tells that is at most ten times off; else by `fit`."""
 

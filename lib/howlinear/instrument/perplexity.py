@@ -96,7 +96,7 @@ class Pass:
         self.model = model
         self.rows = rows
         self.predicts = is_causal(model) and rows.ids is not None
-        self.losses: list[tuple[Int64[Tensor, " b"], Float[Tensor, " b"]]] = []
+        self.losses: list[tuple[Int64[Tensor, " _"], Float[Tensor, " _"]]] = []
 
     def __call__(self, sequences: Int64[Tensor, " b"]) -> None:
         """Run the model on some sequences, all of one side."""
@@ -118,7 +118,7 @@ class Pass:
         return pass_perplexity(self.rows, self.losses) if self.predicts else None
 
 
-def pass_perplexity(rows: Rows, parts: list[tuple[Int64[Tensor, " b"], Float[Tensor, " b"]]]) -> float:
+def pass_perplexity(rows: Rows, parts: list[tuple[Int64[Tensor, " _"], Float[Tensor, " _"]]]) -> float:
     """Perplexity of what a `Pass` has run, or several of them together: its `losses`, in any order.
 
     Raises:

