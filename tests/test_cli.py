@@ -245,6 +245,45 @@ def test_a_model_that_predicts_nothing_has_no_costs_and_says_so(monkeypatch, cap
     assert NO_COSTS in (tmp_path / "report.html").read_text()
 
 
+def test_compare_lays_two_models_on_each_other(monkeypatch, capsys, text, folder, tmp_path):
+    target, drawing = tmp_path / "out.json", tmp_path / "both.svg"
+    options = ("--corpus", text, "--rows", 4096, "--json", target, "--plot", drawing)
+    code, out, _ = howlinear(monkeypatch, capsys, "compare", folder, folder, *options)
+    assert code == 0
+    assert "paired: both read the same rows" in out
+    assert "differ beyond the interval in no block" in out
+    written = json.loads(target.read_text())
+    assert [block["value"] for block in written["difference"]] == [0.0, 0.0, 0.0]
+    assert written["paired"] is True
+    assert written["distance"]["value"] == 0
+    assert [block["r2"] for block in written["first"]["blocks"]] == [b["r2"] for b in written["second"]["blocks"]]
+    assert drawing.is_file()
+
+
+def test_compare_lays_two_texts_on_each_other(monkeypatch, capsys, text, folder, tmp_path):
+    other, target = tmp_path / "other.txt", tmp_path / "out.json"
+    other.write_text("\n\n".join(reversed(text.read_text().upper().split("\n\n"))))
+    options = ("--corpus", text, "--corpus", other, "--rows", 4096, "--json", target)
+    code, out, _ = howlinear(monkeypatch, capsys, "compare", folder, *options)
+    assert code == 0
+    assert "not paired: the rows differ" in out
+    written = json.loads(target.read_text())
+    blocks = zip(written["difference"], written["first"]["blocks"], written["second"]["blocks"], strict=True)
+    for difference, first, second in blocks:
+        assert difference["value"] == pytest.approx(first["r2"] - second["r2"], abs=2e-4)
+        # variances add: √(h² + h'²), since both have the same degrees of freedom
+        halves = [(block["r2_high"] - block["r2_low"]) / 2 for block in (first, second)]
+        assert (difference["high"] - difference["low"]) / 2 == pytest.approx(math.hypot(*halves), abs=3e-4)
+
+
+@pytest.mark.parametrize("words", [["a"], ["a", "b", "c"], ["a", "b", "--corpus", "docs", "--corpus", "code"]])
+def test_compare_takes_two_of_one_kind(monkeypatch, capsys, words):
+    code, out, err = howlinear(monkeypatch, capsys, "compare", *words)
+    assert (code, out) == (2, "")
+    assert "give two models, as in howlinear compare mini-gpt2 mini-llama, or one model and two texts" in err
+    assert len(err.splitlines()) == 1
+
+
 NO_COSTS = "--swap does not apply: this model predicts no next token, so a swap has no cost in perplexity"
 
 
