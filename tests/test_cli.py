@@ -5,7 +5,9 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -381,6 +383,31 @@ def test_parameters_of_a_notebook_are_name_and_value(monkeypatch, capsys, tmp_pa
     code, out, _ = howlinear(monkeypatch, capsys, "notebook", "04_rank", *words, "--record")
     assert (code, seen) == (0, {"04_rank": (given, True)})
     assert out == "04_rank done: scratch/smoke/notebooks/04_rank.ipynb\n"
+
+
+def test_the_list_has_every_notebook_with_its_parameters_and_takes_no_torch():
+    absent = {"torch": None, "transformers": None}  # to import them fails
+    words = ["howlinear", "notebook", "--list"]
+    script = f"import sys; sys.modules.update({absent}); sys.argv = {words}; from howlinear.cli import main; main()"
+    environment = os.environ | {"COLUMNS": "200"}
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0, ran.stderr
+    for path in paths.NOTEBOOKS.glob("[0-9]*.py"):
+        notebook = path.read_text()
+        assert path.stem in ran.stdout
+        assert re.search(r"^# # \d\d · (.*)$", notebook, re.MULTILINE).group(1) in ran.stdout
+    assert "counts = [0, 1, 2, 4, 8, 16, 32]" in ran.stdout
+    assert "how many of the loudest features, or directions, to leave out" in ran.stdout
+    assert ran.stdout.count("profile = 'minis'") == len(list(paths.NOTEBOOKS.glob("[0-9]*.py")))
+
+
+def test_one_notebook_may_be_listed_and_one_must_be_named(monkeypatch, capsys):
+    code, out, _ = howlinear(monkeypatch, capsys, "notebook", "04_rank", "--list")
+    assert (code, out.count("profile =")) == (0, 1)
+    assert "gap = 0.25" in out
+    code, out, err = howlinear(monkeypatch, capsys, "notebook")
+    assert (code, out) == (2, "")
+    assert "which notebook? 01_capture, 02_ceilings" in err.replace("00_by_hand, ", "")
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from howlinear import __version__
 from howlinear.errors import HowlinearError, InputError, SourceError
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from howlinear.instrument.perplexity import Change
     from howlinear.instrument.profile import Profile
+    from howlinear.notebook.execute import Listed
 
 app = typer.Typer(
     help="How linear is a transformer's feed-forward block?",
@@ -268,20 +271,29 @@ def compress(
 
 @app.command()
 def notebook(
-    stem: Annotated[str, typer.Argument(help="as in 02_ceilings")],
+    stem: Annotated[str | None, typer.Argument(help="as in 02_ceilings")] = None,
     p: Annotated[
         list[str] | None, typer.Option("-p", help="a parameter, as in -p rows=8192", metavar="NAME=VALUE")
     ] = None,
     record: Annotated[
         bool, typer.Option("--record", help="replace the project's own results and figures of this notebook")
     ] = False,
+    list_them: Annotated[
+        bool, typer.Option("--list", help="show the notebooks there are, or the one named, with their parameters")
+    ] = False,
 ) -> None:
     """Execute a notebook, to read it with its outputs or to try other parameters.
 
     All that it writes lies below build/scratch, and what the project has on record stays, unless --record is given.
     """
-    from howlinear.notebook.execute import execute, parsed
+    from howlinear.notebook.execute import execute, listed, parsed, stems
 
+    if list_them:
+        for each in stems() if stem is None else [stem]:
+            _print_listed(listed(each))
+        return
+    if stem is None:
+        raise InputError(f"which notebook? {', '.join(stems())}; --list shows what they ask")
     parameters = {}
     for pair in p or []:
         name, equals, value = pair.partition("=")
@@ -428,6 +440,17 @@ def _check_device_map(device_map: str | None, device: str, processes: int) -> No
         raise InputError(
             "--device-map spreads a model over the devices of one process: leave --device and torchrun out"
         )
+
+
+def _print_listed(notebook: Listed) -> None:
+    """A notebook's stem and title, and its parameters: name, default, comment."""
+    console = Console(highlight=False)
+    number, _, question = notebook.title.partition(" · ")
+    console.print(f"[bold]{notebook.stem}[/bold]", escape(question or number))
+    table = Table.grid(padding=(0, 2))
+    for name, parameter in notebook.parameters.items():
+        table.add_row("", escape(f"{name} = {parameter.default!r}"), escape(parameter.comment))
+    console.print(table)
 
 
 def _from_here(path: Path) -> Path:
