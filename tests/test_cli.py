@@ -7,11 +7,13 @@ import json
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 import torch
+import typer
 from rich.console import Console
 from transformers import BertConfig, BertModel
 
@@ -171,6 +173,19 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(monkeypatch, capsys, tmp_pa
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert "Traceback" not in err
+
+
+def test_every_command_has_examples_in_its_help_and_they_can_be_typed(monkeypatch, capsys):
+    shown = [command.callback.__name__ for command in cli.app.registered_commands if not command.hidden]
+    assert sorted(cli.EXAMPLES) == sorted(shown)
+    for name, examples in cli.EXAMPLES.items():
+        code, out, _ = howlinear(monkeypatch, capsys, name, "--help")
+        assert code == 0
+        for example in examples:
+            assert " ".join(example.split()) in " ".join(out.split())
+            program, command, *words = shlex.split(example)
+            assert (program, command) == ("howlinear", name)
+            typer.main.get_command(cli.app).commands[name].make_context(name, words)  # is parsed, and not run
 
 
 @pytest.mark.parametrize(

@@ -339,6 +339,30 @@ def capture(profile: str, corpus: str, models: list[str]) -> None:
         run.make_capture(model, corpus)
 
 
+EXAMPLES = {
+    "measure": (
+        "howlinear measure mini-gpt2",
+        "howlinear measure smollm2-135m --corpus mine.txt --swap --html report.html",
+        "howlinear measure mini-llama --tolerance 0.01 --json out.json --plot profile.svg",
+    ),
+    "compare": (
+        "howlinear compare mini-gpt2 mini-llama",
+        "howlinear compare mini-gpt2 --corpus docs --corpus code",
+    ),
+    "compress": ("howlinear compress mini-gpt2 --max-dppl 1.0 --out smaller",),
+    "notebook": (
+        "howlinear notebook --list",
+        "howlinear notebook 04_rank -p profile=lesson -p counts='[0, 1, 2]'",
+    ),
+    "minis": ("howlinear minis mini-gpt2 --steps 200",),
+}
+"""What stands below each command's help."""
+
+for command in app.registered_commands:
+    lines = EXAMPLES.get(command.callback.__name__, ())
+    command.epilog = "\n\n".join(["For example:" if lines else "", *lines])
+
+
 def _check_sources(model: str, corpus: str) -> None:
     """Refuse a model or a corpus that is not there.
 

@@ -61,7 +61,7 @@ def measure(
     packed = rows_of(corpus, ROWS if rows is None else rows, seq_len, seed)
     with running(name):
         captured = capture(model, packed, blocks, batch_size=batch_size, progress=progress)
-    solved = solve(captured)
+    solved = solve(captured, progress=progress)
     with running(name):
         perplexity = perplexity_if_causal(model, packed)
     return Profile(name, packed, solved, perplexity)
