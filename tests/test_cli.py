@@ -5,11 +5,15 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
+import shlex
+import subprocess
 import sys
 
 import pytest
 import torch
+import typer
 from rich.console import Console
 from transformers import BertConfig, BertModel
 
@@ -171,6 +175,19 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(monkeypatch, capsys, tmp_pa
     assert "Traceback" not in err
 
 
+def test_every_command_has_examples_in_its_help_and_they_can_be_typed(monkeypatch, capsys):
+    shown = [command.callback.__name__ for command in cli.app.registered_commands if not command.hidden]
+    assert sorted(cli.EXAMPLES) == sorted(shown)
+    for name, examples in cli.EXAMPLES.items():
+        code, out, _ = howlinear(monkeypatch, capsys, name, "--help")
+        assert code == 0
+        for example in examples:
+            assert " ".join(example.split()) in " ".join(out.split())
+            program, command, *words = shlex.split(example)
+            assert (program, command) == ("howlinear", name)
+            typer.main.get_command(cli.app).commands[name].make_context(name, words)  # is parsed, and not run
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"", "is empty"), (b"\xff\xfe\x00", "is not UTF-8"), (b"a\x00b", "looks binary"), (b"too short", "is too short")],
@@ -243,6 +260,45 @@ def test_a_model_that_predicts_nothing_has_no_costs_and_says_so(monkeypatch, cap
     assert code == 0
     assert [line for line in out.splitlines() if "--swap" in line] == [NO_COSTS]
     assert NO_COSTS in (tmp_path / "report.html").read_text()
+
+
+def test_compare_lays_two_models_on_each_other(monkeypatch, capsys, text, folder, tmp_path):
+    target, drawing = tmp_path / "out.json", tmp_path / "both.svg"
+    options = ("--corpus", text, "--rows", 4096, "--json", target, "--plot", drawing)
+    code, out, _ = howlinear(monkeypatch, capsys, "compare", folder, folder, *options)
+    assert code == 0
+    assert "paired: both read the same rows" in out
+    assert "differ beyond the interval in no block" in out
+    written = json.loads(target.read_text())
+    assert [block["value"] for block in written["difference"]] == [0.0, 0.0, 0.0]
+    assert written["paired"] is True
+    assert written["distance"]["value"] == 0
+    assert [block["r2"] for block in written["first"]["blocks"]] == [b["r2"] for b in written["second"]["blocks"]]
+    assert drawing.is_file()
+
+
+def test_compare_lays_two_texts_on_each_other(monkeypatch, capsys, text, folder, tmp_path):
+    other, target = tmp_path / "other.txt", tmp_path / "out.json"
+    other.write_text("\n\n".join(reversed(text.read_text().upper().split("\n\n"))))
+    options = ("--corpus", text, "--corpus", other, "--rows", 4096, "--json", target)
+    code, out, _ = howlinear(monkeypatch, capsys, "compare", folder, *options)
+    assert code == 0
+    assert "not paired: the rows differ" in out
+    written = json.loads(target.read_text())
+    blocks = zip(written["difference"], written["first"]["blocks"], written["second"]["blocks"], strict=True)
+    for difference, first, second in blocks:
+        assert difference["value"] == pytest.approx(first["r2"] - second["r2"], abs=2e-4)
+        # variances add: √(h² + h'²), since both have the same degrees of freedom
+        halves = [(block["r2_high"] - block["r2_low"]) / 2 for block in (first, second)]
+        assert (difference["high"] - difference["low"]) / 2 == pytest.approx(math.hypot(*halves), abs=3e-4)
+
+
+@pytest.mark.parametrize("words", [["a"], ["a", "b", "c"], ["a", "b", "--corpus", "docs", "--corpus", "code"]])
+def test_compare_takes_two_of_one_kind(monkeypatch, capsys, words):
+    code, out, err = howlinear(monkeypatch, capsys, "compare", *words)
+    assert (code, out) == (2, "")
+    assert "give two models, as in howlinear compare mini-gpt2 mini-llama, or one model and two texts" in err
+    assert len(err.splitlines()) == 1
 
 
 NO_COSTS = "--swap does not apply: this model predicts no next token, so a swap has no cost in perplexity"
@@ -342,6 +398,31 @@ def test_parameters_of_a_notebook_are_name_and_value(monkeypatch, capsys, tmp_pa
     code, out, _ = howlinear(monkeypatch, capsys, "notebook", "04_rank", *words, "--record")
     assert (code, seen) == (0, {"04_rank": (given, True)})
     assert out == "04_rank done: scratch/smoke/notebooks/04_rank.ipynb\n"
+
+
+def test_the_list_has_every_notebook_with_its_parameters_and_takes_no_torch():
+    absent = {"torch": None, "transformers": None}  # to import them fails
+    words = ["howlinear", "notebook", "--list"]
+    script = f"import sys; sys.modules.update({absent}); sys.argv = {words}; from howlinear.cli import main; main()"
+    environment = os.environ | {"COLUMNS": "200"}
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0, ran.stderr
+    for path in paths.NOTEBOOKS.glob("[0-9]*.py"):
+        notebook = path.read_text()
+        assert path.stem in ran.stdout
+        assert re.search(r"^# # \d\d · (.*)$", notebook, re.MULTILINE).group(1) in ran.stdout
+    assert "counts = [0, 1, 2, 4, 8, 16, 32]" in ran.stdout
+    assert "how many of the loudest features, or directions, to leave out" in ran.stdout
+    assert ran.stdout.count("profile = 'minis'") == len(list(paths.NOTEBOOKS.glob("[0-9]*.py")))
+
+
+def test_one_notebook_may_be_listed_and_one_must_be_named(monkeypatch, capsys):
+    code, out, _ = howlinear(monkeypatch, capsys, "notebook", "04_rank", "--list")
+    assert (code, out.count("profile =")) == (0, 1)
+    assert "gap = 0.25" in out
+    code, out, err = howlinear(monkeypatch, capsys, "notebook")
+    assert (code, out) == (2, "")
+    assert "which notebook? 01_capture, 02_ceilings" in err.replace("00_by_hand, ", "")
 
 
 @pytest.fixture

@@ -262,7 +262,9 @@ def test_parameters_of_their_types_arrive():
 @pytest.mark.parametrize("path", sorted(paths.NOTEBOOKS.glob("[0-9]*.py")), ids=lambda path: path.stem)
 def test_every_notebooks_parameters_can_be_read(path):
     known = execute.declared(jupytext.read(path))
-    assert known["profile"] == execute.Parameter("minis", (str,))
+    profile = known["profile"]
+    assert (profile.default, profile.types) == ("minis", (str,))
+    assert all(parameter.comment for parameter in known.values())
     defaults = {name: parameter.default for name, parameter in known.items()}
     assert execute.checked(path.stem, defaults, jupytext.read(path)) == defaults
 

@@ -9,12 +9,15 @@ transformers take seconds, which neither help nor a mistyped name should wait fo
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from howlinear import __version__
 from howlinear.errors import HowlinearError, InputError, SourceError
@@ -22,8 +25,11 @@ from howlinear.instrument.torchrun import several
 from howlinear.models.packaged import PACKAGED
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from howlinear.instrument.perplexity import Change
     from howlinear.instrument.profile import Profile
+    from howlinear.notebook.execute import Listed
 
 app = typer.Typer(
     help="How linear is a transformer's feed-forward block?",
@@ -149,7 +155,7 @@ def measure(
                     about["swap"] = [{"block": block, **cost.to_dict()} for block, cost in costs.items()]
                 results.save(json, profile.to_dict() | about)
             if plot is not None:
-                _draw(profile, plot)
+                _draw(profile.plot, plot)
             if html is not None:
                 about = _measured_how(profile, model, seed, dtype, results.versions())
                 _write_page(html, profile, model, said, about, costs)
@@ -160,6 +166,70 @@ def measure(
     if shared.first and profile.stop is not None and not profile.stop.reached:
         _complain(f"{profile.stop}")
         sys.exit(3)
+
+
+@app.command()
+def compare(
+    models: Annotated[
+        list[str], typer.Argument(help="two models; or one, with --corpus twice", metavar="MODEL [MODEL]")
+    ],
+    corpus: Annotated[
+        list[str] | None, typer.Option(help="a text as of measure, docs by default; twice for one model on two texts")
+    ] = None,
+    rows: Rows = 20_000,
+    seq_len: Annotated[int, typer.Option(min=2, help="tokens in a sequence")] = 128,
+    seed: Seed = 0,
+    json: Annotated[
+        Path | None, typer.Option(help="also write the numbers to this file, in a folder that exists")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="also draw both profiles to this .svg, .png or .pdf file")] = None,
+) -> None:
+    """Compare two models on one text, or one model on two texts: R²_lin block by block, and what surely differs.
+
+    Two models that read the same rows, as those with one tokenizer do, are compared on them in pairs.
+    """
+    corpora = corpus or ["docs"]
+    if sorted((len(models), len(corpora))) != [1, 2]:
+        raise InputError(
+            f"{len(models)} models and {len(corpora)} texts: give two models, as in howlinear compare mini-gpt2 "
+            "mini-llama, or one model and two texts, as in howlinear compare mini-gpt2 --corpus docs --corpus code"
+        )
+    _check_targets(json, plot)
+    pairs = [(model, text) for model in models for text in corpora]
+    for model, text in pairs:
+        _check_sources(model, text)
+
+    from howlinear import load_corpus, load_model
+    from howlinear.console import comparison_notes, comparison_table, mean_distance
+    from howlinear.files import results
+    from howlinear.ideas.corpora.comparison import comparison, measured
+
+    _hide_bars()
+    both = []
+    for model, text in pairs:
+        loaded = load_model(model)
+        packed = load_corpus(text, loaded).rows(rows, seq_len, seed)
+        both.append(measured(loaded, packed, progress=sys.stderr.isatty()))
+    names = tuple(f"{Path(model).name} on {Path(text).name}" for model, text in pairs)
+    compared = comparison(*both, names)
+    if json is not None:
+        content = {"first": compared.first.to_dict(), "second": compared.second.to_dict(), "paired": compared.paired}
+        if compared.agreement is not None:
+            content["difference"] = [{"block": b, **asdict(d)} for b, d in compared.agreement.difference.items()]
+            content["correlation"] = asdict(compared.agreement.correlation)
+            content["distance"] = asdict(mean_distance(compared.agreement))
+        results.save(json, content | {"seed": seed, "versions": results.versions()})
+    if plot is not None:
+        import pandas as pd
+
+        from howlinear.plots.ceilings import profile
+
+        frames = [each.profile.to_frame().assign(model=name) for each, name in zip(both, names, strict=True)]
+        _draw(lambda: profile(pd.concat(frames)), plot)
+    console = Console()
+    console.print(comparison_table(compared, names, console.width))
+    for line in comparison_notes(compared):
+        _say(line)
 
 
 @app.command()
@@ -201,20 +271,29 @@ def compress(
 
 @app.command()
 def notebook(
-    stem: Annotated[str, typer.Argument(help="as in 02_ceilings")],
+    stem: Annotated[str | None, typer.Argument(help="as in 02_ceilings")] = None,
     p: Annotated[
         list[str] | None, typer.Option("-p", help="a parameter, as in -p rows=8192", metavar="NAME=VALUE")
     ] = None,
     record: Annotated[
         bool, typer.Option("--record", help="replace the project's own results and figures of this notebook")
     ] = False,
+    list_them: Annotated[
+        bool, typer.Option("--list", help="show the notebooks there are, or the one named, with their parameters")
+    ] = False,
 ) -> None:
     """Execute a notebook, to read it with its outputs or to try other parameters.
 
     All that it writes lies below build/scratch, and what the project has on record stays, unless --record is given.
     """
-    from howlinear.notebook.execute import execute, parsed
+    from howlinear.notebook.execute import execute, listed, parsed, stems
 
+    if list_them:
+        for each in stems() if stem is None else [stem]:
+            _print_listed(listed(each))
+        return
+    if stem is None:
+        raise InputError(f"which notebook? {', '.join(stems())}; --list shows what they ask")
     parameters = {}
     for pair in p or []:
         name, equals, value = pair.partition("=")
@@ -260,6 +339,30 @@ def capture(profile: str, corpus: str, models: list[str]) -> None:
         run.make_capture(model, corpus)
 
 
+EXAMPLES = {
+    "measure": (
+        "howlinear measure mini-gpt2",
+        "howlinear measure smollm2-135m --corpus mine.txt --swap --html report.html",
+        "howlinear measure mini-llama --tolerance 0.01 --json out.json --plot profile.svg",
+    ),
+    "compare": (
+        "howlinear compare mini-gpt2 mini-llama",
+        "howlinear compare mini-gpt2 --corpus docs --corpus code",
+    ),
+    "compress": ("howlinear compress mini-gpt2 --max-dppl 1.0 --out smaller",),
+    "notebook": (
+        "howlinear notebook --list",
+        "howlinear notebook 04_rank -p profile=lesson -p counts='[0, 1, 2]'",
+    ),
+    "minis": ("howlinear minis mini-gpt2 --steps 200",),
+}
+"""What stands below each command's help."""
+
+for command in app.registered_commands:
+    lines = EXAMPLES.get(command.callback.__name__, ())
+    command.epilog = "\n\n".join(["For example:" if lines else "", *lines])
+
+
 def _check_sources(model: str, corpus: str) -> None:
     """Refuse a model or a corpus that is not there.
 
@@ -300,14 +403,14 @@ def _check_targets(json: Path | None, plot: Path | None, html: Path | None = Non
             raise SourceError(f"cannot write {path}: there is no folder {path.parent}; make it first, or name another")
 
 
-def _draw(profile: Profile, path: Path) -> None:
-    """Write the profile's figure."""
+def _draw(figure: Callable[[], Figure], path: Path) -> None:
+    """Write a figure that is drawn in the project's style."""
     from howlinear.files import atomic
     from howlinear.plots import style
 
     style.use()
     with atomic.written_aside(path) as aside:
-        profile.plot().savefig(aside, bbox_inches="tight", pad_inches=0.03)
+        figure().savefig(aside, bbox_inches="tight", pad_inches=0.03)
 
 
 def _measured_how(profile: Profile, model: str, seed: int, dtype: str, versions: dict[str, str]) -> dict[str, str]:
@@ -361,6 +464,17 @@ def _check_device_map(device_map: str | None, device: str, processes: int) -> No
         raise InputError(
             "--device-map spreads a model over the devices of one process: leave --device and torchrun out"
         )
+
+
+def _print_listed(notebook: Listed) -> None:
+    """A notebook's stem and title, and its parameters: name, default, comment."""
+    console = Console(highlight=False)
+    number, _, question = notebook.title.partition(" · ")
+    console.print(f"[bold]{notebook.stem}[/bold]", escape(question or number))
+    table = Table.grid(padding=(0, 2))
+    for name, parameter in notebook.parameters.items():
+        table.add_row("", escape(f"{name} = {parameter.default!r}"), escape(parameter.comment))
+    console.print(table)
 
 
 def _from_here(path: Path) -> Path:

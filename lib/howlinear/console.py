@@ -10,7 +10,11 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from howlinear.core.intervals import Estimate
+from howlinear.ideas.claims.contrasts import Estimates, distance
 from howlinear.ideas.compression.greedy import Plan
+from howlinear.ideas.corpora.agreement import Agreement
+from howlinear.ideas.corpora.comparison import Comparison
 from howlinear.instrument.perplexity import Change
 from howlinear.instrument.profile import Profile
 
@@ -148,6 +152,70 @@ def notes(profile: Profile, asked: int | None = None) -> list[str]:
     if profile.reading is not None:
         said.append(f"text: {profile.reading}")
     return said
+
+
+def comparison_table(compared: Comparison, names: tuple[str, str], width: int) -> Table:
+    """Two profiles block by block, and where they agree in depth the difference with its interval.
+
+    Args:
+        compared: the two.
+        names: what to call them.
+        width: characters in a line.
+    """
+    blocks = sorted({*compared.first, *compared.second})
+    columns = [Column("block", [str(block) for block in blocks], worth=100)]
+    for letter, profile, worth in (("A", compared.first, 99), ("B", compared.second, 98)):
+        there = [profile.get(block) for block in blocks]
+        values = ["" if found is None else f"{found.r2:.3f}" for found in there]
+        intervals = ["" if found is None else f"{found.r2_low:.3f} – {found.r2_high:.3f}" for found in there]
+        columns.append(Column(f"R²_lin\n{letter}", values, worth))
+        columns.append(Column(f"95 % interval\n{letter}", intervals, worth - 40))
+    caption = "A − B: held-out documents; jackknife over document folds"
+    if compared.agreement is not None:
+        differences = [compared.agreement.difference[block] for block in blocks]
+        columns += [
+            Column("\nA − B", [f"{each.value:+.3f}" for each in differences], worth=97),
+            Column("95 % interval\nA − B", [f"{each.low:+.3f} to {each.high:+.3f}" for each in differences], worth=96),
+            Column("\nsure", ["*" if each.excludes(0.0) else "" for each in differences], worth=95),
+        ]
+        caption += "\n* the interval leaves 0 out; one in twenty does by chance"
+    return fitting(columns, width, f"A: {names[0]}\nB: {names[1]}", caption)
+
+
+def comparison_notes(compared: Comparison) -> list[str]:
+    """What to think of a comparison: sentences that stand below its table."""
+    said = []
+    if compared.agreement is None:
+        said.append(
+            f"models of {len(compared.first)} and {len(compared.second)} blocks: no block of the one is that of the "
+            "other, so nothing is subtracted"
+        )
+    else:
+        apart = mean_distance(compared.agreement)
+        r = compared.agreement.correlation
+        sure = ", ".join(str(block) for block in compared.agreement.differ)
+        said.append(f"mean distance of the two profiles {apart}, correlation over the blocks {r}")
+        said.append(f"A and B differ beyond the interval in {f'blocks {sure}' if sure else 'no block'}")
+        said.append(
+            "paired: both read the same rows, and each document fold is left out of both at once"
+            if compared.paired
+            else "not paired: the rows differ, so the two are taken as drawn independently and their variances add"
+        )
+    for letter, profile in (("A", compared.first), ("B", compared.second)):
+        said += [f"{letter}: {line}" for line in (profile.outlook, profile.warning) if line is not None]
+    return said
+
+
+def mean_distance(agreement: Agreement) -> Estimate:
+    """Mean distance of two profiles over the blocks, in R²; its ends are those of the differences (`contrasts`)."""
+    differences = list(agreement.difference.values())
+    apart = Estimates.of(
+        value=[each.value for each in differences],
+        low=[each.low for each in differences],
+        high=[each.high for each in differences],
+    )
+    nothing = Estimates.of(*[[0.0] * len(differences)] * 3)
+    return distance(apart, nothing)
 
 
 def plan_table(plan: Plan) -> Table:

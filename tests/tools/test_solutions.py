@@ -17,7 +17,8 @@ def small(**metadata):
     return new_notebook(
         cells=[
             new_markdown_cell(
-                "# 02 · How small?\n\nIs $x$ of a [block](../book/reading.md#block) small?\n\n$$ x^2 = \\lVert x \\rVert^2 $$"
+                "# 02 · How small?\n\nIs $x$ of a [block](../book/reading.md#block) small?\n\n"
+                "$$ x^2 = \\lVert x \\rVert^2 $$"
             ),
             new_code_cell('profile = "minis"', metadata={"tags": ["parameters"]}),
             new_code_cell('profile = "other"', metadata={"tags": ["injected-parameters"]}),

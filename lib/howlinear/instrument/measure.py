@@ -62,5 +62,5 @@ def measure(
     run = Pass(model, packed)
     with running(name):
         captured = capture(model, packed, blocks, batch_size=batch_size, progress=progress, run=run)
-    solved = solve(captured)
+    solved = solve(captured, progress=progress)
     return Profile(name, packed, solved, run.perplexity())

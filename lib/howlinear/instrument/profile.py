@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import Ceiling, ceiling
@@ -276,12 +277,15 @@ def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, per
     return Profile(model, rows, solve(captured), perplexity)
 
 
-def solve(captured: Mapping[int, BlockCapture], confidence: float = CONFIDENCE) -> dict[int, Solved]:
+def solve(
+    captured: Mapping[int, BlockCapture], confidence: float = CONFIDENCE, progress: bool = False
+) -> dict[int, Solved]:
     """What the moments of each block say.
 
     Args:
         captured: block → what was kept of it.
         confidence: of the intervals.
+        progress: show a bar.
 
     Returns:
         Block → its ceiling and effective rank, with and without the massive rows.
@@ -290,7 +294,7 @@ def solve(captured: Mapping[int, BlockCapture], confidence: float = CONFIDENCE) 
         InputError: a block cannot be fitted; names it.
     """
     solved = {}
-    for number, block in captured.items():
+    for number, block in tqdm(captured.items(), unit="block", desc="solve", disable=not progress):
         try:
             solved[number] = _solved(block, confidence)
         except InputError as error:

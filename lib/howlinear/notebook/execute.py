@@ -55,11 +55,7 @@ def execute(
         SourceError: no such notebook or profile.
         InputError: a parameter that the notebook does not have or of another type, or a cell that failed.
     """
-    source = paths.inside(paths.NOTEBOOKS, f"{stem}.py")
-    if not os.path.isfile(source):
-        known = ", ".join(sorted(path.stem for path in paths.NOTEBOOKS.glob("[0-9]*.py")))
-        raise SourceError(f"no notebook {stem!r}: {known}")
-    notebook = jupytext.read(source)
+    notebook = _read(stem)
     notebook.metadata["kernelspec"] = KERNEL
     given = checked(stem, parameters or {}, notebook)
     profile = given.get("profile", "minis")
@@ -95,6 +91,18 @@ def execute(
     return target
 
 
+def _read(stem: str) -> NotebookNode:
+    """A notebook as the text it is, nothing executed.
+
+    Raises:
+        SourceError: no such notebook.
+    """
+    source = paths.inside(paths.NOTEBOOKS, f"{stem}.py")
+    if not os.path.isfile(source):
+        raise SourceError(f"no notebook {stem!r}: {', '.join(stems())}")
+    return jupytext.read(source)
+
+
 @contextmanager
 def _kernels_told(record: bool) -> Iterator[None]:
     """Whether to record, for the kernels that are started meanwhile: they have the environment of this process."""
@@ -108,6 +116,41 @@ def _kernels_told(record: bool) -> Iterator[None]:
             os.environ[settings.RECORD] = before
 
 
+# --- what there is
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A notebook as a list of them shows it.
+
+    Attributes:
+        stem: as in `02_ceilings`.
+        title: the question that it asks.
+        parameters: by name, `profile` first.
+    """
+
+    stem: str
+    title: str
+    parameters: dict[str, Parameter]
+
+
+def stems() -> list[str]:
+    """The notebooks that there are, in order."""
+    return sorted(path.stem for path in paths.NOTEBOOKS.glob("[0-9]*.py"))
+
+
+def listed(stem: str) -> Listed:
+    """What a notebook asks, and what can be given to it; read without running anything.
+
+    Raises:
+        SourceError: no such notebook.
+    """
+    notebook = _read(stem)
+    heading = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
+    title = heading.partition("\n")[0].lstrip("# ")
+    return Listed(stem, title, declared(notebook))
+
+
 # --- parameters
 
 
@@ -118,10 +161,12 @@ class Parameter:
     Attributes:
         default: its value in the notebook.
         types: the types that it may have.
+        comment: what the notebook says of it.
     """
 
     default: Any
     types: tuple[type, ...]
+    comment: str = ""
 
 
 _TYPES = {"int": int, "float": float, "str": str, "bool": bool, "list": list, "None": type(None)}
@@ -140,25 +185,27 @@ def declared(notebook: NotebookNode) -> dict[str, Parameter]:
     parameters: dict[str, Parameter] = {}
     for cell in notebook.cells:
         if "parameters" in cell.metadata.get("tags", []):
+            lines = cell.source.splitlines()
             for statement in ast.parse(cell.source).body:
-                parameters |= _declared_by(statement)
+                behind = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
+                parameters |= _declared_by(statement, behind.strip(" #"))
     return parameters
 
 
-def _declared_by(statement: ast.stmt) -> dict[str, Parameter]:
-    """The parameters of one statement; none if it is no assignment."""
+def _declared_by(statement: ast.stmt, comment: str) -> dict[str, Parameter]:
+    """The parameters of one statement, with the comment behind it; none if it is no assignment."""
     if isinstance(statement, ast.AnnAssign):  # steps: int | None = None
         names = ast.unparse(statement.annotation).split("|")
         types = tuple(_TYPES[name.strip()] for name in names)
-        return {statement.target.id: Parameter(ast.literal_eval(statement.value), types)}
+        return {statement.target.id: Parameter(ast.literal_eval(statement.value), types, comment)}
     if not isinstance(statement, ast.Assign):
         return {}
     target = statement.targets[0]
     default = ast.literal_eval(statement.value)
     if isinstance(target, ast.Tuple):  # blocks, width = 6, 64
         pairs = zip(target.elts, default, strict=True)
-        return {name.id: Parameter(value, (type(value),)) for name, value in pairs}
-    return {target.id: Parameter(default, (type(default),))}
+        return {name.id: Parameter(value, (type(value),), comment) for name, value in pairs}
+    return {target.id: Parameter(default, (type(default),), comment)}
 
 
 def checked(stem: str, given: Mapping[str, Any], notebook: NotebookNode) -> dict[str, Any]:

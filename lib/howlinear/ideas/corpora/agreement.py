@@ -1,5 +1,7 @@
 """How far two corpora give one profile of R²_lin over the blocks (arXiv 2606.19379, figure 5), with intervals.
 
+Two models are compared in the same way; where they read the same rows, their folds are left out together (`compare`).
+
 The intervals say what other documents of the same corpora would change. The blocks are all that the model has, no
 sample of anything, so they are not resampled.
 """
@@ -14,7 +16,8 @@ from jaxtyping import Float
 
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.ideas.corpora.transfer import Transfer
+from howlinear.ideas.corpora.transfer import Scores, Transfer, own_scores
+from howlinear.instrument.capture import BlockCapture
 
 Curve = Float[np.ndarray, " blocks"]
 
@@ -23,11 +26,11 @@ LARGEST_CORRELATION = 1 - 1e-12  # Fisher's z of a correlation of 1 is infinite
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two corpora give one profile.
+    """How far two corpora, or two models, give one profile.
 
     Attributes:
         correlation: of R²_lin over the blocks; its interval is the jackknife's over document folds, on Fisher's z.
-        difference: block → R²_lin on the one corpus minus on the other, by depth.
+        difference: block → R²_lin of the one minus that of the other, by depth.
 
     Both kinds of interval hold the truth in 94 to 98 of 100 simulated measurements (`benchmarks/coverage.py`).
     """
@@ -58,7 +61,19 @@ class FoldProfiles:
     @classmethod
     def of(cls, by_block: Mapping[int, Transfer], corpus: str) -> FoldProfiles:
         """Profiles of one of the corpora in `by_block`."""
-        scores = [carried.scores[corpus, corpus] for carried in by_block.values()]
+        return cls._stacked([carried.scores[corpus, corpus] for carried in by_block.values()])
+
+    @classmethod
+    def of_capture(cls, captured: Mapping[int, BlockCapture]) -> FoldProfiles:
+        """Profiles of one model on one corpus; blocks are read one at a time.
+
+        Raises:
+            InputError: a block cannot be fitted.
+        """
+        return cls._stacked([own_scores(block) for block in captured.values()])
+
+    @classmethod
+    def _stacked(cls, scores: list[Scores]) -> FoldProfiles:
         return cls(
             whole=np.array([of_block.whole for of_block in scores]),
             refitted=np.stack([of_block.refitted for of_block in scores], axis=1),
@@ -81,14 +96,41 @@ def agreement(by_block: Mapping[int, Transfer], one: str, other: str) -> Agreeme
     if len(by_block) < 3 or not {one, other} <= set(corpora):
         given = f"{len(by_block)} blocks of {', '.join(corpora) or 'no corpus'}"
         raise InputError(f"cannot compare {one} and {other} over {given}: take two of them and at least three blocks")
-    first = FoldProfiles.of(by_block, one)
-    second = FoldProfiles.of(by_block, other)
+    return compare(FoldProfiles.of(by_block, one), FoldProfiles.of(by_block, other), list(by_block), (one, other))
+
+
+def compare(
+    first: FoldProfiles,
+    second: FoldProfiles,
+    blocks: list[int],
+    names: tuple[str, str],
+    paired: bool = False,
+) -> Agreement:
+    """Compare two profiles of the same blocks.
+
+    Args:
+        first: of one corpus or model.
+        second: of another; differences are the first less this one.
+        blocks: numbers of the blocks, by depth.
+        names: of the two, for messages.
+        paired: both were measured on the same rows, in the same folds: each fold is left out of both at once, and what
+            the two share cancels. Otherwise the documents are taken as drawn independently, and variances add.
+
+    Raises:
+        InputError: profiles of different depths, fewer than three blocks, or a profile that is flat.
+    """
+    one, other = names
+    if not len(first.whole) == len(second.whole) == len(blocks) >= 3:
+        raise InputError(
+            f"profiles of {len(first.whole)} and {len(second.whole)} blocks cannot be compared block by block: "
+            "take two of one depth, three blocks or more"
+        )
     if np.ptp(first.whole) == 0 or np.ptp(second.whole) == 0:
         raise InputError(f"the profile of {one} or {other} is the same in every block: correlations are undefined")
 
     left_out_z = []
     left_out_differences = []
-    for group in leave_one_out(first, second):
+    for group in leave_one_out(first, second, paired):
         left_out_z.append([fisher_z(a, b) for a, b in group])
         left_out_differences.append(np.array([a - b for a, b in group]))  # (folds, blocks)
 
@@ -98,19 +140,23 @@ def agreement(by_block: Mapping[int, Transfer], one: str, other: str) -> Agreeme
 
     values = first.whole - second.whole
     difference = {}
-    for place, block in enumerate(by_block):
+    for place, block in enumerate(blocks):
         without_folds = [differences[:, place] for differences in left_out_differences]
         difference[block] = Estimate.jackknife(float(values[place]), *without_folds)
     return Agreement(correlation, difference)
 
 
-def leave_one_out(one: FoldProfiles, other: FoldProfiles) -> Iterator[list[tuple[Curve, Curve]]]:
-    """Pairs of profiles with one document fold left out of one of them.
+def leave_one_out(one: FoldProfiles, other: FoldProfiles, paired: bool = False) -> Iterator[list[tuple[Curve, Curve]]]:
+    """Pairs of profiles with one document fold left out of one of them, or the same fold of both.
 
     Yields:
         A list for each of the four independent sets of folds: train and held-out folds of the first corpus, then of
-        the second.
+        the second; of profiles that are paired, for each of the two sets that they share.
     """
+    if paired:
+        yield list(zip(one.refitted, other.refitted, strict=True))
+        yield list(zip(one.rescored, other.rescored, strict=True))
+        return
     for profiles in (one.refitted, one.rescored):
         yield [(profile, other.whole) for profile in profiles]
     for profiles in (other.refitted, other.rescored):

@@ -144,6 +144,24 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
     )
 
 
+def own_scores(captured: BlockCapture) -> Scores:
+    """R²_lin of a block with all document folds, and without each: what `transfer` finds of a corpus with itself.
+
+    Args:
+        captured: of a block; an interval needs two folds or more on each side.
+
+    Raises:
+        InputError: no fit.
+    """
+    maps = fit_folds(captured.train)
+    held_out = sum(captured.test)
+    return Scores(
+        whole=r2(maps.whole, held_out),
+        refitted=np.array([r2(affine, held_out) for affine in maps.refits]),
+        rescored=np.array([r2(maps.whole, others) for others in left_out(captured.test)]),
+    )
+
+
 def _check(captured: Mapping[str, BlockCapture]) -> None:
     if len(captured) < 2:
         given = ", ".join(captured) or "none"

@@ -1,0 +1,90 @@
+"""Two models on one text, or one model on two: their profiles beside one another, with what surely differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from howlinear.ideas.corpora.agreement import Agreement, FoldProfiles, compare
+from howlinear.instrument.capture import capture
+from howlinear.instrument.perplexity import perplexity_if_causal
+from howlinear.instrument.profile import Profile, name_of, profile_of
+from howlinear.models.sources import running
+from howlinear.text.rows import TokenRows
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A profile, and what it becomes without each document fold.
+
+    Attributes:
+        profile: as `measure` gives it.
+        folds: R²_lin of the same blocks with all folds and without each.
+    """
+
+    profile: Profile
+    folds: FoldProfiles
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two profiles beside one another.
+
+    Attributes:
+        first: one.
+        second: the other.
+        paired: whether both were measured on the same rows.
+        agreement: how far they are one profile, differences the first less the second; None where models differ in
+            depth.
+    """
+
+    first: Profile
+    second: Profile
+    paired: bool
+    agreement: Agreement | None
+
+
+def measured(model: PreTrainedModel, rows: TokenRows, progress: bool = False) -> Measured:
+    """Measure a model for a comparison; its moments are let go.
+
+    Args:
+        model: the model.
+        rows: in document folds.
+        progress: show a bar.
+
+    Raises:
+        InputError: as `measure`.
+        SourceError: the model's own forward pass fails.
+    """
+    name = name_of(model)
+    with running(name):
+        captured = capture(model, rows, progress=progress)
+        perplexity = perplexity_if_causal(model, rows)
+    return Measured(profile_of(captured, name, rows, perplexity), FoldProfiles.of_capture(captured))
+
+
+def comparison(first: Measured, second: Measured, names: tuple[str, str]) -> Comparison:
+    """Compare two that were measured, paired if their rows are the same.
+
+    Args:
+        first: one.
+        second: the other.
+        names: of the two, for messages.
+
+    Raises:
+        InputError: fewer than three blocks, or a profile that is flat.
+    """
+    paired = _same_rows(first.profile.rows, second.profile.rows)
+    blocks = list(first.profile)
+    agreement = None
+    if blocks == list(second.profile):
+        agreement = compare(first.folds, second.folds, blocks, names, paired)
+    return Comparison(first.profile, second.profile, paired, agreement)
+
+
+def _same_rows(one: TokenRows, other: TokenRows) -> bool:
+    """Whether two have the same tokens in the same folds."""
+    pairs = ((one.ids, other.ids), (one.test, other.test), (one.fold, other.fold))
+    return all(torch.equal(first, second) for first, second in pairs)
