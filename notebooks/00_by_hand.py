@@ -14,9 +14,7 @@
 # **Question.** A language model is a stack of blocks, and half of each block is a small neural network with a bend in
 # it. If we put a straight line in the place of that network, how much of its work would the line do?
 #
-# **Answer in one line.** A good part of it, in some blocks nearly all; the run prints its numbers under *The answer*.
-#
-# **You need** to have seen a straight line fitted to points. **Time** fifteen minutes to read, half a minute to run.
+# **You need** to have seen a straight line fitted to points. **Time** 25 minutes to read, half a minute to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts; this notebook looks at the first model alone, which is a GPT-2
@@ -32,6 +30,7 @@ from IPython.display import HTML
 from transformers import AutoModelForCausalLM
 
 import howlinear as hl
+from howlinear.answers.by_hand import replies, sentences
 from howlinear.ideas import by_hand as ideas
 from howlinear.notebook.run import start
 from howlinear.plots import by_hand as plots
@@ -43,14 +42,23 @@ print("model:", name, "· text:", run.corpora[0])
 # %% [markdown]
 # ## Predict first
 #
-# Write your guesses down before you scroll. Each gets its answer below, printed by the run.
+# Write your guesses down before you scroll. Each gets its answer at the end.
 #
 # 1. The model has a dozen blocks. Which one is most like a straight line: the first, one in the middle, or the last?
 # 2. We fit the line on three quarters of the text and judge it on the rest. How much better does it look on the text
 #    that it was fitted on?
 # 3. Two people look at the same parabola, one at its left flank, one at its right. Each fits a line to what they see.
 #    Does each find the parabola fairly straight? Can they use each other's line?
+
+# %% [markdown]
+# ## The answer
 #
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
+
+# %% [markdown]
 # ## Idea
 #
 # A **[token](../book/reading.md#token)** is a word or a piece of one; the model reads a text as a row of tokens.
@@ -178,14 +186,12 @@ rank = int(torch.linalg.matrix_rank(x - x.mean(0), rtol=1e-6))
 print(f"block 0: {x.shape[1]} numbers go in, and they vary in {rank} directions")
 
 # %% [markdown]
-# ## The answer
+# Which block is the straightest, and which the least straight? These two are drawn next.
 
-# %% tags=["nbval-check-output"]
+# %%
 straight = max(r2, key=r2.get)
 bent = min(r2, key=r2.get)
-print(f"Block {straight} is the straightest: the line does {r2[straight]:.0%} of its work, on text it has not seen.")
-mean = sum(r2.values()) / len(r2)
-print(f"Block {bent} is the least straight, with {r2[bent]:.0%}. The mean over all {len(r2)} blocks is {mean:.0%}.")
+print("straightest: block", straight, "· least straight: block", bent)
 
 
 # %% [markdown]
@@ -302,29 +308,23 @@ run.figure(figure, "neuron")
 plt.show()
 
 # %% [markdown]
-# ## Your predictions
+# For your second prediction: how much better does a line look on its own rows, when there are many of them, and when
+# there are two for each input?
 
-# %% tags=["nbval-check-output"]
+# %%
 in_sample = {block: r_squared(lines[block], x[~held_out], y[~held_out]) for block, (x, y) in blocks.items()}
-optimism = sum(in_sample[block] - r2[block] for block in r2) / len(r2)
 x, y = blocks[bent]
 few_rows = (~held_out).nonzero()[: 2 * x.shape[1], 0]
 hasty = fit(x[few_rows], y[few_rows])
 hasty_in_sample = r_squared(hasty, x[few_rows], y[few_rows])
 hasty_r2 = r_squared(hasty, x[held_out], y[held_out])
-first, last = r2[0], r2[max(r2)]
-print(f"1. Block {straight}, with {r2[straight]:.2f}. The first block has {first:.2f}, the last {last:.2f}; the least")
-print(f"   straight is block {bent}, with {r2[bent]:.2f}.")
-print(f"2. By {optimism:.3f} on average, as there are {(~held_out).sum():,} rows to fit on. From {len(few_rows)} rows,")
-print(f"   two for each input, block {bent} seems to have {hasty_in_sample:.1f};", end=" ")
-print(f"on held-out rows that line has {hasty_r2:.1f}.")
-print(f"3. Each finds its own flank straight: R² {at_home['left']:.2f} and {at_home['right']:.2f}. On the other")
-print(f"   flank its line does harm: {away['left']:.1f} and {away['right']:.1f}.")
 
 # %%
 record = {
     "model": name,
     "blocks": [{"block": block, "r2": r2[block], "r2_in_sample": in_sample[block]} for block in r2],
+    "rows_to_fit": int((~held_out).sum()),
+    "hasty": {"block": bent, "rows": len(few_rows), "r2_in_sample": hasty_in_sample, "r2": hasty_r2},
     "agrees_to_three_digits": bool(largest < 0.0005),
     "planted": planted,
     "nonsense": nonsense,
@@ -337,11 +337,15 @@ run.save(record)
 
 # %% [markdown]
 # ## What we learned
-#
+
+# %%
+run.conclusion(sentences, replies)
+
+# %% [markdown]
 # | | the paper | ours |
 # |---|---|---|
 # | method | a hook, a least-squares line, $R^2$ on rows held out | the same; split by document |
-# | blocks of one model | differ widely | see *The answer* |
+# | blocks of one model | differ widely | see above |
 #
 # - A feed-forward block is a function from rows to rows, and $R^2$ says what share of it a straight line explains on
 #   text that the line has not seen.
