@@ -16,13 +16,10 @@ def small(**metadata):
     drawn = new_output("display_data", {"image/png": PIXEL, "text/plain": "<Figure>"})
     return new_notebook(
         cells=[
-            new_markdown_cell(
-                "# 02 · How small?\n\nIs $x$ of a [block](../book/reading.md#block) small?\n\n"
-                "$$ x^2 = \\lVert x \\rVert^2 $$"
-            ),
+            new_markdown_cell("# 02 · How small?\n\nIs $x$ small?\n\n$$ x^2 = \\lVert x \\rVert^2 $$"),
             new_code_cell('profile = "minis"', metadata={"tags": ["parameters"]}),
             new_code_cell('profile = "other"', metadata={"tags": ["injected-parameters"]}),
-            new_markdown_cell("## Figure: a dot"),
+            new_markdown_cell("## Figure: a dot\n\nOf a [block](../book/reading.md#block)."),
             new_code_cell("plt.plot()", outputs=[drawn]),
             new_markdown_cell("## Exercises\n\nTry first.\n\n**1 (warm-up).** What is one?"),
             new_code_cell("one = None"),
