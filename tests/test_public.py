@@ -19,6 +19,11 @@ def test_the_import_and_its_errors_wait_for_nothing_heavy():
     assert run(code).stdout == "False\n"
 
 
+def test_plots_are_there_when_they_are_asked_for():
+    code = "import sys, howlinear as hl; hl.plots.profile; print('torch' in sys.modules, 'plots' in dir(hl))"
+    assert run(code).stdout == "False True\n"
+
+
 def test_running_a_notebook_starts_without_torch():
     code = "import sys, howlinear.notebook.execute; print('torch' in sys.modules)"
     assert run(code).stdout == "False\n"

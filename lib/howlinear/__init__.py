@@ -14,9 +14,11 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or the list of them."""
+    """A public name, or the list of them; `plots` is what draws them."""
     if name.startswith("__") and name != "__all__":  # Python asks every module for some of these
         raise AttributeError(f"module 'howlinear' has no attribute {name!r}")
+    if name == "plots":
+        return import_module("howlinear.plots")
     public = import_module("howlinear.public")
     if name == "__all__":
         return public.__all__
@@ -29,4 +31,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names too."""
-    return sorted({*globals(), *__getattr__("__all__")})
+    return sorted({*globals(), *__getattr__("__all__"), "plots"})

@@ -1,6 +1,7 @@
 import json
 import math
 from dataclasses import replace
+from html import escape
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -222,3 +223,20 @@ def test_a_missing_limit_is_null_in_json_and_keeps_the_others():
 def test_without_document_folds_nothing_is_said_of_more_rows(gpt2, ids):
     two_folds = TokenRows.from_ids(ids, folds=1)
     assert "without document folds there is no telling" in measure(gpt2, two_folds).outlook
+
+
+def test_a_profile_shows_itself_in_a_line_and_as_a_table_without_tensors(gpt2, rows):
+    profile = measure(gpt2, rows)
+    profile = replace(profile, model="<b>mine</b>")
+    line = repr(profile)
+    assert "tensor" not in line
+    assert "\n" not in line
+    assert len(line) < 200
+    assert f"{rows.count:,} rows, perplexity {profile.perplexity:.2f}" in line
+    best = max(profile, key=lambda block: profile[block].r2)
+    assert f"{profile[best].r2:.3f} (block {best})" in line
+    html = profile._repr_html_()
+    assert html.count("<tr") == 1 + len(profile)
+    assert "&lt;b&gt;mine&lt;/b&gt;" in html
+    assert "<b>" not in html
+    assert escape(profile.outlook) in html

@@ -321,3 +321,12 @@ def test_an_exact_map_costs_nothing(gpt2, ids):
     with swap(gpt2, {1: linear}):
         found = swap_costs(gpt2, {1: linear}, ids)[1]
     assert (found.delta, found.low, found.high) == (0, 0, 0)
+
+
+def test_losses_perplexity_and_costs_take_rows_and_ids_alike(gpt2, rows):
+    """Of rows the held-out part counts."""
+    held_out = rows.ids[rows.test]
+    assert torch.equal(losses(gpt2, rows), losses(gpt2, held_out))
+    assert perplexity(gpt2, rows) == perplexity(gpt2, held_out)
+    maps = {1: lambda x: 0 * x}
+    assert swap_costs(gpt2, maps, rows)[1].delta == swap_costs(gpt2, maps, held_out)[1].delta

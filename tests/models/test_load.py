@@ -9,6 +9,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from conftest import WIDTH, tiny
 from helpers.families import FAMILIES, reads, small
@@ -241,3 +242,15 @@ def test_a_device_map_goes_with_one_process_and_no_device(device, processes):
         cli._check_device_map("auto", device, processes)
     cli._check_device_map("auto", "cpu", 1)
     cli._check_device_map(None, device, processes)
+
+
+def test_loading_says_nothing_and_leaves_the_bars_as_they_were(capfd):
+    logging.enable_progress_bar()
+    load_model("mini-gpt2")
+    load_model("mini-gpt2", progress=True)  # no terminal here
+    assert capfd.readouterr().err == ""
+    assert logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    load_model("mini-gpt2")
+    assert not logging.is_progress_bar_enabled()
+    logging.enable_progress_bar()

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 import howlinear.plots
+from howlinear.files import figures, paths, results
 from howlinear.plots import style
 from howlinear.plots.ceilings import profile, profile_and_swaps, solvers
 
@@ -55,6 +56,28 @@ def test_the_axis_of_costs_begins_just_below_what_is_drawn():
     swaps = pd.DataFrame({"model": "gpt2", "block": [0, 1], "delta": [5.0, 300.0], "low": [4.0, 250.0], "high": 400.0})
     assert profile_and_swaps(frame, swaps).axes[1].get_ylim()[0] == -0.5
     assert profile_and_swaps(frame, swaps.assign(low=-10.0)).axes[1].get_ylim()[0] == -12.0
+
+
+def test_the_committed_figure_is_what_the_committed_numbers_draw(tmp_path):
+    """To the byte: the looks of the embedded models have not changed."""
+    style.use()
+    frames, swaps = [], []
+    models = results.load(paths.results("minis") / "02_ceilings.json")["models"]
+    for name in ("mini-gpt2", "mini-pythia", "mini-llama"):
+        found = models[name]
+        untrained = {"r2_untrained": found["untrained"], "r2_untrained_in_sample": found["untrained_in_sample"]}
+        frames.append(pd.DataFrame(found["blocks"]).assign(model=name, **untrained))
+        swaps.append(pd.DataFrame(found["swap"]).assign(model=name))
+    drawn = figures.save(profile_and_swaps(pd.concat(frames), pd.concat(swaps)), tmp_path, "again")
+    assert drawn.read_bytes() == (paths.figures("minis") / "02_ceilings_profile.svg").read_bytes()
+
+
+def test_two_models_of_one_family_do_not_cover_each_other():
+    frame = pd.concat([ceilings(gpt2=[0.9, 0.4]), ceilings(**{"gpt2-medium": [0.8, 0.5]})])
+    (axis,) = profile(frame).axes
+    drawn = [container[0] for container in axis.containers]
+    assert drawn[0].get_color() != drawn[1].get_color()
+    assert drawn[0].get_marker() != drawn[1].get_marker()
 
 
 def test_the_public_name_is_the_same_function():

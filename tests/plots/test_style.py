@@ -15,6 +15,27 @@ def test_colour_marker_and_line_all_tell_models_apart():
         assert len({look[key] for look in looks}) == len(looks)
 
 
+def test_any_two_models_are_told_apart_by_colour_and_by_marker():
+    names = ["gpt2", "gpt2-medium", "mine", "yours", "pythia-70m", "pythia-160m", "llama", "gpt2-xl"]
+    looks = style.looks(names)
+    assert list(looks) == names
+    for key in ("color", "marker"):
+        assert len({str(look[key]) for look in looks.values()}) == len(names)
+    assert {name: looks[name] for name in ("gpt2", "llama", "mine")} == {
+        name: style.look(name) for name in ("gpt2", "llama", "mine")
+    }
+    assert style.looks(["a", "a"]) == {"a": style.look("a")}
+
+
+def test_the_models_of_a_run_keep_their_looks_in_every_figure():
+    style.use(["gpt2", "gpt2-medium"])
+    medium = style.look("gpt2-medium")
+    assert medium["color"] != style.look("gpt2")["color"] == style.look("mini-gpt2")["color"]
+    assert style.looks(["gpt2-medium"]) == {"gpt2-medium": medium}  # alone too
+    style.use()
+    assert style.look("gpt2-medium")["color"] == style.look("gpt2")["color"]
+
+
 def test_panels_are_lettered_in_order():
     figure, axes = plt.subplots(1, 3)
     style.panels(axes, ["first", "second", ""])

@@ -194,7 +194,7 @@ def mean_perplexity(losses: Float[Tensor, " n"], mask: Bool[Tensor, "n seq_len"]
 @torch.inference_mode()
 def losses(
     model: PreTrainedModel,
-    ids: Int64[Tensor, "n seq_len"],
+    ids: Rows | Int64[Tensor, "n seq_len"],
     batch_size: int = 16,
     mask: Bool[Tensor, "n seq_len"] | None = None,
 ) -> Float[Tensor, " n"]:
@@ -202,14 +202,16 @@ def losses(
 
     Args:
         model: a causal language model.
-        ids: token ids, shape (n, seq_len).
+        ids: token ids, shape (n, seq_len), all of which count; or rows, whose held-out part counts, without padding.
         batch_size: sequences in a forward pass.
-        mask: which places are tokens, padding on the right; all by default.
+        mask: of token ids, which places are tokens, padding on the right; all by default.
 
     Raises:
-        InputError: a model that predicts no next token, or a loss that is not finite.
+        InputError: a model that predicts no next token, nothing to predict, or a loss that is not finite.
     """
     check_causal(model)
+    if not isinstance(ids, Tensor):
+        ids, mask = held_out(ids)
     return finite_losses([batch_losses(model, *batch) for batch in loss_batches(ids, mask, batch_size)])
 
 

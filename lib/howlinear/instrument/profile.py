@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,6 +116,24 @@ class Profile(Mapping):
     def __len__(self) -> int:
         """How many blocks were measured."""
         return len(self.solved)
+
+    def __repr__(self) -> str:
+        """One line, without the numbers of any tensor."""
+        predicts = "" if self.perplexity is None else f", perplexity {self.perplexity:.2f}"
+        r2 = {block: found.r2 for block, found in self.items()}
+        least, most = min(r2, key=r2.__getitem__), max(r2, key=r2.__getitem__)
+        return (
+            f"<Profile of {self.model} on {self.rows.corpus}: {self.rows_used:,} rows{predicts}; R²_lin of {len(self)} "
+            f"blocks from {r2[least]:.3f} (block {least}) to {r2[most]:.3f} (block {most})>"
+        )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a row a block, and what to think of it."""
+        columns = ["block", "r2", "r2_low", "r2_high", "r2_median", "effective_rank", "condition"]
+        table = self.to_frame()[columns].to_html(index=False, border=0, float_format="{:.4g}".format)
+        about = repr(self).strip("<>").partition(";")[0]
+        said = [line for line in (self.outlook, self.warning) if line is not None]
+        return f"<p>{escape(about)}</p>{table}" + "".join(f"<p>{escape(line)}</p>" for line in said)
 
     @property
     def effective_ranks(self) -> dict[int, float]:

@@ -5,7 +5,9 @@ Models are ordinary `transformers` models throughout: causal language models, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging
 
 from howlinear.errors import InputError, SourceError
 from howlinear.models.ffn_sites import note, put, sites, width_of
@@ -38,6 +41,7 @@ def load_model(
     dtype: str | torch.dtype | None = None,
     device_map: str | dict[str, int | str] | None = None,
     sites: str | None = None,
+    progress: bool = False,
 ) -> PreTrainedModel:
     """Load a model, ready to evaluate: a causal language model, or an encoder of text or of images.
 
@@ -52,6 +56,7 @@ def load_model(
             accelerate.
         sites: where the FFNs are if that cannot be told, a star for the block's number, see `models.ffn_sites`; noted
             in the model's config as `howlinear_sites`, so that every function finds them and a saved model keeps it.
+        progress: show bars of what is fetched and loaded, on a terminal.
 
     Returns:
         The `transformers` model, in evaluation mode.
@@ -74,11 +79,25 @@ def load_model(
         source = located(str(name))
         if revision is not None and Path(source).is_dir():
             raise _no_revision(source, revision)
-        model = _from_pretrained(source, revision or "main", _dtype(dtype), _checked_device_map(device_map))
+        with _bars(progress and sys.stderr.isatty()):
+            model = _from_pretrained(source, revision or "main", _dtype(dtype), _checked_device_map(device_map))
     model.eval()
     if sites is not None:
         note(model, sites)
     return model
+
+
+@contextmanager
+def _bars(shown: bool) -> Iterator[None]:
+    """Whether the libraries that load models may show bars; their setting is left as it was."""
+    before = logging.is_progress_bar_enabled()
+    if not shown:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if before:
+            logging.enable_progress_bar()
 
 
 def _no_revision(source: str, revision: str) -> InputError:

@@ -207,13 +207,14 @@ def start(stem: str, profile: str = "minis") -> Run:
         SourceError: no such profile.
         InputError: a key is missing from it, or holds what cannot be used.
     """
-    style.use()
-    disable_progress_bar()
     chosen = settings.read(profile)
+    models = {settings.short(source): settings.located(source) for source in chosen.models}
+    style.use(models)
+    disable_progress_bar()
     return Run(
         stem=stem,
         profile=profile,
-        models={settings.short(source): settings.located(source) for source in chosen.models},
+        models=models,
         corpora=chosen.corpora,
         rows=chosen.rows,
         seq_len=chosen.seq_len,

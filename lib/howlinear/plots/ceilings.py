@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
@@ -28,8 +30,10 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
     if ax is None:
         _, ax = plt.subplots(figsize=(style.COLUMN, 2.3))
     _draw_published(ax, published, "r2_lin")
-    for model, blocks in _by_model(frame):
-        look = style.look(model) if model else {"color": "0.2", "marker": "o"}
+    by_model = _by_model(frame)
+    looks = style.looks(model for model, _ in by_model)
+    for model, blocks in by_model:
+        look = looks[model] if model else {"color": "0.2", "marker": "o"}
         bars = None
         if {"r2_low", "r2_high"} <= set(frame.columns) and blocks["r2_low"].notna().all():
             bars = style.error_bars(blocks["r2"], blocks["r2_low"], blocks["r2_high"])
@@ -67,12 +71,13 @@ def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame, published: pd
     top.get_legend().remove()  # one for both panels stands above them
     top.set_xlabel("")
     models = list(swaps["model"].unique())
+    looks = style.looks(ceilings["model"])  # as above, where encoders may be among them
     for number, model in enumerate(models):
         cost = swaps[swaps["model"] == model]
         # side by side, so that the bars of several models do not cover one another
         shift = 0.14 * (number - (len(models) - 1) / 2)
         bars = style.error_bars(cost["delta"], cost["low"], cost["high"])
-        bottom.errorbar(cost["block"] + shift, cost["delta"], bars, capsize=1.5, elinewidth=0.7, **style.look(model))
+        bottom.errorbar(cost["block"] + shift, cost["delta"], bars, capsize=1.5, elinewidth=0.7, **looks[model])
     bottom.axhline(0, color=style.GREY, linewidth=0.6)
     bottom.set(xlabel="block", ylabel="$\\Delta$ perplexity", yscale="symlog")
     if not swaps.empty:
@@ -126,7 +131,7 @@ def _draw_published(ax: Axes, published: pd.DataFrame | None, column: str) -> No
         ax.plot(blocks["block"], blocks[column], **thin)
 
 
-def _draw_ordinary(ax: Axes, blocks: pd.DataFrame, look: dict[str, str]) -> None:
+def _draw_ordinary(ax: Axes, blocks: pd.DataFrame, look: dict[str, Any]) -> None:
     """The blocks that a few massive rows move, without these: open points, each tied to its own."""
     moved = blocks[(blocks["massive_rows"] > 0) & ((blocks["r2"] - blocks["r2_ordinary"]).abs() >= 0.02)]
     ax.vlines(moved["block"], moved["r2_ordinary"], moved["r2"], color=look["color"], linewidth=0.7, linestyle=":")

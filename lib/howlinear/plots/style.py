@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import zip_longest
 from string import ascii_lowercase
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -29,6 +30,14 @@ _LOOKS = {  # family → look; the first whose name is part of the model's
     "llama": {"color": "#009E73", "marker": "^", "linestyle": "-."},
 }
 _OTHER = {"color": "#8C6D31", "marker": "P", "linestyle": ":"}
+_SPARE = (  # for a second model of a family, or a second of none: from Tol's muted set
+    {"color": "#332288", "marker": "X", "linestyle": (0, (5, 1))},
+    {"color": "#AA4499", "marker": "*", "linestyle": (0, (3, 1, 1, 1))},
+    {"color": "#999933", "marker": "h", "linestyle": (0, (1, 1))},
+    {"color": "#882255", "marker": "<", "linestyle": (0, (4, 2, 1, 2))},
+    {"color": "#44AA99", "marker": "p", "linestyle": (0, (2, 1))},
+)
+_of_run: dict[str, dict] = {}  # model → look, of the models that `use` was told of
 
 _RC = {
     "font.size": 8,
@@ -51,15 +60,39 @@ _RC = {
 }
 
 
-def use() -> None:
-    """Set the style for all figures that follow."""
+def use(models: Iterable[str] = ()) -> None:
+    """Set the style for all figures that follow.
+
+    Args:
+        models: that figures will show together; each gets a look of its own, also two of one family.
+    """
+    _of_run.clear()
+    _of_run.update(looks(models))
     sns.set_theme(context="paper", style="whitegrid", rc=_RC)
     mpl.rcParams.update(_RC)
 
 
-def look(model: str) -> dict[str, str]:
-    """Colour, marker and line style of a model, by its family; pass to `plot` or `errorbar`."""
-    return next((look for family, look in _LOOKS.items() if family in model.lower()), _OTHER) | {"label": model}
+def look(model: str) -> dict[str, Any]:
+    """Colour, marker and line style of a model, by its family or as `use` was told; pass to `plot` or `errorbar`."""
+    return _of_run.get(model, _of_family(model)) | {"label": model}
+
+
+def looks(models: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Model → its `look` beside the others: the first of a family has the family's, others one that nobody has.
+
+    Up to eleven models are told apart by colour and by marker.
+    """
+    chosen: dict[str, dict[str, Any]] = {}
+    for model in dict.fromkeys(models):
+        own = _of_run.get(model, _of_family(model))
+        taken = [each["color"] for each in chosen.values()]
+        free = [each for each in (own, *_SPARE, _OTHER, *_LOOKS.values()) if each["color"] not in taken]
+        chosen[model] = (free[0] if free else own) | {"label": model}
+    return chosen
+
+
+def _of_family(model: str) -> dict[str, Any]:
+    return next((look for family, look in _LOOKS.items() if family in model.lower()), _OTHER)
 
 
 def published(marker: str, label: str = "_") -> dict[str, str | float]:
