@@ -123,8 +123,8 @@ def ceiling(
     test_rows = Moments.total(test_folds)
 
     check_rows(train_rows)
-    inputs = decompose(train_rows)
-    affine = solution(inputs, train_rows)
+    inputs = factorise(train_rows) or decompose(train_rows)
+    affine = inputs.solution(train_rows)
     score = PooledR2(affine)
     r2_here = score(test_rows)
     in_sample = score(train_rows)
@@ -141,7 +141,7 @@ def ceiling(
         limit=limit,
         r2_per_feature=r2_per_feature(affine, test_rows),
         map=affine,
-        rank=len(inputs.values),
+        rank=inputs.rank,
         condition=inputs.condition,
         rows_train=train_rows.n,
         rows_test=test_rows.n,
@@ -167,7 +167,7 @@ def fit(moments: Moments, null: float = NULL, fewest: int | None = None) -> tupl
     """
     check_rows(moments, fewest)
     inputs = decompose(moments, null)
-    return solution(inputs, moments), len(inputs.values)
+    return inputs.solution(moments), inputs.rank
 
 
 def check_rows(moments: Moments, fewest: int | None = None) -> None:
@@ -178,14 +178,6 @@ def check_rows(moments: Moments, fewest: int | None = None) -> None:
             f"{moments.n} train rows for {moments.d_in} inputs: an affine map would fit them exactly; "
             f"use at least {needed} rows, better ten times as many"
         )
-
-
-def solution(inputs: Spectrum, moments: Moments) -> AffineMap:
-    """The least-squares map, from the decomposed inputs."""
-    # W = Sxx⁺ Sxy, with Sxx⁺ = (D V) Λ⁻¹ (D V)ᵀ of what is kept
-    basis = inputs.scale[:, None] * inputs.vectors
-    weight = basis @ ((basis.T @ moments.sxy) / inputs.values[:, None])
-    return _with_bias(weight, moments)
 
 
 def _with_bias(weight: Float[Tensor, "d_in d_out"], moments: Moments) -> AffineMap:
@@ -210,21 +202,25 @@ class Spectrum:
     null_vectors: Float[Tensor, "d_in nulls"]
 
     @property
+    def rank(self) -> int:
+        """Directions that are not null."""
+        return len(self.values)
+
+    @property
     def null_directions(self) -> Float[Tensor, "d_in nulls"]:
         """Directions n of the inputs as they come, in which x · n is the same for every row."""
         return self.null_vectors * _or_one(self.scale)[:, None]
 
     @property
     def condition(self) -> float:
-        """Largest over smallest singular value of the centred inputs as they come, without the null directions.
+        """Largest over smallest singular value of the centred inputs as they come, without the null directions."""
+        return _condition(self.scale, self.vectors * self.values.sqrt(), self.rank)
 
-        Read off a factor of Sxx, not off Sxx itself, whose small eigenvalues squaring would have drowned.
-        """
-        varying = self.scale > 0
-        # Sxx = F Fᵀ with F = D⁻¹ V Λ^½: its singular values are those of the centred inputs
-        factor = self.vectors[varying] * self.values.sqrt() / self.scale[varying, None]
-        singular = torch.linalg.svdvals(factor)
-        return float(singular[0] / singular[-1])
+    def solution(self, moments: Moments) -> AffineMap:
+        """The least-squares map of the rows that were decomposed."""
+        # W = Sxx⁺ Sxy, with Sxx⁺ = (D V) Λ⁻¹ (D V)ᵀ
+        basis = self.scale[:, None] * self.vectors
+        return _with_bias(basis @ ((basis.T @ moments.sxy) / self.values[:, None]), moments)
 
 
 def decompose(moments: Moments, null: float = NULL) -> Spectrum:
@@ -250,6 +246,22 @@ def _column_scale(moments: Moments, null: float = NULL) -> Float[Tensor, " d_in"
 
 def _correlation(moments: Moments, scale: Float[Tensor, " d_in"]) -> Float[Tensor, "d_in d_in"]:
     return scale[:, None] * moments.sxx * scale
+
+
+def _condition(scale: Float[Tensor, " d_in"], factor: Float[Tensor, "d_in columns"], rank: int) -> float:
+    """Largest over smallest singular value of the centred inputs as they come.
+
+    Read off a factor of Sxx, not off Sxx itself, whose small eigenvalues squaring would have drowned.
+
+    Args:
+        scale: D's diagonal.
+        factor: F, with F Fᵀ = D Sxx D.
+        rank: of F, as it would be without rounding.
+    """
+    varying = scale > 0
+    # Sxx = (D⁻¹ F) (D⁻¹ F)ᵀ: the singular values of D⁻¹ F are those of the centred inputs
+    singular = torch.linalg.svdvals(factor[varying] / scale[varying, None])
+    return float(singular[0] / singular[rank - 1])
 
 
 def _or_one(scale: Float[Tensor, " d_in"]) -> Float[Tensor, " d_in"]:
@@ -299,60 +311,97 @@ def condition(moments: Moments) -> float:
     return decompose(moments).condition
 
 
-# --- The map without a document fold
+# --- The same by a Cholesky factor, at a tenth of the price, where it is surely the same
 
 
 SAFE = 1_000
-"""A fold is left out of the fit by Cholesky where every direction that is kept has this many times the variance of a
-null one, as far as an estimate tells that is at most ten times off; else by `fit`."""
+"""A Cholesky factor is used where every direction that is kept has this many times the variance of a null one. That is
+estimated, and the estimate of LAPACK's `pocon` is at most ten times off (Higham 1988, "FORTRAN codes for estimating the
+one-norm")."""
+
+STEPS = 4  # of inverse iteration; each leaves a thousandth of what is not null, or less where a factor is safe
 
 
-def refits(
-    train: Sequence[Moments], null_directions: Float[Tensor, "d_in nulls"]
-) -> Iterator[tuple[AffineMap, Moments]]:
-    """The maps that `fit` finds without each fold in turn, and the moments of the rows that they are fitted to.
+@dataclass(frozen=True)
+class Factor:
+    """The inputs' correlation matrix R = D Sxx D by its Cholesky factor, R + N Nᵀ = L Lᵀ, N the null directions.
 
-    All rows but a fold's have, as a rule, the null directions of all rows and no others. Then a Cholesky factor does
-    for the map, at a tenth of the price of eigenvalues; where it is not sure, `fit` does it.
+    Attributes:
+        scale: D's diagonal, shape (d_in,), 0 for a constant input.
+        null_vectors: N, orthonormal, shape (d_in, nulls).
+        lower: L, shape (d_in, d_in).
+    """
 
-    Args:
-        train: moments per document fold.
-        null_directions: of all of them together (`Spectrum.null_directions`).
+    scale: Float[Tensor, " d_in"]
+    null_vectors: Float[Tensor, "d_in nulls"]
+    lower: Float[Tensor, "d_in d_in"]
+
+    @property
+    def rank(self) -> int:
+        """Directions that are not null."""
+        return len(self.scale) - self.null_vectors.shape[1]
+
+    @property
+    def null_directions(self) -> Float[Tensor, "d_in nulls"]:
+        """Directions n of the inputs as they come, in which x · n is the same for every row."""
+        return self.null_vectors * _or_one(self.scale)[:, None]
+
+    @property
+    def condition(self) -> float:
+        """Largest over smallest singular value of the centred inputs as they come, without the null directions."""
+        # R is (L − N Nᵀ L) (L − N Nᵀ L)ᵀ
+        return _condition(self.scale, self._without_nulls(self.lower), self.rank)
+
+    def solution(self, moments: Moments) -> AffineMap:
+        """The least-squares map of the rows that were factorised."""
+        # W = D (L Lᵀ)⁻¹ D Sxy, without what it has in null directions
+        covariance = self._without_nulls(self.scale[:, None] * moments.sxy)
+        slope = self._without_nulls(torch.cholesky_solve(covariance, self.lower))
+        return _with_bias(self.scale[:, None] * slope, moments)
+
+    def _without_nulls(self, columns: Float[Tensor, "d_in k"]) -> Float[Tensor, "d_in k"]:
+        """The part of each column that is orthogonal to N."""
+        if not self.null_vectors.shape[1]:
+            return columns
+        return columns - self.null_vectors @ (self.null_vectors.T @ columns)
+
+
+def factorise(moments: Moments) -> Factor | None:
+    """The inputs by a Cholesky factor, if surely no direction is null but constant inputs and at most one more.
+
+    That one is what a LayerNorm leaves.
 
     Raises:
-        InputError: as in `fit`.
+        InputError: no input varies, or a row was not finite.
     """
-    for moments in left_out(train):
-        yield _refit(moments, null_directions), moments
-
-
-def _refit(moments: Moments, null_directions: Float[Tensor, "d_in nulls"]) -> AffineMap:
-    """`fit` of rows whose null directions are likely to be these."""
-    check_rows(moments)
     scale = _column_scale(moments)
-    # In scaled inputs n becomes D⁻¹ n; N is an orthonormal basis of them
-    nulls = torch.linalg.qr(null_directions / _or_one(scale)[:, None]).Q
-    lower = _safe_factor(_correlation(moments, scale), nulls)
-    if lower is None:
-        return fit(moments)[0]
-    # D Sxx D + N Nᵀ = L Lᵀ; W = D (L Lᵀ)⁻¹ D Sxy, without what it has in null directions
-    covariance = _without(nulls, scale[:, None] * moments.sxy)
-    solution = _without(nulls, torch.cholesky_solve(covariance, lower))
-    return _with_bias(scale[:, None] * solution, moments)
+    correlation = _correlation(moments, scale)
+    constant = torch.eye(len(scale)).to(scale)[:, scale == 0]
+    factor = _safe_factor(scale, correlation, constant)
+    if factor is not None:
+        return factor
+    return _safe_factor(scale, correlation, torch.cat([constant, _quietest(correlation, constant)], 1))
 
 
-def _without(nulls: Float[Tensor, "d_in nulls"], columns: Float[Tensor, "d_in d_out"]) -> Float[Tensor, "d_in d_out"]:
-    """The part of each column that is orthogonal to `nulls`."""
-    return columns - nulls @ (nulls.T @ columns)
+def _quietest(correlation: Float[Tensor, "d_in d_in"], nulls: Float[Tensor, "d_in nulls"]) -> Float[Tensor, "d_in 1"]:
+    """The direction of least variance but for `nulls`, by inverse iteration; any direction if that is not to be had."""
+    direction = torch.randn(len(correlation), 1, generator=torch.Generator().manual_seed(0)).to(correlation)
+    shift = NULL * torch.eye(len(correlation)).to(correlation)  # else rounding may make the least eigenvalue negative
+    lower, failed = torch.linalg.cholesky_ex(correlation + shift + nulls @ nulls.T)
+    for _ in range(0 if failed else STEPS):
+        direction = torch.cholesky_solve(direction, lower)
+        direction /= torch.linalg.vector_norm(direction)
+    return torch.linalg.qr(direction - nulls @ (nulls.T @ direction)).Q
 
 
 def _safe_factor(
-    correlation: Float[Tensor, "d_in d_in"], nulls: Float[Tensor, "d_in nulls"]
-) -> Float[Tensor, "d_in d_in"] | None:
-    """The lower Cholesky factor of R + N Nᵀ, if the null directions of R are surely the span of N; else None.
+    scale: Float[Tensor, " d_in"], correlation: Float[Tensor, "d_in d_in"], nulls: Float[Tensor, "d_in nulls"]
+) -> Factor | None:
+    """The `Factor` with these null directions, if the rows surely have them and no others; else None.
 
     Args:
-        correlation: R, of the rows to fit.
+        scale: D's diagonal.
+        correlation: R.
         nulls: N, orthonormal.
     """
     # No column of R is longer than its largest eigenvalue, and its Frobenius norm is no smaller
@@ -361,13 +410,41 @@ def _safe_factor(
     # R has at least as many null directions as N: so many of its eigenvalues are at most Nᵀ R N's largest
     if nulls.shape[1] and torch.linalg.eigvalsh(nulls.T @ correlation @ nulls)[-1] > NULL * largest_at_least:
         return None
-    # And no more: all other eigenvalues are at least the smallest of R + N Nᵀ (Weyl), and 1 / ‖(R + N Nᵀ)⁻¹‖₁ below it
-    lower, failed = torch.linalg.cholesky_ex(correlation.addmm_(nulls, nulls.T))
+    # And no more: all others are at least the smallest of R + N Nᵀ (Weyl), and that is at least 1 / ‖(R + N Nᵀ)⁻¹‖₁
+    lower, failed = torch.linalg.cholesky_ex(correlation + nulls @ nulls.T)
     if failed:
         return None
     (pocon,) = get_lapack_funcs(("pocon",), dtype=np.float64)
-    smallest, _ = pocon(lower.cpu().numpy().T, 1.0, uplo="U")  # estimated (Higham 1988, ACM Trans. Math. Softw. 14)
-    return lower if smallest > SAFE * NULL * largest_at_most else None
+    smallest, _ = pocon(lower.cpu().numpy().T, 1.0, uplo="U")
+    if smallest <= SAFE * NULL * largest_at_most:
+        return None
+    return Factor(scale, nulls, lower)
+
+
+# --- The map without a document fold
+
+
+def refits(
+    train: Sequence[Moments], null_directions: Float[Tensor, "d_in nulls"]
+) -> Iterator[tuple[AffineMap, Moments]]:
+    """The maps that `fit` finds without each fold in turn, and the moments of the rows that they are fitted to.
+
+    All rows but a fold's have, as a rule, the null directions of all rows and no others.
+
+    Args:
+        train: moments per document fold.
+        null_directions: of all of them together, of the inputs as they come.
+
+    Raises:
+        InputError: as in `fit`.
+    """
+    for moments in left_out(train):
+        check_rows(moments)
+        scale = _column_scale(moments)
+        # In scaled inputs n becomes D⁻¹ n
+        nulls = torch.linalg.qr(null_directions / _or_one(scale)[:, None]).Q
+        factor = _safe_factor(scale, _correlation(moments, scale), nulls)
+        yield (fit(moments)[0] if factor is None else factor.solution(moments)), moments
 
 
 # --- The score: R²_lin = 1 − ‖Y' − X'W − 1b‖²_F / ‖Y' − mean(Y')‖²_F
