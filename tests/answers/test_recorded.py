@@ -69,6 +69,10 @@ def computed(stem, results):
     """What follows from the results, computed here anew and in another way; counts up to 60 follow from too much."""
     yield from range(61)
     models = results.get("models", {})
+    if stem == "00_by_hand":
+        r2 = profile(results)
+        yield np.mean(r2)
+        yield np.mean(profile(results, "r2_in_sample") - r2)
     if stem == "02_ceilings":
         for model in models.values():
             yield from (100 * block["massive_rows"] / model["rows"] for block in model["blocks"])
@@ -93,7 +97,9 @@ def computed(stem, results):
     if stem == "08_controls":
         for control in ("own", "permuted", "normal"):
             yield from (np.mean(values) for values in results[control].values())
-        yield from (100 * found[key] for found in results["two_way"].values() for key in ("share", "low", "high"))
+        yield from (
+            100 * found[key] for found in results.get("two_way", {}).values() for key in ("share", "low", "high")
+        )
     if stem == "09_dynamics":
         yield from np.mean(results["live"]["r2"], axis=1)
     if stem == "10_degrees":
@@ -161,6 +167,10 @@ def expected(stem, results):
     """Pieces of text that must stand in what is said."""
     models = results.get("models", {})
     name, model = next(iter(models.items()), (None, None))
+    if stem == "00_by_hand":
+        r2 = profile(results)
+        yield f"Block {r2.argmax()} of {results['model']} is the straightest"
+        yield f"the least straight is block {r2.argmin()}, with {text(r2.min())}"
     if stem == "01_capture":
         stretched = max(results["inputs"], key=lambda row: row["condition"])
         yield f"those of block {stretched['block']} of {stretched['model']}"
