@@ -124,6 +124,52 @@ def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
     assert f"the original block lowers perplexity by {-original['value']:.1f} (" in findings
 
 
+def test_a_profile_belongs_to_the_model_and_a_line_to_the_text(findings):
+    smol = results.load(paths.results("public") / "05_corpora.json")["models"]["smollm2-135m"]
+    r = min(found["r"] for found in smol["agreement"].values())
+    profiles = [np.array(curve["value"]) for curve in smol["profile"].values()]
+    apart = max(np.abs(one - other).mean() for one, other in combinations(profiles, 2))
+    assert f"correlate at {r:.2f} or more and lie {apart:.2f} apart at most" in findings
+    assert f"loses {smol['carried']['drop']:.2f} of R² on the mean on another" in findings
+
+
+def test_the_findings_tell_what_shuffled_weights_and_low_degrees_explain(findings):
+    controls = results.load(paths.results("public") / "08_controls.json")
+    fall = np.array(controls["own"]["smollm2-135m"]) - np.array(controls["permuted"]["smollm2-135m"])
+    inner = np.abs(fall[12:27])
+    assert (
+        f"it moves by {inner.mean():.2f} on the mean over blocks 12 to 26, and by {inner.max():.2f} at most" in findings
+    )
+    straighter = np.flatnonzero(fall > 0.25).tolist()
+    assert straighter == [0, 1, 2, 9, 10, 11, 28]
+    least, most = fall[straighter].min(), fall[straighter].max()
+    assert f"straighter than shuffled ones by {least:.2f} to {most:.2f}" in findings
+    assert f"{controls['settings']['sampled']:,} rows" in findings
+    model = results.load(paths.results("public") / "10_degrees.json")["models"]["smollm2-135m"]
+    r2 = np.array([block["r2"] for block in model["blocks"]])
+    explained = 1 - (1 - r2[:, 1:]) / (1 - r2[:, :1])
+    by_squares = [f"{100 * share:.0f}" for share in (explained[:, 0].min(), explained[:, 0].max())]
+    assert len(r2) == 13
+    assert f"explain {by_squares[0]} to {by_squares[1]} % of it in the thirteen blocks" in findings
+    assert f"with their cubes at least {100 * explained[:, 1].min():.0f} %" in findings
+    loudest = model["checks"]["15"]["loudest"]
+    line, *_, everything = loudest["r2"]
+    width, *_, widest = loudest["sizes"]
+    sixteen = loudest["r2"][loudest["sizes"].index(width + 16)]
+    share = (sixteen - line) / (everything - line)
+    assert f"sixteen loudest reach {100 * share:.0f} % of what all {widest - width:,} squares add" in findings
+
+
+def test_the_findings_tell_where_gradient_descent_falls_short_in_the_public_model(findings):
+    found = results.load(paths.results("public") / "07_optimisers.json")
+    model = found["models"]["smollm2-135m"]
+    places = [model["block"].index(block) for block in (0, 11)]
+    first, sunk = (f"{model['exact'][place] - model['GD'][place]:.2f}" for place in places)
+    condition, largest = (f"{model['condition'][place]:,.0f}" for place in places)
+    assert f"falls short of the exact line by {first} after {found['steps']} steps in block 0" in findings
+    assert f"condition number of {condition}, and by {sunk} in block 11, where it is {largest}:" in findings
+
+
 def test_the_findings_tell_which_signal_ranks_blocks(findings):
     rho = {signal: found["rho"] for signal, found in numbers("06_compression")["agreements"]["one block"].items()}
     told = {signal: f"{value:.2f}".translate(MINUS) for signal, value in rho.items()}
