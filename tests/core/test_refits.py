@@ -67,6 +67,16 @@ def constant_and_layer_norm():
     return x, y
 
 
+def outputs_of_rounding():
+    """Outputs follow the rounding noise of a null direction, and held-out rows vary along it: no map may use it."""
+    x, y = layer_norm()
+    x = x.double()
+    null = decompose(Moments(WIDTH).update(x[:FOLDS].flatten(0, 1))).null_directions
+    y = y + 1e8 * (x @ null)
+    x[FOLDS:] += normal(FOLDS, ROWS, 1, seed=8) * null.T
+    return x, y
+
+
 def power_law():
     """The solver's hard case: a spectrum of 24⁴, an offset of 40, a feature of scale 1000 with rare spikes."""
     z = latent()
@@ -131,6 +141,7 @@ CASES = {  # how many of 8 refits `fit` has to do
     constant_in_train_rows: 0,
     duplicated_in_train_rows: 0,
     constant_and_layer_norm: 0,
+    outputs_of_rounding: 0,
     power_law: 0,
     width_of_a_fold: 0,
     a_massive_row_in_each_fold: 0,
