@@ -6,7 +6,7 @@ import torch
 
 from helpers.reference import normal
 from howlinear.core import ceilings, limits
-from howlinear.core.ceilings import PooledR2, ceiling, decompose, fit, r2, refits, rescored_r2
+from howlinear.core.ceilings import PooledR2, ceiling, decompose, factorise, fit, r2, refits, rescored_r2
 from howlinear.core.fold_maps import fit_folds
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
@@ -243,3 +243,35 @@ def test_one_score_for_many_rows_is_r2():
         assert score(rows) == pytest.approx(r2(affine, rows), abs=1e-12)
     expected = [r2(affine, without(folds[FOLDS:], i)) for i in range(FOLDS)]
     np.testing.assert_allclose(rescored_r2(score, folds[FOLDS:]), expected, rtol=0, atol=1e-12)
+
+
+def train_moments(case):
+    x, y = case()
+    return Moments(WIDTH, 5).update(x[:FOLDS].flatten(0, 1), y[:FOLDS].flatten(0, 1))
+
+
+@pytest.mark.parametrize(
+    "case", [ordinary, layer_norm, constant, constant_and_layer_norm], ids=lambda case: case.__name__
+)
+def test_a_factor_tells_what_eigenvalues_tell(case):
+    moments = train_moments(case)
+    found, expected = factorise(moments), decompose(moments)
+    assert found.rank == expected.rank
+    assert found.condition == pytest.approx(expected.condition, rel=1e-9)
+    weight, slow = (inputs.solution(moments).weight for inputs in (found, expected))
+    torch.testing.assert_close(weight, slow, rtol=0, atol=1e-6 * slow.abs().max().item())
+
+
+def test_a_factor_gives_null_directions_no_weight():
+    moments = train_moments(outputs_of_rounding)
+    factor = factorise(moments)
+    assert factor.null_vectors.shape == (WIDTH, 1)
+    scaled = factor.solution(moments).weight / factor.scale[:, None]
+    assert (factor.null_vectors.T @ scaled).abs().max() < 1e-12 * scaled.abs().max()
+
+
+def test_a_factor_is_refused_where_it_might_not_be_the_same():
+    x, y = ordinary()
+    assert factorise(train_moments(nearly_null)) is None
+    x[..., :4] = x[..., 4:8]  # four null directions, which are more than a factor looks for
+    assert factorise(Moments(WIDTH, 5).update(x[0], y[0])) is None
