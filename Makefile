@@ -49,7 +49,8 @@ readme: .venv/ready  ## the tables of FINDINGS.md and LEDGER.md, from results; t
 crate: .venv/ready  ## a run of PROFILE as a Workflow Run RO-Crate, build/PROFILE/crate
 	$(BIN)/python -m tools.crate $(PROFILE)
 
-bench: .venv/ready  ## time and memory at GPT-2's shape, beside what others use; writes the book's table and figure
+bench: .venv/ready  ## what a measurement costs beside a forward pass, and how exact it is; time and memory beside what others use
+	$(BIN)/python benchmarks/ratios.py --keep
 	$(BIN)/python benchmarks/side_by_side.py --keep
 
 bench-more: .venv/ready  ## and how memory grows with tokens, what folds cost, and a ceiling with its interval

@@ -6,7 +6,7 @@ import torch
 
 from helpers.reference import normal
 from howlinear.core import ceilings, limits
-from howlinear.core.ceilings import PooledR2, ceiling, decompose, fit, r2, refits, rescored_r2
+from howlinear.core.ceilings import PooledR2, ceiling, decompose, factorise, fit, r2, refits, rescored_r2
 from howlinear.core.fold_maps import fit_folds
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
@@ -64,6 +64,16 @@ def duplicated_in_train_rows():
 def constant_and_layer_norm():
     x, y = layer_norm()
     x[..., 5] = 7.0
+    return x, y
+
+
+def outputs_of_rounding():
+    """Outputs follow the rounding noise of a null direction, and held-out rows vary along it: no map may use it."""
+    x, y = layer_norm()
+    x = x.double()
+    null = decompose(Moments(WIDTH).update(x[:FOLDS].flatten(0, 1))).null_directions
+    y = y + 1e8 * (x @ null)
+    x[FOLDS:] += normal(FOLDS, ROWS, 1, seed=8) * null.T
     return x, y
 
 
@@ -131,6 +141,7 @@ CASES = {  # how many of 8 refits `fit` has to do
     constant_in_train_rows: 0,
     duplicated_in_train_rows: 0,
     constant_and_layer_norm: 0,
+    outputs_of_rounding: 0,
     power_law: 0,
     width_of_a_fold: 0,
     a_massive_row_in_each_fold: 0,
@@ -232,3 +243,35 @@ def test_one_score_for_many_rows_is_r2():
         assert score(rows) == pytest.approx(r2(affine, rows), abs=1e-12)
     expected = [r2(affine, without(folds[FOLDS:], i)) for i in range(FOLDS)]
     np.testing.assert_allclose(rescored_r2(score, folds[FOLDS:]), expected, rtol=0, atol=1e-12)
+
+
+def train_moments(case):
+    x, y = case()
+    return Moments(WIDTH, 5).update(x[:FOLDS].flatten(0, 1), y[:FOLDS].flatten(0, 1))
+
+
+@pytest.mark.parametrize(
+    "case", [ordinary, layer_norm, constant, constant_and_layer_norm], ids=lambda case: case.__name__
+)
+def test_a_factor_tells_what_eigenvalues_tell(case):
+    moments = train_moments(case)
+    found, expected = factorise(moments), decompose(moments)
+    assert found.rank == expected.rank
+    assert found.condition == pytest.approx(expected.condition, rel=1e-9)
+    weight, slow = (inputs.solution(moments).weight for inputs in (found, expected))
+    torch.testing.assert_close(weight, slow, rtol=0, atol=1e-6 * slow.abs().max().item())
+
+
+def test_a_factor_gives_null_directions_no_weight():
+    moments = train_moments(outputs_of_rounding)
+    factor = factorise(moments)
+    assert factor.null_vectors.shape == (WIDTH, 1)
+    scaled = factor.solution(moments).weight / factor.scale[:, None]
+    assert (factor.null_vectors.T @ scaled).abs().max() < 1e-12 * scaled.abs().max()
+
+
+def test_a_factor_is_refused_where_it_might_not_be_the_same():
+    x, y = ordinary()
+    assert factorise(train_moments(nearly_null)) is None
+    x[..., :4] = x[..., 4:8]  # four null directions, which are more than a factor looks for
+    assert factorise(Moments(WIDTH, 5).update(x[0], y[0])) is None
