@@ -170,6 +170,21 @@ def test_the_findings_tell_where_gradient_descent_falls_short_in_the_public_mode
     assert f"condition number of {condition}, and by {sunk} in block 11, where it is {largest}:" in findings
 
 
+def test_the_findings_tell_what_the_protocol_decides_of_the_public_models(findings):
+    found = results.load(paths.results("public") / "11_protocol.json")
+    assert f"under all of {found['universes']} protocols its blocks differ widely" in findings
+    flips = {(row["model"], row["statement"]): row for row in found["flips"]}
+    assert not any(flips["smollm2-135m", statement]["flips"] for statement in ("spread", "neighbours", "both ways"))
+    assert f"at most {max(found['settings']['factors'])} rows for each input" in findings
+    (ours,) = [
+        row["value"]
+        for row in found["side_by_side"]
+        if (row["model"], row["protocol"], row["statement"]) == ("minilm-l6", "ours", "spread")
+    ]
+    assert f"its blocks lie within {ours:.2f} of each other, and 0.5 or more apart" in findings
+    assert flips["minilm-l6", "spread"]["alone"] == "position_0, loud"
+
+
 def test_the_findings_tell_which_signal_ranks_blocks(findings):
     rho = {signal: found["rho"] for signal, found in numbers("06_compression")["agreements"]["one block"].items()}
     told = {signal: f"{value:.2f}".translate(MINUS) for signal, value in rho.items()}
