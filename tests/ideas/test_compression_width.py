@@ -166,8 +166,8 @@ def test_what_twins_lose_ridge_wins_back(gpt2, rows, monkeypatch):
     kept = dict.fromkeys(range(BLOCKS), torch.arange(16, unit_count(gpt2, sites(gpt2)[0])))
     ids = calibration.ids
     base = losses(gpt2, ids)
-    mended = losses(width._narrowed(calibration, kept, width.ridge), ids)
-    plain = losses(width._narrowed(calibration, kept), ids)
+    mended = losses(width.narrowed(calibration, kept, width.ridge), ids)
+    plain = losses(width.narrowed(calibration, kept), ids)
     assert float((mended - base).abs().max()) < 1e-3
     assert float((plain - base).abs().max()) > 0.01
 

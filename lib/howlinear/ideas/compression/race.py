@@ -28,7 +28,7 @@ from howlinear.text.rows import TokenRows
 Compressor = Callable[[float], PreTrainedModel]
 """Of the share of all parameters to keep, a copy that holds no more."""
 
-RIVALS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
+COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
     "lines by R²": straight.by_r2,
     "lines by price": straight.by_price,
     "lines, mended": straight.mended,
@@ -49,8 +49,8 @@ CLOCKS = ["seconds", "tokens_per_second"]
 """Columns of a race that another machine, or another hour, would fill with other numbers."""
 
 
-def rivals(calibration: Calibration, names: Sequence[str] = tuple(RIVALS)) -> dict[str, Compressor]:
-    """Rivals ready to race on one model and one text.
+def racers(calibration: Calibration, names: Sequence[str] = tuple(COMPRESSORS)) -> dict[str, Compressor]:
+    """Compressors ready to race on one model and one text.
 
     Args:
         calibration: the model and the text; what several of them ask for is computed once.
@@ -59,10 +59,10 @@ def rivals(calibration: Calibration, names: Sequence[str] = tuple(RIVALS)) -> di
     Raises:
         InputError: an unknown name.
     """
-    unknown = [name for name in names if name not in RIVALS]
+    unknown = [name for name in names if name not in COMPRESSORS]
     if unknown:
-        raise InputError(f"no rival is called {', '.join(unknown)}: there are {', '.join(RIVALS)}")
-    return {name: partial(RIVALS[name], calibration) for name in names}
+        raise InputError(f"no compressor is called {', '.join(unknown)}: there are {', '.join(COMPRESSORS)}")
+    return {name: partial(COMPRESSORS[name], calibration) for name in names}
 
 
 def race(
@@ -83,7 +83,8 @@ def race(
         A row per compressor, share and text: `method`, `share` (allowed), `kept` (the share it holds), `text`,
         `before` and `perplexity` (after); `ratio` of the two with the ends of its 95 % interval, `low` and `high`;
         `delta`, their difference, with `delta_low` and `delta_high`, both paired over document folds; `seconds` of
-        CPU time to compress; and `tokens_per_second` of the copy. A compressor that cannot get so small has no row.
+        CPU time to compress; `tokens_per_second` of the copy; and `why` a compressor could not make one, empty if it
+        could: its numbers are NaN then.
 
     Raises:
         InputError: a copy that holds more than it may (says which).
@@ -97,7 +98,9 @@ def race(
             began = process_time()
             try:
                 smaller = compress(share)
-            except InputError:
+            except InputError as error:
+                missing = {"method": method, "share": share, "kept": np.nan, "why": str(error)}
+                rows += [missing | {"text": name} for name in texts]
                 continue
             seconds = process_time() - began
             held = parameters(smaller)
@@ -109,9 +112,22 @@ def race(
                 speed = ids.numel() / (perf_counter() - began)
                 row = {"method": method, "share": share, "kept": held / whole, "text": name}
                 row |= cost(before[name], after, fold)
-                rows.append(row | {"seconds": seconds, "tokens_per_second": speed})
+                rows.append(row | {"seconds": seconds, "tokens_per_second": speed, "why": ""})
             del smaller  # before the next copy is made
     return pd.DataFrame(rows)
+
+
+def ratios(table: pd.DataFrame) -> pd.DataFrame:
+    """Perplexity after over before, of races of one text side by side.
+
+    Args:
+        table: as of `race`, with a column `model`.
+
+    Returns:
+        A row per method, a column per model and share; NaN where a method does not get so small.
+    """
+    wide = table.pivot_table(index="method", columns=["model", "share"], values="ratio", sort=False)
+    return wide.sort_index(axis=1, level="share", ascending=False, sort_remaining=False)
 
 
 def cost(before: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64[Tensor, " n"]) -> dict[str, float]:

@@ -37,7 +37,7 @@ from howlinear.models.units import readout, unit_count, with_units
 
 STEPS = 300  # of Adam
 ROWS = 1024  # a step, the authors' number
-RATE = 3e-3  # of the first step; it falls to 0 along half a cosine
+RATE = 1e-2  # of the first step; it falls to 0 along half a cosine
 
 
 def least_squares(calibration: Calibration, share: float) -> PreTrainedModel:

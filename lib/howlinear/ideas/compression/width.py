@@ -39,8 +39,10 @@ from howlinear.models.replace import copy_of
 from howlinear.models.swap import swap
 from howlinear.models.units import LAYERS, readout, unit_count, unit_layers, with_units
 
-RIDGE = 1e-3
-"""λ as a share of the mean diagonal of G_PP: what the authors' code has if nothing is said."""
+RIDGE = 1e-5
+"""λ as a share of the mean diagonal of G_PP. The authors' code has 1e-3 if nothing is said and 0 in its examples; where
+a few massive rows make that mean, as in SmolLM2-135M, 1e-3 is too much.
+"""
 
 Readout = Callable[[AffineMap, Moments, Int64[Tensor, " k"]], AffineMap]
 
@@ -57,17 +59,17 @@ def magnitude(calibration: Calibration, share: float) -> PreTrainedModel:
     """
     model = calibration.model
     scores = {site.block: weight_norms(model, site) for site in sites(model)}
-    return _narrowed(calibration, evenly(calibration, share, scores))
+    return narrowed(calibration, evenly(calibration, share, scores))
 
 
 def wanda(calibration: Calibration, share: float) -> PreTrainedModel:
     """Keep the units that are loudest at the output; arguments and errors as of `magnitude`."""
-    return _narrowed(calibration, evenly(calibration, share, loudness(calibration)))
+    return narrowed(calibration, evenly(calibration, share, loudness(calibration)))
 
 
 def wanda_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
     """`wanda`, then ridge regression (GRAIL); arguments and errors as of `magnitude`."""
-    return _narrowed(calibration, evenly(calibration, share, loudness(calibration)), ridge)
+    return narrowed(calibration, evenly(calibration, share, loudness(calibration)), ridge)
 
 
 def flap(calibration: Calibration, share: float) -> PreTrainedModel:
@@ -75,12 +77,12 @@ def flap(calibration: Calibration, share: float) -> PreTrainedModel:
 
     Arguments and errors as of `magnitude`.
     """
-    return _narrowed(calibration, standing_out(calibration, share, fluctuation(calibration)), with_means)
+    return narrowed(calibration, standing_out(calibration, share, fluctuation(calibration)), with_means)
 
 
 def flap_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
     """`flap`'s choice of units, then ridge regression (GRAIL); arguments and errors as of `magnitude`."""
-    return _narrowed(calibration, standing_out(calibration, share, fluctuation(calibration)), ridge)
+    return narrowed(calibration, standing_out(calibration, share, fluctuation(calibration)), ridge)
 
 
 # --- Scores
@@ -213,7 +215,7 @@ def ridge(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> Affine
     return AffineMap(weight, own.bias)
 
 
-def _narrowed(
+def narrowed(
     calibration: Calibration, kept: Mapping[int, Int64[Tensor, " k"]], mend: Readout | None = None
 ) -> PreTrainedModel:
     """A copy that keeps these units of every block, their readouts mended, or as they were."""
