@@ -11,8 +11,8 @@
 # %% [markdown]
 # # 14 · How small can the feed-forward blocks get without training?
 #
-# **Question.** The paper suggests lines in the place of whole blocks. Others drop layers, or hidden units. If a model is
-# to lose a tenth of its parameters, or a fifth, and nothing may be trained, what costs least?
+# **Question.** The paper suggests lines in the place of whole blocks. Others drop layers, or hidden units. If a model
+# is to lose a tenth of its parameters, or a fifth, and nothing may be trained, what costs least?
 #
 # **Answer in one line.** Every block gives up a few of its own hidden units, and the units that stay are read out anew;
 # the table and the figure below say by how much that is better than each rival.
@@ -39,6 +39,8 @@ from howlinear.files.results import rounded
 from howlinear.ideas.compression import width
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.race import CLOCKS, race, racers, ratios
+from howlinear.ideas.compression.units import eliminate
+from howlinear.models.layers import parameters
 from howlinear.models.load import is_causal
 from howlinear.notebook.run import start
 from howlinear.plots import compress as plots
@@ -99,7 +101,7 @@ def left(kept, readout):
     return float((readout(hidden[:, kept].double()) - output).square().sum())
 
 
-wanda, flap, ours = torch.tensor([1, 2]), torch.tensor([0, 2]), torch.tensor([0, 3])
+wanda, flap = torch.tensor([1, 2]), torch.tensor([0, 2])
 print(f"Wanda keeps b, c; error {left(wanda, AffineMap(own.weight[wanda], own.bias)):.0f}")
 print(f"the same, read out anew by ridge (GRAIL); error {left(wanda, width.ridge(own, moments, wanda)):.1f}")
 print(f"FLAP keeps a, c, with a bias; error {left(flap, width.with_means(own, moments, flap)):.0f}")
@@ -109,11 +111,24 @@ print(f"FLAP keeps a, c, with a bias; error {left(flap, width.with_means(own, mo
 # and reads the others out anew each time (exact backward elimination).
 
 # %% tags=["nbval-check-output"]
-# OWN
+eliminated = eliminate(moments.sxx / moments.n + 1e-9 * torch.eye(4).double(), own.weight)
+order = [names[unit] for unit in eliminated.order]
+print(
+    "own units go in the order",
+    ", ".join(order),
+    "at the error so far of",
+    eliminated.price[1:].round(decimals=3).tolist(),
+)
+stay = eliminated.kept(2)
+design = torch.cat([hidden[:, stay].double(), torch.ones(4, 1).double()], dim=1)
+anew = torch.linalg.lstsq(design, output).solution
+print("they are read out with", anew[:2, 0].round(decimals=2).tolist(), "and a bias of", round(float(anew[2]), 2))
+print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(stay, AffineMap(anew[:2], anew[2])):.0f}")
 
 # %% [markdown]
-# | rival | what goes | paper | function of `howlinear.ideas.compression` |
+# | method | what goes | paper | function of `howlinear.ideas.compression` |
 # |---|---|---|---|
+# | own units | units, by what is lost without them | | `prune.units_for`, `fewer_units` |
 # | lines | whole blocks; lines in their place | 2606.19379 | `straight.by_r2`, `by_price`, `mended` |
 # | ShortGPT | layers | Men et al. 2024 | `drop.layers` |
 # | LLM-Drop | FFNs, or FFNs and attention | He et al. 2024 | `drop.ffns`, `sub_layers` |
@@ -124,9 +139,9 @@ print(f"FLAP keeps a, c, with a bias; error {left(flap, width.with_means(own, mo
 # | GRAIL | as Wanda or FLAP; ridge regression | Tang et al. 2026 | `width.wanda_ridge`, `flap_ridge` |
 #
 # Each is written as its paper describes it, without any training. All see the same rows of one text, and all budgets
-# count *all* parameters. Who drops whole blocks or layers cannot fill a budget exactly and ends below it: the figure has
-# the true sizes. Two limits are ours: FLAP prunes attention heads as well, here only hidden units; and ReplaceMe takes
-# more rows than there are here, which its least squares do not need.
+# count *all* parameters. A method that drops whole blocks or layers cannot fill a budget exactly and ends below it: the
+# figure has the true sizes. Two limits are ours: FLAP prunes attention heads as well, here only hidden units; and
+# ReplaceMe's authors fit it on many more rows.
 
 # %% [markdown]
 # ## Run
@@ -214,8 +229,8 @@ print("\n".join(sentences))
 #   third: *Wanda* with *GRAIL on Wanda*, which drops the same units, and *GRAIL on Wanda* with *own units*.
 # - A line in the place of a block is one way to spend $d^2 + d$ numbers on it. Where *lines by price* is far above *own
 #   units*, the block has better ones to keep: its own.
-# - All of this is without training. A little training mends every one of them (notebook 06 heals one block), and may mend
-#   the worse more.
+# - All of this is without training. A little training mends every one of them (notebook 06 heals one block), and may
+#   mend the worse more.
 #
 # ## Exercises
 #

@@ -86,21 +86,19 @@ def compress(
     """
     check_causal(model)
     chosen = sites(model)
-    budget = _budget(model, chosen, max_parameters)
+    _budget(model, chosen, max_parameters)  # before anything is computed
     train = rows.ids[~rows.test]
     _check_rows(model, chosen, rows)
 
     eliminations, moments = eliminations_of(model, train, [site.block for site in chosen], progress)
-    ways = {site.block: ways_of(model, site, eliminations[site.block].price.numpy()) for site in chosen}
-    counts = _alike(ways, budget) if alike else _shared_out(ways, budget)
+    counts = units_for(model, eliminations, max_parameters, alike)
     smaller = fewer_units(model, eliminations, moments, counts)
 
     test = rows.ids[rows.test]
     before = losses(model, test)
     after = losses(smaller, test)
-    step = round(model.num_parameters() / 100)
     try:
-        less = _alike(ways, budget - step) if alike else _shared_out(ways, budget - step)
+        less = units_for(model, eliminations, max_parameters - 0.01, alike)
         next_price = _total(eliminations, less)
     except InputError:
         next_price = None
@@ -134,6 +132,26 @@ def eliminations_of(
         has_constant = _has_constant(model, site)
         eliminations[site.block] = priced(moments[site.block], own, costs[site.block].metric, has_constant)
     return eliminations, moments
+
+
+def units_for(
+    model: PreTrainedModel, eliminations: Mapping[int, Elimination], max_parameters: float, alike: bool = False
+) -> dict[int, int]:
+    """How many hidden units each block keeps, so that the model meets a budget and is priced least.
+
+    Args:
+        model: the model.
+        eliminations: block → the prices of its units.
+        max_parameters: the share of all parameters that a copy may have at most.
+        alike: every block keeps as many.
+
+    Raises:
+        InputError: a share that is none or that cannot be met.
+    """
+    chosen = sites(model, list(eliminations))
+    budget = _budget(model, chosen, max_parameters)
+    ways = {site.block: ways_of(model, site, eliminations[site.block].price.numpy()) for site in chosen}
+    return _alike(ways, budget) if alike else _shared_out(ways, budget)
 
 
 def fewer_units(

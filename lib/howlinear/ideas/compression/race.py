@@ -1,8 +1,8 @@
 """A race: several compressors on the same text, to the same sizes, judged by the same held-out perplexity.
 
-The rivals are those of `straight`, `drop`, `replace_me` and `width`, each as its paper describes it, without training.
-A budget is a share of *all* parameters of the model, embeddings and attention too, wherever a compressor takes them
-from. One that drops whole blocks or layers cannot fill it exactly; it ends below.
+Ours is `prune`'s. The rivals are those of `straight`, `drop`, `replace_me` and `width`, each as its paper describes it.
+None is trained. A budget is a share of *all* parameters of the model, embeddings and attention too, wherever a
+compressor takes them from. One that drops whole blocks or layers cannot fill it exactly; it ends below.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
 from howlinear.ideas.compression import drop, replace_me, straight, width
 from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.prune import fewer_units, units_for
 from howlinear.instrument.perplexity import change, held_out_folds, losses
 from howlinear.models.layers import parameters
 from howlinear.text.rows import TokenRows
@@ -28,7 +29,26 @@ from howlinear.text.rows import TokenRows
 Compressor = Callable[[float], PreTrainedModel]
 """Of the share of all parameters to keep, a copy that holds no more."""
 
+
+def own_units(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
+    """Ours (`prune`): every block keeps its dearest hidden units, read out anew.
+
+    Args:
+        calibration: the model and the text.
+        share: of all parameters, what the copy may hold at most.
+        alike: every block keeps as many units.
+
+    Raises:
+        InputError: the FFNs cannot give so much, or the model's hidden units cannot be reached.
+    """
+    eliminations, moments = calibration.eliminations
+    counts = units_for(calibration.model, eliminations, share, alike)
+    return fewer_units(calibration.model, eliminations, moments, counts)
+
+
 COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
+    "own units": own_units,
+    "own units, alike": partial(own_units, alike=True),
     "lines by R²": straight.by_r2,
     "lines by price": straight.by_price,
     "lines, mended": straight.mended,

@@ -35,8 +35,7 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.layers import parameters
-from howlinear.models.replace import copy_of
-from howlinear.models.swap import swap
+from howlinear.models.replace import replace
 from howlinear.models.units import LAYERS, readout, unit_count, unit_layers, with_units
 
 RIDGE = 1e-5
@@ -229,9 +228,7 @@ def narrowed(
         else:
             mended = mend(own, calibration.units[site.block], units)
         thin[site.block] = _with_bias(with_units(model, site, units, mended), model, mended)
-    # the copy is taken while the thin blocks stand in the model, so that the whole ones are not copied
-    with swap(model, thin):
-        return copy_of(model)
+    return replace(model, thin)
 
 
 def _with_bias(ffn: nn.Module, model: PreTrainedModel, readout: AffineMap) -> nn.Module:
