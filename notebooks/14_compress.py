@@ -22,8 +22,8 @@
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 shares = [0.9, 0.8]  # of all parameters, what a smaller model may hold
-methods = ["lines by price", "ShortGPT", "LLM-Drop, FFN", "magnitude", "Wanda", "FLAP", "GRAIL on Wanda"]  # rivals
-shown = ["own units", *methods]  # in the figure
+methods = ["own units", "lines by price", "ShortGPT", "LLM-Drop, FFN", "magnitude", "Wanda", "FLAP", "GRAIL on Wanda"]
+shown: list | None = None  # which of them the figure shows; None: all
 fit_rows = 12_000  # token rows of the main text, a quarter of them held out, that everything is fitted on
 priced = 48  # sequences for the backward pass that prices lines
 texts = 1  # how many of the profile's texts perplexity is measured on, the main one first
@@ -153,7 +153,7 @@ for name, model in models.items():
     packed = {corpus: text.rows(run.rows, run.seq_len, run.seed) for corpus, text in corpora.items()}
     calibration = Calibration(model, packed[run.corpora[0]].thinned(fit_rows), priced)
     judged = {corpus: rows.with_fewer_held_out(cost_rows) for corpus, rows in packed.items()}
-    compressors = racers(calibration, ["own units", *methods])
+    compressors = racers(calibration, methods)
     tables.append(race(model, compressors, shares, judged).assign(model=name))
 finished = pd.concat(tables, ignore_index=True)
 
@@ -194,7 +194,7 @@ main.pivot_table(index="method", columns="model", values=CLOCKS, sort=False).rou
 # worse. Each line is named where it ends; a name with a number belongs to a line that leaves the panel.
 
 # %%
-figure = plots.pareto(rounded(main), shown)
+figure = plots.pareto(rounded(main), shown or methods)
 _ = run.figure(figure, "pareto")
 
 # %%

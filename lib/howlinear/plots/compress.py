@@ -22,7 +22,7 @@ _TICKS = (1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)
 _APART = 0.066  # of the height of a panel, between the names of two lines
 
 
-def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 3.0) -> Figure:
+def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.0) -> Figure:
     """Parameters kept across, perplexity over that of the whole model up: lower and further right is better.
 
     Args:

@@ -146,8 +146,7 @@ def ratios(table: pd.DataFrame) -> pd.DataFrame:
     Returns:
         A row per method, a column per model and share; NaN where a method does not get so small.
     """
-    wide = table.pivot_table(index="method", columns=["model", "share"], values="ratio", sort=False)
-    return wide.sort_index(axis=1, level="share", ascending=False, sort_remaining=False)
+    return table.pivot_table(index="method", columns=["model", "share"], values="ratio", sort=False)
 
 
 def cost(before: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64[Tensor, " n"]) -> dict[str, float]:
