@@ -79,22 +79,22 @@ print("without a perplexity:", ", ".join(encoders) or "none")
 #
 # Follow it by hand. Four hidden units on four tokens, all read out with weight 1, and two of them are to go:
 #
-# - *a* = 1, 3, 1, 3, and *c* is *a* again;
+# - *a* = 1, 3, 1, 3, and *c* is twice *a*;
 # - *b* is always 4: loud, and says nothing;
 # - *d* = 0, 0, 1, 1: soft, and nobody else knows it.
 #
-# Whoever drops *b* and one of the twins loses nothing: a bias of 4 and a weight of 2 make it good.
+# Whoever drops *a* and *b* loses nothing: a bias of 4, and half as much again of *c*, make it good.
 
 # %% tags=["nbval-check-output"]
 names = ["a", "b", "c", "d"]
-hidden = torch.tensor([[1.0, 4, 1, 0], [3, 4, 3, 0], [1, 4, 1, 1], [3, 4, 3, 1]])
+hidden = torch.tensor([[1.0, 4, 2, 0], [3, 4, 6, 0], [1, 4, 2, 1], [3, 4, 6, 1]])
 own = AffineMap(torch.ones(4, 1).double(), torch.zeros(1).double())
 output = own(hidden.double())
 moments = Moments(4).update(hidden)
 loud = width.gram(moments).diagonal().sqrt()
 fluctuates = moments.sxx.diagonal() / (moments.n - 1)
-print("loudness ‖h‖, which Wanda goes by:   ", dict(zip(names, loud.tolist(), strict=True)))
-print("variance of h, which FLAP goes by:   ", dict(zip(names, fluctuates.tolist(), strict=True)))
+scores = pd.DataFrame({"‖h‖, Wanda's score": loud, "Var(h), FLAP's score": fluctuates}, index=names)
+print(scores.T.round(1).to_string())
 
 
 def left(kept, readout):
@@ -107,22 +107,17 @@ print(f"the same, read out anew by ridge (GRAIL); error {left(wanda, width.ridge
 print(f"FLAP keeps a, c, with a bias; error {left(flap, width.with_means(own, moments, flap)):.0f}")
 
 # %% [markdown]
-# No score of single units finds the right two: that *c* can go depends on *a*, which stays. So ours drops unit by unit
+# No score of single units finds the right two: that *a* can go depends on *c*, which stays. So ours drops unit by unit
 # and reads the others out anew each time (exact backward elimination).
 
 # %% tags=["nbval-check-output"]
 eliminated = eliminate(moments.sxx / moments.n + 1e-9 * torch.eye(4).double(), own.weight)
-order = [names[unit] for unit in eliminated.order]
-print(
-    "own units go in the order",
-    ", ".join(order),
-    "at the error so far of",
-    eliminated.price[1:].round(decimals=3).tolist(),
-)
+print("own units go in the order", ", ".join(names[unit] for unit in eliminated.order))
+print("mean square error so far:", [round(float(error), 2) for error in eliminated.price[1:]])
 stay = eliminated.kept(2)
 design = torch.cat([hidden[:, stay].double(), torch.ones(4, 1).double()], dim=1)
 anew = torch.linalg.lstsq(design, output).solution
-print("they are read out with", anew[:2, 0].round(decimals=2).tolist(), "and a bias of", round(float(anew[2]), 2))
+print(f"c and d are read out with {anew[0, 0]:.1f} and {anew[1, 0]:.1f}, and a bias of {anew[2, 0]:.1f}")
 print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(stay, AffineMap(anew[:2], anew[2])):.0f}")
 
 # %% [markdown]
