@@ -12,8 +12,9 @@ from helpers.families import FAMILIES
 from helpers.nearly import assert_same_outputs
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError, SourceError
+from howlinear.ideas.compression.divergence import divergences
 from howlinear.ideas.compression.folder import save, unit_card, vacant
-from howlinear.ideas.compression.prune import compress, eliminations_of, fewer_units
+from howlinear.ideas.compression.prune import compress, eliminations_of, fewer_units, thinned
 from howlinear.ideas.compression.units import Elimination
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
@@ -108,6 +109,18 @@ def test_elimination_with_refit_beats_units_taken_at_random(model, rows):
     at_random = fewer_units(model, shuffled, moments, kept)
     whole = logits(model, train)
     assert (logits(chosen, train) - whole).square().mean() < 0.7 * (logits(at_random, train) - whole).square().mean()
+
+
+def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, rows):
+    train = rows.ids[~rows.test]
+    eliminations, moments = eliminations_of(model, train, [0, 2])
+    for site in sites(model, [0, 2]):
+        found = eliminations[site.block]
+        quarter = len(found.order) // 4
+        module = thinned(model, site, found.kept(len(found.order) - quarter), moments[site.block])
+        moved = divergences(model, {site.block: module}, train)[site.block]
+        assert float(found.price[quarter]) == pytest.approx(moved, rel=1e-3)
+        assert (found.price.diff() >= 0).all()
 
 
 # --- folders
