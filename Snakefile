@@ -31,6 +31,7 @@ NOTEBOOKS = {
     "11_protocol": ([], ["rows", "multiverse", "profiles"]),
     "12_sinks": ([MAIN], ["massive", "without", "left_out", "costs"]),
     "13_claims": ([], ["board"]),
+    "14_compress": ([], ["pareto"]),
 }
 for stem, alone in {"08_controls": "twins", "10_degrees": "training"}.items():  # figures of the embedded twins alone
     if not config.get("parameters", {}).get(stem, {}).get("with_twins", True):
@@ -49,7 +50,7 @@ RECORDED = {  # notebook → measurements taken in training that it reads
     "10_degrees": "models/twins/*.json",
 }
 PUBLISHED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "12_sinks", "13_claims")  # beside what the paper publishes
-LONG = ("11_protocol", "03_bilinear", "10_degrees", "06_compression", "08_controls", "09_dynamics", "07_optimisers", "05_corpora")
+LONG = ("11_protocol", "03_bilinear", "10_degrees", "06_compression", "14_compress", "08_controls", "09_dynamics", "07_optimisers", "05_corpora")
 FIRST = {name: i for i, name in enumerate(reversed(("capture", *LONG)), 1)}  # in this order, so that cores end together
 sys.path.insert(0, workflow.basedir)
 from tools.reach import reached

@@ -478,6 +478,60 @@ def test_compress_goes_on_from_a_folder_of_its_own(monkeypatch, capsys, text, fo
     )
 
 
+@pytest.mark.parametrize("alike", [False, True])
+def test_compress_to_a_share_of_the_parameters(monkeypatch, capsys, text, folder, tmp_path, alike):
+    options = ("--corpus", text, "--rows", 4096, "--max-parameters", 0.8, *(("--alike",) if alike else ()))
+    code, said, err = howlinear(monkeypatch, capsys, "compress", folder, "--out", tmp_path / "small", *options)
+    assert (code, err) == (0, "")
+    whole, small = load_model(folder), load_model(tmp_path / "small")
+    assert small.num_parameters() <= 0.8 * whole.num_parameters()
+    rows = load_corpus(str(text), small).rows(4096)
+    before, after = perplexity(whole, rows), perplexity(small, rows)
+    assert f"perplexity {before:.2f} → {after:.2f}, change {after - before:+.2f}" in said
+    assert "Another hundredth of all parameters would cost" in said
+    assert f"{whole.num_parameters():,} → {small.num_parameters():,} parameters, written to" in said
+    card = unpadded((tmp_path / "small/README.md").read_text())
+    assert f"| perplexity on held-out `mine.txt` | {before:.2f} | {after:.2f} |" in card
+    assert str(tmp_path) not in card
+    assert rows.sha256 in card
+    # and once more over it
+    code, _, err = howlinear(monkeypatch, capsys, "compress", folder, "--out", tmp_path / "small", "--force", *options)
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "give one budget"),
+        (("--max-dppl", 1, "--max-parameters", 0.9), "give one budget"),
+        (("--max-dppl", 1, "--alike"), "--alike is about hidden units"),
+        (("--max-parameters", 1.2), "give one between 0 and 1"),
+        (("--max-parameters", 0.1), "0.1 of all parameters cannot be met"),
+    ],
+)
+def test_a_share_that_cannot_be_is_one_clear_line_and_leaves_nothing(
+    monkeypatch, capsys, text, folder, tmp_path, options, message
+):
+    options = ("--corpus", text, "--out", tmp_path / "deep/small", "--rows", 4096, *options)
+    code, out, err = howlinear(monkeypatch, capsys, "compress", folder, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "whole"]
+
+
+def test_an_interrupted_compression_leaves_nothing(monkeypatch, capsys, text, folder, tmp_path):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    options = ("--corpus", text, "--out", tmp_path / "small", "--rows", 4096, "--max-parameters", 0.9)
+    for place in ("howlinear.ideas.compression.prune.unit_moments", "howlinear.ideas.compression.folder.seal"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, interrupted)
+            assert howlinear(patch, capsys, "compress", folder, *options)[0] == 130
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "whole"]
+
+
 def test_an_impossible_budget_is_one_clear_line_and_leaves_nothing(monkeypatch, capsys, text, folder, tmp_path):
     options = ("--corpus", text, "--rows", 4096, "--out", tmp_path / "deep/small")
     for budget, message in ((-100, "no block can be replaced within -100 of perplexity"), ("nan", "a budget of nan")):

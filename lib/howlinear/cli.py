@@ -235,35 +235,64 @@ def compare(
 @app.command()
 def compress(
     model: Model,
-    max_dppl: Annotated[float, typer.Option("--max-dppl", help="how far perplexity on held-out text may rise")],
     out: Annotated[Path, typer.Option(help="the folder to write")],
+    max_dppl: Annotated[
+        float | None, typer.Option("--max-dppl", help="affine maps for whole blocks, until perplexity rises so far")
+    ] = None,
+    max_parameters: Annotated[
+        float | None, typer.Option("--max-parameters", help="fewer hidden units: keep this share of all parameters")
+    ] = None,
+    alike: Annotated[
+        bool, typer.Option("--alike", help="as many units in every block, so that transformers alone loads them")
+    ] = False,
     corpus: CorpusName = "docs",
-    rows: Rows = 20_000,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="token rows, a quarter is held out; 20,000, or 40,000 for hidden units")
+    ] = None,
     seed: Seed = 0,
     sites: Sites = None,
     force: Annotated[bool, typer.Option("--force", help="replace a compressed model that is there")] = False,
 ) -> None:
-    """Replace as many blocks of MODEL by affine maps as perplexity allows, and write the smaller model to a folder."""
+    """Write a smaller model to a folder; nothing is trained.
+
+    With --max-parameters, every block keeps those of its hidden units that cost most, read out anew. With --max-dppl,
+    as many blocks become affine maps as perplexity allows.
+    """
+    if (max_dppl is None) == (max_parameters is None):
+        raise InputError("give one budget, --max-parameters 0.9 or --max-dppl 1, which are met in different ways")
+    if alike and max_parameters is None:
+        raise InputError("--alike is about hidden units: give --max-parameters with it")
     _check_sources(model, corpus)
 
-    from howlinear import load_corpus, load_model
-    from howlinear.console import plan_table
-    from howlinear.ideas.compression.folder import card_of, save, vacant
-    from howlinear.ideas.compression.greedy import compress_to
-    from howlinear.models.replace import replace
+    from howlinear import compress as fewer_units
+    from howlinear import compress_to, load_corpus, load_model, replace
+    from howlinear.console import plan_table, units_table
+    from howlinear.ideas.compression.folder import card_of, save, unit_card, vacant
 
     _hide_bars()
     vacant(out, force)
     loaded = load_model(model, sites=sites)
     source = load_corpus(corpus, loaded)
-    text = source.rows(rows, seed=seed)
-    plan = compress_to(loaded, text, max_dppl, progress=sys.stderr.isatty())
-    smaller = replace(loaded, plan.maps)
-    save(smaller, out, card_of(model, loaded, smaller, text, plan), source.tokenizer, force)
-    Console().print(plan_table(plan))
+    text = source.rows(rows or (20_000 if max_parameters is None else 40_000), seed=seed)
+    progress = sys.stderr.isatty()
+    if max_parameters is None:
+        plan = compress_to(loaded, text, max_dppl, progress=progress)
+        smaller = replace(loaded, plan.maps)
+        card = card_of(model, loaded, smaller, text, plan)
+        table = plan_table(plan)
+        outlook = []
+    else:
+        plan = fewer_units(loaded, text, max_parameters, alike, progress)
+        smaller = plan.model
+        card = unit_card(model, loaded, plan, text, max_parameters)
+        table = units_table(plan)
+        outlook = [plan.outlook]
+    save(smaller, out, card, source.tokenizer, force)
+    Console().print(table)
     for line in (
         f"{model} on held-out {corpus}: perplexity {plan.base:.2f} → {plan.perplexity:.2f}, "
         f"change {plan.delta.delta:+.2f} (95 % interval {plan.delta.low:+.2f} to {plan.delta.high:+.2f})",
+        *outlook,
         f"{loaded.num_parameters():,} → {smaller.num_parameters():,} parameters, written to {out}",
     ):
         Console(soft_wrap=True).print(line, markup=False, highlight=False)

@@ -13,6 +13,7 @@ from rich.table import Table
 from howlinear.core.intervals import Estimate
 from howlinear.ideas.claims.contrasts import Estimates, distance
 from howlinear.ideas.compression.greedy import Plan
+from howlinear.ideas.compression.prune import Compressed
 from howlinear.ideas.corpora.agreement import Agreement
 from howlinear.ideas.corpora.comparison import Comparison
 from howlinear.instrument.perplexity import Change
@@ -225,4 +226,14 @@ def plan_table(plan: Plan) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for count, step in enumerate(plan.steps, 1):
         table.add_row(str(count), str(step["block"]), f"{step['dppl']:+.2f}")
+    return table
+
+
+def units_table(compressed: Compressed) -> Table:
+    """How many hidden units each block keeps."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("block", "hidden units"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for block, count in compressed.units.items():
+        table.add_row(str(block), f"{count:,}")
     return table

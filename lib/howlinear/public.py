@@ -4,7 +4,9 @@ from howlinear.core.ceilings import AffineMap, Ceiling, ceiling
 from howlinear.core.moments import Moments, effective_rank
 from howlinear.core.sklearn import AffineCeiling
 from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.ideas.compression.folder import save
 from howlinear.ideas.compression.greedy import Plan, compress_to
+from howlinear.ideas.compression.prune import Compressed, compress
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import Profile, measure
 from howlinear.instrument.perplexity import Change, change, losses, perplexity
@@ -21,6 +23,7 @@ __all__ = [
     "AffineMap",
     "Ceiling",
     "Change",
+    "Compressed",
     "Corpus",
     "HowlinearError",
     "InputError",
@@ -34,6 +37,7 @@ __all__ = [
     "capture",
     "ceiling",
     "change",
+    "compress",
     "compress_to",
     "effective_rank",
     "load_corpus",
@@ -42,6 +46,7 @@ __all__ = [
     "measure",
     "perplexity",
     "replace",
+    "save",
     "sites",
     "swap",
     "swap_costs",

@@ -6,7 +6,7 @@ Models are ordinary `transformers` models throughout: causal language models, an
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,8 +28,9 @@ from transformers.utils import logging
 
 from howlinear.errors import InputError, SourceError
 from howlinear.models.ffn_sites import note, put, sites, width_of
-from howlinear.models.replace import linear_layers, replaced
+from howlinear.models.replace import linear_layers, replaced, units_left
 from howlinear.models.sources import loading, located
+from howlinear.models.units import narrow
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")
@@ -147,7 +148,7 @@ def untrained(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     """A model of the same configuration with fresh weights, drawn as `transformers` does by default."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        build = _with_linear_layers(type(model), replaced(model.config))
+        build = _with_smaller_blocks(type(model), model.config)
         return build(model.config).eval()
 
 
@@ -174,42 +175,46 @@ def _encodes(config: PreTrainedConfig) -> bool:
 
 def _class_of(config: PreTrainedConfig) -> type:
     """The class to load a model as: with the head that predicts the next token, or else as it was saved."""
-    ranks = replaced(config)
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not _encodes(config):
-        return _with_linear_layers(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], ranks) if ranks else AutoModelForCausalLM
+        kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        built = _with_smaller_blocks(kind, config)
+        return AutoModelForCausalLM if built is kind else built
     architecture = (config.architectures or ["AutoModel"])[0]  # what was saved, head and all
     kind = getattr(transformers, architecture, None)
     if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.config_class is type(config):
-        return _with_linear_layers(kind, ranks)
+        return _with_smaller_blocks(kind, config)
     return AutoModel
 
 
-def _with_linear_layers(kind: type[PreTrainedModel], ranks: Mapping[int, int | None]) -> type[PreTrainedModel]:
-    """What builds a model of class `kind` in which linear layers stand for replaced FFNs.
+def _with_smaller_blocks(kind: type[PreTrainedModel], config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """What builds a model of class `kind` in which linear layers, or fewer hidden units, stand for FFNs.
 
-    Three steps would be plainer: build the model, put the layers, load the state dict. But `from_pretrained` builds and
-    loads in one call, and what it does after building (shards, renamed weights, dtype, device maps, tied weights, the
-    report of what is missing) has no other public entrance. The one place between the two is `post_init`, the last
+    Three steps would be plainer: build the model, put the modules, load the state dict. But `from_pretrained` builds
+    and loads in one call, and what it does after building (shards, renamed weights, dtype, device maps, tied weights,
+    the report of what is missing) has no other public entrance. The one place between the two is `post_init`, the last
     line of every constructor, which also draws the weights of a model that is not loaded.
 
     Args:
         kind: the class of the model.
-        ranks: block → rank of the layers in the place of its FFN; None is full rank.
+        config: says which blocks were replaced by what (`replace.replaced`, `replace.units_left`).
 
     Returns:
         `kind` itself if nothing is replaced; else a class whose instances become of class `kind` as they are built.
     """
-    if not ranks:
+    ranks = replaced(config)
+    counts = units_left(config)
+    if not ranks and not counts:
         return kind
 
-    class WithLinearLayers(kind):
+    class WithSmallerBlocks(kind):
         def post_init(self) -> None:
             self.__class__ = kind  # what is loaded, saved and named in the config is an ordinary `kind`
-            for site in sites(self, list(ranks)):
+            for site in sites(self, list(ranks)) if ranks else []:
                 put(self, site, linear_layers(width_of(self), ranks[site.block]))
+            narrow(self, counts)
             self.post_init()  # that of `kind`: its weights are drawn or expected with the layers in their places
 
-    return WithLinearLayers
+    return WithSmallerBlocks
 
 
 def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:

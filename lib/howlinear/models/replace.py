@@ -1,7 +1,9 @@
-"""Put linear layers in the place of feed-forward blocks for good, in a model that is an ordinary one otherwise.
+"""Put smaller modules in the place of feed-forward blocks for good, in a model that is an ordinary one otherwise.
 
-The config of such a model carries `"howlinear": {"replaced": {block: rank}}`, from which `load.load_model` builds the
-same modules again; a rank of null is one full layer.
+They are linear layers, or the blocks themselves with fewer hidden units (`units.with_units`). The config of such a
+model carries `"howlinear": {"replaced": {block: rank}, "units": {block: count}}`, from which `load.load_model` builds
+the same modules again; a rank of null is one full layer. A model whose blocks all have equally many units needs no such
+entry: its config has another number of hidden units, and everything that reads models reads it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.models.ffn_sites import FAMILIES, Site, note, pattern_of, sites, width_of
 from howlinear.models.swap import swap
+from howlinear.models.units import LAYERS, WIDTHS, unit_count
 
 
 def replace(model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor]]) -> PreTrainedModel:
@@ -27,13 +30,13 @@ def replace(model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor
     Args:
         model: the model; left as it was.
         maps: block → an `AffineMap`, a `Linear(d, d)`, a pair `Sequential(Linear(d, r, bias=False), Linear(r, d))`, or
-            an object whose `module()` is one of these.
+            an object whose `module()` is one of these; or the block with fewer hidden units, see `units.with_units`.
 
     Returns:
         The copy, its replaced blocks noted in `config.howlinear`.
 
     Raises:
-        InputError: no maps, an unknown block, a map that is not linear or not of its width, or a model over devices.
+        InputError: no maps, an unknown block, a map that is none of these or not of its width, or a model over devices.
     """
     blocks = [site.block for site in sites(model, list(maps))]  # before anything is copied
     width = width_of(model)
@@ -43,15 +46,42 @@ def replace(model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor
         modules[block] = copy.deepcopy(module)  # so that one map given for two blocks becomes two
 
     # copy the model while the maps stand in it, so that the FFNs that go are not copied
+    ranks = replaced(model.config)
+    counts = units_left(model.config)
     with swap(model, modules):
-        ranks = {site.block: _rank(site, width) for site in sites(model, blocks)}
+        for site in sites(model, blocks):
+            ranks.pop(site.block, None)
+            counts.pop(site.block, None)
+            if _has_units(model, site):
+                counts[site.block] = unit_count(model, site)
+            else:
+                ranks[site.block] = _rank(site, width)
         copied = copy_of(model)
     for site in sites(copied, blocks):
         site.output.to(model.device, model.dtype).requires_grad_(True)
-
-    all_ranks = replaced(model.config) | ranks
-    copied.config.howlinear = {"replaced": {str(block): all_ranks[block] for block in sorted(all_ranks)}}
+    _note(copied, ranks, counts)
     return copied
+
+
+def _note(model: PreTrainedModel, ranks: Mapping[int, int | None], counts: Mapping[int, int]) -> None:
+    """Note in a model's config what stands in its blocks: by its own name if all have as many units, else as an entry.
+
+    Args:
+        model: the model.
+        ranks: block → rank of the linear layers that stand there; None is full rank.
+        counts: block → how many hidden units it has, of blocks that have fewer than the config says.
+    """
+    family = model.config.model_type
+    alike = not ranks and len(set(counts.values())) == 1 and len(counts) == len(sites(model))
+    if alike and family in WIDTHS:
+        setattr(model.config, WIDTHS[family], next(iter(counts.values())))
+        if hasattr(model.config, "howlinear"):
+            del model.config.howlinear
+        return
+    entry = {"replaced": {str(block): ranks[block] for block in sorted(ranks)}}
+    if counts:
+        entry["units"] = {str(block): counts[block] for block in sorted(counts)}
+    model.config.howlinear = entry
 
 
 def copy_of(model: PreTrainedModel) -> PreTrainedModel:
@@ -87,7 +117,30 @@ def replaced(config: PreTrainedConfig) -> dict[int, int | None]:
     return ranks
 
 
+def units_left(config: PreTrainedConfig) -> dict[int, int]:
+    """Blocks that have fewer hidden units than the config says for all (`replace.replace`), each with its number.
+
+    Raises:
+        InputError: the config's entry is damaged.
+    """
+    entry = getattr(config, "howlinear", {})
+    try:
+        counts = {int(block): count for block, count in entry.get("units", {}).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{_ENTRY} holds {entry!r}") from error
+    damaged = {block: count for block, count in counts.items() if count is None or not _is_rank(count)}
+    if damaged:
+        raise InputError(f"{_ENTRY} gives numbers of hidden units {damaged}")
+    return counts
+
+
 _ENTRY = 'the config\'s "howlinear" names replaced blocks and their ranks, as in {"replaced": {"3": null}}, but'
+
+
+def _has_units(model: PreTrainedModel, site: Site) -> bool:
+    """Whether the module at a site is of the kind that its family's blocks are, with hidden units."""
+    layers = LAYERS.get(model.config.model_type, ())
+    return bool(layers) and all(hasattr(site.output, name) for name in layers)
 
 
 def linear_layers(width: int, rank: int | None) -> nn.Module:

@@ -1,8 +1,8 @@
-"""A compressed model and its folder: some FFNs are linear layers for good, and a card says what that cost.
+"""A compressed model and its folder: FFNs are linear layers or have fewer units for good; a card says what that cost.
 
-The folder is an ordinary Hugging Face one (config, safetensors, tokenizer, README.md). `config.json` carries
-`"howlinear": {"replaced": {block: rank}}`, from which `load.load_model` builds the same modules again; a rank of
-null is one full layer. Which blocks to replace, and by what, is the matter of `greedy`.
+The folder is an ordinary Hugging Face one (config, safetensors, tokenizer, README.md). `config.json` says what stands
+in which block, from which `load.load_model` builds the same modules again (`models.replace`). Which blocks to replace,
+and by what, is the matter of `greedy` and `prune`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from howlinear.errors import SourceError
 from howlinear.files.atomic import folder_aside, written_aside
 from howlinear.ideas.compression.greedy import Plan
+from howlinear.ideas.compression.prune import Compressed
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.models.ffn_sites import sites
-from howlinear.models.replace import replaced
+from howlinear.models.replace import replaced, units_left
 from howlinear.models.seals import seal
+from howlinear.models.units import unit_count
 from howlinear.text.rows import TokenRows
 
 
@@ -47,23 +49,27 @@ def vacant(folder: Path | str, force: bool = False) -> Path:
 
 def _compressed(folder: Path) -> bool:
     with suppress(OSError, ValueError):
-        return bool(replaced(AutoConfig.from_pretrained(folder, trust_remote_code=False)))
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        # of a model whose blocks all keep as many units, only the card tells
+        card = (folder / "README.md").read_text("utf-8")
+        return bool(replaced(config) or units_left(config)) or card.startswith(_OURS)
     return False
 
 
 def save(
     model: PreTrainedModel,
     folder: Path | str,
-    card: str,
+    card: str = "",
     tokenizer: PreTrainedTokenizerBase | None = None,
     force: bool = False,
 ) -> Path:
     """Write a model folder whole or not at all: aside first, then renamed.
 
     Args:
-        model: what `replace` returned; float32 weights give the same logits, bit for bit, when they are loaded again.
+        model: what `replace` or `compress` made; float32 weights give the same logits, bit for bit, when they are
+            loaded again.
         folder: where to.
-        card: README.md, see `card_of`.
+        card: README.md, see `card_of` and `unit_card`.
         tokenizer: to lie beside the weights; None for a model of token ids alone.
         force: replace a compressed model that is there, see `vacant`.
 
@@ -118,7 +124,46 @@ def card_of(name: str, before: PreTrainedModel, after: PreTrainedModel, rows: To
     )
 
 
-def _sizes(before: PreTrainedModel, after: PreTrainedModel, corpus: str, plan: Plan) -> str:
+def unit_card(
+    name: str, before: PreTrainedModel, compressed: Compressed, rows: TokenRows, max_parameters: float
+) -> str:
+    """The card of a model with fewer hidden units: how many each block keeps, on which text, and what it cost.
+
+    Args:
+        name: what the model before is called: a Hub id, an embedded model or a folder.
+        before: the model before.
+        compressed: what `compress` made of it.
+        rows: the text; units were chosen on one side, perplexity was measured on the other.
+        max_parameters: the share of all parameters that was asked for.
+    """
+    after = compressed.model
+    alone = not (replaced(after.config) or units_left(after.config))
+    is_folder = Path(name).is_dir()
+    on_the_hub = bool(before.name_or_path) and not Path(before.name_or_path).exists()
+    delta = compressed.delta
+    whole = {site.block: unit_count(before, site) for site in sites(before)}
+    kept = [{"block": block, "hidden units": f"{count} of {whole[block]}"} for block, count in compressed.units.items()]
+    return _UNIT_CARD.format(
+        ours=_OURS,
+        library="transformers" if alone else "howlinear",
+        front=f"base_model: {before.name_or_path}\n" if on_the_hub else "",
+        name=Path(name).name if is_folder else name,  # no path of this machine
+        kind=type(before).__name__,
+        dtype=str(after.dtype).removeprefix("torch."),
+        share=f"{max_parameters:g}",
+        table=_sizes(before, after, Path(rows.corpus).name, compressed),
+        delta=f"{delta.delta:+.2f} (95 % interval {delta.low:+.2f} to {delta.high:+.2f}, paired over documents)",
+        test=int(rows.test.sum()),
+        train=int((~rows.test).sum()),
+        seq_len=rows.ids.shape[1],
+        sha256=rows.sha256,
+        outlook=compressed.outlook,
+        layers=_markdown(pd.DataFrame(kept)),
+        load=_LOAD_ALONE if alone else _LOAD_OURS,
+    )
+
+
+def _sizes(before: PreTrainedModel, after: PreTrainedModel, corpus: str, plan: Plan | Compressed) -> str:
     """The first table: parameters and perplexity, before and after."""
     perplexity = f"perplexity on held-out `{corpus}`"
     columns = {}
@@ -144,6 +189,8 @@ def _markdown(table: pd.DataFrame) -> str:
     """A table as its cells say it: no number is read or rounded again."""
     return table.to_markdown(index=False, tablefmt="github", disable_numparse=True)
 
+
+_OURS = "---\ntags: [howlinear]\n"
 
 _CARD = """---
 library_name: howlinear
@@ -175,3 +222,42 @@ their weights **at random**.
 
 **Licence.** The one of {name}.
 """
+
+_UNIT_CARD = """{ours}library_name: {library}
+{front}---
+# {name}, compressed
+
+{name} ({kind}, {dtype}) with fewer hidden units in its feed-forward blocks, those that stay read out anew in closed
+form, so that it has at most {share} of its parameters; nothing else changed, nothing was trained.
+
+{table}
+
+Perplexity changes by {delta},
+on {test} held-out sequences of {seq_len} tokens. Units were chosen and read out anew on {train} others: on text of
+another kind it may cost more. {outlook} SHA-256 of the ids and their split: `{sha256}`.
+
+{layers}
+
+{load}
+
+**Licence.** The one of {name}.
+"""
+
+_LOAD_ALONE = """**Load** it with `transformers` alone: every block keeps as many units, and the config says how many.
+
+```python
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
+```"""
+
+_LOAD_OURS = """**Load** it with howlinear, which reads from `config.json` how many units each block keeps; from then
+on it is an ordinary `transformers` model.
+
+```python
+import howlinear as hl
+
+model = hl.load_model("path/to/this/folder")
+```
+
+`AutoModelForCausalLM.from_pretrained` alone does not know of blocks that differ, and refuses their weights."""

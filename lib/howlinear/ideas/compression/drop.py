@@ -1,0 +1,95 @@
+"""Rival compressors that drop what turns the residual stream least: whole layers, or attention and FFNs by themselves.
+
+- ShortGPT (Men et al. 2024, arXiv 2403.03853): the layers of the lowest block influence, 1 − mean cosine of a layer's
+  input and output.
+- LLM-Drop (He et al. 2024, "What matters in transformers? Not all attention is needed", arXiv 2406.15786): the
+  sub-layers, each with its norm, of the lowest 1 − cosine of the stream before and behind it; FFNs alone, or attention
+  and FFNs in one order (the paper's *joint layer drop*). Attention alone, which that paper likes best, cannot fill the
+  budgets of a race by parameters: it holds too few.
+
+All are scored once, on the whole model, as in both papers. Nothing takes the place of what is dropped.
+"""
+
+from __future__ import annotations
+
+from transformers import PreTrainedModel
+
+from howlinear.errors import InputError
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.models.layers import drop_attention, drop_ffn, drop_layers, layers_of, parameters, sub_layer_sizes
+from howlinear.models.replace import copy_of
+
+
+def layers(calibration: Calibration, share: float) -> PreTrainedModel:
+    """Drop the layers of the lowest block influence (ShortGPT).
+
+    Args:
+        calibration: the model and the text.
+        share: of all parameters, what the copy may hold at most.
+
+    Raises:
+        InputError: the copy would have no layer, or the parts of the model's layers are not known.
+    """
+    influence = calibration.stream.span_distances(1).tolist()
+    sizes = {number: parameters(layer) for number, layer in enumerate(layers_of(calibration.model))}
+    dropped = _lowest(calibration, share, dict(enumerate(influence)), sizes)
+    copied = copy_of(calibration.model)
+    drop_layers(copied, dropped)
+    return copied
+
+
+def ffns(calibration: Calibration, share: float) -> PreTrainedModel:
+    """Drop the FFNs that turn the stream least (LLM-Drop).
+
+    Args:
+        calibration: the model and the text.
+        share: of all parameters, what the copy may hold at most.
+
+    Raises:
+        InputError: the FFNs do not hold enough, or the parts of the model's layers are not known.
+    """
+    return _without_sub_layers(calibration, share, with_attention=False)
+
+
+def sub_layers(calibration: Calibration, share: float) -> PreTrainedModel:
+    """Drop the FFNs and the attentions that turn the stream least (LLM-Drop, joint); see `ffns`."""
+    return _without_sub_layers(calibration, share, with_attention=True)
+
+
+def _without_sub_layers(calibration: Calibration, share: float, with_attention: bool) -> PreTrainedModel:
+    scores, sizes = {}, {}
+    for number in range(len(layers_of(calibration.model))):
+        attention_size, ffn_size = sub_layer_sizes(calibration.model, number)
+        scores["ffn", number] = float(calibration.stream.ffn[number])
+        sizes["ffn", number] = ffn_size
+        if with_attention:
+            scores["attention", number] = float(calibration.stream.attention[number])
+            sizes["attention", number] = attention_size
+    dropped = _lowest(calibration, share, scores, sizes)
+    copied = copy_of(calibration.model)
+    for kind, number in dropped:
+        if kind == "ffn":
+            drop_ffn(copied, number)
+        else:
+            drop_attention(copied, number)
+            copied.config.use_cache = False  # a cache of keys and values counts tokens by what attention puts there
+    return copied
+
+
+def _lowest(calibration: Calibration, share: float, scores: dict, sizes: dict) -> list:
+    """What scores lowest, as few as make the model small enough.
+
+    Raises:
+        InputError: all of it is not enough.
+    """
+    held = parameters(calibration.model)
+    allowed = calibration.allowed(share)
+    dropped = []
+    for name in sorted(scores, key=scores.__getitem__):
+        if held <= allowed:
+            break
+        dropped.append(name)
+        held -= sizes[name]
+    if held > allowed:
+        raise InputError(f"with all of them dropped {held} parameters are left, {allowed} are allowed")
+    return dropped

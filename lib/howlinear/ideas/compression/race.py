@@ -1,0 +1,175 @@
+"""A race: several compressors on the same text, to the same sizes, judged by the same held-out perplexity.
+
+Ours is `prune`'s. The rivals are those of `straight`, `drop`, `replace_me` and `width`, each as its paper describes it.
+None is trained. A budget is a share of *all* parameters of the model, embeddings and attention too, wherever a
+compressor takes them from. One that drops whole blocks or layers cannot fill it exactly; it ends below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from time import perf_counter, process_time
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int64
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.core.intervals import Estimate, fold_means
+from howlinear.errors import InputError
+from howlinear.ideas.compression import drop, replace_me, straight, width
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.prune import fewer_units, units_for
+from howlinear.instrument.perplexity import change, held_out_folds, losses
+from howlinear.models.layers import parameters
+from howlinear.text.rows import TokenRows
+
+Compressor = Callable[[float], PreTrainedModel]
+"""Of the share of all parameters to keep, a copy that holds no more."""
+
+
+def own_units(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
+    """Ours (`prune`): every block keeps its dearest hidden units, read out anew.
+
+    Args:
+        calibration: the model and the text.
+        share: of all parameters, what the copy may hold at most.
+        alike: every block keeps as many units.
+
+    Raises:
+        InputError: the FFNs cannot give so much, or the model's hidden units cannot be reached.
+    """
+    eliminations, moments = calibration.eliminations
+    counts = units_for(calibration.model, eliminations, share, alike)
+    return fewer_units(calibration.model, eliminations, moments, counts)
+
+
+COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
+    "own units": own_units,
+    "own units, alike": partial(own_units, alike=True),
+    "lines by R²": straight.by_r2,
+    "lines by price": straight.by_price,
+    "lines, mended": straight.mended,
+    "ShortGPT": drop.layers,
+    "LLM-Drop, FFN": drop.ffns,
+    "LLM-Drop, joint": drop.sub_layers,
+    "ReplaceMe, LS": replace_me.least_squares,
+    "ReplaceMe, cosine": replace_me.cosine,
+    "magnitude": width.magnitude,
+    "Wanda": width.wanda,
+    "FLAP": width.flap,
+    "GRAIL on Wanda": width.wanda_ridge,
+    "GRAIL on FLAP": width.flap_ridge,
+}
+"""Name → compressor."""
+
+CLOCKS = ["seconds", "tokens_per_second"]
+"""Columns of a race that another machine, or another hour, would fill with other numbers."""
+
+
+def racers(calibration: Calibration, names: Sequence[str] = tuple(COMPRESSORS)) -> dict[str, Compressor]:
+    """Compressors ready to race on one model and one text.
+
+    Args:
+        calibration: the model and the text; what several of them ask for is computed once.
+        names: which, all by default.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    unknown = [name for name in names if name not in COMPRESSORS]
+    if unknown:
+        raise InputError(f"no compressor is called {', '.join(unknown)}: there are {', '.join(COMPRESSORS)}")
+    return {name: partial(COMPRESSORS[name], calibration) for name in names}
+
+
+def race(
+    model: PreTrainedModel,
+    compressors: Mapping[str, Compressor],
+    shares: Sequence[float],
+    texts: Mapping[str, TokenRows],
+) -> pd.DataFrame:
+    """Compress a model in several ways to several sizes, and measure what is left on held-out text.
+
+    Args:
+        model: the model; left as it was.
+        compressors: name → what makes a smaller copy.
+        shares: of all parameters, what a copy may hold at most.
+        texts: name → rows, whose held-out side counts.
+
+    Returns:
+        A row per compressor, share and text: `method`, `share` (allowed), `kept` (the share it holds), `text`,
+        `before` and `perplexity` (after); `ratio` of the two with the ends of its 95 % interval, `low` and `high`;
+        `delta`, their difference, with `delta_low` and `delta_high`, both paired over document folds; `seconds` of
+        CPU time to compress; `tokens_per_second` of the copy; and `why` a compressor could not make one, empty if it
+        could: its numbers are NaN then.
+
+    Raises:
+        InputError: a copy that holds more than it may (says which).
+    """
+    held_out = {name: held_out_folds(text) for name, text in texts.items()}
+    before = {name: losses(model, ids) for name, (ids, _) in held_out.items()}
+    whole = parameters(model)
+    rows = []
+    for method, compress in compressors.items():
+        for share in shares:
+            began = process_time()
+            try:
+                smaller = compress(share)
+            except InputError as error:
+                missing = {"method": method, "share": share, "kept": np.nan, "why": str(error)}
+                rows += [missing | {"text": name} for name in texts]
+                continue
+            seconds = process_time() - began
+            held = parameters(smaller)
+            if held > round(share * whole):
+                raise InputError(f"{method} leaves {held} of {whole} parameters, more than {share:.0%}")
+            for name, (ids, fold) in held_out.items():
+                began = perf_counter()
+                after = losses(smaller, ids)
+                speed = ids.numel() / (perf_counter() - began)
+                row = {"method": method, "share": share, "kept": held / whole, "text": name}
+                row |= cost(before[name], after, fold)
+                rows.append(row | {"seconds": seconds, "tokens_per_second": speed, "why": ""})
+            del smaller  # before the next copy is made
+    return pd.DataFrame(rows)
+
+
+def ratios(table: pd.DataFrame) -> pd.DataFrame:
+    """Perplexity after over before, of races of one text side by side.
+
+    Args:
+        table: as of `race`, with a column `model`.
+
+    Returns:
+        A row per method, a column per model and share; NaN where a method does not get so small.
+    """
+    return table.pivot_table(index="method", columns=["model", "share"], values="ratio", sort=False)
+
+
+def cost(before: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64[Tensor, " n"]) -> dict[str, float]:
+    """What a smaller model costs in perplexity, from the losses of the same sequences.
+
+    Args:
+        before: loss of each sequence before, in nats per token, shape (n,).
+        after: the same after.
+        fold: the document fold of each sequence, shape (n,).
+
+    Returns:
+        The columns of `race` from `before` to `delta_high`.
+    """
+    nats = (after - before).numpy()
+    risen = Estimate.jackknife(float(nats.mean()), fold_means(nats, fold.numpy()))
+    difference = change(before, after, fold)
+    return {
+        "before": float(before.mean().exp()),
+        "perplexity": float(after.mean().exp()),
+        "ratio": float(np.exp(risen.value)),  # exp of the mean rise is the ratio of the perplexities
+        "low": float(np.exp(risen.low)),
+        "high": float(np.exp(risen.high)),
+        "delta": difference.delta,
+        "delta_low": difference.low,
+        "delta_high": difference.high,
+    }

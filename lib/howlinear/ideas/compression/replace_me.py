@@ -1,0 +1,175 @@
+"""A rival compressor: a span of layers becomes one linear map, merged into the layer before (ReplaceMe).
+
+Shopkhoev et al. 2025, "ReplaceMe: network simplification via depth pruning and transformer block linearization", arXiv
+2505.02819. Of all spans of n layers the one goes whose stream before and behind is most alike in cosine. Let M be what
+the FFN of layer i, the one before the span, writes, Y the stream that it writes to, and L the stream behind the span.
+Then L ≈ Y + M T, and T merges with the FFN's last layer, so that the span costs no parameter at all. T is found
+
+- by least squares, min ‖M T − (L − Y)‖²; or
+- by cosine, min mean 1 − cos(Y + M T, L), by Adam from the identity.
+
+The authors take 1e-4 as the rate of Adam and many thousands of steps. Here are fewer rows, and steps at a higher rate,
+until it is at rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim import Adam
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from transformers import PreTrainedModel
+
+from howlinear.core.batches import shuffled_batches
+from howlinear.core.ceilings import AffineMap
+from howlinear.errors import InputError
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.rivals import cosine_distance
+from howlinear.instrument.capture import hooked
+from howlinear.models.ffn_sites import Site, device_of, sites
+from howlinear.models.layers import drop_layers, layers_of, parameters
+from howlinear.models.replace import copy_of
+from howlinear.models.units import readout, unit_count, with_units
+
+STEPS = 300  # of Adam
+ROWS = 1024  # a step, the authors' number
+RATE = 1e-2  # of the first step; it falls to 0 along half a cosine
+
+
+def least_squares(calibration: Calibration, share: float) -> PreTrainedModel:
+    """A span of layers replaced by the linear map of least squares.
+
+    Args:
+        calibration: the model and the text.
+        share: of all parameters, what the copy may hold at most.
+
+    Raises:
+        InputError: no layer before the span would be left, or the parts of the model's layers are not known.
+    """
+    return _replaced(calibration, share, least_squares_map)
+
+
+def cosine(calibration: Calibration, share: float) -> PreTrainedModel:
+    """A span of layers replaced by the linear map of the best cosine; arguments and errors as of `least_squares`."""
+    return _replaced(calibration, share, cosine_map)
+
+
+def span(calibration: Calibration, share: float) -> range:
+    """The layers that go: as few in a row as make the model small enough, and where their cosine distance is least.
+
+    Raises:
+        InputError: no layer before the span would be left.
+    """
+    layers = layers_of(calibration.model)
+    too_many = parameters(calibration.model) - calibration.allowed(share)
+    count = -(-too_many // parameters(layers[0]))
+    if count >= len(layers):
+        raise InputError(f"{count} of {len(layers)} layers are to go: one must be left before them")
+    if count == 0:
+        return range(0)
+    distances = calibration.stream.span_distances(count)[1:]  # the first layer has none before it
+    first = int(distances.argmin()) + 1
+    return range(first, first + count)
+
+
+def least_squares_map(
+    written: Float[Tensor, "n d"], read: Float[Tensor, "n d"], behind: Float[Tensor, "n d"]
+) -> Float[Tensor, "d d"]:
+    """T of the least ‖M T − (L − Y)‖², float64.
+
+    Args:
+        written: M, what the FFN before the span writes.
+        read: Y, the stream that it writes to.
+        behind: L, the stream behind the span.
+    """
+    m = written.double()
+    return torch.linalg.lstsq(m, behind.double() - read.double(), driver="gelsd").solution
+
+
+def cosine_map(
+    written: Float[Tensor, "n d"],
+    read: Float[Tensor, "n d"],
+    behind: Float[Tensor, "n d"],
+    steps: int = STEPS,
+    seed: int = 0,
+) -> Float[Tensor, "d d"]:
+    """T of the least mean 1 − cos(Y + M T, L), by Adam from the identity, float64; the first arguments as above.
+
+    Args:
+        written: M, what the FFN before the span writes.
+        read: Y, the stream that it writes to.
+        behind: L, the stream behind the span.
+        steps: of Adam.
+        seed: of the order of rows.
+    """
+    transform = torch.eye(written.shape[1], requires_grad=True)
+    optimiser = Adam([transform], lr=RATE)
+    schedule = CosineAnnealingLR(optimiser, steps)
+    with torch.enable_grad():
+        for batch in shuffled_batches(len(written), min(ROWS, len(written)), steps, seed):
+            predicted = read[batch].float() + written[batch].float() @ transform
+            loss = cosine_distance(predicted, behind[batch]).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+    return transform.detach().double()
+
+
+def _replaced(
+    calibration: Calibration, share: float, found: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> PreTrainedModel:
+    """A copy without its most dispensable span, its work left to the FFN before it."""
+    model = calibration.model
+    gone = span(calibration, share)
+    copied = copy_of(model)
+    if not gone:
+        return copied
+    (site,) = sites(copied, [gone.start - 1])
+    transform = found(*around(calibration, gone))
+    own = readout(copied, site)
+    # (h V + b) T = h (V T) + b T
+    merged = AffineMap(own.weight @ transform, own.bias @ transform)
+    every = torch.arange(unit_count(copied, site))
+    copied.set_submodule(site.name, with_units(copied, site, every, merged))
+    drop_layers(copied, gone)
+    return copied
+
+
+@torch.no_grad()
+def around(
+    calibration: Calibration, gone: range, batch_size: int = 16
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+    """What is written before a span of layers, the stream that it is written to, and the stream behind the span.
+
+    Args:
+        calibration: the model and the text.
+        gone: the span.
+        batch_size: sequences in a forward pass.
+    """
+    model = calibration.model
+    layers = layers_of(model)
+    written, entered, left = [], [], []
+
+    def note_written(_: Site, __: Tensor, y: Tensor) -> None:
+        written.append(y.flatten(0, -2).float().cpu())
+
+    def note(kept: list[Tensor]) -> Callable:
+        def hook(_: nn.Module, __: tuple, output: Tensor | tuple) -> None:
+            state = output if isinstance(output, Tensor) else output[0]
+            kept.append(state.flatten(0, -2).float().cpu())
+
+        return hook
+
+    with ExitStack() as hooks:
+        hooks.enter_context(hooked(sites(model, [gone.start - 1]), note_written))
+        hooks.callback(layers[gone.start - 1].register_forward_hook(note(entered)).remove)
+        hooks.callback(layers[gone.stop - 1].register_forward_hook(note(left)).remove)
+        for batch in calibration.ids.split(batch_size):
+            model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
+    m = torch.cat(written)
+    return m, torch.cat(entered) - m, torch.cat(left)

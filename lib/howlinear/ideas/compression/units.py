@@ -1,0 +1,327 @@
+"""Which of a block's hidden units can go, if the others are read out anew: exact, from one Gram matrix.
+
+A block is y = h V + b with m hidden units h. Keep k of them, K, and read them out by least squares: what is lost is the
+part of the others' contribution h_D V_D that no affine map of h_K gives back. All of it follows from the second moments
+of h alone, since y is linear in h. Unit by unit (backward elimination, as optimal brain surgeon does for weights;
+Hassibi & Stork 1993), with P = S⁻¹ the precision of the units left and β their readout, the price of unit j is
+
+    ‖β_j‖²_M / P_jj,    and once it is gone    β ← β − P_·j β_j / P_jj,    P ← P − P_·j P_j· / P_jj.
+
+Errors are weighed by what they cost in the loss, twice. Among directions of y, by M = E[g gᵀ], with g the gradient of
+a sequence's loss at the block's output (`price`): that decides which units go, not how the others are read out. Among
+tokens, by w: half by the mean of ‖g‖² at each position of a sequence, half by the token's own ‖g‖², both over the mean
+of all: that decides both. First tokens are the sinks that all later ones attend to; in SmolLM2-135M an error there
+costs up to sixty times as much in the blocks before the sink is made, and a tenth in those behind. And in the last
+blocks the tokens that are hard to give back are those that count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from scipy import linalg
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.moments import add_gram
+from howlinear.errors import InputError
+from howlinear.instrument.capture import hooked
+from howlinear.models.ffn_sites import Site, device_of, sites
+from howlinear.models.units import unit_count, units_hooked
+
+RIDGE = 1e-6
+"""Added to the variance of every unit, as a share of it: float32 units that are copies of one another stay apart."""
+
+MOST = 10.0
+"""A token's own weight is no more than so many times that of its position."""
+
+PANEL = 64  # units that go before the matrices are brought up to date
+
+
+@dataclass(frozen=True)
+class Stakes:
+    """What an error at a block's output costs.
+
+    Attributes:
+        metric: E[g gᵀ], shape (d, d); nats² per squared unit of y.
+        mean: E‖g‖².
+        weight: of each position of a sequence, its own ‖g‖² over that mean, shape (seq_len,), mean 1.
+    """
+
+    metric: Float[Tensor, "d d"]
+    mean: float
+    weight: Float[Tensor, " seq_len"]
+
+    def weights(self, g: Float[Tensor, "n seq_len d"]) -> Float[Tensor, " rows"]:
+        """The weight of every row of some sequences, of mean about 1, shape (n · seq_len,).
+
+        Args:
+            g: loss gradients at the output, shape (n, seq_len, d).
+        """
+        own = g.double().square().sum(-1) / self.mean
+        # no single token decides: gradients have heavy tails
+        return ((self.weight + torch.minimum(own, MOST * self.weight)) / 2).flatten()
+
+
+@dataclass(frozen=True)
+class Elimination:
+    """The units of a block in the order in which they can go.
+
+    Attributes:
+        order: units, the cheapest first, shape (m,).
+        price: what it costs that the first, the first two, … are gone, shape (m + 1,), from 0; in nats per token if the
+            readout was given in the roots of nats.
+    """
+
+    order: Int64[Tensor, " m"]
+    price: Float[Tensor, " m_and_none"]
+
+    def kept(self, count: int) -> Int64[Tensor, " count"]:
+        """The `count` units that stay longest, in the block's own order."""
+        return self.order[len(self.order) - count :].sort().values
+
+
+class UnitMoments:
+    """Weighted second moments of a block's hidden units, with a 1 beside them for the constant.
+
+    Attributes:
+        second: Σ w [h, 1] [h, 1]ᵀ, shape (m + 1, m + 1), float64.
+        rows: how many rows there were.
+    """
+
+    def __init__(self, units: int):
+        """Start from no rows."""
+        self.second = torch.zeros(units + 1, units + 1, dtype=torch.float64)
+        self.rows = 0
+
+    def update(self, h: Float[Tensor, "n m"], weight: Float[Tensor, " n"]) -> None:
+        """Add rows, each with its weight.
+
+        Raises:
+            InputError: a row that is not finite.
+        """
+        root = weight.double().sqrt()[:, None]
+        weighted = torch.cat([h.double().cpu() * root, root], 1)
+        if not weighted.isfinite().all():
+            raise InputError(f"NaN or infinity among {len(h)} rows of hidden units")
+        add_gram(self.second, weighted)
+        self.rows += len(h)
+
+    @property
+    def mean(self) -> Float[Tensor, " m"]:
+        """Weighted mean of the units, shape (m,)."""
+        return self.second[-1, :-1] / self.second[-1, -1]
+
+    def covariance(self, centred: bool = True) -> Float[Tensor, "m m"]:
+        """Weighted covariance of the units, shape (m, m); not centred, for a readout without a constant."""
+        covariance = self.second[:-1, :-1] / self.second[-1, -1]
+        if centred:
+            covariance = covariance.addr(self.mean, self.mean, alpha=-1)
+        # a unit that never fires has no variance; as the others' smallest numbers it costs nothing and goes first
+        variance = covariance.diagonal()
+        floor = variance.max().clamp_min(torch.finfo(torch.float64).tiny) * 1e-12
+        return covariance + torch.diag(RIDGE * variance + floor)
+
+
+def stakes(
+    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], blocks: list[int], batch_size: int = 4
+) -> dict[int, Stakes]:
+    """What errors cost, by one forward and one backward pass.
+
+    Args:
+        model: the model; left as it was.
+        ids: token ids, shape (n, seq_len).
+        blocks: which blocks.
+        batch_size: sequences in a pass.
+
+    Raises:
+        InputError: nothing to predict, or gradients that are not finite.
+    """
+    if not len(ids) or ids.shape[1] < 2:
+        raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so no error costs anything")
+    metric: dict[int, Tensor] = {}
+    squares = {block: torch.zeros(ids.shape[1], dtype=torch.float64) for block in blocks}
+    for gradients in _gradients(model, ids, blocks, batch_size):
+        for block, g in gradients.items():
+            g = g.double()
+            if block not in metric:
+                metric[block] = torch.zeros(g.shape[-1], g.shape[-1], dtype=torch.float64)
+            add_gram(metric[block], g.flatten(0, 1).contiguous())
+            squares[block] += g.square().sum((0, 2))
+    return {
+        block: Stakes(metric[block] / ids.numel(), float(squares[block].sum()) / ids.numel(), smoothed(squares[block]))
+        for block in blocks
+    }
+
+
+def _gradients(
+    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], blocks: list[int], batch_size: int
+) -> Iterator[dict[int, Float[Tensor, "batch seq_len d"]]]:
+    """Batch by batch, block → the gradient of a sequence's summed loss at the block's output.
+
+    Raises:
+        InputError: a gradient that is not finite.
+    """
+    chosen = sites(model, blocks)
+    outputs: dict[int, Tensor] = {}
+
+    def keep(site: Site, _: Tensor, y: Tensor) -> None:
+        # of a frozen model nothing asks for gradients, so its outputs start a graph of their own
+        outputs[site.block] = y if y.requires_grad else y.requires_grad_()
+
+    with torch.enable_grad(), hooked(chosen, keep):
+        for batch in ids.split(batch_size):
+            batch = batch.to(device_of(model))
+            logits = model(input_ids=batch, use_cache=False).logits[:, :-1].float()
+            # summed, not averaged: g is the gradient of a sequence's whole loss
+            loss = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
+            of_blocks = torch.autograd.grad(loss, [outputs[site.block] for site in chosen])
+            gradients = {}
+            for site, gradient in zip(chosen, of_blocks, strict=True):
+                gradients[site.block] = gradient.view(len(batch), -1, gradient.shape[-1]).cpu()
+                if not gradients[site.block].isfinite().all():
+                    raise InputError(f"the loss gradient at block {site.block} is not finite: the model overflows")
+            yield gradients
+
+
+def smoothed(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_len"]:
+    """Weights of positions: means over 0, 1, 2 to 3, 4 to 7, …, over the mean of all.
+
+    A token's own gradient is too noisy a weight, and what positions have in common is not: the first is a sink, early
+    ones are read by many.
+    """
+    seq_len = len(squares)
+    # the last position predicts nothing: it counts like the one before it
+    squares = torch.cat([squares[:-1], squares[-2:-1]])
+    means = torch.empty(seq_len, dtype=torch.float64)
+    start, end = 0, 1
+    while start < seq_len:
+        means[start:end] = squares[start:end].mean()
+        start, end = end, 2 * end
+    if not means.any():
+        return torch.ones(seq_len, dtype=torch.float64)
+    return means / means.mean()
+
+
+def unit_moments(
+    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], costs: Mapping[int, Stakes], batch_size: int = 4
+) -> dict[int, UnitMoments]:
+    """Moments of the hidden units of blocks, by one forward and one backward pass, which weighs the tokens.
+
+    Args:
+        model: the model; left as it was.
+        ids: token ids, shape (n, seq_len).
+        costs: block → what errors cost there.
+        batch_size: sequences in a pass.
+
+    Raises:
+        InputError: a family whose hidden units cannot be reached, or activations or gradients that are not finite.
+    """
+    listened = sites(model, list(costs))
+    gathered = {site.block: UnitMoments(unit_count(model, site)) for site in listened}
+    units: dict[int, Tensor] = {}
+
+    def keep(site: Site, h: Tensor) -> None:
+        units[site.block] = h.detach().flatten(0, -2)
+
+    with units_hooked(model, listened, keep):
+        for gradients in _gradients(model, ids, list(costs), batch_size):
+            for block, g in gradients.items():
+                gathered[block].update(units[block], costs[block].weights(g))
+    return gathered
+
+
+def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], panel: int = PANEL) -> Elimination:
+    """Take units away one after the other, each time the one that costs least, the others read out anew.
+
+    Exact. A rank-one change of P and β a unit would move all of both through memory; so changes are collected, P − L Lᵀ
+    and β − L W, and only the one row that is asked for is brought up to date, until a panel of them is full.
+
+    Args:
+        covariance: S of the units, positive definite, shape (m, m).
+        readout: β, shape (m, d), times a root of the metric where errors are weighed by one.
+        panel: units that go before P and β are brought up to date.
+
+    Raises:
+        InputError: a covariance that is not positive definite.
+    """
+    m = len(covariance)
+    try:
+        factor = linalg.cho_factor(covariance.numpy())
+    except linalg.LinAlgError as error:
+        raise InputError(f"the covariance of {m} units is not positive definite: give more rows") from error
+    precision = linalg.cho_solve(factor, np.eye(m))
+    beta = readout.numpy().copy()
+    units = np.arange(m)
+    order = []
+    prices = []
+    while len(units):
+        steps = min(panel, len(units))
+        columns = np.zeros((len(units), steps))  # L
+        readouts = np.zeros((steps, beta.shape[1]))  # W
+        squares = np.square(beta).sum(1)  # ‖β_i‖² of every unit, kept up to date
+        diagonal = precision.diagonal().copy()  # P_ii, likewise
+        left = np.ones(len(units), dtype=bool)
+        for step in range(steps):
+            price = np.where(left, squares / diagonal, np.inf)
+            j = int(price.argmin())
+            order.append(units[j])
+            prices.append(price[j])
+            # l = P_·j / √P_jj and w = β_j / √P_jj, as they are after the steps so far
+            so_far = columns[j, :step]
+            root = np.sqrt(diagonal[j])
+            column = (precision[j] - columns[:, :step] @ so_far) / root
+            row = (beta[j] - so_far @ readouts[:step]) / root
+            # ‖β_i − l_i w‖² = ‖β_i‖² − 2 l_i β_i·w + l_i² ‖w‖²
+            along = beta @ row - columns[:, :step] @ (readouts[:step] @ row)
+            squares += np.square(column) * (row @ row) - 2 * column * along
+            diagonal -= np.square(column)
+            left[j] = False
+            diagonal[j] = 1  # it is gone; no division by 0
+            columns[:, step] = column
+            readouts[step] = row
+        precision = (precision - columns @ columns.T)[np.ix_(left, left)]
+        beta = (beta - columns @ readouts)[left]
+        units = units[left]
+    total = np.concatenate([[0.0], np.maximum(prices, 0).cumsum()])
+    return Elimination(torch.tensor(np.array(order)), torch.tensor(total))
+
+
+def priced(moments: UnitMoments, readout: AffineMap, metric: Float[Tensor, "d d"], centred: bool) -> Elimination:
+    """The elimination of a block's units in nats per token: ½ tr(M E[w r rᵀ]) for the errors r that are left.
+
+    Args:
+        moments: of the units.
+        readout: the block's own.
+        metric: M, what errors cost.
+        centred: whether the new readout has a constant.
+    """
+    values, vectors = torch.linalg.eigh(metric / 2)
+    root = vectors * values.clamp_min(0).sqrt()
+    return eliminate(moments.covariance(centred), readout.weight @ root)
+
+
+def refit(moments: UnitMoments, readout: AffineMap, kept: Int64[Tensor, " k"], centred: bool) -> AffineMap:
+    """The least-squares readout of some units, towards what all of them gave.
+
+    Args:
+        moments: of all units.
+        readout: the block's own, y = h V + b.
+        kept: the units that stay, shape (k,).
+        centred: whether the new readout has a constant; without one its bias is the block's own.
+    """
+    covariance = moments.covariance(centred)
+    towards = covariance[kept] @ readout.weight
+    factor = torch.linalg.cholesky(covariance[kept][:, kept])
+    weight = torch.cholesky_solve(towards, factor)
+    bias = readout.bias
+    if centred:
+        # the mean output stays what it was
+        bias = bias + moments.mean @ readout.weight - moments.mean[kept] @ weight
+    return AffineMap(weight, bias)

@@ -1,0 +1,156 @@
+"""A feed-forward block's hidden units: where a family keeps them, and the same block with fewer of them.
+
+A block reads its hidden units h out by its last layer, y = V h + b: h is what that layer gets. Unit j owns a row of
+each layer before it and a column of V, so a block of fewer units is the same module with narrower layers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from howlinear.core.ceilings import AffineMap
+from howlinear.errors import InputError
+from howlinear.models.ffn_sites import Site, sites
+
+_GATED = ("gate_proj", "up_proj", "down_proj")
+LAYERS = {  # model_type: layers of its FFN module, the last one reads the hidden units out
+    **dict.fromkeys(("gpt2", "gpt_neo"), ("c_fc", "c_proj")),
+    **dict.fromkeys(("falcon", "gpt_neox"), ("dense_h_to_4h", "dense_4h_to_h")),
+    **dict.fromkeys(("gemma2", "gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3", "stablelm"), _GATED),
+    "gptj": ("fc_in", "fc_out"),
+}
+WIDTHS = {  # model_type: the config's name for the number of hidden units, where all blocks have as many
+    **dict.fromkeys(("gpt2", "gptj"), "n_inner"),
+    **dict.fromkeys(("gemma2", "gemma3_text", "gpt_neo", "gpt_neox", "llama", "mistral"), "intermediate_size"),
+    **dict.fromkeys(("olmo2", "qwen2", "qwen3", "stablelm"), "intermediate_size"),
+    "falcon": "ffn_hidden_size",
+}
+
+
+def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
+    """The layers of a block's FFN: one or two from x to the hidden units, the last from these to y.
+
+    Raises:
+        InputError: a family whose hidden units cannot be reached, or a block that is a linear layer already.
+    """
+    family = model.config.model_type
+    if family not in LAYERS:
+        raise InputError(
+            f"the hidden units of {type(model).__name__}, a {family!r} model, cannot be reached: known are those of "
+            f"{', '.join(sorted(LAYERS))}"
+        )
+    missing = [name for name in LAYERS[family] if not hasattr(site.output, name)]
+    if missing:
+        raise InputError(
+            f"block {site.block} has no hidden units: {site.name}, a {type(site.output).__name__}, lacks "
+            f"{', '.join(missing)}"
+        )
+    return [getattr(site.output, name) for name in LAYERS[family]]
+
+
+def unit_count(model: PreTrainedModel, site: Site) -> int:
+    """How many hidden units a block has."""
+    return _in_features(unit_layers(model, site)[-1])
+
+
+def readout(model: PreTrainedModel, site: Site) -> AffineMap:
+    """The block's last layer, y = h V + b, in float64; b is 0 where the layer has none."""
+    layer = unit_layers(model, site)[-1]
+    weight = layer.weight.detach().double().cpu()
+    if isinstance(layer, nn.Linear):  # keeps its weight as (out, in), GPT-2's Conv1D as (in, out)
+        weight = weight.T
+    if layer.bias is None:
+        return AffineMap(weight, torch.zeros(weight.shape[1], dtype=torch.float64))
+    return AffineMap(weight, layer.bias.detach().double().cpu())
+
+
+@contextmanager
+def units_hooked(model: PreTrainedModel, listened: list[Site], keep: Callable[[Site, Tensor], None]) -> Iterator[None]:
+    """While the context lasts, call `keep(site, h)` at every pass, h the hidden units, shape (batch, seq_len, m)."""
+
+    def pass_on(site: Site, _: nn.Module, args: tuple) -> None:
+        keep(site, args[0])
+
+    with ExitStack() as stack:
+        for site in listened:
+            layer = unit_layers(model, site)[-1]
+            stack.callback(layer.register_forward_pre_hook(partial(pass_on, site)).remove)
+        yield
+
+
+def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], new: AffineMap) -> nn.Module:
+    """A copy of a block's FFN with some of its hidden units and another readout of them.
+
+    Args:
+        model: the model; left as it was.
+        site: of the block.
+        kept: the units to keep, shape (k,).
+        new: the readout, from k units; its bias is left out where the block's own readout has none.
+    """
+    names = LAYERS[model.config.model_type]
+    layers = unit_layers(model, site)
+    thin = _hollow(site.output, layers)
+    for name, layer in zip(names[:-1], layers[:-1], strict=True):
+        narrow = _empty_like(layer, _in_features(layer), len(kept))
+        weight = layer.weight[:, kept] if isinstance(layer, Conv1D) else layer.weight[kept]
+        with torch.no_grad():
+            narrow.weight.copy_(weight)
+            if layer.bias is not None:
+                narrow.bias.copy_(layer.bias[kept])
+        setattr(thin, name, narrow)
+    last = _empty_like(layers[-1], len(kept), new.weight.shape[1])
+    with torch.no_grad():
+        last.weight.copy_(new.weight if isinstance(last, Conv1D) else new.weight.T)
+        if last.bias is not None:
+            last.bias.copy_(new.bias)
+    setattr(thin, names[-1], last)
+    return thin
+
+
+def narrow(model: PreTrainedModel, counts: Mapping[int, int]) -> None:
+    """Give blocks of a model fewer hidden units, their weights undrawn: for whoever loads them next.
+
+    Args:
+        model: the model, which changes.
+        counts: block → how many units.
+    """
+    for site in sites(model, list(counts)) if counts else []:
+        layers = unit_layers(model, site)
+        thin = _hollow(site.output, layers)
+        for name, layer in zip(LAYERS[model.config.model_type], layers, strict=True):
+            last = layer is layers[-1]
+            inside = counts[site.block] if last else _in_features(layer)
+            outside = _out_features(layer) if last else counts[site.block]
+            setattr(thin, name, _empty_like(layer, inside, outside))
+        model.set_submodule(site.name, thin)
+
+
+def _hollow(ffn: nn.Module, layers: list[nn.Module]) -> nn.Module:
+    """A copy of a module without copies of its layers, which are to be put in another size."""
+    return copy.deepcopy(ffn, {id(layer): layer for layer in layers})
+
+
+def _empty_like(layer: nn.Module, inside: int, outside: int) -> nn.Module:
+    """A layer of the same kind, precision and device, from `inside` features to `outside`."""
+    place = layer.weight
+    with torch.device(place.device):
+        if isinstance(layer, Conv1D):
+            return Conv1D(outside, inside).to(place.dtype)
+        return nn.Linear(inside, outside, bias=layer.bias is not None).to(place.dtype)
+
+
+def _in_features(layer: nn.Module) -> int:
+    return layer.weight.shape[0 if isinstance(layer, Conv1D) else 1]
+
+
+def _out_features(layer: nn.Module) -> int:
+    return layer.weight.shape[1 if isinstance(layer, Conv1D) else 0]

@@ -1,0 +1,92 @@
+"""Figure of notebook 14: what a smaller model costs, a line a compressor, each named where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+from scipy.optimize import isotonic_regression
+
+from howlinear.plots import style
+
+_BARS = {"elinewidth": 0.6, "capsize": 1.2}
+_COLOURS = ("0.1", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79A7", "#8C6D31", style.GREY)
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+_DASHES = ("-", "--", "-.", ":")
+_TICKS = (1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)
+_APART = 0.066  # of the height of a panel, between the names of two lines
+
+
+def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.0) -> Figure:
+    """Parameters kept across, perplexity over that of the whole model up: lower and further right is better.
+
+    Args:
+        table: a row per `model`, `method` and share: `kept` (of all parameters), `ratio`, `low`, `high`; of one
+            text. What has no ratio is left out.
+        methods: which, each with the same look in all panels; the first is drawn thick and black.
+        top: where panels end; a line that leaves a panel there goes on, and its name says how far.
+
+    Returns:
+        The figure, a panel a model, one below the other; ratios are logarithmic.
+    """
+    table = table.dropna(subset=["ratio"])
+    models = list(table["model"].drop_duplicates())
+    height = 0.5 + 2.0 * len(models)
+    figure, axes = plt.subplots(
+        len(models), 1, figsize=(style.COLUMN, height), sharex=True, squeeze=False, layout="constrained"
+    )
+    for axis, model in zip(axes[:, 0], models, strict=True):
+        of_model = table[table["model"] == model]
+        worst = min(top, 1.03 * of_model.loc[of_model["method"].isin(methods), "high"].max())
+        axis.axhline(1, color=style.GREY, lw=0.6)
+        axis.set(yscale="log", ylim=(min(0.99, of_model["low"].min()), worst))
+        ends = {}
+        for i, method in enumerate(methods):
+            rows = of_model[of_model["method"] == method].sort_values("kept", ascending=False)
+            if rows.empty:
+                continue
+            look = {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
+            look |= {"linestyle": _DASHES[i % len(_DASHES)], "linewidth": 1.8 if i == 0 else 1.0}
+            bars = style.error_bars(rows["ratio"], rows["low"], rows["high"])
+            axis.errorbar(100 * rows["kept"], rows["ratio"], bars, **look, **_BARS, zorder=3 if i == 0 else 2)
+            ends[method] = (rows["ratio"].iloc[-1], look)
+        axis.yaxis.set_major_locator(FixedLocator(_TICKS))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.yaxis.set_minor_formatter(NullFormatter())
+        _name_ends(axis, ends)
+    axes[0, 0].invert_xaxis()  # of all panels: they share it
+    style.panels(axes[:, 0], models)
+    axes[-1, 0].set_xlabel("parameters kept, %")
+    figure.supylabel("perplexity over the whole model's", fontsize=plt.rcParams["axes.labelsize"])
+    return figure
+
+
+def _name_ends(axis: Axes, ends: dict[str, tuple[float, dict]]) -> None:
+    """Name each line at the right of a panel, as near the height of its end as names do not overlap."""
+    low, high = np.log(axis.get_ylim())
+    names = sorted(ends, key=lambda method: ends[method][0])
+    wanted = np.clip([(np.log(ends[method][0]) - low) / (high - low) for method in names], 0, 1)
+    for method, place in zip(names, apart(wanted, _APART), strict=True):
+        ratio, look = ends[method]
+        beyond = f" ({ratio:.2g})" if np.log(ratio) > high else ""
+        across = axis.get_yaxis_transform()
+        at = np.exp(low + place * (high - low))
+        axis.plot([1.04], [at], **look | {"linestyle": "none"}, transform=across, clip_on=False)
+        axis.text(1.08, at, method + beyond, color=look["color"], fontsize=6.5, va="center", transform=across)
+
+
+def apart(wanted: Sequence[float] | np.ndarray, gap: float) -> np.ndarray:
+    """The places nearest to those wanted (ascending) that lie a gap apart, moved down where they would end above 1.
+
+    Places p with p_{i+1} ≥ p_i + gap and least Σ (p − wanted)²: p − i · gap is the isotonic regression of
+    wanted − i · gap.
+    """
+    steps = gap * np.arange(len(wanted))
+    places = isotonic_regression(np.asarray(wanted, dtype=float) - steps).x + steps
+    ceiling = 1 - steps[::-1]  # the highest that each can be, if all above it lie a gap apart
+    return np.minimum(places, ceiling)

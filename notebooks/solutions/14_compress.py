@@ -1,0 +1,63 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 14 · Solutions
+
+# %% tags=["parameters"]
+profile = "minis"
+
+# %%
+import torch
+
+import howlinear as hl
+from howlinear.ideas.compression import width
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.race import race, racers
+from howlinear.models.layers import parameters
+from howlinear.models.units import unit_count
+from howlinear.notebook.run import start
+
+run = start("14_compress", profile)
+model = run.model(next(iter(run.models)))
+rows = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed).thinned(12_000)
+calibration = Calibration(model, rows, 24)
+
+# %% [markdown]
+# **1.** Each block gives its own parameters and gets $d^2 + d$: a matrix and a bias. What is left is embeddings,
+# attention and norms, which no line replaces.
+
+# %%
+blocks = hl.sites(model)
+d = model.config.get_text_config().hidden_size
+own = sum(parameter.numel() for site in blocks for parameter in site.parameters())
+whole = parameters(model)
+least = (whole - own + len(blocks) * (d * d + d)) / whole
+(everything,) = racers(calibration, ["lines by R²"]).values()
+assert abs(parameters(everything(least)) / whole - least) < 1e-4
+print(f"{least:.3f}")
+
+# %% [markdown]
+# **2.** Random scores, the same number of units in every block, and GRAIL's readout. Reading the others out anew makes
+# good most of what is lost, so drawing lots is not hopeless; but which units go matters as well.
+
+
+# %%
+def drawn(share):
+    generator = torch.Generator().manual_seed(0)
+    scores = {site.block: torch.rand(unit_count(model, site), generator=generator) for site in blocks}
+    return width.narrowed(calibration, width.evenly(calibration, share, scores), width.ridge)
+
+
+judged = {run.corpora[0]: rows.with_fewer_held_out(1024)}
+compressors = racers(calibration, ["magnitude", "GRAIL on Wanda"]) | {"drawn": drawn}
+raced = race(model, compressors, [0.8], judged).set_index("method")["ratio"]
+assert raced["drawn"] > raced["GRAIL on Wanda"]
+print(raced.round(2).to_dict())

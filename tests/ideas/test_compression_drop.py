@@ -1,0 +1,85 @@
+"""Layers and sub-layers that turn the stream least are dropped: planted ones first, and nothing but these."""
+
+import pytest
+import torch
+
+from conftest import BLOCKS
+from howlinear.errors import InputError
+from howlinear.ideas.compression import drop
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.instrument.perplexity import losses
+from howlinear.models.layers import Silent, layers_of, parameters, parts_of, sub_layer_sizes
+
+
+def hush(module):
+    """Have a sub-layer write nothing: the weights of its last layer go."""
+    last = [part for part in module.modules() if hasattr(part, "weight")][-1]
+    with torch.no_grad():
+        for parameter in last.parameters():
+            parameter.zero_()
+
+
+def part(model, number, kind):
+    return getattr(layers_of(model)[number], getattr(parts_of(model), kind))
+
+
+def share_without(model, *sizes):
+    return (parameters(model) - sum(sizes)) / parameters(model)
+
+
+def same_losses(smaller, model, ids):
+    torch.testing.assert_close(losses(smaller, ids), losses(model, ids), atol=1e-5, rtol=0)
+
+
+def test_a_silent_layer_goes_and_costs_nothing(model, rows):
+    for kind in ("attention", "ffn"):
+        hush(part(model, 1, kind))
+    calibration = Calibration(model, rows)
+    share = share_without(model, parameters(layers_of(model)[1]))
+    smaller = drop.layers(calibration, share)
+    assert parameters(smaller) == calibration.allowed(share)
+    same_losses(smaller, model, rows.ids)
+    with pytest.raises(InputError, match="leave at least one"):
+        drop.layers(calibration, share_without(model, *[parameters(layer) for layer in layers_of(model)]))
+    assert len(layers_of(model)) == BLOCKS
+
+
+def test_a_silent_ffn_goes_and_costs_nothing(model, rows):
+    """Block influence sees whole layers only, and attention of the same layer is not silent."""
+    hush(part(model, 1, "ffn"))
+    calibration = Calibration(model, rows)
+    _, size = sub_layer_sizes(model, 1)
+    share = share_without(model, size)
+    smaller = drop.ffns(calibration, share)
+    assert parameters(smaller) == calibration.allowed(share)
+    assert isinstance(part(smaller, 1, "ffn"), Silent)
+    same_losses(smaller, model, rows.ids)
+    assert not torch.allclose(losses(drop.layers(calibration, share), rows.ids), losses(model, rows.ids), atol=1e-3)
+
+
+def test_a_silent_attention_goes_and_costs_nothing(model, rows):
+    hush(part(model, 2, "attention"))
+    calibration = Calibration(model, rows)
+    size, _ = sub_layer_sizes(model, 2)
+    smaller = drop.sub_layers(calibration, share_without(model, size))
+    assert isinstance(part(smaller, 2, "attention"), Silent)
+    assert not smaller.config.use_cache
+    same_losses(smaller, model, rows.ids)
+    assert not isinstance(part(model, 2, "attention"), Silent)
+
+
+def test_what_is_dropped_is_in_the_order_of_the_scores(gpt2, rows):
+    calibration = Calibration(gpt2, rows)
+    lowest = int(calibration.stream.ffn.argmin())
+    smaller = drop.ffns(calibration, share_without(gpt2, 1))
+    assert [number for number in range(BLOCKS) if isinstance(part(smaller, number, "ffn"), Silent)] == [lowest]
+    assert parameters(drop.ffns(calibration, 1.0)) == parameters(gpt2)
+
+
+def test_ffns_alone_do_not_hold_everything(gpt2, rows):
+    calibration = Calibration(gpt2, rows)
+    ffns = [sub_layer_sizes(gpt2, number)[1] for number in range(BLOCKS)]
+    share = share_without(gpt2, *ffns, 1)
+    with pytest.raises(InputError, match="with all of them dropped"):
+        drop.ffns(calibration, share)
+    assert parameters(drop.sub_layers(calibration, share)) <= calibration.allowed(share)

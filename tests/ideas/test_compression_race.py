@@ -1,0 +1,94 @@
+"""A race: the columns, the budget, and what a compressor may not do."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from howlinear.errors import InputError
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.race import CLOCKS, COMPRESSORS, cost, race, racers, ratios
+from howlinear.instrument.perplexity import change, perplexity
+from howlinear.models.layers import parameters
+from howlinear.models.replace import copy_of
+
+
+def test_a_cost_by_hand():
+    """Losses of 1 and 3 nats that rise by 0.5: the perplexity is exp(0.5) times as large, in each fold alike."""
+    before = torch.tensor([1.0, 3.0, 2.0]).double()
+    found = cost(before, before + 0.5, torch.tensor([0, 1, 2]))
+    assert found["before"] == pytest.approx(np.exp(2))
+    assert found["perplexity"] == pytest.approx(np.exp(2.5))
+    assert [found[name] for name in ("ratio", "low", "high")] == pytest.approx([np.exp(0.5)] * 3)
+    assert found["delta"] == pytest.approx(np.exp(2.5) - np.exp(2))
+    assert found["delta_low"] < found["delta"] < found["delta_high"]
+
+
+def test_an_interval_is_wide_where_documents_differ():
+    before = torch.tensor([1.0, 3.0, 2.0, 2.0]).double()
+    after = before + torch.tensor([0.0, 0.4, 0.1, 0.3]).double()
+    found = cost(before, after, torch.arange(4))
+    assert found["ratio"] == pytest.approx(np.exp(0.2))
+    assert found["low"] < found["ratio"] < found["high"]
+    assert found["delta"] == change(before, after).delta
+
+
+def test_a_race_of_all_racers(model, rows):
+    """Every one finishes, within its budget; what it says of a copy is the copy's perplexity."""
+    calibration = Calibration(model, rows, priced=4)
+    texts = {"one": rows, "other": rows.subset(torch.arange(len(rows.ids) - 1))}
+    table = race(model, racers(calibration), [0.9, 0.7], texts)
+    assert list(table["method"].unique()) == list(COMPRESSORS)
+    assert len(table) == len(COMPRESSORS) * 2 * 2
+    assert (table["kept"] <= table["share"] + 1e-4).all()
+    assert (table["low"] <= table["ratio"]).all()
+    assert (table["ratio"] <= table["high"]).all()
+    assert (table[CLOCKS] > 0).all().all()
+    np.testing.assert_allclose(table["ratio"], table["perplexity"] / table["before"])
+    flap = table[(table["method"] == "FLAP") & (table["share"] == 0.7)].set_index("text")
+    smaller = COMPRESSORS["FLAP"](calibration, 0.7)
+    for name, text in texts.items():
+        assert flap["perplexity"][name] == pytest.approx(perplexity(smaller, text), rel=1e-6)
+        assert flap["before"][name] == pytest.approx(perplexity(model, text), rel=1e-6)
+    assert flap["kept"]["one"] == parameters(smaller) / parameters(model)
+
+
+def test_who_cannot_get_so_small_says_why(gpt2, rows):
+    calibration = Calibration(gpt2, rows)
+    table = race(gpt2, racers(calibration, ["ShortGPT", "magnitude"]), [0.1, 0.8], {"text": rows})
+    impossible = table[table["share"] == 0.1].set_index("method")
+    assert impossible[["kept", "ratio", "seconds"]].isna().all().all()
+    assert "with all of them dropped" in impossible["why"]["ShortGPT"]
+    assert "would have to go" in impossible["why"]["magnitude"]
+    possible = table[table["share"] == 0.8]
+    assert (possible["why"] == "").all()
+    assert possible.notna().all().all()
+
+
+def test_who_keeps_too_much_is_named(gpt2, rows):
+    with pytest.raises(InputError, match="cheat leaves"):
+        race(gpt2, {"cheat": lambda _: copy_of(gpt2)}, [0.9], {"text": rows})
+
+
+def test_unknown_racers(gpt2, rows):
+    with pytest.raises(InputError, match="no compressor is called nobody"):
+        racers(Calibration(gpt2, rows), ["nobody"])
+    (only,) = racers(Calibration(gpt2, rows), ["FLAP"]).values()
+    assert isinstance(only, partial)
+
+
+def test_ratios_side_by_side():
+    table = pd.DataFrame(
+        {
+            "model": ["m", "m", "m", "n"],
+            "method": ["a", "a", "b", "a"],
+            "share": [0.9, 0.8, 0.9, 0.9],
+            "ratio": [1.1, 1.2, 1.3, 1.4],
+        }
+    )
+    wide = ratios(table)
+    assert list(wide.index) == ["a", "b"]
+    assert wide.loc["a"].to_dict() == {("m", 0.9): 1.1, ("m", 0.8): 1.2, ("n", 0.9): 1.4}
+    assert np.isnan(wide.loc["b", ("m", 0.8)])

@@ -1,0 +1,100 @@
+"""A span of layers becomes one linear map: which span, which map, and where it is merged."""
+
+import pytest
+import torch
+
+from conftest import BLOCKS, WIDTH
+from howlinear.errors import InputError
+from howlinear.ideas.compression import replace_me
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.perplexity import losses
+from howlinear.models.ffn_sites import sites
+from howlinear.models.layers import layers_of, parameters, parts_of
+
+MAPS = [replace_me.least_squares_map, replace_me.cosine_map]
+
+
+def hush(layer, model):
+    """Have a layer write nothing."""
+    parts = parts_of(model)
+    for name in (parts.attention, parts.ffn):
+        last = [part for part in getattr(layer, name).modules() if hasattr(part, "weight")][-1]
+        with torch.no_grad():
+            for parameter in last.parameters():
+                parameter.zero_()
+
+
+def share_without(model, count):
+    return (parameters(model) - count * parameters(layers_of(model)[0])) / parameters(model)
+
+
+def test_a_map_by_hand():
+    """M = (1, 0), (0, 1), (1, 1) and L − Y = twice the first feature, swapped: T sends e₁ to 2 e₂ and e₂ to 0."""
+    written = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    read = torch.tensor([[5.0, 5.0], [1.0, 2.0], [0.0, 3.0]])
+    behind = read + torch.tensor([[0.0, 2.0], [0.0, 0.0], [0.0, 2.0]])
+    found = replace_me.least_squares_map(written, read, behind)
+    torch.testing.assert_close(found, torch.tensor([[0.0, 2.0], [0.0, 0.0]]).double(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("find", MAPS)
+def test_a_planted_map_is_found(find):
+    generator = torch.Generator().manual_seed(3)
+    truth = torch.eye(4) + 0.1 * torch.randn(4, 4, generator=generator)
+    written = torch.randn(600, 4, generator=generator)
+    read = torch.randn(600, 4, generator=generator)
+    found = find(written, read, read + written @ truth)
+    assert float((found - truth).abs().max()) < 0.01
+
+
+def test_cosine_and_least_squares_weigh_rows_otherwise():
+    """Half of the rows are loud and ask for another map: squares hear these alone, cosines hear all alike."""
+    generator = torch.Generator().manual_seed(4)
+    written = torch.randn(800, 3, generator=generator)
+    read = torch.randn(800, 3, generator=generator)
+    scale = torch.where(torch.arange(800) % 2 == 0, 30.0, 1.0)[:, None]
+    gain = torch.where(torch.arange(800) % 2 == 0, 1.2, 0.8)[:, None]
+    behind = scale * (read + gain * written)
+    squares, cosines = (find(scale * written, scale * read, behind).diagonal().mean() for find in MAPS)
+    assert float(squares) == pytest.approx(1.2, abs=0.01)
+    assert 0.9 < float(cosines) < 1.1
+
+
+def test_the_span_of_the_least_distance_goes(model, rows):
+    hush(layers_of(model)[1], model)
+    calibration = Calibration(model, rows)
+    assert replace_me.span(calibration, share_without(model, 1)) == range(1, 2)
+    assert replace_me.span(calibration, share_without(model, 1) - 1e-3) == range(1, 3)
+    assert not replace_me.span(calibration, 1.0)
+    with pytest.raises(InputError, match="one must be left before them"):
+        replace_me.span(calibration, share_without(model, BLOCKS))
+
+
+@pytest.mark.parametrize("compress", [replace_me.least_squares, replace_me.cosine])
+def test_silent_layers_cost_nothing(model, rows, compress):
+    """Planted: T is the identity, and the span adds no parameter."""
+    for number in (1, 2):
+        hush(layers_of(model)[number], model)
+    calibration = Calibration(model, rows)
+    smaller = compress(calibration, share_without(model, 2))
+    assert parameters(smaller) == parameters(model) - 2 * parameters(layers_of(model)[0])
+    torch.testing.assert_close(losses(smaller, rows.ids), losses(model, rows.ids), atol=1e-3, rtol=0)
+
+
+def test_the_map_is_merged_behind_the_ffn_before(gpt2, rows):
+    """What the FFN before the span writes is what it wrote, through T."""
+    calibration = Calibration(gpt2, rows)
+    share = share_without(gpt2, 1)
+    gone = replace_me.span(calibration, share)
+    written, read, behind = replace_me.around(calibration, gone)
+    transform = replace_me.least_squares_map(written, read, behind)
+    smaller = replace_me.least_squares(calibration, share)
+    kept = []
+    with torch.no_grad(), hooked(sites(smaller, [gone.start - 1]), lambda site, x, y: kept.append(y.clone())):
+        smaller.base_model(input_ids=calibration.ids, use_cache=False)
+    torch.testing.assert_close(kept[0].view(-1, WIDTH), (written.double() @ transform).float(), atol=1e-3, rtol=1e-3)
+    before = 1 - (read + written - behind).square().sum() / (behind - behind.mean(0)).square().sum()
+    after = 1 - (read + written.double() @ transform - behind).square().sum() / (behind - behind.mean(0)).square().sum()
+    assert after > before
+    assert torch.equal(losses(replace_me.least_squares(calibration, 1.0), rows.ids), losses(gpt2, rows.ids))

@@ -1,0 +1,86 @@
+"""Affine maps in the place of blocks: which go, and what they cost."""
+
+import pytest
+import torch
+
+from conftest import BLOCKS, WIDTH, tiny
+from howlinear.errors import InputError
+from howlinear.ideas.compression.calibration import Anchored, Calibration
+from howlinear.ideas.compression.straight import by_price, by_r2, mended
+from howlinear.ideas.sinks.planted import sunk
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.perplexity import losses
+from howlinear.models.ffn_sites import sites
+from howlinear.models.layers import parameters
+
+COMPRESSORS = [by_r2, by_price, mended]
+
+
+def replaced(model):
+    """The blocks that are maps."""
+    return [site.block for site in sites(model) if site.linear or isinstance(site.ffn, Anchored)]
+
+
+def share_without(model, count, numbers=WIDTH * WIDTH + WIDTH):
+    """The share that is left with maps of so many numbers in the place of so many blocks."""
+    saved = sum(parameter.numel() for parameter in sites(model)[0].parameters()) - numbers
+    return (parameters(model) - count * saved) / parameters(model)
+
+
+@pytest.mark.parametrize("compress", COMPRESSORS)
+def test_as_few_blocks_go_as_are_enough(model, rows, compress):
+    calibration = Calibration(model, rows, priced=4)
+    size = parameters(model)
+    for count in range(BLOCKS + 1):
+        smaller = compress(calibration, share_without(model, count))
+        assert len(replaced(smaller)) == count
+        assert parameters(smaller) == pytest.approx(size * share_without(model, count))
+    assert len(replaced(compress(calibration, share_without(model, 1) - 0.01))) == 2
+    assert parameters(model) == size
+    with pytest.raises(InputError, match="in the place of all blocks"):
+        compress(calibration, share_without(model, BLOCKS) - 0.01)
+
+
+@pytest.mark.parametrize("compress", COMPRESSORS)
+def test_a_straight_block_goes_first_and_costs_nothing(rows, compress):
+    """Planted: with its activation gone the last block is a line."""
+    model = tiny("mini-gpt2")
+    model.transformer.h[2].mlp.act = torch.nn.Identity()
+    calibration = Calibration(model, rows, priced=4)
+    smaller = compress(calibration, share_without(model, 1))
+    assert replaced(smaller) == [2]
+    held_out = rows.ids[rows.test]
+    torch.testing.assert_close(losses(smaller, held_out), losses(model, held_out), atol=1e-4, rtol=0)
+
+
+def test_a_sink_fools_the_order_of_r2_and_mending_mends_it(gpt2, rows):
+    """Planted: one block is far more linear than all others for its sink alone, so the order of R² takes it."""
+    sizes = {}
+    with (
+        torch.no_grad(),
+        hooked(sites(gpt2), lambda site, x, y: sizes.__setitem__(site.block, y.norm(dim=-1).median())),
+    ):
+        gpt2.base_model(input_ids=rows.ids, use_cache=False)
+    mark, vector = torch.zeros(WIDTH), torch.zeros(WIDTH)
+    mark[3] = 30 * sizes[0]
+    vector[5] = 300 * sizes[1]
+    with sunk(gpt2, 1, mark, vector):
+        calibration = Calibration(gpt2, rows, priced=4)
+        assert max(calibration.lines, key=lambda block: calibration.lines[block].r2) == 1
+        held_out = rows.ids[rows.test]
+        share = share_without(gpt2, 1)
+        base = losses(gpt2, held_out).mean()
+        assert replaced(by_r2(calibration, share)) == [1]
+        line, anchored = calibration.lines[1].all_rows, calibration.lines[1].mended
+        x, y = {}, {}
+
+        def keep(site, given, wrote):
+            x[site.block], y[site.block] = given.clone(), wrote.clone()
+
+        with torch.no_grad(), hooked(sites(gpt2, [1]), keep):
+            gpt2.base_model(input_ids=held_out, use_cache=False)
+        missed = [((found(x[1].double()) - y[1])[:, 1:]).square().sum() for found in (line, anchored)]
+        assert missed[1] < missed[0] / 2
+        smaller = mended(calibration, share_without(gpt2, BLOCKS, WIDTH * WIDTH + 2 * WIDTH))
+        assert losses(smaller, held_out).mean() - base < 3
+        assert not smaller.config.use_cache

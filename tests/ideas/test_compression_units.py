@@ -1,0 +1,259 @@
+"""Which hidden units can go: planted units are found, and the elimination is that of a slow loop."""
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import WIDTH
+from helpers.families import FAMILIES
+from howlinear.core.ceilings import AffineMap
+from howlinear.errors import InputError
+from howlinear.ideas.compression.units import (
+    UnitMoments,
+    eliminate,
+    priced,
+    refit,
+    smoothed,
+    stakes,
+    unit_moments,
+)
+from howlinear.instrument.capture import hooked
+from howlinear.models.ffn_sites import sites
+from howlinear.models.swap import swap
+from howlinear.models.units import LAYERS, readout, unit_count, unit_layers, units_hooked, with_units
+
+UNITS, OUT = 24, 5
+
+
+def correlated(seed=0, rows=400, units=UNITS):
+    """Rows of correlated units that are not centred, shape (rows, units)."""
+    generator = np.random.default_rng(seed)
+    return torch.tensor(generator.normal(size=(rows, units)) @ generator.normal(size=(units, units)) + 3)
+
+
+def moments_of(h, weight=None):
+    moments = UnitMoments(h.shape[1])
+    for part in range(0, len(h), 150):
+        rows = h[part : part + 150]
+        moments.update(rows, torch.ones(len(rows)) if weight is None else weight[part : part + 150])
+    return moments
+
+
+def own_readout(units=UNITS, seed=1, bias=True):
+    generator = np.random.default_rng(seed)
+    drawn = torch.tensor(generator.normal(size=units * OUT).reshape(units, OUT))
+    return AffineMap(drawn, torch.tensor(generator.normal(size=OUT)) * bias)
+
+
+def least_squares_loss(h, y, kept, weight, constant=True):
+    """Σ w ‖y − R h_K − c‖² / Σ w of the best readout, by `lstsq` on rows."""
+    columns = h[:, kept].numpy()
+    if constant:
+        columns = np.concatenate([columns, np.ones((len(h), 1))], 1)
+    root = np.sqrt(weight.numpy())[:, None]
+    solution = np.linalg.lstsq(columns * root, y.numpy() * root, rcond=None)[0]
+    return float(np.square((y.numpy() - columns @ solution) * root).sum() / weight.sum())
+
+
+# --- elimination
+
+
+@pytest.mark.parametrize("panel", [1, 7, 64])
+def test_elimination_is_that_of_refitting_every_candidate_on_rows(panel):
+    h, own = correlated(), own_readout()
+    y = own(h)
+    weight = torch.rand(len(h), dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
+    found = eliminate(moments_of(h, weight).covariance(), own.weight, panel)
+    left = list(range(UNITS))
+    for step in range(UNITS - 1):
+        losses = {unit: least_squares_loss(h, y, [u for u in left if u != unit], weight) for unit in left}
+        cheapest = min(losses, key=losses.get)
+        assert int(found.order[step]) == cheapest
+        left.remove(cheapest)
+        # the ridge of a millionth is all that stands between the two; these units are strongly correlated
+        assert float(found.price[step + 1]) == pytest.approx(losses[cheapest], rel=5e-3)
+    assert found.price[0] == 0
+    assert sorted(found.order.tolist()) == list(range(UNITS))
+
+
+def test_planted_units_are_all_that_stays():
+    """Of 24 units six are read, and the others are noise that nobody reads or sums of the six."""
+    h = correlated(units=12)
+    mixed = h[:, :6] @ torch.randn(6, 12, dtype=torch.float64)  # sums of the six, with a little of their own
+    h = torch.cat([h, mixed + 0.01 * torch.randn(mixed.shape, dtype=torch.float64)], 1)
+    weight = torch.zeros(UNITS, OUT, dtype=torch.float64)
+    weight[:6] = own_readout(6).weight
+    shuffled = torch.randperm(UNITS)
+    found = eliminate(moments_of(h[:, shuffled]).covariance(), weight[shuffled])
+    assert float(found.price[UNITS - 6]) < 1e-3 * float(found.price[UNITS - 5])
+    kept = found.kept(6)
+    lost = least_squares_loss(h[:, shuffled], h @ weight, kept.tolist(), torch.ones(len(h)))
+    assert lost < 1e-3 * float((h @ weight).var(0).sum())
+
+
+def test_where_all_units_matter_alike_no_choice_is_better_than_another():
+    m, taken = 60, 20
+    own = AffineMap(torch.eye(m, dtype=torch.float64), torch.zeros(m, dtype=torch.float64))
+    h = torch.randn(200_000, m, dtype=torch.float64)
+    found = eliminate(moments_of(h).covariance(), own.weight)
+    # independent units of variance 1, each its own output: to take away twenty costs twenty, whichever they are
+    assert float(found.price[taken]) == pytest.approx(taken, rel=0.02)
+
+
+def test_a_metric_says_which_direction_counts():
+    """Two units, each with an output of its own: the one whose output costs nothing goes first, though it is larger."""
+    h = torch.randn(5000, 2, dtype=torch.float64) * torch.tensor([10.0, 1.0])
+    own = AffineMap(torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
+    plain = torch.eye(2, dtype=torch.float64)
+    blind = torch.diag(torch.tensor([1e-6, 1.0], dtype=torch.float64))
+    assert priced(moments_of(h), own, plain, centred=True).order.tolist() == [1, 0]
+    first = priced(moments_of(h), own, blind, centred=True)
+    assert first.order.tolist() == [0, 1]
+    # ½ M Var(h)
+    assert float(first.price[1]) == pytest.approx(0.5 * 1e-6 * float(h[:, 0].var()), rel=1e-2)
+
+
+def test_a_unit_that_never_fires_goes_first_for_nothing():
+    h = correlated()
+    h[:, 5] = 0
+    found = eliminate(moments_of(h).covariance(), own_readout().weight)
+    assert int(found.order[0]) == 5
+    assert float(found.price[1]) < 1e-9 * float(found.price[-1])
+
+
+def test_a_covariance_that_is_none_is_refused():
+    with pytest.raises(InputError, match="covariance of 3 units is not positive definite"):
+        eliminate(-torch.eye(3, dtype=torch.float64), torch.ones(3, 2, dtype=torch.float64))
+
+
+def test_rows_that_are_not_finite_are_refused():
+    with pytest.raises(InputError, match="NaN or infinity among 2 rows of hidden units"):
+        UnitMoments(2).update(torch.tensor([[1.0, 2.0], [float("nan"), 0.0]]), torch.ones(2))
+
+
+# --- readout
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_the_new_readout_is_weighted_least_squares(centred):
+    h, own = correlated(), own_readout(bias=centred)
+    weight = torch.rand(len(h), dtype=torch.float64) + 0.1
+    kept = torch.tensor([0, 3, 4, 11, 20])
+    new = refit(moments_of(h, weight), own, kept, centred)
+    lost = float(((own(h) - new(h[:, kept])).square().sum(1) * weight).sum() / weight.sum())
+    assert lost == pytest.approx(least_squares_loss(h, own(h), kept.tolist(), weight, centred), rel=1e-6)
+    if not centred:
+        assert torch.equal(new.bias, own.bias)
+
+
+def test_all_units_keep_the_readout_they_had():
+    h, own = correlated(), own_readout()
+    new = refit(moments_of(h), own, torch.arange(UNITS), centred=True)
+    torch.testing.assert_close(new.weight, own.weight, rtol=0, atol=1e-3)
+    torch.testing.assert_close(new(h), own(h), rtol=0, atol=1e-2)
+
+
+# --- stakes
+
+
+def test_the_weight_of_a_position_is_what_positions_of_its_octave_have_in_common():
+    squares = torch.tensor([8.0, 4.0, 1.0, 3.0, 2.0, 2.0, 2.0, 0.0])
+    weight = smoothed(squares.double())
+    # the last predicts nothing: it counts like the one before it
+    torch.testing.assert_close(weight, torch.tensor([8.0, 4, 2, 2, 2, 2, 2, 2]).double() / 3)
+    assert torch.equal(smoothed(torch.zeros(4).double()), torch.ones(4).double())
+
+
+def test_what_an_error_costs_is_the_second_moment_of_the_losss_gradient(model, ids):
+    found = stakes(model, ids, [1], batch_size=5)[1]
+    seen = []
+
+    def keep(_, __, y):
+        seen.append(y.requires_grad_())
+
+    with torch.enable_grad(), hooked(sites(model, [1]), keep):
+        logits = model(input_ids=ids).logits
+    total = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
+    [g] = torch.autograd.grad(total, seen)
+    g = g.view(*ids.shape, -1).double()
+    expected = torch.einsum("nti,ntj->ij", g, g) / ids.numel()
+    torch.testing.assert_close(found.metric, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max()))
+    torch.testing.assert_close(found.weight, smoothed(g.square().sum((0, 2))), rtol=1e-3, atol=1e-5)
+    assert float(found.weight.mean()) == pytest.approx(1)
+
+
+def test_stakes_of_nothing_to_predict_are_refused(gpt2, ids):
+    with pytest.raises(InputError, match="there is nothing to predict"):
+        stakes(gpt2, ids[:, :1], [0])
+
+
+def test_a_gradient_that_is_not_finite_is_refused(gpt2, ids):
+    with torch.no_grad():
+        gpt2.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(InputError, match="the loss gradient at block 1 is not finite"):
+        stakes(gpt2, ids, [1])
+
+
+# --- units of models
+
+
+def test_moments_are_those_of_the_units_weighed_by_token(model, ids):
+    costs = stakes(model, ids, [2])
+    found = unit_moments(model, ids, costs, batch_size=7)[2]
+    seen = {}
+
+    def keep(_, __, y):
+        seen["y"] = y.requires_grad_()
+
+    with (
+        torch.enable_grad(),
+        hooked(sites(model, [2]), keep),
+        units_hooked(model, sites(model, [2]), lambda _, h: seen.update(h=h.detach())),
+    ):
+        logits = model(input_ids=ids).logits
+    total = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
+    [g] = torch.autograd.grad(total, [seen["y"]])
+    own = g.double().square().sum(-1).view(ids.shape) / costs[2].mean
+    weight = (costs[2].weight + torch.minimum(own, 10 * costs[2].weight)) / 2
+    assert float(weight.mean()) == pytest.approx(1, rel=0.2)
+    h = seen["h"].flatten(0, -2).double()
+    h = torch.cat([h, torch.ones(len(h), 1)], 1)
+    expected = (h * weight.view(-1, 1)).T @ h
+    torch.testing.assert_close(found.second, expected, rtol=1e-3, atol=1e-6 * float(expected.abs().max()))
+    assert found.rows == ids.numel()
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name][1].model_type in LAYERS])
+def test_a_block_with_some_of_its_units_reads_out_just_these(name):
+    kind, config = FAMILIES[name][:2]
+    model = kind(config).eval()
+    site = sites(model)[-1]
+    count = unit_count(model, site)
+    own = readout(model, site)
+    assert own.weight.shape[0] == count == unit_layers(model, site)[-1].weight.numel() // own.weight.shape[1]
+    kept = torch.tensor([0, 3, 7, count - 1])
+    thin = with_units(model, site, kept, AffineMap(own.weight[kept], own.bias))
+    seen = {}
+    with torch.no_grad(), units_hooked(model, [site], lambda _, h: seen.update(h=h)):
+        model(input_ids=torch.arange(12).view(2, 6))
+    x = {}
+    with torch.no_grad(), hooked([site], lambda _, x_, y: x.update(x=x_, y=y.clone())):
+        model(input_ids=torch.arange(12).view(2, 6))
+    torch.testing.assert_close(own(seen["h"]), x["y"], rtol=1e-4, atol=1e-6)
+    expected = seen["h"][..., kept] @ own.weight[kept].float() + own.bias.float()
+    with torch.no_grad():
+        torch.testing.assert_close(thin(x["x"]), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["opt", "bloom", "phi3", "mixtral"])
+def test_a_family_whose_units_cannot_be_reached_is_refused_by_name(name):
+    kind, config = FAMILIES[name][:2]
+    model = kind(config).eval()
+    with pytest.raises(InputError, match=rf"hidden units of {kind.__name__}, a '{config.model_type}' model"):
+        unit_count(model, sites(model)[0])
+
+
+def test_a_block_that_is_linear_already_has_no_units(gpt2):
+    line = AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())
+    with swap(gpt2, {1: line}), pytest.raises(InputError, match=r"block 1 has no hidden units: .* lacks c_fc, c_proj"):
+        unit_count(gpt2, sites(gpt2)[1])

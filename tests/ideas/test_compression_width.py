@@ -1,0 +1,179 @@
+"""Hidden units dropped by their scores, by hand and on planted ones: each score sees what it is for and no more."""
+
+import pytest
+import torch
+
+from conftest import BLOCKS, WIDTH, tiny
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.compression import width
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.instrument.perplexity import losses
+from howlinear.models.ffn_sites import sites
+from howlinear.models.layers import parameters
+from howlinear.models.units import unit_count
+
+COMPRESSORS = [width.magnitude, width.wanda, width.flap, width.wanda_ridge, width.flap_ridge]
+HIDDEN = torch.tensor([[1.0, 2.0, 0.0], [3.0, 2.0, 0.0], [1.0, 2.0, 4.0], [3.0, 2.0, 4.0]])
+HALF = 2 * WIDTH
+READOUT = AffineMap(torch.tensor([[2.0], [1.0], [0.5]]).double(), torch.tensor([1.0]).double())
+
+
+def moments(hidden):
+    return Moments(hidden.shape[1]).update(hidden)
+
+
+def rise(compress, calibration, share):
+    """By how much the loss rises, nats per token."""
+    ids = calibration.ids
+    return float((losses(compress(calibration, share), ids) - losses(calibration.model, ids)).mean())
+
+
+def share_without(model, count):
+    """The share that is left without so many hidden units in every block."""
+    size = sum(parameter.numel() for parameter in sites(model)[0].parameters())
+    each = size // unit_count(model, sites(model)[0])
+    return (parameters(model) - BLOCKS * count * each) / parameters(model)
+
+
+# --- By hand
+
+
+def test_means_by_hand():
+    """Unit 2 goes; its mean is 2, so y = 2 h₀ + h₁ + 1 + 0.5 · 2."""
+    found = width.with_means(READOUT, moments(HIDDEN), torch.tensor([0, 1]))
+    assert found.weight.tolist() == [[2], [1]]
+    assert found.bias.tolist() == [2]
+
+
+def test_ridge_by_hand(monkeypatch):
+    """Of h₀ = (1, 3, 1, 3) and the constant 2, the first alone: h₁ is read off as (Σ h₀h₁ / Σ h₀²) h₀ = 16/20 h₀."""
+    monkeypatch.setattr(width, "RIDGE", 0.0)
+    found = width.ridge(READOUT, moments(HIDDEN), torch.tensor([0]))
+    # h₂ likewise: Σ h₀h₂ = 4 + 12 = 16
+    assert float(found.weight) == pytest.approx(2 + 0.8 * 1 + 0.8 * 0.5)
+    assert found.bias.tolist() == [1]
+    monkeypatch.setattr(width, "RIDGE", 1.0)  # λ = Σ h₀² halves it all
+    assert float(width.ridge(READOUT, moments(HIDDEN), torch.tensor([0])).weight) == pytest.approx(1.6)
+
+
+def test_scores_by_hand(gpt2, rows):
+    """‖h‖ ‖V‖, and Var(h) ‖V‖²; of what a constant adds the second knows nothing."""
+    calibration = Calibration(gpt2, rows)
+    calibration.units = {site.block: moments(HIDDEN) for site in sites(gpt2)}
+    weight = torch.zeros(3, WIDTH)
+    weight[:, 7] = READOUT.weight[:, 0]
+    for site in sites(gpt2):
+        site.output.c_proj.weight = torch.nn.Parameter(weight)
+    assert width.loudness(calibration)[0].tolist() == pytest.approx([2 * 20**0.5, 16**0.5, 0.5 * 32**0.5])
+    assert width.fluctuation(calibration)[0].tolist() == pytest.approx([4 * 4 / 3, 0, 0.25 * 16 / 3])
+
+
+def test_standing_out_by_hand(gpt2, rows, monkeypatch):
+    """Scores count within their block: 10 of (10, 20, 60) goes before 1 of (5, 500, 1), and each best one stays."""
+    calibration = Calibration(gpt2, rows)
+    scores = {0: torch.tensor([10.0, 20.0, 60.0]), 1: torch.tensor([1.0, 2.0, 3.0]), 2: torch.tensor([5.0, 500.0, 1.0])}
+    # standardised: (−0.76, −0.38, 1.13), (−1, 0, 1), (−0.57, 1.15, −0.59)
+    monkeypatch.setattr(width, "_to_remove", lambda *_: (2, dict.fromkeys(range(3), 1)))
+    kept = width.standing_out(calibration, 0.5, scores)
+    assert {block: units.tolist() for block, units in kept.items()} == {0: [1, 2], 1: [1, 2], 2: [0, 1, 2]}
+    monkeypatch.setattr(width, "_to_remove", lambda *_: (6, dict.fromkeys(range(3), 1)))
+    kept = width.standing_out(calibration, 0.5, scores)
+    assert {block: units.tolist() for block, units in kept.items()} == {0: [2], 1: [2], 2: [1]}
+    monkeypatch.setattr(width, "_to_remove", lambda *_: (7, dict.fromkeys(range(3), 1)))
+    with pytest.raises(InputError, match="would have to go"):
+        width.standing_out(calibration, 0.5, scores)
+
+
+# --- Sizes
+
+
+@pytest.mark.parametrize("compress", COMPRESSORS)
+def test_copies_are_as_small_as_asked_and_no_smaller(model, rows, compress):
+    calibration = Calibration(model, rows)
+    size = parameters(model)
+    for share in (1.0, 0.9, 0.6):
+        smaller = compress(calibration, share)
+        a_unit_each_and_biases = BLOCKS * (3 * WIDTH + 2 + WIDTH)
+        assert calibration.allowed(share) - a_unit_each_and_biases < parameters(smaller) <= calibration.allowed(share)
+    assert parameters(model) == size
+    assert torch.isfinite(losses(smaller, rows.ids)).all()
+    with pytest.raises(InputError, match="hidden units would have to go"):
+        compress(calibration, 0.05)
+
+
+@pytest.mark.parametrize("compress", COMPRESSORS[:3])
+def test_everything_kept_is_the_model_itself(gpt2, rows, compress):
+    assert abs(rise(compress, Calibration(gpt2, rows), 1.0)) < 1e-6
+
+
+# --- Planted units: half of every block, or a few
+
+
+def plant(model, change):
+    """Change hidden units of each block of a GPT-2; gets the layers in and out."""
+    for site in sites(model):
+        with torch.no_grad():
+            change(site.output.c_fc, site.output.c_proj)
+
+
+def dead(inner, outer):
+    """Large weights in and out, and a bias that keeps GELU at 0."""
+    inner.weight[:, :HALF] *= 3
+    inner.bias[:HALF] = -200
+    outer.weight[:HALF] *= 10
+
+
+def constant(inner, outer):
+    """Units that are always 5, and read out loudly."""
+    inner.weight[:, :HALF] = 0
+    inner.bias[:HALF] = 5
+    outer.weight[:HALF] *= 10
+
+
+def twins(inner, outer):
+    """The first 16 units are the next 16 again, and read out a little less."""
+    inner.weight[:, :16] = inner.weight[:, 16:32]
+    inner.bias[:16] = inner.bias[16:32]
+    outer.weight[:32] *= 5
+    outer.weight[:16] *= 0.5
+
+
+def test_dead_units_go_by_activation_and_not_by_weight(gpt2, rows):
+    plant(gpt2, dead)
+    calibration = Calibration(gpt2, rows)
+    share = share_without(gpt2, HALF)
+    for compress in (width.wanda, width.flap, width.wanda_ridge, width.flap_ridge):
+        assert abs(rise(compress, calibration, share)) < 1e-4
+    assert abs(rise(width.magnitude, calibration, share)) > 1e-3
+
+
+def test_constant_units_go_by_fluctuation_and_not_by_size(gpt2, rows):
+    plant(gpt2, constant)
+    calibration = Calibration(gpt2, rows)
+    share = share_without(gpt2, HALF)
+    fluctuating = abs(rise(width.flap, calibration, share))
+    assert fluctuating < 1e-4
+    assert abs(rise(width.wanda, calibration, share)) > 5 * fluctuating
+
+
+def test_what_twins_lose_ridge_wins_back(gpt2, rows, monkeypatch):
+    """All 16 twins are dropped: nothing is lost, if what they did goes to the units that are left."""
+    monkeypatch.setattr(width, "RIDGE", 1e-9)
+    plant(gpt2, twins)
+    calibration = Calibration(gpt2, rows)
+    kept = dict.fromkeys(range(BLOCKS), torch.arange(16, unit_count(gpt2, sites(gpt2)[0])))
+    ids = calibration.ids
+    base = losses(gpt2, ids)
+    mended = losses(width.narrowed(calibration, kept, width.ridge), ids)
+    plain = losses(width.narrowed(calibration, kept), ids)
+    assert float((mended - base).abs().max()) < 1e-3
+    assert float((plain - base).abs().max()) > 0.01
+
+
+def test_a_gated_block_gets_the_bias_that_it_lacks(rows):
+    llama = tiny("mini-llama")
+    smaller = width.flap(Calibration(llama, rows), 0.8)
+    assert all(site.output.down_proj.bias is not None for site in sites(smaller))
+    assert all(site.output.down_proj.bias is None for site in sites(llama))

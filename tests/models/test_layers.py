@@ -1,0 +1,76 @@
+"""Layers and sub-layers taken out of tiny models."""
+
+import pytest
+import torch
+from transformers import GPTJConfig, GPTJForCausalLM
+
+from conftest import BLOCKS, VOCABULARY
+from howlinear.errors import InputError
+from howlinear.models.ffn_sites import sites
+from howlinear.models.layers import (
+    drop_attention,
+    drop_ffn,
+    drop_layers,
+    layers_of,
+    parameters,
+    parts_of,
+    sub_layer_sizes,
+)
+
+
+def states(model, ids):
+    """The residual stream before every layer; of the last that transformers gives is normalised."""
+    with torch.no_grad():
+        return model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states[:-1]
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits
+
+
+def test_a_dropped_layer_is_passed_by(model, ids):
+    layers = list(layers_of(model))
+    size = parameters(model)
+    before = states(model, ids)
+    drop_layers(model, [1])
+    assert list(layers_of(model)) == [layers[0], layers[2]]
+    assert parameters(model) == size - parameters(layers[1])
+    torch.testing.assert_close(states(model, ids)[1], before[1])  # what the second layer of the copy reads
+    assert len(sites(model)) == BLOCKS - 1
+    assert model.config.num_hidden_layers == BLOCKS - 1
+
+
+def test_a_model_without_a_layer_still_generates_with_its_cache(model, ids):
+    """Layers find keys and values by their number, so those behind a dropped one move up."""
+    drop_layers(model, [0])
+    options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    cached = model.generate(ids[:2, :8], use_cache=True, **options)
+    assert torch.equal(cached, model.generate(ids[:2, :8], use_cache=False, **options))
+
+
+def test_a_layer_without_both_sub_layers_leaves_the_stream_as_it_was(model, ids):
+    size = parameters(model)
+    attention_size, ffn_size = sub_layer_sizes(model, 1)
+    drop_attention(model, 1)
+    assert parameters(model) == size - attention_size
+    assert not torch.equal(states(model, ids)[2], states(model, ids)[1])
+    drop_ffn(model, 1)
+    assert parameters(model) == size - attention_size - ffn_size
+    assert torch.equal(states(model, ids)[2], states(model, ids)[1])
+    assert len(sites(model)) == BLOCKS
+
+
+def test_the_sub_layers_are_all_of_a_layer(model):
+    assert sum(sub_layer_sizes(model, 0)) == parameters(layers_of(model)[0])
+
+
+def test_a_model_keeps_a_layer(gpt2):
+    with pytest.raises(InputError, match="leave at least one"):
+        drop_layers(gpt2, range(BLOCKS))
+
+
+def test_other_families_are_refused():
+    other = GPTJForCausalLM(GPTJConfig(n_embd=16, n_layer=1, n_head=2, rotary_dim=4, vocab_size=VOCABULARY))
+    with pytest.raises(InputError, match="'gptj' layers are not known"):
+        parts_of(other)

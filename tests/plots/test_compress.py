@@ -1,0 +1,63 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from howlinear.plots import compress
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    plt.close("all")
+
+
+def race(models=("m", "n"), methods=("ours", "rival"), far=2.0):
+    rows = []
+    for model in models:
+        for i, method in enumerate(methods):
+            for kept in (0.8, 0.95):
+                ratio = 1 + (1 - kept) * (i + 1) * far
+                row = {"model": model, "method": method, "kept": kept, "ratio": ratio}
+                rows.append(row | {"low": ratio - 0.01, "high": ratio + 0.02})
+    return pd.DataFrame(rows)
+
+
+def names(axis):
+    return {text.get_text(): text.get_position()[1] for text in axis.texts}
+
+
+def test_a_panel_per_model_and_a_line_per_method():
+    table = race()
+    figure = compress.pareto(table, ["ours", "rival"])
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["(a) m", "(b) n"]
+    for axis in figure.axes:
+        assert axis.get_yscale() == "log"
+        assert axis.xaxis_inverted()
+        for container, method in zip(axis.containers, ["ours", "rival"], strict=True):
+            rows = table[(table.model == "m") & (table.method == method)].iloc[::-1]  # the largest copy first
+            data, _, (bars,) = container.lines
+            np.testing.assert_allclose(data.get_xydata(), np.stack([100 * rows.kept, rows.ratio], 1))
+            np.testing.assert_allclose(np.array(bars.get_segments())[:, :, 1], rows[["low", "high"]])
+        assert set(names(axis)) == {"ours", "rival"}
+    looks = {(line.get_color(), line.get_marker()) for line in figure.axes[0].lines if len(line.get_xdata()) == 2}
+    assert len(looks) >= 2
+
+
+def test_only_what_is_asked_for_is_drawn_and_what_has_no_row_is_left_out():
+    (axis,) = compress.pareto(race(["m"], ["a", "b", "c"], far=1.0), ["c", "none"]).axes
+    assert set(names(axis)) == {"c"}
+
+
+def test_a_line_that_leaves_the_panel_says_how_far_it_goes():
+    (axis,) = compress.pareto(race(["m"], ["near", "far"], far=20.0), ["near", "far"], top=3.0).axes
+    assert set(names(axis)) == {"near (5)", "far (9)"}
+    assert axis.get_ylim()[1] == 3
+    assert max(names(axis).values()) <= 3 + 1e-9
+
+
+def test_names_lie_apart_and_as_near_as_they_can():
+    np.testing.assert_allclose(compress.apart([0.1, 0.5, 0.9], 0.1), [0.1, 0.5, 0.9])
+    np.testing.assert_allclose(compress.apart([0.5, 0.5], 0.1), [0.45, 0.55])
+    places = compress.apart([0.97, 0.98, 1.0], 0.1)
+    np.testing.assert_allclose(places, [0.8, 0.9, 1.0])
