@@ -14,10 +14,7 @@
 # **Question.** The paper suggests lines in the place of whole blocks. Others drop layers, or hidden units. If a model
 # is to lose a tenth of its parameters, or a fifth, and nothing may be trained, what costs least?
 #
-# **Answer in one line.** Every block gives up a few of its own hidden units, and the units that stay are read out anew;
-# the table and the figure below say by how much that is better than each rival.
-#
-# **You need** notebook 06; least squares. **Time** ten minutes to read, one or two to run.
+# **You need** notebook 06; least squares. **Time** 15 minutes to read, one or two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -33,6 +30,7 @@ cost_rows: int | None = 1024  # held-out token rows of each; None: all
 import pandas as pd
 import torch
 
+from howlinear.answers.compress import replies, sentences
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.files.results import rounded
@@ -59,6 +57,14 @@ print("without a perplexity:", ", ".join(encoders) or "none")
 #    hidden units, some of every block? By what factor?
 # 2. Half of the hidden units of a block have large weights, and half small ones. Are the small ones those to drop?
 # 3. Which matters more: *which* units are dropped, or that the others are read out anew?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
 
 # %% [markdown]
 # ## Idea
@@ -205,23 +211,9 @@ run.save(rounded({"models": record}) | {"settings": settings}, {"race": 0.05}, d
 # ## What we learned
 
 # %%
-at = min(shares)
-sentences = []
-for name in models:
-    of_model = main[(main["model"] == name) & (main["share"] == at)].set_index("method")
-    ranked = of_model["ratio"].dropna().sort_values()
-    best = ranked.drop("own units").index[0]
-    first, second = of_model.loc["own units"], of_model.loc[best]
-    sentences.append(
-        f"{name}: of {at:.0%} of the parameters own units make perplexity {first.ratio:.2f} times as large "
-        f"({first.low:.2f} to {first.high:.2f}), the best rival, {best}, {second.ratio:.2f} times "
-        f"({second.low:.2f} to {second.high:.2f}), and the last, {ranked.index[-1]}, {ranked.iloc[-1]:.2f} times."
-    )
-print("\n".join(sentences))
+run.conclusion(sentences, replies)
 
 # %% [markdown]
-# - Your first prediction: compare *ShortGPT* with the rows of hidden units. The second: *magnitude* with *Wanda*. The
-#   third: *Wanda* with *GRAIL on Wanda*, which drops the same units, and *GRAIL on Wanda* with *own units*.
 # - A line in the place of a block is one way to spend $d^2 + d$ numbers on it. Where *lines by price* is far above *own
 #   units*, the block has better ones to keep: its own.
 # - All of this is without training. A little training mends every one of them (notebook 06 heals one block), and may
