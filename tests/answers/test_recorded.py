@@ -109,6 +109,8 @@ def computed(stem, results):
             yield np.mean(r2[:, 0] - profile(model, "hermite")[:, 0])
     if stem == "12_sinks":
         yield 0.999
+    if stem == "14_compress":
+        yield from (100 * share for share in results["settings"]["shares"])
     if stem == "13_claims":
         yield len(results["claims"])
         yield sum(len(factors["1.0"]) for factors in results["thresholds_moved"].values())
@@ -171,6 +173,14 @@ def expected(stem, results):
         r2 = profile(results)
         yield f"Block {r2.argmax()} of {results['model']} is the straightest"
         yield f"the least straight is block {r2.argmin()}, with {text(r2.min())}"
+    if stem == "14_compress":
+        rows = {(row["method"], row["share"]): row for row in model["race"] if row["text"] == "docs"}
+        least = min(results["settings"]["shares"])
+        ours = rows["own units", least]
+        yield f"{text(ours['ratio'])} [{text(ours['low'])}, {text(ours['high'])}] in {name}"
+        rivals = {method: row["ratio"] for (method, share), row in rows.items() if share == least}
+        del rivals["own units"]
+        yield f"by {min(rivals, key=rivals.get)} in {name}"
     if stem == "01_capture":
         stretched = max(results["inputs"], key=lambda row: row["condition"])
         yield f"those of block {stretched['block']} of {stretched['model']}"

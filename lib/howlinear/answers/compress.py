@@ -26,8 +26,8 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
             rivals[model] = f"{_times(at[best])} by {best}"
         if ours:
             said.append(
-                f"With {words.percent(share)} of all parameters, perplexity is that of the whole model times "
-                f"{words.per_model(ours)} where every block keeps its dearest own hidden units; the best rival comes to "
+                f"With {words.percent(share)} of all parameters, where every block keeps its dearest own hidden units, "
+                f"perplexity is that of the whole model times {words.per_model(ours)}. The best rival comes to "
                 f"{words.per_model(rivals)}."
             )
     if without:
@@ -40,17 +40,16 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     raced, _ = _raced(results)
     smallest = min(results["settings"]["shares"])
     largest = max(results["settings"]["shares"])
+    readout = _beside(
+        raced, smallest, "Wanda", "GRAIL on Wanda", "To keep the readout", "to read the same units out anew"
+    )
+    choice = _beside(
+        raced, smallest, "GRAIL on Wanda", OURS, "To keep these units", "to keep those of exact elimination"
+    )
     return [
         _beside(raced, largest, "ShortGPT", OURS, "To drop layers", "to drop own hidden units"),
         _beside(raced, smallest, "magnitude", "Wanda", "To drop units of small weights", "to drop soft ones"),
-        " ".join(
-            [
-                _beside(
-                    raced, smallest, "Wanda", "GRAIL on Wanda", "Without a new readout", "with it, for the same units"
-                ),
-                _beside(raced, smallest, "GRAIL on Wanda", OURS, "With these units", "with those of exact elimination"),
-            ]
-        ),
+        f"{readout} {choice}",
     ]
 
 
