@@ -3,7 +3,8 @@
 The paper (arXiv 2606.19379) puts an affine map in the place of a whole block. Here a block keeps some of its own hidden
 units, so that it may give up a little instead of everything (`units`); how many each keeps is one question for all
 blocks together (`budget`). One forward and one backward pass say what errors cost, one forward pass how units vary, and
-one swap a block how far the price is off. Everything is chosen on the text to fit on; what it costs is measured on held-out text.
+one swap a block how far the price is off. Everything is chosen on the text to fit on; what it costs is measured on
+held-out text.
 """
 
 from __future__ import annotations
