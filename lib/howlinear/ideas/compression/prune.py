@@ -2,9 +2,9 @@
 
 The paper (arXiv 2606.19379) puts an affine map in the place of a whole block. Here a block keeps some of its own hidden
 units, so that it may give up a little instead of everything (`units`); how many each keeps is one question for all
-blocks together (`budget`). One backward pass says what errors cost, another how units vary where it costs, and one
-swap a block how far the price is off. Everything is chosen on the text to fit on; what it costs is measured on held-out
-text.
+blocks together (`budget`). One forward and one backward pass say what errors cost, one forward pass how units vary, and
+one swap a block how far the price is off. Everything is chosen on the text to fit on; what it costs is measured on
+held-out text.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def eliminations_of(
         progress: show a bar.
     """
     costs = stakes(model, spread(ids, STAKED), blocks)
-    moments = unit_moments(model, ids, costs)
+    moments = unit_moments(model, ids, {block: costs[block].weight for block in blocks})
     eliminations = {}
     for site in tqdm(sites(model, blocks), disable=not progress, unit="block"):
         own = readout(model, site)

@@ -9,15 +9,13 @@ Hassibi & Stork 1993), with P = S⁻¹ the precision of the units left and β th
 
 Errors are weighed by what they cost in the loss, twice. Among directions of y, by M = E[g gᵀ], with g the gradient of
 a sequence's loss at the block's output (`price`): that decides which units go, not how the others are read out. Among
-tokens, by w: half by the mean of ‖g‖² at each position of a sequence, half by the token's own ‖g‖², both over the mean
-of all: that decides both. First tokens are the sinks that all later ones attend to; in SmolLM2-135M an error there
-costs up to sixty times as much in the blocks before the sink is made, and a tenth in those behind. And in the last
-blocks the tokens that are hard to give back are those that count.
+tokens, by w, the mean of ‖g‖² at each position of a sequence over its mean at all: that decides both. First tokens are
+the sinks that all later ones attend to; in SmolLM2-135M an error there costs up to sixty times as much in the blocks
+before the sink is made, and a tenth in those behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,9 +36,6 @@ from howlinear.models.units import unit_count, units_hooked
 RIDGE = 1e-6
 """Added to the variance of every unit, as a share of it: float32 units that are copies of one another stay apart."""
 
-MOST = 10.0
-"""A token's own weight is no more than so many times that of its position."""
-
 PANEL = 64  # units that go before the matrices are brought up to date
 
 
@@ -50,23 +45,11 @@ class Stakes:
 
     Attributes:
         metric: E[g gᵀ], shape (d, d); nats² per squared unit of y.
-        mean: E‖g‖².
-        weight: of each position of a sequence, its own ‖g‖² over that mean, shape (seq_len,), mean 1.
+        weight: of each position of a sequence, shape (seq_len,), mean 1.
     """
 
     metric: Float[Tensor, "d d"]
-    mean: float
     weight: Float[Tensor, " seq_len"]
-
-    def weights(self, g: Float[Tensor, "n seq_len d"]) -> Float[Tensor, " rows"]:
-        """The weight of every row of some sequences, of mean about 1, shape (n · seq_len,).
-
-        Args:
-            g: loss gradients at the output, shape (n, seq_len, d).
-        """
-        own = g.double().square().sum(-1) / self.mean
-        # no single token decides: gradients have heavy tails
-        return ((self.weight + torch.minimum(own, MOST * self.weight)) / 2).flatten()
 
 
 @dataclass(frozen=True)
@@ -145,31 +128,10 @@ def stakes(
     """
     if not len(ids) or ids.shape[1] < 2:
         raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so no error costs anything")
-    metric: dict[int, Tensor] = {}
-    squares = {block: torch.zeros(ids.shape[1], dtype=torch.float64) for block in blocks}
-    for gradients in _gradients(model, ids, blocks, batch_size):
-        for block, g in gradients.items():
-            g = g.double()
-            if block not in metric:
-                metric[block] = torch.zeros(g.shape[-1], g.shape[-1], dtype=torch.float64)
-            add_gram(metric[block], g.flatten(0, 1).contiguous())
-            squares[block] += g.square().sum((0, 2))
-    return {
-        block: Stakes(metric[block] / ids.numel(), float(squares[block].sum()) / ids.numel(), smoothed(squares[block]))
-        for block in blocks
-    }
-
-
-def _gradients(
-    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], blocks: list[int], batch_size: int
-) -> Iterator[dict[int, Float[Tensor, "batch seq_len d"]]]:
-    """Batch by batch, block → the gradient of a sequence's summed loss at the block's output.
-
-    Raises:
-        InputError: a gradient that is not finite.
-    """
     chosen = sites(model, blocks)
     outputs: dict[int, Tensor] = {}
+    metric: dict[int, Tensor] = {}
+    squares = {block: torch.zeros(ids.shape[1], dtype=torch.float64) for block in blocks}
 
     def keep(site: Site, _: Tensor, y: Tensor) -> None:
         # of a frozen model nothing asks for gradients, so its outputs start a graph of their own
@@ -181,13 +143,16 @@ def _gradients(
             logits = model(input_ids=batch, use_cache=False).logits[:, :-1].float()
             # summed, not averaged: g is the gradient of a sequence's whole loss
             loss = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
-            of_blocks = torch.autograd.grad(loss, [outputs[site.block] for site in chosen])
-            gradients = {}
-            for site, gradient in zip(chosen, of_blocks, strict=True):
-                gradients[site.block] = gradient.view(len(batch), -1, gradient.shape[-1]).cpu()
-                if not gradients[site.block].isfinite().all():
+            gradients = torch.autograd.grad(loss, [outputs[site.block] for site in chosen])
+            for site, gradient in zip(chosen, gradients, strict=True):
+                g = gradient.view(len(batch), -1, gradient.shape[-1]).double().cpu()
+                if not g.isfinite().all():
                     raise InputError(f"the loss gradient at block {site.block} is not finite: the model overflows")
-            yield gradients
+                if site.block not in metric:
+                    metric[site.block] = torch.zeros(g.shape[-1], g.shape[-1], dtype=torch.float64)
+                add_gram(metric[site.block], g.flatten(0, 1).contiguous())
+                squares[site.block] += g.square().sum((0, 2))
+    return {block: Stakes(metric[block] / ids.numel(), smoothed(squares[block])) for block in blocks}
 
 
 def smoothed(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_len"]:
@@ -209,31 +174,30 @@ def smoothed(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_len"]:
     return means / means.mean()
 
 
+@torch.no_grad()
 def unit_moments(
-    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], costs: Mapping[int, Stakes], batch_size: int = 4
+    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], weights: dict[int, Float[Tensor, " seq_len"]]
 ) -> dict[int, UnitMoments]:
-    """Moments of the hidden units of blocks, by one forward and one backward pass, which weighs the tokens.
+    """Moments of the hidden units of blocks, by one forward pass without the head.
 
     Args:
         model: the model; left as it was.
         ids: token ids, shape (n, seq_len).
-        costs: block → what errors cost there.
-        batch_size: sequences in a pass.
+        weights: block → weight of each position, shape (seq_len,).
 
     Raises:
-        InputError: a family whose hidden units cannot be reached, or activations or gradients that are not finite.
+        InputError: a family whose hidden units cannot be reached, or activations that are not finite.
     """
-    listened = sites(model, list(costs))
+    listened = sites(model, list(weights))
     gathered = {site.block: UnitMoments(unit_count(model, site)) for site in listened}
-    units: dict[int, Tensor] = {}
 
     def keep(site: Site, h: Tensor) -> None:
-        units[site.block] = h.detach().flatten(0, -2)
+        rows = h.flatten(0, -2)
+        gathered[site.block].update(rows, weights[site.block].repeat(len(rows) // ids.shape[1]))
 
     with units_hooked(model, listened, keep):
-        for gradients in _gradients(model, ids, list(costs), batch_size):
-            for block, g in gradients.items():
-                gathered[block].update(units[block], costs[block].weights(g))
+        for batch in ids.split(8):
+            model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
     return gathered
 
 
