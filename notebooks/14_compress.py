@@ -19,8 +19,26 @@
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 shares = [0.9, 0.8]  # of all parameters, what a smaller model may hold
-methods = ["own units", "lines by price", "ShortGPT", "LLM-Drop, FFN", "magnitude", "Wanda", "FLAP", "GRAIL on Wanda"]
-shown = ["own units", "lines by price", "ShortGPT", "LLM-Drop, FFN", "magnitude", "Wanda", "FLAP", "GRAIL on Wanda"]
+methods = [
+    "own units",
+    "lines by price",
+    "ShortGPT",
+    "LLM-Drop, FFN",
+    "magnitude",
+    "Wanda",
+    "FLAP",
+    "GRAIL on Wanda",
+]  # compressors that race; `howlinear.ideas.compression.race` lists them all
+shown = [
+    "own units",
+    "lines by price",
+    "ShortGPT",
+    "LLM-Drop, FFN",
+    "magnitude",
+    "Wanda",
+    "FLAP",
+    "GRAIL on Wanda",
+]  # which of them the figure shows
 fit_rows = 12_288  # token rows of the main text, a quarter of them held out, that everything is fitted on
 priced = 48  # sequences for the backward pass that prices lines
 texts = 1  # how many of the profile's texts perplexity is measured on, the main one first

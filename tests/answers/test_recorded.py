@@ -52,7 +52,8 @@ def leaves(tree):
 
 def numbers(text, results):
     """(value, decimal places) of every number in a text that is no part of a name."""
-    for name in sorted(results.get("models", {}), key=len, reverse=True):
+    names = [*results.get("models", {}), *results.get("own", {})]
+    for name in sorted(names, key=len, reverse=True):
         text = text.replace(name, "")
     text = re.sub(r"mini-gpt2|notebook \d\d|R²", "", text)
     for number in re.findall(rf"{MINUS}?\d[\d,]*(?:\.\d+)?(?: %)?", text):

@@ -296,7 +296,7 @@ def ranks(*blocks):
     return {"models": {"a": {"blocks": views, "rank_90": [rank for *_, rank in blocks]}}}
 
 
-OF_TWO = ", of 2 of R² ≥ 0.9"
+OF_TWO = ", of 2 with R² ≥ 0.9"
 
 
 def test_two_regimes_are_asked_of_near_linear_blocks_alone():

@@ -234,6 +234,23 @@ def test_the_findings_tell_that_profiles_are_higher_on_prose(findings):
     assert f"no two lie further apart than {max(apart):.2f}" in findings
 
 
+def test_the_findings_tell_what_a_fifth_of_all_parameters_costs(findings):
+    found = numbers("14_compress")
+    rows = [row for model in found["models"].values() for row in model["race"] if row["share"] == 0.8]
+
+    def rises(method):
+        return [100 * (row["ratio"] - 1) for row in rows if row["method"] == method]
+
+    def between(method):
+        return f"{min(rises(method)):.0f} to {max(rises(method)):.0f} %"
+
+    assert f"perplexity rises by {max(rises('own units')):.0f} % at most" in findings
+    assert f"(GRAIL) comes to {max(rises('GRAIL on Wanda')):.0f} %" in findings
+    assert f"lines taken by their price to {between('lines by price')}" in findings
+    assert f"block influence to {between('ShortGPT')} (" in findings
+    assert f"{found['settings']['cost_rows']:,} held-out tokens" in findings
+
+
 def test_the_findings_tell_what_twins_say(findings):
     family, low, high = ratio("family")
     assert f"two architectures lie {family} times as far apart as twins of two seeds" in findings

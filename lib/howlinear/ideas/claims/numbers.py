@@ -257,7 +257,7 @@ def _near_linear(r2: Estimates, numbers: Estimates) -> list[Reading]:
     near = np.flatnonzero(r2.value >= NEAR_LINEAR)
     if not len(near):
         raise UntestableError(f"no block reaches an R² of {NEAR_LINEAR}: the highest is {r2.value.max():.2f}")
-    readings = numbers.readings(f"block {{}}, of {len(near)} of R² ≥ {NEAR_LINEAR}")
+    readings = numbers.readings(f"block {{}}, of {len(near)} with R² ≥ {NEAR_LINEAR}")
     return [readings[block] for block in near]
 
 
