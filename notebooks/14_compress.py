@@ -29,16 +29,7 @@ methods = [
     "FLAP",
     "GRAIL on Wanda",
 ]  # compressors that race; `howlinear.ideas.compression.race` lists them all
-shown = [
-    "own units",
-    "lines by price",
-    "ShortGPT",
-    "LLM-Drop, FFN",
-    "magnitude",
-    "Wanda",
-    "FLAP",
-    "GRAIL on Wanda",
-]  # which of them the figure shows
+shown: list | None = None  # which of them the figure shows; None: all
 fit_rows = 12_288  # token rows of the main text, a quarter of them held out, that everything is fitted on
 priced = 48  # sequences for the backward pass that prices lines
 texts = 1  # how many of the profile's texts perplexity is measured on, the main one first
@@ -213,7 +204,7 @@ main.pivot_table(index="method", columns="model", values=CLOCKS, sort=False).rou
 # worse. Each line is named where it ends; a name with a number belongs to a line that leaves the panel.
 
 # %%
-figure = plots.pareto(rounded(main), shown)
+figure = plots.pareto(rounded(main), shown or methods)
 _ = run.figure(figure, "pareto")
 
 # %%

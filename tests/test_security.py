@@ -214,6 +214,7 @@ many = [1, 2]
 rates = [1e-3]
 few, high = 2, 0.9
 steps: int | None = None
+some: list | None = None
 """
 
 
@@ -222,7 +223,7 @@ def tiny_notebook(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
     monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
     paths.NOTEBOOKS.mkdir()
-    shown = "print(repr((count, share, many, rates, few, high, steps)))"
+    shown = "print(repr((count, share, many, rates, few, high, steps, some)))"
     (paths.NOTEBOOKS / "00_tiny.py").write_text(f"{CELL}\n# %%\n{shown}\n")
 
 
@@ -241,6 +242,7 @@ def tiny_notebook(tmp_path, monkeypatch):
         ({"rates": ["x"]}, r"rates\[0\] is 'x'"),
         ({"few": "x"}, "give int, as its default 2 is"),
         ({"steps": "x"}, "a str: give int or None"),
+        ({"some": [1.5]}, r"some\[0\] is 1.5, a float"),
         ({"profile": 3}, "an? int: give str"),
         ({"nope": 3}, "no parameter nope; it has profile, count"),
     ],
@@ -253,10 +255,10 @@ def test_a_parameter_of_another_type_is_refused_before_anything_runs(given, mess
 
 @pytest.mark.usefixtures("tiny_notebook")
 def test_parameters_of_their_types_arrive():
-    given = {"count": 4, "share": 1, "many": (3, 4), "rates": [1], "few": 5, "high": 1, "steps": 7}
+    given = {"count": 4, "share": 1, "many": (3, 4), "rates": [1], "few": 5, "high": 1, "steps": 7, "some": [8, "a"]}
     path = execute.execute("00_tiny", given)
     outputs = [output["text"] for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]
-    assert outputs == [["(4, 1.0, [3, 4], [1.0], 5, 1.0, 7)\n"]]
+    assert outputs == [["(4, 1.0, [3, 4], [1.0], 5, 1.0, 7, [8, 'a'])\n"]]
 
 
 @pytest.mark.parametrize("path", sorted(paths.NOTEBOOKS.glob("[0-9]*.py")), ids=lambda path: path.stem)

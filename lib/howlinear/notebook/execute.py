@@ -229,6 +229,8 @@ def checked(stem: str, given: Mapping[str, Any], notebook: NotebookNode) -> dict
 def _fitting(where: str, value: Any, parameter: Parameter) -> Any:
     """A value in one of the types that a parameter may have; of a list, each item in a type of the default's items.
 
+    A default without items does not say of which type they are: numbers and names may be given then.
+
     Raises:
         InputError: it is of another type.
     """
@@ -242,7 +244,7 @@ def _fitting(where: str, value: Any, parameter: Parameter) -> Any:
             f"{where} is {value!r}, a {type(value).__name__}: give {wanted}, as its default {parameter.default!r} is"
         )
     if isinstance(value, list):
-        item_types = {type(item) for item in parameter.default or []} or {int}
+        item_types = {type(item) for item in parameter.default or []} or {int, str}
         item = Parameter(parameter.default, tuple(item_types))
         return [_fitting(f"{where}[{i}]", entry, item) for i, entry in enumerate(value)]
     return value
