@@ -3,7 +3,7 @@
 A block is y = h V + b with m hidden units h. Keep k of them, K, and read them out by least squares: what is lost is the
 part of the others' contribution h_D V_D that no affine map of h_K gives back. All of it follows from the second moments
 of h alone, since y is linear in h. Unit by unit (backward elimination, as optimal brain surgeon does for weights;
-Hassibi & Stork 1993), with P = S⁻¹ the precision of the units left and β their readout, the price of unit j is
+Hassibi & Stork 1993), with P = S⁻¹ the precision of the units left and β their readout, the price of unit j is ::
 
     ‖β_j‖²_M / P_jj,    and once it is gone    β ← β − P_·j β_j / P_jj,    P ← P − P_·j P_j· / P_jj.
 
