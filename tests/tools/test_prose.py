@@ -185,6 +185,34 @@ def test_the_findings_tell_what_the_protocol_decides_of_the_public_models(findin
     assert flips["minilm-l6", "spread"]["alone"] == "position_0, loud"
 
 
+def test_the_findings_tell_how_the_race_on_the_public_model_ended(findings):
+    found = results.load(paths.results("public") / "14_compress.json")
+    race = {(row["method"], row["share"], row["text"]): row for row in found["models"]["smollm2-135m"]["race"]}
+
+    def times(method, share=0.9, text="wikitext"):
+        return f"{race[method, share, text]['ratio']:.2f}"
+
+    def best_rival(share):
+        rivals = {name for name, *_ in race if not name.startswith("own units")}
+        return min(rivals, key=lambda name: race[name, share, "wikitext"]["ratio"] or float("inf"))
+
+    ours = race["own units", 0.9, "wikitext"]
+    assert f"is {times('own units')} times that of the whole model, interval {ours['low']:.2f} to" in findings
+    assert f"to {ours['high']:.2f}; the best rival" in findings
+    assert best_rival(0.9) == "GRAIL on FLAP"
+    assert (
+        f"comes to {times('GRAIL on FLAP')}, lines by their price to {times('lines by price')}, "
+        f"ShortGPT to {times('ShortGPT')}."
+    ) in findings
+    rival = best_rival(0.8)
+    assert f"it is {times('own units', 0.8)} times, and {times(rival, 0.8)} by the best rival" in findings
+    assert race[rival, 0.8, "wikitext"]["low"] < race["own units", 0.8, "wikitext"]["high"]
+    assert f"{found['settings']['cost_rows']:,} held-out tokens" in findings
+    for text, name in (("moby_dick", "Moby-Dick"), ("puzzles", "puzzles")):
+        assert f"{times('own units', text=text)} times ({name})" in findings
+        assert times("lines by price", text=text) in findings
+
+
 def test_the_findings_tell_which_signal_ranks_blocks(findings):
     rho = {signal: found["rho"] for signal, found in numbers("06_compression")["agreements"]["one block"].items()}
     told = {signal: f"{value:.2f}".translate(MINUS) for signal, value in rho.items()}

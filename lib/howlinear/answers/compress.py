@@ -80,7 +80,8 @@ def _beside(
     for model, rows in raced.items():
         at = _at(rows, share)
         if first in at and second in at:
-            clauses[model] = f"{words.number(at[first]['ratio'])} against {words.number(at[second]['ratio'])}"
+            ratios = [words.significant(at[method]["ratio"], 3) for method in (first, second)]
+            clauses[model] = " against ".join(ratios)
     if not clauses:
         return f"This run has not raced {first} against {second}."
     return f"{does} against {other}, at {words.percent(share)}: perplexity times {words.per_model(clauses)}."
