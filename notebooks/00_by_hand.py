@@ -333,7 +333,7 @@ record = {
     "parabola": {"at_home": at_home, "away": away},
     "toys": [{"bend": b, "width": w, "middle": m, "r2": toy.r2} for (b, w, m), toy in zip(states, toys, strict=True)],
 }
-run.save(record)
+run.save(record, {"hasty": 0.02})  # from so few rows processors disagree in the third digit
 
 # %% [markdown]
 # ## What we learned
