@@ -378,7 +378,10 @@ EXAMPLES = {
         "howlinear compare mini-gpt2 mini-llama",
         "howlinear compare mini-gpt2 --corpus docs --corpus code",
     ),
-    "compress": ("howlinear compress mini-gpt2 --max-dppl 1.0 --out smaller",),
+    "compress": (
+        "howlinear compress mini-gpt2 --max-parameters 0.8 --out smaller",
+        "howlinear compress mini-gpt2 --max-dppl 1.0 --out straighter",
+    ),
     "notebook": (
         "howlinear notebook --list",
         "howlinear notebook 04_rank -p profile=lesson -p counts='[0, 1, 2]'",

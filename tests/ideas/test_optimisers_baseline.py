@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from howlinear.core.ceilings import AffineMap, condition, fit, r2
+from howlinear.core.ceilings import AffineMap, decompose, fit, r2
 from howlinear.errors import InputError
 from howlinear.ideas.optimisers import tables
 from howlinear.ideas.optimisers.baseline import BASELINES, baseline, planted
@@ -19,7 +19,7 @@ def test_the_planted_problem_is_what_it_says(ill):
     problem, truth = ill
     assert truth == 0.95
     assert r2(fit(problem.moments)[0], problem.held_out) == pytest.approx(truth, abs=0.02)
-    assert condition(problem.moments) == pytest.approx(1e4, rel=0.1)
+    assert decompose(problem.moments).condition == pytest.approx(1e4, rel=0.1)
     variances = problem.held_out.syy
     assert float(variances.max() / variances.median()) == pytest.approx(100, rel=0.15)
     assert (len(problem.x), problem.moments.n, problem.validation.n, problem.held_out.n) == (1_200, 1_200, 400, 1_600)

@@ -217,7 +217,7 @@ def captures(tmp_path, monkeypatch, unchecked):
         path.write_text(json.dumps(about))
 
     monkeypatch.setattr(notebooks, "capture", lambda *_, **__: {})
-    monkeypatch.setattr(notebooks, "perplexity_if_causal", lambda *_: 2.0)
+    monkeypatch.setattr(notebooks.Pass, "perplexity", lambda _: 2.0)
     monkeypatch.setattr(notebooks, "save_capture", write)
     monkeypatch.setattr(notebooks, "about_capture", lambda path: json.loads(path.read_text()))
     monkeypatch.setattr(notebooks, "load_capture", lambda path: json.loads(path.read_text()))

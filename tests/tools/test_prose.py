@@ -181,7 +181,8 @@ def test_the_findings_tell_what_the_protocol_decides_of_the_public_models(findin
         for row in found["side_by_side"]
         if (row["model"], row["protocol"], row["statement"]) == ("minilm-l6", "ours", "spread")
     ]
-    assert f"its blocks lie within {ours:.2f} of each other, and 0.5 or more apart" in findings
+    most = flips["minilm-l6", "spread"]["high"]
+    assert f"its blocks lie within {ours:.2f} of each other under ours, and up to {most:.2f} apart" in findings
     assert flips["minilm-l6", "spread"]["alone"] == "position_0, loud"
 
 

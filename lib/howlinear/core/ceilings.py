@@ -269,26 +269,14 @@ def _or_one(scale: Float[Tensor, " d_in"]) -> Float[Tensor, " d_in"]:
     return torch.where(scale > 0, scale, 1.0)
 
 
-def spectrum(
-    moments: Moments, null: float = NULL
-) -> tuple[Float[Tensor, " d_in"], Float[Tensor, " rank"], Float[Tensor, "d_in rank"]]:
-    """`decompose`, as the column scales, the eigenvalues and the eigenvectors without the null directions.
-
-    Raises:
-        InputError: no input varies, or a row was not finite.
-    """
-    inputs = decompose(moments, null)
-    return inputs.scale, inputs.values, inputs.vectors
-
-
 def whitening(moments: Moments) -> Float[Tensor, "d_in rank"]:
     """What takes centred inputs to mean square 1 and no correlations; null directions are left out, the quietest first.
 
     Raises:
         InputError: no input varies.
     """
-    scale, values, vectors = spectrum(moments)
-    return scale[:, None] * vectors / (values / moments.n).sqrt()
+    inputs = decompose(moments)
+    return inputs.scale[:, None] * inputs.vectors / (inputs.values / moments.n).sqrt()
 
 
 def leverage(train: Moments, inputs: Float[Tensor, "n d_in"]) -> Float[Tensor, " n"]:
@@ -304,11 +292,6 @@ def leverage(train: Moments, inputs: Float[Tensor, "n d_in"]) -> Float[Tensor, "
     # ‖Z‖² with Z = (x − x̄) V √(n/λ) is n (x − x̄)ᵀ Sxx⁺ (x − x̄)
     whitened = (inputs.double() - train.mean_x) @ whitening(train)
     return (whitened.square().sum(1) + 1) / train.n
-
-
-def condition(moments: Moments) -> float:
-    """Largest over smallest singular value of the centred inputs as they come, without the null directions."""
-    return decompose(moments).condition
 
 
 # --- The same by a Cholesky factor, at a tenth of the price, where it is surely the same

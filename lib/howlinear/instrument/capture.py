@@ -15,7 +15,7 @@ from torch.nn import Module
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import condition, spectrum
+from howlinear.core.ceilings import decompose
 from howlinear.core.moments import Moments, effective_rank
 from howlinear.errors import InputError
 from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
@@ -371,15 +371,15 @@ def describe(captured: BlockCapture) -> InputStatistics:
     norm_y = sample.y.norm(dim=1)
 
     moments = sum(captured.train)
-    scale, resolved, _ = spectrum(moments)
+    inputs = decompose(moments)
     # All eigenvalues of the correlation matrix, the null ones too, ascending
-    values = torch.linalg.eigvalsh(scale[:, None] * moments.sxx * scale).clamp_min(0)
+    values = torch.linalg.eigvalsh(inputs.scale[:, None] * moments.sxx * inputs.scale).clamp_min(0)
     deviation = moments.sxx.diagonal().sqrt()
     return InputStatistics(
-        rank=len(resolved),
+        rank=inputs.rank,
         null=float(values[0] / values[-1]),
         second=float(values[1] / values[-1]),
-        condition=condition(moments),
+        condition=inputs.condition,
         effective_rank=effective_rank(moments.sxx),
         dynamic_range=float(deviation.max() / deviation.median()),
         first_position_in=float(norm_x[first].mean() / norm_x[~first].mean()),

@@ -71,13 +71,6 @@ def perplexity(model: PreTrainedModel, corpus: Corpus | Rows | Int64[Tensor, "n 
     return mean_perplexity(losses(model, ids, mask=mask), mask)
 
 
-def perplexity_if_causal(model: PreTrainedModel, rows: Rows) -> float | None:
-    """Perplexity on the held-out rows; None if the model predicts no next token, or the rows are no tokens."""
-    if not is_causal(model) or rows.ids is None:
-        return None
-    return perplexity(model, rows)
-
-
 class Pass:
     """One pass of a model over rows: up to its head where sequences are fitted on, and through it where held out.
 

@@ -64,7 +64,11 @@ def unit_count(model: PreTrainedModel, site: Site) -> int:
 
 def readout(model: PreTrainedModel, site: Site) -> AffineMap:
     """The block's last layer, y = h V + b, in float64; b is 0 where the layer has none."""
-    layer = unit_layers(model, site)[-1]
+    return affine_of(unit_layers(model, site)[-1])
+
+
+def affine_of(layer: nn.Module) -> AffineMap:
+    """A layer's map in float64, whichever way round it keeps its weight."""
     weight = layer.weight.detach().double().cpu()
     if isinstance(layer, nn.Linear):  # keeps its weight as (out, in), GPT-2's Conv1D as (in, out)
         weight = weight.T

@@ -24,7 +24,7 @@ from transformers.utils.logging import disable_progress_bar
 from howlinear.errors import InputError
 from howlinear.files import figures, paths, results
 from howlinear.instrument.capture import capture
-from howlinear.instrument.perplexity import perplexity_if_causal
+from howlinear.instrument.perplexity import Pass
 from howlinear.instrument.store import Stored, about_capture, load_capture, save_capture
 from howlinear.models.load import load_model
 from howlinear.notebook import settings
@@ -100,8 +100,9 @@ class Run:
         """Capture a model on a corpus, whatever is there already; the file's path."""
         model = self.model(name)
         rows = self.corpus(corpus, model).rows(self.rows, self.seq_len, self.seed)
-        blocks = capture(model, rows, sample=self.sample, seed=self.seed, progress=True)
-        about = {"model": name, "perplexity": perplexity_if_causal(model, rows), "sizes": self.sizes}
+        once = Pass(model, rows)
+        blocks = capture(model, rows, sample=self.sample, seed=self.seed, progress=True, run=once)
+        about = {"model": name, "perplexity": once.perplexity(), "sizes": self.sizes}
         path = self.capture_path(name, corpus)
         save_capture(path, blocks, rows, about)
         return path

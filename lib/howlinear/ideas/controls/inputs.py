@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from howlinear.core.ceilings import spectrum, whitening
+from howlinear.core.ceilings import decompose, whitening
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.controls.weights import respond, sample_ceiling
@@ -41,10 +41,10 @@ class Colour:
     @classmethod
     def of(cls, moments: Moments) -> Colour:
         """The colour of the rows in `moments`; `InputError` if no input varies."""
-        scale, values, vectors = spectrum(moments)
-        spread = torch.where(scale > 0, 1 / scale, 0)
-        root = (values / moments.n).sqrt()[:, None] * vectors.T * spread  # Λ^½ Vᵀ D⁻¹
-        return cls(moments.mean_x, vectors, whitening(moments), root)
+        inputs = decompose(moments)
+        spread = torch.where(inputs.scale > 0, 1 / inputs.scale, 0)
+        root = (inputs.values / moments.n).sqrt()[:, None] * inputs.vectors.T * spread  # Λ^½ Vᵀ D⁻¹
+        return cls(moments.mean_x, inputs.vectors, whitening(moments), root)
 
     def white(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n rank"]:
         """Rows of this colour to rows of mean 0 and covariance 1, float64."""
@@ -124,5 +124,5 @@ def gaussian(colour: Colour, n: int, seed: int = 0) -> Float[Tensor, "n d"]:
 
 def standardise(x: Float[Tensor, "n d"], moments: Moments) -> Float[Tensor, "n d"]:
     """Rows with every feature at mean 0 and variance 1 (constant ones at 0), by the train rows' moments."""
-    scale, _, _ = spectrum(moments)
+    scale = decompose(moments).scale
     return ((x.double() - moments.mean_x) * scale * moments.n**0.5).to(x.dtype)

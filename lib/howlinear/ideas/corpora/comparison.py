@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from howlinear.ideas.corpora.agreement import Agreement, FoldProfiles, compare
 from howlinear.instrument.capture import capture
-from howlinear.instrument.perplexity import perplexity_if_causal
+from howlinear.instrument.perplexity import Pass
 from howlinear.instrument.profile import Profile, name_of, profile_of
 from howlinear.models.sources import running
 from howlinear.text.rows import TokenRows
@@ -60,9 +60,9 @@ def measured(model: PreTrainedModel, rows: TokenRows, progress: bool = False) ->
     """
     name = name_of(model)
     with running(name):
-        captured = capture(model, rows, progress=progress)
-        perplexity = perplexity_if_causal(model, rows)
-    return Measured(profile_of(captured, name, rows, perplexity), FoldProfiles.of_capture(captured))
+        run = Pass(model, rows)
+        captured = capture(model, rows, progress=progress, run=run)
+    return Measured(profile_of(captured, name, rows, run.perplexity()), FoldProfiles.of_capture(captured))
 
 
 def comparison(first: Measured, second: Measured, names: tuple[str, str]) -> Comparison:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -18,6 +17,7 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.models.ffn_sites import activation_beside, sites
+from howlinear.models.units import affine_of
 
 LAYERS = {  # model_type: (layer under the activation, layer beside it, activation, layer out)
     "gpt2": ("c_fc", None, "act", "c_proj"),
@@ -73,7 +73,7 @@ def take_apart(model: PreTrainedModel, block: int) -> Hidden:
     family = model.config.model_type
     between = None if site.ffn is not None else activation_beside(model, site)
     if between is not None:  # a pair of layers, as in BERT
-        return Hidden(gate=_affine(site.input), up=None, activation=between, out=_affine(site.output))
+        return Hidden(gate=affine_of(site.input), up=None, activation=between, out=affine_of(site.output))
     if family not in LAYERS:
         raise _unknown(block, f"no layers are known for {family!r} models")
     missing = [name for name in LAYERS[family] if name and not hasattr(site.output, name)]
@@ -81,10 +81,10 @@ def take_apart(model: PreTrainedModel, block: int) -> Hidden:
         raise _unknown(block, f"{site.name} has no {', '.join(missing)}")
     gate, up, activation, out = LAYERS[family]
     return Hidden(
-        gate=_affine(getattr(site.output, gate)),
-        up=None if up is None else _affine(getattr(site.output, up)),
+        gate=affine_of(getattr(site.output, gate)),
+        up=None if up is None else affine_of(getattr(site.output, up)),
         activation=getattr(site.output, activation),
-        out=_affine(getattr(site.output, out)),
+        out=affine_of(getattr(site.output, out)),
     )
 
 
@@ -92,13 +92,3 @@ def _unknown(block: int, why: str) -> InputError:
     return InputError(
         f"cannot take block {block} apart: {why}; known are {', '.join(LAYERS)} and bert with their own blocks"
     )
-
-
-def _affine(layer: torch.nn.Module) -> AffineMap:
-    """A layer's map; nn.Linear keeps its weight as (out, in), GPT-2's Conv1D as (in, out)."""
-    weight = layer.weight.detach().double().cpu()
-    if isinstance(layer, torch.nn.Linear):
-        weight = weight.T
-    if layer.bias is None:
-        return AffineMap(weight, torch.zeros(weight.shape[1], dtype=torch.float64))
-    return AffineMap(weight, layer.bias.detach().double().cpu())

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int64
 from sklearn.kernel_ridge import KernelRidge
 from torch import Tensor
 
-from howlinear.core.ceilings import AffineMap, ceiling, spectrum, whitening
+from howlinear.core.ceilings import AffineMap, ceiling, decompose, whitening
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -160,7 +160,7 @@ def _fit_kernel(
 
 def _scale(sample: Sample, moments: Moments) -> Float[Tensor, "n d"]:
     """Inputs at mean 0 and variance 1 / d; 0 for an input that is constant but for rounding."""
-    column_scale, _, _ = spectrum(moments)
+    column_scale = decompose(moments).scale
     return (sample.x.double() - moments.mean_x) * column_scale * (moments.n / moments.d_in) ** 0.5
 
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from howlinear.core.ceilings import AffineMap, spectrum, whitening
+from howlinear.core.ceilings import AffineMap, decompose, whitening
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
@@ -103,7 +103,7 @@ class Coordinates:
         if scaling == "raw":
             return cls(torch.zeros_like(moments.mean_x), torch.eye(moments.d_in).to(moments.sxx))
         if scaling == "standardised":
-            inverse_norm, _, _ = spectrum(moments)  # 1 / √Σ(x − x̄)², and 0 for a constant input
+            inverse_norm = decompose(moments).scale  # 1 / √Σ(x − x̄)², and 0 for a constant input
             return cls(moments.mean_x, torch.diag(inverse_norm * moments.n**0.5))
         if scaling == "whitened":
             return cls(moments.mean_x, whitening(moments))
