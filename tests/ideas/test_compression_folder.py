@@ -460,7 +460,7 @@ def test_the_card_says_what_was_replaced_and_what_it_cost(gpt2, rows):
         f"| parameters | {first.num_parameters():,} | {second.num_parameters():,} |",
         f"| of these in feed-forward blocks | {2 * ffn + two:,} | {ffn + two + one:,} |",
         "| perplexity on held-out `token ids` | 39.87 | 40.60 |",
-        "changes by +0.73 (95 % interval +0.50 to +0.95, paired over sequences),",
+        "changes by +0.73 (95 % interval +0.50 to +0.95, paired over documents),",
         "on 6 held-out sequences of 32 tokens, which also said when to stop",
         "maps fitted on\n18 others",
         rows.sha256,

@@ -103,23 +103,10 @@ def card_of(name: str, before: PreTrainedModel, after: PreTrainedModel, rows: To
         plan: what was replaced and what it cost.
     """
     ranks = replaced(after.config)
-    delta = plan.delta
-    is_folder = Path(name).is_dir()
-    source = before.name_or_path
-    on_the_hub = bool(source) and not Path(source).is_dir()
     return _CARD.format(
-        front=f"base_model: {source}\n" if on_the_hub else "",
-        name=Path(name).name if is_folder else name,  # no path of this machine
-        kind=type(before).__name__,
-        dtype=str(after.dtype).removeprefix("torch."),
+        **_said_of_both(name, before, after, rows, plan),
         count=len(ranks),
         blocks=len(sites(before)),
-        table=_sizes(before, after, Path(rows.corpus).name, plan),
-        delta=f"{delta.delta:+.2f} (95 % interval {delta.low:+.2f} to {delta.high:+.2f}, paired over sequences)",
-        test=int(rows.test.sum()),
-        train=int((~rows.test).sum()),
-        seq_len=rows.ids.shape[1],
-        sha256=rows.sha256,
         layers=_layers(ranks, plan),
     )
 
@@ -138,29 +125,38 @@ def unit_card(
     """
     after = compressed.model
     alone = not (replaced(after.config) or units_left(after.config))
-    is_folder = Path(name).is_dir()
-    on_the_hub = bool(before.name_or_path) and not Path(before.name_or_path).exists()
-    delta = compressed.delta
     whole = {site.block: unit_count(before, site) for site in sites(before)}
     kept = [{"block": block, "hidden units": f"{count} of {whole[block]}"} for block, count in compressed.units.items()]
     return _UNIT_CARD.format(
         ours=_OURS,
         library="transformers" if alone else "howlinear",
-        front=f"base_model: {before.name_or_path}\n" if on_the_hub else "",
-        name=Path(name).name if is_folder else name,  # no path of this machine
-        kind=type(before).__name__,
-        dtype=str(after.dtype).removeprefix("torch."),
+        **_said_of_both(name, before, after, rows, compressed),
         share=f"{max_parameters:g}",
-        table=_sizes(before, after, Path(rows.corpus).name, compressed),
-        delta=f"{delta.delta:+.2f} (95 % interval {delta.low:+.2f} to {delta.high:+.2f}, paired over documents)",
-        test=int(rows.test.sum()),
-        train=int((~rows.test).sum()),
-        seq_len=rows.ids.shape[1],
-        sha256=rows.sha256,
         outlook=compressed.outlook,
         layers=_markdown(pd.DataFrame(kept)),
         load=_LOAD_ALONE if alone else _LOAD_OURS,
     )
+
+
+def _said_of_both(
+    name: str, before: PreTrainedModel, after: PreTrainedModel, rows: TokenRows, outcome: Plan | Compressed
+) -> dict[str, object]:
+    """What every card says: of which model it is, how large it is, what it cost, and on which text."""
+    source = before.name_or_path
+    on_the_hub = bool(source) and not Path(source).exists()
+    delta = outcome.delta
+    return {
+        "front": f"base_model: {source}\n" if on_the_hub else "",
+        "name": Path(name).name if Path(name).is_dir() else name,  # no path of this machine
+        "kind": type(before).__name__,
+        "dtype": str(after.dtype).removeprefix("torch."),
+        "table": _sizes(before, after, Path(rows.corpus).name, outcome),
+        "delta": f"{delta.delta:+.2f} (95 % interval {delta.low:+.2f} to {delta.high:+.2f}, paired over documents)",
+        "test": int(rows.test.sum()),
+        "train": int((~rows.test).sum()),
+        "seq_len": rows.ids.shape[1],
+        "sha256": rows.sha256,
+    }
 
 
 def _sizes(before: PreTrainedModel, after: PreTrainedModel, corpus: str, plan: Plan | Compressed) -> str:
