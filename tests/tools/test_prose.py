@@ -208,10 +208,11 @@ def test_the_findings_tell_how_the_race_on_the_public_model_ended(findings):
     rival = best_rival(0.8)
     assert f"it is {times('own units', 0.8)} times, and {times(rival, 0.8)} by the best rival" in findings
     assert race[rival, 0.8, "wikitext"]["low"] < race["own units", 0.8, "wikitext"]["high"]
-    assert f"{found['settings']['cost_rows']:,} held-out tokens" in findings
-    for text, name in (("moby_dick", "Moby-Dick"), ("puzzles", "puzzles")):
-        assert f"{times('own units', text=text)} times ({name})" in findings
-        assert times("lines by price", text=text) in findings
+    assert f"The intervals of the two overlap, on {found['settings']['cost_rows']:,} held-out tokens" in findings
+    whale, puzzles = (times("own units", text=text) for text in ("moby_dick", "puzzles"))
+    assert f"it is {whale} times (Moby-Dick) and {puzzles} times (puzzles) at 90 %" in findings
+    whale, puzzles = (times("lines by price", text=text) for text in ("moby_dick", "puzzles"))
+    assert f"lines by their price come to {whale} and {puzzles}, so there" in findings
 
 
 def test_the_findings_tell_which_signal_ranks_blocks(findings):
