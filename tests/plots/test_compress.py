@@ -56,6 +56,14 @@ def test_a_line_that_leaves_the_panel_says_how_far_it_goes():
     assert max(names(axis).values()) <= 3 + 1e-9
 
 
+def test_a_line_that_goes_very_far_says_so_without_an_exponent():
+    table = race(["m"], ["near", "far"], far=20.0)
+    table.loc[table.method == "far", "ratio"] *= 4_000
+    table.loc[table.method == "far", "high"] *= 4_000
+    (axis,) = compress.pareto(table, ["near", "far"], top=3.0).axes
+    assert "far (36,000)" in names(axis)
+
+
 def test_names_lie_apart_and_as_near_as_they_can():
     np.testing.assert_allclose(compress.apart([0.1, 0.5, 0.9], 0.1), [0.1, 0.5, 0.9])
     np.testing.assert_allclose(compress.apart([0.5, 0.5], 0.1), [0.45, 0.55])

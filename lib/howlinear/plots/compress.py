@@ -73,7 +73,8 @@ def _name_ends(axis: Axes, ends: dict[str, tuple[float, dict]]) -> None:
     wanted = np.clip([(np.log(ends[method][0]) - low) / (high - low) for method in names], 0, 1)
     for method, place in zip(names, apart(wanted, _APART), strict=True):
         ratio, look = ends[method]
-        beyond = f" ({ratio:.2g})" if np.log(ratio) > high else ""
+        two_digits = float(f"{ratio:.2g}")
+        beyond = f" ({two_digits:,g})" if np.log(ratio) > high else ""
         across = axis.get_yaxis_transform()
         at = np.exp(low + place * (high - low))
         axis.plot([1.04], [at], **look | {"linestyle": "none"}, transform=across, clip_on=False)
