@@ -107,3 +107,6 @@ def test_training_shows_every_degree_of_every_family():
     shades = {to_rgba(line.get_color()) for line in left.lines}
     assert len(shades) == 2  # a shade a degree; the line style tells families apart
     assert len({line.get_linestyle() for line in left.lines}) == 2
+    (below,) = left.figure.legends
+    assert [text.get_text() for text in below.get_texts()] == ["degree 1", "degree 2"]
+    assert left.get_legend() is None  # it would lie on the lines

@@ -125,7 +125,10 @@ def training(table: pd.DataFrame) -> Figure:
         right.plot(curve.step, curve.spread, ls=line, color="black", label=family)
     for axis in (left, right):
         axis.set(xscale="symlog", xlim=(0, None), xlabel="training step")
-        axis.legend()
+    # a shade is named once, by the first family; the right panel names the lines of families
+    named = [f"degree {degree}" for degree in degrees]
+    figure.legend(left.lines[: len(degrees)], named, loc="outside lower center", ncols=len(degrees))
+    right.legend()
     left.set(ylabel="held-out $R^2$")
     right.set(ylabel="spread of pre-activations", ylim=(0, None))
     return figure
