@@ -19,12 +19,12 @@ BUILD = f"build/{PROFILE}"
 NOTEBOOKS = {
     "00_by_hand": ([], ["cloud", "parabola", "neuron"]),
     "01_capture": ([MAIN], ["diagram", "inputs"]),
-    "02_ceilings": ([MAIN], ["solvers", "profile"]),
+    "02_ceilings": ([MAIN], ["solvers", "clouds", "profile"]),
     "03_bilinear": ([MAIN], ["gain", "rank", "gate", "recipe", "layers"]),
-    "04_rank": ([MAIN], ["median", "carried", "reduced"]),
+    "04_rank": ([MAIN], ["median", "axes", "carried", "reduced"]),
     "05_corpora": (config["corpora"], ["profiles", "transfer"]),
     "06_compression": ([MAIN], ["signal", "reduced_rank", "frontier", "healing"]),
-    "07_optimisers": ([MAIN], ["paths", "shortfall", "baseline"]),
+    "07_optimisers": ([MAIN], ["valley", "paths", "shortfall", "baseline"]),
     "08_controls": ([MAIN], ["random", "transplant", "twins"]),
     "09_dynamics": ([MAIN] * (PROFILE != "minis"), ["profiles", "settling", "live"]),
     "10_degrees": ([MAIN], ["spectrum", "full", "rank", "training"]),
@@ -50,7 +50,10 @@ RECORDED = {  # notebook → measurements taken in training that it reads
     "10_degrees": "models/twins/*.json",
 }
 PUBLISHED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "12_sinks", "13_claims")  # beside what the paper publishes
-LONG = ("11_protocol", "03_bilinear", "10_degrees", "06_compression", "14_compress", "08_controls", "09_dynamics", "07_optimisers", "05_corpora")
+LONG = (
+    *("03_bilinear", "11_protocol", "10_degrees", "06_compression", "14_compress", "08_controls", "02_ceilings", "12_sinks"),
+    *("09_dynamics", "07_optimisers", "05_corpora"),
+)
 FIRST = {name: i for i, name in enumerate(reversed(("capture", *LONG)), 1)}  # in this order, so that cores end together
 sys.path.insert(0, workflow.basedir)
 from tools.reach import reached

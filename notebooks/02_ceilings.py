@@ -34,6 +34,8 @@ from howlinear.core.cross_validation import fold_spread
 from howlinear.core.intervals import CONFIDENCE
 from howlinear.files import published
 from howlinear.files.results import rounded
+from howlinear.ideas.by_hand import cloud
+from howlinear.ideas.rank.scores import directions
 from howlinear.instrument import tables
 from howlinear.instrument.baseline import baseline
 from howlinear.instrument.measure import profile_of
@@ -225,6 +227,36 @@ for name, found in fresh.items():
     held_out_mean, in_sample_mean = found.held_out.mean(), found.in_sample.mean()
     print(f"{name} fresh, mean R²: [{held_out_mean:.2f} held out, {in_sample_mean:.2f} in sample] at {found.rows} rows")
 tables.by_block(ceilings, "r2").round(2)
+
+# %% [markdown]
+# ## Figure: rows and the line
+#
+# Before the numbers are drawn block by block, here are the rows behind three of them: the most linear block of the
+# first model, one in the middle, and the least linear one.
+#
+# **How to read it.** A coloured point is one held-out row: to the right what the fitted map says of it, upwards what
+# the block puts out, both along the one direction in which the block's outputs vary most. On the line the two agree.
+# How far the points scatter about it is what the map leaves unexplained, in this direction; $R^2$ in the titles is of
+# all directions together. Black points are means of a tenth of the rows, from left to right. A few points far out,
+# and all others in one heap, are massive rows (notebook 12).
+
+
+# %%
+def seen_along_its_loudest_direction(number):
+    sample = captures[first].blocks[number].rows()
+    loudest = directions(sample.y[~sample.test])[:, [0]]
+    loudest = loudest * loudest.sum().sign()  # its sign is the solver's choice
+    held_out_x, held_out_y = sample.x[sample.test].double(), sample.y[sample.test].double()
+    said = profiles[first][number].map(held_out_x) @ loudest
+    return cloud(said, held_out_y @ loudest, said, most=400)
+
+
+of_first = pd.Series({number: ceiling.r2 for number, ceiling in profiles[first].items()}).sort_values()
+shown = [of_first.index[place] for place in (-1, len(of_first) // 2, 0)]
+clouds = {f"block {number}, $R^2$ {of_first[number]:.2f}": seen_along_its_loudest_direction(number) for number in shown}
+figure = plots.clouds({title: rounded(points, 0.01) for title, points in clouds.items()}, first)
+run.figure(figure, "clouds")
+plt.show()
 
 # %% [markdown]
 # Then the practical test. Replace *one* block at a time by its map, leave the rest of the model alone, and measure the

@@ -126,6 +126,21 @@ for step in range(1, 101):
         print(f"after {step:3d} steps: unlearned {left:.4f}, foretold {foretold.unlearned(step):.4f}")
 
 # %% [markdown]
+# ## Figure: the valley
+#
+# **How to read it.** The two weights of this case, each a side of the map, to one scale. Grey contours are the loss:
+# the share of the output's variance that is still to be learned. Orange is gradient descent, with the number of its
+# step at some of them. (a) One step crosses the valley and learns all of the loud input; along the valley, towards
+# the quiet input's weight of 10, it creeps. (b) With the inputs standardised the valley is a bowl, and the first step
+# all but arrives. For these two inputs that is enough, because they are not correlated; those of a block are.
+
+# %%
+surfaces, walks = tables.valley(x, y, steps=[0, 1, 10, 30, 100, 300])
+figure = plots.valley(rounded(surfaces), rounded(walks, 0.001))
+run.figure(figure, "valley")
+plt.show()
+
+# %% [markdown]
 # ## Run
 #
 # First the forecast, for every block, before any optimiser has moved. *Asleep* are the directions of which less than

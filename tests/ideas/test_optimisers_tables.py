@@ -1,6 +1,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from helpers.planted_products import OUT, kept_of, line, skewed
 from helpers.reference import normal
@@ -39,6 +40,27 @@ def test_forecasts_are_those_of_the_descent_and_of_the_closed_form(models):
     assert 0 < row.asleep == int(asleep.sum()) < len(asleep)
     assert row["asleep share"] == pytest.approx(float(theory.shares[asleep].sum()))
     assert theory.unlearned(int(row["steps to 0.01"])) <= 0.01 < theory.unlearned(int(row["steps to 0.01"]) - 1)
+
+
+def test_the_valley_is_long_in_raw_inputs_and_a_bowl_in_standardised_ones():
+    x = normal(1_000, 2, seed=5) * torch.tensor([1.0, 0.1])
+    y = x[:, :1] + 10 * x[:, 1:] + 3
+    surfaces, walks = tables.valley(x, y, steps=[0, 1, 2_000])
+    assert list(surfaces.scaling.unique()) == list(walks.scaling.unique()) == ["raw", "standardised"]
+    raw, bowl = (walks[walks.scaling == scaling].set_index("step") for scaling in ("raw", "standardised"))
+    np.testing.assert_allclose(raw.loc[0, ["first", "second"]].astype(float), 0, atol=1e-9)
+    assert raw.loc[1, "first"] > 0.9  # one step learns the loud input
+    assert raw.loc[1, "second"] < 0.5  # and hardly anything of the quiet one
+    np.testing.assert_allclose(raw.loc[2_000, ["first", "second"]].astype(float), [1, 10], atol=1e-6)
+    one, last = bowl.loc[1, ["first", "second"]], bowl.loc[2_000, ["first", "second"]]
+    np.testing.assert_allclose(one.astype(float), last.astype(float), rtol=0.1)
+
+    # the map is the share that weights leave unlearned, with the best bias: here of three of its points
+    of_raw = surfaces[surfaces.scaling == "raw"]
+    for point in of_raw.sample(3, random_state=0).itertuples():
+        left = y - x @ torch.tensor([[point.first], [point.second]], dtype=torch.float64)
+        share = float((left - left.mean()).square().sum() / (y - y.mean()).square().sum())
+        assert point.unlearned == pytest.approx(share)
 
 
 def test_a_race_is_run_by_all_in_all_scalings_and_its_scores_are_tidy(models, paths):

@@ -19,6 +19,7 @@ from howlinear.ideas.rank.view import (
     loudest_table,
     reduced_table,
     rise_table,
+    single_outputs,
     verdict_table,
     view,
 )
@@ -113,6 +114,39 @@ def test_planted_blocks_get_their_word_and_lose_what_is_loud(plant, word):
     assert (found.rank_95 == 1) == (word != "broad")
     assert found.rank_90 <= found.rank_95
     assert found.predictions.effective_rank == pytest.approx(found.predicted.value)
+
+
+@pytest.mark.parametrize(("plant", "loud_axis"), [(one_loud_feature, "features"), (one_loud_direction, "directions")])
+def test_single_outputs_show_the_loud_one_where_it_is_one(plant, loud_axis):
+    sample = plant()
+    outputs = single_outputs(block(sample))
+    assert outputs.groupby("axis", sort=False).size().to_dict() == {"features": 12, "directions": 12}
+    along = outputs[outputs["axis"] == loud_axis]
+    loudest = along.loc[along["share"].idxmax()]
+    assert loudest["share"] > 0.99
+    assert loudest["r2"] > 0.99
+    assert along["r2"].median() < 0.1
+
+    # every axis splits the same variance and the same error
+    pooled = seen(sample).r2.value
+    for _, mine in outputs.groupby("axis"):
+        assert mine["share"].sum() == pytest.approx(1)
+        assert 1 - ((1 - mine["r2"]) * mine["share"]).sum() == pytest.approx(pooled, abs=1e-6)
+
+
+def test_single_outputs_of_mixed_features_hide_the_loud_direction():
+    outputs = single_outputs(block(one_loud_direction()))
+    assert outputs[outputs["axis"] == "features"]["r2"].median() > 0.9
+    assert outputs[outputs["axis"] == "directions"]["r2"].median() < 0.1
+
+
+def test_an_output_that_does_not_vary_is_no_single_output():
+    sample = broad()
+    y = sample.y.clone()
+    y[:, 3] = 2.0
+    outputs = single_outputs(block(dataclasses.replace(sample, y=y)))
+    assert (outputs["axis"] == "features").sum() == 11
+    assert outputs["r2"].notna().all()
 
 
 def test_an_even_block_owes_nothing_to_position_0_or_heavy_rows():

@@ -6,7 +6,7 @@ import pytest
 import howlinear.plots
 from howlinear.files import figures, paths, results
 from howlinear.plots import style
-from howlinear.plots.ceilings import profile, profile_and_swaps, solvers
+from howlinear.plots.ceilings import clouds, profile, profile_and_swaps, solvers
 
 
 @pytest.fixture(autouse=True)
@@ -192,3 +192,18 @@ def test_the_solvers_and_the_rule():
     np.testing.assert_array_equal(rounded.get_ydata(), [-0.5, 0.6])
     assert line.get_xdata()[0] == 1e-13
     assert [axis.get_title(loc="left") for axis in (left, right)] == ["(a) solvers", "(b) null directions"]
+
+
+def test_clouds_are_in_their_models_colour_with_their_line_and_slices():
+    across = np.arange(20.0)
+    points = pd.DataFrame({"across": across, "up": across**2, "line": across})
+    points = points.assign(middle=across // 10, mean=10 * (across // 10))
+    figure = clouds({"block 0": points, "block 7": points, "block 9": points}, "mini-llama")
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["(a) block 0", "(b) block 7", "(c) block 9"]
+    for axis in figure.axes:
+        rows, line, _ = axis.get_lines()
+        assert rows.get_color() == style.look("mini-llama")["color"] != line.get_color()
+        np.testing.assert_array_equal(rows.get_ydata(), across**2)
+        np.testing.assert_array_equal(line.get_ydata(), line.get_xdata())  # what it says lies on the diagonal
+        assert axis.get_xlabel() == "what the line says"
+    assert len(figure.legends[0].get_texts()) == 3

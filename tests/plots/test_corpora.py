@@ -95,6 +95,14 @@ def test_the_matrix_shows_means_over_blocks_fitted_down_and_scored_across():
     assert above.get_title(loc="left") == "(a) mini-gpt2"
 
 
+@pytest.mark.parametrize(
+    ("texts", "slanted"), [(("docs", "code", "cpp"), False), (("wikitext", "moby_dick", "puzzles"), True)]
+)
+def test_names_that_would_touch_below_the_matrix_are_slanted(texts, slanted):
+    above = corpora.transfer(pairs(texts=texts), texts[0]).axes[0]
+    assert {tick.get_rotation() != 0 for tick in above.get_xticklabels()} == {slanted}
+
+
 def test_below_it_lies_what_the_main_map_loses_on_every_other_corpus():
     figure = corpora.transfer(pairs(), "code")
     below = figure.axes[2]

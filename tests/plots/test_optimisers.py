@@ -3,6 +3,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
+from matplotlib.contour import QuadContourSet
+from matplotlib.text import Annotation
 
 from howlinear.plots import optimisers, style
 
@@ -134,3 +136,23 @@ def test_the_baseline_stands_beside_the_closed_form_block_by_block():
     np.testing.assert_allclose(np.asarray(adam.lines[0].get_ydata(), float), [0.85, 0.8, 0.5])
     reach = [line[:, 1] for line in adam.lines[2][0].get_segments()]
     np.testing.assert_allclose(reach, [[0.83, 0.9], [0.78, 0.85], [0.48, 0.55]])
+
+
+def test_the_valley_has_contours_and_the_walk_with_its_steps():
+    weights = np.linspace(-1, 3, 9)
+    first, second = (grid.ravel() for grid in np.meshgrid(weights, weights, indexing="ij"))
+    bowl = pd.DataFrame({"first": first, "second": second, "unlearned": (first - 1) ** 2 + (second - 2) ** 2})
+    surfaces = pd.concat([bowl.assign(scaling=scaling) for scaling in ("raw", "standardised")])
+    walk = pd.DataFrame({"step": [0, 1, 10], "first": [0.0, 1.0, 1.0], "second": [0.0, 2.0, 2.001]})
+    walks = pd.concat([walk.assign(scaling=scaling) for scaling in ("raw", "standardised")])
+    figure = optimisers.valley(surfaces, walks)
+    assert titles(figure) == ["(a) raw inputs", "(b) standardised inputs"]
+    for axis in figure.axes:
+        (path,) = axis.lines
+        np.testing.assert_allclose(path.get_xydata(), walk[["second", "first"]])
+        steps = [text.get_text() for text in axis.texts if isinstance(text, Annotation)]
+        assert steps == ["0", "1"]  # step 10 lies on step 1
+        assert axis.get_aspect() == 1
+        (contours,) = [drawn for drawn in axis.collections if isinstance(drawn, QuadContourSet)]
+        half = contours.get_paths()[list(contours.levels).index(0.5)].vertices
+        np.testing.assert_allclose(np.hypot(half[:, 0] - 2, half[:, 1] - 1), 0.5**0.5, atol=0.1)

@@ -81,6 +81,14 @@ def test_a_multiverse_is_in_order_and_says_what_was_chosen():
     assert [text.get_text() for text in top.texts] == ["ours"]
 
 
+def test_neighbours_are_named_on_either_side():
+    named = {name: {choice: levels[0] for choice, levels in LEVELS.items()} for name in ("ours", "paper")}
+    named["paper"] |= {"null": "1e-12"}
+    names = protocol.multiverse(universes(), "spread", 0.25, "spread", named).axes[0].texts
+    left, right = sorted(names, key=lambda text: text.xy[0])
+    assert (left.get_ha(), right.get_ha()) == ("right", "left")
+
+
 def test_a_protocol_that_was_not_measured_is_not_marked():
     named = {"theirs": {"rows": "most"}}
     assert not protocol.multiverse(universes(), "spread", 0.25, "spread", named).axes[0].texts
@@ -98,3 +106,11 @@ def test_profiles_have_a_panel_a_model_and_a_line_a_protocol():
         np.testing.assert_allclose(ours[:, 1], [0.5, 0.6, 0.7, 0.8])
         assert np.abs(ours[:, 0] - np.arange(4)).max() < 0.2  # beside the other's, not upon it
         assert axis.lines[0].get_color() == style.look(model)["color"]
+
+
+def test_models_of_unlike_depth_have_each_their_own_axis():
+    table = pd.DataFrame([("smollm2", "ours", b) for b in range(30)] + [("minilm", "ours", b) for b in range(6)])
+    table.columns = ["model", "protocol", "block"]
+    deep, shallow = protocol.profiles(table.assign(r2=0.5, low=0.4, high=0.6)).axes
+    assert deep.get_xlim()[1] > 29
+    assert shallow.get_xlim()[1] < 6

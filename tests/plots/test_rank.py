@@ -222,3 +222,23 @@ def test_figures_take_any_number_of_blocks(count):
     assert len(ticks) <= 10
     assert all(float(tick).is_integer() for tick in ticks)
     rank.median(blocks("mini-gpt2", count=count)).canvas.draw()
+
+
+def test_axes_draws_every_output_with_the_pooled_line_and_the_median():
+    outputs = pd.DataFrame(
+        {
+            "axis": ["features"] * 3 + ["directions"] * 3,
+            "share": [0.3, 0.3, 0.4, 0.9, 0.09, 0.01],
+            "r2": [0.7, 0.8, 0.9, 0.9, 0.1, -3.0],
+        }
+    )
+    figure = rank.axes(outputs, r2=0.8, model="mini-gpt2")
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["(a) along features", "(b) along directions"]
+    for axis, (_, mine), median in zip(figure.axes, outputs.groupby("axis", sort=False), (0.8, 0.1), strict=True):
+        (points,) = axis.collections
+        np.testing.assert_allclose(points.get_offsets(), np.c_[mine["share"], mine["r2"].clip(lower=-0.2)])
+        pooled, middle = axis.get_lines()
+        assert pooled.get_ydata()[0] == 0.8
+        assert middle.get_ydata()[0] == median
+        assert [text.get_text() for text in axis.get_legend().get_texts()] == ["pooled, 0.80", f"median, {median:.2f}"]
+        assert axis.get_xscale() == "log"

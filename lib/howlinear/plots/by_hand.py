@@ -32,7 +32,7 @@ def cloud(clouds: Mapping[str, pd.DataFrame]) -> Figure:
     """
     figure, axes = plt.subplots(1, len(clouds), figsize=(style.PAGE, 2.4))
     for axis, points in zip(axes, clouds.values(), strict=True):
-        _draw_cloud(axis, points)
+        draw_cloud(axis, points)
         axis.set(xlabel="what goes into the neuron", ylabel="what the block puts out")
     axes[-1].set_ylabel("what the neuron puts out")
     style.panels(axes, list(clouds))
@@ -41,8 +41,15 @@ def cloud(clouds: Mapping[str, pd.DataFrame]) -> Figure:
     return figure
 
 
-def _draw_cloud(axis: Axes, points: pd.DataFrame) -> None:
-    rows = {"color": POINTS_COLOUR, "markersize": 1.5, "markeredgewidth": 0, "alpha": 0.4}
+def draw_cloud(axis: Axes, points: pd.DataFrame, colour: str = POINTS_COLOUR) -> None:
+    """Draw rows as faint points, the fitted line, and the mean of each slice of the rows in black.
+
+    Args:
+        axis: where to draw.
+        points: with the columns of `ideas.by_hand.cloud`.
+        colour: of the rows.
+    """
+    rows = {"color": colour, "markersize": 1.5, "markeredgewidth": 0, "alpha": 0.4}
     axis.plot(points["across"], points["up"], "o", **rows, label="a row")
     along = points.sort_values("across")
     axis.plot(along["across"], along["line"], color=style.ACCENT, label="the fitted line")

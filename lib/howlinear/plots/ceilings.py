@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -10,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from howlinear.plots import style
+from howlinear.plots.by_hand import draw_cloud
 
 
 def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame | None = None) -> Figure:
@@ -85,6 +87,26 @@ def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame, published: pd
     bottom.set_xticks(sorted(ceilings["block"].unique())[::2])
     handles, labels = top.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, handlelength=2.8, columnspacing=1.5)
+    return figure
+
+
+def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
+    """Rows of blocks with the line through them: what the block puts out against what its fitted map says.
+
+    Args:
+        blocks: title of a panel → points, with the columns of `ideas.by_hand.cloud`.
+        model: whose blocks they are; its colour is the rows'.
+
+    Returns:
+        The figure, a panel a block, each on axes of its own.
+    """
+    figure, axes = plt.subplots(1, len(blocks), figsize=(style.PAGE, 2.5), squeeze=False)
+    for axis, points in zip(axes[0], blocks.values(), strict=True):
+        draw_cloud(axis, points, style.look(model)["color"])
+        axis.set_xlabel("what the line says")
+    axes[0, 0].set_ylabel("what the block puts out")
+    style.panels(axes[0], list(blocks))
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 

@@ -17,6 +17,7 @@ MARKERS = ("o", "s", "^", "D", "v")
 LINES = ("-", "--", ":", "-.", "-")
 PUBLISHED = {"wikitext": "r2_lin", "moby_dick": "r2_lin_moby_dick", "puzzles": "r2_lin_math_puzzles"}
 """The paper's corpora → the columns of `files.published` with their profiles."""
+ROOM = 20  # letters that fit side by side below a matrix
 SIDE_BY_SIDE = 0.15  # blocks between two corpora's points, which would lie on each other otherwise
 
 
@@ -111,8 +112,9 @@ def _matrix(ax: Axes, of_model: pd.DataFrame, corpora: list[str]) -> AxesImage:
     for (row, column), mean in np.ndenumerate(means):
         ax.text(column, row, f"{mean:.2f}", ha="center", va="center", color="black" if mean > 0.5 else "white")
     ticks = range(len(corpora))
-    crowded = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(corpora) > 3 else {}
-    ax.set_xticks(ticks, corpora, **crowded)
+    crowded = sum(len(corpus) for corpus in corpora) > ROOM
+    slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
+    ax.set_xticks(ticks, corpora, **slanted)
     ax.set_yticks(ticks, corpora)
     ax.set_xlabel("scored on")
     ax.grid(visible=False)

@@ -19,7 +19,41 @@ _WAYS = {
 }
 """How a way of training changes a model's own marker."""
 
+_LEFT = (0.01, 0.1, 0.5, 1.0, 2.0, 4.0)
+"""Contours of the valley: shares of the output's variance that are still to be learned."""
+
 _CLIP = (-0.2, 1.3)  # of the part learned: a direction that holds next to nothing may lie anywhere
+
+
+def valley(surfaces: pd.DataFrame, walks: pd.DataFrame) -> Figure:
+    """The loss over two weights as a map with contours, and gradient descent on its way down: a panel a scaling.
+
+    Args:
+        surfaces: a row a point of the map: `scaling`, `first`, `second` (the two weights), `unlearned`.
+        walks: a row a step that is shown: `scaling`, `step`, `first`, `second`.
+
+    Returns:
+        The figure. Both weights are drawn to one scale, so that a valley is as long as it looks.
+    """
+    scalings = list(walks.scaling.unique())
+    figure, axes = plt.subplots(
+        1, len(scalings), figsize=(style.PAGE, 2.4), width_ratios=(2.4, 1)[: len(scalings)], squeeze=False
+    )
+    for axis, scaling in zip(axes[0], scalings, strict=True):
+        surface = surfaces[surfaces.scaling == scaling].pivot_table(index="first", columns="second", values="unlearned")
+        lines = axis.contour(surface.columns, surface.index, surface, levels=_LEFT, colors="0.6", linewidths=0.7)
+        axis.clabel(lines, _LEFT[1:], fmt="%g", fontsize=6)  # the path covers the innermost
+        walk = walks[walks.scaling == scaling]
+        axis.plot(walk.second, walk["first"], "o-", color=style.ACCENT)
+        apart = walk.round({"first": 1, "second": 1}).drop_duplicates(["first", "second"])
+        for place in apart.itertuples():
+            axis.annotate(
+                f"{place.step}", (place.second, place.first), xytext=(0, 4), textcoords="offset points", fontsize=7
+            )
+        axis.set(aspect="equal", xlabel="weight of the quiet input", ylabel="weight of the loud input")
+        axis.grid(visible=False)
+    style.panels(axes[0], [f"{scaling} inputs" for scaling in scalings])
+    return figure
 
 
 def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: int) -> Figure:

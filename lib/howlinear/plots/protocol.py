@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from howlinear.plots import style
 
@@ -99,12 +100,18 @@ def multiverse(
 
     universes = ordered.index.to_frame(index=False)
     _draw_levels(bottom, universes, levels)
+    places = {}
     for name, protocol in named.items():
         is_it = np.logical_and.reduce([universes[choice] == level for choice, level in protocol.items()])
-        for place in np.flatnonzero(is_it):
-            for axis in (top, bottom):
-                axis.axvline(place, color=style.ACCENT, lw=1, zorder=0.5)
-            top.annotate(name, (place, 0.03), xycoords=("data", "axes fraction"), fontsize=7, ha="center")
+        places |= dict.fromkeys(np.flatnonzero(is_it), name)
+    for place, name in places.items():
+        for axis in (top, bottom):
+            axis.axvline(place, color=style.ACCENT, lw=1, zorder=0.5)
+        # the leftmost is named on its left, the others on their right: neighbours' names would cover one another
+        leftmost = place == min(places)
+        beside = {"ha": "right", "xytext": (-2, 0)} if leftmost else {"ha": "left", "xytext": (2, 0)}
+        at = {"xy": (place, 0.03), "xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        top.annotate(name, **at, **beside, fontsize=7)
     bottom.set_xlabel(f"{len(ordered)} protocols, in order of the mean over models")
     return figure
 
@@ -134,7 +141,7 @@ def profiles(table: pd.DataFrame) -> Figure:
         table: a row a `model`, `protocol` and `block`: `r2`, `low`, `high`.
     """
     models = list(table.model.unique())
-    figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.5), sharex=True, sharey=True, squeeze=False)
+    figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.5), sharey=True, squeeze=False)
     style.panels(axes[0], models)
     for axis, model in zip(axes[0], models, strict=True):
         color = style.look(model)["color"]
@@ -143,7 +150,8 @@ def profiles(table: pd.DataFrame) -> Figure:
             bars = style.error_bars(mine.r2, mine.low, mine.high)
             shift = 0.16 * (number - 0.5)  # side by side, so that bars do not cover one another
             axis.errorbar(mine.block + shift, mine.r2, bars, color=color, lw=1, elinewidth=0.7, label=protocol, **look)
-        axis.set(xlabel="block", xticks=range(0, int(table.block.max()) + 1, 2))
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
+        axis.set_xlabel("block")
     axes[0][0].set_ylabel("$R^2_{\\mathrm{lin}}$")
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), labelcolor="black")

@@ -85,6 +85,32 @@ def median(
     return figure
 
 
+def axes(outputs: pd.DataFrame, r2: float, model: str) -> Figure:
+    """R² of every single output of one block against its share of the variance: along features, and along directions.
+
+    Args:
+        outputs: a row an output: `axis` ("features", "directions"), `share` and `r2`; as of `view.single_outputs`.
+        r2: pooled, the same along both; a line.
+        model: whose block it is; its colour is the points'.
+
+    Returns:
+        The figure. Outputs below R² −0.2 are drawn there.
+    """
+    figure, panels = plt.subplots(1, 2, figsize=(style.PAGE, 2.5), sharex=True, sharey=True)
+    for panel, (axis, mine) in zip(panels, outputs.groupby("axis", sort=False), strict=True):
+        middle = mine["r2"].median()
+        panel.scatter(
+            mine["share"], mine["r2"].clip(lower=-0.2), s=7, color=style.look(model)["color"], lw=0, alpha=0.7
+        )
+        panel.axhline(r2, color="black", lw=0.8, label=f"pooled, {r2:.2f}")
+        panel.axhline(middle, color=style.ACCENT, lw=1.2, ls="--", label=f"median, {middle:.2f}")
+        panel.set(xscale="log", xlabel=f"share of the variance, {axis}")
+        panel.legend(loc="lower right")
+    panels[0].set(ylabel="$R^2$ of one output, held out", ylim=(-0.24, 1.03))
+    style.panels(panels, ["along features", "along directions"])
+    return figure
+
+
 def _area(rank: float | pd.Series) -> float | pd.Series:
     """Area of a point in square points, so that rank 1 is still seen."""
     return 3 + 1.5 * rank

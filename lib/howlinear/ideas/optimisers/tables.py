@@ -7,17 +7,62 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
+from torch import Tensor
 
 from howlinear.core.ceilings import NULL, AffineMap, ceiling, r2
+from howlinear.core.moments import Moments
 from howlinear.ideas.optimisers.baseline import BASELINES, baseline
 from howlinear.ideas.optimisers.gradient_descent import Descent, descent
-from howlinear.ideas.optimisers.problem import SCALINGS, Problem
+from howlinear.ideas.optimisers.problem import SCALINGS, Coordinates, Problem
 from howlinear.ideas.optimisers.training import OPTIMISERS, Path, shortfall, tuned
 from howlinear.instrument.capture import BlockCapture
 
 NEAR = 0.01  # of the output's variance: how near to the closed form `forecasts` counts the steps to
 
 Blocks = Mapping[int, BlockCapture]  # block → what was captured of it
+
+
+def valley(
+    inputs: Float[Tensor, "n 2"],
+    outputs: Float[Tensor, "n 1"],
+    steps: Sequence[int],
+    scalings: Sequence[str] = ("raw", "standardised"),
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The loss of a problem of two weights as a map, and where full-batch gradient descent stands on it.
+
+    Args:
+        inputs: two inputs, the loud one first.
+        outputs: what they are to explain.
+        steps: of the descent to show, at the rate 1/λ₁.
+        scalings: of the inputs, of `problem.SCALINGS`.
+
+    Returns:
+        The map, a row a point: `scaling`, `first` and `second` (the weights), `unlearned` (the share of the output's
+        variance that the best line explains and this one does not); and the walk, a row a step: `scaling`, `step`,
+        `first`, `second`.
+    """
+    surfaces, walks = [], []
+    raw = Moments(2, 1).update(inputs, outputs)
+    for scaling in scalings:
+        moments = Moments(2, 1).update(Coordinates.of(raw, scaling).rows(inputs), outputs)
+        path = descent(moments)
+        walk = pd.DataFrame([path.after(step).weight[:, 0].tolist() for step in steps], columns=["first", "second"])
+        walks.append(walk.assign(scaling=scaling, step=steps))
+
+        # with the best bias, (w − w*)ᵀ Sxx (w − w*) / Σ (y − ȳ)²
+        target = path.target[:-1, 0].tolist()
+        across, up = np.meshgrid(_around(target[1]), _around(target[0]))
+        error = np.stack([up.ravel(), across.ravel()], 1) - target
+        unlearned = ((error @ moments.sxx.numpy()) * error).sum(1) / float(moments.syy.sum())
+        surface = pd.DataFrame({"first": up.ravel(), "second": across.ravel(), "unlearned": unlearned})
+        surfaces.append(surface.assign(scaling=scaling))
+    return pd.concat(surfaces, ignore_index=True), pd.concat(walks, ignore_index=True)
+
+
+def _around(target: float, points: int = 81) -> np.ndarray:
+    """Values of a weight from below 0, where the descent starts, to beyond its target; 2 more at either end."""
+    return np.linspace(min(0.0, target) - 2, max(0.0, target) + 2, points)
 
 
 def forecasts(models: Mapping[str, Blocks], steps: int) -> pd.DataFrame:

@@ -275,6 +275,33 @@ def _columns(name: str, number: Estimate) -> dict[str, float]:
     return {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}
 
 
+def single_outputs(block: BlockCapture) -> pd.DataFrame:
+    """R² of every single output of a block, along its features and along its directions, on sampled held-out rows.
+
+    The directions are those of the sampled train outputs, so each is a mixture of features; the pooled R² is the same.
+
+    Args:
+        block: its capture, with a sample.
+
+    Returns:
+        A row a feature and a row a direction: `axis` ("features" or "directions"), `share` of the outputs' variance,
+        and `r2`. What does not vary is left out.
+
+    Raises:
+        InputError: no sample, or none of it held out.
+    """
+    sample = block.rows()
+    test_rows = select(sample, sample.test)
+    maps = fit_folds(block.train, refit=False)
+    bases = {"features": None, "directions": directions(sample.y[~sample.test])}
+    parts = []
+    for axis, basis in bases.items():
+        score = score_rows(maps, test_rows, basis).whole
+        part = pd.DataFrame({"share": score.squares / score.squares.sum(), "r2": 1 - score.residual / score.squares})
+        parts.append(part[part["share"] > 0].assign(axis=axis))
+    return pd.concat(parts, ignore_index=True)
+
+
 def verdict_table(blocks: pd.DataFrame) -> pd.DataFrame:
     """What each model's blocks say of the paper's two regimes.
 
