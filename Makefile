@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$(OMP_NUM_THREADS) \
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
 SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-public test-notebooks test-all paper readme book crate bench bench-more bench-scale bench-coverage lab minis twins wide rehearse clean help
+.PHONY: figures test test-public test-notebooks test-all paper readme book crate bench bench-more bench-scale bench-coverage lab sweep minis twins wide rehearse clean help
 
 figures: $(if $(filter public%,$(PROFILE)),.venv/public,.venv/ready)  ## run every notebook of PROFILE (minis, public, public-short, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
@@ -59,6 +59,9 @@ bench-more: .venv/ready  ## and how memory grows with tokens, what folds cost, a
 
 bench-scale: .venv/ready  ## and a measurement's three parts over tokens, width and blocks; writes the book's page of costs
 	$(BIN)/python benchmarks/scale.py
+
+sweep: .venv/ready  ## notebook 02 over rows, texts and seeds, and one figure of it: build/scratch/sweep/sweep.png
+	$(BIN)/python -m examples.sweep
 
 minis: .venv/ready  ## train the embedded models again, or go on where it stopped
 	$(BIN)/howlinear minis

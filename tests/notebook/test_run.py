@@ -160,6 +160,22 @@ def test_a_run_profile_gives_a_notebook_parameters_of_its_own(project, monkeypat
         printed({})
 
 
+def test_profiles_of_ones_own_run_in_scratch_and_are_never_recorded(project, monkeypatch):
+    own = project / "build" / "profiles"
+    monkeypatch.setattr(paths, "OWN_PROFILES", own)
+    own.mkdir(parents=True)
+    (own / "mine.yaml").write_text("extends: smoke\nseed: 3\n")
+    (own / "smoke.yaml").write_text("seed: 4\n")
+    assert settings.read("mine").seed == 3
+    assert settings.read("mine").models == settings.read("smoke").models
+    assert settings.read("smoke").seed == 0  # the project's goes before one's own of the same name
+    assert [settings.is_own(name) for name in ("mine", "smoke", "nope")] == [True, False, False]
+    path = execute.execute("00_tiny", {"profile": "mine"})
+    assert path.parent.parent == paths.scratch("mine")
+    with pytest.raises(InputError, match=r"mine is one of your own: what is on record needs profiles/mine\.yaml"):
+        execute.execute("00_tiny", {"profile": "mine"}, record=True)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -10,6 +10,8 @@ MODELS = ROOT / "models"
 NOTEBOOKS = ROOT / "notebooks"
 PROFILES = ROOT / "profiles"
 BUILD = ROOT / "build"
+OWN_PROFILES = BUILD / "profiles"
+"""Run profiles of one's own, which are no part of the project: its runs are never recorded."""
 
 
 def results(profile: str) -> Path:

@@ -53,12 +53,15 @@ def execute(
 
     Raises:
         SourceError: no such notebook or profile.
-        InputError: a parameter that the notebook does not have or of another type, or a cell that failed.
+        InputError: a parameter that the notebook does not have or of another type, a cell that failed, or a run that is
+            to be recorded on a profile that is not the project's.
     """
     notebook = _read(stem)
     notebook.metadata["kernelspec"] = KERNEL
     given = checked(stem, parameters or {}, notebook)
     profile = given.get("profile", "minis")
+    if record and settings.is_own(profile):
+        raise InputError(f"profile {profile} is one of your own: what is on record needs profiles/{profile}.yaml")
     of_profile = settings.read(profile).parameters.get(stem, {})  # a bad profile is refused before anything runs
     parameters = checked(stem, of_profile | dict(parameters or {}), notebook)
 

@@ -1,6 +1,7 @@
 """Run profiles: which models and texts a run is about and how many rows, read from `profiles/<name>.yaml` and checked.
 
-A run profile names folders and files to write to, so nothing in it may lead out of the project.
+One's own may lie in `build/profiles`; one that says `extends: lesson` states only what differs. A run profile names
+folders and files to write to, so nothing in it may lead out of the project.
 """
 
 from __future__ import annotations
@@ -147,8 +148,14 @@ def _with_what_it_extends(name: str) -> dict[str, Any]:
     return content
 
 
+def is_own(name: str) -> bool:
+    """Whether a run profile is one of the user's own, under `build/profiles`, and none of the project's."""
+    own = paths.inside(paths.OWN_PROFILES, f"{name}.yaml")
+    return os.path.isfile(own) and not os.path.isfile(paths.inside(paths.PROFILES, f"{name}.yaml"))
+
+
 def _read_yaml(name: str) -> dict[str, Any]:
-    path = paths.inside(paths.PROFILES, f"{name}.yaml")
+    path = paths.inside(paths.OWN_PROFILES if is_own(name) else paths.PROFILES, f"{name}.yaml")
     if not os.path.isfile(path):
         known = ", ".join(sorted(file.stem for file in Path(paths.PROFILES).glob("*.yaml")))
         raise SourceError(f"no profile {name!r} under {paths.PROFILES}: {known}")
