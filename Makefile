@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$(OMP_NUM_THREADS) \
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
 SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-public test-notebooks test-all paper readme book crate bench bench-more bench-scale bench-coverage lab sweep minis twins wide rehearse clean help
+.PHONY: figures test test-long test-public test-notebooks test-all paper readme book crate bench bench-more bench-scale bench-coverage lab sweep minis twins wide rehearse clean help
 
 figures: $(if $(filter public%,$(PROFILE)),.venv/public,.venv/ready)  ## run every notebook of PROFILE (minis, public, public-short, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
@@ -20,7 +20,10 @@ test: .venv/ready  ## lint and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo --no-cache
-	$(PYTEST) -p no:nbval --dist worksteal -m 'not public'
+	$(PYTEST) -p no:nbval --dist worksteal -m 'not public and not long'
+
+test-long: .venv/ready  ## tests that start processes, train, simulate or run notebooks, for seconds each
+	$(PYTEST) -p no:nbval --dist worksteal -m 'long and not public'
 
 test-public: .venv/public  ## tests of the public models that come in packages
 	$(PYTEST) -p no:nbval -m public tests/models
@@ -29,7 +32,7 @@ test-notebooks: figures  ## execute the executed notebooks once more (but those 
 	$(PYTEST) --dist loadfile --nbval-lax --nbval-current-env \
 		$(filter-out $(EXCEPT:%=build/$(PROFILE)/notebooks/%.ipynb), $(shell ls build/$(PROFILE)/notebooks/[0-9]*.ipynb))
 
-test-all: test test-public test-notebooks  ## all three
+test-all: test test-long test-public test-notebooks  ## all of them
 
 paper: .venv/ready  ## the report, paper/main.pdf, from results/ and figures/
 	$(SNAKEMAKE) --configfile profiles/minis.yaml -- paper/main.pdf

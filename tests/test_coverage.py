@@ -13,7 +13,10 @@ from benchmarks import coverage as simulation
 from howlinear.core.ceilings import ceiling
 from howlinear.core.moments import Moments
 
-pytestmark = pytest.mark.usefixtures("unchecked")  # thousands of small calls: checking shapes takes most of the time
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.usefixtures("unchecked"),  # thousands of small calls: checking shapes takes most of the time
+]
 
 REPLICATES = 30
 FEWEST = 25  # of 30 that hold: fewer than 4 in 1,000 times, if each holds with 95 %

@@ -34,6 +34,8 @@ from howlinear.notebook import execute
 from howlinear.text.rows import TokenRows
 from howlinear.training.loop import Recipe, train
 
+pytestmark = pytest.mark.long
+
 ALONE = [sys.executable, str(paths.ROOT / "tools/alone.py")]
 PATHS_ONLY = f"""
 import os, signal, sys, types

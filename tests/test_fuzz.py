@@ -18,6 +18,8 @@ from howlinear.models import load as models
 from howlinear.text import corpus
 from howlinear.training.minis import new_model
 
+pytestmark = pytest.mark.long
+
 CALLS, TEXTS, FOLDERS = 500, 250, 250
 ODD = [
     "-1",

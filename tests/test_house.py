@@ -147,6 +147,7 @@ def test_the_links_of_a_page_lead_somewhere(page):
         assert (ROOT / target).exists(), target
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stem", STEMS)
 def test_the_solutions_hold(stem, shared_folder, monkeypatch):
     monkeypatch.setattr(paths, "BUILD", shared_folder / "solutions")  # one capture serves all

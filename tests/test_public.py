@@ -9,6 +9,8 @@ import pytest
 import howlinear as hl
 from howlinear import public
 
+pytestmark = pytest.mark.long
+
 
 def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -385,6 +385,7 @@ def test_a_fit_after_which_nothing_is_left_to_refit_names_the_rows():
         ceiling(parts, parts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FACTORY)
 def test_every_block_of_the_embedded_models_matches_svd_of_its_rows(name):
     model = load_model(name)

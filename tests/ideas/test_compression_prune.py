@@ -152,6 +152,7 @@ def test_saved_and_loaded_it_is_the_same_to_the_bit(model, rows, tmp_path, alike
         vacant(folder)
 
 
+@pytest.mark.long
 def test_blocks_alike_load_in_transformers_alone(model, rows, tmp_path):
     found = compress(model, rows, 0.8, alike=True)
     save(found.model, tmp_path / "small")

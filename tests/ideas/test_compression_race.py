@@ -14,6 +14,8 @@ from howlinear.instrument.perplexity import change, perplexity
 from howlinear.models.layers import parameters
 from howlinear.models.replace import copy_of
 
+pytestmark = pytest.mark.long
+
 
 def test_a_cost_by_hand():
     """Losses of 1 and 3 nats that rise by 0.5: the perplexity is exp(0.5) times as large, in each fold alike."""

@@ -15,6 +15,8 @@ from howlinear.instrument.store import save_capture
 from howlinear.text.rows import TokenRows
 from howlinear.training.minis import new_model
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def call(tmp_path, tokenizer):

@@ -37,6 +37,8 @@ from howlinear.instrument.profile import Profile
 from howlinear.text.rows import TokenRows, batches
 from howlinear.training.minis import new_model
 
+pytestmark = pytest.mark.long
+
 SOON = 60  # seconds until a run must have ended, far above what it takes
 BATCH = 2  # sequences: the 24 of `rows` make 12 batches
 

@@ -27,6 +27,8 @@ from howlinear.instrument.stopping import judge, look_confidence, schedule
 from howlinear.text.corpus import Corpus
 from howlinear.text.rows import FOLDS, TokenRows
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def many():

@@ -13,6 +13,8 @@ from howlinear.errors import InputError
 from howlinear.models.ffn_sites import FAMILIES, REFUSED, pattern_of, sites
 from howlinear.models.load import load_model
 
+pytestmark = pytest.mark.long
+
 OWN_FORMULA = {  # found, but what it computes is written out nowhere here
     "bitnet": "a norm between its layers",
     "inkling2_text": "a gate that is capped",

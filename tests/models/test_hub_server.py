@@ -13,6 +13,8 @@ from helpers.hub_server import commit_of, serving
 from howlinear.models.load import load_model
 from howlinear.text.library import HUB
 
+pytestmark = pytest.mark.long
+
 # One process for all tests: the addresses are read from the environment when the client is imported.
 CLIENT = """
 import json, sys, time

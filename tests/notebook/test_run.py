@@ -377,6 +377,7 @@ def test_without_results_there_is_no_conclusion(shown):
         run.conclusion(sentences, replies)
 
 
+@pytest.mark.long
 def test_an_executed_notebook_shows_at_its_top_what_it_found_at_its_end(project):
     tiny = """# %% tags=["parameters"]
 profile = "smoke"

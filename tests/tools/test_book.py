@@ -24,6 +24,8 @@ from howlinear.files import paths, results
 from howlinear.ideas.claims import ledger
 from tools.book import build, solutions
 
+pytestmark = pytest.mark.long
+
 STEM = "02_ceilings"
 
 

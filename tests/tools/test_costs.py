@@ -15,6 +15,8 @@ from howlinear.text.rows import TokenRows
 from tools.book import build, costs
 from tools.book.costs import Shape, moments_bytes, rates, tables
 
+pytestmark = pytest.mark.long
+
 
 def test_a_blocks_moments_are_as_many_bytes_as_are_allocated(gpt2, ids):
     rows = TokenRows.from_ids(ids.repeat(4, 1))

@@ -14,6 +14,8 @@ from helpers.forked import exit_codes, start
 from howlinear.files import paths
 from tools.reach import reached
 
+pytestmark = pytest.mark.long
+
 NOTEBOOKS = sorted(paths.NOTEBOOKS.glob("[0-9]*.py"))
 
 

@@ -16,6 +16,8 @@ from howlinear.training import loop as training
 from howlinear.training.loop import Recipe, batch_at, log_spaced, rate_at, train
 from howlinear.training.minis import FACTORY, new_model
 
+pytestmark = pytest.mark.long
+
 RECIPE = Recipe(steps=6, batch=4, micro_batch=2, seq_len=16, warm_up=2)
 
 

@@ -11,6 +11,8 @@ from howlinear.training.loop import Recipe
 from howlinear.training.minis import new_model
 from howlinear.training.twins import TWINS, Twin, load_twins, main, train_twin
 
+pytestmark = pytest.mark.long
+
 RECIPE = Recipe(steps=2, batch=4, micro_batch=4, seq_len=16, warm_up=2)
 
 
