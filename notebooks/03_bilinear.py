@@ -475,7 +475,8 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #
 # ## Exercises
 #
-# Solutions are in `solutions/03_bilinear.py`; try first. All use this block, and a branch fitted to it:
+# Solutions are in `solutions/03_bilinear.py`; try first. Each cell checks your answer when you fill it in. All use this
+# block, and a branch fitted to it:
 
 # %%
 rows = residual_rows(models[first][len(models[first]) // 2])
