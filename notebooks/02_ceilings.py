@@ -395,10 +395,10 @@ if mixed is not None:
     print(f"right: {expected:.4f} before and after")
 
 # %% [markdown]
-# **4 (find the bug).** A friend is in a hurry, and takes a few rows more than the block has inputs. For this block, as
-# for any other, she finds nearly 1, and reports that feed-forward blocks are straight lines. Two things are wrong, and
-# each hides the other. Fill in `repaired`. (It is no invented bug: wherever a probe has about as many inputs as rows,
-# its fit looks perfect.)
+# **4 (find the bug).** A friend is in a hurry, and takes a few rows more than the block has inputs. She finds nearly 1
+# for every block, and reports that feed-forward blocks are straight lines. She would have found the same of dice, as
+# you see below. Two things are wrong, and each hides the other. Fill in `repaired`. (It is no invented bug: wherever a
+# probe has about as many inputs as rows, its fit looks perfect.)
 
 
 # %%
@@ -409,15 +409,19 @@ def friends_r2(x, y, test):
     return r2(line, rows)
 
 
+dice = torch.randn(600, 96, generator=torch.Generator().manual_seed(0))
+dice_x, dice_y, dice_test = dice[:, :64], dice[:, 64:], torch.arange(600) >= 400  # outputs that owe nothing to inputs
 repaired = None  # a function (x, y, test) → R², with `test` true for the rows that are held out
 
-print(f"your friend: {friends_r2(sample.x, sample.y, sample.test):.3f}")
+print(f"your friend, of dice: {friends_r2(dice_x, dice_y, dice_test):.2f}")
 if repaired is not None:
-    noise = torch.randn(600, 96, generator=torch.Generator().manual_seed(0))
-    x, y, test = noise[:, :64], noise[:, 64:], torch.arange(600) >= 400
-    assert repaired(x, y, test) < 0.05, f"outputs that have nothing to do with x: R² {repaired(x, y, test):.2f}?"
-    assert repaired(x, y, test) > -0.5, "on rows it has not seen her line does far worse than the mean: too few rows"
+    worth = repaired(dice_x, dice_y, dice_test)
+    assert worth < 0.05, f"dice have an R² of {worth:.2f}: on which rows is the line judged?"
+    assert worth > -0.5, (
+        f"dice have an R² of {worth:.1f}, far worse than the mean: on how many rows is the line fitted?"
+    )
     train_rows = hl.Moments(d_in, d_out).update(sample.x[~sample.test], sample.y[~sample.test])
     difference = repaired(sample.x, sample.y, sample.test) - r2(fit(train_rows)[0], as_they_are)
     assert abs(difference) < 1e-6, "fit on all train rows, score on all held-out rows"
-    print(f"right: {repaired(sample.x, sample.y, sample.test):.3f}, on rows that the line has not seen")
+    found, hers = (judge(sample.x, sample.y, sample.test) for judge in (repaired, friends_r2))
+    print(f"right: dice have {worth:.2f}, and this block {found:.2f}, where she has {hers:.2f}")
