@@ -417,9 +417,7 @@ print(f"your friend, of dice: {friends_r2(dice_x, dice_y, dice_test):.2f}")
 if repaired is not None:
     worth = repaired(dice_x, dice_y, dice_test)
     assert worth < 0.05, f"dice have an R² of {worth:.2f}: on which rows is the line judged?"
-    assert worth > -0.5, (
-        f"dice have an R² of {worth:.1f}, far worse than the mean: on how many rows is the line fitted?"
-    )
+    assert worth > -0.5, f"dice have an R² of {worth:.1f}, far below the mean: on how many rows is the line fitted?"
     train_rows = hl.Moments(d_in, d_out).update(sample.x[~sample.test], sample.y[~sample.test])
     difference = repaired(sample.x, sample.y, sample.test) - r2(fit(train_rows)[0], as_they_are)
     assert abs(difference) < 1e-6, "fit on all train rows, score on all held-out rows"
