@@ -221,19 +221,14 @@ run.conclusion(sentences, replies)
 # **1 (warm-up).** How many numbers do the moments of one block and one fold hold, for width $d$? Compare with storing
 # rows of $x$ and $y$: from how many rows on are moments smaller? (Then in bytes: rows are float32, moments float64.)
 
-
 # %%
-def breakeven(d):
-    return None  # the number of rows at which 2·rows·d numbers equal n, x̄, ȳ, Sxx, Sxy and Σ(y−ȳ)² together
+breakeven = None  # a function of d: the number of rows at which 2·rows·d numbers equal n, x̄, ȳ, Sxx, Sxy, Σ(y−ȳ)²
 
-
-moments = captures[first].blocks[block].train[0]
-width = moments.d_in
-answer = breakeven(width)
-if answer is not None:
-    stored = sum(tensor.numel() for tensor in moments.tensors().values())
-    assert np.isclose(answer, stored / (2 * width)), "count again: n, two means, two matrices, one vector"
-    print("right")
+if breakeven is not None:
+    for d in (3, kept.train[0].d_in):
+        held = sum(tensor.numel() for tensor in hl.Moments(d, d).tensors().values())
+        assert np.isclose(breakeven(d), held / (2 * d)), "count again: n, two means, two matrices, one vector"
+    print(f"right: at width {d}, from {breakeven(d):.1f} rows on")
 
 # %% [markdown]
 # **2 (medium).** Show that moments add up: split a block's sampled rows in two, make `hl.Moments` of each half, and add
@@ -245,18 +240,27 @@ both = None  # your sum of two Moments
 
 if both is not None:
     whole = hl.Moments(sample.x.shape[1], sample.y.shape[1]).update(sample.x, sample.y)
-    assert both.n == whole.n
-    assert torch.allclose(both.sxy, whole.sxy, rtol=1e-10, atol=1e-8)
-    print("right")
+    assert both.n == whole.n, "every row of the sample must be in one half, and in one only"
+    for name, tensor in both.tensors().items():
+        assert torch.allclose(tensor, whole.tensors()[name], rtol=1e-9, atol=1e-7), f"{name}: are these all its rows?"
+    print(f"right: {both.n} rows, and nothing depends on where they were split")
 
 # %% [markdown]
 # **3 (harder).** Find the null direction of a LayerNorm from its gain alone, as a unit vector $v$ with
 # $\operatorname{var}(x \cdot v) \approx 0$. (Works for models with a LayerNorm before the FFN: GPT-2, Pythia.)
+#
+# <details><summary>Hint</summary>
+#
+# A LayerNorm centres first, then multiplies by its gain: $x = g \odot z + \beta$ with $\sum_i z_i = 0$. Write $z_i$ by
+# $x_i$ and put it into that sum. Which weights does it give each $x_i$?
+#
+# </details>
 
 # %%
 v = None  # a tensor of shape (d,); the norm before the FFN of a GPT-2 is model.transformer.h[block].ln_2
 
 if v is not None:
-    projected = (sample.x.double() @ (v.double() / v.double().norm())).var()
-    assert projected < 1e-9 * sample.x.double().var(0).sum(), "not null yet: think of 1/gain"
-    print("right")
+    assert abs(float(v.norm()) - 1) < 1e-5, "a unit vector: divide by its norm"
+    share = float((sample.x.double() @ v.double()).var() / sample.x.double().var(0).sum())
+    assert share < 1e-9, f"not null yet, x · v has {share:.0e} of all variance: which weights undo the gain?"
+    print(f"right: x · v has {share:.0e} of all variance, which is rounding")

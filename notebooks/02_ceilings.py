@@ -378,7 +378,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #
 # ## Exercises
 #
-# Solutions are in `solutions/02_ceilings.py`; try first.
+# Solutions are in `solutions/02_ceilings.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** In sample, $R^2$ is optimistic on average. Compute the in-sample value of one block from `kept.train`
 # alone and compare it with the held-out one.
@@ -401,15 +401,57 @@ if ablated is not None:
     held = sum(kept.test)
     off = held.n * (sum(kept.train).mean_y - held.mean_y).square().sum() / held.syy.sum()
     assert np.isclose(ablated, -float(off)), "which mean does the map give, and which does R² compare with?"
-    print("right:", ablated)
+    print(f"right: {ablated:.4f}, by the distance of the two means and nothing else")
 
 # %% [markdown]
 # **3 (harder).** Show that $R^2_{\mathrm{lin}}$ does not change when the inputs are mixed by an invertible matrix (not
-# too ill-conditioned). Make new moments from `sample.x.double() @ A` and compare.
+# too ill-conditioned). Make new moments of the sampled rows from `sample.x.double() @ A`, of those to fit on and of
+# those held out, and compare.
+#
+# <details><summary>Hint</summary>
+#
+# 1. `sample.test` says which rows are held out; `torch.randn(d_in, d_in)` is invertible, almost surely.
+# 2. A line of the mixed inputs must have been a line of the old ones, so both sides need the same matrix.
+#
+# </details>
 
 # %%
-mixed_r2 = None  # R² after mixing, fitted and scored on the sample's train and test rows
+mixed = None  # a pair of Moments after mixing: of the sample's train rows, of its held-out rows
 
-if mixed_r2 is not None:
-    half = hl.Moments(d_in, d_out).update(sample.x[~sample.test], sample.y[~sample.test])
-    assert abs(mixed_r2 - hl.ceiling(half, as_they_are).r2) < 1e-6, "mix train and test rows with the same matrix"
+if mixed is not None:
+    unmixed = hl.Moments(d_in, d_out).update(sample.x[~sample.test], sample.y[~sample.test])
+    expected = hl.ceiling(unmixed, as_they_are).r2
+    assert [side.n for side in mixed] == [unmixed.n, as_they_are.n], "first the train rows, then those held out"
+    assert not torch.allclose(mixed[0].sxx, unmixed.sxx, rtol=0.01), "these inputs are not mixed yet"
+    assert abs(hl.ceiling(*mixed).r2 - expected) < 1e-6, "mix train and test rows with the same invertible matrix"
+    print(f"right: {expected:.4f} before and after")
+
+# %% [markdown]
+# **4 (find the bug).** A friend is in a hurry, and takes a few rows more than the block has inputs. She finds nearly 1
+# for every block, and reports that feed-forward blocks are straight lines. She would have found the same of dice, as
+# you see below. Two things are wrong, and each hides the other. Fill in `repaired`. (It is no invented bug: wherever a
+# probe has about as many inputs as rows, its fit looks perfect.)
+
+
+# %%
+def friends_r2(x, y, test):
+    few = x.shape[1] + 8
+    rows = hl.Moments(x.shape[1], y.shape[1]).update(x[~test][:few], y[~test][:few])
+    line, _ = fit(rows)
+    return r2(line, rows)
+
+
+dice = torch.randn(600, 96, generator=torch.Generator().manual_seed(0))
+dice_x, dice_y, dice_test = dice[:, :64], dice[:, 64:], torch.arange(600) >= 400  # outputs that owe nothing to inputs
+repaired = None  # a function (x, y, test) → R², with `test` true for the rows that are held out
+
+print(f"your friend, of dice: {friends_r2(dice_x, dice_y, dice_test):.2f}")
+if repaired is not None:
+    worth = repaired(dice_x, dice_y, dice_test)
+    assert worth < 0.05, f"dice have an R² of {worth:.2f}: on which rows is the line judged?"
+    assert worth > -0.5, f"dice have an R² of {worth:.1f}, far below the mean: on how many rows is the line fitted?"
+    train_rows = hl.Moments(d_in, d_out).update(sample.x[~sample.test], sample.y[~sample.test])
+    difference = repaired(sample.x, sample.y, sample.test) - r2(fit(train_rows)[0], as_they_are)
+    assert abs(difference) < 1e-6, "fit on all train rows, score on all held-out rows"
+    found, hers = (judge(sample.x, sample.y, sample.test) for judge in (repaired, friends_r2))
+    print(f"right: dice have {worth:.2f}, and this block {found:.2f}, where she has {hers:.2f}")

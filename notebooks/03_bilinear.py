@@ -475,7 +475,8 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #
 # ## Exercises
 #
-# Solutions are in `solutions/03_bilinear.py`; try first. All use this block, and a branch fitted to it:
+# Solutions are in `solutions/03_bilinear.py`; try first. Each cell checks your answer when you fill it in. All use this
+# block, and a branch fitted to it:
 
 # %%
 rows = residual_rows(models[first][len(models[first]) // 2])
@@ -501,21 +502,31 @@ disguised = None  # a Branch
 
 if disguised is not None:
     assert torch.allclose(disguised.left, 10 * fitted.left), "A is to be ten times larger"
-    assert torch.allclose(disguised(rows.z), fitted(rows.z), atol=1e-3 * float(rows.e.std())), "not the same function"
-    print("right")
+    assert torch.allclose(disguised.readout, fitted.readout / 10), "the readout is to be ten times smaller"
+    moved = float((disguised(rows.z) - fitted(rows.z)).abs().max() / rows.e.std())
+    assert moved < 1e-3, "not the same function: what does a product's line become if the product grows tenfold?"
+    print(f"right: a readout of a tenth, and no output moves by more than {moved:.0e} standard deviations")
 
 # %% [markdown]
 # **3 (harder).** How much of its train rows does the branch know by heart? Compute the share of $\sum \lVert e
 # \rVert^2$, with $e$ what the line leaves (`rows.e`), that it recovers on the rows it may have seen (`~rows.test`),
 # and on held-out rows.
+#
+# <details><summary>Hint</summary>
+#
+# 1. `fitted(rows.z)` is what the branch says of every row; what it leaves is `rows.e` less that.
+# 2. One minus a ratio of two sums, each over the rows of one side, all features together.
+#
+# </details>
 
 # %%
-seen, unseen = None, None
+by_heart = None  # a pair: the share recovered of the rows it may have seen, the share of those held out
 
-if seen is not None:
+if by_heart is not None:
+    seen, unseen = by_heart
     line, poly = scores(rows, fitted(rows.z))
-    assert np.isclose(unseen, (poly[0] - line[0]) / (1 - line[0]), atol=1e-5), "held-out rows only, and no centring"
+    assert np.isclose(unseen, (poly[0] - line[0]) / (1 - line[0]), atol=1e-5), "second, held-out rows, and no centring"
     error = (rows.e - fitted(rows.z))[~rows.test].square().sum()
     total = rows.e[~rows.test].square().sum()
-    assert np.isclose(seen, 1 - float(error / total), atol=1e-5), "train rows only"
+    assert np.isclose(seen, 1 - float(error / total), atol=1e-5), "first, train rows only, and no centring"
     print("right: optimism of", round(seen - unseen, 3))

@@ -350,45 +350,51 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #
 # ## Exercises
 #
-# Solutions are in `solutions/04_rank.py`; try first.
+# Solutions are in `solutions/04_rank.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** Of $d$ uncorrelated features, $d - 1$ have variance 1. What variance must the last one have for the
 # effective rank to be 2?
 
-
 # %%
-def variance(d):
-    return None  # a formula
+variance = None  # a function of d; of two solutions the larger
 
-
-if (answer := variance(100)) is not None:
-    diagonal = torch.tensor([answer, *[1.0] * 99], dtype=torch.float64).diag()
-    assert abs(spread.spread(diagonal).effective_rank - 2) < 1e-9, (
-        "solve (a + d − 1)² = 2 (a² + d − 1) for the larger a"
-    )
-    print("right:", round(answer), "times the others' variance, each")
+if variance is not None:
+    for d in (10, 100):
+        diagonal = torch.tensor([variance(d), *[1.0] * (d - 1)], dtype=torch.float64).diag()
+        assert variance(d) > d, "of two solutions the larger: one loud feature among quiet ones"
+        assert abs(spread.spread(diagonal).effective_rank - 2) < 1e-9, "solve (a + d − 1)² = 2 (a² + d − 1) for a"
+    print(f"right: among {d} features, {variance(d):.0f} times the others' variance, each")
 
 # %% [markdown]
 # **2 (medium).** The median depends on the axes. Take the last block of the first model and look along the directions
 # of its sampled train outputs: what is the median $R^2$ on the sampled held-out rows, with the map of all train rows?
+#
+# <details><summary>Hint</summary>
+#
+# 1. `howlinear.core.fold_maps.fit_folds` makes the map, and `scores.directions` the directions as columns.
+# 2. `scores.score_rows(maps, rows, basis).whole.median()`, with `token_rows.select(sample, sample.test)` for the rows.
+#
+# </details>
 
 # %%
 first = next(iter(run.models))
-last = blocks.query("model == @first")["block"].max()
-last_block = run.capture(first).blocks[last]
-turned_median = (
-    None  # hint: howlinear.core.fold_maps.fit_folds, scores.directions, scores.score_rows(…, basis).whole.median()
-)
+all_blocks = run.capture(first).blocks
+last_block = all_blocks[max(all_blocks)]
+turned_median = None  # a number
 
 if turned_median is not None:
     sample = last_block.rows()
-    x, y = sample.x[sample.test].double(), sample.y[sample.test].double()
-    basis = scores.directions(sample.y[~sample.test])
-    errors = ((y - hl.ceiling(last_block.train, last_block.test).map(x)) @ basis).square().sum(0)
-    squares = ((y - y.mean(0)) @ basis).square().sum(0)
-    expected = float((1 - errors / squares).quantile(0.5))
-    assert abs(turned_median - expected) < 1e-6, "the map of all train folds, on the sampled held-out rows"
-    print(f"right: {turned_median:.2f} along directions, {views[first, last].median.value:.2f} along features")
+    held_x, held_y = sample.x[sample.test].double(), sample.y[sample.test].double()
+    left = held_y - hl.ceiling(last_block.train, last_block.test).map(held_x)
+
+    def median_along(basis):
+        squares = ((held_y - held_y.mean(0)) @ basis).square().sum(0)
+        return float((1 - (left @ basis).square().sum(0) / squares).quantile(0.5))
+
+    along_features = median_along(torch.eye(held_y.shape[1]).double())
+    expected = median_along(scores.directions(sample.y[~sample.test]))
+    assert abs(turned_median - expected) < 1e-6, "the map of all train folds, the train rows' directions, held-out rows"
+    print(f"right: {turned_median:.2f} along directions, {along_features:.2f} along features")
 
 # %% [markdown]
 # **3 (harder).** Must a block with few straight features have rank 1? Plant one ($x$ and $y$ of 40 features, as above)
@@ -403,3 +409,41 @@ if crowd is not None:
     assert seen.median.value < 0.1, "most features must be bent"
     assert seen.rank.value > 8, "share the loudness among more features"
     print("right:", seen.regime(high, few, gap))
+
+# %% [markdown]
+# **4 (find the bug).** Which inputs carry an output? A friend has more inputs than rows, so she keeps the ten that
+# correlate most with the output, fits the line on the rows to fit on, and scores it on held-out rows. She finds
+# something everywhere, also where outputs are dice. What is wrong? Fill in `repaired`. (It is no invented bug: the
+# paper's recipe in notebook 03 looks at the held-out rows every 200 steps, and reports its best look.)
+
+
+# %%
+def correlated(x, y, count=10):
+    """The inputs that correlate most with the output, shape (count,)."""
+    return torch.corrcoef(torch.cat([y[:, None], x], 1).T)[0, 1:].abs().topk(count).indices
+
+
+def held_out_r2(x, y, test):
+    return hl.ceiling(*(hl.Moments(x.shape[1], 1).update(x[side], y[side, None]) for side in (~test, test))).r2
+
+
+def friends_r2(x, y, test):
+    return held_out_r2(x[:, correlated(x, y)], y, test)
+
+
+def dice(seed, straight=0.0):
+    """Rows of 300 inputs, an output that owes `straight` to the first of them, and which rows are held out."""
+    rows = torch.randn(100, 301, generator=torch.Generator().manual_seed(seed))
+    return rows[:, :300], rows[:, 300] + straight * rows[:, 0], torch.arange(100) >= 60
+
+
+repaired = None  # a function (x, y, test) → R²
+
+print("your friend, of outputs that are dice:", [round(friends_r2(*dice(seed)), 2) for seed in range(5)])
+if repaired is not None:
+    worth = sum(repaired(*dice(seed)) for seed in range(10)) / 10
+    assert worth < 0.02, f"dice have an R² of {worth:.2f} on the mean: did the rows that are scored have a say?"
+    x_first, y_first, test = dice(0, straight=3.0)
+    expected = held_out_r2(x_first[:, correlated(x_first[~test], y_first[~test])], y_first, test)
+    assert abs(repaired(x_first, y_first, test) - expected) < 1e-6, "choose and fit on the one side, score on the other"
+    print(f"right: dice are worth {worth:.2f} on the mean; an output that owes most to one input has {expected:.2f}")

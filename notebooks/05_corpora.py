@@ -276,7 +276,8 @@ verdicts
 #
 # ## Exercises
 #
-# Solutions are in `solutions/05_corpora.py`; try first. All use the middle block of the first model.
+# Solutions are in `solutions/05_corpora.py`; try first. Each cell checks your answer when you fill it in. All use the
+# middle block of the first model.
 
 # %%
 first = next(iter(run.models))
@@ -293,10 +294,13 @@ last = run.corpora[-1]
 one_for_all = None  # dict: corpus → R² of the common map on its held-out rows
 
 if one_for_all is not None:
-    assert np.isclose(one_for_all[last], r2(fit(sum(train.values()))[0], test[last])), "fit on all, score held out"
+    common = fit(sum(train.values()))[0]
+    assert one_for_all.keys() == kept.keys(), f"one value for each of {', '.join(kept)}"
     for corpus in kept:
-        own = r2(fit(train[corpus])[0], test[corpus])
-        print(f"right: on {corpus}, {own:.2f} → {one_for_all[corpus]:.2f}")
+        assert np.isclose(one_for_all[corpus], r2(common, test[corpus])), f"{corpus}: fit on all, score held out"
+    for corpus in kept:
+        print(f"on {corpus}, {r2(fit(train[corpus])[0], test[corpus]):.2f} → {one_for_all[corpus]:.2f}")
+    print("right: these are what one map for all has")
 
 # %% [markdown]
 # **2 (medium).** Perhaps the foreign map has the right slopes and only the wrong offset. Keep $W$ of the main corpus,
@@ -308,18 +312,28 @@ moved_r2 = None  # hint: the best bias for given slopes is ȳ − x̄ W
 if moved_r2 is not None:
     foreign, own = fit(train[main])[0], fit(train[last])[0]
     shift = train[last].mean_y - train[last].mean_x @ foreign.weight
-    assert np.isclose(moved_r2, r2(hl.AffineMap(foreign.weight, shift), test[last])), "whose means?"
+    assert np.isclose(moved_r2, r2(hl.AffineMap(foreign.weight, shift), test[last])), "whose slopes, and whose means?"
     before, home = r2(foreign, test[last]), r2(own, test[last])
     print(f"right: a drop of {home - before:.3f} becomes {home - moved_r2:.3f}")
 
 # %% [markdown]
 # **3 (harder).** Check the yardstick by experiment: fit one map on the even train folds of the main corpus, one on the
 # odd ones, and liken them on its held-out rows. Why should the result lie *below* `expected[main, main]`?
+#
+# <details><summary>Hint</summary>
+#
+# 1. `kept[main].train` is the list of train folds, and folds add up.
+# 2. `howlinear.ideas.corpora.transfer.likeness` takes two maps, and the moments of the rows to liken them on.
+#
+# </details>
 
 # %%
-half_and_half = None  # hint: howlinear.ideas.corpora.transfer.likeness takes two maps and moments
+half_and_half = None  # the cosine of the two maps
 
 if half_and_half is not None:
+    from howlinear.ideas.corpora.transfer import likeness
+
+    halves = [fit(sum(kept[main].train[start::2]))[0] for start in (0, 1)]
+    assert np.isclose(half_and_half, likeness(*halves, test[main])), "the even folds are kept[main].train[::2]"
     yardstick = found[first][block].expected[main, main]
-    assert 0 < half_and_half < yardstick, "the even folds are kept[main].train[::2]"
     print(f"right: with half the rows, {(1 / half_and_half - 1) / (1 / yardstick - 1):.1f} times the noise")

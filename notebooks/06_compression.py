@@ -467,32 +467,81 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"])
 #
 # ## Exercises
 #
-# Solutions are in `solutions/06_compression.py`; try first.
+# Solutions are in `solutions/06_compression.py`; try first. Each cell checks your answer when you fill it in.
 #
-# **1 (medium).** How much of the first model's last block does a map of rank $d/4$ keep, in loss recovered? ($d$ is the
+# **1 (warm-up).** Loss recovered, by hand. A model has a loss of 2.0 nats per token, of 3.0 with a block's mean output
+# in the block's place, and of 2.3 with its line there. What share of the block's worth does the line recover? And a
+# line that brings the loss to 3.4? Write the formula down once, for any three losses.
+
+# %%
+share_recovered = None  # a function (loss, swapped, ablated) → loss recovered
+
+if share_recovered is not None:
+    assert np.isclose(share_recovered(2.0, 2.0, 3.0), 1), "a line that costs nothing recovers all"
+    assert np.isclose(share_recovered(2.0, 3.0, 3.0), 0), "a line that is no better than the mean recovers nothing"
+    assert np.isclose(share_recovered(2.0, 2.3, 3.0), 0.7), "what the line costs, over what mean ablation costs"
+    assert np.isclose(share_recovered(2.0, 3.4, 3.0), -0.4), "a line may be worse than the mean"
+    print("right: 0.7, and −0.4 for a line that does harm")
+
+# %% [markdown]
+# **2 (medium).** How much of the first model's last block does a map of rank $d/4$ keep, in loss recovered? ($d$ is the
 # block's width, `len(curves[first][final].map.bias)`.)
-# Hint: `reduced_rank.recovered` takes three losses of the same sequences; `curves[first][final].at(rank)` is the map.
+#
+# <details><summary>Hint</summary>
+#
+# 1. `hl.losses(model, ids)` gives the loss of each sequence, and `with hl.swap(model, {final: map}):` swaps.
+# 2. `curves[first][final].at(rank)` is the thin map, `hl.AffineMap.constant` of the train moments the mean. Take the
+#    mean loss of `held_out[first]` under either, and without any, into the formula above.
+#
+# </details>
 
 # %%
 first = next(iter(models))
 final = max(curves[first])
 thin_share = None  # a number
+
 if thin_share is not None:
-    assert thin_share < costs.recovered[first, final] + 0.05, "ablate with the train mean; use held_out[first]"
-    print("right:", round(thin_share, 3), "of the full map's", round(costs.recovered[first, final], 3))
+    import howlinear as hl
+
+    def loss_with(replacement):
+        with hl.swap(models[first], {final: replacement}):
+            return float(hl.losses(models[first], held_out[first]).mean())
+
+    whole = float(hl.losses(models[first], held_out[first]).mean())
+    worth = loss_with(hl.AffineMap.constant(sum(captures[first].blocks[final].train))) - whole
+    width = len(curves[first][final].map.bias)
+    expected = 1 - (loss_with(curves[first][final].at(width // 4)) - whole) / worth
+    assert abs(thin_share - expected) < 1e-3, "a quarter of the width; ablate with the train mean; use held_out[first]"
+    print(f"right: {thin_share:.3f} of what the block is worth, with rank {width // 4} of {width}")
 
 # %% [markdown]
-# **2 (harder).** Reduced-rank regression weighs all outputs alike. Weigh them as the loss does instead: find
+# **3 (harder).** Reduced-rank regression weighs all outputs alike. Weigh them as the loss does instead: find
 # the best rank-$d/8$ map for $\operatorname{tr}(M\,\mathbb E[r r^\top])$ with $M$ = `prices[first][final].metric`.
-# Hint: regress $y M^{1/2}$, then undo $M^{1/2}$.
+#
+# <details><summary>Hint</summary>
+#
+# 1. With $M = A A$ and $A$ symmetric, $\operatorname{tr}(M\,\mathbb E[r r^\top]) = \mathbb E \lVert A r \rVert^2$: that
+#    is least squares for the outputs $A y$.
+# 2. Find the best directions there, as `reduced_rank` does for $y$; then undo $A$.
+#
+# </details>
 
 # %%
 weighed = None  # a howlinear.AffineMap
+
 if weighed is not None:
     moments = sum(captures[first].blocks[final].train)
     metric = prices[first][final].metric
-    plain = curves[first][final].at(len(metric) // 8)
-    weights = [weighed.weight, plain.down @ plain.up]
-    gains = [(metric * (2 * w.T @ moments.sxy - w.T @ moments.sxx @ w)).sum() for w in weights]
-    assert gains[0] > gains[1], "the weighed map must gain more in the loss's metric"
-    print("right: it gains", round(float(gains[0] / gains[1]), 3), "times what the plain one does")
+    rank = len(metric) // 8
+    assert np.linalg.matrix_rank(weighed.weight, rtol=1e-6) <= rank, f"a map of rank {rank} at most"
+    misses = (weighed(moments.mean_x) - moments.mean_y).abs().max()
+    assert misses < 1e-4, "the mean input must go to the mean output: which bias goes with these slopes?"
+
+    def gain(weight):
+        return float((metric * (2 * weight.T @ moments.sxy - weight.T @ moments.sxx @ weight)).sum())
+
+    full = curves[first][final].map.weight
+    most = np.sort(np.linalg.eigvals(full.T @ moments.sxx @ full @ metric).real)[-rank:].sum()
+    assert gain(weighed.weight) > 0.999 * most, f"{gain(weighed.weight) / most:.3f} of what a map of that rank can gain"
+    plain = curves[first][final].at(rank)
+    print("right: it gains", round(most / gain(plain.down @ plain.up), 3), "times what the plain one does")

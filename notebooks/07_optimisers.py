@@ -384,7 +384,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #
 # ## Exercises
 #
-# Solutions are in `solutions/07_optimisers.py`; try first.
+# Solutions are in `solutions/07_optimisers.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** How many full-batch steps does gradient descent need on the block of the race, until less than a
 # thousandth of the output's variance is left to learn? No run is needed.
@@ -393,13 +393,21 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 needed = None  # hint: theory knows
 
 if needed is not None:
-    assert theory.unlearned(needed) <= 1e-3 < theory.unlearned(needed - 1), "the first step that is near enough"
+    assert theory.unlearned(needed) <= 1e-3, "so few steps leave more than a thousandth"
+    assert theory.unlearned(needed - 1) > 1e-3, "fewer would do: find the first step that is near enough"
     print("right:", needed)
 
 # %% [markdown]
 # **2 (medium).** Foretell the same descent on *standardised* inputs: take `Coordinates.of(problem.moments,
 # "standardised")` from `howlinear.ideas.optimisers.problem`, make the moments of its rows, and compute what our steps
 # leave unlearned.
+#
+# <details><summary>Hint</summary>
+#
+# 1. `.rows(problem.x)` are the rows in the new coordinates, and `hl.Moments(…).update(rows, problem.y)` their moments.
+# 2. New inputs have eigenvalues of their own, and so another $\eta = 1/\lambda_1$: `descent` looks after that.
+#
+# </details>
 
 # %%
 unlearned = None  # the unlearned share on standardised inputs
@@ -408,15 +416,55 @@ if unlearned is not None:
     run_there = train(problem, "SGD", "standardised", 1.0, steps, batch=None, decay=False)
     left_there = r2(theory.after(2**50), problem.moments) - r2(run_there.map, problem.moments)
     assert np.isclose(unlearned, left_there, atol=1e-4), "1/λ₁ of the new inputs, and moments of the new rows"
-    print("right:", unlearned, "against", theory.unlearned(steps), "on raw inputs")
+    print(f"right: {unlearned:.4f} against {theory.unlearned(steps):.4f} on raw inputs")
 
 # %% [markdown]
-# **3 (harder).** On *whitened* inputs one step suffices. Which rate? Show it with `descent(…, rate)`, then say what
+# **3 (harder).** On *whitened* inputs one step suffices. At which rate? Show it with `descent(…, rate)`, then say what
 # well-known method a gradient step in these coordinates is.
+#
+# <details><summary>Hint</summary>
+#
+# A step leaves $1 - \eta\lambda_i$ of every direction. What are the $\lambda_i$ of whitened inputs?
+#
+# </details>
 
 # %%
-one_step = None  # the unlearned share after a single step on whitened inputs
+whitened_rate = None  # the rate η of that one step
 
-if one_step is not None:
-    assert one_step < 1e-12, "all λ are equal: choose the rate that leaves nothing of (1 − ηλ)"
-    print("right")
+if whitened_rate is not None:
+    from howlinear.ideas.optimisers.problem import Coordinates
+
+    whitened = Coordinates.of(problem.moments, "whitened").rows(problem.x)
+    moments = hl.Moments(whitened.shape[1], problem.y.shape[1]).update(whitened, problem.y)
+    assert 0 < whitened_rate < 2, "at such a rate descent diverges, or stands still"
+    one_step = descent(moments, whitened_rate).unlearned(1)
+    assert one_step < 1e-12, f"a step leaves {one_step:.0e}: choose the rate that leaves nothing of (1 − ηλ)"
+    print("right: after one step nothing is left that float64 could tell")
+
+# %% [markdown]
+# **4 (find the bug).** A friend has no patience with grids of rates and numbers of steps. Her line walks downhill, at
+# the largest rate that never overshoots, until a step lowers the loss by less than a thousandth. "It has converged",
+# she says, and reports its $R^2$ as the ceiling, here of the planted problem whose answer we know. What is wrong? Fill
+# in `repaired`. (It is no invented bug: most training loops end where the loss hardly falls, or after a fixed number of
+# steps, as the paper's own baseline above.)
+
+
+# %%
+def friends_r2(rows, held_out):
+    rate = 1 / float(np.linalg.eigvalsh(rows.sxx)[-1])
+    weight, losses = 0 * rows.sxy, [float(rows.syy.sum())]
+    while len(losses) == 1 or losses[-2] - losses[-1] > 1e-3 * losses[-2]:
+        weight = weight + rate * (rows.sxy - rows.sxx @ weight)
+        losses.append(float(rows.syy.sum() + (weight * (rows.sxx @ weight - 2 * rows.sxy)).sum()))
+    return r2(hl.AffineMap(weight, rows.mean_y - rows.mean_x @ weight), held_out)
+
+
+repaired = None  # a function (moments of the rows to fit on, of the held-out rows) → the ceiling
+
+print(f"truth: {truth:.2f} · your friend: {friends_r2(problem_planted.moments, problem_planted.held_out):.2f}")
+if repaired is not None:
+    for posed in (problem_planted, problem):
+        exact = hl.ceiling(posed.moments, posed.held_out).r2
+        found = repaired(posed.moments, posed.held_out)
+        assert abs(found - exact) < 1e-3, f"{found:.3f} where the line has {exact:.3f}: is there nothing left to learn?"
+    print(f"right: {repaired(problem_planted.moments, problem_planted.held_out):.2f} of the planted problem")

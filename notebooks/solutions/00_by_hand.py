@@ -97,7 +97,8 @@ def in_its_place(block):
     return hook
 
 
-few = text.ids[text.test][:8]
+ids, test = text.ids, text.test
+few = ids[test][:8]
 losses = {}
 with torch.no_grad():
     without = model(few, labels=few).loss

@@ -23,7 +23,9 @@ from howlinear.notebook.run import start
 
 run = start("01_capture", profile)
 first = next(iter(run.models))
-kept = run.capture(first).blocks[4]
+captures = {first: run.capture(first)}
+block = 4
+kept = captures[first].blocks[block]
 sample = kept.sample
 
 # %% [markdown]
@@ -59,7 +61,7 @@ assert torch.allclose(both.sxy, whole.sxy, rtol=1e-10, atol=1e-8)
 # **3.** Each row obeys $\sum_i (x_i - \beta_i)/g_i = 0$, so $x \cdot (1/g)$ is the constant $\sum_i \beta_i/g_i$.
 
 # %%
-gain = run.model(first).transformer.h[4].ln_2.weight.detach().double()
+gain = run.model(first).transformer.h[block].ln_2.weight.detach().double()
 v = 1 / gain
 v = v / v.norm()
 x = sample.x.double()

@@ -81,7 +81,8 @@ assert np.isclose(float((moved(train[last].mean_x) - train[last].mean_y).abs().m
 even = fit(sum(kept[main].train[0::2]))[0]
 odd = fit(sum(kept[main].train[1::2]))[0]
 half_and_half = likeness(even, odd, test[main])
-yardstick = transfer(kept).expected[main, main]
+found = {first: {block: transfer(kept)}}
+yardstick = found[first][block].expected[main, main]
 print(f"half and half {half_and_half:.3f}, yardstick {yardstick:.3f}")
 print(f"{(1 / half_and_half - 1) / (1 / yardstick - 1):.1f} times the noise")
 assert 0 < half_and_half < yardstick < 1

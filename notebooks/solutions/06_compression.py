@@ -15,6 +15,7 @@
 profile = "minis"
 
 # %%
+import numpy as np
 import torch
 
 import howlinear as hl
@@ -35,18 +36,33 @@ kept = stored.blocks[final]
 train = sum(kept.train)
 curve = reduced_rank(train, sum(kept.test))
 d = len(curve.map.bias)
+# by the names of the notebook
+models, captures, held_out, curves = {first: model}, {first: stored}, {first: held}, {first: {final: curve}}
+
+# %% [markdown]
+# **1.** What the line costs, as a share of what the block is worth, and one minus that. A cost alone does not say
+# whether a line is good: 0.3 nats are little for a block that is worth 1, and all for one that is worth 0.3.
 
 
+# %%
+def share_recovered(loss, swapped, ablated):
+    return 1 - (swapped - loss) / (ablated - loss)
+
+
+assert np.isclose(share_recovered(2.0, 2.3, 3.0), 0.7)
+assert np.isclose(share_recovered(2.0, 3.4, 3.0), -0.4)
+
+# %% [markdown]
+# **2.** Three losses of the same sequences: whole, with the thin map, and with the train mean. The thin map recovers
+# less than the full one, or about as much where the directions that it drops do not matter to the loss.
+
+
+# %%
 def loss_with(replacement):
     with hl.swap(model, {final: replacement}):
         return losses(model, held)
 
 
-# %% [markdown]
-# **1.** Three losses of the same sequences: whole, with the thin map, and with the train mean. The thin map recovers
-# less than the full one, or about as much where the directions that it drops do not matter to the loss.
-
-# %%
 base = losses(model, held)
 ablated = loss_with(hl.AffineMap.constant(train))
 thin = recovered(base, loss_with(curve.at(d // 4)), ablated)
@@ -57,15 +73,17 @@ else:
     print(f"kept: {thin.value:.3f} ({thin.low:.3f} to {thin.high:.3f}) of the full map's {full.value:.3f}")
     assert thin.low <= thin.value <= thin.high
     assert thin.value < 1
+    thin_share = thin.value
 
 # %% [markdown]
-# **2.** With $M = A A$ and $A$ symmetric, $\operatorname{tr}(M\,\mathbb E[r r^\top]) = \mathbb E \lVert A r \rVert^2$:
+# **3.** With $M = A A$ and $A$ symmetric, $\operatorname{tr}(M\,\mathbb E[r r^\top]) = \mathbb E \lVert A r \rVert^2$:
 # a plain regression of $Ay$. So rotate the outputs by $A$, find the best directions there, and undo $A$. As $W A$ is
 # the map to $Ay$, its moments follow from those of $y$: no row is looked at again. A direction that costs
 # the loss nothing cannot be undone; the pseudo-inverse leaves it out.
 
 # %%
-metric = price(model, {final: curve.map}, fitted)[final].metric
+prices = {first: price(model, {final: curve.map}, fitted)}
+metric = prices[first][final].metric
 values, vectors = torch.linalg.eigh(metric)
 root = vectors * values.clamp_min(0).sqrt() @ vectors.T
 turned = curve.map.weight @ root

@@ -1,4 +1,4 @@
-"""Notebook 00: its numbers beside the package's, exercises that reject wrong answers, and what its pictures show."""
+"""Notebook 00: its numbers beside the package's, and what its pictures show."""
 
 import jupytext
 import matplotlib.pyplot as plt
@@ -21,11 +21,6 @@ STEM = "00_by_hand"
 @pytest.fixture(scope="module")
 def cells():
     return [cell for cell in jupytext.read(paths.NOTEBOOKS / f"{STEM}.py").cells if cell.cell_type == "code"]
-
-
-def is_exercise(cell):
-    """Whether a cell waits for an answer: a name that is None."""
-    return " = None  # " in cell.source
 
 
 @pytest.fixture(scope="module")
@@ -70,120 +65,6 @@ def test_the_recorded_numbers_are_those_of_notebook_02():
     there = results.load(paths.results("minis") / "02_ceilings.json")["models"][here["model"]]["blocks"]
     assert here["agrees_to_three_digits"]
     np.testing.assert_allclose([row["r2"] for row in here["blocks"]], [row["r2"] for row in there], atol=5e-4)
-
-
-def answered(cells, ran, name, answer):
-    """Run the cell of an exercise with an answer in the place of None."""
-    (cell,) = [cell for cell in cells if f"\n{name} = None" in f"\n{cell.source}"]
-    unanswered = next(line for line in cell.source.splitlines() if line.startswith(f"{name} = None"))
-    names = ran | {"answer": answer}
-    exec(cell.source.replace(unanswered, f"{name} = answer"), names)
-
-
-def residual_over_spread(ran, block, side):
-    """1 − R² of feature 0, by hand once more."""
-    x, y = ran["blocks"][block]
-    line = ran["lines"][block][:, 0]
-    residual = y[side, 0] - x[side] @ line[:-1] - line[-1]
-    return float(residual.square().sum() / (y[side, 0] - y[side, 0].mean()).square().sum())
-
-
-def of_squares(ran, block, in_sample=False):
-    x, y = ran["blocks"][block]
-    wider = torch.cat([x, x.square()], 1)
-    fitted, scored = ~ran["held_out"], ran["held_out"]
-    side = fitted if in_sample else scored
-    return ran["r_squared"](ran["fit"](wider[fitted], y[fitted]), wider[side], y[side])
-
-
-def loss_added(ran, block):
-    """By a hook of torch, as the exercise asks."""
-    model, few, line = ran["model"], ran["few"], ran["lines"][block].float()
-    with torch.no_grad():
-        without = model(few, labels=few).loss
-        mlp = model.transformer.h[block].mlp
-        handle = mlp.register_forward_hook(lambda _, inputs, output: inputs[0] @ line[:-1] + line[-1])
-        added = float(model(few, labels=few).loss - without)
-        handle.remove()
-    return added
-
-
-def neighbour(ran):
-    return ran["bent"] - 1 if ran["bent"] else 1
-
-
-def score(centre, in_sample_denominator=False):
-    """A function as exercise 4 asks for, with the outputs' mean taken as `centre` does."""
-
-    def r_squared(line, x, y):
-        residual = y - x @ line[:-1] - line[-1]
-        return float(1 - residual.square().sum() / (y - centre(y)).square().sum())
-
-    return r_squared
-
-
-ANSWERS = {  # exercise → the right answer, and wrong ones by name
-    "of_one_feature": (
-        lambda ran: 1 - residual_over_spread(ran, ran["bent"], ran["held_out"]),
-        {
-            "a constant": lambda ran: 0.5,
-            "a sign slip": lambda ran: 1 + residual_over_spread(ran, ran["bent"], ran["held_out"]),
-            "what is left": lambda ran: residual_over_spread(ran, ran["bent"], ran["held_out"]),
-            "in sample": lambda ran: 1 - residual_over_spread(ran, ran["bent"], ~ran["held_out"]),
-            "a neighbour's block": lambda ran: 1 - residual_over_spread(ran, neighbour(ran), ran["held_out"]),
-            "all features": lambda ran: ran["r2"][ran["bent"]],
-        },
-    ),
-    "with_squares": (
-        lambda ran: of_squares(ran, ran["bent"]),
-        {
-            "a constant": lambda ran: 0.7,
-            "a sign slip": lambda ran: 2 - of_squares(ran, ran["bent"]),
-            "in sample": lambda ran: of_squares(ran, ran["bent"], in_sample=True),
-            "a neighbour's block": lambda ran: of_squares(ran, neighbour(ran)),
-            "without squares": lambda ran: ran["r2"][ran["bent"]],
-        },
-    ),
-    "loss_added": (
-        lambda ran: loss_added(ran, ran["straight"]),
-        {
-            "a constant": lambda ran: 0.0,
-            "a sign slip": lambda ran: -loss_added(ran, ran["straight"]),
-            "another block": lambda ran: loss_added(ran, ran["bent"]),
-        },
-    ),
-    "repaired": (
-        lambda ran: score(lambda y: y.mean(0)),
-        {
-            "a constant": lambda ran: lambda line, x, y: ran["r2"][ran["bent"]],
-            "the bug itself": lambda ran: ran["friends_r_squared"],
-            "a sign slip": lambda ran: lambda line, x, y: 2 - score(lambda y: y.mean(0))(line, x, y),
-            "the mean of a row": lambda ran: score(lambda y: y.mean(1, keepdim=True)),
-            "no mean at all": lambda ran: score(lambda y: 0.0),
-        },
-    ),
-}
-
-
-def test_every_exercise_of_the_notebook_is_tried(cells):
-    asked = [cell.source for cell in cells if is_exercise(cell)]
-    assert len(asked) == len(ANSWERS)
-    assert all(any(f"{name} = None" in source for source in asked) for name in ANSWERS)
-
-
-@pytest.mark.parametrize("name", ANSWERS)
-def test_the_right_answer_is_told_so(cells, ran, name, capsys):
-    right, _ = ANSWERS[name]
-    answered(cells, ran, name, right(ran))
-    assert "right: " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("name", "slip"), [(name, slip) for name, (_, wrong) in ANSWERS.items() for slip in wrong])
-def test_a_wrong_answer_is_rejected(cells, ran, name, slip, capsys):
-    _, wrong = ANSWERS[name]
-    with pytest.raises(AssertionError):
-        answered(cells, ran, name, wrong[slip](ran))
-    assert "right" not in capsys.readouterr().out
 
 
 def test_the_words_are_explained_and_their_links_lead_to_the_glossary():
