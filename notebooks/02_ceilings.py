@@ -28,7 +28,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.ceilings import replies, sentences
+from howlinear.answers.ceilings import questions, replies, sentences
 from howlinear.core.ceilings import NULL, fit, r2
 from howlinear.core.cross_validation import fold_spread
 from howlinear.core.intervals import CONFIDENCE
@@ -343,7 +343,16 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #   sets where a block starts (dotted lines), and training where it goes (*trained − fresh*).
 # - Why linear blocks may be dear: $R^2_{\mathrm{lin}}$ is a share of variance; it does not know what the rest of the
 #   model does with that variance. That the two come apart is what the paper finds as well (§5.6).
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/02_ceilings.py`; try first.

@@ -38,7 +38,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from howlinear.answers.bilinear import replies, sentences
+from howlinear.answers.bilinear import questions, replies, sentences
 from howlinear.files import published
 from howlinear.files.results import rounded
 from howlinear.ideas.bilinear import tables
@@ -472,7 +472,16 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #   the optimiser. Whether a branch is idle shows in what it adds: trust the share, not the gate.
 # - The recipe's gain and ours differ for reasons that have nothing to do with the block: a short training, few rows,
 #   and a choice made on the rows that are scored. The parts say how much each of them is.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/03_bilinear.py`; try first. All use this block, and a branch fitted to it:

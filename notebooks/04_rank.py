@@ -29,7 +29,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.rank import replies, sentences
+from howlinear.answers.rank import questions, replies, sentences
 from howlinear.files import published
 from howlinear.files.results import rounded
 from howlinear.ideas.rank import rows as token_rows
@@ -321,7 +321,16 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # - Features are not directions. A feature may hold a little of every direction; leaving out directions takes away what
 #   the block does most, and shows how straight the quiet rest is.
 # - Each band of token frequency has the same share of the train rows, so the map owes none of them more than another.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/04_rank.py`; try first.

@@ -31,7 +31,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.controls import replies, sentences
+from howlinear.answers.controls import questions, replies, sentences
 from howlinear.files.results import rounded
 from howlinear.ideas.controls import survey
 from howlinear.ideas.controls.anova import anova, beside_seeds, effect_table, profile_array
@@ -356,7 +356,16 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # - Two twins that differ in text are two runs as well, so 1 is the least that a ratio can be. Few seeds give wide
 #   intervals: an interval that holds 1 says that these twins cannot tell, not that there is nothing. What is said of
 #   architectures is said of those that were trained as twins.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/08_controls.py`; try first.
