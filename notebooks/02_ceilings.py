@@ -103,6 +103,17 @@ print(f"held out, by moments: {r2(line, hl.Moments(1, 1).update(x_test, y_test))
 # The interval is a *jackknife*: leave out one document fold, do everything again, and see how far the answer moves;
 # once for the folds we fit on, once for those held out, and the two variances add (`Estimate.jackknife`).
 #
+# <details><summary>Refresher: the jackknife</summary>
+#
+# How far would a number move, had other documents been drawn? One draw is all there is, so we shake it: leave out each
+# of its $n$ folds in turn and compute the number again. That gives $n$ values $t_1, \dots, t_n$ with mean $\bar t$.
+# They lie much closer together than $n$ new draws would, since any two of them share nearly all of their documents; a
+# factor makes up for it: the variance is $\frac{n-1}{n} \sum_i (t_i - \bar t)^2$. Of a plain mean this is the
+# textbook's $s^2 / n$, but it asks for no formula, and so it serves for $R^2$ as well. The interval reaches to either
+# side by the root of the variance times Student's factor for $n - 1$ degrees of freedom.
+#
+# </details>
+#
 # **Which solver?** "Solve $S_{xx}W = S_{xy}$" hides a trap. Here is a planted block with the manners of real
 # activations, exaggerated: a spectrum that falls like a power law, one constant offset, one feature with rare spikes.
 

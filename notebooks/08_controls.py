@@ -14,7 +14,7 @@
 # **Question.** Every model has a profile of $R^2_{\mathrm{lin}}$ over its blocks. Who made it: the architecture, the
 # trained weights, the inputs those weights are fed, the training text, or chance?
 #
-# **You need** notebook 02; eigenvectors, analysis of variance. **Time** 25 minutes to read, two to run.
+# **You need** notebook 02; eigenvectors, analysis of variance. **Time** 30 minutes to read, two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -98,6 +98,19 @@ run.answer(sentences)
 # | closed form | slope $W^* = \mathrm E[\partial y / \partial x]$; variance: Hermite | `predict_spectrum` |
 # | shares | sums of squares of a balanced design, in each block, added over blocks | `anova` |
 # | beside seeds | $F$ = mean square over that of the seeds; $\theta^2/\sigma^2 = (F - 1)/n$ | `beside_seeds` |
+#
+# <details><summary>Refresher: analysis of variance</summary>
+#
+# Why do the numbers $y_{ij}$ of a table differ: because of their row, of their column, or of how the two go together?
+# Take the mean of all from each. What is then left of a row, on the mean, is the effect of that row, and so with the
+# columns; what neither explains is their *interaction*. Squared and added up, these parts make up the whole: $\sum
+# (y_{ij} - \bar y)^2 = \sum (\bar y_{i\cdot} - \bar y)^2 + \sum (\bar y_{\cdot j} - \bar y)^2 + \sum (y_{ij} - \bar
+# y_{i\cdot} - \bar y_{\cdot j} + \bar y)^2$, all sums over all cells, where a dot stands for a mean. A *share* is one
+# of the three over the whole. A sum over the count of its effects that are free (one fewer than there are rows, for the
+# rows) is a *mean square*, and Fisher's $F$ is the mean square of an effect over that of repetitions, in which nothing
+# but chance differs.
+#
+# </details>
 #
 # Covariances leave the turn $Q$ open; we take the one nearest to none. Two models trained apart share no directions,
 # so a transplant is also a turn, and *turned* is its control. On normal inputs the best map is the *mean slope*
