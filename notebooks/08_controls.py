@@ -103,12 +103,14 @@ run.answer(sentences)
 #
 # Why do the numbers $y_{ij}$ of a table differ: because of their row, of their column, or of how the two go together?
 # Take the mean of all from each. What is then left of a row, on the mean, is the effect of that row, and so with the
-# columns; what neither explains is their *interaction*. Squared and added up, these parts make up the whole: $\sum
-# (y_{ij} - \bar y)^2 = \sum (\bar y_{i\cdot} - \bar y)^2 + \sum (\bar y_{\cdot j} - \bar y)^2 + \sum (y_{ij} - \bar
-# y_{i\cdot} - \bar y_{\cdot j} + \bar y)^2$, all sums over all cells, where a dot stands for a mean. A *share* is one
-# of the three over the whole. A sum over the count of its effects that are free (one fewer than there are rows, for the
-# rows) is a *mean square*, and Fisher's $F$ is the mean square of an effect over that of repetitions, in which nothing
-# but chance differs.
+# columns; what neither explains is their *interaction*. Squared and added up, these parts make up the whole,
+#
+# $$ \sum (y_{ij} - \bar y)^2 = \sum (\bar y_{i\cdot} - \bar y)^2 + \sum (\bar y_{\cdot j} - \bar y)^2
+#    + \sum (y_{ij} - \bar y_{i\cdot} - \bar y_{\cdot j} + \bar y)^2 , $$
+#
+# where all sums are over all cells and a dot stands for a mean. A *share* is one of the three over the whole. A sum
+# over the count of its effects that are free (one fewer than there are rows, for the rows) is a *mean square*, and
+# Fisher's $F$ is the mean square of an effect over that of repetitions, in which nothing but chance differs.
 #
 # </details>
 #

@@ -535,6 +535,7 @@ TURNED = [
         setting("claims", "gain-not-residual", "threshold", to=0.8),
         "[−0.26, 0.78] of mini-llama fits into it",
     ),
+    ("13_claims", 3, setting("thresholds_moved", to={}), "here none of 38 claims has a number"),
     ("13_claims", 4, setting("claims", "gain-not-residual", "cells", to={}), "none of 38 claims asks it"),
     ("14_compress", 2, setting("settings", "shares", to=[0.8]), "This run has a single budget, 80 %"),
     ("14_compress", 2, raced("own units", 0.8, ratio=9.0), "Mostly faster"),

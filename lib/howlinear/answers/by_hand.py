@@ -8,7 +8,7 @@ from typing import Any
 
 from howlinear.answers import words
 
-BY_CHANCE = 0.05
+BY_CHANCE = 0.1
 """An R² no further from 0 than this may be chance; our choice."""
 
 

@@ -142,6 +142,10 @@ def _range(values: Iterable[words.Number]) -> str:
 def _steady(results: Mapping[str, Any]) -> str:
     """How many claims keep all their verdicts under every multiple of the threshold."""
     moved = results["thresholds_moved"]
+    if not moved:
+        return (
+            f"One moves the threshold; here none of {len(results['claims'])} claims has a number that could be judged."
+        )
     steady = sum(all(verdicts == by_factor["1.0"] for verdicts in by_factor.values()) for by_factor in moved.values())
     factors = sorted({float(factor) for by_factor in moved.values() for factor in by_factor})
     return (
