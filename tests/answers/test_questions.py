@@ -470,6 +470,13 @@ TURNED = [
     ("03_bilinear", 4, two_layers(0.02, 0.2), "Products, as far as these controls tell"),
     ("03_bilinear", 4, two_layers(0.005, 0.012), "These controls cannot tell"),
     ("03_bilinear", 4, two_layers(0.2, 0.35), "These controls cannot tell"),
+    ("04_rank", 1, in_each_model("rank_90", to=[None] * 12), "no map has a held-out R² above 0."),
+    (
+        "04_rank",
+        1,
+        setting("models", "mini-pythia", "rank_90", 11, to=None),
+        "They differ most in block 11 of mini-gpt2",
+    ),
     ("04_rank", 3, in_each_block("predictions", lambda _: {"effective_rank": 99.0}), "Mostly they do:"),
     ("04_rank", 4, in_each_block("heavy_error", lambda _: {"value": 0.001}), "Mostly they do not:"),
     ("05_corpora", 0, in_each_model("carried", "likeness", to=0.999), "It may be"),
@@ -505,6 +512,12 @@ TURNED = [
     ("09_dynamics", 4, lasting, "No: by 9 of 9 ways"),
     ("10_degrees", 0, setting("planted", 3, 2, to=0.01), "so these inputs are nearly Gaussian"),
     ("10_degrees", 2, one_product_does, "So it is here"),
+    (
+        "10_degrees",
+        2,
+        setting("models", "mini-gpt2", "checks", "0", "probe", to={"4": 0.2}),
+        "20 % to 24 % with four products and 20 % to 24 % with 4 in mini-gpt2",
+    ),
     ("10_degrees", 2, no_probes, "this run has no probe to tell"),
     ("10_degrees", 3, in_each_model("fresh", to=[0.5, 0.6, 1.0, 1.0]), "Not all of them of 1 or 2"),
     (

@@ -143,7 +143,8 @@ def _few_products(models: Mapping[str, Any]) -> str:
         probes = [check["probe"] for check in model["checks"].values() if check["probe"]]
         if not probes:
             continue
-        lowest, highest = (str(choose(int(rank) for rank in probes[0])) for choose in (min, max))
+        ranks = set.intersection(*(set(probe) for probe in probes))
+        lowest, highest = min(ranks, key=int), max(ranks, key=int)
         reached = {rank: [probe[rank] for probe in probes] for rank in (lowest, highest)}
         few_do.append(min(reached[lowest]) > 0.5)
         products = words.counted(int(lowest), "product")

@@ -127,17 +127,21 @@ def _pooled(models: Mapping[str, Any]) -> str:
 
 
 def _two_ranks(models: Mapping[str, Any]) -> str:
-    """The block whose effective rank and whose paper's rank are furthest apart, as a ratio."""
+    """Where a block's effective rank and the paper's are furthest apart, as a ratio; None: its map explains nothing."""
     both = []
     for name, model in models.items():
         for block, needed in zip(model["blocks"], model["rank_90"], strict=True):
             effective = block["rank"]["value"]
-            both.append((abs(log(needed / effective)), effective, needed, f"block {block['block']} of {name}"))
-    _, effective, needed, place = max(both)
-    return (
+            if needed is not None:
+                both.append((abs(log(needed / effective)), effective, needed, f"block {block['block']} of {name}"))
+    what = (
         "The first is of the outputs, bent part and all, and weighs their directions; the second counts directions of "
-        f"the map. They differ most in {place}, where they are {words.number(effective, 1)} and {needed:.0f}."
+        "the map."
     )
+    if not both:
+        return f"{what} Here only the first can be told, since no map has a held-out R² above 0."
+    _, effective, needed, place = max(both)
+    return f"{what} They differ most in {place}, where they are {words.number(effective, 1)} and {needed:.0f}."
 
 
 def _rotated(models: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
