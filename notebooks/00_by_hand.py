@@ -30,7 +30,7 @@ from IPython.display import HTML
 from transformers import AutoModelForCausalLM
 
 import howlinear as hl
-from howlinear.answers.by_hand import replies, sentences
+from howlinear.answers.by_hand import questions, replies, sentences
 from howlinear.ideas import by_hand as ideas
 from howlinear.notebook.run import start
 from howlinear.plots import by_hand as plots
@@ -354,7 +354,16 @@ run.conclusion(sentences, replies)
 #   memory that does not grow with the text, a rule for empty directions.
 #
 # Go on with notebook 01 for what goes in and comes out, then 02 for the line and its price.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/00_by_hand.py`; try first. Each cell checks your answer when you fill it in.

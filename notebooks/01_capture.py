@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 import howlinear as hl
-from howlinear.answers.capture import replies, sentences
+from howlinear.answers.capture import questions, replies, sentences
 from howlinear.core.ceilings import NULL
 from howlinear.files.results import rounded
 from howlinear.instrument.capture import hooked
@@ -213,7 +213,16 @@ run.conclusion(sentences, replies)
 # - The FFN is a function from rows to rows; capturing it leaves the model as it was, bit for bit.
 # - Normalised does not mean round: a normalisation sets the length of each row, not how rows spread over directions.
 # - LayerNorm takes one direction away, RMSNorm none. Remember it; it comes back in the next notebook.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/01_capture.py`; try first. Each cell checks your answer when you fill it in.

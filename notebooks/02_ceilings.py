@@ -28,7 +28,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.ceilings import replies, sentences
+from howlinear.answers.ceilings import questions, replies, sentences
 from howlinear.core.ceilings import NULL, fit, r2
 from howlinear.core.cross_validation import fold_spread
 from howlinear.core.intervals import CONFIDENCE
@@ -104,6 +104,17 @@ print(f"held out, by moments: {r2(line, hl.Moments(1, 1).update(x_test, y_test))
 # %% [markdown]
 # The interval is a *jackknife*: leave out one document fold, do everything again, and see how far the answer moves;
 # once for the folds we fit on, once for those held out, and the two variances add (`Estimate.jackknife`).
+#
+# <details><summary>Refresher: the jackknife</summary>
+#
+# How far would a number move, had other documents been drawn? One draw is all there is, so we shake it: leave out each
+# of its $n$ folds in turn and compute the number again. That gives $n$ values $t_1, \dots, t_n$ with mean $\bar t$.
+# They lie much closer together than $n$ new draws would, since any two of them share nearly all of their documents; a
+# factor makes up for it: the variance is $\frac{n-1}{n} \sum_i (t_i - \bar t)^2$. Of a plain mean this is the
+# textbook's $s^2 / n$, but it asks for no formula, and so it serves for $R^2$ as well. The interval reaches to either
+# side by the root of the variance times Student's factor for $n - 1$ degrees of freedom.
+#
+# </details>
 #
 # **Which solver?** "Solve $S_{xx}W = S_{xy}$" hides a trap. Here is a planted block with the manners of real
 # activations, exaggerated: a spectrum that falls like a power law, one constant offset, one feature with rare spikes.
@@ -375,7 +386,16 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #   sets where a block starts (dotted lines), and training where it goes (*trained − fresh*).
 # - Why linear blocks may be dear: $R^2_{\mathrm{lin}}$ is a share of variance; it does not know what the rest of the
 #   model does with that variance. That the two come apart is what the paper finds as well (§5.6).
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/02_ceilings.py`; try first. Each cell checks your answer when you fill it in.

@@ -14,7 +14,7 @@
 # **Question.** The line leaves a share $1 - R^2_{\mathrm{lin}}$ unexplained. Add a small branch that multiplies its
 # inputs in pairs. How much of that share does it win back, and does it win more where the line leaves more?
 #
-# **You need** notebook 02, and the chain rule. **Time** 35 minutes to read, about seven to run.
+# **You need** notebook 02, and the chain rule. **Time** 40 minutes to read, about seven to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -38,7 +38,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from howlinear.answers.bilinear import replies, sentences
+from howlinear.answers.bilinear import questions, replies, sentences
 from howlinear.files import published
 from howlinear.files.results import rounded
 from howlinear.ideas.bilinear import tables
@@ -105,6 +105,17 @@ run.answer(sentences)
 # - **Let $W$ make room.** Where inputs are skewed, a product has a straight part, and $W$ has explained what is
 #   straight already. So each product's regression on $x$ is taken off it first, as if $W$ were solved anew.
 # - **Stop by rows not fitted.** One train fold decides which iteration, if any, is kept; twenty without gain end it.
+#
+# <details><summary>Refresher: variable projection</summary>
+#
+# Some unknowns need no search, once the others are given. Hold $A$ and $B$ still: the products $H = (XA) \odot (XB)$
+# are then columns of numbers, and the best $U$ and $c$ on them are least squares. So put these in, and search for the
+# minimum of $L(A, B) = \min_{U, c} \lVert E - HU - \mathbf 1 c^\top \rVert_F^2$ alone, with $E$ what the line leaves.
+# By the chain rule the slope of $L$ in $A$ is $\partial L / \partial A$, with $U$ held still, plus $\partial L /
+# \partial U$ times the slope of $U$ in $A$. But at the best $U$ the slope $\partial L / \partial U$ is 0, so the second
+# part is gone, and nobody needs to know how $U$ follows $A$ (Golub & Pereyra 1973).
+#
+# </details>
 #
 # The gain is $R^2_{\mathrm{poly}} - R^2_{\mathrm{lin}}$, both on *the same* held-out rows of the sample, which is why
 # `r2_lin` differs a little from notebook 02's, scored on all held-out rows. Its interval adds two variances: a
@@ -472,7 +483,16 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #   the optimiser. Whether a branch is idle shows in what it adds: trust the share, not the gate.
 # - The recipe's gain and ours differ for reasons that have nothing to do with the block: a short training, few rows,
 #   and a choice made on the rows that are scored. The parts say how much each of them is.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/03_bilinear.py`; try first. Each cell checks your answer when you fill it in. All use this

@@ -29,7 +29,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.rank import replies, sentences
+from howlinear.answers.rank import questions, replies, sentences
 from howlinear.core.correlation import fisher
 from howlinear.files import published
 from howlinear.files.results import rounded
@@ -84,8 +84,29 @@ run.answer(sentences)
 # | leverage | $(x-\bar x)^\top S_{xx}^{+} (x-\bar x) + 1/n$, with the pseudo-inverse | `core.ceilings.leverage` |
 # | all of these for a block | | `view.view` |
 #
-# Here $e_j$ is the held-out squared error of feature $j$ and $s_j = \sum (y'_j - \bar y'_j)^2$. Three features are
-# enough to follow by hand: the first is nine times louder than the others, and the line explains it alone.
+# Here $e_j$ is the held-out squared error of feature $j$ and $s_j = \sum (y'_j - \bar y'_j)^2$.
+#
+# <details><summary>Refresher: effective rank</summary>
+#
+# Over how many directions does a cloud spread? Turn the axes until no two features are correlated: the variances along
+# the new axes are the eigenvalues $\lambda$ of the covariance. If $m$ of them are equal and the others 0, then
+# $(\sum\lambda)^2 / \sum\lambda^2 = (m\lambda)^2 / (m\lambda^2) = m$, so this ratio counts them. If they are unequal,
+# the quieter ones count for less than one each: variances of 3 and 1 make $(3 + 1)^2 / (3^2 + 1^2) = 1.6$ directions.
+#
+# </details>
+#
+# <details><summary>Refresher: leverage</summary>
+#
+# Not every row pulls at a line alike. Raise the output of one row by 1 and fit again: by how much does the line's
+# prediction at this row rise? That is its leverage, $(x-\bar x)^\top S_{xx}^{+} (x-\bar x) + 1/n$. It says how far out
+# the row's *input* lies, counted in the cloud's own spread in that direction, and knows nothing of its output.
+# $S_{xx}^{+}$ is the inverse of $S_{xx}$, but for the directions without any variance, which it leaves out. Over the
+# $n$ rows that were fitted, leverages add up to the rank of the inputs plus 1.
+#
+# </details>
+#
+# Three features are enough to follow by hand: the first is nine times louder than the others, and the line explains it
+# alone.
 
 # %%
 score = scores.Score(
@@ -347,7 +368,16 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # - Features are not directions. A feature may hold a little of every direction; leaving out directions takes away what
 #   the block does most, and shows how straight the quiet rest is.
 # - Each band of token frequency has the same share of the train rows, so the map owes none of them more than another.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/04_rank.py`; try first. Each cell checks your answer when you fill it in.

@@ -30,7 +30,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.corpora import replies, sentences
+from howlinear.answers.corpora import questions, replies, sentences
 from howlinear.core.ceilings import fit, r2
 from howlinear.files import published
 from howlinear.files.results import rounded
@@ -273,7 +273,16 @@ verdicts
 # - What this does not show: the weights are the same throughout, so a lost line is due to the inputs alone. And all
 #   intervals are about documents; three domains are only three. In a block whose $R^2_{\mathrm{lin}}$ rests on a few
 #   massive rows (notebook 12), all of this is about these rows: they may agree on all texts while the others do not.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/05_corpora.py`; try first. Each cell checks your answer when you fill it in. All use the

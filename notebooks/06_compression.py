@@ -37,7 +37,7 @@ from itertools import islice
 import numpy as np
 import pandas as pd
 
-from howlinear.answers.compression import replies, sentences
+from howlinear.answers.compression import questions, replies, sentences
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.errors import InputError
 from howlinear.files.results import rounded
@@ -464,7 +464,16 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"])
 #   moves it, and nothing of the loss; the cosines know of no map either. Where their ρ is lower than the price's, that
 #   is what they lack. *Replace one* says how much of the order can be told at all from a few sequences.
 # - Single costs need not add up: each map was fitted on what its block receives while all others are as they were.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/06_compression.py`; try first. Each cell checks your answer when you fill it in.

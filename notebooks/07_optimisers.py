@@ -32,7 +32,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.optimisers import replies, sentences
+from howlinear.answers.optimisers import questions, replies, sentences
 from howlinear.core.ceilings import r2
 from howlinear.files.results import rounded
 from howlinear.ideas.optimisers import tables
@@ -381,7 +381,16 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #   loud direction was learned.
 # - How bad is "badly"? Start, schedule and tuned rates favour the trained layer here; a study with less care would see
 #   larger shortfalls.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/07_optimisers.py`; try first. Each cell checks your answer when you fill it in.

@@ -14,7 +14,7 @@
 # **Question.** Every model has a profile of $R^2_{\mathrm{lin}}$ over its blocks. Who made it: the architecture, the
 # trained weights, the inputs those weights are fed, the training text, or chance?
 #
-# **You need** notebook 02; eigenvectors, analysis of variance. **Time** 25 minutes to read, two to run.
+# **You need** notebook 02; eigenvectors, analysis of variance. **Time** 30 minutes to read, two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -31,7 +31,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.controls import replies, sentences
+from howlinear.answers.controls import questions, replies, sentences
 from howlinear.files.results import rounded
 from howlinear.ideas.controls import survey
 from howlinear.ideas.controls.anova import anova, beside_seeds, effect_table, profile_array
@@ -98,6 +98,21 @@ run.answer(sentences)
 # | closed form | slope $W^* = \mathrm E[\partial y / \partial x]$; variance: Hermite | `predict_spectrum` |
 # | shares | sums of squares of a balanced design, in each block, added over blocks | `anova` |
 # | beside seeds | $F$ = mean square over that of the seeds; $\theta^2/\sigma^2 = (F - 1)/n$ | `beside_seeds` |
+#
+# <details><summary>Refresher: analysis of variance</summary>
+#
+# Why do the numbers $y_{ij}$ of a table differ: because of their row, of their column, or of how the two go together?
+# Take the mean of all from each. What is then left of a row, on the mean, is the effect of that row, and so with the
+# columns; what neither explains is their *interaction*. Squared and added up, these parts make up the whole,
+#
+# $$ \sum (y_{ij} - \bar y)^2 = \sum (\bar y_{i\cdot} - \bar y)^2 + \sum (\bar y_{\cdot j} - \bar y)^2
+#    + \sum (y_{ij} - \bar y_{i\cdot} - \bar y_{\cdot j} + \bar y)^2 , $$
+#
+# where all sums are over all cells and a dot stands for a mean. A *share* is one of the three over the whole. A sum
+# over the count of its effects that are free (one fewer than there are rows, for the rows) is a *mean square*, and
+# Fisher's $F$ is the mean square of an effect over that of repetitions, in which nothing but chance differs.
+#
+# </details>
 #
 # Covariances leave the turn $Q$ open; we take the one nearest to none. Two models trained apart share no directions,
 # so a transplant is also a turn, and *turned* is its control. On normal inputs the best map is the *mean slope*
@@ -356,7 +371,16 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # - Two twins that differ in text are two runs as well, so 1 is the least that a ratio can be. Few seeds give wide
 #   intervals: an interval that holds 1 says that these twins cannot tell, not that there is nothing. What is said of
 #   architectures is said of those that were trained as twins.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/08_controls.py`; try first.

@@ -34,7 +34,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.dynamics import replies, sentences
+from howlinear.answers.dynamics import questions, replies, sentences
 from howlinear.files import paths, results
 from howlinear.files.results import rounded
 from howlinear.ideas.dynamics import timing
@@ -325,7 +325,16 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #   that alone moves $R^2_{\mathrm{lin}}$, with no change to a block's own weights.
 # - *From the peak* is the strictest way of counting: it leaves out the loss's early, easy fall. And votes speak of
 #   trainings like these runs', not of all.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises (solutions: `solutions/09_dynamics.py`)
 #
 # **1 (warm-up).** From which measured step on does the profile stay like the last one, at a Pearson $r$ above 0.9?

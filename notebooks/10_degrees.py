@@ -38,7 +38,7 @@ import torch
 from torch.nn.functional import gelu
 
 import howlinear as hl
-from howlinear.answers.degrees import replies, sentences
+from howlinear.answers.degrees import questions, replies, sentences
 from howlinear.core.ceilings import AffineMap
 from howlinear.files import results as record
 from howlinear.files.results import rounded
@@ -280,6 +280,14 @@ run.conclusion(sentences, replies)
 #   gain tells of the rank, not of the degree.
 # - *Is the block what Hermite says?* Only if inputs are Gaussian. The difference is what real inputs do that weights
 #   and covariance do not know.
+
+# %% [markdown]
+# ## Test yourself
+#
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
 
 # %% [markdown]
 # ## Exercises

@@ -32,7 +32,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.protocol import replies, sentences
+from howlinear.answers.protocol import questions, replies, sentences
 from howlinear.core import limits
 from howlinear.core.ceilings import ceiling
 from howlinear.files.results import rounded
@@ -240,6 +240,14 @@ run.conclusion(sentences, replies)
 # - *Rows.* A map of few rows knows some of them by heart: held out it scores too low, on its own rows too high, and the
 #   limit lies between.
 # - *Verdicts.* Where a choice flips one, a result has to name its protocol.
+
+# %% [markdown]
+# ## Test yourself
+#
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
 
 # %% [markdown]
 # ## Exercises

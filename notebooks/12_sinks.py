@@ -33,7 +33,7 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.sinks import replies, sentences
+from howlinear.answers.sinks import questions, replies, sentences
 from howlinear.core.ceilings import r2
 from howlinear.files.published import load_published
 from howlinear.files.results import rounded
@@ -398,7 +398,16 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run: all rows → ordi
 # - It is the *fit* that a few rows spoil for all others; once they are left out of it, their own place can be taken by
 #   a constant.
 # - A high $R^2_{\mathrm{lin}}$ is a statement about squares. Report it beside that of the ordinary rows.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/12_sinks.py`; try first.

@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from howlinear.answers.claims import replies, sentences
+from howlinear.answers.claims import questions, replies, sentences
 from howlinear.files.published import load_published
 from howlinear.ideas.claims import ledger as claims
 from howlinear.ideas.claims.claim import Verdict, fingerprint, load_claims, parse, verdict
@@ -224,7 +224,16 @@ claims.beside_paper(ledger)
 # - The interval of a correlation takes the blocks of a model as independent. Neighbouring blocks are alike, and a first
 #   block may lie far out, so it is too narrow: the book's page on intervals says how much.
 # - Of so many intervals at 95 %, not *all* will hold the truth. Exercise 2 asks what is left when they must.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/13_claims.py`; try first.

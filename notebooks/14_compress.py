@@ -39,7 +39,7 @@ cost_rows: int | None = 1024  # held-out token rows of each; None: all
 import pandas as pd
 import torch
 
-from howlinear.answers.compress import replies, sentences
+from howlinear.answers.compress import questions, replies, sentences
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.files.results import rounded
@@ -227,7 +227,16 @@ run.conclusion(sentences, replies)
 #   units*, the block has better ones to keep: its own.
 # - All of this is without training. A little training mends every one of them (notebook 06 heals one block), and may
 #   mend the worse more.
+
+# %% [markdown]
+# ## Test yourself
 #
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
 # ## Exercises
 #
 # Solutions are in `solutions/14_compress.py`; try first.

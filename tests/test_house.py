@@ -87,10 +87,19 @@ def test_a_notebook_has_parameters_checked_numbers_and_exercises(stem):
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_notebook_says_its_answer_before_and_after(stem):
     source = (paths.NOTEBOOKS / f"{stem}.py").read_text(encoding="utf-8")
-    assert f"from howlinear.answers.{stem[3:]} import replies, sentences\n" in source
+    assert f"from howlinear.answers.{stem[3:]} import questions, replies, sentences\n" in source
     places = [source.index(call) for call in ("## Predict first", "run.answer(sentences)", "## Idea", "run.save(")]
     places.append(source.index("run.conclusion(sentences, replies)"))
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_notebook_has_questions_to_test_oneself_right_before_its_exercises(stem):
+    cells = [cell.source for cell in jupytext.read(paths.NOTEBOOKS / f"{stem}.py").cells]
+    (heading,) = [number for number, source in enumerate(cells) if source.startswith("## Test yourself\n")]
+    assert cells[heading + 1] == "run.questions(questions)"
+    assert cells[heading + 2].startswith("## Exercises")
+    assert any("run.conclusion(" in source for source in cells[:heading])
 
 
 def test_no_module_answers_a_users_error_with_an_assertion():

@@ -377,6 +377,28 @@ def test_without_results_there_is_no_conclusion(shown):
         run.conclusion(sentences, replies)
 
 
+def questions(found):
+    return [("Is x < 2?", f"It is {found['x']:.1f} [0.5, 1.5]."), ("Why?", "For a reason.")]
+
+
+def test_questions_are_shown_with_their_answers_folded(shown):
+    run, outputs = shown
+    run.save({"x": 1.0})
+    run.questions(questions)
+    ((text, identity, replaces),) = outputs
+    assert (identity, replaces) == (None, False)
+    assert text == (
+        "<details><summary>1. Is x &lt; 2?</summary>\n\nIt is 1.0 [0.5, 1.5].\n\n</details>\n\n"
+        "<details><summary>2. Why?</summary>\n\nFor a reason.\n\n</details>\n\nSquare brackets hold 95 % intervals."
+    )
+
+
+def test_without_results_there_are_no_questions(shown):
+    run, _ = shown
+    with pytest.raises(SourceError, match="run notebook 01_capture first"):
+        run.questions(questions)
+
+
 @pytest.mark.long
 def test_an_executed_notebook_shows_at_its_top_what_it_found_at_its_end(project):
     tiny = """# %% tags=["parameters"]

@@ -11,6 +11,15 @@ from howlinear.answers import words
 FOUND = 0.5
 """A search that recovers less than this of a planted teacher misses it; our choice."""
 
+NOTHING = 0.05
+"""A search that recovers less than this of what is not there finds nothing; our choice."""
+
+NOTICED = 0.01
+"""A smaller mean change of R² by a second layer, or by products in it, tells nothing; our choice."""
+
+PARTS = {"selection": "the choice of the step", "rows": "the rows", "optimiser": "the optimiser"}
+"""What parts our probe from the paper's recipe, as the results call it → in words."""
+
 
 def sentences(results: Mapping[str, Any]) -> list[str]:
     """The answer to the notebook's question."""
@@ -41,6 +50,23 @@ def replies(results: Mapping[str, Any]) -> list[str]:
         f"The interval of r leaves out 0 in {words.joined(sure) or 'no model'}. Without the first and the last block r "
         f"is {words.per_model(inner)}.",
         _gate(results["gate_order"]),
+    ]
+
+
+def questions(results: Mapping[str, Any]) -> list[words.Question]:
+    """Five questions to test oneself with, each with its answer."""
+    return [
+        ("How do you know that a gain is not noise that the probe has learned by heart?", _noise(results["power"])),
+        (
+            "Where the line leaves more, there is more to gain. What else must one look at?",
+            _share(results["correlation"]["recovered"]),
+        ),
+        (
+            "Two probes with as many products report different gains on the same rows. What can part them?",
+            _parts(results["models"]),
+        ),
+        ("Products win back some R². Do they win back perplexity as well?", _perplexity(results["models"])),
+        ("Is it products that a block needs, or a second layer?", _depth(results["models"])),
     ]
 
 
@@ -116,3 +142,81 @@ def _gate(order: Mapping[str, Mapping[str, Any]]) -> str:
     else:
         answer = "The gate does not close in this run"
     return f"{answer}. {words.opened('; '.join(clauses))}."
+
+
+def _noise(power: Mapping[str, Any]) -> str:
+    """What the probe finds in rows where there is nothing to find."""
+    most = max(row["shuffled"] for of_model in power.values() for row in of_model)
+    verdict = "there it finds nothing" if most < NOTHING else "there it finds too much to be trusted"
+    return (
+        f"It is scored on held-out rows, and tried on shuffled ones: {verdict}, at most {words.number(most)} of what "
+        "the line leaves."
+    )
+
+
+def _share(correlations: Mapping[str, Mapping[str, Any]]) -> str:
+    """Whether the share recovered follows what the line leaves."""
+    clauses = {}
+    for name, found in correlations.items():
+        clauses[name] = f"r = {words.estimate(found['r'], found['low'], found['high'], signed=True)}"
+    sure = [name for name, found in correlations.items() if found["low"] > 0 or found["high"] < 0]
+    return (
+        "The share of it that is recovered, since a gain cannot exceed what is left. That share correlates with what "
+        f"the line leaves, over blocks, at {words.per_model(clauses)}; the interval leaves out 0 in "
+        f"{words.joined(sure) or 'no model'}."
+    )
+
+
+def _parts(models: Mapping[str, Any]) -> str:
+    """By how much our gain differs from that of the paper's recipe, and what makes most of it."""
+    clauses = {}
+    for name, model in models.items():
+        recipe = model["recipe"]
+        gap = mean(recipe["ours"]) - mean(recipe["gain"])
+        parts = {said: mean(recipe[key]) for key, said in PARTS.items()}
+        largest = max(parts, key=lambda part: abs(parts[part]))
+        part = f"{largest}, {words.number(parts[largest], 3, signed=True)}"
+        clauses[name] = f"{words.number(gap, 3, signed=True)} (the largest part is {part})"
+    return (
+        f"{words.opened(words.joined(PARTS.values()))}. Our gain less that of the paper's recipe is, on the mean over "
+        f"blocks, {words.per_model(clauses)}."
+    )
+
+
+def _perplexity(models: Mapping[str, Any]) -> str:
+    """In how many blocks a swap with products costs less than the line alone."""
+    clauses, encoders = [], []
+    for name, model in models.items():
+        costs = model["dppl"]
+        if not costs["block"]:
+            encoders.append(name)
+            continue
+        saved = [line - products for line, products in zip(costs["linear"], costs["poly"], strict=True)]
+        most = max(saved)
+        where = costs["block"][saved.index(most)]
+        said = f"at most {words.significant(most)} less, in block {where}" if most > 0 else "nothing is saved"
+        clauses.append(f"{sum(each > 0 for each in saved)} of {len(saved)} blocks of {name} ({said})")
+    if not clauses:
+        gain = max(block["gain"] for model in models.values() for block in model["blocks"])
+        return f"{words.no_loss(encoders)} The largest gain in R² is {words.number(gain)}."
+    return f"With them a swap costs less perplexity than with the line alone in {words.joined(clauses)}."
+
+
+def _depth(models: Mapping[str, Any]) -> str:
+    """Two layers without products beside the line, and beside two layers with products."""
+    depth, products = [], []
+    for model in models.values():
+        lines = {block["block"]: block["r2_lin"] for block in model["blocks"]}
+        dense, poly = model["dense2x"], model["poly2x"]
+        depth += [r2 - lines[block] for block, r2 in zip(dense["blocks"], dense["r2"], strict=True)]
+        products += [with_them - r2 for with_them, r2 in zip(poly["r2"], dense["r2"], strict=True)]
+    if mean(depth) > max(NOTICED, 2 * abs(mean(products))):
+        answer = "A second layer, as far as these controls tell"
+    elif mean(products) > max(NOTICED, mean(depth)):
+        answer = "Products, as far as these controls tell"
+    else:
+        answer = "These controls cannot tell"
+    return (
+        f"{answer}: a trained second layer without products changes R² by {words.span(depth, 3, signed=True)} from the "
+        f"line's, and products within both layers by {words.span(products, 3, signed=True)} from there."
+    )

@@ -43,6 +43,21 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def questions(results: Mapping[str, Any]) -> list[words.Question]:
+    """Five questions to test oneself with, each with its answer."""
+    inputs = results["inputs"]
+    return [
+        ("Must inputs with a large condition number have a small effective rank?", _stretched(inputs)),
+        (
+            "Multiply all inputs by ten. Which of condition number, effective rank and dynamic range change?",
+            _in_other_units(inputs[0]),
+        ),
+        ("What would a cloud of effective rank 1 look like, and how near does a block come to it?", _needle(inputs)),
+        ("How can one tell a direction in which nothing varies from one in which little does?", _smallest(inputs)),
+        ("What would rows that are much longer than the others do to an R²?", _long_rows(inputs)),
+    ]
+
+
 def _by_model(inputs: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     models: dict[str, list[Mapping[str, Any]]] = {}
     for row in inputs:
@@ -80,4 +95,80 @@ def _position_0(inputs: Sequence[Mapping[str, Any]]) -> str:
     return (
         f"{answer}. At a sequence's first position the outputs are, where they differ most, {words.joined(clauses)}; "
         f"the inputs, which are normalised, are {words.span(row['first_position_in'] for row in inputs)} times as long."
+    )
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    return f"block {row['block']} of {row['model']}"
+
+
+def _stretched(inputs: Sequence[Mapping[str, Any]]) -> str:
+    """The inputs of largest condition number, beside those of smallest effective rank."""
+    stretched = max(inputs, key=lambda row: row["condition"])
+    thin = min(inputs, key=lambda row: row["effective_rank"] / row["width"])
+    condition = words.significant(stretched["condition"], 3)
+    difference = (
+        "The first compares the longest direction with the shortest alone, the second asks how many directions share "
+        "the variance."
+    )
+    if stretched is thin:
+        return (
+            f"Not by necessity, though {_place(thin)} has both here: a condition number of {condition} and an "
+            f"effective rank of {words.number(thin['effective_rank'], 0)}. {difference}"
+        )
+    return (
+        f"No. {difference} The largest condition number, {condition} in {_place(stretched)}, goes with an effective "
+        f"rank of {words.number(stretched['effective_rank'], 0)}; the smallest effective rank for its width, "
+        f"{words.number(thin['effective_rank'], 0)} in {_place(thin)}, with a condition number of "
+        f"{words.significant(thin['condition'], 3)}."
+    )
+
+
+def _in_other_units(row: Mapping[str, Any]) -> str:
+    """Three numbers that are ratios."""
+    return (
+        f"Not one of them, since all three are ratios: {_place(row)} would keep its condition number of "
+        f"{words.significant(row['condition'], 3)}, its effective rank of {words.number(row['effective_rank'], 1)} and "
+        f"its dynamic range of {words.number(row['dynamic_range'], 1)}."
+    )
+
+
+def _needle(inputs: Sequence[Mapping[str, Any]]) -> str:
+    """The inputs of the smallest effective rank."""
+    nearest = min(inputs, key=lambda row: row["effective_rank"])
+    return (
+        "Like a needle, with all of its variance along one direction. The nearest to it are the inputs of "
+        f"{_place(nearest)}: their effective rank is {words.number(nearest['effective_rank'], 1)} of "
+        f"{nearest['width']}."
+    )
+
+
+def _smallest(inputs: Sequence[Mapping[str, Any]]) -> str:
+    """How small the eigenvalues of real directions get, and whose inputs lack one."""
+    smallest, lacking = {}, []
+    for model, rows in _by_model(inputs).items():
+        lacks = any(row["rank"] < row["width"] for row in rows)
+        lacking += [model] * lacks
+        smallest[model] = words.significant(min(row["second" if lacks else "null"] for row in rows), 1)
+    gap = (
+        "By a gap in the eigenvalues. Divided by the largest, that of a direction in which inputs do vary is at least "
+        f"{words.per_model(smallest)}"
+    )
+    if not lacking:
+        return f"{gap}, and no direction is missing in this run."
+    return f"{gap}; that of the direction missing in {words.joined(lacking)} is rounding, many powers of ten below."
+
+
+def _long_rows(inputs: Sequence[Mapping[str, Any]]) -> str:
+    """For how many others an output at the first position counts, where it is longest."""
+    longest = max(inputs, key=lambda row: row["first_position_out"])
+    times = longest["first_position_out"]
+    where = f"times as long as elsewhere at a sequence's first position ({_place(longest)})"
+    if times < ALIKE:
+        return (
+            f"They would decide it, since it adds up squares; here outputs are at most {words.number(times)} {where}."
+        )
+    return (
+        f"They would decide it, since it adds up squares. Here outputs are up to {words.significant(times)} {where}, "
+        f"so that one such row counts as about {words.significant(times**2)} others."
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
+from statistics import mean
 from typing import Any
 
 from howlinear.answers import words
@@ -44,6 +46,24 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     if encoders:
         swaps.append(words.no_loss(encoders))
     return [_before_training(models), _shape(models), " ".join(swaps)]
+
+
+def questions(results: Mapping[str, Any]) -> list[words.Question]:
+    """Five questions to test oneself with, each with its answer."""
+    models = results["models"]
+    return [
+        ("Why is a line scored on documents that it was not fitted on?", _optimism(models)),
+        (
+            "Two neighbouring blocks differ in R²_lin. How do you know that it is not the draw of documents?",
+            _sure_steps(models),
+        ),
+        ("If linearity alone decided what a swap costs, which block would be the dearest?", _by_linearity(models)),
+        ("Does training make blocks less linear?", _by_training(models)),
+        (
+            "The line is found from moments, without any stored row. Is it less exact for that?",
+            _exactness(results["solver"]),
+        ),
+    ]
 
 
 def _decided(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -135,3 +155,70 @@ def _most_linear(models: Mapping[str, Any]) -> str:
         rises = f"by {words.significant(costs[block], 3)} from {words.number(model['perplexity'], 1)}"
         clauses[name] = f"{rises} (block {block}; {words.counted(dearer, 'block')} of {len(costs)} would cost more)"
     return f"Perplexity rises {words.per_model(clauses)}."
+
+
+def _optimism(models: Mapping[str, Any]) -> str:
+    """By how much a line looks better on its own rows, where that is most."""
+    gaps, clauses = {}, {}
+    for name, model in models.items():
+        block = max(model["blocks"], key=lambda block: block["r2_train"] - block["r2"])
+        gaps[name] = block["r2_train"] - block["r2"]
+        clauses[name] = f"{words.number(gaps[name], 3, signed=True)} (block {block['block']})"
+    reason = (
+        "looks better on its own rows than it is" if max(gaps.values()) > 0 else "might look better on its own rows"
+    )
+    return (
+        f"Because a line {reason}: its R² there less that on held-out rows is, where it is largest, "
+        f"{words.per_model(clauses)}."
+    )
+
+
+def _sure_steps(models: Mapping[str, Any]) -> str:
+    """At how many steps from one block to the next the two intervals do not touch."""
+    sure = {}
+    for name, model in models.items():
+        steps = list(pairwise(model["blocks"]))
+        apart = sum(a["r2_low"] > b["r2_high"] or b["r2_low"] > a["r2_high"] for a, b in steps)
+        sure[name] = f"{apart} of {len(steps)} steps"
+    return (
+        "By their intervals, which come from leaving out one fold of documents at a time. From one block to the next "
+        f"they do not touch at {words.per_model(sure)}."
+    )
+
+
+def _by_linearity(models: Mapping[str, Any]) -> str:
+    """The least linear block beside the dearest one."""
+    clauses = {}
+    for name, model in models.items():
+        least = min(model["blocks"], key=lambda block: block["r2"])["block"]
+        if not model["swap"]:
+            clauses[name] = f"block {least} (without a cost: an encoder)"
+            continue
+        dearest = max(model["swap"], key=lambda swap: swap["delta"])["block"]
+        really = "which is the dearest" if dearest == least else f"the dearest is block {dearest}"
+        clauses[name] = f"block {least} ({really})"
+    return f"The least linear one, that is, {words.per_model(clauses)}."
+
+
+def _by_training(models: Mapping[str, Any]) -> str:
+    """Mean R² before and after training; before it, the middle between held out and in sample."""
+    falls, means = [], {}
+    for name, model in models.items():
+        before = mean([*model["untrained"], *model["untrained_in_sample"]])
+        after = mean(block["r2"] for block in model["blocks"])
+        falls.append(after < before)
+        means[name] = f"{words.number(before)} to {words.number(after)}"
+    answer = "It did in every model of this run" if all(falls) else "Not always" if any(falls) else "It did not here"
+    return (
+        f"{answer}: the mean R²_lin over blocks goes from {words.per_model(means)}. Where it "
+        "starts, halfway between R² held out and in sample, depends on the architecture."
+    )
+
+
+def _exactness(solver: Mapping[str, Any]) -> str:
+    """The map from moments beside that from all rows, on the planted block."""
+    answer, near = ("No", "less") if solver["ours_within_1e-9"] else ("It was here", "more")
+    return (
+        f"{answer}: on a planted block with inputs of very unequal scale, a slow and safe solver that has all rows "
+        f"reaches an R² of {words.number(solver['reference'], 3)}, and ours differs from it by {near} than a billionth."
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from howlinear.answers import words
@@ -18,6 +18,9 @@ VERDICTS = {
 
 TOGETHER = "together"
 """The column of claims that are about all models of a run at once."""
+
+NO_RELATION = "gain-not-residual"
+"""The claim that one thing does not follow another, which an interval must fit into a band to show."""
 
 SINGULAR = {"hold": "holds", "do": "does", "are": "is"}
 
@@ -51,6 +54,21 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     return [f"The board has {words.per_model(clauses, 'for')}."]
 
 
+def questions(results: Mapping[str, Any]) -> list[words.Question]:
+    """Five questions to test oneself with, each with its answer."""
+    claims = results["claims"]
+    return [
+        ("What is the difference between mixed and does not hold here?", _open_cells(claims)),
+        ("Why is a claim that cannot be tested here not counted as failed?", _untestable(claims)),
+        ("A claim does not hold here. Is the paper refuted?", _elsewhere(claims)),
+        ("How can one see that a verdict does not hang on where the threshold stands?", _steady(results)),
+        (
+            "The interval of a correlation contains 0. Is it shown that there is no relation?",
+            _no_relation(claims),
+        ),
+    ]
+
+
 def _count(verdict: str, count: int) -> str:
     said = VERDICTS[verdict]
     if count == 1:
@@ -72,3 +90,87 @@ def _moved(moved: Mapping[str, Any], factors: tuple[str, str] = ("0.75", "1.5"))
                 changed += by_factor[factor][model] != verdict
         clauses.append(f"at {factor} times the threshold {changed} of {cells} verdicts change")
     return f"{words.opened(words.joined(clauses))}."
+
+
+def _open_cells(claims: Mapping[str, Any]) -> str:
+    """How many verdicts, claim by claim and model by model, are open, and how many are negative."""
+    cells = [cell["verdict"] for claim in claims.values() for cell in claim["cells"].values()]
+    return (
+        "Where it is mixed the interval straddles the threshold, and the data cannot tell; where it does not hold, the "
+        f"whole interval lies on the other side. Claim by claim and model by model, {cells.count('mixed')} of "
+        f"{len(cells)} verdicts are mixed and {cells.count('does not hold here')} are that it does not hold here."
+    )
+
+
+def _untestable(claims: Mapping[str, Any]) -> str:
+    """How many claims no model here can speak to, and why one of them."""
+    silent = {name: claim.get("reason") for name, claim in claims.items() if claim["verdict"] == "not testable here"}
+    reason = "Because these models, or what was measured of them, do not speak to it"
+    if not silent:
+        return f"{reason}; here all {len(claims)} claims could be tested."
+    name = next(iter(silent))
+    example = f", such as *{name}*: {silent[name].rstrip('.')}" if silent[name] else ""
+    return (
+        f"{reason}. Of this kind {'is' if len(silent) == 1 else 'are'} {len(silent)} of {len(claims)} claims{example}."
+    )
+
+
+def _elsewhere(claims: Mapping[str, Any]) -> str:
+    """A claim that fails here, with what the paper's own numbers say of it."""
+    failed = [name for name, claim in claims.items() if claim["verdict"] == "does not hold here" and claim["paper"]]
+    others = "it was said of other models, which the same rules judge once they are run"
+    if not failed:
+        return f"No: {others}. None of the {len(claims)} claims fails here that the paper gives numbers for."
+    claim = claims[failed[0]]
+    its_own = words.joined(name for name in claim["cells"] if name in claim["paper"] and name != TOGETHER)
+    reason = f"Not by one protocol alone, though {its_own} is its own" if its_own else f"No: {others}"
+    here = _range(cell["value"] for cell in claim["cells"].values())
+    theirs = _range(claim["paper"].values())
+    return (
+        f"{reason}. The statistic of *{failed[0]}*, for example, is {here} here and {theirs} in the paper's own "
+        f"numbers; the threshold is {words.significant(claim['threshold'])}."
+    )
+
+
+def _range(values: Iterable[words.Number]) -> str:
+    """Lowest to highest to two significant digits; one number where these read the same."""
+    values = list(values)
+    low, high = words.significant(min(values)), words.significant(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _steady(results: Mapping[str, Any]) -> str:
+    """How many claims keep all their verdicts under every multiple of the threshold."""
+    moved = results["thresholds_moved"]
+    if not moved:
+        return (
+            f"One moves the threshold; here none of {len(results['claims'])} claims has a number that could be judged."
+        )
+    steady = sum(all(verdicts == by_factor["1.0"] for verdicts in by_factor.values()) for by_factor in moved.values())
+    factors = sorted({float(factor) for by_factor in moved.values() for factor in by_factor})
+    return (
+        f"One moves the threshold: from {words.number(factors[0], 1)} to {words.number(factors[-1], 1)} times where it "
+        f"stands, {steady} of {len(moved)} claims that have a number keep all their verdicts."
+    )
+
+
+def _no_relation(claims: Mapping[str, Any]) -> str:
+    """The claim of no relation, with the widest of its intervals, one that contains 0 if there is any."""
+    claim = claims[NO_RELATION]
+    if not claim["cells"]:
+        return (
+            f"No, a wide interval contains 0 and shows nothing; none of {len(claims)} claims asks it of these models."
+        )
+    name, cell = max(claim["cells"].items(), key=lambda item: _breadth(item[1]))
+    band = words.number(claim["threshold"], 1)
+    r = words.estimate(cell["value"], cell["low"], cell["high"], signed=True)
+    fits = "fits" if -claim["threshold"] < cell["low"] and cell["high"] < claim["threshold"] else "does not fit"
+    return (
+        "No: a wide interval contains 0 and shows nothing, so the whole of it must fit into a band around 0. For "
+        f"*{NO_RELATION}* that band is ± {band}, and r = {r} of {name} {fits} into it."
+    )
+
+
+def _breadth(cell: Mapping[str, Any]) -> tuple[bool, words.Number]:
+    """Whether an interval contains 0, and how wide it is."""
+    return cell["low"] < 0 < cell["high"], cell["high"] - cell["low"]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import log
+from statistics import mean
 from typing import Any
 
 from howlinear.answers import words
 
 OURS = "own units"
+
+LINES = "lines by price"
 
 
 def sentences(results: Mapping[str, Any]) -> list[str]:
@@ -53,6 +57,24 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def questions(results: Mapping[str, Any]) -> list[words.Question]:
+    """Five questions to test oneself with, each with its answer."""
+    raced, without = _raced(results)
+    shares = results["settings"]["shares"]
+    asked = {
+        "Why do some methods end below the budget?": lambda: _below_budget(raced, max(shares)),
+        "The interval of a ratio of perplexities contains 1. What does that say?": lambda: _no_difference(raced),
+        "Does the cost grow as fast as what is taken away?": lambda: _growth(raced, shares),
+        "A line in the place of a block holds d² + d numbers. Are they well spent?": lambda: _lines(raced, min(shares)),
+        "Everything is fitted on one text. What do other texts tell?": lambda: _other_texts(
+            results, raced, min(shares)
+        ),
+    }
+    if not raced:
+        return [(question, words.no_loss(without)) for question in asked]
+    return [(question, answer()) for question, answer in asked.items()]
+
+
 def _raced(results: Mapping[str, Any]) -> tuple[dict[str, Sequence[Mapping[str, Any]]], list[str]]:
     """The rows of each model that raced, on the text that was fitted on; and the models that have no perplexity."""
     raced = {}
@@ -85,3 +107,78 @@ def _beside(
     if not clauses:
         return f"This run has not raced {first} against {second}."
     return f"{does} against {other}, at {words.percent(share)}: perplexity times {words.per_model(clauses)}."
+
+
+def _below_budget(raced: Mapping[str, Sequence[Mapping[str, Any]]], share: float) -> str:
+    """The method that ends furthest below the largest budget."""
+    clauses = {}
+    for name, rows in raced.items():
+        row = min(_at(rows, share).values(), key=lambda row: row["kept"])
+        clauses[name] = f"{words.number(100 * row['kept'], 1)} % ({row['method']})"
+    return (
+        "Because they drop whole blocks or layers and cannot drop a part of one. At a budget of "
+        f"{words.percent(share)} of all parameters the one furthest below keeps {words.per_model(clauses)}."
+    )
+
+
+def _no_difference(raced: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """How many of the smaller models this text cannot tell from the whole one."""
+    clauses = {}
+    for name, rows in raced.items():
+        tried = [row for row in rows if row["ratio"] is not None]
+        alike = sum(row["low"] <= 1 <= row["high"] for row in tried)
+        clauses[name] = f"{alike} of {len(tried)} smaller models"
+    return (
+        "That this text cannot tell the smaller model from the whole one, not that they are alike. So it is with "
+        f"{words.per_model(clauses, 'of')}."
+    )
+
+
+def _growth(raced: Mapping[str, Sequence[Mapping[str, Any]]], shares: Sequence[float]) -> str:
+    """For how many methods the cost in nats grows faster than the share that is gone."""
+    large, small = max(shares), min(shares)
+    if large == small:
+        return f"This run has a single budget, {words.percent(small)}, so it cannot tell."
+    faster, clauses = [], {}
+    for name, rows in raced.items():
+        costs = [{method: log(row["ratio"]) for method, row in _at(rows, share).items()} for share in (large, small)]
+        both = [method for method in costs[0] if method in costs[1]]
+        grown = [costs[1][method] > costs[0][method] * (1 - small) / (1 - large) for method in both]
+        faster += grown
+        clauses[name] = f"{sum(grown)} of {len(grown)} methods"
+    answer = "It grows faster" if all(faster) else "Mostly faster" if mean(faster) > 0.5 else "Mostly no faster"
+    return (
+        f"{answer}: from {words.percent(1 - large)} gone to {words.percent(1 - small)}, the logarithm of the ratio "
+        f"grows by more than that for {words.per_model(clauses, 'in')}."
+    )
+
+
+def _lines(raced: Mapping[str, Sequence[Mapping[str, Any]]], share: float) -> str:
+    """Lines beside the dearest own units, at the smallest budget."""
+    better, clauses = [], {}
+    for name, rows in raced.items():
+        at = _at(rows, share)
+        if LINES in at and OURS in at:
+            better.append(at[OURS]["ratio"] < at[LINES]["ratio"])
+            clauses[name] = f"{words.significant(at[LINES]['ratio'], 3)} and {words.significant(at[OURS]['ratio'], 3)}"
+    if not clauses:
+        return f"This run has not raced lines against own units at {words.percent(share)}."
+    answer = "No" if all(better) else "Not in every model" if any(better) else "They are here"
+    return (
+        f"{answer}: at {words.percent(share)} lines, and the same budget for the blocks' own hidden units, multiply "
+        f"perplexity by {words.per_model(clauses)}."
+    )
+
+
+def _other_texts(results: Mapping[str, Any], raced: Mapping[str, Any], share: float) -> str:
+    """What own units cost at the smallest budget, text by text."""
+    clauses, counts = {}, set()
+    for name in raced:
+        rows = [row for row in results["models"][name]["race"] if (row["method"], row["share"]) == (OURS, share)]
+        ratios = {row["text"]: row["ratio"] for row in rows if row["ratio"] is not None}
+        clauses[name] = words.joined(f"{words.significant(ratio, 3)} on {text}" for text, ratio in ratios.items())
+        counts.add(len(ratios))
+    found = f"at {words.percent(share)} own units multiply perplexity by {words.per_model(clauses)}"
+    if max(counts) < 2:
+        return f"Whether what is kept suits that text alone. This run has no other: {found}."
+    return f"Whether what is kept suits that text alone: {found}. The text that was fitted on stands first."

@@ -66,6 +66,25 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def questions(results: Mapping[str, Any]) -> list[words.Question]:
+    """Five questions to test oneself with, each with its answer."""
+    models = _with_loss(results)
+    agreements = results["agreements"]
+    return [
+        ("A swap is cheap. Why look at mean ablation before one praises the line?", _worth_little(models)),
+        (
+            "1 − R²_lin and the price weigh the same error. What does the price know that 1 − R²_lin does not?",
+            _weighed(agreements["one block"]),
+        ),
+        ("Several blocks are to go. Is it enough to take the most linear ones?", _several(models)),
+        (
+            "A line in a block's place is trained for a while. How can one tell what the line gains by it?",
+            _healed(models),
+        ),
+        ("Are the costs of sets of blocks told better than those of single blocks?", _sets(agreements)),
+    ]
+
+
 def _with_loss(results: Mapping[str, Any]) -> dict[str, Any]:
     """The models that predict a next token, whose swaps have a cost."""
     return {name: model for name, model in results["models"].items() if "blocks" in model}
@@ -118,3 +137,72 @@ def _together(together: Mapping[str, Mapping[str, Any]]) -> str:
         joint = together["together, refitted"][name]
         clauses[name] = f"{words.significant(joint)} where the single costs add up to {words.significant(single)}"
     return f"In nats per token, the set that the greedy search ends with costs {words.per_model(clauses)}."
+
+
+def _worth_little(models: Mapping[str, Any]) -> str:
+    """The block that the model misses least, and what the line costs there."""
+    clauses = {}
+    for name, model in models.items():
+        block = min(model["blocks"], key=lambda block: block["ablation"])
+        costs = f"{words.significant(block['ablation'])} and {words.significant(block['nats'])}"
+        clauses[name] = f"{costs} (block {block['block']})"
+    return (
+        "Because a block that does little can be replaced by anything, even by its mean. In the block that is missed "
+        f"least its mean and its line cost, in nats per token, {words.per_model(clauses)}."
+    )
+
+
+def _weighed(signals: Mapping[str, Mapping[str, Any]]) -> str:
+    """How the price ranks the costs, beside 1 − R²."""
+    said = {}
+    for signal in ("price", "1 − R²"):
+        found = signals[signal]
+        said[signal] = f"ρ = {words.estimate(found['rho'], found['low'], found['high'])}"
+    helps = "" if signals["price"]["rho"] > signals["1 − R²"]["rho"] else "; in this run that does not help"
+    return (
+        "What the loss makes of the error: the price weighs it by the loss's gradient. It ranks the costs at "
+        f"{said['price']}, and 1 − R²_lin at {said['1 − R²']}{helps}."
+    )
+
+
+def _several(models: Mapping[str, Any]) -> str:
+    """What as many blocks as were tried cost, by R² and by the greedy search."""
+    dearer, clauses = [], {}
+    count = max(row["count"] for model in models.values() for row in model["frontier"])
+    for name, model in models.items():
+        deltas = {row["way"]: row["delta"] for row in model["frontier"] if row["count"] == count}
+        by_r2, greedy = deltas["order of R²"], deltas["greedy, refitted"]
+        dearer.append(by_r2 > greedy)
+        clauses[name] = f"{words.significant(by_r2, 3)} against {words.significant(greedy, 3)}"
+    answer = "No" if all(dearer) else "Not in every model" if any(dearer) else "It was in this run"
+    return (
+        f"{answer}: with {words.counted(count, 'block')} replaced, perplexity rises, in the order of R²_lin against "
+        f"that of the greedy search, by {words.per_model(clauses)}."
+    )
+
+
+def _healed(models: Mapping[str, Any]) -> str:
+    """What training does to the line, and to the original block."""
+    clauses, healed, behind = {}, [], []
+    for name, model in models.items():
+        found = model["healing"]
+        line, original = (words.significant(found[layer]["value"], signed=True) for layer in ("line", "original"))
+        clauses[name] = f"{line} with the line and {original} with the original"
+        healed.append(found["block"])
+        behind += [name] * (found["behind"]["low"] > 0)
+    return (
+        "By training the original block as long. Against the model as it was perplexity then changes, in "
+        f"{words.blocks(dict.fromkeys(healed))}, by {words.per_model(clauses)}; the line surely stays behind in "
+        f"{words.joined(behind) or 'no model'}."
+    )
+
+
+def _sets(agreements: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """How many signals rank sets better than single blocks."""
+    single, several = agreements["one block"], agreements["several"]
+    better = sum(several[signal]["rho"] > single[signal]["rho"] for signal in single)
+    return (
+        f"By {better} of {len(single)} signals; that of the price goes from ρ = {words.number(single['price']['rho'])} "
+        f"to {words.number(several['price']['rho'])}. Part of it is no merit: larger sets cost more, and every sum "
+        "grows with the set."
+    )

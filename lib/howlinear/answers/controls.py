@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
@@ -36,6 +36,26 @@ def replies(results: Mapping[str, Any]) -> list[str]:
         f"On the mean over blocks, R²_lin goes from {words.per_model(_means(results, 'permuted'))}.",
         f"On the mean over blocks, it goes from {words.per_model(_means(results, 'normal'))}.",
         _order(results["beside_seeds"]) if "beside_seeds" in results else "This run profile leaves the twins out.",
+    ]
+
+
+def questions(results: Mapping[str, Any]) -> list[words.Question]:
+    """Five questions to test oneself with, each with its answer."""
+    return [
+        (
+            "Deal the outputs to the inputs at random. What R² has the best line, on its own rows and on others?",
+            _chance_floor(results["floors"]),
+        ),
+        (
+            "Normal rows have the mean and the covariance of the real inputs. If R²_lin is another, what makes it so?",
+            _shape_of_inputs(results),
+        ),
+        ("How can R²_lin on normal rows be known without drawing a row?", _closed_form(results["closed"])),
+        (
+            "Permuted weights keep their entries, redrawn ones their singular values. Does it matter which?",
+            _disorder(results),
+        ),
+        ("Why is a trained model set beside several random ones, and not beside one?", _random_models(results)),
     ]
 
 
@@ -86,3 +106,61 @@ def _order(found: Mapping[str, Any]) -> str:
     overlap = found["family"]["ratio"]["low"] <= found["text"]["ratio"]["high"]
     overlap &= found["text"]["ratio"]["low"] <= found["family"]["ratio"]["high"]
     return f"{said_order} The intervals of the first two overlap." if overlap else said_order
+
+
+def _chance_floor(floors: Sequence[Mapping[str, words.Number]]) -> str:
+    """R² where there is nothing to explain, from the fewest rows and from the most."""
+    few, many = floors[0], floors[-1]
+    own, others = (
+        [words.number(floor[side]) for floor in (few, many)] for side in ("shuffled_in_sample", "shuffled_held_out")
+    )
+    rows = [words.number(floor["rows"], 0) for floor in (few, many)]
+    return (
+        f"On its own rows {own[0]} with {rows[0]} of them and {own[1]} with {rows[1]}, though there is nothing to "
+        f"explain; on others {others[0]} and {others[1]}. So an R² in sample misleads, most of all with few rows."
+    )
+
+
+def _shape_of_inputs(results: Mapping[str, Any]) -> str:
+    """In how many blocks normal rows make the block less linear."""
+    lower = {}
+    for name, own in results["own"].items():
+        less = sum(normal < real for normal, real in zip(results["normal"][name], own, strict=True))
+        lower[name] = f"{less} of {len(own)} blocks"
+    return (
+        "The shape of the inputs: all that mean and covariance do not tell. On normal rows R²_lin is lower in "
+        f"{words.per_model(lower, 'of')}."
+    )
+
+
+def _closed_form(closed: Sequence[words.Number]) -> str:
+    """How far the closed form and the fit on normal rows lie apart."""
+    gap, priced = (words.number(distance, 3) for distance in closed)
+    return (
+        "The best line's slope is then the mean slope of the block (Stein's lemma), and Hermite's expansion gives the "
+        f"variance of the outputs. Closed form and fit differ by at most {gap}, and by {priced} once it is counted "
+        "what a fit on so few rows costs."
+    )
+
+
+def _disorder(results: Mapping[str, Any]) -> str:
+    """Mean R² with permuted and with redrawn weights, beside the block's own."""
+    alike, clauses = [], {}
+    for name, own in results["own"].items():
+        permuted, redrawn = mean(results["permuted"][name]), mean(results["redrawn"][name])
+        alike.append(abs(permuted - redrawn) < abs(permuted - mean(own)) / 2)
+        clauses[name] = f"{words.number(permuted)} and {words.number(redrawn)} (own weights: {words.number(mean(own))})"
+    answer = "Hardly" if all(alike) else "In some models" if any(alike) else "It does"
+    return f"{answer}: on the mean over blocks R²_lin is {words.per_model(clauses)}."
+
+
+def _random_models(results: Mapping[str, Any]) -> str:
+    """How far random models differ among themselves, and how many trained blocks lie beyond all of them."""
+    spans, outside = {}, {}
+    for name, seeds in results["fresh"].items():
+        spans[name] = words.span((mean(seed) for seed in seeds), 3)
+        outside[name] = f"{results['outside_fresh'][name]} of {len(results['own'][name])} blocks"
+    return (
+        "Because one does not say how far random models differ among themselves. Their mean R²_lin over blocks, held "
+        f"out, is {words.per_model(spans)}; beyond all of them lie {words.per_model(outside, 'of')} once trained."
+    )

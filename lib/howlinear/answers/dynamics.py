@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import inf
+from collections.abc import Mapping, Sequence
+from math import inf, log2
+from statistics import median
 from typing import Any
 
 from howlinear.answers import words
@@ -54,6 +55,26 @@ def replies(results: Mapping[str, Any]) -> list[str]:
         f"{up} of {len(runs)} trainings make blocks straighter first, and {lower} end below where they began.",
         _order(results),
         f"The loss is surely first by {sum(later)} of {len(later)} ways of counting.",
+    ]
+
+
+def questions(results: Mapping[str, Any]) -> list[words.Question]:
+    """Five questions to test oneself with, each with its answer."""
+    return [
+        (
+            "At its straightest the live model's blocks are almost lines. What has it learned by then?",
+            _learned(results),
+        ),
+        ("Why must a block stay outside its first interval before it counts as having left?", _patience(results)),
+        ("Why is time read on a logarithmic scale?", _doublings(results)),
+        (
+            "Is it one order in which blocks leave their initial value, and one in which they settle?",
+            _one_order(results["alike"]),
+        ),
+        (
+            "Does it hang on the way of counting whether the loss settles before R²_lin?",
+            _ways_of_counting(results["votes"]),
+        ),
     ]
 
 
@@ -110,4 +131,72 @@ def _order(results: Mapping[str, Any]) -> str:
     return (
         f"The one next to the loss leaves before the one next to the text in {last_first} of {count} trainings, after "
         f"it in {first_first}. The orders of two trainings correlate, on the mean, at {words.joined(alike)}."
+    )
+
+
+def _learned(results: Mapping[str, Any]) -> str:
+    """The live model's loss where it is straightest, beside that of a model which knows frequencies alone."""
+    loss = results["live"]["loss"]
+    straightest = _straightest(results["live"]["r2"])
+    learned = "Not even all of" if loss[straightest] > results["unigram"] else "More than"
+    return (
+        f"{learned} how often each token occurs: its loss is {words.number(loss[straightest])} nats per token, down "
+        f"from {words.number(loss[0])}; a model that knows frequencies alone has {words.number(results['unigram'])}."
+    )
+
+
+def _patience(results: Mapping[str, Any]) -> str:
+    """How long a departure must hold, and when blocks then leave."""
+    steps = _known(results["leaves"])
+    return (
+        "Because measurements are noisy, and one of them may lie outside by chance. A departure counts once it holds "
+        f"for {words.counted(results['settings']['patience'], 'measured step')} running; the first block then leaves "
+        f"at step {words.number(min(steps), 1)}, read between two measured ones, and the last at step "
+        f"{words.number(max(steps), 1)}."
+    )
+
+
+def _doublings(results: Mapping[str, Any]) -> str:
+    """When the median block leaves its initial value, and when it settles."""
+    leaves, settles = median(_known(results["leaves"])), median(_known(results["settles"]))
+    return (
+        "Because training begins fast and ends slowly. The median block leaves its initial value at step "
+        f"{words.number(leaves, 1)} and settles at step {words.number(settles, 0)}, "
+        f"{words.number(log2(settles / leaves), 1)} doublings later; on an even scale all departures would lie at the "
+        "left edge."
+    )
+
+
+def _known(steps: Mapping[str, Sequence[words.Number | None]]) -> list[words.Number]:
+    """The steps of all blocks of all trainings; None stands for never."""
+    return [step for of_run in steps.values() for step in of_run if step is not None]
+
+
+def _one_order(alike: Mapping[str, Sequence[words.Number]]) -> str:
+    """How much the orders of two trainings are alike."""
+    orders: dict[str, list[words.Number]] = {"leaves": [], "settles": []}
+    for group, (rho, _) in alike.items():
+        orders[group.partition(", ")[0]].append(rho)
+    if min(orders["leaves"]) > max(orders["settles"]):
+        answer = "More in leaving than in settling"
+    elif min(orders["settles"]) > max(orders["leaves"]):
+        answer = "More in settling than in leaving"
+    else:
+        answer = "About as much in the one as in the other"
+    leaving, settling = (words.span(rhos, signed=True) for rhos in orders.values())
+    return (
+        f"{answer}: the orders of two trainings correlate, on the mean, at {leaving} in leaving and at {settling} in "
+        "settling, where 1 would be one order."
+    )
+
+
+def _ways_of_counting(votes: Mapping[str, Mapping[str, Any]]) -> str:
+    """By how many ways of counting the loss is surely first, and by how many R²."""
+    ways = [found for by_share in votes.values() for found in by_share.values()]
+    later = sum(found["low"] > 0 for found in ways)
+    earlier = sum(found["high"] < 0 for found in ways)
+    answer = "No" if len(ways) in (later, earlier) else "Yes"
+    return (
+        f"{answer}: by {later} of {len(ways)} ways of counting the loss is surely first, by {earlier} R²_lin is, and "
+        f"by {len(ways) - later - earlier} the run cannot tell."
     )

@@ -18,6 +18,7 @@ STATEMENTS = {
 CHOICES = {
     ("denominator", "scalar"): "one mean of all outputs in the denominator",
     ("split", "tail"): "a contiguous tail held out",
+    ("position_0", "out"): "position 0 left out",
 }
 """Choices as the results call them → in words; others are built from their name and level."""
 
@@ -55,6 +56,20 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     parts = [f"{name}, in {words.joined(cases)}" for name, cases in turning.items()]
     flips = f"Only {words.joined(parts)}." if parts else "None of them, in any model of this run."
     return [denominator, rows, flips]
+
+
+def questions(results: Mapping[str, Any]) -> list[words.Question]:
+    """Five questions to test oneself with, each with its answer."""
+    return [
+        ("Which choice can move R²_lin of a single block most, and which hardly at all?", _most_and_least(results)),
+        (
+            "A map of few rows has one R² on them and another on held-out rows. Where does the truth lie?",
+            _between(results),
+        ),
+        ("A verdict is ~. Does that mean no?", _straddling(results["side_by_side"])),
+        ("Does it hang on the protocol which block is the least linear?", _least_linear(results["lowest_blocks"])),
+        ("How can one check what R²_lin would be with endlessly many rows?", _foretold(results)),
+    ]
 
 
 def _flips(flips: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
@@ -106,4 +121,69 @@ def _choice(effect: Mapping[str, Any]) -> str:
         return "the limit of many rows" if level == "limit" else f"{level} rows for each input"
     if effect["choice"] == "seq_len":
         return f"sequences of {effect['level']} tokens"
+    if effect["choice"] == "null":
+        return f"the threshold for null directions at {effect['level']}"
     return CHOICES.get((effect["choice"], effect["level"]), f"{effect['choice']} {effect['level']}".replace("_", " "))
+
+
+def _most_and_least(results: Mapping[str, Any]) -> str:
+    """The choices of largest and of smallest effect on any block."""
+    effects = sorted(results["effects"], key=lambda effect: abs(effect["largest"]))
+    least, most = (
+        f"{_choice(effect)} ({words.number(effect['largest'], signed=True)} at most)"
+        for effect in (effects[0], effects[-1])
+    )
+    return f"It moves most with {most} and least with {least}: each against ours in that choice, all others equal."
+
+
+def _between(results: Mapping[str, Any]) -> str:
+    """The block with the widest gap between its own rows and others, with few rows; and what many say."""
+    settings = results["settings"]
+    curves = [row for row in results["curves"] if row["split"] == "documents"]
+    few = max(
+        (row for row in curves if row["factor"] == settings["few"]), key=lambda row: row["in_sample"] - row["held_out"]
+    )
+    place = (few["model"], few["block"], settings["many"])
+    (many,) = [row for row in curves if (row["model"], row["block"], row["factor"]) == place]
+    return (
+        f"Between them. In block {few['block']} of {few['model']}, {words.number(few['rows'], 0)} rows give "
+        f"{words.number(few['in_sample'])} and {words.number(few['held_out'])}, and so a limit of "
+        f"{words.number(few['limit'])}; {words.number(many['rows'], 0)} rows give "
+        f"{words.number(many['in_sample'])} and {words.number(many['held_out'])}."
+    )
+
+
+def _straddling(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """How many verdicts under each protocol are open."""
+    clauses = {}
+    for protocol in dict.fromkeys(row["protocol"] for row in verdicts):
+        marks = [row["verdict"] for row in verdicts if row["protocol"] == protocol]
+        clauses["ours" if protocol == "ours" else f"the {protocol}'s"] = f"{marks.count('~')} of {len(marks)} verdicts"
+    return (
+        "No: the interval straddles the threshold, so that the data cannot tell. Of that kind are "
+        f"{words.per_model(clauses, 'under')}."
+    )
+
+
+def _least_linear(lowest: Sequence[Mapping[str, Any]]) -> str:
+    """Per model the block that is most often the least linear, and how often it is."""
+    often: dict[str, Mapping[str, Any]] = {}
+    for row in lowest:
+        if row["model"] not in often or row["share"] > often[row["model"]]["share"]:
+            often[row["model"]] = row
+    answer = "It does" if any(row["share"] < 1 for row in often.values()) else "It does not"
+    clauses = {name: f"block {row['block']} under {words.percent(row['share'])}" for name, row in often.items()}
+    return f"{answer}: the one that is the least linear most often is, of the protocols, {words.per_model(clauses)}."
+
+
+def _foretold(results: Mapping[str, Any]) -> str:
+    """Whether the limit told from few rows is that told from many."""
+    (found,) = [row for row in results["agreement"] if row["split"] == "documents"]
+    settings = results["settings"]
+    nearer = "nearer to it than" if abs(found["limit_error"]) < abs(found["raw_error"]) else "no nearer to it than"
+    return (
+        f"One tells it from {settings['few']} rows for each input and again from {settings['many']}: split by "
+        f"documents, the first holds the second in {found['limit_agrees']} of {found['blocks']} blocks. It is off by "
+        f"{words.number(found['limit_error'], 3, signed=True)} on the mean, {nearer} R² held out with the few rows "
+        f"({words.number(found['raw_error'], 3, signed=True)})."
+    )

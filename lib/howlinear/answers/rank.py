@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import log
 from statistics import mean
 from typing import Any
 
@@ -43,6 +44,27 @@ def replies(results: Mapping[str, Any]) -> list[str]:
         f"One loud feature or direction can carry nearly all of the variance, and be straight. {here}.",
         f"On the mean over blocks, R²_lin goes {words.per_model(falls)}.",
         f"On frequent ones in {words.per_model(frequent, 'of')}.",
+    ]
+
+
+def questions(results: Mapping[str, Any]) -> list[words.Question]:
+    """Five questions to test oneself with, each with its answer."""
+    models, settings = results["models"], results["settings"]
+    return [
+        (
+            "Pooled R² may be high where the median feature's is low. Which features decide the pooled one?",
+            _pooled(models),
+        ),
+        (
+            "Of what is the effective rank of a block, and of what the least rank that reaches most of its R²?",
+            _two_ranks(models),
+        ),
+        ("Rotate the outputs. Which of this notebook's numbers stay, and which change?", _rotated(models, settings)),
+        ("Do the line's predictions spread over as many directions as the outputs?", _predictions(models)),
+        (
+            "Do the rows that lie furthest out make more of the line's error than their share?",
+            _far_out(models, settings["heavy"]),
+        ),
     ]
 
 
@@ -91,3 +113,78 @@ def _bands(models: Mapping[str, Any]) -> str:
         rare = mean(block["bands"][-1] for block in model["blocks"])
         means[name] = f"{words.number(frequent)} against {words.number(rare)}"
     return f"Among the most frequent tokens the mean R² is, against that among the rarest, {words.per_model(means)}."
+
+
+def _pooled(models: Mapping[str, Any]) -> str:
+    """Where pooled and median R² lie furthest apart."""
+    blocks = [(name, block) for name, model in models.items() for block in model["blocks"]]
+    name, block = max(blocks, key=lambda pair: abs(pair[1]["r2"]["value"] - pair[1]["median"]["value"]))
+    return (
+        "The loud ones, since each feature votes with its variance. The two lie furthest apart in block "
+        f"{block['block']} of {name}: {words.number(block['r2']['value'])} pooled and "
+        f"{words.number(block['median']['value'])} for the median feature."
+    )
+
+
+def _two_ranks(models: Mapping[str, Any]) -> str:
+    """Where a block's effective rank and the paper's are furthest apart, as a ratio; None: its map explains nothing."""
+    both = []
+    for name, model in models.items():
+        for block, needed in zip(model["blocks"], model["rank_90"], strict=True):
+            effective = block["rank"]["value"]
+            if needed is not None:
+                both.append((abs(log(needed / effective)), effective, needed, f"block {block['block']} of {name}"))
+    what = (
+        "The first is of the outputs, bent part and all, and weighs their directions; the second counts directions of "
+        "the map."
+    )
+    if not both:
+        return f"{what} Here only the first can be told, since no map has a held-out R² above 0."
+    _, effective, needed, place = max(both)
+    return f"{what} They differ most in {place}, where they are {words.number(effective, 1)} and {needed:.0f}."
+
+
+def _rotated(models: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """What leaving out the fewest directions, and as many features, does to the mean R²."""
+    few = settings["counts"][1]
+    loudest = "the loudest" if few == 1 else f"the {few} loudest"
+    directions, features = {}, {}
+    for name, model in models.items():
+        directions[name] = words.number(mean(block["directions"][1] for block in model["blocks"]))
+        features[name] = words.number(mean(block["features"][1] for block in model["blocks"]))
+    return (
+        f"Pooled R², ranks and all that is said of directions stay: without {loudest} of the directions the mean "
+        f"R²_lin over blocks would still be {words.per_model(directions)}. What is said of single features changes, "
+        f"such as the mean without {loudest} of them, {words.per_model(features)}."
+    )
+
+
+def _predictions(models: Mapping[str, Any]) -> str:
+    """In how many blocks the predictions have a lower effective rank than the outputs."""
+    lower, clauses = [], {}
+    for name, model in models.items():
+        blocks = model["blocks"]
+        fewer = [block["predictions"]["effective_rank"] < block["outputs"]["effective_rank"] for block in blocks]
+        lower += fewer
+        clauses[name] = f"{sum(fewer)} of {len(blocks)} blocks"
+    answer = "No" if all(lower) else "Mostly not" if mean(lower) > 0.5 else "Mostly they do"
+    return (
+        f"{answer}: they hold the straight part alone, and their effective rank is below that of the outputs in "
+        f"{words.per_model(clauses, 'of')}."
+    )
+
+
+def _far_out(models: Mapping[str, Any], heavy: words.Number) -> str:
+    """In how many blocks the rows of highest leverage make more than their share of the error."""
+    more, clauses = [], []
+    for name, model in models.items():
+        shares = [block["heavy_error"]["value"] for block in model["blocks"]]
+        beyond = [share > heavy for share in shares]
+        more += beyond
+        most = words.number(100 * max(shares), 1)
+        clauses.append(f"{sum(beyond)} of {len(shares)} blocks of {name} (at most {most} %)")
+    answer = "They do" if all(more) else "Mostly they do" if mean(more) > 0.5 else "Mostly they do not"
+    return (
+        f"{answer}: the {words.percent(heavy)} of held-out rows with the highest leverage make more than "
+        f"{words.percent(heavy)} of the squared error in {words.joined(clauses)}."
+    )

@@ -40,6 +40,21 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def questions(results: Mapping[str, Any]) -> list[words.Question]:
+    """Five questions to test oneself with, each with its answer."""
+    planted = max(results["planted"], key=lambda row: row["massive_rows"])
+    return [
+        ("For how many ordinary rows does a massive one count in R²?", _squared(planted)),
+        ("A block has an effective rank of 1. Does it write along one direction only?", _one_direction(planted)),
+        ("Are massive rows always the first of their sequence?", _at_first(results)),
+        (
+            "Can one constant take a block's place on its massive rows?",
+            _constant({row["kind"]: row for row in results["planted_costs"]}),
+        ),
+        ("What could show that massive rows are not why the paper's blocks look linear?", _refuted(results)),
+    ]
+
+
 def _mended(costs: Sequence[Mapping[str, Any]]) -> str | None:
     """The block with massive rows whose swap is dearest, and what it costs once the map is fitted without them."""
     plain = {row["block"]: row for row in costs if row["kind"] == OF_ALL and row["massive_rows"]}
@@ -74,3 +89,67 @@ def _predicted(predictions: Sequence[Mapping[str, Any]], compared: Sequence[Mapp
     text = f"Of the paper's {len(predictions)} blocks we predict a lower R²_lin without such rows in {len(falls)}"
     checked = f"{len(compared)} of them have been run" if compared else "none of them has been run yet"
     return f"{text}; {checked}."
+
+
+def _squared(planted: Mapping[str, Any]) -> str:
+    """For how many rows of median norm the heaviest row of the planted block counts."""
+    size = planted["heaviest"]
+    return (
+        f"For the square of its size: the heaviest row of the planted block has {words.number(size, 0)} times the "
+        f"median norm and counts as about {words.significant(size**2)} rows of that norm. The block has "
+        f"{words.number(planted['massive_rows'], 0)} massive rows of {words.number(planted['rows'], 0)}."
+    )
+
+
+def _one_direction(planted: Mapping[str, Any]) -> str:
+    """The effective rank of the planted block, of all rows and of ordinary ones."""
+    whole, ordinary = planted["effective_rank"], planted["effective_rank_ordinary"]
+    answer = "Not on most rows" if ordinary > 2 * whole else "It seems so here"
+    return (
+        f"{answer}: the outputs of the planted block have an effective rank of {words.number(whole, 1)}, and without "
+        f"its massive rows of {words.number(ordinary, 1)}. A variance adds up squares as R² does."
+    )
+
+
+def _at_first(results: Mapping[str, Any]) -> str:
+    """Which share of the massive rows stands at the first position, or that there are none."""
+    shares, heaviest = {}, []
+    for name, model in results["models"].items():
+        heaviest += [(block["heaviest"], f"block {block['block']} of {name}") for block in model["blocks"]]
+        if model["massive"]:
+            shares[name] = words.percents(row["at_first"] for row in model["massive"])
+    if not shares:
+        size, place = max(heaviest)
+        return (
+            f"This run cannot tell, since no model of it has one: the heaviest row, in {place}, has "
+            f"{words.number(size, 1)} times the median norm, and it takes "
+            f"{words.number(results['settings']['multiple'], 0)}."
+        )
+    always = all(row["at_first"] == 1 for model in results["models"].values() for row in model["massive"])
+    answer = "They are in this run" if always else "No"
+    return f"{answer}: from block to block, {words.per_model(shares)} of them stand at the first position."
+
+
+def _constant(planted: Mapping[str, Mapping[str, Any]]) -> str:
+    """What a constant at the first position costs beside the block itself there."""
+    more = planted[MENDED]["nats"] - planted[ORDINARY_KEPT]["nats"]
+    enough = more < 0.1 * abs(planted[OF_ALL]["nats"])
+    answer = "Yes, where they are all but one vector" if enough else "Not in the planted block"
+    return (
+        f"{answer}: there, in nats per token, the map of the ordinary rows costs {_nats(planted[MENDED])} with a "
+        f"constant at the first position and {_nats(planted[ORDINARY_KEPT])} with massive rows left to the block; the "
+        f"map of all rows costs {_nats(planted[OF_ALL])}."
+    )
+
+
+def _refuted(results: Mapping[str, Any]) -> str:
+    """Which predictions stand, and what has become of them."""
+    predictions, compared = results["predictions"], results["compared"]
+    falls = sum(row["falls"] for row in predictions)
+    threshold = words.number(predictions[0]["threshold"], 1)
+    run = f"of {len(compared)} that have been run {sum(row['right'] for row in compared)} came out right"
+    return (
+        "A run of the paper's own models. We predict, from what the paper publishes, that without such rows R²_lin "
+        f"falls by more than {threshold} in {falls} of {len(predictions)} blocks and in the others does not; "
+        f"{run if compared else 'none of them has been run yet'}."
+    )

@@ -12,6 +12,9 @@ Answer = TypeVar("Answer", bound=Hashable)
 Number = int | float
 """As JSON has them."""
 
+Question = tuple[str, str]
+"""What is asked, in plain text, and the answer to it, in Markdown."""
+
 SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 

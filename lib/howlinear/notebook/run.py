@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ from howlinear.text.corpus import Corpus, load_corpus
 
 Answers = Callable[[Mapping[str, Any]], list[str]]
 """From what a notebook has saved to sentences, as the modules of `howlinear.answers` have them."""
+
+Questions = Callable[[Mapping[str, Any]], list[tuple[str, str]]]
+"""From what a notebook has saved to questions, in plain text, each with its answer, in Markdown."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,19 @@ class Run:
         update_display(Markdown(answer), display_id=self._answer_id)
         display(Markdown(f"{answer}\n\n**Your predictions.**\n\n" + "\n".join(numbered)))
 
+    def questions(self, questions: Questions) -> None:
+        """Show questions to test oneself with; the answer to each, of what this run has just saved, is folded below it.
+
+        Args:
+            questions: the notebook's own, of `howlinear.answers`.
+
+        Raises:
+            SourceError: nothing has been saved yet.
+        """
+        asked = questions(results.load(self.results_path))
+        folded = "\n\n".join(_folded(number, *pair) for number, pair in enumerate(asked, 1))
+        display(Markdown(_with_key(folded)))
+
     @property
     def _answer_id(self) -> str:
         """By which a notebook finds the output of its cell `answer` again."""
@@ -197,8 +214,17 @@ class Run:
 
 def _listed(sentences: list[str]) -> str:
     """Sentences as a list in Markdown, with a word on what their brackets hold."""
-    bullets = "\n".join(f"- {sentence}" for sentence in sentences)
-    return f"{bullets}\n\nSquare brackets hold 95 % intervals." if "[" in bullets else bullets
+    return _with_key("\n".join(f"- {sentence}" for sentence in sentences))
+
+
+def _with_key(text: str) -> str:
+    """A text in Markdown, with a word on what its brackets hold."""
+    return f"{text}\n\nSquare brackets hold 95 % intervals." if "[" in text else text
+
+
+def _folded(number: int, question: str, answer: str) -> str:
+    """A question with its answer, which shows when one opens it; both as Markdown has them, between blank lines."""
+    return f"<details><summary>{number}. {escape(question)}</summary>\n\n{answer}\n\n</details>"
 
 
 def start(stem: str, profile: str = "minis") -> Run:
