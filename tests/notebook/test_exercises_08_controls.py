@@ -1,5 +1,6 @@
-"""The exercises of notebook 08: the right answers of its solutions, and wrong ones by name."""
+"""The exercises of notebook 08."""
 
+from helpers.exercises import Exercises
 from howlinear.ideas.controls.inputs import recolour
 from howlinear.ideas.controls.weights import respond, sample_ceiling
 from howlinear.ideas.degrees.hermite import predict_spectrum
@@ -22,7 +23,7 @@ def turned(names, seeds=range(5), block=None, anew=True):
     return [sample_ceiling(x, y, sample, intervals=False).r2 for x, y in zip(rows, outputs, strict=True)]
 
 
-ANSWERS = {
+WRONG = {
     "enough": {
         "a constant": lambda names: 1_000,
         "no row for the mean": lambda names: 100 * names["rank"],
@@ -47,3 +48,8 @@ ANSWERS = {
         "a neighbour's block": lambda names: turned(names, block=names["depth"] // 2 - 1),
     },
 }
+
+
+class TestExercises(Exercises):
+    stem = "08_controls"
+    wrong = WRONG

@@ -1,0 +1,93 @@
+"""The exercises of a notebook, tried: the right answer is told so, and plausible wrong ones are rejected with a hint.
+
+An exercise is a cell of the notebook with one line `name = None  # what is asked for`. The solution of the same stem,
+run on profile smoke, leaves the right answer under that name, and under the notebook's own names whatever the cell
+reads. So the notebook's own cell judges every answer, without the notebook being run.
+
+A module of tests gives the stem and, for each exercise, functions that make wrong answers from what the solution left:
+
+    WRONG = {"in_sample": {"a constant": lambda names: 0.5, …}, …}
+
+
+    class TestExercises(Exercises):
+        stem = "02_ceilings"
+        wrong = WRONG
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jupytext
+import pytest
+
+from howlinear.files import paths
+
+Names = dict[str, Any]  # what the names of a solution hold
+ASKED = re.compile(r"^(\w+) = None  # .*$", re.MULTILINE)
+LEAST = 4  # wrong answers for each exercise
+
+
+def cells(stem: str) -> dict[str, str]:
+    """Exercise → the notebook's cell that waits for its answer."""
+    sources = [cell.source for cell in jupytext.read(paths.NOTEBOOKS / f"{stem}.py").cells if cell.cell_type == "code"]
+    return {name: source for source in sources for name in ASKED.findall(source)}
+
+
+def solved(stem: str) -> Names:
+    """What the names of a solution hold after it has run on profile smoke; its own assertions hold."""
+    source = (paths.NOTEBOOKS / "solutions" / f"{stem}.py").read_text(encoding="utf-8")
+    assert source.count("assert ") >= 2
+    names: Names = {}
+    exec(compile(source.replace('profile = "minis"', 'profile = "smoke"'), stem, "exec"), names)
+    return names
+
+
+def answered(stem: str, names: Names, name: str, given: Any) -> None:
+    """Run the cell of an exercise with an answer in the place of None."""
+    source = ASKED.sub(f"{name} = given", cells(stem)[name])
+    exec(compile(source, f"{stem}, {name}", "exec"), {**names, "given": given})
+
+
+class Exercises:
+    """The tests of one notebook's exercises.
+
+    Attributes:
+        stem: of the notebook.
+        wrong: exercise → its slips by name, each a function from what the solution left to a wrong answer.
+    """
+
+    stem: ClassVar[str]
+    wrong: ClassVar[dict[str, dict[str, Callable[[Names], Any]]]]
+
+    def pytest_generate_tests(self, metafunc):
+        if "slip" in metafunc.fixturenames:
+            pairs = [(name, slip) for name, slips in self.wrong.items() for slip in slips]
+            metafunc.parametrize(("name", "slip"), pairs)
+        elif "name" in metafunc.fixturenames:
+            metafunc.parametrize("name", self.wrong)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def names(cls, shared_folder):
+        """What the solution left. It runs once, and its captures serve the solutions of all notebooks."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(paths, "BUILD", shared_folder / "solutions")
+            yield solved(cls.stem)
+
+    def test_every_exercise_is_tried_with_several_slips(self):
+        assert self.wrong.keys() == cells(self.stem).keys()
+        assert {name: len(slips) for name, slips in self.wrong.items() if len(slips) < LEAST} == {}
+
+    def test_an_exercise_without_an_answer_judges_nothing(self, names, name, capsys):
+        answered(self.stem, names, name, None)
+        assert "right" not in capsys.readouterr().out
+
+    def test_the_right_answer_is_told_so(self, names, name, capsys):
+        answered(self.stem, names, name, names[name])
+        assert capsys.readouterr().out.count("right: ") == 1
+
+    def test_a_wrong_answer_is_rejected_with_a_hint(self, names, name, slip, capsys):
+        with pytest.raises(AssertionError, match=r"\w+ \w+"):
+            answered(self.stem, names, name, self.wrong[name][slip](names))
+        assert "right" not in capsys.readouterr().out
