@@ -469,12 +469,9 @@ enough = None  # a number of rows
 
 if enough is not None:
     solved = planted_looks["sunk", planted_block].solved
-
-    def off(count):
-        return abs(rest(sunk, count, solved.ceiling.map).r2 - solved.ordinary.r2)
-
-    assert off(enough) < 0.1, "that many are too few"
-    assert off(enough - 1) >= 0.1, "fewer rows would do"
+    left = (rest(sunk, count, solved.ceiling.map) for count in range(solved.massive_rows + 1))
+    least = next(others.left_out for others in left if abs(others.r2 - solved.ordinary.r2) < 0.1)
+    assert enough == least, "fewer rows would do" if enough > least else "that many are too few"
     print(f"right: {enough} of {solved.massive_rows}, as a few sinks outweigh all ordinary rows")
 
 # %% [markdown]

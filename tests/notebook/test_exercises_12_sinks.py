@@ -76,7 +76,6 @@ WRONG = {
         "one too few": lambda names: names["enough"] - 1,
         "one too many": lambda names: names["enough"] + 1,
         "all sinks": lambda names: names["planted_looks"]["sunk", 5].solved.massive_rows,
-        "none": lambda names: 0,
     },
     "change": {
         "no change": lambda names: lambda x, y: y,
