@@ -71,7 +71,6 @@ WRONG = {
         "the unexplained share": lambda names: lambda block: 1 - names["elsewhere"](block),
     },
     "enough": {
-        "a constant": lambda names: 1,
         "half of the sinks": lambda names: names["planted_looks"]["sunk", 5].solved.massive_rows // 2,
         "one too few": lambda names: names["enough"] - 1,
         "one too many": lambda names: names["enough"] + 1,
