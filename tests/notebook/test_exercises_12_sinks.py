@@ -79,7 +79,6 @@ WRONG = {
     "change": {
         "no change": lambda names: lambda x, y: y,
         "a sink": lambda names: at_the_first_token,
-        "a constant": lambda names: lambda x, y: changed(y, 3, 20 * y.norm(dim=-1).mean()),
         "bent": lambda names: lambda x, y: changed(y, 3, loud_feature(x, y).abs()),
         "every feature": lambda names: lambda x, y: y + loud_feature(x, y)[..., None],
     },
