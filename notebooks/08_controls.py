@@ -387,30 +387,71 @@ run.questions(questions)
 #
 # **1 (warm-up).** How many rows give shuffled pairs, at the rank behind the first row of `floors`, an in-sample $R^2$
 # of 0.01?
+#
+# <details><summary>Hint</summary>
+#
+# `floors.expected_in_sample` is rank / (rows − 1). The first row of the table gives the rank; put 0.01 on the left and
+# that rank on the right.
+#
+# </details>
 
 # %%
-enough = None  # hint: expected_in_sample is rank / (rows − 1)
+enough = None  # a number of rows
 
 if enough is not None:
     rank = round(floors.expected_in_sample[0] * (floors.rows[0] - 1))
-    assert np.isclose(rank / (enough - 1), 0.01), "one row goes to the mean"
+    assert abs(0.01 * (enough - 1) - rank) < 1e-6, "rank / (rows − 1) is to be 0.01: one row goes to the mean"
+    print(f"right: {enough:,} rows, a hundred for each of {rank} directions, and one for the mean")
 
 # %% [markdown]
 # **2 (medium).** Quieten the inputs of the first model's first block: a tenth of the spread, the same mean. What is
 # $R^2_{\mathrm{lin}}$ on normal rows by the closed form, and where does it go in the limit?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `moments = sum(captures[first].blocks[0].train)` is a copy that you may change. Which of its attributes hold
+# the spread of the inputs, and in which power?
+#
+# Step 2: `predict_spectrum(take_apart(language_models[first], 0), moments, 1)[0]` is the closed form.
+#
+# </details>
 
 # %%
-quiet = None  # hint: copy the moments, change sxx, call predict_spectrum
+quiet = None  # R² at a tenth of the spread
 
 if quiet is not None:
-    assert closed.closed[0] < quiet < 1, "spread enters a covariance squared"
+    taken, moments = take_apart(language_models[first], 0), sum(captures[first].blocks[0].train)
+    loud = predict_spectrum(taken, moments, 1)[0]
+    moments.sxx *= 0.1**2
+    expected = predict_spectrum(taken, moments, 1)[0]
+    assert abs(quiet - expected) < 1e-6, "spread enters a covariance squared, and the mean stays where it is"
+    print(f"right: {quiet:.4f}, where the full spread has {loud:.3f}: from near by every smooth block is straight")
 
 # %% [markdown]
-# **3 (harder).** Turn the rows of the first model's middle block with five seeds. Does any come near its own rows?
+# **3 (harder).** Turn the rows of the first model's middle block with the seeds 0 to 4. Does any come near its own
+# rows?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `recolour(x, colour, colour, turn=seed)` turns rows and gives them back their own `Colour`; all train rows'
+# moments know that colour.
+#
+# Step 2: the block answers the turned rows anew, and R² is of these pairs. `respond` and `sample_ceiling` of
+# `howlinear.ideas.controls.weights` do both.
+#
+# </details>
 
 # %%
 turns = None  # a list of five R²
 
 if turns is not None:
-    assert len(set(turns)) == 5, "a seed each"
-    print("own", round(own.r2.iloc[depth // 2], 2), "turned", np.round(turns, 2))
+    from howlinear.ideas.controls.weights import respond, sample_ceiling
+
+    captured, ffn = blocks[first][depth // 2], ffns[first][depth // 2]
+    sample, colour = captured.rows(), Colour.of(sum(captured.train))
+    turned = [recolour(sample.x, colour, colour, turn=seed) for seed in range(5)]
+    expected = [sample_ceiling(x, respond(ffn, x), sample, intervals=False).r2 for x in turned]
+    untouched = sample_ceiling(sample.x, sample.y, sample, intervals=False).r2
+    assert np.shape(turns) == (5,), "one R² for each seed"
+    assert np.allclose(turns, expected, atol=1e-3), "fit on the turned train rows, score on the turned held-out rows"
+    print(f"right: turned {min(turns):.3f} to {max(turns):.3f}, untouched {untouched:.3f}")

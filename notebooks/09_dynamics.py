@@ -338,26 +338,54 @@ run.questions(questions)
 # ## Exercises (solutions: `solutions/09_dynamics.py`)
 #
 # **1 (warm-up).** From which measured step on does the profile stay like the last one, at a Pearson $r$ above 0.9?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `np.corrcoef(r2, curve.r2[-1])[0, 1]` for every `r2` of `curve.r2` says how alike each profile is to the last.
+#
+# Step 2: look for the *last* profile that is not alike, and take the step after it. The first one that is alike need
+# not stay so.
+#
+# </details>
 
 # %%
-recognised = None  # a step for each run in `curves`, in order
+recognised = None  # a list: a step for each run in `curves`, in order
 
 if recognised is not None:
+    assert len(recognised) == len(curves), f"one step for each of {', '.join(curves)}"
     for step, curve in zip(recognised, curves.values(), strict=True):
         alike_last = np.array([np.corrcoef(r2, curve.r2[-1])[0, 1] for r2 in curve.r2]) > 0.9
+        assert step in curve.steps, "a step that was measured"
         assert alike_last[curve.steps >= step].all(), "it must stay so to the end"
         assert step == 0 or not alike_last[curve.steps < step][-1], "there is an earlier one"
     print("right:", dict(zip(curves, recognised, strict=True)))
 
 # %% [markdown]
-# **2 (harder).** Freeze every FFN of a fresh live model (`site.output.requires_grad_(False)` for `hl.sites(model)`) and
-# train the rest up to the straightest step. Do blocks whose weights never change get straighter too?
+# **2 (harder).** Freeze every FFN of a fresh live model and train the rest up to the live model's straightest step. Do
+# blocks whose weights never change get straighter too? The cell below measures your model and says it.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: draw the live model once more, from the same seed, and call `site.output.requires_grad_(False)` for each of
+# `hl.sites(model)`.
+#
+# Step 2: `train` it as the live model was, with `replace(recipe, steps=…)`. Within the warm-up the learning rate does
+# not depend on how many steps are to come, so a short training sees the first steps of a long one.
+#
+# </details>
 
 # %%
-frozen_r2 = None  # R² per block of the frozen FFNs at that step
+frozen = None  # the trained model
 
-if frozen_r2 is not None:
+if frozen is not None:
     peak = live.r2.mean(1).argmax()
-    assert not np.allclose(frozen_r2, live.r2[peak]), "are the FFNs really frozen?"
-    means = [live.r2[0].mean(), np.mean(frozen_r2), live.r2[peak].mean()]
-    print("mean R²: start, frozen, free", np.round(means, 3))
+    fresh = new_model("mini-gpt2", run.seed, blocks, width, dtype=frozen.dtype).state_dict()
+    moved = {name for name, weight in frozen.state_dict().items() if not torch.equal(weight, fresh[name])}
+    of_ffns = {name for name in fresh if ".mlp." in name}
+    assert not moved & of_ffns, "an FFN has other weights than the live model at its start"
+    assert moved == fresh.keys() - of_ffns, "all but the FFNs is to learn"
+    found = hl.measure(frozen, glance)
+    fallen = live.loss[0] - live.loss[peak]
+    assert abs(np.log(found.perplexity) - live.loss[peak]) < fallen / 4, f"train for {live.steps[peak]} steps"
+    means = [live.r2[0].mean(), np.mean([block.r2 for block in found.values()]), live.r2[peak].mean()]
+    print("right: mean R² at the start, frozen and free:", np.round(means, 3))

@@ -296,6 +296,14 @@ run.questions(questions)
 #
 # **1 (warm-up).** GELU is $z\,\Phi(z)$, and $\Phi(z) - \tfrac12$ is odd. Which of the degrees 1 to 5 are missing from
 # its Hermite expansion when $z$ has mean 0? Then why do the real blocks have a cubic part?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: write $z\,\Phi(z)$ as $z / 2$ and a rest. Is the rest odd or even?
+#
+# Step 2: $\mathrm{He}_k$ is even for even $k$ and odd for odd $k$, and the mean of an odd function of $z$ is 0.
+#
+# </details>
 
 # %%
 absent = None  # a set of degrees, as in {2, 4}
@@ -304,14 +312,34 @@ if absent is not None:
     nodes, weights = (torch.tensor(part) for part in np.polynomial.hermite_e.hermegauss(60))
     coefficients = torch.stack(hermite(nodes, 5)) @ (weights * gelu(nodes))
     assert absent == {k for k in range(1, 6) if abs(coefficients[k]) < 1e-9}, "split GELU into an odd and an even part"
+    print("right: GELU is z / 2 and an even rest; about a mean other than 0, as real z have it, that rest is not even")
 
 # %% [markdown]
 # **2 (harder).** Feed the first model's middle block Gaussian inputs of the same mean and covariance, 20,000 of them,
 # and measure its spectrum. Does Hermite's prediction hold now?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: with normal $\xi$, rows $\mu + \xi\,\Lambda^{1/2} U^\top$ have mean $\mu$ and covariance $U \Lambda U^\top$.
+# `moments.mean_x` and `moments.sxx / moments.n` are the two.
+#
+# Step 2: `parts(x)` is the block's answer. Put `x` and it into a `Sample` of `howlinear.instrument.capture`, a quarter
+# of the rows held out, and this into a copy of a capture: `dataclasses.replace(captured, sample=…)`.
+#
+# Step 3: `degrees` of `howlinear.ideas.degrees.spectrum` measures the spectrum; its `r2` is the answer.
+#
+# </details>
 
 # %%
-gaussian_r2 = None  # hint: `degrees` of `parts`, on x drawn with the mean and covariance of `moments`
+gaussian_r2 = None  # R² of degrees 1, 2, …, up to `degree`
 moments = sum(stored[first].blocks[middle[first]].train)
 
 if gaussian_r2 is not None:
-    assert np.allclose(gaussian_r2, predict_spectrum(parts, moments, degree), atol=0.03), "whose rows?"
+    expected = predict_spectrum(parts, moments, degree)
+    assert np.shape(gaussian_r2) == np.shape(expected), f"a number for each degree from 1 to {degree}"
+    assert not np.allclose(gaussian_r2, expected, atol=1e-7), (
+        "that is the prediction; measure it, on rows that you draw"
+    )
+    cost = moments.d_in / 10_000  # what least squares on so many rows may lose
+    assert np.allclose(gaussian_r2, expected, atol=cost), "rows of the same mean and the same covariance, of this block"
+    print("right: measured", np.round(gaussian_r2, 3), "and predicted", expected.round(3))

@@ -261,15 +261,29 @@ run.questions(questions)
 tends_to = None  # a number
 
 if tends_to is not None:
-    assert abs(tends_to - limits.limit(0.80, 0.55)) < 1e-9, "a geometric mean, of what is left"
+    assert abs(tends_to - limits.limit(0.80, 0.55)) < 1e-9, "1 less a geometric mean, of what either side leaves over"
+    print(f"right: {tends_to:.2f}, of which the held-out score misses {(tends_to - 0.55) / tends_to:.0%}")
 
 # %% [markdown]
 # **2 (harder).** Rows that are independent and Gaussian have an optimism of $p/n$, with $p$ the numbers of a map per
 # feature. The planted documents above have more. How many of their rows count as one? Estimate it on 5 documents a
 # fold from the mean optimism of 40 draws.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `ceiling(sum(fold(5) for _ in range(8)), sum(fold(20) for _ in range(8)))` is one draw, and
+# `limits.optimism` of its `r2_train` and `r2` says how far it follows its own rows.
+#
+# Step 2: how large would the optimism be, of a map of 10 inputs and a constant, if the rows were independent? Divide
+# the mean by it.
+#
+# </details>
 
 # %%
-rows_that_count_as_one = None  # hint: `limits.optimism` of a `ceiling`, over (10 + 1) / rows
+rows_that_count_as_one = None  # a number
 
 if rows_that_count_as_one is not None:
-    assert 1.3 < rows_that_count_as_one < 3.5, "average the optimism, then divide"
+    # inputs and noise share half of their variance within a document, so their products share a quarter
+    foretold = 1 + (4 - 1) / 4
+    assert abs(rows_that_count_as_one - foretold) < 0.35, "the mean optimism, over (10 + 1) / rows; draws differ by 0.1"
+    print(f"right: {rows_that_count_as_one:.2f}, where a first-order sum foretells {foretold:.2f}")

@@ -415,58 +415,73 @@ run.questions(questions)
 # **1 (warm-up).** Sequences have $L$ tokens; the first is a sink, all of one vector, which the map follows without
 # error. The ordinary rows have mean 0 and norm 1, and the map explains nothing of them. How large must the sink be, in
 # these norms, for $R^2_{\mathrm{lin}} = r$?
-
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: the mean of all rows is $1/L$ of the sink. About it, the sinks' own variance is
+# $\frac1L (1 - \frac1L)\, s^2$ a row.
+#
+# Step 2: the ordinary rows add $1 - \frac1L$ a row, and the map explains nothing of that. Write $r$ as the share of the
+# first in both, and solve for $s$.
+#
+# </details>
 
 # %%
-def sink_size(length, r):
-    return None  # a formula
+sink_size = None  # a function (length, r) → the sink's norm
 
-
-if sink_size(128, 0.9) is not None:
+if sink_size is not None:
     for length, r in ((128, 0.9), (128, 0.5), (1024, 0.97)):
         size = sink_size(length, r)
-        assert size > 0, "a norm"
+        assert size > 0, "a norm is above 0"
         # the sinks' own variance about the mean of all, for each row: (1/L) (1 − 1/L) size²
         explained = size**2 / length * (1 - 1 / length)
         unexplained = 1 - 1 / length
         assert abs(explained / (explained + unexplained) - r) < 1e-9, "the first of L rows, about the mean of all L"
-    print(f"right: {sink_size(128, 0.9):.0f} norms for 0.9 of 128 tokens")
+    print(f"right: {sink_size(128, 0.9):.0f} norms for 0.9 of 128 tokens, {sink_size(1024, 0.9):.0f} of 1,024")
 
 # %% [markdown]
 # **2 (medium).** Write `elsewhere`: $R^2$ on the *ordinary held-out* rows of a block, of the map of *all train* rows.
-# Use `block.ordinary()` and moments alone.
-
+# Use moments alone.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `sum(block.train)` are the moments of all train rows, and `fit` of `howlinear.core.ceilings` makes a map of
+# them.
+#
+# Step 2: `block.ordinary()` is the same block without its massive rows, and `r2(map, moments)` scores a map.
+#
+# </details>
 
 # %%
-def elsewhere(block):
-    return None  # hint: howlinear.core.ceilings.fit and r2, and sum(block.train)
+elsewhere = None  # a function of a block → R²
 
-
-if elsewhere(sunk) is not None:
-    for block, expected in (
-        (sunk, planted_looks["sunk", planted_block]),
-        (clean, planted_looks["clean", planted_block]),
-    ):
-        assert abs(elsewhere(block) - expected.ordinary.of_all) < 1e-6 * abs(expected.ordinary.of_all) + 1e-9, (
-            "fit on all train rows, score on the held-out rows that are left"
-        )
+if elsewhere is not None:
+    for block, which in ((sunk, "sunk"), (clean, "clean")):
+        expected = planted_looks[which, planted_block].ordinary.of_all
+        off = abs(elsewhere(block) - expected)
+        assert off < 1e-6 * (1 + abs(expected)), "fit on all train rows, score on the held-out rows that are left"
     print(f"right: {elsewhere(sunk):.0f} where there are sinks, {elsewhere(clean):.2f} where there are none")
 
 # %% [markdown]
 # **3 (medium).** How many of the heaviest rows of the sunk block must be left out, at the least, until
 # $R^2_{\mathrm{lin}}$ is within 0.1 of that of its ordinary rows? Guess first: half of the sinks, or nearly all?
+#
+# <details><summary>Hint</summary>
+#
+# `rest(sunk, count, of_all)` is the block without so many of its heaviest rows; the map of all rows, which it asks for,
+# is `planted_looks["sunk", planted_block].solved.ceiling.map`. Let the count grow.
+#
+# </details>
 
 # %%
-enough = None  # hint: howlinear.ideas.sinks.look.rest, for a growing number
+enough = None  # a number of rows
 
 if enough is not None:
-    seen = planted_looks["sunk", planted_block]
-    for count in range(seen.solved.massive_rows + 1):
-        without = rest(sunk, count, seen.solved.ceiling.map)
-        if abs(without.r2 - seen.solved.ordinary.r2) < 0.1:
-            break
-    assert enough == count, "fewer would do" if enough > count else "that many are too few"
-    print(f"right: {enough} of {seen.solved.massive_rows}")
+    solved = planted_looks["sunk", planted_block].solved
+    left = (rest(sunk, count, solved.ceiling.map) for count in range(solved.massive_rows + 1))
+    least = next(others.left_out for others in left if abs(others.r2 - solved.ordinary.r2) < 0.1)
+    assert enough == least, "fewer rows would do" if enough > least else "that many are too few"
+    print(f"right: {enough} of {solved.massive_rows}, as a few sinks outweigh all ordinary rows")
 
 # %% [markdown]
 # **4 (harder).** Plant a loud *feature*: write a change of the block's output, on all tokens alike, after which it has
@@ -476,12 +491,36 @@ if enough is not None:
 change = None  # a function of x and y, of shape (batch, seq_len, d), that gives another y
 
 if change is not None:
-    model = run.model(first)
+    model, few = run.model(first), planted_text.thinned(2048)
     with planted.planted(model, planted_block, change):
-        loud = capture(model, planted_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
+        loud = capture(model, few, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
     seen = look(loud, [0], [0])
     assert seen.solved.massive_rows == 0, "these are tokens: change all rows alike"
     assert seen.solved.ceiling.r2 > 0.9, "what is loud must follow from x along a line"
-    assert seen.solved.effective_rank < 2, "louder"
+    assert seen.solved.effective_rank < 2, "one direction, and it must be louder"
     assert seen.carried_by == "features", "one feature, and the others as they were"
     print(f"right: R² {seen.solved.ceiling.r2:.2f}, and {seen.loud.r2:.2f} without the loudest features")
+
+# %% [markdown]
+# **5 (find the bug).** A friend wants a map for the ordinary tokens of the sunk block. Her fit leaves the massive rows
+# out, as it should, and still the map is worse on ordinary tokens than their mean. One thing is wrong. Which? Fill in
+# `repaired`. (It is a common slip: activations are often centred by their mean over *all* tokens.)
+
+
+# %%
+def friends_map(block):
+    everything, ordinary = sum(block.train), sum(block.ordinary().train)
+    slope = hl.ceiling(ordinary, ordinary).map.weight
+    return hl.AffineMap(slope, everything.mean_y - everything.mean_x @ slope)
+
+
+repaired = None  # a function of a block → a map
+
+ordinary_held_out = sum(sunk.ordinary().test)
+print(f"your friend's map, on ordinary tokens: R² {r2(friends_map(sunk), ordinary_held_out):.1f}")
+if repaired is not None:
+    expected = planted_looks["sunk", planted_block].ordinary.r2
+    found = r2(repaired(sunk), ordinary_held_out)
+    assert found > 0.01, "no better than the mean of the ordinary tokens: what has the sinks in it?"
+    assert abs(found - expected) < 1e-6, "the least-squares map of the ordinary train rows, and nothing else"
+    print(f"right: {found:.2f}, once the slope and both means are of the same rows")

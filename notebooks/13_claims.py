@@ -253,21 +253,49 @@ def verdict_at(threshold):
 
 
 if generous is not None:
-    assert verdict_at(generous) is Verdict.HOLDS, "not enough"
-    assert verdict_at(generous - 0.01) is not Verdict.HOLDS, "less would do"
-    print("right")
+    assert generous == round(generous, 2), "a threshold to two decimals"
+    assert verdict_at(generous) is Verdict.HOLDS, "not enough: some interval still reaches beyond it"
+    assert verdict_at(generous - 0.01) is not Verdict.HOLDS, "a smaller threshold would do"
+    print(f"right: {generous}, where the claim has {small.claim.threshold}: the highest upper end decides")
 
 # %% [markdown]
 # **2 (medium).** With $m$ verdicts, intervals at $1 - 0.05/m$ hold *all* truths with 95 % (Bonferroni). As if errors
 # were normal, stretch every interval accordingly: by which factor? Which verdicts, of which models, turn mixed?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: an interval at 95 % reaches `norm.ppf(0.975)` standard errors to either side. How many does one at
+# $1 - 0.05/m$ reach?
+#
+# Step 2: the two sides of an interval may differ in length; each is stretched by the same factor. `verdict` judges the
+# stretched ends, with the claim's own `threshold` and `direction`.
+#
+# </details>
 
 # %%
 stretch = None  # hint: norm.ppf
 
 count = sum(len(row.readings) for row in ledger)
 if stretch is not None:
-    assert np.isclose(norm.cdf(-stretch * norm.ppf(0.975)), 0.025 / count), "two sides, and as many as there are cells"
-    print("right:", round(stretch, 2))
+    beyond = norm.cdf(-stretch * norm.ppf(0.975))
+    assert np.isclose(beyond, 0.025 / count), "two sides, and as many intervals as there are readings"
+    print(f"right: {stretch:.2f} times as long, for {count} intervals")
+
+# %%
+turned = None  # a set of pairs, as in {("heterogeneous", "mini-gpt2")}
+
+if turned is not None:
+    wider = norm.ppf(1 - 0.025 / count) / norm.ppf(0.975)
+    expected = set()
+    for row in ledger:
+        for name, reading in row.readings.items():
+            value, low, high = reading.estimate.value, reading.estimate.low, reading.estimate.high
+            ends = value - wider * (value - low), value + wider * (high - value)
+            if verdict(*ends, row.claim.threshold, row.claim.direction) is not row.verdicts[name]:
+                expected.add((row.claim.id, name))
+    assert turned <= expected, f"still what they were: {sorted(turned - expected)}"
+    assert turned == expected, f"{len(expected - turned)} of those that turn are missing"
+    print(f"right: {len(turned)} of {count} verdicts turn mixed; a wider interval turns none round")
 
 # %% [markdown]
 # **3 (harder).** State a claim of your own as TOML, on a statistic that is there, such that it *does not hold here* in
@@ -277,6 +305,8 @@ if stretch is not None:
 mine = None  # hint: copy a table of paper/claims.toml, and give it an id of its own
 
 if mine is not None:
-    (own,) = claims.evaluate(run.results, parse(mine))
-    assert own.verdict is Verdict.NOT, own.verdict
-    print("right:", own.claim.sentence, own.verdict)
+    judged = claims.evaluate(run.results, parse(mine))
+    assert len(judged) == 1, "one claim, please"
+    assert judged[0].claim.id not in {claim.id for claim in stated}, "give it an id of its own"
+    assert judged[0].verdict is Verdict.NOT, f"the verdict is {judged[0].verdict}: no model is to bear it out"
+    print("right:", judged[0].claim.sentence, judged[0].verdict)

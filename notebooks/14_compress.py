@@ -241,30 +241,66 @@ run.questions(questions)
 #
 # Solutions are in `solutions/14_compress.py`; try first.
 #
-# **1 (easy).** With a line in the place of *every* block, what share of the first model's parameters is left?
-# Hint: `howlinear.models.layers.parameters` counts those of a module, `sites(model)` finds the blocks.
+# **1 (warm-up).** With a line in the place of *every* block, what share of the first model's parameters is left?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `howlinear.models.layers.parameters` counts those of a module, and `howlinear.models.ffn_sites.sites(model)`
+# finds the blocks; of each, `site.parameters()` are those that go.
+#
+# Step 2: what comes in their place is $d^2 + d$ numbers a block, a matrix and a bias.
+#
+# </details>
 
 # %%
-first_model = next(iter(models))
 least = None  # a number between 0 and 1
+
+first_model = models[next(iter(models))]
 if least is not None:
-    calibration = Calibration(models[first_model], packed[run.corpora[0]].thinned(fit_rows), priced)
-    (everything,) = racers(calibration, ["lines by R²"]).values()
-    assert abs(parameters(everything(least)) / parameters(models[first_model]) - least) < 1e-4
-    print("right:", round(least, 3))
+    from howlinear.models.ffn_sites import sites, width_of
+
+    own = [sum(parameter.numel() for parameter in site.parameters()) for site in sites(first_model)]
+    d = width_of(first_model)
+    expected = 1 - (sum(own) - len(own) * (d**2 + d)) / parameters(first_model)
+    assert abs(least - expected) < 1e-6, "all blocks' own parameters go, and a matrix and a bias come for each"
+    print(f"right: {least:.3f} are embeddings, attention, norms and {len(own)} lines")
 
 # %% [markdown]
-# **2 (medium).** Does it matter at all which units go, if the others are read out anew? Write a compressor that draws
-# the units of every block at random and mends the readout by ridge regression, and let it race at 80 %.
-# Hint: `width.evenly(calibration, share, scores)` keeps the units of the highest scores, and `width.narrowed` builds
-# the copy.
+# **2 (medium).** Does it matter at all which units go, if the others are read out anew? Draw lots: write a function
+# that draws, in every block, the units to keep, as many as the budget allows. The cell mends the readout by ridge
+# regression and lets your model race at 80 %.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `width.evenly(calibration, share, scores)` keeps the units of the highest scores, as many in every block, and
+# returns block → units. It asks for block → a score for each unit.
+#
+# Step 2: `torch.rand` with a generator of its own makes scores that know nothing of the units.
+# `howlinear.models.units.unit_count(model, site)` says how many a block has.
+#
+# </details>
 
 # %%
-drawn = None  # a function of the share to keep that returns a smaller model
+# the first model's own rows, to fit on and to judge by
+rows = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed)
+calibration = Calibration(first_model, rows.thinned(fit_rows), priced)
+
+# %%
+drawn = None  # a function of the share to keep → block → units to keep
 
 if drawn is not None:
-    judged = {run.corpora[0]: packed[run.corpora[0]].with_fewer_held_out(cost_rows)}
-    compressors = racers(calibration, ["magnitude", "GRAIL on Wanda"]) | {"drawn": drawn}
-    raced = race(models[first_model], compressors, [0.8], judged).set_index("method")["ratio"]
-    assert raced["drawn"] > raced["GRAIL on Wanda"], "which units go must matter"
-    print("right:", raced.round(2).to_dict())
+    kept = drawn(0.8)
+    loudest = width.evenly(calibration, 0.8, width.loudness(calibration))
+    for block, units in loudest.items():
+        assert len(kept[block]) == len(kept[block].unique()) == len(units), "as many as fit, and each unit once"
+    chance = sum(len(units) for units in kept.values()) / sum(moments.d_in for moments in calibration.units.values())
+    common = sum(torch.isin(kept[block], units).sum() for block, units in loudest.items())
+    share = float(common) / sum(len(units) for units in kept.values())
+    assert abs(share - chance) < 0.03, (
+        f"lots keep {chance:.0%} of the units of any choice, yours {share:.0%} of Wanda's"
+    )
+    compressors = racers(calibration, ["magnitude", "GRAIL on Wanda"])
+    compressors["drawn"] = lambda share: width.narrowed(calibration, drawn(share), width.ridge)
+    judged = {run.corpora[0]: rows.with_fewer_held_out(cost_rows)}
+    raced = race(first_model, compressors, [0.8], judged).set_index("method")["ratio"]
+    print("right: perplexity over the whole model's,", raced.round(2).to_dict())

@@ -40,16 +40,16 @@ curves = {name: Trajectory.read(paths.MODELS / name / "trajectory.json") for nam
 # settles: that a profile can be recognised does not mean that it is finished.
 
 # %%
-recognised, settled = {}, {}
-for name, curve in curves.items():
+recognised, settled = [], []
+for curve in curves.values():
     correlation = np.array([np.corrcoef(r2, curve.r2[-1])[0, 1] for r2 in curve.r2])
     last_unlike = np.flatnonzero(correlation <= 0.9)[-1]
-    recognised[name] = int(curve.steps[last_unlike + 1])
-    settled[name] = round(float(np.median(settling(curve.steps, curve.r2).step)))
-    assert (correlation[curve.steps >= recognised[name]] > 0.9).all()
-    assert correlation[curve.steps < recognised[name]][-1] <= 0.9
-print("recognised:", recognised)
-print("median block settled:", settled)
+    recognised.append(int(curve.steps[last_unlike + 1]))
+    settled.append(round(float(np.median(settling(curve.steps, curve.r2).step))))
+    assert (correlation[curve.steps >= recognised[-1]] > 0.9).all()
+    assert correlation[curve.steps < recognised[-1]][-1] <= 0.9
+print("recognised:", dict(zip(curves, recognised, strict=True)))
+print("median block settled:", dict(zip(curves, settled, strict=True)))
 
 # %% [markdown]
 # **2.** Within the warm-up the learning rate does not depend on how many steps are to come, so a short run sees the
@@ -60,20 +60,19 @@ print("median block settled:", settled)
 tokenizer = tokenizer_of(hl.load_model("mini-gpt2"))
 texts = list(islice(model_documents("docs"), 300))
 stream = torch.tensor([token for ids in tokenizer(texts)["input_ids"] for token in [*ids, tokenizer.eos_token_id]])
-rows = load_corpus("docs", tokenizer).rows(4_096)
+glance = load_corpus("docs", tokenizer).rows(4_096)
 recipe = replace(twins.RECIPE, steps=16, warm_up=60, seed=run.seed)
-ends = {}
-for frozen in (True, False):
-    model = new_model("mini-gpt2", run.seed, 4, 64)
-    before = [parameter.clone() for site in hl.sites(model) for parameter in site.output.parameters()]
-    for site in hl.sites(model):
-        site.output.requires_grad_(not frozen)
-    ends[frozen] = Trajectory.of("nano", train(model, {"docs": stream}, rows, recipe))
+blocks, width = 4, 64
+frozen, free = (new_model("mini-gpt2", run.seed, blocks, width) for _ in range(2))
+before = [parameter.clone() for site in hl.sites(free) for parameter in site.output.parameters()]
+for site in hl.sites(frozen):
+    site.output.requires_grad_(False)
+film, live = (Trajectory.of("nano", train(model, {"docs": stream}, glance, recipe)) for model in (frozen, free))
+for model, learned in ((frozen, False), (free, True)):
     after = [parameter for site in hl.sites(model) for parameter in site.output.parameters()]
-    assert all(map(torch.equal, before, after)) == frozen
-frozen_r2 = ends[True].r2[-1]
-assert not np.allclose(frozen_r2, ends[False].r2[-1])
-assert ends[True].loss[-1] < ends[True].loss[0], "the rest of the model learns"
-print("start ", np.round(ends[True].r2[0], 3))
-print("frozen", np.round(frozen_r2, 3), "loss", round(float(ends[True].loss[-1]), 2))
-print("free  ", np.round(ends[False].r2[-1], 3), "loss", round(float(ends[False].loss[-1]), 2))
+    assert all(map(torch.equal, before, after)) != learned
+assert not np.allclose(film.r2[-1], live.r2[-1])
+assert film.loss[-1] < film.loss[0], "the rest of the model learns"
+print("start ", np.round(film.r2[0], 3))
+print("frozen", np.round(film.r2[-1], 3), "loss", round(float(film.loss[-1]), 2))
+print("free  ", np.round(live.r2[-1], 3), "loss", round(float(live.loss[-1]), 2))

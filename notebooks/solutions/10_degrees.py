@@ -19,18 +19,20 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch.nn.functional import gelu
 
 from howlinear.ideas.degrees.hermite import hermite, predict_spectrum
 from howlinear.ideas.degrees.neurons import take_apart
 from howlinear.ideas.degrees.spectrum import degrees
-from howlinear.instrument.capture import Sample, capture
+from howlinear.instrument.capture import Sample
 from howlinear.notebook.run import start
 
 run = start("10_degrees", profile)
 first = next(iter(run.models))
-model, stored = run.model(first), run.capture(first)
-block = len(stored.blocks) // 2
-kept = capture(model, stored.rows, [block], sample=stored.rows.ids.numel())[block]
+model, stored = run.model(first), {first: run.capture(first)}
+middle = {first: len(stored[first].blocks) // 2}
+parts = take_apart(model, middle[first])
+degree = 4
 
 # %% [markdown]
 # **1.** $z\,\Phi(z) = z/2 + z(\Phi(z) - \tfrac12)$, and the second part is a product of two odd functions, so even. All
@@ -39,25 +41,25 @@ kept = capture(model, stored.rows, [block], sample=stored.rows.ids.numel())[bloc
 
 # %%
 absent = {3, 5}
-nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-bends = torch.nn.functional.gelu(torch.tensor(nodes)).numpy() * weights
-terms = hermite(torch.tensor(nodes), 5)
-assert absent == {k for k in range(1, 6) if abs(terms[k].numpy() @ bends) < 1e-9}
-taken = take_apart(model, block)
-print("median mean of a pre-activation:", round(float(taken.spread(sum(kept.train))[0].median()), 2))
+nodes, weights = (torch.tensor(part) for part in np.polynomial.hermite_e.hermegauss(60))
+coefficients = torch.stack(hermite(nodes, 5)) @ (weights * gelu(nodes))
+assert absent == {k for k in range(1, 6) if abs(coefficients[k]) < 1e-9}
+moments = sum(stored[first].blocks[middle[first]].train)
+print("median mean of a pre-activation:", round(float(parts.spread(moments)[0].median()), 2))
 
 # %% [markdown]
 # **2.** Draw $x = \bar x + \Sigma^{1/2}\xi$, and let the block taken apart answer. Now the prediction holds, up to what
 # least squares on these rows costs: so it was the inputs' shape, not the algebra, that made it miss.
 
 # %%
-moments, n = sum(kept.train), 20_000
+n = 20_000
 values, vectors = torch.linalg.eigh(moments.sxx / moments.n)
 noise = torch.randn(n, len(values), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 x = moments.mean_x + noise @ (vectors * values.clamp_min(0).sqrt()).T
 row = torch.arange(n)
-drawn = Sample(x.float(), taken(x).float(), row, row, row % 4 == 3, row // 4 % 8)
-gaussian_r2 = degrees(replace(kept, sample=drawn), taken).r2
-wanted = predict_spectrum(taken, moments)
+drawn = Sample(x.float(), parts(x).float(), row, row, row % 4 == 3, row // 4 % 8)
+captured = replace(stored[first].blocks[middle[first]], sample=drawn)
+gaussian_r2 = degrees(captured, parts, degree).r2
+wanted = predict_spectrum(parts, moments, degree)
 print(np.round(gaussian_r2, 2), "predicted:", np.round(wanted, 2))
 assert np.abs(gaussian_r2 - wanted).max() < 0.03

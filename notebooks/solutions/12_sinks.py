@@ -17,6 +17,7 @@ profile = "minis"
 # %%
 import torch
 
+import howlinear as hl
 from howlinear.core.ceilings import fit, r2
 from howlinear.ideas.sinks import planted
 from howlinear.ideas.sinks.look import look, rest
@@ -26,16 +27,20 @@ from howlinear.notebook.run import start
 run = start("12_sinks", profile)
 first = next(iter(run.models))
 model = run.model(first)
-number = 5
-text = run.corpus(run.corpora[0], model).rows(min(8192, run.rows), run.seq_len, run.seed)
-before = capture(model, text, [number - 1, number], sample=run.sample, seed=run.seed)
-clean = before[number]
+planted_block = 5
+planted_text = run.corpus(run.corpora[0], model).rows(min(8192, run.rows), run.seq_len, run.seed)
+before = capture(model, planted_text, [planted_block - 1, planted_block], sample=run.sample, seed=run.seed)
+clean = before[planted_block]
 mark = torch.zeros(clean.outputs.d_in)
-mark[[20, 70]] = 50 * before[number - 1].heavy_rows().median * torch.tensor([0.8, 0.6])
+mark[[20, 70]] = 50 * before[planted_block - 1].heavy_rows().median * torch.tensor([0.8, 0.6])
 vector = torch.zeros(clean.outputs.d_in)
 vector[[10, 60, 100]] = 300 * clean.heavy_rows().median * torch.tensor([0.8, -0.5, 0.33])
-with planted.sunk(model, number, mark, vector):
-    sunk = capture(model, text, [number], sample=run.sample, seed=run.seed)[number]
+with planted.sunk(model, planted_block, mark, vector):
+    sunk = capture(model, planted_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
+planted_looks = {
+    ("clean", planted_block): look(clean, [0], [0]),
+    ("sunk", planted_block): look(sunk, [0], [0]),
+}
 
 # %% [markdown]
 # **1.** Of $L$ rows one is $s$ times as large as the others. About the mean of all, it explains
@@ -79,7 +84,7 @@ print(f"{elsewhere(sunk):.0f} with sinks, {elsewhere(clean):.2f} without")
 # **3.** Nearly all: one sink of 300 medians has the variance of 90,000 ordinary rows, more than there are here.
 
 # %%
-seen = look(sunk, [0], [0])
+seen = planted_looks["sunk", planted_block]
 enough = 0
 while abs(rest(sunk, enough, seen.solved.ceiling.map).r2 - seen.solved.ordinary.r2) >= 0.1:
     enough += 1
@@ -98,11 +103,36 @@ def change(x, y):
     return changed
 
 
-with planted.planted(model, number, change):
-    loud = capture(model, text, [number], sample=run.sample, seed=run.seed)[number]
+with planted.planted(model, planted_block, change):
+    loud = capture(model, planted_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
 seen = look(loud, [0], [0])
 assert seen.solved.massive_rows == 0
 assert seen.solved.ceiling.r2 > 0.9
 assert seen.solved.effective_rank < 2
 assert seen.carried_by == "features"
 print(f"R² {seen.solved.ceiling.r2:.2f}, and {seen.loud.r2:.2f} without the loudest features")
+
+# %% [markdown]
+# **5.** The slope is of ordinary rows, but the means that the map goes through are of all rows, and one sink of 300
+# medians in 128 rows moves the mean of the outputs by more than two medians. So the map is off by a constant on every
+# ordinary token. A least-squares map goes through the means of the rows that it was fitted on; `fit` sees to it.
+
+
+# %%
+def friends_map(block):
+    everything, ordinary = sum(block.train), sum(block.ordinary().train)
+    slope = hl.ceiling(ordinary, ordinary).map.weight
+    return hl.AffineMap(slope, everything.mean_y - everything.mean_x @ slope)
+
+
+def repaired(block):
+    of_ordinary, _ = fit(sum(block.ordinary().train))
+    return of_ordinary
+
+
+ordinary_held_out = sum(sunk.ordinary().test)
+friends, mended = (r2(affine(sunk), ordinary_held_out) for affine in (friends_map, repaired))
+assert friends < 0 < mended
+without_sinks = (r2(affine(clean), sum(clean.test)) for affine in (friends_map, repaired))
+assert abs(next(without_sinks) - next(without_sinks)) < 1e-9, "no sink, no difference"
+print(f"{friends:.1f}, repaired {mended:.2f}")

@@ -15,23 +15,24 @@
 profile = "minis"
 
 # %%
-import math
 from dataclasses import replace
 
+import numpy as np
 from scipy.stats import norm
 
 from howlinear.errors import InputError
-from howlinear.files import paths
 from howlinear.ideas.claims import ledger as claims
-from howlinear.ideas.claims.claim import Verdict, parse, verdict
+from howlinear.ideas.claims.claim import Verdict, load_claims, parse, verdict
+from howlinear.notebook.run import start
 
 # %% [markdown]
 # A ledger needs the results of the other notebooks. The embedded models' are kept with the project; the small profile
 # for tests keeps none, so under it we judge theirs.
 
 # %%
-results = paths.results("minis" if profile == "smoke" else profile)
-ledger = claims.evaluate(results)
+run = start("13_claims", "minis" if profile == "smoke" else profile)
+stated = load_claims()
+ledger = claims.evaluate(run.results, stated)
 rows = {row.claim.id: row for row in ledger}
 
 # %% [markdown]
@@ -40,7 +41,7 @@ rows = {row.claim.id: row for row in ledger}
 # %%
 small = rows["products-small"]
 highest = max(reading.estimate.high for reading in small.readings.values())
-generous = (math.floor(100 * highest) + 1) / 100
+generous = round(np.floor(100 * highest) / 100 + 0.01, 2)
 
 
 def verdict_at(threshold):
@@ -68,14 +69,14 @@ def stretched(claim, estimate):
     return verdict(low, high, claim.threshold, claim.direction)
 
 
-turned = []
+turned = set()
 for name, row in rows.items():
     for model, reading in row.readings.items():
         strict = stretched(row.claim, reading.estimate)
         if strict is not row.verdicts[model]:
             assert strict is Verdict.MIXED
-            turned.append(f"{name} ({model})")
-print(f"{count} cells, stretched by {stretch:.2f}; now mixed: {turned}")
+            turned.add((name, model))
+print(f"{count} cells, stretched by {stretch:.2f}; now mixed: {sorted(turned)}")
 
 # %% [markdown]
 # **3.** Ask more of a number than it has. A verdict in the text is refused, whatever it says.
@@ -95,7 +96,7 @@ direction = "above"
 unit = "R²"
 why = "A straight line is a straight line."
 """
-(own,) = claims.evaluate(results, parse(mine))
+(own,) = claims.evaluate(run.results, parse(mine))
 assert own.verdict is Verdict.NOT
 try:
     parse(mine + 'verdict = "holds here"\n')

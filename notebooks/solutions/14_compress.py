@@ -26,19 +26,22 @@ from howlinear.models.units import unit_count
 from howlinear.notebook.run import start
 
 run = start("14_compress", profile)
-model = run.model(next(iter(run.models)))
-rows = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed).thinned(12_000)
-calibration = Calibration(model, rows, 24)
+first = next(iter(run.models))
+models = {first: run.model(first)}
+first_model = models[first]
+rows = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed)
+calibration = Calibration(first_model, rows.thinned(12_288), priced=24)
+cost_rows = 1024
 
 # %% [markdown]
 # **1.** Each block gives its own parameters and gets $d^2 + d$: a matrix and a bias. What is left is embeddings,
 # attention and norms, which no line replaces.
 
 # %%
-blocks = hl.sites(model)
-d = model.config.get_text_config().hidden_size
+blocks = hl.sites(first_model)
+d = first_model.config.get_text_config().hidden_size
 own = sum(parameter.numel() for site in blocks for parameter in site.parameters())
-whole = parameters(model)
+whole = parameters(first_model)
 least = (whole - own + len(blocks) * (d * d + d)) / whole
 (everything,) = racers(calibration, ["lines by R²"]).values()
 assert abs(parameters(everything(least)) / whole - least) < 1e-4
@@ -52,12 +55,13 @@ print(f"{least:.3f}")
 # %%
 def drawn(share):
     generator = torch.Generator().manual_seed(0)
-    scores = {site.block: torch.rand(unit_count(model, site), generator=generator) for site in blocks}
-    return width.narrowed(calibration, width.evenly(calibration, share, scores), width.ridge)
+    scores = {site.block: torch.rand(unit_count(first_model, site), generator=generator) for site in blocks}
+    return width.evenly(calibration, share, scores)
 
 
-judged = {run.corpora[0]: rows.with_fewer_held_out(1024)}
-compressors = racers(calibration, ["magnitude", "GRAIL on Wanda"]) | {"drawn": drawn}
-raced = race(model, compressors, [0.8], judged).set_index("method")["ratio"]
+compressors = racers(calibration, ["magnitude", "GRAIL on Wanda"])
+compressors["drawn"] = lambda share: width.narrowed(calibration, drawn(share), width.ridge)
+judged = {run.corpora[0]: rows.with_fewer_held_out(cost_rows)}
+raced = race(first_model, compressors, [0.8], judged).set_index("method")["ratio"]
 assert raced["drawn"] > raced["GRAIL on Wanda"]
 print(raced.round(2).to_dict())

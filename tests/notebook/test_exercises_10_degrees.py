@@ -1,0 +1,48 @@
+"""The exercises of notebook 10."""
+
+from dataclasses import replace
+
+from helpers.exercises import Exercises
+from howlinear.ideas.degrees.neurons import take_apart
+from howlinear.ideas.degrees.spectrum import degrees
+from howlinear.instrument.capture import Sample
+
+FEWER = 5_000  # rows, for time
+
+
+def spectrum(names, x, block=None):
+    """The spectrum of other inputs, and of the middle block or another."""
+    parts = names["parts"] if block is None else take_apart(names["model"], block)
+    fewer = {key: value[:FEWER] for key, value in vars(names["drawn"]).items()}
+    fewer |= {"x": x[:FEWER].float(), "y": parts(x[:FEWER]).float(), "fold": fewer["fold"] % 2}
+    return degrees(replace(names["captured"], sample=Sample(**fewer)), parts, names["degree"]).r2
+
+
+def square_of_the_covariance(names):
+    """The eigenvalues as they are, in the place of their roots."""
+    return names["moments"].mean_x + names["noise"] @ (names["vectors"] * names["values"]).T
+
+
+WRONG = {
+    "absent": {
+        "a constant": lambda names: set(),
+        "the even ones": lambda names: {2, 4},
+        "all odd ones": lambda names: {1, 3, 5},
+        "one too few": lambda names: {3},
+        "those that are there": lambda names: {1, 2, 4},
+    },
+    "gaussian_r2": {
+        "a constant": lambda names: [0.5] * names["degree"],
+        "the line alone": lambda names: names["gaussian_r2"][:1],
+        "the prediction": lambda names: names["wanted"],
+        "a sign slip": lambda names: 1 - names["gaussian_r2"],
+        "no mean": lambda names: spectrum(names, names["x"] - names["moments"].mean_x),
+        "no root": lambda names: spectrum(names, square_of_the_covariance(names)),
+        "a neighbour's block": lambda names: spectrum(names, names["x"], names["middle"][names["first"]] - 1),
+    },
+}
+
+
+class TestExercises(Exercises):
+    stem = "10_degrees"
+    wrong = WRONG

@@ -1,0 +1,58 @@
+"""The exercises of notebook 14."""
+
+import torch
+
+from helpers.exercises import Exercises
+from howlinear.ideas.compression import width
+
+
+def left_of(names, for_each_block, blocks=None):
+    """The share that is left if so many numbers come in the place of each block, or of the first so many."""
+    sites = names["blocks"][:blocks]
+    own = sum(parameter.numel() for site in sites for parameter in site.parameters())
+    return (names["whole"] - own + len(sites) * for_each_block) / names["whole"]
+
+
+def best(names, scores):
+    """A choice that is no lot: the units of the highest scores."""
+    return lambda share: width.evenly(names["calibration"], share, scores)
+
+
+def softest(names):
+    return {block: -loudness for block, loudness in width.loudness(names["calibration"]).items()}
+
+
+def weight_norms(names):
+    return {site.block: width.weight_norms(names["first_model"], site) for site in names["blocks"]}
+
+
+def with_repetitions(names):
+    def draw(share):
+        generator = torch.Generator().manual_seed(0)
+        lots = names["drawn"](share)
+        return {block: torch.randint(len(units), (len(units),), generator=generator) for block, units in lots.items()}
+
+    return draw
+
+
+WRONG = {
+    "least": {
+        "a constant": lambda names: 0.5,
+        "no lines": lambda names: left_of(names, 0),
+        "no biases": lambda names: left_of(names, names["d"] ** 2),
+        "one block too few": lambda names: left_of(names, names["d"] ** 2 + names["d"], blocks=-1),
+        "what goes": lambda names: 1 - names["least"],
+    },
+    "drawn": {
+        "Wanda's": lambda names: best(names, width.loudness(names["calibration"])),
+        "the softest": lambda names: best(names, softest(names)),
+        "the largest weights": lambda names: best(names, weight_norms(names)),
+        "another share": lambda names: lambda share: names["drawn"](share + 0.1),
+        "with repetitions": with_repetitions,
+    },
+}
+
+
+class TestExercises(Exercises):
+    stem = "14_compress"
+    wrong = WRONG
