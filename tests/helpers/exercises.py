@@ -16,6 +16,7 @@ A module of tests gives the stem and, for each exercise, functions that make wro
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar
 
 import jupytext
@@ -28,6 +29,7 @@ ASKED = re.compile(r"^(\w+) = None  # .*$", re.MULTILINE)
 LEAST = 4  # wrong answers for each exercise
 
 
+@cache
 def cells(stem: str) -> dict[str, str]:
     """Exercise → the notebook's cell that waits for its answer."""
     sources = [cell.source for cell in jupytext.read(paths.NOTEBOOKS / f"{stem}.py").cells if cell.cell_type == "code"]
@@ -57,6 +59,7 @@ class Exercises:
         wrong: exercise → its slips by name, each a function from what the solution left to a wrong answer.
     """
 
+    pytestmark = pytest.mark.long
     stem: ClassVar[str]
     wrong: ClassVar[dict[str, dict[str, Callable[[Names], Any]]]]
 
