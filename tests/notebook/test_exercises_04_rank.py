@@ -61,9 +61,9 @@ WRONG = {
         "a constant": lambda names: 0.0,
         "along features": lambda names: names["along_features"].median(),
         "pooled": lambda names: names["along_directions"].r2(),
-        "in sample": lambda names: median_along(names["last_block"], in_sample=True),
-        "directions of the held-out rows": lambda names: median_along(names["last_block"], directions_of_test=True),
-        "a neighbour's block": lambda names: median_along(names["blocks"][max(names["blocks"]) - 1]),
+        "in sample": lambda names: median_along(names["middle_block"], in_sample=True),
+        "directions of the held-out rows": lambda names: median_along(names["middle_block"], directions_of_test=True),
+        "a neighbour's block": lambda names: median_along(names["blocks"][len(names["blocks"]) // 2 - 1]),
         "a sign slip": lambda names: 2 - names["turned_median"],
     },
     "crowd": {
