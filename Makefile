@@ -15,6 +15,7 @@ SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CO
 
 figures: $(if $(filter public%,$(PROFILE)),.venv/public,.venv/ready)  ## run every notebook of PROFILE (minis, public, public-short, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
+	$(BIN)/python -m tools.on_record $(PROFILE)
 
 test: .venv/ready  ## lint and tests
 	$(BIN)/ruff check

@@ -97,12 +97,14 @@ def commit() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, its cores, the threads a computation may take, and the operating system."""
+    """Processor, its cores, the threads a computation may take, what torch's kernels use of it, and the system."""
+    import torch  # late: a run starts without
+
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)),
-        "instructions": os.environ.get("ATEN_CPU_CAPABILITY", "the best there are"),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "system": f"{platform.system()} {platform.machine()}",
     }
 

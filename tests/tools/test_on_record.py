@@ -1,0 +1,135 @@
+"""What another machine's run leaves on record: the committed files, where all of its numbers agree with them."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from howlinear.files import paths
+from tools import on_record
+
+STEM, OTHER = "02_ceilings", "03_bilinear"
+HERE = {"processor": "a", "instructions": "AVX512", "system": "s", "threads": 1, "cores": 2}
+LONG_AGO = 1_000_000_000
+
+
+def git(root, *arguments):
+    identity = ["-c", "user.name=n", "-c", "user.email=n@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(root), *identity, *arguments], check=True, capture_output=True)
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def numbers(r2):
+    return {"r2": r2, "tolerance": {"r2": 0.01}}
+
+
+def ran(root, stem, r2, drawing, **machine):
+    """What a run of a notebook leaves."""
+    record = {"machine": HERE | machine, "versions": {"torch": "2"}}
+    write(root / f"results/minis/{stem}.json", numbers(r2))
+    write(root / f"results/minis/runs/{stem}.json", record | {"of": drawing})
+    write(root / f"build/minis/runs/{stem}.json", record)
+    for kind in ("svg", "png"):
+        write(root / f"figures/minis/{stem}_it.{kind}", drawing)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Two notebooks with what they have on record, and the report, committed."""
+    for name in ("ROOT", "NOTEBOOKS", "BUILD"):
+        monkeypatch.setattr(paths, name, tmp_path / ("" if name == "ROOT" else name.lower()))
+    write(tmp_path / ".gitignore", "build/\n")
+    write(tmp_path / "paper/main.pdf", "report")
+    write(tmp_path / "lib/code.py", "1 + 1\n")
+    for stem in (STEM, OTHER):
+        write(tmp_path / f"notebooks/{stem}.py", "1 + 1\n")
+        ran(tmp_path, stem, 0.5, "as committed")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "begin")
+    return tmp_path
+
+
+def differing(root):
+    told = subprocess.run(["git", "-C", str(root), "status", "--porcelain"], capture_output=True, text=True, check=True)
+    return [line[3:] for line in told.stdout.splitlines()]
+
+
+def test_another_machines_files_give_way_to_those_on_record_with_their_times_and_the_report_after_them(project):
+    for stem in (STEM, OTHER):
+        ran(project, stem, 0.505, "elsewhere", instructions="AVX2")
+    write(project / "paper/main.pdf", "report of elsewhere")
+    drawn = project / f"figures/minis/{STEM}_it.png"
+    os.utime(drawn, (LONG_AGO, LONG_AGO))
+    back = on_record.given_back("minis")
+    assert list(back) == [STEM, OTHER, on_record.REPORT]
+    assert len(back[STEM]) == 4  # result, record, two files of a figure
+    assert differing(project) == []
+    assert drawn.read_text() == "as committed"
+    assert drawn.stat().st_mtime == LONG_AGO
+    assert on_record.given_back("minis") == {}
+
+
+def test_a_number_that_moved_keeps_all_that_came_with_it(project):
+    ran(project, STEM, 0.505, "elsewhere", processor="b")
+    ran(project, OTHER, 0.52, "elsewhere", processor="b")
+    write(project / "paper/main.pdf", "report of elsewhere")
+    assert list(on_record.given_back("minis")) == [STEM]
+    assert len(differing(project)) == 5  # what 03 made, and the report, which shows it
+    assert (project / f"figures/minis/{OTHER}_it.svg").read_text() == "elsewhere"
+
+
+def test_on_the_machine_of_the_record_a_change_has_another_cause_and_stays(project):
+    ran(project, STEM, 0.5, "drawn in another way")
+    assert on_record.given_back("minis") == {}
+    assert f"figures/minis/{STEM}_it.svg" in differing(project)
+
+
+@pytest.mark.parametrize("changed", ["lib/code.py", f"notebooks/{STEM}.py"])
+def test_other_code_than_the_commits_is_not_judged_by_its_record(project, changed):
+    ran(project, STEM, 0.505, "elsewhere", system="t")
+    write(project / changed, "2 + 2\n")
+    assert on_record.given_back("minis") == {}
+    assert f"results/minis/{STEM}.json" in differing(project)
+
+
+def test_a_notebook_that_is_not_on_record_keeps_what_it_made(project):
+    write(project / "notebooks/04_rank.py", "1 + 1\n")
+    git(project, "add", ".")
+    git(project, "commit", "-q", "-m", "another notebook")
+    ran(project, "04_rank", 0.5, "new", system="t")
+    assert on_record.given_back("minis") == {}
+    assert (project / "results/minis/04_rank.json").is_file()
+
+
+def test_a_file_that_the_run_did_not_make_comes_back(project):
+    ran(project, STEM, 0.505, "elsewhere", threads=2)
+    (project / f"figures/minis/{STEM}_it.svg").unlink()
+    on_record.given_back("minis")
+    assert (project / f"figures/minis/{STEM}_it.svg").read_text() == "as committed"
+
+
+def test_other_run_profiles_have_no_report(project):
+    ran(project, STEM, 0.505, "elsewhere", system="t")
+    write(project / "paper/main.pdf", "report of elsewhere")
+    assert on_record.given_back("public") == {}
+    assert "paper/main.pdf" in differing(project)
+
+
+def test_one_line_says_what_was_given_back(project, capsys):
+    on_record.main("minis")
+    assert capsys.readouterr().out == ""
+    ran(project, STEM, 0.505, "elsewhere", system="t")
+    on_record.main("minis")
+    assert capsys.readouterr().out.strip().endswith(f"{STEM} (4 files made elsewhere)")
+
+
+def test_without_a_checkout_nothing_is_judged(project):
+    ran(project, STEM, 0.505, "elsewhere", system="t")
+    (project / ".git").rename(project / "not.git")
+    assert on_record.given_back("minis") == {}

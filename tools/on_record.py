@@ -1,0 +1,125 @@
+"""What is on record stays where another machine's run agrees with it, so that a run there leaves the checkout clean.
+
+A search or a training amplifies what processors round differently: its numbers come out apart within their stated
+tolerance, and so do its figures. After the notebooks of a run profile have run, those whose numbers agree with the
+commit's get back the committed files: result, figures and record of the run. What this run drew stays in its executed
+notebooks, below `build/`. Nothing is given back
+
+- where a number moved beyond its tolerance, came or went;
+- on the machine that the record was made on, where a change of any byte has another cause;
+- where tracked files differ from the commit, since what is on record may have been made by other code.
+
+`make figures` ends with `python -m tools.on_record PROFILE`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from howlinear.files import paths, results
+from howlinear.files.git import git
+from howlinear.notebook import provenance
+from howlinear.notebook.execute import stems
+
+REPORT = "paper/main.pdf"  # made from what `minis` has on record
+MACHINE = ("processor", "instructions", "system", "threads")  # what numbers depend on
+
+
+def given_back(profile: str) -> dict[str, list[str]]:
+    """Give back what is on record of every notebook whose numbers agree with it.
+
+    Args:
+        profile: name of the run profile that has run.
+
+    Returns:
+        Notebook → its files that were given back, of those that had changed; and under `REPORT` the report, if it had
+        changed and nothing else is different any more.
+    """
+    if provenance.commit()["modified"] is not False:
+        return {}
+    back = {}
+    for stem, files in _changed(profile).items():
+        if _made_elsewhere(stem, profile) and _agrees(stem, profile):
+            _restore(files)
+            back[stem] = files
+    if back and profile == "minis" and not _changed(profile) and _differing([REPORT]):
+        _restore([REPORT])
+        back[REPORT] = [REPORT]
+    return back
+
+
+def _changed(profile: str) -> dict[str, list[str]]:
+    """Notebook → its files on record that now differ from the commit."""
+    folders = [_below_root(folder(profile)) for folder in (paths.results, paths.figures)]
+    changed: dict[str, list[str]] = {}
+    for name in _differing(folders):
+        # figures are called after their notebook and what they show, as `00_by_hand_cloud`
+        owner = next((stem for stem in stems() if Path(name).stem.startswith(stem)), None)
+        if owner is not None:
+            changed.setdefault(owner, []).append(name)
+    return changed
+
+
+def _differing(names: Iterable[str]) -> list[str]:
+    """Committed files, below these folders or of these names, that are not as they were committed."""
+    told = git(paths.ROOT, "diff", "--name-only", "--no-renames", "HEAD", "--", *names)
+    return told.splitlines() if told else []
+
+
+def _made_elsewhere(stem: str, profile: str) -> bool:
+    """Whether the latest run had another machine, or other versions, than the one on record."""
+    on_record = _committed(provenance.path_of(stem, profile))
+    latest = paths.build(profile) / "runs" / f"{stem}.json"
+    if on_record is None or not latest.is_file():
+        return False
+    return _setting(on_record) != _setting(provenance.read(latest))
+
+
+def _setting(run: dict[str, Any]) -> tuple[Any, ...]:
+    return (*(run["machine"].get(key) for key in MACHINE), run["versions"])
+
+
+def _agrees(stem: str, profile: str) -> bool:
+    """Whether every number of a notebook is the committed one, within the tolerance that is stated there."""
+    path = paths.results(profile) / f"{stem}.json"
+    before = _committed(path)
+    return before is not None and path.is_file() and not results.moved(before, results.load(path))
+
+
+def _committed(path: Path) -> dict[str, Any] | None:
+    """The content of a JSON file as it was committed; None where it was not."""
+    text = git(paths.ROOT, "show", f"HEAD:{_below_root(path)}")
+    return None if text is None else json.loads(text)
+
+
+def _restore(names: list[str]) -> None:
+    """Give files their committed content, and leave their times: what was made from them is not to be made again."""
+    times = {}
+    for name in names:
+        path = paths.ROOT / name
+        if path.is_file():
+            times[path] = path.stat().st_mtime_ns
+    git(paths.ROOT, "checkout", "--quiet", "HEAD", "--", *names)
+    for path, time in times.items():
+        os.utime(path, ns=(time, time))
+
+
+def _below_root(path: Path) -> str:
+    return path.relative_to(paths.ROOT).as_posix()
+
+
+def main(profile: str) -> None:
+    """Give back, and say in one line of what."""
+    back = given_back(profile)
+    if back:
+        count = sum(len(files) for files in back.values())
+        print(f"as on record, since all numbers agree with it: {', '.join(back)} ({count} files made elsewhere)")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
