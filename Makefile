@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$(OMP_NUM_THREADS) \
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
 SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-public test-notebooks test-all paper readme book crate bench bench-more bench-scale bench-coverage lab minis twins wide rehearse clean help
+.PHONY: figures test test-public test-notebooks test-all paper readme book course crate bench bench-more bench-scale bench-coverage lab minis twins wide rehearse clean help
 
 figures: $(if $(filter public%,$(PROFILE)),.venv/public,.venv/ready)  ## run every notebook of PROFILE (minis, public, public-short, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
@@ -37,6 +37,9 @@ paper: .venv/ready  ## the report, paper/main.pdf, from results/ and figures/
 book: .venv/ready  ## the site, build/book/html, from the executed notebooks; its pages are tried without a network
 	$(SNAKEMAKE) --configfile profiles/minis.yaml -- build/book/html/index.html
 	BOOK=build/book/html $(BIN)/python -m pytest -q tests/tools/test_book.py
+
+course: .venv/ready  ## for an instructor: notebooks with and without solutions in nbgrader's format, slides, notes; all in build/course
+	$(BIN)/python -m tools.course
 
 rehearse: .venv/ready  ## the paper profile on models of the real shapes (BLOCKS=4 of 12) with random weights, offline
 	$(BIN)/python -m howlinear.training.stand_ins --blocks $(BLOCKS)

@@ -30,7 +30,7 @@ STEM = "02_ceilings"
 def test_the_solutions_of_the_project_answer_its_exercises():
     for stem in build.stems():
         exercises = re.findall(r"^# \*\*(\d) \(", (paths.NOTEBOOKS / f"{stem}.py").read_text(), re.MULTILINE)
-        _, parts = solutions._parts(build.solutions(stem).cells)
+        _, parts = solutions.exercises(build.solutions(stem).cells)
         assert sorted(map(str, parts)) == exercises, stem
 
 

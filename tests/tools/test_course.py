@@ -1,0 +1,265 @@
+"""The course's notebooks: solutions in the instructor's copy alone, and checks that fail without an answer."""
+
+import json
+import re
+
+import jsonschema
+import jupytext
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from howlinear.errors import InputError
+from howlinear.files import paths
+from tools import course, report
+from tools.book import build
+
+ANY, TEXT, NUMBER = {"type": "boolean"}, {"type": "string"}, {"type": "number", "minimum": 0}
+NBGRADER = {  # a cell's metadata as version 3 of nbgrader's format has it
+    "type": "object",
+    "properties": {
+        "schema_version": {"const": 3},
+        "grade": ANY,
+        "solution": ANY,
+        "locked": ANY,
+        "task": ANY,
+        "grade_id": {"type": "string", "pattern": "^[a-zA-Z0-9_-]+$"},
+        "points": NUMBER,
+        "checksum": TEXT,
+        "cell_type": TEXT,
+    },
+    "required": ["schema_version", "grade", "solution", "locked", "grade_id"],
+    "additionalProperties": False,
+}
+
+ELSEWHERE = "Solutions are in `solutions/02_small.py`; try first."
+
+PLAIN = """\
+shift = 1  # set-up
+one = None  # a number
+
+if one is not None:
+    # why
+    assert one == two - shift, "count again"
+    print("right:", one)"""
+
+PAIR = """\
+first, second = None, None
+
+limit = 5
+if first is not None:
+    assert first < second < limit, "in order\""""
+
+FORMULA = """\
+def square(x):
+    return None  # a formula
+
+
+if (answer := square(3)) is not None:
+    assert answer == 9, "x times x"
+print("done")"""
+
+
+def notebook():
+    return new_notebook(
+        cells=[
+            new_markdown_cell("# 02 · How small?\n\nA [block](../book/reading.md#block)."),
+            new_code_cell('profile = "minis"  # which models', metadata={"tags": ["parameters"]}),
+            new_code_cell("two = 2\nif two is not None:\n    nothing = None"),
+            new_markdown_cell(f"## Exercises\n\n{ELSEWHERE}\n\n**1 (warm-up).** One?"),
+            new_code_cell(PLAIN),
+            new_markdown_cell("**2 (harder).** Two numbers in order."),
+            new_code_cell(PAIR),
+            new_markdown_cell("**3 (find the bug).** Squares."),
+            new_code_cell(FORMULA),
+        ],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}, "jupytext": {}},
+    )
+
+
+def answers():
+    return new_notebook(
+        cells=[
+            new_markdown_cell("# 02 · Solutions"),
+            new_code_cell('profile = "of the solutions"', metadata={"tags": ["parameters"]}),
+            new_code_cell("import math"),
+            new_markdown_cell("**1.** It is the secret one.\n\nBelieve it."),
+            new_code_cell("one = math.gcd(3, 4)"),
+            new_markdown_cell("**2.** The secret pair."),
+            new_code_cell("first, second = 3, 4"),
+            new_markdown_cell("**3.** The secret square."),
+            new_code_cell("def square(x):\n    return x * x"),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def copies():
+    """Both copies of the small notebook."""
+    solved = course.instructors("02_small", notebook(), answers())
+    return solved, course.students(solved)
+
+
+def graded(copy):
+    """Cells with a name in the grade book, by that name."""
+    return {cell.metadata.nbgrader.grade_id: cell for cell in copy.cells if "nbgrader" in cell.metadata}
+
+
+def run(copy):
+    """Run a copy as nbgrader does, past errors; name of a check → what it failed with, or None."""
+    names, outcomes = {}, {}
+    for cell in copy.cells:
+        if cell.cell_type == "code":
+            outcome = None
+            try:
+                exec(cell.source, names)
+            except AssertionError as error:
+                outcome = str(error)
+            if "nbgrader" in cell.metadata and cell.metadata.nbgrader.grade:
+                outcomes[cell.metadata.nbgrader.grade_id] = outcome
+    return outcomes
+
+
+CHECKS = [f"02_small-{number}-check" for number in (1, 2, 3)]
+
+
+def test_without_an_answer_every_check_fails(copies, capsys):
+    assert run(copies[1]) == dict.fromkeys(CHECKS, "there is no answer yet")
+    assert "right" not in capsys.readouterr().out
+
+
+def test_with_the_solutions_every_check_passes(copies, capsys):
+    assert run(copies[0]) == dict.fromkeys(CHECKS)
+    assert capsys.readouterr().out == "right: 1\ndone\n"
+
+
+def test_a_wrong_answer_fails_with_the_checks_own_hint(copies):
+    wrong = nbformat.from_dict(copies[1])
+    graded(wrong)["02_small-1-answer"].source += "\none = 7"
+    assert run(wrong)["02_small-1-check"] == "count again"
+
+
+def test_no_solution_is_in_the_students_copy(copies):
+    solved, empty = (json.dumps(copy) for copy in copies)
+    secrets = ("secret", "Believe", "gcd", "import math", "3, 4", "x * x", "SOLUTION", "Solutions", "solutions/")
+    assert [secret for secret in secrets if secret in empty] == []
+    assert [secret for secret in secrets if secret not in solved] == ["Solutions", "solutions/"]
+
+
+def test_the_copies_differ_between_the_marks_alone(copies):
+    solved, empty = copies
+    for cell, emptied in zip(solved.cells, empty.cells, strict=True):
+        before, mark, rest = cell.source.partition(course.BEGIN)
+        if mark:
+            assert emptied.source == before + course.STUB
+            assert rest.endswith(course.END)
+            assert cell.metadata.nbgrader.solution
+        assert {**emptied, "source": ""} == {**cell, "source": ""}
+
+
+def test_set_up_and_open_answer_are_one_cell_and_the_check_another(copies):
+    cells = {name: cell.source for name, cell in graded(copies[1]).items()}
+    assert cells["02_small-1-answer"] == f"shift = 1  # set-up\none = None  # a number\n\n{course.STUB}"
+    assert cells["02_small-1-check"].splitlines()[:3] == [
+        'assert one is not None, "there is no answer yet"',
+        "# why",
+        'assert one == two - shift, "count again"',
+    ]
+    assert cells["02_small-2-check"].startswith("limit = 5\nassert first is not None")
+    assert cells["02_small-3-check"].startswith('assert (answer := square(3)) is not None, "there')
+
+
+def test_words_of_a_solution_are_comments(copies):
+    region = graded(copies[0])["02_small-1-answer"].source.partition(course.BEGIN)[2]
+    assert region == f"\nimport math\n\n# It is the secret one.\n#\n# Believe it.\n\none = math.gcd(3, 4)\n{course.END}"
+
+
+def test_points_are_by_how_hard_an_exercise_is(copies):
+    found = {name: cell.metadata.nbgrader.get("points") for name, cell in graded(copies[0]).items()}
+    assert {name: points for name, points in found.items() if points is not None} == dict(
+        zip(CHECKS, (1, 3, 2), strict=True)
+    )
+
+
+def holds_the_format(copy):
+    nbformat.validate(copy)
+    names = [cell.metadata.nbgrader.grade_id for cell in copy.cells if "nbgrader" in cell.metadata]
+    assert len(set(names)) == len(names) > 0
+    ids = [cell.id for cell in copy.cells]
+    assert len(set(ids)) == len(ids)
+    for cell in graded(copy).values():
+        kept = cell.metadata.nbgrader
+        jsonschema.validate(kept, NBGRADER)
+        assert cell.cell_type == "code"
+        assert kept.grade == kept.locked == ("points" in kept) == (not kept.solution)
+
+
+def test_both_copies_hold_nbgraders_format(copies):
+    for copy in copies:
+        holds_the_format(copy)
+        assert copy.metadata == {"kernelspec": notebook().metadata.kernelspec}  # Jupytext would write a text beside it
+
+
+def test_a_minute_is_enough_and_links_lead_out_of_the_folder(copies):
+    source = "\n".join(cell.source for cell in copies[1].cells)
+    assert 'profile = "lesson"  # which models' in source
+    assert "(../../../book/reading.md#block)" in source
+    assert f"Write each answer where it says `{course.STUB}`" in source
+    on_record = course.instructors("13_claims", notebook(), answers())
+    assert any('profile = "minis"' in cell.source for cell in on_record.cells)
+
+
+@pytest.mark.parametrize("source", ["one = None", "if one is not None:\n    pass", "pass"])
+def test_an_exercise_without_an_open_answer_or_a_check_is_refused(source):
+    broken = notebook()
+    broken.cells[4].source = source
+    with pytest.raises(InputError, match=r"exercises \[1, 2, 3\], of which \[2, 3\] have one cell"):
+        course.instructors("02_small", broken, answers())
+
+
+def test_an_exercise_without_a_solution_is_refused():
+    with pytest.raises(InputError, match="each needs the other"):
+        course.instructors("02_small", notebook(), new_notebook(cells=answers().cells[:5]))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The project's own course, without its slides."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(paths, "BUILD", tmp_path_factory.mktemp("course"))
+    patch.setattr(report, "write_slides", lambda folder: None)
+    course.write(build.stems())
+    yield paths.BUILD / "course"
+    patch.undo()
+
+
+def words_of(text):
+    return {line.strip() for line in text.splitlines() if len(line.strip()) > 20}
+
+
+@pytest.mark.parametrize("stem", build.stems())
+def test_the_projects_notebooks_become_a_course(stem, written):
+    solved, empty = (nbformat.read(written / folder / f"{stem}.ipynb", 4) for folder in ("instructor", "student"))
+    original = jupytext.read(paths.NOTEBOOKS / f"{stem}.py")
+    asked = [number for cell in original.cells for number, _ in course.solutions.EXERCISE.findall(cell.source)]
+    for copy in (solved, empty):
+        holds_the_format(copy)
+        assert list(graded(copy)) == [f"{stem}-{number}-{half}" for number in asked for half in ("answer", "check")]
+    text = "\n".join(cell.source for cell in empty.cells)
+    shown = words_of("\n".join(cell.source for cell in original.cells))
+    hidden = words_of("\n".join(region for cell in solved.cells for region in course.REGION.findall(cell.source)))
+    assert len(hidden) > 5
+    assert (hidden & words_of(text)) - shown == set()
+    assert "solutions/" not in text
+    assert "SOLUTION" not in text
+    assert not re.search(r"^if .* is not None:", "\n".join(c.source for c in graded(empty).values()), re.MULTILINE)
+    for cell in graded(solved).values():
+        compile(cell.source, cell.id, "exec")
+
+
+def test_a_fault_is_told_with_the_notebook_it_is_in(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    monkeypatch.setattr(build, "stems", lambda: ["02_ceilings"])
+    monkeypatch.setattr(build, "solutions", lambda stem: new_notebook())
+    assert course.main() == 2
+    assert capsys.readouterr().err.startswith("howlinear: notebook 02_ceilings: exercises [1, 2, 3] but solutions []")
