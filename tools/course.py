@@ -32,7 +32,7 @@ STUB = "# YOUR CODE HERE"
 REGION = re.compile(rf"^{BEGIN}$.*?^{END}$", re.MULTILINE | re.DOTALL)
 
 POINTS = {"warm-up": 1, "easy": 1, "medium": 2, "harder": 3, "find the bug": 2}
-"""What an exercise is worth, by how hard it says it is."""
+"""What an exercise is worth, by how hard it says it is; two points if it says something else."""
 
 LESSON = re.compile(r'^profile = "minis"', re.MULTILINE)
 ON_RECORD = ("13_claims",)
@@ -72,7 +72,7 @@ def instructors(stem: str, notebook: NotebookNode, answers: NotebookNode) -> Not
         region = f"{answer}\n\n{BEGIN}\n{_as_code([*lead, *parts[number]])}\n{END}"
         name = f"{stem}-{number}"
         cells.append(new_code_cell(region, metadata=_graded(f"{name}-answer", solution=True)))
-        cells.append(new_code_cell(check, metadata=_graded(f"{name}-check", points=POINTS.get(label, 2))))
+        cells.append(new_code_cell(check, metadata=_graded(f"{name}-check", worth=points(label))))
         found.append(number)
     if found != sorted(parts):
         raise InputError(
@@ -109,6 +109,11 @@ def split(source: str) -> tuple[str, str] | None:
     return "\n".join(answer).strip(), "\n".join([*between, assertion, body, *after]).strip()
 
 
+def points(difficulty: str) -> int:
+    """What an exercise is worth, by what it says of itself: `warm-up`, `medium`, `harder`, `find the bug`."""
+    return POINTS.get(difficulty, 2)
+
+
 def _leaves_open(node: ast.stmt) -> bool:
     """`name = None`, `one, other = None, None`, or a function that returns None."""
     if isinstance(node, ast.FunctionDef):
@@ -136,22 +141,23 @@ def _as_code(cells: Sequence[NotebookNode]) -> str:
     return "\n\n".join(texts)
 
 
-def _graded(name: str, solution: bool = False, points: int | None = None) -> dict[str, dict]:
+def _graded(name: str, solution: bool = False, worth: int | None = None) -> dict[str, dict]:
     """What nbgrader keeps of a cell, by version 3 of its schema."""
-    grade = points is not None
+    grade = worth is not None
     kept = {"schema_version": 3, "grade_id": name, "grade": grade, "solution": solution, "locked": grade, "task": False}
-    return {"nbgrader": kept | ({"points": points} if grade else {})}
+    return {"nbgrader": kept | ({"points": worth} if grade else {})}
 
 
 def _for_class(stem: str, cell: NotebookNode) -> NotebookNode:
-    """A cell that is no exercise: links lead out of `build/course`, and it runs in a minute."""
-    source = cell.source
+    """A cell that is no exercise: links lead out of `build/course`, it runs in a minute, and no output is compared."""
+    source, tags = cell.source, cell.metadata.get("tags", [])
     if cell.cell_type == "markdown":
         source = source.replace("](../book/", "](../../../book/")
         source = WHERE_SOLUTIONS_ARE.sub(lambda found: "" if found.group().startswith(" ") else NOW_TWO_CELLS, source)
-    elif "parameters" in cell.metadata.get("tags", []) and stem not in ON_RECORD:
+    elif "parameters" in tags and stem not in ON_RECORD:
         source = LESSON.sub('profile = "lesson"', source)
-    return NotebookNode(cell | {"source": source})
+    metadata = {"tags": ["parameters"]} if "parameters" in tags else {}
+    return NotebookNode(cell | {"source": source, "metadata": NotebookNode(metadata)})
 
 
 def _whole(stem: str, cells: Sequence[NotebookNode], kernel: NotebookNode | None) -> NotebookNode:

@@ -64,6 +64,14 @@ def test_the_ledger_links_to_pages_that_are_there():
     assert text.count("\n") == plain.count("\n")
 
 
+def test_a_course_page_leads_to_the_books_pages_of_notebooks():
+    here, elsewhere = f"[{STEM}](../../notebooks/{STEM}.py)", "[03](../../notebooks/03_bilinear.py)"
+    text = f"{here}, {elsewhere}, [lab](lab.md), [claims](../ledger.md)"
+    assert (
+        build.linked(text, [STEM]) == f"[{STEM}](../notebooks/{STEM}.ipynb), 03, [lab](lab.md), [claims](../ledger.md)"
+    )
+
+
 def test_what_was_measured_becomes_a_table_with_its_figure(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "results", lambda profile: tmp_path / "results" / profile)
     monkeypatch.setattr(paths, "figures", lambda profile: tmp_path / "figures" / profile)

@@ -65,7 +65,9 @@ def notebook():
         cells=[
             new_markdown_cell("# 02 · How small?\n\nA [block](../book/reading.md#block)."),
             new_code_cell('profile = "minis"  # which models', metadata={"tags": ["parameters"]}),
-            new_code_cell("two = 2\nif two is not None:\n    nothing = None"),
+            new_code_cell(
+                "two = 2\nif two is not None:\n    nothing = None", metadata={"tags": ["nbval-check-output"]}
+            ),
             new_markdown_cell(f"## Exercises\n\n{ELSEWHERE}\n\n**1 (warm-up).** One?"),
             new_code_cell(PLAIN),
             new_markdown_cell("**2 (harder).** Two numbers in order."),
@@ -200,11 +202,13 @@ def test_both_copies_hold_nbgraders_format(copies):
         assert copy.metadata == {"kernelspec": notebook().metadata.kernelspec}  # Jupytext would write a text beside it
 
 
-def test_a_minute_is_enough_and_links_lead_out_of_the_folder(copies):
+def test_a_copy_runs_in_a_minute_and_its_links_lead_out_of_the_folder(copies):
     source = "\n".join(cell.source for cell in copies[1].cells)
     assert 'profile = "lesson"  # which models' in source
     assert "(../../../book/reading.md#block)" in source
     assert f"Write each answer where it says `{course.STUB}`" in source
+    tags = [cell.metadata.tags for cell in copies[0].cells if "tags" in cell.metadata]
+    assert tags == [["parameters"]]  # no cell's output is compared: there is none
     on_record = course.instructors("13_claims", notebook(), answers())
     assert any('profile = "minis"' in cell.source for cell in on_record.cells)
 
