@@ -54,30 +54,30 @@ def instructors(stem: str, notebook: NotebookNode, answers: NotebookNode) -> Not
         answers: the solutions: their start, then cells that open with `**1.**`, `**2.**` and so on.
 
     Raises:
-        InputError: the numbers of the exercises and of the solutions differ, or an exercise is not one cell with a
-            `name = None` and an `if … is not None:`.
+        InputError: the numbers of the exercises and of the solutions differ, or an exercise has no cell with a
+            `name = None` and an `if … is not None:`. Of several such cells, each holds the exercise's whole solution.
     """
     start, parts = solutions.paired(notebook, answers)
-    start = [cell for cell in start if "parameters" not in cell.metadata.get("tags", [])]  # the notebook has its own
-    cells, found, label = [], [], ""
+    lead = [cell for cell in start if "parameters" not in cell.metadata.get("tags", [])]  # the notebook has its own
+    _, exercises = solutions.exercises(notebook.cells)
+    left_open = {number: [cell.id for cell in cells if _is_open(cell)] for number, cells in exercises.items()}
+    lacking = [number for number, cells in left_open.items() if not cells]
+    if lacking:
+        raise InputError(f"exercises {lacking} have no cell that leaves an answer open and then checks it")
+
+    cells = []
     for number, cell in solutions.numbered(notebook.cells):
-        asked = solutions.EXERCISE.search(cell.source) if cell.cell_type == "markdown" else None
-        label = asked.group(2) if asked else label
-        halves = split(cell.source) if number and cell.cell_type == "code" else None
-        if halves is None:
+        if not number or not _is_open(cell):
             cells.append(_for_class(stem, cell))
             continue
-        answer, check = halves
-        lead = [] if found else start  # what the solutions start from comes with the first
+        asked = left_open[number]
+        name = f"{stem}-{number}{' bcdef'[asked.index(cell.id)].strip()}"  # 1, and of two cells 1 and 1b
+        difficulty = solutions.EXERCISE.search(exercises[number][0].source).group(2)
+        answer, check = split(cell.source)
         region = f"{answer}\n\n{BEGIN}\n{_as_code([*lead, *parts[number]])}\n{END}"
-        name = f"{stem}-{number}"
         cells.append(new_code_cell(region, metadata=_graded(f"{name}-answer", solution=True)))
-        cells.append(new_code_cell(check, metadata=_graded(f"{name}-check", worth=points(label))))
-        found.append(number)
-    if found != sorted(parts):
-        raise InputError(
-            f"exercises {sorted(parts)}, of which {found} have one cell with an answer left open: each needs one"
-        )
+        cells.append(new_code_cell(check, metadata=_graded(f"{name}-check", worth=points(difficulty) / len(asked))))
+        lead = []  # what the solutions start from comes with the first
     return _whole(stem, cells, notebook.metadata.get("kernelspec"))
 
 
@@ -107,6 +107,10 @@ def split(source: str) -> tuple[str, str] | None:
     body = dedent("\n".join(lines[check.test.end_lineno : check.end_lineno]))
     after = lines[check.end_lineno :]
     return "\n".join(answer).strip(), "\n".join([*between, assertion, body, *after]).strip()
+
+
+def _is_open(cell: NotebookNode) -> bool:
+    return cell.cell_type == "code" and split(cell.source) is not None
 
 
 def points(difficulty: str) -> int:
@@ -141,7 +145,7 @@ def _as_code(cells: Sequence[NotebookNode]) -> str:
     return "\n\n".join(texts)
 
 
-def _graded(name: str, solution: bool = False, worth: int | None = None) -> dict[str, dict]:
+def _graded(name: str, solution: bool = False, worth: float | None = None) -> dict[str, dict]:
     """What nbgrader keeps of a cell, by version 3 of its schema."""
     grade = worth is not None
     kept = {"schema_version": 3, "grade_id": name, "grade": grade, "solution": solution, "locked": grade, "task": False}

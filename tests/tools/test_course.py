@@ -217,8 +217,19 @@ def test_a_copy_runs_in_a_minute_and_its_links_lead_out_of_the_folder(copies):
 def test_an_exercise_without_an_open_answer_or_a_check_is_refused(source):
     broken = notebook()
     broken.cells[4].source = source
-    with pytest.raises(InputError, match=r"exercises \[1, 2, 3\], of which \[2, 3\] have one cell"):
+    with pytest.raises(InputError, match=r"exercises \[1\] have no cell that leaves an answer open"):
         course.instructors("02_small", broken, answers())
+
+
+def test_an_exercise_of_two_answers_has_two_checks_that_share_its_points():
+    double = notebook()
+    double.cells.insert(7, new_code_cell("second = None\n\nif second is not None:\n    assert second == 4"))
+    solved = course.instructors("02_small", double, answers())
+    holds_the_format(solved)
+    found = {name: cell.metadata.nbgrader.points for name, cell in graded(solved).items() if name.endswith("check")}
+    assert found == {CHECKS[0]: 1, CHECKS[1]: 1.5, "02_small-2b-check": 1.5, CHECKS[2]: 2}
+    assert set(run(solved).values()) == {None}
+    assert set(run(course.students(solved)).values()) == {"there is no answer yet"}
 
 
 def test_an_exercise_without_a_solution_is_refused():
@@ -248,7 +259,7 @@ def test_the_projects_notebooks_become_a_course(stem, written):
     asked = [number for cell in original.cells for number, _ in course.solutions.EXERCISE.findall(cell.source)]
     for copy in (solved, empty):
         holds_the_format(copy)
-        assert list(graded(copy)) == [f"{stem}-{number}-{half}" for number in asked for half in ("answer", "check")]
+        assert list(dict.fromkeys(re.findall(r"-(\d)[b-f]?-check", " ".join(graded(copy))))) == asked
     text = "\n".join(cell.source for cell in empty.cells)
     shown = words_of("\n".join(cell.source for cell in original.cells))
     hidden = words_of("\n".join(region for cell in solved.cells for region in course.REGION.findall(cell.source)))
