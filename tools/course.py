@@ -14,7 +14,6 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from textwrap import dedent
 
 import jupytext
 import nbformat
@@ -92,8 +91,8 @@ def students(notebook: NotebookNode) -> NotebookNode:
 def split(source: str) -> tuple[str, str] | None:
     """An exercise's cell as an answer left open and a check that fails without an answer; None for any other cell.
 
-    Whatever stands before the open answer, with it, is the first; the second is the rest, in which an assertion takes
-    the place of the `if`.
+    Whatever stands before the open answer, with it, is the first; the second is the rest, in which a function takes the
+    place of the `if`, so that a check leaves no name behind that an answer uses.
     """
     statements = ast.parse(source).body
     left_open = next((node for node in statements if _leaves_open(node)), None)
@@ -103,10 +102,16 @@ def split(source: str) -> tuple[str, str] | None:
     lines = source.splitlines()
     answer = lines[: left_open.end_lineno]
     between = lines[left_open.end_lineno : check.lineno - 1]
-    assertion = f'assert {ast.get_source_segment(source, check.test)}, "there is no answer yet"'
-    body = dedent("\n".join(lines[check.test.end_lineno : check.end_lineno]))
+    judged = [
+        "def check_answer():",
+        f'    assert {ast.get_source_segment(source, check.test)}, "there is no answer yet"',
+        *lines[check.test.end_lineno : check.end_lineno],
+        "",
+        "",
+        "check_answer()",
+    ]
     after = lines[check.end_lineno :]
-    return "\n".join(answer).strip(), "\n".join([*between, assertion, body, *after]).strip()
+    return "\n".join(answer).strip(), "\n".join([*between, *judged, *after]).strip()
 
 
 def _is_open(cell: NotebookNode) -> bool:

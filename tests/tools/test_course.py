@@ -1,7 +1,9 @@
 """The course's notebooks: solutions in the instructor's copy alone, and checks that fail without an answer."""
 
+import ast
 import json
 import re
+import symtable
 
 import jsonschema
 import jupytext
@@ -162,13 +164,27 @@ def test_the_copies_differ_between_the_marks_alone(copies):
 def test_set_up_and_open_answer_are_one_cell_and_the_check_another(copies):
     cells = {name: cell.source for name, cell in graded(copies[1]).items()}
     assert cells["02_small-1-answer"] == f"shift = 1  # set-up\none = None  # a number\n\n{course.STUB}"
-    assert cells["02_small-1-check"].splitlines()[:3] == [
-        'assert one is not None, "there is no answer yet"',
-        "# why",
-        'assert one == two - shift, "count again"',
+    assert cells["02_small-1-check"].splitlines() == [
+        "def check_answer():",
+        '    assert one is not None, "there is no answer yet"',
+        "    # why",
+        '    assert one == two - shift, "count again"',
+        '    print("right:", one)',
+        "",
+        "",
+        "check_answer()",
     ]
-    assert cells["02_small-2-check"].startswith("limit = 5\nassert first is not None")
-    assert cells["02_small-3-check"].startswith('assert (answer := square(3)) is not None, "there')
+    assert cells["02_small-2-check"].startswith("limit = 5\ndef check_answer():\n    assert first is not None")
+    assert '    assert (answer := square(3)) is not None, "there' in cells["02_small-3-check"]
+    assert cells["02_small-3-check"].endswith('\ncheck_answer()\nprint("done")')
+
+
+def test_a_check_leaves_no_name_behind_that_an_answer_uses(copies):
+    names = {}
+    for cell in copies[0].cells:
+        if cell.cell_type == "code":
+            exec(cell.source, names)
+    assert "answer" not in names
 
 
 def test_words_of_a_solution_are_comments(copies):
@@ -252,6 +268,27 @@ def words_of(text):
     return {line.strip() for line in text.splitlines() if len(line.strip()) > 20}
 
 
+def read_too_early(source):
+    """Names that a check gives a value and reads before, in the order of the text."""
+    found = []
+    for function in ast.parse(source).body:
+        if isinstance(function, ast.FunctionDef) and function.name == "check_answer":
+            own = symtable.symtable(source, "check", "exec").lookup("check_answer").get_namespace()
+            names = sorted(
+                (node for node in ast.walk(function) if isinstance(node, ast.Name)),
+                key=lambda node: (node.lineno, node.col_offset),
+            )
+            for name in own.get_locals():
+                uses = [node for node in names if node.id == name]
+                stored = min((node.lineno for node in uses if isinstance(node.ctx, ast.Store)), default=0)
+                found += [name for node in uses if isinstance(node.ctx, ast.Load) and node.lineno < stored]
+    return found
+
+
+def test_a_name_that_is_read_too_early_is_seen():
+    assert read_too_early("def check_answer():\n    a = b\n    b = a\n    print(a, c)\n") == ["b"]
+
+
 @pytest.mark.parametrize("stem", build.stems())
 def test_the_projects_notebooks_become_a_course(stem, written):
     solved, empty = (nbformat.read(written / folder / f"{stem}.ipynb", 4) for folder in ("instructor", "student"))
@@ -270,6 +307,7 @@ def test_the_projects_notebooks_become_a_course(stem, written):
     assert not re.search(r"^if .* is not None:", "\n".join(c.source for c in graded(empty).values()), re.MULTILINE)
     for cell in graded(solved).values():
         compile(cell.source, cell.id, "exec")
+        assert read_too_early(cell.source) == [], "within a function such a name has no value yet"
 
 
 def test_a_fault_is_told_with_the_notebook_it_is_in(tmp_path, monkeypatch, capsys):
