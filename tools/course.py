@@ -100,18 +100,14 @@ def split(source: str) -> tuple[str, str] | None:
     if left_open is None or check is None:
         return None
     lines = source.splitlines()
-    answer = lines[: left_open.end_lineno]
-    between = lines[left_open.end_lineno : check.lineno - 1]
     judged = [
         "def check_answer():",
         f'    assert {ast.get_source_segment(source, check.test)}, "there is no answer yet"',
         *lines[check.test.end_lineno : check.end_lineno],
-        "",
-        "",
-        "check_answer()",
     ]
-    after = lines[check.end_lineno :]
-    return "\n".join(answer).strip(), "\n".join([*between, *judged, *after]).strip()
+    pieces = [lines[left_open.end_lineno : check.lineno - 1], judged, ["check_answer()"], lines[check.end_lineno :]]
+    texts = ["\n".join(piece).strip() for piece in pieces]
+    return "\n".join(lines[: left_open.end_lineno]).strip(), "\n\n\n".join(text for text in texts if text)
 
 
 def _is_open(cell: NotebookNode) -> bool:

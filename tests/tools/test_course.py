@@ -174,9 +174,9 @@ def test_set_up_and_open_answer_are_one_cell_and_the_check_another(copies):
         "",
         "check_answer()",
     ]
-    assert cells["02_small-2-check"].startswith("limit = 5\ndef check_answer():\n    assert first is not None")
+    assert cells["02_small-2-check"].startswith("limit = 5\n\n\ndef check_answer():\n    assert first is not None")
     assert '    assert (answer := square(3)) is not None, "there' in cells["02_small-3-check"]
-    assert cells["02_small-3-check"].endswith('\ncheck_answer()\nprint("done")')
+    assert cells["02_small-3-check"].endswith('\n\n\ncheck_answer()\n\n\nprint("done")')
 
 
 def test_a_check_leaves_no_name_behind_that_an_answer_uses(copies):
