@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$(OMP_NUM_THREADS) \
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
 SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
 
-.PHONY: figures test test-long test-public test-notebooks test-all paper readme book crate bench bench-more bench-scale bench-coverage lab sweep minis twins wide rehearse clean help
+.PHONY: figures test test-long test-public test-notebooks test-all paper readme book course test-course crate bench bench-more bench-scale bench-coverage lab sweep minis twins wide rehearse clean help
 
 figures: $(if $(filter public%,$(PROFILE)),.venv/public,.venv/ready)  ## run every notebook of PROFILE (minis, public, public-short, paper), then write results/, figures/ and the report
 	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
@@ -42,11 +42,18 @@ book: .venv/ready  ## the site, build/book/html, from the executed notebooks; it
 	$(SNAKEMAKE) --configfile profiles/minis.yaml -- build/book/html/index.html
 	BOOK=build/book/html $(BIN)/python -m pytest -q tests/tools/test_book.py
 
+course: .venv/ready  ## for an instructor: notebooks with and without solutions in nbgrader's format, slides, notes; all in build/course
+	$(BIN)/python -m tools.course
+
+test-course: course  ## run the instructor's notebooks, a minute each: every solution must pass its check
+	$(BIN)/howlinear notebook 03_bilinear -p profile=lesson
+	$(PYTEST) --dist loadfile --nbval-lax --nbval-current-env build/course/instructor
+
 rehearse: .venv/ready  ## the paper profile on models of the real shapes (BLOCKS=4 of 12) with random weights, offline
 	$(BIN)/python -m howlinear.training.stand_ins --blocks $(BLOCKS)
 	$(SNAKEMAKE) --configfile profiles/paper.yaml profiles/rehearsal.yaml
 
-readme: .venv/ready  ## the tables of FINDINGS.md and LEDGER.md, from results; the minutes in the notebooks' headers
+readme: .venv/ready  ## the tables of FINDINGS.md, LEDGER.md and book/course, from results; the minutes in the notebooks' headers
 	$(BIN)/python -m tools.pages
 	$(BIN)/python -m tools.reading_time
 

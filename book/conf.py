@@ -20,7 +20,7 @@ suppress_warnings = ["ref.python"]  # several modules have a `fit`, and prose na
 nb_execution_mode = "off"  # the pipeline has executed them
 nb_ipywidgets_js = {}  # no notebook has a widget; the default would load it from elsewhere
 nb_merge_streams = True
-myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "dollarmath"]
+myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "dollarmath", "tasklist"]
 myst_heading_anchors = 3
 
 mathjax_path = "mathjax.js"  # copied into _static: one file, with its glyphs as paths

@@ -1,7 +1,8 @@
-"""The tables of FINDINGS.md and LEDGER.md, written from the results of the public and the embedded models.
+"""The tables of FINDINGS.md, LEDGER.md and the course's pages, written from the results of public and embedded models.
 
 `python -m tools.pages`, or `make readme`, puts each table between its two marks and leaves all else as it was. The
-findings have two, of notebook 02's numbers; the ledger has that of the claims. A test holds that the pages show what
+findings have two, of notebook 02's numbers; the ledger has that of the claims; the course's syllabus has the notebooks
+with their minutes, and its page for instructors the numbers to expect of each. A test holds that the pages show what
 the results imply, so nothing else has to remember to run this.
 """
 
@@ -20,11 +21,18 @@ from howlinear.files import results as record
 from howlinear.ideas.claims import ledger as claims
 from howlinear.instrument.baseline import APART
 from howlinear.instrument.profile import FEW_ROWS_DECIDE
+from tools import teaching
+from tools.book import build
 
 PUBLIC = "<!-- numbers: results/public/02_ceilings.json -->"
 NUMBERS = "<!-- numbers: results/minis/02_ceilings.json -->"
 CLAIMS = "<!-- claims -->"
+NOTEBOOKS = "<!-- notebooks -->"
+WEEKS = "<!-- weeks -->"
 END = "<!-- end -->"
+
+SYLLABUS = "book/course/syllabus.md"
+INSTRUCTOR = "book/course/instructor.md"
 
 
 def tables(results: Path) -> dict[str, dict[str, str]]:
@@ -43,7 +51,33 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
         PUBLIC: _shown(public / "02_ceilings.json", public_table),
         NUMBERS: _shown(minis / "02_ceilings.json", ceilings_table),
     }
-    return {"FINDINGS.md": findings, "LEDGER.md": {CLAIMS: ledger}}
+    stems = build.stems()
+    syllabus = {NOTEBOOKS: teaching.notebooks_table(stems), WEEKS: teaching.weeks_table()}
+    instructor = {expect(stem): expected(stem, results) for stem in stems}
+    return {"FINDINGS.md": findings, "LEDGER.md": {CLAIMS: ledger}, SYLLABUS: syllabus, INSTRUCTOR: instructor}
+
+
+def expect(stem: str) -> str:
+    """The mark of the numbers to expect of a notebook."""
+    return f"<!-- expect: {stem} -->"
+
+
+def expected(stem: str, results: Path) -> str:
+    """The numbers to expect of a notebook: of the embedded models, and of the public ones if there are results.
+
+    Args:
+        stem: of the notebook.
+        results: the folder that holds those of each run profile.
+
+    Raises:
+        SourceError: the results are missing, or lack what the answer says.
+    """
+    public = results / "public" / f"{stem}.json"
+    others = {"the public models": record.load(public)} if public.is_file() else {}
+    return _shown(
+        results / "minis" / f"{stem}.json",
+        lambda minis: teaching.expected(stem, {"the embedded models": minis, **others}),
+    )
 
 
 def _shown(path: Path, table: Callable[[Mapping[str, Any]], str]) -> str:
@@ -53,7 +87,7 @@ def _shown(path: Path, table: Callable[[Mapping[str, Any]], str]) -> str:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise SourceError(
-            f"{path} does not hold what the table of it shows ({problem}): run notebook 02 again"
+            f"{path} does not hold what the table of it shows ({problem}): run notebook {path.stem[:2]} again"
         ) from error
 
 

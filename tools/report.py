@@ -1,4 +1,4 @@
-"""The report: `paper/main.typ` to `paper/main.pdf`, offline, and the same bytes on every run.
+"""The report, `paper/main.typ` to `paper/main.pdf`, and a course's slides: offline, and the same bytes on every run.
 
 Typst reads results/, figures/ and paper/ by itself and stops at a missing key. What is decided here is what it may not
 take from the machine: fonts are Typst's own and the one that matplotlib brings for the figures, the root is the
@@ -16,43 +16,63 @@ from howlinear.errors import SourceError
 from howlinear.files import atomic, paths
 
 MAIN = Path("paper") / "main.typ"
+SLIDES = Path("paper") / "slides.typ"
 
 
-def compiler(root: Path | str = paths.ROOT) -> typst.Compiler:
-    """Typst at the report's source, with no font of the system.
+def compiler(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = False) -> typst.Compiler:
+    """Typst at a source of the project, with no font of the system.
 
     Args:
         root: the project, or a folder laid out as it is.
+        source: the report's or the slides', relative to it.
+        notes: of the slides what a speaker says, as a handout, and not the slides themselves.
 
     Raises:
-        SourceError: no report there.
+        SourceError: no such source there.
     """
-    source = Path(root) / MAIN
-    if not source.is_file():
-        raise SourceError(f"no report at {source}: give the project's root, or a copy of it")
+    path = Path(root) / source
+    if not path.is_file():
+        raise SourceError(f"no report at {path}: give the project's root, or a copy of it")
     fonts = Path(mpl.get_data_path()) / "fonts" / "ttf"
-    return typst.Compiler(source, root=root, font_paths=[fonts], ignore_system_fonts=True)
+    inputs = {"notes": "yes"} if notes else {}
+    return typst.Compiler(path, root=root, font_paths=[fonts], ignore_system_fonts=True, sys_inputs=inputs)
 
 
-def build(root: Path | str = paths.ROOT) -> bytes:
-    """The report as PDF.
+def build(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = False) -> bytes:
+    """The report, or the slides, as PDF.
 
     Args:
         root: the project, or a folder laid out as it is.
+        source: the report's or the slides', relative to it.
+        notes: as `compiler`.
 
     Raises:
         SourceError: a result, figure or reference that the report reads is missing, or Typst warns (of a font that is
             not there, of a page that does not settle); says where.
     """
     try:
-        pdf, warnings = compiler(root).compile_with_warnings(format="pdf")
+        pdf, warnings = compiler(root, source, notes).compile_with_warnings(format="pdf")
     except typst.TypstError as error:
         raise SourceError(
-            f"cannot build {MAIN}: {error.diagnostic.strip()}\nrun make figures, then try again"
+            f"cannot build {source}: {error.diagnostic.strip()}\nrun make figures, then try again"
         ) from error
     if warnings:
-        raise SourceError(f"{MAIN}: Typst warns: {'; '.join(warning.message for warning in warnings)}; mend the source")
+        raise SourceError(
+            f"{source}: Typst warns: {'; '.join(warning.message for warning in warnings)}; mend the source"
+        )
     return pdf
+
+
+def write_slides(folder: Path, root: Path | str = paths.ROOT) -> None:
+    """Write a course's slides, and what a speaker says to each, as `slides.pdf` and `notes.pdf`.
+
+    Raises:
+        SourceError: as `build`.
+    """
+    for name, notes in (("slides", False), ("notes", True)):
+        pdf = build(root, SLIDES, notes)
+        with atomic.written_aside(folder / f"{name}.pdf") as aside:
+            aside.write_bytes(pdf)
 
 
 if __name__ == "__main__":

@@ -125,4 +125,5 @@ def repaired(line, x, y):
     return float(1 - residual.square().sum() / about_the_mean.square().sum())
 
 
-assert abs(repaired(line, x[held_out], y[held_out]) - r2[bent]) < 1e-9
+x, y = blocks[bent]
+assert abs(repaired(lines[bent], x[held_out], y[held_out]) - r2[bent]) < 1e-9

@@ -32,7 +32,7 @@ STEM = "02_ceilings"
 def test_the_solutions_of_the_project_answer_its_exercises():
     for stem in build.stems():
         exercises = re.findall(r"^# \*\*(\d) \(", (paths.NOTEBOOKS / f"{stem}.py").read_text(), re.MULTILINE)
-        _, parts = solutions._parts(build.solutions(stem).cells)
+        _, parts = solutions.exercises(build.solutions(stem).cells)
         assert sorted(map(str, parts)) == exercises, stem
 
 
@@ -64,6 +64,14 @@ def test_the_ledger_links_to_pages_that_are_there():
     assert "](notebooks/03" not in text
     plain = ledger.to_markdown(*(ledger.evaluate(paths.results(profile)) for profile in ("minis", "public")))
     assert text.count("\n") == plain.count("\n")
+
+
+def test_a_course_page_leads_to_the_books_pages_of_notebooks():
+    here, elsewhere = f"[{STEM}](../../notebooks/{STEM}.py)", "[03](../../notebooks/03_bilinear.py)"
+    text = f"{here}, {elsewhere}, [lab](lab.md), [claims](../ledger.md)"
+    assert (
+        build.linked(text, [STEM]) == f"[{STEM}](../notebooks/{STEM}.ipynb), 03, [lab](lab.md), [claims](../ledger.md)"
+    )
 
 
 def test_what_was_measured_becomes_a_table_with_its_figure(tmp_path, monkeypatch):

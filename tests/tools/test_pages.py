@@ -9,7 +9,8 @@ from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.ideas.claims import ledger as claims
 from tools import pages
-from tools.pages import CLAIMS, END, NUMBERS, PUBLIC
+from tools.book import build
+from tools.pages import CLAIMS, END, INSTRUCTOR, NOTEBOOKS, NUMBERS, PUBLIC, SYLLABUS, WEEKS
 
 RECORDED = paths.ROOT / "results"
 
@@ -78,6 +79,8 @@ def test_every_table_comes_from_the_recorded_results():
     assert {name: set(of_page) for name, of_page in tables.items()} == {
         "FINDINGS.md": {PUBLIC, NUMBERS},
         "LEDGER.md": {CLAIMS},
+        SYLLABUS: {NOTEBOOKS, WEEKS},
+        INSTRUCTOR: {pages.expect(stem) for stem in build.stems()},
     }
     of_both = [claims.evaluate(RECORDED / profile) for profile in ("minis", "public")]
     assert tables["LEDGER.md"][CLAIMS] == claims.to_markdown(*of_both)
@@ -123,20 +126,25 @@ def project(tmp_path):
     findings = f"# Title\n{PUBLIC}\n{END}\n\nbetween\n\n{NUMBERS}\n{END}\nend\n"
     (tmp_path / "FINDINGS.md").write_text(findings, encoding="utf-8")
     (tmp_path / "LEDGER.md").write_text(f"{CLAIMS}\n{END}\nend\n", encoding="utf-8")
+    (tmp_path / "book" / "course").mkdir(parents=True)
+    for page in (SYLLABUS, INSTRUCTOR):
+        shutil.copy(paths.ROOT / page, tmp_path / page)
     return tmp_path
 
 
 def test_one_command_writes_all_tables_once(project, capsys, monkeypatch):
     assert pages.main(project) == 0
-    assert capsys.readouterr().out == "FINDINGS.md: tables written\nLEDGER.md: tables written\n"
+    said = capsys.readouterr().out
+    assert said.startswith("FINDINGS.md: tables written\nLEDGER.md: tables written\n")
     tables = pages.tables(project / "results")
+    assert said.count("\n") == len(tables)
     first, second = (f"{mark}\n{tables['FINDINGS.md'][mark]}\n{END}\n" for mark in (PUBLIC, NUMBERS))
     assert (project / "FINDINGS.md").read_text(encoding="utf-8") == f"# Title\n{first}\nbetween\n\n{second}end\n"
     ledger = tables["LEDGER.md"][CLAIMS]
     assert (project / "LEDGER.md").read_text(encoding="utf-8") == f"{CLAIMS}\n{ledger}\n{END}\nend\n"
     monkeypatch.setattr(atomic, "written_aside", None)  # what is right is not written again
     assert pages.main(project) == 0
-    assert capsys.readouterr().out.count("nothing to do") == 2
+    assert capsys.readouterr().out.count("nothing to do") == len(tables)
 
 
 def test_a_text_with_one_mark_alone_is_left_as_it_was(project, capsys):
@@ -167,3 +175,15 @@ def test_without_results_the_notebook_to_run_is_named(project):
     (project / "results" / "minis" / "02_ceilings.json").unlink()
     with pytest.raises(SourceError, match=r"no results at .*02_ceilings"):
         pages.tables(project / "results")
+
+
+def test_results_of_another_notebook_that_lack_what_its_answer_says_are_named(tmp_path):
+    for profile in ("minis", "public"):
+        (tmp_path / profile).mkdir()
+    shutil.copy(RECORDED / "minis" / "01_capture.json", tmp_path / "minis")
+    with_minis_alone = pages.expected("01_capture", tmp_path)
+    assert "Of the embedded models:" in with_minis_alone
+    assert "public" not in with_minis_alone
+    (tmp_path / "public" / "01_capture.json").write_text('{"models": {}}', encoding="utf-8")
+    with pytest.raises(SourceError, match=r"01_capture\.json does not hold .*run notebook 01 again"):
+        pages.expected("01_capture", tmp_path)

@@ -71,6 +71,8 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     # pages of the frame, and what they include
     reading = (source / "reading.md").read_text(encoding="utf-8")
     _write(source / "reading.md", reading.replace("ADDRESS", address()))
+    for page in (source / "course").glob("*.md"):
+        _write(page, linked(page.read_text(encoding="utf-8"), which))
     _write(source / "gallery.txt", gallery(profile, which, source / "figures"))
     _write(source / "ledger.txt", ledger(profile, which))
     _write(source / "benchmarks.txt", benchmarks(source / "figures"))
@@ -161,13 +163,22 @@ def ledger(profile: str, which: Sequence[str]) -> str:
     """The paper's claims and what the results say of each, with links to the pages of `which`."""
     public = paths.results("public")
     beside = claims.evaluate(public) if profile == "minis" and public.is_dir() else None
-    table = claims.to_markdown(claims.evaluate(paths.results(profile)), beside)
+    return linked(claims.to_markdown(claims.evaluate(paths.results(profile)), beside), which)
 
-    def linked(match: re.Match) -> str:
-        text, stem = match.groups()
-        return f"[{text}](notebooks/{stem}.ipynb)" if stem in which else text
 
-    return re.sub(r"\[([^\]]+)\]\(notebooks/(\w+)\.py\)", linked, table)
+def linked(text: str, which: Sequence[str]) -> str:
+    """A page whose links to notebooks' sources lead to their pages in the book, which lie one folder nearer.
+
+    Args:
+        text: the page, in Markdown.
+        which: stems of the notebooks that have a page; of others the words are left.
+    """
+
+    def to_page(match: re.Match) -> str:
+        words, up, stem = match.groups()
+        return f"[{words}]({up}notebooks/{stem}.ipynb)" if stem in which else words
+
+    return re.sub(r"\[([^\]]+)\]\((?:\.\./)?((?:\.\./)*)notebooks/(\w+)\.py\)", to_page, text)
 
 
 def coverage_table() -> str:

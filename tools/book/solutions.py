@@ -14,7 +14,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from howlinear.errors import InputError
 
-EXERCISE = re.compile(r"^\*\*(\d)(?: \([\w -]+\))?\.\*\*", re.MULTILINE)
+EXERCISE = re.compile(r"^\*\*(\d)(?: \(([\w -]+)\))?\.\*\*", re.MULTILINE)
+"""The number of an exercise, and how hard it is."""
 # code that draws or files, not reasons
 ASIDE = re.compile(r"^(_ = )?run\.(figure|save)\(|^def (box|arrow)\(", re.MULTILINE)
 
@@ -40,12 +41,10 @@ def folded(notebook: NotebookNode, answers: NotebookNode, address: str) -> Noteb
     Raises:
         InputError: the numbers of the exercises and of the solutions differ.
     """
-    start, parts = _parts(answers.cells)
-    _, asked = _parts(notebook.cells)
-    if not asked or asked.keys() != parts.keys():
-        raise InputError(f"exercises {sorted(asked)} but solutions {sorted(parts)}: each needs the other")
+    start, parts = paired(notebook, answers)
+    _, asked = exercises(notebook.cells)
     cells, heading = [new_code_cell(HOSTED.replace("ADDRESS", address), metadata={"tags": ["remove-cell"]})], "figure"
-    for number, cell in _numbered(notebook.cells):
+    for number, cell in numbered(notebook.cells):
         heading = (re.findall(r"^## (.+)$", cell.source, re.MULTILINE) or [heading])[-1]
         if "injected-parameters" not in cell.metadata.get("tags", []):
             cells.append(cell)
@@ -60,7 +59,20 @@ def folded(notebook: NotebookNode, answers: NotebookNode, address: str) -> Noteb
     return notebook
 
 
-def _numbered(cells: Iterable[NotebookNode]) -> Iterator[tuple[int, NotebookNode]]:
+def paired(notebook: NotebookNode, answers: NotebookNode) -> tuple[list[NotebookNode], dict[int, list[NotebookNode]]]:
+    """The start of the solutions, and exercise → the cells of its solution.
+
+    Raises:
+        InputError: the numbers of the exercises and of the solutions differ.
+    """
+    start, parts = exercises(answers.cells)
+    _, asked = exercises(notebook.cells)
+    if not asked or asked.keys() != parts.keys():
+        raise InputError(f"exercises {sorted(asked)} but solutions {sorted(parts)}: each needs the other")
+    return start, parts
+
+
+def numbered(cells: Iterable[NotebookNode]) -> Iterator[tuple[int, NotebookNode]]:
     """Each cell with the number of the exercise it belongs to, 0 before the first."""
     number = 0
     for cell in cells:
@@ -69,9 +81,10 @@ def _numbered(cells: Iterable[NotebookNode]) -> Iterator[tuple[int, NotebookNode
         yield number, cell
 
 
-def _parts(cells: Iterable[NotebookNode]) -> tuple[list[NotebookNode], dict[int, list[NotebookNode]]]:
+def exercises(cells: Iterable[NotebookNode]) -> tuple[list[NotebookNode], dict[int, list[NotebookNode]]]:
+    """The cells before the first exercise, without the title, and exercise → its cells."""
     parts: dict[int, list[NotebookNode]] = {0: []}
-    for number, cell in _numbered(cells):
+    for number, cell in numbered(cells):
         parts.setdefault(number, []).append(cell)
     start = [cell for cell in parts.pop(0) if not cell.source.startswith("# ")]
     return start, parts

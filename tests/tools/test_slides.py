@@ -1,0 +1,134 @@
+"""The slides type no result, say what is so, fit their pages, and can be read from the last row."""
+
+import json
+import re
+
+import pytest
+import test_report
+from test_report import PAPER, changed, copy  # noqa: F401
+
+from howlinear.errors import SourceError
+from howlinear.files import paths, results
+from tools import report
+
+SOURCE = (PAPER / "slides.typ").read_text(encoding="utf-8")
+MINUTES = 90
+SMALLEST = 18  # points, on a page 960 wide
+
+
+def typed(source):
+    """Numbers typed where only read ones may stand; a slide's minutes and how much of a figure it shows are ours."""
+    return test_report.typed(re.sub(r'\b(?:minutes|columns|upper): \d+%?|numbering: "1"', "", source))
+
+
+@pytest.fixture(scope="module")
+def slides():
+    """What each slide says of itself: the page it is on, its minutes."""
+    return json.loads(report.compiler(source=report.SLIDES).query("<slide>", field="value"))
+
+
+def test_the_slides_type_no_result():
+    assert typed(SOURCE) == []
+    assert typed(SOURCE + "\nin block 7 it is 0.98\n") == ["7", "0.98"]
+
+
+def test_no_semicolon_is_swallowed():
+    assert re.findall(r"#[\w.-]+;|.*[)\]];", SOURCE) == []
+
+
+def test_every_slide_is_one_page_and_all_fit_the_lecture(slides):
+    """A slide that is too full goes on on a second page, and the next is one too late."""
+    assert [slide["page"] for slide in slides] == list(range(1, len(slides) + 1))
+    assert 20 <= len(slides) <= 30
+    assert sum(slide["minutes"] for slide in slides) == MINUTES
+    pages = report.compiler(source=report.SLIDES).compile(format="svg")
+    assert len(pages) == len(slides)
+
+
+def test_no_word_is_too_small_to_read():
+    on_slides = re.sub(r"#if handout \[.*?\n\]|if handout \{.*?\} else", "", SOURCE, flags=re.DOTALL)
+    sizes = [int(size) for size in re.findall(r"\bsize: (\d+)pt", on_slides)]
+    assert len(sizes) > 5
+    assert min(sizes) >= SMALLEST
+
+
+def test_every_slide_with_a_number_names_its_source():
+    for block in re.findall(r"(?s)\n#slide\((.*?)\n\]\n", SOURCE):
+        if re.search(r"#(fixed|signed|span|percent|count)\(", block.partition("[")[2].partition(")[")[2]):
+            assert "source: " in block or block.startswith('"Pause'), block.splitlines()[0]
+
+
+def test_slides_and_notes_are_written_and_name_no_machine_or_day(tmp_path):
+    report.write_slides(tmp_path)
+    for name in ("slides", "notes"):
+        pdf = (tmp_path / f"{name}.pdf").read_bytes()
+        assert pdf == report.build(source=report.SLIDES, notes=name == "notes")
+        for trace in (b"Date", str(paths.ROOT).encode(), b"/home"):
+            assert trace not in pdf.replace(b"/Datetime", b"")
+    assert (tmp_path / "slides.pdf").read_bytes() != (tmp_path / "notes.pdf").read_bytes()
+
+
+@pytest.mark.parametrize(("stem", "key"), [("02_ceilings", "spearman_r2_delta"), ("08_controls", "ratio")])
+def test_a_renamed_key_stops_the_build(copy, stem, key):  # noqa: F811
+    changed(copy, stem, lambda numbers: test_report.renamed(numbers, key))
+    with pytest.raises(SourceError, match=f'slides.typ(.|\n)*key "{key}"'):
+        report.build(copy, report.SLIDES)
+
+
+# --- what the titles and notes say without a number -------------------------------------------------------------------
+
+
+def found(stem, profile="minis"):
+    return results.load(paths.results(profile) / f"{stem}.json")
+
+
+def test_the_most_linear_block_is_the_dearest():
+    for model in found("02_ceilings")["models"].values():
+        assert (
+            max(model["blocks"], key=lambda row: row["r2"])["block"]
+            == max(model["swap"], key=lambda row: row["delta"])["block"]
+        )
+        assert model["spearman_r2_delta"] > 0
+
+
+def test_the_loss_foretells_the_cost_and_r2_does_not():
+    one = found("06_compression")["agreements"]["one block"]
+    assert one["1 − R²"]["high"] < 0 < 0.5 < one["price"]["low"]
+
+
+def test_massive_rows_are_in_public_models_alone():
+    assert all(row["massive_rows"] == 0 for model in found("12_sinks")["models"].values() for row in model["blocks"])
+    costs = found("12_sinks", "public")["models"]["smollm2-135m"]["costs"]
+    dearest = max((row for row in costs if row["kind"] == "a"), key=lambda row: row["nats"])["block"]
+    alone = {row["kind"]: row["nats"] for row in costs if row["block"] == dearest}
+    assert alone["e"] < 0.1 * alone["a"]
+
+
+def test_training_bends_gelu_models_and_all_go_up_first():
+    for name, model in found("02_ceilings")["models"].items():
+        trained = [row["r2"] for row in model["blocks"]]
+        if name != "mini-llama":
+            assert sum(trained) < sum(model["untrained"])
+        else:
+            assert sum(trained) > sum(model["untrained_in_sample"])
+    assert all(run["start"] < run["peak"] > run["end"] for run in found("09_dynamics")["summary"].values())
+
+
+def test_what_is_left_is_quadratic_and_of_many_products():
+    degrees = found("10_degrees")["models"].values()
+    assert all(check["probe"]["16"] < 0.6 for model in degrees for check in model["checks"].values())
+
+
+def test_twins_of_two_architectures_or_texts_differ_by_more_than_seeds():
+    twins = found("08_controls")["beside_seeds"]
+    assert min(twins[what]["ratio"]["low"] for what in ("family", "text")) > 1
+
+
+def test_profiles_travel_and_lines_do_not():
+    for model in found("05_corpora")["models"].values():
+        assert min(row["r"] for row in model["agreement"].values()) > 0.9
+        assert model["carried"]["drop"] > 0.1
+
+
+def test_no_protocol_turns_the_order_of_the_models_round():
+    assert list(found("11_protocol")["orders"].values()) == [1.0]

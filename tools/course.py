@@ -1,0 +1,210 @@
+"""A course's notebooks in nbgrader's format, for students and, with the solutions, for the instructor; and its slides.
+
+`make course`, or `python -m tools.course`, writes `build/course`. An exercise of a notebook is one cell: `name = None`,
+then `if name is not None:` with what checks the answer. Here it is two, as nbgrader asks: an answer cell, which in the
+instructor's copy holds the solution between two marks, and a locked check that asserts first of all that there is an
+answer. The students' copy is the instructor's with everything between the marks left out, which is how
+`nbgrader generate_assignment` makes a student's version too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+
+import jupytext
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
+
+from howlinear.errors import HowlinearError, InputError
+from howlinear.files import atomic, paths
+from tools import report
+from tools.book import build, solutions
+
+BEGIN = "### BEGIN SOLUTION"
+END = "### END SOLUTION"
+STUB = "# YOUR CODE HERE"
+REGION = re.compile(rf"^{BEGIN}$.*?^{END}$", re.MULTILINE | re.DOTALL)
+
+POINTS = {"warm-up": 1, "easy": 1, "medium": 2, "harder": 3, "find the bug": 2}
+"""What an exercise is worth, by how hard it says it is; two points if it says something else."""
+
+LESSON = re.compile(r'^profile = "minis"', re.MULTILINE)
+ON_RECORD = ("13_claims",)
+"""Notebooks that judge recorded results: the others run on profile `lesson`, of which nothing is on record."""
+
+WHERE_SOLUTIONS_ARE = re.compile(
+    r"Solutions are in `[^`]+`; try first\.(?: Each cell checks your answer when you fill it in\.)?"
+    r"| \(solutions: `[^`]+`\)"
+)
+NOW_TWO_CELLS = f"Write each answer where it says `{STUB}`; the cell below checks it."
+
+
+def instructors(stem: str, notebook: NotebookNode, answers: NotebookNode) -> NotebookNode:
+    """The notebook with its solutions filled in, every exercise an answer cell and a graded check.
+
+    Args:
+        stem: of the notebook, with which the cells' names in the grade book begin.
+        notebook: as `jupytext` reads it, without outputs.
+        answers: the solutions: their start, then cells that open with `**1.**`, `**2.**` and so on.
+
+    Raises:
+        InputError: the numbers of the exercises and of the solutions differ, or an exercise has no cell with a
+            `name = None` and an `if … is not None:`. Of several such cells, each holds the exercise's whole solution.
+    """
+    start, parts = solutions.paired(notebook, answers)
+    lead = [cell for cell in start if "parameters" not in cell.metadata.get("tags", [])]  # the notebook has its own
+    _, exercises = solutions.exercises(notebook.cells)
+    left_open = {number: [cell.id for cell in cells if _is_open(cell)] for number, cells in exercises.items()}
+    lacking = [number for number, cells in left_open.items() if not cells]
+    if lacking:
+        raise InputError(f"exercises {lacking} have no cell that leaves an answer open and then checks it")
+
+    cells = []
+    for number, cell in solutions.numbered(notebook.cells):
+        if not number or not _is_open(cell):
+            cells.append(_for_class(stem, cell))
+            continue
+        asked = left_open[number]
+        name = f"{stem}-{number}{' bcdef'[asked.index(cell.id)].strip()}"  # 1, and of two cells 1 and 1b
+        difficulty = solutions.EXERCISE.search(exercises[number][0].source).group(2)
+        answer, check = split(cell.source)
+        region = f"{answer}\n\n{BEGIN}\n{_as_code([*lead, *parts[number]])}\n{END}"
+        cells.append(new_code_cell(region, metadata=_graded(f"{name}-answer", solution=True)))
+        cells.append(new_code_cell(check, metadata=_graded(f"{name}-check", worth=points(difficulty) / len(asked))))
+        lead = []  # what the solutions start from comes with the first
+    return _whole(stem, cells, notebook.metadata.get("kernelspec"))
+
+
+def students(notebook: NotebookNode) -> NotebookNode:
+    """The instructor's copy without what stands between the marks."""
+    cells = []
+    for cell in notebook.cells:
+        cells.append(NotebookNode(cell | {"source": REGION.sub(STUB, cell.source)}))
+    return NotebookNode(notebook | {"cells": cells})
+
+
+def split(source: str) -> tuple[str, str] | None:
+    """An exercise's cell as an answer left open and a check that fails without an answer; None for any other cell.
+
+    Whatever stands before the open answer, with it, is the first; the second is the rest, in which a function takes the
+    place of the `if`, so that a check leaves no name behind that an answer uses.
+    """
+    statements = ast.parse(source).body
+    left_open = next((node for node in statements if _leaves_open(node)), None)
+    check = next((node for node in statements if _asks_for_an_answer(node)), None)
+    if left_open is None or check is None:
+        return None
+    lines = source.splitlines()
+    judged = [
+        "def check_answer():",
+        f'    assert {ast.get_source_segment(source, check.test)}, "there is no answer yet"',
+        *lines[check.test.end_lineno : check.end_lineno],
+    ]
+    pieces = [lines[left_open.end_lineno : check.lineno - 1], judged, ["check_answer()"], lines[check.end_lineno :]]
+    texts = ["\n".join(piece).strip() for piece in pieces]
+    return "\n".join(lines[: left_open.end_lineno]).strip(), "\n\n\n".join(text for text in texts if text)
+
+
+def _is_open(cell: NotebookNode) -> bool:
+    return cell.cell_type == "code" and split(cell.source) is not None
+
+
+def points(difficulty: str) -> int:
+    """What an exercise is worth, by what it says of itself: `warm-up`, `medium`, `harder`, `find the bug`."""
+    return POINTS.get(difficulty, 2)
+
+
+def _leaves_open(node: ast.stmt) -> bool:
+    """`name = None`, `one, other = None, None`, or a function that returns None."""
+    if isinstance(node, ast.FunctionDef):
+        node = node.body[-1]
+    if not isinstance(node, ast.Assign | ast.Return) or node.value is None:
+        return False
+    values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+    return all(isinstance(value, ast.Constant) and value.value is None for value in values)
+
+
+def _asks_for_an_answer(node: ast.stmt) -> bool:
+    """`if … is not None:`."""
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.IsNot)
+
+
+def _as_code(cells: Sequence[NotebookNode]) -> str:
+    """Cells as one listing, words as comments."""
+    texts = []
+    for cell in cells:
+        if cell.cell_type == "code":
+            texts.append(cell.source)
+        else:
+            words = re.sub(r"^\*\*\d\.\*\* ", "", cell.source)
+            texts.append("\n".join(f"# {line}".rstrip() for line in words.splitlines()))
+    return "\n\n".join(texts)
+
+
+def _graded(name: str, solution: bool = False, worth: float | None = None) -> dict[str, dict]:
+    """What nbgrader keeps of a cell, by version 3 of its schema."""
+    grade = worth is not None
+    kept = {"schema_version": 3, "grade_id": name, "grade": grade, "solution": solution, "locked": grade, "task": False}
+    return {"nbgrader": kept | ({"points": worth} if grade else {})}
+
+
+def _for_class(stem: str, cell: NotebookNode) -> NotebookNode:
+    """A cell that is no exercise: links lead out of `build/course`, it runs in a minute, and no output is compared."""
+    source, tags = cell.source, cell.metadata.get("tags", [])
+    if cell.cell_type == "markdown":
+        source = source.replace("](../book/", "](../../../book/")
+        source = WHERE_SOLUTIONS_ARE.sub(lambda found: "" if found.group().startswith(" ") else NOW_TWO_CELLS, source)
+    elif "parameters" in tags and stem not in ON_RECORD:
+        source = LESSON.sub('profile = "lesson"', source)
+    metadata = {"tags": ["parameters"]} if "parameters" in tags else {}
+    return NotebookNode(cell | {"source": source, "metadata": NotebookNode(metadata)})
+
+
+def _whole(stem: str, cells: Sequence[NotebookNode], kernel: NotebookNode | None) -> NotebookNode:
+    """A notebook of these cells, named by their places, so that every run writes the same."""
+    for place, cell in enumerate(cells):
+        cell["id"] = f"{stem}-{place}"
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel} if kernel else {})
+    nbformat.validate(notebook)
+    return notebook
+
+
+def write(stems: Sequence[str]) -> None:
+    """Write both copies of these notebooks, and the slides; whatever was in `build/course` goes.
+
+    Raises:
+        InputError: an exercise and its solution do not fit together; says where.
+        SourceError: a notebook has no solutions, or the slides lack something.
+    """
+    course = paths.BUILD / "course"
+    shutil.rmtree(course, ignore_errors=True)
+    for stem in stems:
+        notebook = jupytext.read(paths.NOTEBOOKS / f"{stem}.py")
+        try:
+            solved = instructors(stem, notebook, build.solutions(stem))
+        except InputError as error:
+            raise InputError(f"notebook {stem}: {error}") from error
+        for folder, copy in (("instructor", solved), ("student", students(solved))):
+            with atomic.written_aside(course / folder / f"{stem}.ipynb") as aside:
+                nbformat.write(copy, aside)
+    report.write_slides(course)
+
+
+def main() -> int:
+    """Write the course; 2 if something is missing or wrong."""
+    try:
+        write(build.stems())
+    except HowlinearError as error:
+        print(f"howlinear: {error}", file=sys.stderr)
+        return 2
+    print("build/course: notebooks in student and instructor, slides.pdf, notes.pdf")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
