@@ -14,7 +14,7 @@
 # **Question.** $R^2_{\mathrm{lin}}$ is one number for a cloud in many dimensions. When it is high, is the whole block
 # straight, or only the little of it that is loud?
 #
-# **You need** notebook 02, eigenvalues. **Time** 25 minutes to read, one to run.
+# **You need** notebook 02, eigenvalues. **Time** 30 minutes to read, one to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
