@@ -3,7 +3,7 @@ PYTHON ?= python3
 PROFILE ?= minis
 BLOCKS ?= 4
 DEVICE ?= cuda
-CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
+CORES ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || sysctl -n hw.ncpu)
 BIN := .venv/bin
 OMP_NUM_THREADS ?= 1
 # Every process of pytest compiles 3,000 modules anew if Python may not keep them, as some containers have it.
