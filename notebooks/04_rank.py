@@ -444,7 +444,7 @@ if crowd is not None:
 # %% [markdown]
 # **4 (find the bug).** Which inputs carry an output? A friend has more inputs than rows, so she keeps the ten that
 # correlate most with the output, fits the line on the rows to fit on, and scores it on held-out rows. She finds
-# something everywhere, also where outputs are dice. What is wrong? Fill in `repaired`. (It is no invented bug: the
+# something everywhere, also where outputs are noise. What is wrong? Fill in `repaired`. (It is no invented bug: the
 # paper's recipe in notebook 03 looks at the held-out rows every 200 steps, and reports its best look.)
 
 
@@ -462,7 +462,7 @@ def friends_r2(x, y, test):
     return held_out_r2(x[:, correlated(x, y)], y, test)
 
 
-def dice(seed, straight=0.0):
+def noise(seed, straight=0.0):
     """Rows of 300 inputs, an output that owes `straight` to the first of them, and which rows are held out."""
     rows = torch.randn(100, 301, generator=torch.Generator().manual_seed(seed))
     return rows[:, :300], rows[:, 300] + straight * rows[:, 0], torch.arange(100) >= 60
@@ -470,11 +470,11 @@ def dice(seed, straight=0.0):
 
 repaired = None  # a function (x, y, test) → R²
 
-print("your friend, of outputs that are dice:", [round(friends_r2(*dice(seed)), 2) for seed in range(5)])
+print("your friend, of outputs that are noise:", [round(friends_r2(*noise(seed)), 2) for seed in range(5)])
 if repaired is not None:
-    worth = sum(repaired(*dice(seed)) for seed in range(10)) / 10
-    assert worth < 0.02, f"dice have an R² of {worth:.2f} on the mean: did the rows that are scored have a say?"
-    x_first, y_first, test = dice(0, straight=3.0)
+    worth = sum(repaired(*noise(seed)) for seed in range(10)) / 10
+    assert worth < 0.02, f"noise has an R² of {worth:.2f} on the mean: did the rows that are scored have a say?"
+    x_first, y_first, test = noise(0, straight=3.0)
     expected = held_out_r2(x_first[:, correlated(x_first[~test], y_first[~test])], y_first, test)
     assert abs(repaired(x_first, y_first, test) - expected) < 1e-6, "choose and fit on the one side, score on the other"
-    print(f"right: dice are worth {worth:.2f} on the mean; an output that owes most to one input has {expected:.2f}")
+    print(f"right: noise is worth {worth:.2f} on the mean; an output that owes most to one input has {expected:.2f}")

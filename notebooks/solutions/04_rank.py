@@ -111,8 +111,8 @@ def repaired(x, y, test):
 
 
 held = torch.arange(100) >= 60
-dice = [normal(100, 301, seed=seed) for seed in range(10)]
-honest = [repaired(rows[:, :300], rows[:, 300], held) for rows in dice]
-friends = [held_out_r2(rows[:, correlated(rows[:, :300], rows[:, 300])], rows[:, 300], held) for rows in dice]
-print(f"dice, on the mean: {sum(friends) / 10:.2f} chosen by all rows, {sum(honest) / 10:.2f} by those to fit on")
+draws = [normal(100, 301, seed=seed) for seed in range(10)]
+honest = [repaired(rows[:, :300], rows[:, 300], held) for rows in draws]
+friends = [held_out_r2(rows[:, correlated(rows[:, :300], rows[:, 300])], rows[:, 300], held) for rows in draws]
+print(f"noise, on the mean: {sum(friends) / 10:.2f} chosen by all rows, {sum(honest) / 10:.2f} by those to fit on")
 assert sum(honest) <= 0 < sum(friends)
