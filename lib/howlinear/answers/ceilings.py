@@ -78,8 +78,9 @@ def _rows_decide(name: str, model: Mapping[str, Any]) -> str:
     which = f" of block {most['block']}" if len(decided) > 1 else ""
     share = words.number(100 * most["massive_rows"] / model["rows"], 1)
     return (
-        f"In {where} of {name} a few massive rows, with outputs far larger than the others', decide that number: without "
-        f"{share} % of the rows that{which} is {words.number(most['r2_ordinary'])}, not {words.number(most['r2'])}."
+        f"In {where} of {name} a few massive rows, with outputs far larger than the others', decide that number: "
+        f"without {share} % of the rows that{which} is {words.number(most['r2_ordinary'])}, not "
+        f"{words.number(most['r2'])}."
     )
 
 
