@@ -171,7 +171,8 @@ for feature in (0, 1):
 # %% [markdown]
 # ## Run
 #
-# First each block alone: its map is fitted on one side of the documents, its cost measured on the other.
+# First each block alone: its map is fitted on one side of the documents, its cost measured on the other. Where
+# `cost_rows` is set that is a part of the held-out text, so that costs differ somewhat from those of notebook 02.
 
 
 # %%
