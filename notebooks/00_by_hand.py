@@ -14,7 +14,8 @@
 # **Question.** A language model is a stack of blocks, and half of each block is a small neural network with a bend in
 # it. If we put a straight line in the place of that network, how much of its work would the line do?
 #
-# **You need** to have seen a straight line fitted to points. **Time** 25 minutes to read, half a minute to run.
+# **You need** to have seen a straight line fitted to points; the code is Python, and can be skipped.
+# **Time** 25 minutes to read, half a minute to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts; this notebook looks at the first model alone, which is a GPT-2
@@ -175,8 +176,9 @@ print(beside.rename_axis("block").round(3).T.to_string())
 print("the same to three digits:", largest < 0.0005)
 
 # %% [markdown]
-# In the fourth digit they may differ, and for a reason. The list $x$ has been normalised, and its numbers obey one
-# equation whatever the token, so one of the directions that $x$ could vary in is empty. The
+# In the fourth digit they may differ, and for a reason. The list $x$ has been normalised: its numbers were shifted to
+# add up to 0 before each was scaled. They obey one equation whatever the token, so one of the directions that $x$ could
+# vary in is empty. The
 # **[rank](../book/reading.md#rank)** of a cloud is the number of directions in which it varies at all. In the empty
 # one there is nothing but rounding; our twenty-five lines fit that too, and the package leaves it out (notebook 02
 # says how).
@@ -294,8 +296,8 @@ for side, (slope, _) in ends.items():
 HTML(plots.slider(ideas.QUANTILES))
 
 # %% [markdown]
-# The same neuron where there are no sliders, in four states. The first and the last answer the third question above:
-# they are the same picture in other units.
+# The same neuron where there are no sliders, in four states. The first and the last answer what the last of the three
+# points above asks: they are the same picture in other units.
 
 # %%
 states = [(1.7, 1.0, 0.0), (1.7, 1.0, 2.0), (1.7, 0.25, 0.0), (6.8, 0.25, 0.0)]  # bend, width, middle
@@ -308,8 +310,10 @@ run.figure(figure, "neuron")
 plt.show()
 
 # %% [markdown]
+# ## Own rows and held-out rows
+#
 # For your second prediction: how much better does a line look on its own rows, when there are many of them, and when
-# there are two for each input?
+# there are two for each input? The numbers stand in the reply below, under *What we learned*.
 
 # %%
 in_sample = {block: r_squared(lines[block], x[~held_out], y[~held_out]) for block, (x, y) in blocks.items()}
@@ -350,6 +354,8 @@ run.conclusion(sentences, replies)
 # - A feed-forward block is a function from rows to rows, and $R^2$ says what share of it a straight line explains on
 #   text that the line has not seen.
 # - A number near 1 belongs to the block and the text together: a bend that no row reaches does not count.
+# - $R^2$ is a share of the output's variance. Whether the model misses what the line leaves is another question, which
+#   exercise 3 asks first and notebooks 02 and 06 answer.
 # - Twenty-five lines are enough to measure it. The package adds what they lack: error bars, models of other families,
 #   memory that does not grow with the text, a rule for empty directions.
 #

@@ -58,7 +58,9 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows. A
+# rank correlation compares two orders: +1 if they are the same, −1 if one is the other reversed, about 0 if they have
+# nothing to do with each other.
 
 # %%
 run.answer(sentences)
@@ -71,8 +73,9 @@ run.answer(sentences)
 # affine on real text, 0 for one whose best guess is its mean, and below 0 for a line that does harm.
 #
 # Two things make the number trustworthy. The line is the *exact* least-squares solution, so no optimiser can be
-# blamed. And it is scored on held-out documents, so a wide layer cannot fit its way to 1. On average it approaches the
-# true ceiling from below as rows are added; with few or heavy-tailed rows it can fall below 0.
+# blamed. And it is scored on held-out documents, so a wide layer cannot fit its way to 1. The most that any line could
+# explain, fitted on endless text, is the block's *ceiling*. On average the measured number approaches it from below as
+# rows are added; with few rows, or with a few very large ones among them, it can fall below 0.
 
 # %% [markdown]
 # ## Method
@@ -82,8 +85,10 @@ run.answer(sentences)
 # $$ R^2_{\mathrm{lin}} = 1 - \frac{\lVert Y' - X'W - \mathbf 1 b^\top \rVert_F^2}
 #    {\lVert Y' - \mathbf 1 \bar y'^\top \rVert_F^2} \quad\text{on held-out rows, pooled over features} $$
 #
-# The first is `ceilings.fit`, the second `ceilings.r2`. Both need moments only: $W$ solves $S_{xx} W = S_{xy}$ on the
-# train side, and with held-out moments (primes) the residual is
+# The first is `ceilings.fit`, the second `ceilings.r2`. Both need *moments* only, which are the number of rows, their
+# means, and the sums of products about the means, $S_{xx}$, $S_{xy}$ and $\sum (y - \bar y)^2$; they are added up row
+# by row, and no row need be kept. $W$ solves $S_{xx} W = S_{xy}$ on the train side, and with held-out moments (primes)
+# the residual is
 #
 # $$ \textstyle\sum (y'-\bar y')^2 - 2\langle W, S'_{xy}\rangle + \langle W, S'_{xx} W\rangle
 #    + n' \lVert \bar y' - W^\top \bar x' - b \rVert^2 . $$
@@ -102,8 +107,9 @@ print(f"held out, by rows:    1 − {residual:.2f} / {about_the_mean:.2f} = {1 -
 print(f"held out, by moments: {r2(line, hl.Moments(1, 1).update(x_test, y_test)):.4f}")
 
 # %% [markdown]
-# The interval is a *jackknife*: leave out one document fold, do everything again, and see how far the answer moves;
-# once for the folds we fit on, once for those held out, and the two variances add (`Estimate.jackknife`).
+# The documents of each side are dealt into groups, the *folds*. The interval is a *jackknife*: leave out one fold, do
+# everything again, and see how far the answer moves; once for the folds we fit on, once for those held out, and the two
+# variances add (`Estimate.jackknife`).
 #
 # <details><summary>Refresher: the jackknife</summary>
 #
@@ -177,8 +183,10 @@ print(f"held-out R² by SVD of the rows: {reference:.4f}; ours within 1e-9 of it
 # %% [markdown]
 # **Why there is a rule for null directions.** Notebook 01 found a direction in which a LayerNorm output does not vary,
 # except for rounding noise. Divide by that variance and the noise becomes a huge weight. On the rows it was fitted on,
-# nothing looks wrong. So we feed the fitted map the same held-out rows once more, rounded the way a model in bfloat16
-# (float32 with two thirds of its digits cut off) would, and watch what happens as the rule's threshold moves.
+# nothing looks wrong. Our rule leaves such a direction out: it counts as *null* if its variance, an eigenvalue of the
+# inputs' correlation matrix, lies below a fixed share of the largest, the threshold (`NULL`). To see why, we feed the
+# fitted map the same held-out rows once more, rounded the way a model in bfloat16 (float32 with two thirds of its
+# digits cut off) would, and watch what happens as the rule's threshold moves.
 
 # %%
 captures = {name: run.capture(name) for name in run.models}
@@ -219,7 +227,8 @@ plt.show()
 #
 # A block far from straight needs more rows: fitted on too few, its map does worse than the mean on other rows and too
 # well on its own. So we double the rows of a fresh model until held-out and in-sample $R^2$ meet within 0.02, or
-# `most_rows` are used up, and keep both: on average the truth lies between them. Below 0 is never linearity.
+# `most_rows` are used up, and keep both: on average the truth lies between them. A held-out value below 0 says that
+# the rows were too few for the fit, and nothing about how linear the block is.
 
 # %%
 most = most_rows or 4 * run.rows
@@ -248,8 +257,9 @@ tables.by_block(ceilings, "r2").round(2)
 # **How to read it.** A coloured point is one held-out row: to the right what the fitted map says of it, upwards what
 # the block puts out, both along the one direction in which the block's outputs vary most. On the line the two agree.
 # How far the points scatter about it is what the map leaves unexplained, in this direction; $R^2$ in the titles is of
-# all directions together. Black points are means of a tenth of the rows, from left to right. A few points far out,
-# and all others in one heap, are massive rows (notebook 12).
+# all directions together. Black points are means of a tenth of the rows, from left to right. Where a few points lie far
+# out and all others in one heap, the few are *massive rows*: tokens for which the block writes an output many times
+# larger than for the others (notebook 12).
 
 
 # %%
@@ -289,11 +299,11 @@ tables.by_block(swaps, "delta").round(2)
 # ## Figure: the paper's figure 2
 #
 # **How to read it.** Top: $R^2_{\mathrm{lin}}$ per block, 1 is a straight line; dotted is the same architecture before
-# training, held out and in sample, and shaded what lies between. An open point, if there is one, is a block without its
-# few massive rows, where these decide (notebook 12). Bottom: what swapping that one block for its map costs, in
-# perplexity (linear up to 2, logarithmic beyond). Bars are 95 % intervals. If linearity decided the cost, the
-# bottom would be the top turned upside down. Where a model is the paper's own, what the paper gives is drawn behind,
-# thin and grey.
+# training, on held-out rows (below) and on the rows of the fit (above), and shaded what lies between. An open point, if
+# there is one, is a block without its few massive rows, where these decide (notebook 12). Bottom: what swapping that
+# one block for its map costs, in perplexity (linear up to 2, logarithmic beyond). Bars are 95 % intervals. If linearity
+# decided the cost, the bottom would be the top turned upside down. Where a model is the paper's own, what the paper
+# gives is drawn behind, thin and grey.
 
 # %%
 costs_shown = swaps.round({"delta": 3, "low": 3, "high": 3})  # in perplexity; finer is the processor's
@@ -311,11 +321,16 @@ plt.show()
 published.apart(ceilings, "r2", "r2_lin").round(3)
 
 # %% [markdown]
-# Which claims do these curves bear out? We let the run answer. A profile *rises and falls* if some later block lies
-# above an earlier one, and some below, with intervals that do not touch; *trained − fresh* is the mean change that
-# training made; *fresh spread*, highest less lowest before it, both from the middle between held-out and in-sample
-# $R^2$; *fresh ±*, how far at most that middle may be off. Then every two profiles: their correlation, the same
-# without first and last block (*inner*), and their largest gap.
+# Which claims do these curves bear out? We let the run answer, in two tables. The first has a row for each model:
+#
+# - a profile *rises and falls* if some later block lies above an earlier one, and some below, with intervals that do
+#   not touch;
+# - *trained − fresh* is the mean change that training made, from the middle between held-out and in-sample $R^2$;
+# - *fresh spread* is the highest of those middles less the lowest, before training;
+# - *fresh ±* says how far at most such a middle may be off.
+#
+# The second compares every two profiles: their correlation, the same without first and last block (*inner*), and their
+# largest gap.
 
 # %% tags=["nbval-check-output"]
 summary = tables.profile_summary(profiles, ceilings)
@@ -330,8 +345,8 @@ print("Spearman ρ of R²_lin with ΔPPL (−1: more linear is cheaper):", {k: r
 # %% [markdown]
 # How much does $R^2_{\mathrm{lin}}$ spread over the data? The paper gives the standard deviation over five folds of
 # consecutive text. We have eight folds of whole documents: the map is fitted on seven of the train folds and scored on
-# the eighth, in turn (`cross_validation.fold_spread`). So it says how far
-# single stretches of text differ, not how well the whole is known.
+# the eighth, in turn (`cross_validation.fold_spread`). This deviation says how far single stretches of text differ. How
+# well the $R^2$ of the whole text is known is what the interval says.
 
 # %% tags=["nbval-check-output"]
 folds_sd = {name: [fold_spread(kept.train) for kept in stored.blocks.values()] for name, stored in captures.items()}
@@ -401,7 +416,8 @@ run.questions(questions)
 # Solutions are in `solutions/02_ceilings.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** In sample, $R^2$ is optimistic on average. Compute the in-sample value of one block from `kept.train`
-# alone and compare it with the held-out one.
+# alone and compare it with the held-out one. (`kept.train` lists the moments of the train rows fold by fold; `sum` adds
+# them up.)
 
 # %%
 in_sample = None  # hint: hl.ceiling takes any two Moments
@@ -412,7 +428,8 @@ if in_sample is not None:
 
 # %% [markdown]
 # **2 (medium).** Mean ablation replaces a block by its mean output. What is its $R^2$ on held-out rows, and why is it
-# not exactly zero? `hl.AffineMap.constant` makes the map.
+# not exactly zero? `hl.AffineMap.constant(moments)` makes the map to the mean output of the moments, and `r2` scores a
+# map on moments.
 
 # %%
 ablated = None  # the held-out R² of mean ablation for `kept`

@@ -51,7 +51,9 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows. A
+# block is *near-linear* if its $R^2_{\mathrm{lin}}$ is at least `high`, above; an output feature is *loud* if it varies
+# much; the *effective rank* counts the directions that share the outputs' variance.
 
 # %%
 run.answer(sentences)
@@ -59,12 +61,13 @@ run.answer(sentences)
 # %% [markdown]
 # ## Idea
 #
-# $R^2_{\mathrm{lin}}$ pools squared errors over features, so each feature votes with its variance. If one feature is a
-# hundred times louder than the others together, it alone decides. Large language models are known to have such
-# features, at a few tokens, often the first (Sun et al. 2024, "Massive activations in large language models").
+# $R^2_{\mathrm{lin}}$ pools squared errors over features, so each feature votes with its variance. The more it varies,
+# the *louder* we call it. If one feature has a hundred times the variance of the others together, it alone decides.
+# Large language models are known to have such features, at a few tokens, often the first (Sun et al. 2024, "Massive
+# activations in large language models").
 #
 # So we ask four times *who votes*. How many directions do the outputs use? What does the median feature say, where
-# each has one vote? What is left when the loudest leave the room? And is it a few rows, rather than features, that
+# each has one vote? What is left when the loudest are left out? And is it a few rows, rather than features, that
 # carry it all?
 
 # %% [markdown]
@@ -84,7 +87,8 @@ run.answer(sentences)
 # | leverage | $(x-\bar x)^\top S_{xx}^{+} (x-\bar x) + 1/n$, with the pseudo-inverse | `core.ceilings.leverage` |
 # | all of these for a block | | `view.view` |
 #
-# Here $e_j$ is the held-out squared error of feature $j$ and $s_j = \sum (y'_j - \bar y'_j)^2$.
+# Here $e_j$ is the held-out squared error of feature $j$ and $s_j = \sum (y'_j - \bar y'_j)^2$, with the features in
+# order from loud to quiet, and $R^2(k)$ is that of the best map of rank $k$.
 #
 # <details><summary>Refresher: effective rank</summary>
 #
@@ -124,7 +128,10 @@ print(f"effective rank = 44² / (36² + 4² + 4²) = {spread.spread(score.square
 # Loudness is ranked by *train* variance, so the held-out rows have no say in who is left out; *directions* are the
 # eigenvectors of sampled train outputs. Intervals are jackknives over document folds of both sides. Two of them see
 # less: that of the outputs' rank sees the sample's held-out folds only, and the maps that are refitted without position
-# 0 are taken as given. The thresholds for "concentrated" are ours, since the paper names none.
+# 0 are taken as given. The paper tells two regimes of near-linear blocks apart. We call a block *concentrated* if it
+# shows both signs of one loud direction, an effective rank of `few` at most and a median feature that lies at least
+# `gap` below the pooled $R^2$; *broad* if it shows neither; and *mixed* if it shows only one. The three thresholds are
+# ours, since the paper names none.
 #
 # Do these tools find what they are for? We plant three blocks, all nearly linear by $R^2$. One is straight throughout;
 # one has a single loud straight feature among bent ones; the third is the second with its outputs rotated.
@@ -280,9 +287,10 @@ plt.show()
 # %% [markdown]
 # ## Verdicts, model by model
 #
-# How many blocks are near-linear, and of which kind; then model means. ρ is the rank correlation, over blocks, of the
-# outputs' effective rank with the gap between pooled and median $R^2$: the paper's picture (low rank, far below the
-# diagonal) makes it negative. The last line says how large |ρ| may be by chance, of so few blocks.
+# The table says how many blocks are near-linear, and of which kind; then it gives model means. ρ is the rank
+# correlation, over blocks, of the outputs' effective rank with the gap between pooled and median $R^2$: the paper's
+# picture (low rank, far below the diagonal) makes it negative. The last line says how large |ρ| may be by chance, of so
+# few blocks.
 
 # %% tags=["nbval-check-output"]
 verdicts = view.verdict_table(blocks)

@@ -92,7 +92,10 @@ if cost_rows is not None:
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows. A
+# *signal* is a number that is to tell beforehand what a swap costs. Spearman's ρ compares the order of the blocks by
+# the signal with that by the measured cost: 1 if the two are the same, −1 if one is the other reversed, about 0 if they
+# have nothing to do with each other.
 
 # %%
 run.answer(sentences)
@@ -103,7 +106,7 @@ run.answer(sentences)
 # $R^2_{\mathrm{lin}}$ treats all variance alike. The loss does not: an error in a direction that no later layer reads
 # is free, and an error of one part in a hundred in a block that everything rests on is dear. So ask the loss. Its
 # gradient at the block's output says, token by token, which way it hurts to push. Collect the second moment of these
-# gradients, and measure the map's error with that ruler. One backward pass prices every block.
+# gradients, and weigh the map's error by it: that is the block's *price*. One backward pass prices every block.
 #
 # A low price alone is no praise: a block that does nothing is cheap to replace by a constant. So each swap stands
 # beside its *mean ablation*, in which the block's mean output takes the block's place.
@@ -119,6 +122,18 @@ run.answer(sentences)
 # in nats: squared gradients stand for the curvature (Fisher information), errors of different tokens count as
 # independent, and the first term is left out (below we print how often it is positive). *Paired* keeps $g$ and $r$ of
 # one token together.
+#
+# <details><summary>Refresher: from the loss to the price</summary>
+#
+# To second order, adding $-r$ to the output changes the loss by $-g \cdot r + \tfrac12 r^\top H r$, with the matrix $H$
+# of second derivatives. $H$ is far too large to compute. But the loss is $-\log p$ of the next token, and if that token
+# were drawn from the model's own predictions, the mean of $g g^\top$ would be the mean of $H$ with respect to those
+# predictions: this is the Fisher information. Text is not drawn so, and the price takes it as if it were. On the mean
+# $\tfrac12 r^\top H r$ then becomes $\tfrac12 (g \cdot r)^2 = \tfrac12 \sum_{ij} g_i g_j\, r_i r_j$. If $g$ and $r$ of
+# a token have nothing to do with each other, the mean of the products is the product of the means,
+# $\tfrac12 \sum_{ij} \mathbb E[g_i g_j]\, \mathbb E[r_i r_j]$, and that sum is the trace.
+#
+# </details>
 #
 # | what | function |
 # |---|---|
@@ -156,7 +171,8 @@ for feature in (0, 1):
 # %% [markdown]
 # ## Run
 #
-# First each block alone: its map is fitted on one side of the documents, its cost measured on the other.
+# First each block alone: its map is fitted on one side of the documents, its cost measured on the other. Where
+# `cost_rows` is set that is a part of the held-out text, so that costs differ somewhat from those of notebook 02.
 
 
 # %%
@@ -200,9 +216,14 @@ massive = {name: massive_table(stored.blocks, maps[name]) for name, stored in ca
 print(massive_sentence(massive))
 
 # %% [markdown]
-# Now the signals; smaller should mean cheaper. Rivals of the price are $1 - R^2_{\mathrm{lin}}$, the residual variance,
-# the same over that of the residual stream, the cost of mean ablation (one run of the model per block), and that cost
-# times $1 - R^2_{\mathrm{lin}}$.
+# Now the signals; smaller should mean cheaper. The price has these rivals:
+#
+# - *residual*, the mean squared length of the line's error $r$;
+# - $1 - R^2_{\mathrm{lin}}$, which is the same error as a share of the output's own variance, so that a large error in
+#   a loud block counts for little;
+# - *residual / stream*, the same error as a share of the residual stream's variance;
+# - *ablation*, the cost of mean ablation, which takes one run of the model per block;
+# - *ablation × (1 − R²)*, that cost times the share that the line misses.
 #
 # And rivals from other papers, each as its paper has it, with $s$ the residual stream that the block's norm reads:
 #
@@ -214,8 +235,10 @@ print(massive_sentence(massive))
 # | *replace one* | the swap itself, measured on a few sequences of the text to fit on | |
 #
 # The first two were made for leaving a layer out, and know of no map; the third bounds the error of the best line from
-# $s$ to $s + y$, and NBL uses it for attention. The last is the honest rival, and the dear one: it tells nothing
-# beforehand, it tries, with a run of the model for every block. So we do not let it win below.
+# $s$ to $s + y$, and NBL uses it for attention. (The canonical correlations $\rho_i$ are the highest that a direction
+# of the one and a direction of the other can have, pair by pair; each is 1 where a line loses nothing.) *Replace one*
+# tells nothing beforehand: it makes every swap, with a run of the model for each block. So it is no candidate for the
+# best signal below, and shows how much of the order a few sequences can tell at all.
 #
 # We judge all twice: on single blocks, and on random sets of two to four blocks, where we predict the sum over the set.
 
@@ -267,8 +290,9 @@ if resting:
 # ## Figure: what was said, and what it cost
 #
 # **How to read it.** A point is a block: what the signal said (across) and what the swap cost on held-out text (up),
-# both logarithmic. A good signal is a rising line; on the grey diagonal the price is exact. Costs too low to show
-# lie at $10^{-3}$.
+# both logarithmic. (a) $1 - R^2_{\mathrm{lin}}$; (b) the price, exact on the grey diagonal; (c) the cost of
+# switching the block off, which is mean ablation. The points of a good signal rise together. Costs too low to show are
+# drawn at the bottom.
 
 # %%
 points = rounded(costs[["nats"]].join(rounded(signal_table, digits=3))).reset_index()
@@ -288,9 +312,9 @@ _ = run.figure(figure, "signal")
 # For the first, the middle and the last block: the best map of every rank. A rank-$r$ map holds
 # $r(d_{in} + d_{out}) + d_{out}$ numbers, so past half the width it would hold more than the full map.
 #
-# **How to read it.** Across: numbers held, as a share of the block's own. The line ends at half the width; the
-# last marker is the full map, at its share (dotted: an eighth and a twelfth). Top: held-out $R^2$, bands are 95 %
-# intervals. Bottom: what the swap costs.
+# **How to read it.** Across: numbers held, as a share of the block's own. The line ends at half the width; the last
+# marker is the full map, at its share. Dotted are an eighth and a twelfth, the shares where the block has eight or
+# twelve times as many weights as its map. Top: held-out $R^2$, bands are 95 % intervals. Bottom: what the swap costs.
 
 # %%
 curves = {}
@@ -356,7 +380,8 @@ print(pd.DataFrame(sums).T.round(3).to_string())
 # **Healing.** The paper lets the new layer learn on after the swap: 200 steps of Adam at $10^{-4}$, four sequences
 # each, only that layer, on text that the fit may see. A healed line may end *below* the model as it was. That says
 # little: the original block gains from the same steps too. So we heal both (`healing.healing`) and look at what lies
-# between them. (Far fewer steps than the paper's heal far less: read the comparison, not the size.)
+# between them. (A run profile may take fewer steps than the paper, and fewer steps heal less: what counts is the
+# comparison.)
 
 # %%
 healed = {}

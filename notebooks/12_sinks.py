@@ -64,13 +64,16 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 #    they have?
 # 2. The map of all rows explains 95 % of such a block. What does it explain of the rows that are *not* massive: more
 #    than half, a little, or less than nothing?
-# 3. The block is swapped for that map, and the model breaks. The hundred rows are left to the block itself, the map
-#    stays. Is the model mended?
+# 3. The block is swapped for that map, and the model breaks. Now the block itself takes the hundred rows, and the map
+#    only the others. Is the model mended?
 
 # %% [markdown]
 # ## The answer
 #
-# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows. A
+# row is *massive* if its output is beyond ten times the median norm of its block's outputs; an arrow goes from
+# $R^2_{\mathrm{lin}}$ of all rows to that of the others. Where no block of this run has such rows, the planted sink
+# below shows what they do, and `figures/public/12_sinks_without.png` shows two public models that have them.
 
 # %%
 run.answer(sentences)
@@ -79,9 +82,10 @@ run.answer(sentences)
 # ## Idea
 #
 # Trained transformers write outputs hundreds of times the usual size on a few tokens, the first of a sequence above
-# all: attention needs a place to rest where nothing is said (Sun et al. 2024, "Massive activations in large language
-# models"; Xiao et al. 2024, "Efficient streaming language models with attention sinks"). We call a token row *massive*
-# if its output is beyond ten times the median norm, and all others *ordinary*.
+# all. The usual explanation is that attention weights must add up to 1: a head that finds nothing to attend to puts
+# them on one token, the attention *sink*, and the large outputs mark it (Sun et al. 2024, "Massive activations in large
+# language models"; Xiao et al. 2024, "Efficient streaming language models with attention sinks"). We call a token row
+# *massive* if its output is beyond ten times the median norm, and all others *ordinary*.
 #
 # $R^2_{\mathrm{lin}}$ weighs squares. A row of three hundred medians counts as much as ninety thousand ordinary ones,
 # and what it asks of the map is little: one direction, written wherever the input looks like the first token. A map
@@ -149,9 +153,19 @@ print(planted_blocks[["rank_one", "rank_one_ordinary", "carried_by"]].T.to_strin
 # The sunk block is the paper's rank-1 regime: high pooled $R^2$, an effective rank of 1, a median feature far below.
 # Without its massive rows it is the clean block again, and the map of all its rows (`of_all`) is of no use to the
 # ordinary ones. The median feature hardly knows of the sink, which lies in three features: it is about as straight as
-# the ordinary rows are. What does each way to put a map in the block's place cost, in nats per
-# token? The five ways are explained below, at the figure of costs. This model has never learned to need a sink, so (c),
-# which takes the sink away, may even help it; a trained sink is missed.
+# the ordinary rows are.
+#
+# What does a map in the block's place cost, in nats per token? We try five ways:
+#
+# - (a) least squares on all rows;
+# - (b) the same map, but the block itself takes the massive rows;
+# - (c) least squares on ordinary rows;
+# - (d) the same map as in (c), but the block itself takes the massive rows;
+# - (e) least squares on ordinary rows, and one constant at position 0.
+#
+# For (b) and (d) the block is computed for all rows, and the size of its output decides which rows it takes. That saves
+# nothing, and is done only to see where the cost comes from. (e) needs nothing of the block, and can be used. This
+# model has never learned to need a sink, so (c), which takes the sink away, may even help it; a trained sink is missed.
 
 # %% tags=["nbval-check-output"]
 print(costs.worth_table(planted_costs).round(2).to_string())
@@ -239,11 +253,13 @@ plt.show()
 # ## Figure: tokens or features?
 #
 # **How to read it.** Four ways to leave something out; thin lines are blocks, thick ones their mean, and blocks that
-# rest on massive rows are thick and numbered. *Heaviest rows* go from fit and score. *Rows far out* are those of the
-# highest leverage among the sampled rows, as many as have the same share; these curves start lower, since they are
-# fitted on the sample. *Loudest features* are output features by their variance on train rows, of all rows and of
-# ordinary ones. A block of tokens falls in the first panel and not in the last; a block of features the other way
-# round.
+# rest on massive rows are thick and numbered. (a) *Heaviest rows* are left out of fit and score. A curve falls only
+# where nearly all massive rows of its block are gone, since a few that are left outweigh all others (exercise 3); a
+# block with more massive rows than the axis counts stays high. (b) *Rows far out* are those whose inputs have the
+# highest leverage. They are taken from the sampled rows, in the same share as the axis has of all rows; the curves
+# start lower, since they are fitted on the sample. (c) *Loudest features* are the output features of highest variance
+# on train rows. (d) The same, of ordinary rows alone. A block that tokens carry falls in (a) and not in (d); one that
+# features carry falls in (d) and not in (a).
 
 # %%
 curves = left_out_table(looks)
@@ -251,6 +267,10 @@ resting = blocks[blocks["carried_by"].isin(["tokens", "both"])]
 figure = plots.left_out(rounded(curves), resting)
 run.figure(figure, "left_out")
 plt.show()
+
+# %% [markdown]
+# What carries each block, in numbers: *tokens* if $R^2_{\mathrm{lin}}$ changes much without the massive rows,
+# *features* if that of the ordinary rows falls as much without the loudest features, *both*, or *neither*.
 
 # %% tags=["nbval-check-output"]
 carried = blocks.groupby("model", sort=False)["carried_by"].value_counts().unstack(fill_value=0)
@@ -270,15 +290,7 @@ print(depth.astype(float).round(2).T.to_string())
 # **How to read it.** Each line is a block, swapped alone; filled: with massive rows, open: the few without that are
 # shown beside them. Up: by how much the loss per token rises on held-out text, on a logarithmic scale.
 #
-# - (a) least squares on all rows;
-# - (b) the same, and massive rows are left to the block itself;
-# - (c) least squares on ordinary rows;
-# - (d) the same, and massive rows are left to the block itself;
-# - (e) least squares on ordinary rows, and one constant at position 0.
-#
-# For (b) and (d) the block is computed for all rows, and the size of its output chooses: an oracle, which says where
-# the cost comes from and saves nothing. (e) needs nothing of the block, and can be used. Without massive rows (b), (c)
-# and (d) are (a).
+# The five ways (a) to (e) are those of the planted sink. Without massive rows (b), (c) and (d) are (a).
 
 # %%
 chosen = costs.chosen_blocks(blocks, swapped, others)
@@ -393,8 +405,8 @@ pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run: all rows → ordinary rows"]).set_index("claim")
 
 # %% [markdown]
-# - A hundred rows of 500 medians have $100 \cdot 500^2$ against $20{,}000$ of about 1, so nearly all of the variance is
-#   theirs, and the map is fitted to them.
+# - A hundred rows of 500 medians have squares of $100 \cdot 500^2$ together, the nearly $20{,}000$ others of about 1
+#   each. So nearly all of the variance is the hundred's, and the map is fitted to them.
 # - It is the *fit* that a few rows spoil for all others; once they are left out of it, their own place can be taken by
 #   a constant.
 # - A high $R^2_{\mathrm{lin}}$ is a statement about squares. Report it beside that of the ordinary rows.
@@ -486,6 +498,16 @@ if enough is not None:
 # %% [markdown]
 # **4 (harder).** Plant a loud *feature*: write a change of the block's output, on all tokens alike, after which it has
 # no massive row, $R^2_{\mathrm{lin}}$ above 0.9, an effective rank below 2, and `carried_by` says "features".
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: what must follow from $x$ along a line is best one input, times a number. Write it into one feature of a copy
+# of $y$, on every token, so that the median norm grows with the rows.
+#
+# Step 2: the number must be many times as large as the norm of an ordinary output, so that this feature has nearly all
+# of the variance.
+#
+# </details>
 
 # %%
 change = None  # a function of x and y, of shape (batch, seq_len, d), that gives another y

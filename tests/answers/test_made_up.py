@@ -95,9 +95,9 @@ def test_an_encoder_has_no_costs():
 
 def test_a_block_that_rests_on_massive_rows_is_named():
     said = ceilings.sentences({"models": {"a": ceiling([0.9, 0.8], ordinary=[0.3, 0.8])}})
-    assert (
-        said[1]
-        == "In block 0 of a a few massive rows decide that number: without 1.0 % of the rows that is 0.30, not 0.90."
+    assert said[1] == (
+        "In block 0 of a a few massive rows, with outputs far larger than the others', decide that number: "
+        "without 1.0 % of the rows that is 0.30, not 0.90."
     )
     said = ceilings.sentences({"models": {"a": ceiling([0.9, 0.8], ordinary=[0.3, 0.1])}})
     assert said[1].endswith("without 1.0 % of the rows that of block 1 is 0.10, not 0.80.")
@@ -168,7 +168,7 @@ def test_the_regimes_of_near_linear_blocks():
     assert "block 2 is near-linear (R²_lin 0.92) throughout" in said
     assert "blocks 0 and 1 are near-linear (R²_lin 0.95 to 0.97) in hardly more than one loud direction" in said
     assert "the R² of the median feature is 0.10 to 0.20, the effective rank of the outputs 1.1 to 1.3" in said
-    assert "block 3 is near-linear (R²_lin 0.91) with signs that disagree" in said
+    assert "block 3 is near-linear (R²_lin 0.91) with one of the two signs of a loud direction" in said
     replies = rank.replies(results)
     assert replies[0].endswith("So it is in blocks 0 and 1 of a.")
     assert replies[2] == "On frequent ones in 0 of 5 blocks of a."

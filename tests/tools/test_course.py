@@ -315,4 +315,5 @@ def test_a_fault_is_told_with_the_notebook_it_is_in(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(build, "stems", lambda: ["02_ceilings"])
     monkeypatch.setattr(build, "solutions", lambda stem: new_notebook())
     assert course.main() == 2
-    assert capsys.readouterr().err.startswith("howlinear: notebook 02_ceilings: exercises [1, 2, 3, 4] but solutions []")
+    told = capsys.readouterr().err
+    assert told.startswith("howlinear: notebook 02_ceilings: exercises [1, 2, 3, 4] but solutions []")

@@ -18,8 +18,8 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
     straight, bent = _extremes(blocks)
     average = words.percent(mean(block["r2"] for block in blocks))
     return [
-        f"Block {straight['block']} of {results['model']} is the straightest: a line does "
-        f"{words.percent(straight['r2'])} of its work, on text that the line has not seen.",
+        f"Block {straight['block']} of {results['model']} is the straightest: a line explains "
+        f"{words.percent(straight['r2'])} of how its output varies (R²), on text that the line has not seen.",
         f"Block {bent['block']} is the least straight, with {words.percent(bent['r2'])}; the mean over all "
         f"{len(blocks)} blocks is {average}.",
     ]

@@ -78,8 +78,9 @@ def _rows_decide(name: str, model: Mapping[str, Any]) -> str:
     which = f" of block {most['block']}" if len(decided) > 1 else ""
     share = words.number(100 * most["massive_rows"] / model["rows"], 1)
     return (
-        f"In {where} of {name} a few massive rows decide that number: without {share} % of the rows that{which} is "
-        f"{words.number(most['r2_ordinary'])}, not {words.number(most['r2'])}."
+        f"In {where} of {name} a few massive rows, with outputs far larger than the others', decide that number: "
+        f"without {share} % of the rows that{which} is {words.number(most['r2_ordinary'])}, not "
+        f"{words.number(most['r2'])}."
     )
 
 
@@ -211,7 +212,7 @@ def _by_training(models: Mapping[str, Any]) -> str:
     answer = "It did in every model of this run" if all(falls) else "Not always" if any(falls) else "It did not here"
     return (
         f"{answer}: the mean R²_lin over blocks goes from {words.per_model(means)}. Where it "
-        "starts, halfway between R² held out and in sample, depends on the architecture."
+        "starts (taken halfway between R² held out and in sample) depends on the architecture."
     )
 
 

@@ -12,7 +12,7 @@ from howlinear.answers import words
 KINDS = {
     "broad": "throughout",
     "concentrated": "in hardly more than one loud direction",
-    "mixed": "with signs that disagree",
+    "mixed": "with one of the two signs of a loud direction, and without the other",
 }
 """The regimes of `ideas.rank.view.regime`, as the end of "is near-linear …"."""
 
@@ -56,7 +56,7 @@ def questions(results: Mapping[str, Any]) -> list[words.Question]:
             _pooled(models),
         ),
         (
-            "Of what is the effective rank of a block, and of what the least rank that reaches most of its R²?",
+            "What does a block's effective rank describe, and what the least rank that reaches 90 % of its R²?",
             _two_ranks(models),
         ),
         ("Rotate the outputs. Which of this notebook's numbers stay, and which change?", _rotated(models, settings)),
@@ -135,8 +135,8 @@ def _two_ranks(models: Mapping[str, Any]) -> str:
             if needed is not None:
                 both.append((abs(log(needed / effective)), effective, needed, f"block {block['block']} of {name}"))
     what = (
-        "The first is of the outputs, bent part and all, and weighs their directions; the second counts directions of "
-        "the map."
+        "The first describes the outputs, bent part and all, and weighs their directions by variance; the second "
+        "counts the directions that the map needs."
     )
     if not both:
         return f"{what} Here only the first can be told, since no map has a held-out R² above 0."

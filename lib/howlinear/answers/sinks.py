@@ -34,8 +34,8 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     planted = max(results["planted"], key=lambda row: row["massive_rows"])
     return [
         f"{words.number(100 * share, 1)} %, if the others have size 1.",
-        f"In the block with planted massive rows the map explains {words.number(planted['r2'])} of all rows, and of "
-        f"the ordinary ones {words.number(planted['of_all'], 1)}, where 0 is as good as their mean.",
+        f"In the block with planted massive rows the map has an R² of {words.number(planted['r2'])} on all rows, and "
+        f"of {words.number(planted['of_all'], 1)} on the ordinary ones, where 0 is as good as their mean.",
         _planted_costs(results["planted_costs"]),
     ]
 
@@ -86,7 +86,7 @@ def _planted_costs(costs: Sequence[Mapping[str, Any]]) -> str:
 def _predicted(predictions: Sequence[Mapping[str, Any]], compared: Sequence[Mapping[str, Any]]) -> str:
     """In how many of the paper's blocks we predict that R² rests on such rows, and what came of it."""
     falls = [row for row in predictions if row["falls"]]
-    text = f"Of the paper's {len(predictions)} blocks we predict a lower R²_lin without such rows in {len(falls)}"
+    text = f"Of the paper's {len(predictions)} blocks we predict a lower R²_lin without massive rows in {len(falls)}"
     checked = f"{len(compared)} of them have been run" if compared else "none of them has been run yet"
     return f"{text}; {checked}."
 
@@ -107,7 +107,8 @@ def _one_direction(planted: Mapping[str, Any]) -> str:
     answer = "Not on most rows" if ordinary > 2 * whole else "It seems so here"
     return (
         f"{answer}: the outputs of the planted block have an effective rank of {words.number(whole, 1)}, and without "
-        f"its massive rows of {words.number(ordinary, 1)}. A variance adds up squares as R² does."
+        f"its massive rows of {words.number(ordinary, 1)}. It weighs directions by "
+        "their variance, which adds up squares, so a few large rows decide it."
     )
 
 
@@ -134,7 +135,7 @@ def _constant(planted: Mapping[str, Mapping[str, Any]]) -> str:
     """What a constant at the first position costs beside the block itself there."""
     more = planted[MENDED]["nats"] - planted[ORDINARY_KEPT]["nats"]
     enough = more < 0.1 * abs(planted[OF_ALL]["nats"])
-    answer = "Yes, where they are all but one vector" if enough else "Not in the planted block"
+    answer = "Yes, where they are nearly one and the same vector" if enough else "Not in the planted block"
     return (
         f"{answer}: there, in nats per token, the map of the ordinary rows costs {_nats(planted[MENDED])} with a "
         f"constant at the first position and {_nats(planted[ORDINARY_KEPT])} with massive rows left to the block; the "
