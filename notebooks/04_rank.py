@@ -187,7 +187,8 @@ for name in run.models:
 
 blocks = view.block_table(views, high, few, gap)
 values = [column for column in blocks if not column.endswith(("_low", "_high"))]
-blocks[values].round(2)
+run.folded("every block", blocks[values].round(2))
+blocks.groupby("model", sort=False)[["r2", "median", "rank"]].agg(["min", "max"]).round(2)
 
 # %% [markdown]
 # ## Figure: the paper's figure 4

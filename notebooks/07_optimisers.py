@@ -223,7 +223,8 @@ for optimiser in ("momentum", "Adam"):
 trained = tables.trained(models, near, steps, batch, run.seed)
 profiles = tables.profiles(forecasts, trained)
 gaps = profiles.pivot_table(index=["model", "block"], columns="way", values="gap", sort=False)
-gaps.reindex(pd.MultiIndex.from_frame(forecasts[["model", "block"]])).round(3)
+run.folded("shortfall of every block", gaps.reindex(pd.MultiIndex.from_frame(forecasts[["model", "block"]])).round(3))
+gaps.groupby("model", sort=False).agg(["median", "max"]).round(3)
 
 # %% [markdown]
 # ## Figure: who falls short, and where

@@ -188,7 +188,9 @@ for name in run.models:
 
 blocks = block_table(looks)
 values = ["massive_rows", "heaviest", "r2", "r2_ordinary", "of_all", "effective_rank", "effective_rank_ordinary"]
-blocks.set_index(["model", "block"])[values].round(2)
+every = blocks.set_index(["model", "block"])[values].round(2)
+run.folded("every block", every)
+every[every["massive_rows"] > 0]
 
 # %% [markdown]
 # Which rows are massive: how many, which share of them at position 0 (`at_first`), their size in medians, and which
@@ -312,11 +314,13 @@ print(costs.without_costs(run.models, swap_costs))
 costs.worth_table(swap_costs).round(3)
 
 # %% [markdown]
-# And where it arises: predicted from position 0 (`nats_first`), or from any later one (`nats_later`); in perplexity
-# (`delta`), with 95 % intervals.
+# And where it arises: predicted from position 0 (`nats_first`), or from any later one (`nats_later`); and in perplexity
+# (`delta`). Shown are medians over the blocks; below the fold, every map of every block with its 95 % interval.
 
 # %%
-swap_costs[["model", "block", "kind", "nats_first", "nats_later", "delta", "low", "high"]].round(3)
+arises = ["nats_first", "nats_later", "delta", "low", "high"]
+run.folded("every map of every block", swap_costs.set_index(["model", "block", "kind"])[arises].round(3))
+swap_costs.groupby("kind", sort=False)[arises[:3]].median().round(3)
 
 # %% [markdown]
 # ## Predictions for the paper's models

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import jupytext
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 import torch
 
@@ -391,6 +392,15 @@ def test_questions_are_shown_with_their_answers_folded(shown):
         "<details><summary>1. Is x &lt; 2?</summary>\n\nIt is 1.0 [0.5, 1.5].\n\n</details>\n\n"
         "<details><summary>2. Why?</summary>\n\nFor a reason.\n\n</details>\n\nSquare brackets hold 95 % intervals."
     )
+
+
+def test_a_long_table_is_folded_and_whole(shown):
+    run, outputs = shown
+    run.folded("all <100> blocks", pd.DataFrame({"r2": range(100)}))
+    ((text, _, _),) = outputs
+    assert text.startswith("<details><summary>all &lt;100&gt; blocks</summary><table")
+    assert text.endswith("</table></details>")
+    assert text.count("<tr") == 101
 
 
 def test_without_results_there_are_no_questions(shown):

@@ -17,7 +17,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from IPython.display import Markdown, display, update_display
+import pandas as pd
+from IPython.display import HTML, Markdown, display, update_display
 from matplotlib.figure import Figure
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
@@ -200,6 +201,10 @@ class Run:
         asked = questions(results.load(self.results_path))
         folded = "\n\n".join(_folded(number, *pair) for number, pair in enumerate(asked, 1))
         display(Markdown(_with_key(folded)))
+
+    def folded(self, title: str, table: pd.DataFrame) -> None:
+        """Show a long table, whole, when one opens it by its title."""
+        display(HTML(f"<details><summary>{escape(title)}</summary>{table.to_html(max_rows=None)}</details>"))
 
     @property
     def _answer_id(self) -> str:
