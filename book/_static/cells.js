@@ -19,7 +19,7 @@
       blocks ??= unpacked();
       // in braces, so that a reader's own `const sum = …` is no second declaration
       new Function(...NAMES, `"use strict"; {\n${code}\n}`)(structuredClone(blocks), sum, fit, constant, r2, print);
-      status.textContent = lines.length ? `Done: ${lines.join("; ")}.` : "Done. Nothing was printed: print(…) shows a value.";
+      status.textContent = lines.length ? "Done." : "Done. Nothing was printed: print(…) shows a value.";
       status.dataset.state = "done";
     } catch (error) {
       status.textContent = `Stopped: ${error.message}.`;
@@ -43,9 +43,11 @@
     start.setAttribute("aria-label", `Run task ${number}`);
     reset.setAttribute("aria-label", `Task ${number} as it was`);
     const output = element("pre", { hidden: true, tabIndex: 0 });
-    output.setAttribute("aria-label", `What task ${number} printed`);
     const status = element("p", { textContent: "Not run yet. Control and Enter run it too." });
-    status.setAttribute("role", "status");
+    const heard = element("div", {}); // read out whole whenever a part of it changes
+    heard.setAttribute("role", "status");
+    heard.setAttribute("aria-label", `What task ${number} printed`);
+    heard.append(output, status);
 
     start.addEventListener("click", () => run(field.value, output, status));
     reset.addEventListener("click", () => {
@@ -60,7 +62,7 @@
     const buttons = element("div", { className: "cell-buttons" });
     buttons.append(start, reset);
     place.className = "try-cell";
-    place.replaceChildren(field, buttons, output, status);
+    place.replaceChildren(field, buttons, heard);
   }
 
   document.querySelectorAll("div.cell-to-run").forEach((place, i) => cell(place, i + 1));

@@ -23,16 +23,36 @@ function sum(parts) {
   return total;
 }
 
+// Solves Lᵀ u = z, from the last row up, in place.
+function backwards(lower, z) {
+  for (let a = z.length - 1; a >= 0; a--) {
+    for (let c = a + 1; c < z.length; c++) z[a] -= lower[c][a] * z[c];
+    z[a] /= lower[a][a];
+  }
+  return z;
+}
+
+// Takes out of `vector`, in place, what it has of these directions, which are orthonormal.
+function takeOut(directions, vector) {
+  for (const direction of directions) {
+    const share = direction.reduce((total, value, i) => total + value * vector[i], 0);
+    direction.forEach((value, i) => (vector[i] -= share * value));
+  }
+  return vector;
+}
+
 // The least-squares map y ≈ x W + b. `ridge` makes every input's variance so much larger than it is; `inputs` are the
-// places of those that the map may use, by default all. `rank` is how many it uses.
+// places of those that the map may use, by default all. `rank` is in how many directions these vary.
 function fit(moments, { ridge = 0, inputs = moments.meanX.map((_, i) => i) } = {}) {
   const { n, meanX, meanY, sxx, sxy } = moments;
   if (n < inputs.length + 2) throw new Error(`${n} rows for ${inputs.length} inputs: a line would fit them exactly`);
   const scale = sxx.map((row, i) => (row[i] > 0 ? 1 / Math.sqrt(row[i]) : 0));
 
-  // Cholesky: D Sxx D + ridge = L Lᵀ. An input that those before it foretell to single precision is left out.
+  // Cholesky: D Sxx D + ridge = L Lᵀ. An input that those before it foretell to single precision is left out, and shows a
+  // null direction: along it no two rows differ.
   const used = [];
   const lower = [];
+  const nulls = [];
   for (const i of inputs) {
     const row = [];
     for (const [a, k] of used.entries()) {
@@ -40,13 +60,20 @@ function fit(moments, { ridge = 0, inputs = moments.meanX.map((_, i) => i) } = {
       for (let c = 0; c < a; c++) rest -= row[c] * lower[a][c];
       row.push(rest / lower[a][a]);
     }
-    const own = row.reduce((rest, value) => rest - value * value, (scale[i] > 0 ? 1 : 0) + ridge);
-    if (!scale[i] || own < 1e-5) continue;
-    used.push(i);
-    lower.push([...row, Math.sqrt(own)]);
+    if (!scale[i]) continue;
+    const own = row.reduce((rest, value) => rest - value * value, 1 + ridge);
+    if (own >= 1e-5) {
+      used.push(i);
+      lower.push([...row, Math.sqrt(own)]);
+      continue;
+    }
+    const direction = meanX.map((_, k) => (k === i ? 1 : 0));
+    backwards(lower, row).forEach((value, a) => (direction[used[a]] = -value));
+    const length = Math.hypot(...takeOut(nulls, direction));
+    nulls.push(direction.map((value) => value / length));
   }
 
-  // L Lᵀ Z = D Sxy, forwards and backwards; W = D Z
+  // L Lᵀ Z = D Sxy, forwards and backwards; W = D Z, with no slope along null directions
   const weight = meanX.map(() => new Float64Array(meanY.length));
   for (let j = 0; j < meanY.length; j++) {
     const z = used.map((i) => scale[i] * sxy[i][j]);
@@ -54,11 +81,9 @@ function fit(moments, { ridge = 0, inputs = moments.meanX.map((_, i) => i) } = {
       for (let c = 0; c < a; c++) z[a] -= lower[a][c] * z[c];
       z[a] /= lower[a][a];
     }
-    for (let a = z.length - 1; a >= 0; a--) {
-      for (let c = a + 1; c < z.length; c++) z[a] -= lower[c][a] * z[c];
-      z[a] /= lower[a][a];
-    }
-    used.forEach((i, a) => (weight[i][j] = scale[i] * z[a]));
+    const slope = new Float64Array(meanX.length);
+    backwards(lower, z).forEach((value, a) => (slope[used[a]] = value));
+    takeOut(nulls, slope).forEach((value, i) => (weight[i][j] = scale[i] * value));
   }
   const bias = meanY.map((mean, j) => mean - meanX.reduce((total, x, i) => total + x * weight[i][j], 0));
   return { weight, bias, rank: used.length };
