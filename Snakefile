@@ -175,12 +175,26 @@ if PROFILE == "minis":
         shell:
             "OMP_NUM_THREADS={threads} {PYTHON:q} -m tools.book.explorer {PROFILE:q}"
 
+    rule in_browser:
+        input:
+            f"{BUILD}/captures/{next(iter(MODELS))}/{MAIN}.safetensors",
+            "results/minis/02_ceilings.json",
+            modules("tools/book/in_browser.py"),
+        output:
+            f"{BUILD}/in_browser.json",
+        threads: 1
+        message:
+            "the moments of the page to try things on"
+        shell:
+            "OMP_NUM_THREADS={threads} {PYTHON:q} -m tools.book.in_browser {PROFILE:q}"
+
     rule book:
         input:
             sorted(str(path) for folder in ("book", "notebooks/solutions") for path in Path(folder).rglob("*.*")),
             sorted(str(path) for folder in ("lib/howlinear", "tools") for path in Path(folder).rglob("*.py")),
             [f"{BUILD}/notebooks/{stem}.ipynb" for stem in NOTEBOOKS],
             f"{BUILD}/explorer.json",
+            f"{BUILD}/in_browser.json",
             "paper/main.pdf",
         output:
             "build/book/html/index.html",

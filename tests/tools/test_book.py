@@ -4,6 +4,7 @@ The pages are those of a small book made here; `BOOK=build/book/html pytest test
 `make book`, reads the whole one as well.
 """
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 import test_charts
+import test_in_browser
 import yaml
 from filelock import FileLock
 from test_solutions import answers, small
@@ -143,7 +145,7 @@ def small_book(shared_folder):
 
 
 def build_small_book(folder):
-    """A book of one small notebook and an explorer of made-up rows, with few pages of reference, for time."""
+    """A book of one small notebook, made-up rows on its interactive pages, and little reference, for time."""
     patch = pytest.MonkeyPatch()
     patch.setattr(paths, "BUILD", folder)
     patch.setattr(build, "REPORT", folder / "report.pdf")
@@ -160,6 +162,7 @@ def build_small_book(folder):
     (frame / "explore.md").write_text(re.sub(r"\[(notebook \d+)\]\(notebooks/0[46]\w+\.ipynb\)", r"\1", words))
     patch.setattr(build, "FRAME", frame)
     results.save(folder / "minis/explorer.json", {"blocks": test_charts.ROWS})
+    results.save(folder / "minis/in_browser.json", test_in_browser.made_up())
     build.prepare("minis", folder / "source", [STEM])
     build.build(folder / "source", folder / "html")
     patch.undo()
@@ -296,3 +299,129 @@ def test_a_page_that_needs_the_network_is_caught(browser, tmp_path):
     (tmp_path / "bad.html").write_text('<title>bad</title><script src="https://example.org/x.js"></script>')
     browser.open((tmp_path / "bad.html").as_uri())
     assert "asked for https://example.org/x.js" in browser.complaints()
+
+
+# --- the page with cells to run
+
+LAST_DIGIT = 0.0011  # of three: what is shown with them is rounded twice
+
+
+def cell(number, part):
+    return f"document.querySelectorAll('.try-cell')[{number - 1}].querySelector('{part}')"
+
+
+def run_cell(browser, number, code=None):
+    """The numbers that a cell prints, as it stands or with a reader's code."""
+    if code is not None:
+        browser.value(f"{cell(number, 'textarea')}.value = {json.dumps(code)}")
+    browser.value(f"{cell(number, 'button')}.click()")
+    printed = browser.value(f"{cell(number, 'pre')}.textContent")
+    return [float(line.split()[-1]) for line in printed.splitlines()]
+
+
+def heard(browser, number):
+    """What a cell's status line says, below what it printed."""
+    return browser.value(f"{cell(number, '[role=status] p')}.textContent")
+
+
+def shares(text):
+    return [float(share.replace("−", "-")) for share in re.findall(r"−?\d+\.\d{3}\b", text)]
+
+
+def told(browser, number):
+    """The shares that stand under a task's "What to expect", in their order."""
+    return shares(browser.value(f"document.querySelectorAll('details.sd-dropdown')[{number - 1}].textContent"))
+
+
+@pytest.fixture
+def cells(html, browser):
+    """The page, just opened."""
+    browser.open((html / "try.html").as_uri(), 1000)
+    return browser
+
+
+def test_every_cell_finds_what_the_page_says(cells):
+    """The page's numbers are the library's, those of its cells are computed by its own script."""
+    held_out = run_cell(cells, 1)
+    assert held_out == pytest.approx(told(cells, 1)[:1], abs=LAST_DIGIT)
+    _, *both = run_cell(cells, 2)
+    assert both == pytest.approx(told(cells, 2)[:2], abs=LAST_DIGIT)
+    ridges = run_cell(cells, 3)
+    without, best, *_, strongest, _ = told(cells, 3)
+    assert [ridges[0], max(ridges), ridges[-1]] == pytest.approx([without, best, strongest], abs=LAST_DIGIT)
+    assert run_cell(cells, 4) == pytest.approx(told(cells, 4), abs=LAST_DIGIT)
+    assert run_cell(cells, 5) == pytest.approx(told(cells, 5)[:2], abs=LAST_DIGIT)
+    assert [heard(cells, number) for number in range(1, 6)] == ["Done."] * 5
+    assert cells.complaints() == []
+
+
+def test_the_cells_find_the_recorded_r2_of_every_block(cells):
+    """All three of the page's table, which is filled from the record of notebook 02."""
+    recorded = shares(cells.value("document.querySelector('table').textContent"))
+    code = """for (const name of ["mostLinear", "middle", "leastLinear"]) {
+      print(r2(fit(sum(blocks[name].train)), blocks[name].test).toFixed(6));
+    }"""
+    assert run_cell(cells, 1, code) == pytest.approx(recorded, abs=6e-4)
+    assert len(recorded) == 3
+
+
+def test_a_readers_fault_is_said_and_can_be_taken_back(cells):
+    before = cells.value(f"{cell(2, 'textarea')}.value")
+    run_cell(cells, 2, "print(1); print(nothing)")
+    assert heard(cells, 2) == "Stopped: nothing is not defined."
+    assert cells.value(f"{cell(2, 'pre')}.textContent") == "1"
+    run_cell(cells, 2, "const sum = ;")
+    assert heard(cells, 2).startswith("Stopped: ")
+    run_cell(cells, 2, "fit(blocks.middle.test)")
+    assert heard(cells, 2).startswith("Done. Nothing was printed")
+    cells.value(f"{cell(2, 'button + button')}.click()")
+    assert cells.value(f"{cell(2, 'textarea')}.value") == before
+    assert cells.value(f"document.activeElement === {cell(2, 'textarea')}")
+
+
+def test_a_reader_may_use_any_name_and_changes_no_other_cell(cells):
+    before = run_cell(cells, 1)
+    assert run_cell(cells, 2, "const sum = 7; print(sum);") == [7]
+    run_cell(cells, 2, "blocks.middle.test.syy.fill(1); blocks.middle.train = [];")
+    assert run_cell(cells, 1) == before
+
+
+def test_a_cell_runs_by_its_keys(cells):
+    cells.value(f"{cell(1, 'textarea')}.focus()")
+    key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "modifiers": 2}
+    for kind in ("keyDown", "keyUp"):
+        cells.ask("Input.dispatchKeyEvent", type=kind, **key)
+    cells.until(f"{cell(1, '[role=status]')}.textContent.startsWith('held out')")
+
+
+CONTRAST = """(part => {
+  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const light = (colour) => {
+    canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((one) => one / 255)
+      .map((one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (one) => {
+    const colour = getComputedStyle(one).backgroundColor;
+    return colour === 'rgba(0, 0, 0, 0)' ? behind(one.parentElement) : colour;
+  };
+  const [low, high] = [light(getComputedStyle(part).color), light(behind(part))].sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+})"""
+
+
+@pytest.mark.parametrize("width", [400, 1000, 1600])
+def test_the_cells_fit_and_can_be_read(html, browser, width):
+    browser.open((html / "try.html").as_uri(), width)
+    run_cell(browser, 1)
+    run_cell(browser, 2, "nothing")
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    for theme in ("light", "dark"):
+        browser.value(f"document.documentElement.dataset.theme = '{theme}'")
+        parts = [cell(1, "textarea"), cell(1, "button"), cell(1, "pre"), cell(1, "[role=status] p")]
+        for part in (*parts, cell(2, "[role=status] p")):
+            assert browser.value(f"{CONTRAST}({part})") >= 4.5, (theme, part)
+            box = browser.value(f"(({{ left, right }}) => [left, right])({part}.getBoundingClientRect())")
+            assert box[0] >= 0, part
+            assert box[1] <= width, part

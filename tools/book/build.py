@@ -27,7 +27,7 @@ from nbformat import NotebookNode
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths, results
 from howlinear.ideas.claims import ledger as claims
-from tools.book import charts, costs, coverage
+from tools.book import charts, costs, coverage, in_browser
 from tools.book import solutions as folding
 from tools.book.tables import markdown
 
@@ -81,6 +81,12 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
         _write(source / f"scale_{name}.txt", table)
     for name, page in api():
         _write(source / "api" / f"{name}.md", page)
+
+    # the page with cells to run
+    tried = results.load(_there(paths.build(profile) / "in_browser.json", "run make book"))
+    words = (source / "try.md").read_text(encoding="utf-8")
+    _write(source / "try.md", in_browser.filled(words, tried["numbers"]))
+    _write(source / "_static" / "blocks.js", in_browser.script(tried["blocks"]))
 
     # the interactive page
     rows = results.load(_there(paths.build(profile) / "explorer.json", "run make book"))["blocks"]
