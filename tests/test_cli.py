@@ -400,6 +400,7 @@ def test_parameters_of_a_notebook_are_name_and_value(monkeypatch, capsys, tmp_pa
     assert out == "04_rank done: scratch/smoke/notebooks/04_rank.ipynb\n"
 
 
+@pytest.mark.long
 def test_the_list_has_every_notebook_with_its_parameters_and_takes_no_torch():
     absent = {"torch": None, "transformers": None}  # to import them fails
     words = ["howlinear", "notebook", "--list"]

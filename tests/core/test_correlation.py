@@ -31,6 +31,7 @@ def test_a_line_is_a_line_whichever_block_is_left_out():
     assert -1 <= found.r.low <= found.r.high <= 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")  # hundreds of small calls: to check shapes would take most of the time
 @pytest.mark.parametrize("rho", [0.0, 0.6])
 @pytest.mark.parametrize("order", [False, True])

@@ -145,6 +145,7 @@ def test_the_gain_never_exceeds_what_the_line_leaves(seed, count):
     assert found.r2_poly == pytest.approx(found.r2_lin + found.gain.value)
 
 
+@pytest.mark.long
 @given(factor=st.floats(1e-2, 1e3), shift=st.floats(-10, 10))
 @settings(deadline=None, max_examples=6)
 def test_units_do_not_matter(factor, shift):
@@ -251,6 +252,7 @@ def test_the_same_seed_gives_the_same_and_another_does_not(planted):
     assert one.by_seed[0] != one.by_seed[1]
 
 
+@pytest.mark.long
 def test_a_trained_block_bends():
     model = load_model("mini-gpt2")
     kept = capture(model, load_corpus("docs", model).rows(4_096), blocks=[4], sample=4_096)[4]

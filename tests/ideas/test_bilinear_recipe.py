@@ -104,6 +104,7 @@ def test_a_run_ends_after_so_many_without_a_better_one(scores, is_over):
     assert ended(scores, patience=3) == is_over
 
 
+@pytest.mark.long
 def test_a_run_that_has_ended_for_every_block_is_not_trained_on_and_says_the_same(monkeypatch):
     x = even(400)
     blocks = {0: kept_of(x, line(x) + 3 * normal(400, OUT, seed=3))}  # nothing to be found

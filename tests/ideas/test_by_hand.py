@@ -12,6 +12,8 @@ from howlinear.errors import InputError
 from howlinear.files import paths, results
 from howlinear.ideas.by_hand import POINTS, QUANTILES, SLICES, cloud, toy_neuron
 
+pytestmark = pytest.mark.long
+
 STEM = "00_by_hand"
 
 

@@ -42,6 +42,7 @@ def test_nothing_within_the_budget_costs_less(blocks, most):
     assert total(ways, chosen, "price") == pytest.approx(best, abs=1e-9)
 
 
+@pytest.mark.long
 def test_a_large_budget_is_counted_in_steps_and_still_kept(monkeypatch):
     generator = np.random.default_rng(0)
     ways = {}

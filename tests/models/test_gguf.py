@@ -155,6 +155,7 @@ def convert(file, cache):
     print(load_model(file).num_parameters())
 
 
+@pytest.mark.long
 def test_of_two_at_once_one_converts_and_both_load(file, cache, tmp_path):
     said = [tmp_path / "said.0", tmp_path / "said.1"]
     codes = exit_codes([start(one, convert, file, cache) for one in said])

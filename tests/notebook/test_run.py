@@ -67,6 +67,7 @@ def test_the_pipelines_step_is_the_same_run(project, capsys):
     assert capsys.readouterr().err == "howlinear: no notebook '99_nope': 00_tiny\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", [None, "0", "1"])
 def test_the_pipeline_records_and_whoever_tries_a_notebook_does_not(project, monkeypatch, before):
     """Whatever the environment says; a kernel is told, and the environment is afterwards as it was."""
@@ -143,6 +144,7 @@ PROFILE = "models: [models/mini-gpt2]\ncorpora: [moby_dick]\nrows: 4096\nseq_len
 PUBLISHED = "published: {blocks: 12, width: 768, rows: 15000, held_out: 0.2, seq_len: 128}\n"
 
 
+@pytest.mark.long
 def test_a_run_profile_gives_a_notebook_parameters_of_its_own(project, monkeypatch):
     """They are checked as any, and what is given by hand goes before them."""
     monkeypatch.setattr(paths, "PROFILES", project)
@@ -161,6 +163,7 @@ def test_a_run_profile_gives_a_notebook_parameters_of_its_own(project, monkeypat
         printed({})
 
 
+@pytest.mark.long
 def test_profiles_of_ones_own_run_in_scratch_and_are_never_recorded(project, monkeypatch):
     own = project / "build" / "profiles"
     monkeypatch.setattr(paths, "OWN_PROFILES", own)
@@ -210,6 +213,7 @@ def test_a_profile_may_name_the_folder_of_the_papers_texts(tmp_path, monkeypatch
     assert corpus.text.source == "moby_dick.txt"
 
 
+@pytest.mark.long
 def test_a_capture_is_made_once_and_read_back(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "BUILD", tmp_path)
     run = notebooks.start("02_ceilings", "smoke")
@@ -241,6 +245,7 @@ def captures(tmp_path, monkeypatch, unchecked):
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changed", [{"rows": 8192}, {"seq_len": 64}, {"seed": 1}, {"sample": 64}])
 def test_another_size_makes_a_capture_anew(captures, changed):
     run = notebooks.start("02_ceilings", "smoke")

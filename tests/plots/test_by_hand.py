@@ -99,6 +99,7 @@ def move(browser, **places):
         browser.value(f"{slider}.value = {place}; {slider}.dispatchEvent(new Event('input', {{bubbles: true}}))")
 
 
+@pytest.mark.long
 def test_the_sliders_say_what_the_library_computes(browser, tmp_path):
     page = tmp_path / "page.html"
     page.write_text(PAGE + by_hand.slider(QUANTILES), encoding="utf-8")
@@ -116,6 +117,7 @@ def test_the_sliders_say_what_the_library_computes(browser, tmp_path):
     assert browser.value("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.long
 def test_the_sliders_move_by_the_keys(browser, tmp_path):
     page = tmp_path / "page.html"
     page.write_text(PAGE + by_hand.slider(QUANTILES), encoding="utf-8")
@@ -128,6 +130,7 @@ def test_the_sliders_move_by_the_keys(browser, tmp_path):
     assert said(browser) < before
 
 
+@pytest.mark.long
 def test_two_of_them_on_a_page_do_not_disturb_each_other(browser, tmp_path):
     page = tmp_path / "page.html"
     both = by_hand.slider(QUANTILES) + by_hand.slider(QUANTILES, bend=0.0)

@@ -10,6 +10,8 @@ from howlinear.files import paths
 from howlinear.plots import style
 from tools.book import charts
 
+pytestmark = pytest.mark.long
+
 FRAME = (paths.ROOT / "book" / "explorer.html").read_text(encoding="utf-8")
 CORPORA, MODELS, BLOCKS = ("docs", "code"), ("mini-gpt2", "mini-llama"), range(4)
 
