@@ -206,4 +206,5 @@ def test_clouds_are_in_their_models_colour_with_their_line_and_slices():
         np.testing.assert_array_equal(rows.get_ydata(), across**2)
         np.testing.assert_array_equal(line.get_ydata(), line.get_xdata())  # what it says lies on the diagonal
         assert axis.get_xlabel() == "what the line says"
+        assert len(axis.get_xticks()) <= 6
     assert len(figure.legends[0].get_texts()) == 3

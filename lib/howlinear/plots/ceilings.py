@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from howlinear.plots import style
 from howlinear.plots.by_hand import draw_cloud
@@ -103,6 +104,7 @@ def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
     figure, axes = plt.subplots(1, len(blocks), figsize=(style.PAGE, 2.5), squeeze=False)
     for axis, points in zip(axes[0], blocks.values(), strict=True):
         draw_cloud(axis, points, style.look(model)["color"])
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=5))  # massive rows make long numbers
         axis.set_xlabel("what the line says")
     axes[0, 0].set_ylabel("what the block puts out")
     style.panels(axes[0], list(blocks))
