@@ -10,8 +10,7 @@ MODELS = ROOT / "models"
 NOTEBOOKS = ROOT / "notebooks"
 PROFILES = ROOT / "profiles"
 BUILD = ROOT / "build"
-OWN_PROFILES = BUILD / "profiles"
-"""Run profiles of one's own, which are no part of the project: its runs are never recorded."""
+OWN_PROFILES = BUILD / "profiles"  # of whoever tries something; runs on them are never recorded
 
 
 def results(profile: str) -> Path:
