@@ -119,7 +119,11 @@ def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, rows):
         quarter = len(found.order) // 4
         module = thinned(model, site, found.kept(len(found.order) - quarter), moments[site.block])
         moved = divergences(model, {site.block: module}, train)[site.block]
-        assert float(found.price[quarter]) == pytest.approx(moved, rel=1e-3)
+        if moved > 0:
+            assert float(found.price[quarter]) == pytest.approx(moved, rel=1e-3)
+        else:  # it goes for nothing, which tells no factor: what is measured is rounding, here of a negative sign
+            assert moved > -1e-8
+            assert 0 <= float(found.price[quarter]) < 1e-6
         assert (found.price.diff() >= 0).all()
 
 
