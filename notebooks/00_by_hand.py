@@ -170,7 +170,8 @@ print(f"a straight line: {planted:.3f} · outputs dealt to the wrong tokens: {no
 
 # %% tags=["nbval-check-output"]
 measured = hl.measure(model, text)
-beside = pd.DataFrame({"by hand": r2, "hl.measure": {block: ceiling.r2 for block, ceiling in measured.items()}})
+by_package = {block: ceiling.r2 for block, ceiling in measured.items()}
+beside = pd.DataFrame({"by hand": r2, "hl.measure": by_package})
 largest = (beside["by hand"] - beside["hl.measure"]).abs().max()
 print(beside.rename_axis("block").round(3).T.to_string())
 print("the same to three digits:", largest < 0.0005)
@@ -228,8 +229,10 @@ def seen_from_a_neuron(block):
 
 def with_its_line(across, up):
     line = fit(across[~held_out], up[~held_out])
-    across, up = across[held_out], up[held_out]
-    return r_squared(line, across, up), ideas.cloud(across, up, across @ line[:-1] + line[-1])
+    across = across[held_out]
+    up = up[held_out]
+    on_the_line = across @ line[:-1] + line[-1]
+    return r_squared(line, across, up), ideas.cloud(across, up, on_the_line)
 
 
 # %%
@@ -262,20 +265,28 @@ generator = torch.Generator().manual_seed(0)
 flanks = {}
 for side, mean in (("left", -2), ("right", 2)):
     x = mean + torch.randn(4_000, 1, generator=generator)
-    flanks[side] = [(half, half.square()) for half in x.double().chunk(2)]  # for the fit, held out
-flank_lines = {side: fit(*rows[0]) for side, rows in flanks.items()}
+    to_fit_on, apart = x.double().chunk(2)
+    flanks[side] = {"fit": (to_fit_on, to_fit_on.square()), "held out": (apart, apart.square())}
+flank_lines = {side: fit(*rows["fit"]) for side, rows in flanks.items()}
 
 # %%
-drawn = {side: pd.DataFrame({"x": x[::20, 0], "y": y[::20, 0]}) for side, (_, (x, y)) in flanks.items()}
-ends = {side: tuple(line[:, 0].tolist()) for side, line in flank_lines.items()}
+drawn = {}
+ends = {}
+for side, rows in flanks.items():
+    x, y = rows["held out"]
+    drawn[side] = pd.DataFrame({"x": x[::20, 0], "y": y[::20, 0]})
+    ends[side] = tuple(flank_lines[side][:, 0].tolist())
 figure = plots.parabola(drawn, ends)
 run.figure(figure, "parabola")
 plt.show()
 
 # %% tags=["nbval-check-output"]
-at_home = {side: r_squared(flank_lines[side], *rows[1]) for side, rows in flanks.items()}
-away = {side: r_squared(flank_lines[side], *flanks[other][1]) for side, other in (("left", "right"), ("right", "left"))}
-for side, (slope, _) in ends.items():
+at_home = {}
+away = {}
+for side, other in (("left", "right"), ("right", "left")):
+    at_home[side] = r_squared(flank_lines[side], *flanks[side]["held out"])
+    away[side] = r_squared(flank_lines[side], *flanks[other]["held out"])
+    slope, _ = ends[side]
     print(f"{side}: slope {slope:+.1f}, R² at home {at_home[side]:.2f}, on the other flank {away[side]:.1f}")
 
 # %% [markdown]
@@ -301,10 +312,13 @@ HTML(plots.slider(ideas.QUANTILES))
 
 # %%
 states = [(1.7, 1.0, 0.0), (1.7, 1.0, 2.0), (1.7, 0.25, 0.0), (6.8, 0.25, 0.0)]  # bend, width, middle
-toys = [ideas.toy_neuron(*state) for state in states]
 panels = {}
-for (bend, width, middle), toy in zip(states, toys, strict=True):
-    panels[f"bend {bend:g}, width {width:g},\nmiddle {middle:g}: $R^2$ = {toy.r2:.3f}"] = toy.points
+toys = []
+for bend, width, middle in states:
+    toy = ideas.toy_neuron(bend, width, middle)
+    title = f"bend {bend:g}, width {width:g},\nmiddle {middle:g}: $R^2$ = {toy.r2:.3f}"
+    panels[title] = toy.points
+    toys.append({"bend": bend, "width": width, "middle": middle, "r2": toy.r2})
 figure = plots.neurons(panels)
 run.figure(figure, "neuron")
 plt.show()
@@ -316,7 +330,9 @@ plt.show()
 # there are two for each input? The numbers stand in the reply below, under *What we learned*.
 
 # %%
-in_sample = {block: r_squared(lines[block], x[~held_out], y[~held_out]) for block, (x, y) in blocks.items()}
+in_sample = {}
+for block, (x, y) in blocks.items():
+    in_sample[block] = r_squared(lines[block], x[~held_out], y[~held_out])
 x, y = blocks[bent]
 few_rows = (~held_out).nonzero()[: 2 * x.shape[1], 0]
 hasty = fit(x[few_rows], y[few_rows])
@@ -335,7 +351,7 @@ record = {
     "rank": rank,
     "drawn": shares,
     "parabola": {"at_home": at_home, "away": away},
-    "toys": [{"bend": b, "width": w, "middle": m, "r2": toy.r2} for (b, w, m), toy in zip(states, toys, strict=True)],
+    "toys": toys,
 }
 run.save(record, {"hasty": 0.02})  # from so few rows processors disagree in the third digit
 

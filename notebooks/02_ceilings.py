@@ -97,14 +97,18 @@ run.answer(sentences)
 # line of a first course in statistics: slope $S_{xy}/S_{xx}$, through the two means.
 
 # %%
-x_train, y_train = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([[1.0], [2.0], [4.0], [5.0]])
-x_test, y_test = torch.tensor([[0.0], [2.0], [4.0]]), torch.tensor([[1.0], [3.0], [7.0]])
-line, _ = fit(hl.Moments(1, 1).update(x_train, y_train))
+x_train = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+y_train = torch.tensor([[1.0], [2.0], [4.0], [5.0]])
+x_test = torch.tensor([[0.0], [2.0], [4.0]])
+y_test = torch.tensor([[1.0], [3.0], [7.0]])
+train_moments = hl.Moments(1, 1).update(x_train, y_train)
+test_moments = hl.Moments(1, 1).update(x_test, y_test)
+line, _ = fit(train_moments)
 residual = (y_test - line(x_test)).square().sum()
 about_the_mean = (y_test - y_test.mean()).square().sum()
 print(f"y ≈ {line.weight.item():.2f} x + {line.bias.item():.2f}")
 print(f"held out, by rows:    1 − {residual:.2f} / {about_the_mean:.2f} = {1 - residual / about_the_mean:.4f}")
-print(f"held out, by moments: {r2(line, hl.Moments(1, 1).update(x_test, y_test)):.4f}")
+print(f"held out, by moments: {r2(line, test_moments):.4f}")
 
 # %% [markdown]
 # The documents of each side are dealt into groups, the *folds*. The interval is a *jackknife*: leave out one fold, do
@@ -146,7 +150,8 @@ train = torch.arange(n) < 4_500
 
 # %%
 def by_svd(x, y, dtype=torch.float64):
-    x, y = x.to(dtype), y.to(dtype)
+    x = x.to(dtype)
+    y = y.to(dtype)
     scale = x.std(0)
     centred = (x - x.mean(0)) / scale
     weight = torch.linalg.lstsq(centred, y - y.mean(0), rcond=1e-6, driver="gelsd").solution
@@ -157,8 +162,8 @@ def by_svd(x, y, dtype=torch.float64):
 
 def by_normal_equations(x, y, dtype):
     ones = torch.ones(len(x), 1)
-    x, y = torch.cat([x, ones], 1).to(dtype), y.to(dtype)
-    solution = torch.linalg.solve(x.T @ x, x.T @ y).double()
+    x = torch.cat([x, ones], 1).to(dtype)
+    solution = torch.linalg.solve(x.T @ x, x.T @ y.to(dtype)).double()
     return hl.AffineMap(solution[:-1], solution[-1])
 
 
@@ -167,7 +172,8 @@ def by_normal_equations(x, y, dtype):
 # but rounding has no digits that another processor would find too, so we keep its order of magnitude alone.
 
 # %%
-x_train, y_train = x[train], y[train]
+x_train = x[train]
+y_train = y[train]
 held_out = hl.Moments(d, d).update(x[~train], y[~train])
 reference = r2(by_svd(x_train, y_train), held_out)
 solvers = {
@@ -193,8 +199,10 @@ captures = {name: run.capture(name) for name in run.models}
 blocks = captures[first].blocks
 kept = blocks[len(blocks) // 2]
 sample = kept.sample
-xs, ys = sample.x[sample.test], sample.y[sample.test]
-d_in, d_out = xs.shape[1], ys.shape[1]
+xs = sample.x[sample.test]
+ys = sample.y[sample.test]
+d_in = xs.shape[1]
+d_out = ys.shape[1]
 as_they_are = hl.Moments(d_in, d_out).update(xs, ys)
 in_bfloat16 = hl.Moments(d_in, d_out).update(xs.bfloat16(), ys)
 
@@ -240,7 +248,10 @@ for name, stored in captures.items():
     fresh[name] = baseline(model, text, first=run.rows)
 ceilings = tables.ceilings_table(profiles, fresh)
 for name, measured in profiles.items():
-    print(name, "predicts no next token" if measured.perplexity is None else f"perplexity {measured.perplexity:.1f}")
+    if measured.perplexity is None:
+        print(name, "predicts no next token")
+    else:
+        print(name, f"perplexity {measured.perplexity:.1f}")
     if measured.warning is not None:
         print(f"  {measured.warning}")
 for name, found in fresh.items():
@@ -267,15 +278,18 @@ def seen_along_its_loudest_direction(number):
     sample = captures[first].blocks[number].rows()
     loudest = directions(sample.y[~sample.test])[:, [0]]
     loudest = loudest * loudest.sum().sign()  # its sign is the solver's choice
-    held_out_x, held_out_y = sample.x[sample.test].double(), sample.y[sample.test].double()
-    said = profiles[first][number].map(held_out_x) @ loudest
-    return cloud(said, held_out_y @ loudest, said, most=400)
+    said = profiles[first][number].map(sample.x[sample.test].double()) @ loudest
+    put_out = sample.y[sample.test].double() @ loudest
+    return cloud(said, put_out, said, most=400)
 
 
 of_first = pd.Series({number: ceiling.r2 for number, ceiling in profiles[first].items()}).sort_values()
-shown = [of_first.index[place] for place in (-1, len(of_first) // 2, 0)]
-clouds = {f"block {number}, $R^2$ {of_first[number]:.2f}": seen_along_its_loudest_direction(number) for number in shown}
-figure = plots.clouds({title: rounded(points, 0.01) for title, points in clouds.items()}, first)
+clouds = {}
+for place in (-1, len(of_first) // 2, 0):  # the most linear, the middle and the least linear block
+    number = of_first.index[place]
+    title = f"block {number}, $R^2$ {of_first[number]:.2f}"
+    clouds[title] = rounded(seen_along_its_loudest_direction(number), 0.01)
+figure = plots.clouds(clouds, first)
 run.figure(figure, "clouds")
 plt.show()
 
@@ -340,7 +354,8 @@ print(summary.round(2).to_string())
 likeness = tables.likeness(ceilings)
 spearman = tables.linearity_and_cost(ceilings, swaps)
 print(likeness.round(2).to_string())
-print("Spearman ρ of R²_lin with ΔPPL (−1: more linear is cheaper):", {k: round(v, 2) for k, v in spearman.items()})
+rho = {name: round(value, 2) for name, value in spearman.items()}
+print("Spearman ρ of R²_lin with ΔPPL (−1: more linear is cheaper):", rho)
 
 # %% [markdown]
 # How much does $R^2_{\mathrm{lin}}$ spread over the data? The paper gives the standard deviation over five folds of
@@ -349,8 +364,10 @@ print("Spearman ρ of R²_lin with ΔPPL (−1: more linear is cheaper):", {k: r
 # well the $R^2$ of the whole text is known is what the interval says.
 
 # %% tags=["nbval-check-output"]
-folds_sd = {name: [fold_spread(kept.train) for kept in stored.blocks.values()] for name, stored in captures.items()}
-for name, deviations in folds_sd.items():
+folds_sd = {}
+for name, stored in captures.items():
+    deviations = [fold_spread(captured.train) for captured in stored.blocks.values()]
+    folds_sd[name] = deviations
     print(f"{name}: standard deviation over folds, mean {np.mean(deviations):.3f}, largest {np.max(deviations):.3f}")
 
 # %%
@@ -465,7 +482,7 @@ if mixed is not None:
 
 # %% [markdown]
 # **4 (find the bug).** A friend is in a hurry, and takes a few rows more than the block has inputs. She finds nearly 1
-# for every block, and reports that feed-forward blocks are straight lines. She would have found the same of dice, as
+# for every block, and reports that feed-forward blocks are straight lines. She would have found the same of noise, as
 # you see below. Two things are wrong, and each hides the other. Fill in `repaired`. (It is no invented bug: wherever a
 # probe has about as many inputs as rows, its fit looks perfect.)
 
@@ -478,17 +495,22 @@ def friends_r2(x, y, test):
     return r2(line, rows)
 
 
-dice = torch.randn(600, 96, generator=torch.Generator().manual_seed(0))
-dice_x, dice_y, dice_test = dice[:, :64], dice[:, 64:], torch.arange(600) >= 400  # outputs that owe nothing to inputs
+noise = torch.randn(600, 96, generator=torch.Generator().manual_seed(0))
+noise_x, noise_y, noise_test = (
+    noise[:, :64],
+    noise[:, 64:],
+    torch.arange(600) >= 400,
+)  # outputs that owe nothing to inputs
 repaired = None  # a function (x, y, test) → R², with `test` true for the rows that are held out
 
-print(f"your friend, of dice: {friends_r2(dice_x, dice_y, dice_test):.2f}")
+print(f"your friend, of noise: {friends_r2(noise_x, noise_y, noise_test):.2f}")
 if repaired is not None:
-    worth = repaired(dice_x, dice_y, dice_test)
-    assert worth < 0.05, f"dice have an R² of {worth:.2f}: on which rows is the line judged?"
-    assert worth > -0.5, f"dice have an R² of {worth:.1f}, far below the mean: on how many rows is the line fitted?"
+    worth = repaired(noise_x, noise_y, noise_test)
+    assert worth < 0.05, f"noise has an R² of {worth:.2f}: on which rows is the line judged?"
+    assert worth > -0.5, f"noise has an R² of {worth:.1f}, far below the mean: on how many rows is the line fitted?"
     train_rows = hl.Moments(d_in, d_out).update(sample.x[~sample.test], sample.y[~sample.test])
     difference = repaired(sample.x, sample.y, sample.test) - r2(fit(train_rows)[0], as_they_are)
     assert abs(difference) < 1e-6, "fit on all train rows, score on all held-out rows"
-    found, hers = (judge(sample.x, sample.y, sample.test) for judge in (repaired, friends_r2))
-    print(f"right: dice have {worth:.2f}, and this block {found:.2f}, where she has {hers:.2f}")
+    found = repaired(sample.x, sample.y, sample.test)
+    hers = friends_r2(sample.x, sample.y, sample.test)
+    print(f"right: noise has {worth:.2f}, and this block {found:.2f}, where she has {hers:.2f}")

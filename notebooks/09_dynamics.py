@@ -128,8 +128,8 @@ logistic = 1 / (1 + np.exp(3 * (np.log1p(at) - 5)))  # it falls, from 1 to 0
 edge = logistic[-1] + (1 - share) * np.ptp(logistic)
 closed = np.expm1(5 - np.log(edge / (1 - edge)) / 3)
 settled = settling(at, logistic[:, None], share)
-print(f"settles at {settled.step[0]:.0f}, by its formula at {closed:.0f}; measured at {settled.after[0]:.0f}", end="")
-print(f" and {settled.by[0]:.0f}")
+print(f"settles at {settled.step[0]:.0f}, by its formula at {closed:.0f};", end=" ")
+print(f"measured at {settled.after[0]:.0f} and {settled.by[0]:.0f}")
 
 # %% [markdown]
 # ## Run
@@ -139,8 +139,9 @@ print(f" and {settled.by[0]:.0f}")
 # else, has the *unigram* loss; we count tokens in text that no film was measured on.
 
 # %%
-beside_weights = [paths.MODELS / name for name in FACTORY] + [paths.ROOT / source for source in run.models.values()]
-curves = films(beside_weights)
+embedded = [paths.MODELS / name for name in FACTORY]
+of_this_run = [paths.ROOT / source for source in run.models.values()]
+curves = films(embedded + of_this_run)
 for name, source in run.models.items():
     if not has_revisions(source):
         continue
@@ -157,18 +158,23 @@ print(f"films: {', '.join(curves)}, {len(twins)} twins · neither recorded nor p
 # %%
 tokenizer = tokenizer_of(hl.load_model("mini-gpt2"))
 texts = list(islice(model_documents("docs"), documents))
-stream = torch.tensor([token for ids in tokenizer(texts)["input_ids"] for token in [*ids, tokenizer.eos_token_id]])
+tokens = []
+for document in tokenizer(texts)["input_ids"]:
+    tokens += [*document, tokenizer.eos_token_id]
+stream = torch.tensor(tokens)
 corpus = load_corpus("docs", tokenizer)
 rows = corpus.rows()
 plateau = unigram(stream, rows.ids[rows.test], len(tokenizer))
-same = all(results.load(paths.MODELS / name / "trajectory.json")["sha256"] == rows.sha256 for name in FACTORY)
+filmed = [results.load(paths.MODELS / name / "trajectory.json")["sha256"] for name in FACTORY]
+same = set(filmed) == {rows.sha256}
 print(f"{len(stream):,} training tokens · unigram loss {plateau:.2f} nats · on the rows of the films: {same}")
 
 # %% tags=["nbval-check-output"]
 table = timing.summaries(runs, patience)
 below_0 = {name: int((curve.r2[0] < 0).sum()) for name, curve in runs.items()}
 shown = table.assign(**{"too few rows": pd.Series(below_0)})
-print(shown.round(2).to_string(formatters=dict.fromkeys(["peak_step", "up", "below"], "{:.0f}".format)))
+whole_numbers = dict.fromkeys(["peak_step", "up", "below"], "{:.0f}".format)
+print(shown.round(2).to_string(formatters=whole_numbers))
 
 # %% [markdown]
 # *spread*: standard deviation over blocks; *peak*: the highest mean $R^2_{\mathrm{lin}}$ on the way; *fall*: the share
@@ -190,7 +196,8 @@ lags = timing.lags(runs, share)
 typical = lags.groupby("run", sort=False)["doublings"].median()
 
 # %% tags=["nbval-check-output"]
-detours = int((table["peak"] > table[["start", "end"]].max(axis=1) + 0.01).sum())
+higher_end = table[["start", "end"]].max(axis=1)
+detours = int((table["peak"] > higher_end + 0.01).sum())
 flat = table.index[table["spread_start"] < table["spread_end"] / 10]
 not_flat = ", ".join(name for name in runs if name not in flat) or "none"
 leaves = with_depth["leaves"]
@@ -385,7 +392,8 @@ if frozen is not None:
     assert not moved & of_ffns, "an FFN has other weights than the live model at its start"
     assert moved == fresh.keys() - of_ffns, "all but the FFNs is to learn"
     found = hl.measure(frozen, glance)
+    found_mean = np.mean([block.r2 for block in found.values()])
     fallen = live.loss[0] - live.loss[peak]
     assert abs(np.log(found.perplexity) - live.loss[peak]) < fallen / 4, f"train for {live.steps[peak]} steps"
-    means = [live.r2[0].mean(), np.mean([block.r2 for block in found.values()]), live.r2[peak].mean()]
+    means = [live.r2[0].mean(), found_mean, live.r2[peak].mean()]
     print("right: mean R² at the start, frozen and free:", np.round(means, 3))

@@ -59,7 +59,8 @@ for hook in hooks:
 blocks = {block: [torch.cat(side).double() for side in zip(*pairs, strict=True)] for block, pairs in seen.items()}
 lines = {block: fit(x[~held_out], y[~held_out]) for block, (x, y) in blocks.items()}
 r2 = {block: r_squared(lines[block], x[held_out], y[held_out]) for block, (x, y) in blocks.items()}
-straight, bent = max(r2, key=r2.get), min(r2, key=r2.get)
+straight = max(r2, key=r2.get)
+bent = min(r2, key=r2.get)
 
 # %% [markdown]
 # **1.** The first column of the line, of the residual and of the outputs; the sums run over held-out rows. One feature
@@ -71,7 +72,8 @@ line = lines[bent]
 residual = y[held_out, 0] - x[held_out] @ line[:-1, 0] - line[-1, 0]
 about_the_mean = y[held_out, 0] - y[held_out, 0].mean()
 of_one_feature = float(1 - residual.square().sum() / about_the_mean.square().sum())
-assert abs(of_one_feature - hl.measure(model, text, blocks=[bent])[bent].r2_per_feature[0]) < 1e-3
+measured = hl.measure(model, text, blocks=[bent])[bent]
+assert abs(of_one_feature - measured.r2_per_feature[0]) < 1e-3
 
 # %% [markdown]
 # **2.** The method stays as it is: a sum of squares of $x$ is still linear in what is to be found. It helps, and it is
@@ -109,8 +111,10 @@ with torch.no_grad():
 loss_added = losses[straight]
 print({block: round(loss, 3) for block, loss in losses.items()})
 assert loss_added > 0
-with hl.swap(model, {straight: hl.AffineMap(lines[straight][:-1], lines[straight][-1])}):
-    assert abs(float(hl.losses(model, few).mean() - without) - loss_added) < 1e-3
+affine = hl.AffineMap(lines[straight][:-1], lines[straight][-1])
+with hl.swap(model, {straight: affine}):
+    by_package = float(hl.losses(model, few).mean() - without)
+assert abs(by_package - loss_added) < 1e-3
 
 # %% [markdown]
 # **4.** `y.mean()` is one number, the mean over all features. Features have means of their own, and how far these lie
