@@ -104,7 +104,7 @@ def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
     figure, axes = plt.subplots(1, len(blocks), figsize=(style.PAGE, 2.5), squeeze=False)
     for axis, points in zip(axes[0], blocks.values(), strict=True):
         draw_cloud(axis, points, style.look(model)["color"])
-        axis.xaxis.set_major_locator(MaxNLocator(nbins=5))  # massive rows make long numbers
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))  # massive rows make long numbers
         axis.set_xlabel("what the line says")
     axes[0, 0].set_ylabel("what the block puts out")
     style.panels(axes[0], list(blocks))

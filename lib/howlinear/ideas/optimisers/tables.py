@@ -42,7 +42,8 @@ def valley(
         variance that the best line explains and this one does not); and the walk, a row a step: `scaling`, `step`,
         `first`, `second`.
     """
-    surfaces, walks = [], []
+    surfaces = []
+    walks = []
     raw = Moments(2, 1).update(inputs, outputs)
     for scaling in scalings:
         moments = Moments(2, 1).update(Coordinates.of(raw, scaling).rows(inputs), outputs)
