@@ -234,7 +234,7 @@ _ = run.figure(figure, "pareto")
 # Three things could: a better sharing-out among blocks, more text to fit on, or other units and readouts. Four numbers
 # for the same smaller model tell them apart, each a perplexity over that of the whole model:
 #
-# - *by the blocks' prices*: what these come to, added up. If that is what the model costs, the blocks' costs add up too,
+# - *by the blocks' prices*: what these come to, added up. If the model costs as much, the blocks' costs add up too,
 #   so that sharing out by prices leaves nothing to be found among the blocks;
 # - *on the text fitted on*: what any amount of text would leave lies between this and the next, since a readout costs
 #   least on the rows that it has seen;
