@@ -23,7 +23,15 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.ideas.compression.budget import share_out
 from howlinear.ideas.compression.divergence import divergences
-from howlinear.ideas.compression.units import Elimination, UnitMoments, priced, refit, stakes, unit_moments
+from howlinear.ideas.compression.units import (
+    Elimination,
+    UnitMoments,
+    chosen_ridge,
+    priced,
+    refit,
+    stakes,
+    unit_moments,
+)
 from howlinear.instrument.perplexity import Change, change, losses
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.load import check_causal
@@ -134,6 +142,7 @@ def eliminations_of(
     for site in tqdm(sites(model, blocks), disable=not progress, unit="block"):
         own = readout(model, site)
         has_constant = _has_constant(model, site)
+        moments[site.block].ridge = chosen_ridge(moments[site.block], own, costs[site.block].metric, has_constant)
         eliminations[site.block] = priced(moments[site.block], own, costs[site.block].metric, has_constant)
     return measured(model, spread(ids, TRIED), eliminations, moments), moments
 
