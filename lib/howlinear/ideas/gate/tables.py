@@ -106,36 +106,42 @@ def modules(gates: Mapping[int, BlockGate], shares: Mapping[tuple[int, str], flo
 
 
 def cost_table(
-    model: PreTrainedModel, gated: Mapping[tuple[int, str], Gated], judging: Part, held_out: Mapping[int, BlockRows]
+    model: PreTrainedModel,
+    gated: Mapping[tuple[int, str], Gated],
+    shares: Mapping[tuple[int, str], float],
+    judging: Part,
+    held_out: Mapping[int, BlockRows],
 ) -> pd.DataFrame:
     """How many held-out tokens take the line, and by how much perplexity rises, each block alone changed.
 
     Args:
         model: a causal model; left as it was.
         gated: (block, kind) → the module in the block's place.
+        shares: (block, kind) → the share that was chosen for it.
         judging: held-out text.
         held_out: block → its rows there.
 
     Returns:
-        A row per block and kind: `share` of the tokens on the line, `rise` of perplexity as a share of it, and `saved`,
-        the share of the block's multiplications, each of the first two with the ends of its 95 % interval (`share_low`,
-        …), by a jackknife over document folds, the rise paired.
+        A row per block and kind: the share that was `chosen`; `share`, what it is on this text; `rise` of perplexity,
+        as a share of it; and `saved`, the share of the block's multiplications. Share and rise have the ends of their
+        95 % intervals beside them (`share_low`, …), by a jackknife over document folds, that of the rise paired.
 
     Raises:
         InputError: a model that predicts no next token, or a loss that is not finite.
     """
     swaps = {}
+    measured_as = {}
     for (block, kind), module in gated.items():
         # where all tokens take the line it is one and the same module, whoever decides
-        everything = module.threshold == float("inf")
-        swaps[block, ALL if everything else kind] = (block, module)
+        name = (block, ALL if shares[block, kind] == 1 else kind)
+        measured_as[block, kind] = name
+        swaps[name] = (block, module)
     before, after = losses_with(model, swaps, judging)
     table = []
     for (block, kind), module in gated.items():
-        everything = module.threshold == float("inf")
         share = share_taken(module, held_out[block], judging)
-        row = {"block": block, "kind": kind} | _columns("share", share)
-        row |= _columns("rise", rise_of(before, after[block, ALL if everything else kind], judging.fold))
+        row = {"block": block, "kind": kind, "chosen": shares[block, kind]} | _columns("share", share)
+        row |= _columns("rise", rise_of(before, after[measured_as[block, kind]], judging.fold))
         table.append(row | {"saved": saved(share.value, module.ffn, width_of(model))})
     return pd.DataFrame(table)
 
@@ -145,6 +151,27 @@ def share_taken(module: Gated, rows: BlockRows, part: Part) -> Estimate:
     """The share of a block's rows on a text that take the line, with its interval over document folds."""
     takes = module.takes(rows.x).view(part.ids.shape).double().mean(1)
     return _over_folds(takes, part.fold)
+
+
+@torch.inference_mode()
+def mean_shares(
+    gated: Mapping[tuple[int, str], Gated], judging: Part, held_out: Mapping[int, BlockRows]
+) -> dict[str, dict[str, float]]:
+    """Kind → the share of tokens on the line as a mean over blocks, with the ends of its interval over document folds.
+
+    Args:
+        gated: (block, kind) → the module in the block's place.
+        judging: held-out text.
+        held_out: block → its rows there.
+    """
+    by_kind: dict[str, list[Tensor]] = {}
+    for (block, kind), module in gated.items():
+        takes = module.takes(held_out[block].x).view(judging.ids.shape).double().mean(1)
+        by_kind.setdefault(kind, []).append(takes)
+    found = {}
+    for kind, of_blocks in by_kind.items():
+        found[kind] = _columns("share", _over_folds(torch.stack(of_blocks).mean(0), judging.fold))
+    return found
 
 
 def rise_of(before: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64[Tensor, " n"]) -> Estimate:
@@ -176,22 +203,54 @@ def saved(share: float, ffn: nn.Module, width: int) -> float:
     return share * (1 - width**2 / multiplications) - width / multiplications
 
 
-def told_table(gates: Mapping[int, BlockGate], held_out: Mapping[int, BlockRows]) -> pd.DataFrame:
-    """How much of the line's log error the score tells, held out, and what it does with massive rows.
+@torch.inference_mode()
+def told_table(
+    gates: Mapping[int, BlockGate], gated: Mapping[tuple[int, str], Gated], held_out: Mapping[int, BlockRows]
+) -> pd.DataFrame:
+    """How much of the line's log error the score tells, held out, and what the gate does with massive rows.
 
     Args:
         gates: block → its gate.
+        gated: (block, kind) → the module in the block's place.
         held_out: block → its held-out rows.
 
     Returns:
-        A row per block: `told`, R² of the log error with its ends `told_low` and `told_high`; and `massive_rows`, how
-        many held-out rows are massive.
+        A row per block: `told`, R² of the log error, with its ends; `massive_rows`, how many held-out rows are massive,
+        and `massive_kept`, how many of these the gate leaves to the block.
     """
     table = []
     for block, gate in gates.items():
+        rows = held_out[block]
+        kept = rows.massive & ~gated[block, GATE].takes(rows.x)
         row = {"block": block, "told": gate.told.r2, "told_low": gate.told.r2_low, "told_high": gate.told.r2_high}
-        table.append(row | {"massive_rows": int(held_out[block].massive.sum())})
+        table.append(row | {"massive_rows": int(rows.massive.sum()), "massive_kept": int(kept.sum())})
     return pd.DataFrame(table)
+
+
+def joined(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The tables of several models in one, with a column `model`; empty where there is no model.
+
+    Args:
+        tables: model → its table.
+    """
+    if not tables:
+        return pd.DataFrame(columns=["model", "block", "kind"])
+    return pd.concat([table.assign(model=model) for model, table in tables.items()], ignore_index=True)
+
+
+def beside(costs: pd.DataFrame) -> pd.DataFrame:
+    """Shares and rises of every kind beside one another, in per cent.
+
+    Args:
+        costs: as `cost_table` makes it, with a column `model`.
+
+    Returns:
+        A row a model and block, a column for share and rise by kind.
+    """
+    if costs.empty:
+        return costs
+    table = costs.pivot_table(index=["model", "block"], columns="kind", values=["share", "rise"], sort=False)
+    return (100 * table).reindex(columns=list(KINDS), level="kind")
 
 
 def curve_table(
