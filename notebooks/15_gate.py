@@ -344,7 +344,7 @@ if straight is not None:
     print(f"right: half of the rows are straight, and an affine score tells {max(r2, 0):.2f} of which")
 
 # %% [markdown]
-# **4 (find the bug).** A friend's gate has the right score and the right threshold, and its line is hardly better than
+# **4 (find the bug).** A friend's gate has the right score and the right threshold, and still its line is worse than
 # the first one on the tokens that take it. One thing is wrong. Which? Fill in `repaired`.
 
 

@@ -169,7 +169,7 @@ def _smaller(gated: Mapping[str, Mapping[str, Any]]) -> str:
         clauses[name] = words.percents(saved)
     return (
         "No: the block stays, and a line of d² + d numbers and a score of d + 1 come to it. What it saves is "
-        f"arithmetic, from block to block {words.per_model(clauses)} of the block's multiplications."
+        f"arithmetic: of a block's multiplications, from block to block, {words.per_model(clauses)}."
     )
 
 

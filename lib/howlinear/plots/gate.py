@@ -8,21 +8,25 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from howlinear.plots import style
 
-_LINEAR = 0.5  # per cent of perplexity: rises below it are drawn on a linear scale
+GATE, ORACLE, LOTS = KINDS = ("gate", "oracle", "lots")
+"""What decides which tokens take the line, in the order drawn."""
+
+_LINEAR = 1.0  # per cent of perplexity: rises below it are drawn on a linear scale
+_TICKS = (-1, 0, 1, 10, 100, 1000)
 _ASIDE = 0.22  # of the step from block to block, between the marks of one block
-_NAMES = {"gate": "gate", "oracle": "oracle", "lots": "lots"}
 
 
 def _look(kind: str, model: str) -> dict:
     """How a kind is drawn: the gate in the model's own look, an oracle hollow, lots grey."""
     own = style.look(model)
-    if kind == "gate":
+    if kind == GATE:
         return {"color": own["color"], "marker": own["marker"], "linestyle": "-", "linewidth": 1.6}
-    if kind == "oracle":
+    if kind == ORACLE:
         return {"color": own["color"], "marker": own["marker"], "linestyle": "--", "linewidth": 1.0, "mfc": "white"}
     return {"color": style.GREY, "marker": "x", "linestyle": ":", "linewidth": 1.0}
 
@@ -43,7 +47,7 @@ def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
     for ax, model in zip(panels, models, strict=False):
         ax.axhspan(low, high, color=style.ACCENT, alpha=0.2, lw=0, zorder=0)
         of_model = table[table["model"] == model]
-        for number, kind in enumerate(("gate", "oracle", "lots")):
+        for number, kind in enumerate(KINDS):
             of_kind = of_model[of_model["kind"] == kind].sort_values("block")
             bars = 100 * style.error_bars(of_kind["share"], of_kind["share_low"], of_kind["share_high"])
             marks = _look(kind, model) | {"linestyle": "none", "zorder": 4 - number}
@@ -73,14 +77,16 @@ def curves(table: pd.DataFrame, limit: float) -> Figure:
     style.panels(panels[: len(models)], [f"{model}, block {block}" for model, block in blocks.items()])
     for ax, model in zip(panels, models, strict=False):
         of_model = table[table["model"] == model]
-        for kind in ("lots", "gate", "oracle"):
+        for kind in reversed(KINDS):
             of_kind = of_model[of_model["kind"] == kind].sort_values("share")
             bars = 100 * style.error_bars(of_kind["rise"], of_kind["rise_low"], of_kind["rise_high"])
             ax.errorbar(100 * of_kind["share"], 100 * of_kind["rise"], bars, elinewidth=0.6, **_look(kind, model))
         ax.axhline(100 * limit, color=style.ACCENT, lw=1, ls="-.", zorder=1)
-        ax.set_yscale("symlog", linthresh=_LINEAR, linscale=0.5)
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
+        ax.set_yscale("symlog", linthresh=_LINEAR, linscale=0.7)
         ax.margins(y=0.1)
+        ax.yaxis.set_major_locator(FixedLocator(_TICKS))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
+        ax.set_xticks(sorted(100 * of_model["share"].unique()))
     _named(figure, panels[0], bool(models), None, limit)
     panels[-1].set_xlabel("tokens on the line, %")
     figure.supylabel("rise of perplexity, %", fontsize=plt.rcParams["axes.labelsize"])
@@ -95,11 +101,14 @@ def _named(
         first.text(0.5, 0.5, "no model predicts a next token", transform=first.transAxes, ha="center", color=style.GREY)
         return
     handles = []
-    for kind, name in _NAMES.items():
-        marks = _look(kind, "") | {"color": style.GREY, "marker": "x" if kind == "lots" else "o", "label": name}
+    for kind in KINDS:
+        marks = _look(kind, "") | {"color": style.GREY, "label": kind}
+        marks["marker"] = "x" if kind == LOTS else "o"
+        if published is not None:  # marks alone, no lines
+            marks["linestyle"] = "none"
         handles += first.plot([], [], **marks)
     if published is not None:
-        handles.append(first.axhspan(0, 0, color=style.ACCENT, alpha=0.2, lw=0, label="arXiv 2603.03459"))
+        handles.append(Patch(color=style.ACCENT, alpha=0.2, lw=0, label="arXiv 2603.03459"))
     if limit is not None:
         handles += first.plot([], [], color=style.ACCENT, lw=1, ls="-.", label="limit")
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), handlelength=1.8, columnspacing=1.0)

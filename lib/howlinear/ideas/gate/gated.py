@@ -63,6 +63,7 @@ class TrueError:
     ffn: nn.Module
     line: AffineMap
 
+    @torch.no_grad()
     def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """The squared error of each row."""
         error = _as_one_sequence(self.ffn, x) - self.line(x)

@@ -68,6 +68,7 @@ def cases(rows: BlockRows, seed: int = 0) -> dict[str, Straight]:
     return {"told": beyond_the_plane, "untold": by_lots}
 
 
+@torch.no_grad()
 def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 0) -> pd.DataFrame:
     """What gate, oracle and lots find in a block that is straight on half of its tokens.
 

@@ -123,7 +123,7 @@ class BlockRows:
         return by_fold
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def block_rows(model: PreTrainedModel, part: Part, blocks: list[int], batch_size: int = 16) -> dict[int, BlockRows]:
     """The rows of some blocks, by one forward pass without the head.
 

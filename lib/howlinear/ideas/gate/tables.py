@@ -146,14 +146,14 @@ def cost_table(
     return pd.DataFrame(table)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def share_taken(module: Gated, rows: BlockRows, part: Part) -> Estimate:
     """The share of a block's rows on a text that take the line, with its interval over document folds."""
     takes = module.takes(rows.x).view(part.ids.shape).double().mean(1)
     return _over_folds(takes, part.fold)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def mean_shares(
     gated: Mapping[tuple[int, str], Gated], judging: Part, held_out: Mapping[int, BlockRows]
 ) -> dict[str, dict[str, float]]:
@@ -203,7 +203,7 @@ def saved(share: float, ffn: nn.Module, width: int) -> float:
     return share * (1 - width**2 / multiplications) - width / multiplications
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def told_table(
     gates: Mapping[int, BlockGate], gated: Mapping[tuple[int, str], Gated], held_out: Mapping[int, BlockRows]
 ) -> pd.DataFrame:
@@ -283,7 +283,7 @@ def curve_table(
     return pd.DataFrame(table)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def together(model: PreTrainedModel, gated: Mapping[int, Gated], part: Part, batch_size: int = 16) -> dict[str, float]:
     """What it costs to gate several blocks at once, and how many tokens take their lines then.
 
