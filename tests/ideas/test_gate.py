@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import tiny
 from helpers.families import small
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.moments import Moments
@@ -20,7 +19,9 @@ from howlinear.ideas.gate.rows import BlockRows, Part, Parts, block_rows, parts
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import change, losses
 from howlinear.models.ffn_sites import sites
+from howlinear.models.load import load_model
 from howlinear.models.swap import swap
+from howlinear.text.corpus import load_corpus
 from howlinear.text.rows import TokenRows
 
 D = 8
@@ -39,7 +40,7 @@ class Bent(nn.Module):
 
     def forward(self, x):
         # the directions of errors are even in x, so that no line explains them
-        error = nn.functional.normalize((x @ self.turn).cos() - (x @ self.turn).cos().mean(0), dim=-1)
+        error = nn.functional.normalize((x @ self.turn).cos(), dim=-1)
         return self.line(x) + torch.where(self.straight(x)[..., None], 0.0, 3.0) * error
 
 
@@ -290,32 +291,22 @@ def test_where_nothing_may_be_spent_nothing_takes_the_line():
 # --- on a model
 
 
-SEQ_LEN = 16
+SEQ_LEN = 128
+DEAR = [0, 11]  # blocks of mini-gpt2 where a line on all tokens costs several per cent
 
 
 @pytest.fixture(scope="module")
-def sure():
-    """A tiny model that is sure of its words, and a text of its own, so that a change costs."""
-    model = tiny("mini-gpt2").eval()
-    with torch.no_grad():
-        model.transformer.ln_f.weight *= 5
-        for layer in model.transformer.h:
-            layer.mlp.c_fc.weight *= 3
-            layer.mlp.c_proj.weight *= 2
-    ids = torch.randint(80, (256, 1), generator=torch.Generator().manual_seed(4))
-    generator = torch.Generator().manual_seed(5)
-    while ids.shape[1] < SEQ_LEN:
-        with torch.no_grad():
-            probabilities = model(input_ids=ids, use_cache=False).logits[:, -1].softmax(-1)
-        ids = torch.cat([ids, torch.multinomial(probabilities, 1, generator=generator)], 1)
-    return model, parts(TokenRows.from_ids(ids))
+def trained():
+    """A trained model, and a text in three parts: of a random one no line costs anything worth measuring."""
+    model = load_model("mini-gpt2")
+    return model, parts(load_corpus("docs", model).rows(4096, SEQ_LEN, 0))
 
 
 @pytest.fixture(scope="module")
-def measured(sure):
-    model, three = sure
-    gates, held_out = tables.fit_gates(model, three, [0, 1])
-    shares = tables.gate_shares(model, gates, three.choosing, limit=0.3)
+def measured(trained):
+    model, three = trained
+    gates, held_out = tables.fit_gates(model, three, DEAR)
+    shares = tables.gate_shares(model, gates, three.choosing)
     gated = tables.modules(gates, shares)
     return gates, held_out, shares, gated, tables.cost_table(model, gated, shares, three.judging, held_out)
 
@@ -325,10 +316,10 @@ def test_every_kind_has_its_share_and_its_cost(measured):
     assert sorted(zip(costs["block"], costs["kind"], strict=True)) == sorted(shares)
     assert set(costs["kind"]) == set(tables.KINDS)
     by_kind = costs.set_index(["block", "kind"])
-    for block in (0, 1):
+    for block in DEAR:
         of_block = by_kind.loc[block]
         assert of_block.loc["all", "share"] == 1
-        assert of_block.loc["all", "rise"] > 0.3  # else there would be nothing to choose
+        assert of_block.loc["all", "rise"] > 0.02  # else there would be nothing to choose
         assert of_block.loc["oracle", "share"] > of_block.loc["lots", "share"]
         assert shares[block, "lots, as many"] == shares[block, "gate"]
         for kind in ("gate", "oracle", "lots"):
@@ -338,37 +329,38 @@ def test_every_kind_has_its_share_and_its_cost(measured):
     assert (costs["rise_low"] < costs["rise"]).all()
 
 
-def test_the_limit_is_kept_on_the_text_that_chooses(sure, measured):
-    model, three = sure
+def test_the_limit_is_kept_on_the_text_that_chooses(trained, measured):
+    model, three = trained
     _, _, _, gated, _ = measured
     swaps = {name: (name[0], module) for name, module in gated.items() if name[1] in (GATE, ORACLE, LOTS)}
     before, after = search.losses_with(model, swaps, three.choosing)
     for name, changed in after.items():
-        assert search.rise(before, changed) == pytest.approx(0.3, abs=0.05), name
+        # interpolated in a bracket of a sixteenth, where the curve bends up
+        assert 0.3 * tables.LIMIT < search.rise(before, changed) < 1.2 * tables.LIMIT, name
 
 
-def test_costs_and_shares_are_those_of_a_model_that_has_the_module(sure, measured):
-    model, three = sure
+def test_costs_and_shares_are_those_of_a_model_that_has_the_module(trained, measured):
+    model, three = trained
     gates, held_out, _, gated, costs = measured
-    row = costs.query("block == 1 and kind == 'gate'").iloc[0]
-    module = gated[1, GATE]
+    row = costs.query("block == 11 and kind == 'gate'").iloc[0]
+    module = gated[11, GATE]
     takes = []
     original = module.takes
     before = losses(model, three.judging.ids)
-    with swap(model, {1: module}):
+    with swap(model, {11: module}):
         module.takes = lambda x: takes.append(original(x)) or takes[-1]
         after = losses(model, three.judging.ids)
     del module.takes
     expected = change(before, after, three.judging.fold)
     perplexity = float(before.mean().exp())
-    assert row["rise"] == pytest.approx(expected.delta / perplexity, rel=1e-5)
+    assert row["rise"] == pytest.approx(expected.delta / perplexity, rel=1e-4)
     assert row["share"] == pytest.approx(float(torch.cat(takes).float().mean()), abs=1e-6)
-    assert row["saved"] == pytest.approx(tables.saved(row["share"], gates[1].ffn, 32))
-    assert (held_out[1].x.shape[0], held_out[1].x.shape[1]) == (three.judging.ids.numel(), 32)
+    assert row["saved"] == pytest.approx(tables.saved(row["share"], gates[11].ffn, 128))
+    assert (held_out[11].x.shape[0], held_out[11].x.shape[1]) == (three.judging.ids.numel(), 128)
 
 
-def test_shares_have_the_jackknife_interval_of_their_documents(sure, measured):
-    _, three = sure
+def test_shares_have_the_jackknife_interval_of_their_documents(trained, measured):
+    _, three = trained
     _, held_out, _, gated, costs = measured
     row = costs.query("block == 0 and kind == 'gate'").iloc[0]
     of_sequences = gated[0, GATE].takes(held_out[0].x).view(-1, SEQ_LEN).double().mean(1).numpy()
@@ -378,19 +370,19 @@ def test_shares_have_the_jackknife_interval_of_their_documents(sure, measured):
     assert row["share"] - row["share_low"] == pytest.approx(2.3646 * spread, rel=1e-3)  # Student's t of 7 degrees
 
 
-def test_one_gate_alone_is_all_gates_at_once(sure, measured):
-    model, three = sure
+def test_one_gate_alone_is_all_gates_at_once(trained, measured):
+    model, three = trained
     _, _, _, gated, costs = measured
     alone = tables.together(model, {0: gated[0, GATE]}, three.judging, batch_size=7)
     row = costs.query("block == 0 and kind == 'gate'").iloc[0]
     assert alone == pytest.approx({key: row[key] for key in alone}, rel=1e-4, abs=1e-6)
-    both = tables.together(model, {block: gated[block, GATE] for block in (0, 1)}, three.judging)
+    both = tables.together(model, {block: gated[block, GATE] for block in DEAR}, three.judging)
     assert both["rise"] > alone["rise"]
     assert sites(model)[0].ffn is gated[0, GATE].ffn  # the model is as it was
 
 
-def test_means_are_over_blocks(sure, measured):
-    _, three = sure
+def test_means_are_over_blocks(trained, measured):
+    _, three = trained
     _, held_out, _, gated, costs = measured
     means = tables.mean_shares(gated, three.judging, held_out)
     for kind, of_kind in costs.groupby("kind"):
@@ -401,7 +393,7 @@ def test_means_are_over_blocks(sure, measured):
 def test_what_the_score_tells_is_tabled_with_massive_rows(measured):
     gates, held_out, _, gated, _ = measured
     table = tables.told_table(gates, gated, held_out).set_index("block")
-    assert table.loc[1, "told"] == gates[1].told.r2
+    assert table.loc[11, "told"] == gates[11].told.r2
     assert (table["massive_kept"] <= table["massive_rows"]).all()
     row = held_out[0]
     loud = BlockRows(row.x, torch.where(torch.arange(len(row.y))[:, None] < 5, 1e4 * row.y, row.y), row.fold)
@@ -410,8 +402,8 @@ def test_what_the_score_tells_is_tabled_with_massive_rows(measured):
     assert table.loc[0, ["massive_rows", "massive_kept"]].tolist() == [5, 5]
 
 
-def test_curves_end_where_all_tokens_take_the_line(sure, measured):
-    model, three = sure
+def test_curves_end_where_all_tokens_take_the_line(trained, measured):
+    model, three = trained
     gates, _, _, _, costs = measured
     table = tables.curve_table(model, 0, gates[0], [0.5, 1.0], three.judging).set_index(["kind", "share"])
     of_all = costs.query("block == 0 and kind == 'all'").iloc[0]
@@ -420,8 +412,8 @@ def test_curves_end_where_all_tokens_take_the_line(sure, measured):
         assert table.loc[(kind, 0.5), "rise"] < table.loc[(kind, 1.0), "rise"]
 
 
-def test_a_block_that_may_go_whole_is_measured_once(sure, measured, monkeypatch):
-    model, three = sure
+def test_a_block_that_may_go_whole_is_measured_once(trained, measured, monkeypatch):
+    model, three = trained
     gates, held_out, _, _, _ = measured
     assert set(tables.gate_shares(model, gates, three.choosing, limit=1e6).values()) == {1.0}
     shares = tables.gate_shares(model, {0: gates[0]}, three.choosing, limit=1e6)
@@ -436,17 +428,18 @@ def test_a_block_that_may_go_whole_is_measured_once(sure, measured, monkeypatch)
     assert passes == [[(0, "all")]]
 
 
-def test_planted_blocks_come_with_the_truth(sure):
-    model, three = sure
-    table = planted.planted_table(model, 1, three).set_index(["case", "kind"])
+@pytest.mark.long
+def test_planted_blocks_come_with_the_truth(trained):
+    model, three = trained
+    table = planted.planted_table(model, 10, three).set_index(["case", "kind"])
     assert set(table.index) == {(case, kind) for case in ("told", "untold") for kind in tables.KINDS}
     assert table.loc[("told", GATE), "right"] > 0.85
     assert table.loc[("untold", GATE), "right"] < 0.65
     for case in ("told", "untold"):
         assert table.loc[(case, ORACLE), "right"] > 0.9
-        assert table.loc[(case, "all"), "right"] == pytest.approx(0.5, abs=0.05)
+        assert table.loc[(case, "all"), "right"] == pytest.approx(0.5, abs=0.1)
     assert table.loc[("told", GATE), "told"] > 0.3 > table.loc[("untold", GATE), "told"]
-    assert sites(model)[1].ffn is model.transformer.h[1].mlp
+    assert sites(model)[10].ffn is model.transformer.h[10].mlp
 
 
 def test_planted_rows_are_straight_or_off_by_one_size(gpt2):
@@ -463,11 +456,9 @@ def test_planted_rows_are_straight_or_off_by_one_size(gpt2):
 
 
 def test_an_encoder_is_refused_with_its_reason(rows):
-    model = small("bert")
-    gates, _ = tables.fit_gates(model, parts(rows), [0])
     part = Part(rows.ids[:4], torch.arange(4))
     with pytest.raises(InputError, match="predicts no next token, so it has no perplexity"):
-        tables.gate_shares(model, gates, part)
+        tables.gate_shares(small("bert"), {}, part)
 
 
 @pytest.mark.parametrize("limit", [0.0, -0.01, math.nan])
