@@ -51,8 +51,8 @@ def test_shares_have_a_panel_per_model_and_a_mark_per_kind():
         for container, kind in zip(ax.containers, KINDS, strict=True):
             of_kind = table[(table["model"] == model) & (table["kind"] == kind)]
             data, _, (bars,) = container.lines
-            np.testing.assert_allclose(data.get_ydata(), 100 * of_kind["share"])
-            np.testing.assert_allclose(data.get_xdata(), of_kind["block"], atol=0.4)
+            np.testing.assert_allclose(data.get_ydata().astype(float), 100 * of_kind["share"])
+            np.testing.assert_allclose(data.get_xdata().astype(float), of_kind["block"], atol=0.4)
             ends = np.array(bars.get_segments())[:, :, 1]
             np.testing.assert_allclose(ends, 100 * of_kind[["share_low", "share_high"]])
         faces = [container.lines[0].get_markerfacecolor() for container in ax.containers]
