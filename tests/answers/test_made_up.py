@@ -10,6 +10,7 @@ from howlinear.answers import (
     corpora,
     degrees,
     dynamics,
+    gate,
     optimisers,
     protocol,
     rank,
@@ -486,3 +487,82 @@ def test_claims_are_counted_in_singular_and_plural():
     assert claims.replies(results) == ["The board has 2 `~`, 1 `✓`, 1 `✗` for a and all models together."]
     held = {"c0": claim("holds here")}
     assert len(claims.sentences(results | {"claims": held})) == 2
+
+
+# --- 15 gate
+
+
+def gated(chosen, rise=0.02):
+    """Two blocks, of which the first is the dearer, with the share that was chosen for gate and oracle."""
+    costs = []
+    for block in (0, 1):
+        for kind, share in {
+            "gate": chosen,
+            "oracle": chosen,
+            "lots": chosen / 2,
+            "lots, as many": chosen,
+            "all": 1,
+        }.items():
+            row = {
+                "block": block,
+                "kind": kind,
+                "chosen": share,
+                "share": share,
+                "rise": rise / (1 + block),
+                "saved": 0.4,
+            }
+            ends = {
+                "share_low": share - 0.1,
+                "share_high": share + 0.1,
+                "rise_low": rise - 0.015,
+                "rise_high": rise + 0.01,
+            }
+            costs.append(row | ends)
+    share = {"share": chosen, "share_low": chosen - 0.1, "share_high": chosen + 0.1}
+    together = share | {"rise": 0.05, "rise_low": 0.04, "rise_high": 0.06, "saved": 0.4}
+    model = {"costs": costs, "mean": {"gate": share}, "together": together, "blocks": [{"told": 0.25}, {"told": 0.5}]}
+    planted = [
+        {"case": case, "kind": kind, "share": share, "right": right}
+        for case, share, right in (("told", 0.5, 0.95), ("untold", 0.1, 0.5))
+        for kind in ("gate", "lots")
+    ]
+    settings = {"limit": 0.01, "published_low": 0.25, "published_high": 0.56}
+    return {"models": {"a": model}, "planted": planted, "settings": settings}
+
+
+def test_gates_are_said_beside_oracle_and_lots():
+    said = gate.sentences(gated(0.6))
+    assert "a mean over blocks, 60.0 [50.0, 70.0] % of the held-out tokens (least in block 0, 60.0 %) in a" in said[0]
+    assert said[0].endswith("arXiv 2603.03459 reports 25 to 56 % for blocks of GPT-2, by a trained gate.")
+    assert said[1].endswith("as means over these blocks, 60, 60 and 30 % (2 of 2 blocks) in a.")
+    assert said[2].endswith("40 % of them go and perplexity rises by 5.0 [4.0, 6.0] % in a.")
+    replies = gate.replies(gated(0.6))
+    assert replies[0] == (
+        "The gate sends to the line 60.0 [50.0, 70.0] % of the tokens (block 0; all of them would cost 2.0 [0.5, 3.0] "
+        "%) in a."
+    )
+    assert replies[2].endswith("0.25 to 0.50 in a.")
+
+
+def test_where_all_tokens_may_take_the_line_nothing_is_left_to_a_gate():
+    assert gate.sentences(gated(1.0))[1] == (
+        "All tokens on the line cost no more than 1 % in any block, so nothing is left to a gate."
+    )
+    asked = dict(gate.questions(gated(1.0)))
+    assert "0.0 points behind the oracle and 50.0 ahead of lots in a" in "".join(asked.values())
+
+
+def test_a_model_without_a_next_token_is_named_beside_the_others():
+    results = gated(0.6)
+    results["models"]["b"] = {"without": "a loss: it predicts no next token"}
+    assert gate.sentences(results)[-1].startswith("b predicts no next token")
+    assert len(gate.replies(results)) == 3
+    alone = {**results, "models": {"b": results["models"]["b"]}}
+    assert gate.replies(alone) == [gate.sentences(alone)[0]] * 3
+
+
+def test_the_gates_cost_at_once_is_held_against_the_sum_of_their_own():
+    asked = [answer for _, answer in gate.questions(gated(0.6))]
+    assert asked[2] == ("More than their sum: perplexity rises by 5.0 [4.0, 6.0] % where they add up to 3.0 % in a.")
+    assert asked[0].startswith("As far as this text can tell: ")
+    assert "It is above 1 % in 1 of 2 blocks (most in block 0, 2.0 [0.5, 3.0] %) in a" in asked[0]

@@ -7,6 +7,7 @@ from copy import deepcopy
 
 import jupytext
 import numpy as np
+import pandas as pd
 import pytest
 
 from howlinear.files import paths
@@ -66,6 +67,13 @@ def profile(model, key="r2"):
     return np.array([block[key] for block in model["blocks"]])
 
 
+def gate_shares(model):
+    """Mean share of gate, oracle and lots over the blocks where not all tokens may take the line."""
+    costs = pd.DataFrame(model["costs"]).pivot_table(index="block", columns="kind")
+    dear = costs["chosen", "gate"] < 1
+    return costs.loc[dear if dear.any() else slice(None), "share"].mean()
+
+
 def computed(stem, results):
     """What follows from the results, computed here anew and in another way; counts up to 60 follow from too much."""
     yield from range(61)
@@ -112,6 +120,15 @@ def computed(stem, results):
         yield 0.999
     if stem == "14_compress":
         yield from (100 * share for share in results["settings"]["shares"])
+    if stem == "15_gate":
+        yield from (100 * number for number in leaves([results["models"], results["planted"]]))
+        for model in models.values():
+            if "costs" in model:
+                shares = gate_shares(model)
+                yield from (*shares, *(100 * shares), 100 * (shares["gate"] - shares["lots"]))
+                yield 100 * (shares["oracle"] - shares["gate"])
+                alone = sum(row["rise"] for row in model["costs"] if row["kind"] == "gate")
+                yield from (alone, 100 * alone)
     if stem == "13_claims":
         yield len(results["claims"])
         yield sum(len(factors["1.0"]) for factors in results["thresholds_moved"].values())
@@ -182,6 +199,14 @@ def expected(stem, results):
         rivals = {method: row["ratio"] for (method, share), row in rows.items() if share == least}
         del rivals["own units"]
         yield f"by {min(rivals, key=rivals.get)} in {name}"
+    if stem == "15_gate":
+        shares = gate_shares(model)
+        yield f"{100 * shares['gate']:.0f}, {100 * shares['oracle']:.0f} and {100 * shares['lots']:.0f} % ("
+        gates = pd.DataFrame(model["costs"]).query("kind == 'gate'").set_index("block")
+        least = gates["share"].idxmin()
+        yield f"(least in block {least}, {100 * gates.loc[least, 'share']:.1f} %) in {name}"
+        risen = [text(100 * model["together"][key], 1) for key in ("rise", "rise_low", "rise_high")]
+        yield f"perplexity rises by {risen[0]} [{risen[1]}, {risen[2]}] % in {name}"
     if stem == "01_capture":
         stretched = max(results["inputs"], key=lambda row: row["condition"])
         yield f"those of block {stretched['block']} of {stretched['model']}"
@@ -322,6 +347,15 @@ BREAKS = {  # where a number is broken, by stem; what is said must not be the sa
     "11_protocol": [("universes",), ("effects", 0, "mean"), ("flips", 2, "share")],
     "12_sinks": [("planted", 1, "of_all"), ("planted_costs", 0, "nats")],
     "13_claims": [],
+    "15_gate": [
+        ("models", "mini-gpt2", "mean", "gate", "share_low"),
+        ("models", "mini-gpt2", "costs", 0, "share"),
+        ("models", "mini-gpt2", "costs", 1, "share"),
+        ("models", "mini-gpt2", "together", "saved"),
+        ("models", "mini-gpt2", "together", "rise"),
+        ("models", "mini-gpt2", "blocks", 3, "told"),
+        ("settings", "published_high"),
+    ],
 }
 
 
