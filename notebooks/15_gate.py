@@ -23,7 +23,7 @@ blocks: list | None = None  # which blocks of each model; None: all
 fit_rows: int | None = None  # token rows of the main text, a quarter of them held out; None: all
 choose_rows: int | None = 2048  # token rows that thresholds are chosen on; None: all of their documents
 cost_rows: int | None = 4096  # held-out token rows that costs are measured on; None: all
-curve_shares = [0.25, 0.5, 0.75, 0.9, 1.0]  # of the tokens, whose cost is measured in the dearest block
+curve_shares = [0.25, 0.5, 0.75, 1.0]  # of the tokens, whose cost is measured in the dearest block
 planted_in = "mini-gpt2"  # the model that straight tokens are planted in
 planted_block = 10  # and its block
 planted_rows = 8192  # token rows for it
@@ -198,8 +198,9 @@ _ = run.figure(figure, "shares")
 # ## Figure: what a share of the tokens costs
 #
 # **How to read it.** The dearest block of each model. To the right more tokens take the line; up, by how much
-# perplexity rises on held-out text, on a scale that is linear about 0 and logarithmic beyond. On the right all three
-# meet, since all tokens take the same line. Below the broken line is what may be spent.
+# perplexity rises on held-out text, on a scale that is linear about 0 and logarithmic beyond. Pluses: the gate's tokens
+# on the first line, not fitted anew. On the right all meet, since all tokens take the same line. Below the broken line
+# is what may be spent.
 
 # %%
 figure = plots.curves(rounded(tables.joined(curves)), limit)
@@ -241,12 +242,12 @@ run.save(
 run.conclusion(sentences, replies)
 
 # %% [markdown]
-# - Where a line errs is written in the input, and an affine function reads much of it. That takes no training: the
-#   score is one more least-squares problem.
-# - The line that is fitted anew matters as much as the gate. A line for half of the tokens need not serve the others.
-# - Limits. Lines and scores are fitted to the text that costs are measured on, other documents of it. A gate decides
-#   token by token, so the arithmetic is saved only where the hardware can gather the tokens that keep the block. And
-#   the share of GPT-2's blocks is of other, larger models: ours stands beside it and is no repetition of it.
+# - How large a line's error will be is partly written in the input, and an affine function reads that. It takes no
+#   training: the score is one more least-squares problem.
+# - Limits. Gates are fitted and judged on documents of one text. Each is fitted to inputs that no other gate has
+#   changed. A gate decides token by token, so arithmetic is saved only where the hardware can gather the tokens that
+#   keep the block. And the shares of GPT-2's blocks are of other, larger models: ours stand beside them and repeat
+#   nothing.
 
 # %% [markdown]
 # ## Test yourself

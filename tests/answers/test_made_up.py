@@ -521,6 +521,11 @@ def gated(chosen, rise=0.02):
     share = {"share": chosen, "share_low": chosen - 0.1, "share_high": chosen + 0.1}
     together = share | {"rise": 0.05, "rise_low": 0.04, "rise_high": 0.06, "saved": 0.4}
     model = {"costs": costs, "mean": {"gate": share}, "together": together, "blocks": [{"told": 0.25}, {"told": 0.5}]}
+    model["curves"] = [
+        {"block": 0, "kind": kind, "share": share, "rise": rise, "rise_low": rise - 0.01, "rise_high": rise + 0.01}
+        for kind, factor in (("gate", 1), ("gate, first line", 3))
+        for share, rise in ((1.0, 0.1), (0.25, factor * 0.01))
+    ]
     planted = [
         {"case": case, "kind": kind, "share": share, "right": right}
         for case, share, right in (("told", 0.5, 0.95), ("untold", 0.1, 0.5))
@@ -564,5 +569,9 @@ def test_a_model_without_a_next_token_is_named_beside_the_others():
 def test_the_gates_cost_at_once_is_held_against_the_sum_of_their_own():
     asked = [answer for _, answer in gate.questions(gated(0.6))]
     assert asked[2] == ("More than their sum: perplexity rises by 5.0 [4.0, 6.0] % where they add up to 3.0 % in a.")
+    assert asked[1] == (
+        "No: with 25 % of the tokens on it, by the same score, perplexity rises with the line of all tokens, against "
+        "the one fitted anew, by 3.0 [2.0, 4.0] % against 1.0 [0.0, 2.0] % (block 0) in a."
+    )
     assert asked[0].startswith("As far as this text can tell: ")
     assert "It is above 1 % in 1 of 2 blocks (most in block 0, 2.0 [0.5, 3.0] %) in a" in asked[0]

@@ -278,7 +278,7 @@ BREAKS = {  # for each question a number, or a word, that it rests on
     ],
     "15_gate": [  # the first two rows of costs are block 0's, by gate and oracle; planted comes first what x tells
         ("models", "mini-gpt2", "costs", 0, "rise"),
-        ("models", "mini-gpt2", "costs", 0, "saved"),
+        ("models", "mini-gpt2", "curves", 0, "rise"),
         ("models", "mini-gpt2", "together", "rise"),
         ("models", "mini-gpt2", "costs", 1, "share"),
         ("planted", 0, "right"),
@@ -390,6 +390,18 @@ def every_cost(**values):
         for model in results["models"].values():
             for row in model["costs"]:
                 row |= values
+
+    return edit
+
+
+def every_curve(kind, rise):
+    """An edit: what every share of tokens costs by one kind."""
+
+    def edit(results):
+        for model in results["models"].values():
+            for row in model["curves"]:
+                if row["kind"] == kind:
+                    row["rise"] = rise
 
     return edit
 
@@ -575,6 +587,8 @@ TURNED = [
     ("15_gate", 0, every_cost(rise=0.05, rise_low=0.04), "Not surely: "),
     ("15_gate", 0, every_cost(rise=0.005, rise_low=0.001), "above 1 % in 0 of 12 blocks"),
     ("15_gate", 0, every_cost(rise_low=-0.01), "and no interval lies wholly above it"),
+    ("15_gate", 1, every_curve("gate", 9.0), "It is here: with "),
+    ("15_gate", 1, every_curve("gate, first line", 9.0), "No: with "),
     ("15_gate", 2, in_each_model("together", "rise", to=9.0), "More than their sum"),
     ("15_gate", 2, in_each_model("together", "rise", to=-1.0), "Less than their sum"),
 ]

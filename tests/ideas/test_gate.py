@@ -189,6 +189,9 @@ def test_the_line_is_refitted_to_the_rows_that_take_it(told):
     takes = told.ranked[GATE] <= threshold
     expected, _ = fit(Moments(D, D).update(told.rows.x[takes], told.rows.y[takes]))
     torch.testing.assert_close(told.gated(GATE, 0.6).line.weight, expected.weight)
+    first = told.gated(GATE, 0.6, anew=False)
+    assert first.line is told.line
+    assert first.threshold == threshold
 
 
 def test_the_log_error_has_a_floor():
@@ -410,6 +413,7 @@ def test_curves_end_where_all_tokens_take_the_line(trained, measured):
     for kind in (GATE, ORACLE, LOTS):
         assert table.loc[(kind, 1.0), "rise"] == pytest.approx(of_all["rise"], rel=1e-4)
         assert table.loc[(kind, 0.5), "rise"] < table.loc[(kind, 1.0), "rise"]
+    assert table.loc[(GATE, 0.5), "rise"] < table.loc[(tables.FIRST, 0.5), "rise"]  # what the second fit is for
 
 
 def test_a_block_that_may_go_whole_is_measured_once(trained, measured, monkeypatch):

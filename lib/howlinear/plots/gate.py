@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
@@ -16,19 +18,24 @@ from howlinear.plots import style
 GATE, ORACLE, LOTS = KINDS = ("gate", "oracle", "lots")
 """What decides which tokens take the line, in the order drawn."""
 
+FIRST = "gate, first line"
+"""The gate without the second fit of its line."""
+
 _LINEAR = 1.0  # per cent of perplexity: rises below it are drawn on a linear scale
 _TICKS = (-1, 0, 1, 10, 100, 1000)
 _ASIDE = 0.22  # of the step from block to block, between the marks of one block
 
 
 def _look(kind: str, model: str) -> dict:
-    """How a kind is drawn: the gate in the model's own look, an oracle hollow, lots grey."""
+    """How a kind is drawn: gates in the model's own look, an oracle hollow, lots grey."""
     own = style.look(model)
-    if kind == GATE:
-        return {"color": own["color"], "marker": own["marker"], "linestyle": "-", "linewidth": 1.6}
-    if kind == ORACLE:
-        return {"color": own["color"], "marker": own["marker"], "linestyle": "--", "linewidth": 1.0, "mfc": "white"}
-    return {"color": style.GREY, "marker": "x", "linestyle": ":", "linewidth": 1.0}
+    looks = {
+        GATE: {"color": own["color"], "marker": own["marker"], "linestyle": "-", "linewidth": 1.6},
+        FIRST: {"color": own["color"], "marker": "+", "linestyle": (0, (1, 1)), "linewidth": 1.0, "markersize": 5},
+        ORACLE: {"color": own["color"], "marker": own["marker"], "linestyle": "--", "linewidth": 1.0, "mfc": "white"},
+        LOTS: {"color": style.GREY, "marker": "x", "linestyle": ":", "linewidth": 1.0},
+    }
+    return looks[kind]
 
 
 def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
@@ -56,7 +63,8 @@ def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
         ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
         ax.set_ylim(-4, 106)
         ax.set_yticks([0, 25, 50, 75, 100])
-    _named(figure, panels[0], bool(models), published)
+    band = Patch(color=style.ACCENT, alpha=0.2, lw=0, label="arXiv 2603.03459")
+    _named(figure, panels, KINDS, "none", band)
     panels[-1].set_xlabel("block")
     figure.supylabel("tokens on the line, %", fontsize=plt.rcParams["axes.labelsize"])
     return figure
@@ -77,7 +85,7 @@ def curves(table: pd.DataFrame, limit: float) -> Figure:
     style.panels(panels[: len(models)], [f"{model}, block {block}" for model, block in blocks.items()])
     for ax, model in zip(panels, models, strict=False):
         of_model = table[table["model"] == model]
-        for kind in reversed(KINDS):
+        for kind in (LOTS, FIRST, GATE, ORACLE):
             of_kind = of_model[of_model["kind"] == kind].sort_values("share")
             bars = 100 * style.error_bars(of_kind["rise"], of_kind["rise_low"], of_kind["rise_high"])
             ax.errorbar(100 * of_kind["share"], 100 * of_kind["rise"], bars, elinewidth=0.6, **_look(kind, model))
@@ -87,28 +95,36 @@ def curves(table: pd.DataFrame, limit: float) -> Figure:
         ax.yaxis.set_major_locator(FixedLocator(_TICKS))
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
         ax.set_xticks(sorted(100 * of_model["share"].unique()))
-    _named(figure, panels[0], bool(models), None, limit)
+    spent = Line2D([], [], color=style.ACCENT, lw=1, ls="-.", label="limit")
+    _named(figure, panels, (GATE, FIRST, ORACLE, LOTS), None, spent)
     panels[-1].set_xlabel("tokens on the line, %")
     figure.supylabel("rise of perplexity, %", fontsize=plt.rcParams["axes.labelsize"])
     return figure
 
 
-def _named(
-    figure: Figure, first: Axes, any_model: bool, published: tuple[float, float] | None, limit: float | None = None
-) -> None:
-    """A legend in grey, since colours are the models'; or, in the first panel, that there is no model."""
-    if not any_model:
-        first.text(0.5, 0.5, "no model predicts a next token", transform=first.transAxes, ha="center", color=style.GREY)
+def _named(figure: Figure, panels: list[Axes], kinds: Sequence[str], linestyle: str | None, other: Artist) -> None:
+    """A legend in grey, since colours are the models'; or, in the first panel, that there is no model.
+
+    Args:
+        figure: the figure.
+        panels: its panels.
+        kinds: that are drawn.
+        linestyle: of all kinds in the legend; None: each has its own.
+        other: what else is drawn, with its label.
+    """
+    if not panels[0].has_data():
+        words = "no model predicts a next token"
+        panels[0].text(0.5, 0.5, words, transform=panels[0].transAxes, ha="center", color=style.GREY)
         return
-    handles = []
-    for kind in KINDS:
-        marks = _look(kind, "") | {"color": style.GREY, "label": kind}
-        marks["marker"] = "x" if kind == LOTS else "o"
-        if published is not None:  # marks alone, no lines
-            marks["linestyle"] = "none"
-        handles += first.plot([], [], **marks)
-    if published is not None:
-        handles.append(Patch(color=style.ACCENT, alpha=0.2, lw=0, label="arXiv 2603.03459"))
-    if limit is not None:
-        handles += first.plot([], [], color=style.ACCENT, lw=1, ls="-.", label="limit")
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), handlelength=1.8, columnspacing=1.0)
+    handles: list[Artist] = []
+    for kind in kinds:
+        look = _look(kind, "") | {"color": style.GREY, "label": kind}
+        if look["marker"] not in ("x", "+"):
+            look["marker"] = "o"
+        if linestyle is not None:
+            look["linestyle"] = linestyle
+        handles.append(Line2D([], [], **look))
+    columns = 4 if len(kinds) < 4 else 3
+    figure.legend(
+        handles=[*handles, other], loc="outside upper center", ncols=columns, handlelength=2.2, columnspacing=1.0
+    )

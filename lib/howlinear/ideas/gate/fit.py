@@ -90,18 +90,20 @@ class BlockGate:
         affine, _ = fit(self.rows.moments(takes))
         return affine
 
-    def gated(self, kind: str, share: float) -> Gated:
+    def gated(self, kind: str, share: float, anew: bool = True) -> Gated:
         """The module that goes in the block's place.
 
         Args:
             kind: `GATE`, `ORACLE` or `LOTS`.
             share: of the rows to fit on, what takes the line; of other text it will be about as many.
+            anew: fit the line to the rows that take it; else it is the first line.
 
         Raises:
             InputError: a share that is none, or an unknown kind.
         """
         threshold = self.threshold(kind, share)
-        return Gated(self.ffn, self.refitted(kind, threshold), self.ranks[kind], threshold)
+        line = self.refitted(kind, threshold) if anew else self.line
+        return Gated(self.ffn, line, self.ranks[kind], threshold)
 
 
 @torch.no_grad()

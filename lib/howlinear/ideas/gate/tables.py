@@ -33,6 +33,9 @@ reports, by a trained gate of d + 1 parameters."""
 
 ALL = "all"
 SAME = "lots, as many"
+FIRST = "gate, first line"
+"""The gate whose line is not fitted anew to the rows that take it; of curves alone."""
+
 KINDS = {
     GATE: "an affine score of x",
     ORACLE: "the line's true error, which needs the FFN",
@@ -256,7 +259,7 @@ def beside(costs: pd.DataFrame) -> pd.DataFrame:
 def curve_table(
     model: PreTrainedModel, block: int, gate: BlockGate, shares: Sequence[float], part: Part
 ) -> pd.DataFrame:
-    """What each share of tokens on the line costs in one block, by each rank.
+    """What each share of tokens on the line costs in one block, by each rank, and with the first line.
 
     Args:
         model: a causal model; left as it was.
@@ -266,15 +269,17 @@ def curve_table(
         part: held-out text.
 
     Returns:
-        A row per rank and share: `block`, `kind`, `share`, and `rise` with its ends.
+        A row per kind (`GATE`, `FIRST`, `ORACLE` and `LOTS`) and share: `block`, `kind`, `share`, and `rise` with its
+        ends.
 
     Raises:
         InputError: a share that is none, a model that predicts no next token, or a loss that is not finite.
     """
     swaps = {}
-    for kind in (GATE, ORACLE, LOTS):
+    for kind in (GATE, FIRST, ORACLE, LOTS):
         for share in shares:
-            swaps[kind, share] = (block, gate.gated(kind, share))
+            rank = GATE if kind == FIRST else kind
+            swaps[kind, share] = (block, gate.gated(rank, share, anew=kind != FIRST))
     before, after = losses_with(model, swaps, part)
     table = []
     for (kind, share), changed in after.items():
