@@ -524,7 +524,7 @@ def gated(chosen, rise=0.02):
     model["curves"] = [
         {"block": 0, "kind": kind, "share": share, "rise": rise, "rise_low": rise - 0.01, "rise_high": rise + 0.01}
         for kind, factor in (("gate", 1), ("gate, first line", 3))
-        for share, rise in ((1.0, 0.1), (0.25, factor * 0.01))
+        for share, rise in ((1.0, 0.1), (0.45, factor * 0.01), (0.1, 0.2))
     ]
     planted = [
         {"case": case, "kind": kind, "share": share, "right": right}
@@ -570,7 +570,7 @@ def test_the_gates_cost_at_once_is_held_against_the_sum_of_their_own():
     asked = [answer for _, answer in gate.questions(gated(0.6))]
     assert asked[2] == ("More than their sum: perplexity rises by 5.0 [4.0, 6.0] % where they add up to 3.0 % in a.")
     assert asked[1] == (
-        "No: with 25 % of the tokens on it, by the same score, perplexity rises with the line of all tokens, against "
+        "No: with 45 % of the tokens on it, by the same score, perplexity rises with the line of all tokens, against "
         "the one fitted anew, by 3.0 [2.0, 4.0] % against 1.0 [0.0, 2.0] % (block 0) in a."
     )
     assert asked[0].startswith("As far as this text can tell: ")

@@ -68,6 +68,13 @@ def test_marks_of_a_block_do_not_lie_on_one_another():
     assert len(set(places)) == 3
 
 
+def test_marks_of_a_few_blocks_of_many_lie_as_far_apart():
+    table = costs("m").assign(block=lambda rows: 14 * rows["block"])
+    (ax,) = gate.shares(table, (0.25, 0.56)).axes
+    first, second, _ = (container.lines[0].get_xdata()[0] for container in ax.containers)
+    assert second - first > 1
+
+
 def test_the_band_is_what_was_published():
     (ax,) = gate.shares(costs("m"), (0.25, 0.56)).axes
     (band,) = ax.patches

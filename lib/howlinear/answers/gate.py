@@ -164,7 +164,8 @@ def _kept(gated: Mapping[str, Mapping[str, Any]], limit: float) -> str:
 def _anew(gated: Mapping[str, Mapping[str, Any]]) -> str:
     """The first line beside the one that is fitted anew, for as many tokens of the dearest block."""
     clauses, better = {}, []
-    share = min(row["share"] for model in gated.values() for row in model["curves"])
+    shares = [row["share"] for model in gated.values() for row in model["curves"]]
+    share = min(shares, key=lambda share: abs(share - 0.5))
     for name, model in gated.items():
         rows = {row["kind"]: row for row in model["curves"] if row["share"] == share}
         better.append(rows[GATE]["rise"] < rows[FIRST]["rise"])

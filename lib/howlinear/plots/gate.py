@@ -54,11 +54,13 @@ def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
     for ax, model in zip(panels, models, strict=False):
         ax.axhspan(low, high, color=style.ACCENT, alpha=0.2, lw=0, zorder=0)
         of_model = table[table["model"] == model]
+        blocks = of_model["block"].unique()
+        step = max(1.0, (blocks.max() - blocks.min()) / len(blocks))
         for number, kind in enumerate(KINDS):
             of_kind = of_model[of_model["kind"] == kind].sort_values("block")
             bars = 100 * style.error_bars(of_kind["share"], of_kind["share_low"], of_kind["share_high"])
             marks = _look(kind, model) | {"linestyle": "none", "zorder": 4 - number}
-            places = of_kind["block"] + _ASIDE * (number - 1)
+            places = of_kind["block"] + _ASIDE * step * (number - 1)
             ax.errorbar(places, 100 * of_kind["share"], bars, elinewidth=0.6, **marks)
         ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
         ax.set_ylim(-4, 106)
