@@ -76,17 +76,18 @@ run.answer(sentences)
 # such a gate, $d + 1$ numbers a block, and reports for blocks of GPT-2 that 25 to 56 % of the tokens can take the line
 # while perplexity rises by 1 % at most.
 #
-# Ours has as many numbers and is not trained: it is four least-squares steps.
+# Ours has as many numbers and is not trained: three least-squares problems do it.
 #
-# 1. *Massive* rows (notebook 12) are the block's, and no line is fitted to them.
-# 2. The **first line** is the least-squares line of all other rows.
-# 3. The **score** is the affine function of $x$ that comes nearest to the logarithm of the first line's squared error,
-#    $\log \lVert y - xW - b \rVert^2$. The logarithm, because errors range over decades and only their order counts.
-# 4. Tokens of low score take the line, and it is **fitted anew to them** alone: it need not serve the others.
+# 1. *Massive* rows (notebook 12) are left to the block, and no line is fitted to them. The **first line** is the
+#    least-squares line of all others.
+# 2. The **score** is the affine function of $x$ that comes nearest to the logarithm of the first line's squared error,
+#    $\log \lVert y - xW - b \rVert^2$. The logarithm, because errors range over decades and only their order counts. Of
+#    all rows, since nothing but the score will tell massive ones from others.
+# 3. Tokens of low score take the line, and it is **fitted anew to them** alone: it need not serve the others.
 #
 # How low is low? The text has three parts without a document in common. Lines and scores are fitted on the first. On
-# the second the threshold is chosen, by halving: the largest share of tokens at which perplexity rises by 1 % at most.
-# On the third, which is held out, share and rise are measured.
+# the second the threshold is chosen, by halving: the largest share of tokens at which perplexity rises by no more than
+# is allowed. On the third, which is held out, share and rise are measured.
 
 # %% [markdown]
 # ## Method

@@ -92,7 +92,9 @@ def test_curves_are_of_one_block_a_model_with_the_limit():
             100 * table[(table["model"] == "mini-gpt2") & (table["kind"] == kind)][["share", "rise"]].to_numpy()
             for kind in ("lots", "gate, first line", "gate", "oracle")
         ]
-        np.testing.assert_allclose(drawn, expected)
+        np.testing.assert_allclose(np.array(drawn)[..., 0], np.array(expected)[..., 0], atol=1.5)
+        np.testing.assert_allclose(np.array(drawn)[..., 1], np.array(expected)[..., 1])
+        assert len({curve[0, 0] for curve in drawn}) == 4  # their intervals do not lie on one another
         assert any(np.allclose(line.get_ydata(), 1.0) for line in ax.lines)
         assert list(ax.get_xticks()) == [50, 100]
     assert legend(figure) == [*DRAWN, "limit"]

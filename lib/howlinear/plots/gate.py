@@ -23,6 +23,7 @@ FIRST = "gate, first line"
 
 _LINEAR = 1.0  # per cent of perplexity: rises below it are drawn on a linear scale
 _TICKS = (-1, 0, 1, 10, 100, 1000)
+_APART = 0.7  # per cent of the tokens, between the marks of one share
 _ASIDE = 0.22  # of the step from block to block, between the marks of one block
 
 
@@ -87,10 +88,11 @@ def curves(table: pd.DataFrame, limit: float) -> Figure:
     style.panels(panels[: len(models)], [f"{model}, block {block}" for model, block in blocks.items()])
     for ax, model in zip(panels, models, strict=False):
         of_model = table[table["model"] == model]
-        for kind in (LOTS, FIRST, GATE, ORACLE):
+        for number, kind in enumerate((LOTS, FIRST, GATE, ORACLE)):
             of_kind = of_model[of_model["kind"] == kind].sort_values("share")
             bars = 100 * style.error_bars(of_kind["rise"], of_kind["rise_low"], of_kind["rise_high"])
-            ax.errorbar(100 * of_kind["share"], 100 * of_kind["rise"], bars, elinewidth=0.6, **_look(kind, model))
+            places = 100 * of_kind["share"] + _APART * (number - 1.5)
+            ax.errorbar(places, 100 * of_kind["rise"], bars, elinewidth=0.6, **_look(kind, model))
         ax.axhline(100 * limit, color=style.ACCENT, lw=1, ls="-.", zorder=1)
         ax.set_yscale("symlog", linthresh=_LINEAR, linscale=0.7)
         ax.margins(y=0.1)

@@ -1,6 +1,6 @@
 """Fit a gate in closed form: a line, a score of d + 1 numbers, and the line once more on the rows that take it.
 
-Nothing is trained by gradient. In this order:
+arXiv 2603.03459 trains a gate of as many numbers. Here nothing is trained by gradient. In this order:
 
 1. massive rows (`instrument.massive`) are the FFN's: no line is fitted to them;
 2. the first line is the least-squares line of the ordinary rows;
