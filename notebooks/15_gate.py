@@ -39,7 +39,7 @@ from howlinear.ideas.gate import tables
 from howlinear.ideas.gate.fit import fit_gate
 from howlinear.ideas.gate.planted import planted_table
 from howlinear.ideas.gate.rows import BlockRows, parts
-from howlinear.ideas.gate.tables import ALL, GATE
+from howlinear.ideas.gate.tables import ALL, GATE, LOTS, ORACLE
 from howlinear.models.load import is_causal
 from howlinear.notebook.run import start
 from howlinear.plots import gate as plots
@@ -143,7 +143,7 @@ print(planted.set_index(["case", "kind"])[["told", "share", "right"]].round(2).t
 # All rows of a block are kept for the pass of its own part of the text; every cost is of that block alone changed.
 
 # %%
-costs, told, curves, means, at_once = {}, {}, {}, {}, {}
+costs, told, curves, means, in_dear, at_once = {}, {}, {}, {}, {}, {}
 for name, model in models.items():
     text = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
     three = parts(text, choose_rows, cost_rows)
@@ -152,7 +152,9 @@ for name, model in models.items():
     gated = tables.modules(gates, shares)
     costs[name] = tables.cost_table(model, gated, shares, three.judging, held_out)
     told[name] = tables.told_table(gates, gated, held_out)
-    means[name] = tables.mean_shares(gated, three.judging, held_out)
+    means[name] = tables.mean_shares(gated, list(gates), three.judging, held_out)
+    dear = tables.dear_blocks(shares)
+    in_dear[name] = tables.mean_shares(gated, dear, three.judging, held_out) if dear else {}
     at_once[name] = tables.together(model, {block: gated[block, GATE] for block in gates}, three.judging)
     of_all = costs[name][costs[name]["kind"] == ALL].set_index("block")["rise"]
     dearest = int(of_all.idxmax())
@@ -167,13 +169,15 @@ every = tables.joined(costs)
 tables.beside(every).round(1)
 
 # %% [markdown]
-# As a mean over blocks, and the gates of all blocks at once:
+# As a mean over blocks, and over the dear ones alone, where all tokens on the line would cost more than is allowed; and
+# the gates of all blocks at once:
 
 # %% tags=["nbval-check-output"]
 for name, together in at_once.items():
-    shown = {kind: f"{of_kind['share']:.0%}" for kind, of_kind in means[name].items() if kind != ALL}
-    print(f"{name}, tokens on the line:", ", ".join(f"{kind} {share}" for kind, share in shown.items()))
-    print(f"  all gates at once: {together['share']:.0%}; perplexity {together['rise']:+.1%}")
+    for which, of_blocks in {"all blocks": means[name], "dear blocks": in_dear[name]}.items():
+        shown = [f"{kind} {of_blocks[kind]['share']:.0%}" for kind in (GATE, ORACLE, LOTS) if kind in of_blocks]
+        print(f"{name}, {which}:", ", ".join(shown) or "none")
+    print(f"{name}, all gates at once: {together['share']:.0%}; perplexity {together['rise']:+.1%}")
 
 # %% [markdown]
 # How much of the log error the score tells ($R^2$, held out), and how many massive held-out rows it leaves to the
@@ -215,6 +219,7 @@ for name in models:
         "costs": costs[name].to_dict("records"),
         "curves": curves[name].to_dict("records"),
         "mean": means[name],
+        "dear": in_dear[name],
         "together": at_once[name],
     }
 record |= {name: {"without": "a loss: it predicts no next token"} for name in encoders}
@@ -307,7 +312,7 @@ text = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.s
 common = None  # a function of scores and errors, both of shape (n,) → a number
 
 if common is not None:
-    scores, errors = gate.ranks[GATE](rows.x), gate.ranks["oracle"](rows.x)
+    scores, errors = gate.ranks[GATE](rows.x), gate.ranks[ORACLE](rows.x)
     few = torch.arange(8.0)
     assert common(few, few) == 1, "who knows all has all in common with the oracle"
     assert common(few, -few) == 0, "low numbers take the line, of both"

@@ -519,8 +519,16 @@ def gated(chosen, rise=0.02):
             }
             costs.append(row | ends)
     share = {"share": chosen, "share_low": chosen - 0.1, "share_high": chosen + 0.1}
+    apart = {"share": 0.3, "share_low": 0.25, "share_high": 0.35}
+    of_kinds = {"gate": share, "oracle": share, "lots": apart, "gate − lots": apart, "oracle − gate": apart}
     together = share | {"rise": 0.05, "rise_low": 0.04, "rise_high": 0.06, "saved": 0.4}
-    model = {"costs": costs, "mean": {"gate": share}, "together": together, "blocks": [{"told": 0.25}, {"told": 0.5}]}
+    model = {
+        "costs": costs,
+        "mean": of_kinds,
+        "dear": of_kinds if chosen < 1 else {},
+        "together": together,
+        "blocks": [{"told": 0.25}, {"told": 0.5}],
+    }
     model["curves"] = [
         {"block": 0, "kind": kind, "share": share, "rise": rise, "rise_low": rise - 0.01, "rise_high": rise + 0.01}
         for kind, factor in (("gate", 1), ("gate, first line", 3))
@@ -539,7 +547,8 @@ def test_gates_are_said_beside_oracle_and_lots():
     said = gate.sentences(gated(0.6))
     assert "a mean over blocks, 60.0 [50.0, 70.0] % of the held-out tokens (least in block 0, 60.0 %) in a" in said[0]
     assert said[0].endswith("arXiv 2603.03459 reports 25 to 56 % for blocks of GPT-2, by a trained gate.")
-    assert said[1].endswith("as means over these blocks, 60, 60 and 30 % (2 of 2 blocks) in a.")
+    apart = "60.0 [50.0, 70.0] %, 30.0 [25.0, 35.0] points above lots and 30.0 [25.0, 35.0] below an oracle"
+    assert f"{apart} (2 of 2 blocks) in a. An oracle knows" in said[1]
     assert said[2].endswith("40 % of them go and perplexity rises by 5.0 [4.0, 6.0] % in a.")
     replies = gate.replies(gated(0.6))
     assert replies[0] == (
@@ -554,7 +563,7 @@ def test_where_all_tokens_may_take_the_line_nothing_is_left_to_a_gate():
         "All tokens on the line cost no more than 1 % in any block, so nothing is left to a gate."
     )
     asked = dict(gate.questions(gated(1.0)))
-    assert "0.0 points behind the oracle and 50.0 ahead of lots in a" in "".join(asked.values())
+    assert "100.0 [90.0, 110.0] %, 100.0 [90.0, 110.0] % and 30.0 [25.0, 35.0] % in a" in "".join(asked.values())
 
 
 def test_a_model_without_a_next_token_is_named_beside_the_others():

@@ -384,13 +384,23 @@ def test_one_gate_alone_is_all_gates_at_once(trained, measured):
     assert sites(model)[0].ffn is gated[0, GATE].ffn  # the model is as it was
 
 
-def test_means_are_over_blocks(trained, measured):
+def test_means_are_over_blocks_and_differences_are_paired(trained, measured):
     _, three = trained
-    _, held_out, _, gated, costs = measured
-    means = tables.mean_shares(gated, three.judging, held_out)
+    _, held_out, shares, gated, costs = measured
+    assert tables.dear_blocks(shares) == DEAR
+    assert tables.dear_blocks(shares | {(0, GATE): 1.0}) == [11]
+    means = tables.mean_shares(gated, DEAR, three.judging, held_out)
     for kind, of_kind in costs.groupby("kind"):
         assert means[kind]["share"] == pytest.approx(of_kind["share"].mean())
     assert means["gate"]["share_low"] < means["gate"]["share"] < means["gate"]["share_high"]
+    ahead, behind = means[tables.AHEAD], means[tables.BEHIND]
+    assert ahead["share"] == pytest.approx(means["gate"]["share"] - means["lots"]["share"])
+    assert behind["share"] == pytest.approx(means["oracle"]["share"] - means["gate"]["share"])
+    one = tables.mean_shares(gated, [0], three.judging, held_out)
+    of_block = costs.query("block == 0 and kind == 'gate'").iloc[0]
+    assert [one["gate"][key] for key in one["gate"]] == pytest.approx([of_block[key] for key in one["gate"]])
+    # gate and oracle go together from document to document, so their difference is surer than either
+    assert behind["share_high"] - behind["share_low"] < one["gate"]["share_high"] - one["gate"]["share_low"]
 
 
 def test_what_the_score_tells_is_tabled_with_massive_rows(measured):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import mean
 from typing import Any
 
 from howlinear.answers import words
 
 GATE, ORACLE, LOTS, SAME, ALL, FIRST = "gate", "oracle", "lots", "lots, as many", "all", "gate, first line"
-"""Kinds, as `ideas.gate.tables.KINDS` has them."""
+"""Kinds, as `ideas.gate.tables` has them."""
+
+AHEAD, BEHIND = "gate − lots", "oracle − gate"
+"""Differences of mean shares, as `ideas.gate.tables` has them."""
 
 Row = Mapping[str, Any]
 
@@ -97,11 +99,6 @@ def _by_block(model: Mapping[str, Any]) -> dict[int, dict[str, Row]]:
     return found
 
 
-def _dear(model: Mapping[str, Any]) -> dict[int, dict[str, Row]]:
-    """The blocks where all tokens on the line would cost more than is allowed."""
-    return {block: rows for block, rows in _by_block(model).items() if rows[GATE]["chosen"] < 1}
-
-
 def _dearest(model: Mapping[str, Any]) -> tuple[int, dict[str, Row]]:
     """The block where all tokens on the line cost most."""
     by_block = _by_block(model)
@@ -123,25 +120,28 @@ def _least(model: Mapping[str, Any]) -> str:
     return f"{_percent(model['mean'][GATE], 'share')} of the held-out tokens (least in block {least}, {share} %)"
 
 
-def _mean_share(blocks: Mapping[int, Mapping[str, Row]], kind: str) -> float:
-    return mean(rows[kind]["share"] for rows in blocks.values())
-
-
 def _in_dear_blocks(gated: Mapping[str, Mapping[str, Any]], limit: str) -> str:
-    """What gate, oracle and lots come to where not all tokens may take the line."""
+    """What the gate comes to where not all tokens may take the line, beside lots and the oracle."""
     clauses = {}
     for name, model in gated.items():
-        dear = _dear(model)
-        if dear:
-            shares = [words.number(100 * _mean_share(dear, kind), 0) for kind in (GATE, ORACLE, LOTS)]
-            of_all = f"{len(dear)} of {len(_by_block(model))} blocks"
-            clauses[name] = f"{shares[0]}, {shares[1]} and {shares[2]} % ({of_all})"
+        if model["dear"]:
+            share, ahead, behind = (_percent(model["dear"][kind], "share") for kind in (GATE, AHEAD, BEHIND))
+            points = [step.removesuffix(" %") for step in (ahead, behind)]
+            clauses[name] = (
+                f"{share}, {points[0]} points above lots and {points[1]} below an oracle ({_counted(model)})"
+            )
     if not clauses:
         return f"All tokens on the line cost no more than {limit} in any block, so nothing is left to a gate."
     return (
-        f"Where all tokens on the line would cost more than {limit}, the gate, an oracle that knows each token's "
-        f"error, and lots reach, as means over these blocks, {words.per_model(clauses)}."
+        f"Where all tokens on the line would cost more than {limit}, the gate reaches, as a mean over these blocks, "
+        f"{words.per_model(clauses)}. An oracle knows each token's true error."
     )
+
+
+def _counted(model: Mapping[str, Any]) -> str:
+    """How many blocks are dear, of how many."""
+    chosen = [rows[GATE]["chosen"] for rows in _by_block(model).values()]
+    return f"{sum(share < 1 for share in chosen)} of {len(chosen)} blocks"
 
 
 def _kept(gated: Mapping[str, Mapping[str, Any]], limit: float) -> str:
@@ -193,15 +193,13 @@ def _at_once(gated: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _behind(gated: Mapping[str, Mapping[str, Any]]) -> str:
-    """By how much the oracle's shares are above the gate's, and the gate's above those of lots."""
+    """The shares of oracle, gate and lots side by side."""
     clauses = {}
     for name, model in gated.items():
-        blocks = _dear(model) or _by_block(model)
-        gate, oracle, lots = (_mean_share(blocks, kind) for kind in (GATE, ORACLE, LOTS))
-        ahead, behind = (words.number(100 * step, 1) for step in (gate - lots, oracle - gate))
-        clauses[name] = f"{behind} points behind the oracle and {ahead} ahead of lots"
+        blocks = model["dear"] or model["mean"]
+        clauses[name] = words.joined(_percent(blocks[kind], "share") for kind in (ORACLE, GATE, LOTS))
     return (
-        "Measured in the tokens that may take the line, as means over the blocks where not all may, it is "
+        "Measured in tokens on the line, as means over the blocks where not all may take it, oracle, gate and lots have "
         f"{words.per_model(clauses)}."
     )
 

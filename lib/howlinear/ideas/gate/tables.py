@@ -36,6 +36,9 @@ SAME = "lots, as many"
 FIRST = "gate, first line"
 """The gate whose line is not fitted anew to the rows that take it; of curves alone."""
 
+AHEAD, BEHIND = "gate − lots", "oracle − gate"
+"""Differences of mean shares."""
+
 KINDS = {
     GATE: "an affine score of x",
     ORACLE: "the line's true error, which needs the FFN",
@@ -158,23 +161,36 @@ def share_taken(module: Gated, rows: BlockRows, part: Part) -> Estimate:
 
 @torch.no_grad()
 def mean_shares(
-    gated: Mapping[tuple[int, str], Gated], judging: Part, held_out: Mapping[int, BlockRows]
+    gated: Mapping[tuple[int, str], Gated], blocks: Sequence[int], judging: Part, held_out: Mapping[int, BlockRows]
 ) -> dict[str, dict[str, float]]:
-    """Kind → the share of tokens on the line as a mean over blocks, with the ends of its interval over document folds.
+    """The share of tokens on the line as a mean over some blocks, by kind, and how far gate, oracle and lots lie apart.
 
     Args:
         gated: (block, kind) → the module in the block's place.
+        blocks: which blocks, at least one.
         judging: held-out text.
         held_out: block → its rows there.
+
+    Returns:
+        Kind → share with the ends of its interval over document folds; and under `AHEAD` the gate's share less that of
+        lots, under `BEHIND` the oracle's less the gate's, paired.
     """
-    by_kind: dict[str, list[Tensor]] = {}
-    for (block, kind), module in gated.items():
-        takes = module.takes(held_out[block].x).view(judging.ids.shape).double().mean(1)
-        by_kind.setdefault(kind, []).append(takes)
-    found = {}
-    for kind, of_blocks in by_kind.items():
-        found[kind] = _columns("share", _over_folds(torch.stack(of_blocks).mean(0), judging.fold))
-    return found
+    means: dict[str, Tensor] = {}  # kind → the mean over blocks, of each sequence
+    for kind in KINDS:
+        taken = [gated[block, kind].takes(held_out[block].x).view(judging.ids.shape) for block in blocks]
+        means[kind] = torch.stack(taken).double().mean((0, 2))
+    means[AHEAD] = means[GATE] - means[LOTS]
+    means[BEHIND] = means[ORACLE] - means[GATE]
+    return {name: _columns("share", _over_folds(shares, judging.fold)) for name, shares in means.items()}
+
+
+def dear_blocks(shares: Mapping[tuple[int, str], float]) -> list[int]:
+    """The blocks where all tokens on the line would cost more than is allowed.
+
+    Args:
+        shares: (block, kind) → the share that was chosen for it.
+    """
+    return [block for (block, kind), share in shares.items() if kind == GATE and share < 1]
 
 
 def rise_of(before: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64[Tensor, " n"]) -> Estimate:
