@@ -439,7 +439,10 @@ def test_a_block_that_may_go_whole_is_measured_once(trained, measured, monkeypat
 
     monkeypatch.setattr(tables, "losses_with", counted)
     tables.cost_table(model, tables.modules(gates, shares), shares, three.judging, held_out)
-    assert passes == [[(0, "all")]]
+    assert passes == [[(0, ("all", 1.0))]]
+    tables.curve_table(model, 0, gates[0], [0.5, 1.0], three.judging)
+    assert passes[1].count(("all", 1.0)) == 1
+    assert len(passes[1]) == 5
 
 
 @pytest.mark.long

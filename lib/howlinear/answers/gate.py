@@ -199,7 +199,7 @@ def _behind(gated: Mapping[str, Mapping[str, Any]]) -> str:
         blocks = model["dear"] or model["mean"]
         clauses[name] = words.joined(_percent(blocks[kind], "share") for kind in (ORACLE, GATE, LOTS))
     return (
-        "Measured in tokens on the line, as means over the blocks where not all may take it, oracle, gate and lots have "
+        "In tokens on the line, as means over the blocks where not all may take it, oracle, gate and lots have "
         f"{words.per_model(clauses)}."
     )
 

@@ -136,18 +136,15 @@ def cost_table(
         InputError: a model that predicts no next token, or a loss that is not finite.
     """
     swaps = {}
-    measured_as = {}
     for (block, kind), module in gated.items():
-        # where all tokens take the line it is one and the same module, whoever decides
-        name = (block, ALL if shares[block, kind] == 1 else kind)
-        measured_as[block, kind] = name
-        swaps[name] = (block, module)
+        swaps[block, _measured_as(kind, shares[block, kind])] = (block, module)
     before, after = losses_with(model, swaps, judging)
     table = []
     for (block, kind), module in gated.items():
+        chosen = shares[block, kind]
         share = share_taken(module, held_out[block], judging)
-        row = {"block": block, "kind": kind, "chosen": shares[block, kind]} | _columns("share", share)
-        row |= _columns("rise", rise_of(before, after[measured_as[block, kind]], judging.fold))
+        row = {"block": block, "kind": kind, "chosen": chosen} | _columns("share", share)
+        row |= _columns("rise", rise_of(before, after[block, _measured_as(kind, chosen)], judging.fold))
         table.append(row | {"saved": saved(share.value, module.ffn, width_of(model))})
     return pd.DataFrame(table)
 
@@ -295,13 +292,20 @@ def curve_table(
     for kind in (GATE, FIRST, ORACLE, LOTS):
         for share in shares:
             rank = GATE if kind == FIRST else kind
-            swaps[kind, share] = (block, gate.gated(rank, share, anew=kind != FIRST))
+            swaps[_measured_as(kind, share)] = (block, gate.gated(rank, share, anew=kind != FIRST))
     before, after = losses_with(model, swaps, part)
     table = []
-    for (kind, share), changed in after.items():
-        row = {"block": block, "kind": kind, "share": share}
-        table.append(row | _columns("rise", rise_of(before, changed, part.fold)))
+    for kind in (GATE, FIRST, ORACLE, LOTS):
+        for share in shares:
+            row = {"block": block, "kind": kind, "share": share}
+            changed = after[_measured_as(kind, share)]
+            table.append(row | _columns("rise", rise_of(before, changed, part.fold)))
     return pd.DataFrame(table)
+
+
+def _measured_as(kind: str, share: float) -> tuple[str, float]:
+    """What is measured for a kind: where all tokens take the line it is one and the same line, whoever decides."""
+    return (ALL if share == 1 else kind, share)
 
 
 @torch.no_grad()
