@@ -9,6 +9,11 @@ arXiv 2603.03459 trains a gate of as many numbers. Here nothing is trained by gr
    must be told from the others by its x alone;
 4. rows of low score take the line, and it is fitted anew to those of them that are ordinary.
 
+Errors are weighed alike in all directions. We tried to weigh them by what they cost in the loss, by the metric of
+notebook 06's prices, and to fit the squared error or its root in the place of the logarithm: with half of the tokens on
+the line, in three blocks each of mini-llama and mini-gpt2, none did better than the intervals can tell, and the first
+needs a backward pass.
+
 The same steps with the true error in the place of the score make an oracle, and with lots in its place they show what a
 gate that knows nothing comes to.
 """
