@@ -537,7 +537,7 @@ def gated(chosen, rise=0.02):
     planted = [
         {"case": case, "kind": kind, "share": share, "right": right}
         for case, share, right in (("told", 0.5, 0.95), ("untold", 0.1, 0.5))
-        for kind in ("gate", "lots")
+        for kind in ("gate", "lots, as many")
     ]
     settings = {"limit": 0.01, "published_low": 0.25, "published_high": 0.56}
     return {"models": {"a": model}, "planted": planted, "settings": settings}
@@ -581,6 +581,9 @@ def test_the_gates_cost_at_once_is_held_against_the_sum_of_their_own():
     assert asked[1] == (
         "No: with 45 % of the tokens on it, by the same score, perplexity rises with the line of all tokens, against "
         "the one fitted anew, by 3.0 [2.0, 4.0] % against 1.0 [0.0, 2.0] % (block 0) in a."
+    )
+    assert asked[4].endswith(
+        "as many lots, 95 % against 95 % are straight ones. Where none tells, 50 % against 50 % are."
     )
     assert asked[0].startswith("As far as this text can tell: ")
     assert "It is above 1 % in 1 of 2 blocks (most in block 0, 2.0 [0.5, 3.0] %) in a" in asked[0]

@@ -276,9 +276,9 @@ BREAKS = {  # for each question a number, or a word, that it rests on
         ("models", "mini-gpt2", "race", 3, "ratio"),
         ("models", "mini-gpt2", "race", 1, "ratio"),
     ],
-    "15_gate": [  # the first row of costs is that of block 0's gate, and of planted ones that of the plane's gate
+    "15_gate": [  # the first row of costs is that of block 0's gate, the second of curves that of half of the tokens
         ("models", "mini-gpt2", "costs", 0, "rise"),
-        ("models", "mini-gpt2", "curves", 0, "rise"),
+        ("models", "mini-gpt2", "curves", 1, "rise"),
         ("models", "mini-gpt2", "together", "rise"),
         ("models", "mini-gpt2", "dear", "oracle", "share"),
         ("planted", 0, "right"),

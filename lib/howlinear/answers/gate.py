@@ -205,14 +205,12 @@ def _behind(gated: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _planted(planted: Sequence[Row]) -> str:
-    """What gate and lots find where an affine function of x tells the straight tokens, and where none does."""
-    shares, right = {}, {}
+    """Whose tokens are straight ones where an affine function of x tells which those are, and where none does."""
+    right = {}
     for case in ("told", "untold"):
         rows = {row["kind"]: row for row in planted if row["case"] == case}
-        shares[case] = " against ".join(words.number(100 * rows[kind]["share"], 0) for kind in (GATE, LOTS))
-        right[case] = words.number(100 * rows[GATE]["right"], 0)
+        right[case] = " against ".join(words.percent(rows[kind]["right"]) for kind in (GATE, SAME))
     return (
-        "Only where an affine function of x tells which they are. There the planted block's gate takes, against lots, "
-        f"{shares['told']} % of the tokens, and {right['told']} % of its tokens are straight ones; where none tells, "
-        f"it takes {shares['untold']} %, of which {right['untold']} % are."
+        "Only where an affine function of x tells which they are: of the tokens that the planted block's gate sends to "
+        f"the line, against as many lots, {right['told']} are straight ones. Where none tells, {right['untold']} are."
     )

@@ -22,7 +22,7 @@ FIRST = "gate, first line"
 """The gate without the second fit of its line."""
 
 _LINEAR = 1.0  # per cent of perplexity: rises below it are drawn on a linear scale
-_TICKS = (-1, 0, 1, 10, 100, 1000)
+_TICKS = (-1, 0, 1, 3, 10, 30, 100, 300, 1000)
 _APART = 0.7  # per cent of the tokens, between the marks of one share
 _ASIDE = 0.22  # of the step from block to block, between the marks of one block
 
