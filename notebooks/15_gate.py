@@ -135,9 +135,9 @@ print(planted.set_index(["case", "kind"])[["told", "share", "right"]].round(2).t
 # %% [markdown]
 # `told` is the $R^2$ of the log error that the score tells, held out; `right` the share of the tokens on the line that
 # are straight ones. Where the plane tells, the gate takes the right half, nearly as well as the oracle. Where nothing
-# tells, its tokens are straight no oftener than by lots, though half of all are as straight as before. It may still send
-# more tokens to the line than lots do, since its line is fitted anew: tokens on one side of a plane have more of a line
-# in common than tokens from everywhere.
+# tells, its tokens are straight no oftener than by lots, though half of all are as straight as before. It may still
+# send more tokens to the line than lots do, since its line is fitted anew: tokens on one side of a plane have more of a
+# line in common than tokens from everywhere.
 
 # %% [markdown]
 # ## Run
