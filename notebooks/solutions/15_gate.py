@@ -20,7 +20,7 @@ import torch
 import howlinear as hl
 from howlinear.ideas.gate import tables
 from howlinear.ideas.gate.rows import parts
-from howlinear.ideas.gate.tables import GATE
+from howlinear.ideas.gate.tables import GATE, ORACLE
 from howlinear.notebook.run import start
 
 run = start("15_gate", profile)
@@ -55,7 +55,7 @@ def common(scores, errors):
     return float(oracles_half[gates_half].float().mean())
 
 
-shared = common(gate.ranks[GATE](rows.x), gate.ranks["oracle"](rows.x))
+shared = common(gate.ranks[GATE](rows.x), gate.ranks[ORACLE](rows.x))
 assert 0.55 < shared < 1
 print(f"{shared:.2f}")
 
