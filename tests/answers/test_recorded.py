@@ -3,7 +3,6 @@
 import importlib
 import json
 import re
-from copy import deepcopy
 
 import jupytext
 import numpy as np
