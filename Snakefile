@@ -54,3 +54,154 @@ PUBLISHED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "12_sinks", 
 LONG = (  # 03 and 11 hold the most memory, so they do not begin together
     *("03_bilinear", "10_degrees", "11_protocol", "06_compression", "14_compress", "08_controls", "02_ceilings", "12_sinks"),
     *("15_gate", "09_dynamics", "07_optimisers", "05_corpora"),
+)
+FIRST = {name: i for i, name in enumerate(reversed(("capture", *LONG)), 1)}  # in this order, so that cores end together
+sys.path.insert(0, workflow.basedir)
+from tools.reach import reached
+
+# what captures are made from, and what a notebook reads that takes no capture
+WEIGHTS = [str(path) for source in MODELS.values() for path in sorted(Path(source).glob("*.safetensors"))]  # if local
+FOLDER = config.get("texts") or os.environ.get("HOWLINEAR_TEXTS")  # of texts that are fetched the hash is pinned
+SIZES = [config[key] for key in ("rows", "seq_len", "seed", "sample")]
+CAPTURING = Path("lib/howlinear/notebook/run.py")  # whose `Run.capture` makes them
+
+
+def modules(source):
+    """A file and every module of the package that its imports reach: if one changes, what it makes is made anew."""
+    return [str(source), *(str(path.relative_to(Path.cwd())) for path in reached(Path(source).resolve()))]
+
+
+def texts(corpora):
+    """The files that these corpora are read from, of the folder of texts if there is one: as `text.library` finds them."""
+    if not FOLDER:
+        return []
+    files = [Path(FOLDER) / f"{name}.txt" for name in corpora if name in ("wikitext", "moby_dick", "puzzles")]
+    return [str(file) for file in files if file.is_file()]
+
+
+rule all:
+    input:
+        [f"{BUILD}/notebooks/{stem}.ipynb" for stem in NOTEBOOKS],
+        ["paper/main.pdf"] if PROFILE == "minis" else [],
+    message:
+        f"done: results/{PROFILE}, figures/{PROFILE}, executed notebooks in {BUILD}/notebooks"
+
+
+rule capture:
+    input:
+        WEIGHTS,
+        modules(CAPTURING),
+        lambda wildcards: texts([wildcards.corpus]),
+        "constraints.txt",
+    output:
+        [f"{BUILD}/captures/{model}/{{corpus}}.safetensors" for model in MODELS],
+    log:
+        BUILD + "/logs/{corpus}.log",
+    priority: FIRST["capture"]
+    threads: max(1, workflow.cores // len(config["corpora"]))
+    params:
+        sizes=SIZES,
+        models=list(MODELS),
+    message:
+        "captures on {wildcards.corpus}"
+    shell:
+        "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear capture {PROFILE:q} {wildcards.corpus:q} {params.models:q} > {log:q} 2>&1"
+        " || {{ tail -n 3 {log:q} >&2; exit 1; }}"
+
+
+for stem, (corpora, drawn) in NOTEBOOKS.items():
+
+    rule:
+        name:
+            stem
+        input:
+            modules(f"notebooks/{stem}.py"),
+            [f"results/{PROFILE}/{other}.json" for other in READS.get(stem, []) if other in NOTEBOOKS],
+            sorted(str(path) for path in Path().glob(RECORDED[stem])) if stem in RECORDED else [],
+            ["paper/claims.toml", "paper/claims_ours.toml"] if stem == "13_claims" else [],
+            ["paper/published.csv"] if stem in PUBLISHED else [],
+            [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in corpora],
+            [] if corpora else [*WEIGHTS, *texts([MAIN])],
+        output:
+            f"{BUILD}/notebooks/{stem}.ipynb",
+            f"results/{PROFILE}/{stem}.json",
+            [f"figures/{PROFILE}/{stem}_{name}.{kind}" for name in drawn for kind in ("svg", "png")],
+        log:
+            f"{BUILD}/logs/{stem}.log",
+        priority: FIRST.get(stem, 0)
+        params:
+            sizes=[] if corpora else SIZES,
+        threads: 1  # several notebooks side by side; and sums come out the same on every run
+        message:
+            f"notebook {stem}"
+        shell:
+            "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear.notebook.execute {rule:q} {PROFILE:q} > {log:q} 2>&1"
+            " || {{ tail -n 3 {log:q} >&2; exit 1; }}"
+
+
+# the report and the book are about the embedded models
+
+if PROFILE == "minis":
+
+    rule paper:
+        input:
+            [f"paper/{name}" for name in ("main.typ", "template.typ", "reproducibility.typ", "refs.bib", "claims.toml")],
+            "tools/report.py",
+            [f"{source}/{name}" for source in MODELS.values() for name in ("config.json", "trajectory.json")],
+            WEIGHTS,
+            "CITATION.cff",
+            "profiles/paper.yaml",
+            [f"results/minis/{stem}.json" for stem in NOTEBOOKS],
+            [f"figures/minis/{stem}_{name}.svg" for stem, (_, drawn) in NOTEBOOKS.items() for name in drawn],
+            "results/public/02_ceilings.json",
+            "results/public/12_sinks.json",
+            "results/public/14_compress.json",
+            "figures/public/02_ceilings_profile.svg",
+            "figures/public/14_compress_pareto.svg",
+        output:
+            "paper/main.pdf",
+        message:
+            "paper"
+        shell:
+            "{PYTHON:q} -m tools.report"
+
+    rule explorer:
+        input:
+            [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in config["corpora"]],
+            "results/minis/02_ceilings.json",
+            modules("tools/book/explorer.py"),
+        output:
+            f"{BUILD}/explorer.json",
+        threads: 1
+        message:
+            "the interactive page's numbers"
+        shell:
+            "OMP_NUM_THREADS={threads} {PYTHON:q} -m tools.book.explorer {PROFILE:q}"
+
+    rule in_browser:
+        input:
+            f"{BUILD}/captures/{next(iter(MODELS))}/{MAIN}.safetensors",
+            "results/minis/02_ceilings.json",
+            modules("tools/book/in_browser.py"),
+        output:
+            f"{BUILD}/in_browser.json",
+        threads: 1
+        message:
+            "the moments of the page to try things on"
+        shell:
+            "OMP_NUM_THREADS={threads} {PYTHON:q} -m tools.book.in_browser {PROFILE:q}"
+
+    rule book:
+        input:
+            sorted(str(path) for folder in ("book", "notebooks/solutions") for path in Path(folder).rglob("*.*")),
+            sorted(str(path) for folder in ("lib/howlinear", "tools") for path in Path(folder).rglob("*.py")),
+            [f"{BUILD}/notebooks/{stem}.ipynb" for stem in NOTEBOOKS],
+            f"{BUILD}/explorer.json",
+            f"{BUILD}/in_browser.json",
+            "paper/main.pdf",
+        output:
+            "build/book/html/index.html",
+        message:
+            "book"
+        shell:
+            "{PYTHON:q} -m tools.book.build {PROFILE:q}"

@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+from copy import deepcopy
 
 import jupytext
 import numpy as np
@@ -205,3 +206,196 @@ def expected(stem, results):
         yield f"(least in block {least}, {100 * gates.loc[least, 'share']:.1f} %) in {name}"
         risen = [text(100 * model["together"][key], 1) for key in ("rise", "rise_low", "rise_high")]
         yield f"perplexity rises by {risen[0]} [{risen[1]}, {risen[2]}] % in {name}"
+    if stem == "01_capture":
+        stretched = max(results["inputs"], key=lambda row: row["condition"])
+        yield f"those of block {stretched['block']} of {stretched['model']}"
+    if stem == "02_ceilings":
+        r2 = profile(model)
+        yield f"{text(r2.min())} (block {r2.argmin()}) to {text(r2.max())} (block {r2.argmax()}) in {name}"
+        deltas = [swap["delta"] for swap in model["swap"]]
+        yield f"block {np.argmax(deltas)} (+{text(max(deltas))} ["
+        above = (np.array(model["untrained"]) > profile(model, "r2_high")).sum()
+        yield f"{above} of {len(r2)} blocks of {name}"
+    if stem == "03_bilinear":
+        gain = profile(model, "gain")
+        yield f"{text(gain.min())} to {text(gain.max())} of R²"
+        r = results["correlation"]["gain"][name]
+        yield f"{name} (r = +{text(r['r'])} [{text(r['low'])}, {text(r['high'])}])"
+    if stem == "04_rank":
+        above = sum(block["bands"][0] > block["bands"][-1] for block in model["blocks"])
+        yield f"{above} of {len(model['blocks'])} blocks"
+    if stem == "05_corpora":
+        inner = [found["inner"] for found in model["agreement"].values()]
+        yield f"{text(min(inner))} to {text(max(inner))} in {name}"
+        drop = max(value for found in model["drop"].values() for value in found["value"])
+        yield f"({text(drop)} ["
+    if stem == "06_compression":
+        rho = {signal: found["rho"] for signal, found in results["agreements"]["one block"].items()}
+        del rho["replace one"]
+        assert max(rho, key=rho.get) == "residual"  # so much is known of these results
+        yield f"the size of the line's error (Spearman's ρ = {text(rho['residual'])} ["
+        yield f"1 − R²_lin ranks the costs at ρ = {text(rho['1 − R²'])} ["
+        worth = profile(model, "ablation")
+        yield f"{text(worth[1:-1].min(), 3)} to {text(worth[1:-1].max(), 3)} in {name}"
+        yield f"{text(worth[0])} and {text(worth[-1])} in {name}"
+    if stem == "07_optimisers":
+        shortfall = max((exact - r2) for m in models.values() for exact, r2 in zip(m["exact"], m["GD"], strict=True))
+        yield f"{text(shortfall, 3)} by plain gradient descent"
+        yield f"{sum(int(of['GD']['outside']) for of in results['verdicts'].values())} by plain gradient descent"
+    if stem == "08_controls":
+        yield f"{results['outside_fresh']['mini-gpt2']} of 12 blocks of mini-gpt2"
+        ratio = results["beside_seeds"]["family"]["ratio"]
+        yield f"two architectures {text(ratio['value'], 1)} [{text(ratio['low'], 1)}, {text(ratio['high'], 1)}] times"
+        for control in ("permuted", "normal"):
+            before, after = (np.mean(results[key]["mini-gpt2"]) for key in ("own", control))
+            yield f"{text(before)} to {text(after)} in mini-gpt2"
+    if stem == "09_dynamics":
+        runs = results["summary"].values()
+        detours = sum(run["peak"] - max(run["start"], run["end"]) > 0.01 for run in runs)
+        yield f"In {detours} of {len(runs)} trainings the blocks first get straighter"
+        leaves_last_first = sum(steps[-1] < steps[0] for steps in results["leaves"].values())
+        yield f"before the one next to the text in {leaves_last_first} of {len(results['leaves'])} trainings"
+    if stem == "10_degrees":
+        r2 = profile(model)
+        rest = (r2[:, 1] - r2[:, 0]) / (1 - r2[:, 0])
+        yield f"{100 * rest.min():.0f} % to {100 * rest.max():.0f} % in {name}"
+        enough = int((rest >= 0.9).sum())
+        yield f"By degree 2 in {enough} of {len(r2)} blocks"
+    if stem == "11_protocol":
+        yield f"Under all of {results['universes']} protocols"
+        scalar = next(effect for effect in results["effects"] if effect["level"] == "scalar")
+        yield f"it raises R²_lin by {text(scalar['mean'])} on the mean and by {text(scalar['largest'])} at most"
+    if stem == "12_sinks":
+        yield model["answer"]
+        yield f"in {sum(row['falls'] for row in results['predictions'])}; none of them has been run yet"
+    if stem == "13_claims":
+        verdicts = [claim["verdict"] for claim in results["claims"].values()]
+        yield f"Of {len(verdicts)} claims {verdicts.count('holds here')} hold here"
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_what_is_said_of_the_embedded_models_is_what_they_show(stem):
+    results = minis(stem)
+    pieces = list(expected(stem, results))
+    assert pieces
+    for piece in pieces:
+        assert piece in said(stem, results)
+
+
+# --- and it moves with them
+
+BREAKS = {  # where a number is broken, by stem; what is said must not be the same
+    "01_capture": [("inputs", 1, "condition"), ("inputs", 3, "effective_rank"), ("inputs", 2, "first_position_out")],
+    "02_ceilings": [
+        ("models", "mini-gpt2", "blocks", 7, "r2"),
+        ("models", "mini-gpt2", "swap", 0, "delta"),
+        ("models", "mini-gpt2", "swap", 11, "high"),
+        ("models", "mini-gpt2", "spearman_r2_delta"),
+        ("models", "mini-llama", "untrained", 3),
+    ],
+    "03_bilinear": [
+        ("models", "mini-gpt2", "blocks", 0, "gain"),
+        ("correlation", "gain", "mini-llama", "low"),
+        ("power", "mini-gpt2", 0, "planted"),
+        ("models", "mini-gpt2", "recipe", "gain", 3),
+        ("gate_order", "0.01", "median gate"),
+    ],
+    "04_rank": [
+        ("models", "mini-gpt2", "blocks", 0, "median", "value"),
+        ("models", "mini-gpt2", "blocks", 4, "directions", -1),
+        ("models", "mini-gpt2", "blocks", 4, "bands", 0),
+    ],
+    "05_corpora": [
+        ("models", "mini-gpt2", "agreement", "code ~ cpp", "gap"),
+        ("models", "mini-gpt2", "agreement", "code ~ cpp", "inner"),
+        ("models", "mini-gpt2", "carried", "drop"),
+        ("models", "mini-gpt2", "drop", "code → cpp", "value", 3),
+        ("models", "mini-gpt2", "mean_drop", "seen → unseen"),
+    ],
+    "06_compression": [
+        ("agreements", "one block", "1 − R²", "rho"),
+        ("agreements", "one block", "CCA bound", "high"),
+        ("models", "mini-gpt2", "blocks", 0, "delta"),
+        ("models", "mini-gpt2", "blocks", 5, "ablation"),
+        ("together", "sum of single costs", "mini-gpt2"),
+    ],
+    "07_optimisers": [
+        ("models", "mini-gpt2", "GD", 2),
+        ("verdicts", "mini-gpt2", "GD", "outside"),
+        ("spearman_condition", "Adam"),
+        ("race", "SGD, raw"),
+    ],
+    "08_controls": [
+        ("outside_fresh", "mini-gpt2"),
+        ("permuted", "mini-gpt2", 3),
+        ("two_way", "weights", "share"),
+        ("beside_seeds", "text", "ratio", "value"),
+    ],
+    "09_dynamics": [
+        ("summary", "mini-gpt2", "peak"),
+        ("votes", "from the peak", "0.9", "low"),
+        ("live", "rank", 0),
+        ("alike", "leaves, twins", 0),
+    ],
+    "10_degrees": [
+        ("models", "mini-gpt2", "blocks", 3, "r2", 1),
+        ("models", "mini-gpt2", "blocks", 3, "hermite", 0),
+        ("models", "mini-gpt2", "checks", "6", "probe", "16"),
+        ("models", "mini-gpt2", "checks", "6", "reach"),
+    ],
+    "11_protocol": [("universes",), ("effects", 0, "mean"), ("flips", 2, "share")],
+    "12_sinks": [("planted", 1, "of_all"), ("planted_costs", 0, "nats")],
+    "13_claims": [],
+    "15_gate": [
+        ("models", "mini-gpt2", "mean", "gate", "share_low"),
+        ("models", "mini-gpt2", "costs", 0, "share"),
+        ("models", "mini-gpt2", "dear", "gate − lots", "share"),
+        ("models", "mini-gpt2", "dear", "oracle − gate", "share_low"),
+        ("models", "mini-gpt2", "together", "saved"),
+        ("models", "mini-gpt2", "together", "rise"),
+        ("models", "mini-gpt2", "blocks", 3, "told"),
+        ("settings", "published_high"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("stem", "keys"), [(stem, keys) for stem, places in BREAKS.items() for keys in places])
+def test_a_broken_number_changes_what_is_said(stem, keys):
+    results = minis(stem)
+    broken = deepcopy(results)
+    *way, last = keys
+    place = broken
+    for key in way:
+        place = place[key]
+    place[last] = type(place[last])(place[last] * 3 + 1)
+    assert said(stem, broken) != said(stem, results)
+
+
+def test_a_verdict_that_turns_changes_what_is_said():
+    results = minis("13_claims")
+    broken = deepcopy(results)
+    claim = next(iter(broken["claims"].values()))
+    claim["verdict"] = "mixed" if claim["verdict"] != "mixed" else "holds here"
+    assert said("13_claims", broken) != said("13_claims", results)
+
+
+@pytest.mark.parametrize("stem", [stem for stem in STEMS if "models" in minis(stem)])
+def test_one_model_alone_is_said_of_as_well(stem):
+    """As on run profile smoke: what is said names no other model."""
+    results = minis(stem)
+    one, *others = results["models"]
+    alone = only(results, set(others))
+    text = said(stem, alone)
+    assert text
+    assert not any(other in text for other in others)
+    assert one in text
+
+
+def only(tree, left_out):
+    """The same without what is filed under some models."""
+    if isinstance(tree, dict):
+        return {key: only(item, left_out) for key, item in tree.items() if not any(name in key for name in left_out)}
+    if isinstance(tree, list):
+        kept = [item for item in tree if not (isinstance(item, dict) and item.get("model") in left_out)]
+        return [only(item, left_out) for item in kept]
+    return tree
