@@ -1,5 +1,7 @@
 """What is said of results that the recorded ones are not like: every other branch of the sentences."""
 
+import pytest
+
 from howlinear.answers import (
     bilinear,
     capture,
@@ -149,10 +151,10 @@ def test_a_gate_may_stay_open_or_close_with_or_without_its_branch():
 # --- 04 rank
 
 
-def seen(block, r2, median, rank, regime):
+def seen(block, r2, median, rank, regime, bands=(0.4, 0.5)):
     values = {"r2": {"value": r2}, "median": {"value": median}, "rank": {"value": rank}}
-    bands = {"features": [r2, r2 - 0.1], "directions": [r2, r2 - 0.2], "bands": [0.4, 0.5]}
-    return {"block": block, "regime": regime} | values | bands
+    without = {"features": [r2, r2 - 0.1], "directions": [r2, r2 - 0.2]}
+    return {"block": block, "regime": regime, "bands": list(bands)} | values | without
 
 
 def test_the_regimes_of_near_linear_blocks():
@@ -163,7 +165,7 @@ def test_the_regimes_of_near_linear_blocks():
         seen(3, 0.91, 0.9, 1.0, "mixed"),
         seen(4, 0.50, 0.4, 9.0, "below"),
     ]
-    results = {"models": {"a": {"blocks": blocks}}, "settings": {"high": 0.9, "counts": [0, 4]}}
+    results = {"models": {"a": {"blocks": blocks}}, "settings": {"high": 0.9, "counts": [0, 4], "bands": 2}}
     said = rank.sentences(results)[0]
     assert "block 2 is near-linear (R²_lin 0.92) throughout" in said
     assert "blocks 0 and 1 are near-linear (R²_lin 0.95 to 0.97) in hardly more than one loud direction" in said
@@ -174,6 +176,41 @@ def test_the_regimes_of_near_linear_blocks():
     assert replies[2] == "On frequent ones in 0 of 5 blocks of a."
     below = {"models": {"a": {"blocks": blocks[4:]}}, "settings": results["settings"]}
     assert rank.sentences(below)[0] == "No block of a reaches 0.90; the highest R²_lin is 0.50 (block 4)."
+
+
+def banded(*bands):
+    """Results of a model whose blocks have these R² in each band."""
+    blocks = [seen(block, 0.5, 0.5, 9.0, "below", of_block) for block, of_block in enumerate(bands)]
+    settings = {"high": 0.9, "counts": [0, 4], "bands": len(bands[0])}
+    return {"models": {"a": {"blocks": blocks}}, "settings": settings}
+
+
+@pytest.mark.parametrize(
+    ("bands", "shape"),
+    [
+        ([(0.9, 0.6, 0.5, 0.4), (0.7, 0.6, 0.5, 0.6)], "falls from 0.80 to 0.50 (as in 1 of 2 blocks)"),
+        ([(0.4, 0.5, 0.6)], "rises from 0.40 to 0.60 (as in 1 of 1 blocks)"),
+        ([(0.9, 0.6, 0.2, 0.8)] * 2, "falls from 0.90 to 0.20 in band 3 and rises to 0.80 (as in 2 of 2 blocks)"),
+        ([(0.3, 0.6, 0.2)], "rises from 0.30 to 0.60 in band 2 and falls to 0.20 (as in 1 of 1 blocks)"),
+        ([(0.3, 0.6, 0.2, 0.4)], "goes up and down from 0.30 to 0.40, between 0.20 and 0.60 (as in 1 of 1 blocks)"),
+    ],
+)
+def test_bands_may_fall_rise_turn_or_do_neither(bands, shape):
+    said = rank.sentences(banded(*bands))
+    assert said[2] == (
+        f"From the most frequent tokens to the rarest, in {len(bands[0])} bands, the mean R² over blocks {shape} in a."
+    )
+
+
+def test_over_depth_the_ends_of_a_band_may_lie_above_its_middle():
+    first, inner, last = (0.9, 0.9, 0.9), (0.4, 0.5, 0.5), (0.6, 0.9, 0.4)
+    said = rank.sentences(banded(first, inner, inner, last))
+    assert said[3] == (
+        "Over depth the first and the last block both lie above the mean of those between in 2 of 3 bands (by 0.20 or "
+        "more) of a."
+    )
+    assert rank.sentences(banded(inner, first, inner))[3].endswith("in 0 of 3 bands of a.")
+    assert len(rank.sentences(banded(first, last))) == 3  # nothing lies between two blocks
 
 
 # --- 05 corpora

@@ -85,6 +85,8 @@ def computed(stem, results):
         for model in models.values():
             for key in ("features", "directions", "bands"):
                 yield from np.array([block[key] for block in model["blocks"]]).mean(0)
+            bands = profile(model, "bands")
+            yield from (bands[[0, -1]] - bands[1:-1].mean(0)).ravel()
     if stem == "05_corpora":
         for model in models.values():
             yield sum(len(found["low"]) for found in model["drop"].values())
@@ -200,6 +202,11 @@ def expected(stem, results):
     if stem == "04_rank":
         above = sum(block["bands"][0] > block["bands"][-1] for block in model["blocks"])
         yield f"{above} of {len(model['blocks'])} blocks"
+        bands = profile(model, "bands")
+        falling = (np.diff(bands, axis=1) < 0).all(1).sum()
+        yield f"falls from {text(bands.mean(0)[0])} to {text(bands.mean(0)[-1])} (as in {falling} of {len(bands)}"
+        rises = bands[[0, -1]].min(0) - bands[1:-1].mean(0)
+        yield f"{(rises > 0).sum()} of {len(rises)} bands (by {text(rises.min())} or more) of {name}"
     if stem == "05_corpora":
         inner = [found["inner"] for found in model["agreement"].values()]
         yield f"{text(min(inner))} to {text(max(inner))} in {name}"
@@ -280,6 +287,7 @@ BREAKS = {  # where a number is broken, by stem; what is said must not be the sa
         ("models", "mini-gpt2", "blocks", 0, "median", "value"),
         ("models", "mini-gpt2", "blocks", 4, "directions", -1),
         ("models", "mini-gpt2", "blocks", 4, "bands", 0),
+        ("models", "mini-gpt2", "blocks", 4, "bands", 2),
     ],
     "05_corpora": [
         ("models", "mini-gpt2", "agreement", "code ~ cpp", "gap"),
