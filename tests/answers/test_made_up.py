@@ -250,11 +250,70 @@ def compressed(**signals):
 
 
 def test_the_best_signal_stands_alone_or_beside_others():
-    alone = compression.sentences(compressed(price=signal(0.9, 0.05)))
-    assert "is told best by the price in the loss (Spearman's ρ = 0.90 [0.85, 0.95] with the cost)" in alone[0]
-    assert alone[0].endswith("; no other interval reaches its own.")
-    beside = compression.sentences(compressed(price=signal(0.9, 0.05), residual=signal(0.8, 0.1)))
-    assert beside[0].endswith("its interval overlaps those of the size of the line's error.")
+    best = {"price": signal(0.9, 0.05)}
+    alone = compression.sentences(compressed(**best))[0]
+    assert alone == (
+        "What it costs to put a line in a block's place is told best by the price in the loss: Spearman's ρ with the "
+        "cost is 0.90 [0.85, 0.95]; no other interval reaches its own."
+    )
+    beside = compression.sentences(compressed(residual=signal(0.8, 0.1), **best))[0]
+    assert beside.endswith(
+        "0.90 [0.85, 0.95]. The interval of the size of the line's error (0.80 [0.70, 0.90]) overlaps with its own."
+    )
+
+
+def test_of_many_signals_as_good_as_the_best_two_are_named_and_the_rest_is_counted():
+    rivals = {
+        "ablation": signal(0.7, 0.3),
+        "residual": signal(0.8, 0.2),
+        "CCA bound": signal(0.75, 0.2),
+        "block influence": signal(0.5, 0.1),
+        "1 − R²": signal(-0.8, 0.1),
+    }
+    three = compression.sentences(compressed(price=signal(0.9, 0.05), **rivals))[0]
+    assert three.endswith(
+        "The intervals of the size of the line's error (0.80 [0.60, 1.00]), NBL's bound (0.75 [0.55, 0.95]) and one "
+        "more signal overlap with its own."
+    )
+    del rivals["ablation"]
+    two = compression.sentences(compressed(price=signal(0.9, 0.05), **rivals))[0]
+    assert two.endswith(
+        "The intervals of the size of the line's error (0.80 [0.60, 1.00]) and NBL's bound (0.75 [0.55, 0.95]) overlap "
+        "with its own."
+    )
+
+
+def blocks_worth(*worth):
+    """A model whose blocks grow more linear one by one, and what their means cost."""
+    return {
+        "blocks": [
+            {"block": block, "r2": 0.1 * block, "ablation": cost, "delta": 1.0, "low": 0.0, "high": 2.0}
+            for block, cost in enumerate(worth)
+        ],
+        "reduced_rank": [],
+    }
+
+
+def test_the_more_linear_blocks_may_be_worth_more_or_less_or_this_may_be_chance():
+    more = blocks_worth(0.1, 0.2, 0.3, 0.5, 0.4, 0.6, 0.7)
+    less = blocks_worth(0.7, 0.6, 0.4, 0.5, 0.3, 0.2, 0.1)
+    chance = blocks_worth(0.1, 0.7, 0.2, 0.6, 0.3, 0.5, 0.4)
+    few = blocks_worth(0.1, 0.2, 0.3)
+    results = compressed(price=signal(0.9, 0.05)) | {"models": {"a": more, "b": less, "c": chance, "d": more, "e": few}}
+    answer = compression.sentences(results)
+    what = "R²_lin ranks what a block's mean output costs in its place (mean ablation) at ρ ="
+    inner = "without the first and the last block)"
+    worth_more = f"+0.96 [0.67, 1.00] (+0.90 {inner} in a and d."
+    assert answer[2] == f"The more linear blocks are worth more to the model: {what} {worth_more}"
+    assert answer[3].startswith(f"The more linear blocks are worth less to the model: {what} −0.96 [−1.00, −0.67] (−0.90")
+    assert answer[4].startswith("This run cannot tell whether the more linear blocks are worth more to the model: ")
+    assert answer[4].endswith(f"{inner} in c.")
+    assert answer[5] == (
+        "In nats per token mean ablation costs 0.70 for block 6 and 0.100 to 0.600 for the others of each of a and d; "
+        "0.70 for block 0 and 0.100 to 0.600 for the others of b; 0.70 for block 1 and 0.100 to 0.600 for the others "
+        "of c; and 0.30 for block 2 and 0.100 to 0.200 for the others of e."
+    )
+    assert len(answer) == 6  # of three blocks there is no correlation
 
 
 def test_r2_may_guide_mislead_or_tell_nothing():

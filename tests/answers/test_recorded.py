@@ -8,6 +8,7 @@ from copy import deepcopy
 import jupytext
 import numpy as np
 import pytest
+from scipy import stats
 
 from howlinear.files import paths
 
@@ -94,6 +95,12 @@ def computed(stem, results):
         for model in models.values():
             r2 = {(row["block"], row["rank"]): row["r2"] for row in model.get("reduced_rank", [])}
             yield from (r2[block, 2 * rank] - r2[block, rank] for block, rank in r2 if (block, 2 * rank) in r2)
+            if "blocks" in model:
+                worth = profile(model), profile(model, "ablation")
+                rho = stats.spearmanr(*worth).statistic
+                yield from (rho, stats.spearmanr(*(values[1:-1] for values in worth)).statistic)
+                half = 1.96 * np.sqrt((1 + rho**2 / 2) / (len(worth[0]) - 3))
+                yield from np.tanh(np.arctanh(rho) + half * np.array([-1, 1]))
     if stem == "07_optimisers":
         for model in models.values():
             yield from (np.subtract(model["exact"], model[way]).max() for way in ("GD", "momentum", "Adam"))
@@ -216,11 +223,14 @@ def expected(stem, results):
         rho = {signal: found["rho"] for signal, found in results["agreements"]["one block"].items()}
         del rho["replace one"]
         assert max(rho, key=rho.get) == "residual"  # so much is known of these results
-        yield f"the size of the line's error (Spearman's ρ = {text(rho['residual'])} ["
+        yield f"the size of the line's error: Spearman's ρ with the cost is {text(rho['residual'])} ["
         yield f"1 − R²_lin ranks the costs at ρ = {text(rho['1 − R²'])} ["
         worth = profile(model, "ablation")
-        yield f"{text(worth[1:-1].min(), 3)} to {text(worth[1:-1].max(), 3)} in {name}"
-        yield f"{text(worth[0])} and {text(worth[-1])} in {name}"
+        ranked = stats.spearmanr(profile(model), worth).statistic
+        inner = stats.spearmanr(profile(model)[1:-1], worth[1:-1]).statistic
+        yield f"ρ = +{text(ranked)} ["
+        yield f"(+{text(inner)} without the first and the last block) in {name}"
+        yield f"{text(worth[0])} for block 0 and {text(worth[1:].min(), 3)} to {text(worth[1:].max(), 3)} for the others"
     if stem == "07_optimisers":
         shortfall = max((exact - r2) for m in models.values() for exact, r2 in zip(m["exact"], m["GD"], strict=True))
         yield f"{text(shortfall, 3)} by plain gradient descent"
