@@ -112,8 +112,16 @@ def test_profiles_that_turn_and_those_that_need_not():
 
 
 def test_blocks_are_more_or_less_linear_before_training_beyond_their_interval():
-    reply = ceilings.replies({"models": {"a": ceiling([0.4, 0.505, 0.6])}})[0]
-    assert "for 1 of 3 blocks of a, and less for 1 of 3 blocks of a." in reply
+    more = ceiling([0.4, 0.48, 0.505])
+    less = ceiling([0.6, 0.6, 0.6])
+    either = ceiling([0.4, 0.505, 0.6])
+    reply = ceilings.replies({"models": {"a": more, "b": less, "c": more, "d": either}})[0]
+    assert reply == (
+        "Before training blocks are more linear in a (R²_lin 0.50; surely in 2 of 3 blocks) and c (R²_lin 0.50; surely in "
+        "2 of 3 blocks); less linear in b (R²_lin 0.50; surely in 3 of 3 blocks); and not surely more or less linear in d "
+        "(R²_lin 0.50; more in 1 and less in 1 of 3 blocks). Small random weights make hidden values small, where GELU is "
+        "nearly straight; SwiGLU multiplies two of them, which has no straight part."
+    )
 
 
 # --- 03 bilinear
@@ -532,7 +540,8 @@ def swapped(kind, nats, block=2, massive=5):
 
 def sunk(costs, compared=()):
     return {
-        "models": {"a": {"answer": "One block of a has massive rows.", "costs": costs}},
+        "models": {"a": {"answer": "One block of a has massive rows.", "costs": costs, "blocks": []}},
+        "settings": {"counts": [0, 8, 64]},
         "predictions": [{"falls": True}, {"falls": False}],
         "compared": list(compared),
         "planted": [{"massive_rows": 0, "r2": 0.6, "of_all": 0.6}, {"massive_rows": 9, "r2": 0.9, "of_all": -3.0}],
@@ -545,6 +554,22 @@ def test_the_dearest_mended_block_is_named_where_there_is_one():
     assert sinks.sentences(sunk(costs))[1].endswith("first position 0.30 [0.20, 0.40] (block 4) in a.")
     assert len(sinks.sentences(sunk([]))) == 2
     assert len(sinks.sentences(sunk([swapped("a", 1.0, massive=0), swapped("e", 0.2, massive=0)]))) == 2
+
+
+def test_blocks_with_more_massive_rows_than_the_figure_leaves_out_are_named():
+    def block(number, massive, ordinary=0.5):
+        return {"block": number, "massive_rows": massive, "r2": 0.9, "r2_ordinary": ordinary}
+
+    results = sunk([])
+    results["models"]["a"]["blocks"] = [block(0, 64), block(1, 65), block(2, 1_234, ordinary=0.3)]
+    results["models"]["b"] = results["models"]["a"] | {"blocks": [block(3, 200)]}
+    assert sinks.sentences(results)[2] == (
+        "The figure in which heaviest rows are left out ends at 64 rows, before all massive rows are gone, in blocks 1 "
+        "and 2 (65 to 1,234 massive rows) of a; and block 3 (200 massive rows) of b. The block with the most, block 2 of "
+        "a, has an R²_lin of 0.90, and of 0.30 once all are gone."
+    )
+    results["settings"]["counts"].append(2_000)
+    assert not any("figure" in sentence for sentence in sinks.sentences(results))
 
 
 def test_predictions_that_were_run_are_counted():

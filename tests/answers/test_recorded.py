@@ -200,7 +200,7 @@ def expected(stem, results):
         deltas = [swap["delta"] for swap in model["swap"]]
         yield f"block {np.argmax(deltas)} (+{text(max(deltas))} ["
         above = (np.array(model["untrained"]) > profile(model, "r2_high")).sum()
-        yield f"{above} of {len(r2)} blocks of {name}"
+        yield f"surely in {above} of {len(r2)} blocks) and mini-pythia"
     if stem == "03_bilinear":
         gain = profile(model, "gain")
         yield f"{text(gain.min())} to {text(gain.max())} of R²"
