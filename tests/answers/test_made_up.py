@@ -117,10 +117,10 @@ def test_blocks_are_more_or_less_linear_before_training_beyond_their_interval():
     either = ceiling([0.4, 0.505, 0.6])
     reply = ceilings.replies({"models": {"a": more, "b": less, "c": more, "d": either}})[0]
     assert reply == (
-        "Before training blocks are more linear in a (R²_lin 0.50; surely in 2 of 3 blocks) and c (R²_lin 0.50; surely in "
-        "2 of 3 blocks); less linear in b (R²_lin 0.50; surely in 3 of 3 blocks); and not surely more or less linear in d "
-        "(R²_lin 0.50; more in 1 and less in 1 of 3 blocks). Small random weights make hidden values small, where GELU is "
-        "nearly straight; SwiGLU multiplies two of them, which has no straight part."
+        "Before training blocks are more linear in a (R²_lin 0.50; surely in 2 of 3 blocks) and c (R²_lin 0.50; "
+        "surely in 2 of 3 blocks); less linear in b (R²_lin 0.50; surely in 3 of 3 blocks); and not surely more or "
+        "less linear in d (R²_lin 0.50; more in 1 and less in 1 of 3 blocks). Small random weights make hidden values "
+        "small, where GELU is nearly straight; SwiGLU multiplies two of them, which has no straight part."
     )
 
 
@@ -313,7 +313,8 @@ def test_the_more_linear_blocks_may_be_worth_more_or_less_or_this_may_be_chance(
     inner = "without the first and the last block)"
     worth_more = f"+0.96 [0.67, 1.00] (+0.90 {inner} in a and d."
     assert answer[2] == f"The more linear blocks are worth more to the model: {what} {worth_more}"
-    assert answer[3].startswith(f"The more linear blocks are worth less to the model: {what} −0.96 [−1.00, −0.67] (−0.90")
+    worth_less = "−0.96 [−1.00, −0.67] (−0.90"
+    assert answer[3].startswith(f"The more linear blocks are worth less to the model: {what} {worth_less}")
     assert answer[4].startswith("This run cannot tell whether the more linear blocks are worth more to the model: ")
     assert answer[4].endswith(f"{inner} in c.")
     assert answer[5] == (
@@ -564,9 +565,9 @@ def test_blocks_with_more_massive_rows_than_the_figure_leaves_out_are_named():
     results["models"]["a"]["blocks"] = [block(0, 64), block(1, 65), block(2, 1_234, ordinary=0.3)]
     results["models"]["b"] = results["models"]["a"] | {"blocks": [block(3, 200)]}
     assert sinks.sentences(results)[2] == (
-        "The figure in which heaviest rows are left out ends at 64 rows, before all massive rows are gone, in blocks 1 "
-        "and 2 (65 to 1,234 massive rows) of a; and block 3 (200 massive rows) of b. The block with the most, block 2 of "
-        "a, has an R²_lin of 0.90, and of 0.30 once all are gone."
+        "The figure in which heaviest rows are left out ends at 64 rows, before all massive rows are gone, in blocks "
+        "1 and 2 (65 to 1,234 massive rows) of a; and block 3 (200 massive rows) of b. The block with the most, block "
+        "2 of a, has an R²_lin of 0.90, and of 0.30 once all are gone."
     )
     results["settings"]["counts"].append(2_000)
     assert not any("figure" in sentence for sentence in sinks.sentences(results))

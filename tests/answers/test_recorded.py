@@ -230,7 +230,8 @@ def expected(stem, results):
         inner = stats.spearmanr(profile(model)[1:-1], worth[1:-1]).statistic
         yield f"ρ = +{text(ranked)} ["
         yield f"(+{text(inner)} without the first and the last block) in {name}"
-        yield f"{text(worth[0])} for block 0 and {text(worth[1:].min(), 3)} to {text(worth[1:].max(), 3)} for the others"
+        others = f"{text(worth[1:].min(), 3)} to {text(worth[1:].max(), 3)}"
+        yield f"{text(worth[0])} for block 0 and {others} for the others"
     if stem == "07_optimisers":
         shortfall = max((exact - r2) for m in models.values() for exact, r2 in zip(m["exact"], m["GD"], strict=True))
         yield f"{text(shortfall, 3)} by plain gradient descent"

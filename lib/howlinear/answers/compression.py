@@ -87,8 +87,8 @@ def _best(signals: Mapping[str, Mapping[str, Any]]) -> str:
     """The signal that ranks the costs best, and which others this run cannot tell from it: the best two by name."""
     best, *others = sorted(signals, key=lambda name: signals[name]["rho"], reverse=True)
     answer = (
-        f"What it costs to put a line in a block's place is told best by {NAMES.get(best, best)}: Spearman's ρ with the "
-        f"cost is {_rho(signals[best])}"
+        f"What it costs to put a line in a block's place is told best by {NAMES.get(best, best)}: Spearman's ρ with "
+        f"the cost is {_rho(signals[best])}"
     )
     near = [name for name in others if signals[name]["high"] >= signals[best]["low"]]
     if not near:

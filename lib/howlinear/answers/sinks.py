@@ -71,7 +71,7 @@ def _mended(costs: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _curves_end(models: Mapping[str, Any], most: words.Number) -> list[str]:
-    """Which blocks have more massive rows than the figure leaves out, and R² of one without all; nothing if none has."""
+    """Which blocks have more massive rows than the figure leaves out, if any, and what R² is without all of them."""
     clauses, beyond = {}, []
     for name, model in models.items():
         found = [block for block in model["blocks"] if block["massive_rows"] > most]
@@ -84,8 +84,9 @@ def _curves_end(models: Mapping[str, Any], most: words.Number) -> list[str]:
     largest, name = max(beyond, key=lambda pair: pair[0]["massive_rows"])
     return [
         f"The figure in which heaviest rows are left out ends at {words.number(most, 0)} rows, before all massive rows "
-        f"are gone, in {words.per_model(clauses, 'of')}. The block with the most, block {largest['block']} of {name}, has "
-        f"an R²_lin of {words.number(largest['r2'])}, and of {words.number(largest['r2_ordinary'])} once all are gone."
+        f"are gone, in {words.per_model(clauses, 'of')}. The block with the most, block {largest['block']} of {name}, "
+        f"has an R²_lin of {words.number(largest['r2'])}, and of {words.number(largest['r2_ordinary'])} once all are "
+        "gone."
     ]
 
 
