@@ -42,7 +42,7 @@ book: .venv/ready  ## the site, build/book/html, from the executed notebooks; it
 	$(SNAKEMAKE) --configfile profiles/minis.yaml -- build/book/html/index.html
 	BOOK=build/book/html $(BIN)/python -m pytest -q tests/tools/test_book.py
 
-course: .venv/ready  ## for an instructor: notebooks with and without solutions in nbgrader's format, slides, notes; all in build/course
+course: .venv/ready  ## for an instructor: notebooks with and without solutions in nbgrader's format, lesson plans, slides, notes; all in build/course
 	$(BIN)/python -m tools.course
 
 test-course: course  ## run the instructor's notebooks, a minute each: every solution must pass its check

@@ -27,6 +27,7 @@ from nbformat import NotebookNode
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths, results
 from howlinear.ideas.claims import ledger as claims
+from tools import lessons
 from tools.book import charts, costs, coverage, in_browser
 from tools.book import solutions as folding
 from tools.book.tables import markdown
@@ -72,7 +73,8 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     reading = (source / "reading.md").read_text(encoding="utf-8")
     _write(source / "reading.md", reading.replace("ADDRESS", address()))
     for page in (source / "course").glob("*.md"):
-        _write(page, linked(page.read_text(encoding="utf-8"), which))
+        text = lessons.with_figures(page.read_text(encoding="utf-8"), page.parent)
+        _write(page, linked(text, which))
     _write(source / "gallery.txt", gallery(profile, which, source / "figures"))
     _write(source / "ledger.txt", ledger(profile, which))
     _write(source / "benchmarks.txt", benchmarks(source / "figures"))
