@@ -40,6 +40,7 @@ paper: .venv/ready  ## the report, paper/main.pdf, from results/ and figures/
 
 book: .venv/ready  ## the site, build/book/html, from the executed notebooks; its pages are tried without a network
 	$(SNAKEMAKE) --configfile profiles/minis.yaml -- build/book/html/index.html
+	$(SNAKEMAKE) --configfile profiles/minis.yaml --report build/book/html/_static/workflow.html
 	BOOK=build/book/html $(BIN)/python -m pytest -q tests/tools/test_book.py
 
 course: .venv/ready  ## for an instructor: notebooks with and without solutions in nbgrader's format, lesson plans, slides, notes; all in build/course

@@ -24,7 +24,7 @@ from helpers.browser import Browser, must_have_chromium
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths, results
 from howlinear.ideas.claims import ledger
-from tools.book import build, solutions
+from tools.book import build, printed, solutions
 
 pytestmark = pytest.mark.long
 
@@ -163,8 +163,10 @@ def build_small_book(folder):
     patch.setattr(build, "FRAME", frame)
     results.save(folder / "minis/explorer.json", {"blocks": test_charts.ROWS})
     results.save(folder / "minis/in_browser.json", test_in_browser.made_up())
+    patch.setattr(printed, "chromium", lambda: None)
     build.prepare("minis", folder / "source", [STEM])
     build.build(folder / "source", folder / "html")
+    (folder / "html/_static/workflow.html").write_text("<title>Made by make book</title>")
     patch.undo()
 
 
@@ -185,6 +187,38 @@ def test_a_notebooks_link_to_a_page_of_the_frame_leads_there(small_book):
     html = (small_book / "notebooks" / f"{STEM}.html").read_text(encoding="utf-8")
     assert 'href="../reading.html#block"' in html
     assert 'id="block"' in (small_book / "reading.html").read_text(encoding="utf-8")
+
+
+def test_the_slides_and_their_notes_can_be_had_from_the_page_on_teaching(html):
+    asked = Asked()
+    asked.feed((html / "course" / "syllabus.html").read_text(encoding="utf-8"))
+    for name in ("slides", "notes"):
+        assert f"../_static/{name}.pdf" in asked.links
+        assert (html / "_static" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_lesson_plan_has_its_figures_in_the_book(html):
+    text = (html / "course" / "plans.html").read_text(encoding="utf-8")
+    for stem in build.stems():
+        assert f'id="{stem.replace("_", "-")}"' in text
+    assert len(re.findall(r'<img [^>]*src="\.\./_images/\w+\.png"', text)) == len(build.stems())
+
+
+def test_the_book_is_printed_where_there_is_a_chromium(small_book, tmp_path):
+    must_have_chromium()
+    printed.write(small_book.parent / "source", tmp_path / "book.pdf")
+    pdf = (tmp_path / "book.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type ?/Page\b", pdf)) > 20  # the lesson plans alone are fifteen
+
+
+def test_the_book_says_whether_it_was_printed(monkeypatch, tmp_path):
+    monkeypatch.setattr(printed, "chromium", lambda: "/usr/bin/chromium")
+    assert 'href="_static/book.pdf"' in printed.sentence()
+    monkeypatch.setattr(printed, "chromium", lambda: None)
+    assert "book.pdf" not in printed.sentence()
+    printed.write(tmp_path, tmp_path / "book.pdf")
+    assert not (tmp_path / "book.pdf").exists()
 
 
 LOADING = ("script", "link", "img", "iframe", "source", "video", "audio", "embed")
