@@ -114,12 +114,12 @@ def test_profiles_that_turn_and_those_that_need_not():
 def test_blocks_are_more_or_less_linear_before_training_beyond_their_interval():
     more = ceiling([0.4, 0.48, 0.505])
     less = ceiling([0.6, 0.6, 0.6])
-    either = ceiling([0.4, 0.505, 0.6])
+    either = ceiling([0.4, 0.4, 0.505, 0.6])
     reply = ceilings.replies({"models": {"a": more, "b": less, "c": more, "d": either}})[0]
     assert reply == (
         "Before training blocks are more linear in a (R²_lin 0.50; surely in 2 of 3 blocks) and c (R²_lin 0.50; "
         "surely in 2 of 3 blocks); less linear in b (R²_lin 0.50; surely in 3 of 3 blocks); and not surely more or "
-        "less linear in d (R²_lin 0.50; more in 1 and less in 1 of 3 blocks). Small random weights make hidden values "
+        "less linear in d (R²_lin 0.50; more in 2 and less in 1 of 4 blocks). Small random weights make hidden values "
         "small, where GELU is nearly straight; SwiGLU multiplies two of them, which has no straight part."
     )
 
