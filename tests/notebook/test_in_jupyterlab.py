@@ -69,7 +69,7 @@ def lab(tmp_path_factory):
     must_have_chromium()
     folder = tmp_path_factory.mktemp("lab")
     nbformat.write(new_notebook(cells=[new_code_cell(SLIDERS)], metadata=KERNEL), folder / "toy.ipynb")
-    with jupyterlab(folder) as server, Browser(tmp_path_factory.mktemp("chromium")) as browser:
+    with jupyterlab(folder) as server, Browser(tmp_path_factory.mktemp("chromium"), served=True) as browser:
         browser.open(f"{server}/lab/tree/toy.ipynb", 1280, 1200)
         browser.until("!!window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel", SECONDS)
         browser.value("window.jupyterapp.commands.execute('notebook:run-all-cells').then(() => true)")
