@@ -8,6 +8,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -333,6 +335,23 @@ def test_a_page_that_needs_the_network_is_caught(browser, tmp_path):
     (tmp_path / "bad.html").write_text('<title>bad</title><script src="https://example.org/x.js"></script>')
     browser.open((tmp_path / "bad.html").as_uri())
     assert "asked for https://example.org/x.js" in browser.complaints()
+
+
+NOWHERE = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+
+
+def test_the_pipelines_own_report_is_made_and_read_without_a_network(browser, tmp_path):
+    """As `make book` makes it; rules of which nothing has run here have no times in it."""
+    page = tmp_path / "workflow.html"
+    options = ["--nolock", "--cores", "1", "--configfile", "profiles/minis.yaml", "--report", str(page)]
+    command = [sys.executable, "-m", "snakemake", *options]
+    done = subprocess.run(command, cwd=paths.ROOT, env=os.environ | NOWHERE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-1000:]
+    assert str(paths.ROOT) not in page.read_text(encoding="utf-8")
+    browser.open(page.as_uri())
+    browser.until("!!document.querySelector('svg, canvas') && document.body.textContent.includes('02_ceilings')")
+    asked = [said for said in browser.complaints() if not said.startswith("console: ")]  # a warning of its styles'
+    assert asked == []
 
 
 # --- the page with cells to run
