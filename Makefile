@@ -38,11 +38,12 @@ test-all: test test-long test-public test-notebooks  ## all of them
 paper: .venv/ready  ## the report, paper/main.pdf, from results/ and figures/
 	$(SNAKEMAKE) --configfile profiles/minis.yaml -- paper/main.pdf
 
-book: .venv/ready  ## the site, build/book/html, from the executed notebooks; its pages are tried without a network
+book: .venv/ready  ## the site, build/book/html, from the executed notebooks, and the same as a PDF; its pages are tried without a network
 	$(SNAKEMAKE) --configfile profiles/minis.yaml -- build/book/html/index.html
+	$(SNAKEMAKE) --configfile profiles/minis.yaml --report build/book/html/_static/workflow.html
 	BOOK=build/book/html $(BIN)/python -m pytest -q tests/tools/test_book.py
 
-course: .venv/ready  ## for an instructor: notebooks with and without solutions in nbgrader's format, slides, notes; all in build/course
+course: .venv/ready  ## for an instructor: notebooks with and without solutions in nbgrader's format, lesson plans, slides, notes; all in build/course
 	$(BIN)/python -m tools.course
 
 test-course: course  ## run the instructor's notebooks, a minute each: every solution must pass its check

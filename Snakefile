@@ -199,6 +199,7 @@ if PROFILE == "minis":
             f"{BUILD}/explorer.json",
             f"{BUILD}/in_browser.json",
             "paper/main.pdf",
+            "paper/slides.typ",
         output:
             "build/book/html/index.html",
         message:

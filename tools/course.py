@@ -1,4 +1,4 @@
-"""A course's notebooks in nbgrader's format, for students and, with the solutions, for the instructor; and its slides.
+"""A course's notebooks in nbgrader's format, for students and, with solutions, for the instructor; plans and slides.
 
 `make course`, or `python -m tools.course`, writes `build/course`. An exercise of a notebook is one cell: `name = None`,
 then `if name is not None:` with what checks the answer. Here it is two, as nbgrader asks: an answer cell, which in the
@@ -21,8 +21,8 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 from howlinear.errors import HowlinearError, InputError
-from howlinear.files import atomic, paths
-from tools import report
+from howlinear.files import atomic, paths, results
+from tools import lessons, report
 from tools.book import build, solutions
 
 BEGIN = "### BEGIN SOLUTION"
@@ -175,11 +175,11 @@ def _whole(stem: str, cells: Sequence[NotebookNode], kernel: NotebookNode | None
 
 
 def write(stems: Sequence[str]) -> None:
-    """Write both copies of these notebooks, and the slides; whatever was in `build/course` goes.
+    """Write both copies of these notebooks, their lesson plans, and the slides; whatever was in `build/course` goes.
 
     Raises:
-        InputError: an exercise and its solution do not fit together; says where.
-        SourceError: a notebook has no solutions, or the slides lack something.
+        InputError: an exercise and its solution, or a plan and its notebook, do not fit together; says where.
+        SourceError: a notebook has no solutions or no results, or the slides lack something.
     """
     course = paths.BUILD / "course"
     shutil.rmtree(course, ignore_errors=True)
@@ -192,6 +192,12 @@ def write(stems: Sequence[str]) -> None:
         for folder, copy in (("instructor", solved), ("student", students(solved))):
             with atomic.written_aside(course / folder / f"{stem}.ipynb") as aside:
                 nbformat.write(copy, aside)
+    plans = course / "plans"
+    for stem, plan in lessons.plans().items():
+        if stem in stems:
+            text = lessons.page(stem, plan, results.load(paths.results("minis") / f"{stem}.json"))
+            with atomic.written_aside(plans / f"{stem}.md") as aside:
+                aside.write_text(f"# {stem}\n\n{lessons.with_figures(text, plans)}\n", encoding="utf-8")
     report.write_slides(course)
 
 
@@ -202,7 +208,7 @@ def main() -> int:
     except HowlinearError as error:
         print(f"howlinear: {error}", file=sys.stderr)
         return 2
-    print("build/course: notebooks in student and instructor, slides.pdf, notes.pdf")
+    print("build/course: notebooks in student and instructor, lesson plans in plans, slides.pdf, notes.pdf")
     return 0
 
 

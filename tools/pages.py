@@ -1,13 +1,14 @@
 """The tables of FINDINGS.md, LEDGER.md and the course's pages, written from the results of public and embedded models.
 
 `python -m tools.pages`, or `make readme`, puts each table between its two marks and leaves all else as it was. The
-findings have two, of notebook 02's numbers; the ledger has that of the claims; the course's syllabus has the notebooks
-with their minutes, and its page for instructors the numbers to expect of each. A test holds that the pages show what
-the results imply, so nothing else has to remember to run this.
+findings have two, of notebook 02's numbers; the ledger has that of the claims. Of the course's pages the syllabus has
+the notebooks with their minutes, that for instructors the numbers to expect, and that of the plans a lesson of each. A
+test holds that the pages show what the results imply, so nothing else has to remember to run this.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from howlinear.files import results as record
 from howlinear.ideas.claims import ledger as claims
 from howlinear.instrument.baseline import APART
 from howlinear.instrument.profile import FEW_ROWS_DECIDE
-from tools import teaching
+from tools import lessons, teaching
 from tools.book import build
 
 PUBLIC = "<!-- numbers: results/public/02_ceilings.json -->"
@@ -33,6 +34,7 @@ END = "<!-- end -->"
 
 SYLLABUS = "book/course/syllabus.md"
 INSTRUCTOR = "book/course/instructor.md"
+PLANS = "book/course/plans.md"
 
 
 def tables(results: Path) -> dict[str, dict[str, str]]:
@@ -54,12 +56,41 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
     stems = build.stems()
     syllabus = {NOTEBOOKS: teaching.notebooks_table(stems), WEEKS: teaching.weeks_table()}
     instructor = {expect(stem): expected(stem, results) for stem in stems}
-    return {"FINDINGS.md": findings, "LEDGER.md": {CLAIMS: ledger}, SYLLABUS: syllabus, INSTRUCTOR: instructor}
+    return {
+        "FINDINGS.md": findings,
+        "LEDGER.md": {CLAIMS: ledger},
+        SYLLABUS: syllabus,
+        INSTRUCTOR: instructor,
+        PLANS: planned(results),
+    }
 
 
 def expect(stem: str) -> str:
     """The mark of the numbers to expect of a notebook."""
     return f"<!-- expect: {stem} -->"
+
+
+def plan(stem: str) -> str:
+    """The mark of the lesson plan of a notebook."""
+    return f"<!-- plan: {stem} -->"
+
+
+def planned(results: Path) -> dict[str, str]:
+    """The lesson plans: mark → page, with the numbers of the embedded models, which a class runs.
+
+    Args:
+        results: the folder that holds those of each run profile.
+
+    Raises:
+        SourceError: the results are missing, or lack what an answer says.
+        InputError: a plan and its notebook do not fit together.
+    """
+    pages = {}
+    for stem, of_notebook in lessons.plans().items():
+        pages[plan(stem)] = _shown(
+            results / "minis" / f"{stem}.json", functools.partial(lessons.page, stem, of_notebook)
+        )
+    return pages
 
 
 def expected(stem: str, results: Path) -> str:
@@ -84,6 +115,8 @@ def _shown(path: Path, table: Callable[[Mapping[str, Any]], str]) -> str:
     """A table of one file of results."""
     try:
         return table(record.load(path))
+    except HowlinearError:
+        raise  # it says itself what is wrong
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise SourceError(

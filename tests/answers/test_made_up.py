@@ -1,5 +1,7 @@
 """What is said of results that the recorded ones are not like: every other branch of the sentences."""
 
+import pytest
+
 from howlinear.answers import (
     bilinear,
     capture,
@@ -111,8 +113,16 @@ def test_profiles_that_turn_and_those_that_need_not():
 
 
 def test_blocks_are_more_or_less_linear_before_training_beyond_their_interval():
-    reply = ceilings.replies({"models": {"a": ceiling([0.4, 0.505, 0.6])}})[0]
-    assert "for 1 of 3 blocks of a, and less for 1 of 3 blocks of a." in reply
+    more = ceiling([0.4, 0.48, 0.505])
+    less = ceiling([0.6, 0.6, 0.6])
+    either = ceiling([0.4, 0.4, 0.505, 0.6])
+    reply = ceilings.replies({"models": {"a": more, "b": less, "c": more, "d": either}})[0]
+    assert reply == (
+        "Before training blocks are more linear in a (R²_lin 0.50; surely in 2 of 3 blocks) and c (R²_lin 0.50; "
+        "surely in 2 of 3 blocks); less linear in b (R²_lin 0.50; surely in 3 of 3 blocks); and not surely more or "
+        "less linear in d (R²_lin 0.50; more in 2 and less in 1 of 4 blocks). Small random weights make hidden values "
+        "small, where GELU is nearly straight; SwiGLU multiplies two of them, which has no straight part."
+    )
 
 
 # --- 03 bilinear
@@ -150,10 +160,10 @@ def test_a_gate_may_stay_open_or_close_with_or_without_its_branch():
 # --- 04 rank
 
 
-def seen(block, r2, median, rank, regime):
+def seen(block, r2, median, rank, regime, bands=(0.4, 0.5)):
     values = {"r2": {"value": r2}, "median": {"value": median}, "rank": {"value": rank}}
-    bands = {"features": [r2, r2 - 0.1], "directions": [r2, r2 - 0.2], "bands": [0.4, 0.5]}
-    return {"block": block, "regime": regime} | values | bands
+    without = {"features": [r2, r2 - 0.1], "directions": [r2, r2 - 0.2]}
+    return {"block": block, "regime": regime, "bands": list(bands)} | values | without
 
 
 def test_the_regimes_of_near_linear_blocks():
@@ -164,7 +174,7 @@ def test_the_regimes_of_near_linear_blocks():
         seen(3, 0.91, 0.9, 1.0, "mixed"),
         seen(4, 0.50, 0.4, 9.0, "below"),
     ]
-    results = {"models": {"a": {"blocks": blocks}}, "settings": {"high": 0.9, "counts": [0, 4]}}
+    results = {"models": {"a": {"blocks": blocks}}, "settings": {"high": 0.9, "counts": [0, 4], "bands": 2}}
     said = rank.sentences(results)[0]
     assert "block 2 is near-linear (R²_lin 0.92) throughout" in said
     assert "blocks 0 and 1 are near-linear (R²_lin 0.95 to 0.97) in hardly more than one loud direction" in said
@@ -175,6 +185,41 @@ def test_the_regimes_of_near_linear_blocks():
     assert replies[2] == "On frequent ones in 0 of 5 blocks of a."
     below = {"models": {"a": {"blocks": blocks[4:]}}, "settings": results["settings"]}
     assert rank.sentences(below)[0] == "No block of a reaches 0.90; the highest R²_lin is 0.50 (block 4)."
+
+
+def banded(*bands):
+    """Results of a model whose blocks have these R² in each band."""
+    blocks = [seen(block, 0.5, 0.5, 9.0, "below", of_block) for block, of_block in enumerate(bands)]
+    settings = {"high": 0.9, "counts": [0, 4], "bands": len(bands[0])}
+    return {"models": {"a": {"blocks": blocks}}, "settings": settings}
+
+
+@pytest.mark.parametrize(
+    ("bands", "shape"),
+    [
+        ([(0.9, 0.6, 0.5, 0.4), (0.7, 0.6, 0.5, 0.6)], "falls from 0.80 to 0.50 (as in 1 of 2 blocks)"),
+        ([(0.4, 0.5, 0.6)], "rises from 0.40 to 0.60 (as in 1 of 1 blocks)"),
+        ([(0.9, 0.6, 0.2, 0.8)] * 2, "falls from 0.90 to 0.20 in band 3 and rises to 0.80 (as in 2 of 2 blocks)"),
+        ([(0.3, 0.6, 0.2)], "rises from 0.30 to 0.60 in band 2 and falls to 0.20 (as in 1 of 1 blocks)"),
+        ([(0.3, 0.6, 0.2, 0.4)], "goes up and down from 0.30 to 0.40, between 0.20 and 0.60 (as in 1 of 1 blocks)"),
+    ],
+)
+def test_bands_may_fall_rise_turn_or_do_neither(bands, shape):
+    said = rank.sentences(banded(*bands))
+    assert said[2] == (
+        f"From the most frequent tokens to the rarest, in {len(bands[0])} bands, the mean R² over blocks {shape} in a."
+    )
+
+
+def test_over_depth_the_ends_of_a_band_may_lie_above_its_middle():
+    first, inner, last = (0.9, 0.9, 0.9), (0.4, 0.5, 0.5), (0.6, 0.9, 0.4)
+    said = rank.sentences(banded(first, inner, inner, last))
+    assert said[3] == (
+        "Over depth the first and the last block both lie above the mean of those between in 2 of 3 bands (by 0.20 or "
+        "more) of a."
+    )
+    assert rank.sentences(banded(inner, first, inner))[3].endswith("in 0 of 3 bands of a.")
+    assert len(rank.sentences(banded(first, last))) == 3  # nothing lies between two blocks
 
 
 # --- 05 corpora
@@ -214,11 +259,71 @@ def compressed(**signals):
 
 
 def test_the_best_signal_stands_alone_or_beside_others():
-    alone = compression.sentences(compressed(price=signal(0.9, 0.05)))
-    assert "is told best by the price in the loss (Spearman's ρ = 0.90 [0.85, 0.95] with the cost)" in alone[0]
-    assert alone[0].endswith("; no other interval reaches its own.")
-    beside = compression.sentences(compressed(price=signal(0.9, 0.05), residual=signal(0.8, 0.1)))
-    assert beside[0].endswith("its interval overlaps those of the size of the line's error.")
+    best = {"price": signal(0.9, 0.05)}
+    alone = compression.sentences(compressed(**best))[0]
+    assert alone == (
+        "What it costs to put a line in a block's place is told best by the price in the loss: Spearman's ρ with the "
+        "cost is 0.90 [0.85, 0.95]; no other interval reaches its own."
+    )
+    beside = compression.sentences(compressed(residual=signal(0.8, 0.1), **best))[0]
+    assert beside.endswith(
+        "0.90 [0.85, 0.95]. The interval of the size of the line's error (0.80 [0.70, 0.90]) overlaps with its own."
+    )
+
+
+def test_of_many_signals_as_good_as_the_best_two_are_named_and_the_rest_is_counted():
+    rivals = {
+        "ablation": signal(0.7, 0.3),
+        "residual": signal(0.8, 0.2),
+        "CCA bound": signal(0.75, 0.2),
+        "block influence": signal(0.5, 0.1),
+        "1 − R²": signal(-0.8, 0.1),
+    }
+    three = compression.sentences(compressed(price=signal(0.9, 0.05), **rivals))[0]
+    assert three.endswith(
+        "The intervals of the size of the line's error (0.80 [0.60, 1.00]), NBL's bound (0.75 [0.55, 0.95]) and one "
+        "more signal overlap with its own."
+    )
+    del rivals["ablation"]
+    two = compression.sentences(compressed(price=signal(0.9, 0.05), **rivals))[0]
+    assert two.endswith(
+        "The intervals of the size of the line's error (0.80 [0.60, 1.00]) and NBL's bound (0.75 [0.55, 0.95]) overlap "
+        "with its own."
+    )
+
+
+def blocks_worth(*worth):
+    """A model whose blocks grow more linear one by one, and what their means cost."""
+    return {
+        "blocks": [
+            {"block": block, "r2": 0.1 * block, "ablation": cost, "delta": 1.0, "low": 0.0, "high": 2.0}
+            for block, cost in enumerate(worth)
+        ],
+        "reduced_rank": [],
+    }
+
+
+def test_the_more_linear_blocks_may_be_worth_more_or_less_or_this_may_be_chance():
+    more = blocks_worth(0.1, 0.2, 0.3, 0.5, 0.4, 0.6, 0.7)
+    less = blocks_worth(0.7, 0.6, 0.4, 0.5, 0.3, 0.2, 0.1)
+    chance = blocks_worth(0.1, 0.7, 0.2, 0.6, 0.3, 0.5, 0.4)
+    few = blocks_worth(0.1, 0.2, 0.3)
+    results = compressed(price=signal(0.9, 0.05)) | {"models": {"a": more, "b": less, "c": chance, "d": more, "e": few}}
+    answer = compression.sentences(results)
+    what = "R²_lin ranks what a block's mean output costs in its place (mean ablation) at ρ ="
+    inner = "without the first and the last block)"
+    worth_more = f"+0.96 [0.67, 1.00] (+0.90 {inner} in a and d."
+    assert answer[2] == f"The more linear blocks are worth more to the model: {what} {worth_more}"
+    worth_less = "−0.96 [−1.00, −0.67] (−0.90"
+    assert answer[3].startswith(f"The more linear blocks are worth less to the model: {what} {worth_less}")
+    assert answer[4].startswith("This run cannot tell whether the more linear blocks are worth more to the model: ")
+    assert answer[4].endswith(f"{inner} in c.")
+    assert answer[5] == (
+        "In nats per token mean ablation costs 0.70 for block 6 and 0.100 to 0.600 for the others of each of a and d; "
+        "0.70 for block 0 and 0.100 to 0.600 for the others of b; 0.70 for block 1 and 0.100 to 0.600 for the others "
+        "of c; and 0.30 for block 2 and 0.100 to 0.200 for the others of e."
+    )
+    assert len(answer) == 6  # of three blocks there is no correlation
 
 
 def test_r2_may_guide_mislead_or_tell_nothing():
@@ -437,7 +542,8 @@ def swapped(kind, nats, block=2, massive=5):
 
 def sunk(costs, compared=()):
     return {
-        "models": {"a": {"answer": "One block of a has massive rows.", "costs": costs}},
+        "models": {"a": {"answer": "One block of a has massive rows.", "costs": costs, "blocks": []}},
+        "settings": {"counts": [0, 8, 64]},
         "predictions": [{"falls": True}, {"falls": False}],
         "compared": list(compared),
         "planted": [{"massive_rows": 0, "r2": 0.6, "of_all": 0.6}, {"massive_rows": 9, "r2": 0.9, "of_all": -3.0}],
@@ -450,6 +556,22 @@ def test_the_dearest_mended_block_is_named_where_there_is_one():
     assert sinks.sentences(sunk(costs))[1].endswith("first position 0.30 [0.20, 0.40] (block 4) in a.")
     assert len(sinks.sentences(sunk([]))) == 2
     assert len(sinks.sentences(sunk([swapped("a", 1.0, massive=0), swapped("e", 0.2, massive=0)]))) == 2
+
+
+def test_blocks_with_more_massive_rows_than_the_figure_leaves_out_are_named():
+    def block(number, massive, ordinary=0.5):
+        return {"block": number, "massive_rows": massive, "r2": 0.9, "r2_ordinary": ordinary}
+
+    results = sunk([])
+    results["models"]["a"]["blocks"] = [block(0, 64), block(1, 65), block(2, 1_234, ordinary=0.3)]
+    results["models"]["b"] = results["models"]["a"] | {"blocks": [block(3, 200)]}
+    assert sinks.sentences(results)[2] == (
+        "The figure in which heaviest rows are left out ends at 64 rows, before all massive rows are gone, in blocks "
+        "1 and 2 (65 to 1,234 massive rows) of a; and block 3 (200 massive rows) of b. The block with the most, block "
+        "2 of a, has an R²_lin of 0.90, and of 0.30 once all are gone."
+    )
+    results["settings"]["counts"].append(2_000)
+    assert not any("figure" in sentence for sentence in sinks.sentences(results))
 
 
 def test_predictions_that_were_run_are_counted():

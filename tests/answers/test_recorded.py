@@ -9,6 +9,7 @@ import jupytext
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from howlinear.files import paths
 
@@ -86,6 +87,8 @@ def computed(stem, results):
         for model in models.values():
             for key in ("features", "directions", "bands"):
                 yield from np.array([block[key] for block in model["blocks"]]).mean(0)
+            bands = profile(model, "bands")
+            yield from (bands[[0, -1]] - bands[1:-1].mean(0)).ravel()
     if stem == "05_corpora":
         for model in models.values():
             yield sum(len(found["low"]) for found in model["drop"].values())
@@ -93,6 +96,12 @@ def computed(stem, results):
         for model in models.values():
             r2 = {(row["block"], row["rank"]): row["r2"] for row in model.get("reduced_rank", [])}
             yield from (r2[block, 2 * rank] - r2[block, rank] for block, rank in r2 if (block, 2 * rank) in r2)
+            if "blocks" in model:
+                worth = profile(model), profile(model, "ablation")
+                rho = stats.spearmanr(*worth).statistic
+                yield from (rho, stats.spearmanr(*(values[1:-1] for values in worth)).statistic)
+                half = 1.96 * np.sqrt((1 + rho**2 / 2) / (len(worth[0]) - 3))
+                yield from np.tanh(np.arctanh(rho) + half * np.array([-1, 1]))
     if stem == "07_optimisers":
         for model in models.values():
             yield from (np.subtract(model["exact"], model[way]).max() for way in ("GD", "momentum", "Adam"))
@@ -215,7 +224,7 @@ def expected(stem, results):
         deltas = [swap["delta"] for swap in model["swap"]]
         yield f"block {np.argmax(deltas)} (+{text(max(deltas))} ["
         above = (np.array(model["untrained"]) > profile(model, "r2_high")).sum()
-        yield f"{above} of {len(r2)} blocks of {name}"
+        yield f"surely in {above} of {len(r2)} blocks) and mini-pythia"
     if stem == "03_bilinear":
         gain = profile(model, "gain")
         yield f"{text(gain.min())} to {text(gain.max())} of R²"
@@ -224,6 +233,11 @@ def expected(stem, results):
     if stem == "04_rank":
         above = sum(block["bands"][0] > block["bands"][-1] for block in model["blocks"])
         yield f"{above} of {len(model['blocks'])} blocks"
+        bands = profile(model, "bands")
+        falling = (np.diff(bands, axis=1) < 0).all(1).sum()
+        yield f"falls from {text(bands.mean(0)[0])} to {text(bands.mean(0)[-1])} (as in {falling} of {len(bands)}"
+        rises = bands[[0, -1]].min(0) - bands[1:-1].mean(0)
+        yield f"{(rises > 0).sum()} of {len(rises)} bands (by {text(rises.min())} or more) of {name}"
     if stem == "05_corpora":
         inner = [found["inner"] for found in model["agreement"].values()]
         yield f"{text(min(inner))} to {text(max(inner))} in {name}"
@@ -233,11 +247,15 @@ def expected(stem, results):
         rho = {signal: found["rho"] for signal, found in results["agreements"]["one block"].items()}
         del rho["replace one"]
         assert max(rho, key=rho.get) == "residual"  # so much is known of these results
-        yield f"the size of the line's error (Spearman's ρ = {text(rho['residual'])} ["
+        yield f"the size of the line's error: Spearman's ρ with the cost is {text(rho['residual'])} ["
         yield f"1 − R²_lin ranks the costs at ρ = {text(rho['1 − R²'])} ["
         worth = profile(model, "ablation")
-        yield f"{text(worth[1:-1].min(), 3)} to {text(worth[1:-1].max(), 3)} in {name}"
-        yield f"{text(worth[0])} and {text(worth[-1])} in {name}"
+        ranked = stats.spearmanr(profile(model), worth).statistic
+        inner = stats.spearmanr(profile(model)[1:-1], worth[1:-1]).statistic
+        yield f"ρ = +{text(ranked)} ["
+        yield f"(+{text(inner)} without the first and the last block) in {name}"
+        others = f"{text(worth[1:].min(), 3)} to {text(worth[1:].max(), 3)}"
+        yield f"{text(worth[0])} for block 0 and {others} for the others"
     if stem == "07_optimisers":
         shortfall = max((exact - r2) for m in models.values() for exact, r2 in zip(m["exact"], m["GD"], strict=True))
         yield f"{text(shortfall, 3)} by plain gradient descent"
@@ -304,6 +322,7 @@ BREAKS = {  # where a number is broken, by stem; what is said must not be the sa
         ("models", "mini-gpt2", "blocks", 0, "median", "value"),
         ("models", "mini-gpt2", "blocks", 4, "directions", -1),
         ("models", "mini-gpt2", "blocks", 4, "bands", 0),
+        ("models", "mini-gpt2", "blocks", 4, "bands", 2),
     ],
     "05_corpora": [
         ("models", "mini-gpt2", "agreement", "code ~ cpp", "gap"),

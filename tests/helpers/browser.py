@@ -1,6 +1,6 @@
 """A headless Chromium, spoken to over its debugging protocol: what a page asked for, complained of, and looks like.
 
-Every host name is refused, so a page that needs the network shows it.
+Every host is refused, so a page that needs the network shows it; this machine's own servers are let in where asked for.
 """
 
 import base64
@@ -32,13 +32,14 @@ def must_have_chromium():
 
 
 class Browser:
-    """One tab; `with Browser(folder) as browser`."""
+    """One tab; `with Browser(folder) as browser`. With `served`, servers of this machine may be asked."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, served: bool = False):
         self.folder, self.events, self.count = folder, [], 0
+        self.hosts = "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1" if served else "MAP * ~NOTFOUND"
 
     def __enter__(self):
-        command = [CHROMIUM, *FLAGS, "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={self.folder}"]
+        command = [CHROMIUM, *FLAGS, f"--host-resolver-rules={self.hosts}", f"--user-data-dir={self.folder}"]
         self.process = subprocess.Popen([*command, "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         port = self.folder / "DevToolsActivePort"
         while not port.is_file() or len(port.read_text().splitlines()) < 2:

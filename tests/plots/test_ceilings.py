@@ -1,3 +1,5 @@
+import itertools
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -207,3 +209,27 @@ def test_clouds_are_in_their_models_colour_with_their_line_and_slices():
         np.testing.assert_array_equal(line.get_ydata(), line.get_xdata())  # what it says lies on the diagonal
         assert axis.get_xlabel() == "what the line says"
     assert len(figure.legends[0].get_texts()) == 3
+
+
+@pytest.mark.parametrize(
+    ("ends", "round_ticks"),
+    [
+        ((-1_000, 25_000), [0, 10_000, 20_000]),
+        ((0, 11_000), [0, 5_000, 10_000]),
+        ((-40, 60), [0, 50]),
+        ((-0.0012, 0.0031), [0, 0.002]),
+    ],
+)
+def test_the_ticks_of_clouds_are_few_and_round_and_their_labels_keep_apart(ends, round_ticks):
+    """By matplotlib's own choice labels of the last touch; as few of them at any steps stand at 8,000 and at 30."""
+    style.use()
+    across = np.linspace(*ends, 20)
+    points = pd.DataFrame({"across": across, "up": across, "line": across, "middle": across, "mean": across})
+    figure = clouds({"block 0": points, "block 7": points, "block 9": points}, "smollm2-135m")
+    figure.canvas.draw()
+    for axis in figure.axes:
+        low, high = axis.get_xlim()
+        labels = [label for label in axis.get_xticklabels() if low <= label.get_position()[0] <= high]
+        assert [label.get_position()[0] for label in labels] == pytest.approx(round_ticks)
+        boxes = [label.get_window_extent() for label in labels]
+        assert all(right.x0 > left.x1 + 2 for left, right in itertools.pairwise(boxes))

@@ -8,6 +8,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -24,7 +26,7 @@ from helpers.browser import Browser, must_have_chromium
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths, results
 from howlinear.ideas.claims import ledger
-from tools.book import build, solutions
+from tools.book import build, printed, solutions
 
 pytestmark = pytest.mark.long
 
@@ -163,8 +165,10 @@ def build_small_book(folder):
     patch.setattr(build, "FRAME", frame)
     results.save(folder / "minis/explorer.json", {"blocks": test_charts.ROWS})
     results.save(folder / "minis/in_browser.json", test_in_browser.made_up())
+    patch.setattr(printed, "chromium", lambda: None)
     build.prepare("minis", folder / "source", [STEM])
     build.build(folder / "source", folder / "html")
+    (folder / "html/_static/workflow.html").write_text("<title>Made by make book</title>")
     patch.undo()
 
 
@@ -185,6 +189,38 @@ def test_a_notebooks_link_to_a_page_of_the_frame_leads_there(small_book):
     html = (small_book / "notebooks" / f"{STEM}.html").read_text(encoding="utf-8")
     assert 'href="../reading.html#block"' in html
     assert 'id="block"' in (small_book / "reading.html").read_text(encoding="utf-8")
+
+
+def test_the_slides_and_their_notes_can_be_had_from_the_page_on_teaching(html):
+    asked = Asked()
+    asked.feed((html / "course" / "syllabus.html").read_text(encoding="utf-8"))
+    for name in ("slides", "notes"):
+        assert f"../_static/{name}.pdf" in asked.links
+        assert (html / "_static" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_lesson_plan_has_its_figures_in_the_book(html):
+    text = (html / "course" / "plans.html").read_text(encoding="utf-8")
+    for stem in build.stems():
+        assert f"<h2>{stem}<a " in text
+    assert len(re.findall(r'<img [^>]*src="\.\./_images/\w+\.png"', text)) == len(build.stems())
+
+
+def test_the_book_is_printed_where_there_is_a_chromium(small_book, tmp_path):
+    must_have_chromium()
+    printed.write(small_book.parent / "source", tmp_path / "book.pdf")
+    pdf = (tmp_path / "book.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type ?/Page\b", pdf)) > 20  # the lesson plans alone are fifteen
+
+
+def test_the_book_says_whether_it_was_printed(monkeypatch, tmp_path):
+    monkeypatch.setattr(printed, "chromium", lambda: "/usr/bin/chromium")
+    assert 'href="_static/book.pdf"' in printed.sentence()
+    monkeypatch.setattr(printed, "chromium", lambda: None)
+    assert "book.pdf" not in printed.sentence()
+    printed.write(tmp_path, tmp_path / "book.pdf")
+    assert not (tmp_path / "book.pdf").exists()
 
 
 LOADING = ("script", "link", "img", "iframe", "source", "video", "audio", "embed")
@@ -299,6 +335,23 @@ def test_a_page_that_needs_the_network_is_caught(browser, tmp_path):
     (tmp_path / "bad.html").write_text('<title>bad</title><script src="https://example.org/x.js"></script>')
     browser.open((tmp_path / "bad.html").as_uri())
     assert "asked for https://example.org/x.js" in browser.complaints()
+
+
+NOWHERE = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+
+
+def test_the_pipelines_own_report_is_made_and_read_without_a_network(browser, tmp_path):
+    """As `make book` makes it; rules of which nothing has run here have no times in it."""
+    page = tmp_path / "workflow.html"
+    options = ["--nolock", "--cores", "1", "--configfile", "profiles/minis.yaml", "--report", str(page)]
+    command = [sys.executable, "-m", "snakemake", *options]
+    done = subprocess.run(command, cwd=paths.ROOT, env=os.environ | NOWHERE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-1000:]
+    assert str(paths.ROOT) not in page.read_text(encoding="utf-8")
+    browser.open(page.as_uri())
+    browser.until("!!document.querySelector('svg, canvas') && document.body.textContent.includes('02_ceilings')")
+    asked = [said for said in browser.complaints() if not said.startswith("console: ")]  # a warning of its styles'
+    assert asked == []
 
 
 # --- the page with cells to run

@@ -310,6 +310,14 @@ def test_the_projects_notebooks_become_a_course(stem, written):
         assert read_too_early(cell.source) == [], "within a function such a name has no value yet"
 
 
+@pytest.mark.parametrize("stem", build.stems())
+def test_a_lesson_plan_goes_with_every_notebook(stem, written):
+    text = (written / "plans" / f"{stem}.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {stem}\n\n**Goal.** Students ")
+    (shown,) = re.findall(r"\]\((.+\.png)\)", text)
+    assert (written / "plans" / shown).is_file()
+
+
 def test_a_fault_is_told_with_the_notebook_it_is_in(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "BUILD", tmp_path)
     monkeypatch.setattr(build, "stems", lambda: ["02_ceilings"])

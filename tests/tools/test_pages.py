@@ -10,7 +10,7 @@ from howlinear.files import atomic, paths
 from howlinear.ideas.claims import ledger as claims
 from tools import pages
 from tools.book import build
-from tools.pages import CLAIMS, END, INSTRUCTOR, NOTEBOOKS, NUMBERS, PUBLIC, SYLLABUS, WEEKS
+from tools.pages import CLAIMS, END, INSTRUCTOR, NOTEBOOKS, NUMBERS, PLANS, PUBLIC, SYLLABUS, WEEKS
 
 RECORDED = paths.ROOT / "results"
 
@@ -81,6 +81,7 @@ def test_every_table_comes_from_the_recorded_results():
         "LEDGER.md": {CLAIMS},
         SYLLABUS: {NOTEBOOKS, WEEKS},
         INSTRUCTOR: {pages.expect(stem) for stem in build.stems()},
+        PLANS: {pages.plan(stem) for stem in build.stems()},
     }
     of_both = [claims.evaluate(RECORDED / profile) for profile in ("minis", "public")]
     assert tables["LEDGER.md"][CLAIMS] == claims.to_markdown(*of_both)
@@ -127,7 +128,7 @@ def project(tmp_path):
     (tmp_path / "FINDINGS.md").write_text(findings, encoding="utf-8")
     (tmp_path / "LEDGER.md").write_text(f"{CLAIMS}\n{END}\nend\n", encoding="utf-8")
     (tmp_path / "book" / "course").mkdir(parents=True)
-    for page in (SYLLABUS, INSTRUCTOR):
+    for page in (SYLLABUS, INSTRUCTOR, PLANS):
         shutil.copy(paths.ROOT / page, tmp_path / page)
     return tmp_path
 

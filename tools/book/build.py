@@ -27,7 +27,8 @@ from nbformat import NotebookNode
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths, results
 from howlinear.ideas.claims import ledger as claims
-from tools.book import charts, costs, coverage, in_browser
+from tools import lessons, report
+from tools.book import charts, costs, coverage, in_browser, printed
 from tools.book import solutions as folding
 from tools.book.tables import markdown
 
@@ -59,7 +60,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
         which: stems of the notebooks.
 
     Raises:
-        SourceError: a notebook has not been executed, or a figure or the report is missing.
+        SourceError: a notebook has not been executed, or a figure, the report or what the slides show is missing.
         InputError: exercises and solutions do not fit together, or a figure has no line in `book/gallery.yaml`.
     """
     shutil.rmtree(source, ignore_errors=True)
@@ -72,7 +73,8 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     reading = (source / "reading.md").read_text(encoding="utf-8")
     _write(source / "reading.md", reading.replace("ADDRESS", address()))
     for page in (source / "course").glob("*.md"):
-        _write(page, linked(page.read_text(encoding="utf-8"), which))
+        text = lessons.with_figures(page.read_text(encoding="utf-8"), page.parent)
+        _write(page, linked(text, which))
     _write(source / "gallery.txt", gallery(profile, which, source / "figures"))
     _write(source / "ledger.txt", ledger(profile, which))
     _write(source / "benchmarks.txt", benchmarks(source / "figures"))
@@ -93,8 +95,10 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     frame = (FRAME / "explorer.html").read_text(encoding="utf-8")
     _write(source / "explorer.txt", charts.fragment(rows, frame))
 
-    # the report, and what sets mathematics
+    # the report, the slides, what is said of the book on paper, and what sets mathematics
     shutil.copyfile(_there(REPORT, "run make paper"), source / "_static" / "howlinear.pdf")
+    report.write_slides(source / "_static")
+    _write(source / "printed.txt", printed.sentence())
     script = _there(Path(distribution("sphinx-mathjax-offline").locate_file(MATHJAX)), "install the dev extra")
     offline = script.read_text(encoding="utf-8").replace(SPEECH, "")
     _write(source / "_static" / "mathjax.js", offline)
@@ -322,6 +326,7 @@ def main(profile: str = "minis", *which: str) -> int:
     try:
         prepare(profile, source, which or stems())
         build(source, out)
+        printed.write(source, out / "_static" / "book.pdf")
     except HowlinearError as error:
         print(f"howlinear: {error}", file=sys.stderr)
         return 2

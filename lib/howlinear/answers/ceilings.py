@@ -118,18 +118,24 @@ def _order(models: Mapping[str, Any]) -> str:
 
 
 def _before_training(models: Mapping[str, Any]) -> str:
-    """How many blocks are surely more, or less, linear before training than after."""
-    more, less, before = {}, {}, {}
+    """Whether most blocks of a model are surely more, or less, linear before training than after, and why."""
+    named: dict[str, list[str]] = {}
     for name, model in models.items():
         blocks = model["blocks"]
         above = sum(r2 > block["r2_high"] for r2, block in zip(model["untrained"], blocks, strict=True))
         below = sum(r2 < block["r2_low"] for r2, block in zip(model["untrained_in_sample"], blocks, strict=True))
-        more[name] = f"{above} of {len(blocks)} blocks"
-        less[name] = f"{below} of {len(blocks)} blocks"
-        before[name] = words.span([*model["untrained"], *model["untrained_in_sample"]])
+        r2 = words.span([*model["untrained"], *model["untrained_in_sample"]])
+        if 2 * above > len(blocks):
+            answer, surely = "more linear", f"surely in {above}"
+        elif 2 * below > len(blocks):
+            answer, surely = "less linear", f"surely in {below}"
+        else:
+            answer, surely = "not surely more or less linear", f"more in {above} and less in {below}"
+        named.setdefault(answer, []).append(f"{name} (R²_lin {r2}; {surely} of {len(blocks)} blocks)")
+    answers = words.joined(f"{answer} in {words.joined(of_models)}" for answer, of_models in named.items())
     return (
-        f"Before training R²_lin lies within {words.per_model(before)}. That is more than after training, beyond the "
-        f"interval, for {words.per_model(more, 'of')}, and less for {words.per_model(less, 'of')}."
+        f"Before training blocks are {answers}. Small random weights make hidden values small, where GELU is nearly "
+        "straight; SwiGLU multiplies two of them, which has no straight part."
     )
 
 

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from howlinear.answers import words
+from howlinear.core import correlation
 
 SWAPS = "replace one"
 """The signal that tries every swap on a few sequences, and so is no way to tell beforehand."""
+
+MOST_NAMED = 2
+"""Of more signals than these that may be as good as the best the rest is counted, not named."""
 
 NAMES = {
     "1 − R²": "1 − R²_lin",
@@ -30,18 +34,7 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
     models = _with_loss(results)
     without = [name for name in results["models"] if name not in models]
     signals = {name: found for name, found in results["agreements"]["one block"].items() if name != SWAPS}
-    best = max(signals, key=lambda name: signals[name]["rho"])
-    rho = words.estimate(signals[best]["rho"], signals[best]["low"], signals[best]["high"])
-    near = [NAMES.get(name, name) for name in signals if name != best and signals[name]["high"] >= signals[best]["low"]]
-    reaches = (
-        f"; its interval overlaps those of {words.joined(near)}" if near else "; no other interval reaches its own"
-    )
-    answer = [
-        f"What it costs to put a line in a block's place is told best by {NAMES.get(best, best)} (Spearman's ρ = {rho} "
-        f"with the cost){reaches}.",
-        _r2(signals["1 − R²"]),
-        _ablation(models),
-    ]
+    answer = [_best(signals), _r2(signals["1 − R²"]), *_worth(models), _mean_ablation(models)]
     if without:
         answer.append(words.no_loss(without))
     return answer
@@ -90,9 +83,30 @@ def _with_loss(results: Mapping[str, Any]) -> dict[str, Any]:
     return {name: model for name, model in results["models"].items() if "blocks" in model}
 
 
+def _best(signals: Mapping[str, Mapping[str, Any]]) -> str:
+    """The signal that ranks the costs best, and which others this run cannot tell from it: the best two by name."""
+    best, *others = sorted(signals, key=lambda name: signals[name]["rho"], reverse=True)
+    answer = (
+        f"What it costs to put a line in a block's place is told best by {NAMES.get(best, best)}: Spearman's ρ with "
+        f"the cost is {_rho(signals[best])}"
+    )
+    near = [name for name in others if signals[name]["high"] >= signals[best]["low"]]
+    if not near:
+        return f"{answer}; no other interval reaches its own."
+    reaching = [f"{NAMES.get(name, name)} ({_rho(signals[name])})" for name in near[:MOST_NAMED]]
+    if len(near) > MOST_NAMED:
+        reaching.append(words.counted(len(near) - MOST_NAMED, "more signal"))
+    whose = "The interval of {} overlaps" if len(near) == 1 else "The intervals of {} overlap"
+    return f"{answer}. {whose.format(words.joined(reaching))} with its own."
+
+
+def _rho(found: Mapping[str, Any]) -> str:
+    return words.estimate(found["rho"], found["low"], found["high"])
+
+
 def _r2(found: Mapping[str, Any]) -> str:
     """How 1 − R²_lin ranks the costs."""
-    rho = words.estimate(found["rho"], found["low"], found["high"])
+    rho = _rho(found)
     if found["high"] < 0:
         return (
             f"R²_lin misleads: 1 − R²_lin ranks the costs at ρ = {rho}, so the more linear blocks are the dearer ones."
@@ -102,18 +116,41 @@ def _r2(found: Mapping[str, Any]) -> str:
     return f"1 − R²_lin ranks the costs at ρ = {rho}, which this run cannot tell from drawing lots."
 
 
-def _ablation(models: Mapping[str, Any]) -> str:
-    """What blocks are worth to the loss: the first, the last and those between."""
-    inner, ends = {}, {}
+def _worth(models: Mapping[str, Any]) -> list[str]:
+    """Whether the more linear blocks are worth more to the model, or less: a sentence for each answer."""
+    clauses: dict[str, dict[str, str]] = {}
     for name, model in models.items():
-        worth = [block["ablation"] for block in model["blocks"]]
-        inner[name] = words.span(worth[1:-1] or worth, 3)
-        ends[name] = f"{words.number(worth[0])} and {words.number(worth[-1])}"
-    return (
-        "What a block is worth to the model does not show in its R²_lin. With its mean output in its place (mean "
-        f"ablation), a block between the first and the last costs, in nats per token, {words.per_model(inner)}; the "
-        f"first and the last cost {words.per_model(ends)}."
-    )
+        blocks = model["blocks"]
+        if len(blocks) < correlation.FEWEST:
+            continue
+        found = correlation.correlation(
+            [block["r2"] for block in blocks], [block["ablation"] for block in blocks], order=True
+        )
+        if found.r.low > 0:
+            answer = "The more linear blocks are worth more to the model"
+        elif found.r.high < 0:
+            answer = "The more linear blocks are worth less to the model"
+        else:
+            answer = "This run cannot tell whether the more linear blocks are worth more to the model"
+        rho = words.estimate(found.r.value, found.r.low, found.r.high, signed=True)
+        inner = words.number(found.inner, signed=True)
+        clauses.setdefault(answer, {})[name] = f"ρ = {rho} ({inner} without the first and the last block)"
+    said = []
+    for answer, of_models in clauses.items():
+        what = "R²_lin ranks what a block's mean output costs in its place (mean ablation) at"
+        said.append(f"{answer}: {what} {words.per_model(of_models)}.")
+    return said
+
+
+def _mean_ablation(models: Mapping[str, Any]) -> str:
+    """What the block that is worth most costs when its mean takes its place, and what the others do."""
+    clauses = {}
+    for name, model in models.items():
+        most, *others = sorted(model["blocks"], key=lambda block: block["ablation"], reverse=True)
+        clauses[name] = f"{words.number(most['ablation'])} for block {most['block']}"
+        if others:
+            clauses[name] += f" and {words.span((block['ablation'] for block in others), 3)} for the others"
+    return f"In nats per token mean ablation costs {words.per_model(clauses, 'of')}."
 
 
 def _half_rank(rows: list[Mapping[str, Any]]) -> str:
@@ -156,8 +193,7 @@ def _weighed(signals: Mapping[str, Mapping[str, Any]]) -> str:
     """How the price ranks the costs, beside 1 − R²."""
     said = {}
     for signal in ("price", "1 − R²"):
-        found = signals[signal]
-        said[signal] = f"ρ = {words.estimate(found['rho'], found['low'], found['high'])}"
+        said[signal] = f"ρ = {_rho(signals[signal])}"
     helps = "" if signals["price"]["rho"] > signals["1 − R²"]["rho"] else "; in this run that does not help"
     return (
         "What the loss makes of the error: the price weighs it by the loss's gradient. It ranks the costs at "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import log
 from statistics import mean
 from typing import Any
@@ -22,7 +23,7 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
     answer = []
     for name, model in results["models"].items():
         answer += _near_linear(name, model["blocks"], results["settings"]["high"])
-    return [" ".join(answer), _left_out(results), _bands(results["models"])]
+    return [" ".join(answer), _left_out(results), _bands(results), *_depth(results)]
 
 
 def replies(results: Mapping[str, Any]) -> list[str]:
@@ -105,14 +106,62 @@ def _left_out(results: Mapping[str, Any]) -> str:
     )
 
 
-def _bands(models: Mapping[str, Any]) -> str:
-    """On which tokens blocks are straighter."""
-    means = {}
-    for name, model in models.items():
-        frequent = mean(block["bands"][0] for block in model["blocks"])
-        rare = mean(block["bands"][-1] for block in model["blocks"])
-        means[name] = f"{words.number(frequent)} against {words.number(rare)}"
-    return f"Among the most frequent tokens the mean R² is, against that among the rarest, {words.per_model(means)}."
+def _bands(results: Mapping[str, Any]) -> str:
+    """On which tokens blocks are straighter: the mean R² over blocks, band by band, from frequent to rare."""
+    clauses = {}
+    for name, model in results["models"].items():
+        blocks = model["blocks"]
+        means = [mean(values) for values in zip(*(block["bands"] for block in blocks), strict=True)]
+        shape = _shape(means)
+        alike = sum(_shape(block["bands"]) == shape for block in blocks)
+        clauses[name] = f"{_way(means)} (as in {alike} of {len(blocks)} blocks)"
+    return (
+        f"From the most frequent tokens to the rarest, in {results['settings']['bands']} bands, the mean R² over "
+        f"blocks {words.per_model(clauses)}."
+    )
+
+
+def _shape(values: Sequence[float]) -> str:
+    """Which way a sequence goes: "falls", "rises", one and "then" the other, or "goes up and down"."""
+    turns = []
+    for before, after in pairwise(values):
+        way = "rises" if after > before else "falls"
+        if turns[-1:] != [way]:
+            turns.append(way)
+    return ", then ".join(turns) if len(turns) < 3 else "goes up and down"
+
+
+def _way(values: Sequence[float]) -> str:
+    """Which way a sequence goes and between which numbers, with the place where it turns."""
+    shape = _shape(values)
+    first, last = words.number(values[0]), words.number(values[-1])
+    if shape in ("falls", "rises"):
+        return f"{shape} from {first} to {last}"
+    if shape == "goes up and down":
+        return f"{shape} from {first} to {last}, between {words.number(min(values))} and {words.number(max(values))}"
+    falls_first = shape.startswith("falls")
+    turn = (min if falls_first else max)(values)
+    before, after = shape.split(", then ")
+    return f"{before} from {first} to {words.number(turn)} in band {values.index(turn) + 1} and {after} to {last}"
+
+
+def _depth(results: Mapping[str, Any]) -> list[str]:
+    """In how many bands the first and the last block are straighter than those between; nothing if there are none."""
+    clauses = {}
+    for name, model in results["models"].items():
+        profiles = list(zip(*(block["bands"] for block in model["blocks"]), strict=True))
+        if len(profiles[0]) < 3:
+            continue
+        above = [min(profile[0], profile[-1]) - mean(profile[1:-1]) for profile in profiles]
+        higher = [rise for rise in above if rise > 0]
+        by = f" (by {words.number(min(higher))} or more)" if higher else ""
+        clauses[name] = f"{len(higher)} of {len(above)} bands{by}"
+    if not clauses:
+        return []
+    return [
+        "Over depth the first and the last block both lie above the mean of those between in "
+        f"{words.per_model(clauses, 'of')}."
+    ]
 
 
 def _pooled(models: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
         answer.append(
             f"In the place of such a block the map of all rows costs, in nats per token, {words.per_model(mended)}."
         )
+    answer += _curves_end(results["models"], max(results["settings"]["counts"]))
     return [*answer, _predicted(results["predictions"], results["compared"])]
 
 
@@ -67,6 +68,26 @@ def _mended(costs: Sequence[Mapping[str, Any]]) -> str | None:
         f"{_nats(plain[block])}, and a map of the ordinary rows with a constant at the first position "
         f"{_nats(mended[block])} (block {block})"
     )
+
+
+def _curves_end(models: Mapping[str, Any], most: words.Number) -> list[str]:
+    """Which blocks have more massive rows than the figure leaves out, if any, and what R² is without all of them."""
+    clauses, beyond = {}, []
+    for name, model in models.items():
+        found = [block for block in model["blocks"] if block["massive_rows"] > most]
+        if found:
+            counts = words.span((block["massive_rows"] for block in found), 0)
+            clauses[name] = f"{words.blocks(block['block'] for block in found)} ({counts} massive rows)"
+            beyond += [(block, name) for block in found]
+    if not beyond:
+        return []
+    largest, name = max(beyond, key=lambda pair: pair[0]["massive_rows"])
+    return [
+        f"The figure in which heaviest rows are left out ends at {words.number(most, 0)} rows, before all massive rows "
+        f"are gone, in {words.per_model(clauses, 'of')}. The block with the most, block {largest['block']} of {name}, "
+        f"has an R²_lin of {words.number(largest['r2'])}, and of {words.number(largest['r2_ordinary'])} once all are "
+        "gone."
+    ]
 
 
 def _nats(row: Mapping[str, Any]) -> str:

@@ -1,0 +1,94 @@
+"""The lesson plans: their minutes add up, and what they ask and answer is the notebook's and the results' own."""
+
+import re
+
+import pytest
+
+from howlinear.errors import InputError
+from howlinear.files import paths, results
+from tools import lessons, teaching
+from tools.book import build
+
+STEM = "02_ceilings"
+PARTS = {"predict", "show", "run", "exercise", "back"}
+
+
+def recorded(stem):
+    return results.load(paths.results("minis") / f"{stem}.json")
+
+
+def plan(**changed):
+    return lessons.plans()[STEM] | changed
+
+
+def page(**changed):
+    return lessons.page(STEM, plan(**changed), recorded(STEM))
+
+
+def test_every_notebook_has_a_plan_that_fills_the_lesson_and_answers_a_misconception_with_a_number():
+    plans = lessons.plans()
+    assert list(plans) == build.stems()
+    for stem, of_notebook in plans.items():
+        assert of_notebook["minutes"].keys() == PARTS, stem
+        assert sum(of_notebook["minutes"].values()) == lessons.MINUTES, stem
+        assert of_notebook["in_class"] != of_notebook["at_home"], stem
+        assert "number" in of_notebook["misconceptions"][0], stem
+        text = lessons.page(stem, of_notebook, recorded(stem))
+        assert re.search(r'^\*".+"\* .+ Then ask: ".+\?" .*\d', text, re.MULTILINE), stem
+
+
+def test_a_weeks_lessons_leave_time_for_a_claim_in_its_two_meetings():
+    assert max(len(stems) for stems in teaching.WEEKS.values()) * lessons.MINUTES + 20 <= 2 * 90
+
+
+def test_no_result_stands_in_the_plans_own_words():
+    words = (paths.ROOT / "tools" / "lessons.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"\d+\.\d+|\d+ ?%", words) == []
+
+
+def test_a_page_asks_the_notebooks_prediction_and_answers_with_the_recorded_numbers():
+    text = page()
+    first, *parts = re.findall(r"^\| (\d+) \| (.+) \|$", text, re.MULTILINE)
+    assert first == (
+        "5",
+        'Everyone writes down a guess: "You replace the *most* linear block by its best straight line. Does perplexity '
+        'barely move?"',
+    )
+    dearest = max(recorded(STEM)["models"]["mini-gpt2"]["swap"], key=lambda swap: swap["delta"])
+    assert parts[-1][1].startswith(f"Back to the prediction. Perplexity rises by {dearest['delta']:.2f} from")
+    assert parts[-2] == ("15", "In pairs, exercise 1 (warm-up).")
+    assert "**At home.** Exercise 4 (find the bug)." in text
+    least = min(recorded(STEM)["models"]["mini-gpt2"]["blocks"], key=lambda block: block["r2"])["block"]
+    asked = "If linearity alone decided what a swap costs, which block would be the dearest?"
+    assert f'Then ask: "{asked}" The least linear one, that is, block {least}' in text
+    assert "](../../figures/minis/02_ceilings_profile.png)" in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"minutes": {"predict": 5, "show": 10}}, "fills 15 minutes of 40"),
+        ({"figure": "minis/02_ceilings_none"}, "shows 02_ceilings_none, of which book/gallery.yaml says nothing"),
+        ({"predict": 4}, "asks for reply 4; there are 3"),
+        ({"in_class": 5}, "no exercise 5"),
+        ({"misconceptions": [{"heard": "No.", "answer": "Yes.", "number": "question 6"}]}, "asks for question 6"),
+    ],
+)
+def test_a_plan_that_does_not_fit_its_notebook_is_refused(changed, problem):
+    with pytest.raises(InputError, match=problem):
+        page(**changed)
+
+
+def test_a_prediction_without_a_number_is_the_whole_question():
+    (asked,) = lessons._predictions("13_claims")
+    assert asked.startswith("Here is what is claimed.")
+    assert asked.endswith("the run will count your hits.")
+
+
+def test_a_page_of_its_own_has_its_figures_beside_it(tmp_path):
+    text = lessons.with_figures(page(), tmp_path)
+    (shown,) = re.findall(r"\]\((.+\.png)\)", text)
+    assert shown == "figures/minis/02_ceilings_profile.png"
+    assert (tmp_path / shown).read_bytes() == (paths.figures("minis") / "02_ceilings_profile.png").read_bytes()
+    with pytest.raises(InputError, match=r"none\.png, which is not there: make figures PROFILE=minis"):
+        lessons.with_figures("![](../../figures/minis/none.png)", tmp_path)

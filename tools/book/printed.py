@@ -1,0 +1,60 @@
+"""The book as one PDF: Sphinx puts its pages on a single one, and a headless Chromium prints that. No network.
+
+What needs a browser stays out, as does the reference; what is folded stays folded.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from howlinear.errors import InputError
+
+LEFT_OUT = ("explore.md", "try.md", "api/*", "*.txt")
+SECONDS = 600
+"""Longer than any print takes."""
+
+LINK = 'The book on paper: <a class="sd-btn sd-btn-primary" href="_static/book.pdf">book.pdf</a>\n'
+WITHOUT = "The book on paper is made where there is a Chromium to print it; here there was none.\n"
+
+
+def chromium() -> str | None:
+    """The browser that prints, if there is one."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def sentence() -> str:
+    """What the book says of its PDF."""
+    return LINK if chromium() else WITHOUT
+
+
+def write(source: Path, pdf: Path) -> None:
+    """Print a book; does nothing where there is no Chromium.
+
+    Args:
+        source: the folder that `tools.book.build.prepare` has gathered.
+        pdf: where to; its folder is there.
+
+    Raises:
+        InputError: Sphinx or Chromium has failed; they have said why.
+    """
+    browser = chromium()
+    if browser is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page"
+        without = f"exclude_patterns={','.join(LEFT_OUT)}"
+        sphinx = [sys.executable, "-m", "sphinx", "-Q", "-b", "singlehtml", "-d", f"{folder}/doctrees", "-D", without]
+        _run([*sphinx, str(source), str(page)])
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/browser"]
+        flags += ["--no-pdf-header-footer", "--virtual-time-budget=60000", "--host-resolver-rules=MAP * ~NOTFOUND"]
+        _run([browser, *flags, f"--print-to-pdf={pdf}", (page / "index.html").as_uri()])
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)  # noqa: S603
+    if done.returncode:
+        raise InputError(f"cannot print the book: {Path(command[0]).name} says {done.stderr.strip()[-500:]}")

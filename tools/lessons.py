@@ -1,0 +1,133 @@
+"""A lesson plan for each notebook: a page from `lessons.yaml`, the notebook's own words and the recorded results.
+
+`tools.pages` writes the plans into the book's page of them, `make course` each as a page of its own. In the data stands
+what only a teacher can say: the goal, the figure to show, the minutes of each part, which prediction to ask first, what
+students get wrong, and which exercise belongs in class and which at home. What is asked is read from the notebook, and
+every number from the recorded results, in the sentences in which the notebook gives it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import yaml
+
+from howlinear.errors import InputError
+from howlinear.files import paths
+from tools.book.solutions import EXERCISE
+
+MINUTES = 40
+"""Of a lesson. Two meetings of ninety minutes hold four of them, and leave time for a claim of the ledger."""
+
+FIGURE = re.compile(r"\]\((?:\.\./)*figures/(\w+)/(\w+)\.png\)")
+"""A picture in a page: its run profile and its name."""
+
+
+def plans() -> dict[str, dict[str, Any]]:
+    """Stem of a notebook → its plan as `lessons.yaml` has it."""
+    return yaml.safe_load(Path(__file__).with_name("lessons.yaml").read_text(encoding="utf-8"))
+
+
+def page(stem: str, plan: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    """A plan as Markdown, without a heading.
+
+    Args:
+        stem: of the notebook.
+        plan: `goal`; `figure`, as in `minis/02_ceilings_profile`; `minutes` of the parts `predict`, `show`, `run`,
+            `exercise` and `back`; `predict`, the number of the prediction to ask first; `misconceptions`, each with
+            what is `heard`, the `answer` to it and, if one gives it, the `number`, as in `reply 3` or `question 2`;
+            `in_class` and `at_home`, numbers of exercises.
+        results: what is recorded of the models that the class runs.
+
+    Raises:
+        InputError: the parts do not fill the lesson, or the notebook has no such prediction, exercise or answer.
+    """
+    minutes = plan["minutes"]
+    if sum(minutes.values()) != MINUTES:
+        raise InputError(f"the plan of {stem} fills {sum(minutes.values())} minutes of {MINUTES}")
+    figure = plan["figure"].partition("/")[2]
+    caption = _captions().get(figure)
+    if caption is None:
+        raise InputError(f"the plan of {stem} shows {figure}, of which book/gallery.yaml says nothing")
+    prediction, reply = _asked(stem, results, f"reply {plan['predict']}")
+    parts = [
+        (minutes["predict"], f'Everyone writes down a guess: "{prediction}"'),
+        (minutes["show"], "Show the figure below. Have them say what they see before you say how to read it."),
+        (minutes["run"], "Run the notebook as `make course` hands it out, and read *The answer* together."),
+        (minutes["exercise"], f"In pairs, exercise {_exercise(stem, plan['in_class'])}."),
+        (minutes["back"], f"Back to the prediction. {reply}"),
+    ]
+    rows = [f"| {number} | {what.replace('|', '&#124;')} |" for number, what in parts]
+    heard = []
+    for misconception in plan["misconceptions"]:
+        text = f'*"{misconception["heard"]}"* {misconception["answer"]}'
+        if "number" in misconception:
+            question, answer = _asked(stem, results, misconception["number"])
+            text = f'{text} Then ask: "{question}" {answer}'
+        heard.append(text)
+    return "\n\n".join(
+        [
+            f"**Goal.** {plan['goal']}",
+            "\n".join(["| minutes | what |", "|---:|---|", *rows]),
+            f"![{caption}](../../figures/{plan['figure']}.png)",
+            "**Expect to hear**",
+            *heard,
+            f"**At home.** Exercise {_exercise(stem, plan['at_home'])}.",
+        ]
+    )
+
+
+def with_figures(text: str, folder: Path) -> str:
+    """A page whose figures lie beside it: copies them to `folder/figures` and has the page show these.
+
+    Raises:
+        InputError: the page shows a figure that is not there.
+    """
+    for profile, name in FIGURE.findall(text):
+        drawn = paths.figures(profile) / f"{name}.png"
+        if not drawn.is_file():
+            raise InputError(f"a lesson plan shows {drawn}, which is not there: make figures PROFILE={profile}")
+        copy = folder / "figures" / profile / drawn.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(drawn, copy)
+    return FIGURE.sub(r"](figures/\1/\2.png)", text)
+
+
+def _predictions(stem: str) -> list[str]:
+    """What a notebook has its readers predict; one text if it asks without numbers."""
+    cells = jupytext.read(paths.NOTEBOOKS / f"{stem}.py").cells
+    text = next(cell.source for cell in cells if "## Predict first" in cell.source)
+    asked = re.findall(r"^\d\. (.+?)(?=^\d\. |\Z)", text, re.MULTILINE | re.DOTALL)
+    return [" ".join(question.split()) for question in asked or [text.partition("\n")[2]]]
+
+
+def _exercise(stem: str, number: int) -> str:
+    """An exercise by its number, and how hard it says it is."""
+    found = dict(EXERCISE.findall((paths.NOTEBOOKS / f"{stem}.py").read_text(encoding="utf-8").replace("# **", "**")))
+    if str(number) not in found:
+        raise InputError(f"notebook {stem} has no exercise {number}")
+    return f"{number} ({found[str(number)]})"
+
+
+def _asked(stem: str, results: Mapping[str, Any], which: str) -> tuple[str, str]:
+    """A question of a notebook and its answer: `reply 3` to the third prediction, or `question 2` to test oneself."""
+    answers = importlib.import_module(f"howlinear.answers.{stem[3:]}")
+    kind, number = which.split()
+    if kind == "reply":
+        both = list(zip(_predictions(stem), answers.replies(results), strict=True))
+    else:
+        both = answers.questions(results)
+    if not 1 <= int(number) <= len(both):
+        raise InputError(f"the plan of {stem} asks for {which}; there are {len(both)}")
+    return both[int(number) - 1]
+
+
+def _captions() -> dict[str, str]:
+    """Figure → what it shows, as the book's first page says it."""
+    return yaml.safe_load((paths.ROOT / "book" / "gallery.yaml").read_text(encoding="utf-8"))
