@@ -190,7 +190,13 @@ def expected(stem, results):
         yield f"{text(ours['ratio'])} [{text(ours['low'])}, {text(ours['high'])}] in {name}"
         rivals = {method: row["ratio"] for (method, share), row in rows.items() if share == least}
         del rivals["own units"]
-        yield f"by {min(rivals, key=rivals.get)} in {name}"
+        best = rows[min(rivals, key=rivals.get), least]
+        over = [text(best[key]) for key in ("over_first", "over_first_low", "over_first_high")]
+        yield f"{over[0]} [{over[1]}, {over[2]}] ({best['method']}) in {name}"
+        held_out = [row["ratio"] for row in model["limit"] if (row["share"], row["what"]) == (least, "held out")]
+        yield f"{text(held_out[0])} held out"
+        (ours,) = [row for row in model["healing"] if row["name"] == "own units"]
+        yield f"{text(ours['behind'])} [{text(ours['behind_low'])}, {text(ours['behind_high'])}] in {name}"
     if stem == "01_capture":
         stretched = max(results["inputs"], key=lambda row: row["condition"])
         yield f"those of block {stretched['block']} of {stretched['model']}"

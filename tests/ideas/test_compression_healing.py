@@ -7,7 +7,14 @@ from torch import nn
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.ideas.compression.healing import Healing, heal, healing, healing_table
+from howlinear.ideas.compression.healing import (
+    Healing,
+    heal,
+    heal_blocks,
+    healed_beside,
+    healing,
+    healing_table,
+)
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
@@ -76,6 +83,38 @@ def test_a_line_that_is_the_block_heals_as_the_block_does(gpt2, ids):
         found = healing(gpt2, 1, line, ids[:16], ids[16:], steps=10, rate=0.01)
     assert abs(found.swapped.value) < 1e-4
     assert abs(found.behind.value) < 1e-3
+
+
+def test_all_blocks_are_healed_and_nothing_else_moves(model, ids):
+    before = copy.deepcopy(model.state_dict())
+    asked = [parameter.requires_grad for parameter in model.parameters()]
+    healed = heal_blocks(model, ids, steps=20, rate=0.003)
+    assert float(losses(healed, ids).mean()) < float(losses(model, ids).mean()) - 0.02
+    own = {f"{site.name}.{name}" for site in sites(model) for name, _ in site.output.named_parameters()}
+    for name, tensor in healed.state_dict().items():
+        assert torch.equal(model.state_dict()[name], before[name]), name
+        assert torch.equal(tensor, before[name]) != (name in own), name
+    assert [parameter.requires_grad for parameter in model.parameters()] == asked
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_models_are_healed_alike_beside_the_original(gpt2, rows):
+    fitted = rows.ids[~rows.test]
+    spoilt = copy.deepcopy(gpt2)
+    with torch.no_grad():
+        sites(spoilt)[1].output.c_proj.weight.normal_(std=0.5)
+    table = healed_beside({"whole": gpt2, "same": gpt2, "spoilt": spoilt}, fitted, rows, steps=10, rate=0.003)
+    whole, same, worse = (row for _, row in table.iterrows())
+    assert (whole["ratio"], whole["behind"], whole["behind_low"], whole["behind_high"]) == (1, 1, 1, 1)
+    assert same["behind"] == pytest.approx(1, abs=1e-6)
+    assert worse["ratio"] > 1.01
+    assert worse["behind_low"] < worse["behind"] < worse["behind_high"]
+    # perplexities over that of the original as it is, and over that of the original healed
+    assert worse["healed"] / whole["healed"] == pytest.approx(worse["behind"], rel=1e-6)
+    test = rows.ids[rows.test]
+    healed = heal_blocks(spoilt, fitted, 10, 0.003)
+    assert worse["healed"] == pytest.approx(float((losses(healed, test) - losses(gpt2, test)).mean().exp()), rel=1e-4)
+    assert (table["seconds"] > 0).all()
 
 
 def test_the_table_has_a_row_a_layer():

@@ -12,9 +12,10 @@ from helpers.families import FAMILIES
 from helpers.nearly import assert_same_outputs
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError, SourceError
+from howlinear.ideas.compression import prune
 from howlinear.ideas.compression.divergence import divergences
 from howlinear.ideas.compression.folder import save, unit_card, vacant
-from howlinear.ideas.compression.prune import compress, eliminations_of, fewer_units, thinned
+from howlinear.ideas.compression.prune import NOTHING, compress, eliminations_of, fewer_units, measured, thinned
 from howlinear.ideas.compression.units import Elimination
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
@@ -119,12 +120,29 @@ def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, rows):
         quarter = len(found.order) // 4
         module = thinned(model, site, found.kept(len(found.order) - quarter), moments[site.block])
         moved = divergences(model, {site.block: module}, train)[site.block]
-        if moved > 0:
+        if moved > NOTHING:
             assert float(found.price[quarter]) == pytest.approx(moved, rel=1e-3)
-        else:  # it goes for nothing, which tells no factor: what is measured is rounding, here of a negative sign
-            assert moved > -1e-8
-            assert 0 <= float(found.price[quarter]) < 1e-6
+        else:  # it goes for nothing, which tells no factor: what is measured is rounding, and may be below 0
+            assert 0 <= float(found.price[quarter]) < 10 * NOTHING
         assert (found.price.diff() >= 0).all()
+
+
+def test_a_cost_that_is_no_more_than_rounding_scales_no_price():
+    """Planted: a block whose first quarter of units costs 0.002 nats by its price, and what one swap says of it."""
+    model = tiny("mini-gpt2")
+    ids = torch.randint(80, (4, 16), generator=torch.Generator().manual_seed(0))
+    eliminations, moments = eliminations_of(model, ids, [1])
+    units = len(eliminations[1].order)
+    told = Elimination(eliminations[1].order, torch.linspace(0, 0.008, units + 1).double())
+
+    def scaled(cost):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prune, "divergences", lambda *_: {1: cost})
+            return measured(model, ids, {1: told}, moments)[1].price
+
+    assert torch.equal(scaled(NOTHING / 2), told.price)
+    assert torch.equal(scaled(-NOTHING), told.price)
+    torch.testing.assert_close(scaled(0.004), 2 * told.price)
 
 
 # --- folders

@@ -9,7 +9,7 @@ import torch
 
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.race import CLOCKS, COMPRESSORS, cost, race, racers, ratios
+from howlinear.ideas.compression.race import CLOCKS, COMPRESSORS, OVER_NOBODY, cost, race, racers, ratios
 from howlinear.instrument.perplexity import change, perplexity
 from howlinear.models.layers import parameters
 from howlinear.models.replace import copy_of
@@ -55,6 +55,32 @@ def test_a_race_of_all_racers(model, rows):
         assert flap["perplexity"][name] == pytest.approx(perplexity(smaller, text), rel=1e-6)
         assert flap["before"][name] == pytest.approx(perplexity(model, text), rel=1e-6)
     assert flap["kept"]["one"] == parameters(smaller) / parameters(model)
+
+
+def test_every_copy_stands_beside_the_first_compressors(gpt2, rows):
+    """The ratio of two ratios, and narrower than either where both move alike."""
+    calibration = Calibration(gpt2, rows, priced=4)
+    table = race(gpt2, racers(calibration, ["magnitude", "Wanda"]), [0.9, 0.7], {"text": rows})
+    for share in (0.9, 0.7):
+        first, second = (row for _, row in table[table["share"] == share].iterrows())
+        assert [first[column] for column in OVER_NOBODY] == [1, 1, 1]
+        assert second["over_first"] == pytest.approx(second["ratio"] / first["ratio"])
+        assert second["over_first_low"] < second["over_first"] < second["over_first_high"]
+
+
+def test_who_made_none_has_nobody_beside(gpt2, rows):
+    magnitude = racers(Calibration(gpt2, rows), ["magnitude"])["magnitude"]
+
+    def timid(share):
+        if share < 0.8:
+            raise InputError("too small for me")
+        return magnitude(share)
+
+    table = race(gpt2, {"timid": timid, "magnitude": magnitude}, [0.9, 0.7], {"text": rows})
+    small = table[table["share"] == 0.7]
+    assert small["ratio"].isna().tolist() == [True, False]
+    assert small[list(OVER_NOBODY)].isna().all().all()
+    assert (table[table["share"] == 0.9][list(OVER_NOBODY)] == 1).all().all()
 
 
 def test_who_cannot_get_so_small_says_why(gpt2, rows):

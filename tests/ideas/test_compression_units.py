@@ -9,7 +9,9 @@ from helpers.families import FAMILIES
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.ideas.compression.units import (
+    RIDGES,
     UnitMoments,
+    chosen_ridge,
     eliminate,
     priced,
     refit,
@@ -129,6 +131,67 @@ def test_a_covariance_that_is_none_is_refused():
 def test_rows_that_are_not_finite_are_refused():
     with pytest.raises(InputError, match="NaN or infinity among 2 rows of hidden units"):
         UnitMoments(2).update(torch.tensor([[1.0, 2.0], [float("nan"), 0.0]]), torch.ones(2))
+
+
+# --- ridge
+
+
+def of_halves(h, split=None):
+    """Moments of rows in two halves."""
+    moments = UnitMoments(h.shape[1])
+    split = len(h) // 2 if split is None else split
+    for half, rows in enumerate((h[:split], h[split:])):
+        moments.update(rows, torch.ones(len(rows)), half)
+    return moments
+
+
+def test_the_halves_are_together_what_all_rows_are():
+    h = correlated()
+    torch.testing.assert_close(of_halves(h).second, moments_of(h).second)
+    torch.testing.assert_close(of_halves(h, 70).covariance(), moments_of(h).covariance())
+
+
+def test_few_rows_of_independent_units_take_a_large_ridge_and_many_rows_of_a_law_the_least():
+    """Independent units have nothing to take over from one another; units that are sums of the others have."""
+    generator = torch.Generator().manual_seed(0)
+    own, metric = own_readout(), torch.eye(OUT, dtype=torch.float64)
+    independent = torch.randn(60, UNITS, dtype=torch.float64, generator=generator)
+    assert chosen_ridge(of_halves(independent), own, metric, centred=True) >= RIDGES[-2] / 2
+    inner = torch.randn(20_000, UNITS // 2, dtype=torch.float64, generator=generator)
+    law = torch.randn(UNITS // 2, UNITS // 2, dtype=torch.float64, generator=generator)
+    lawful = torch.cat([10 * inner, inner @ law / 10], 1)
+    assert chosen_ridge(of_halves(lawful), own, metric, centred=True) == RIDGES[0]
+
+
+def test_the_chosen_ridge_serves_other_rows_better_than_the_least():
+    generator = torch.Generator().manual_seed(1)
+    mixing = 0.3 * torch.randn(UNITS, UNITS, dtype=torch.float64, generator=generator) / UNITS**0.5
+    mixing += torch.eye(UNITS, dtype=torch.float64)
+    h = torch.randn(20_040, UNITS, dtype=torch.float64, generator=generator) @ mixing + 1
+    few, others = of_halves(h[:40]), h[40:]
+    own = own_readout()
+    kept = torch.arange(UNITS // 2)
+
+    def error():
+        new = refit(few, own, kept, centred=True)
+        return float((own(others) - new(others[:, kept])).square().sum(1).mean())
+
+    least = error()
+    few.ridge = chosen_ridge(few, own, torch.eye(OUT, dtype=torch.float64), centred=True)
+    assert few.ridge > RIDGES[0]
+    assert error() < 0.95 * least
+
+
+def test_a_ridge_draws_the_readout_towards_the_blocks_own():
+    h, own, kept = correlated(), own_readout(), torch.arange(10)
+    moments = moments_of(h)
+    moments.ridge = 1e9
+    torch.testing.assert_close(refit(moments, own, kept, centred=True).weight, own.weight[kept], atol=1e-6, rtol=0)
+
+
+def test_a_half_without_rows_tells_no_ridge():
+    h, own = correlated(), own_readout()
+    assert chosen_ridge(moments_of(h), own, torch.eye(OUT, dtype=torch.float64), centred=True) == RIDGES[0]
 
 
 # --- readout

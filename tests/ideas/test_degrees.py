@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from conftest import BLOCKS, WIDTH
-from helpers.families import small
+from helpers.families import FAMILIES, reads, small
 from helpers.reference import held_out_r2, normal
 from howlinear.core.ceilings import AffineMap, ceiling, fit, r2
 from howlinear.core.moments import Moments
@@ -39,6 +39,7 @@ from howlinear.ideas.degrees.products import (
 from howlinear.ideas.degrees.spectrum import degrees, features, loudest
 from howlinear.instrument.capture import BlockCapture, Sample, capture
 from howlinear.models.ffn_sites import sites
+from howlinear.models.units import LAYERS
 from howlinear.text.rows import TokenRows
 
 
@@ -108,7 +109,7 @@ def test_a_block_that_is_not_there_or_replaced_is_refused(gpt2):
     with pytest.raises(InputError, match="no block"):
         take_apart(gpt2, BLOCKS)
     gpt2.set_submodule(sites(gpt2, [1])[0].name, torch.nn.Linear(WIDTH, WIDTH))
-    with pytest.raises(InputError, match=r"cannot take block 1 apart: .*has no c_fc, act, c_proj"):
+    with pytest.raises(InputError, match=r"block 1 has no hidden units: .*lacks c_fc, c_proj"):
         take_apart(gpt2, 1)
     gpt2.config.model_type = "unheard-of"
     with pytest.raises(InputError, match="unheard-of"):
@@ -558,6 +559,15 @@ def test_full_degree_two_refuses_what_does_not_fit(skewed, monkeypatch):
         quadratic(skewed, [200])
     monkeypatch.setattr("howlinear.ideas.degrees.products.LIMIT", 14)
     assert quadratic(skewed, [200])[0].rows == 200
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name][1].model_type in LAYERS])
+def test_every_family_whose_units_can_be_reached_is_taken_apart(name):
+    model = small(name)
+    rows = TokenRows.from_ids(reads(name, n=8)["input_ids"], folds=2)
+    for block, found in capture(model, rows, sample=60).items():
+        mine = take_apart(model, block)
+        torch.testing.assert_close(mine(found.sample.x.double()), found.sample.y.double(), atol=1e-4, rtol=1e-4)
 
 
 def test_an_encoders_pair_of_layers_taken_apart_is_still_the_block():

@@ -5,6 +5,7 @@ import torch
 
 import howlinear as hl
 from howlinear.errors import SourceError
+from howlinear.instrument import store
 from howlinear.instrument.capture import capture
 from howlinear.instrument.store import load_capture, save_capture
 from howlinear.text.reading import LeftOut, Reading
@@ -73,3 +74,17 @@ def test_a_missing_or_damaged_capture_says_what_to_do(captured, tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(SourceError, match=f"cannot read capture {path}"):
         load_capture(path)
+
+
+def test_moments_are_written_as_they_lie_and_what_overlaps_is_copied(captured, tmp_path, monkeypatch):
+    blocks, rows = captured
+    shared = dict.fromkeys(blocks, blocks[0])  # every block the same one, tensor for tensor
+    written = {}
+    monkeypatch.setattr(store, "save_file", lambda tensors, path, **_: (written.update(tensors), path.touch()))
+    save_capture(tmp_path / "capture.safetensors", shared, rows, {})
+    own = blocks[0].train[0].sxx
+    assert written["0.train.0.sxx"].data_ptr() == own.data_ptr()
+    with_memory = [tensor.data_ptr() for tensor in written.values() if tensor.numel()]
+    assert len(set(with_memory)) == len(with_memory)
+    for block in blocks:
+        assert torch.equal(written[f"{block}.train.0.sxx"], own)

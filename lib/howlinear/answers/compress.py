@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import log
 from statistics import mean
 from typing import Any
@@ -18,25 +18,11 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
     """The answer to the notebook's question."""
     raced, without = _raced(results)
     said = []
-    for share in results["settings"]["shares"]:
-        ours = {}
-        rivals = {}
-        for model, rows in raced.items():
-            at = _at(rows, share)
-            if OURS not in at:
-                continue
-            ours[model] = f"{_times(at[OURS])}"
-            best = min((method for method in at if not method.startswith(OURS)), key=lambda name: at[name]["ratio"])
-            rivals[model] = f"{_times(at[best])} by {best}"
-        if ours:
-            said.append(
-                f"With {words.percent(share)} of all parameters, where every block keeps its dearest own hidden units, "
-                f"perplexity is that of the whole model times {words.per_model(ours)}. The best rival comes to "
-                f"{words.per_model(rivals)}."
-            )
+    if raced:
+        said = [_ours(results, raced), _rivals(results, raced), _limit(results, raced), _healed(results, raced)]
     if without:
         said.append(words.no_loss(without))
-    return said
+    return [sentence for sentence in said if sentence]
 
 
 def replies(results: Mapping[str, Any]) -> list[str]:
@@ -90,8 +76,78 @@ def _at(rows: Sequence[Mapping[str, Any]], share: float) -> dict[str, Mapping[st
     return {row["method"]: row for row in rows if row["share"] == share and row["ratio"] is not None}
 
 
+def _and(parts: Iterable[str]) -> str:
+    """Parts in one list, with an "and" before the last; they may hold commas of their own, in brackets."""
+    *others, last = parts
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def _times(row: Mapping[str, Any]) -> str:
     return words.estimate(row["ratio"], row["low"], row["high"])
+
+
+def _ours(results: Mapping[str, Any], raced: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """What own units come to at every budget."""
+    shares = results["settings"]["shares"]
+    clauses = {}
+    for model, rows in raced.items():
+        of_ours = [_at(rows, share).get(OURS) for share in shares]
+        clauses[model] = _and(_times(row) if row else "(it gets no smaller)" for row in of_ours)
+    left = _and(words.percent(share) for share in shares)
+    return (
+        f"Where every block keeps its dearest own hidden units, and {left} of all parameters are left, perplexity is "
+        f"that of the whole model times {words.per_model(clauses)}."
+    )
+
+
+def _rivals(results: Mapping[str, Any], raced: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """The best rival at every budget, beside own units."""
+    clauses = {}
+    for model, rows in raced.items():
+        found = []
+        for share in results["settings"]["shares"]:
+            at = _at(rows, share)
+            rivals = [name for name in at if not name.startswith(OURS)]
+            if OURS not in at or not rivals:
+                continue
+            best = min(rivals, key=lambda name: at[name]["ratio"])
+            over = [at[best][key] for key in ("over_first", "over_first_low", "over_first_high")]
+            found.append(f"{words.estimate(*over)} ({best})")
+        if found:
+            clauses[model] = _and(found)
+    if not clauses:
+        return ""
+    return (
+        f"The best rival comes to {words.per_model(clauses)} times the perplexity of own units, paired over documents."
+    )
+
+
+def _limit(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:
+    """What keeps own units from costing less, at the smallest budget."""
+    share = min(results["settings"]["shares"])
+    clauses = {}
+    for name in raced:
+        ratio = {row["what"]: row["ratio"] for row in results["models"][name]["limit"] if row["share"] == share}
+        clauses[name] = _and(f"{words.significant(value, 3)} {what}" for what, value in ratio.items())
+    if not any(clauses.values()):
+        return ""
+    return f"At {words.percent(share)} own units come to {words.per_model(clauses)}."
+
+
+def _healed(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:
+    """How far own units stay behind the whole model after both were trained alike."""
+    share = min(results["settings"]["shares"])
+    clauses = {}
+    for name in raced:
+        for row in results["models"][name]["healing"]:
+            if row["name"] == OURS:
+                clauses[name] = words.estimate(row["behind"], row["behind_low"], row["behind_high"])
+    if not clauses:
+        return ""
+    return (
+        f"After {results['settings']['heal_steps']} steps of training, at {words.percent(share)}, own units come to "
+        f"{words.per_model(clauses)} times the perplexity of the whole model trained alike."
+    )
 
 
 def _beside(

@@ -287,3 +287,20 @@ def change(base: Float[Tensor, " n"], changed: Float[Tensor, " n"], fold: Int64[
     delta = float(np.exp(after.mean()) - np.exp(before.mean()))
     without = np.exp(fold_means(after, places)) - np.exp(fold_means(before, places))
     return Change(Estimate.jackknife(delta, without))
+
+
+def ratio_of(
+    base: Float[Tensor, " n"], changed: Float[Tensor, " n"], fold: Int64[Tensor, " n"]
+) -> tuple[float, float, float]:
+    """Perplexity after over before, and the ends of its 95 % interval, from the losses of the same sequences.
+
+    It is the exponential of the mean rise of the loss, whose interval is paired as that of `change` is.
+
+    Args:
+        base: mean loss of each sequence before, in nats per token, shape (n,).
+        changed: the same after.
+        fold: the document fold of each sequence, shape (n,).
+    """
+    nats = (changed - base).numpy()
+    rise = Estimate.jackknife(float(nats.mean()), fold_means(nats, fold.numpy()))
+    return float(np.exp(rise.value)), float(np.exp(rise.low)), float(np.exp(rise.high))

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -58,9 +59,9 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
     parts |= {str(number): _tensors(block) for number, block in blocks.items()}
     tensors: dict[str, Tensor] = {}
     digests: dict[str, str] = {}
+    taken: set[int] = set()
     for part, named in parts.items():
-        # safetensors refuses tensors that share memory, so each is a copy
-        mine = {f"{part}.{name}": tensor.contiguous().clone() for name, tensor in named.items()}
+        mine = {f"{part}.{name}": _alone(tensor, taken) for name, tensor in named.items()}
         digests[part] = _digest(mine)
         tensors |= mine
     # One entry for everything that is said: several would come in any order.
@@ -69,6 +70,20 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
         said["text"] = asdict(rows.reading)
     with atomic.written_aside(path) as aside:
         save_file(tensors, aside, metadata={"about": json.dumps(said, sort_keys=True)})
+
+
+def _alone(tensor: Tensor, taken: set[int]) -> Tensor:
+    """A tensor as it lies, or a copy of one that lies elsewhere already: safetensors refuses two that overlap.
+
+    Moments are gigabytes where blocks are many, so that they are not copied.
+
+    Args:
+        tensor: what is to be written.
+        taken: where the tensors before it begin; grows.
+    """
+    alone = tensor.is_contiguous() and tensor.data_ptr() not in taken
+    taken.add(tensor.data_ptr())
+    return tensor if alone else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _tensors(block: BlockCapture) -> dict[str, Tensor]:

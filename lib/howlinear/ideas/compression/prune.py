@@ -23,7 +23,15 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.ideas.compression.budget import share_out
 from howlinear.ideas.compression.divergence import divergences
-from howlinear.ideas.compression.units import Elimination, UnitMoments, priced, refit, stakes, unit_moments
+from howlinear.ideas.compression.units import (
+    Elimination,
+    UnitMoments,
+    chosen_ridge,
+    priced,
+    refit,
+    stakes,
+    unit_moments,
+)
 from howlinear.instrument.perplexity import Change, change, losses
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.load import check_causal
@@ -34,6 +42,7 @@ from howlinear.text.rows import TokenRows
 WAYS = 192  # numbers of units that a block may keep, evenly spaced
 STAKED = 8_192  # tokens, spread over all to fit on, that say what errors cost
 TRIED = 2_048  # tokens, likewise, on which each block is tried alone
+NOTHING = 1e-6  # nats per token: what is below is the rounding of float32, by which no price can be told
 ROWS_A_UNIT = 4  # fewer rows than this, and the units are not told apart
 
 
@@ -102,7 +111,7 @@ def compress(
     after = losses(smaller, test)
     try:
         less = units_for(model, eliminations, max_parameters - 0.01, alike)
-        next_price = _total(eliminations, less)
+        next_price = total_price(eliminations, less)
     except InputError:
         next_price = None
     return Compressed(
@@ -111,7 +120,7 @@ def compress(
         base=exp(before.mean()),
         perplexity=exp(after.mean()),
         delta=change(before, after, rows.fold[rows.test]),
-        price=_total(eliminations, counts),
+        price=total_price(eliminations, counts),
         next_price=next_price,
     )
 
@@ -133,6 +142,7 @@ def eliminations_of(
     for site in tqdm(sites(model, blocks), disable=not progress, unit="block"):
         own = readout(model, site)
         has_constant = _has_constant(model, site)
+        moments[site.block].ridge = chosen_ridge(moments[site.block], own, costs[site.block].metric, has_constant)
         eliminations[site.block] = priced(moments[site.block], own, costs[site.block].metric, has_constant)
     return measured(model, spread(ids, TRIED), eliminations, moments), moments
 
@@ -165,7 +175,7 @@ def measured(
     found = divergences(model, modules, ids)
     scaled = {}
     for block, order in eliminations.items():
-        told = expected[block] > 0 and found[block] > 0  # a block that gives a quarter for nothing tells no factor
+        told = min(expected[block], found[block]) > NOTHING  # a block that gives a quarter for nothing tells no factor
         factor = found[block] / expected[block] if told else 1.0
         scaled[block] = replace(order, price=order.price * factor)
     return scaled
@@ -194,6 +204,16 @@ def units_for(
     budget = _budget(model, chosen, max_parameters)
     ways = {site.block: ways_of(model, site, eliminations[site.block].price.numpy()) for site in chosen}
     return _alike(ways, budget) if alike else _shared_out(ways, budget)
+
+
+def total_price(eliminations: Mapping[int, Elimination], counts: Mapping[int, int]) -> float:
+    """The price of all blocks together, nats per token.
+
+    Args:
+        eliminations: block → the prices of its units.
+        counts: block → how many it keeps.
+    """
+    return sum(float(eliminations[block].price[-1 - count]) for block, count in counts.items())
 
 
 def fewer_units(
@@ -258,11 +278,6 @@ def _alike(ways: Mapping[int, pd.DataFrame], budget: int) -> dict[int, int]:
         if sum(int(table.set_index("units")["parameters"][count]) for table in ways.values()) <= budget:
             return dict.fromkeys(ways, int(count))
     raise InputError(f"{budget:,} parameters for {len(ways)} blocks are too few for one hidden unit in each")
-
-
-def _total(eliminations: Mapping[int, Elimination], counts: Mapping[int, int]) -> float:
-    """The price of all blocks together, nats per token."""
-    return sum(float(eliminations[block].price[-1 - count]) for block, count in counts.items())
 
 
 def _budget(model: PreTrainedModel, chosen: list[Site], max_parameters: float) -> int:

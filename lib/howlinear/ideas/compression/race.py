@@ -17,12 +17,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
 from howlinear.ideas.compression import drop, replace_me, straight, width
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.prune import fewer_units, units_for
-from howlinear.instrument.perplexity import change, held_out_folds, losses
+from howlinear.instrument.perplexity import change, held_out_folds, losses, ratio_of
 from howlinear.models.layers import parameters
 from howlinear.text.rows import TokenRows
 
@@ -68,6 +67,9 @@ COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
 CLOCKS = ["seconds", "tokens_per_second"]
 """Columns of a race that another machine, or another hour, would fill with other numbers."""
 
+OVER_NOBODY = dict.fromkeys(("over_first", "over_first_low", "over_first_high"), np.nan)
+"""What a copy comes to beside the first compressor's where that has made none."""
+
 
 def racers(calibration: Calibration, names: Sequence[str] = tuple(COMPRESSORS)) -> dict[str, Compressor]:
     """Compressors ready to race on one model and one text.
@@ -104,7 +106,9 @@ def race(
         `before` and `perplexity` (after); `ratio` of the two with the ends of its 95 % interval, `low` and `high`;
         `delta`, their difference, with `delta_low` and `delta_high`, both paired over document folds; `seconds` of
         CPU time to compress; `tokens_per_second` of the copy; and `why` a compressor could not make one, empty if it
-        could: its numbers are NaN then.
+        could: its numbers are NaN then. `over_first` is its perplexity over that of the first compressor at the same
+        share, with the ends of its interval, `over_first_low` and `over_first_high`, paired likewise; NaN where either
+        made none.
 
     Raises:
         InputError: a copy that holds more than it may (says which).
@@ -112,14 +116,15 @@ def race(
     held_out = {name: held_out_folds(text) for name, text in texts.items()}
     before = {name: losses(model, ids) for name, (ids, _) in held_out.items()}
     whole = parameters(model)
+    first: dict[tuple[float, str], Float[Tensor, " n"]] = {}  # losses of the first compressor's copies
     rows = []
-    for method, compress in compressors.items():
+    for place, (method, compress) in enumerate(compressors.items()):
         for share in shares:
             began = process_time()
             try:
                 smaller = compress(share)
             except InputError as error:
-                missing = {"method": method, "share": share, "kept": np.nan, "why": str(error)}
+                missing = {"method": method, "share": share, "kept": np.nan, "why": str(error)} | OVER_NOBODY
                 rows += [missing | {"text": name} for name in texts]
                 continue
             seconds = process_time() - began
@@ -132,6 +137,13 @@ def race(
                 speed = ids.numel() / (perf_counter() - began)
                 row = {"method": method, "share": share, "kept": held / whole, "text": name}
                 row |= cost(before[name], after, fold)
+                if place == 0:
+                    first[share, name] = after
+                if (share, name) in first:
+                    over = ratio_of(first[share, name], after, fold)
+                    row |= dict(zip(OVER_NOBODY, over, strict=True))
+                else:
+                    row |= OVER_NOBODY
                 rows.append(row | {"seconds": seconds, "tokens_per_second": speed, "why": ""})
             del smaller  # before the next copy is made
     return pd.DataFrame(rows)
@@ -160,15 +172,14 @@ def cost(before: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64[Te
     Returns:
         The columns of `race` from `before` to `delta_high`.
     """
-    nats = (after - before).numpy()
-    risen = Estimate.jackknife(float(nats.mean()), fold_means(nats, fold.numpy()))
+    ratio, low, high = ratio_of(before, after, fold)
     difference = change(before, after, fold)
     return {
         "before": float(before.mean().exp()),
         "perplexity": float(after.mean().exp()),
-        "ratio": float(np.exp(risen.value)),  # exp of the mean rise is the ratio of the perplexities
-        "low": float(np.exp(risen.low)),
-        "high": float(np.exp(risen.high)),
+        "ratio": ratio,
+        "low": low,
+        "high": high,
         "delta": difference.delta,
         "delta_low": difference.low,
         "delta_high": difference.high,

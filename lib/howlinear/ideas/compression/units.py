@@ -7,6 +7,11 @@ Hassibi & Stork 1993), with P = S⁻¹ the precision of the units left and β th
 
     ‖β_j‖²_M / P_jj,    and once it is gone    β ← β − P_·j β_j / P_jj,    P ← P − P_·j P_j· / P_jj.
 
+A readout of a thousand units is fitted to some ten thousand rows, and knows some of them by heart. So every variance
+gets a ridge, chosen block by block on one half of the text for the other (`chosen_ridge`). It draws the new readout
+towards the block's own: with K the units that stay and D those that go, the ridge regression of h_D V_D on h_K is added
+to V_K.
+
 Errors are weighed by what they cost in the loss, twice. Among directions of y, by M = E[g gᵀ], with g the gradient of
 a sequence's loss at the block's output (`price`): that decides which units go, not how the others are read out. Among
 tokens, by w, the mean of ‖g‖² at each position of a sequence over its mean at all: that decides both. First tokens are
@@ -33,8 +38,12 @@ from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, device_of, sites
 from howlinear.models.units import unit_count, units_hooked
 
-RIDGE = 1e-6
-"""Added to the variance of every unit, as a share of it: float32 units that are copies of one another stay apart."""
+RIDGES = (1e-6, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
+"""What may be added to the variance of every unit, as a share of it. The first keeps apart float32 units that are
+copies of one another; which of them suits a block and the rows there are is told by `chosen_ridge`."""
+
+TRIED_SHARE = 2 / 3
+"""Of a block's units, those that ridges are tried with: as many as stay where SmolLM2 gives up a fifth of its own."""
 
 PANEL = 64  # units that go before the matrices are brought up to date
 
@@ -71,20 +80,22 @@ class Elimination:
 
 
 class UnitMoments:
-    """Weighted second moments of a block's hidden units, with a 1 beside them for the constant.
+    """Weighted second moments of a block's hidden units, and of a 1 for the constant, in two halves of the text.
 
     Attributes:
-        second: Σ w [h, 1] [h, 1]ᵀ, shape (m + 1, m + 1), float64.
+        halves: of either half, Σ w [h, 1] [h, 1]ᵀ, shape (m + 1, m + 1), float64.
         rows: how many rows there were.
+        ridge: what is added to the variance of every unit, as a share of it.
     """
 
     def __init__(self, units: int):
-        """Start from no rows."""
-        self.second = torch.zeros(units + 1, units + 1, dtype=torch.float64)
+        """Start from no rows, with the least ridge."""
+        self.halves = [torch.zeros(units + 1, units + 1, dtype=torch.float64) for _ in range(2)]
         self.rows = 0
+        self.ridge = RIDGES[0]
 
-    def update(self, h: Float[Tensor, "n m"], weight: Float[Tensor, " n"]) -> None:
-        """Add rows, each with its weight.
+    def update(self, h: Float[Tensor, "n m"], weight: Float[Tensor, " n"], half: int = 0) -> None:
+        """Add rows, each with its weight, to the first half (0) or the second (1).
 
         Raises:
             InputError: a row that is not finite.
@@ -93,23 +104,44 @@ class UnitMoments:
         weighted = torch.cat([h.double().cpu() * root, root], 1)
         if not weighted.isfinite().all():
             raise InputError(f"NaN or infinity among {len(h)} rows of hidden units")
-        add_gram(self.second, weighted)
+        add_gram(self.halves[half], weighted)
         self.rows += len(h)
+
+    @property
+    def second(self) -> Float[Tensor, "m_and_1 m_and_1"]:
+        """Σ w [h, 1] [h, 1]ᵀ of both halves."""
+        return self.halves[0] + self.halves[1]
 
     @property
     def mean(self) -> Float[Tensor, " m"]:
         """Weighted mean of the units, shape (m,)."""
-        return self.second[-1, :-1] / self.second[-1, -1]
+        second = self.second
+        return second[-1, :-1] / second[-1, -1]
 
     def covariance(self, centred: bool = True) -> Float[Tensor, "m m"]:
-        """Weighted covariance of the units, shape (m, m); not centred, for a readout without a constant."""
-        covariance = self.second[:-1, :-1] / self.second[-1, -1]
-        if centred:
-            covariance = covariance.addr(self.mean, self.mean, alpha=-1)
-        # a unit that never fires has no variance; as the others' smallest numbers it costs nothing and goes first
-        variance = covariance.diagonal()
-        floor = variance.max().clamp_min(torch.finfo(torch.float64).tiny) * 1e-12
-        return covariance + torch.diag(RIDGE * variance + floor)
+        """Weighted covariance of the units with the ridge, shape (m, m); not centred where there is no constant."""
+        return with_ridge(_covariance(self.second, centred), self.ridge)
+
+
+def with_ridge(covariance: Float[Tensor, "m m"], ridge: float) -> Float[Tensor, "m m"]:
+    """A covariance with a share of every unit's variance added to it.
+
+    A readout solved by it keeps nearer to the block's own: its change is what ridge regression makes of the units that
+    go, from those that stay.
+    """
+    # a unit that never fires has no variance; as the others' smallest numbers it costs nothing and goes first
+    variance = covariance.diagonal()
+    floor = variance.max().clamp_min(torch.finfo(torch.float64).tiny) * 1e-12
+    return covariance + torch.diag(ridge * variance + floor)
+
+
+def _covariance(second: Float[Tensor, "m_and_1 m_and_1"], centred: bool) -> Float[Tensor, "m m"]:
+    """Of Σ w [h, 1] [h, 1]ᵀ, the weighted covariance of h, about its mean or about 0."""
+    covariance = second[:-1, :-1] / second[-1, -1]
+    if not centred:
+        return covariance
+    mean = second[-1, :-1] / second[-1, -1]
+    return covariance.addr(mean, mean, alpha=-1)
 
 
 def stakes(
@@ -190,15 +222,63 @@ def unit_moments(
     """
     listened = sites(model, list(weights))
     gathered = {site.block: UnitMoments(unit_count(model, site)) for site in listened}
+    halves = ids.tensor_split(2)  # first and second half of the text, so that few documents are in both
 
-    def keep(site: Site, h: Tensor) -> None:
-        rows = h.flatten(0, -2)
-        gathered[site.block].update(rows, weights[site.block].repeat(len(rows) // ids.shape[1]))
+    for half, of_half in enumerate(halves):
 
-    with units_hooked(model, listened, keep):
-        for batch in ids.split(8):
-            model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
+        def keep(site: Site, h: Tensor, half: int = half) -> None:
+            rows = h.flatten(0, -2)
+            gathered[site.block].update(rows, weights[site.block].repeat(len(rows) // ids.shape[1]), half)
+
+        with units_hooked(model, listened, keep):
+            for batch in of_half.split(8):
+                model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
     return gathered
+
+
+def chosen_ridge(moments: UnitMoments, readout: AffineMap, metric: Float[Tensor, "d d"], centred: bool) -> float:
+    """The ridge by which a readout fitted on one half of the text costs least on the other, and the other way round.
+
+    It is tried where the loudest units stay, `TRIED_SHARE` of all: those of the largest variance times readout, a
+    choice that needs no regression. All rows are twice as many as those of a half, and take half of its ridge.
+
+    Args:
+        moments: of the units, in two halves.
+        readout: the block's own.
+        metric: M, what errors cost.
+        centred: whether the new readout has a constant.
+
+    Returns:
+        One of `RIDGES`, halved, or the least of them where a half has no rows.
+    """
+    if not all(half[-1, -1] > 0 for half in moments.halves):
+        return RIDGES[0]
+    weight = readout.weight @ _root(metric)
+    own_covariance = _covariance(moments.second, centred)
+    loudness = own_covariance.diagonal() * weight.square().sum(1)
+    by_loudness = loudness.argsort(descending=True)
+    count = round(TRIED_SHARE * len(loudness))
+    stay, go = by_loudness[:count], by_loudness[count:]
+
+    costs = torch.zeros(len(RIDGES), dtype=torch.float64)
+    for fitted, judged in (moments.halves, reversed(moments.halves)):
+        covariance = _covariance(fitted, centred)
+        # second moments of the other half about the mean of this one: a constant is fitted here as well
+        beyond = _covariance(judged, centred=False)
+        if centred:
+            mean = fitted[-1, :-1] / fitted[-1, -1]
+            shift = judged[-1, :-1] / judged[-1, -1] - mean
+            beyond = _covariance(judged, centred=True).addr(shift, shift)
+        towards = covariance[stay][:, go] @ weight[go]
+        for place, ridge in enumerate(RIDGES):
+            factor = torch.linalg.cholesky(with_ridge(covariance, ridge)[stay][:, stay])
+            # what is left of h V: the units that go, less what the others take over of them
+            left = torch.empty_like(weight)
+            left[go] = weight[go]
+            left[stay] = -torch.cholesky_solve(towards, factor)
+            costs[place] += ((beyond @ left) * left).sum()
+    best = int(costs.argmin())
+    return RIDGES[best] / 2 if best else RIDGES[0]
 
 
 def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], panel: int = PANEL) -> Elimination:
@@ -266,9 +346,13 @@ def priced(moments: UnitMoments, readout: AffineMap, metric: Float[Tensor, "d d"
         metric: M, what errors cost.
         centred: whether the new readout has a constant.
     """
+    return eliminate(moments.covariance(centred), readout.weight @ _root(metric))
+
+
+def _root(metric: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
+    """A root of half the metric: y times it has a square in nats."""
     values, vectors = torch.linalg.eigh(metric / 2)
-    root = vectors * values.clamp_min(0).sqrt()
-    return eliminate(moments.covariance(centred), readout.weight @ root)
+    return vectors * values.clamp_min(0).sqrt()
 
 
 def refit(moments: UnitMoments, readout: AffineMap, kept: Int64[Tensor, " k"], centred: bool) -> AffineMap:

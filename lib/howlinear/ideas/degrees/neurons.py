@@ -15,15 +15,10 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
-from howlinear.errors import InputError
 from howlinear.models.ffn_sites import activation_beside, sites
-from howlinear.models.units import affine_of
+from howlinear.models.units import affine_of, unit_layers
 
-LAYERS = {  # model_type: (layer under the activation, layer beside it, activation, layer out)
-    "gpt2": ("c_fc", None, "act", "c_proj"),
-    "gpt_neox": ("dense_h_to_4h", None, "act", "dense_4h_to_h"),
-    "llama": ("gate_proj", "up_proj", "act_fn", "down_proj"),
-}
+ACTIVATIONS = ("act", "act_fn")  # what FFN modules call what they bend by
 
 
 @dataclass(frozen=True)
@@ -70,25 +65,9 @@ def take_apart(model: PreTrainedModel, block: int) -> Hidden:
         InputError: unknown family, no such block, or one whose layers are not there (a replaced block is linear).
     """
     site = sites(model, [block])[0]
-    family = model.config.model_type
     between = None if site.ffn is not None else activation_beside(model, site)
     if between is not None:  # a pair of layers, as in BERT
         return Hidden(gate=affine_of(site.input), up=None, activation=between, out=affine_of(site.output))
-    if family not in LAYERS:
-        raise _unknown(block, f"no layers are known for {family!r} models")
-    missing = [name for name in LAYERS[family] if name and not hasattr(site.output, name)]
-    if missing:
-        raise _unknown(block, f"{site.name} has no {', '.join(missing)}")
-    gate, up, activation, out = LAYERS[family]
-    return Hidden(
-        gate=affine_of(getattr(site.output, gate)),
-        up=None if up is None else affine_of(getattr(site.output, up)),
-        activation=getattr(site.output, activation),
-        out=affine_of(getattr(site.output, out)),
-    )
-
-
-def _unknown(block: int, why: str) -> InputError:
-    return InputError(
-        f"cannot take block {block} apart: {why}; known are {', '.join(LAYERS)} and bert with their own blocks"
-    )
+    gate, *beside, out = [affine_of(layer) for layer in unit_layers(model, site)]
+    (activation,) = [getattr(site.output, name) for name in ACTIVATIONS if hasattr(site.output, name)]
+    return Hidden(gate=gate, up=beside[0] if beside else None, activation=activation, out=out)

@@ -1,0 +1,83 @@
+"""What keeps own units from costing less: the sharing-out among blocks, the text to fit on, or the units themselves.
+
+Four numbers for one smaller model, each a perplexity over that of the whole model:
+
+- *by the blocks' prices*: exp of the sum of its blocks' prices. Where that is what the model costs, prices of single
+  blocks add up, so the knapsack over them (`budget`) has found what is to be found among blocks;
+- *on the text fitted on*: what any amount of text would leave lies between this and the next, since a readout costs
+  least on the rows that it has seen;
+- *held out*: what it costs;
+- *held out after a fit to half the text*: the same, chosen and read out anew on half of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import torch
+from transformers import PreTrainedModel
+
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.prune import total_price, units_for
+from howlinear.ideas.compression.race import own_units, race
+from howlinear.text.rows import TokenRows
+
+WHAT = ("by the blocks' prices", "on the text fitted on", "held out", "held out after a fit to half the text")
+"""The numbers of `limits`, in order."""
+
+
+def limits(
+    model: PreTrainedModel,
+    rows: TokenRows,
+    calibration: Calibration,
+    shares: Sequence[float],
+    judged: TokenRows,
+    tokens: int = 2048,
+) -> pd.DataFrame:
+    """Own units, priced, on the text that they were fitted on, and held out; and with half of that text.
+
+    Args:
+        model: the model; left as it was.
+        rows: what `calibration` was made from.
+        calibration: the model and the text that it is compressed on.
+        shares: of all parameters, what a copy may hold at most.
+        judged: rows whose held-out side counts.
+        tokens: of the text fitted on, that count.
+
+    Returns:
+        A row per share and each of `WHAT`: `share`, `what`, `ratio`, and the ends of its 95 % interval over document
+        folds, `low` and `high`, NaN where it is priced.
+
+    Raises:
+        InputError: a share that cannot be met, or a text too short.
+    """
+    halved = Calibration(model, rows.thinned(rows.count // 2), calibration.priced)
+    whole_text = race(
+        model, {"": partial(own_units, calibration)}, shares, {WHAT[1]: fitted_on(rows, tokens), WHAT[2]: judged}
+    )
+    half_text = race(model, {"": partial(own_units, halved)}, shares, {WHAT[3]: judged})
+    eliminations, _ = calibration.eliminations
+    table = []
+    for share in shares:
+        price = total_price(eliminations, units_for(model, eliminations, share))
+        table.append({"share": share, "what": WHAT[0], "ratio": float(np.exp(price)), "low": np.nan, "high": np.nan})
+        raced = pd.concat([whole_text, half_text]).rename(columns={"text": "what"})
+        of_share = raced[raced["share"] == share]
+        table += of_share[["share", "what", "ratio", "low", "high"]].to_dict("records")
+    return pd.DataFrame(table)
+
+
+def fitted_on(rows: TokenRows, tokens: int) -> TokenRows:
+    """The side of rows to fit on as if it were held out, the first sequences of every document fold.
+
+    Args:
+        rows: the rows.
+        tokens: about so many of them.
+    """
+    turned = replace(rows, test=~rows.test)
+    thinned = turned.with_fewer_held_out(tokens)
+    return thinned.subset(torch.nonzero(thinned.test).flatten())

@@ -1,0 +1,63 @@
+"""Why own units cost what they cost: four numbers, each on the text it is of."""
+
+import numpy as np
+import pytest
+import torch
+
+import howlinear as hl
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.limit import WHAT, fitted_on, limits
+from howlinear.ideas.compression.prune import total_price, units_for
+from howlinear.ideas.compression.race import own_units
+from howlinear.instrument.perplexity import losses
+from howlinear.models.ffn_sites import sites
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def random_rows():
+    """Random token ids, shape (40, 32), in two sides of three folds."""
+    ids = torch.randint(80, (40, 32), generator=torch.Generator().manual_seed(1))
+    return hl.TokenRows.from_ids(ids, folds=3)
+
+
+def test_the_side_fitted_on_is_judged_as_if_held_out(random_rows):
+    seen = fitted_on(random_rows, 10**6)
+    assert torch.equal(seen.ids, random_rows.ids[~random_rows.test])
+    assert torch.equal(seen.fold, random_rows.fold[~random_rows.test])
+    assert seen.test.all()
+    few = fitted_on(random_rows, 200)
+    assert few.fold.unique().tolist() == [0, 1, 2]
+    assert few.ids.numel() <= 200
+
+
+def test_each_number_is_of_its_own_copy_and_text(gpt2, random_rows):
+    calibration = Calibration(gpt2, random_rows, priced=4)
+    found = limits(gpt2, random_rows, calibration, [0.9, 0.8], random_rows, tokens=10**6)
+    assert found["what"].tolist() == [*WHAT, *WHAT]
+    of_share = found[found["share"] == 0.8].set_index("what")
+    eliminations, _ = calibration.eliminations
+    price = total_price(eliminations, units_for(gpt2, eliminations, 0.8))
+    assert of_share["ratio"][WHAT[0]] == pytest.approx(np.exp(price))
+    assert of_share.loc[WHAT[0], ["low", "high"]].isna().all()
+
+    def ratio(calibrated, side):
+        ids = random_rows.ids[side]
+        return float((losses(own_units(calibrated, 0.8), ids) - losses(gpt2, ids)).mean().exp())
+
+    half = Calibration(gpt2, random_rows.thinned(random_rows.count // 2), 4)
+    assert len(half.ids) < 0.6 * len(calibration.ids)
+    assert of_share["ratio"][WHAT[1]] == pytest.approx(ratio(calibration, ~random_rows.test), rel=1e-6)
+    assert of_share["ratio"][WHAT[2]] == pytest.approx(ratio(calibration, random_rows.test), rel=1e-6)
+    assert of_share["ratio"][WHAT[3]] == pytest.approx(ratio(half, random_rows.test), rel=1e-6)
+
+
+def test_a_block_of_too_many_units_has_no_limit(gpt2, random_rows):
+    """Planted: every block reads a quarter of its units alone, so nothing is lost on any text."""
+    with torch.no_grad():
+        for site in sites(gpt2):
+            readout = site.output.c_proj.weight
+            readout[readout.shape[0] // 4 :] = 0
+    found = limits(gpt2, random_rows, Calibration(gpt2, random_rows, priced=4), [0.8], random_rows)
+    assert found["ratio"].to_numpy() == pytest.approx(1, abs=1e-4)
