@@ -32,6 +32,7 @@ NOTEBOOKS = {
     "12_sinks": ([MAIN], ["massive", "without", "left_out", "costs"]),
     "13_claims": ([], ["board"]),
     "14_compress": ([], ["pareto"]),
+    "15_gate": ([], ["shares", "curves"]),
 }
 for stem, alone in {"08_controls": "twins", "10_degrees": "training"}.items():  # figures of the embedded twins alone
     if not config.get("parameters", {}).get(stem, {}).get("with_twins", True):
@@ -52,7 +53,7 @@ RECORDED = {  # notebook → measurements taken in training that it reads
 PUBLISHED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "12_sinks", "13_claims")  # beside what the paper publishes
 LONG = (  # 03 and 11 hold the most memory, so they do not begin together
     *("03_bilinear", "10_degrees", "11_protocol", "06_compression", "14_compress", "08_controls", "02_ceilings", "12_sinks"),
-    *("09_dynamics", "07_optimisers", "05_corpora"),
+    *("15_gate", "09_dynamics", "07_optimisers", "05_corpora"),
 )
 FIRST = {name: i for i, name in enumerate(reversed(("capture", *LONG)), 1)}  # in this order, so that cores end together
 sys.path.insert(0, workflow.basedir)

@@ -21,7 +21,9 @@ from tools.book.tables import markdown
 WEEKS = {
     "The line, and what it costs": ("00_by_hand", "01_capture", "02_ceilings"),
     "What carries a high R²": ("04_rank", "12_sinks", "05_corpora", "11_protocol"),
-    "What the line leaves, and what that is worth": ("03_bilinear", "10_degrees", "06_compression", "14_compress"),
+    "What the line leaves, and what that is worth": (
+        *("03_bilinear", "10_degrees", "06_compression", "14_compress", "15_gate"),
+    ),
     "Where the profile comes from": ("08_controls", "09_dynamics", "07_optimisers", "13_claims"),
 }
 """Theme of a week → its notebooks, in the order in which they are read."""

@@ -12,6 +12,7 @@ from howlinear.answers import (
     corpora,
     degrees,
     dynamics,
+    gate,
     optimisers,
     protocol,
     rank,
@@ -608,3 +609,103 @@ def test_claims_are_counted_in_singular_and_plural():
     assert claims.replies(results) == ["The board has 2 `~`, 1 `✓`, 1 `✗` for a and all models together."]
     held = {"c0": claim("holds here")}
     assert len(claims.sentences(results | {"claims": held})) == 2
+
+
+# --- 15 gate
+
+
+def gated(chosen, rise=0.02):
+    """Two blocks, of which the first is the dearer, with the share that was chosen for gate and oracle."""
+    costs = []
+    for block in (0, 1):
+        for kind, share in {
+            "gate": chosen,
+            "oracle": chosen,
+            "lots": chosen / 2,
+            "lots, as many": chosen,
+            "all": 1,
+        }.items():
+            row = {
+                "block": block,
+                "kind": kind,
+                "chosen": share,
+                "share": share,
+                "rise": rise / (1 + block),
+                "saved": 0.4,
+            }
+            ends = {
+                "share_low": share - 0.1,
+                "share_high": share + 0.1,
+                "rise_low": rise - 0.015,
+                "rise_high": rise + 0.01,
+            }
+            costs.append(row | ends)
+    share = {"share": chosen, "share_low": chosen - 0.1, "share_high": chosen + 0.1}
+    apart = {"share": 0.3, "share_low": 0.25, "share_high": 0.35}
+    of_kinds = {"gate": share, "oracle": share, "lots": apart, "gate − lots": apart, "oracle − gate": apart}
+    together = share | {"rise": 0.05, "rise_low": 0.04, "rise_high": 0.06, "saved": 0.4}
+    model = {
+        "costs": costs,
+        "mean": of_kinds,
+        "dear": of_kinds if chosen < 1 else {},
+        "together": together,
+        "blocks": [{"told": 0.25}, {"told": 0.5}],
+    }
+    model["curves"] = [
+        {"block": 0, "kind": kind, "share": share, "rise": rise, "rise_low": rise - 0.01, "rise_high": rise + 0.01}
+        for kind, factor in (("gate", 1), ("gate, first line", 3))
+        for share, rise in ((1.0, 0.1), (0.45, factor * 0.01), (0.1, 0.2))
+    ]
+    planted = [
+        {"case": case, "kind": kind, "share": share, "right": right}
+        for case, share, right in (("told", 0.5, 0.95), ("untold", 0.1, 0.5))
+        for kind in ("gate", "lots, as many")
+    ]
+    settings = {"limit": 0.01, "published_low": 0.25, "published_high": 0.56}
+    return {"models": {"a": model}, "planted": planted, "settings": settings}
+
+
+def test_gates_are_said_beside_oracle_and_lots():
+    said = gate.sentences(gated(0.6))
+    assert "a mean over blocks, 60.0 [50.0, 70.0] % of the held-out tokens (least in block 0, 60.0 %) in a" in said[0]
+    assert said[0].endswith("arXiv 2603.03459 reports 25 to 56 % for blocks of GPT-2, by a trained gate.")
+    apart = "60.0 [50.0, 70.0] %, 30.0 [25.0, 35.0] points above lots and 30.0 [25.0, 35.0] below an oracle"
+    assert f"{apart} (2 of 2 blocks) in a. An oracle knows" in said[1]
+    assert said[2].endswith("40 % of them go and perplexity rises by 5.0 [4.0, 6.0] % in a.")
+    replies = gate.replies(gated(0.6))
+    assert replies[0] == (
+        "The gate sends to the line 60.0 [50.0, 70.0] % of the tokens (block 0; all of them would cost 2.0 [0.5, 3.0] "
+        "%) in a."
+    )
+    assert replies[2].endswith("0.25 to 0.50 in a.")
+
+
+def test_where_all_tokens_may_take_the_line_nothing_is_left_to_a_gate():
+    assert gate.sentences(gated(1.0))[1] == (
+        "All tokens on the line cost no more than 1 % in any block, so nothing is left to a gate."
+    )
+    asked = dict(gate.questions(gated(1.0)))
+    assert "100.0 [90.0, 110.0] %, 100.0 [90.0, 110.0] % and 30.0 [25.0, 35.0] % in a" in "".join(asked.values())
+
+
+def test_a_model_without_a_next_token_is_named_beside_the_others():
+    results = gated(0.6)
+    results["models"]["b"] = {"without": "a loss: it predicts no next token"}
+    assert gate.sentences(results)[-1].startswith("b predicts no next token")
+    assert len(gate.replies(results)) == 3
+    alone = {**results, "models": {"b": results["models"]["b"]}}
+    assert gate.replies(alone) == [gate.sentences(alone)[0]] * 3
+
+
+def test_the_gates_cost_at_once_is_held_against_the_sum_of_their_own():
+    asked = [answer for _, answer in gate.questions(gated(0.6))]
+    assert asked[2] == ("More than their sum: perplexity rises by 5.0 [4.0, 6.0] % where they add up to 3.0 % in a.")
+    assert asked[1] == (
+        "No: with 45 % of the tokens on it, by the same score, perplexity rises with the line of all tokens, against "
+        "the one fitted anew, by 3.0 [2.0, 4.0] % against 1.0 [0.0, 2.0] % (block 0) in a."
+    )
+    assert asked[4].endswith(
+        "as many lots, 95 % against 95 % are straight ones. Where none tells, 50 % against 50 % are."
+    )
+    assert asked[0].startswith("As far as this text can tell: ")
+    assert "It is above 1 % in 1 of 2 blocks (most in block 0, 2.0 [0.5, 3.0] %) in a" in asked[0]

@@ -110,12 +110,12 @@ def test_one_text_alone_cannot_tell():
     assert answers(TEXTS, results) == [SINGLE] * 5
 
 
-def test_encoders_alone_have_been_raced_by_nobody():
-    results = minis("14_compress") | {"models": {"a": {"without": "a loss"}}}
-    assert (
-        answers("14_compress", results)
-        == ["a predicts no next token, so no swap of a block has a cost in perplexity."] * 5
-    )
+@pytest.mark.parametrize("stem", ["14_compress", "15_gate"])
+def test_encoders_alone_have_been_raced_and_gated_by_nobody(stem):
+    results = minis(stem) | {"models": {"a": {"without": "a loss"}}}
+    nothing = "a predicts no next token, so no swap of a block has a cost in perplexity."
+    assert answers(stem, results) == [nothing] * 5
+    assert module(stem).sentences(results) == [nothing]
 
 
 # --- against the results by another way
@@ -276,6 +276,13 @@ BREAKS = {  # for each question a number, or a word, that it rests on
         ("models", "mini-gpt2", "race", 3, "ratio"),
         ("models", "mini-gpt2", "race", 1, "ratio"),
     ],
+    "15_gate": [  # the first row of costs is that of block 0's gate, the second of curves that of half of the tokens
+        ("models", "mini-gpt2", "costs", 0, "rise"),
+        ("models", "mini-gpt2", "curves", 1, "rise"),
+        ("models", "mini-gpt2", "together", "rise"),
+        ("models", "mini-gpt2", "dear", "oracle", "share"),
+        ("planted", 0, "right"),
+    ],
 }
 
 
@@ -372,6 +379,29 @@ def raced(method, share, **values):
             for row in model["race"]:
                 if (row["method"], row["share"]) == (method, share):
                     row |= values
+
+    return edit
+
+
+def every_cost(**values):
+    """An edit: the same numbers for every block and kind of notebook 15."""
+
+    def edit(results):
+        for model in results["models"].values():
+            for row in model["costs"]:
+                row |= values
+
+    return edit
+
+
+def every_curve(kind, rise):
+    """An edit: what every share of tokens costs by one kind."""
+
+    def edit(results):
+        for model in results["models"].values():
+            for row in model["curves"]:
+                if row["kind"] == kind:
+                    row["rise"] = rise
 
     return edit
 
@@ -554,6 +584,13 @@ TURNED = [
     ("14_compress", 2, raced("own units", 0.8, ratio=9.0), "Mostly faster"),
     ("14_compress", 3, raced("lines by price", 0.8, ratio=0.9), "They are here"),
     ("14_compress", 4, on_another_text, "4.00 on code in mini-gpt2"),
+    ("15_gate", 0, every_cost(rise=0.05, rise_low=0.04), "Not surely: "),
+    ("15_gate", 0, every_cost(rise=0.005, rise_low=0.001), "above 1 % in 0 of 12 blocks"),
+    ("15_gate", 0, every_cost(rise_low=-0.01), "and no interval lies wholly above it"),
+    ("15_gate", 1, every_curve("gate", 9.0), "It is here: with "),
+    ("15_gate", 1, every_curve("gate, first line", 9.0), "No: with "),
+    ("15_gate", 2, in_each_model("together", "rise", to=9.0), "More than their sum"),
+    ("15_gate", 2, in_each_model("together", "rise", to=-1.0), "Less than their sum"),
 ]
 
 

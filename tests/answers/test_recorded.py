@@ -7,6 +7,7 @@ from copy import deepcopy
 
 import jupytext
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -121,6 +122,12 @@ def computed(stem, results):
         yield 0.999
     if stem == "14_compress":
         yield from (100 * share for share in results["settings"]["shares"])
+    if stem == "15_gate":
+        yield from (100 * number for number in leaves([results["models"], results["planted"]]))
+        for model in models.values():
+            if "costs" in model:
+                alone = sum(row["rise"] for row in model["costs"] if row["kind"] == "gate")
+                yield from (alone, 100 * alone)
     if stem == "13_claims":
         yield len(results["claims"])
         yield sum(len(factors["1.0"]) for factors in results["thresholds_moved"].values())
@@ -197,6 +204,17 @@ def expected(stem, results):
         yield f"{text(held_out[0])} held out"
         (ours,) = [row for row in model["healing"] if row["name"] == "own units"]
         yield f"{text(ours['behind'])} [{text(ours['behind_low'])}, {text(ours['behind_high'])}] in {name}"
+    if stem == "15_gate":
+        gates = pd.DataFrame(model["costs"]).query("kind == 'gate'").set_index("block")
+        mean = gates.loc[gates["chosen"] < 1, "share"].mean()
+        dear = model["dear"]["gate"]
+        assert dear["share"] == pytest.approx(mean, abs=1e-3)
+        yield f"{100 * dear['share']:.1f} [{100 * dear['share_low']:.1f}, {100 * dear['share_high']:.1f}] %, "
+        yield f"({(gates['chosen'] < 1).sum()} of {len(gates)} blocks) in {name}"
+        least = gates["share"].idxmin()
+        yield f"(least in block {least}, {100 * gates.loc[least, 'share']:.1f} %) in {name}"
+        risen = [text(100 * model["together"][key], 1) for key in ("rise", "rise_low", "rise_high")]
+        yield f"perplexity rises by {risen[0]} [{risen[1]}, {risen[2]}] % in {name}"
     if stem == "01_capture":
         stretched = max(results["inputs"], key=lambda row: row["condition"])
         yield f"those of block {stretched['block']} of {stretched['model']}"
@@ -347,6 +365,16 @@ BREAKS = {  # where a number is broken, by stem; what is said must not be the sa
     "11_protocol": [("universes",), ("effects", 0, "mean"), ("flips", 2, "share")],
     "12_sinks": [("planted", 1, "of_all"), ("planted_costs", 0, "nats")],
     "13_claims": [],
+    "15_gate": [
+        ("models", "mini-gpt2", "mean", "gate", "share_low"),
+        ("models", "mini-gpt2", "costs", 0, "share"),
+        ("models", "mini-gpt2", "dear", "gate − lots", "share"),
+        ("models", "mini-gpt2", "dear", "oracle − gate", "share_low"),
+        ("models", "mini-gpt2", "together", "saved"),
+        ("models", "mini-gpt2", "together", "rise"),
+        ("models", "mini-gpt2", "blocks", 3, "told"),
+        ("settings", "published_high"),
+    ],
 }
 
 

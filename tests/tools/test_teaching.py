@@ -65,6 +65,7 @@ def test_every_notebook_has_its_week_after_what_it_needs():
     assert taught.index("03_bilinear") < taught.index("10_degrees")
     assert taught.index("04_rank") < taught.index("12_sinks")
     assert taught.index("06_compression") < taught.index("14_compress")
+    assert taught.index("12_sinks") < taught.index("15_gate")
     assert taught[-1] == "13_claims"
 
 

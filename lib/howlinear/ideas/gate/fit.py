@@ -1,0 +1,138 @@
+"""Fit a gate in closed form: a line, a score of d + 1 numbers, and the line once more on the rows that take it.
+
+arXiv 2603.03459 trains a gate of as many numbers. Here nothing is trained by gradient. In this order:
+
+1. massive rows (`instrument.massive`) are the FFN's: no line is fitted to them;
+2. the first line is the least-squares line of the ordinary rows;
+3. the score is the least-squares affine function from x to the logarithm of the first line's squared error, of all
+   rows. The logarithm, because errors range over decades and only their order counts; all rows, because a massive row
+   must be told from the others by its x alone;
+4. rows of low score take the line, and it is fitted anew to those of them that are ordinary.
+
+Errors are weighed alike in all directions. We tried to weigh them by what they cost in the loss, by the metric of
+notebook 06's prices, and to fit the squared error or its root in the place of the logarithm: with half of the tokens on
+the line, in three blocks each of mini-llama and mini-gpt2, none did better than the intervals can tell, and the first
+needs a backward pass.
+
+The same steps with the true error in the place of the score make an oracle, and with lots in its place they show what a
+gate that knows nothing comes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from howlinear.core.ceilings import AffineMap, Ceiling, ceiling, fit
+from howlinear.errors import InputError
+from howlinear.ideas.gate.gated import FLOOR, Gated, Lots, Rank, Score, TrueError, log_error
+from howlinear.ideas.gate.rows import BlockRows
+
+GATE, ORACLE, LOTS = "gate", "oracle", "lots"
+
+FEWEST = 2
+"""Rows for each input below which the line is not fitted anew: on so few the new one's own error, a share of about
+d / n more, is as large as what it mends."""
+
+
+@dataclass(frozen=True)
+class BlockGate:
+    """What is known of a block once its gate is fitted; a threshold makes it a module.
+
+    Attributes:
+        ffn: the block.
+        rows: its rows to fit on.
+        ordinary: which of them are not massive, shape (n,).
+        line: the first line.
+        told: how much of the log error the score tells, held out, with its interval; `told.map` is the score's map.
+        ranks: kind → the rank that rows take the line by.
+        ranked: kind → the rank of each row to fit on, shape (n,).
+    """
+
+    ffn: nn.Module
+    rows: BlockRows
+    ordinary: Bool[Tensor, " n"]
+    line: AffineMap
+    told: Ceiling
+    ranks: Mapping[str, Rank]
+    ranked: Mapping[str, Float[Tensor, " n"]]
+
+    def threshold(self, kind: str, share: float) -> float:
+        """The rank that a share of the rows to fit on does not exceed; infinite where all or none take the line.
+
+        Args:
+            kind: of rank.
+            share: of the rows that take the line, 0 to 1.
+
+        Raises:
+            InputError: a share that is none, or an unknown kind.
+        """
+        if not 0 <= share <= 1:
+            raise InputError(f"a share of {share} of the tokens on the line: give a number from 0 to 1")
+        if kind not in self.ranked:
+            raise InputError(f"no rank is called {kind}: there are {', '.join(self.ranked)}")
+        if share == 1:
+            return float("inf")
+        count = round(share * len(self.ordinary))
+        if count == 0:
+            return float("-inf")
+        return float(self.ranked[kind].kthvalue(count).values)
+
+    def refitted(self, kind: str, threshold: float) -> AffineMap:
+        """The line fitted anew to the ordinary rows that take it; the first line where these are too few.
+
+        Args:
+            kind: of rank.
+            threshold: rows of this rank or a lower one take the line.
+        """
+        takes = self.ordinary & (self.ranked[kind] <= threshold)
+        if int(takes.sum()) < FEWEST * (self.rows.x.shape[1] + 2):
+            return self.line
+        affine, _ = fit(self.rows.moments(takes))
+        return affine
+
+    def gated(self, kind: str, share: float, anew: bool = True) -> Gated:
+        """The module that goes in the block's place.
+
+        Args:
+            kind: `GATE`, `ORACLE` or `LOTS`.
+            share: of the rows to fit on, what takes the line; of other text it will be about as many.
+            anew: fit the line to the rows that take it; else it is the first line.
+
+        Raises:
+            InputError: a share that is none, or an unknown kind.
+        """
+        threshold = self.threshold(kind, share)
+        line = self.refitted(kind, threshold) if anew else self.line
+        return Gated(self.ffn, line, self.ranks[kind], threshold)
+
+
+@torch.no_grad()
+def fit_gate(ffn: nn.Module, rows: BlockRows, held_out: BlockRows, seed: int = 0) -> BlockGate:
+    """Fit a block's gate, and see how much of the error it tells on held-out rows.
+
+    Args:
+        ffn: the block, one module that maps x to y.
+        rows: to fit on, of two document folds at least if there is to be an interval.
+        held_out: to judge the score by.
+        seed: of the lots.
+
+    Raises:
+        InputError: too few rows for a line, inputs that do not vary, or a line without error, which needs no gate.
+    """
+    ordinary = ~rows.massive
+    line, _ = fit(rows.moments(ordinary))
+    squared = (rows.y.double() - line(rows.x.double())).square().sum(1)
+    floor = FLOOR * float(squared.mean())
+    told = ceiling(
+        rows.moments_with(log_error(rows.y, line(rows.x.double()), floor)),
+        held_out.moments_with(log_error(held_out.y, line(held_out.x.double()), floor)),
+    )
+    ranks = {GATE: Score(told.map), ORACLE: TrueError(ffn, line), LOTS: Lots.of(rows.x, seed)}
+    # the oracle's rank of rows to fit on is known: their outputs are there
+    ranked = {GATE: ranks[GATE](rows.x), ORACLE: squared.to(rows.x), LOTS: ranks[LOTS](rows.x)}
+    return BlockGate(ffn, rows, ordinary, line, told, ranks, ranked)

@@ -1,0 +1,128 @@
+"""A line for some tokens and the FFN for the others: the module, and three ways to rank the tokens.
+
+A rank is a function of a row's input x. Rows of low rank take the line; a threshold says how low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from howlinear.core.ceilings import AffineMap
+
+Rank = Callable[[Float[Tensor, "n d"]], Float[Tensor, " n"]]
+"""From inputs to one number a row; the lowest take the line first."""
+
+FLOOR = 1e-6
+"""Squared errors below this share of their mean count as that share: beyond it they are rounding, and a logarithm would
+make much of it."""
+
+FINE = 1_000.0  # how many times a lot is drawn anew over one unit of a projection of x
+
+
+def log_error(y: Float[Tensor, "n d"], line: Float[Tensor, "n d"], floor: float) -> Float[Tensor, " n"]:
+    """The logarithm of each row's squared error ‖y − line‖², float64, shape (n,).
+
+    Args:
+        y: the FFN's outputs.
+        line: what the line gives for the same rows.
+        floor: squared errors count as no smaller.
+    """
+    squared = (y.double() - line.double()).square().sum(1)
+    return squared.clamp_min(floor).log()
+
+
+@dataclass(frozen=True)
+class Score:
+    """An affine function of x, d + 1 numbers: what is left of the FFN's cost where the line is taken.
+
+    Attributes:
+        affine: x ↦ x w + b, of shapes (d, 1) and (1,).
+    """
+
+    affine: AffineMap
+
+    def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """The score of each row."""
+        return self.affine(x)[:, 0]
+
+
+@dataclass(frozen=True)
+class TrueError:
+    """The true error of a line at each row: an oracle, for the FFN is computed.
+
+    Attributes:
+        ffn: the block.
+        line: the line.
+    """
+
+    ffn: nn.Module
+    line: AffineMap
+
+    @torch.no_grad()
+    def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """The squared error of each row."""
+        error = _as_one_sequence(self.ffn, x) - self.line(x)
+        return error.square().sum(1)
+
+
+@dataclass(frozen=True)
+class Lots:
+    """A lot for each row, uniform in [0, 1): the same row draws the same lot wherever it is asked.
+
+    It is the fractional part of a large multiple of a random projection of x, so that no smooth function of x knows it.
+
+    Attributes:
+        direction: of the projection, shape (d,), scaled so that x along it has variance 1.
+    """
+
+    direction: Float[Tensor, " d"]
+
+    @classmethod
+    def of(cls, x: Float[Tensor, "n d"], seed: int = 0) -> Lots:
+        """Draw a direction for rows like these.
+
+        Args:
+            x: inputs, shape (n, d).
+            seed: of the direction.
+        """
+        direction = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(seed))
+        return cls(direction / (x.cpu() @ direction).std())
+
+    def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """The lot of each row."""
+        return (FINE * (x @ self.direction.to(x))).remainder(1.0)
+
+
+class Gated(nn.Module):
+    """A line in the place of an FFN for rows of low rank; the FFN is computed for all others, and for no more."""
+
+    def __init__(self, ffn: nn.Module, line: AffineMap, rank: Rank, threshold: float):
+        """Hold the block, the line, and which rows take it: those of rank at most `threshold`."""
+        super().__init__()
+        self.ffn = ffn
+        self.line = line
+        self.rank = rank
+        self.threshold = threshold
+
+    def takes(self, x: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
+        """Which rows take the line, shape (n,)."""
+        return self.rank(x) <= self.threshold
+
+    def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """The line's output where it is taken, the FFN's elsewhere."""
+        rows = x.flatten(0, -2)
+        takes = self.takes(rows)
+        y = torch.empty_like(rows)
+        y[takes] = self.line(rows[takes])
+        y[~takes] = _as_one_sequence(self.ffn, rows[~takes])
+        return y.view(x.shape)
+
+
+def _as_one_sequence(ffn: nn.Module, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """What a block makes of rows; some blocks ask for an axis of sequences."""
+    return ffn(rows[None])[0]

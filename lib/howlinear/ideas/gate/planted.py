@@ -1,0 +1,110 @@
+"""A block that is a line on half of the tokens, planted into a model: what a gate should find is then known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import AffineMap
+from howlinear.ideas.gate.fit import GATE, fit_gate
+from howlinear.ideas.gate.gated import Lots
+from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
+from howlinear.ideas.gate.search import losses_with, rise
+from howlinear.ideas.gate.tables import cost_table, gate_shares, modules
+from howlinear.models.ffn_sites import sites, whole
+from howlinear.models.swap import swap
+
+Straight = Callable[[Float[Tensor, "*batch d"]], Bool[Tensor, "*batch"]]
+"""From inputs to the rows that are on the line."""
+
+TENTH = 0.1
+"""Of what a line costs on all tokens: the limit that planted gates keep to, since straight tokens cost nothing."""
+
+
+class HalfStraight(nn.Module):
+    """A block that is a line on some rows, and on all others the same line with an error of one size.
+
+    The error keeps the direction that the block's own has, so that the model still has some use for it.
+    """
+
+    def __init__(self, ffn: nn.Module, line: AffineMap, size: float, straight: Straight):
+        """Hold the block, the line, the norm of every other row's error, and which rows are straight."""
+        super().__init__()
+        self.ffn = ffn
+        self.line = line
+        self.size = size
+        self.straight = straight
+
+    def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """The line where rows are straight, the line and an error elsewhere."""
+        on_line = self.line(x)
+        bent = on_line + self.size * normalize(self.ffn(x) - on_line, dim=-1)
+        return torch.where(self.straight(x)[..., None], on_line, bent)
+
+
+def cases(rows: BlockRows, seed: int = 0) -> dict[str, Straight]:
+    """Two ways to draw half of the rows: `told` by the side of a plane that x lies on, and `untold`, by lots.
+
+    Args:
+        rows: of the block, whose median decides where the plane lies.
+        seed: of the plane's direction, and of the lots.
+    """
+    direction = torch.randn(rows.x.shape[1], generator=torch.Generator().manual_seed(seed + 1))
+    middle = (rows.x @ direction).median()
+    lots = Lots.of(rows.x, seed + 2)
+
+    def beyond_the_plane(x: Tensor) -> Tensor:
+        return x @ direction > middle
+
+    def by_lots(x: Tensor) -> Tensor:
+        return lots(x.flatten(0, -2)).view(x.shape[:-1]) < 0.5
+
+    return {"told": beyond_the_plane, "untold": by_lots}
+
+
+@torch.no_grad()
+def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 0) -> pd.DataFrame:
+    """What gate, oracle and lots find in a block that is straight on half of its tokens.
+
+    Args:
+        model: a causal model; left as it was.
+        block: which block is planted.
+        parts: the text.
+        seed: of what is planted.
+
+    Returns:
+        The columns of `tables.cost_table` by `case`, `told` or `untold`; `right`, the share of the held-out tokens on
+        the line that are planted straight; `told`, the R² of the log error that the score tells; and `limit`, the rise
+        that was allowed.
+
+    Raises:
+        InputError: no such block, a model that predicts no next token, or too few rows for a line.
+    """
+    (site,) = sites(model, [block])
+    ffn = whole(model, site)
+    own = block_rows(model, parts.fitting, [block])[block]
+    line = fit_gate(ffn, own, own).line
+    size = float(torch.linalg.vector_norm(own.y - line(own.x), dim=1).median())
+    found = []
+    for case, straight in cases(own, seed).items():
+        half = HalfStraight(ffn, line, size, straight)
+        with swap(model, {block: half}):
+            rows = block_rows(model, parts.fitting, [block])
+            held_out = block_rows(model, parts.judging, [block])
+            gates = {block: fit_gate(half, rows[block], held_out[block], seed)}
+            before, after = losses_with(model, {"all": (block, gates[block].gated(GATE, 1.0))}, parts.choosing)
+            limit = TENTH * rise(before, after["all"])
+            shares = gate_shares(model, gates, parts.choosing, limit)
+            gated = modules(gates, shares)
+            table = cost_table(model, gated, shares, parts.judging, held_out)
+        x = held_out[block].x
+        on_line = [module.takes(x) for module in gated.values()]
+        right = [float(straight(x)[takes].float().mean()) for takes in on_line]
+        found.append(table.assign(case=case, right=right, told=gates[block].told.r2, limit=limit))
+    return pd.concat(found, ignore_index=True)

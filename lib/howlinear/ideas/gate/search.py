@@ -1,0 +1,135 @@
+"""The largest share of tokens on the line that costs no more than allowed, found by a few measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.errors import InputError
+from howlinear.ideas.gate.fit import GATE, BlockGate
+from howlinear.ideas.gate.gated import Gated
+from howlinear.ideas.gate.rows import Part
+from howlinear.instrument.perplexity import batch_losses, finite_losses
+from howlinear.instrument.swap_costs import swapped_passes
+
+Name = TypeVar("Name", bound=Hashable)
+
+HALVINGS = 4
+"""How often the bracket of a share is halved: it ends a sixteenth wide, and the share is interpolated in it."""
+
+
+def losses_with(
+    model: PreTrainedModel, swaps: Mapping[Name, tuple[int, Gated]], part: Part, batch_size: int = 16
+) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
+    """The loss of every sequence of the model as it is, and with each swap alone, nats per predicted token.
+
+    Args:
+        model: a causal model; left as it was.
+        swaps: name → block, and what goes in its place.
+        part: the text.
+        batch_size: sequences in a pass.
+
+    Raises:
+        InputError: a model that predicts no next token, or a loss that is not finite.
+    """
+
+    def score(batch: Tensor) -> Tensor:
+        return batch_losses(model, batch, batch)
+
+    before, after = swapped_passes(model, swaps, part.ids, score, batch_size)
+    return finite_losses(before), {name: finite_losses(batches) for name, batches in after.items()}
+
+
+def rise(before: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> float:
+    """By what share of itself perplexity rises: exp(mean loss after − mean loss before) − 1."""
+    return float(torch.expm1((after - before).mean()))
+
+
+def chosen_shares(
+    model: PreTrainedModel,
+    gates: Mapping[int, BlockGate],
+    part: Part,
+    limit: float,
+    kinds: Sequence[str],
+    halvings: int = HALVINGS,
+) -> dict[tuple[int, str], float]:
+    """The largest share of tokens that may take the line in each block, that block alone changed.
+
+    All tokens on the line come first. Where that is dearer than the limit, the share is bracketed: half of the tokens,
+    then a quarter or three quarters of them, and so on. Between the ends of the last bracket it is interpolated.
+
+    Args:
+        model: a causal model; left as it was.
+        gates: block → its gate.
+        part: text that nothing was fitted on, and nothing is judged by.
+        limit: of the rise of perplexity, as a share: 0.01 is one per cent.
+        kinds: of rank.
+        halvings: of the bracket.
+
+    Returns:
+        (block, kind) → share.
+
+    Raises:
+        InputError: a limit that is not above 0, a model that predicts no next token, or a loss that is not finite.
+    """
+    if not limit > 0:
+        raise InputError(f"a rise of at most {limit:.2%}: every change costs something, give more than 0")
+    everything = {block: (block, gate.gated(GATE, 1.0)) for block, gate in gates.items()}
+    before, after = losses_with(model, everything, part)
+    brackets = {}
+    for block, losses in after.items():
+        of_all = rise(before, losses)
+        for kind in kinds:
+            brackets[block, kind] = _Bracket(of_all, limit)
+    for _ in range(halvings):
+        swaps = {}
+        for (block, kind), bracket in brackets.items():
+            if not bracket.closed:
+                swaps[block, kind] = (block, gates[block].gated(kind, bracket.middle))
+        if not swaps:
+            break
+        before, after = losses_with(model, swaps, part)
+        for name, losses in after.items():
+            brackets[name].halve(rise(before, losses))
+    return {name: bracket.share for name, bracket in brackets.items()}
+
+
+class _Bracket:
+    """Two shares, one that costs no more than the limit and one that costs more, and what was measured at both."""
+
+    def __init__(self, of_all: float, limit: float):
+        """Start from no token on the line, which costs nothing, and all of them."""
+        self.limit = limit
+        self.low, self.high = 0.0, 1.0
+        self.rises = {0.0: 0.0, 1.0: of_all}
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is left to look for: all tokens on the line cost no more than the limit."""
+        return self.rises[1.0] <= self.limit
+
+    @property
+    def middle(self) -> float:
+        """The share to measure next."""
+        return (self.low + self.high) / 2
+
+    def halve(self, rise: float) -> None:
+        """Take in the rise that was measured in the middle."""
+        self.rises[self.middle] = rise
+        if rise <= self.limit:
+            self.low = self.middle
+        else:
+            self.high = self.middle
+
+    @property
+    def share(self) -> float:
+        """The share at the limit, between both ends of the bracket."""
+        if self.closed:
+            return 1.0
+        cheap, dear = self.rises[self.low], self.rises[self.high]
+        return self.low + (self.high - self.low) * (self.limit - cheap) / (dear - cheap)

@@ -1,0 +1,134 @@
+"""Figures of notebook 15: how many tokens take the line, block by block, and what each share of them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
+from howlinear.plots import style
+
+GATE, ORACLE, LOTS = KINDS = ("gate", "oracle", "lots")
+"""What decides which tokens take the line, in the order drawn."""
+
+FIRST = "gate, first line"
+"""The gate without the second fit of its line."""
+
+_LINEAR = 1.0  # per cent of perplexity: rises below it are drawn on a linear scale
+_TICKS = (-1, 0, 1, 3, 10, 30, 100, 300, 1000)
+_APART = 0.7  # per cent of the tokens, between the marks of one share
+_ASIDE = 0.22  # of the step from block to block, between the marks of one block
+
+
+def _look(kind: str, model: str) -> dict:
+    """How a kind is drawn: gates in the model's own look, an oracle hollow, lots grey."""
+    own = style.look(model)
+    looks = {
+        GATE: {"color": own["color"], "marker": own["marker"], "linestyle": "-", "linewidth": 1.6},
+        FIRST: {"color": own["color"], "marker": "+", "linestyle": (0, (1, 1)), "linewidth": 1.0, "markersize": 5},
+        ORACLE: {"color": own["color"], "marker": own["marker"], "linestyle": "--", "linewidth": 1.0, "mfc": "white"},
+        LOTS: {"color": style.GREY, "marker": "x", "linestyle": ":", "linewidth": 1.0},
+    }
+    return looks[kind]
+
+
+def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
+    """The share of tokens on the line in each block, by gate, oracle and lots; a panel a model.
+
+    Args:
+        table: columns model, block, kind, share, share_low and share_high; may be empty.
+        published: lowest and highest share that another work reports, drawn as a band.
+    """
+    models = list(table["model"].unique()) if len(table) else []
+    rows = max(1, len(models))
+    figure, axes = plt.subplots(rows, 1, figsize=(style.COLUMN, 0.6 + 1.5 * rows), squeeze=False, sharey=True)
+    panels = list(axes[:, 0])
+    style.panels(panels[: len(models)], models)
+    low, high = (100 * end for end in published)
+    for ax, model in zip(panels, models, strict=False):
+        ax.axhspan(low, high, color=style.ACCENT, alpha=0.2, lw=0, zorder=0)
+        of_model = table[table["model"] == model]
+        blocks = of_model["block"].unique()
+        step = max(1.0, (blocks.max() - blocks.min()) / len(blocks))
+        for number, kind in enumerate(KINDS):
+            of_kind = of_model[of_model["kind"] == kind].sort_values("block")
+            bars = 100 * style.error_bars(of_kind["share"], of_kind["share_low"], of_kind["share_high"])
+            marks = _look(kind, model) | {"linestyle": "none", "zorder": 4 - number}
+            places = of_kind["block"] + _ASIDE * step * (number - 1)
+            ax.errorbar(places, 100 * of_kind["share"], bars, elinewidth=0.6, **marks)
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
+        ax.set_ylim(-4, 106)
+        ax.set_yticks([0, 25, 50, 75, 100])
+    band = Patch(color=style.ACCENT, alpha=0.2, lw=0, label="arXiv 2603.03459")
+    _named(figure, panels, KINDS, "none", band)
+    panels[-1].set_xlabel("block")
+    figure.supylabel("tokens on the line, %", fontsize=plt.rcParams["axes.labelsize"])
+    return figure
+
+
+def curves(table: pd.DataFrame, limit: float) -> Figure:
+    """By how much perplexity rises with the share of tokens on the line, in one block of each model.
+
+    Args:
+        table: columns model, block, kind, share, rise, rise_low and rise_high; may be empty.
+        limit: the rise that is allowed, drawn as a line.
+    """
+    models = list(table["model"].unique()) if len(table) else []
+    rows = max(1, len(models))
+    figure, axes = plt.subplots(rows, 1, figsize=(style.COLUMN, 0.6 + 1.6 * rows), squeeze=False, sharex=True)
+    panels = list(axes[:, 0])
+    blocks: Mapping[str, int] = table.groupby("model", sort=False)["block"].first().to_dict() if models else {}
+    style.panels(panels[: len(models)], [f"{model}, block {block}" for model, block in blocks.items()])
+    for ax, model in zip(panels, models, strict=False):
+        of_model = table[table["model"] == model]
+        for number, kind in enumerate((LOTS, FIRST, GATE, ORACLE)):
+            of_kind = of_model[of_model["kind"] == kind].sort_values("share")
+            bars = 100 * style.error_bars(of_kind["rise"], of_kind["rise_low"], of_kind["rise_high"])
+            places = 100 * of_kind["share"] + _APART * (number - 1.5)
+            ax.errorbar(places, 100 * of_kind["rise"], bars, elinewidth=0.6, **_look(kind, model))
+        ax.axhline(100 * limit, color=style.ACCENT, lw=1, ls="-.", zorder=1)
+        ax.set_yscale("symlog", linthresh=_LINEAR, linscale=0.7)
+        ax.margins(y=0.1)
+        ax.yaxis.set_major_locator(FixedLocator(_TICKS))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
+        ax.set_xticks(sorted(100 * of_model["share"].unique()))
+    spent = Line2D([], [], color=style.ACCENT, lw=1, ls="-.", label="limit")
+    _named(figure, panels, (GATE, FIRST, ORACLE, LOTS), None, spent)
+    panels[-1].set_xlabel("tokens on the line, %")
+    figure.supylabel("rise of perplexity, %", fontsize=plt.rcParams["axes.labelsize"])
+    return figure
+
+
+def _named(figure: Figure, panels: list[Axes], kinds: Sequence[str], linestyle: str | None, other: Artist) -> None:
+    """A legend in grey, since colours are the models'; or, in the first panel, that there is no model.
+
+    Args:
+        figure: the figure.
+        panels: its panels.
+        kinds: that are drawn.
+        linestyle: of all kinds in the legend; None: each has its own.
+        other: what else is drawn, with its label.
+    """
+    if not panels[0].has_data():
+        words = "no model predicts a next token"
+        panels[0].text(0.5, 0.5, words, transform=panels[0].transAxes, ha="center", color=style.GREY)
+        return
+    handles: list[Artist] = []
+    for kind in kinds:
+        look = _look(kind, "") | {"color": style.GREY, "label": kind}
+        if look["marker"] not in ("x", "+"):
+            look["marker"] = "o"
+        if linestyle is not None:
+            look["linestyle"] = linestyle
+        handles.append(Line2D([], [], **look))
+    columns = 4 if len(kinds) < 4 else 3
+    figure.legend(
+        handles=[*handles, other], loc="outside upper center", ncols=columns, handlelength=2.2, columnspacing=1.0
+    )

@@ -1,0 +1,384 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 15 · How many tokens can take the line?
+#
+# **Question.** A line in the place of a whole block serves all tokens alike. What if it serves only those that it
+# serves well, and the others keep the block: how many tokens is that, and who tells which?
+#
+# **You need** notebooks 02 and 12; least squares. **Time** 20 minutes to read, two to run.
+
+# %% tags=["parameters"]
+profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+limit = 0.01  # by what share of itself perplexity may rise
+blocks: list | None = None  # which blocks of each model; None: all
+fit_rows: int | None = None  # token rows of the main text, a quarter of them held out; None: all
+choose_rows: int | None = 2048  # token rows that thresholds are chosen on; None: all of their documents
+cost_rows: int | None = 4096  # held-out token rows that costs are measured on; None: all
+curve_shares = [0.25, 0.5, 0.75, 1.0]  # of the tokens, whose cost is measured in the dearest block
+planted_in = "mini-gpt2"  # the model that straight tokens are planted in
+planted_block = 10  # and its block
+planted_rows = 8192  # token rows for it
+
+# %%
+import pandas as pd
+import torch
+
+import howlinear as hl
+from howlinear.answers.gate import questions, replies, sentences
+from howlinear.files.results import rounded
+from howlinear.ideas.gate import tables
+from howlinear.ideas.gate.fit import fit_gate
+from howlinear.ideas.gate.planted import planted_table
+from howlinear.ideas.gate.rows import BlockRows, parts
+from howlinear.ideas.gate.tables import ALL, GATE, LOTS, ORACLE
+from howlinear.models.load import is_causal
+from howlinear.notebook.run import start
+from howlinear.plots import gate as plots
+
+run = start("15_gate", profile)
+models = {name: run.model(name) for name in run.models}
+encoders = [name for name in models if not is_causal(models[name])]
+models = {name: models[name] for name in models if name not in encoders}
+print("models:", ", ".join(models), "· text:", run.corpora[0])
+print("without a next token, so without a perplexity and a gate:", ", ".join(encoders) or "none")
+
+# %% [markdown]
+# ## Predict first
+#
+# 1. In the dearest block of each model a line for *all* tokens costs several per cent of perplexity. If it may cost
+#    1 %, what share of the tokens can take the line: a tenth, a half, nearly all?
+# 2. As many tokens take the line, but they are drawn by lots. How many times the cost is that?
+# 3. The error of a line is what a bent block does beyond it. How much of its logarithm can an affine function of the
+#    input tell, in $R^2$: nothing, half, nearly all?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer(sentences)
+
+# %% [markdown]
+# ## Idea
+#
+# A *gate* looks at a token's input $x$ and decides: the line, or the block. The block stays, so no parameter is saved;
+# what is saved is arithmetic, the block's multiplications for every token that takes the line. arXiv 2603.03459 trains
+# such a gate, $d + 1$ numbers a block, and reports for blocks of GPT-2 that 25 to 56 % of the tokens can take the line
+# while perplexity rises by 1 % at most.
+#
+# Ours has as many numbers and is not trained: three least-squares problems do it.
+#
+# 1. *Massive* rows (notebook 12) are left to the block, and no line is fitted to them. The **first line** is the
+#    least-squares line of all others.
+# 2. The **score** is the affine function of $x$ that comes nearest to the logarithm of the first line's squared error,
+#    $\log \lVert y - xW - b \rVert^2$. The logarithm, because errors range over decades and only their order counts. Of
+#    all rows, since nothing but the score will tell massive ones from others.
+# 3. Tokens of low score take the line, and it is **fitted anew to them** alone: it need not serve the others.
+#
+# How low is low? The text has three parts without a document in common. Lines and scores are fitted on the first. On
+# the second the threshold is chosen, by halving: the largest share of tokens at which perplexity rises by no more than
+# is allowed. On the third, which is held out, share and rise are measured.
+
+# %% [markdown]
+# ## Method
+#
+# Follow it by hand. One input $x$, twelve tokens. Where $x$ is above 0 the block is the line $y = x$; below, it jumps
+# between 4 and −4.
+
+# %% tags=["nbval-check-output"]
+x = torch.tensor([-6.0, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6])[:, None]
+y = torch.where(x > 0, x, 4 * (-1) ** x)
+twelve = BlockRows(x, y, torch.zeros(12, dtype=torch.long))
+toy = fit_gate(torch.nn.Identity(), twelve, twelve)
+print(f"first line: y = {toy.line.weight.item():.2f} x + {toy.line.bias.item():.2f}")
+score = toy.ranks[GATE](x)
+takes = score <= toy.threshold(GATE, 0.5)
+print("half of the tokens, those of lowest score, have x =", x[takes, 0].int().tolist())
+anew = toy.refitted(GATE, toy.threshold(GATE, 0.5))
+print(f"the line, fitted anew to these: y = {anew.weight.item():.2f} x + {abs(anew.bias.item()):.2f}")
+
+# %% [markdown]
+# | what | function of `howlinear.ideas.gate` |
+# |---|---|
+# | a text in three parts | `rows.parts` |
+# | line, score, oracle and lots of a block | `fit.fit_gate` |
+# | the module in the block's place | `fit.BlockGate.gated` |
+# | the largest share within the limit | `search.chosen_shares` |
+# | shares and costs, held out | `tables.cost_table` |
+# | what is saved | `tables.saved` |
+# | all gates at once | `tables.together` |
+#
+# Beside the gate stand an *oracle*, which knows the true error of every token (it computes the block to know it, so it
+# saves nothing), and *lots*. Both get a line and a threshold in the same way.
+#
+# Do the tools find what they are for? We plant straight tokens in a block of a trained model: on half of the tokens it
+# becomes its own least-squares line, and on the other half an error of one size is added to that. Once the side of a
+# plane on which $x$ lies tells which tokens are straight (*told*), and once only lots do (*untold*). The limit is a
+# tenth of what a line costs on all tokens.
+
+# %% tags=["nbval-check-output"]
+model = hl.load_model(planted_in)
+text = run.corpus(run.corpora[0], model).rows(min(planted_rows, run.rows), run.seq_len, run.seed)
+planted = planted_table(model, planted_block, parts(text, choose_rows), run.seed)
+print(planted.set_index(["case", "kind"])[["told", "share", "right"]].round(2).to_string())
+
+# %% [markdown]
+# `told` is the $R^2$ of the log error that the score tells, held out; `right` the share of the tokens on the line that
+# are straight ones. Where the plane tells, the gate takes the right half, nearly as well as the oracle. Where nothing
+# tells, its tokens are straight no oftener than by lots, though half of all are as straight as before. It may still
+# send more tokens to the line than lots do, since its line is fitted anew: tokens on one side of a plane have more of a
+# line in common than tokens from everywhere.
+
+# %% [markdown]
+# ## Run
+#
+# All rows of a block are kept for the pass of its own part of the text; every cost is of that block alone changed.
+
+# %%
+costs, told, curves, means, in_dear, at_once = {}, {}, {}, {}, {}, {}
+for name, model in models.items():
+    text = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
+    three = parts(text, choose_rows, cost_rows)
+    gates, held_out = tables.fit_gates(model, three, blocks, run.seed)
+    shares = tables.gate_shares(model, gates, three.choosing, limit)
+    gated = tables.modules(gates, shares)
+    costs[name] = tables.cost_table(model, gated, shares, three.judging, held_out)
+    told[name] = tables.told_table(gates, gated, held_out)
+    means[name] = tables.mean_shares(gated, list(gates), three.judging, held_out)
+    dear = tables.dear_blocks(shares)
+    in_dear[name] = tables.mean_shares(gated, dear, three.judging, held_out) if dear else {}
+    at_once[name] = tables.together(model, {block: gated[block, GATE] for block in gates}, three.judging)
+    of_all = costs[name][costs[name]["kind"] == ALL].set_index("block")["rise"]
+    dearest = int(of_all.idxmax())
+    curves[name] = tables.curve_table(model, dearest, gates[dearest], curve_shares, three.judging)
+
+# %% [markdown]
+# How many held-out tokens take the line, in per cent, and by how many per cent perplexity rises: with the gate, with an
+# oracle, with lots at the same limit, with lots for as many tokens as the gate has, and with all tokens on the line.
+
+# %%
+every = tables.joined(costs)
+tables.beside(every).round(1)
+
+# %% [markdown]
+# As a mean over blocks, and over the dear ones alone, where all tokens on the line would cost more than is allowed; and
+# the gates of all blocks at once:
+
+# %% tags=["nbval-check-output"]
+for name, together in at_once.items():
+    for which, of_blocks in {"all blocks": means[name], "dear blocks": in_dear[name]}.items():
+        shown = [f"{kind} {of_blocks[kind]['share']:.0%}" for kind in (GATE, ORACLE, LOTS) if kind in of_blocks]
+        print(f"{name}, {which}:", ", ".join(shown) or "none")
+    print(f"{name}, all gates at once: {together['share']:.0%}; perplexity {together['rise']:+.1%}")
+
+# %% [markdown]
+# How much of the log error the score tells ($R^2$, held out), and how many massive held-out rows it leaves to the
+# block, of how many:
+
+# %%
+run.folded("every block", tables.joined(told).round(2))
+pd.DataFrame({name: table[["told", "massive_rows", "massive_kept"]].mean() for name, table in told.items()}).round(2)
+
+# %% [markdown]
+# ## Figure: how many tokens take the line
+#
+# **How to read it.** A panel a model, from left to right its blocks; up, the share of held-out tokens that take the
+# line, with 95 % intervals over documents. Filled: the gate. Open: the oracle. Crosses: lots. Each has a threshold of
+# its own, chosen for the same rise of perplexity; at the top all tokens take the line. The band is what
+# arXiv 2603.03459 reports for blocks of GPT-2.
+
+# %%
+figure = plots.shares(rounded(every), tables.PUBLISHED)
+_ = run.figure(figure, "shares")
+
+# %% [markdown]
+# ## Figure: what a share of the tokens costs
+#
+# **How to read it.** The dearest block of each model. To the right more tokens take the line; up, by how much
+# perplexity rises on held-out text, on a scale that is linear about 0 and logarithmic beyond. Pluses: the gate's tokens
+# on the first line, not fitted anew. On the right all meet, since all tokens take the same line. Below the broken line
+# is what may be spent.
+
+# %%
+figure = plots.curves(rounded(tables.joined(curves)), limit)
+_ = run.figure(figure, "curves")
+
+# %%
+record = {}
+for name in models:
+    record[name] = {
+        "blocks": told[name].to_dict("records"),
+        "costs": costs[name].to_dict("records"),
+        "curves": curves[name].to_dict("records"),
+        "mean": means[name],
+        "dear": in_dear[name],
+        "together": at_once[name],
+    }
+record |= {name: {"without": "a loss: it predicts no next token"} for name in encoders}
+settings = {
+    "limit": limit,
+    "beside": "arXiv 2603.03459",
+    "published_low": min(tables.PUBLISHED),
+    "published_high": max(tables.PUBLISHED),
+    "choose_rows": choose_rows,
+    "cost_rows": cost_rows,
+    "planted": {"model": planted_in, "block": planted_block},
+}
+tolerance = {"rise": 0.002, "share": 0.02, "chosen": 0.02, "saved": 0.02, "right": 0.02}
+for key in ("rise", "share"):
+    tolerance |= {f"{key}_{end}": tolerance[key] for end in ("low", "high")}
+run.save(
+    {"models": record, "planted": planted.to_dict("records"), "settings": settings},
+    tolerance,
+    digits=dict.fromkeys(tolerance, 3),
+)
+
+# %% [markdown]
+# ## What we learned
+
+# %%
+run.conclusion(sentences, replies)
+
+# %% [markdown]
+# - How large a line's error will be is partly written in the input, and an affine function reads that. It takes no
+#   training: the score is one more least-squares problem.
+# - Limits. Gates are fitted and judged on documents of one text. Each is fitted to inputs that no other gate has
+#   changed. A gate decides token by token, so arithmetic is saved only where the hardware can gather the tokens that
+#   keep the block. And the shares of GPT-2's blocks are of other, larger models: ours stand beside them and repeat
+#   nothing.
+
+# %% [markdown]
+# ## Test yourself
+#
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions(questions)
+
+# %% [markdown]
+# ## Exercises
+#
+# Solutions are in `solutions/15_gate.py`; try first.
+#
+# **1 (warm-up).** Half of the tokens of a block take the line. What share of the block's multiplications is saved in
+# the first model, less those of the line and of the score?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: a matrix of $m \times n$ numbers takes $mn$ multiplications a token. `howlinear.sites(model)[0].ffn` is the
+# block, and its parameters with two axes are its matrices; call their sum $F$.
+#
+# Step 2: a token on the line takes $d^2$ in the place of $F$, and every token takes $d$ for the score.
+#
+# </details>
+
+# %%
+saving = None  # a number between 0 and 1
+
+if saving is not None:
+    first_model = models[next(iter(models))]
+    block = hl.sites(first_model)[0].ffn
+    d = first_model.config.get_text_config().hidden_size
+    assert saving < 0.5, "half of the tokens cannot save more than half, and the line is not for nothing"
+    assert abs(saving - tables.saved(0.5, block, d)) < 1e-5, "the line for half of the tokens, the score for all"
+    print(f"right: {saving:.1%} of the multiplications, and no parameter")
+
+# %% [markdown]
+# **2 (medium).** The gate takes half of a block's tokens, and the oracle half of them. How many would they have in
+# common if the gate knew nothing, and how many have they? Write the function that tells, from scores and true errors.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: each takes the half with the lowest numbers: `scores <= scores.median()`.
+#
+# Step 2: of those that the gate takes, count the share that the oracle takes too.
+#
+# </details>
+
+# %%
+first_model = models[next(iter(models))]
+text = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed)
+(gate,), (rows,) = [part.values() for part in tables.fit_gates(first_model, parts(text), [planted_block], run.seed)]
+
+# %%
+common = None  # a function of scores and errors, both of shape (n,) → a number
+
+if common is not None:
+    scores, errors = gate.ranks[GATE](rows.x), gate.ranks[ORACLE](rows.x)
+    few = torch.arange(8.0)
+    assert common(few, few) == 1, "who knows all has all in common with the oracle"
+    assert common(few, -few) == 0, "low numbers take the line, of both"
+    expected = float((errors <= errors.median())[scores <= scores.median()].float().mean())
+    assert abs(common(scores, errors) - expected) < 1e-3, "half by each, and the share that both take"
+    assert abs(common(3 * scores + 1, errors) - expected) < 1e-3, "only the order counts, not the numbers"
+    print(f"right: {expected:.0%} in common, where lots would have 50 %")
+
+# %% [markdown]
+# **3 (harder).** Make a gate fail. Write a function of inputs that says which rows are straight: about half of them,
+# by a *smooth* rule (no lots), which no affine score can tell. The cell plants it and asks what the score tells of
+# $\log$ errors, in $R^2$.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: an affine function grows in one direction. What is straight must lie on both sides of the others.
+#
+# Step 2: project $x$ on a direction, as the planted block does, and take the rows that are near the middle: half of
+# them are nearer to the median than the median distance.
+#
+# </details>
+
+# %%
+straight = None  # a function of x, shape (n, d) → which rows are straight, shape (n,)
+
+if straight is not None:
+    kept = rows.x[: len(rows.x) // 2 * 2]
+    chosen = straight(kept)
+    assert 0.4 < chosen.float().mean() < 0.6, "about half of the rows"
+    near = straight(kept + 1e-4 * kept.std())
+    assert (near == chosen).float().mean() > 0.98, "a smooth rule: hardly a row changes sides for a small step"
+    pretended = torch.where(chosen, 0.0, 1.0)[:, None]
+    halves = [hl.Moments(kept.shape[1], 1).update(kept[part::2], pretended[part::2]) for part in (0, 1)]
+    r2 = hl.ceiling(halves[0], halves[1]).r2
+    assert r2 < 0.1, f"an affine score tells {r2:.2f} of it: straight rows must lie on both sides of the others"
+    print(f"right: half of the rows are straight, and an affine score tells {max(r2, 0):.2f} of which")
+
+# %% [markdown]
+# **4 (find the bug).** A friend's gate has the right score and the right threshold, and still its line is worse than
+# the first one on the tokens that take it. One thing is wrong. Which? Fill in `repaired`.
+
+
+# %%
+def friends_line(gate, share):
+    threshold = gate.threshold(GATE, share)
+    takes = gate.ranked[GATE] > threshold
+    return hl.ceiling(gate.rows.moments(takes), gate.rows.moments(takes)).map
+
+
+repaired = None  # a function of a gate and a share → the line of the rows that take it
+
+
+def error_of(line, share=0.5):
+    takes = gate.ranks[GATE](rows.x) <= gate.threshold(GATE, share)
+    return float((rows.y[takes] - line(rows.x[takes])).square().sum(1).mean())
+
+
+print(
+    f"mean squared error: first line {error_of(gate.line):.3g}, your friend's {error_of(friends_line(gate, 0.5)):.3g}"
+)
+if repaired is not None:
+    for share in (0.5, 0.75):
+        expected = error_of(gate.refitted(GATE, gate.threshold(GATE, share)), share)
+        found = error_of(repaired(gate, share), share)
+        assert found < error_of(gate.line, share), "no better than the first line: which rows is it fitted to?"
+        assert abs(found / expected - 1) < 1e-3, "the least-squares line of the ordinary rows that take it, no others"
+    print(f"right: {error_of(repaired(gate, 0.5)):.3g}, once it is fitted to the rows that take it")

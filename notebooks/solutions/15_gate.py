@@ -1,0 +1,101 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 15 · Solutions
+
+# %% tags=["parameters"]
+profile = "minis"
+
+# %%
+import torch
+
+import howlinear as hl
+from howlinear.ideas.gate import tables
+from howlinear.ideas.gate.rows import parts
+from howlinear.ideas.gate.tables import GATE, ORACLE
+from howlinear.notebook.run import start
+
+run = start("15_gate", profile)
+first = next(iter(run.models))
+models = {first: run.model(first)}
+first_model = models[first]
+planted_block = 10
+text = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed)
+(gate,), (rows,) = [part.values() for part in tables.fit_gates(first_model, parts(text), [planted_block], run.seed)]
+
+# %% [markdown]
+# **1.** Of $F$ multiplications a token, half are left, and $d^2/2 + d$ come: $\frac12 - (\frac12 d^2 + d)/F$. In a
+# block of $8 d^2$ the line is an eighth, and the score is next to nothing.
+
+# %%
+block = hl.sites(first_model)[0].ffn
+d = first_model.config.get_text_config().hidden_size
+multiplications = sum(parameter.numel() for parameter in block.parameters() if parameter.ndim == 2)
+saving = 0.5 - (0.5 * d * d + d) / multiplications
+assert saving < 0.5
+print(f"{saving:.3f}")
+
+# %% [markdown]
+# **2.** Half of the oracle's half is what lots would have. The gate has more in common with it, since the score orders
+# rows nearly as the error does; and any function that keeps the order gives the same gate.
+
+
+# %%
+def common(scores, errors):
+    gates_half = scores <= scores.median()
+    oracles_half = errors <= errors.median()
+    return float(oracles_half[gates_half].float().mean())
+
+
+shared = common(gate.ranks[GATE](rows.x), gate.ranks[ORACLE](rows.x))
+assert 0.55 < shared < 1
+print(f"{shared:.2f}")
+
+# %% [markdown]
+# **3.** The rows near the middle of a projection lie between the others, so that no plane divides them. An affine
+# function is higher on one side and lower on the other, and on the mean it is the same for both.
+
+# %%
+direction = torch.randn(rows.x.shape[1], generator=torch.Generator().manual_seed(3))
+middle = (rows.x @ direction).median()
+typical = (rows.x @ direction - middle).abs().median()
+
+
+def straight(x):
+    return (x @ direction - middle).abs() < typical
+
+
+assert abs(float(straight(rows.x).float().mean()) - 0.5) < 0.01
+
+# %% [markdown]
+# **4.** Rows of *low* score take the line, and she has fitted it to those that keep the block. The sign is one
+# character, and her line serves the tokens that never see it.
+
+
+# %%
+def friends_line(gate, share):
+    threshold = gate.threshold(GATE, share)
+    takes = gate.ranked[GATE] > threshold
+    return hl.ceiling(gate.rows.moments(takes), gate.rows.moments(takes)).map
+
+
+def repaired(gate, share):
+    takes = gate.ordinary & (gate.ranked[GATE] <= gate.threshold(GATE, share))
+    return hl.ceiling(gate.rows.moments(takes), gate.rows.moments(takes)).map
+
+
+def error_of(line, share=0.5):
+    takes = gate.ranks[GATE](rows.x) <= gate.threshold(GATE, share)
+    return float((rows.y[takes] - line(rows.x[takes])).square().sum(1).mean())
+
+
+assert error_of(repaired(gate, 0.5)) < error_of(gate.line) < error_of(friends_line(gate, 0.5))
+print(f"{error_of(repaired(gate, 0.5)):.3g}")

@@ -1,0 +1,506 @@
+"""A gate in closed form: on rows whose straight half is known, on a tiny model, and by hand."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from helpers.families import small
+from howlinear.core.ceilings import AffineMap, fit
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.gate import planted, search, tables
+from howlinear.ideas.gate.fit import FEWEST, GATE, LOTS, ORACLE, fit_gate
+from howlinear.ideas.gate.gated import Gated, Lots, Score, TrueError, log_error
+from howlinear.ideas.gate.rows import BlockRows, Part, Parts, block_rows, parts
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.perplexity import change, losses
+from howlinear.models.ffn_sites import sites
+from howlinear.models.load import load_model
+from howlinear.models.swap import swap
+from howlinear.text.corpus import load_corpus
+from howlinear.text.rows import TokenRows
+
+D = 8
+FOLDS = 4
+
+
+class Bent(nn.Module):
+    """A line on the rows that `straight` names, and an error of one size and any direction on the others."""
+
+    def __init__(self, straight, seed=0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.line = AffineMap(torch.randn(D, D, generator=generator).double(), torch.ones(D).double())
+        self.turn = torch.randn(D, D, generator=generator)
+        self.straight = straight
+
+    def forward(self, x):
+        # the directions of errors are even in x, so that no line explains them
+        error = nn.functional.normalize((x @ self.turn).cos(), dim=-1)
+        return self.line(x) + torch.where(self.straight(x)[..., None], 0.0, 3.0) * error
+
+
+def beyond_the_plane(x):
+    return x[..., 0] + x[..., 1] > 0
+
+
+def near_the_plane(x):
+    return (x[..., 0] + x[..., 1]).abs() < 0.9539  # the median of |N(0, 2)|
+
+
+def rows_of(block, n=4_000, seed=1):
+    x = torch.randn(n, D, generator=torch.Generator().manual_seed(seed))
+    return BlockRows(x, block(x), torch.arange(n) % FOLDS)
+
+
+def fitted(straight):
+    block = Bent(straight)
+    return fit_gate(block, rows_of(block), rows_of(block, seed=2))
+
+
+@pytest.fixture(scope="module")
+def told():
+    return fitted(beyond_the_plane)
+
+
+# --- what a gate finds where the truth is planted
+
+
+def test_the_gate_finds_the_straight_half_and_its_line(told):
+    x = rows_of(told.ffn, seed=3).x
+    half = told.gated(GATE, 0.5)
+    takes = half.takes(x)
+    assert float(takes.float().mean()) == pytest.approx(0.5, abs=0.03)
+    assert float(beyond_the_plane(x)[takes].float().mean()) > 0.97
+    # on all rows the first line errs, on the straight ones the second does not
+    error = (half.line(x[takes]) - told.ffn(x)[takes]).norm(dim=1)
+    assert float(error.median()) < 0.1 * float((told.line(x[takes]) - told.ffn(x)[takes]).norm(dim=1).median())
+    assert told.told.r2 > 0.4
+    assert told.told.r2_low < told.told.r2 < told.told.r2_high
+
+
+def test_the_oracle_finds_it_too_and_lots_do_not(told):
+    x = rows_of(told.ffn, seed=3).x
+    right = {kind: beyond_the_plane(x)[told.gated(kind, 0.5).takes(x)].float().mean() for kind in (ORACLE, LOTS)}
+    assert right[ORACLE] > 0.97
+    assert float(right[LOTS]) == pytest.approx(0.5, abs=0.04)
+
+
+def test_a_gate_is_no_better_than_lots_where_no_affine_function_tells():
+    blind = fitted(near_the_plane)
+    x = rows_of(blind.ffn, seed=3).x
+    assert blind.told.r2 < 0.02
+    straight = near_the_plane(x)
+    assert float(straight.float().mean()) == pytest.approx(0.5, abs=0.03)
+    assert float(straight[blind.gated(GATE, 0.5).takes(x)].float().mean()) == pytest.approx(0.5, abs=0.05)
+    assert float(straight[blind.gated(ORACLE, 0.45).takes(x)].float().mean()) > 0.97
+
+
+def test_the_score_is_the_least_squares_line_of_the_log_error(told):
+    x, y = told.rows.x.double().numpy(), told.rows.y.double().numpy()
+    design = np.c_[x, np.ones(len(x))]
+    residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    target = np.log(np.square(residual).sum(1))
+    expected = design @ np.linalg.lstsq(design, target, rcond=None)[0]
+    np.testing.assert_allclose(told.ranks[GATE](told.rows.x), expected, atol=1e-3)
+
+
+def test_massive_rows_are_fitted_by_no_line_and_told_by_the_score():
+    def with_massive(rows):
+        """Every fiftieth row stands apart in x and writes two hundred times as much."""
+        x, y = rows.x.clone(), rows.y.clone()
+        x[::50, 3] += 30
+        y[::50] *= 200
+        return BlockRows(x, y, rows.fold)
+
+    block = Bent(beyond_the_plane)
+    plain = rows_of(block)
+    gate = fit_gate(block, with_massive(plain), with_massive(rows_of(block, seed=2)))
+    massive = torch.arange(len(plain.x)) % 50 == 0
+    assert torch.equal(~gate.ordinary, massive)
+    expected, _ = fit(Moments(D, D).update(plain.x[~massive], plain.y[~massive]))
+    torch.testing.assert_close(gate.line.weight, expected.weight)
+    assert not gate.gated(GATE, 0.95).takes(gate.rows.x)[massive].any()
+    refitted = gate.refitted(LOTS, 1.0)
+    torch.testing.assert_close(refitted.weight, expected.weight)
+
+
+# --- by hand
+
+
+def test_rows_of_low_rank_take_the_line_and_the_block_computes_no_other():
+    class Counted(nn.Module):
+        seen = 0
+
+        def forward(self, x):
+            self.seen += x.shape[:-1].numel()
+            return 2 * x
+
+    affine = AffineMap(torch.zeros(2, 2).double(), torch.tensor([7.0, 8.0]).double())
+    ffn = Counted()
+    gate = Gated(ffn, affine, lambda x: x[:, 0], threshold=1.0)
+    x = torch.tensor([[[1.0, 0.0], [100.0, 0.0]], [[-3.0, 4.0], [2.0, 5.0]]])
+    expected = torch.tensor([[[7.0, 8.0], [200.0, 0.0]], [[7.0, 8.0], [4.0, 10.0]]])
+    assert torch.equal(gate(x), expected)
+    assert torch.equal(gate(x.view(4, 2)), expected.view(4, 2))
+    assert ffn.seen == 4
+    nobody = Gated(ffn, affine, lambda x: x[:, 0], float("-inf"))
+    assert torch.equal(nobody(x), 2 * x)
+    everybody = Gated(ffn, affine, lambda x: x[:, 0], float("inf"))
+    assert torch.equal(everybody(x), torch.tensor([7.0, 8.0]).expand(2, 2, 2))
+
+
+def test_a_threshold_lets_a_share_of_the_rows_through(told):
+    for kind in (GATE, ORACLE, LOTS):
+        for share in (0.1, 0.5, 0.7531):
+            takes = told.ranked[kind] <= told.threshold(kind, share)
+            assert int(takes.sum()) == round(share * len(takes))
+            assert int(told.gated(kind, share).takes(told.rows.x).sum()) == pytest.approx(int(takes.sum()), abs=3)
+    assert told.threshold(GATE, 1.0) == math.inf
+    assert told.threshold(GATE, 0.0) == -math.inf
+    assert told.gated(LOTS, 1.0).takes(told.rows.x).all()
+    assert not told.gated(ORACLE, 0.0).takes(told.rows.x).any()
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan])
+def test_a_share_that_is_none_is_refused(told, share):
+    with pytest.raises(InputError, match="tokens on the line: give a number from 0 to 1"):
+        told.gated(GATE, share)
+
+
+def test_an_unknown_rank_is_refused(told):
+    with pytest.raises(InputError, match="no rank is called luck: there are gate, oracle, lots"):
+        told.gated("luck", 0.5)
+
+
+def test_a_line_is_not_fitted_anew_to_too_few_rows(told):
+    few = FEWEST * (D + 2)
+    least = (few + 0.4) / len(told.rows.x)
+    assert told.refitted(GATE, told.threshold(GATE, least)) is not told.line
+    assert told.refitted(GATE, told.threshold(GATE, (few - 1) / len(told.rows.x))) is told.line
+
+
+def test_the_line_is_refitted_to_the_rows_that_take_it(told):
+    threshold = told.threshold(GATE, 0.6)
+    takes = told.ranked[GATE] <= threshold
+    expected, _ = fit(Moments(D, D).update(told.rows.x[takes], told.rows.y[takes]))
+    torch.testing.assert_close(told.gated(GATE, 0.6).line.weight, expected.weight)
+    first = told.gated(GATE, 0.6, anew=False)
+    assert first.line is told.line
+    assert first.threshold == threshold
+
+
+def test_the_log_error_has_a_floor():
+    y = torch.tensor([[3.0, 4.0], [1.0, 1.0]])
+    line = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    assert log_error(y, line, floor=1e-3).tolist() == pytest.approx([math.log(25), math.log(1e-3)])
+
+
+def test_a_score_is_affine_and_the_true_error_needs_the_block():
+    x = torch.tensor([[1.0, 2.0], [0.0, -1.0]])
+    score = Score(AffineMap(torch.tensor([[2.0], [3.0]]).double(), torch.tensor([1.0]).double()))
+    assert score(x).tolist() == [9.0, -2.0]
+    true = TrueError(nn.Identity(), AffineMap(torch.zeros(2, 2).double(), torch.zeros(2).double()))
+    assert true(x).tolist() == [5.0, 1.0]
+
+
+def test_lots_are_even_and_know_nothing_and_a_row_draws_its_own_again():
+    x = torch.randn(8_000, D, generator=torch.Generator().manual_seed(4))
+    lots = Lots.of(x)
+    drawn = lots(x)
+    shares = torch.histc(drawn, 10, 0, 1) / len(x)
+    assert float((shares - 0.1).abs().max()) < 0.015
+    assert float(torch.corrcoef(torch.cat([x.T, drawn[None]]))[-1, :-1].abs().max()) < 0.05
+    again = lots(x[100:103])
+    torch.testing.assert_close(again, drawn[100:103], atol=2e-3, rtol=0)
+    assert not torch.allclose(Lots.of(x, seed=1)(x), drawn, atol=0.1)
+
+
+def test_what_is_saved_by_hand():
+    block = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 4))  # 128 multiplications, and biases
+    # the line takes 16 of the 128, and the score 4
+    assert tables.saved(0.5, block, 4) == pytest.approx(0.5 * (1 - 16 / 128) - 4 / 128)
+    assert tables.saved(0.0, block, 4) < 0
+
+
+# --- the parts of a text
+
+
+def test_three_parts_of_a_text_have_no_document_in_common(rows):
+    three = parts(TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8))
+    seen = [set(part.ids.flatten().tolist()) for part in (three.fitting, three.choosing, three.judging)]
+    assert sum(map(len, seen)) == len(set().union(*seen)) == 64 * 4
+    assert set(three.choosing.fold.tolist()) == {6, 7}
+    assert set(three.fitting.fold.tolist()) == set(range(6))
+    assert len(three.judging.ids) == 16
+    assert set(parts(rows).choosing.fold.tolist()) == {2}  # of three folds one
+
+
+def test_fewer_rows_choose_and_judge_from_every_fold():
+    three = parts(TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8), choose_rows=16, cost_rows=32)
+    assert three.choosing.fold.tolist() == [6, 7, 6, 7]
+    assert three.judging.fold.tolist() == list(range(8))
+    assert len(parts(TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8)).choosing.ids) == 12
+
+
+def test_too_few_folds_are_refused():
+    with pytest.raises(InputError, match="2 document folds to fit on: a gate needs three"):
+        parts(TokenRows.from_ids(torch.arange(64).view(16, 4), folds=2))
+
+
+def test_rows_are_those_that_the_block_sees(gpt2, ids):
+    part = Part(ids, torch.arange(len(ids)) % 3)
+    seen = {}
+
+    def keep(site, x, y):
+        seen[site.block] = (x.flatten(0, -2), y.flatten(0, -2))
+
+    with torch.no_grad(), hooked(sites(gpt2), keep):
+        gpt2.base_model(input_ids=ids)
+    found = block_rows(gpt2, part, [0, 2], batch_size=5)
+    assert list(found) == [0, 2]
+    for block, of_block in found.items():
+        for here, there in zip((of_block.x, of_block.y), seen[block], strict=True):
+            torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-4)
+        assert of_block.fold.tolist() == part.fold.repeat_interleave(ids.shape[1]).tolist()
+
+
+# --- the largest share that costs no more than allowed
+
+
+@pytest.mark.parametrize(
+    ("power", "dear", "share"), [(1, 0.04, 0.25), (2, 0.04, 0.5), (4, 2.56, 0.25), (3, 0.009, 1.0)]
+)
+def test_the_share_at_the_limit_is_bracketed(power, dear, share):
+    bracket = search._Bracket(dear, limit=0.01)
+    for _ in range(search.HALVINGS):
+        if not bracket.closed:
+            bracket.halve(dear * bracket.middle**power)
+    assert bracket.share == pytest.approx(share, abs=0.02)
+    assert dear * bracket.share**power <= 0.01 + 1e-9  # a curve that bends up lies below what is interpolated
+
+
+def test_where_nothing_may_be_spent_nothing_takes_the_line():
+    bracket = search._Bracket(1e6, limit=0.01)
+    for _ in range(search.HALVINGS):
+        bracket.halve(1e6)
+    assert 0 <= bracket.share < 1e-8
+
+
+# --- on a model
+
+
+SEQ_LEN = 128
+DEAR = [0, 11]  # blocks of mini-gpt2 where a line on all tokens costs several per cent
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A trained model, and a text in three parts: of a random one no line costs anything worth measuring."""
+    model = load_model("mini-gpt2")
+    return model, parts(load_corpus("docs", model).rows(4096, SEQ_LEN, 0))
+
+
+@pytest.fixture(scope="module")
+def measured(trained):
+    model, three = trained
+    gates, held_out = tables.fit_gates(model, three, DEAR)
+    shares = tables.gate_shares(model, gates, three.choosing)
+    gated = tables.modules(gates, shares)
+    return gates, held_out, shares, gated, tables.cost_table(model, gated, shares, three.judging, held_out)
+
+
+def test_every_kind_has_its_share_and_its_cost(measured):
+    _, _, shares, _, costs = measured
+    assert sorted(zip(costs["block"], costs["kind"], strict=True)) == sorted(shares)
+    assert set(costs["kind"]) == set(tables.KINDS)
+    by_kind = costs.set_index(["block", "kind"])
+    for block in DEAR:
+        of_block = by_kind.loc[block]
+        assert of_block.loc["all", "share"] == 1
+        assert of_block.loc["all", "rise"] > 0.02  # else there would be nothing to choose
+        assert of_block.loc["oracle", "share"] > of_block.loc["lots", "share"]
+        assert shares[block, "lots, as many"] == shares[block, "gate"]
+        for kind in ("gate", "oracle", "lots"):
+            assert 0 < of_block.loc[kind, "chosen"] < 1
+            assert 0 < of_block.loc[kind, "rise"] < of_block.loc["all", "rise"]
+    assert (costs["share_low"] <= costs["share"]).all()
+    assert (costs["rise_low"] < costs["rise"]).all()
+
+
+def test_the_limit_is_kept_on_the_text_that_chooses(trained, measured):
+    model, three = trained
+    _, _, _, gated, _ = measured
+    swaps = {name: (name[0], module) for name, module in gated.items() if name[1] in (GATE, ORACLE, LOTS)}
+    before, after = search.losses_with(model, swaps, three.choosing)
+    for name, changed in after.items():
+        # interpolated in a bracket of a sixteenth, where the curve bends up
+        assert 0.3 * tables.LIMIT < search.rise(before, changed) < 1.2 * tables.LIMIT, name
+
+
+def test_costs_and_shares_are_those_of_a_model_that_has_the_module(trained, measured):
+    model, three = trained
+    gates, held_out, _, gated, costs = measured
+    row = costs.query("block == 11 and kind == 'gate'").iloc[0]
+    module = gated[11, GATE]
+    takes = []
+    original = module.takes
+    before = losses(model, three.judging.ids)
+    with swap(model, {11: module}):
+        module.takes = lambda x: takes.append(original(x)) or takes[-1]
+        after = losses(model, three.judging.ids)
+    del module.takes
+    expected = change(before, after, three.judging.fold)
+    perplexity = float(before.mean().exp())
+    assert row["rise"] == pytest.approx(expected.delta / perplexity, rel=1e-4)
+    assert row["share"] == pytest.approx(float(torch.cat(takes).float().mean()), abs=1e-6)
+    assert row["saved"] == pytest.approx(tables.saved(row["share"], gates[11].ffn, 128))
+    assert (held_out[11].x.shape[0], held_out[11].x.shape[1]) == (three.judging.ids.numel(), 128)
+
+
+def test_shares_have_the_jackknife_interval_of_their_documents(trained, measured):
+    _, three = trained
+    _, held_out, _, gated, costs = measured
+    row = costs.query("block == 0 and kind == 'gate'").iloc[0]
+    of_sequences = gated[0, GATE].takes(held_out[0].x).view(-1, SEQ_LEN).double().mean(1).numpy()
+    folds = three.judging.fold.numpy()
+    without = [of_sequences[folds != fold].mean() for fold in np.unique(folds)]
+    spread = math.sqrt((len(without) - 1) * np.var(without))
+    assert row["share"] - row["share_low"] == pytest.approx(2.3646 * spread, rel=1e-3)  # Student's t of 7 degrees
+
+
+def test_one_gate_alone_is_all_gates_at_once(trained, measured):
+    model, three = trained
+    _, _, _, gated, costs = measured
+    alone = tables.together(model, {0: gated[0, GATE]}, three.judging, batch_size=7)
+    row = costs.query("block == 0 and kind == 'gate'").iloc[0]
+    assert alone == pytest.approx({key: row[key] for key in alone}, rel=1e-4, abs=1e-6)
+    both = tables.together(model, {block: gated[block, GATE] for block in DEAR}, three.judging)
+    assert both["rise"] > alone["rise"]
+    assert sites(model)[0].ffn is gated[0, GATE].ffn  # the model is as it was
+
+
+def test_means_are_over_blocks_and_differences_are_paired(trained, measured):
+    _, three = trained
+    _, held_out, shares, gated, costs = measured
+    assert tables.dear_blocks(shares) == DEAR
+    assert tables.dear_blocks(shares | {(0, GATE): 1.0}) == [11]
+    means = tables.mean_shares(gated, DEAR, three.judging, held_out)
+    for kind, of_kind in costs.groupby("kind"):
+        assert means[kind]["share"] == pytest.approx(of_kind["share"].mean())
+    assert means["gate"]["share_low"] < means["gate"]["share"] < means["gate"]["share_high"]
+    ahead, behind = means[tables.AHEAD], means[tables.BEHIND]
+    assert ahead["share"] == pytest.approx(means["gate"]["share"] - means["lots"]["share"])
+    assert behind["share"] == pytest.approx(means["oracle"]["share"] - means["gate"]["share"])
+    one = tables.mean_shares(gated, [0], three.judging, held_out)
+    of_block = costs.query("block == 0 and kind == 'gate'").iloc[0]
+    assert [one["gate"][key] for key in one["gate"]] == pytest.approx([of_block[key] for key in one["gate"]])
+    # gate and oracle go together from document to document, so their difference is surer than either
+    assert behind["share_high"] - behind["share_low"] < one["gate"]["share_high"] - one["gate"]["share_low"]
+
+
+def test_what_the_score_tells_is_tabled_with_massive_rows(measured):
+    gates, held_out, _, gated, _ = measured
+    table = tables.told_table(gates, gated, held_out).set_index("block")
+    assert table.loc[11, "told"] == gates[11].told.r2
+    assert (table["massive_kept"] <= table["massive_rows"]).all()
+    row = held_out[0]
+    loud = BlockRows(row.x, torch.where(torch.arange(len(row.y))[:, None] < 5, 1e4 * row.y, row.y), row.fold)
+    nobody = {(0, GATE): Gated(gates[0].ffn, gates[0].line, gates[0].ranks[GATE], -math.inf)}
+    table = tables.told_table({0: gates[0]}, nobody, {0: loud})
+    assert table.loc[0, ["massive_rows", "massive_kept"]].tolist() == [5, 5]
+
+
+def test_curves_end_where_all_tokens_take_the_line(trained, measured):
+    model, three = trained
+    gates, _, _, _, costs = measured
+    table = tables.curve_table(model, 0, gates[0], [0.5, 1.0], three.judging).set_index(["kind", "share"])
+    of_all = costs.query("block == 0 and kind == 'all'").iloc[0]
+    for kind in (GATE, ORACLE, LOTS):
+        assert table.loc[(kind, 1.0), "rise"] == pytest.approx(of_all["rise"], rel=1e-4)
+        assert table.loc[(kind, 0.5), "rise"] < table.loc[(kind, 1.0), "rise"]
+    assert table.loc[(GATE, 0.5), "rise"] < table.loc[(tables.FIRST, 0.5), "rise"]  # what the second fit is for
+
+
+def test_a_block_that_may_go_whole_is_measured_once(trained, measured, monkeypatch):
+    model, three = trained
+    gates, held_out, _, _, _ = measured
+    assert set(tables.gate_shares(model, gates, three.choosing, limit=1e6).values()) == {1.0}
+    shares = tables.gate_shares(model, {0: gates[0]}, three.choosing, limit=1e6)
+    passes = []
+
+    def counted(model, swaps, part, **options):
+        passes.append(list(swaps))
+        return search.losses_with(model, swaps, part, **options)
+
+    monkeypatch.setattr(tables, "losses_with", counted)
+    tables.cost_table(model, tables.modules(gates, shares), shares, three.judging, held_out)
+    assert passes == [[(0, ("all", 1.0))]]
+    tables.curve_table(model, 0, gates[0], [0.5, 1.0], three.judging)
+    assert passes[1].count(("all", 1.0)) == 1
+    assert len(passes[1]) == 5
+
+
+@pytest.mark.long
+def test_planted_blocks_come_with_the_truth(trained):
+    model, three = trained
+    table = planted.planted_table(model, 10, three).set_index(["case", "kind"])
+    assert set(table.index) == {(case, kind) for case in ("told", "untold") for kind in tables.KINDS}
+    assert table.loc[("told", GATE), "right"] > 0.85
+    assert table.loc[("untold", GATE), "right"] < 0.65
+    for case in ("told", "untold"):
+        assert table.loc[(case, ORACLE), "right"] > 0.9
+        assert table.loc[(case, "all"), "right"] == pytest.approx(0.5, abs=0.1)
+    assert table.loc[("told", GATE), "told"] > 0.3 > table.loc[("untold", GATE), "told"]
+    assert sites(model)[10].ffn is model.transformer.h[10].mlp
+
+
+def test_planted_rows_are_straight_or_off_by_one_size(gpt2):
+    (site,) = sites(gpt2, [1])
+    line = AffineMap(0.1 * torch.eye(32).double(), torch.zeros(32).double())
+    half = planted.HalfStraight(site.ffn, line, 2.0, beyond_the_plane)
+    x = torch.randn(3, 50, 32, generator=torch.Generator().manual_seed(6))
+    off = (half(x) - 0.1 * x).norm(dim=-1)
+    expected = torch.where(beyond_the_plane(x), 0.0, 2.0)
+    torch.testing.assert_close(off.detach(), expected, atol=1e-4, rtol=0)
+
+
+# --- what cannot be measured
+
+
+def test_an_encoder_is_refused_with_its_reason(rows):
+    part = Part(rows.ids[:4], torch.arange(4))
+    with pytest.raises(InputError, match="predicts no next token, so it has no perplexity"):
+        tables.gate_shares(small("bert"), {}, part)
+
+
+@pytest.mark.parametrize("limit", [0.0, -0.01, math.nan])
+def test_a_limit_that_allows_nothing_is_refused(gpt2, rows, limit):
+    with pytest.raises(InputError, match="every change costs something, give more than 0"):
+        search.chosen_shares(gpt2, {}, Part(rows.ids, rows.fold), limit, [GATE])
+
+
+def test_a_block_that_is_not_there_is_refused(gpt2, rows):
+    with pytest.raises(InputError, match="no block"):
+        tables.fit_gates(gpt2, parts(rows), [17])
+
+
+def test_tables_of_models_are_joined_and_none_is_empty():
+    one = pd.DataFrame({"block": [0, 0], "kind": ["gate", "all"], "share": [0.5, 1.0], "rise": [0.01, 0.2]})
+    both = tables.joined({"a": one, "b": one})
+    assert both["model"].tolist() == ["a", "a", "b", "b"]
+    side = tables.beside(both)
+    assert side.loc[("a", 0), ("share", "gate")] == 50
+    assert side.loc[("b", 0), ("rise", "all")] == 20
+    assert tables.joined({}).empty
+    assert tables.beside(tables.joined({})).empty
+
+
+def test_parts_are_a_plain_triple(rows):
+    three = parts(rows)
+    assert isinstance(three, Parts)
+    assert len(three.fitting.ids) + len(three.choosing.ids) + len(three.judging.ids) == len(rows.ids)

@@ -1,0 +1,108 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from howlinear.plots import gate, style
+
+KINDS = {"gate": 0.6, "oracle": 0.7, "lots": 0.3}
+DRAWN = ("gate", "gate, first line", "oracle", "lots")  # as curves
+
+
+@pytest.fixture(autouse=True)
+def close():
+    yield
+    plt.close("all")
+
+
+def costs(*models, blocks=3):
+    """Shares that fall with depth; intervals that reach further up than down; all tokens in a kind of their own."""
+    rows = []
+    for model in models:
+        for block in range(blocks):
+            for kind, share in {**KINDS, "lots, as many": 0.6, "all": 1.0}.items():
+                here = share if kind == "all" else share - 0.1 * block
+                row = {"model": model, "block": block, "kind": kind, "share": here}
+                rows.append(row | {"share_low": here - 0.02, "share_high": here + 0.03})
+    return pd.DataFrame(rows)
+
+
+def curve(*models):
+    rows = []
+    for model in models:
+        for number, kind in enumerate(DRAWN):
+            for share in (0.5, 1.0):
+                rise = 0.05 * share * (number + 1)
+                row = {"model": model, "block": 7, "kind": kind, "share": share, "rise": rise}
+                rows.append(row | {"rise_low": rise - 0.01, "rise_high": rise + 0.02})
+    return pd.DataFrame(rows)
+
+
+def legend(figure):
+    (found,) = figure.legends
+    return [text.get_text() for text in found.get_texts()]
+
+
+def test_shares_have_a_panel_per_model_and_a_mark_per_kind():
+    table = costs("mini-gpt2", "mini-llama")
+    figure = gate.shares(table, (0.25, 0.56))
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["(a) mini-gpt2", "(b) mini-llama"]
+    for ax, model in zip(figure.axes, ("mini-gpt2", "mini-llama"), strict=True):
+        assert len(ax.containers) == len(KINDS)  # neither all tokens nor lots, as many
+        for container, kind in zip(ax.containers, KINDS, strict=True):
+            of_kind = table[(table["model"] == model) & (table["kind"] == kind)]
+            data, _, (bars,) = container.lines
+            np.testing.assert_allclose(data.get_ydata().astype(float), 100 * of_kind["share"])
+            np.testing.assert_allclose(data.get_xdata().astype(float), of_kind["block"], atol=0.4)
+            ends = np.array(bars.get_segments())[:, :, 1]
+            np.testing.assert_allclose(ends, 100 * of_kind[["share_low", "share_high"]])
+        faces = [container.lines[0].get_markerfacecolor() for container in ax.containers]
+        assert faces[0] == style.look(model)["color"]
+        assert faces[1] == "white"
+    assert legend(figure) == [*KINDS, "arXiv 2603.03459"]
+
+
+def test_marks_of_a_block_do_not_lie_on_one_another():
+    (ax,) = gate.shares(costs("m", blocks=1), (0.25, 0.56)).axes
+    places = [container.lines[0].get_xdata()[0] for container in ax.containers]
+    assert len(set(places)) == 3
+
+
+def test_marks_of_a_few_blocks_of_many_lie_as_far_apart():
+    table = costs("m").assign(block=lambda rows: 14 * rows["block"])
+    (ax,) = gate.shares(table, (0.25, 0.56)).axes
+    first, second, _ = (container.lines[0].get_xdata()[0] for container in ax.containers)
+    assert second - first > 1
+
+
+def test_the_band_is_what_was_published():
+    (ax,) = gate.shares(costs("m"), (0.25, 0.56)).axes
+    (band,) = ax.patches
+    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((25, 56))
+
+
+def test_curves_are_of_one_block_a_model_with_the_limit():
+    table = curve("mini-gpt2", "mini-pythia")
+    figure = gate.curves(table, 0.01)
+    assert figure.axes[1].get_title(loc="left") == "(b) mini-pythia, block 7"
+    for ax in figure.axes:
+        assert ax.get_yscale() == "symlog"
+        drawn = [container.lines[0].get_xydata() for container in ax.containers]
+        expected = [
+            100 * table[(table["model"] == "mini-gpt2") & (table["kind"] == kind)][["share", "rise"]].to_numpy()
+            for kind in ("lots", "gate, first line", "gate", "oracle")
+        ]
+        np.testing.assert_allclose(np.array(drawn)[..., 0], np.array(expected)[..., 0], atol=1.5)
+        np.testing.assert_allclose(np.array(drawn)[..., 1], np.array(expected)[..., 1])
+        assert len({curve[0, 0] for curve in drawn}) == 4  # their intervals do not lie on one another
+        assert any(np.allclose(line.get_ydata(), 1.0) for line in ax.lines)
+        assert list(ax.get_xticks()) == [50, 100]
+    assert legend(figure) == [*DRAWN, "limit"]
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda empty: gate.shares(empty, (0.25, 0.56)), lambda empty: gate.curves(empty, 0.01)]
+)
+def test_encoders_alone_leave_a_word(draw):
+    (ax,) = draw(pd.DataFrame(columns=["model", "block", "kind"])).axes
+    assert [text.get_text() for text in ax.texts] == ["no model predicts a next token"]
