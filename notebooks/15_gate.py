@@ -26,7 +26,8 @@ cost_rows: int | None = 4096  # held-out token rows that costs are measured on; 
 curve_shares = [0.25, 0.5, 0.75, 1.0]  # of the tokens, whose cost is measured in the dearest block
 planted_in = "mini-gpt2"  # the model that straight tokens are planted in
 planted_block = 10  # and its block
-planted_rows = 8192  # token rows for it
+planted_text = "docs"  # built in; the kind of text that it was trained on
+planted_rows = 8192  # token rows of it
 
 # %%
 import pandas as pd
@@ -128,7 +129,7 @@ print(f"the line, fitted anew to these: y = {anew.weight.item():.2f} x + {abs(an
 
 # %% tags=["nbval-check-output"]
 model = hl.load_model(planted_in)
-text = run.corpus(run.corpora[0], model).rows(min(planted_rows, run.rows), run.seq_len, run.seed)
+text = run.corpus(planted_text, model).rows(planted_rows, run.seq_len, run.seed)
 planted = planted_table(model, planted_block, parts(text, choose_rows), run.seed)
 print(planted.set_index(["case", "kind"])[["told", "share", "right"]].round(2).to_string())
 
@@ -307,7 +308,7 @@ if saving is not None:
 
 # %%
 first_model = models[next(iter(models))]
-text = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed)
+text = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
 (gate,), (rows,) = [part.values() for part in tables.fit_gates(first_model, parts(text), [planted_block], run.seed)]
 
 # %%
