@@ -207,12 +207,35 @@ def test_the_findings_tell_how_the_race_on_the_public_model_ended(findings):
     ) in findings
     rival = best_rival(0.8)
     assert f"it is {times('own units', 0.8)} times, and {times(rival, 0.8)} by the best rival" in findings
-    assert race[rival, 0.8, "wikitext"]["low"] < race["own units", 0.8, "wikitext"]["high"]
-    assert f"The intervals of the two overlap, on {found['settings']['cost_rows']:,} held-out tokens" in findings
+
+    def beside(share):
+        row = race[best_rival(share), share, "wikitext"]
+        return f"{row['over_first']:.2f} [{row['over_first_low']:.2f}, {row['over_first_high']:.2f}] with {share:.0%}"
+
+    told = [beside(share).replace("%", " %") for share in (0.95, 0.9, 0.8)]
+    assert f"paired over documents, is {told[0]}, {told[1]} and {told[2]}, on" in findings
+    assert f"with 80 %, on {found['settings']['cost_rows']:,} held-out tokens" in findings
+    rows = [row for row in found["models"]["smollm2-135m"]["limit"] if row["share"] == 0.8]
+    _, seen, held_out, of_half = (f"{row['ratio']:.2f}" for row in rows)
+    assert (
+        f"the model comes to {seen}, held out to {held_out}, and after a fit to half the text to {of_half}" in findings
+    )
+    (healed,) = [row for row in found["models"]["smollm2-135m"]["healing"] if row["name"] == "own units"]
+    steps = found["settings"]["heal_steps"]
+    assert f"After {steps} steps of training it comes to {healed['behind']:.2f} times the perplexity" in findings
     whale, puzzles = (times("own units", text=text) for text in ("moby_dick", "puzzles"))
     assert f"it is {whale} times (Moby-Dick) and {puzzles} times (puzzles) at 90 %" in findings
     whale, puzzles = (times("lines by price", text=text) for text in ("moby_dick", "puzzles"))
-    assert f"lines by their price come to {whale} and {puzzles}, so there" in findings
+    assert f"lines by their price come to {whale} and {puzzles} (" in findings
+
+
+def test_readme_tells_how_the_race_ended(readme):
+    found = results.load(paths.results("public") / "14_compress.json")
+    rows = found["models"]["smollm2-135m"]["race"]
+    ratio = {row["method"]: row["ratio"] for row in rows if (row["share"], row["text"]) == (0.9, "wikitext")}
+    rival = min(value for method, value in ratio.items() if not method.startswith("own units"))
+    told = f"multiply perplexity by {ratio['own units']:.2f}; the best rival comes to {rival:.2f}"
+    assert f"{told}, lines to {ratio['lines by price']:.2f} (14)" in readme
 
 
 def test_the_findings_tell_which_signal_ranks_blocks(findings):

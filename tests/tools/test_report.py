@@ -194,6 +194,7 @@ KEYS = {
     "10_degrees": "reach",
     "11_protocol": "limit_agrees",
     "13_claims": "verdict",
+    "14_compress": "race",
 }
 
 
