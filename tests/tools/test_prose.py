@@ -229,6 +229,26 @@ def test_the_findings_tell_how_the_race_on_the_public_model_ended(findings):
     assert f"lines by their price come to {whale} and {puzzles} (" in findings
 
 
+def test_the_findings_tell_how_many_tokens_take_the_line(findings):
+    model = results.load(paths.results("public") / "15_gate.json")["models"]["smollm2-135m"]
+    share = {kind: f"{100 * found['share']:.0f}" for kind, found in model["mean"].items()}
+    low, high = (f"{100 * model['mean']['gate'][key]:.0f}" for key in ("share_low", "share_high"))
+    of_blocks = [100 * row["share"] for row in model["costs"] if row["kind"] == "gate"]
+    assert (
+        f"sends {share['gate']} % of the held-out tokens to the line as a mean over {len(of_blocks)} blocks" in findings
+    )
+    assert f"interval {low} to {high} %, and {min(of_blocks):.0f} to {max(of_blocks):.0f} % from block" in findings
+    assert f"that knows each token's error sends {share['oracle']} %, lots {share['lots']} %" in findings
+    together = model["together"]
+    assert f"with all of these gates at once {100 * together['saved']:.0f} % of those blocks" in findings
+    assert f"and perplexity rises by {100 * together['rise']:.1f} % ([15_gate]" in findings
+    embedded = numbers("15_gate")["models"].values()
+    means = [100 * found["mean"]["gate"]["share"] for found in embedded]
+    rises = [100 * found["together"]["rise"] for found in embedded]
+    assert f"sends {min(means):.0f} to {max(means):.0f} % of the held-out tokens to the line where" in findings
+    assert f"all gates at once perplexity rises by {min(rises):.0f} to {max(rises):.0f} % ([15_gate]" in findings
+
+
 def test_readme_tells_how_the_race_ended(readme):
     found = results.load(paths.results("public") / "14_compress.json")
     rows = found["models"]["smollm2-135m"]["race"]
