@@ -48,6 +48,13 @@ def test_missing_and_damaged_results_say_what_to_do(tmp_path):
         results.load(tmp_path / "bad.json")
 
 
+@pytest.mark.parametrize(("before", "after"), [(0.7, 0.71), (0.71, 0.7), (0.29, 0.3), (7.0, 7.07)])
+def test_a_step_of_the_tolerance_is_within_it_however_floats_have_it(before, after):
+    old = {"high": before, "tolerance": {"high": 0.01}}
+    assert results.moved(old, old | {"high": after}) == []
+    assert results.moved(old, old | {"high": before + 2.1 * (after - before)}) != []
+
+
 def test_moved_compares_within_the_stated_tolerance():
     old = {"r2": 0.5, "delta": 10.0, "n": 3, "list": [{"r2": 1.0}]}
     old |= {"tolerance": {"delta": 0.1}, "versions": {"torch": "1"}}
