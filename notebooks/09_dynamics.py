@@ -19,7 +19,8 @@
 # %% tags=["parameters"]
 profile = "minis"  # which models: minis (embedded, offline), or paper, which adds a Pythia's public revisions
 steps = 400  # of the live model; a tenth of a second each on one core
-blocks, width = 6, 64  # of the live model
+blocks = 6  # of the live model
+width = 64  # of its residual stream
 documents = 2000  # that the live model trains on, none of them measured
 patience = 2  # measured steps in a row outside the first interval that make a departure
 shares = [0.8, 0.9, 0.95]  # of its range that a curve has covered when it counts as settled; the middle one is drawn
@@ -105,18 +106,26 @@ run.answer(sentences)
 # %% tags=["nbval-check-output"]
 at = np.array(log_spaced(2_000))
 begins = np.array([700, 11, 150, 40, 2])
-since = np.log1p(at)[:, None] - np.log1p(begins)  # in units of log(1 + step), shape (steps, blocks)
+time = np.log1p(at)  # τ = log(1 + t)
+since = time[:, None] - np.log1p(begins)  # shape (steps, blocks)
 ramps = 0.95 - 0.1 * np.maximum(0, since)
-noise = 0.95 + np.random.default_rng(run.seed).uniform(-0.01, 0.01, ramps.shape)
+generator = np.random.default_rng(run.seed)
+noise = 0.95 + generator.uniform(-0.01, 0.01, ramps.shape)
+loss = np.linspace(8, 4, len(at))
 
 
 def with_intervals(r2):
-    return Trajectory("planted", at, np.linspace(8, 4, len(at)), r2, r2 - 0.01, r2 + 0.01)
+    low = r2 - 0.01
+    high = r2 + 0.01
+    return Trajectory("planted", at, loss, r2, low, high)
 
 
 leaving = departures(with_intervals(ramps), patience)
-print("leave in the planted order:", np.array_equal(np.argsort(leaving.first.step), np.argsort(begins)))
-print("noise departs:", bool(departures(with_intervals(noise), patience).first_side.any()))
+found_order = np.argsort(leaving.first.step)
+planted_order = np.argsort(begins)
+print("leave in the planted order:", np.array_equal(found_order, planted_order))
+of_noise = departures(with_intervals(noise), patience)
+print("noise departs:", bool(of_noise.first_side.any()))
 
 # %% [markdown]
 # A logistic curve $v = 1 / (1 + e^{3(\tau - 5)})$ in $\tau = \log(1 + t)$ settles where its formula enters the band:
@@ -124,9 +133,11 @@ print("noise departs:", bool(departures(with_intervals(noise), patience).first_s
 # steps we interpolate.
 
 # %% tags=["nbval-check-output"]
-logistic = 1 / (1 + np.exp(3 * (np.log1p(at) - 5)))  # it falls, from 1 to 0
-edge = logistic[-1] + (1 - share) * np.ptp(logistic)
-closed = np.expm1(5 - np.log(edge / (1 - edge)) / 3)
+logistic = 1 / (1 + np.exp(3 * (time - 5)))  # it falls, from 1 to 0
+band = (1 - share) * np.ptp(logistic)
+edge = logistic[-1] + band
+tau = 5 - np.log(edge / (1 - edge)) / 3
+closed = np.expm1(tau)
 settled = settling(at, logistic[:, None], share)
 print(f"settles at {settled.step[0]:.0f}, by its formula at {closed:.0f};", end=" ")
 print(f"measured at {settled.after[0]:.0f} and {settled.by[0]:.0f}")
@@ -145,34 +156,44 @@ curves = films(embedded + of_this_run)
 for name, source in run.models.items():
     if not has_revisions(source):
         continue
+    wanted = {0, *DOUBLINGS[::-every]}
     try:
-        snapshots = list(revisions(source, run.capture(name).rows, {0, *DOUBLINGS[::-every]}))
+        snapshots = list(revisions(source, run.capture(name).rows, wanted))
         curves[name] = Trajectory.of(name, snapshots)
     except hl.SourceError as error:
         print(f"no revisions of {name}: {error}")
-twins = {twin.name: Trajectory.of(twin.name, measured["steps"]) for twin, measured in load_twins().items()}
+twins = {}
+for twin, measured in load_twins().items():
+    twins[twin.name] = Trajectory.of(twin.name, measured["steps"])
 runs = curves | twins
-absent = ", ".join(name for name in run.models if name not in curves) or "none"
-print(f"films: {', '.join(curves)}, {len(twins)} twins · neither recorded nor published: {absent}")
+absent = [name for name in run.models if name not in curves]
+print(f"films: {', '.join(curves)}, {len(twins)} twins", end=" · ")
+print("neither recorded nor published:", ", ".join(absent) or "none")
 
 # %%
 tokenizer = tokenizer_of(hl.load_model("mini-gpt2"))
 texts = list(islice(model_documents("docs"), documents))
 tokens = []
 for document in tokenizer(texts)["input_ids"]:
-    tokens += [*document, tokenizer.eos_token_id]
+    tokens += document
+    tokens.append(tokenizer.eos_token_id)
 stream = torch.tensor(tokens)
 corpus = load_corpus("docs", tokenizer)
 rows = corpus.rows()
-plateau = unigram(stream, rows.ids[rows.test], len(tokenizer))
-filmed = [results.load(paths.MODELS / name / "trajectory.json")["sha256"] for name in FACTORY]
-same = set(filmed) == {rows.sha256}
+held_out = rows.ids[rows.test]
+plateau = unigram(stream, held_out, len(tokenizer))
+filmed = set()
+for name in FACTORY:
+    recording = results.load(paths.MODELS / name / "trajectory.json")
+    filmed.add(recording["sha256"])
+same = filmed == {rows.sha256}
 print(f"{len(stream):,} training tokens · unigram loss {plateau:.2f} nats · on the rows of the films: {same}")
 
 # %% tags=["nbval-check-output"]
 table = timing.summaries(runs, patience)
-below_0 = {name: int((curve.r2[0] < 0).sum()) for name, curve in runs.items()}
-shown = table.assign(**{"too few rows": pd.Series(below_0)})
+below_0 = {name: (curve.r2[0] < 0).sum() for name, curve in runs.items()}
+shown = table.copy()
+shown["too few rows"] = pd.Series(below_0)
 whole_numbers = dict.fromkeys(["peak_step", "up", "below"], "{:.0f}".format)
 print(shown.round(2).to_string(formatters=whole_numbers))
 
@@ -196,20 +217,18 @@ lags = timing.lags(runs, share)
 typical = lags.groupby("run", sort=False)["doublings"].median()
 
 # %% tags=["nbval-check-output"]
+flat = table["spread_start"] < table["spread_end"] / 10
+not_flat = ", ".join(table.index[~flat]) or "none"
 higher_end = table[["start", "end"]].max(axis=1)
-detours = int((table["peak"] > higher_end + 0.01).sum())
-flat = table.index[table["spread_start"] < table["spread_end"] / 10]
-not_flat = ", ".join(name for name in runs if name not in flat) or "none"
+detours = (table["peak"] > higher_end + 0.01).sum()
 leaves = with_depth["leaves"]
-expected = {
-    "all start flat": f"{len(flat)} of {len(runs)} runs; not: {not_flat}",
-    "blocks bend steadily": f"{detours} of {len(runs)} runs get straighter first, than at their start and their end",
-    "the block next to the text leaves first": f"ρ with depth {leaves.min():+.2f} to {leaves.max():+.2f}",
-    "R² settles before the loss": f"{int((typical < 0).sum())} of {len(runs)} runs (median block)",
-}
-print("expected and found")
-for expectation, answer in expected.items():
-    print(f"{expectation:>40}: {answer}")
+earlier = (typical < 0).sum()
+of_runs = f"of {len(runs)} runs"
+print("Expected, and found:")
+print(f"- all start flat: {flat.sum()} {of_runs}; not: {not_flat}")
+print(f"- blocks bend steadily: {detours} {of_runs} get straighter first, than at their start and their end")
+print(f"- the block next to the text leaves first: ρ with depth {leaves.min():+.2f} to {leaves.max():+.2f}")
+print(f"- R² settles before the loss: {earlier} {of_runs} (median block)")
 
 # %% [markdown]
 # *ρ with depth* is the rank correlation of a block's number with the step at which it leaves: where it is positive the
@@ -227,15 +246,19 @@ glance = corpus.rows(4_096)
 def watch(model):
     profile = hl.measure(model, glance)
     r2 = " ".join(f"{block.r2:.3f}" for block in profile.values())
-    print(f"R² {r2}  loss {np.log(profile.perplexity):.2f}", flush=True)
-    return {"rank": list(profile.effective_ranks.values())}
+    loss = np.log(profile.perplexity)
+    print(f"R² {r2}  loss {loss:.2f}", flush=True)
+    ranks = profile.effective_ranks.values()
+    return {"rank": list(ranks)}
 
 
 nano = new_model("mini-gpt2", run.seed, blocks, width, dtype=torch.float64)
-recipe = replace(RECIPE, steps=steps, warm_up=min(60, steps // 4), seed=run.seed, dtype="float64")
+warm_up = min(60, steps // 4)
+recipe = replace(RECIPE, steps=steps, warm_up=warm_up, seed=run.seed, dtype="float64")
 snapshots = train(nano, {"docs": stream}, rows, recipe, beside=watch)
 live = Trajectory.of("live", snapshots)
 ranks = np.array([snapshot["rank"] for snapshot in snapshots])
+mean_rank = ranks.mean(1)
 
 # %% [markdown]
 # ## Figure: the live model
@@ -245,7 +268,7 @@ ranks = np.array([snapshot["rank"] for snapshot in snapshots])
 # right axis). Near rank 1 a block writes little but one direction, and one direction is easily straight.
 
 # %%
-course = pd.DataFrame({"step": live.steps, "loss": live.loss, "rank": ranks.mean(1)})
+course = pd.DataFrame({"step": live.steps, "loss": live.loss, "rank": mean_rank})
 figure = plots.live(rounded(live.to_frame()), rounded(course), rounded(plateau))
 _ = run.figure(figure, "live")
 
@@ -257,7 +280,9 @@ _ = run.figure(figure, "live")
 
 # %%
 frames = pd.concat([curve.to_frame() for curve in curves.values()])
-figure = plots.films(rounded(frames), rounded(timing.spreads(curves)), table["peak_step"].to_dict())
+spreads = timing.spreads(curves)
+peak_steps = table["peak_step"].to_dict()
+figure = plots.films(rounded(frames), rounded(spreads), peak_steps)
 _ = run.figure(figure, "profiles")
 
 # %% [markdown]
@@ -269,7 +294,9 @@ _ = run.figure(figure, "profiles")
 # dot for each block, a diamond for the run's median. Right of 0 the loss settles first.
 
 # %%
-losses = {name: timing.settled_loss(curve, share).value for name, curve in curves.items()}
+losses = {}
+for name, curve in curves.items():
+    losses[name] = timing.settled_loss(curve, share).value
 recorded = times[times["run"].isin(list(curves))]
 figure = plots.settling(rounded(recorded), rounded(losses), rounded(lags))
 _ = run.figure(figure, "settling")
@@ -285,21 +312,29 @@ _ = run.figure(figure, "settling")
 alike = timing.alike(times, {"recorded": list(FACTORY), "twins": list(twins)})
 for order in alike.itertuples():
     print(f"{order.what}: {order.group}, mean ρ of two runs {order.rho:+.2f}, p {order.p:.1g}")
-print("ρ with depth:", with_depth.round(2).to_string(), sep="\n")
+print("ρ with depth:")
+print(with_depth.round(2).to_string())
 
 # %% tags=["nbval-check-output"]
 votes = timing.votes(runs, shares)
-for row in votes.to_dict("records"):
-    lag = f"lag {row['mean']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
-    counts = f"{row['above']} runs later, {row['below']} earlier, p {row['p']:.2g}"
-    print(f"{row['cut']}, {row['share']}: {lag}, {counts}")
+for vote in votes.itertuples():
+    lag = f"lag {vote.mean:+.2f} ({vote.low:+.2f} to {vote.high:+.2f})"
+    counts = f"{vote.above} runs later, {vote.below} earlier, p {vote.p:.2g}"
+    print(f"{vote.cut}, {vote.share}: {lag}, {counts}")
 
 # %%
-numbers = timing.record(table, times, lags, alike, votes) | {"unigram": plateau}
-numbers["live"] = {"r2": live.r2, "loss": live.loss, "rank": ranks.mean(1) / width}
-settings = {"patience": patience, "share": share, "live": {"steps": steps, "blocks": blocks, "width": width}}
+numbers = timing.record(table, times, lags, alike, votes)
+numbers["unigram"] = plateau
+numbers["live"] = {"r2": live.r2, "loss": live.loss, "rank": mean_rank / width}
+recorded_numbers = rounded(numbers, digits={"p": 4})
+recorded_numbers["settings"] = {
+    "patience": patience,
+    "share": share,
+    "live": {"steps": steps, "blocks": blocks, "width": width},
+}
 # recorded as drawn: the tolerance of `live` is for who compares two runs, and coarser than its numbers are
-run.save(rounded(numbers, digits={"p": 4}) | {"settings": settings}, {"live": 0.1}, digits={"live": 4, "p": 4})
+tolerance = {"live": 0.1}
+run.save(recorded_numbers, tolerance, digits={"live": 4, "p": 4})
 
 # %% [markdown]
 # ## What we learned
@@ -308,21 +343,23 @@ run.save(rounded(numbers, digits={"p": 4}) | {"settings": settings}, {"live": 0.
 run.conclusion(sentences, replies)
 
 # %%
+peaks = [f"{name} {table.peak[name]:.3f} at loss {table.peak_loss[name]:.1f}" for name in curves]
 middle = votes[votes["share"] == share]
-peaks = "; ".join(f"{name} {table.peak[name]:.3f} at loss {table.peak_loss[name]:.1f}" for name in curves)
-later = "; ".join(f"{cut} {mean:+.2f}" for cut, mean in zip(middle["cut"], middle["mean"], strict=True))
-orders = "; ".join(f"{order.what}, {order.group} ρ {order.rho:+.2f}" for order in alike.itertuples())
-claims = [
-    (
-        "blocks bend steadily",
-        "not asked; our guess: yes",
-        f"{detours} of {len(runs)} detour: {peaks} (unigram: {plateau:.1f})",
-    ),
-    ("R² settles before the loss", "not asked; our guess: yes", f"mean lag in doublings, {later}"),
-    ("one order of leaving", "not asked", orders),
-]
+later = [f"{vote.cut} {vote.mean:+.2f}" for vote in middle.itertuples()]
+orders = [f"{order.what}, {order.group} ρ {order.rho:+.2f}" for order in alike.itertuples()]
+guess = "not asked; our guess: yes"
+bends = f"{detours} of {len(runs)} detour: {'; '.join(peaks)} (unigram: {plateau:.1f})"
+settles = f"mean lag in doublings, {'; '.join(later)}"
+claims = pd.DataFrame(
+    [
+        ("blocks bend steadily", guess, bends),
+        ("R² settles before the loss", guess, settles),
+        ("one order of leaving", "not asked", "; ".join(orders)),
+    ],
+    columns=["claim", "the paper", "this run"],
+)
 pd.set_option("display.max_colwidth", None)
-pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
+claims.set_index("claim")
 
 # %% [markdown]
 # - A profile near 1 need not mean that blocks compute something linear; it may mean that they write hardly more than
@@ -361,10 +398,13 @@ recognised = None  # a list: a step for each run in `curves`, in order
 if recognised is not None:
     assert len(recognised) == len(curves), f"one step for each of {', '.join(curves)}"
     for step, curve in zip(recognised, curves.values(), strict=True):
-        alike_last = np.array([np.corrcoef(r2, curve.r2[-1])[0, 1] for r2 in curve.r2]) > 0.9
+        last = curve.r2[-1]
+        correlation = np.array([np.corrcoef(r2, last)[0, 1] for r2 in curve.r2])
+        alike_last = correlation > 0.9
         assert step in curve.steps, "a step that was measured"
         assert alike_last[curve.steps >= step].all(), "it must stay so to the end"
-        assert step == 0 or not alike_last[curve.steps < step][-1], "there is an earlier one"
+        before = alike_last[curve.steps < step]
+        assert step == 0 or not before[-1], "there is an earlier one"
     print("right:", dict(zip(curves, recognised, strict=True)))
 
 # %% [markdown]
@@ -385,15 +425,20 @@ if recognised is not None:
 frozen = None  # the trained model
 
 if frozen is not None:
-    peak = live.r2.mean(1).argmax()
     fresh = new_model("mini-gpt2", run.seed, blocks, width, dtype=frozen.dtype).state_dict()
-    moved = {name for name, weight in frozen.state_dict().items() if not torch.equal(weight, fresh[name])}
+    moved = set()
+    for name, weight in frozen.state_dict().items():
+        if not torch.equal(weight, fresh[name]):
+            moved.add(name)
     of_ffns = {name for name in fresh if ".mlp." in name}
     assert not moved & of_ffns, "an FFN has other weights than the live model at its start"
     assert moved == fresh.keys() - of_ffns, "all but the FFNs is to learn"
+
+    live_means = live.r2.mean(1)
+    peak = live_means.argmax()
     found = hl.measure(frozen, glance)
-    found_mean = np.mean([block.r2 for block in found.values()])
+    found_loss = np.log(found.perplexity)
     fallen = live.loss[0] - live.loss[peak]
-    assert abs(np.log(found.perplexity) - live.loss[peak]) < fallen / 4, f"train for {live.steps[peak]} steps"
-    means = [live.r2[0].mean(), found_mean, live.r2[peak].mean()]
-    print("right: mean R² at the start, frozen and free:", np.round(means, 3))
+    assert abs(found_loss - live.loss[peak]) < fallen / 4, f"train for {live.steps[peak]} steps"
+    found_mean = np.mean([block.r2 for block in found.values()])
+    print(f"right: mean R² at the start {live_means[0]:.3f}, frozen {found_mean:.3f}, free {live_means[peak]:.3f}")

@@ -27,38 +27,59 @@ from howlinear.notebook.run import start
 run = start("00_by_hand", profile)
 name, folder = next(iter(run.models.items()))
 model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-text = run.corpus(run.corpora[0], model).rows(min(run.rows, 20_000), run.seq_len, run.seed)
+corpus = run.corpus(run.corpora[0], model)
+row_count = min(run.rows, 20_000)
+text = corpus.rows(row_count, run.seq_len, run.seed)
 held_out = text.test.repeat_interleave(run.seq_len)
-seen = {block: [] for block in range(len(model.transformer.h))}
+layers = model.transformer.h
+seen = {block: [] for block in range(len(layers))}
 
 
 def listen(block):
     def hook(module, inputs, output):
-        seen[block].append((inputs[0].flatten(0, 1), output.flatten(0, 1)))
+        x = inputs[0].flatten(0, 1)
+        y = output.flatten(0, 1)
+        seen[block].append((x, y))
 
     return hook
 
 
 def fit(x, y):
     ones = torch.ones(len(x), 1)
-    return torch.linalg.lstsq(torch.cat([x, ones], 1), y).solution
+    with_ones = torch.cat([x, ones], 1)
+    return torch.linalg.lstsq(with_ones, y).solution
 
 
 def r_squared(line, x, y):
-    residual = y - x @ line[:-1] - line[-1]
+    weight = line[:-1]
+    bias = line[-1]
+    residual = y - x @ weight - bias
     about_the_mean = y - y.mean(0)
-    return float(1 - residual.square().sum() / about_the_mean.square().sum())
+    unexplained = residual.square().sum()
+    all_there_is = about_the_mean.square().sum()
+    return float(1 - unexplained / all_there_is)
 
 
-hooks = [layer.mlp.register_forward_hook(listen(block)) for block, layer in enumerate(model.transformer.h)]
+hooks = []
+for block, layer in enumerate(layers):
+    hook = layer.mlp.register_forward_hook(listen(block))
+    hooks.append(hook)
 with torch.no_grad():
     for batch in text.ids.split(16):
         model(batch)
 for hook in hooks:
     hook.remove()
-blocks = {block: [torch.cat(side).double() for side in zip(*pairs, strict=True)] for block, pairs in seen.items()}
-lines = {block: fit(x[~held_out], y[~held_out]) for block, (x, y) in blocks.items()}
-r2 = {block: r_squared(lines[block], x[held_out], y[held_out]) for block, (x, y) in blocks.items()}
+
+blocks = {}
+lines = {}
+r2 = {}
+for block, pairs in seen.items():
+    inputs, outputs = zip(*pairs, strict=True)
+    x = torch.cat(inputs).double()
+    y = torch.cat(outputs).double()
+    blocks[block] = (x, y)
+    lines[block] = fit(x[~held_out], y[~held_out])
+    r2[block] = r_squared(lines[block], x[held_out], y[held_out])
 straight = max(r2, key=r2.get)
 bent = min(r2, key=r2.get)
 
@@ -69,9 +90,14 @@ bent = min(r2, key=r2.get)
 # %%
 x, y = blocks[bent]
 line = lines[bent]
-residual = y[held_out, 0] - x[held_out] @ line[:-1, 0] - line[-1, 0]
-about_the_mean = y[held_out, 0] - y[held_out, 0].mean()
-of_one_feature = float(1 - residual.square().sum() / about_the_mean.square().sum())
+weight = line[:-1, 0]
+bias = line[-1, 0]
+first_feature = y[held_out, 0]
+residual = first_feature - x[held_out] @ weight - bias
+about_the_mean = first_feature - first_feature.mean()
+unexplained = residual.square().sum()
+all_there_is = about_the_mean.square().sum()
+of_one_feature = float(1 - unexplained / all_there_is)
 measured = hl.measure(model, text, blocks=[bent])[bent]
 assert abs(of_one_feature - measured.r2_per_feature[0]) < 1e-3
 
@@ -81,7 +107,8 @@ assert abs(of_one_feature - measured.r2_per_feature[0]) < 1e-3
 
 # %%
 wider = torch.cat([x, x.square()], 1)
-with_squares = r_squared(fit(wider[~held_out], y[~held_out]), wider[held_out], y[held_out])
+with_more_inputs = fit(wider[~held_out], y[~held_out])
+with_squares = r_squared(with_more_inputs, wider[held_out], y[held_out])
 assert r2[bent] < with_squares < 1
 
 # %% [markdown]
@@ -99,21 +126,25 @@ def in_its_place(block):
     return hook
 
 
-ids, test = text.ids, text.test
+ids = text.ids
+test = text.test
 few = ids[test][:8]
 losses = {}
 with torch.no_grad():
     without = model(few, labels=few).loss
     for block in (straight, bent):
-        handle = model.transformer.h[block].mlp.register_forward_hook(in_its_place(block))
-        losses[block] = float(model(few, labels=few).loss - without)
+        handle = layers[block].mlp.register_forward_hook(in_its_place(block))
+        with_line = model(few, labels=few).loss
         handle.remove()
+        losses[block] = float(with_line - without)
+        print(f"block {block}: {losses[block]:.3f}")
 loss_added = losses[straight]
-print({block: round(loss, 3) for block, loss in losses.items()})
 assert loss_added > 0
-affine = hl.AffineMap(lines[straight][:-1], lines[straight][-1])
+line = lines[straight]
+affine = hl.AffineMap(line[:-1], line[-1])
 with hl.swap(model, {straight: affine}):
-    by_package = float(hl.losses(model, few).mean() - without)
+    with_affine = hl.losses(model, few).mean()
+by_package = float(with_affine - without)
 assert abs(by_package - loss_added) < 1e-3
 
 # %% [markdown]
@@ -126,8 +157,11 @@ assert abs(by_package - loss_added) < 1e-3
 def repaired(line, x, y):
     residual = y - x @ line[:-1] - line[-1]
     about_the_mean = y - y.mean(0)
-    return float(1 - residual.square().sum() / about_the_mean.square().sum())
+    unexplained = residual.square().sum()
+    all_there_is = about_the_mean.square().sum()
+    return float(1 - unexplained / all_there_is)
 
 
 x, y = blocks[bent]
-assert abs(repaired(lines[bent], x[held_out], y[held_out]) - r2[bent]) < 1e-9
+by_repaired = repaired(lines[bent], x[held_out], y[held_out])
+assert abs(by_repaired - r2[bent]) < 1e-9
