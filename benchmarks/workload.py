@@ -53,8 +53,8 @@ def new_model(shape: Shape) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(GPT2Config(**shape.model)).eval()
 
 
-def new_rows(shape: Shape, tokens: int, folds: int) -> TokenRows:
-    vocabulary = GPT2Config(**shape.model).vocab_size
+def new_rows(shape: Shape, tokens: int, folds: int, vocabulary: int | None = None) -> TokenRows:
+    vocabulary = vocabulary or GPT2Config(**shape.model).vocab_size
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(vocabulary, (tokens // shape.seq_len, shape.seq_len), generator=generator)
     return TokenRows.from_ids(ids, folds)

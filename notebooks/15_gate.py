@@ -35,6 +35,7 @@ import torch
 
 import howlinear as hl
 from howlinear.answers.gate import questions, replies, sentences
+from howlinear.core.ceilings import fit
 from howlinear.files.results import rounded
 from howlinear.ideas.gate import tables
 from howlinear.ideas.gate.fit import fit_gate
@@ -348,8 +349,10 @@ if straight is not None:
     near = straight(kept + 1e-4 * kept.std())
     assert (near == chosen).float().mean() > 0.98, "a smooth rule: hardly a row changes sides for a small step"
     pretended = torch.where(chosen, 0.0, 1.0)[:, None]
-    halves = [hl.Moments(kept.shape[1], 1).update(kept[part::2], pretended[part::2]) for part in (0, 1)]
-    r2 = hl.ceiling(halves[0], halves[1]).r2
+    inputs = kept.shape[1]
+    even = hl.Moments(inputs, 1).update(kept[0::2], pretended[0::2])
+    odd = hl.Moments(inputs, 1).update(kept[1::2], pretended[1::2])
+    r2 = hl.ceiling(even, odd).r2
     assert r2 < 0.1, f"an affine score tells {r2:.2f} of it: straight rows must lie on both sides of the others"
     print(f"right: half of the rows are straight, and an affine score tells {max(r2, 0):.2f} of which")
 
@@ -360,9 +363,9 @@ if straight is not None:
 
 # %%
 def friends_line(gate, share):
-    threshold = gate.threshold(GATE, share)
-    takes = gate.ranked[GATE] > threshold
-    return hl.ceiling(gate.rows.moments(takes), gate.rows.moments(takes)).map
+    takes = gate.ranked[GATE] > gate.threshold(GATE, share)
+    line, _ = fit(gate.rows.moments(takes))
+    return line
 
 
 repaired = None  # a function of a gate and a share → the line of the rows that take it
@@ -370,15 +373,16 @@ repaired = None  # a function of a gate and a share → the line of the rows tha
 
 def error_of(line, share=0.5):
     takes = gate.ranks[GATE](rows.x) <= gate.threshold(GATE, share)
-    return float((rows.y[takes] - line(rows.x[takes])).square().sum(1).mean())
+    missed = rows.y[takes] - line(rows.x[takes])
+    return float(missed.square().sum(1).mean())
 
 
-print(
-    f"mean squared error: first line {error_of(gate.line):.3g}, your friend's {error_of(friends_line(gate, 0.5)):.3g}"
-)
+friends_error = error_of(friends_line(gate, 0.5))
+print(f"mean squared error: first line {error_of(gate.line):.3g}, your friend's {friends_error:.3g}")
 if repaired is not None:
     for share in (0.5, 0.75):
-        expected = error_of(gate.refitted(GATE, gate.threshold(GATE, share)), share)
+        right_line = gate.refitted(GATE, gate.threshold(GATE, share))
+        expected = error_of(right_line, share)
         found = error_of(repaired(gate, share), share)
         assert found < error_of(gate.line, share), "no better than the first line: which rows is it fitted to?"
         assert abs(found / expected - 1) < 1e-3, "the least-squares line of the ordinary rows that take it, no others"

@@ -46,7 +46,8 @@ assert np.isclose(in_sample, r2(line, train))
 # %%
 held = sum(kept.test)
 ablated = r2(hl.AffineMap.constant(train), held)
-off = held.n * (train.mean_y - held.mean_y).square().sum() / held.syy.sum()
+between_means = (train.mean_y - held.mean_y).square().sum()
+off = held.n * between_means / held.syy.sum()
 assert np.isclose(ablated, -float(off))
 
 # %% [markdown]
@@ -55,7 +56,8 @@ assert np.isclose(ablated, -float(off))
 
 # %%
 d_in, d_out = sample.x.shape[1], sample.y.shape[1]
-mix = torch.randn(d_in, d_in, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+generator = torch.Generator().manual_seed(0)
+mix = torch.randn(d_in, d_in, generator=generator, dtype=torch.float64)
 plain, mixed = [], []
 for side in (~sample.test, sample.test):  # train, then held out
     x, y = sample.x[side].double(), sample.y[side]
@@ -72,9 +74,11 @@ assert abs(hl.ceiling(*mixed).r2 - hl.ceiling(*plain).r2) < 1e-6
 
 # %%
 def repaired(x, y, test):
-    train, held = (hl.Moments(x.shape[1], y.shape[1]).update(x[side], y[side]) for side in (~test, test))
+    train = hl.Moments(x.shape[1], y.shape[1]).update(x[~test], y[~test])
+    held_out = hl.Moments(x.shape[1], y.shape[1]).update(x[test], y[test])
     line, _ = fit(train)
-    return r2(line, held)
+    return r2(line, held_out)
 
 
-assert abs(repaired(sample.x, sample.y, sample.test) - hl.ceiling(*plain).r2) < 1e-6
+as_before = hl.ceiling(*plain).r2
+assert abs(repaired(sample.x, sample.y, sample.test) - as_before) < 1e-6

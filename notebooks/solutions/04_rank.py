@@ -36,12 +36,15 @@ middle_block = blocks[list(blocks)[len(blocks) // 2]]
 
 # %%
 def variance(d):
-    return (d - 1) + (2 * (d - 1) ** 2 - 2 * (d - 1)) ** 0.5
+    others = d - 1
+    return others + (2 * others**2 - 2 * others) ** 0.5
 
 
 for d in (3, 100):
-    diagonal = torch.tensor([variance(d), *[1.0] * (d - 1)], dtype=torch.float64).diag()
-    assert abs(spread.spread(diagonal).effective_rank - 2) < 1e-9
+    variances = torch.ones(d, dtype=torch.float64)
+    variances[0] = variance(d)
+    found = spread.spread(variances.diag())
+    assert abs(found.effective_rank - 2) < 1e-9
 print("d = 100:", round(variance(100)))
 
 # %% [markdown]
@@ -61,10 +64,12 @@ print(f"median R²: {along_features.median():.2f} along features, {turned_median
 assert abs(along_features.r2() - along_directions.r2()) < 1e-9
 
 # The same, step by step.
-x, y = test_rows.x.double(), test_rows.y.double()
-errors = ((y - maps.whole(x)) @ basis).square().sum(0)
-squares = ((y - y.mean(0)) @ basis).square().sum(0)
-assert abs(turned_median - float((1 - errors / squares).quantile(0.5))) < 1e-6
+x = test_rows.x.double()
+y = test_rows.y.double()
+missed = (y - maps.whole(x)) @ basis
+centred = (y - y.mean(0)) @ basis
+r2_of_each = 1 - missed.square().sum(0) / centred.square().sum(0)
+assert abs(turned_median - float(r2_of_each.quantile(0.5))) < 1e-6
 
 # %% [markdown]
 # **3.** Twelve loud straight features among 28 bent ones: the pooled $R^2$ is high, the median feature is bent, and the
@@ -75,12 +80,16 @@ assert abs(turned_median - float((1 - errors / squares).quantile(0.5))) < 1e-6
 
 # %%
 def normal(*shape, seed):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 x = normal(8_000, 40, seed=0)
-bent = (x @ normal(40, 40, seed=1)) * (x @ normal(40, 40, seed=2)) / 40
-crowd = token_rows.planted_block(x, torch.cat([10 * x[:, :12], bent[:, 12:]], 1))
+one = x @ normal(40, 40, seed=1)
+other = x @ normal(40, 40, seed=2)
+bent = one * other / 40
+loud_straight = 10 * x[:, :12]
+crowd = token_rows.planted_block(x, torch.cat([loud_straight, bent[:, 12:]], 1))
 counts = [0, 12]
 high, few, gap = 0.9, 2.0, 0.25
 seen = view.view(crowd, crowd.sample.token, counts)
@@ -99,20 +108,34 @@ assert seen.features[1].value < 0.1
 
 # %%
 def correlated(x, y, count=10):
-    return torch.corrcoef(torch.cat([y[:, None], x], 1).T)[0, 1:].abs().topk(count).indices
+    output_and_inputs = torch.cat([y[:, None], x], 1)
+    with_output = torch.corrcoef(output_and_inputs.T)[0, 1:]
+    return with_output.abs().topk(count).indices
 
 
 def held_out_r2(x, y, test):
-    return hl.ceiling(*(hl.Moments(x.shape[1], 1).update(x[side], y[side, None]) for side in (~test, test))).r2
+    inputs = x.shape[1]
+    train = hl.Moments(inputs, 1).update(x[~test], y[~test, None])
+    held_out = hl.Moments(inputs, 1).update(x[test], y[test, None])
+    return hl.ceiling(train, held_out).r2
+
+
+def by_all_rows(x, y, test):
+    chosen = correlated(x, y)
+    return held_out_r2(x[:, chosen], y, test)
 
 
 def repaired(x, y, test):
-    return held_out_r2(x[:, correlated(x[~test], y[~test])], y, test)
+    chosen = correlated(x[~test], y[~test])
+    return held_out_r2(x[:, chosen], y, test)
 
 
 held = torch.arange(100) >= 60
-draws = [normal(100, 301, seed=seed) for seed in range(10)]
-honest = [repaired(rows[:, :300], rows[:, 300], held) for rows in draws]
-friends = [held_out_r2(rows[:, correlated(rows[:, :300], rows[:, 300])], rows[:, 300], held) for rows in draws]
+honest, friends = [], []
+for seed in range(10):
+    noise = normal(100, 301, seed=seed)
+    inputs, output = noise[:, :300], noise[:, 300]
+    honest.append(repaired(inputs, output, held))
+    friends.append(by_all_rows(inputs, output, held))
 print(f"noise, on the mean: {sum(friends) / 10:.2f} chosen by all rows, {sum(honest) / 10:.2f} by those to fit on")
 assert sum(honest) <= 0 < sum(friends)

@@ -71,7 +71,8 @@ moved_r2 = r2(moved, test[last])
 before = r2(maps[main], test[last])
 print(f"a drop of {own[last] - before:.3f} becomes {own[last] - moved_r2:.3f}")
 assert r2(moved, train[last]) > r2(maps[main], train[last])
-assert np.isclose(float((moved(train[last].mean_x) - train[last].mean_y).abs().max()), 0)
+mean_output = moved(train[last].mean_x)
+assert np.allclose(mean_output, train[last].mean_y)
 
 # %% [markdown]
 # **3.** Half the rows make about twice the noise, and so the halves are less alike than two draws of the whole corpus
@@ -83,6 +84,8 @@ odd = fit(sum(kept[main].train[1::2]))[0]
 half_and_half = likeness(even, odd, test[main])
 found = {first: {block: transfer(kept)}}
 yardstick = found[first][block].expected[main, main]
+noise_of_halves = 1 / half_and_half - 1
+noise_of_draws = 1 / yardstick - 1
 print(f"half and half {half_and_half:.3f}, yardstick {yardstick:.3f}")
-print(f"{(1 / half_and_half - 1) / (1 / yardstick - 1):.1f} times the noise")
+print(f"{noise_of_halves / noise_of_draws:.1f} times the noise")
 assert 0 < half_and_half < yardstick < 1

@@ -18,6 +18,7 @@ profile = "minis"
 import torch
 
 import howlinear as hl
+from howlinear.core.ceilings import fit
 from howlinear.ideas.gate import tables
 from howlinear.ideas.gate.rows import parts
 from howlinear.ideas.gate.tables import GATE, ORACLE
@@ -29,7 +30,9 @@ models = {first: run.model(first)}
 first_model = models[first]
 planted_block = 10
 text = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed)
-(gate,), (rows,) = [part.values() for part in tables.fit_gates(first_model, parts(text), [planted_block], run.seed)]
+gates, captured = tables.fit_gates(first_model, parts(text), [planted_block], run.seed)
+gate = gates[planted_block]
+rows = captured[planted_block]
 
 # %% [markdown]
 # **1.** Of $F$ multiplications a token, half are left, and $d^2/2 + d$ come: $\frac12 - (\frac12 d^2 + d)/F$. In a
@@ -82,20 +85,23 @@ assert abs(float(straight(rows.x).float().mean()) - 0.5) < 0.01
 
 # %%
 def friends_line(gate, share):
-    threshold = gate.threshold(GATE, share)
-    takes = gate.ranked[GATE] > threshold
-    return hl.ceiling(gate.rows.moments(takes), gate.rows.moments(takes)).map
+    takes = gate.ranked[GATE] > gate.threshold(GATE, share)
+    line, _ = fit(gate.rows.moments(takes))
+    return line
 
 
 def repaired(gate, share):
-    takes = gate.ordinary & (gate.ranked[GATE] <= gate.threshold(GATE, share))
-    return hl.ceiling(gate.rows.moments(takes), gate.rows.moments(takes)).map
+    of_low_score = gate.ranked[GATE] <= gate.threshold(GATE, share)
+    line, _ = fit(gate.rows.moments(gate.ordinary & of_low_score))
+    return line
 
 
 def error_of(line, share=0.5):
     takes = gate.ranks[GATE](rows.x) <= gate.threshold(GATE, share)
-    return float((rows.y[takes] - line(rows.x[takes])).square().sum(1).mean())
+    missed = rows.y[takes] - line(rows.x[takes])
+    return float(missed.square().sum(1).mean())
 
 
-assert error_of(repaired(gate, 0.5)) < error_of(gate.line) < error_of(friends_line(gate, 0.5))
-print(f"{error_of(repaired(gate, 0.5)):.3g}")
+mended = error_of(repaired(gate, 0.5))
+assert mended < error_of(gate.line) < error_of(friends_line(gate, 0.5))
+print(f"{mended:.3g}")

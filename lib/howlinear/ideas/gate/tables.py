@@ -20,7 +20,7 @@ from howlinear.ideas.gate.gated import Gated
 from howlinear.ideas.gate.rows import BlockRows, Part, Parts, block_rows
 from howlinear.ideas.gate.search import chosen_shares, losses_with
 from howlinear.instrument.capture import hooked
-from howlinear.instrument.perplexity import losses
+from howlinear.instrument.perplexity import losses, ratio_of
 from howlinear.models.ffn_sites import Site, sites, whole, width_of
 from howlinear.models.swap import swap
 
@@ -198,10 +198,8 @@ def rise_of(before: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64
         after: the same after.
         fold: the document fold of each sequence, shape (n,).
     """
-    nats = _over_folds(after - before, fold)
-    # exp of the mean rise in nats is the ratio of the perplexities, and its ends are the ratio's
-    value, low, high = (float(torch.expm1(torch.tensor(end).double())) for end in (nats.value, nats.low, nats.high))
-    return Estimate(value, low, high)
+    ratio, low, high = ratio_of(before, after, fold)
+    return Estimate(ratio - 1, low - 1, high - 1)
 
 
 def saved(share: float, ffn: nn.Module, width: int) -> float:
