@@ -206,12 +206,32 @@ def test_a_lesson_plan_has_its_figures_in_the_book(html):
     assert len(re.findall(r'<img [^>]*src="\.\./_images/\w+\.png"', text)) == len(build.stems())
 
 
-def test_the_book_is_printed_where_there_is_a_chromium(small_book, tmp_path):
+def test_the_book_is_printed_where_there_is_a_chromium(small_book, tmp_path, monkeypatch):
     must_have_chromium()
+    pages = []
+
+    def run(command):
+        """As `printed` runs it, and the page is kept that Chromium gets."""
+        if command[0] == printed.chromium():
+            pages.append(Path(command[-1].removeprefix("file://")).read_text(encoding="utf-8"))
+        ran(command)
+
+    ran = printed._run
+    monkeypatch.setattr(printed, "_run", run)
     printed.write(small_book.parent / "source", tmp_path / "book.pdf")
+    folded = [tag for tag in re.findall(r"<details[^>]*>", pages[0]) if " open" not in tag]
+    assert "<details" in pages[0]
+    assert not folded  # paper has no click
     pdf = (tmp_path / "book.pdf").read_bytes()
     assert pdf.startswith(b"%PDF")
     assert len(re.findall(rb"/Type ?/Page\b", pdf)) > 20  # the lesson plans alone are fifteen
+
+
+def test_what_is_folded_lies_open_once():
+    page = '<details class="a"><summary>more</summary></details><details class="b" open><details>'
+    assert printed.unfolded(page) == (
+        '<details open class="a"><summary>more</summary></details><details class="b" open><details open>'
+    )
 
 
 def test_the_book_says_whether_it_was_printed(monkeypatch, tmp_path):

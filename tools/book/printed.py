@@ -1,10 +1,11 @@
 """The book as one PDF: Sphinx puts its pages on a single one, and a headless Chromium prints that. No network.
 
-What needs a browser stays out, as does the reference; what is folded stays folded.
+What needs a browser stays out, as does the reference. What is folded on the site lies open, since paper has no click.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -49,9 +50,20 @@ def write(source: Path, pdf: Path) -> None:
         without = f"exclude_patterns={','.join(LEFT_OUT)}"
         sphinx = [sys.executable, "-m", "sphinx", "-Q", "-b", "singlehtml", "-d", f"{folder}/doctrees", "-D", without]
         _run([*sphinx, str(source), str(page)])
+        index = page / "index.html"
+        index.write_text(unfolded(index.read_text(encoding="utf-8")), encoding="utf-8")
         flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/browser"]
         flags += ["--no-pdf-header-footer", "--virtual-time-budget=60000", "--host-resolver-rules=MAP * ~NOTFOUND"]
-        _run([browser, *flags, f"--print-to-pdf={pdf}", (page / "index.html").as_uri()])
+        _run([browser, *flags, f"--print-to-pdf={pdf}", index.as_uri()])
+
+
+def unfolded(page: str) -> str:
+    """A page whose folded parts lie open.
+
+    Args:
+        page: HTML.
+    """
+    return re.sub(r"<details(?![^>]* open\b)", "<details open", page)
 
 
 def _run(command: list[str]) -> None:
