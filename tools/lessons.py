@@ -52,7 +52,7 @@ def page(stem: str, plan: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     if sum(minutes.values()) != MINUTES:
         raise InputError(f"the plan of {stem} fills {sum(minutes.values())} minutes of {MINUTES}")
     figure = plan["figure"].partition("/")[2]
-    caption = _captions().get(figure)
+    caption = captions().get(figure)
     if caption is None:
         raise InputError(f"the plan of {stem} shows {figure}, of which book/gallery.yaml says nothing")
     prediction, reply = _asked(stem, results, f"reply {plan['predict']}")
@@ -128,6 +128,6 @@ def _asked(stem: str, results: Mapping[str, Any], which: str) -> tuple[str, str]
     return both[int(number) - 1]
 
 
-def _captions() -> dict[str, str]:
+def captions() -> dict[str, str]:
     """Figure → what it shows, as the book's first page says it."""
     return yaml.safe_load((paths.ROOT / "book" / "gallery.yaml").read_text(encoding="utf-8"))

@@ -1,9 +1,10 @@
-"""The tables of FINDINGS.md, LEDGER.md and the course's pages, written from the results of public and embedded models.
+"""What FINDINGS.md, LEDGER.md, ANSWERS.md and the course's pages take from the results of public and embedded models.
 
 `python -m tools.pages`, or `make readme`, puts each table between its two marks and leaves all else as it was. The
-findings have two, of notebook 02's numbers; the ledger has that of the claims. Of the course's pages the syllabus has
-the notebooks with their minutes, that for instructors the numbers to expect, and that of the plans a lesson of each. A
-test holds that the pages show what the results imply, so nothing else has to remember to run this.
+findings have two of notebook 02's numbers and one of 14's; the ledger has that of the claims; the answers are those of
+all notebooks, with a figure each. Of the course's pages the syllabus has the notebooks with their minutes, that for
+instructors the numbers to expect, and that of the plans a lesson of each. A test holds that the pages show what the
+results imply, so nothing else has to remember to run this.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ from tools.book import build
 
 PUBLIC = "<!-- numbers: results/public/02_ceilings.json -->"
 NUMBERS = "<!-- numbers: results/minis/02_ceilings.json -->"
+RACE = "<!-- numbers: results/public/14_compress.json -->"
 CLAIMS = "<!-- claims -->"
+ANSWERS = "<!-- answers -->"
 NOTEBOOKS = "<!-- notebooks -->"
 WEEKS = "<!-- weeks -->"
 END = "<!-- end -->"
+
+EMBEDDED = "the embedded models"
 
 SYLLABUS = "book/course/syllabus.md"
 INSTRUCTOR = "book/course/instructor.md"
@@ -51,6 +56,7 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
     ledger = claims.to_markdown(claims.evaluate(minis), claims.evaluate(public))
     findings = {
         PUBLIC: _shown(public / "02_ceilings.json", public_table),
+        RACE: _shown(public / "14_compress.json", race_table),
         NUMBERS: _shown(minis / "02_ceilings.json", ceilings_table),
     }
     stems = build.stems()
@@ -59,6 +65,7 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
     return {
         "FINDINGS.md": findings,
         "LEDGER.md": {CLAIMS: ledger},
+        "ANSWERS.md": {ANSWERS: "\n\n".join(answer(stem, results) for stem in stems)},
         SYLLABUS: syllabus,
         INSTRUCTOR: instructor,
         PLANS: planned(results),
@@ -103,12 +110,41 @@ def expected(stem: str, results: Path) -> str:
     Raises:
         SourceError: the results are missing, or lack what the answer says.
     """
-    public = results / "public" / f"{stem}.json"
-    others = {"the public models": record.load(public)} if public.is_file() else {}
+    public = _public(stem, results)
     return _shown(
         results / "minis" / f"{stem}.json",
-        lambda minis: teaching.expected(stem, {"the embedded models": minis, **others}),
+        lambda minis: teaching.expected(stem, {EMBEDDED: minis, **public}),
     )
+
+
+def answer(stem: str, results: Path) -> str:
+    """What a notebook asks and what it found, of the public models first, with the figure that its lesson shows.
+
+    Args:
+        stem: of the notebook.
+        results: the folder that holds those of each run profile.
+
+    Raises:
+        SourceError: the results are missing, or lack what the answer says.
+    """
+    public = _public(stem, results)
+    _, _, name = lessons.plans()[stem]["figure"].partition("/")
+    profile = "public" if (paths.figures("public") / f"{name}.png").is_file() else "minis"
+    figure = f'<img src="figures/{profile}/{name}.png" width="560" alt="{lessons.captions()[name]}">'
+    answers = _shown(
+        results / "minis" / f"{stem}.json",
+        lambda minis: teaching.answered(stem, {**public, EMBEDDED: minis}),
+    )
+    heading = f"## {stem[:2]} · {teaching.question(stem)}"
+    whose = "the public models" if profile == "public" else "the embedded models"
+    source = f"From [{stem}](notebooks/{stem}.py); the figure is of {whose}."
+    return "\n\n".join([heading, answers, figure, source])
+
+
+def _public(stem: str, results: Path) -> dict[str, Mapping[str, Any]]:
+    """What kind of models the public ones are → the results of a notebook on them, if there are any."""
+    path = results / "public" / f"{stem}.json"
+    return {"the public models": record.load(path)} if path.is_file() else {}
 
 
 def _shown(path: Path, table: Callable[[Mapping[str, Any]], str]) -> str:
@@ -148,6 +184,33 @@ def public_table(results: Mapping[str, Any]) -> str:
             }
         )
     return pd.DataFrame(rows).to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True)
+
+
+def race_table(results: Mapping[str, Any]) -> str:
+    """What notebook 14 found of the first public model on its main text, a row a compressor, the best at first."""
+    race = next(model["race"] for model in results["models"].values() if "race" in model)
+    main_text = race[0]["text"]
+    shares = results["settings"]["shares"]
+    ratios: dict[str, dict[float, Mapping[str, Any]]] = {}
+    for row in race:
+        if row["text"] == main_text and row["ratio"] is not None:
+            ratios.setdefault(row["method"], {})[row["share"]] = row
+    rows = []
+    for method in sorted(ratios, key=lambda name: ratios[name].get(min(shares), {}).get("ratio", float("inf"))):
+        cells = {"way": method}
+        for share in shares:
+            found = ratios[method].get(share)
+            cells[f"{share:.0%}"] = "–" if found is None else _times(found)
+        rows.append(cells)
+    return pd.DataFrame(rows).to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True)
+
+
+def _times(row: Mapping[str, Any]) -> str:
+    """A ratio of perplexities with its interval; beyond ten nothing but its size matters."""
+    if row["ratio"] >= 10:
+        return f"{row['ratio']:,.0f}"
+    digits = 2 if row["high"] < 10 else 1
+    return f"{row['ratio']:.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
 
 
 def ceilings_table(results: Mapping[str, Any]) -> str:

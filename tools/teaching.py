@@ -72,12 +72,23 @@ def expected(stem: str, of_models: Mapping[str, Mapping[str, Any]]) -> str:
         of_models: what kind of models, as "the embedded models" → the results recorded of them; the first are those
             that the class runs, and the replies are of these.
     """
-    answers = importlib.import_module(f"howlinear.answers.{stem[3:]}")
+    replies = importlib.import_module(f"howlinear.answers.{stem[3:]}").replies
     first = next(iter(of_models.values()))
+    numbered = "\n".join(f"{number}. {reply}" for number, reply in enumerate(replies(first), 1))
+    return "\n\n".join([answered(stem, of_models), "The predictions:", numbered])
+
+
+def answered(stem: str, of_models: Mapping[str, Mapping[str, Any]]) -> str:
+    """The answer of a notebook, for every kind of models.
+
+    Args:
+        stem: of the notebook.
+        of_models: what kind of models, as "the embedded models" → the results recorded of them.
+    """
+    sentences = importlib.import_module(f"howlinear.answers.{stem[3:]}").sentences
     parts = []
     for models, results in of_models.items():
-        parts += [f"Of {models}:", _listed(answers.sentences(results))]
-    parts += ["The predictions:", "\n".join(f"{n}. {reply}" for n, reply in enumerate(answers.replies(first), 1))]
+        parts += [f"Of {models}:", _listed(sentences(results))]
     return "\n\n".join(parts)
 
 

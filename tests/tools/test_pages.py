@@ -10,7 +10,7 @@ from howlinear.files import atomic, paths
 from howlinear.ideas.claims import ledger as claims
 from tools import pages
 from tools.book import build
-from tools.pages import CLAIMS, END, INSTRUCTOR, NOTEBOOKS, NUMBERS, PLANS, PUBLIC, SYLLABUS, WEEKS
+from tools.pages import ANSWERS, CLAIMS, END, INSTRUCTOR, NOTEBOOKS, NUMBERS, PLANS, PUBLIC, RACE, SYLLABUS, WEEKS
 
 RECORDED = paths.ROOT / "results"
 
@@ -74,11 +74,47 @@ def test_the_table_of_public_models_by_hand():
     ]
 
 
+def test_the_table_of_the_race_by_hand():
+    row = {"text": "a", "low": 1.0, "high": 1.25}
+    race = [
+        row | {"method": "second", "share": 0.9, "ratio": 1.1},
+        row | {"method": "second", "share": 0.8, "ratio": 1.5},
+        row | {"method": "first", "share": 0.9, "ratio": 1.126},
+        row | {"method": "first", "share": 0.8, "ratio": 1.2},
+        row | {"method": "first", "share": 0.8, "ratio": 9.0, "text": "another text"},
+        row | {"method": "wild", "share": 0.9, "ratio": 1234.5},
+        row | {"method": "wild", "share": 0.8, "ratio": None},
+    ]
+    results = {
+        "models": {"encodes": {"without": "a loss"}, "talks": {"race": race}},
+        "settings": {"shares": [0.9, 0.8]},
+    }
+    head, _, *rows = pages.race_table(results).splitlines()
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows)] == [
+        ["way", "90%", "80%"],
+        ["first", "1.13 [1.00, 1.25]", "1.20 [1.00, 1.25]"],
+        ["second", "1.10 [1.00, 1.25]", "1.50 [1.00, 1.25]"],
+        ["wild", "1,234", "–"],
+    ]
+
+
+def test_an_answer_has_its_question_its_figure_and_both_kinds_of_models():
+    text = pages.answer("02_ceilings", RECORDED)
+    assert text.startswith("## 02 · How much of a feed-forward block is a straight line?\n")
+    assert text.index("Of the public models:") < text.index("Of the embedded models:")
+    assert 'src="figures/public/02_ceilings_profile.png"' in text
+    assert 'alt="How linear each block is' in text
+    trained_here = pages.answer("09_dynamics", RECORDED)
+    assert "the public models" not in trained_here
+    assert 'src="figures/minis/09_dynamics_profiles.png"' in trained_here
+
+
 def test_every_table_comes_from_the_recorded_results():
     tables = pages.tables(RECORDED)
     assert {name: set(of_page) for name, of_page in tables.items()} == {
-        "FINDINGS.md": {PUBLIC, NUMBERS},
+        "FINDINGS.md": {PUBLIC, RACE, NUMBERS},
         "LEDGER.md": {CLAIMS},
+        "ANSWERS.md": {ANSWERS},
         SYLLABUS: {NOTEBOOKS, WEEKS},
         INSTRUCTOR: {pages.expect(stem) for stem in build.stems()},
         PLANS: {pages.plan(stem) for stem in build.stems()},
@@ -124,9 +160,11 @@ def project(tmp_path):
     """Pages with empty tables, and the committed results."""
     for profile in ("minis", "public"):
         shutil.copytree(RECORDED / profile, tmp_path / "results" / profile)
-    findings = f"# Title\n{PUBLIC}\n{END}\n\nbetween\n\n{NUMBERS}\n{END}\nend\n"
+    marks = "\n\nbetween\n\n".join(f"{mark}\n{END}" for mark in (PUBLIC, RACE, NUMBERS))
+    findings = f"# Title\n{marks}\nend\n"
     (tmp_path / "FINDINGS.md").write_text(findings, encoding="utf-8")
     (tmp_path / "LEDGER.md").write_text(f"{CLAIMS}\n{END}\nend\n", encoding="utf-8")
+    (tmp_path / "ANSWERS.md").write_text(f"{ANSWERS}\n{END}\n", encoding="utf-8")
     (tmp_path / "book" / "course").mkdir(parents=True)
     for page in (SYLLABUS, INSTRUCTOR, PLANS):
         shutil.copy(paths.ROOT / page, tmp_path / page)
@@ -139,8 +177,9 @@ def test_one_command_writes_all_tables_once(project, capsys, monkeypatch):
     assert said.startswith("FINDINGS.md: tables written\nLEDGER.md: tables written\n")
     tables = pages.tables(project / "results")
     assert said.count("\n") == len(tables)
-    first, second = (f"{mark}\n{tables['FINDINGS.md'][mark]}\n{END}\n" for mark in (PUBLIC, NUMBERS))
-    assert (project / "FINDINGS.md").read_text(encoding="utf-8") == f"# Title\n{first}\nbetween\n\n{second}end\n"
+    parts = [f"{mark}\n{tables['FINDINGS.md'][mark]}\n{END}\n" for mark in (PUBLIC, RACE, NUMBERS)]
+    written = "\nbetween\n\n".join(parts)
+    assert (project / "FINDINGS.md").read_text(encoding="utf-8") == f"# Title\n{written}end\n"
     ledger = tables["LEDGER.md"][CLAIMS]
     assert (project / "LEDGER.md").read_text(encoding="utf-8") == f"{CLAIMS}\n{ledger}\n{END}\nend\n"
     monkeypatch.setattr(atomic, "written_aside", None)  # what is right is not written again

@@ -280,6 +280,30 @@ def test_the_findings_tell_that_the_first_block_is_surely_the_dearest(findings):
     assert margins["mini-gpt2"] < 0.1
 
 
+def test_it_is_told_why_the_most_linear_block_is_dear(readme, findings):
+    worth = [
+        sorted(block["ablation"] for block in model["blocks"]) for model in numbers("06_compression")["models"].values()
+    ]
+    assert all(
+        max(model["blocks"], key=lambda block: block["ablation"])["block"] == 0
+        for model in numbers("06_compression")["models"].values()
+    )
+    first = [of_model[-1] for of_model in worth]
+    second = max(of_model[-2] for of_model in worth)
+    assert f"Switched off, it costs {spanned(first, 1)} nats per token, any other at most {second:.2f}," in readme
+    assert (
+        f"switched off, it costs {spanned(first, 1)} nats per token and no other block more than {second:.2f},"
+        in findings
+    )
+
+
+def test_the_findings_tell_of_what_rank_the_straight_blocks_are(findings):
+    live = numbers("09_dynamics")["live"]
+    straightest = int(np.argmax(np.mean(live["r2"], axis=1)))
+    start, there = (f"{100 * live['rank'][step]:.0f}" for step in (0, straightest))
+    assert f"outputs' effective rank has fallen from {start} to {there} % of the width by then" in findings
+
+
 def test_the_findings_tell_that_profiles_are_higher_on_prose(findings):
     models = results.load(paths.results("prose") / "05_corpora.json")["models"]
     from_docs, apart, largest, r, inner = {}, [], [], [], {}
