@@ -30,7 +30,7 @@ methods = [
     "GRAIL on Wanda",
 ]  # compressors that race; `howlinear.ideas.compression.race` lists them all
 shown: list | None = None  # which of them the figure shows; None: all
-fit_rows = 12_288  # token rows of the main text, a quarter of them held out, that everything is fitted on
+fit_rows = 12_288  # token rows of the main text; on three quarters of them everything is fitted
 priced = 48  # sequences for the backward pass that prices lines
 texts = 1  # how many of the profile's texts perplexity is measured on, the main one first
 cost_rows: int | None = 2048  # held-out token rows of the main text; None: all
@@ -88,11 +88,13 @@ run.answer(sentences)
 # - put one **line** in the place of the whole block (the paper). It holds $d^2 + d$ numbers, whatever the block was;
 # - **drop** whole layers, or whole blocks, that hardly turn the residual stream, and put nothing there (ShortGPT,
 #   LLM-Drop), or one linear map for a span of layers, merged into the block before (ReplaceMe);
-# - drop **hidden units**. They are scored by their weights (*magnitude*), by how loud they are (*Wanda*), by how much
-#   they fluctuate (*FLAP*), or by what is really lost once the others stand in for them (*own units*, ours).
+# - drop **hidden units**. They are scored by their weights (*magnitude*), by the norm of their values (*Wanda*), by how
+#   much they fluctuate (*FLAP*), or by what is really lost once the others stand in for them (*own units*, ours).
+#   *GRAIL* takes any such score and reads the units that stay out anew, by ridge regression: least squares with a small
+#   penalty on large weights.
 #
-# The first two give up a block or a layer at a time. Units are small change: every block gives up what it needs least,
-# and what it gives up is partly known to the others, since hidden units are correlated.
+# The first two give up a block or a layer at a time. With units every block gives up those that it needs least, and
+# since hidden units are correlated, the others can stand in for part of what goes.
 
 # %% [markdown]
 # ## Method
@@ -101,7 +103,7 @@ run.answer(sentences)
 #
 # - *a* = 1, 3, 1, 3, and *c* is twice *a*;
 # - *b* is always 4: loud, and says nothing;
-# - *d* = 0, 0, 1, 1: soft, and nobody else knows it.
+# - *d* = 0, 0, 1, 1: of small norm, and uncorrelated with the others.
 #
 # Whoever drops *a* and *b* loses nothing: a bias of 4, and half as much again of *c*, make it good.
 
@@ -127,8 +129,8 @@ print(f"the same, read out anew by ridge (GRAIL); error {left(wanda, width.ridge
 print(f"FLAP keeps a, c, with a bias; error {left(flap, width.with_means(own, moments, flap)):.0f}")
 
 # %% [markdown]
-# No score of single units finds the right two: that *a* can go depends on *c*, which stays. So ours drops unit by unit
-# and reads the others out anew each time (exact backward elimination).
+# (The error here is a sum over the four tokens.) No score of single units finds the right two: that *a* can go depends
+# on *c*, which stays. So ours drops unit by unit and reads the others out anew each time (exact backward elimination).
 
 # %% tags=["nbval-check-output"]
 eliminated = eliminate(moments.sxx / moments.n + 1e-9 * torch.eye(4).double(), own.weight)
@@ -141,19 +143,29 @@ print(f"c and d are read out with {anew[0, 0]:.1f} and {anew[1, 0]:.1f}, and a b
 print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(stay, AffineMap(anew[:2], anew[2])):.0f}")
 
 # %% [markdown]
+# In a real model three things are added. Errors are weighed by what they cost in the loss, by its gradient's second
+# moments (notebook 06), so that what is lost has a *price* in nats per token. The budget is shared out among the blocks
+# so that their prices add up to the least. And each readout is fitted with a ridge that is chosen by one half of the
+# text for the other.
+#
 # | method | what goes | paper | function of `howlinear.ideas.compression` |
 # |---|---|---|---|
 # | own units | units, by what is lost without them | | `prune.units_for`, `fewer_units` |
-# | lines | whole blocks; lines in their place | 2606.19379 | `straight.by_r2`, `by_price`, `mended` |
+# | lines by R², by price | whole blocks; lines in their place | 2606.19379 | `straight.by_r2`, `by_price` |
+# | lines, mended | the same, fitted without massive rows (notebook 12) | | `straight.mended` |
 # | ShortGPT | layers | Men et al. 2024 | `drop.layers` |
 # | LLM-Drop | FFNs, or FFNs and attention | He et al. 2024 | `drop.ffns`, `sub_layers` |
 # | ReplaceMe | a span of layers; a linear map | Shopkhoev et al. 2025 | `replace_me.least_squares`, `cosine` |
 # | magnitude | units of small weights | | `width.magnitude` |
 # | Wanda | soft units | Sun et al. 2023 | `width.wanda` |
 # | FLAP | units that fluctuate little; a bias | An et al. 2023 | `width.flap` |
-# | GRAIL | as Wanda or FLAP; ridge regression | Tang et al. 2026 | `width.wanda_ridge`, `flap_ridge` |
+# | GRAIL on Wanda, on FLAP | units by that score; ridge | Tang et al. 2026 | `width.wanda_ridge`, `flap_ridge` |
 #
-# Each is written as its paper describes it, without any training. All see the same rows of one text, and all budgets
+# *Own units, alike* keeps as many units in every block, *LLM-Drop, joint* drops attention layers as well, and *LS* and
+# *cosine* are what ReplaceMe's map minimises: squares, or the angle to the true stream.
+#
+# Each is written as its paper describes it, without any training. We know of no published numbers of these methods on
+# the models raced here, so none can be set beside ours. All see the same rows of one text, and all budgets
 # count *all* parameters. A method that drops whole blocks or layers cannot fill a budget exactly and ends below it: the
 # figure has the true sizes. Two limits are ours: FLAP prunes attention heads as well, here only hidden units; and
 # ReplaceMe's authors fit it on many more rows.
@@ -234,7 +246,7 @@ _ = run.figure(figure, "pareto")
 # Three things could: a better sharing-out among blocks, more text to fit on, or other units and readouts. Four numbers
 # for the same smaller model tell them apart, each a perplexity over that of the whole model:
 #
-# - *by the blocks' prices*: what these come to, added up. If the model costs as much, the blocks' costs add up too,
+# - *by the blocks' prices*: e to the power of their sum. If the model costs as much, the blocks' costs add up too,
 #   so that sharing out by prices leaves nothing to be found among the blocks;
 # - *on the text fitted on*: what any amount of text would leave lies between this and the next, since a readout costs
 #   least on the rows that it has seen;
@@ -253,7 +265,7 @@ print(limit.pivot_table(index=["model", "share"], columns="what", values="ratio"
 # ## A little training, beside the original
 #
 # All of this is without training. Now the feed-forward blocks of smaller models are trained, and nothing else of them:
-# a few steps on the text that was fitted on. The whole model gets the same steps, since these also teach it the text.
+# a few steps on the text that was fitted on. The whole model gets the same steps, since they may teach it the text too.
 # *healed* is perplexity over that of the whole model as it is, *behind* over that of the whole model healed alike.
 
 # %%
@@ -295,8 +307,8 @@ run.conclusion(sentences, replies)
 # %% [markdown]
 # - A line in the place of a block is one way to spend $d^2 + d$ numbers on it. Where *lines by price* is far above *own
 #   units*, the block has better ones to keep: its own.
-# - What is lost without training is partly won back by a little of it; what counts is the distance to the whole model
-#   that was trained alike (*behind*).
+# - After some training, what counts is the distance to the whole model that was trained alike (*behind*): a smaller
+#   model that ends below the whole one as it was has learned the text, as the whole one would have.
 
 # %% [markdown]
 # ## Test yourself

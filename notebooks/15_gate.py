@@ -56,11 +56,12 @@ print("without a next token, so without a perplexity and a gate:", ", ".join(enc
 # %% [markdown]
 # ## Predict first
 #
-# 1. In the dearest block of each model a line for *all* tokens costs several per cent of perplexity. If it may cost
-#    1 %, what share of the tokens can take the line: a tenth, a half, nearly all?
-# 2. As many tokens take the line, but they are drawn by lots. How many times the cost is that?
-# 3. The error of a line is what a bent block does beyond it. How much of its logarithm can an affine function of the
-#    input tell, in $R^2$: nothing, half, nearly all?
+# 1. In the dearest block of each model a line for *all* tokens raises perplexity by 5 to 250 %. If it may rise by 1 %,
+#    what share of the tokens can take the line: a tenth, a half, nearly all?
+# 2. The same share of the tokens takes the line, but they are drawn at random (*lots*). How many times the cost is
+#    that?
+# 3. The error of a line on a token is the block's output minus the line's. How much of the logarithm of its square can
+#    an affine function of the input tell, in $R^2$: nothing, half, nearly all?
 
 # %% [markdown]
 # ## The answer
@@ -83,8 +84,8 @@ run.answer(sentences)
 # 1. *Massive* rows (notebook 12) are left to the block, and no line is fitted to them. The **first line** is the
 #    least-squares line of all others.
 # 2. The **score** is the affine function of $x$ that comes nearest to the logarithm of the first line's squared error,
-#    $\log \lVert y - xW - b \rVert^2$. The logarithm, because errors range over decades and only their order counts. Of
-#    all rows, since nothing but the score will tell massive ones from others.
+#    $\log \lVert y - xW - b \rVert^2$. It is the logarithm because errors range over decades and only their order
+#    counts. The score is fitted to all rows, because nothing else will tell massive rows from others.
 # 3. Tokens of low score take the line, and it is **fitted anew to them** alone: it need not serve the others.
 #
 # How low is low? The text has three parts without a document in common. Lines and scores are fitted on the first. On
@@ -123,10 +124,11 @@ print(f"the line, fitted anew to these: y = {anew.weight.item():.2f} x + {abs(an
 # Beside the gate stand an *oracle*, which knows the true error of every token (it computes the block to know it, so it
 # saves nothing), and *lots*. Both get a line and a threshold in the same way.
 #
-# Do the tools find what they are for? We plant straight tokens in a block of a trained model: on half of the tokens it
-# becomes its own least-squares line, and on the other half an error of one size is added to that. Once the side of a
-# plane on which $x$ lies tells which tokens are straight (*told*), and once only lots do (*untold*). The limit is a
-# tenth of what a line costs on all tokens.
+# We test the gate on a block whose answer is known. In a block of a trained model half of the tokens are made straight:
+# on them it becomes its own least-squares line, and on the other half an error of one size is added to that. In the
+# case *told* the straight tokens lie on one side of a plane through the inputs, which an affine score can tell; in the
+# case *untold* they are drawn at random, which no score can tell. The limit is a tenth of what a line costs on all
+# tokens.
 
 # %% tags=["nbval-check-output"]
 model = hl.load_model(planted_in)
@@ -135,11 +137,11 @@ planted = planted_table(model, planted_block, parts(text, choose_rows), run.seed
 print(planted.set_index(["case", "kind"])[["told", "share", "right"]].round(2).to_string())
 
 # %% [markdown]
-# `told` is the $R^2$ of the log error that the score tells, held out; `right` the share of the tokens on the line that
-# are straight ones. Where the plane tells, the gate takes the right half, nearly as well as the oracle. Where nothing
-# tells, its tokens are straight no oftener than by lots, though half of all are as straight as before. It may still
-# send more tokens to the line than lots do, since its line is fitted anew: tokens on one side of a plane have more of a
-# line in common than tokens from everywhere.
+# The column `told` is the $R^2$ with which the score tells the log error, held out; `right` is the share of the tokens
+# on the line that are straight ones. Where a plane tells, the gate takes the right half, nearly as well as the oracle.
+# Where none does, its tokens are straight no oftener than by lots, though half of all are as straight as before. It may
+# still send more tokens to the line than lots do, since its line is fitted anew: tokens on one side of a plane have
+# more of a line in common than tokens from everywhere.
 
 # %% [markdown]
 # ## Run
@@ -166,15 +168,16 @@ for name, model in models.items():
 
 # %% [markdown]
 # How many held-out tokens take the line, in per cent, and by how many per cent perplexity rises: with the gate, with an
-# oracle, with lots at the same limit, with lots for as many tokens as the gate has, and with all tokens on the line.
+# oracle, with lots at the same limit, with lots at the share that was chosen for the gate, and with all tokens on the
+# line. Shares were chosen on the second part of the text, so on held-out text they come out a little otherwise.
 
 # %%
 every = tables.joined(costs)
 tables.beside(every).round(1)
 
 # %% [markdown]
-# As a mean over blocks, and over the dear ones alone, where all tokens on the line would cost more than is allowed; and
-# the gates of all blocks at once:
+# As a mean over blocks, and over the dear ones alone, where all tokens on the line would cost more than is allowed on
+# the part of the text by which thresholds are chosen; and the gates of all blocks at once:
 
 # %% tags=["nbval-check-output"]
 for name, together in at_once.items():
@@ -196,8 +199,9 @@ pd.DataFrame({name: table[["told", "massive_rows", "massive_kept"]].mean() for n
 #
 # **How to read it.** A panel a model, from left to right its blocks; up, the share of held-out tokens that take the
 # line, with 95 % intervals over documents. Filled: the gate. Open: the oracle. Crosses: lots. Each has a threshold of
-# its own, chosen for the same rise of perplexity; at the top all tokens take the line. The band is what
-# arXiv 2603.03459 reports for blocks of GPT-2.
+# its own, chosen for the same rise of perplexity; at the top all tokens take the line. The oracle knows the line's
+# error on each token, but not what that costs in the loss, so here and there it has fewer tokens than the gate. The
+# band is what arXiv 2603.03459 reports for blocks of GPT-2.
 
 # %%
 figure = plots.shares(rounded(every), tables.PUBLISHED)
@@ -207,9 +211,9 @@ _ = run.figure(figure, "shares")
 # ## Figure: what a share of the tokens costs
 #
 # **How to read it.** The dearest block of each model. To the right more tokens take the line; up, by how much
-# perplexity rises on held-out text, on a scale that is linear about 0 and logarithmic beyond. Pluses: the gate's tokens
-# on the first line, not fitted anew. On the right all meet, since all tokens take the same line. Below the broken line
-# is what may be spent.
+# perplexity rises on held-out text, on a scale that is linear from −1 to 1 % and logarithmic beyond. Pluses: the gate's
+# tokens on the first line, not fitted anew. On the right all meet, since all tokens take the same line. The dash-dotted
+# line is the rise that is allowed.
 
 # %%
 figure = plots.curves(rounded(tables.joined(curves)), limit)
@@ -273,7 +277,7 @@ run.questions(questions)
 # Solutions are in `solutions/15_gate.py`; try first.
 #
 # **1 (warm-up).** Half of the tokens of a block take the line. What share of the block's multiplications is saved in
-# the first model, less those of the line and of the score?
+# the first model, less those of the line and of the score? (The width $d$ is in the first cell of the check.)
 #
 # <details><summary>Hint</summary>
 #
@@ -359,6 +363,16 @@ if straight is not None:
 # %% [markdown]
 # **4 (find the bug).** A friend's gate has the right score and the right threshold, and still its line is worse than
 # the first one on the tokens that take it. One thing is wrong. Which? Fill in `repaired`.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: rows of which score take the line, by step 3 of *Idea*? Compare `takes` in `friends_line` with `takes` in
+# `error_of`.
+#
+# Step 2: no line is fitted to massive rows: `gate.ordinary` says which rows are none. `gate.rows.moments` takes the
+# rows to fit to, one truth value each, and `&` joins two such choices.
+#
+# </details>
 
 
 # %%

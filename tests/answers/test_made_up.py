@@ -611,6 +611,27 @@ def test_claims_are_counted_in_singular_and_plural():
     assert len(claims.sentences(results | {"claims": held})) == 2
 
 
+def test_claims_are_told_by_kind_and_with_what_a_tick_does_not_say():
+    cell = {"cells": {"a": {"verdict": "holds here"}}, "verdict": "holds here"}
+    once = {"holds here": 1, "does not hold here": 0, "mixed": 0, "not testable here": 3}
+    results = {
+        "claims": {"c0": cell, "c1": cell},
+        "kinds": ["1 finding of the paper", "1 falsifier"],
+        "findings": {"a": once, "b": once | {"holds here": 0}, "together": once | {"mixed": 2}},
+        "remarks": ["Ticks of *c0* need the first and the last block.", "*c1* was tried on docs."],
+        "marks": {"holds here": "✓", "does not hold here": "✗", "mixed": "~", "not testable here": "–"},
+        "thresholds_moved": {},
+    }
+    first, _, *remarks = claims.sentences(results)
+    assert first == "Of 2 claims (1 finding of the paper and 1 falsifier) 2 hold here."
+    assert remarks == results["remarks"]
+    assert claims.replies(results) == [
+        "The board has 2 `✓` for a. The paper's findings alone, which LEDGER.md counts, have 1 `✓` for a; and 2 `~`, "
+        "1 `✓` for all models together."
+    ]
+    assert claims.replies(results | {"findings": {}}) == ["The board has 2 `✓` for a."]
+
+
 # --- 15 gate
 
 
@@ -671,7 +692,9 @@ def test_gates_are_said_beside_oracle_and_lots():
     assert said[0].endswith("arXiv 2603.03459 reports 25 to 56 % for blocks of GPT-2, by a trained gate.")
     apart = "60.0 [50.0, 70.0] %, 30.0 [25.0, 35.0] points above lots and 30.0 [25.0, 35.0] below an oracle"
     assert f"{apart} (2 of 2 blocks) in a. An oracle knows" in said[1]
-    assert said[2].endswith("40 % of them go and perplexity rises by 5.0 [4.0, 6.0] % in a.")
+    assert said[2].endswith(
+        "40 % of the multiplications of its two blocks go and perplexity rises by 5.0 [4.0, 6.0] % in a."
+    )
     replies = gate.replies(gated(0.6))
     assert replies[0] == (
         "The gate sends to the line 60.0 [50.0, 70.0] % of the tokens (block 0; all of them would cost 2.0 [0.5, 3.0] "
@@ -701,8 +724,8 @@ def test_the_gates_cost_at_once_is_held_against_the_sum_of_their_own():
     asked = [answer for _, answer in gate.questions(gated(0.6))]
     assert asked[2] == ("More than their sum: perplexity rises by 5.0 [4.0, 6.0] % where they add up to 3.0 % in a.")
     assert asked[1] == (
-        "No: with 45 % of the tokens on it, by the same score, perplexity rises with the line of all tokens, against "
-        "the one fitted anew, by 3.0 [2.0, 4.0] % against 1.0 [0.0, 2.0] % (block 0) in a."
+        "No: with 45 % of the tokens on it, by the same score, perplexity rises with the line of all ordinary tokens, "
+        "against the one fitted anew, by 3.0 [2.0, 4.0] % against 1.0 [0.0, 2.0] % (block 0) in a."
     )
     assert asked[4].endswith(
         "as many lots, 95 % against 95 % are straight ones. Where none tells, 50 % against 50 % are."

@@ -589,8 +589,8 @@ TURNED = [
     ("15_gate", 0, every_cost(rise_low=-0.01), "and no interval lies wholly above it"),
     ("15_gate", 1, every_curve("gate", 9.0), "It is here: with "),
     ("15_gate", 1, every_curve("gate, first line", 9.0), "No: with "),
-    ("15_gate", 2, in_each_model("together", "rise", to=9.0), "More than their sum"),
-    ("15_gate", 2, in_each_model("together", "rise", to=-1.0), "Less than their sum"),
+    ("15_gate", 2, in_each_model("together", "rise_low", to=9.0), "More than their sum"),
+    ("15_gate", 2, in_each_model("together", "rise_low", to=-1.0), "Not surely more than their sum"),
 ]
 
 

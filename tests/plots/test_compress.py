@@ -69,3 +69,11 @@ def test_names_lie_apart_and_as_near_as_they_can():
     np.testing.assert_allclose(compress.apart([0.5, 0.5], 0.1), [0.45, 0.55])
     places = compress.apart([0.97, 0.98, 1.0], 0.1)
     np.testing.assert_allclose(places, [0.8, 0.9, 1.0])
+
+
+def test_a_point_beyond_the_panel_has_no_bar_in_it():
+    table = race(["m"], ["far"], far=20.0)
+    table["low"] = 1.0
+    (axis,) = compress.pareto(table, ["far"], top=3.0).axes
+    _, _, (bars,) = axis.containers[0].lines
+    assert [len(segment) > 0 for segment in bars.get_segments()] == [True, False]  # the smaller copy is not seen

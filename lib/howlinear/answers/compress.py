@@ -13,6 +13,9 @@ OURS = "own units"
 
 LINES = "lines by price"
 
+SAME_SIZE = 0.01
+"""Shares of all parameters that differ by less are one size."""
+
 
 def sentences(results: Mapping[str, Any]) -> list[str]:
     """The answer to the notebook's question."""
@@ -29,7 +32,7 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     """One reply to each question of "Predict first"."""
     raced, _ = _raced(results)
     smallest = min(results["settings"]["shares"])
-    largest = max(results["settings"]["shares"])
+    a_tenth = min(results["settings"]["shares"], key=lambda share: abs(share - 0.9))
     readout = _beside(
         raced, smallest, "Wanda", "GRAIL on Wanda", "To keep the readout", "to read the same units out anew"
     )
@@ -37,7 +40,7 @@ def replies(results: Mapping[str, Any]) -> list[str]:
         raced, smallest, "GRAIL on Wanda", OURS, "To keep these units", "to keep those of exact elimination"
     )
     return [
-        _beside(raced, largest, "ShortGPT", OURS, "To drop layers", "to drop own hidden units"),
+        _beside(raced, a_tenth, "ShortGPT", OURS, "To drop layers", "to drop own hidden units"),
         _beside(raced, smallest, "magnitude", "Wanda", "To drop units of small weights", "to drop soft ones"),
         f"{readout} {choice}",
     ]
@@ -153,16 +156,23 @@ def _healed(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:
 def _beside(
     raced: Mapping[str, Sequence[Mapping[str, Any]]], share: float, first: str, second: str, does: str, other: str
 ) -> str:
-    """What two methods come to, side by side."""
+    """What two methods come to, side by side, and the sizes where these differ."""
     clauses = {}
     for model, rows in raced.items():
         at = _at(rows, share)
         if first in at and second in at:
             ratios = [words.significant(at[method]["ratio"], 3) for method in (first, second)]
-            clauses[model] = " against ".join(ratios)
+            clauses[model] = " against ".join(ratios) + _sizes(at[first]["kept"], at[second]["kept"])
     if not clauses:
         return f"This run has not raced {first} against {second}."
     return f"{does} against {other}, at {words.percent(share)}: perplexity times {words.per_model(clauses)}."
+
+
+def _sizes(first: float, second: float) -> str:
+    """The shares of parameters that two models hold, in brackets, if they are not of one size."""
+    if abs(first - second) < SAME_SIZE:
+        return ""
+    return f" (with {words.number(100 * first, 1)} % and {words.number(100 * second, 1)} % of the parameters)"
 
 
 def _below_budget(raced: Mapping[str, Sequence[Mapping[str, Any]]], share: float) -> str:
@@ -216,7 +226,8 @@ def _lines(raced: Mapping[str, Sequence[Mapping[str, Any]]], share: float) -> st
         at = _at(rows, share)
         if LINES in at and OURS in at:
             better.append(at[OURS]["ratio"] < at[LINES]["ratio"])
-            clauses[name] = f"{words.significant(at[LINES]['ratio'], 3)} and {words.significant(at[OURS]['ratio'], 3)}"
+            ratios = [words.significant(at[method]["ratio"], 3) for method in (LINES, OURS)]
+            clauses[name] = " and ".join(ratios) + _sizes(at[LINES]["kept"], at[OURS]["kept"])
     if not clauses:
         return f"This run has not raced lines against own units at {words.percent(share)}."
     answer = "No" if all(better) else "Not in every model" if any(better) else "They are here"

@@ -26,19 +26,20 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
         shares = {name: _least(model) for name, model in gated.items()}
         low, high = (words.number(100 * settings[end], 0) for end in ("published_low", "published_high"))
         said.append(
-            f"Where perplexity may rise by {limit}, a gate of d + 1 numbers in closed form sends to the line, as a "
-            f"mean over blocks, {words.per_model(shares)}; arXiv 2603.03459 reports {low} to {high} % for blocks of "
-            "GPT-2, by a trained gate."
+            f"With one block changed at a time, where perplexity may rise by {limit}, a gate of d + 1 numbers in "
+            f"closed form sends to the line, as a mean over blocks, {words.per_model(shares)}; arXiv 2603.03459 reports "
+            f"{low} to {high} % for blocks of GPT-2, by a trained gate."
         )
         said.append(_in_dear_blocks(gated, limit))
         together = {}
         for name, model in gated.items():
             row = model["together"]
-            together[name] = f"{words.percent(row['saved'])} of them go and perplexity rises by {_percent(row, 'rise')}"
-        said.append(
-            "No parameter is saved, only multiplications of the feed-forward blocks: with all gates at once "
-            f"{words.per_model(together)}."
-        )
+            blocks = words.counted(len(_by_block(model)), "block")
+            together[name] = (
+                f"{words.percent(row['saved'])} of the multiplications of its {blocks} go and perplexity rises by "
+                f"{_percent(row, 'rise')}"
+            )
+        said.append(f"No parameter is saved, only arithmetic: with all gates at once {words.per_model(together)}.")
     if without:
         said.append(words.no_loss(without))
     return said
@@ -175,7 +176,7 @@ def _anew(gated: Mapping[str, Mapping[str, Any]]) -> str:
     answer = "No" if all(better) else "Not in every model" if any(better) else "It is here"
     return (
         f"{answer}: with {words.percent(share)} of the tokens on it, by the same score, perplexity rises with the line "
-        f"of all tokens, against the one fitted anew, by {words.per_model(clauses)}."
+        f"of all ordinary tokens, against the one fitted anew, by {words.per_model(clauses)}."
     )
 
 
@@ -184,11 +185,14 @@ def _at_once(gated: Mapping[str, Mapping[str, Any]]) -> str:
     clauses, more = {}, []
     for name, model in gated.items():
         alone = sum(rows[GATE]["rise"] for rows in _by_block(model).values())
-        more.append(model["together"]["rise"] > alone)
+        more.append(model["together"]["rise_low"] > alone)
         clauses[name] = f"{_percent(model['together'], 'rise')} where they add up to {words.number(100 * alone, 1)} %"
-    answer = (
-        "More than their sum" if all(more) else "Not always more than their sum" if any(more) else "Less than their sum"
-    )
+    if all(more):
+        answer = "More than their sum"
+    elif any(more):
+        answer = "Not always more than their sum"
+    else:
+        answer = "Not surely more than their sum"
     return f"{answer}: perplexity rises by {words.per_model(clauses)}."
 
 

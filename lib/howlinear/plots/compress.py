@@ -19,10 +19,10 @@ _COLOURS = ("0.1", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#0072B2", "#CC79
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _DASHES = ("-", "--", "-.", ":")
 _TICKS = (1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)
-_APART = 0.066  # of the height of a panel, between the names of two lines
+_APART = 0.058  # of the height of a panel, between the names of two lines
 
 
-def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.0) -> Figure:
+def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Figure:
     """Parameters kept across, perplexity over that of the whole model up: lower and further right is better.
 
     Args:
@@ -36,7 +36,7 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.0) -> Fig
     """
     table = table.dropna(subset=["ratio"])
     models = list(table["model"].drop_duplicates())
-    height = 0.5 + 2.0 * len(models)
+    height = 0.5 + 2.3 * len(models)
     figure, axes = plt.subplots(
         len(models), 1, figsize=(style.COLUMN, height), sharex=True, squeeze=False, layout="constrained"
     )
@@ -53,6 +53,7 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.0) -> Fig
             look = {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
             look |= {"linestyle": _DASHES[i % len(_DASHES)], "linewidth": 1.8 if i == 0 else 1.0}
             bars = style.error_bars(rows["ratio"], rows["low"], rows["high"])
+            bars[:, rows["ratio"] > worst] = np.nan  # of a point that is not seen a bar would say nothing
             axis.errorbar(100 * rows["kept"], rows["ratio"], bars, **look, **_BARS, zorder=3 if i == 0 else 2)
             ends[method] = (rows["ratio"].iloc[-1], look)
         axis.yaxis.set_major_locator(FixedLocator(_TICKS))

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from howlinear.plots import style
 
@@ -25,6 +25,7 @@ _LINEAR = 1.0  # per cent of perplexity: rises below it are drawn on a linear sc
 _TICKS = (-1, 0, 1, 3, 10, 30, 100, 300, 1000)
 _APART = 0.7  # per cent of the tokens, between the marks of one share
 _ASIDE = 0.22  # of the step from block to block, between the marks of one block
+_MOST_NAMED = 8  # blocks along an axis that are all named; of more every other one is
 
 
 def _look(kind: str, model: str) -> dict:
@@ -40,7 +41,7 @@ def _look(kind: str, model: str) -> dict:
 
 
 def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
-    """The share of tokens on the line in each block, by gate, oracle and lots; a panel a model.
+    """The share of tokens on the line in each block, by gate, oracle and lots; a panel a model, blocks side by side.
 
     Args:
         table: columns model, block, kind, share, share_low and share_high; may be empty.
@@ -55,15 +56,15 @@ def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
     for ax, model in zip(panels, models, strict=False):
         ax.axhspan(low, high, color=style.ACCENT, alpha=0.2, lw=0, zorder=0)
         of_model = table[table["model"] == model]
-        blocks = of_model["block"].unique()
-        step = max(1.0, (blocks.max() - blocks.min()) / len(blocks))
+        blocks = sorted(of_model["block"].unique())
         for number, kind in enumerate(KINDS):
             of_kind = of_model[of_model["kind"] == kind].sort_values("block")
             bars = 100 * style.error_bars(of_kind["share"], of_kind["share_low"], of_kind["share_high"])
             marks = _look(kind, model) | {"linestyle": "none", "zorder": 4 - number}
-            places = of_kind["block"] + _ASIDE * step * (number - 1)
+            places = of_kind["block"].map(blocks.index) + _ASIDE * (number - 1)
             ax.errorbar(places, 100 * of_kind["share"], bars, elinewidth=0.6, **marks)
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
+        named = range(0, len(blocks), 1 if len(blocks) <= _MOST_NAMED else 2)
+        ax.set_xticks(named, [str(blocks[place]) for place in named])
         ax.set_ylim(-4, 106)
         ax.set_yticks([0, 25, 50, 75, 100])
     band = Patch(color=style.ACCENT, alpha=0.2, lw=0, label="arXiv 2603.03459")
