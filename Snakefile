@@ -1,5 +1,6 @@
 # The only DAG: profile → captures → notebooks → claims → paper, book. `make figures` runs it up to the paper.
 # A notebook's executed copy lives under build/, so a fresh clone, which has none, really runs every notebook.
+import json
 import os
 import re
 import sys
@@ -51,8 +52,8 @@ RECORDED = {  # notebook → measurements taken in training that it reads
     "10_degrees": "models/twins/*.json",
 }
 PUBLISHED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "12_sinks", "13_claims")  # beside what the paper publishes
-LONG = (  # 03 and 11 hold the most memory, so they do not begin together
-    *("03_bilinear", "10_degrees", "11_protocol", "06_compression", "14_compress", "08_controls", "02_ceilings", "12_sinks"),
+LONG = (  # 03 and 11 hold the most memory, so they do not begin together (10 waits for 03)
+    *("03_bilinear", "14_compress", "10_degrees", "11_protocol", "06_compression", "08_controls", "02_ceilings", "12_sinks"),
     *("15_gate", "09_dynamics", "07_optimisers", "05_corpora"),
 )
 FIRST = {name: i for i, name in enumerate(reversed(("capture", *LONG)), 1)}  # in this order, so that cores end together
@@ -64,6 +65,22 @@ WEIGHTS = [str(path) for source in MODELS.values() for path in sorted(Path(sourc
 FOLDER = config.get("texts") or os.environ.get("HOWLINEAR_TEXTS")  # of texts that are fetched the hash is pinned
 SIZES = [config[key] for key in ("rows", "seq_len", "seed", "sample")]
 CAPTURING = Path("lib/howlinear/notebook/run.py")  # whose `Run.capture` makes them
+
+
+def took(stem):
+    """Seconds that a notebook took when it was last recorded; None if it never was."""
+    run = Path(f"results/{PROFILE}/runs/{stem}.json")
+    return json.loads(run.read_text(encoding="utf-8"))["seconds"] if run.is_file() else None
+
+
+def minutes_left(stem):
+    """How long a notebook will take, and all that begin after it, by what they took when they were last recorded."""
+    order = sorted(NOTEBOOKS, key=lambda name: -FIRST.get(name, 0))
+    later = [took(name) for name in order[order.index(stem) :]]
+    if None in later:
+        return ""
+    alone, together = later[0] / 60, sum(later) / 60 / workflow.cores
+    return f": about {alone:.0f} min, and {together:.0f} until all are done, as last recorded"
 
 
 def modules(source):
@@ -133,7 +150,7 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
             sizes=[] if corpora else SIZES,
         threads: 1  # several notebooks side by side; and sums come out the same on every run
         message:
-            f"notebook {stem}"
+            f"notebook {stem}{minutes_left(stem)}"
         shell:
             "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear.notebook.execute {rule:q} {PROFILE:q} > {log:q} 2>&1"
             " || {{ tail -n 3 {log:q} >&2; exit 1; }}"

@@ -483,3 +483,21 @@ def test_only_a_hub_id_is_named_as_base_and_no_path_is_told(gpt2, rows, tmp_path
     assert card.startswith("---\nlibrary_name: howlinear\n" + (front if source else "---"))
     assert str(tmp_path) not in card
     assert f"# {source or tmp_path.name}, compressed" in card
+
+
+def test_a_model_saved_from_python_has_a_card_and_its_tokenizer(folder, tmp_path, capfd):
+    again = save(load_model(folder), tmp_path / "again")
+    card = (again / "README.md").read_text(encoding="utf-8")
+    assert "| 1 | one linear layer |" in " ".join(card.split())
+    assert f"two linear layers, {RANK} wide between" in card
+    assert "as the config says" in card
+    assert "hl.load_model" in card
+    ids = tokenizer_of(load_model(folder))("a b")["input_ids"]
+    assert tokenizer_of(load_model(again))("a b")["input_ids"] == ids
+    assert capfd.readouterr().err == ""  # no bar
+
+
+def test_a_model_of_token_ids_alone_is_saved_without_a_tokenizer(gpt2, tmp_path):
+    saved = save(smaller(gpt2), tmp_path / "small")
+    assert not [path for path in saved.iterdir() if path.name.startswith("tokenizer")]
+    assert (saved / "README.md").read_text(encoding="utf-8").startswith("---\ntags: [howlinear]\n")

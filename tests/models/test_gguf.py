@@ -246,7 +246,7 @@ def test_a_missing_reader_says_what_to_install(file, monkeypatch):
         load_model(file)
 
 
-def test_a_full_disk_is_one_line_and_the_next_try_works(file, cache):
+def test_a_full_disk_is_one_line_and_the_next_try_works(file, cache, capfd):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
     try:
@@ -255,6 +255,7 @@ def test_a_full_disk_is_one_line_and_the_next_try_works(file, cache):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert files_in(cache) == []
+    assert capfd.readouterr().err == ""  # no bar before the line
     load_model(file)
 
 

@@ -27,8 +27,8 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
         low, high = (words.number(100 * settings[end], 0) for end in ("published_low", "published_high"))
         said.append(
             f"With one block changed at a time, where perplexity may rise by {limit}, a gate of d + 1 numbers in "
-            f"closed form sends to the line, as a mean over blocks, {words.per_model(shares)}; arXiv 2603.03459 reports "
-            f"{low} to {high} % for blocks of GPT-2, by a trained gate."
+            f"closed form sends to the line, as a mean over blocks, {words.per_model(shares)}; arXiv 2603.03459 "
+            f"reports {low} to {high} % for blocks of GPT-2, by a trained gate."
         )
         said.append(_in_dear_blocks(gated, limit))
         together = {}

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,6 +27,7 @@ import torch
 import transformers
 from filelock import FileLock
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
+from transformers.utils import logging
 
 from howlinear.errors import SourceError
 from howlinear.files import atomic
@@ -95,7 +97,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _convert(file: Path, target: Path) -> None:
     """Read a GGUF file and save what it holds to a sealed folder."""
-    with TemporaryDirectory() as empty:  # transformers looks beside the file for what may belong to another model
+    with _without_its_bar(), TemporaryDirectory() as empty:  # transformers looks beside the file for another model's
         options = {"pretrained_model_name_or_path": empty, "gguf_file": str(file.resolve())}
         model, report = AutoModelForCausalLM.from_pretrained(
             **options,
@@ -110,6 +112,16 @@ def _convert(file: Path, target: Path) -> None:
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
         seal(new, "*")
+
+
+@contextmanager
+def _without_its_bar() -> Iterator[None]:
+    """The bar of the conversion, which heeds no setting of `transformers`, is hidden where its other bars are."""
+    if logging.is_progress_bar_enabled():
+        yield
+    else:
+        with redirect_stderr(StringIO()):
+            yield
 
 
 def _check_all_weights(file: Path, model: PreTrainedModel, missing: list[str]) -> None:

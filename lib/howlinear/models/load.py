@@ -77,10 +77,10 @@ def load_model(
                 "a model in memory keeps its dtype and devices: leave dtype and device_map out, or use model.to(…)"
             )
     else:
-        source = located(str(name))
-        if revision is not None and Path(source).is_dir():
-            raise _no_revision(source, revision)
-        with _bars(progress and sys.stderr.isatty()):
+        with bars(progress and sys.stderr.isatty()):
+            source = located(str(name))
+            if revision is not None and Path(source).is_dir():
+                raise _no_revision(source, revision)
             model = _from_pretrained(source, revision or "main", _dtype(dtype), _checked_device_map(device_map))
     model.eval()
     if sites is not None:
@@ -89,7 +89,7 @@ def load_model(
 
 
 @contextmanager
-def _bars(shown: bool) -> Iterator[None]:
+def bars(shown: bool) -> Iterator[None]:
     """Whether the libraries that load models may show bars; their setting is left as it was."""
     before = logging.is_progress_bar_enabled()
     if not shown:

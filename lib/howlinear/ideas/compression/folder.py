@@ -20,6 +20,7 @@ from howlinear.ideas.compression.greedy import Plan
 from howlinear.ideas.compression.prune import Compressed
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.models.ffn_sites import sites
+from howlinear.models.load import bars, tokenizer_of
 from howlinear.models.replace import replaced, units_left
 from howlinear.models.seals import seal
 from howlinear.models.units import unit_count
@@ -59,7 +60,7 @@ def _compressed(folder: Path) -> bool:
 def save(
     model: PreTrainedModel,
     folder: Path | str,
-    card: str = "",
+    card: str | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     force: bool = False,
 ) -> Path:
@@ -69,8 +70,8 @@ def save(
         model: what `replace` or `compress` made; float32 weights give the same logits, bit for bit, when they are
             loaded again.
         folder: where to.
-        card: README.md, see `card_of` and `unit_card`.
-        tokenizer: to lie beside the weights; None for a model of token ids alone.
+        card: README.md, see `card_of` and `unit_card`; by default what the model itself tells (`plain_card`).
+        tokenizer: to lie beside the weights; by default the model's own, if it has one.
         force: replace a compressed model that is there, see `vacant`.
 
     Returns:
@@ -80,7 +81,12 @@ def save(
         SourceError: something is there, or it cannot be written.
     """
     folder = vacant(folder, force)
-    with folder_aside(folder) as new:
+    if card is None:
+        card = plain_card(model)
+    if tokenizer is None:
+        with suppress(SourceError):  # a model of token ids alone
+            tokenizer = tokenizer_of(model)
+    with folder_aside(folder) as new, bars(False):
         model.save_pretrained(new)
         if tokenizer is not None:
             tokenizer.save_pretrained(new)
@@ -90,6 +96,35 @@ def save(
         for path in new.iterdir():  # safetensors writes for its owner alone
             path.chmod((new / "README.md").stat().st_mode)
     return folder
+
+
+def plain_card(model: PreTrainedModel) -> str:
+    """The card of a model of which nothing is known but itself: what stands in its feed-forward blocks.
+
+    Args:
+        model: what `replace` or `compress` made, or any other.
+    """
+    ranks, counts = replaced(model.config), units_left(model.config)
+    rows = []
+    for site in sites(model):
+        if site.block in ranks:
+            holds = _layer(ranks[site.block])
+        elif site.block in counts:
+            holds = f"{counts[site.block]} hidden units"
+        else:
+            holds = "as the config says"
+        rows.append({"block": site.block, "feed-forward": holds})
+    alone = not (ranks or counts)
+    return _PLAIN_CARD.format(
+        ours=_OURS,
+        library="transformers" if alone else "howlinear",
+        kind=type(model).__name__,
+        dtype=str(model.dtype).removeprefix("torch."),
+        parameters=f"{model.num_parameters():,}",
+        in_blocks=f"{ffn_parameters(model):,}",
+        layers=_markdown(pd.DataFrame(rows)),
+        load=_LOAD_ALONE if alone else _LOAD_OURS,
+    )
 
 
 def card_of(name: str, before: PreTrainedModel, after: PreTrainedModel, rows: TokenRows, plan: Plan) -> str:
@@ -176,9 +211,14 @@ def _layers(ranks: Mapping[int, int | None], plan: Plan) -> str:
     """The second table: what stands in each replaced block, and since when."""
     rows = []
     for block, rank in sorted(ranks.items()):
-        layers = "one linear layer" if rank is None else f"two linear layers, {rank} wide between"
-        rows.append({"block": block, "now holds": layers, "replaced": "now" if block in plan.maps else "before"})
+        replaced_when = "now" if block in plan.maps else "before"
+        rows.append({"block": block, "now holds": _layer(rank), "replaced": replaced_when})
     return _markdown(pd.DataFrame(rows))
+
+
+def _layer(rank: int | None) -> str:
+    """What stands in a replaced block."""
+    return "one linear layer" if rank is None else f"two linear layers, {rank} wide between"
 
 
 def _markdown(table: pd.DataFrame) -> str:
@@ -239,6 +279,20 @@ another kind it may cost more. {outlook} SHA-256 of the ids and their split: `{s
 **Licence.** The one of {name}.
 """
 
+_PLAIN_CARD = """{ours}library_name: {library}
+---
+# {kind}, saved by howlinear
+
+{kind} ({dtype}) of {parameters} parameters, {in_blocks} of them in feed-forward blocks. What it costs beside the model
+that it was made from is not known here: `howlinear compress` measures that and writes it into the card.
+
+{layers}
+
+{load}
+
+**Licence.** The one of the model that it was made from.
+"""
+
 _LOAD_ALONE = """**Load** it with `transformers` alone: every block keeps as many units, and the config says how many.
 
 ```python
@@ -247,7 +301,7 @@ from transformers import AutoModelForCausalLM
 model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
 ```"""
 
-_LOAD_OURS = """**Load** it with howlinear, which reads from `config.json` how many units each block keeps; from then
+_LOAD_OURS = """**Load** it with howlinear, which reads from `config.json` what stands in each block; from then
 on it is an ordinary `transformers` model.
 
 ```python
