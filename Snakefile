@@ -46,10 +46,11 @@ READS = {  # notebook → others whose results it reads
         *("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "06_compression", "07_optimisers", "08_controls", "12_sinks"),
     ],
 }
-RECORDED = {  # notebook → measurements taken in training that it reads
+RECORDED = {  # notebook → files on record that it reads: measurements taken in training, or on another run profile
     "08_controls": "models/twins/*.json",
     "09_dynamics": "models/*/*.json",
     "10_degrees": "models/twins/*.json",
+    "13_claims": "results/prose/05_corpora.json",
 }
 PUBLISHED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "12_sinks", "13_claims")  # beside what the paper publishes
 LONG = (  # 03 and 11 hold the most memory, so they do not begin together (10 waits for 03)
@@ -162,7 +163,7 @@ if PROFILE == "minis":
 
     rule paper:
         input:
-            [f"paper/{name}" for name in ("main.typ", "template.typ", "reproducibility.typ", "refs.bib", "claims.toml")],
+            [f"paper/{name}" for name in ("main.typ", "template.typ", "reproducibility.typ", "refs.bib", "claims.toml", "claims_ours.toml")],
             "tools/report.py",
             [f"{source}/{name}" for source in MODELS.values() for name in ("config.json", "trajectory.json")],
             WEIGHTS,
@@ -170,6 +171,7 @@ if PROFILE == "minis":
             "profiles/paper.yaml",
             [f"results/minis/{stem}.json" for stem in NOTEBOOKS],
             [f"figures/minis/{stem}_{name}.svg" for stem, (_, drawn) in NOTEBOOKS.items() for name in drawn],
+            "results/prose/05_corpora.json",
             "results/public/02_ceilings.json",
             "results/public/12_sinks.json",
             "results/public/14_compress.json",

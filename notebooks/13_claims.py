@@ -155,6 +155,8 @@ for row in ledger:
     marks = [f"{name} {mark.symbol}" for name, mark in row.verdicts.items() if name != TOGETHER]
     pair = [mark.symbol for name, mark in row.verdicts.items() if name == TOGETHER]
     print(f"{row.claim.section:11s}{row.claim.id:26s}{'  '.join(marks + pair) or '– ' + row.reason[:60]}")
+print()
+print(claims.counted(ledger))
 print(claims.in_one_line(ledger))
 
 # %% [markdown]
@@ -217,6 +219,11 @@ claims.beside_paper(ledger)
 #   *linear-and-dear*), and so is that a nearly linear block may be dear. Only the shape of it is ours to check here.
 # - *gain-not-residual* is judged as the paper judges it, over all blocks. Beside it stands $r$ without the two end
 #   blocks: where the two differ, a block or two make the correlation, here and in the paper's own GPT-2.
+# - Ticks need not be independent. *heterogeneous*, *adjacent*, *non-monotone* and *text-same-shape* can all be read off
+#   one fact, that the first and the last block differ from the others. Where they are, the answer above says so, and
+#   what the same rule gives without these two.
+# - *text-same-shape* and *text-small-shift* speak of the texts that were tried. The answer above names them, and where
+#   the same models read other texts as well (the embedded ones: prose) it says what came of that.
 # - *not-activation*, read the other way round, is what referees named as falsifying: differently trained models with
 #   matching profiles. It is one number, and stands once.
 # - The falsifiers are judged like all else. *falsifier-twins* asks models that share all but the text that they were

@@ -288,7 +288,11 @@ def expected(stem, results):
         yield f"in {sum(row['falls'] for row in results['predictions'])}; none of them has been run yet"
     if stem == "13_claims":
         verdicts = [claim["verdict"] for claim in results["claims"].values()]
-        yield f"Of {len(verdicts)} claims {verdicts.count('holds here')} hold here"
+        yield f"Of {len(verdicts)} claims"
+        yield f" {verdicts.count('holds here')} hold here, {verdicts.count('does not hold here')} do not hold here, "
+        kinds = [int(kind.split()[0]) for kind in results.get("kinds", [])]
+        assert not kinds or sum(kinds) == len(verdicts)
+        yield from results.get("remarks", [])
 
 
 @pytest.mark.parametrize("stem", STEMS)

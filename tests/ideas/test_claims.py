@@ -19,14 +19,19 @@ from howlinear.ideas.claims.ledger import (
     another_ledger,
     answers,
     beside_paper,
+    by_the_ends,
     cells,
     changes,
     contents,
+    counted,
     evaluate,
     in_one_line,
     judge,
+    kinds,
     names,
     numbers,
+    of_texts,
+    remarks,
     steady,
     tally,
     to_markdown,
@@ -207,6 +212,108 @@ def test_the_tables_by_hand(results):
     )
 
 
+def with_inner(low, high, name="wide", kind="finding", **models):
+    """A claim that the blocks of a model differ, which holds with all of them; between the ends as given."""
+    inner = Estimate((low + high) / 2, low, high)
+    return Row(replace(CLAIM, id=name, kind=kind), {"a": Reading(Estimate(0.5, 0.4, 0.6), inner=inner)} | models)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.3, 0.4, ""),
+        (
+            0.1,
+            0.2,
+            "Ticks of *wide* need the first and the last block. Without these two the same rule gives: *wide* ✗ a.",
+        ),
+        (
+            0.2,
+            0.4,
+            "Ticks of *wide* need the first and the last block. Without these two the same rule gives: *wide* ~ a.",
+        ),
+    ],
+)
+def test_a_tick_that_needs_the_two_end_blocks_is_said_to(low, high, said):
+    assert by_the_ends([with_inner(low, high)]) == said
+    assert remarks([with_inner(low, high)]) == ([said] if said else [])
+    not_so = {
+        "b": Reading(Estimate(0.1, 0.0, 0.2), inner=Estimate(0.1, 0.0, 0.2)),
+        "c": Reading(Estimate(0.5, 0.4, 0.6)),
+    }
+    assert by_the_ends([with_inner(low, high, **not_so)]) == said  # no tick there, and no number without the ends
+
+
+def test_ticks_that_need_the_same_two_blocks_are_said_to_be_no_facts_of_their_own():
+    ledger = [with_inner(0.1, 0.2), with_inner(0.3, 0.4, "sure"), with_inner(0.2, 0.4, "other")]
+    assert by_the_ends(ledger) == (
+        "Ticks of *wide* and *other* need the first and the last block, so they are not independent of one another. "
+        "Without these two the same rule gives: *wide* ✗ a; *other* ~ a."
+    )
+    first, *_ = to_markdown(ledger, ledger).split("\n\n")
+    assert first == f"**Public models.** {by_the_ends(ledger)}"
+    assert to_markdown(ledger).startswith(by_the_ends(ledger))
+
+
+def corpora(main, *others, r=0.98):
+    """Results of notebook 05 with profiles of two models on several texts, which differ by nothing but in name."""
+    found = {f"{main} ~ {other}": {"r": r, "r_low": r - 0.01, "r_high": r + 0.01} for other in others}
+    return {"corpora": [main, *others], "models": {"a": {"agreement": found}, "b": {"agreement": found}}}
+
+
+SHAPE = replace(CLAIM, id="shape", notebook="05_corpora", statistic="corpora_correlation", threshold=0.9, unit="r")
+
+
+def test_a_claim_about_texts_names_them_and_is_judged_on_those_of_another_run_profile(tmp_path):
+    record.save(tmp_path / "minis" / "02_ceilings.json", ceilings(a=[0.9, 0.4], b=[0.9, 0.4]))
+    record.save(tmp_path / "minis" / "05_corpora.json", corpora("docs", "code", "cpp"))
+    record.save(tmp_path / "prose" / "05_corpora.json", corpora("docs", "wikitext", "puzzles", r=0.8))
+    ledger = evaluate(tmp_path / "minis", [CLAIM, SHAPE])
+    assert of_texts(ledger) == (
+        "*shape* was tried on programmers' text (docs, code and cpp). On prose (wikitext and puzzles) the same rules "
+        "give: *shape* ✗ a and b (run profile `prose`)."
+    )
+    assert remarks(ledger) == [of_texts(ledger)]
+    line = next(line for line in to_markdown(ledger).splitlines() if "**shape**" in line)
+    assert "✓ b 0.98 [0.97, 0.99] (docs ~ code)<br>all on programmers' text (docs, code and cpp)<br>" in line
+    assert "<br>on other texts (run profile `prose`):<br>✗ a 0.80 [0.79, 0.81] (docs ~ wikitext)<br>✗ b" in line
+    assert contents(ledger, {})["elsewhere"] == {"prose": {"shape": dict.fromkeys("ab", "does not hold here")}}
+    assert all(row.verdict is Verdict.HOLDS for row in ledger)  # the other texts decide nothing here
+    assert not any(row.elsewhere for row in evaluate(tmp_path / "prose", [CLAIM, SHAPE]))
+
+
+def test_other_texts_that_are_not_on_record_are_said_to_be_missing(tmp_path):
+    record.save(tmp_path / "minis" / "05_corpora.json", corpora("docs", "mine.txt"))
+    ledger = evaluate(tmp_path / "minis", [SHAPE])
+    assert of_texts(ledger) == (
+        "*shape* was tried on docs and mine.txt. Of run profile `prose` nothing can be said: no 05_corpora.json in "
+        "this profile's results."
+    )
+    assert "on other texts (run profile `prose`):<br>– no 05_corpora.json" in to_markdown(ledger)
+
+
+def test_claims_are_counted_by_kind_and_it_is_said_which_are_counted_where(results):
+    row = judge(CLAIM, results)
+    other = [replace(row, claim=replace(row.claim, id=kind, kind=kind)) for kind in ("falsifier", "falsifier", "press")]
+    ours = replace(row, claim=replace(row.claim, id="mine", kind="ours"))
+    assert kinds([row, *other, ours]) == [
+        "1 finding of the paper",
+        "2 falsifiers",
+        "1 claim of the press",
+        "1 of our own",
+    ]
+    said = counted([row, *other, ours])
+    assert said == (
+        "These are 5 claims: 1 finding of the paper, 2 falsifiers, 1 claim of the press and 1 of our own. Here the "
+        "paper's findings alone are counted, model by model. The answer of notebook 13 counts all 5, each once, by its "
+        "verdict over a run's models."
+    )
+    *_, before, tallied = to_markdown([row, *other, ours]).split("\n\n")
+    assert before == said
+    assert tallied == in_one_line([row])
+    assert counted([row]) == ""
+
+
 def test_only_the_papers_findings_are_counted(results):
     row = judge(CLAIM, results)
     falsifier = replace(row, claim=replace(row.claim, id="other", kind="falsifier"))
@@ -269,6 +376,12 @@ def test_the_record_says_how_numbers_and_verdicts_are_shown_and_who_judged(resul
     row = judge(CLAIM, results)
     found = contents([row], {"wide": {0.5: {"a": Verdict.MIXED}, 1.0: {"a": Verdict.NOT}}})
     assert found["claims"] == {"wide": numbers(row)}
+    assert found["kinds"] == ["1 finding of the paper"]
+    once = dict.fromkeys(map(str, Verdict), 0)
+    of_verdicts = {"a": "holds here", "b": "does not hold here", "c": "mixed"}
+    assert found["findings"] == {name: once | {verdict: 1} for name, verdict in of_verdicts.items()}
+    assert found["remarks"] == []
+    assert found["elsewhere"] == {}
     assert found["thresholds_moved"] == {"wide": {"0.5": {"a": "mixed"}, "1.0": {"a": "does not hold here"}}}
     assert found["marks"] == {verdict.value: verdict.symbol for verdict in Verdict}
     assert found["units"].keys() == UNITS.keys()
@@ -312,6 +425,33 @@ def test_the_record_of_notebook_11_is_the_ledger_of_the_committed_results(ledger
     path = record.save(tmp_path / "11.json", {row.claim.id: numbers(row) for row in ledger}, TOLERANCE, DIGITS)
     anew = record.load(path)
     assert kept["claims"] == {row.claim.id: anew[row.claim.id] for row in ledger}
+
+
+def test_the_committed_ledger_says_on_which_texts_and_by_which_blocks_its_ticks_stand(ledger):
+    """By another way: from the profiles that notebooks 02 and 05 kept, without the rules of the claims."""
+    ends, texts = remarks(ledger)
+    ceilings = record.load(paths.results("minis") / "02_ceilings.json")["models"]
+    for model in ceilings.values():
+        inner = (
+            [block["r2_high"] for block in model["blocks"][1:-1]],
+            [block["r2_low"] for block in model["blocks"][1:-1]],
+        )
+        assert max(inner[0]) - min(inner[1]) < 0.27  # what heterogeneous asks for, of the furthest ends
+    told = (
+        (paths.NOTEBOOKS / "13_claims.py").read_text(encoding="utf-8").partition("Ticks need not be independent. ")[2]
+    )
+    assert re.findall(r"\*([\w-]+)\*", told.partition(" can all")[0]) == [row.claim.id for row in ledger if row.hanging]
+    every = "mini-gpt2, mini-llama and mini-pythia"
+    assert f"*heterogeneous* ✗ {every}; *adjacent* ✗ {every}; *non-monotone* ~ " in ends
+    prose = record.load(paths.results("prose") / "05_corpora.json")
+    assert f"On prose ({', '.join(prose['corpora'][1:-1])} and {prose['corpora'][-1]}) the same rules give:" in texts
+    for model in prose["models"].values():
+        lowest = min(found["r_low"] for pair, found in model["agreement"].items() if pair.startswith("docs ~ "))
+        assert lowest < 0.9  # so no tick
+    assert f"*text-same-shape* ~ {every};" in texts
+    assert texts.startswith(
+        "*text-same-shape* and *text-small-shift* were tried on programmers' text (docs, code and cpp)."
+    )
 
 
 def test_no_verdict_is_typed_in_the_notebook_or_its_prose():

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2, spearmanr
 from scipy.stats import t as student_t
 
+from howlinear.core.correlation import fisher
 from howlinear.core.intervals import Estimate
 from howlinear.ideas.claims.contrasts import (
     TOGETHER,
@@ -61,6 +62,8 @@ def test_beside_the_contrasts_stands_what_is_left_of_them_without_the_two_ends()
         found = read(name, results)
         assert found["a"].beside == pytest.approx({"inner blocks": value})
         assert not found["short"].beside  # a single block has no profile
+        assert found["short"].inner is None
+        close(found["a"].inner, value, value - 0.04, value + 0.04)  # with its own interval, as that of the whole
 
 
 def simultaneous(count, freedom=7):
@@ -175,6 +178,11 @@ def test_corpora_are_compared_with_the_main_one_and_the_worst_counts():
     low, high = 0.2 - wider * (0.2 - (0.4 - half) / 2), 0.2 + wider * half
     near(read("corpora_shift", results)["a"], 0.2, low, high, "docs ~ cpp")
     near(read("corpora_correlation", results)["a"], 0.8, 0.8 - 0.1 * wider, 0.8 + 0.1 * wider, "cpp ~ docs")
+    assert read("corpora_correlation", results)["a"].inner is None
+    agreement["docs ~ code"] |= {"inner": 0.2, "inner_low": 0.1, "inner_high": 0.25}
+    agreement["cpp ~ docs"] |= {"inner": 0.6, "inner_low": 0.5, "inner_high": 0.7}
+    inner = read("corpora_correlation", results)["a"].inner  # its own worst pair
+    close(inner, 0.2, 0.2 - 0.1 * wider, 0.2 + 0.05 * wider)
 
 
 def controls(own, fresh, half=0.05, in_sample=None):
@@ -233,6 +241,7 @@ def test_gains_are_notebook_03s():
     found = read("gain_correlation", probed(gains, left))["a"]
     assert found.estimate.value == pytest.approx(np.corrcoef(gains, left)[0, 1])
     assert found.beside["inner blocks"] == pytest.approx(np.corrcoef(gains[1:-1], left[1:-1])[0, 1])
+    assert found.inner == fisher(found.beside["inner blocks"], len(gains) - 2)
     assert found.beside["one left out, lowest"] <= found.estimate.value <= found.beside["one left out, highest"]
 
 

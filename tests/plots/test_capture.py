@@ -5,7 +5,7 @@ import pytest
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from howlinear.plots import style
-from howlinear.plots.capture import INPUTS, diagram, inputs
+from howlinear.plots.capture import FAINT, INPUTS, diagram, inputs
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +33,24 @@ def test_every_column_of_every_model_is_drawn_over_depth(names, blocks):
             np.testing.assert_array_equal(line.get_xdata(), rows["block"])
             np.testing.assert_array_equal(line.get_ydata(), rows[column])
             assert line.get_color() == style.look(name)["color"]
-    faint = [line for line in axes[3].get_lines() if line.get_alpha() == 0.4]
-    np.testing.assert_array_equal(np.concatenate([line.get_ydata() for line in faint]), table["first_position_out"])
     assert [text.get_text() for text in axes[0].get_legend().get_texts()] == list(names)
-    assert [text.get_text() for text in axes[3].get_legend().get_texts()] == ["input $x$", "output $y$"]
+    assert [text.get_text() for text in axes[3].get_legend().get_texts()] == ["output $y$", "input $x$"]
     assert (axes[0].get_yscale(), axes[3].get_yscale()) == ("log", "linear")
     assert [axis.get_xlabel() for axis in axes] == ["", "", "block", "block"]
     assert all(axis.get_ylabel() for axis in axes)
+
+
+def test_outputs_at_position_0_are_strong_and_inputs_faint():
+    row = dict.fromkeys(INPUTS, 1.0) | {"first_position_in": 1.1, "first_position_out": 3.0}
+    table = pd.DataFrame([{"model": name, "block": block} | row for name in ("gpt2", "llama") for block in range(2)])
+    *others, position = inputs(table).axes
+    faint = [line for line in position.get_lines() if line.get_alpha() == FAINT]
+    strong = [line for line in position.get_lines() if line.get_alpha() is None and line.get_marker() in "o^"]
+    assert [set(line.get_ydata()) for line in faint] == [{1.1}] * 2
+    assert [set(line.get_ydata()) for line in strong] == [{3.0}] * 2
+    entries = zip(position.get_legend().get_texts(), position.get_legend().get_lines(), strict=True)
+    assert {text.get_text(): line.get_alpha() for text, line in entries} == {"output $y$": None, "input $x$": FAINT}
+    assert all(line.get_alpha() is None for axis in others for line in axis.get_lines())
 
 
 def test_outputs_at_position_0_that_dwarf_the_others_have_a_logarithmic_axis():
@@ -63,7 +74,24 @@ def test_the_diagram_shows_each_step_and_nothing_leaves_it():
         "held out",
     ):
         assert step in texts
-    assert len([patch for patch in axis.patches if isinstance(patch, FancyBboxPatch)]) == 9
-    assert len([patch for patch in axis.patches if isinstance(patch, FancyArrowPatch)]) == 12
+    assert len([patch for patch in axis.patches if isinstance(patch, FancyBboxPatch)]) == 8
+    assert len([patch for patch in axis.patches if isinstance(patch, FancyArrowPatch)]) == 13
     left, right = axis.get_xlim()
     assert all(left < text.get_position()[0] < right for text in axis.texts)
+
+
+def test_the_residual_stream_is_a_line_with_a_plus_where_the_block_adds_its_output():
+    (axis,) = diagram().axes
+    arrows = [patch._posA_posB for patch in axis.patches if isinstance(patch, FancyArrowPatch)]
+    (stream,) = [(start, stop) for start, stop in arrows if start[0] == stop[0] and stop[1] - start[1] > 4]
+    across, top = stream[1]
+    circles, pluses = (
+        {tuple(line.get_xydata()[0]) for line in axis.get_lines() if line.get_marker() == marker}
+        for marker in ("o", "+")
+    )
+    assert len(pluses) == 2  # attention's and the FFN's
+    assert pluses < circles
+    assert {stop for _, stop in arrows if stop[0] == across} == pluses | {(across, top)}
+    assert all(stream[0][1] < height < top for _, height in pluses)
+    boxes = [patch.get_bbox() for patch in axis.patches if isinstance(patch, FancyBboxPatch)]
+    assert not [box for box in boxes if box.x0 < across < box.x1 and box.y0 > 1]  # it runs past the block's boxes

@@ -92,14 +92,39 @@ def test_several_models_have_a_line_each_in_their_own_look():
     assert [container.get_label() for container in axis.containers] == ["llama", "gpt2", "pythia", "other"]
     colours = [container[0].get_color() for container in axis.containers]
     assert colours == [style.look(name)["color"] for name in ("llama", "gpt2", "pythia", "other")]
-    dotted = [line for line in axis.get_lines() if line.get_linestyle() == ":" and len(line.get_xdata())]
+    dotted = dotted_lines(axis)
     np.testing.assert_allclose(dotted[0].get_ydata(), [0.45, 0.2])
     np.testing.assert_allclose(dotted[1].get_ydata(), [0.55, 0.3])
     shaded = axis.collections[1].get_paths()[0].vertices  # the first is the first model's error bars
     assert set(np.round(shaded[shaded[:, 0] == 0][:, 1], 6)) == {0.45, 0.55}
     assert {text.get_text() for text in axis.get_legend().get_texts()} == {
-        "before training", "llama", "gpt2", "pythia", "other"
+        "untrained, in sample above", "llama", "gpt2", "pythia", "other"
     }  # fmt: skip
+
+
+def dotted_lines(axis):
+    return [line for line in axis.get_lines() if line.get_linestyle() == ":" and len(line.get_xdata())]
+
+
+def test_what_is_one_line_before_training_is_drawn_as_one_and_the_legend_says_so():
+    """Two dotted lines less than their own width apart would look like one, and of which of them nobody could say."""
+    wide, narrow = ceilings(llama=[0.9, 0.4]), ceilings(gpt2=[0.8, 0.6])
+    narrow["r2_untrained_in_sample"] = narrow["r2_untrained"] + 0.009
+    absent = wide.assign(r2_untrained=np.nan, r2_untrained_in_sample=np.nan)
+    one, two = "untrained, both within 0.01", "untrained, in sample above"
+    for frame, lines, entries in (
+        (wide, 2, ["llama", two]),
+        (narrow, 1, ["gpt2", one]),
+        (pd.concat([narrow, wide]), 3, ["gpt2", "llama", two, one]),
+        (pd.concat([narrow, absent]), 2, ["gpt2", "llama", one]),
+    ):
+        (axis,) = profile(frame).axes
+        assert len(dotted_lines(axis)) == lines
+        texts = [text.get_text() for text in axis.get_legend().get_texts()]
+        assert sorted(texts) == sorted(entries)
+        assert not texts[0].startswith("untrained")
+    (axis,) = profile(narrow).axes
+    np.testing.assert_array_equal(dotted_lines(axis)[0].get_ydata(), narrow["r2_untrained"])  # held out, as the axis is
 
 
 def test_a_profile_without_intervals_has_none_drawn():
@@ -146,8 +171,46 @@ def test_the_profile_stands_above_what_its_swaps_cost(names):
     assert len(set(shifts)) == len(names)
     assert bottom.get_yscale() == "symlog"
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["before training", *names]
+    assert [text.get_text() for text in legend.get_texts()] == [*names, "untrained, in sample above"]
     assert top.get_legend() is None
+
+
+@pytest.mark.parametrize(
+    ("costs", "labels"),
+    [
+        ([20.0, 0.2], ["0", "0.3", "1", "3", "10"]),
+        ([45.0, 0.2], ["0", "1", "3", "10", "30"]),  # 0.3 would touch the 0
+        ([433.0, 0.6], ["0", "1", "3", "10", "30", "100", "300"]),
+        ([4.0, -40.0], ["−30", "−10", "−3", "−1", "0", "1", "3"]),
+        ([70_000.0, 2.0], ["0", "10", "100", "1,000", "10,000"]),
+    ],
+)
+def test_costs_have_plain_labels_between_the_powers_of_ten_and_none_touch(costs, labels):
+    style.use()
+    frame = ceilings(gpt2=[0.9, 0.4])
+    table = pd.DataFrame({"model": "gpt2", "block": [0, 1], "delta": costs, "low": costs, "high": costs})
+    figure = profile_and_swaps(frame, table)
+    figure.canvas.draw()
+    shown = sorted(figure.axes[1].get_yticklabels(), key=lambda label: label.get_position()[1])
+    texts = [label.get_text() for label in shown]
+    assert [text for text in texts if text in labels] == labels
+    boxes = [label.get_window_extent() for label in shown]
+    fontsize = 7 * figure.dpi / 72
+    assert all(upper.y0 + upper.y1 - lower.y0 - lower.y1 > 1.8 * fontsize for lower, upper in itertools.pairwise(boxes))
+
+
+def test_the_lead_figure_is_one_column_wide(tmp_path):
+    style.use()
+    names = ("smollm2-135m", "minilm-l6")
+    frame = ceilings(**{name: [0.9, 0.4, 0.6] for name in names})
+    frame.loc[frame["model"] == "minilm-l6", "r2_untrained_in_sample"] = frame["r2_untrained"]
+    papers = published("gpt2", "pythia-160m", "llama-160m")
+    figure = profile_and_swaps(frame, swaps(**{"smollm2-135m": [3.0, 20.0, 400.0]}), papers)
+    saved = figures.save(figure, tmp_path, "lead").with_suffix(".png")
+    _, width, _ = plt.imread(saved).shape
+    assert width < 220 * (style.COLUMN + 0.03)
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 7
 
 
 def published(*models):

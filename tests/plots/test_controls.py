@@ -79,7 +79,9 @@ def test_transplants_have_a_panel_an_owner_and_one_of_shares(profiles, count):
         np.testing.assert_allclose(points(axis, "normal rows"), profile(profiles, owner, "normal"))
         np.testing.assert_allclose(points(axis, "own rows, turned"), profile(profiles, owner, "turned"))
         assert set(points(axis, "closed form")[:, 1]) == {0.5}
+    assert len({axis.get_ylim() for axis in axes[:count]}) == 1  # their heights are compared
     shares = axes[count]
+    assert not shares.get_shared_y_axes().joined(shares, axes[0])
     np.testing.assert_allclose(shares.containers[0].lines[0].get_xydata()[:, 0], [0.3, 0.6])
     ticks = dict(zip(shares.get_yticks(), [label.get_text() for label in shares.get_yticklabels()], strict=True))
     assert ticks == {1: "shape", 0: "weights"}  # the first on top
@@ -118,6 +120,7 @@ def test_without_transplants_every_model_has_its_own_rows_and_no_shares(profiles
     assert len(figure.axes) == len(MODELS)
     for axis, owner in zip(figure.axes, MODELS, strict=True):
         np.testing.assert_allclose(points(axis, f"rows of {owner}"), profile(profiles, owner, "own"))
+    assert len({axis.get_ylim() for axis in figure.axes}) == 1
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert {f"rows of {owner}" for owner in MODELS} <= set(labels)
     assert len(labels) == len(set(labels))

@@ -87,6 +87,14 @@ def test_a_column_for_every_film(runs):
         np.testing.assert_array_equal(loss.lines[0].get_xydata(), rows[["step", "loss"]])
         assert bottom.lines[0].get_color() == style.look(run)["color"]
     assert [label.get_text() for label in figure.axes[-1].get_yticklabels()] == ["first\nblock", "last"]
+    (legend,) = figure.legends  # of the lower row, where no axis says what is dotted and what shaded
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == ["spread", "as far as errors could move it", "held-out loss, right axis"]
+    spread, loss = legend.get_lines()
+    assert (spread.get_color(), spread.get_linestyle()) == (style.GREY, "-")
+    assert (loss.get_color(), loss.get_linestyle()) == (losses[0].lines[0].get_color(), ":")
+    figure.canvas.draw()
+    assert legend.get_window_extent().y1 < min(axis.get_tightbbox().y0 for axis in bottoms)
 
 
 def times_of(runs):

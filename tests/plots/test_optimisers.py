@@ -57,6 +57,34 @@ def test_more_optimisers_than_six_are_told_apart():
     assert len({line.get_marker() for line in axis.lines[1:]}) == 8
 
 
+def test_no_optimiser_has_a_colour_that_stands_for_a_model():
+    names = [f"way {i}" for i in range(8)]
+    (axis,) = optimisers.paths(scores(("raw",), names), 0.6, 0.55, 0.7, 32).axes
+    colours = [np.array(to_rgba(line.get_color())) for line in axis.lines[1:]]
+    assert len({tuple(colour) for colour in colours}) == 8
+    for look in (*style._LOOKS.values(), style._OTHER):
+        apart = [np.linalg.norm(colour - to_rgba(look["color"])) for colour in colours]
+        assert min(apart) > 0.2
+
+
+def test_adam_and_adamw_can_both_be_seen_where_their_paths_coincide():
+    style.use()
+    table = pd.DataFrame({"scaling": "raw", "step": [1, 10, 100], "r2": [0.1, 0.3, 0.5]})
+    both = pd.concat([table.assign(optimiser=name) for name in ("Adam", "AdamW")])
+
+    def pixels(scores, colour):
+        figure = optimisers.paths(scores, 0.6, 0.55, 0.7, 32)
+        figure.legends[0].remove()
+        figure.canvas.draw()
+        drawn = np.asarray(figure.canvas.buffer_rgba())[..., :3] / 255
+        return (np.abs(drawn - to_rgba(colour)[:3]).max(-1) < 0.05).sum()
+
+    (axis,) = optimisers.paths(both, 0.6, 0.55, 0.7, 32).axes
+    for line in axis.lines[1:]:
+        alone = pixels(both.assign(r2=both.r2.where(both.optimiser == line.get_label())), line.get_color())
+        assert pixels(both, line.get_color()) > 0.3 * alone > 0
+
+
 def profiles():
     rows = [(model, way, block) for model in MODELS for way in ("GD", "momentum", "Adam") for block in range(4)]
     table = pd.DataFrame(rows, columns=["model", "way", "block"])

@@ -2,8 +2,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from matplotlib.collections import PathCollection
 
+from howlinear.files import paths
 from howlinear.plots import rank, style
 
 
@@ -167,6 +169,13 @@ def test_carried_letters_its_panels_and_says_what_is_on_the_axes():
     assert figure.axes[1].get_xlabel() == "loudest directions left out"
     assert figure.axes[3].get_ylabel() == "rise of $R^2$ without them"
     assert [text.get_text() for text in figure.axes[3].get_legend().get_texts()] == ["heaviest 5%", "position 0"]
+
+
+def test_the_gallery_says_of_carried_what_its_panels_show():
+    lines = yaml.safe_load((paths.ROOT / "book" / "gallery.yaml").read_text(encoding="utf-8"))
+    *kinds, rows = [ax.get_title(loc="left")[4:] for ax in carried("mini-gpt2").axes]
+    for shown in (*(kind.removesuffix("s") for kind in kinds), rows, "frequent"):
+        assert shown in lines["04_rank_carried"]
 
 
 def test_carrieds_rows_lie_side_by_side_with_their_intervals():

@@ -11,7 +11,7 @@ import typst
 
 from howlinear.errors import SourceError
 from howlinear.files import paths, results
-from howlinear.ideas.claims import claim
+from howlinear.ideas.claims import claim, ledger
 from tools import report
 
 PAPER = paths.ROOT / "paper"
@@ -154,8 +154,9 @@ def unlinked(root, folder):
     (root / folder).unlink()
     target = root / folder / "minis"
     target.mkdir(parents=True)
-    if (paths.ROOT / folder / "public").is_dir():
-        (root / folder / "public").symlink_to(paths.ROOT / folder / "public")
+    for other in ("public", "prose"):
+        if (paths.ROOT / folder / other).is_dir():
+            (root / folder / other).symlink_to(paths.ROOT / folder / other)
     for path in (paths.ROOT / folder / "minis").iterdir():
         (target / path.name).symlink_to(path)
     return target
@@ -207,6 +208,48 @@ def test_a_renamed_key_stops_the_build(copy, stem, key):
     changed(copy, stem, lambda numbers: renamed(numbers, key))
     with pytest.raises(SourceError, match=f'key "{key}"'):
         report.build(copy)
+
+
+def of_prose(root, change):
+    """Change what is recorded of the embedded models on prose, in a copy of the project."""
+    unlinked(root, "results")
+    folder = root / "results" / "prose"
+    path = folder / "05_corpora.json"
+    numbers = json.loads(path.read_text(encoding="utf-8"))
+    change(numbers)
+    folder.unlink()
+    folder.mkdir()
+    path.write_text(json.dumps(numbers), encoding="utf-8")
+
+
+@pytest.mark.parametrize(("place", "key"), [("agreement", "r"), ("agreement", "inner"), ("profile", "value")])
+def test_the_report_says_what_came_of_prose(copy, built, place, key):
+    def other(numbers):
+        for pair in numbers["models"]["mini-llama"][place].values():
+            pair[key] = pair[key] / 2 if key != "value" else [r2 / 2 for r2 in pair[key]]
+
+    of_prose(copy, other)
+    assert report.build(copy) != built
+
+
+def test_the_report_says_on_which_prose(copy):
+    of_prose(copy, lambda numbers: renamed(numbers, "corpora"))
+    with pytest.raises(SourceError, match='key "corpora"'):
+        report.build(copy)
+
+
+def test_the_report_says_the_ledgers_verdicts_on_prose_once_they_are_recorded(copy):
+    """That of the other texts cannot stand alone: its verdicts are recorded beside it, and the report has both."""
+    on_prose = [row for row in ledger.evaluate(paths.results("minis")) if row.elsewhere]
+    of_claims = ledger.contents(on_prose, {})["elsewhere"]
+    assert set(of_claims) == {"prose"}
+    changed(copy, "13_claims", lambda numbers: numbers.update(elsewhere=of_claims))
+    with_verdicts = report.build(copy)
+    path = copy / "results" / "minis" / "13_claims.json"
+    numbers = json.loads(path.read_text(encoding="utf-8"))
+    numbers["elsewhere"]["prose"]["text-same-shape"]["mini-llama"] = "holds here"
+    path.write_text(json.dumps(numbers), encoding="utf-8")
+    assert report.build(copy) != with_verdicts
 
 
 def test_the_marks_and_units_are_the_ledgers():

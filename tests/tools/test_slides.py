@@ -9,6 +9,7 @@ from test_report import PAPER, changed, copy  # noqa: F401
 
 from howlinear.errors import SourceError
 from howlinear.files import paths, results
+from howlinear.ideas.claims import ledger
 from tools import report
 
 SOURCE = (PAPER / "slides.typ").read_text(encoding="utf-8")
@@ -66,6 +67,14 @@ def test_slides_and_notes_are_written_and_name_no_machine_or_day(tmp_path):
         for trace in (b"Date", str(paths.ROOT).encode(), b"/home"):
             assert trace not in pdf.replace(b"/Datetime", b"")
     assert (tmp_path / "slides.pdf").read_bytes() != (tmp_path / "notes.pdf").read_bytes()
+
+
+def test_the_slide_on_claims_counts_their_kinds(copy):  # noqa: F811
+    before = report.build(copy, report.SLIDES)
+    ours = copy / "paper" / "claims_ours.toml"
+    *claims, _ = ours.read_text(encoding="utf-8").split("[[claim]]")
+    ours.write_text("[[claim]]".join(claims), encoding="utf-8")
+    assert report.build(copy, report.SLIDES) != before
 
 
 @pytest.mark.parametrize(("stem", "key"), [("02_ceilings", "spearman_r2_delta"), ("08_controls", "ratio")])
@@ -128,6 +137,22 @@ def test_profiles_travel_and_lines_do_not():
     for model in found("05_corpora")["models"].values():
         assert min(row["r"] for row in model["agreement"].values()) > 0.9
         assert model["carried"]["drop"] > 0.1
+
+
+def test_the_slide_on_texts_says_what_was_tried_and_what_came_of_prose():
+    """Of the paper's texts the ledger has no tick for any model; between the end blocks r falls below its threshold."""
+    (slide,) = re.findall(r'(?s)#pictured\("Profiles travel(.*?)\n\]\n', SOURCE)
+    note, _, caption = slide.partition("\n])[")
+    for text in ("corpora.corpora", "prose-texts", 'beside-main("r")', "highest(from-main)", '"text-small-shift"'):
+        assert text in caption
+    assert 'lowest(beside-main("inner"))' in note
+    other = ledger.evaluate(paths.results("minis"))
+    rows = [row.elsewhere["prose"] for row in other if row.elsewhere]
+    assert {row.claim.id for row in rows} == {"text-same-shape", "text-small-shift"}
+    assert not any(verdict is ledger.Verdict.HOLDS for row in rows for verdict in row.verdicts.values())
+    for model in found("05_corpora", "prose")["models"].values():
+        beside_docs = [found for pair, found in model["agreement"].items() if "docs" in pair]
+        assert min(found["inner"] for found in beside_docs) < 0.9
 
 
 def test_no_protocol_turns_the_order_of_the_models_round():

@@ -19,6 +19,9 @@ VERDICTS = {
 TOGETHER = "together"
 """The column of claims that are about all models of a run at once."""
 
+UNTESTABLE = "not testable here"
+"""The verdict without a number, which no count of the board's cells has."""
+
 NO_RELATION = "gain-not-residual"
 """The claim that one thing does not follow another, which an interval must fit into a band to show."""
 
@@ -32,13 +35,15 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
         verdict: [name for name, claim in claims.items() if claim["verdict"] == verdict] for verdict in VERDICTS
     }
     counts = [_count(verdict, len(names)) for verdict, names in by_verdict.items() if names]
-    answer = [f"Of {len(claims)} claims {words.joined(counts)}."]
+    kinds = results.get("kinds", [])
+    which = f" ({words.joined(kinds)})" if kinds else ""
+    answer = [f"Of {len(claims)} claims{which} {words.joined(counts)}."]
     failed = by_verdict["does not hold here"]
     if failed:
         verb = "does not hold here" if len(failed) == 1 else "do not hold here"
         answer.append(f"{', '.join(f'*{name}*' for name in failed)} {verb}.")
     answer.append(_moved(results["thresholds_moved"]))
-    return answer
+    return [*answer, *results.get("remarks", [])]
 
 
 def replies(results: Mapping[str, Any]) -> list[str]:
@@ -47,11 +52,25 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     for claim in results["claims"].values():
         for model, cell in claim["cells"].items():
             counts.setdefault(model, Counter())[results["marks"][cell["verdict"]]] += 1
-    clauses = {
-        model: ", ".join(f"{count} `{mark}`" for mark, count in sorted(of.items())) for model, of in counts.items()
-    }
-    clauses = {"all models together" if model == TOGETHER else model: said for model, said in clauses.items()}
-    return [f"The board has {words.per_model(clauses, 'for')}."]
+    board = f"The board has {words.per_model(_clauses(counts), 'for')}."
+    findings = {}
+    for model, by_verdict in results.get("findings", {}).items():
+        found = {verdict: count for verdict, count in by_verdict.items() if count and verdict != UNTESTABLE}
+        if found:
+            findings[model] = {results["marks"][verdict]: count for verdict, count in found.items()}
+    if not findings:
+        return [board]
+    of_findings = words.per_model(_clauses(findings), "for")
+    return [f"{board} The paper's findings alone, which LEDGER.md counts, have {of_findings}."]
+
+
+def _clauses(counts: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
+    """Model, or all of them together → how often each mark fell."""
+    clauses = {}
+    for model, of_marks in counts.items():
+        said = ", ".join(f"{count} `{mark}`" for mark, count in sorted(of_marks.items()))
+        clauses["all models together" if model == TOGETHER else model] = said
+    return clauses
 
 
 def questions(results: Mapping[str, Any]) -> list[words.Question]:

@@ -19,6 +19,8 @@ INPUTS = {
 }
 """Column of the table → title of its panel, label of its axis."""
 
+FAINT = 0.4  # of the inputs at position 0, which normalisation all but fixes: the panel is about the outputs
+
 FAR = 20  # outputs at position 0 beyond so many times the others' norm are drawn on a logarithmic axis
 
 
@@ -26,8 +28,8 @@ def inputs(table: pd.DataFrame) -> Figure:
     """What the inputs of the blocks look like, over depth: four panels, a line a model.
 
     Args:
-        table: a row a block: `model`, `block`, the columns of `INPUTS`, and `first_position_out`, which is drawn
-            faintly beside `first_position_in`; as of `tables.inputs_table`.
+        table: a row a block: `model`, `block`, the columns of `INPUTS`, and `first_position_out`, beside which
+            `first_position_in` is drawn faintly; as of `tables.inputs_table`.
 
     Returns:
         The figure.
@@ -35,24 +37,28 @@ def inputs(table: pd.DataFrame) -> Figure:
     figure, grid = plt.subplots(2, 2, figsize=(style.PAGE, 4.0), sharex=True)
     axes = dict(zip(INPUTS, grid.flat, strict=True))
     for column, axis in axes.items():
+        alpha = FAINT if column == "first_position_in" else None
         for model, blocks in table.groupby("model", sort=False):
-            axis.plot(blocks["block"], blocks[column], **style.look(model))
+            axis.plot(blocks["block"], blocks[column], **style.look(model), alpha=alpha)
         _, label = INPUTS[column]
         axis.set_ylabel(label)
     axes["condition"].set_yscale("log")
     axes["condition"].legend()
     position = axes["first_position_in"]
     for model, blocks in table.groupby("model", sort=False):
-        position.plot(blocks["block"], blocks["first_position_out"], **style.look(model), alpha=0.4)
+        position.plot(blocks["block"], blocks["first_position_out"], **style.look(model))
     if table["first_position_out"].max() > FAR:
         position.set_yscale("log")
     position.axhline(1, color=style.GREY, linewidth=0.6)
-    strong, faint = Line2D([], [], color=style.GREY), Line2D([], [], color=style.GREY, alpha=0.4)
-    position.legend([strong, faint], ["input $x$", "output $y$"])
+    strong, faint = Line2D([], [], color=style.GREY), Line2D([], [], color=style.GREY, alpha=FAINT)
+    position.legend([strong, faint], ["output $y$", "input $x$"])
     for axis in grid[-1]:
         axis.set_xlabel("block")
     style.panels(grid.flat, [title for title, _ in INPUTS.values()])
     return figure
+
+
+STREAM = -0.05  # where across the diagram the residual stream runs
 
 
 def diagram() -> Figure:
@@ -67,15 +73,21 @@ def diagram() -> Figure:
 
 
 def _draw_block(axis: Axes) -> None:
-    """Left: one block of the model from bottom to top, and the residual stream past it."""
-    _box(axis, 1.2, 0.4, "text, token rows")
+    """Left: one block of the model from bottom to top, beside the residual stream to which it adds."""
+    _box(axis, 0.91, 0.4, "text, token rows", width=2.08)
     _box(axis, 1.2, 1.5, "attention", face="#f0f0f0")
     _box(axis, 1.2, 2.6, "norm", face="#f0f0f0")
     _box(axis, 1.2, 3.7, "FFN", face="#dbe9f6")
-    _box(axis, 1.2, 4.8, "residual stream")
-    for low in (0.4, 1.5, 2.6, 3.7):
-        _arrow(axis, (1.2, low + 0.31), (1.2, low + 0.79))
-    _arrow(axis, (0.4, 0.6), (0.4, 4.6), color="0.6", connectionstyle="arc3,rad=-0.2")
+    _arrow(axis, (STREAM, 0.71), (STREAM, 5.4), color="0.6", shrinkA=0, shrinkB=0)
+    axis.text(0.12, 5.13, "residual stream", va="center", color="0.3")
+    for read, added in ((1.3, 1.7), (2.6, 4.6)):  # heights: of attention, then of norm and FFN
+        _arrow(axis, (STREAM, read), (0.39, read), shrinkA=0, shrinkB=0)
+        axis.plot([STREAM], [added], "o", color="white", markeredgecolor="0.2", markersize=8, zorder=5)
+        axis.plot([STREAM], [added], "+", color="0.2", markersize=5, markeredgewidth=1, zorder=6)
+    _arrow(axis, (0.39, 1.7), (STREAM, 1.7), shrinkA=0, shrinkB=5)
+    _arrow(axis, (1.2, 2.91), (1.2, 3.39))
+    axis.plot([1.2, 1.2], [4.01, 4.6], color="0.2", linewidth=1)
+    _arrow(axis, (1.2, 4.6), (STREAM, 4.6), shrinkA=0, shrinkB=5)
 
 
 def _draw_taps(axis: Axes) -> None:

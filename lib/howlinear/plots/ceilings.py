@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from howlinear.plots import style
 from howlinear.plots.by_hand import draw_cloud
+
+_ONE = 0.01  # of R², about the width of a line: two curves that are nowhere further apart are drawn as one
+_APART = 0.06  # of the height of a panel: labels of ticks that are nearer would touch
 
 
 def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame | None = None) -> Figure:
@@ -22,7 +27,7 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
         frame: a row a block: `block`, `r2`, and optionally `r2_low` and `r2_high` (its 95 % interval; missing where
             there is none), `massive_rows` and `r2_ordinary` (a block without its massive rows, an open point where that
             moves it by 0.02 or more), `r2_untrained` and `r2_untrained_in_sample` (drawn dotted, with what lies between
-            them shaded), and `model`; as of `Profile.to_frame`.
+            them shaded, or as one line where they would coincide), and `model`; as of `Profile.to_frame`.
         ax: where to draw; a new figure of one column's width by default.
         published: what the paper gives, a row a block: `model`, `block`, `r2_lin`; as of `files.published`. It is drawn
             behind, thin and grey.
@@ -44,16 +49,14 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
         if "r2_ordinary" in frame.columns:
             _draw_ordinary(ax, blocks, look)
         if "r2_untrained" in frame.columns:
-            low, high = blocks["r2_untrained"], blocks["r2_untrained_in_sample"]
-            ax.fill_between(blocks["block"], low, high, color=look["color"], alpha=0.15, linewidth=0)
-            for end in (low, high):
-                ax.plot(blocks["block"], end, color=look["color"], linestyle=":", linewidth=1)
+            _draw_untrained(ax, blocks, look["color"])
     if "r2_untrained" in frame.columns:
-        ax.plot([], [], color=style.GREY, linestyle=":", label="before training")
+        _explain_untrained(ax, frame)
     ax.set(xlabel="block", ylabel="$R^2_{\\mathrm{lin}}$, held out", ylim=(_floor(frame), 1.02))
     ax.xaxis.get_major_locator().set_params(integer=True)
-    if ax.get_legend_handles_labels()[1]:
-        ax.legend()
+    handles, labels = _entries(ax)
+    if labels:
+        ax.legend(handles, labels)
     return ax.figure
 
 
@@ -68,7 +71,7 @@ def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame, published: pd
     Returns:
         The figure, of two panels one above the other.
     """
-    figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.COLUMN, 4.2), sharex=True)
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.COLUMN, 4.35), sharex=True)
     profile(ceilings, top, published)
     _draw_published(bottom, published, "dppl_linear")
     top.get_legend().remove()  # one for both panels stands above them
@@ -85,9 +88,10 @@ def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame, published: pd
     bottom.set(xlabel="block", ylabel="$\\Delta$ perplexity", yscale="symlog")
     if not swaps.empty:
         bottom.set_ylim(bottom=min(-0.5, 1.2 * swaps["low"].min()))
+    _label_costs(bottom)
     bottom.set_xticks(sorted(ceilings["block"].unique())[::2])
-    handles, labels = top.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2, handlelength=2.8, columnspacing=1.5)
+    narrow = {"handlelength": 2.4, "handletextpad": 0.6, "columnspacing": 0.8}
+    figure.legend(*_entries(top), loc="outside upper center", ncols=2, **narrow)
     return figure
 
 
@@ -161,6 +165,53 @@ def _draw_ordinary(ax: Axes, blocks: pd.DataFrame, look: dict[str, Any]) -> None
     ax.vlines(moved["block"], moved["r2_ordinary"], moved["r2"], color=look["color"], linewidth=0.7, linestyle=":")
     open_points = {"color": look["color"], "marker": look["marker"], "markerfacecolor": "white", "linestyle": "none"}
     ax.plot(moved["block"], moved["r2_ordinary"], **open_points)
+
+
+def _draw_untrained(ax: Axes, blocks: pd.DataFrame, color: str) -> None:
+    """One model before training, dotted: held out, in sample and shaded between; held out alone if they coincide."""
+    low, high = blocks["r2_untrained"], blocks["r2_untrained_in_sample"]
+    ends = [low]
+    if _width(blocks) >= _ONE:
+        ends = [low, high]
+        ax.fill_between(blocks["block"], low, high, color=color, alpha=0.15, linewidth=0)
+    for end in ends:
+        ax.plot(blocks["block"], end, color=color, linestyle=":", linewidth=1)
+
+
+def _explain_untrained(ax: Axes, frame: pd.DataFrame) -> None:
+    """Entries of the legend for what `_draw_untrained` drew of these models, in grey."""
+    widths = [_width(blocks) for _, blocks in _by_model(frame)]
+    if any(width >= _ONE for width in widths):
+        label = "untrained, in sample above"
+        ax.fill([], [], facecolor=to_rgba(style.GREY, 0.15), edgecolor=style.GREY, linestyle=":", label=label)
+    if any(width < _ONE for width in widths):
+        ax.plot([], [], color=style.GREY, linestyle=":", label=f"untrained, both within {_ONE}")
+
+
+def _width(blocks: pd.DataFrame) -> float:
+    """How far one model's profiles before training, in sample and held out, come apart; NaN where there are none."""
+    return float((blocks["r2_untrained_in_sample"] - blocks["r2_untrained"]).abs().max())
+
+
+def _entries(ax: Axes) -> tuple[list[Any], list[str]]:
+    """What a legend of `profile` shows, models first."""
+    handles, labels = ax.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda place: labels[place].startswith("untrained"))
+    return [handles[place] for place in order], [labels[place] for place in order]
+
+
+def _label_costs(ax: Axes) -> None:
+    """Ticks of costs at 0, powers of ten and three times these, in plain numbers, as many as do not touch."""
+    powers = 10.0 ** np.arange(10)
+    low, high = ax.get_ylim()
+    wanted = [tick for tick in (0.0, *powers, *-powers, *3 * powers, *-3 * powers, 0.3) if low <= tick <= high]
+    bottom, top, *heights = ax.yaxis.get_transform().transform(np.array([low, high, *wanted]))
+    shown: dict[float, float] = {}
+    for tick, height in zip(wanted, heights, strict=True):
+        if all(abs(height - other) > _APART * (top - bottom) for other in shown.values()):
+            shown[tick] = height
+    labels = [f"{tick:,.12g}".replace("-", "\u2212") for tick in shown]
+    ax.set_yticks(list(shown), labels)
 
 
 def _by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

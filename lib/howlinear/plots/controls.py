@@ -66,6 +66,8 @@ def _draw_trained(axis: Axes, model: str, own: pd.DataFrame) -> None:
 def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFrame, effects: pd.DataFrame) -> Figure:
     """Blocks fed with other models' rows, a panel an owner of weights; last, what tells all combinations apart.
 
+    All owners' panels have one scale of R².
+
     Args:
         pairs: a row a `block`, model whose `inputs` are fed and model of the `weights`, with `r2`.
         controls: a row a `model`, `block` and `control`, with `r2`; `normal` and `turned` are drawn.
@@ -83,6 +85,8 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
     panels = axes.ravel()
     style.panels(panels[: len(titles)], titles)
     of_models = panels[: len(models)]
+    for axis in of_models[1:]:
+        axis.sharey(of_models[0])
     for axis, owner in zip(of_models, models, strict=True):
         _draw_transplants(axis, owner, pairs[pairs.weights == owner])
         _draw_own(axis, owner, controls, closed)

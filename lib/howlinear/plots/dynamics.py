@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from howlinear.plots import style
 
@@ -81,7 +83,7 @@ def films(tables: pd.DataFrame, spreads: pd.DataFrame, peaks: Mapping[str, float
     """
     runs = list(tables["run"].drop_duplicates())
     figure, axes = plt.subplots(
-        2, len(runs), figsize=(style.PAGE, 3.6), sharex="col", squeeze=False, layout="constrained"
+        2, len(runs), figsize=(style.PAGE, 3.9), sharex="col", squeeze=False, layout="constrained"
     )
     for (top, bottom), run in zip(axes.T, runs, strict=True):
         film(top, tables[tables["run"] == run])
@@ -101,7 +103,18 @@ def films(tables: pd.DataFrame, spreads: pd.DataFrame, peaks: Mapping[str, float
     axes[1, 0].set_ylabel("spread over blocks")
     style.panels(axes[0], runs)
     _depth_bar(figure, axes[0])
+    _legend(figure)
     return figure
+
+
+def _legend(figure: Figure) -> None:
+    """What the lower row of `films` shows, whatever the run: below it, in grey where the colour is the run's."""
+    shown = {
+        "spread": Line2D([], [], color=style.GREY, marker="o"),
+        "as far as errors could move it": Patch(facecolor=style.GREY, alpha=0.2, linewidth=0),
+        "held-out loss, right axis": Line2D([], [], color="black", ls=":", lw=1),
+    }
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown))
 
 
 def _depth_bar(figure: Figure, axes: np.ndarray) -> None:

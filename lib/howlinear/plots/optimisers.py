@@ -5,13 +5,18 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from howlinear.plots import style
 
 _MARKERS = "osD^vPX*"
+_COLOURS = ("#332288", style.ACCENT, "#661100", "#9966FF", "#D6008F", style.GREY, "#DDCC77", "#A0A0A0")
+"""Of the race's optimisers: none is near a colour of `style` that stands for a family of models."""
+
+_RING = {"linestyle": (0, (2, 2)), "markerfacecolor": "none", "markersize": 5, "zorder": 2.5}
+"""How Adam is drawn over AdamW, whose path all but coincides with its own: both can be seen."""
+
 _WAYS = {
     "GD": {},
     "Adam": {"markerfacecolor": "none"},
@@ -71,15 +76,16 @@ def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: in
     """
     scalings = scores.scaling.unique()
     optimisers = scores.optimiser.unique()
-    colours = sns.color_palette("colorblind", len(optimisers))
     figure, axes = plt.subplots(1, len(scalings), figsize=(style.PAGE, 2.6), sharey=True, squeeze=False)
     for axis, scaling in zip(axes[0], scalings, strict=True):
         axis.axhspan(low, high, color="0.9", lw=0)
         axis.axhline(exact, color="0.1", ls="--", lw=1, label="closed form")
         for i, optimiser in enumerate(optimisers):
             path = scores[(scores.scaling == scaling) & (scores.optimiser == optimiser)]
-            marker = _MARKERS[i % len(_MARKERS)]
-            axis.plot(path.step, path.r2, color=colours[i], marker=marker, ms=3, lw=1, label=optimiser)
+            look = {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)], "markersize": 3}
+            if optimiser == "Adam":
+                look |= _RING
+            axis.plot(path.step, path.r2, linewidth=1, label=optimiser, **look)
         axis.set(xscale="log", xlabel=f"steps of {batch} rows", ylim=(-0.02, 1.1 * high))
     style.panels(axes[0], [f"{scaling} inputs" for scaling in scalings])
     axes[0, 0].set_ylabel("$R^2$, held out")

@@ -19,12 +19,15 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.stats import t as student_t
 
-from howlinear.core.correlation import correlation
+from howlinear.core.correlation import correlation, fisher
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
 
 TOGETHER = "together"
 """The name under which a number stands that belongs to no single model."""
+
+INNER = "inner blocks"
+"""The name beside a number of what is left of it without the first and the last block."""
 
 FREEDOM = 7
 """Degrees of freedom of the intervals in the results: eight document folds, less one."""
@@ -42,11 +45,13 @@ class Reading:
         estimate: the value with its 95 % interval, in the unit of its claim.
         note: which block or pair it comes from.
         beside: numbers that stand beside it and decide nothing, by name.
+        inner: the same without the first and the last block, where they can be left out; it decides nothing either.
     """
 
     estimate: Estimate
     note: str = ""
     beside: Mapping[str, float] = field(default_factory=dict)
+    inner: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -197,11 +202,11 @@ def correlate(x: ArrayLike, y: ArrayLike, order: bool = False) -> Reading:
     except InputError as error:
         raise UntestableError(str(error)) from error
     beside = {
-        "inner blocks": found.inner,
+        INNER: found.inner,
         "one left out, lowest": found.lowest,
         "one left out, highest": found.highest,
     }
-    return Reading(found.r, beside=beside)
+    return Reading(found.r, beside=beside, inner=fisher(found.inner, len(np.asarray(x)) - 2, order))
 
 
 def _same_depth(first: Estimates, second: Estimates) -> None:

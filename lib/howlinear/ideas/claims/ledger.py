@@ -9,6 +9,7 @@ error, for a ledger that drops rows in silence would be worse than none.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
@@ -21,9 +22,22 @@ from howlinear.core.intervals import Estimate
 from howlinear.errors import SourceError
 from howlinear.files import results as record
 from howlinear.ideas.claims.claim import MARKS, SOURCE, UNITS, Claim, Verdict, fingerprint, load_claims
-from howlinear.ideas.claims.contrasts import TOGETHER, Reading, Silent, UntestableError
+from howlinear.ideas.claims.contrasts import INNER, TOGETHER, Reading, Silent, UntestableError
 from howlinear.ideas.claims.numbers import STATISTICS
 from howlinear.ideas.claims.published import own_numbers
+from howlinear.text.documents import OFFLINE
+from howlinear.text.library import PAPERS
+
+OTHER_TEXTS = {"minis": "prose"}
+"""Run profile → another in which the same models read other texts: a claim about texts is judged on each by itself."""
+
+KINDS = {
+    "finding": ("finding of the paper", "findings of the paper"),
+    "falsifier": ("falsifier", "falsifiers"),
+    "press": ("claim of the press", "claims of the press"),
+    "ours": ("of our own", "of our own"),
+}
+"""Kind of a claim → what one such claim is, and what several are."""
 
 JUDGED_BY = "judged_by"
 """The key of a ledger's results under which the fingerprint of its claims stands."""
@@ -60,12 +74,16 @@ class Row:
         readings: model → its number; `contrasts.TOGETHER` for what belongs to a pair of models or to all twins.
         silent: model that cannot speak to the claim → why.
         reason: why no model can, else empty.
+        texts: which the number compares, the main one first; empty of a number of one text.
+        elsewhere: another run profile of the same models → the same claim on its texts.
     """
 
     claim: Claim
     readings: Mapping[str, Reading] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
+    texts: Sequence[str] = ()
+    elsewhere: Mapping[str, Row] = field(default_factory=dict)
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
@@ -77,6 +95,15 @@ class Row:
     def verdict(self) -> Verdict:
         """Over the models that can speak, by the claim's scope: no number is pooled for it."""
         return self.claim.together(self.claim.verdict(reading.estimate) for reading in self.readings.values())
+
+    @property
+    def hanging(self) -> dict[str, Verdict]:
+        """Of the models in which it holds only with the first and the last block: the verdict without these two."""
+        without = {}
+        for name, reading in self.readings.items():
+            if reading.inner is not None and self.verdicts[name] is Verdict.HOLDS:
+                without[name] = self.claim.verdict(reading.inner)
+        return {name: verdict for name, verdict in without.items() if verdict is not Verdict.HOLDS}
 
     def at(self, factor: float) -> Row:
         """The same readings against `factor` times the threshold."""
@@ -94,7 +121,12 @@ def evaluate(results: Path, claims: Sequence[Claim] | None = None) -> list[Row]:
     """
     if claims is None:
         claims = load_claims()
-    return [judge(claim, results) for claim in claims]
+    ledger = [judge(claim, results) for claim in claims]
+    other = OTHER_TEXTS.get(results.name)
+    if other is None:
+        return ledger
+    folder = results.parent / other
+    return [replace(row, elsewhere={other: judge(row.claim, folder)}) if row.texts else row for row in ledger]
 
 
 def judge(claim: Claim, results: Path) -> Row:
@@ -123,9 +155,10 @@ def judge(claim: Claim, results: Path) -> Row:
     if unsound or not found:
         whose = ", ".join(unsound) or "any model"
         raise SourceError(f"{path}: {claim.statistic} gives no finite interval for {whose}")
+    texts = tuple(numbers.get("corpora", ()))
     if not readings:
-        return Row(claim, silent=silent, reason=_common(silent))
-    return Row(claim, readings, silent)
+        return Row(claim, silent=silent, reason=_common(silent), texts=texts)
+    return Row(claim, readings, silent, texts=texts)
 
 
 def _is_interval(estimate: Estimate) -> bool:
@@ -192,11 +225,19 @@ def contents(ledger: Sequence[Row], moves: Mapping[str, Moves]) -> dict[str, Any
         moves: claim → what `changes` says of it.
 
     Returns:
-        `claims`: `numbers` of every row; `thresholds_moved`: claim → multiple → model → verdict; `judged_by`: the
-        fingerprint of the claims; `units` and `marks`: how numbers and verdicts are shown, for whoever shows them.
+        `claims`: `numbers` of every row; `kinds` and `remarks`: as these functions have them; `findings`: model →
+        verdict → of how many of the paper's findings; `elsewhere`: run profile with other texts → claim → model →
+        verdict; `thresholds_moved`: claim → multiple → model → verdict; `judged_by`: the fingerprint of the claims;
+        `units` and `marks`: how numbers and verdicts are shown, for whoever shows them.
     """
     return {
         "claims": {row.claim.id: numbers(row) for row in ledger},
+        "kinds": kinds(ledger),
+        "findings": {
+            name: {verdict.value: count for verdict, count in counts.items()} for name, counts in tally(ledger).items()
+        },
+        "remarks": remarks(ledger),
+        "elsewhere": _elsewhere(ledger),
         "thresholds_moved": {
             claim: {
                 str(factor): {name: verdict.value for name, verdict in verdicts.items()}
@@ -229,6 +270,78 @@ def numbers(row: Row) -> dict[str, Any]:
     if row.reason:
         judged["reason"] = row.reason
     return judged
+
+
+def _elsewhere(ledger: Sequence[Row]) -> dict[str, dict[str, dict[str, str]]]:
+    """Run profile with other texts → claim → model → verdict."""
+    verdicts: dict[str, dict[str, dict[str, str]]] = {}
+    for row in ledger:
+        for profile, other in row.elsewhere.items():
+            of_claim = {name: verdict.value for name, verdict in other.verdicts.items()}
+            verdicts.setdefault(profile, {})[row.claim.id] = of_claim
+    return verdicts
+
+
+# What a tick does not say
+
+
+def remarks(ledger: Sequence[Row]) -> list[str]:
+    """Sentences on what a tick of these models does not say; none of those that there is no cause for."""
+    return [said for said in (by_the_ends(ledger), of_texts(ledger)) if said]
+
+
+def by_the_ends(ledger: Sequence[Row]) -> str:
+    """Which claims hold only with the first and the last block, by the same rule on the others; empty if none does."""
+    hanging = {row.claim.id: _marked(row.hanging) for row in ledger if row.hanging}
+    if not hanging:
+        return ""
+    without = "; ".join(f"*{claim}* {marks}" for claim, marks in hanging.items())
+    ticks = f"Ticks of {_listed([f'*{claim}*' for claim in hanging])} need the first and the last block"
+    if len(hanging) > 1:
+        ticks += ", so they are not independent of one another"
+    return f"{ticks}. Without these two the same rule gives: {without}."
+
+
+def of_texts(ledger: Sequence[Row]) -> str:
+    """On which texts the claims about texts were tried, and what becomes of them on others; empty if there are none."""
+    rows = [row for row in ledger if row.texts]
+    if not rows:
+        return ""
+    claims = _listed([f"*{row.claim.id}*" for row in rows])
+    said = [f"{claims} {'was' if len(rows) == 1 else 'were'} tried on {_named(rows[0].texts)}."]
+    for profile in rows[0].elsewhere:
+        others = [row.elsewhere[profile] for row in rows]
+        unknown = {row.reason for row in others if row.reason}
+        if unknown:
+            said.append(f"Of run profile `{profile}` nothing can be said: {'; '.join(sorted(unknown))}.")
+            continue
+        verdicts = "; ".join(f"*{row.claim.id}* {_marked(row.verdicts)}" for row in others)
+        said.append(f"On {_named(others[0].texts[1:])} the same rules give: {verdicts} (run profile `{profile}`).")
+    return " ".join(said)
+
+
+def _named(texts: Sequence[str]) -> str:
+    """Texts, and of what kind they are if they are of one."""
+    listed = _listed(texts)
+    if all(text in OFFLINE for text in texts):
+        return f"programmers' text ({listed})"
+    if all(text in PAPERS for text in texts):
+        return f"prose ({listed})"
+    return listed
+
+
+def _marked(verdicts: Mapping[str, Verdict]) -> str:
+    """The marks of several verdicts, each with its model; those of one mark stand together."""
+    models: dict[Verdict, list[str]] = {}
+    for name, verdict in verdicts.items():
+        models.setdefault(verdict, []).append("all models together" if name == TOGETHER else name)
+    return ", ".join(f"{verdict.symbol} {_listed(of)}" for verdict, of in models.items())
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """A list in words, as in "a, b and c"."""
+    *before, last = parts
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 # Tables
@@ -305,15 +418,41 @@ def tally(ledger: Sequence[Row], kind: str = "finding") -> dict[str, dict[Verdic
     return counts
 
 
+def kinds(ledger: Sequence[Row]) -> list[str]:
+    """How many claims there are of each kind, as in `2 falsifiers`."""
+    counts = Counter(row.claim.kind for row in ledger)
+    return [
+        f"{counts[kind]} {several if counts[kind] > 1 else one}"
+        for kind, (one, several) in KINDS.items()
+        if counts[kind]
+    ]
+
+
+def counted(ledger: Sequence[Row]) -> str:
+    """Of what kinds the claims are, and which of them are counted where; empty if all are findings of the paper."""
+    if all(row.claim.kind == "finding" for row in ledger):
+        return ""
+    return (
+        f"These are {len(ledger)} claims: {_listed(kinds(ledger))}. Here the paper's findings alone are counted, model "
+        f"by model. The answer of notebook 13 counts all {len(ledger)}, each once, by its verdict over a run's models."
+    )
+
+
 def to_markdown(ledger: Sequence[Row], public: Sequence[Row] | None = None) -> str:
-    """The ledger for a text that lies at the project's root: a table a section, then how often each verdict fell.
+    """The ledger for a text that lies at the project's root.
+
+    What a tick does not say comes first, then a table a section, and last how often each verdict fell.
 
     Args:
         ledger: the claims on the embedded models' results.
         public: the same claims on those of public models, which get a column of their own; no verdict is about both.
     """
     public_rows = {row.claim.id: row for row in public or ()}
-    parts = []
+    if public is None:
+        parts = remarks(ledger)
+    else:
+        of_models = {"Public models": remarks(public), "Embedded models": remarks(ledger)}
+        parts = [f"**{models}.** {' '.join(said)}" for models, said in of_models.items() if said]
     for section, rows in groupby(ledger, key=lambda row: row.claim.section):
         lines = []
         for row in rows:
@@ -332,6 +471,8 @@ def to_markdown(ledger: Sequence[Row], public: Sequence[Row] | None = None) -> s
         # stralign=None: the cells are long, and are not padded to the longest of their column
         table = pd.DataFrame(lines)
         parts.append(table.to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True))
+    if counted(ledger):
+        parts.append(counted(ledger))
     if public_rows:
         parts.append(f"Public models: {in_one_line(list(public_rows.values()))}")
         parts.append(f"Embedded models: {in_one_line(ledger)}")
@@ -370,10 +511,16 @@ def _here(row: Row) -> str:
     for name, reading in row.readings.items():
         whose = "" if name == TOGETHER else f"{name} "
         beside = [f"{key} {row.claim.show_number(value)}" for key, value in reading.beside.items()]
+        if reading.inner is not None and INNER not in reading.beside:
+            beside.append(f"{INNER} {row.claim.show_number(reading.inner.value)}")
         notes = "; ".join(filter(None, [reading.note, *beside]))
         note = f" ({notes})" if notes else ""
         lines.append(f"{row.verdicts[name].symbol} {whose}{row.claim.show(reading.estimate)}{note}")
     lines += [f"{Verdict.UNTESTABLE.symbol} {name}: {reason}" for name, reason in row.silent.items()]
+    if row.texts:
+        lines.append(f"all on {_named(row.texts)}")
+    for profile, other in row.elsewhere.items():
+        lines.append(f"on other texts (run profile `{profile}`):<br>{_here(other)}")
     return "<br>".join(lines)
 
 

@@ -17,6 +17,7 @@ from scipy.stats import chi2
 
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.ideas.claims.contrasts import (
+    INNER,
     TOGETHER,
     Estimates,
     Reading,
@@ -171,7 +172,8 @@ def _with_inner(profile: Estimates, statistic: Callable[[Estimates], Estimate]) 
     inner = profile[1:-1]
     if inner.shape[0] < 2:
         return Reading(whole)
-    return Reading(whole, beside={"inner blocks": statistic(inner).value})
+    without_ends = statistic(inner)
+    return Reading(whole, beside={INNER: without_ends.value}, inner=without_ends)
 
 
 def later(results: Results) -> Readings:
@@ -537,12 +539,18 @@ def corpora_correlation(results: Results) -> Readings:
 
     def read(model: Any) -> Reading:
         main, others = _main_and_others(results)
-        pairs = []
+        pairs, without_ends = [], []
         for other in others:
             pair = next(name for name in (f"{main} ~ {other}", f"{other} ~ {main}") if name in model["agreement"])
             found = model["agreement"][pair]
             pairs.append(Reading(Estimate(found["r"], found["r_low"], found["r_high"]), pair))
-        return extreme(pairs, np.min)
+            if "inner" in found:
+                inner = Estimate(found["inner"], found["inner_low"], found["inner_high"])
+                without_ends.append(Reading(inner, pair))
+        lowest_r = extreme(pairs, np.min)
+        if len(without_ends) < len(pairs):
+            return lowest_r
+        return replace(lowest_r, inner=extreme(without_ends, np.min).estimate)
 
     return each_model(results["models"], read)
 
