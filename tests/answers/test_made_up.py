@@ -618,7 +618,7 @@ def test_claims_are_told_by_kind_and_with_what_a_tick_does_not_say():
         "claims": {"c0": cell, "c1": cell},
         "kinds": ["1 finding of the paper", "1 falsifier"],
         "findings": {"a": once, "b": once | {"holds here": 0}, "together": once | {"mixed": 2}},
-        "remarks": ["Ticks of *c0* need the first and the last block.", "*c1* was tried on docs."],
+        "remarks": ["One tick is not kept without the first and the last block: *c0*.", "*c1* was tried on docs."],
         "marks": {"holds here": "✓", "does not hold here": "✗", "mixed": "~", "not testable here": "–"},
         "thresholds_moved": {},
     }

@@ -18,6 +18,7 @@ from howlinear.ideas.claims.ledger import (
     Row,
     another_ledger,
     answers,
+    apart,
     beside_paper,
     by_the_ends,
     cells,
@@ -31,6 +32,7 @@ from howlinear.ideas.claims.ledger import (
     names,
     numbers,
     of_texts,
+    only_there,
     remarks,
     steady,
     tally,
@@ -225,12 +227,12 @@ def with_inner(low, high, name="wide", kind="finding", **models):
         (
             0.1,
             0.2,
-            "Ticks of *wide* need the first and the last block. Without these two the same rule gives: *wide* ✗ a.",
+            "One tick is not kept without the first and the last block: *wide* ✗ a.",
         ),
         (
             0.2,
             0.4,
-            "Ticks of *wide* need the first and the last block. Without these two the same rule gives: *wide* ~ a.",
+            "One tick is not kept without the first and the last block: *wide* ~ a.",
         ),
     ],
 )
@@ -247,12 +249,34 @@ def test_a_tick_that_needs_the_two_end_blocks_is_said_to(low, high, said):
 def test_ticks_that_need_the_same_two_blocks_are_said_to_be_no_facts_of_their_own():
     ledger = [with_inner(0.1, 0.2), with_inner(0.3, 0.4, "sure"), with_inner(0.2, 0.4, "other")]
     assert by_the_ends(ledger) == (
-        "Ticks of *wide* and *other* need the first and the last block, so they are not independent of one another. "
-        "Without these two the same rule gives: *wide* ✗ a; *other* ~ a."
+        "2 claims do not keep their ticks without the first and the last block, so these ticks are not independent of "
+        "one another: *wide* ✗ a; *other* ~ a."
     )
     first, *_ = to_markdown(ledger, ledger).split("\n\n")
     assert first == f"**Public models.** {by_the_ends(ledger)}"
     assert to_markdown(ledger).startswith(by_the_ends(ledger))
+
+
+def test_claims_that_hold_in_models_of_one_kind_alone_are_named():
+    def of(kind, **values):
+        readings = {name: Reading(Estimate(value, value - 0.01, value + 0.01)) for name, value in values.items()}
+        return Row(replace(CLAIM, id=kind), readings)
+
+    here = [of("both", a=0.5), of("here", a=0.5, b=0.1), of("there", a=0.1), of("unasked", a=0.5)]
+    there = [
+        of("both", c=0.5),
+        of("here", c=0.26),
+        of("there", c=0.5),
+        Row(replace(CLAIM, id="unasked"), reason="none"),
+    ]
+    assert only_there(here, there) == ["here"]
+    assert only_there(there, here) == ["there"]
+    assert apart(here, there) == (
+        "In a public model, and in no embedded one, holds *here*. In an embedded model, and in no public one, holds "
+        "*there*."
+    )
+    assert apart(here, here) == ""
+    assert f"**Apart.** {apart(here, there)}" in to_markdown(there, here)
 
 
 def corpora(main, *others, r=0.98):

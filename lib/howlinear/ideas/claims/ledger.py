@@ -291,15 +291,17 @@ def remarks(ledger: Sequence[Row]) -> list[str]:
 
 
 def by_the_ends(ledger: Sequence[Row]) -> str:
-    """Which claims hold only with the first and the last block, by the same rule on the others; empty if none does."""
+    """Which claims do not hold without the first and the last block, by the same rule; empty if all do."""
     hanging = {row.claim.id: _marked(row.hanging) for row in ledger if row.hanging}
     if not hanging:
         return ""
     without = "; ".join(f"*{claim}* {marks}" for claim, marks in hanging.items())
-    ticks = f"Ticks of {_listed([f'*{claim}*' for claim in hanging])} need the first and the last block"
-    if len(hanging) > 1:
-        ticks += ", so they are not independent of one another"
-    return f"{ticks}. Without these two the same rule gives: {without}."
+    if len(hanging) == 1:
+        return f"One tick is not kept without the first and the last block: {without}."
+    return (
+        f"{len(hanging)} claims do not keep their ticks without the first and the last block, so these ticks are not "
+        f"independent of one another: {without}."
+    )
 
 
 def of_texts(ledger: Sequence[Row]) -> str:
@@ -342,6 +344,36 @@ def _listed(parts: Sequence[str]) -> str:
     """A list in words, as in "a, b and c"."""
     *before, last = parts
     return f"{', '.join(before)} and {last}" if before else last
+
+
+def only_there(ledger: Sequence[Row], others: Sequence[Row]) -> list[str]:
+    """Claims that hold in a model of one ledger and in none of the other, which has a model to ask.
+
+    Args:
+        ledger: the claims on some models.
+        others: the same claims on other models.
+    """
+    of_others = {row.claim.id: row for row in others}
+    found = []
+    for row in ledger:
+        elsewhere = of_others[row.claim.id].verdicts.values()
+        asked = any(verdict is not Verdict.UNTESTABLE for verdict in elsewhere)
+        if asked and Verdict.HOLDS in row.verdicts.values() and Verdict.HOLDS not in elsewhere:
+            found.append(row.claim.id)
+    return found
+
+
+def apart(public: Sequence[Row], embedded: Sequence[Row]) -> str:
+    """Which claims hold in public models alone, and which in embedded ones alone; empty if there is no such claim."""
+    said = []
+    for here, there, one, other in (
+        (public, embedded, "a public model", "embedded"),
+        (embedded, public, "an embedded model", "public"),
+    ):
+        claims = only_there(here, there)
+        if claims:
+            said.append(f"In {one}, and in no {other} one, holds {_listed([f'*{claim}*' for claim in claims])}.")
+    return " ".join(said)
 
 
 # Tables
@@ -453,6 +485,7 @@ def to_markdown(ledger: Sequence[Row], public: Sequence[Row] | None = None) -> s
     else:
         of_models = {"Public models": remarks(public), "Embedded models": remarks(ledger)}
         parts = [f"**{models}.** {' '.join(said)}" for models, said in of_models.items() if said]
+        parts += [f"**Apart.** {apart(public, ledger)}"] if apart(public, ledger) else []
     for section, rows in groupby(ledger, key=lambda row: row.claim.section):
         lines = []
         for row in rows:
