@@ -392,6 +392,16 @@ run.questions(questions)
 #
 # **1 (warm-up).** The block puts out many numbers. What is $R^2$ of the first of them alone, feature 0 of block
 # `bent`, on held-out rows? Use `blocks`, `lines` and `held_out`.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `lines[bent]` has a row for each input, with the offset below them, and a column for each output. Which part
+# of it makes feature 0?
+#
+# Step 2: `r_squared` takes any number of features, if tables stay tables: `[:, [0]]` keeps the column that `[:, 0]`
+# makes a list of. Of `blocks[bent]` it needs the rows of `held_out` alone.
+#
+# </details>
 
 # %%
 of_one_feature = None  # a number
@@ -406,6 +416,16 @@ if of_one_feature is not None:
 # **2 (medium).** Give the line a little to bend with: put the squares of the inputs beside the inputs, fit again, and
 # judge on held-out rows. What is $R^2$ of block `bent` now? (Some of a bend is still missing: that of the products of
 # two different inputs. Notebook 03 is about them.)
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `x, y = blocks[bent]`. `torch.cat` with 1 as its second argument puts two tables side by side, so that a row
+# gets twice as many inputs.
+#
+# Step 2: the method stays as it is: a line in the wider inputs. `fit` sees the rows that are not `held_out`,
+# `r_squared` those that are, and both see the same wider inputs.
+#
+# </details>
 
 # %%
 with_squares = None  # a number
@@ -421,6 +441,20 @@ if with_squares is not None:
 # **3 (harder).** Does the model miss what the line leaves? A forward hook that returns something puts it in the place
 # of the output. Put its line in the place of block `straight` and let the model read `few`: by how much does its mean
 # loss per token rise? (`model(few, labels=few).loss` is that loss. Remove the hook afterwards.) Then try block `bent`.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: a hook is a function of `(module, inputs, output)`, as `listen` makes them above, and `inputs[0]` is what goes
+# into the block. What does the line make of it? The model counts in float32 and the line in float64: `.float()` turns
+# one into the other.
+#
+# Step 2: `model.transformer.h[straight].mlp.register_forward_hook(…)` sets the hook, and `.remove()` of what that
+# returns takes it away.
+#
+# Step 3: take the loss twice, once with the hook and once without, both under `torch.no_grad()`. Which is to be
+# subtracted from which?
+#
+# </details>
 
 # %%
 few = ids[test][:8]
@@ -438,6 +472,16 @@ if loss_added is not None:
 # **4 (find the bug).** A friend computes $R^2$ as below and gets higher numbers than you for every block. One thing is
 # wrong. Which? Fill in `repaired`. (It is no invented bug: the paper scores its survey like this, and notebook 11 says
 # by how much that moves the numbers.)
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: compare `friends_r_squared` with `r_squared` above, line by line. How many numbers does `y.mean()` hold, if
+# $y$ has many features?
+#
+# Step 2: think of two features that hardly vary, one near −100 and the other near 100, and of a line that says these
+# two means. What does your friend's function divide by, and what share does it say that this line explains?
+#
+# </details>
 
 
 # %%

@@ -65,8 +65,8 @@ run.answer(sentences)
 # The paper calls this "distillation as measurement", and its figure 1 is a diagram of it. Here is ours, drawn by code.
 #
 # **How to read it.** Left: one block of the frozen model, bottom to top; the grey line past the boxes is the residual
-# stream (in Pythia the FFN reads beside attention, not after it). The two orange taps are all we touch. Right: what we
-# do with the pairs.
+# stream, and at each ⊕ what a layer puts out is added to it (in Pythia the FFN reads beside attention, not after it).
+# The two orange taps are all we touch. Right: what we do with the pairs.
 
 # %%
 figure = plots.diagram()
@@ -162,10 +162,10 @@ by_model[["condition", "effective_rank", "dynamic_range"]].agg(["min", "max"]).r
 # %% [markdown]
 # ## Figure: what the inputs look like, block by block
 #
-# **How to read it.** Four views of the same clouds, against depth; one colour, marker and line per model. In the
-# first three, up means *more stretched* (a), *more directions in use* (b), *one loud feature* (c). In (d), 1 says that
-# the norm at position 0 is ordinary: for the input $x$ (strong lines) the normalisation all but forces that, so look at
-# the output $y$ (faint lines). Sequences are cut from joined documents, so position 0 is rarely a document's beginning.
+# **How to read it.** Four views of the same clouds, against depth; one colour, marker and line per model. In the first
+# three, up means *more stretched* (a), *more directions in use* (b), *one loud feature* (c). In (d), 1 says that the
+# norm at position 0 is ordinary: for the input $x$ (faint lines) the normalisation all but forces that, so look at the
+# output $y$ (strong lines). Sequences are cut from joined documents, so position 0 is rarely a document's beginning.
 
 # %%
 tolerance = {"condition": 0.02, "null": 1.0, "second": 0.1, "first_position_in": 0.01, "first_position_out": 0.01}
@@ -180,15 +180,17 @@ plt.show()
 # **The direction that is not there.** A LayerNorm subtracts the mean of its $d$ features, so after undoing its gain
 # $g$ and bias $\beta$ they always sum to zero: $\sum_i (x_i - \beta_i)/g_i = 0$ for every row. One of the $d$
 # directions has no variance at all, only float32 rounding noise. RMSNorm (Llama's) subtracts none, and has no such one.
-# Here are the two smallest eigenvalues of the inputs' correlation matrix, divided by the largest: over the blocks, the
-# largest of the one and the smallest of the other.
+# Below, the column `smallest, at most` holds the smallest eigenvalue of the inputs' correlation matrix, in the block
+# where it is largest, and the column `next, at least` the second smallest, in the block where that is smallest. Both
+# are divided by the largest eigenvalue.
 
 # %% tags=["nbval-check-output"]
 print(null_directions(inputs).to_string(float_format=lambda value: f"{value:.0e}"))
 
 # %% [markdown]
-# Where the first column lies many powers of ten below the second, it is no variance but float32 rounding. Notebook 02
-# needs a *rule* for such null directions: a solver that trusts them fits rounding noise, and says nothing about it.
+# Where `smallest, at most` lies many powers of ten below `next, at least`, it is no variance but float32 rounding.
+# Notebook 02 needs a *rule* for such null directions: a solver that trusts them fits rounding noise, and says nothing
+# about it.
 
 # %%
 sha256 = {name: stored.rows.sha256 for name, stored in captures.items()}
@@ -229,6 +231,15 @@ run.questions(questions)
 #
 # **1 (warm-up).** How many numbers do the moments of one block and one fold hold, for width $d$? Compare with storing
 # rows of $x$ and $y$: from how many rows on are moments smaller? (Then in bytes: rows are float32, moments float64.)
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: go through the six moments under *Method*, with $x$ and $y$ both of width $d$. Which of them is one number,
+# which are $d$ numbers, and which are $d \times d$?
+#
+# Step 2: a row of $x$ and $y$ holds $2d$ numbers. After how many rows does that come to your sum?
+#
+# </details>
 
 # %%
 breakeven = None  # a function of d: the number of rows at which 2·rows·d numbers equal n, x̄, ȳ, Sxx, Sxy, Σ(y−ȳ)²
@@ -242,6 +253,16 @@ if breakeven is not None:
 # %% [markdown]
 # **2 (medium).** Show that moments add up: split a block's sampled rows in two, make `hl.Moments` of each half, and add
 # them. Fill in `both`.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `hl.Moments(d_in, d_out)` is empty, and `.update(x, y)` adds rows to it and returns it. The widths are those
+# of `sample.x` and `sample.y`.
+#
+# Step 2: `[:half]` and `[half:]` split a table so that every row is in one part and in one only. Split `sample.x` and
+# `sample.y` at the same place, and add the two moments with `+`.
+#
+# </details>
 
 # %%
 sample = captures[first].blocks[block].sample
@@ -260,8 +281,10 @@ if both is not None:
 #
 # <details><summary>Hint</summary>
 #
-# A LayerNorm centres first, then multiplies by its gain: $x = g \odot z + \beta$ with $\sum_i z_i = 0$. Write $z_i$ by
-# $x_i$ and put it into that sum. Which weights does it give each $x_i$?
+# Step 1: a LayerNorm centres first, then multiplies by its gain: $x = g \odot z + \beta$ with $\sum_i z_i = 0$. Write
+# $z_i$ by $x_i$ and put it into that sum.
+#
+# Step 2: which weights does the sum give each $x_i$? $\beta$ only adds a constant.
 #
 # </details>
 

@@ -504,6 +504,16 @@ fitted = branch(rows, rank, seed=0, steps=steps)
 
 # %% [markdown]
 # **1 (warm-up).** What does the branch cost? Count the numbers in $A$, $B$, $U$, and divide by those in $W$.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `fitted.left` is $A$, `fitted.right` is $B$ and `fitted.readout` is $U$; `.shape` says how large a table is,
+# and `.numel()` how many numbers it holds.
+#
+# Step 2: $W$ leads from `rows.z` to `rows.e`, so it has as many rows as the one has columns and as many columns as the
+# other.
+#
+# </details>
 
 # %%
 relative_size = None  # for this block: rows.z has as many columns as A has rows, rows.e as many as U
@@ -516,6 +526,16 @@ if relative_size is not None:
 # %% [markdown]
 # **2 (medium).** Close the gate without changing the function: make a branch with $A$ ten times larger and a readout
 # ten times smaller. `dataclasses.replace(fitted, …)` makes it; `slope` and `level`, each product's line, change too.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: the branch says $((zA) \odot (zB) - \text{level} - z\,\text{slope})\,U$ and a constant. By which factor does
+# $(zA) \odot (zB)$ grow, if $A$ does tenfold?
+#
+# Step 2: what is taken from the products must grow as they do, and $U$ must undo it. Which of `left`, `right`, `slope`,
+# `level`, `readout` and `intercept` stay as they are?
+#
+# </details>
 
 # %%
 disguised = None  # a Branch
@@ -534,8 +554,9 @@ if disguised is not None:
 #
 # <details><summary>Hint</summary>
 #
-# 1. `fitted(rows.z)` is what the branch says of every row; what it leaves is `rows.e` less that.
-# 2. One minus a ratio of two sums, each over the rows of one side, all features together.
+# Step 1: `fitted(rows.z)` is what the branch says of every row; what it leaves is `rows.e` less that.
+#
+# Step 2: the share is one minus a ratio of two sums, each over the rows of one side, all features together.
 #
 # </details>
 

@@ -21,7 +21,9 @@ profile = "minis"  # which models and texts: minis (embedded), public (from pack
 counts = [0, 1, 2, 4, 8, 16, 32]  # how many of the loudest features, or directions, to leave out
 bands = 4  # of token frequency, each with the same share of the text
 heavy = 0.01  # share of held-out rows that counts as heaviest, by leverage
-high, few, gap = 0.9, 2.0, 0.25  # near-linear from this R²; concentrated up to this rank; far below from this distance
+high = 0.9  # a near-linear block has at least this R²
+few = 2.0  # the outputs of a concentrated block have at most this effective rank
+gap = 0.25  # the median feature of a concentrated block lies at least this far below the pooled R²
 
 # %%
 import matplotlib.pyplot as plt
@@ -393,6 +395,16 @@ run.questions(questions)
 #
 # **1 (warm-up).** Of $d$ uncorrelated features, $d - 1$ have variance 1. What variance must the last one have for the
 # effective rank to be 2?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: the variances of uncorrelated features are the eigenvalues $\lambda$. Put $a$ for the last one, and write down
+# $(\sum\lambda)^2 / \sum\lambda^2$.
+#
+# Step 2: set it to 2. With $m = d - 1$ that is a quadratic equation in $a$. It has two solutions: in which is one
+# feature loud and the others quiet?
+#
+# </details>
 
 # %%
 variance = None  # a function of d; of two solutions the larger
@@ -411,8 +423,10 @@ if variance is not None:
 #
 # <details><summary>Hint</summary>
 #
-# 1. `howlinear.core.fold_maps.fit_folds` makes the map, and `scores.directions` the directions as columns.
-# 2. `scores.score_rows(maps, rows, basis).whole.median()`, with `token_rows.select(sample, sample.test)` for the rows.
+# Step 1: `howlinear.core.fold_maps.fit_folds` makes the map, and `scores.directions` the directions as columns.
+#
+# Step 2: `scores.score_rows(maps, rows, basis).whole.median()` scores it, with `token_rows.select(sample, sample.test)`
+# for the rows.
 #
 # </details>
 
@@ -439,6 +453,19 @@ if turned_median is not None:
 # %% [markdown]
 # **3 (harder).** Must a block with few straight features have rank 1? Plant one ($x$ and $y$ of 40 features, as above)
 # with pooled $R^2$ above 0.9, median under 0.1, and an effective rank above 8. What does `regime` call it, and why?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: the planted block `loud` above has one loud straight feature among bent ones. The pooled $R^2$ wants what is
+# loud to be straight, and the median wants most features to be bent. How many of 40 may be straight?
+#
+# Step 2: the effective rank of $k$ features, equally loud and uncorrelated, among quiet ones is about $k$. Columns of
+# `normal(8_000, 40, seed=0)` are uncorrelated; how many of them have to be loud, and how loud?
+#
+# Step 3: `token_rows.planted_block` and `view.view` do the rest. Compare `seen.rank` with `few`, and the distance of
+# `seen.median` from `seen.r2` with `gap`: which of the two signs does your block show?
+#
+# </details>
 
 # %%
 crowd = None  # token_rows.planted_block(x, …)
@@ -455,6 +482,16 @@ if crowd is not None:
 # correlate most with the output, fits the line on the rows to fit on, and scores it on held-out rows. She finds
 # something everywhere, also where outputs are noise. What is wrong? Fill in `repaired`. (It is no invented bug: the
 # paper's recipe in notebook 03 looks at the held-out rows every 200 steps, and reports its best look.)
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `held_out_r2` fits on one side and scores on the other, as it should. What happens before it is called, and on
+# which rows?
+#
+# Step 2: of 300 inputs that are noise, some go with the output on these hundred rows by chance. On which rows must such
+# luck not help an input into the ten?
+#
+# </details>
 
 
 # %%

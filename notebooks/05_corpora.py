@@ -65,7 +65,8 @@ run.answer(sentences)
 # ## Idea
 #
 # $R^2_{\mathrm{lin}}$ says how straight a block is *where the text goes*. It does not say which straight line. Here is
-# the smallest block that shows the difference: a parabola, read by two "corpora" that visit its two flanks.
+# the smallest block that shows the difference: a parabola, read by two "corpora" that visit its two flanks. Notebook 00
+# draws it, with both lines, under *Figure: one parabola, two lines*.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -298,6 +299,16 @@ last = run.corpora[-1]
 
 # %% [markdown]
 # **1 (warm-up).** Moments add up. Fit *one* map on the train rows of all corpora and score it on each. What is lost?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `train` holds the moments of each corpus' train rows, and `sum` adds up moments. `fit` makes a map of moments,
+# and returns it with the rank of the inputs.
+#
+# Step 2: `r2` scores a map on moments. Score the one map on `test` of each corpus, and compare with what the corpus'
+# own map has there.
+#
+# </details>
 
 # %%
 one_for_all = None  # dict: corpus → R² of the common map on its held-out rows
@@ -314,9 +325,21 @@ if one_for_all is not None:
 # %% [markdown]
 # **2 (medium).** Perhaps the foreign map has the right slopes and only the wrong offset. Keep $W$ of the main corpus,
 # choose the best $b$ on the *train* rows of the last corpus, and score there. How much of the drop is left?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: with given slopes $W$ what is left to fit is $y - xW$, by a constant. Which constant comes nearest to it, in
+# squares?
+#
+# Step 2: moments know the means as `mean_x` and `mean_y`. Of which corpus are the means that you need, and of which
+# side? `fit(train[main])[0].weight` are the slopes.
+#
+# Step 3: `hl.AffineMap(weight, bias)` is a map, and `r2` scores it on the held-out moments of the last corpus.
+#
+# </details>
 
 # %%
-moved_r2 = None  # hint: the best bias for given slopes is ȳ − x̄ W
+moved_r2 = None  # the R² of the moved map on the last corpus
 
 if moved_r2 is not None:
     foreign, own = fit(train[main])[0], fit(train[last])[0]
@@ -331,8 +354,9 @@ if moved_r2 is not None:
 #
 # <details><summary>Hint</summary>
 #
-# 1. `kept[main].train` is the list of train folds, and folds add up.
-# 2. `howlinear.ideas.corpora.transfer.likeness` takes two maps, and the moments of the rows to liken them on.
+# Step 1: `kept[main].train` is the list of train folds, and folds add up.
+#
+# Step 2: `howlinear.ideas.corpora.transfer.likeness` takes two maps, and the moments of the rows to liken them on.
 #
 # </details>
 

@@ -256,6 +256,10 @@ rankings = ranking(signal_table, costs, costs_of_sets, run.seed)
 slopes = [prices[name][block].slope for name, block in costs.index]
 print("blocks with a positive first-order term:", sum(slope > 0 for slope in slopes), "of", len(slopes))
 
+# %% [markdown]
+# In the embedded models about half of these terms are positive: training has brought the loss near a minimum, and there
+# the first-order term has no sign to rely on, so the price leaves it out.
+
 # %%
 single = rankings["one block"]
 best = rankings.drop(REPLACE_ONE).xs("rho", axis=1, level=1).mean(axis=1).idxmax()
@@ -506,6 +510,16 @@ run.questions(questions)
 # **1 (warm-up).** Loss recovered, by hand. A model has a loss of 2.0 nats per token, of 3.0 with a block's mean output
 # in the block's place, and of 2.3 with its line there. What share of the block's worth does the line recover? And a
 # line that brings the loss to 3.4? Write the formula down once, for any three losses.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: what does it cost, in nats per token, to put the block's mean in its place? That is what the block is worth.
+# And what does its line cost?
+#
+# Step 2: which share of the worth does the line cost, and which share is left? A line that costs nothing must come out
+# at 1, one that costs as much as the mean at 0.
+#
+# </details>
 
 # %%
 share_recovered = None  # a function (loss, swapped, ablated) → loss recovered
@@ -523,9 +537,10 @@ if share_recovered is not None:
 #
 # <details><summary>Hint</summary>
 #
-# 1. `hl.losses(model, ids)` gives the loss of each sequence, and `with hl.swap(model, {final: map}):` swaps.
-# 2. `curves[first][final].at(rank)` is the thin map, `hl.AffineMap.constant` of the train moments the mean. Take the
-#    mean loss of `held_out[first]` under either, and without any, into the formula above.
+# Step 1: `hl.losses(model, ids)` gives the loss of each sequence, and `with hl.swap(model, {final: map}):` swaps.
+#
+# Step 2: `curves[first][final].at(rank)` is the thin map, `hl.AffineMap.constant` of the train moments the mean. Take
+# the mean loss of `held_out[first]` under either, and without any, into the formula above.
 #
 # </details>
 
@@ -554,9 +569,10 @@ if thin_share is not None:
 #
 # <details><summary>Hint</summary>
 #
-# 1. With $M = A A$ and $A$ symmetric, $\operatorname{tr}(M\,\mathbb E[r r^\top]) = \mathbb E \lVert A r \rVert^2$: that
-#    is least squares for the outputs $A y$.
-# 2. Find the best directions there, as `reduced_rank` does for $y$; then undo $A$.
+# Step 1: with $M = A A$ and $A$ symmetric, $\operatorname{tr}(M\,\mathbb E[r r^\top]) = \mathbb E \lVert A r \rVert^2$:
+# that is least squares for the outputs $A y$.
+#
+# Step 2: find the best directions there, as `reduced_rank` does for $y$; then undo $A$.
 #
 # </details>
 

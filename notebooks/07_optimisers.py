@@ -398,9 +398,19 @@ run.questions(questions)
 #
 # **1 (warm-up).** How many full-batch steps does gradient descent need on the block of the race, until less than a
 # thousandth of the output's variance is left to learn? No run is needed.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `theory` is the descent of this block in closed form, and `theory.unlearned(steps)` the share that so many
+# steps leave to learn.
+#
+# Step 2: that share falls with every step, so the first step that is enough can be found by halving an interval.
+# `theory` has a method that does it: `help(theory)` lists them all.
+#
+# </details>
 
 # %%
-needed = None  # hint: theory knows
+needed = None  # a number of steps
 
 if needed is not None:
     assert theory.unlearned(needed) <= 1e-3, "so few steps leave more than a thousandth"
@@ -414,8 +424,10 @@ if needed is not None:
 #
 # <details><summary>Hint</summary>
 #
-# 1. `.rows(problem.x)` are the rows in the new coordinates, and `hl.Moments(…).update(rows, problem.y)` their moments.
-# 2. New inputs have eigenvalues of their own, and so another $\eta = 1/\lambda_1$: `descent` looks after that.
+# Step 1: `.rows(problem.x)` are the rows in the new coordinates, and `hl.Moments(…).update(rows, problem.y)` their
+# moments.
+#
+# Step 2: new inputs have eigenvalues of their own, and so another $\eta = 1/\lambda_1$: `descent` looks after that.
 #
 # </details>
 
@@ -434,7 +446,9 @@ if unlearned is not None:
 #
 # <details><summary>Hint</summary>
 #
-# A step leaves $1 - \eta\lambda_i$ of every direction. What are the $\lambda_i$ of whitened inputs?
+# Step 1: a step leaves $1 - \eta\lambda_i$ of every direction. What are the $\lambda_i$ of whitened inputs?
+#
+# Step 2: at which $\eta$ is nothing left? In the old coordinates that step is the gradient times a matrix: which one?
 #
 # </details>
 
@@ -457,6 +471,18 @@ if whitened_rate is not None:
 # she says, and reports its $R^2$ as the ceiling, here of the planted problem whose answer we know. What is wrong? Fill
 # in `repaired`. (It is no invented bug: most training loops end where the loss hardly falls, or after a fixed number of
 # steps, as the paper's own baseline above.)
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: count the steps that she takes on `problem_planted`, and let `descent(problem_planted.moments).unlearned(…)`
+# say what so many leave to learn.
+#
+# Step 2: a step may be short because the line is near, or because it walks along a flat direction. Which is it here?
+# `np.linalg.eigvalsh(rows.sxx)` says how unequal the directions are.
+#
+# Step 3: must one walk to a line at all? Notebook 02 has a function that goes from two moments to the ceiling.
+#
+# </details>
 
 
 # %%

@@ -211,7 +211,9 @@ print(floors.round(2).to_string(index=False))
 # %% [markdown]
 # **What a referee asked for.** What goes into each block: rank and condition number of the inputs, effective rank (how
 # many directions carry the variance), dynamic range (loudest feature over the median one), and *effective support*:
-# the share of rows that carry the variance, 1 if all rows lie equally far out, near 0 if a few rows do alone.
+# the share of rows that carry the variance, 1 if all rows lie equally far out, near 0 if a few rows do alone. First
+# comes the rank correlation of each with $R^2_{\mathrm{lin}}$, then, of each model, the smallest and the largest value
+# over its blocks; every block is below the fold.
 
 # %%
 inputs = survey.stack_models({name: survey.input_table(blocks[name]) for name in names})
@@ -221,7 +223,11 @@ statistics = inputs.drop(columns="block").groupby("model", sort=False)
 rho = statistics.corr("spearman")["r2"].unstack().reindex(names).drop(columns="r2")
 print("Spearman ρ with R²_lin over blocks:")
 print(rho.fillna(0).round(1).to_string())
-inputs.set_index(["model", "block"]).round(2)
+run.folded("every block", inputs.set_index(["model", "block"]).round(2))
+ends = {}
+for name, table in inputs.groupby("model", sort=False):
+    ends[name] = table.drop(columns=["model", "block"]).agg(["min", "max"])
+pd.concat(ends, names=["model"]).round(2)
 
 # %% [markdown]
 # **Transplants.** For every ordered pair: rows of one model (*shape*), in the mean and covariance of another
@@ -390,8 +396,9 @@ run.questions(questions)
 #
 # <details><summary>Hint</summary>
 #
-# `floors.expected_in_sample` is rank / (rows − 1). The first row of the table gives the rank; put 0.01 on the left and
-# that rank on the right.
+# Step 1: `floors.expected_in_sample` is rank / (rows − 1). Which rank does the first row of the table give?
+#
+# Step 2: put 0.01 on the left and that rank on the right, and solve for the rows.
 #
 # </details>
 

@@ -234,20 +234,21 @@ print(f"- R² settles before the loss: {earlier} {of_runs} (median block)")
 # *ρ with depth* is the rank correlation of a block's number with the step at which it leaves: where it is positive the
 # first blocks leave first, where it is negative the last ones do.
 #
-# **Now watch it happen.** The same loop trains a small GPT-2 from nothing and prints each line as it is measured, the
-# blocks from the text's side to the loss's. It notes the outputs' *effective rank* too: how many directions carry their
-# variance. The weights are drawn and kept in float64, so that every processor trains the same model: in float32
-# rounding differs, and training amplifies it step after step.
+# **Now watch it happen.** The same loop trains a small GPT-2 from nothing and prints a line at each measured step: the
+# step, the $R^2$ of the blocks from the text's side to the loss's, and the loss. It notes the outputs' *effective rank*
+# too: how many directions carry their variance. The weights are drawn and kept in float64, so that every processor
+# trains the same model: in float32 rounding differs, and training amplifies it step after step.
 
 # %%
 glance = corpus.rows(4_096)
+measured_steps = iter(log_spaced(steps))  # those at which `train` calls `watch`
 
 
 def watch(model):
     profile = hl.measure(model, glance)
     r2 = " ".join(f"{block.r2:.3f}" for block in profile.values())
     loss = np.log(profile.perplexity)
-    print(f"R² {r2}  loss {loss:.2f}", flush=True)
+    print(f"step {next(measured_steps):4}  R² {r2}  loss {loss:.2f}", flush=True)
     ranks = profile.effective_ranks.values()
     return {"rank": list(ranks)}
 

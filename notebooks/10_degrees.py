@@ -34,6 +34,7 @@ with_twins = True  # the embedded small models in training as well, whatever the
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import torch
 from torch.nn.functional import gelu
 
@@ -253,13 +254,31 @@ else:
 # %% [markdown]
 # ## The numbers together
 #
-# And the models themselves, fresh from the initialiser, on the same tokens? The last two rows say it of middle blocks.
-# Lists are of an early, a middle and a late block.
+# What share of the rest, which the line leaves, do the degrees explain? The mean over the blocks of each model:
 
 # %%
-learned = survey.summary(tables, share_reached)
-learned.insert(0, "the paper", "not asked")
-learned
+survey.summary(tables, share_reached).filter(like="rest by degree", axis=0).T.reindex(run.models)
+
+# %% [markdown]
+# The same of an early, a middle and a late block; then the share of the quadratic step that a probe of rank 16 reaches,
+# and how many neurons, or which rank, it takes for `share_reached` of it:
+
+# %%
+learned = {}
+for (name, block), shares in tables["shares"].groupby(["model", "block"], sort=False):
+    spectra = tables["spectra"].query("model == @name and block == @block")
+    learned[name, block] = survey.summary(tables | {"spectra": spectra, "shares": shares}, share_reached)[name]
+pd.DataFrame(learned).T.drop(columns=["R² fresh, degree 1 and 2", "spread, quartiles"])
+
+# %% [markdown]
+# The middle blocks, fresh and trained, on the same tokens: $R^2$ up to degrees 1 and 2, and the quartiles of the
+# pre-activations' spread:
+
+# %%
+states = pd.concat({"fresh": tables["fresh"], "trained": of_middle["spectra"]}, names=["state"])
+quartiles = states.groupby(["model", "state"])[["spread_lower", "spread", "spread_upper"]].first()
+r2 = states.pivot_table(index=["model", "state"], columns="degree", values="r2").add_prefix("R²_")
+r2[["R²_1", "R²_2"]].join(quartiles).reindex(run.models, level="model").round(2)
 
 # %%
 tolerance = {"low": 0.01, "high": 0.01, "degree 2": 0.02, "degree 3": 0.02, "Gaussian": 0.02, "probe": 0.1, "reach": 2}

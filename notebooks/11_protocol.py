@@ -256,6 +256,16 @@ run.questions(questions)
 #
 # **1 (warm-up).** A map explains 0.80 of its own rows and 0.55 of others. What does $R^2$ tend to, and which share of
 # itself does the held-out score still miss?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: the equation under *Method* is about unexplained shares, $u_n$ of the fit's own rows and $u'_n$ of others.
+# What are they here?
+#
+# Step 2: it turns them into $R^2_\infty$. What is missed is the distance of the held-out score from that, as a share of
+# it.
+#
+# </details>
 
 # %%
 tends_to = None  # a number

@@ -484,8 +484,11 @@ if elsewhere is not None:
 #
 # <details><summary>Hint</summary>
 #
-# `rest(sunk, count, of_all)` is the block without so many of its heaviest rows; the map of all rows, which it asks for,
-# is `planted_looks["sunk", planted_block].solved.ceiling.map`. Let the count grow.
+# Step 1: `rest(sunk, count, of_all)` is the block without so many of its heaviest rows; the map of all rows, which it
+# asks for, is `planted_looks["sunk", planted_block].solved.ceiling.map`.
+#
+# Step 2: its `.r2` is to come within 0.1 of `planted_looks["sunk", planted_block].solved.ordinary.r2`. Let the count
+# grow from 0.
 #
 # </details>
 
@@ -531,6 +534,18 @@ if change is not None:
 # **5 (find the bug).** A friend wants a map for the ordinary tokens of the sunk block. Her fit leaves the massive rows
 # out, as it should, and still the map is worse on ordinary tokens than their mean. One thing is wrong. Which? Fill in
 # `repaired`. (It is a common slip: activations are often centred by their mean over *all* tokens.)
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: a line can be wrong in its slope or in where it lies. `sum(sunk.ordinary().test)` has a `mean_x` and a
+# `mean_y`: how far from the second does her map bring the first?
+#
+# Step 2: a least-squares line runs through the two means of the rows that it was fitted to. Of which rows are her
+# slope, and her means?
+#
+# Step 3: `fit` of `howlinear.core.ceilings` makes a slope and an offset of one and the same moments.
+#
+# </details>
 
 
 # %%

@@ -247,9 +247,21 @@ run.questions(questions)
 #
 # **1 (warm-up).** How much would "little" have to be for `products-small` to hold in every model? Give a threshold, in
 # R² and to two decimals, the smallest that does it.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: `small.readings` holds a reading for each model, and its `.estimate` has a `value`, a `low` and a `high`. The
+# claim is that a number lies *below* a threshold, and it holds where the whole interval does. Which end decides?
+#
+# Step 2: it is to hold in every model. Which model has the last word?
+#
+# Step 3: that end must still be cleared after rounding to two decimals. `verdict_at(…)` tells whether it is, and
+# whether 0.01 less would do as well.
+#
+# </details>
 
 # %%
-generous = None  # hint: which end of which interval decides?
+generous = None  # a threshold, to two decimals
 
 (small,) = [row for row in ledger if row.claim.id == "products-small"]
 
@@ -280,7 +292,7 @@ if generous is not None:
 # </details>
 
 # %%
-stretch = None  # hint: norm.ppf
+stretch = None  # how many times as long every interval becomes
 
 count = sum(len(row.readings) for row in ledger)
 if stretch is not None:
@@ -307,9 +319,22 @@ if turned is not None:
 # %% [markdown]
 # **3 (harder).** State a claim of your own as TOML, on a statistic that is there, such that it *does not hold here* in
 # any model. Then try to make it so by adding `verdict = "holds here"`.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: copy one `[[claim]]` table of `paper/claims.toml` into a text between triple quotes, and change its `id` and
+# its `sentence`. `parse` reads such a text.
+#
+# Step 2: `statistic` is one of the names in `STATISTICS`, and `notebook` is the one whose results it reads. With which
+# `threshold` and `direction` do the intervals of all models lie on the wrong side?
+#
+# Step 3: `claims.evaluate(run.results, parse(mine))` judges it. Then add the line `verdict = "holds here"` and read
+# what `parse` says.
+#
+# </details>
 
 # %%
-mine = None  # hint: copy a table of paper/claims.toml, and give it an id of its own
+mine = None  # a text in TOML, with one claim
 
 if mine is not None:
     judged = claims.evaluate(run.results, parse(mine))
