@@ -11,6 +11,8 @@ import shlex
 import subprocess
 import sys
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 import typer
@@ -18,11 +20,14 @@ from rich.console import Console
 from transformers import BertConfig, BertModel
 
 from howlinear import cli
+from howlinear.cli_fresh import fresh_notes, fresh_table
 from howlinear.console import profile_table
 from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.intervals import Estimate
+from howlinear.errors import InputError
 from howlinear.files import paths
 from howlinear.ideas.compression.folder import save
+from howlinear.instrument.baseline import Baseline, baseline
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import Change, perplexity
 from howlinear.instrument.profile import Profile, Solved
@@ -97,6 +102,8 @@ def test_measure_draws_the_profile(monkeypatch, capsys, text, tmp_path, kind, be
     [
         ("--html", "report.pdf", "give a file that ends in .html"),
         ("--html", "mistyped/report.html", "there is no folder"),
+        ("--csv", "blocks.json", "give a file that ends in .csv"),
+        ("--csv", "mistyped/blocks.csv", "there is no folder"),
         ("--plot", "profile.jpeg", "give a file that ends in .svg, .png, .pdf"),
         ("--plot", "profile", "give a file that ends in .svg, .png, .pdf"),
         ("--plot", "mistyped/profile.svg", "there is no folder"),
@@ -156,6 +163,7 @@ def test_a_text_that_cannot_be_fetched_is_one_clear_line_and_nothing_is_written(
         (["measure", "mini-gpt2", "--corpus", "nope"], "unknown corpus 'nope': use docs, code, cpp"),
         (["measure", "mini-gpt2", "--corpus", "nope.txt"], "cannot read corpus file nope.txt"),
         (["measure", "mini-gpt2", "--blocks", "0,99"], "no block [99] in a model of 12 blocks"),
+        (["measure", "mini-gpt2", "--blocks", "0,99", "--fresh"], "howlinear: no block [99] in a model of 12 blocks"),
         (["measure", "mini-gpt2", "--blocks", "a"], "--blocks 'a': give whole numbers"),
         (["measure", "mini-gpt2", "--rows", "100"], "100 rows of 128 tokens"),
         (["notebook", "99_nope"], "no notebook '99_nope': 00_by_hand, 01_capture"),
@@ -186,6 +194,16 @@ def test_every_command_has_examples_in_its_help_and_they_can_be_typed(monkeypatc
             program, command, *words = shlex.split(example)
             assert (program, command) == ("howlinear", name)
             typer.main.get_command(cli.app).commands[name].make_context(name, words)  # is parsed, and not run
+
+
+def test_the_first_help_has_an_example_of_every_command_and_of_fresh_what_it_costs(monkeypatch, capsys):
+    code, out, _ = howlinear(monkeypatch, capsys, "--help")
+    assert code == 0
+    for name, examples in cli.EXAMPLES.items():
+        assert examples[0] in " ".join(out.split()), name
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = howlinear(monkeypatch, capsys, "measure", "--help")
+    assert "four times" in " ".join(re.sub("[│|]", " ", out).split())
 
 
 @pytest.mark.parametrize(
@@ -247,6 +265,94 @@ def test_swap_says_what_each_blocks_map_costs_and_the_page_holds_it_all(monkeypa
         assert f"{expected.delta:+.2f}" in out
         assert f"<td>{expected.low:+.2f} to {expected.high:+.2f}</td>" in html
     assert profile.outlook in html
+
+
+def test_a_table_of_the_blocks_is_written_whole_and_takes_no_files_place(monkeypatch, capsys, text, folder, tmp_path):
+    target = tmp_path / "blocks.csv"
+    options = ("--corpus", text, "--rows", 4096, "--blocks", "0,2", "--swap", "--csv", target)
+    assert howlinear(monkeypatch, capsys, "measure", folder, *options)[0] == 0
+    model = load_model(folder)
+    profile = measure(model, load_corpus(str(text), model), 4096, blocks=[0, 2])
+    costs = swap_costs(model, {block: found.map for block, found in profile.items()}, profile.rows)
+    written, expected = pd.read_csv(target), profile.to_frame()
+    assert [*written] == [*expected, "dppl", "dppl_low", "dppl_high"]
+    pd.testing.assert_frame_equal(written[[*expected]], expected, check_dtype=False, rtol=1e-6)
+    assert written["dppl"].tolist() == pytest.approx([costs[0].delta, costs[2].delta], abs=1e-3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["blocks.csv", "mine.txt", "whole"]
+    before = target.read_bytes()
+    monkeypatch.setattr("howlinear.load_model", None)  # would fail if it came to that
+    code, out, err = howlinear(monkeypatch, capsys, "measure", folder, *options)
+    assert (code, out) == (2, "")
+    assert err == f"howlinear: cannot write {target}: it is there already; name another, or remove it first\n"
+    assert target.read_bytes() == before
+
+
+def test_fresh_says_what_was_before_training_everywhere(monkeypatch, capsys, text, folder, tmp_path):
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "html", "svg")}
+    options = ["--corpus", text, "--rows", 4096, "--blocks", "0,2", "--seed", 3, "--fresh", "--plot", files["svg"]]
+    for kind in ("json", "csv", "html"):
+        options += [f"--{kind}", files[kind]]
+    code, out, err = howlinear(monkeypatch, capsys, "measure", folder, *options)
+    assert (code, err) == (0, "")
+    model = load_model(folder)
+    rows = load_corpus(str(text), model).rows(4 * 4096, seed=3, at_most=True)
+    expected = baseline(model, rows, 3, first=4055)
+    held_out, in_sample = expected.held_out[[0, 2]], expected.in_sample[[0, 2]]
+    written = json.loads(files["json"].read_text())
+    assert written["untrained"] == pytest.approx(held_out, abs=1e-3)
+    assert written["untrained_in_sample"] == pytest.approx(in_sample, abs=1e-3)
+    table = pd.read_csv(files["csv"])
+    assert table["r2_untrained"].tolist() == pytest.approx(held_out, abs=1e-6)
+    assert table["untrained_rows"].tolist() == [expected.rows] * 2 == [written["untrained_rows"]] * 2
+    cells = [f"{middle:.3f}" for middle in (held_out + in_sample) / 2]
+    assert expected.apart < 0.02  # so that one number stands for both
+    html = files["html"].read_text()
+    for cell in cells:
+        assert re.search(rf"^ +[02] .* {cell} ", out, re.MULTILINE)
+        assert f"<td>{cell}</td>" in html
+    line = f"before training, the same architecture with fresh weights on {expected.rows:,} rows"
+    assert sum(text.startswith(line) for text in out.splitlines()) == 1
+    assert line in html
+    howlinear(monkeypatch, capsys, "measure", folder, *options[:8], "--plot", tmp_path / "alone.svg")
+    assert files["svg"].read_text().count("<path") > (tmp_path / "alone.svg").read_text().count("<path")
+
+
+def test_a_bracket_that_does_not_close_is_shown_whole_and_named():
+    profile = profile_of(3, r2=0.5)
+    fresh = Baseline(np.array([0.1, 0.6, 0.55]), np.array([0.4, 0.61, 0.56]), 4096)
+    console = Console(width=80, file=io.StringIO())
+    console.print(fresh_table(profile, "mini-gpt2", 80, None, fresh))
+    printed = console.file.getvalue()
+    assert max(map(len, printed.splitlines())) <= 80
+    assert re.findall(r"^ +\d +0\.500 +█* *(0\.\d+(?: – 0\.\d\d)?) ", printed, re.MULTILINE) == [
+        *("0.10 – 0.40", "0.605", "0.555"),
+    ]
+    counted, apart = fresh_notes(profile, fresh)
+    assert counted.endswith("R²_lin between 0.10 and 0.61; trained, 2 of 3 blocks lie below what they were and 1 above")
+    assert "up to 0.30 apart" in apart
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (TypeError("needs a\nvision tower"), "GPT2LMHeadModel cannot be had with fresh weights (needs a vision tower)"),
+        (InputError("block 1: too few"), "--fresh: block 1: too few"),
+    ],
+)
+def test_a_model_that_cannot_be_had_untrained_is_one_line_and_nothing_is_measured(
+    monkeypatch, capsys, text, folder, tmp_path, error, message
+):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr("howlinear.instrument.baseline.untrained", refuse)
+    monkeypatch.setattr("howlinear.measure", None)  # would fail if it came to that
+    options = ("--corpus", text, "--rows", 4096, "--fresh", "--json", tmp_path / "out.json")
+    code, out, err = howlinear(monkeypatch, capsys, "measure", folder, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "out.json").exists()
 
 
 def test_a_model_that_predicts_nothing_has_no_costs_and_says_so(monkeypatch, capsys, text, tmp_path, tokenizer):
@@ -452,6 +558,7 @@ def test_compress_writes_a_folder_that_costs_what_it_says(monkeypatch, capsys, t
     before, after = perplexity(whole, rows), perplexity(small, rows)
     assert f"perplexity {before:.2f} → {after:.2f}, change {after - before:+.2f}" in said
     assert f"{whole.num_parameters():,} → {small.num_parameters():,} parameters, written to {out}" in said
+    assert sum(line.startswith("It stopped ") for line in said.splitlines()) == 1
     assert sorted(re.findall(r"^ +\d +(\d) +[+-]", said, re.MULTILINE)) == [str(b) for b in replaced(small.config)]
     card = unpadded((out / "README.md").read_text())
     assert f"| perplexity on held-out `mine.txt` | {before:.2f} | {after:.2f} |" in card
@@ -521,6 +628,26 @@ def test_a_share_that_cannot_be_is_one_clear_line_and_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "whole"]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--max-parameters", 1.5, "--out", "new"), "a share of 1.5 of all parameters: give one between 0 and 1"),
+        (("--max-dppl", "inf", "--out", "new"), "a budget of inf: give a finite rise of perplexity"),
+        (("--max-parameters", 0.9, "--out", "."), "exists: choose another folder"),
+        (("--max-parameters", 0.9, "--out", "/proc/new/folder"), "cannot write /proc/new/folder: "),
+    ],
+)
+def test_what_can_be_told_of_a_compression_without_weights_is_told_without_torch(options, message):
+    absent = {"torch": None, "transformers": None}  # to import them fails
+    words = ["howlinear", "compress", "mini-gpt2", *map(str, options)]
+    script = f"import sys; sys.modules.update({absent}); sys.argv = {words}; from howlinear.cli import main; main()"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.returncode == 2, ran.stderr
+    assert message in ran.stderr
+    assert len(ran.stderr.strip().splitlines()) == 1
+
+
 def test_an_interrupted_compression_leaves_nothing(monkeypatch, capsys, text, folder, tmp_path):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -529,7 +656,9 @@ def test_an_interrupted_compression_leaves_nothing(monkeypatch, capsys, text, fo
     for place in ("howlinear.ideas.compression.prune.unit_moments", "howlinear.ideas.compression.folder.seal"):
         with monkeypatch.context() as patch:
             patch.setattr(place, interrupted)
-            assert howlinear(patch, capsys, "compress", folder, *options)[0] == 130
+            code, _, err = howlinear(patch, capsys, "compress", folder, *options)
+            assert code == 130
+            assert err == "howlinear: interrupted; a file or folder that was not finished is not there\n"
         assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "whole"]
 
 

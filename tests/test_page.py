@@ -1,15 +1,23 @@
 """The page of a measurement: whole, alone, and only as clever as what it is given."""
 
+import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
 
-from howlinear.instrument.measure import measure
+from howlinear.core.ceilings import AffineMap, Ceiling
+from howlinear.core.correlation import correlation
+from howlinear.core.intervals import Estimate
+from howlinear.instrument.baseline import Baseline
+from howlinear.instrument.measure import Profile, measure
+from howlinear.instrument.perplexity import Change
+from howlinear.instrument.profile import Solved
 from howlinear.instrument.swap_costs import swap_costs
-from howlinear.page import render
+from howlinear.page import render, thoughts
 from howlinear.text.rows import TokenRows
 
 NASTY = "<script>alert('x')</script>"
@@ -90,3 +98,81 @@ def test_what_is_given_is_text(measured):
     page = render(profile, NASTY, [NASTY], {NASTY: NASTY})
     assert "script" not in Reader(page).tags
     assert page.count("&lt;script&gt;") >= 5
+
+
+def made_up(r2, ordinary=None, perplexity=25.0):
+    """A profile of blocks with these R²_lin, and with those of them without twelve massive rows."""
+
+    def ceiling(value):
+        line = AffineMap(torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
+        per_feature = torch.tensor([value, value], dtype=torch.float64)
+        interval = Estimate(value, value - 0.03, value + 0.03)
+        return Ceiling(value, value, interval, interval, per_feature, line, 2, 1.0, 960, 320)
+
+    rows = TokenRows.from_ids(torch.zeros(10, 128, dtype=torch.long))
+    solved = {}
+    for block, value in enumerate(r2):
+        other = (ordinary or {}).get(block, value)
+        solved[block] = Solved(ceiling(value), 2.0, 12 * (block in (ordinary or {})), ceiling(other), 2.0)
+    return Profile("m", rows, solved, perplexity)
+
+
+def costing(deltas):
+    return {block: Change(Estimate(delta, delta - 0.5, delta + 0.5)) for block, delta in enumerate(deltas)}
+
+
+def test_what_to_think_of_it_by_hand():
+    r2 = [0.9, 0.5, 0.6, 0.3, 0.4, 0.8]
+    deltas = [3.0, 0.2, 0.3, 0.1, 4.25, 0.4]
+    span, dearest, massive, rank = thoughts(made_up(r2, {1: 0.2, 2: 0.55}), costing(deltas))
+    assert span == "R²_lin goes from 0.300 (block 3) to 0.900 (block 0)."
+    assert dearest == (
+        "The dearest swap is that of block 4: its map costs +4.25 of perplexity in its place (95 % interval +3.75 to "
+        "+4.75), with an R²_lin of 0.400; 4 of 6 blocks have a higher one."
+    )
+    assert massive.startswith("Massive rows decide block 1: R²_lin rests on at most 12 of 1,280 rows")
+    assert massive.endswith("without them: block 1 0.50 → 0.20.")
+    rho = correlation(r2, deltas, order=True).r
+    assert rank.startswith("R²_lin alone does not rank blocks by what swapping them costs: over these 6 blocks")
+    assert f"ρ of the two is {rho.value:+.2f} (95 % interval {rho.low:+.2f} to {rho.high:+.2f})" in rank
+
+
+def test_what_to_think_of_less():
+    span, massive, rank = thoughts(made_up([0.5, 0.25]))
+    assert span == "R²_lin goes from 0.250 (block 1) to 0.500 (block 0)."
+    assert massive == "No block has a massive row, whose output is beyond 10 times the median norm."
+    assert rank == "R²_lin alone does not rank blocks by what swapping them costs; --swap measures the costs."
+    assert thoughts(made_up([0.5], {0: 0.45})) == [
+        "R²_lin of block 0 is 0.500; no other block was measured.",
+        "Some blocks have massive rows, but without them R²_lin would be nearly the same in each.",
+        "R²_lin alone does not rank blocks by what swapping them costs; --swap measures the costs.",
+    ]
+    assert "--swap" not in thoughts(made_up([0.5, 0.25], perplexity=None))[-1]  # an encoder has no such cost
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 6])
+def test_where_nothing_correlates_no_correlation_is_told(blocks):
+    said = thoughts(made_up([0.5] * blocks), costing([1.0] * blocks))
+    assert f"over {blocks} block{'s' * (blocks > 1)} no correlation says how the two go together" in said[-1]
+
+
+def test_the_page_says_what_to_think_of_it_and_nothing_twice():
+    profile = made_up([0.9, 0.5], {1: 0.2})
+    page = render(profile, "m", [profile.warning, "A note."], {})
+    (section,) = re.findall(r"<h2>What to think of it</h2>\n(.*?)</ul>", page, re.DOTALL)
+    said = [*thoughts(profile), "A note."]
+    assert re.findall(r"<li>(.*)</li>", section) == said
+    plt.close("all")
+
+
+def test_before_training_stands_beside_each_block_and_in_the_figure():
+    fresh = Baseline(np.array([0.951, 0.1]), np.array([0.953, 0.4]), 4_096)
+    page = render(made_up([0.9, 0.5]), "m", [], {}, fresh=fresh)
+    heading, *blocks = Reader(page).rows
+    place = heading.index("before training")
+    assert [row[place] for row in blocks] == ["0.952", "0.10 – 0.40"]
+    assert "dotted is the same architecture before training" in page
+    without = render(made_up([0.9, 0.5]), "m", [], {})
+    assert "before training" not in without
+    assert page.count("<path") > without.count("<path")
+    plt.close("all")

@@ -8,11 +8,13 @@ transformers take seconds, which neither help nor a mistyped name should wait fo
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -25,8 +27,10 @@ from howlinear.instrument.torchrun import several
 from howlinear.models.packaged import PACKAGED
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
+    from howlinear.instrument.baseline import Baseline
     from howlinear.instrument.perplexity import Change
     from howlinear.instrument.profile import Profile
     from howlinear.notebook.execute import Listed
@@ -47,6 +51,7 @@ Model = Annotated[
 CorpusName = Annotated[
     str, typer.Option(help="docs, code, cpp, wikitext, moby_dick, puzzles, ag_news, codeparrot, or a .txt file")
 ]
+INTERRUPTED = 130  # the exit code of what Ctrl-C has ended, as shells have it
 DRAWN = (".svg", ".png", ".pdf")  # what `--plot` can write
 Rows = Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out")]
 Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
@@ -95,8 +100,19 @@ def measure(
     html: Annotated[
         Path | None, typer.Option(help="also write a page with figure, table and notes to this .html file")
     ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="also write a row per block to this .csv file, which must not be there yet")
+    ] = None,
     swap: Annotated[
         bool, typer.Option("--swap", help="also say what each block's map costs in perplexity in the block's place")
+    ] = False,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh",
+            help="also measure the same architecture before training; that takes the time of the measurement once "
+            "more, up to four times where blocks are far from straight, on the CPU, and memory for a second model",
+        ),
     ] = False,
 ) -> None:
     """Measure R²_lin of every block of MODEL: how much of its output an exact affine map explains, held out.
@@ -105,11 +121,12 @@ def measure(
     Exit code 3: measured, but the text ended before every interval was as narrow as --tolerance.
     """
     if not several():  # of several processes one speaks for all, which takes torch
-        _check_targets(json, plot, html)
+        _check_targets(json, plot, html, csv)
         _check_sources(model, corpus)
 
     from howlinear import load_corpus, load_model, swap_costs
     from howlinear import measure as measure_alone
+    from howlinear.cli_fresh import before_training, frame_of, fresh_notes, fresh_table
     from howlinear.console import notes, profile_table
     from howlinear.files import results
     from howlinear.instrument import processes
@@ -119,19 +136,22 @@ def measure(
     _hide_bars()
     with processes.joined(device) as shared:
         if shared.first:
-            _check_targets(json, plot, html)
+            _check_targets(json, plot, html, csv)
         wanted = _blocks(blocks)
         if tolerance is not None:
             check_tolerance(tolerance)
         _check_device_map(device_map, device, shared.count)
-        if swap and shared.count > 1:
-            raise InputError("--swap is the work of one process: leave torchrun out")
+        if (swap or fresh) and shared.count > 1:
+            raise InputError(f"{'--swap' if swap else '--fresh'} is the work of one process: leave torchrun out")
         loaded = load_model(model, dtype=dtype, device_map=device_map, sites=sites)
         if device_map is None:
             loaded = loaded.to(shared.device)
         source = load_corpus(corpus, loaded)
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": wanted, "tolerance": tolerance}
         options["progress"] = sys.stderr.isatty()
+        untrained = None
+        if fresh:  # first: where it cannot be, nobody waits for the rest
+            untrained = before_training(loaded, source, ROWS if rows is None else rows, seq_len, seed, wanted)
         if shared.count == 1:
             profile = measure_alone(loaded, source, **options)
         else:
@@ -141,6 +161,8 @@ def measure(
             said = notes(profile, ROWS if rows is None else rows)
             if model in PACKAGED and not Path(model).is_dir():
                 said.append(f"{model}: {PACKAGED[model].about}")
+            if untrained is not None:
+                said += fresh_notes(profile, untrained)
             costs = None
             if swap and profile.perplexity is None:
                 said.append(
@@ -153,14 +175,26 @@ def measure(
                 about = {"model": model, "seed": seed, "versions": results.versions()}
                 if costs is not None:
                     about["swap"] = [{"block": block, **cost.to_dict()} for block, cost in costs.items()]
+                if untrained is not None:
+                    about["untrained"] = untrained.held_out
+                    about["untrained_in_sample"] = untrained.in_sample
+                    about["untrained_rows"] = untrained.rows
                 results.save(json, profile.to_dict() | about)
+            frame = frame_of(profile, costs, untrained)
+            if csv is not None:
+                _write_csv(frame, csv)
             if plot is not None:
-                _draw(profile.plot, plot)
+                from howlinear.plots import ceilings as plots
+
+                _draw(lambda: plots.profile(frame.assign(model=Path(profile.model).name)), plot)
             if html is not None:
                 about = _measured_how(profile, model, seed, dtype, results.versions())
-                _write_page(html, profile, model, said, about, costs)
+                _write_page(html, profile, model, said, about, costs, untrained)
             console = Console()
-            console.print(profile_table(profile, model, console.width, costs))
+            if untrained is None:
+                console.print(profile_table(profile, model, console.width, costs))
+            else:
+                console.print(fresh_table(profile, model, console.width, costs, untrained))
             for line in said:
                 _say(line)
     if shared.first and profile.stop is not None and not profile.stop.reached:
@@ -262,15 +296,21 @@ def compress(
         raise InputError("give one budget, --max-parameters 0.9 or --max-dppl 1, which are met in different ways")
     if alike and max_parameters is None:
         raise InputError("--alike is about hidden units: give --max-parameters with it")
+    if max_parameters is not None and not 0 < max_parameters < 1:
+        raise InputError(f"a share of {max_parameters:g} of all parameters: give one between 0 and 1, as 0.9")
+    if max_dppl is not None and not isfinite(max_dppl):
+        raise InputError(f"a budget of {max_dppl}: give a finite rise of perplexity, as 1.0")
+    from howlinear.ideas.compression.vacant import vacant
+
+    vacant(out, force)
     _check_sources(model, corpus)
 
     from howlinear import compress as fewer_units
     from howlinear import compress_to, load_corpus, load_model, replace
     from howlinear.console import plan_table, units_table
-    from howlinear.ideas.compression.folder import card_of, save, unit_card, vacant
+    from howlinear.ideas.compression.folder import card_of, save, unit_card
 
     _hide_bars()
-    vacant(out, force)
     loaded = load_model(model, sites=sites)
     source = load_corpus(corpus, loaded)
     text = source.rows(rows or (20_000 if max_parameters is None else 40_000), seed=seed)
@@ -280,19 +320,17 @@ def compress(
         smaller = replace(loaded, plan.maps)
         card = card_of(model, loaded, smaller, text, plan)
         table = plan_table(plan)
-        outlook = []
     else:
         plan = fewer_units(loaded, text, max_parameters, alike, progress)
         smaller = plan.model
         card = unit_card(model, loaded, plan, text, max_parameters)
         table = units_table(plan)
-        outlook = [plan.outlook]
     save(smaller, out, card, source.tokenizer, force)
     Console().print(table)
     for line in (
         f"{model} on held-out {corpus}: perplexity {plan.base:.2f} → {plan.perplexity:.2f}, "
         f"change {plan.delta.delta:+.2f} (95 % interval {plan.delta.low:+.2f} to {plan.delta.high:+.2f})",
-        *outlook,
+        plan.outlook,
         f"{loaded.num_parameters():,} → {smaller.num_parameters():,} parameters, written to {out}",
     ):
         Console(soft_wrap=True).print(line, markup=False, highlight=False)
@@ -373,6 +411,7 @@ EXAMPLES = {
         "howlinear measure mini-gpt2",
         "howlinear measure smollm2-135m --corpus mine.txt --swap --html report.html",
         "howlinear measure mini-llama --tolerance 0.01 --json out.json --plot profile.svg",
+        "howlinear measure mini-gpt2 --fresh --csv blocks.csv",
     ),
     "compare": (
         "howlinear compare mini-gpt2 mini-llama",
@@ -393,6 +432,7 @@ EXAMPLES = {
 for command in app.registered_commands:
     lines = EXAMPLES.get(command.callback.__name__, ())
     command.epilog = "\n\n".join(["For example:" if lines else "", *lines])
+app.info.epilog = "\n\n".join(["For example:", *(examples[0] for examples in EXAMPLES.values())])
 
 
 def _check_sources(model: str, corpus: str) -> None:
@@ -419,20 +459,24 @@ def _hide_bars() -> None:
     hub_logging.set_verbosity_error()
 
 
-def _check_targets(json: Path | None, plot: Path | None, html: Path | None = None) -> None:
+def _check_targets(json: Path | None, plot: Path | None, html: Path | None = None, csv: Path | None = None) -> None:
     """Refuse a file that cannot be written, before any work: a mistyped path makes no new folders.
 
     Raises:
-        SourceError: there is no such folder.
+        SourceError: there is no such folder, or a table would take the place of a file.
         InputError: a figure of a kind that we do not draw.
     """
     if plot is not None and plot.suffix not in DRAWN:
         raise InputError(f"--plot {plot}: give a file that ends in {', '.join(DRAWN)}")
     if html is not None and html.suffix not in (".html", ".htm"):
         raise InputError(f"--html {html}: give a file that ends in .html")
-    for path in (json, plot, html):
+    if csv is not None and csv.suffix != ".csv":
+        raise InputError(f"--csv {csv}: give a file that ends in .csv")
+    for path in (json, plot, html, csv):
         if path is not None and not path.parent.is_dir():
             raise SourceError(f"cannot write {path}: there is no folder {path.parent}; make it first, or name another")
+    if csv is not None and os.path.lexists(csv):
+        raise SourceError(f"cannot write {csv}: it is there already; name another, or remove it first")
 
 
 def _draw(figure: Callable[[], Figure], path: Path) -> None:
@@ -443,6 +487,14 @@ def _draw(figure: Callable[[], Figure], path: Path) -> None:
     style.use()
     with atomic.written_aside(path) as aside:
         figure().savefig(aside, bbox_inches="tight", pad_inches=0.03)
+
+
+def _write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table, whole or not at all."""
+    from howlinear.files import atomic
+
+    with atomic.written_aside(path) as aside:
+        frame.to_csv(aside, index=False, encoding="utf-8")
 
 
 def _measured_how(profile: Profile, model: str, seed: int, dtype: str, versions: dict[str, str]) -> dict[str, str]:
@@ -470,13 +522,14 @@ def _write_page(
     said: list[str],
     about: dict[str, str],
     costs: dict[int, Change] | None,
+    fresh: Baseline | None,
 ) -> None:
     """Write the page of a measurement."""
     from howlinear.files import atomic
     from howlinear.page import render
 
     with atomic.written_aside(path) as aside:
-        aside.write_text(render(profile, model, said, about, costs), encoding="utf-8")
+        aside.write_text(render(profile, model, said, about, costs, fresh), encoding="utf-8")
 
 
 def _blocks(text: str | None) -> list[int] | None:
@@ -537,7 +590,16 @@ def main() -> None:
         _complain(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit(130)
+        _interrupted()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # typer has made this of it
+            _interrupted()
+        raise
+
+
+def _interrupted() -> NoReturn:
+    _complain("interrupted; a file or folder that was not finished is not there")
+    sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

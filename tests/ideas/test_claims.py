@@ -180,10 +180,11 @@ def test_a_model_that_is_silent_leaves_the_others_their_verdicts(results):
 def test_public_models_have_a_column_and_a_tally_of_their_own():
     embedded = Row(CLAIM, {"small": Reading(Estimate(0.5, 0.4, 0.6))})
     public = Row(CLAIM, {"large": Reading(Estimate(0.1, 0.0, 0.2))})
-    table, of_public, of_embedded = to_markdown([embedded], [public]).split("\n\n")
+    apart_, table, of_public, of_embedded = to_markdown([embedded], [public]).split("\n\n")
     head, _, line = table.splitlines()
     assert head.split(" | ")[3:5] == ["public models", "embedded models"]
     assert line.split(" | ")[3:5] == ["✗ large 0.10 [0.00, 0.20]", "✓ small 0.50 [0.40, 0.60]"]
+    assert apart_ == "**Apart.** In an embedded model, and in no public one, holds *wide*."
     assert of_public.startswith("Public models: ")
     assert "large: ✓ 0, ✗ 1" in of_public
     assert "small: ✓ 1, ✗ 0" in of_embedded

@@ -172,12 +172,21 @@ def test_a_linear_block_is_replaced_for_nothing_and_the_budget_is_kept_on_held_o
     assert plan.delta.low <= plan.delta.delta <= plan.delta.high
     assert [step["block"] for step in plan.steps] == [1]
     assert torch.equal(losses(gpt2, long.ids), before)
+    # why there are no more: what the next step of the search costs
+    maps, order = _given(gpt2, long)
+    _, second, *_ = greedy(gpt2, long.ids[~long.test], maps, order, 1)
+    assert plan.next_step == {"block": second.block, "dppl": pytest.approx(second.delta), "text": "to fit on"}
+    assert plan.next_step["dppl"] > 0.01
+    assert f"block {second.block}, the next one tried, would bring the change to {second.delta:+.2f}" in plan.outlook
+    assert plan.outlook.endswith("on the text to fit on, above the budget.")
 
 
 def test_a_wide_budget_takes_every_block(model, ids):
     long = TokenRows.from_ids(ids)
     plan = compress_to(model, long, max_dppl=1e6, candidates=2)
     assert sorted(plan.maps) == list(range(BLOCKS))
+    assert plan.next_step is None
+    assert plan.outlook == "It stopped with the last block: all are affine maps now."
     assert sorted(step["block"] for step in plan.steps) == list(range(BLOCKS))
     with swap(model, plan.maps):
         assert plan.perplexity == pytest.approx(perplexity(model, long), rel=1e-9)
@@ -202,6 +211,9 @@ def test_steps_that_only_the_text_to_fit_on_allows_are_dropped(gpt2, long, monke
     assert list(plan.maps) == [first.block]
     assert [step["block"] for step in plan.steps] == [first.block]
     assert plan.delta.delta <= budget
+    assert plan.next_step["block"] == full.steps[1]["block"]
+    assert plan.next_step["dppl"] > budget
+    assert plan.outlook.endswith("on the text held out, above the budget.")
 
 
 def _given(model, rows):

@@ -12,7 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from howlinear.errors import InputError
-from howlinear.files import paths
+from howlinear.files import paths, results
 from tools import course, report
 from tools.book import build
 
@@ -325,3 +325,59 @@ def test_a_fault_is_told_with_the_notebook_it_is_in(tmp_path, monkeypatch, capsy
     assert course.main() == 2
     told = capsys.readouterr().err
     assert told.startswith("howlinear: notebook 02_ceilings: exercises [1, 2, 3, 4] but solutions []")
+
+
+# --- what to conclude
+
+CONCLUDE = paths.ROOT / "book" / "course" / "conclude.md"
+
+
+def recorded(stem):
+    """What a notebook found of every model with a loss: of the embedded ones, then of the public ones."""
+    found = []
+    for profile in ("minis", "public"):
+        found.append(results.load(paths.results(profile) / f"{stem}.json")["models"])
+    return found
+
+
+def test_what_to_conclude_has_no_number_and_is_found():
+    text = CONCLUDE.read_text(encoding="utf-8")
+    words = re.sub(r"\[([^\]]*)\]\([^)]*\)", lambda link: link[1] if link[1][:1].isalpha() else "", text)
+    assert not re.search(r"\d", words.replace("notebook 02", ""))
+    assert len(words.split()) < 450  # half a page or so
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        assert (CONCLUDE.parent / target).is_file(), target
+    assert "](conclude.md)" in (CONCLUDE.parent / "syllabus.md").read_text(encoding="utf-8")
+    assert "\ncourse/conclude\n" in (paths.ROOT / "book" / "index.md").read_text(encoding="utf-8")
+
+
+def test_what_to_conclude_is_what_the_results_bear_out():
+    text = " ".join(CONCLUDE.read_text(encoding="utf-8").split())
+    embedded, public = recorded("02_ceilings")
+    speaking = [model for model in (*embedded.values(), *public.values()) if model["perplexity"] is not None]
+    assert "So it is in all four measured here" in text
+    assert [model["rises_and_falls"] for model in speaking] == [True] * 4
+    assert "In each of the three small models the straightest block is the dearest" in text
+    assert len(embedded) == 3
+    for model in embedded.values():
+        straightest = max(model["blocks"], key=lambda block: block["r2"])["block"]
+        assert max(model["swap"], key=lambda swap: swap["delta"])["block"] == straightest
+        assert not any(block["massive_rows"] for block in model["blocks"])  # "there are none"
+    assert any(block["massive_rows"] for model in public.values() for block in model["blocks"])
+    assert min(min(embedded[f"mini-{name}"]["untrained"]) for name in ("gpt2", "pythia")) > 0.9
+    beside_seeds = results.load(paths.results("minis") / "08_controls.json")["beside_seeds"]
+    assert all(beside_seeds[of]["ratio"]["low"] > 1 for of in ("family", "text"))
+    raced = [model["race"] for models in recorded("14_compress") for model in models.values() if "race" in model]
+    assert len(raced) == 4
+    for race in raced:
+        ratio = {(row["method"], row["share"], row["text"]): row["ratio"] for row in race}
+        fitted_on = race[0]["text"]
+        for share in {row["share"] for row in race}:
+            assert ratio["own units", share, fitted_on] < ratio["lines by price", share, fitted_on]
+
+
+def test_the_lab_says_what_its_installation_takes():
+    text = " ".join((CONCLUDE.parent / "lab.md").read_text(encoding="utf-8").split())
+    assert "2.6 GB of packages" in text
+    assert re.search(r"\w+ minutes, measured on two cores", text)
+    assert "some minutes" not in text

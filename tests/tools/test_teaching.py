@@ -95,5 +95,5 @@ def test_the_instructor_has_numbers_and_a_lesson_plan_for_every_notebook(page, h
 @pytest.mark.parametrize("page", ["syllabus", "lab", "instructor", "plans"])
 def test_own_words_have_no_result(page):
     """Results come between the marks; what is left are minutes, points, settings and names."""
-    settings = r"95 % intervals|R² of 0\.99?\b"
+    settings = r"95 % intervals|R² of 0\.99?\b|2\.6 GB of\s+packages"
     assert re.findall(r"\d+\.\d+|\d+ %", re.sub(settings, "", own_words(page))) == []

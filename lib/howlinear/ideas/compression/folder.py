@@ -12,49 +12,20 @@ from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.errors import SourceError
 from howlinear.files.atomic import folder_aside, written_aside
 from howlinear.ideas.compression.greedy import Plan
 from howlinear.ideas.compression.prune import Compressed
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
+from howlinear.ideas.compression.vacant import OURS, vacant
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import bars, tokenizer_of
 from howlinear.models.replace import replaced, units_left
 from howlinear.models.seals import seal
 from howlinear.models.units import unit_count
 from howlinear.text.rows import TokenRows
-
-
-def vacant(folder: Path | str, force: bool = False) -> Path:
-    """The folder to write to, if it may be written.
-
-    With `force`, an empty folder or one that holds a compressed model may be replaced; anything else never is.
-
-    Raises:
-        SourceError: something is there, or nothing can be put there.
-    """
-    folder = Path(folder).resolve()
-    if folder.is_dir():
-        if not force:
-            raise SourceError(f"{folder} exists: choose another folder, or add --force to replace it")
-        if any(folder.iterdir()) and not _compressed(folder):
-            raise SourceError(f"{folder} holds no compressed model, so --force leaves it alone: choose another folder")
-        return folder
-    nearest = next(place for place in (folder, *folder.parents) if place.exists())
-    if not nearest.is_dir():
-        raise SourceError(f"cannot write {folder}: {nearest} is a file; choose another folder")
-    return folder
-
-
-def _compressed(folder: Path) -> bool:
-    with suppress(OSError, ValueError):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        # of a model whose blocks all keep as many units, only the card tells
-        card = (folder / "README.md").read_text("utf-8")
-        return bool(replaced(config) or units_left(config)) or card.startswith(_OURS)
-    return False
 
 
 def save(
@@ -116,14 +87,14 @@ def plain_card(model: PreTrainedModel) -> str:
         rows.append({"block": site.block, "feed-forward": holds})
     alone = not (ranks or counts)
     return _PLAIN_CARD.format(
-        ours=_OURS,
+        ours=OURS,
         library="transformers" if alone else "howlinear",
         kind=type(model).__name__,
         dtype=str(model.dtype).removeprefix("torch."),
         parameters=f"{model.num_parameters():,}",
         in_blocks=f"{ffn_parameters(model):,}",
         layers=_markdown(pd.DataFrame(rows)),
-        load=_LOAD_ALONE if alone else _LOAD_OURS,
+        load=_LOAD_ALONE if alone else _LOADOURS,
     )
 
 
@@ -163,13 +134,13 @@ def unit_card(
     whole = {site.block: unit_count(before, site) for site in sites(before)}
     kept = [{"block": block, "hidden units": f"{count} of {whole[block]}"} for block, count in compressed.units.items()]
     return _UNIT_CARD.format(
-        ours=_OURS,
+        ours=OURS,
         library="transformers" if alone else "howlinear",
         **_said_of_both(name, before, after, rows, compressed),
         share=f"{max_parameters:g}",
         outlook=compressed.outlook,
         layers=_markdown(pd.DataFrame(kept)),
-        load=_LOAD_ALONE if alone else _LOAD_OURS,
+        load=_LOAD_ALONE if alone else _LOADOURS,
     )
 
 
@@ -225,8 +196,6 @@ def _markdown(table: pd.DataFrame) -> str:
     """A table as its cells say it: no number is read or rounded again."""
     return table.to_markdown(index=False, tablefmt="github", disable_numparse=True)
 
-
-_OURS = "---\ntags: [howlinear]\n"
 
 _CARD = """---
 library_name: howlinear
@@ -301,7 +270,7 @@ from transformers import AutoModelForCausalLM
 model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
 ```"""
 
-_LOAD_OURS = """**Load** it with howlinear, which reads from `config.json` what stands in each block; from then
+_LOADOURS = """**Load** it with howlinear, which reads from `config.json` what stands in each block; from then
 on it is an ordinary `transformers` model.
 
 ```python

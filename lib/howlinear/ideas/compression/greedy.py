@@ -198,6 +198,8 @@ class Plan:
         perplexity: perplexity after.
         delta: after minus before, with its interval.
         steps: per step in order, the `block` and the change of perplexity `dppl` where candidates were judged.
+        next_step: why there are no more: the `block` that was tried next, the change `dppl` with it, above the budget,
+            and on which `text`; None where no block is left.
     """
 
     maps: dict[int, AffineMap]
@@ -205,6 +207,17 @@ class Plan:
     perplexity: float
     delta: Change
     steps: list[dict[str, int | float]]
+    next_step: dict[str, int | float | str] | None = None
+
+    @property
+    def outlook(self) -> str:
+        """One sentence: why no more blocks are replaced."""
+        if self.next_step is None:
+            return "It stopped with the last block: all are affine maps now."
+        return (
+            f"It stopped here: block {self.next_step['block']}, the next one tried, would bring the change to "
+            f"{self.next_step['dppl']:+.2f} on the text {self.next_step['text']}, above the budget."
+        )
 
 
 def compress_to(
@@ -239,7 +252,8 @@ def compress_to(
     maps = fit_maps(model, train, free)
     prices = price(model, maps, train)
     order = sorted(free, key=lambda block: prices[block].cost)
-    steps = _affordable(model, train, maps, order, max_dppl, candidates, progress)
+    steps, refused = _affordable(model, train, maps, order, max_dppl, candidates, progress)
+    beyond = None if refused is None else {"block": refused.block, "dppl": refused.delta, "text": "to fit on"}
     base = losses(model, test)
     # from the last step backwards: the most blocks that keep the budget on held-out text too
     for count in range(len(steps), 0, -1):
@@ -249,7 +263,8 @@ def compress_to(
         delta = change(base, after, fold)
         if delta.delta <= max_dppl:
             history = [{"block": step.block, "dppl": step.delta} for step in steps[:count]]
-            return Plan(maps, exp(base.mean()), exp(after.mean()), delta, history)
+            return Plan(maps, exp(base.mean()), exp(after.mean()), delta, history, beyond)
+        beyond = {"block": steps[count - 1].block, "dppl": delta.delta, "text": "held out"}
     raise _impossible(max_dppl, steps[0].block, delta.delta, "held out")
 
 
@@ -261,17 +276,22 @@ def _affordable(
     max_dppl: float,
     candidates: int,
     progress: bool,
-) -> list[Step]:
-    """The greedy steps within the budget; all blocks are tried if none of the first candidates is."""
+) -> tuple[list[Step], Step | None]:
+    """The greedy steps within the budget, and the first beyond it, if there is one.
+
+    All blocks are tried if none of the first candidates is within it.
+    """
     for tries in sorted({candidates, len(order)}):
         steps = []
+        refused = None
         search = greedy(model, ids, maps, order, tries)
         for step in tqdm(search, total=len(order), disable=not progress, unit="block"):
             if step.delta > max_dppl:
+                refused = step
                 break
             steps.append(step)
         if steps:
-            return steps
+            return steps, refused
     raise _impossible(max_dppl, step.block, step.delta, "to fit on")
 
 
