@@ -12,6 +12,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
+    "tools.book.glossary",  # Sphinx runs in the project's folder
 ]
 exclude_patterns = ["*.txt"]
 nitpicky = False
@@ -46,10 +47,11 @@ html_theme = "sphinx_book_theme"
 html_title = "How linear is a feed-forward block?"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
+html_js_files = ["glossary.js"]
 html_copy_source = True
 html_show_sphinx = False
 html_last_updated_fmt = None
-html_context = {"default_mode": "light"}  # the figures are drawn for white paper
+html_context = {"default_mode": "auto"}  # the reader's; figures, drawn for white paper, keep a white box
 html_theme_options = {
     "article_header_end": ["article-header-buttons"],
     "navbar_persistent": [],

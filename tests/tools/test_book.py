@@ -20,6 +20,7 @@ import test_charts
 import test_in_browser
 import yaml
 from filelock import FileLock
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from test_solutions import answers, small
 
 from helpers.browser import Browser, must_have_chromium
@@ -146,6 +147,34 @@ def small_book(shared_folder):
     return folder / "html"
 
 
+WORDS = """\
+The `residual` is what a *swap* leaves.
+
+<details><summary>Refresher: a token</summary>
+
+A [link](https://example.org), a token and $x$.
+
+</details>
+
+What a swap costs in perplexity, of [row](https://example.org) or residual, by token.
+
+| a row | in a table |
+|---|---|
+| of | [links](https://example.org) |"""
+TABLE = '<table class="dataframe"><thead><tr><th>a</th></tr></thead><tbody><tr><td>1</td></tr></tbody></table>'
+
+
+def with_words(notebook):
+    """The notebook with words of the glossary, a refresher, tables and printed text: every kind of thing a page has."""
+    outputs = [
+        new_output("stream", name="stdout", text="a row is printed"),
+        new_output("execute_result", {"text/html": TABLE, "text/plain": "a"}, execution_count=1),
+    ]
+    cells = [new_markdown_cell(f"## A fold\n\n{WORDS}"), new_code_cell("print('a row')  # 1", outputs=outputs)]
+    notebook.cells[5:5] = cells
+    return notebook
+
+
 def build_small_book(folder):
     """A book of one small notebook, made-up rows on its interactive pages, and little reference, for time."""
     patch = pytest.MonkeyPatch()
@@ -157,7 +186,7 @@ def build_small_book(folder):
     patch.setattr(build, "api", lambda: iter(api.items()))
     (folder / "report.pdf").write_bytes(b"%PDF-1.7")
     (folder / "minis/notebooks").mkdir(parents=True)
-    nbformat.write(small(), folder / "minis/notebooks" / f"{STEM}.ipynb")
+    nbformat.write(with_words(small()), folder / "minis/notebooks" / f"{STEM}.ipynb")
     frame = folder / "frame"
     shutil.copytree(build.FRAME, frame)
     words = (frame / "explore.md").read_text(encoding="utf-8")  # two of its links lead to notebooks not in this book
@@ -498,3 +527,112 @@ def test_the_cells_fit_and_can_be_read(html, browser, width):
             box = browser.value(f"(({{ left, right }}) => [left, right])({part}.getBoundingClientRect())")
             assert box[0] >= 0, part
             assert box[1] <= width, part
+
+
+SEEN = ".bd-main :is(p, li, a, td, th, h1, h2, h3, label, summary, code, button)"
+FAINT = f"""(() => {{
+  const contrast = {CONTRAST};
+  const parts = [...document.querySelectorAll('{SEEN}')];
+  return parts.filter((part) => part.textContent.trim() && part.checkVisibility({{ visibilityProperty: true }}))
+    .filter((part) => !part.closest('.sd-stretched-link') && contrast(part) < 4.5)
+    .map((part) => `${{part.tagName}} ${{contrast(part).toFixed(2)}} ${{part.textContent.trim().slice(0, 30)}}`);
+}})()"""
+NOTEBOOK = f"notebooks/{STEM}"
+KINDS = (NOTEBOOK, "index", "reading", "explore", "try", "ledger", "using", "api/core.moments", "course/plans")
+
+
+@pytest.fixture
+def in_theme(browser):
+    """Has the reader's system ask for a theme; the light one again afterwards."""
+
+    def choose(theme):
+        browser.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+
+    yield choose
+    choose("light")
+
+
+@pytest.mark.parametrize("width", [400, 1000, 1600])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_kind_of_page_fits_and_can_be_read_in_both_themes(html, browser, in_theme, theme, width):
+    in_theme(theme)
+    for kind in KINDS:
+        browser.open((html / f"{kind}.html").as_uri(), width)
+        assert browser.value("document.documentElement.dataset.theme") == theme, kind
+        assert browser.value("document.documentElement.scrollWidth") <= width, kind
+        browser.value("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
+        browser.value("document.getAnimations().forEach((one) => one.cancel())")  # colours do not change step by step
+        assert browser.value(FAINT) == [], kind
+        assert browser.value("document.documentElement.scrollWidth") <= width, kind
+
+
+def test_figures_and_the_explorers_drawing_keep_a_white_box_in_the_dark(html, browser, in_theme):
+    in_theme("dark")
+    shown = {f"notebooks/{STEM}": "div.cell_output img", "index": ".sd-card-img-top", "explore": ".explorer-drawing"}
+    for page, part in shown.items():
+        browser.open((html / f"{page}.html").as_uri())
+        look = f"getComputedStyle(document.querySelector('{part}'))"
+        assert browser.value(f"{look}.backgroundColor") == "rgb(255, 255, 255)", page
+        assert browser.value(f"{look}.filter") == "none", page
+        assert browser.value(f"{look}.borderRadius") != "0px", page
+
+
+def test_the_mathematics_has_the_colour_of_the_text(html, browser, in_theme):
+    in_theme("dark")
+    browser.open((html / "notebooks" / f"{STEM}.html").as_uri())
+    drawn = "getComputedStyle(document.querySelector('.bd-article mjx-container svg use')).fill"
+    assert browser.value(drawn) == browser.value("getComputedStyle(document.querySelector('.bd-article p')).color")
+
+
+def test_a_reader_can_switch_the_theme(html, browser, in_theme):
+    in_theme("light")
+    browser.open((html / "index.html").as_uri())
+    button = "document.querySelector('.bd-main .theme-switch-button')"
+    assert browser.value(f"{button}.checkVisibility() && {button}.getBoundingClientRect().width > 0")
+    browser.value("document.querySelector('.bd-main .theme-change-button[data-mode=dark]').click()")
+    theme = browser.value("document.documentElement.dataset.theme")
+    browser.value("document.querySelector('.bd-main .theme-change-button[data-mode=auto]').click()")
+    assert theme == "dark"
+    assert browser.value("document.documentElement.dataset.theme") == "light"
+
+
+# --- the glossary's words
+
+
+def test_the_first_of_a_notebooks_words_leads_to_the_glossary(small_book):
+    """Not those in code, headings, tables and outputs; of a word first folded away, the first that lies open."""
+    page = (small_book / "notebooks" / f"{STEM}.html").read_text(encoding="utf-8")
+    words = re.findall(r'<a [^>]*aria-describedby="[^"]*"[^>]*href="([^"]*)"[^>]*>(.*?)</a>', page)
+    found = {re.sub("<[^>]*>", "", word): address.rpartition("#")[2] for address, word in words}
+    expected = {"swap": "swap", "perplexity": "perplexity-nat", "residual": "residual", "token": "token"}
+    assert found == expected | {"block": "block"}
+    assert page.index("</details>") < page.index('id="definition-of-token"')
+    assert len(words) == len(found)
+    assert "glossed" not in (small_book / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [400, 1000])
+def test_a_definition_shows_on_focus_and_on_hover_and_closes_by_escape(small_book, browser, width):
+    browser.open((small_book / "notebooks" / f"{STEM}.html").as_uri(), width)
+    shown = "document.getElementById('definition-of-residual').checkVisibility()"
+    link = "document.querySelector('[aria-describedby=definition-of-residual]')"
+    assert not browser.value(shown)
+    browser.value(f"{link}.scrollIntoView({{ block: 'center' }}); {link}.focus()")
+    assert browser.value(shown)
+    box = browser.value(
+        "(({ left, right, top }) => [left, right, top])(document.getElementById('definition-of-residual')"
+        ".getBoundingClientRect())"
+    )
+    assert box[0] >= 0
+    assert box[1] <= width
+    assert abs(box[2] - browser.value(f"{link}.getBoundingClientRect().bottom")) < 40  # at its word
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    browser.ask("Input.dispatchKeyEvent", type="keyDown", key="Escape", code="Escape", windowsVirtualKeyCode=27)
+    assert not browser.value(shown)
+    browser.value(f"{link}.blur()")
+    assert not browser.value(shown)
+    where = browser.value(f"(({{ x, y }}) => [x + 3, y + 8])({link}.getBoundingClientRect())")
+    browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=where[0], y=where[1])
+    browser.until(shown, 5)
+    browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
+    browser.until(f"!{shown}", 5)

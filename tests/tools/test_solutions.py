@@ -6,7 +6,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from howlinear.errors import InputError
-from tools.book import solutions
+from howlinear.files import paths
+from tools.book import build, solutions
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+M8AAAMBAQAY3Y2wAAAAAElFTkSuQmCC"
 
@@ -92,3 +93,20 @@ def test_the_first_cell_fetches_the_project_only_where_it_is_not(here, monkeypat
     assert [command[-1] for command in ran] == ([] if here else ["howlinear", "howlinear"])
     assert not ran or "https://example.org/it" in ran[0]
     assert sys.path == (["elsewhere"] if here else ["howlinear/lib", "elsewhere"])
+
+
+def test_without_an_address_nothing_speaks_of_fetching_the_project(monkeypatch):
+    monkeypatch.delenv("REPOSITORY", raising=False)
+    cells = solutions.folded(small(), answers(1, 2), build.address()).cells
+    assert cells[0].source.startswith("# 02")
+    assert not [cell for cell in cells if "clone" in cell.source]
+    text = (paths.ROOT / "book" / "reading.md").read_text(encoding="utf-8")
+    without = build.with_address(text, build.address())
+    assert "ADDRESS" in text
+    left = [words for words in ("ADDRESS", "hosted notebook", "git clone", "Binder", "<!--") if words in without]
+    assert left == []
+    monkeypatch.setenv("REPOSITORY", "https://example.org/it")
+    filled = build.with_address(text, build.address())
+    assert "!git clone https://example.org/it howlinear" in filled
+    assert "<!--" not in filled
+    assert "ADDRESS" not in filled

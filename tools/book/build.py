@@ -37,6 +37,9 @@ REPORT = paths.ROOT / "paper" / "main.pdf"
 MATHJAX = "sphinx-mathjax-offline/static/mathjax/tex-svg-full.js"  # one file: no fonts, nothing asked for later
 SPEECH = "https://cdn.jsdelivr.net/npm/"  # where its reader of formulas would look, which no page switches on
 
+HOSTED = re.compile(r"<!-- hosted -->\n(.*?)<!-- end -->\n", re.DOTALL)
+"""What a page says of notebooks elsewhere than in a copy of the project."""
+
 # as one reads
 FOLDERS = ("core", "models", "text", "instrument", "ideas", "answers", "training", "plots", "notebook", "files")
 
@@ -47,8 +50,18 @@ def stems() -> list[str]:
 
 
 def address() -> str:
-    """Where the project can be cloned from: what REPOSITORY says, as in the workflow; else a word to be replaced."""
-    return os.environ.get("REPOSITORY") or "ADDRESS"
+    """Where the project can be cloned from: what REPOSITORY says, as in the workflow; else nothing."""
+    return os.environ.get("REPOSITORY", "")
+
+
+def with_address(text: str, address: str) -> str:
+    """A page with the project's address, or without the words between its marks where there is none.
+
+    Args:
+        text: the page, with `ADDRESS` for the address, between the marks alone.
+        address: where the project can be cloned from; empty where it cannot.
+    """
+    return HOSTED.sub(lambda found: found.group(1).replace("ADDRESS", address) if address else "", text)
 
 
 def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
@@ -71,7 +84,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
 
     # pages of the frame, and what they include
     reading = (source / "reading.md").read_text(encoding="utf-8")
-    _write(source / "reading.md", reading.replace("ADDRESS", address()))
+    _write(source / "reading.md", with_address(reading, address()))
     for page in (source / "course").glob("*.md"):
         text = lessons.with_figures(page.read_text(encoding="utf-8"), page.parent)
         _write(page, linked(text, which))
@@ -305,7 +318,8 @@ def build(source: Path, out: Path) -> None:
     """
     shutil.rmtree(out, ignore_errors=True)
     flags = ["-W", "-q", "-E", "-d", str(out.parent / "doctrees")]  # a process of its own: Sphinx keeps global state
-    if subprocess.run([sys.executable, "-m", "sphinx", *flags, str(source), str(out)]).returncode:  # noqa: S603
+    command = [sys.executable, "-m", "sphinx", *flags, str(source), str(out)]
+    if subprocess.run(command, cwd=paths.ROOT).returncode:  # noqa: S603
         raise InputError(f"the book in {source} has faults, listed above")
 
 

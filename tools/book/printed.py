@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from howlinear.errors import InputError
+from howlinear.files import paths
 
 LEFT_OUT = ("explore.md", "try.md", "api/*", "*.txt")
 SECONDS = 600
@@ -67,6 +68,6 @@ def unfolded(page: str) -> str:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)  # noqa: S603
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=SECONDS)  # noqa: S603
     if done.returncode:
         raise InputError(f"cannot print the book: {Path(command[0]).name} says {done.stderr.strip()[-500:]}")

@@ -1,7 +1,8 @@
 """A notebook for the book's readers: solutions folded below their exercises, drawing code out of the way.
 
-What is executed is not touched: cells move nowhere, outputs stay. Whoever downloads a page gets a notebook that also
-runs in a hosted Jupyter, by a first cell that fetches the project where it is not there; the page does not show it.
+What is executed is not touched: cells move nowhere, outputs stay. Where the project has an address, whoever downloads a
+page gets a notebook that also runs in a hosted Jupyter, by a first cell that fetches the project where it is not there;
+the page does not show it.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ def folded(notebook: NotebookNode, answers: NotebookNode, address: str) -> Noteb
     Args:
         notebook: executed; changed in place.
         answers: the solutions: their start, then cells that open with `**1.**`, `**2.**` and so on.
-        address: where the project can be cloned from.
+        address: where the project can be cloned from; without one there is no cell that would fetch it.
 
     Raises:
         InputError: the numbers of the exercises and of the solutions differ.
     """
     start, parts = paired(notebook, answers)
     _, asked = exercises(notebook.cells)
-    cells, heading = [new_code_cell(HOSTED.replace("ADDRESS", address), metadata={"tags": ["remove-cell"]})], "figure"
+    cells, heading = [], "figure"
+    if address:
+        cells.append(new_code_cell(HOSTED.replace("ADDRESS", address), metadata={"tags": ["remove-cell"]}))
     for number, cell in numbered(notebook.cells):
         heading = (re.findall(r"^## (.+)$", cell.source, re.MULTILINE) or [heading])[-1]
         if "injected-parameters" not in cell.metadata.get("tags", []):
