@@ -120,21 +120,14 @@ def expected(stem: str, results: Path) -> str:
 def answer(stem: str, results: Path) -> str:
     """What a notebook asks and what it found, of the public models first, with the figure that its lesson shows.
 
-    Args:
-        stem: of the notebook.
-        results: the folder that holds those of each run profile.
-
-    Raises:
-        SourceError: the results are missing, or lack what the answer says.
+    Arguments and errors as of `expected`.
     """
-    public = _public(stem, results)
     _, _, name = lessons.plans()[stem]["figure"].partition("/")
     profile = "public" if (paths.figures("public") / f"{name}.png").is_file() else "minis"
     figure = f'<img src="figures/{profile}/{name}.png" width="560" alt="{lessons.captions()[name]}">'
-    answers = _shown(
-        results / "minis" / f"{stem}.json",
-        lambda minis: teaching.answered(stem, {**public, EMBEDDED: minis}),
-    )
+    public = _public(stem, results)
+    minis = results / "minis" / f"{stem}.json"
+    answers = _shown(minis, lambda embedded: teaching.answered(stem, {**public, EMBEDDED: embedded}))
     heading = f"## {stem[:2]} · {teaching.question(stem)}"
     whose = "the public models" if profile == "public" else "the embedded models"
     source = f"From [{stem}](notebooks/{stem}.py); the figure is of {whose}."

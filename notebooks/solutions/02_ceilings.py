@@ -25,7 +25,8 @@ from howlinear.notebook.run import start
 run = start("02_ceilings", profile)
 first = next(iter(run.models))
 blocks = run.capture(first).blocks
-kept = blocks[len(blocks) // 2]
+middle = len(blocks) // 2
+kept = blocks[middle]
 sample = kept.sample
 
 # %% [markdown]
@@ -35,9 +36,12 @@ sample = kept.sample
 # %%
 train = sum(kept.train)
 in_sample = hl.ceiling(train, train).r2
-print("optimism:", round(in_sample - hl.ceiling(kept.train, kept.test).r2, 4))
+held_out = hl.ceiling(kept.train, kept.test).r2
+optimism = in_sample - held_out
+print(f"optimism: {optimism:.4f}")
 line, _ = fit(train)
-assert np.isclose(in_sample, r2(line, train))
+by_line = r2(line, train)
+assert np.isclose(in_sample, by_line)
 
 # %% [markdown]
 # **2.** The map to the train mean explains nothing, and pays for the distance between the two means:
@@ -45,26 +49,35 @@ assert np.isclose(in_sample, r2(line, train))
 
 # %%
 held = sum(kept.test)
-ablated = r2(hl.AffineMap.constant(train), held)
-between_means = (train.mean_y - held.mean_y).square().sum()
-off = held.n * between_means / held.syy.sum()
-assert np.isclose(ablated, -float(off))
+mean_alone = hl.AffineMap.constant(train)
+ablated = r2(mean_alone, held)
+apart = train.mean_y - held.mean_y
+between_means = held.n * apart.square().sum()
+varies = held.syy.sum()
+by_hand = -between_means / varies
+assert np.isclose(ablated, by_hand)
 
 # %% [markdown]
 # **3.** Any affine map of $x$ is an affine map of $xA$, as long as $A$ can be undone: the two problems have the same
 # best prediction. (With float32 rows and the rule for null directions, up to rounding.)
 
 # %%
-d_in, d_out = sample.x.shape[1], sample.y.shape[1]
+d_in = sample.x.shape[1]
+d_out = sample.y.shape[1]
 generator = torch.Generator().manual_seed(0)
 mix = torch.randn(d_in, d_in, generator=generator, dtype=torch.float64)
-plain, mixed = [], []
+plain = []
+mixed = []
 for side in (~sample.test, sample.test):  # train, then held out
-    x, y = sample.x[side].double(), sample.y[side]
-    plain.append(hl.Moments(d_in, d_out).update(x, y))
-    mixed.append(hl.Moments(d_in, d_out).update(x @ mix, y))
-as_they_are = plain[1]
-assert abs(hl.ceiling(*mixed).r2 - hl.ceiling(*plain).r2) < 1e-6
+    x = sample.x[side].double()
+    y = sample.y[side]
+    as_they_are = hl.Moments(d_in, d_out)
+    plain.append(as_they_are.update(x, y))
+    stirred = hl.Moments(d_in, d_out)
+    mixed.append(stirred.update(x @ mix, y))
+plain_r2 = hl.ceiling(*plain).r2
+mixed_r2 = hl.ceiling(*mixed).r2
+assert np.isclose(mixed_r2, plain_r2, rtol=0, atol=1e-6)
 
 # %% [markdown]
 # **4.** A line has one free number for each input, and one more: on about so many rows it goes through all of them,
@@ -74,11 +87,15 @@ assert abs(hl.ceiling(*mixed).r2 - hl.ceiling(*plain).r2) < 1e-6
 
 # %%
 def repaired(x, y, test):
-    train = hl.Moments(x.shape[1], y.shape[1]).update(x[~test], y[~test])
-    held_out = hl.Moments(x.shape[1], y.shape[1]).update(x[test], y[test])
+    d_in = x.shape[1]
+    d_out = y.shape[1]
+    train = hl.Moments(d_in, d_out)
+    train.update(x[~test], y[~test])
+    held_out = hl.Moments(d_in, d_out)
+    held_out.update(x[test], y[test])
     line, _ = fit(train)
     return r2(line, held_out)
 
 
-as_before = hl.ceiling(*plain).r2
-assert abs(repaired(sample.x, sample.y, sample.test) - as_before) < 1e-6
+mended = repaired(sample.x, sample.y, sample.test)
+assert np.isclose(mended, plain_r2, rtol=0, atol=1e-6)

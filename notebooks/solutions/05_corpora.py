@@ -26,8 +26,12 @@ from howlinear.notebook.run import start
 run = start("05_corpora", profile)
 first = next(iter(run.models))
 blocks = run.capture(first).blocks
-block = list(blocks)[len(blocks) // 2]
-kept = {corpus: run.capture(first, corpus).blocks[block] for corpus in run.corpora}
+middle = len(blocks) // 2
+block = list(blocks)[middle]
+kept = {}
+for corpus in run.corpora:
+    of_corpus = run.capture(first, corpus)
+    kept[corpus] = of_corpus.blocks[block]
 
 # %% [markdown]
 # Where a profile has one corpus only, two halves of it stand in for two: then only the draw of documents differs.
@@ -39,12 +43,16 @@ if len(kept) == 1:
         "even": BlockCapture(whole.train[0::2], whole.test[0::2], whole.outputs, None),
         "odd": BlockCapture(whole.train[1::2], whole.test[1::2], whole.outputs, None),
     }
-main = next(iter(kept))
-last = list(kept)[-1]
-train = {corpus: sum(captured.train) for corpus, captured in kept.items()}
-test = {corpus: sum(captured.test) for corpus, captured in kept.items()}
-maps = {corpus: fit(moments)[0] for corpus, moments in train.items()}
-own = {corpus: r2(maps[corpus], test[corpus]) for corpus in kept}
+main, *_, last = kept
+train = {}
+test = {}
+maps = {}
+own = {}
+for corpus, captured in kept.items():
+    train[corpus] = sum(captured.train)
+    test[corpus] = sum(captured.test)
+    maps[corpus], _ = fit(train[corpus])
+    own[corpus] = r2(maps[corpus], test[corpus])
 
 # %% [markdown]
 # **1.** With plenty of rows, one map for all texts does better on each than a stranger's and worse than its own: it has
@@ -52,12 +60,17 @@ own = {corpus: r2(maps[corpus], test[corpus]) for corpus in kept}
 # has more rows to learn from, and that is all.
 
 # %%
-common = fit(sum(train.values()))[0]
-one_for_all = {corpus: r2(common, test[corpus]) for corpus in kept}
+all_texts = sum(train.values())
+common, _ = fit(all_texts)
+one_for_all = {}
 for corpus in kept:
+    one_for_all[corpus] = r2(common, test[corpus])
     strangers = r2(maps[main], test[corpus])
-    print(f"{corpus}: own {own[corpus]:.3f}, common {one_for_all[corpus]:.3f}, of {main} {strangers:.3f}")
-    assert corpus == main or one_for_all[corpus] > strangers
+    print(f"{corpus}: its own {own[corpus]:.3f}")
+    print(f"  the common one {one_for_all[corpus]:.3f}")
+    print(f"  that of {main} {strangers:.3f}")
+    if corpus != main:
+        assert one_for_all[corpus] > strangers
 
 # %% [markdown]
 # **2.** For given slopes the best bias maps the mean input to the mean output. What it repairs is the part of the drop
@@ -65,22 +78,26 @@ for corpus in kept:
 
 # %%
 slopes = maps[main].weight
-bias = train[last].mean_y - train[last].mean_x @ slopes
+foreign = train[last]
+bias = foreign.mean_y - foreign.mean_x @ slopes
 moved = hl.AffineMap(slopes, bias)
-moved_r2 = r2(moved, test[last])
 before = r2(maps[main], test[last])
-print(f"a drop of {own[last] - before:.3f} becomes {own[last] - moved_r2:.3f}")
-assert r2(moved, train[last]) > r2(maps[main], train[last])
-mean_output = moved(train[last].mean_x)
-assert np.allclose(mean_output, train[last].mean_y)
+moved_r2 = r2(moved, test[last])
+drop = own[last] - before
+left = own[last] - moved_r2
+print(f"a drop of {drop:.3f} becomes {left:.3f}")
+assert r2(moved, foreign) > r2(maps[main], foreign)
+mean_output = moved(foreign.mean_x)
+assert np.allclose(mean_output, foreign.mean_y)
 
 # %% [markdown]
 # **3.** Half the rows make about twice the noise, and so the halves are less alike than two draws of the whole corpus
 # would be; the yardstick stands for the latter.
 
 # %%
-even = fit(sum(kept[main].train[0::2]))[0]
-odd = fit(sum(kept[main].train[1::2]))[0]
+folds = kept[main].train
+even, _ = fit(sum(folds[0::2]))
+odd, _ = fit(sum(folds[1::2]))
 half_and_half = likeness(even, odd, test[main])
 found = {first: {block: transfer(kept)}}
 yardstick = found[first][block].expected[main, main]
