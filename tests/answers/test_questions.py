@@ -270,7 +270,7 @@ BREAKS = {  # for each question a number, or a word, that it rests on
         ("claims", "gain-not-residual", "cells", "mini-llama", "high"),
     ],
     "14_compress": [
-        ("models", "mini-gpt2", "race", 4, "kept"),
+        ("models", "mini-gpt2", "exchanges", 1, "over_first_low"),
         ("models", "mini-gpt2", "race", 0, "low"),
         ("models", "mini-gpt2", "race", 8, "ratio"),
         ("models", "mini-gpt2", "race", 3, "ratio"),
@@ -378,6 +378,18 @@ def raced(method, share, **values):
         for model in results["models"].values():
             for row in model["race"]:
                 if (row["method"], row["share"]) == (method, share):
+                    row |= values
+
+    return edit
+
+
+def exchanged(method, **values):
+    """An edit of the exchanges: what one came to, in every model."""
+
+    def edit(results):
+        for model in results["models"].values():
+            for row in model["exchanges"]:
+                if row["method"] == method:
                     row |= values
 
     return edit
@@ -580,6 +592,9 @@ TURNED = [
     ),
     ("13_claims", 3, setting("thresholds_moved", to={}), "here none of 38 claims has a number"),
     ("13_claims", 4, setting("claims", "gain-not-residual", "cells", to={}), "none of 38 claims asks it"),
+    ("14_compress", 0, in_each_model("exchanges", to=[]), "This run has exchanged no part at 80 %"),
+    ("14_compress", 0, exchanged("without a ridge", over_first=9.0, over_first_low=8.0), "perplexity: 9.00 [8.00, "),
+    ("14_compress", 0, exchanged("without a ridge", over_first=0.1, over_first_high=0.2), "surely better: 0.10 ["),
     ("14_compress", 2, setting("settings", "shares", to=[0.8]), "This run has a single budget, 80 %"),
     ("14_compress", 2, raced("own units", 0.8, ratio=9.0), "Mostly faster"),
     ("14_compress", 3, raced("lines by price", 0.8, ratio=0.9), "They are here"),

@@ -8,11 +8,13 @@ import howlinear as hl
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.limit import WHAT, fitted_on, limits
 from howlinear.ideas.compression.prune import total_price, units_for
-from howlinear.ideas.compression.race import own_units
+from howlinear.ideas.compression.race import own_units, race, racers
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
 
 pytestmark = pytest.mark.long
+
+OURS = "own units"
 
 
 @pytest.fixture
@@ -34,7 +36,8 @@ def test_the_side_fitted_on_is_judged_as_if_held_out(random_rows):
 
 def test_each_number_is_of_its_own_copy_and_text(gpt2, random_rows):
     calibration = Calibration(gpt2, random_rows, priced=4)
-    found = limits(gpt2, random_rows, calibration, [0.9, 0.8], random_rows, tokens=10**6)
+    raced = race(gpt2, racers(calibration, [OURS]), [0.9, 0.8], {"held out": random_rows})
+    found = limits(gpt2, random_rows, calibration, [0.9, 0.8], random_rows, raced, tokens=10**6)
     assert found["what"].tolist() == [*WHAT, *WHAT]
     of_share = found[found["share"] == 0.8].set_index("what")
     eliminations, _ = calibration.eliminations
@@ -59,5 +62,7 @@ def test_a_block_of_too_many_units_has_no_limit(gpt2, random_rows):
         for site in sites(gpt2):
             readout = site.output.c_proj.weight
             readout[readout.shape[0] // 4 :] = 0
-    found = limits(gpt2, random_rows, Calibration(gpt2, random_rows, priced=4), [0.8], random_rows)
+    calibration = Calibration(gpt2, random_rows, priced=4)
+    raced = race(gpt2, racers(calibration, [OURS]), [0.8], {"held out": random_rows})
+    found = limits(gpt2, random_rows, calibration, [0.8], random_rows, raced)
     assert found["ratio"].to_numpy() == pytest.approx(1, abs=1e-4)

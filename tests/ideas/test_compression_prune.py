@@ -16,7 +16,7 @@ from howlinear.ideas.compression import prune
 from howlinear.ideas.compression.divergence import divergences
 from howlinear.ideas.compression.folder import save, unit_card, vacant
 from howlinear.ideas.compression.prune import NOTHING, compress, eliminations_of, fewer_units, measured, thinned
-from howlinear.ideas.compression.units import Elimination
+from howlinear.ideas.compression.units import Elimination, stakes
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, untrained
@@ -100,7 +100,7 @@ def test_units_that_nobody_reads_go_first_and_cost_nothing(name, rows):
 
 def test_elimination_with_refit_beats_units_taken_at_random(model, rows):
     train = rows.ids[~rows.test]
-    eliminations, moments = eliminations_of(model, train, list(range(BLOCKS)))
+    eliminations, moments = eliminations_of(model, train, stakes(model, train, list(range(BLOCKS))))
     kept = {block: found.order.numel() // 2 for block, found in eliminations.items()}
     chosen = fewer_units(model, eliminations, moments, kept)
     shuffled = {
@@ -114,7 +114,7 @@ def test_elimination_with_refit_beats_units_taken_at_random(model, rows):
 
 def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, rows):
     train = rows.ids[~rows.test]
-    eliminations, moments = eliminations_of(model, train, [0, 2])
+    eliminations, moments = eliminations_of(model, train, stakes(model, train, [0, 2]))
     for site in sites(model, [0, 2]):
         found = eliminations[site.block]
         quarter = len(found.order) // 4
@@ -131,7 +131,7 @@ def test_a_cost_that_is_no_more_than_rounding_scales_no_price():
     """Planted: a block whose first quarter of units costs 0.002 nats by its price, and what one swap says of it."""
     model = tiny("mini-gpt2")
     ids = torch.randint(80, (4, 16), generator=torch.Generator().manual_seed(0))
-    eliminations, moments = eliminations_of(model, ids, [1])
+    eliminations, moments = eliminations_of(model, ids, stakes(model, ids, [1]))
     units = len(eliminations[1].order)
     told = Elimination(eliminations[1].order, torch.linspace(0, 0.008, units + 1).double())
 

@@ -13,8 +13,10 @@ from howlinear.ideas.compression.units import (
     UnitMoments,
     chosen_ridge,
     eliminate,
+    in_order,
     priced,
     refit,
+    select,
     smoothed,
     stakes,
     unit_moments,
@@ -123,9 +125,56 @@ def test_a_unit_that_never_fires_goes_first_for_nothing():
     assert float(found.price[1]) < 1e-9 * float(found.price[-1])
 
 
-def test_a_covariance_that_is_none_is_refused():
+@pytest.mark.parametrize("panel", [1, 7, 64])
+def test_selection_is_that_of_trying_every_unit_on_rows(panel):
+    h, own = correlated(), own_readout()
+    y = own(h)
+    weight = torch.ones(len(h), dtype=torch.float64)
+    found = select(moments_of(h).covariance(), own.weight, panel)
+    taken = []
+    for step in range(UNITS // 2):
+        losses = {u: least_squares_loss(h, y, [*taken, u], weight) for u in range(UNITS) if u not in taken}
+        best = min(losses, key=losses.get)
+        assert int(found.order[-1 - step]) == best
+        taken.append(best)
+        # what stays is read out best, and all others are gone
+        assert float(found.price[UNITS - 1 - step]) == pytest.approx(losses[best], rel=5e-3)
+    assert found.price[0] == 0
+    assert sorted(found.order.tolist()) == list(range(UNITS))
+
+
+def test_a_given_order_is_priced_by_what_is_lost_on_rows():
+    h, own = correlated(), own_readout()
+    y = own(h)
+    order = torch.randperm(UNITS, generator=torch.Generator().manual_seed(3))
+    found = in_order(moments_of(h).covariance(), own.weight, order)
+    for gone in (1, 5, 12, UNITS - 1):
+        lost = least_squares_loss(h, y, found.kept(UNITS - gone).tolist(), torch.ones(len(h)))
+        assert float(found.price[gone]) == pytest.approx(lost, rel=5e-3)
+    assert float(found.price[-1]) == pytest.approx(float(y.var(0, correction=0).sum()), rel=1e-4)
+
+
+def test_an_elimination_in_its_own_order_has_its_own_price():
+    covariance, own = moments_of(correlated()).covariance(), own_readout()
+    for found in (eliminate(covariance, own.weight), select(covariance, own.weight)):
+        torch.testing.assert_close(in_order(covariance, own.weight, found.order).price, found.price, rtol=1e-6, atol=0)
+
+
+def test_selection_can_miss_what_elimination_keeps():
+    """Planted: two units whose difference is all that is read, and one that follows it from afar and is taken first."""
+    h = torch.randn(20_000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    common = 10 * h[:, :1]
+    h = torch.cat([common + h[:, 1:2], common, h[:, 1:2] + h[:, 2:]], 1)
+    own = torch.tensor([[1.0], [-1.0], [0.0]], dtype=torch.float64)
+    covariance = moments_of(h).covariance()
+    assert eliminate(covariance, own).order[0] == 2
+    assert select(covariance, own).order[-1] == 2
+
+
+@pytest.mark.parametrize("function", [eliminate, lambda s, b: in_order(s, b, torch.arange(len(s)))])
+def test_a_covariance_that_is_none_is_refused(function):
     with pytest.raises(InputError, match="covariance of 3 units is not positive definite"):
-        eliminate(-torch.eye(3, dtype=torch.float64), torch.ones(3, 2, dtype=torch.float64))
+        function(-torch.eye(3, dtype=torch.float64), torch.ones(3, 2, dtype=torch.float64))
 
 
 def test_rows_that_are_not_finite_are_refused():

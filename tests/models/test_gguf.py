@@ -187,11 +187,11 @@ def cut(content):
 BAD = {
     "empty": (lambda content: b"", "is no GGUF file: it begins with b''"),
     "safetensors": (lambda content: b"\x10\0\0\0\0\0\0\0{}", "is no GGUF file: it begins with"),
-    "a header cut in two": (lambda content: content[:30], "cannot load file"),
-    "tokens cut off": (lambda content: content[:2_000], "cannot load file"),
-    "weights cut in two": (cut, "cannot load file"),
-    "the last byte": (lambda content: content[:-40], "cannot load file"),
-    "a version to come": (lambda content: b"GGUF\xff" + content[5:], "cannot load file"),
+    "a header cut in two": (lambda content: content[:30], "is cut off, damaged or newer"),
+    "tokens cut off": (lambda content: content[:2_000], "is cut off, damaged or newer"),
+    "weights cut in two": (cut, "is cut off, damaged or newer"),
+    "the last byte": (lambda content: content[:-40], "is cut off, damaged or newer"),
+    "a version to come": (lambda content: b"GGUF\xff" + content[5:], "is cut off, damaged or newer"),
 }
 
 

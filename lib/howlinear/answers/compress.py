@@ -37,7 +37,7 @@ def replies(results: Mapping[str, Any]) -> list[str]:
         raced, smallest, "Wanda", "GRAIL on Wanda", "To keep the readout", "to read the same units out anew"
     )
     choice = _beside(
-        raced, smallest, "GRAIL on Wanda", OURS, "To keep these units", "to keep those of exact elimination"
+        raced, smallest, "GRAIL on Wanda", OURS, "To choose units so", "to choose and weigh them by what the loss loses"
     )
     return [
         _beside(raced, a_tenth, "ShortGPT", OURS, "To drop layers", "to drop own hidden units"),
@@ -51,7 +51,7 @@ def questions(results: Mapping[str, Any]) -> list[words.Question]:
     raced, without = _raced(results)
     shares = results["settings"]["shares"]
     asked = {
-        "Why do some methods end below the budget?": lambda: _below_budget(raced, max(shares)),
+        "Which part of own units buys most, and which exchange would buy more?": lambda: _parts(results, raced),
         "The interval of a ratio of perplexities contains 1. What does that say?": lambda: _no_difference(raced),
         "Does the cost grow as fast as what is taken away?": lambda: _growth(raced, shares),
         "A line in the place of a block holds d² + d numbers. Are they well spent?": lambda: _lines(raced, min(shares)),
@@ -114,8 +114,7 @@ def _rivals(results: Mapping[str, Any], raced: Mapping[str, Sequence[Mapping[str
             if OURS not in at or not rivals:
                 continue
             best = min(rivals, key=lambda name: at[name]["ratio"])
-            over = [at[best][key] for key in ("over_first", "over_first_low", "over_first_high")]
-            found.append(f"{words.estimate(*over)} ({best})")
+            found.append(_over_ours(at[best]))
         if found:
             clauses[model] = _and(found)
     if not clauses:
@@ -123,6 +122,12 @@ def _rivals(results: Mapping[str, Any], raced: Mapping[str, Sequence[Mapping[str
     return (
         f"The best rival comes to {words.per_model(clauses)} times the perplexity of own units, paired over documents."
     )
+
+
+def _over_ours(row: Mapping[str, Any]) -> str:
+    """A method's perplexity over that of own units, with its interval and its name."""
+    times = words.estimate(row["over_first"], row["over_first_low"], row["over_first_high"])
+    return f"{times} ({row['method']})"
 
 
 def _limit(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:
@@ -175,15 +180,26 @@ def _sizes(first: float, second: float) -> str:
     return f" (with {words.number(100 * first, 1)} % and {words.number(100 * second, 1)} % of the parameters)"
 
 
-def _below_budget(raced: Mapping[str, Sequence[Mapping[str, Any]]], share: float) -> str:
-    """The method that ends furthest below the largest budget."""
-    clauses = {}
-    for name, rows in raced.items():
-        row = min(_at(rows, share).values(), key=lambda row: row["kept"])
-        clauses[name] = f"{words.number(100 * row['kept'], 1)} % ({row['method']})"
+def _parts(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:
+    """Of the exchanges of one part of own units whose interval excludes 1, the one that costs and that gains most."""
+    dearest, best = {}, {}
+    tried = 0
+    for name in raced:
+        exchanges = results["models"][name].get("exchanges", [])
+        rows = [row for row in exchanges if row["method"] != OURS and row["over_first"] is not None]
+        rows.sort(key=lambda row: row["over_first"])
+        worse = [_over_ours(row) for row in rows if row["over_first_low"] > 1]
+        better = [_over_ours(row) for row in rows if row["over_first_high"] < 1]
+        dearest[name] = worse[-1] if worse else "none"
+        best[name] = better[0] if better else "none"
+        tried = max(tried, len(rows))
+    share = words.percent(min(results["settings"]["shares"]))
+    if not tried:
+        return f"This run has exchanged no part at {share}."
     return (
-        "Because they drop whole blocks or layers and cannot drop a part of one. At a budget of "
-        f"{words.percent(share)} of all parameters the one furthest below keeps {words.per_model(clauses)}."
+        f"At {share}, of {words.counted(tried, 'exchange')}, the dearest that is surely dearer than own units as they "
+        f"are, in times their perplexity: {words.per_model(dearest)}. The best that is surely better: "
+        f"{words.per_model(best)}."
     )
 
 

@@ -97,6 +97,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _convert(file: Path, target: Path) -> None:
     """Read a GGUF file and save what it holds to a sealed folder."""
+    _check_whole(file)
     with _without_its_bar(), TemporaryDirectory() as empty:  # transformers looks beside the file for another model's
         options = {"pretrained_model_name_or_path": empty, "gguf_file": str(file.resolve())}
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -122,6 +123,18 @@ def _without_its_bar() -> Iterator[None]:
     else:
         with redirect_stderr(StringIO()):
             yield
+
+
+def _check_whole(file: Path) -> None:
+    """Refuse a file that ends early, in a word that says so: `transformers` stumbles over its tensors one by one."""
+    from gguf import GGUFReader
+
+    try:
+        GGUFReader(file)
+    except (ValueError, LookupError, OverflowError) as error:
+        raise SourceError(
+            f"{file} is cut off, damaged or newer than this gguf package ({error}): download it again, or update gguf"
+        ) from error
 
 
 def _check_all_weights(file: Path, model: PreTrainedModel, missing: list[str]) -> None:

@@ -112,12 +112,17 @@ def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], ne
                 narrow.bias.copy_(layer.bias[kept])
         setattr(thin, name, narrow)
     last = _empty_like(layers[-1], len(kept), new.weight.shape[1])
-    with torch.no_grad():
-        last.weight.copy_(new.weight if isinstance(last, Conv1D) else new.weight.T)
-        if last.bias is not None:
-            last.bias.copy_(new.bias)
+    write(last, new)
     setattr(thin, names[-1], last)
     return thin
+
+
+def write(layer: nn.Module, new: AffineMap) -> None:
+    """Give a layer another map of its shape; the map's bias is left out where the layer has none."""
+    with torch.no_grad():
+        layer.weight.copy_(new.weight if isinstance(layer, Conv1D) else new.weight.T)
+        if layer.bias is not None:
+            layer.bias.copy_(new.bias)
 
 
 def narrow(model: PreTrainedModel, counts: Mapping[int, int]) -> None:

@@ -21,9 +21,9 @@ from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression.price import price
-from howlinear.ideas.compression.prune import eliminations_of
+from howlinear.ideas.compression.prune import STAKED, eliminations_of, spread
 from howlinear.ideas.compression.rivals import cosine_distance
-from howlinear.ideas.compression.units import Elimination, UnitMoments
+from howlinear.ideas.compression.units import Elimination, Stakes, UnitMoments, stakes
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import HeavyRowsKeeper
 from howlinear.models.ffn_sites import Site, device_of, sites
@@ -93,9 +93,14 @@ class Calibration:
         return unit_moments(self.model, self.ids)
 
     @cached_property
+    def stakes(self) -> dict[int, Stakes]:
+        """Block → what errors at its output cost."""
+        return stakes(self.model, spread(self.ids, STAKED), [site.block for site in sites(self.model)])
+
+    @cached_property
     def eliminations(self) -> tuple[dict[int, Elimination], dict[int, UnitMoments]]:
         """Block → the order in which its hidden units can go, and block → what the others are read out anew by."""
-        return eliminations_of(self.model, self.ids, [site.block for site in sites(self.model)])
+        return eliminations_of(self.model, self.ids, self.stakes)
 
     def _prices(self, maps: Mapping[int, AffineMap | Anchored]) -> dict[int, float]:
         spread = self.ids[:: -(-len(self.ids) // self.priced)]

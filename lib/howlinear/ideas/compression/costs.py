@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import perf_counter
 
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -34,6 +35,13 @@ def swap_cost(
     with swap(model, maps):
         after = losses(model, ids)
     return cost(base, after, fold)
+
+
+def timed_losses(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> tuple[Float[Tensor, " n"], float]:
+    """The loss of each sequence, see `perplexity.losses`, and how many tokens a second that took, by the wall clock."""
+    began = perf_counter()
+    found = losses(model, ids)
+    return found, ids.numel() / (perf_counter() - began)
 
 
 def cost(

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
+from torch import get_num_threads
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.errors import SourceError
@@ -166,14 +167,18 @@ def _said_of_both(
 
 
 def _sizes(before: PreTrainedModel, after: PreTrainedModel, corpus: str, plan: Plan | Compressed) -> str:
-    """The first table: parameters and perplexity, before and after."""
+    """The first table: parameters, perplexity and speed, before and after."""
     perplexity = f"perplexity on held-out `{corpus}`"
     columns = {}
-    for label, model, value in (("before", before, plan.base), ("after", after, plan.perplexity)):
+    speed = f"tokens per second on it (threads: {get_num_threads()})"
+    models = (before, after)
+    values = (plan.base, plan.perplexity)
+    for label, model, value, tokens in zip(("before", "after"), models, values, plan.speeds, strict=True):
         columns[label] = {
             "parameters": f"{model.num_parameters():,}",
             "of these in feed-forward blocks": f"{ffn_parameters(model):,}",
             perplexity: f"{value:.2f}",
+            speed: f"{tokens:,.0f}",
         }
     return _markdown(pd.DataFrame(columns).rename_axis("").reset_index())
 

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.compression.costs import swap_cost
+from howlinear.ideas.compression.costs import swap_cost, timed_losses
 from howlinear.ideas.compression.price import price
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.instrument.capture import hooked
@@ -198,6 +198,7 @@ class Plan:
         perplexity: perplexity after.
         delta: after minus before, with its interval.
         steps: per step in order, the `block` and the change of perplexity `dppl` where candidates were judged.
+        speeds: tokens of held-out text per second before and after, by the clock of this machine at this hour.
         next_step: why there are no more: the `block` that was tried next, the change `dppl` with it, above the budget,
             and on which `text`; None where no block is left.
     """
@@ -207,6 +208,7 @@ class Plan:
     perplexity: float
     delta: Change
     steps: list[dict[str, int | float]]
+    speeds: tuple[float, float]
     next_step: dict[str, int | float | str] | None = None
 
     @property
@@ -254,16 +256,17 @@ def compress_to(
     order = sorted(free, key=lambda block: prices[block].cost)
     steps, refused = _affordable(model, train, maps, order, max_dppl, candidates, progress)
     beyond = None if refused is None else {"block": refused.block, "dppl": refused.delta, "text": "to fit on"}
-    base = losses(model, test)
+    base, speed_before = timed_losses(model, test)
     # from the last step backwards: the most blocks that keep the budget on held-out text too
     for count in range(len(steps), 0, -1):
         maps = steps[count - 1].maps
         with swap(model, maps):
-            after = losses(model, test)
+            after, speed_after = timed_losses(model, test)
         delta = change(base, after, fold)
         if delta.delta <= max_dppl:
             history = [{"block": step.block, "dppl": step.delta} for step in steps[:count]]
-            return Plan(maps, exp(base.mean()), exp(after.mean()), delta, history, beyond)
+            speeds = (speed_before, speed_after)
+            return Plan(maps, exp(base.mean()), exp(after.mean()), delta, history, speeds, beyond)
         beyond = {"block": steps[count - 1].block, "dppl": delta.delta, "text": "held out"}
     raise _impossible(max_dppl, steps[0].block, delta.delta, "held out")
 

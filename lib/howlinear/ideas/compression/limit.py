@@ -36,6 +36,7 @@ def limits(
     calibration: Calibration,
     shares: Sequence[float],
     judged: TokenRows,
+    raced: pd.DataFrame,
     tokens: int = 2048,
 ) -> pd.DataFrame:
     """Own units, priced, on the text that they were fitted on, and held out; and with half of that text.
@@ -46,6 +47,7 @@ def limits(
         calibration: the model and the text that it is compressed on.
         shares: of all parameters, what a copy may hold at most.
         judged: rows whose held-out side counts.
+        raced: what own units came to there, as of `race.race`: `share`, `ratio`, `low` and `high`.
         tokens: of the text fitted on, that count.
 
     Returns:
@@ -56,18 +58,19 @@ def limits(
         InputError: a share that cannot be met, or a text too short.
     """
     halved = Calibration(model, rows.thinned(rows.count // 2), calibration.priced)
-    whole_text = race(
-        model, {"": partial(own_units, calibration)}, shares, {WHAT[1]: fitted_on(rows, tokens), WHAT[2]: judged}
-    )
-    half_text = race(model, {"": partial(own_units, halved)}, shares, {WHAT[3]: judged})
+    columns = ["share", "what", "ratio", "low", "high"]
+    found = [
+        race(model, {"": partial(own_units, calibration)}, shares, {WHAT[1]: fitted_on(rows, tokens)}),
+        raced.assign(text=WHAT[2]),
+        race(model, {"": partial(own_units, halved)}, shares, {WHAT[3]: judged}),
+    ]
+    measured = pd.concat(found).rename(columns={"text": "what"})[columns]
     eliminations, _ = calibration.eliminations
     table = []
     for share in shares:
         price = total_price(eliminations, units_for(model, eliminations, share))
         table.append({"share": share, "what": WHAT[0], "ratio": float(np.exp(price)), "low": np.nan, "high": np.nan})
-        raced = pd.concat([whole_text, half_text]).rename(columns={"text": "what"})
-        of_share = raced[raced["share"] == share]
-        table += of_share[["share", "what", "ratio", "low", "high"]].to_dict("records")
+        table += measured[measured["share"] == share].to_dict("records")
     return pd.DataFrame(table)
 
 

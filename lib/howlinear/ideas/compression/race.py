@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from time import perf_counter, process_time
+from time import process_time
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.ideas.compression import drop, replace_me, straight, width
 from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.prune import fewer_units, units_for
 from howlinear.instrument.perplexity import change, held_out_folds, losses, ratio_of
 from howlinear.models.layers import parameters
@@ -132,9 +133,7 @@ def race(
             if held > round(share * whole):
                 raise InputError(f"{method} leaves {held} of {whole} parameters, more than {share:.0%}")
             for name, (ids, fold) in held_out.items():
-                began = perf_counter()
-                after = losses(smaller, ids)
-                speed = ids.numel() / (perf_counter() - began)
+                after, speed = timed_losses(smaller, ids)
                 row = {"method": method, "share": share, "kept": held / whole, "text": name}
                 row |= cost(before[name], after, fold)
                 if place == 0:

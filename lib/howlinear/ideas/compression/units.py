@@ -21,6 +21,7 @@ before the sink is made, and a tenth in those behind.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,8 +124,8 @@ class UnitMoments:
         return with_ridge(_covariance(self.second, centred), self.ridge)
 
 
-def with_ridge(covariance: Float[Tensor, "m m"], ridge: float) -> Float[Tensor, "m m"]:
-    """A covariance with a share of every unit's variance added to it.
+def with_ridge(covariance: Float[Tensor, "m m"], ridge: float | Float[Tensor, " m"]) -> Float[Tensor, "m m"]:
+    """A covariance with a share of every unit's variance added to it, of all units the same or each its own.
 
     A readout solved by it keeps nearer to the block's own: its change is what ridge regression makes of the units that
     go, from those that stay.
@@ -253,7 +254,7 @@ def chosen_ridge(moments: UnitMoments, readout: AffineMap, metric: Float[Tensor,
     """
     if not all(half[-1, -1] > 0 for half in moments.halves):
         return RIDGES[0]
-    weight = readout.weight @ _root(metric)
+    weight = readout.weight @ root_of(metric)
     own_covariance = _covariance(moments.second, centred)
     loudness = own_covariance.diagonal() * weight.square().sum(1)
     by_loudness = loudness.argsort(descending=True)
@@ -284,8 +285,7 @@ def chosen_ridge(moments: UnitMoments, readout: AffineMap, metric: Float[Tensor,
 def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], panel: int = PANEL) -> Elimination:
     """Take units away one after the other, each time the one that costs least, the others read out anew.
 
-    Exact. A rank-one change of P and β a unit would move all of both through memory; so changes are collected, P − L Lᵀ
-    and β − L W, and only the one row that is asked for is brought up to date, until a panel of them is full.
+    Exact (backward elimination).
 
     Args:
         covariance: S of the units, positive definite, shape (m, m).
@@ -299,42 +299,107 @@ def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], p
     try:
         factor = linalg.cho_factor(covariance.numpy())
     except linalg.LinAlgError as error:
-        raise InputError(f"the covariance of {m} units is not positive definite: give more rows") from error
+        raise _not_positive_definite(m) from error
     precision = linalg.cho_solve(factor, np.eye(m))
-    beta = readout.numpy().copy()
-    units = np.arange(m)
+    order, prices = _one_by_one(precision, readout.numpy().copy(), panel, np.argmin)
+    total = np.concatenate([[0.0], np.maximum(prices, 0).cumsum()])
+    return Elimination(torch.tensor(order), torch.tensor(total))
+
+
+def select(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], panel: int = PANEL) -> Elimination:
+    """Take units in one after the other, each time the one that explains most of what is left to explain.
+
+    Forward selection (orthogonal least squares; Chen, Billings & Luo 1989), greedy from the other end: with S for P and
+    C = S β, the units' covariance with the output, for β, its steps are those of `eliminate`. Arguments as there.
+
+    Returns:
+        The units in the order in which they go, the last one taken in first.
+    """
+    cross = covariance @ readout
+    taken, gains = _one_by_one(covariance.numpy().copy(), cross.numpy(), panel, np.argmax)
+    total = np.concatenate([[0.0], np.maximum(gains[::-1], 0).cumsum()])
+    return Elimination(torch.tensor(taken[::-1].copy()), torch.tensor(total))
+
+
+def in_order(
+    covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], order: Int64[Tensor, " m"]
+) -> Elimination:
+    """What it costs to take units away in a given order, the others read out anew each time.
+
+    With the units that go first put last, S = L Lᵀ, and the error without the last t of them is the sum of the squares
+    of the last t rows of Lᵀ β: those of L that stand for what the units before them do not explain.
+
+    Args:
+        covariance: S of the units, positive definite, shape (m, m).
+        readout: β, shape (m, d), times a root of the metric where errors are weighed by one.
+        order: units, the first to go first, shape (m,).
+
+    Raises:
+        InputError: a covariance that is not positive definite.
+    """
+    last_first = order.flip(0)
+    try:
+        factor = linalg.cholesky(covariance[last_first][:, last_first].numpy(), lower=True)
+    except linalg.LinAlgError as error:
+        raise _not_positive_definite(len(covariance)) from error
+    squares = np.square(factor.T @ readout[last_first].numpy()).sum(1)
+    return Elimination(order, torch.tensor(np.concatenate([[0.0], squares[::-1].cumsum()])))
+
+
+def _not_positive_definite(m: int) -> InputError:
+    return InputError(f"the covariance of {m} units is not positive definite: give more rows")
+
+
+def _one_by_one(
+    matrix: np.ndarray, rows: np.ndarray, panel: int, pick: Callable[[np.ndarray], np.intp]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sweep a symmetric matrix P, and rows β beside it, by one unit after the other, chosen by ‖β_j‖² / P_jj.
+
+    A rank-one change of P and β a unit would move all of both through memory; so changes are collected, P − L Lᵀ and
+    β − L W, and only the one row that is asked for is brought up to date, until a panel of them is full.
+
+    Args:
+        matrix: P, shape (m, m).
+        rows: β, shape (m, d).
+        panel: units that are swept before P and β are brought up to date.
+        pick: the place of the unit among those left, by their ‖β_j‖² / P_jj.
+
+    Returns:
+        The units in their order and each one's ‖β_j‖² / P_jj when its turn came, both of shape (m,).
+    """
+    units = np.arange(len(matrix))
     order = []
-    prices = []
+    ratios = []
     while len(units):
         steps = min(panel, len(units))
         columns = np.zeros((len(units), steps))  # L
-        readouts = np.zeros((steps, beta.shape[1]))  # W
-        squares = np.square(beta).sum(1)  # ‖β_i‖² of every unit, kept up to date
-        diagonal = precision.diagonal().copy()  # P_ii, likewise
+        changes = np.zeros((steps, rows.shape[1]))  # W
+        squares = np.square(rows).sum(1)  # ‖β_i‖² of every unit, kept up to date
+        diagonal = matrix.diagonal().copy()  # P_ii, likewise
         left = np.ones(len(units), dtype=bool)
         for step in range(steps):
-            price = np.where(left, squares / diagonal, np.inf)
-            j = int(price.argmin())
+            places = np.flatnonzero(left)
+            ratio = squares[places] / diagonal[places]
+            picked = pick(ratio)
+            j = places[picked]
             order.append(units[j])
-            prices.append(price[j])
+            ratios.append(ratio[picked])
             # l = P_·j / √P_jj and w = β_j / √P_jj, as they are after the steps so far
             so_far = columns[j, :step]
             root = np.sqrt(diagonal[j])
-            column = (precision[j] - columns[:, :step] @ so_far) / root
-            row = (beta[j] - so_far @ readouts[:step]) / root
+            column = (matrix[j] - columns[:, :step] @ so_far) / root
+            row = (rows[j] - so_far @ changes[:step]) / root
             # ‖β_i − l_i w‖² = ‖β_i‖² − 2 l_i β_i·w + l_i² ‖w‖²
-            along = beta @ row - columns[:, :step] @ (readouts[:step] @ row)
+            along = rows @ row - columns[:, :step] @ (changes[:step] @ row)
             squares += np.square(column) * (row @ row) - 2 * column * along
             diagonal -= np.square(column)
             left[j] = False
-            diagonal[j] = 1  # it is gone; no division by 0
             columns[:, step] = column
-            readouts[step] = row
-        precision = (precision - columns @ columns.T)[np.ix_(left, left)]
-        beta = (beta - columns @ readouts)[left]
+            changes[step] = row
+        matrix = (matrix - columns @ columns.T)[np.ix_(left, left)]
+        rows = (rows - columns @ changes)[left]
         units = units[left]
-    total = np.concatenate([[0.0], np.maximum(prices, 0).cumsum()])
-    return Elimination(torch.tensor(np.array(order)), torch.tensor(total))
+    return np.array(order), np.array(ratios)
 
 
 def priced(moments: UnitMoments, readout: AffineMap, metric: Float[Tensor, "d d"], centred: bool) -> Elimination:
@@ -346,10 +411,10 @@ def priced(moments: UnitMoments, readout: AffineMap, metric: Float[Tensor, "d d"
         metric: M, what errors cost.
         centred: whether the new readout has a constant.
     """
-    return eliminate(moments.covariance(centred), readout.weight @ _root(metric))
+    return eliminate(moments.covariance(centred), readout.weight @ root_of(metric))
 
 
-def _root(metric: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
+def root_of(metric: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
     """A root of half the metric: y times it has a square in nats."""
     values, vectors = torch.linalg.eigh(metric / 2)
     return vectors * values.clamp_min(0).sqrt()
