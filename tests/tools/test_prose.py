@@ -229,6 +229,26 @@ def test_the_findings_tell_how_the_race_on_the_public_model_ended(findings):
     assert f"lines by their price come to {whale} and {puzzles} (" in findings
 
 
+def test_the_findings_tell_what_each_part_of_own_units_buys(findings):
+    found = results.load(paths.results("public") / "14_compress.json")["models"]["smollm2-135m"]["exchanges"]
+    over = {row["method"]: row for row in found}
+
+    def times(method):
+        row = over[method]
+        return f"{row['over_first']:.2f} [{row['over_first_low']:.2f}, {row['over_first_high']:.2f}]"
+
+    assert max(over, key=lambda method: over[method]["over_first"]) == "by plain squares"
+    for said, method in (
+        ("plain squares come to", "by plain squares"),
+        ("scores of single units in the same metric to", "by scores of single units"),
+        ("forward selection to", "by forward selection"),
+        ("readouts without a ridge to", "without a ridge"),
+        ("on what the smaller model gives them to", "fitted once more in place"),
+        ("and lines beside the units to", "with lines beside units"),
+    ):
+        assert f"{said} {times(method)}" in findings
+
+
 def test_the_findings_tell_how_many_tokens_take_the_line(findings):
     model = results.load(paths.results("public") / "15_gate.json")["models"]["smollm2-135m"]
     share = {kind: f"{100 * found['share']:.0f}" for kind, found in model["mean"].items()}
