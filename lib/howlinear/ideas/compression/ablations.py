@@ -83,32 +83,23 @@ def plain_squares(calibration: Calibration, share: float) -> PreTrainedModel:
 
     Arguments and errors as of `by_scores`.
     """
-    model = calibration.model
-    own, own_moments = calibration.eliminations
-    eliminations = {}
-    moments = {}
-    for site in sites(model):
-        block = site.block
-        moments[block] = unweighted(calibration.units[block], own_moments[block].ridge)
-        found = eliminate(moments[block].covariance(has_constant(model, site)), readout(model, site).weight)
-        eliminations[block] = scaled_to(found, own[block])
-    return fewer_units(model, eliminations, moments, units_for(model, eliminations, share))
+    _, own = calibration.eliminations
+    moments = {block: unweighted(calibration.units[block], of_block.ridge) for block, of_block in own.items()}
+    alike = {
+        block: torch.eye(len(of_block.metric), dtype=torch.float64) for block, of_block in calibration.stakes.items()
+    }
+    return _eliminated(calibration, share, moments, alike)
 
 
 def no_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
     """Own units chosen and read out by plain least squares; arguments and errors as of `by_scores`."""
-    model = calibration.model
-    own, own_moments = calibration.eliminations
-    eliminations = {}
+    _, own = calibration.eliminations
     moments = {}
-    for site in sites(model):
-        block = site.block
-        moments[block] = UnitMoments(unit_count(model, site))
-        moments[block].halves = own_moments[block].halves
-        metric = calibration.stakes[block].metric
-        found = priced(moments[block], readout(model, site), metric, has_constant(model, site))
-        eliminations[block] = scaled_to(found, own[block])
-    return fewer_units(model, eliminations, moments, units_for(model, eliminations, share))
+    for block, of_block in own.items():
+        moments[block] = UnitMoments(len(of_block.mean))
+        moments[block].halves = of_block.halves
+    metrics = {block: of_block.metric for block, of_block in calibration.stakes.items()}
+    return _eliminated(calibration, share, moments, metrics)
 
 
 def refitted(calibration: Calibration, share: float) -> PreTrainedModel:
@@ -208,6 +199,23 @@ def _chosen_by(
         covariance = moments[site.block].covariance(has_constant(model, site))
         weight = readout(model, site).weight @ root_of(calibration.stakes[site.block].metric)
         eliminations[site.block] = scaled_to(choose(covariance, weight), own[site.block])
+    return fewer_units(model, eliminations, moments, units_for(model, eliminations, share))
+
+
+def _eliminated(
+    calibration: Calibration,
+    share: float,
+    moments: Mapping[int, UnitMoments],
+    metrics: Mapping[int, Float[Tensor, "d d"]],
+) -> PreTrainedModel:
+    """Own units by other moments, in other metrics."""
+    model = calibration.model
+    own, _ = calibration.eliminations
+    eliminations = {}
+    for site in sites(model):
+        block = site.block
+        found = priced(moments[block], readout(model, site), metrics[block], has_constant(model, site))
+        eliminations[block] = scaled_to(found, own[block])
     return fewer_units(model, eliminations, moments, units_for(model, eliminations, share))
 
 
