@@ -294,7 +294,7 @@ exchanges = pd.concat(exchange_tables, ignore_index=True)
 print(exchanges.pivot_table(index="method", columns="model", values="over_first", sort=False).round(2).to_string())
 
 # %%
-exchanges.set_index(["model", "method"])[over_first].drop(index=methods[0], level="method").round(3)
+exchanges.set_index(["model", "method"])[over_first].drop(index="own units", level="method").round(3)
 
 # %% [markdown]
 # ## A little training, beside the original

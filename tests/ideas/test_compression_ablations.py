@@ -207,7 +207,7 @@ def test_a_line_beside_units_is_least_squares_on_both(model, rows):
     assert float(found) == pytest.approx(float(best), rel=2e-3)
 
 
-def test_the_price_beside_a_line_is_never_above_the_price_alone(model, rows):
+def test_a_line_beside_units_takes_over_part_of_what_they_cost(model, rows):
     calibration = Calibration(model, rows, priced=4)
     own, _ = calibration.eliminations
     for block, beside in prices_beside_lines(calibration).items():
@@ -216,11 +216,9 @@ def test_the_price_beside_a_line_is_never_above_the_price_alone(model, rows):
         assert float(beside.price[middle]) < 1.05 * float(own[block].price[middle])  # both are greedy
 
 
-def test_a_block_that_is_a_line_gets_one_and_others_none(rows, monkeypatch):
+def test_a_block_that_is_a_line_gets_one_and_others_none(gpt2, rows):
     """Planted: units of one block in pairs h and −h behind a ReLU, so that they give x back: a line says it all."""
-    from conftest import tiny
-
-    model = tiny("mini-gpt2")
+    model = gpt2
     ffn = sites(model)[1].output
     half = ffn.c_fc.weight.shape[1] // 2
     ffn.act = torch.nn.ReLU()
@@ -234,12 +232,9 @@ def test_a_block_that_is_a_line_gets_one_and_others_none(rows, monkeypatch):
     assert float(beside[1].price[-1]) < 1e-3 * float(own[1].price[-1])
     assert float(beside[0].price[-1]) > 1e-2 * float(own[0].price[-1])
     smaller = with_lines(calibration, 0.85)
-    assert isinstance(sites_module(smaller, model, 1), BesideLine)
+    lined = [site.block for site in sites(model) if isinstance(smaller.get_submodule(site.name), BesideLine)]
+    assert lined == [1]
     assert parameters(smaller) <= calibration.allowed(0.85)
-
-
-def sites_module(smaller, model, block):
-    return smaller.get_submodule(sites(model)[block].name)
 
 
 def test_groups_of_blocks_are_all_blocks(rows, gpt2, monkeypatch):

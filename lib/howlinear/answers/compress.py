@@ -13,6 +13,8 @@ OURS = "own units"
 
 LINES = "lines by price"
 
+BY_SCORES = "by scores of single units"
+
 SAME_SIZE = 0.01
 """Shares of all parameters that differ by less are one size."""
 
@@ -36,13 +38,11 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     readout = _beside(
         raced, smallest, "Wanda", "GRAIL on Wanda", "To keep the readout", "to read the same units out anew"
     )
-    choice = _beside(
-        raced, smallest, "GRAIL on Wanda", OURS, "To choose units so", "to choose and weigh them by what the loss loses"
-    )
+    choice = _choice(results, raced)
     return [
         _beside(raced, a_tenth, "ShortGPT", OURS, "To drop layers", "to drop own hidden units"),
         _beside(raced, smallest, "magnitude", "Wanda", "To drop units of small weights", "to drop soft ones"),
-        f"{readout} {choice}",
+        f"{readout} {choice}".strip(),
     ]
 
 
@@ -185,7 +185,7 @@ def _parts(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:
     dearest, best = {}, {}
     tried = 0
     for name in raced:
-        exchanges = results["models"][name].get("exchanges", [])
+        exchanges = results["models"][name]["exchanges"]
         rows = [row for row in exchanges if row["method"] != OURS and row["over_first"] is not None]
         rows.sort(key=lambda row: row["over_first"])
         worse = [_over_ours(row) for row in rows if row["over_first_low"] > 1]
@@ -197,9 +197,25 @@ def _parts(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:
     if not tried:
         return f"This run has exchanged no part at {share}."
     return (
-        f"At {share}, of {words.counted(tried, 'exchange')}, the dearest that is surely dearer than own units as they "
-        f"are, in times their perplexity: {words.per_model(dearest)}. The best that is surely better: "
+        f"At {share} this run has made {words.counted(tried, 'exchange')}, each alone. The one that costs most, in "
+        "times the perplexity of own units and of those whose interval lies above 1, is "
+        f"{words.per_model(dearest)}. The one that gains most, of those whose interval lies below 1, is "
         f"{words.per_model(best)}."
+    )
+
+
+def _choice(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:
+    """What own units cost where scores of single units choose them."""
+    clauses = {}
+    for name in raced:
+        for row in results["models"][name]["exchanges"]:
+            if row["method"] == BY_SCORES and row["over_first"] is not None:
+                clauses[name] = words.estimate(row["over_first"], row["over_first_low"], row["over_first_high"])
+    if not clauses:
+        return ""
+    return (
+        "Where scores of single units choose, not exact elimination, and all else is as in own units, perplexity is "
+        f"theirs times {words.per_model(clauses)}."
     )
 
 

@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pooch
 import torch
@@ -33,6 +34,9 @@ from howlinear.errors import SourceError
 from howlinear.files import atomic
 from howlinear.models.packaged import READERS
 from howlinear.models.seals import digest, seal
+
+if TYPE_CHECKING:  # the package is an extra
+    from gguf import GGUFReader
 
 MAGIC = b"GGUF"  # how such a file begins
 
@@ -97,7 +101,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _convert(file: Path, target: Path) -> None:
     """Read a GGUF file and save what it holds to a sealed folder."""
-    _check_whole(file)
+    reader = _opened(file)
     with _without_its_bar(), TemporaryDirectory() as empty:  # transformers looks beside the file for another model's
         options = {"pretrained_model_name_or_path": empty, "gguf_file": str(file.resolve())}
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -108,7 +112,7 @@ def _convert(file: Path, target: Path) -> None:
             output_loading_info=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(**options, trust_remote_code=False)
-    _check_all_weights(file, model, sorted(report["missing_keys"]))
+    _check_all_weights(file, reader, model, sorted(report["missing_keys"]))
     with atomic.folder_aside(target) as new:
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
@@ -125,29 +129,31 @@ def _without_its_bar() -> Iterator[None]:
             yield
 
 
-def _check_whole(file: Path) -> None:
-    """Refuse a file that ends early, in a word that says so: `transformers` stumbles over its tensors one by one."""
+def _opened(file: Path) -> GGUFReader:
+    """A GGUF file's header and the places of its tensors.
+
+    Raises:
+        SourceError: it ends early, or is none that the package `gguf` reads.
+    """
     from gguf import GGUFReader
 
     try:
-        GGUFReader(file)
+        return GGUFReader(file)
     except (ValueError, LookupError, OverflowError) as error:
         raise SourceError(
             f"{file} is cut off, damaged or newer than this gguf package ({error}): download it again, or update gguf"
         ) from error
 
 
-def _check_all_weights(file: Path, model: PreTrainedModel, missing: list[str]) -> None:
+def _check_all_weights(file: Path, reader: GGUFReader, model: PreTrainedModel, missing: list[str]) -> None:
     """Every weight of the file is in the model, and the reverse: `transformers` says nothing of a tensor it leaves out.
 
     Raises:
         SourceError: one has more weights than the other.
     """
-    from gguf import GGUFReader
-
     if missing:
         raise SourceError(f"{file} lacks {len(missing)} of the model's weights ({missing[0]}, …): download it again")
-    in_file = sum(math.prod(tensor.shape.tolist()) for tensor in GGUFReader(file).tensors)
+    in_file = sum(math.prod(tensor.shape.tolist()) for tensor in reader.tensors)
     storages = {tensor.data_ptr(): tensor.numel() for tensor in model.state_dict().values()}  # tied weights once
     in_model = sum(storages.values())
     if in_file != in_model:

@@ -32,7 +32,7 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression.budget import share_out
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.prune import fewer_units, has_constant, thinned, units_for, ways_of
+from howlinear.ideas.compression.prune import budget_for, fewer_units, has_constant, thinned, units_for, ways_of
 from howlinear.ideas.compression.race import Compressor, own_units
 from howlinear.ideas.compression.units import (
     RIDGES,
@@ -45,9 +45,9 @@ from howlinear.ideas.compression.units import (
     root_of,
     select,
 )
+from howlinear.ideas.compression.width import gram
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, device_of, sites, width_of
-from howlinear.models.layers import parameters
 from howlinear.models.replace import copy_of
 from howlinear.models.units import affine_of, readout, unit_count, unit_layers, units_hooked, with_units, write
 
@@ -116,10 +116,9 @@ def refitted(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def with_lines(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Own units, and in blocks where it is priced lower a line beside fewer of them; arguments as of `by_scores`.
+    """Own units, and in blocks where it is priced lower a line beside fewer of them.
 
-    Raises:
-        InputError: the FFNs cannot give so much, or the model's hidden units cannot be reached.
+    The copy is for measuring: no model folder can hold such a block. Arguments and errors as of `by_scores`.
     """
     model = calibration.model
     own, moments = calibration.eliminations
@@ -131,9 +130,8 @@ def with_lines(calibration: Calibration, share: float) -> PreTrainedModel:
         joint = ways_of(model, site, beside[site.block].price.numpy()).assign(line=True)
         joint["parameters"] += line_size(model, site)
         ways[site.block] = pd.concat([alone, joint], ignore_index=True)
-    inside = sum(parameters(site.output) for site in chosen)
-    budget = calibration.allowed(share) - (parameters(model) - inside)
-    picked = {block: ways[block].iloc[place] for block, place in share_out(ways, budget).items()}
+    places = share_out(ways, budget_for(model, chosen, share))
+    picked = {block: ways[block].iloc[place] for block, place in places.items()}
 
     lined = [block for block, way in picked.items() if way["line"]]
     modules = {}
@@ -221,8 +219,18 @@ def _eliminated(
 
 def scaled_to(found: Elimination, own: Elimination) -> Elimination:
     """An elimination whose last price, of a block without units, is that of another."""
-    last = float(found.price[-1])
-    factor = float(own.price[-1]) / last if last > 0 else 1.0
+    return scaled(found, own, float(found.price[-1]))
+
+
+def scaled(found: Elimination, own: Elimination, total: float) -> Elimination:
+    """An elimination in the nats that own units are priced in.
+
+    Args:
+        found: the elimination.
+        own: own units' of the same block.
+        total: what a block without units costs in the units of `found`.
+    """
+    factor = float(own.price[-1]) / total if total > 0 else 1.0
     return replace(found, price=found.price * factor)
 
 
@@ -236,7 +244,7 @@ def unweighted(moments: Moments, ridge: float) -> UnitMoments:
     sums = moments.n * moments.mean_x
     gathered = UnitMoments(moments.d_in)
     second = gathered.halves[0]
-    second[:-1, :-1] = moments.sxx + torch.outer(sums, moments.mean_x)
+    second[:-1, :-1] = gram(moments)
     second[:-1, -1] = sums
     second[-1, :-1] = sums
     second[-1, -1] = moments.n
@@ -343,11 +351,10 @@ def prices_beside_lines(calibration: Calibration) -> dict[int, Elimination]:
             block = site.block
             weight = readout(model, site).weight @ root_of(calibration.stakes[block].metric)
             centred = has_constant(model, site)
-            # scaled as own units are: by what a price of this block measured, over what it was
-            unscaled = float(in_order(own_moments[block].covariance(centred), weight, own[block].order).price[-1])
-            factor = float(own[block].price[-1]) / unscaled if unscaled > 0 else 1.0
+            # without units and without a line the block would cost tr(βᵀ S β)
+            total = float((own_moments[block].covariance(centred) @ weight * weight).sum())
             order = eliminate(beyond_line(joint[block], len(weight), centred), weight)
-            found[block] = replace(order, price=order.price * factor)
+            found[block] = scaled(order, own[block], total)
     return found
 
 

@@ -102,7 +102,7 @@ def compress(
     """
     check_causal(model)
     chosen = sites(model)
-    _budget(model, chosen, max_parameters)  # before anything is computed
+    budget_for(model, chosen, max_parameters)  # before anything is computed
     train = rows.ids[~rows.test]
     _check_rows(model, chosen, rows)
 
@@ -206,7 +206,7 @@ def units_for(
         InputError: a share that is none or that cannot be met.
     """
     chosen = sites(model, list(eliminations))
-    budget = _budget(model, chosen, max_parameters)
+    budget = budget_for(model, chosen, max_parameters)
     ways = {site.block: ways_of(model, site, eliminations[site.block].price.numpy()) for site in chosen}
     return _alike(ways, budget) if alike else _shared_out(ways, budget)
 
@@ -285,8 +285,13 @@ def _alike(ways: Mapping[int, pd.DataFrame], budget: int) -> dict[int, int]:
     raise InputError(f"{budget:,} parameters for {len(ways)} blocks are too few for one hidden unit in each")
 
 
-def _budget(model: PreTrainedModel, chosen: list[Site], max_parameters: float) -> int:
+def budget_for(model: PreTrainedModel, chosen: list[Site], max_parameters: float) -> int:
     """How many parameters the blocks may have together.
+
+    Args:
+        model: the model.
+        chosen: its blocks that give parameters up.
+        max_parameters: the share of all parameters that a copy may have at most.
 
     Raises:
         InputError: a share that is none, or that not even one hidden unit a block would meet.

@@ -86,7 +86,7 @@ class UnitMoments:
     Attributes:
         halves: of either half, Σ w [h, 1] [h, 1]ᵀ, shape (m + 1, m + 1), float64.
         rows: how many rows there were.
-        ridge: what is added to the variance of every unit, as a share of it.
+        ridge: what is added to the variance of every unit, as a share of it: one number, or one for each.
     """
 
     def __init__(self, units: int):
