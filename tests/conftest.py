@@ -9,6 +9,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: no test waits for a network
 
 import gc
+import hashlib
 import random
 import sys
 
@@ -54,6 +55,11 @@ def pytest_collection_finish():
     """From here on searches for garbage pass over what was imported, which stays to the end."""
     gc.freeze()
     gc.enable()
+
+
+def fingerprint(data):
+    """What to compare of large files: where CI is set, pytest would spell out how their bytes differ, for hours."""
+    return f"{len(data)} bytes, SHA-256 {hashlib.sha256(data).hexdigest()}"
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import pytest
 import test_report
 from test_report import PAPER, changed, copy  # noqa: F401
 
+from conftest import fingerprint
 from howlinear.errors import SourceError
 from howlinear.files import paths, results
 from howlinear.ideas.claims import ledger
@@ -63,7 +64,7 @@ def test_slides_and_notes_are_written_and_name_no_machine_or_day(tmp_path):
     report.write_slides(tmp_path)
     for name in ("slides", "notes"):
         pdf = (tmp_path / f"{name}.pdf").read_bytes()
-        assert pdf == report.build(source=report.SLIDES, notes=name == "notes")
+        assert fingerprint(pdf) == fingerprint(report.build(source=report.SLIDES, notes=name == "notes"))
         for trace in (b"Date", str(paths.ROOT).encode(), b"/home"):
             assert trace not in pdf.replace(b"/Datetime", b"")
     assert (tmp_path / "slides.pdf").read_bytes() != (tmp_path / "notes.pdf").read_bytes()
