@@ -53,11 +53,11 @@ RECORDED = {  # notebook → files on record that it reads: measurements taken i
     "13_claims": "results/prose/05_corpora.json",
 }
 PUBLISHED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "12_sinks", "13_claims")  # beside what the paper publishes
-LONG = (  # 03 and 11 hold the most memory, so they do not begin together (10 waits for 03)
-    *("03_bilinear", "14_compress", "10_degrees", "11_protocol", "06_compression", "08_controls", "02_ceilings", "12_sinks"),
-    *("15_gate", "09_dynamics", "07_optimisers", "05_corpora"),
+ORDER = (  # 14 takes longest and no captures; 03 and 11 hold the most memory, so they do not begin together (10 waits for 03)
+    *("14_compress", "capture", "03_bilinear", "10_degrees", "11_protocol", "06_compression", "08_controls", "02_ceilings"),
+    *("12_sinks", "15_gate", "09_dynamics", "07_optimisers", "05_corpora"),
 )
-FIRST = {name: i for i, name in enumerate(reversed(("capture", *LONG)), 1)}  # in this order, so that cores end together
+FIRST = {name: i for i, name in enumerate(reversed(ORDER), 1)}  # so that cores end together
 sys.path.insert(0, workflow.basedir)
 from tools.reach import reached
 

@@ -65,21 +65,35 @@ run.answer(sentences)
 # ## Idea
 #
 # $R^2_{\mathrm{lin}}$ says how straight a block is *where the text goes*. It does not say which straight line. Here is
-# the smallest block that shows the difference: a parabola, read by two "corpora" that visit its two flanks. Notebook 00
-# draws it, with both lines, under *Figure: one parabola, two lines*.
+# the smallest block that shows the difference: a parabola, read by two "corpora" that visit its two flanks. Half of
+# each corpus' rows are for the fit, half are held out.
+#
+# ## Figure: one parabola, two lines
+#
+# **How to read it.** Points are held-out rows, those of the left flank in (a) and those of the right one in (b). In
+# both panels are the same two lines: the one fitted on the panel's own flank (solid) and the one fitted on the other
+# flank (dashed). Each explains most of its own flank. On the other one it does far worse than the mean would, so its
+# $R^2$ there is far below 0.
 
 # %%
 generator = torch.Generator().manual_seed(0)
-halves = {}
+flanks = {}
+parabola_lines = {}
 for name, mean in (("left", -2), ("right", 2)):
-    x = mean + torch.randn(4_000, 1, generator=generator)
-    halves[name] = [hl.Moments(1, 1).update(half, half.square()) for half in x.chunk(2)]  # train, held out
+    to_fit_on, flanks[name] = (mean + torch.randn(4_000, 1, generator=generator)).chunk(2)
+    parabola_lines[name] = fit(hl.Moments(1, 1).update(to_fit_on, to_fit_on.square()))[0]
 
-for name, other in (("left", "right"), ("right", "left")):
-    train, test = halves[name]
-    home = hl.ceiling(train, test)
-    away = r2(home.map, halves[other][1])
-    print(f"{name}: slope {home.map.weight.item():+.1f}, R² at home {home.r2:.2f}, on the other flank {away:.1f}")
+scores = {}
+for fitted, line in parabola_lines.items():
+    for scored, x in flanks.items():
+        scores[fitted, scored] = r2(line, hl.Moments(1, 1).update(x, x.square()))
+
+# %%
+drawn = {name: pd.DataFrame({"x": x[::10, 0], "y": x[::10, 0].square()}) for name, x in flanks.items()}
+ends = {name: (line.weight.item(), line.bias.item()) for name, line in parabola_lines.items()}
+figure = plots.flanks(drawn, ends, scores)
+run.figure(figure, "parabola")
+plt.show()
 
 # %% [markdown]
 # So we ask three things of every pair of corpora, in this order: are the blocks *as straight*; does the line of one

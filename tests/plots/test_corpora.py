@@ -29,6 +29,25 @@ def numbers(values):
     return np.asarray(values, float)
 
 
+def test_each_flank_shows_its_rows_its_own_line_and_the_other_one():
+    rows = {"left": pd.DataFrame({"x": [-3.0, -1.0], "y": [9.0, 1.0]})}
+    rows["right"] = pd.DataFrame({"x": [1.0, 3.0], "y": [1.0, 9.0]})
+    r2 = {("left", "left"): 0.891, ("left", "right"): -15.16, ("right", "left"): -17.58, ("right", "right"): 0.893}
+    figure = corpora.flanks(rows, {"left": (-4.0, -3.0), "right": (4.0, -3.0)}, r2)
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["(a) on the left flank", "(b) on the right flank"]
+    for axis, own, slope in zip(figure.axes, ("left", "right"), (-4, 4), strict=True):
+        points, *lines = axis.get_lines()
+        np.testing.assert_array_equal(points.get_xydata(), rows[own])
+        home, away = lines if own == "left" else reversed(lines)
+        np.testing.assert_allclose(home.get_ydata(), slope * home.get_xdata() - 3)
+        np.testing.assert_allclose(away.get_ydata(), -slope * away.get_xdata() - 3)
+        assert (home.get_color(), home.get_linestyle()) == (style.ACCENT, "-")
+        assert (away.get_color(), away.get_linestyle()) == (style.GREY, "--")
+    words = [[text.get_text() for text in axis.get_legend().get_texts()] for axis in figure.axes]
+    assert words[0] == ["left line: $R^2$ = 0.89", "right line: $R^2$ = −17.6"]
+    assert words[1] == ["left line: $R^2$ = −15.2", "right line: $R^2$ = 0.89"]
+
+
 def test_profiles_have_a_panel_per_model_and_a_curve_per_corpus_with_its_interval():
     table = pairs()
     table.loc[(table["model"] == "mini-llama") & (table["scored"] == "code") & (table["block"] == 2), "r2"] = 0.97

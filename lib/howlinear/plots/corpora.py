@@ -1,6 +1,8 @@
-"""Figures of notebook 05: one profile per text (the paper's figure 5), and maps carried over to another text."""
+"""Figures of notebook 05: a parabola's two lines, profiles (the paper's figure 5), maps carried to another text."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,6 +30,32 @@ def look(place: int) -> dict[str, str]:
         "marker": MARKERS[place % len(MARKERS)],
         "linestyle": LINES[place % len(LINES)],
     }
+
+
+def flanks(
+    rows: Mapping[str, pd.DataFrame], lines: Mapping[str, tuple[float, float]], r2: Mapping[tuple[str, str], float]
+) -> Figure:
+    """A curve that two texts visit in two places: a panel per text, with its own line and the other text's.
+
+    Args:
+        rows: text, named by the flank that it visits → its held-out rows, with columns `x` and `y`.
+        lines: text → slope and intercept of the line fitted on it.
+        r2: (text fitted on, text scored on) → R².
+    """
+    figure, axes = plt.subplots(1, len(rows), figsize=(style.COLUMN, 2.3))
+    for axis, (scored, points) in zip(axes, rows.items(), strict=True):
+        axis.plot(points["x"], points["y"], "o", color="black", alpha=0.3, markersize=2.5, markeredgewidth=0)
+        x = np.array([points["x"].min(), points["x"].max()])
+        for fitted, (slope, intercept) in lines.items():
+            at_home = fitted == scored
+            looks = {"color": style.ACCENT, "linestyle": "-"} if at_home else {"color": style.GREY, "linestyle": "--"}
+            score = f"{r2[fitted, scored]:.{2 if at_home else 1}f}".replace("-", "−")
+            axis.plot(x, slope * x + intercept, **looks, label=f"{fitted} line: $R^2$ = {score}")
+        axis.set_xlabel("input $x$")
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), handlelength=1.6)
+    axes[0].set_ylabel("output $y$")
+    style.panels(axes, [f"on the {scored} flank" for scored in rows])
+    return figure
 
 
 def profiles(pairs: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
