@@ -23,7 +23,7 @@ NOTEBOOKS = {
     "02_ceilings": ([MAIN], ["solvers", "clouds", "profile"]),
     "03_bilinear": ([MAIN], ["gain", "rank", "gate", "recipe", "layers"]),
     "04_rank": ([MAIN], ["median", "axes", "carried", "reduced"]),
-    "05_corpora": (config["corpora"], ["profiles", "transfer"]),
+    "05_corpora": (config["corpora"], ["parabola", "profiles", "transfer"]),
     "06_compression": ([MAIN], ["signal", "reduced_rank", "frontier", "healing"]),
     "07_optimisers": ([MAIN], ["valley", "paths", "shortfall", "baseline"]),
     "08_controls": ([MAIN], ["random", "transplant", "twins"]),
