@@ -168,7 +168,7 @@ def main():
     parser.add_argument(
         "--peak", nargs=2, metavar=("MODEL", "ROWS"), help="print peak memory of a measurement, in bytes, and end"
     )
-    parser.add_argument("--keep", action="store_true", help="write results/bench/ratios.json")
+    parser.add_argument("--keep", action="store_true", help="write these parts to results/bench/ratios.json")
     options = parser.parse_args()
     shape = SHAPES[options.shape]
     torch.set_num_threads(1)
@@ -192,7 +192,9 @@ def main():
         met = many / few - 1 <= GROWTH and many <= MOST_BYTES
         print(f"memory {few / 1e9:.2f} → {many / 1e9:.2f} GB, {many / few - 1:+.1%}: {'met' if met else 'not met'}")
     if options.keep:
-        record.save(paths.results("bench") / "ratios.json", found, digits={"errors": 1})
+        path = paths.results("bench") / "ratios.json"
+        before = record.load(path) if path.is_file() else {}
+        record.save(path, before | found, digits={"errors": 1})
 
 
 if __name__ == "__main__":

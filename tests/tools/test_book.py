@@ -107,6 +107,27 @@ def test_what_was_measured_becomes_a_table_with_its_figure(tmp_path, monkeypatch
     assert (tmp_path / "out/bench_side_by_side.png").read_bytes() == b"png"
 
 
+def test_a_measurement_stands_beside_the_models_own_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "results", lambda profile: tmp_path / "results" / profile)
+    assert "`make bench`" in build.ratios()
+    real = {
+        "rows": 16_000,
+        "ratios": {"measure": 1.881, "capture": 1.302, "ceilings": 0.331, "all swaps": 18.3},
+        "errors": {"r2": 3e-15, "interval": 2e-13, "perplexity": 1e-9},
+    }
+    random = {"rows": 8_192, "ratios": {work: 2.5 for work in real["ratios"]}, "errors": real["errors"]}
+    found = {"machine": {"processor": "a processor"}, "versions": {}, "smollm2-135m": real, "gpt2": random}
+    results.save(tmp_path / "results/bench/ratios.json", found, digits={"errors": 1})
+    text = re.sub(" +", " ", build.ratios())
+    assert "a processor, one thread; gpt2 on 8,192 rows, smollm2-135m on 16,000 rows." in text
+    assert "| `hl.measure`: capture, intervals, perplexity | 2.50 | 1.88 | bare forward passes |" in text
+    assert "| swap costs of all blocks | 2.50 | 18.30 | plain evaluations |" in text
+    assert "| R² | 3e-15 | 3e-15 |" in text
+    assert "Peak memory" not in text
+    results.save(tmp_path / "results/bench/ratios.json", found | {"memory": {"16000": 3.21e9, "300000": 3.3e9}})
+    assert "SmolLM2: 3.21 GB for 16,000 rows, 3.30 GB for 300,000 rows." in build.ratios()
+
+
 def test_the_reference_has_every_module_once():
     pages = dict(build.api())
     package = paths.ROOT / "lib/howlinear"

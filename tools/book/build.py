@@ -91,6 +91,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     _write(source / "gallery.txt", gallery(profile, which, source / "figures"))
     _write(source / "ledger.txt", ledger(profile, which))
     _write(source / "benchmarks.txt", benchmarks(source / "figures"))
+    _write(source / "ratios.txt", ratios())
     _write(source / "coverage.txt", coverage_table())
     for name, table in costs.tables(results.load(FRAME / "scale.json")).items():
         _write(source / f"scale_{name}.txt", table)
@@ -255,6 +256,38 @@ def benchmarks(target: Path) -> str:
     )
     picture = "![Time and memory, times ours](figures/bench_side_by_side.png)"
     return "\n".join([head, "", markdown(ways), "", picture, "", markdown(goals), ""])
+
+
+WORKS = {  # of `benchmarks/ratios.py`: what is measured → in words, and beside what
+    "measure": ("`hl.measure`: capture, intervals, perplexity", "bare forward passes"),
+    "capture": ("of it, capture with moments", "bare forward passes"),
+    "ceilings": ("of it, ceilings with intervals", "bare forward passes"),
+    "all swaps": ("swap costs of all blocks", "plain evaluations"),
+}
+
+
+def ratios() -> str:
+    """What `make bench` measured of whole measurements, beside the model's own work, as tables."""
+    path = paths.results("bench") / "ratios.json"
+    if not path.is_file():
+        return "Nothing is measured yet: `make bench` does it, in an hour or two.\n"
+    measured = results.load(path)
+    models = {name: costs for name, costs in measured.items() if "ratios" in costs}
+    times = []
+    for work, (words, beside) in WORKS.items():
+        in_multiples = {name: f"{costs['ratios'][work]:.2f}" for name, costs in models.items()}
+        times.append({"CPU time of": words, **in_multiples, "in": beside})
+    exact = []
+    for what in ("r2", "interval", "perplexity"):
+        differences = {name: f"{costs['errors'][what]:.0e}" for name, costs in models.items()}
+        exact.append({"largest difference of": what.replace("r2", "R²"), **differences})
+    head = f"Measured on: {measured['machine']['processor']}, one thread; "
+    head += ", ".join(f"{name} on {costs['rows']:,} rows" for name, costs in models.items()) + "."
+    parts = [head, "", markdown(times), "", markdown(exact), ""]
+    if "memory" in measured:
+        peaks = [f"{peak / 1e9:.2f} GB for {int(rows):,} rows" for rows, peak in measured["memory"].items()]
+        parts += ["Peak memory of a whole measurement of SmolLM2: " + ", ".join(peaks) + ".", ""]
+    return "\n".join(parts)
 
 
 def api() -> Iterator[tuple[str, str]]:
