@@ -133,8 +133,8 @@ def repaired(x, y, test):
 held = torch.arange(100) >= 60
 honest, friends = [], []
 for seed in range(10):
-    noise = normal(100, 301, seed=seed)
-    inputs, output = noise[:, :300], noise[:, 300]
+    columns = normal(100, 301, seed=seed)
+    inputs, output = columns[:, :300], columns[:, 300]
     honest.append(repaired(inputs, output, held))
     friends.append(by_all_rows(inputs, output, held))
 print(f"noise, on the mean: {sum(friends) / 10:.2f} chosen by all rows, {sum(honest) / 10:.2f} by those to fit on")

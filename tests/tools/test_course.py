@@ -285,6 +285,22 @@ def read_too_early(source):
     return found
 
 
+def functions_lost(sources):
+    """Names of functions that a later cell gives another value."""
+    functions, lost = set(), []
+    for source in sources:
+        names = symtable.symtable(source, "cell", "exec").get_symbols()
+        defined = {name.get_name() for name in names if name.is_namespace()}
+        lost += [name.get_name() for name in names if name.is_assigned() and name.get_name() in functions - defined]
+        functions |= defined
+    return lost
+
+
+def test_a_function_that_is_lost_is_seen():
+    cells = ["def noise():\n    rows = 1\n", "print([noise for noise in range(3)], noise())", "noise = 3", "rows = 2"]
+    assert functions_lost(cells) == ["noise"]
+
+
 def test_a_name_that_is_read_too_early_is_seen():
     assert read_too_early("def check_answer():\n    a = b\n    b = a\n    print(a, c)\n") == ["b"]
 
@@ -305,6 +321,7 @@ def test_the_projects_notebooks_become_a_course(stem, written):
     assert "solutions/" not in text
     assert "SOLUTION" not in text
     assert not re.search(r"^if .* is not None:", "\n".join(c.source for c in graded(empty).values()), re.MULTILINE)
+    assert functions_lost(cell.source for cell in solved.cells if cell.cell_type == "code") == []
     for cell in graded(solved).values():
         compile(cell.source, cell.id, "exec")
         assert read_too_early(cell.source) == [], "within a function such a name has no value yet"
