@@ -18,7 +18,6 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-cost_rows: int | None = None  # held-out token rows that swap costs are measured on; None: all
 most_rows: int | None = None  # token rows for a model before training; None: up to four times the profile's
 beside_paper = False  # draw the paper's three profiles behind also where the models are others
 
@@ -296,10 +295,9 @@ plt.show()
 
 # %% [markdown]
 # Then the practical test. Replace *one* block at a time by its map, leave the rest of the model alone, and measure the
-# perplexity ($e$ to the mean loss per token) on held-out text, on `cost_rows` rows of it if they are set. The interval
-# is paired, the same text before and after, and leaves out one document fold at a time: neighbouring sequences are
-# often of one document. It takes the map as given. An encoder predicts no next token: it has no perplexity and no such
-# cost, and is left out here.
+# perplexity ($e$ to the mean loss per token) on held-out text. The interval is paired, the same text before and
+# after, and leaves out one document fold at a time: neighbouring sequences are often of one document. It takes the map
+# as given. An encoder predicts no next token: it has no perplexity and no such cost, and is left out here.
 
 # %%
 costs = {}
@@ -307,7 +305,7 @@ for name, stored in captures.items():
     if profiles[name].perplexity is None:
         continue
     maps = {block: ceiling.map for block, ceiling in profiles[name].items()}
-    costs[name] = hl.swap_costs(run.model(name), maps, stored.rows.with_fewer_held_out(cost_rows))
+    costs[name] = hl.swap_costs(run.model(name), maps, stored.rows)
 swaps = tables.swap_table(costs)
 tables.by_block(swaps, "delta").round(2)
 
