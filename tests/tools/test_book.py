@@ -116,10 +116,11 @@ def test_a_measurement_stands_beside_the_models_own_work(tmp_path, monkeypatch):
         "errors": {"r2": 3e-15, "interval": 2e-13, "perplexity": 1e-9},
     }
     random = {"rows": 8_192, "ratios": {work: 2.5 for work in real["ratios"]}, "errors": real["errors"]}
-    found = {"machine": {"processor": "a processor"}, "versions": {}, "smollm2-135m": real, "gpt2": random}
+    machine = {"processor": "a processor", "load": 1.26}
+    found = {"machine": machine, "versions": {}, "smollm2-135m": real, "gpt2": random}
     results.save(tmp_path / "results/bench/ratios.json", found, digits={"errors": 1})
     text = re.sub(" +", " ", build.ratios())
-    assert "a processor, one thread; gpt2 on 8,192 rows, smollm2-135m on 16,000 rows." in text
+    assert "a processor, one thread of a machine with a load of 1.3 as it began; gpt2 on 8,192 rows, smollm2" in text
     assert "| `hl.measure`: capture, intervals, perplexity | 2.50 | 1.88 | bare forward passes |" in text
     assert "| swap costs of all blocks | 2.50 | 18.30 | plain evaluations |" in text
     assert "| R² | 3e-15 | 3e-15 |" in text

@@ -281,7 +281,9 @@ def ratios() -> str:
     for what in ("r2", "interval", "perplexity"):
         differences = {name: f"{costs['errors'][what]:.0e}" for name, costs in models.items()}
         exact.append({"largest difference of": what.replace("r2", "R²"), **differences})
-    head = f"Measured on: {measured['machine']['processor']}, one thread; "
+    load = measured["machine"]["load"]
+    busy = "" if load is None else f" of a machine with a load of {load:.1f} as it began"
+    head = f"Measured on: {measured['machine']['processor']}, one thread{busy}; "
     head += ", ".join(f"{name} on {costs['rows']:,} rows" for name, costs in models.items()) + "."
     parts = [head, "", markdown(times), "", markdown(exact), ""]
     if "memory" in measured:
