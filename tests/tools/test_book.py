@@ -124,9 +124,10 @@ def test_a_measurement_stands_beside_the_models_own_work(tmp_path, monkeypatch):
     assert "| `hl.measure`: capture, intervals, perplexity | 2.50 | 1.88 | bare forward passes |" in text
     assert "| swap costs of all blocks | 2.50 | 18.30 | plain evaluations |" in text
     assert "| R² | 3e-15 | 3e-15 |" in text
+    assert "| perplexity, as a share | 1e-09 | 1e-09 |" in text
     assert "Peak memory" not in text
     results.save(tmp_path / "results/bench/ratios.json", found | {"memory": {"16000": 3.21e9, "300000": 3.3e9}})
-    assert "SmolLM2: 3.21 GB for 16,000 rows, 3.30 GB for 300,000 rows." in build.ratios()
+    assert "measurement of smollm2-135m: 3.21 GB for 16,000 rows, 3.30 GB for 300,000 rows." in build.ratios()
 
 
 def test_the_reference_has_every_module_once():

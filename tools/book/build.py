@@ -258,12 +258,14 @@ def benchmarks(target: Path) -> str:
     return "\n".join([head, "", markdown(ways), "", picture, "", markdown(goals), ""])
 
 
+SMOLLM2 = "smollm2-135m"
 WORKS = {  # of `benchmarks/ratios.py`: what is measured → in words, and beside what
     "measure": ("`hl.measure`: capture, intervals, perplexity", "bare forward passes"),
     "capture": ("of it, capture with moments", "bare forward passes"),
     "ceilings": ("of it, ceilings with intervals", "bare forward passes"),
     "all swaps": ("swap costs of all blocks", "plain evaluations"),
 }
+ERRORS = {"r2": "R²", "interval": "an end of its interval", "perplexity": "perplexity, as a share"}
 
 
 def ratios() -> str:
@@ -278,9 +280,9 @@ def ratios() -> str:
         in_multiples = {name: f"{costs['ratios'][work]:.2f}" for name, costs in models.items()}
         times.append({"CPU time of": words, **in_multiples, "in": beside})
     exact = []
-    for what in ("r2", "interval", "perplexity"):
+    for what, words in ERRORS.items():
         differences = {name: f"{costs['errors'][what]:.0e}" for name, costs in models.items()}
-        exact.append({"largest difference of": what.replace("r2", "R²"), **differences})
+        exact.append({"largest difference of": words, **differences})
     load = measured["machine"]["load"]
     busy = "" if load is None else f" of a machine with a load of {load:.1f} as it began"
     head = f"Measured on: {measured['machine']['processor']}, one thread{busy}; "
@@ -288,7 +290,8 @@ def ratios() -> str:
     parts = [head, "", markdown(times), "", markdown(exact), ""]
     if "memory" in measured:
         peaks = [f"{peak / 1e9:.2f} GB for {int(rows):,} rows" for rows, peak in measured["memory"].items()]
-        parts += ["Peak memory of a whole measurement of SmolLM2: " + ", ".join(peaks) + ".", ""]
+        real = SMOLLM2 if SMOLLM2 in models else next(iter(models))  # the one that memory is measured on
+        parts += [f"Peak memory of a whole measurement of {real}: " + ", ".join(peaks) + ".", ""]
     return "\n".join(parts)
 
 
