@@ -290,8 +290,8 @@ def ratios() -> str:
     parts = [head, "", markdown(times), "", markdown(exact), ""]
     if "memory" in measured:
         peaks = [f"{peak / 1e9:.2f} GB for {int(rows):,} rows" for rows, peak in measured["memory"].items()]
-        real = SMOLLM2 if SMOLLM2 in models else next(iter(models))  # the one that memory is measured on
-        parts += [f"Peak memory of a whole measurement of {real}: " + ", ".join(peaks) + ".", ""]
+        name = SMOLLM2 if SMOLLM2 in models else next(iter(models))  # the one that memory is measured on
+        parts += [f"Peak memory of a whole measurement of {name}: " + ", ".join(peaks) + ".", ""]
     return "\n".join(parts)
 
 
