@@ -14,7 +14,7 @@
 # **Question.** The paper suggests lines in the place of whole blocks. Others drop layers, or hidden units. If a model
 # is to lose a tenth of its parameters, or a fifth, and nothing may be trained, what costs least?
 #
-# **You need** notebook 06; least squares. **Time** 20 minutes to read, one or two to run.
+# **You need** notebook 06; least squares. **Time** 25 minutes to read, one or two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -277,8 +277,8 @@ print(limit.pivot_table(index=["model", "share"], columns="what", values="ratio"
 # - *without a ridge*: plain least squares;
 # - *fitted once more in place*: block after block, each readout is fitted again on the inputs that it really gets, from
 #   blocks that are smaller already, towards what the whole model's block gives there;
-# - *with lines beside units*: a block may give up some units more for a line of its input beside the others, where
-#   that is priced lower.
+# - *with lines beside units*: a block may give up some units more for a line of its input beside the others, of any
+#   rank, where that is priced lower. Each rank holds $2d$ numbers, as many as two thirds of a gated unit.
 #
 # The numbers are perplexity over that of own units as they are, paired over documents, with 95 % intervals. Above 1,
 # the part that was exchanged is worth having; below 1, the exchange is.

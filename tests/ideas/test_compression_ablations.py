@@ -3,57 +3,31 @@
 import pytest
 import torch
 
+from helpers.unit_rows import seen, short_rows, weighted_rows
 from howlinear.errors import InputError
-from howlinear.ideas.compression import ablations as module
 from howlinear.ideas.compression.ablations import (
     ABLATIONS,
-    BesideLine,
     ablations,
-    beside_line,
-    moments_beside_inputs,
     no_ridge,
-    prices_beside_lines,
     refit_in_place,
     refitted,
     scaled_to,
     unweighted,
-    with_lines,
 )
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.prune import has_constant
 from howlinear.ideas.compression.race import own_units, race
 from howlinear.ideas.compression.units import RIDGES, Elimination, unit_moments
-from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import sites
-from howlinear.models.layers import parameters
 from howlinear.models.replace import copy_of
-from howlinear.models.units import affine_of, unit_count, unit_layers, units_hooked
-from howlinear.text.rows import TokenRows
+from howlinear.models.units import affine_of, unit_layers, units_hooked
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture
 def rows():
-    """Random token ids, shape (60, 32), in two sides of three folds."""
-    ids = torch.randint(80, (60, 32), generator=torch.Generator().manual_seed(1))
-    return TokenRows.from_ids(ids, folds=3)
-
-
-@torch.no_grad()
-def seen(model, ids):
-    """Block → its hidden units, inputs and outputs, rows in order."""
-    kept = {site.block: {} for site in sites(model)}
-
-    def keep_units(site, h):
-        kept[site.block]["h"] = h.flatten(0, -2).double()
-
-    def keep(site, x, y):
-        kept[site.block] |= {"x": x.flatten(0, -2).double(), "y": y.flatten(0, -2).double()}
-
-    with units_hooked(model, sites(model), keep_units), hooked(sites(model), keep):
-        model.base_model(input_ids=ids, use_cache=False)
-    return kept
+    return short_rows()
 
 
 @torch.no_grad()
@@ -64,10 +38,6 @@ def alone(model, block, x):
     with units_hooked(model, [site], lambda _, h: kept.append(h)):
         y = site.output(x.float()[None])
     return kept[0][0].double(), y[0].double()
-
-
-def weighted_rows(calibration, block):
-    return calibration.stakes[block].weight.repeat(len(calibration.ids))
 
 
 def test_every_variant_fits_its_budget_and_is_another_model(model, rows):
@@ -176,72 +146,3 @@ def test_a_planted_shift_is_made_good_behind_it(gpt2, rows):
 
 def readout_of(model, block):
     return unit_layers(model, sites(model)[block])[-1]
-
-
-# --- a line beside the units
-
-
-def test_a_line_beside_units_is_least_squares_on_both(model, rows):
-    """Against `lstsq` on rows, for a third of a block's units."""
-    calibration = Calibration(model, rows, priced=4)
-    _, moments = calibration.eliminations
-    for of_block in moments.values():
-        of_block.ridge = RIDGES[0]
-    joint = moments_beside_inputs(calibration, [1])[1]
-    site = sites(model)[1]
-    kept = torch.arange(0, unit_count(model, site), 3)
-    module = beside_line(model, site, kept, joint)
-    assert isinstance(module, BesideLine)
-
-    rows_of = seen(model, calibration.ids)[1]
-    weight = weighted_rows(calibration, 1)
-    columns = torch.cat([rows_of["h"][:, kept], rows_of["x"]], 1)
-    if has_constant(model, site):
-        columns = torch.cat([columns, torch.ones(len(columns), 1).double()], 1)
-    root = weight.sqrt()[:, None]
-    left = torch.linalg.lstsq(root * columns, root * rows_of["y"]).solution
-    best = (root * (rows_of["y"] - columns @ left)).square().sum()
-    with torch.no_grad():
-        y = module(rows_of["x"].float()).double()
-    found = (root * (rows_of["y"] - y)).square().sum()
-    assert float(found) == pytest.approx(float(best), rel=2e-3)
-
-
-def test_a_line_beside_units_takes_over_part_of_what_they_cost(model, rows):
-    calibration = Calibration(model, rows, priced=4)
-    own, _ = calibration.eliminations
-    for block, beside in prices_beside_lines(calibration).items():
-        assert float(beside.price[-1]) < float(own[block].price[-1])
-        middle = len(beside.order) // 2
-        assert float(beside.price[middle]) < 1.05 * float(own[block].price[middle])  # both are greedy
-
-
-def test_a_block_that_is_a_line_gets_one_and_others_none(gpt2, rows):
-    """Planted: units of one block in pairs h and −h behind a ReLU, so that they give x back: a line says it all."""
-    model = gpt2
-    ffn = sites(model)[1].output
-    half = ffn.c_fc.weight.shape[1] // 2
-    ffn.act = torch.nn.ReLU()
-    with torch.no_grad():
-        ffn.c_fc.weight[:, half:] = -ffn.c_fc.weight[:, :half]
-        ffn.c_fc.bias[half:] = -ffn.c_fc.bias[:half]
-        ffn.c_proj.weight[half:] = -ffn.c_proj.weight[:half]
-    calibration = Calibration(model, rows, priced=4)
-    beside = prices_beside_lines(calibration)
-    own, _ = calibration.eliminations
-    assert float(beside[1].price[-1]) < 1e-3 * float(own[1].price[-1])
-    assert float(beside[0].price[-1]) > 1e-2 * float(own[0].price[-1])
-    smaller = with_lines(calibration, 0.85)
-    lined = [site.block for site in sites(model) if isinstance(smaller.get_submodule(site.name), BesideLine)]
-    assert lined == [1]
-    assert parameters(smaller) <= calibration.allowed(0.85)
-
-
-def test_groups_of_blocks_are_all_blocks(rows, gpt2, monkeypatch):
-    calibration = Calibration(gpt2, rows, priced=4)
-    at_once = prices_beside_lines(calibration)
-    monkeypatch.setattr(module, "TOGETHER", 1)
-    one_by_one = prices_beside_lines(calibration)
-    assert at_once.keys() == one_by_one.keys()
-    for block, found in at_once.items():
-        torch.testing.assert_close(one_by_one[block].price, found.price)

@@ -1,0 +1,35 @@
+"""A short text of random tokens, and what the blocks of a small model do on its rows."""
+
+import torch
+
+from howlinear.instrument.capture import hooked
+from howlinear.models.ffn_sites import sites
+from howlinear.models.units import units_hooked
+from howlinear.text.rows import TokenRows
+
+
+def short_rows():
+    """Random token ids, shape (60, 32), in two sides of three folds."""
+    ids = torch.randint(80, (60, 32), generator=torch.Generator().manual_seed(1))
+    return TokenRows.from_ids(ids, folds=3)
+
+
+@torch.no_grad()
+def seen(model, ids):
+    """Block → its hidden units, inputs and outputs, rows in order."""
+    kept = {site.block: {} for site in sites(model)}
+
+    def keep_units(site, h):
+        kept[site.block]["h"] = h.flatten(0, -2).double()
+
+    def keep(site, x, y):
+        kept[site.block] |= {"x": x.flatten(0, -2).double(), "y": y.flatten(0, -2).double()}
+
+    with units_hooked(model, sites(model), keep_units), hooked(sites(model), keep):
+        model.base_model(input_ids=ids, use_cache=False)
+    return kept
+
+
+def weighted_rows(calibration, block):
+    """The weight of every row of a block."""
+    return calibration.stakes[block].weight.repeat(len(calibration.ids))
