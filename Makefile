@@ -5,11 +5,13 @@ BLOCKS ?= 4
 DEVICE ?= cuda
 CORES ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || sysctl -n hw.ncpu)
 BIN := .venv/bin
+# MB that notebooks side by side may take together; those of the public models take several thousand each.
+MEMORY ?= 12000
 OMP_NUM_THREADS ?= 1
 # Every process of pytest compiles 3,000 modules anew if Python may not keep them, as some containers have it.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$(OMP_NUM_THREADS) \
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
-SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --rerun-incomplete --quiet host reason
+SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --resources mem_mb=$(MEMORY) --rerun-incomplete --quiet host reason
 
 .PHONY: figures test test-long test-public test-notebooks test-all paper readme book course test-course crate bench bench-more bench-scale bench-coverage lab sweep minis twins wide rehearse clean help
 

@@ -64,6 +64,7 @@ from tools.reach import reached
 # what captures are made from, and what a notebook reads that takes no capture
 WEIGHTS = [str(path) for source in MODELS.values() for path in sorted(Path(source).glob("*.safetensors"))]  # if local
 FOLDER = config.get("texts") or os.environ.get("HOWLINEAR_TEXTS")  # of texts that are fetched the hash is pinned
+MEMORY = config.get("memory", {})  # MB that a step's process takes, where several together are too much for a laptop
 SIZES = [config[key] for key in ("rows", "seq_len", "seed", "sample")]
 CAPTURING = Path("lib/howlinear/notebook/run.py")  # whose `Run.capture` makes them
 
@@ -117,6 +118,8 @@ rule capture:
         BUILD + "/logs/{corpus}.log",
     priority: FIRST["capture"]
     threads: max(1, workflow.cores // len(config["corpora"]))
+    resources:
+        mem_mb=MEMORY.get("capture", 0),
     params:
         sizes=SIZES,
         models=list(MODELS),
@@ -150,6 +153,8 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
         params:
             sizes=[] if corpora else SIZES,
         threads: 1  # several notebooks side by side; and sums come out the same on every run
+        resources:
+            mem_mb=MEMORY.get(stem, 0),
         message:
             f"notebook {stem}{minutes_left(stem)}"
         shell:

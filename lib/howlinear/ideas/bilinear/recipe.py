@@ -174,11 +174,12 @@ def _train(captured: Sequence[BlockCapture], used: Tensor, rank: int, steps: int
     held_out = rows.test.nonzero()[:, 0]
     lines = [_left_by_line(kept, used if len(used) < len(all_used) else None) for kept in captured]
     x = torch.stack([kept.rows().x for kept in captured])
-    y = torch.stack([kept.rows().y for kept in captured])
     e = torch.stack(lines)
+    variance_held_out = _variance(captured, held_out)
+    variance_apart = _variance(captured, apart)
 
     generator = torch.Generator().manual_seed(seed)
-    model = Products(len(captured), x.shape[2], y.shape[2], rank, generator)
+    model = Products(len(captured), x.shape[2], e.shape[2], rank, generator)
     optimiser = Adam(model.parameters(), lr=RATE)
     on_held_out = []
     on_apart = []
@@ -190,8 +191,8 @@ def _train(captured: Sequence[BlockCapture], used: Tensor, rank: int, steps: int
         loss.backward()
         optimiser.step()
         if step % EVERY == 0:
-            on_held_out.append(_gains(model, x, e, y, held_out))
-            on_apart.append(_gains(model, x, e, y, apart))
+            on_held_out.append(_gains(model, x, e, held_out) / variance_held_out)
+            on_apart.append(_gains(model, x, e, apart) / variance_apart)
             if _all_ended(on_held_out) and _all_ended(on_apart):
                 break  # whoever chooses, no block's later evaluations count
     return _Evaluations(torch.stack(on_held_out), torch.stack(on_apart))
@@ -214,12 +215,20 @@ def _left_by_line(kept: BlockCapture, used: Tensor | None) -> Float[Tensor, "row
     return (sample.y.double() - affine(sample.x.double())).float()
 
 
+def _variance(captured: Sequence[BlockCapture], rows: Int64[Tensor, " n"]) -> Float[Tensor, " blocks"]:
+    """Squared distances of each block's outputs from their mean, summed over some rows and over features."""
+    found = []
+    for kept in captured:
+        outputs = kept.rows().y[rows].double()
+        found.append((outputs - outputs.mean(0)).square().sum())
+    return torch.stack(found)
+
+
 @torch.no_grad()
-def _gains(model: Products, x: Tensor, e: Tensor, y: Tensor, rows: Int64[Tensor, " n"]) -> Float[Tensor, " blocks"]:
-    """R² with the products less R² of the line, on some rows."""
-    outputs = y[:, rows].double()
-    total = (outputs - outputs.mean(1, keepdim=True)).square().sum(dim=(1, 2))
-    left_by_line = e[:, rows]
-    left_by_both = left_by_line - model(x[:, rows])
-    less = left_by_line.double().square().sum(dim=(1, 2)) - left_by_both.double().square().sum(dim=(1, 2))
-    return less / total
+def _gains(model: Products, x: Tensor, e: Tensor, rows: Int64[Tensor, " n"]) -> Float[Tensor, " blocks"]:
+    """Squared error of the line less that of the line with the products, summed over some rows and over features."""
+    less = []
+    for by_line, said in zip(e[:, rows], model(x[:, rows]), strict=True):
+        left = by_line - said
+        less.append(by_line.double().square().sum() - left.double().square().sum())
+    return torch.stack(less)
