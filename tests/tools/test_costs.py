@@ -6,11 +6,14 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import yaml
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from conftest import WIDTH
 from howlinear.files import paths, results
 from howlinear.instrument.capture import capture
+from howlinear.models.layers import layers_of
 from howlinear.text.rows import TokenRows
 from tools.book import build, costs
 from tools.book.costs import Shape, moments_bytes, rates, tables
@@ -28,6 +31,38 @@ def test_a_blocks_moments_are_as_many_bytes_as_are_allocated(gpt2, ids):
 
 def test_work_by_hand():
     assert Shape(width=2, blocks=3, tokens=8).work() == {"forward": 96, "moments": 96, "ceilings": 24}
+
+
+def test_what_counting_comes_to_by_hand():
+    # Of a row: a block takes 2 · 10, the trunk 60 and the head 2 · 5 · 2 = 20. In float64, which counts twice:
+    # moments 3 · 2 · 3.25 · 4 = 78; a fit 2 · 10/3 · 8 = 160/3, and 27 of them over 144 rows 10.
+    found = costs.counted(costs.Weights(width=2, blocks=3, in_block=10, vocabulary=5), rows=144)
+    assert found["capture"] == pytest.approx(1 + 78 / 60)
+    assert found["ceilings"] == pytest.approx(10 / 60)
+    assert found["measure"] == pytest.approx(1 + (78 + 10 + 20 / 4) / 60)
+    assert found["all swaps"] == pytest.approx(1 + 3 * (20 + 20) / 80)  # one block behind a swapped one, on average
+
+
+SMOLLM2 = LlamaConfig(
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    vocab_size=49_152,
+)
+
+
+@pytest.mark.parametrize(("name", "config"), [("gpt2", GPT2Config()), ("smollm2-135m", SMOLLM2)])
+def test_models_are_counted_with_the_weights_that_they_have(name, config):
+    counted = costs.TIMED[name]
+    with torch.device("meta"):
+        made = AutoModelForCausalLM.from_config(config)
+    block = layers_of(made)[0]
+    products = [weight for weight in block.parameters() if weight.ndim == 2]
+    assert sum(weight.numel() for weight in products) == counted.in_block
+    assert made.get_output_embeddings().weight.shape == (counted.vocabulary, counted.width)
+    assert len(layers_of(made)) == counted.blocks
 
 
 RUN = {"width": 4, "blocks": 2, "tokens": 10, "forward": 3.2, "moments": 0.64, "ceilings": 1.28}

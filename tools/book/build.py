@@ -274,19 +274,23 @@ def ratios() -> str:
     if not path.is_file():
         return "Nothing is measured yet: `make bench` does it, in an hour or two.\n"
     measured = results.load(path)
-    models = {name: costs for name, costs in measured.items() if "ratios" in costs}
+    models = {name: measured[name] for name in costs.TIMED if name in measured}
+    counted = {name: costs.counted(costs.TIMED[name], found["rows"]) for name, found in models.items()}
     times = []
     for work, (words, beside) in WORKS.items():
-        in_multiples = {name: f"{costs['ratios'][work]:.2f}" for name, costs in models.items()}
+        in_multiples = {
+            name: f"{found['ratios'][work]:.2f} ({counted[name][work]:.2f})" for name, found in models.items()
+        }
         times.append({"CPU time of": words, **in_multiples, "in": beside})
     exact = []
     for what, words in ERRORS.items():
-        differences = {name: f"{costs['errors'][what]:.0e}" for name, costs in models.items()}
+        differences = {name: f"{found['errors'][what]:.0e}" for name, found in models.items()}
         exact.append({"largest difference of": words, **differences})
     load = measured["machine"]["load"]
     busy = "" if load is None else f" of a machine with a load of {load:.1f} as it began"
     head = f"Measured on: {measured['machine']['processor']}, one thread{busy}; "
-    head += ", ".join(f"{name} on {costs['rows']:,} rows" for name, costs in models.items()) + "."
+    head += ", ".join(f"{name} on {found['rows']:,} rows" for name, found in models.items())
+    head += ". In brackets, what counting multiplications comes to."
     parts = [head, "", markdown(times), "", markdown(exact), ""]
     if "memory" in measured:
         peaks = [f"{peak / 1e9:.2f} GB for {int(rows):,} rows" for rows, peak in measured["memory"].items()]

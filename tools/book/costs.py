@@ -42,6 +42,65 @@ LARGE = {"7B": Shape(4_096, 32, 65_536), "70B": Shape(8_192, 80, 131_072)}
 """Sixteen rows for each input: fewer, and the map is fitted to noise."""
 
 
+@dataclass(frozen=True)
+class Weights:
+    """What a model multiplies with.
+
+    Attributes:
+        width: d, of the residual stream.
+        blocks: how many.
+        in_block: weights of one block, attention and FFN.
+        vocabulary: tokens that the head predicts.
+    """
+
+    width: int
+    blocks: int
+    in_block: int
+    vocabulary: int
+
+
+TIMED = {
+    "gpt2": Weights(768, 12, 12 * 768**2, 50_257),
+    # attention has 9 heads of 64 that ask and 3 that answer; the FFN has a gate
+    "smollm2-135m": Weights(576, 30, 2 * 576 * (576 + 192) + 3 * 576 * 1536, 49_152),
+}
+"""The models of `benchmarks/ratios.py`."""
+
+HELD_OUT = 0.25  # of all rows
+FLOAT64 = 2  # times as long as in float32
+FITS = FOLDS + 1  # of a block: of all rows, and without each fold
+
+
+def counted(model: Weights, rows: int) -> dict[str, float]:
+    """What the ratios of `benchmarks/ratios.py` come to if products of matrices are all that takes time.
+
+    Two operations a weight and row; products of attention, among rows, are left out, and so are fits without massive
+    rows.
+
+    Args:
+        model: what it multiplies with.
+        rows: how many go through it.
+    """
+    block = 2 * model.in_block  # operations a row
+    head = 2 * model.vocabulary * model.width
+    trunk = model.blocks * block
+
+    # Sxy, half of the symmetric Sxx, and half of Syy where rows are held out
+    moments = FLOAT64 * model.blocks * (2 + 1 + HELD_OUT) * model.width**2
+    # a Cholesky factor, a solution, and half of the symmetric W Wᵀ
+    fit = FLOAT64 * (1 / 3 + 2 + 1) * model.width**3
+    ceilings = model.blocks * FITS * fit / rows
+    # what lies before a swapped block is computed once, and the map in its place costs nothing
+    swap = head + (model.blocks - 1) / 2 * block
+
+    return {
+        "measure": 1 + (moments + ceilings + HELD_OUT * head) / trunk,
+        "capture": 1 + moments / trunk,
+        "ceilings": ceilings / trunk,
+        "all swaps": 1 + model.blocks * swap / (trunk + head),
+    }
+
+
 def moments_bytes(width: int, folds: int = 2 * FOLDS) -> int:
     """Bytes of one block's moments: Sxx and Sxy of each fold and Σyy of the held-out outputs, d² numbers each.
 
