@@ -339,14 +339,20 @@ class Factor:
         """The least-squares map of the rows that were factorised."""
         # W = D (L Lᵀ)⁻¹ D Sxy, without what it has in null directions
         covariance = self._without_nulls(self.scale[:, None] * moments.sxy)
-        slope = self._without_nulls(torch.cholesky_solve(covariance, self.lower))
+        slope = self._without_nulls(self._solved(covariance))
         return _with_bias(self.scale[:, None] * slope, moments)
+
+    def _solved(self, columns: Float[Tensor, "d_in k"]) -> Float[Tensor, "d_in k"]:
+        """(L Lᵀ)⁻¹ of each column."""
+        # As Cᵀ L⁻ᵀ L⁻¹: so nothing is copied, since LAPACK counts along columns, and the result lies row by row
+        half = torch.linalg.solve_triangular(self.lower.T, columns.T, upper=True, left=False)
+        return torch.linalg.solve_triangular(self.lower, half, upper=False, left=False).T
 
     def _without_nulls(self, columns: Float[Tensor, "d_in k"]) -> Float[Tensor, "d_in k"]:
         """The part of each column that is orthogonal to N."""
         if not self.null_vectors.shape[1]:
             return columns
-        return columns - self.null_vectors @ (self.null_vectors.T @ columns)
+        return columns.addmm(self.null_vectors, self.null_vectors.T @ columns, alpha=-1)
 
 
 def factorise(moments: Moments) -> Factor | None:
