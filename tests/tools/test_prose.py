@@ -244,7 +244,7 @@ def test_the_findings_tell_what_each_part_of_own_units_buys(findings):
         ("forward selection to", "by forward selection"),
         ("readouts without a ridge to", "without a ridge"),
         ("on what the smaller model gives them to", "fitted once more in place"),
-        ("and lines of full rank beside the units to", "with lines beside units"),
+        ("One exchange buys something: lines of any rank beside the units come to", "with lines beside units"),
     ):
         assert f"{said} {times(method)}" in findings
 
