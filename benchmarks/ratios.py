@@ -6,7 +6,8 @@ median over rounds, so whatever else the machine does meets all alike. Beside th
 the slow way of the same numbers: every map by eigenvalues, every sum fold by fold, the perplexity by a pass of its own.
 
 Weights are random, at GPT-2's shape, and those of SmolLM2-135M where its package is there (`make .venv/public`). Peak
-memory is of a process of its own, of a whole measurement on random ids.
+memory is of a process of its own, of a whole measurement on random ids. How long a start takes is the CPU time of a new
+process, beside one of Python that does nothing.
 """
 
 import os
@@ -15,6 +16,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing i
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import argparse
+import resource
 import subprocess
 import sys
 import time
@@ -40,12 +42,21 @@ from howlinear.instrument.swap_costs import swap_costs
 FOLDS = 8
 SMOLLM2 = "smollm2-135m"
 GOALS = {  # what: most times the work that it is compared with
-    SMOLLM2: {"measure": 1.4, "capture": 1.2},
+    SMOLLM2: {"measure": 1.4, "capture": 1.2, "all swaps": 18.75},  # of thirty blocks, as 7.5 of twelve
     "gpt2": {"measure": 1.6, "capture": 1.2, "all swaps": 7.5},
 }
-PARTS = ("real", "random", "memory")
+PARTS = ("real", "random", "memory", "start")
 GROWTH = 0.05  # of peak memory from few rows to many
 MOST_BYTES = 6e9
+NOTHING = ["-c", "pass"]
+STARTS = {  # what a new process of Python is given → its exit status, and the most CPU seconds
+    "import howlinear": (["-c", "import howlinear"], 0, 0.3),
+    "howlinear --help": (["-m", "howlinear", "--help"], 0, 0.5),
+    "howlinear --version": (["-m", "howlinear", "--version"], 0, 0.5),
+    "an unknown model": (["-m", "howlinear", "measure", "no-such-model"], 2, 1.0),
+    "an unknown corpus": (["-m", "howlinear", "measure", "mini-gpt2", "--corpus", "no-such-corpus"], 2, 1.0),
+    "a missing file": (["-m", "howlinear", "measure", "no-such-file.gguf"], 2, 1.0),
+}
 
 
 def timed(work):
@@ -148,6 +159,36 @@ def peaks(name, lengths):
     return found
 
 
+def start(arguments, status):
+    """CPU seconds of a new process of Python, which must end with this status."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = subprocess.run([sys.executable, *arguments], check=False, capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if ended.returncode != status:
+        raise RuntimeError(f"python {' '.join(arguments)} ended with {ended.returncode}, not {status}: {ended.stderr}")
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def starts(rounds):
+    """What each start takes, as the median over rounds, and as a multiple of a start of Python alone."""
+    works = {"python": (NOTHING, 0)} | {what: (arguments, status) for what, (arguments, status, _) in STARTS.items()}
+    seconds = {what: [] for what in works}
+    for _ in range(1 + rounds):  # the first round warms up: modules are compiled, files are read into memory
+        for what, (arguments, status) in works.items():
+            seconds[what].append(start(arguments, status))
+    seconds = {what: values[1:] for what, values in seconds.items()}
+    return {
+        "seconds": {what: median(values) for what, values in seconds.items()},
+        "ratios": {what: ratio(seconds, what, "python") for what in STARTS},
+    }
+
+
+def show_starts(found):
+    for what, (_, _, goal) in STARTS.items():
+        taken = found["seconds"][what]
+        print(f"{what:20} {taken:6.3f} s   goal {goal:4.1f}   {'met' if taken <= goal else 'not met'}")
+
+
 def show(name, costs):
     for what, value in costs["ratios"].items():
         goal = GOALS.get(name, {}).get(what)
@@ -190,6 +231,9 @@ def main():
         few, many = found["memory"].values()
         met = many / few - 1 <= GROWTH and many <= MOST_BYTES
         print(f"memory {few / 1e9:.2f} → {many / 1e9:.2f} GB, {many / few - 1:+.1%}: {'met' if met else 'not met'}")
+    if "start" in options.parts:
+        found["start"] = starts(options.rounds)
+        show_starts(found["start"])
     if options.keep:
         path = paths.results("bench") / "ratios.json"
         before = record.load(path) if path.is_file() and len(options.parts) < len(PARTS) else {}

@@ -128,6 +128,10 @@ def test_a_measurement_stands_beside_the_models_own_work(tmp_path, monkeypatch):
     assert "Peak memory" not in text
     results.save(tmp_path / "results/bench/ratios.json", found | {"memory": {"16000": 3.21e9, "300000": 3.3e9}})
     assert "measurement of smollm2-135m: 3.21 GB for 16,000 rows, 3.30 GB for 300,000 rows." in build.ratios()
+    assert "start of" not in build.ratios()
+    started = {"seconds": {"python": 0.012, "howlinear --help": 0.224}, "ratios": {"howlinear --help": 18.67}}
+    results.save(tmp_path / "results/bench/ratios.json", found | {"start": started})
+    assert "| howlinear --help | 0.22 | 18.7 |" in re.sub(" +", " ", build.ratios())
 
 
 def test_the_reference_has_every_module_once():

@@ -296,6 +296,13 @@ def ratios() -> str:
         peaks = [f"{peak / 1e9:.2f} GB for {int(rows):,} rows" for rows, peak in measured["memory"].items()]
         name = SMOLLM2 if SMOLLM2 in models else next(iter(models))  # the one that memory is measured on
         parts += [f"Peak memory of a whole measurement of {name}: " + ", ".join(peaks) + ".", ""]
+    if "start" in measured:
+        started = measured["start"]
+        rows = [
+            {"start of": what, "CPU seconds": f"{started['seconds'][what]:.2f}", "times Python's own": f"{times:.1f}"}
+            for what, times in started["ratios"].items()
+        ]
+        parts += [markdown(rows), ""]
     return "\n".join(parts)
 
 
