@@ -20,6 +20,7 @@ from howlinear.core.moments import Moments, effective_rank
 from howlinear.errors import InputError
 from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
 from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import trunk
 from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
 
 NO_FLOAT64 = "device mps has no float64, which moments are kept in: use cpu"
@@ -183,7 +184,7 @@ def capture_batches(
 
 def _run_trunk(model: PreTrainedModel, rows: Rows, sequences: Tensor) -> None:
     """Run a model on some sequences, without its head."""
-    model.base_model(**batch_of(model, rows, sequences))
+    trunk(model, batch_of(model, rows, sequences))
 
 
 @contextmanager

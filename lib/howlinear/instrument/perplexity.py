@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
-from howlinear.models.ffn_sites import device_of
+from howlinear.models.forward import logits, trunk
 from howlinear.models.load import check_causal, is_causal
 from howlinear.text.corpus import Corpus
 from howlinear.text.rows import Rows, TokenRows, batch_of
@@ -95,12 +95,12 @@ class Pass:
         """Run the model on some sequences, all of one side."""
         inputs = batch_of(self.model, self.rows, sequences)
         if not self.predicts or not self.rows.test[sequences[0]]:
-            self.model.base_model(**inputs)
+            trunk(self.model, inputs)
             return
-        logits = self.model(**inputs).logits
+        predictions = logits(self.model, inputs)
         targets = targets_of(self.rows.ids[sequences], None if self.rows.mask is None else self.rows.mask[sequences])
         longer = (targets[:, 1:] != NO_TARGET).any(dim=1)
-        self.losses.append((sequences[longer], mean_losses(logits, targets)[longer]))
+        self.losses.append((sequences[longer], mean_losses(predictions, targets)[longer]))
 
     def perplexity(self) -> float | None:
         """Perplexity of the held-out sequences that were run; None if there is none.
@@ -228,18 +228,18 @@ def batch_losses(
     model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], targets: Int64[Tensor, "n seq_len"]
 ) -> Float[Tensor, " n"]:
     """`losses` of one batch, finite or not."""
-    return mean_losses(model(input_ids=ids.to(device_of(model)), use_cache=False).logits, targets)
+    return mean_losses(logits(model, ids), targets)
 
 
 def mean_losses(
-    logits: Float[Tensor, "n seq_len vocabulary"], targets: Int64[Tensor, "n seq_len"]
+    predictions: Float[Tensor, "n seq_len vocabulary"], targets: Int64[Tensor, "n seq_len"]
 ) -> Float[Tensor, " n"]:
     """Mean negative log-likelihood of the tokens after the first of each sequence, float64; NaN where there is none."""
-    expected = targets[:, 1:].to(logits.device)
+    expected = targets[:, 1:].to(predictions.device)
     # Sequence by sequence, each read where it lies: a copy of all logits is as dear as a block.
     nats = [
         cross_entropy(scores[:-1].float(), tokens, reduction="none", ignore_index=NO_TARGET)
-        for scores, tokens in zip(logits, expected, strict=True)
+        for scores, tokens in zip(predictions, expected, strict=True)
     ]
     total = torch.stack(nats).double().sum(1)
     return (total / (expected != NO_TARGET).sum(1)).cpu()

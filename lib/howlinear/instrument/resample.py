@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from howlinear.instrument.capture import BlockCapture, Sample, hooked
 from howlinear.instrument.store import Stored
 from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import trunk
 from howlinear.text.rows import TokenRows, batch_of
 
 BATCH = 16  # sequences in a pass
@@ -81,7 +82,7 @@ def _rows_of_blocks(
 
     with hooked(sites(model), keep):
         for batch in torch.arange(len(rows.ids)).split(BATCH):
-            model.base_model(**batch_of(model, rows, batch))
+            trunk(model, batch_of(model, rows, batch))
     found = {}
     for block in sorted(parts):
         inputs, outputs = parts.pop(block)

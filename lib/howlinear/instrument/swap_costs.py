@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from howlinear.instrument.perplexity import Change, batch_losses, change, finite_losses, held_out_folds
 from howlinear.models.ffn_sites import device_of, sites
+from howlinear.models.forward import logits
 from howlinear.models.load import check_causal
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
@@ -223,11 +224,11 @@ def resumable(model: PreTrainedModel, blocks: list[int], batch: Int64[Tensor, "n
     few = batch[:1, :8]
     recording = Recording(model, blocks)
     with recording.record():
-        whole = model(input_ids=few, use_cache=False).logits
+        whole = logits(model, few)
     try:
         for block in blocks:
             with recording.resumed(block):
-                if not torch.equal(model(input_ids=few, use_cache=False).logits, whole):
+                if not torch.equal(logits(model, few), whole):
                     return False
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         return False  # a recalled layer leaves nothing behind besides its output

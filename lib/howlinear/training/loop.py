@@ -26,6 +26,7 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.instrument.measure import measure
+from howlinear.models.forward import logits
 from howlinear.text.rows import TokenRows
 
 
@@ -102,9 +103,9 @@ def train(
     def loss_of(ids: Tensor) -> Tensor:
         """Mean cross-entropy of the next token."""
         with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.bfloat16):
-            logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-        logits = logits.to(getattr(torch, recipe.dtype))  # autocast leaves them in bfloat16
-        return cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+            predictions = logits(model, ids)[:, :-1]
+        predictions = predictions.to(getattr(torch, recipe.dtype))  # autocast leaves them in bfloat16
+        return cross_entropy(predictions.flatten(0, 1), ids[:, 1:].flatten())
 
     step_loss = torch.compile(loss_of) if compiled else loss_of
     measured_steps = set(log_spaced(recipe.steps))

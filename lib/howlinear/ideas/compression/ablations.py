@@ -42,7 +42,8 @@ from howlinear.ideas.compression.units import (
 )
 from howlinear.ideas.compression.width import gram
 from howlinear.instrument.capture import hooked
-from howlinear.models.ffn_sites import Site, device_of, sites
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import trunk
 from howlinear.models.units import affine_of, readout, unit_layers, units_hooked, write
 
 
@@ -246,7 +247,7 @@ def refit_in_place(
         write(layer, AffineMap(current.weight + change, bias))
 
     with units_hooked(smaller, sites(smaller), read_anew):
-        smaller.base_model(input_ids=ids.to(device_of(smaller)), use_cache=False)
+        trunk(smaller, ids)
 
 
 def _outputs(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[int, Float[Tensor, "rows d"]]:
@@ -258,5 +259,5 @@ def _outputs(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[in
 
     with hooked(sites(model), keep):
         for batch in ids.split(8):
-            model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
+            trunk(model, batch)
     return {block: torch.cat(rows) for block, rows in parts.items()}

@@ -26,7 +26,8 @@ from howlinear.ideas.compression.rivals import cosine_distance
 from howlinear.ideas.compression.units import Elimination, Stakes, UnitMoments, stakes
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import HeavyRowsKeeper
-from howlinear.models.ffn_sites import Site, device_of, sites
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import trunk
 from howlinear.models.layers import is_parallel, layers_of, parameters
 from howlinear.models.load import check_causal
 from howlinear.models.units import units_hooked
@@ -176,7 +177,7 @@ def lines(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: i
 
     with hooked(listened, keep):
         for batch in ids.split(batch_size):
-            model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
+            trunk(model, batch)
 
     found = {}
     for block, of_all in moments.items():
@@ -243,7 +244,7 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: 
         hooks.callback(layers[-1].register_forward_hook(note_last).remove)
         for batch in ids.split(batch_size):
             states.clear()
-            model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
+            trunk(model, batch)
             directions = torch.stack([normalize(state.double(), dim=-1).flatten() for state in states]).cpu()
             cosines += directions @ directions.T
             for number in range(len(layers)):
@@ -274,5 +275,5 @@ def unit_moments(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_
 
     with units_hooked(model, sites(model), keep):
         for batch in ids.split(batch_size):
-            model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
+            trunk(model, batch)
     return moments

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.instrument.swap_costs import swapped_passes
-from howlinear.models.ffn_sites import device_of
+from howlinear.models.forward import logits
 
 
 def divergences(
@@ -60,8 +60,7 @@ class _Whole:
 
     def divergence(self, batch: Int64[Tensor, "n seq_len"]) -> Float[Tensor, " n"]:
         """Mean KL per predicted token of each sequence; of a batch that is new, the predictions are kept."""
-        logits = self.model(input_ids=batch.to(device_of(self.model)), use_cache=False).logits[:, :-1]
-        log_q = [scores.float().log_softmax(-1) for scores in logits]
+        log_q = [scores.float().log_softmax(-1) for scores in logits(self.model, batch)[:, :-1]]
         if batch is not self.batch:  # its first pass is that of the whole model
             self.batch = batch
             self.log_p = log_q

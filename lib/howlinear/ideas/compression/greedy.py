@@ -28,6 +28,7 @@ from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import Change, change, held_out_folds, losses
 from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import trunk
 from howlinear.models.load import check_causal
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
@@ -84,7 +85,7 @@ def _rows_at(
         rows[site.block] = (x.flatten(0, -2), y.flatten(0, -2))
 
     with swap(model, maps), hooked(sites(model, list(blocks)), keep):
-        model.base_model(input_ids=batch, use_cache=False)
+        trunk(model, batch)
     return rows
 
 

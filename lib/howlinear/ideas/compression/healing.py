@@ -29,6 +29,7 @@ from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.instrument.perplexity import change, held_out_folds, losses, ratio_of
 from howlinear.models.ffn_sites import sites, width_of
+from howlinear.models.forward import logits
 from howlinear.models.replace import copy_of, linear_layers
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
@@ -228,8 +229,8 @@ def _train(
     with torch.enable_grad():
         for batch in shuffled_batches(len(ids), SEQUENCES, steps, seed):
             tokens = ids[batch].to(model.device)
-            logits = model(input_ids=tokens, use_cache=False).logits[:, :-1]
-            loss = cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+            predictions = logits(model, tokens)[:, :-1]
+            loss = cross_entropy(predictions.flatten(0, 1).float(), tokens[:, 1:].flatten())
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

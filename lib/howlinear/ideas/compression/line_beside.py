@@ -30,6 +30,7 @@ from howlinear.ideas.compression.prune import budget_for, has_constant, thinned,
 from howlinear.ideas.compression.units import UnitMoments, root_of
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, device_of, sites, width_of
+from howlinear.models.forward import trunk
 from howlinear.models.replace import copy_of
 from howlinear.models.units import readout, unit_count, units_hooked, with_units, write
 
@@ -204,7 +205,7 @@ def moments_beside_inputs(calibration: Calibration, blocks: Sequence[int]) -> di
 
     with units_hooked(model, listened, keep_units), hooked(listened, keep):
         for batch in calibration.ids.split(8):
-            model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
+            trunk(model, batch)
     return gathered
 
 

@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites, width_of
+from howlinear.models.forward import logits
 from howlinear.models.load import check_causal
 
 
@@ -98,9 +99,9 @@ def price(
         with torch.enable_grad(), hooked(priced, keep):
             for batch in ids.split(batch_size):
                 batch = batch.to(model.device)
-                logits = model(input_ids=batch, use_cache=False).logits[:, :-1].float()
+                predictions = logits(model, batch)[:, :-1].float()
                 # summed, not averaged: g is the gradient of a sequence's whole loss
-                loss = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
+                loss = cross_entropy(predictions.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
                 gradients = torch.autograd.grad(loss, [sums[site.block].output for site in priced])
                 for site, gradient in zip(priced, gradients, strict=True):
                     sums[site.block].add(gradient)

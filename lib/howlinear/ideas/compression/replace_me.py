@@ -30,7 +30,8 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.rivals import cosine_distance
 from howlinear.instrument.capture import hooked
-from howlinear.models.ffn_sites import Site, device_of, sites
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import trunk
 from howlinear.models.layers import drop_layers, layers_of, parameters
 from howlinear.models.replace import copy_of
 from howlinear.models.units import readout, unit_count, with_units
@@ -170,6 +171,6 @@ def around(
         hooks.callback(layers[gone.start - 1].register_forward_hook(note(entered)).remove)
         hooks.callback(layers[gone.stop - 1].register_forward_hook(note(left)).remove)
         for batch in calibration.ids.split(batch_size):
-            model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
+            trunk(model, batch)
     m = torch.cat(written)
     return m, torch.cat(entered) - m, torch.cat(left)

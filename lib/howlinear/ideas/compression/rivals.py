@@ -35,7 +35,8 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.swap_costs import swap_losses
-from howlinear.models.ffn_sites import Site, device_of, sites
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import trunk
 
 WRITES = 1e-3
 """How far, relative to it, a layer's output may be from s + y before we say that the FFN does not add y to s."""
@@ -85,7 +86,7 @@ def rivals(
     try:
         with torch.no_grad(), hooked([stream.site for stream in watched.values()], keep):
             for batch in ids.split(batch_size):
-                model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
+                trunk(model, batch)
     finally:
         for hook in hooks:
             hook.remove()

@@ -37,6 +37,7 @@ from howlinear.core.moments import add_gram
 from howlinear.errors import InputError
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, device_of, sites
+from howlinear.models.forward import logits, trunk
 from howlinear.models.units import unit_count, units_hooked
 
 RIDGES = (1e-6, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
@@ -173,9 +174,9 @@ def stakes(
     with torch.enable_grad(), hooked(chosen, keep):
         for batch in ids.split(batch_size):
             batch = batch.to(device_of(model))
-            logits = model(input_ids=batch, use_cache=False).logits[:, :-1].float()
+            predictions = logits(model, batch)[:, :-1].float()
             # summed, not averaged: g is the gradient of a sequence's whole loss
-            loss = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
+            loss = cross_entropy(predictions.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
             gradients = torch.autograd.grad(loss, [outputs[site.block] for site in chosen])
             for site, gradient in zip(chosen, gradients, strict=True):
                 g = gradient.view(len(batch), -1, gradient.shape[-1]).double().cpu()
@@ -233,7 +234,7 @@ def unit_moments(
 
         with units_hooked(model, listened, keep):
             for batch in of_half.split(8):
-                model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
+                trunk(model, batch)
     return gathered
 
 

@@ -16,7 +16,8 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import MULTIPLE
-from howlinear.models.ffn_sites import Site, device_of, sites
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import trunk
 from howlinear.text.rows import TokenRows
 
 CHOOSING = 4
@@ -146,7 +147,7 @@ def block_rows(model: PreTrainedModel, part: Part, blocks: list[int], batch_size
 
     with hooked(listened, keep):
         for batch in part.ids.split(batch_size):
-            model.base_model(input_ids=batch.to(device_of(model)), use_cache=False)
+            trunk(model, batch)
     fold = part.fold.repeat_interleave(part.ids.shape[1])
     found = {}
     for block, batches in seen.items():

@@ -18,6 +18,7 @@ from howlinear.errors import InputError
 from howlinear.ideas.protocol.layout import Layout
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites, width_of
+from howlinear.models.forward import trunk
 from howlinear.text.rows import FOLDS, batch_of
 
 LOUDEST = 0.01  # share of the rows that count as loud
@@ -85,7 +86,7 @@ def loudness(model: PreTrainedModel, layout: Layout, chosen: list[Site]) -> dict
 
     train = (~layout.rows.test).nonzero()[:, 0]
     with hooked(chosen, keep), torch.no_grad():
-        model.base_model(**batch_of(model, layout.rows, train[:PILOT]))
+        trunk(model, batch_of(model, layout.rows, train[:PILOT]))
     return {block: float(found.quantile(1 - LOUDEST)) for block, found in norms.items()}
 
 
@@ -113,7 +114,7 @@ def _pass(
                         _add(moments[site.block], group, x[rows], y[rows])
 
             with hooked(chosen, keep), torch.no_grad():
-                model.base_model(**batch_of(model, layout.rows, batch))
+                trunk(model, batch_of(model, layout.rows, batch))
 
 
 def _members(layout: Layout) -> Iterator[tuple[tuple[bool, int, int], Tensor]]:

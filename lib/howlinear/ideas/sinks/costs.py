@@ -26,7 +26,8 @@ from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import change, finite_losses, held_out_folds
 from howlinear.instrument.swap_costs import swapped_passes
-from howlinear.models.ffn_sites import Site, device_of, sites
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import logits, trunk
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
@@ -103,7 +104,7 @@ def first_outputs(
         means[site.block] = y.flatten(0, -2).double().mean(0)
 
     with hooked(sites(model, blocks), keep):
-        model.base_model(input_ids=ids[:, :1].to(device_of(model)), use_cache=False)
+        trunk(model, ids[:, :1])
     return means
 
 
@@ -251,12 +252,12 @@ def swap_token_losses(
 
 def _token_losses(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Float[Tensor, "n predicted"]:
     """Negative log-likelihood of every token after the first, in nats, float64."""
-    logits = model(input_ids=ids.to(device_of(model)), use_cache=False).logits
-    targets = ids[:, 1:].to(logits.device)
+    predictions = logits(model, ids)
+    targets = ids[:, 1:].to(predictions.device)
     # Sequence by sequence: a copy of all logits is as dear as a block.
     nats = [
         cross_entropy(scores[:-1].float(), tokens, reduction="none")
-        for scores, tokens in zip(logits, targets, strict=True)
+        for scores, tokens in zip(predictions, targets, strict=True)
     ]
     return torch.stack(nats).double().cpu()
 
