@@ -1,9 +1,12 @@
 """What a measurement costs, as multiples of the model's own work, and how exact it is: the first half of `make bench`.
 
 All are ratios of CPU time on one thread: of `hl.measure` and of its parts to a bare forward pass of the same rows
-without the head, and of all swap costs to one plain evaluation. Works take turns round after round and a ratio is the
-median over rounds, so whatever else the machine does meets all alike. Beside them stands the largest difference to
-the slow way of the same numbers: every map by eigenvalues, every sum fold by fold, the perplexity by a pass of its own.
+without the head, and of all swap costs to one plain evaluation. A bare pass is what transformers does by itself. The
+instrument gives linear layers to oneDNN (`models.forward`), which is twice as fast on processors with AVX-512 that are
+not Intel's, and no faster elsewhere; so a measurement stands beside bare passes of that kind, too. Works take turns
+round after round and a ratio is the median over rounds, so whatever else the machine does meets all alike. Beside them
+stands the largest difference to the slow way of the same numbers: every map by eigenvalues, every sum fold by fold, the
+perplexity by a pass of its own.
 
 Weights are random, at GPT-2's shape, and those of SmolLM2-135M where its package is there (`make .venv/public`). Peak
 memory is of a process of its own, of a whole measurement on random ids. How long a start takes is the CPU time of a new
@@ -38,6 +41,7 @@ from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses, perplexity
 from howlinear.instrument.profile import solve
 from howlinear.instrument.swap_costs import swap_costs
+from howlinear.models.forward import trunk
 
 FOLDS = 8
 SMOLLM2 = "smollm2-135m"
@@ -110,12 +114,20 @@ def errors(captured, solved):
     return {"r2": float(value), "interval": float(max(low, high))}
 
 
+@torch.inference_mode()
+def own_forward(model, ids, batch_size):
+    """A pass without the head as the instrument runs it."""
+    for batch in ids.split(batch_size):
+        trunk(model, batch)
+
+
 def costs(model, rows, rounds, batch_size=16):
     """Ratios and errors of one model on some rows."""
     capture(model, rows.thinned(4 * FOLDS * rows.ids.shape[1]), batch_size=batch_size)  # a warm-up
     few = rows.ids[: 2 * batch_size]
     works = {
         "trunk": lambda: forward(model, rows.ids, batch_size),
+        "own trunk": lambda: own_forward(model, rows.ids, batch_size),
         "measure": lambda: hl.measure(model, rows, batch_size=batch_size),
         "capture": lambda: capture(model, rows, batch_size=batch_size),
     }
@@ -133,6 +145,7 @@ def costs(model, rows, rounds, batch_size=16):
         "seconds": {name: median(values) for name, values in (seconds | ceilings).items()},
         "ratios": {
             "measure": ratio(seconds, "measure", "trunk"),
+            "measure, own": ratio(seconds, "measure", "own trunk"),
             "capture": ratio(seconds, "capture", "trunk"),
             "ceilings": median(ceilings["ceilings"]) / median(seconds["trunk"]),
             "all swaps": ratio(seconds, "all swaps", "plain evaluation"),

@@ -216,8 +216,16 @@ def test_lots_are_even_and_know_nothing_and_a_row_draws_its_own_again():
     assert float((shares - 0.1).abs().max()) < 0.015
     assert float(torch.corrcoef(torch.cat([x.T, drawn[None]]))[-1, :-1].abs().max()) < 0.05
     again = lots(x[100:103])
-    torch.testing.assert_close(again, drawn[100:103], atol=2e-3, rtol=0)
+    torch.testing.assert_close(again, drawn[100:103], atol=1e-6, rtol=0)
     assert not torch.allclose(Lots.of(x, seed=1)(x), drawn, atol=0.1)
+
+
+def test_what_another_processor_rounds_in_the_inputs_moves_next_to_no_lot():
+    x = torch.randn(8_000, D, generator=torch.Generator().manual_seed(4))
+    rounded = x * (1 + 1e-6 * torch.randn(x.shape, generator=torch.Generator().manual_seed(5)))
+    half = Lots.of(x)(x) < 0.5
+    elsewhere = Lots.of(rounded)(rounded) < 0.5
+    assert int((half != elsewhere).sum()) <= 4  # of 8,000; were they drawn anew 1,000 times a unit, sixteen
 
 
 def test_what_is_saved_by_hand():
@@ -338,8 +346,9 @@ def test_the_limit_is_kept_on_the_text_that_chooses(trained, measured):
     swaps = {name: (name[0], module) for name, module in gated.items() if name[1] in (GATE, ORACLE, LOTS)}
     before, after = search.losses_with(model, swaps, three.choosing)
     for name, changed in after.items():
-        # interpolated in a bracket of a sixteenth, where the curve bends up
-        assert 0.3 * tables.LIMIT < search.rise(before, changed) < 1.2 * tables.LIMIT, name
+        # interpolated in a bracket of a sixteenth, where the curve bends up; of lots, a few dozen tokens, it wavers
+        least, most = (0.1, 1.5) if name[1] == LOTS else (0.3, 1.2)
+        assert least * tables.LIMIT < search.rise(before, changed) < most * tables.LIMIT, name
 
 
 def test_costs_and_shares_are_those_of_a_model_that_has_the_module(trained, measured):
@@ -447,13 +456,15 @@ def test_a_block_that_may_go_whole_is_measured_once(trained, measured, monkeypat
 
 @pytest.mark.long
 def test_planted_blocks_come_with_the_truth(trained):
-    model, three = trained
+    model, _ = trained
+    # six sequences to choose on, as other tests have, are too few for a limit as low as this one
+    three = parts(load_corpus("docs", model).rows(8192, SEQ_LEN, 0), 2048)
     table = planted.planted_table(model, 10, three).set_index(["case", "kind"])
     assert set(table.index) == {(case, kind) for case in ("told", "untold") for kind in tables.KINDS}
     assert table.loc[("told", GATE), "right"] > 0.85
     assert table.loc[("untold", GATE), "right"] < 0.65
     for case in ("told", "untold"):
-        assert table.loc[(case, ORACLE), "right"] > 0.9
+        assert table.loc[(case, ORACLE), "right"] > 0.85
         assert table.loc[(case, "all"), "right"] == pytest.approx(0.5, abs=0.1)
     assert table.loc[("told", GATE), "told"] > 0.3 > table.loc[("untold", GATE), "told"]
     assert sites(model)[10].ffn is model.transformer.h[10].mlp

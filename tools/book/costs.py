@@ -93,8 +93,10 @@ def counted(model: Weights, rows: int) -> dict[str, float]:
     # what lies before a swapped block is computed once, and the map in its place costs nothing
     swap = head + (model.blocks - 1) / 2 * block
 
+    measure = 1 + (moments + ceilings + HELD_OUT * head) / trunk
     return {
-        "measure": 1 + (moments + ceilings + HELD_OUT * head) / trunk,
+        "measure": measure,
+        "measure, own": measure,  # the same operations
         "capture": 1 + moments / trunk,
         "ceilings": ceilings / trunk,
         "all swaps": 1 + model.blocks * swap / (trunk + head),

@@ -23,6 +23,10 @@ from howlinear.text.rows import Rows, TokenRows, batch_of
 
 NO_TARGET = -100  # what `cross_entropy` does not count
 
+LOSS_BATCH = 8
+"""Sequences in a pass through the head. Of twice as many, the logits of even a small vocabulary are above 32 MB, which
+the C library gives back to the system and asks for anew each time: that costs 8 to 33 % of a pass."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -188,7 +192,7 @@ def mean_perplexity(losses: Float[Tensor, " n"], mask: Bool[Tensor, "n seq_len"]
 def losses(
     model: PreTrainedModel,
     ids: Rows | Int64[Tensor, "n seq_len"],
-    batch_size: int = 16,
+    batch_size: int = LOSS_BATCH,
     mask: Bool[Tensor, "n seq_len"] | None = None,
 ) -> Float[Tensor, " n"]:
     """Mean negative log-likelihood per predicted token of each sequence, in nats, shape (n,), float64.
@@ -209,7 +213,7 @@ def losses(
 
 
 def loss_batches(
-    ids: Int64[Tensor, "n seq_len"], mask: Bool[Tensor, "n seq_len"] | None = None, batch_size: int = 16
+    ids: Int64[Tensor, "n seq_len"], mask: Bool[Tensor, "n seq_len"] | None = None, batch_size: int = LOSS_BATCH
 ) -> list[tuple[Int64[Tensor, "b seq_len"], Int64[Tensor, "b seq_len"]]]:
     """Batches of token ids, and of the tokens to predict: those after the first, none of padding."""
     # A causal model needs no mask: no token sees the padding behind it.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from howlinear.instrument.perplexity import Change, batch_losses, change, finite_losses, held_out_folds
+from howlinear.instrument.perplexity import LOSS_BATCH, Change, batch_losses, change, finite_losses, held_out_folds
 from howlinear.models.ffn_sites import device_of, sites
 from howlinear.models.forward import logits
 from howlinear.models.load import check_causal
@@ -35,7 +35,7 @@ def swap_costs(
     model: PreTrainedModel,
     maps: Mapping[int, Callable[[Tensor], Tensor]],
     text: TokenRows | Int64[Tensor, "n seq_len"],
-    batch_size: int = 16,
+    batch_size: int = LOSS_BATCH,
     progress: bool = False,
 ) -> dict[int, Change]:
     """What replacing each block alone by its map costs in perplexity, without fine-tuning (paper, figure 2).
@@ -62,7 +62,7 @@ def swap_losses(
     model: PreTrainedModel,
     maps: Mapping[int, Callable[[Tensor], Tensor]],
     ids: Int64[Tensor, "n seq_len"],
-    batch_size: int = 16,
+    batch_size: int = LOSS_BATCH,
     progress: bool = False,
 ) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
     """`losses` of the model as it is, and with each block alone replaced by its map.
@@ -92,7 +92,7 @@ def swapped_passes(
     swaps: Mapping[Name, tuple[int, Callable[[Tensor], Tensor]]],
     ids: Int64[Tensor, "n seq_len"],
     score: Callable[[Int64[Tensor, "batch seq_len"]], Tensor],
-    batch_size: int = 16,
+    batch_size: int = LOSS_BATCH,
     progress: bool = False,
 ) -> tuple[list[Tensor], dict[Name, list[Tensor]]]:
     """What `score` makes of every batch, of the model as it is and with each swap alone.

@@ -23,7 +23,7 @@ from howlinear.core.ceilings import AffineMap, fit, whitening
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.bilinear.probe import Branch, branch, residual_rows, scores
-from howlinear.ideas.bilinear.recipe import BATCH, EVERY, RATE, Products
+from howlinear.ideas.bilinear.recipe import BATCH, EVERY, RATE, Products, summed_error
 from howlinear.instrument.capture import BlockCapture
 
 CONTROLS = ("dense2x", "poly2x")
@@ -150,13 +150,13 @@ def control(
     generator = torch.Generator().manual_seed(seed)
     products = rank if kind == "poly2x" else 0
     model = _TwoLayers(len(captured), x.shape[2], y.shape[2], products, generator)
-    optimiser = AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    optimiser = AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)
     best = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     least = torch.full((len(captured),), torch.inf)
     kept_at = torch.zeros(len(captured), dtype=torch.long)
     for step in range(1, steps + 1):
         batch = used[torch.randint(len(used), (BATCH,), generator=generator)]
-        loss = (y[:, batch] - model(x[:, batch])).square().mean(dim=(1, 2)).sum()
+        loss = summed_error(model(x.index_select(1, batch)), y.index_select(1, batch))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
+from howlinear.core.moments import add_gram
 from howlinear.errors import InputError
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites, width_of
@@ -159,8 +160,8 @@ class _Sums:
         # r = y − (xW + b)
         error = self.y.double() - self.map(self.x.double())
         r = error.flatten(0, -2).cpu()
-        self.metric.addmm_(g.T, g)
-        self.error.addmm_(r.T, r)
+        add_gram(self.metric, g)
+        add_gram(self.error, r)
         # g·r, token by token
         along = (g * r).sum(1)
         self.slope += float(along.sum())

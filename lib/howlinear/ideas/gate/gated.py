@@ -21,7 +21,9 @@ FLOOR = 1e-6
 """Squared errors below this share of their mean count as that share: beyond it they are rounding, and a logarithm would
 make much of it."""
 
-FINE = 1_000.0  # how many times a lot is drawn anew over one unit of a projection of x
+FINE = 64.0
+"""How many times a lot is drawn anew over one unit of a projection of x: too fine for an affine score to know, and so
+coarse that what processors round differently in x moves next to no lot."""
 
 
 def log_error(y: Float[Tensor, "n d"], line: Float[Tensor, "n d"], floor: float) -> Float[Tensor, " n"]:
@@ -77,7 +79,7 @@ class Lots:
     It is the fractional part of a large multiple of a random projection of x, so that no smooth function of x knows it.
 
     Attributes:
-        direction: of the projection, shape (d,), scaled so that x along it has variance 1.
+        direction: of the projection, shape (d,), float64, scaled so that x along it has variance 1.
     """
 
     direction: Float[Tensor, " d"]
@@ -90,12 +92,13 @@ class Lots:
             x: inputs, shape (n, d).
             seed: of the direction.
         """
-        direction = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(seed))
-        return cls(direction / (x.cpu() @ direction).std())
+        direction = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(seed)).double()
+        return cls(direction / (x.cpu().double() @ direction).std())
 
     def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """The lot of each row."""
-        return (FINE * (x @ self.direction.to(x))).remainder(1.0)
+        along = x.double() @ self.direction.to(x.device)
+        return (FINE * along).remainder(1.0).to(x)
 
 
 class Gated(nn.Module):

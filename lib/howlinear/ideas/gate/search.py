@@ -14,7 +14,7 @@ from howlinear.errors import InputError
 from howlinear.ideas.gate.fit import GATE, BlockGate
 from howlinear.ideas.gate.gated import Gated
 from howlinear.ideas.gate.rows import Part
-from howlinear.instrument.perplexity import batch_losses, finite_losses
+from howlinear.instrument.perplexity import LOSS_BATCH, batch_losses, finite_losses
 from howlinear.instrument.swap_costs import swapped_passes
 
 Name = TypeVar("Name", bound=Hashable)
@@ -24,7 +24,7 @@ HALVINGS = 4
 
 
 def losses_with(
-    model: PreTrainedModel, swaps: Mapping[Name, tuple[int, Gated]], part: Part, batch_size: int = 16
+    model: PreTrainedModel, swaps: Mapping[Name, tuple[int, Gated]], part: Part, batch_size: int = LOSS_BATCH
 ) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
     """The loss of every sequence of the model as it is, and with each swap alone, nats per predicted token.
 

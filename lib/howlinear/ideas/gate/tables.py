@@ -20,7 +20,7 @@ from howlinear.ideas.gate.gated import Gated
 from howlinear.ideas.gate.rows import BlockRows, Part, Parts, block_rows
 from howlinear.ideas.gate.search import chosen_shares, losses_with
 from howlinear.instrument.capture import hooked
-from howlinear.instrument.perplexity import losses, ratio_of
+from howlinear.instrument.perplexity import LOSS_BATCH, losses, ratio_of
 from howlinear.models.ffn_sites import Site, sites, whole, width_of
 from howlinear.models.swap import swap
 
@@ -307,7 +307,9 @@ def _measured_as(kind: str, share: float) -> tuple[str, float]:
 
 
 @torch.no_grad()
-def together(model: PreTrainedModel, gated: Mapping[int, Gated], part: Part, batch_size: int = 16) -> dict[str, float]:
+def together(
+    model: PreTrainedModel, gated: Mapping[int, Gated], part: Part, batch_size: int = LOSS_BATCH
+) -> dict[str, float]:
     """What it costs to gate several blocks at once, and how many tokens take their lines then.
 
     A block's inputs are no longer what its gate was fitted on, once the blocks before it have changed.

@@ -24,7 +24,7 @@ from howlinear.ideas.sinks.look import Look, Looks
 from howlinear.ideas.sinks.planted import ffn_of
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import MULTIPLE
-from howlinear.instrument.perplexity import change, finite_losses, held_out_folds
+from howlinear.instrument.perplexity import LOSS_BATCH, change, finite_losses, held_out_folds
 from howlinear.instrument.swap_costs import swapped_passes
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import logits, trunk
@@ -230,7 +230,7 @@ def swap_token_losses(
     model: PreTrainedModel,
     maps: Mapping[tuple[int, str], Callable[[Tensor], Tensor]],
     ids: Int64[Tensor, "n seq_len"],
-    batch_size: int = 16,
+    batch_size: int = LOSS_BATCH,
 ) -> tuple[Float[Tensor, "n predicted"], dict[tuple[int, str], Float[Tensor, "n predicted"]]]:
     """The loss at every token of the model as it is, and with each map alone in its block's place.
 
