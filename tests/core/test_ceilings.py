@@ -6,7 +6,19 @@ from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
 from helpers.reference import held_out_r2, least_squares, normal, pooled_r2, r2_by_feature
-from howlinear.core.ceilings import AffineMap, ceiling, fit, leverage, r2, r2_per_feature, residual, whitening
+from howlinear.core.ceilings import (
+    NULL,
+    AffineMap,
+    ceiling,
+    decompose,
+    fit,
+    fits,
+    leverage,
+    r2,
+    r2_per_feature,
+    residual,
+    whitening,
+)
 from howlinear.core.intervals import jackknife, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -416,3 +428,20 @@ def test_leverage_of_new_rows_weighs_their_own_prediction():
     nudged[11] += 1
     moved = fit(moments_of(x, nudged))[0](x[11:12]) - fit(moments_of(x, y))[0](x[11:12])
     assert leverage(moments_of(x, y), x[11:12]).item() == pytest.approx(moved.item())
+
+
+def test_one_decomposition_gives_the_maps_of_several_rules():
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(400, 6, generator=generator).double()
+    x[:, 4] = x[:, 0] + 1e-4 * x[:, 4]  # null by the loosest rule alone
+    x[:, 5] = 300 + 1e-1 * x[:, 5]  # of little variance beside its mean: constant by that rule
+    moments = Moments(6, 3).update(x, x[:, :3] + torch.randn(400, 3, generator=generator))
+    nulls = [1e-15, NULL, 1e-6]
+    ranks = [fit(moments, null)[1] for null in nulls]
+    assert ranks == [6, 6, 4]
+    for null, found in zip(nulls, fits(moments, nulls), strict=True):
+        expected = decompose(moments, null).solution(moments)
+        torch.testing.assert_close(found.weight, expected.weight, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(found.bias, expected.bias, rtol=1e-9, atol=1e-9)
+    with pytest.raises(InputError, match="would fit them exactly"):
+        fits(Moments(6, 3).update(x[:6], x[:6, :3]), nulls)

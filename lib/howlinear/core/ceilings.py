@@ -123,7 +123,7 @@ def ceiling(
     test_rows = Moments.total(test_folds)
 
     check_rows(train_rows)
-    inputs = factorise(train_rows) or decompose(train_rows)
+    inputs = taken_apart(train_rows)
     affine = inputs.solution(train_rows)
     score = PooledR2(affine)
     r2_here = score(test_rows)
@@ -154,8 +154,7 @@ def ceiling(
 def fit(moments: Moments, null: float = NULL, fewest: int | None = None) -> tuple[AffineMap, int]:
     """The least-squares affine map and the rank of its inputs.
 
-    Columns are scaled to unit variance (Jacobi), the correlation matrix is factorised by `eigh`, and
-    directions under `null` are left out.
+    Columns are scaled to unit variance (Jacobi), and directions under `null` of the correlation matrix are left out.
 
     Args:
         moments: of the train rows.
@@ -166,8 +165,29 @@ def fit(moments: Moments, null: float = NULL, fewest: int | None = None) -> tupl
         InputError: fewer rows than that, no input that varies, or a row that was not finite.
     """
     check_rows(moments, fewest)
-    inputs = decompose(moments, null)
+    inputs = taken_apart(moments) if null == NULL else decompose(moments, null)
     return inputs.solution(moments), inputs.rank
+
+
+def fits(moments: Moments, nulls: Sequence[float]) -> list[AffineMap]:
+    """The map that `fit` finds by each of several rules, the inputs decomposed once.
+
+    Args:
+        moments: of the train rows.
+        nulls: the rules' thresholds.
+
+    Raises:
+        InputError: as for `fit`.
+    """
+    check_rows(moments)
+    least = decompose(moments, min(nulls))
+    maps = []
+    for null in nulls:
+        # a rule may also find more inputs constant, and scales them by 0
+        alike = torch.equal(_column_scale(moments, null), least.scale)
+        inputs = least.narrowed(null) if alike else decompose(moments, null)
+        maps.append(inputs.solution(moments))
+    return maps
 
 
 def check_rows(moments: Moments, fewest: int | None = None) -> None:
@@ -215,6 +235,12 @@ class Spectrum:
     def condition(self) -> float:
         """Largest over smallest singular value of the centred inputs as they come, without the null directions."""
         return _condition(self.scale, self.vectors * self.values.sqrt(), self.rank)
+
+    def narrowed(self, null: float) -> Spectrum:
+        """The same by a rule whose threshold is higher, so that more directions are null."""
+        resolved = self.values > null * self.values[-1]
+        nulls = torch.cat([self.null_vectors, self.vectors[:, ~resolved]], dim=1)
+        return Spectrum(self.scale, self.values[resolved], self.vectors[:, resolved], nulls)
 
     def solution(self, moments: Moments) -> AffineMap:
         """The least-squares map of the rows that were decomposed."""
@@ -355,6 +381,15 @@ class Factor:
         return columns.addmm(self.null_vectors, self.null_vectors.T @ columns, alpha=-1)
 
 
+def taken_apart(moments: Moments) -> Factor | Spectrum:
+    """The inputs by a Cholesky factor where that is surely the same, by eigenvalues elsewhere.
+
+    Raises:
+        InputError: no input varies, or a row was not finite.
+    """
+    return factorise(moments) or decompose(moments)
+
+
 def factorise(moments: Moments) -> Factor | None:
     """The inputs by a Cholesky factor, if surely no direction is null but constant inputs and at most one more.
 
@@ -433,7 +468,7 @@ def refits(
         # In scaled inputs n becomes D⁻¹ n
         nulls = torch.linalg.qr(null_directions / _or_one(scale)[:, None]).Q
         factor = _safe_factor(scale, _correlation(moments, scale), nulls)
-        yield (fit(moments)[0] if factor is None else factor.solution(moments)), moments
+        yield (factor or decompose(moments)).solution(moments), moments
 
 
 # --- The score: R²_lin = 1 − ‖Y' − X'W − 1b‖²_F / ‖Y' − mean(Y')‖²_F

@@ -6,7 +6,7 @@ ones. A denominator then compares it with the features' own means or with one sc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from howlinear.core import limits
-from howlinear.core.ceilings import NULL, AffineMap, fit, residual
+from howlinear.core.ceilings import NULL, AffineMap, check_rows, fit, fits, refits, residual, taken_apart
 from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -109,8 +109,8 @@ def block_table(groups: Groups, factors: Sequence[int], compared: Sequence[int] 
         features = (
             {"in": every_feature, "feature out": without_loudest(train)} if loud_rows else {"rows out": every_feature}
         )
-        for null in NULLS:
-            affine, _ = fit(train, float(null))
+        maps = fits(train, [float(null) for null in NULLS])
+        for null, affine in zip(NULLS, maps, strict=True):
             for (loud, kept), denominator in product(features.items(), DENOMINATORS):
                 here = {"position_0": position_0, "loud": loud, "null": null, "denominator": denominator}
                 held_out = r2(affine, test, denominator, kept)
@@ -200,13 +200,26 @@ def point(
         return in_sample, held_out, limits.limit(in_sample, held_out)
 
     train_rows, test_rows = sum(train), sum(test)
-    affine, _ = fit(train_rows, null)
+    affine, without_each = _maps(train, train_rows, null)
     value = sides(affine, train_rows, test_rows)
     limits.check(value[0], value[1], train_rows.n)
-    refitted = [sides(fit(others, null)[0], others, test_rows) for others in left_out(train)]
+    refitted = [sides(refit, others, test_rows) for refit, others in without_each]
     rescored = [sides(affine, train_rows, others) for others in left_out(test)]
     of_each = zip(np.array(value), np.array(refitted).T, np.array(rescored).T, strict=True)
     return Point(*[Scores(*parts) for parts in of_each])
+
+
+def _maps(
+    train: Sequence[Moments], train_rows: Moments, null: float
+) -> tuple[AffineMap, Iterator[tuple[AffineMap, Moments]]]:
+    """The map of all train rows, and those without each fold with the moments that they are fitted to."""
+    check_rows(train_rows)
+    if null != NULL:
+        affine, _ = fit(train_rows, null)
+        return affine, ((fit(others, null)[0], others) for others in left_out(train))
+    # by the rule that `refits` knows, a Cholesky factor takes a tenth of the time
+    inputs = taken_apart(train_rows)
+    return inputs.solution(train_rows), refits(train, inputs.null_directions)
 
 
 def scores(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Scores:
