@@ -7,12 +7,13 @@ from transformers.pytorch_utils import Conv1D
 import howlinear as hl
 from howlinear.models import forward
 
-ONEDNN = pytest.mark.skipif(not forward._AVAILABLE, reason="oneDNN has nothing to add on a processor without AVX-512")
+ONEDNN = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
 
 
 @pytest.fixture
 def products(monkeypatch):
-    """The shapes of the weights that oneDNN got."""
+    """The shapes of the weights that oneDNN got, on a processor where it helps."""
+    monkeypatch.setattr(forward, "_HELPS", torch.backends.mkldnn.is_available())
     shapes = []
     product = forward._product
 
@@ -72,7 +73,7 @@ def test_autocast_is_torchs_own(products):
     assert products == []
 
 
-def test_no_rows_are_no_error():
+def test_no_rows_are_no_error(products):
     with torch.no_grad(), forward.linear_layers():
         assert nn.Linear(6, 5)(torch.empty(0, 6)).shape == (0, 5)
 
@@ -95,8 +96,20 @@ def test_a_whole_model(name, products):
     assert products == []
 
 
-def test_without_the_instructions_nothing_changes(monkeypatch, products):
-    monkeypatch.setattr(forward, "_AVAILABLE", False)
+@pytest.mark.parametrize(
+    ("capability", "processor", "helps"),
+    [
+        ("AVX512", "vendor_id : AuthenticAMD", True),
+        ("AVX512", "vendor_id : GenuineIntel", False),
+        ("AVX2", "vendor_id : AuthenticAMD", False),
+    ],
+)
+def test_it_helps_where_mkl_holds_instructions_back(capability, processor, helps):
+    assert forward.helps(capability, processor) == helps
+
+
+def test_where_it_does_not_help_nothing_changes(monkeypatch, products):
+    monkeypatch.setattr(forward, "_HELPS", False)
     layer, x = nn.Linear(6, 5), rows(4, 6)
     with torch.no_grad():
         with forward.linear_layers():

@@ -261,7 +261,7 @@ def benchmarks(target: Path) -> str:
 SMOLLM2 = "smollm2-135m"
 WORKS = {  # of `benchmarks/ratios.py`: what is measured → in words, and beside what
     "measure": ("`hl.measure`: capture, intervals, perplexity", "bare forward passes"),
-    "measure, own": ("the same", "bare passes by oneDNN"),
+    "measure, own": ("the same", "bare passes run its way"),
     "capture": ("of it, capture with moments", "bare forward passes"),
     "ceilings": ("of it, ceilings with intervals", "bare forward passes"),
     "all swaps": ("swap costs of all blocks", "plain evaluations"),

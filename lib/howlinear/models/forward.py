@@ -1,15 +1,18 @@
 """A model's forward pass, its linear layers at the processor's full speed.
 
 torch multiplies float32 matrices by MKL, which keeps its AVX-512 code to Intel's processors: on others that have these
-instructions a product takes twice as long as it need. oneDNN, which torch brings as well, uses them on all. So where
-there is AVX-512, `trunk` and `logits` give a model's linear layers to oneDNN while they run. The model stays as it is,
-what comes out differs by float32 rounding, as between two processors, and gradients flow as ever.
+instructions a product takes twice as long as it need. oneDNN, which torch brings as well, uses them on all; on Intel's
+it is a tenth slower than MKL. So on others with AVX-512, `trunk` and `logits` give a model's linear layers to oneDNN
+while they run. The model stays as it is, what comes out differs by float32 rounding, as between two processors, and
+gradients flow as ever.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,11 +57,27 @@ def _keywords(model: PreTrainedModel, inputs: Inputs) -> Mapping[str, Any]:
 
 
 def linear_layers() -> AbstractContextManager:
-    """While it lasts, linear layers in float32 on a CPU with AVX-512 run by oneDNN; elsewhere nothing changes."""
-    return _ByOneDNN() if _AVAILABLE else nullcontext()
+    """While it lasts, linear layers in float32 run by oneDNN on a CPU where that helps; elsewhere nothing changes."""
+    return _ByOneDNN() if _HELPS else nullcontext()
 
 
-_AVAILABLE = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+def helps(capability: str, processor: str) -> bool:
+    """Whether oneDNN is faster than MKL on a processor.
+
+    Args:
+        capability: the widest instructions that torch uses, as `torch.backends.cpu.get_cpu_capability` says.
+        processor: what the system says of the processor.
+    """
+    return capability == "AVX512" and "GenuineIntel" not in processor
+
+
+def _processor() -> str:
+    """What the system says of the processor, its maker's name in it."""
+    linux = Path("/proc/cpuinfo")
+    return linux.read_text() if linux.is_file() else platform.processor()
+
+
+_HELPS = torch.backends.mkldnn.is_available() and helps(torch.backends.cpu.get_cpu_capability(), _processor())
 
 
 class _ByOneDNN(TorchFunctionMode):
