@@ -145,8 +145,9 @@ class _Batch:
 class HeavyRowsKeeper:
     """Keeps the heavy rows of one block while batches stream by.
 
-    A device other than the CPU would be waited for at every look at its numbers. There the heaviest quarter of each
-    batch stays on the device, and `LOOK` batches are looked through at once.
+    Rows that may stay are copied, and wait until there are enough of them to be looked through at once. A device other
+    than the CPU would be waited for at every look at its numbers: there the heaviest quarter of each batch is copied,
+    and waits on the device for `LOOK` batches.
     """
 
     def __init__(self) -> None:
@@ -180,10 +181,15 @@ class HeavyRowsKeeper:
         if self._least_median is None:
             self._least_median = norm.median() / 2
         heaviest, place = norm.topk(-(-len(norm) // SHARE))
+        if on_cpu(y):
+            count = int((heaviest > self._least()).sum())  # they come in falling order
+            heaviest, place = heaviest[:count], place[:count]
         self._waiting.append(
             _Batch(x[place].detach(), y[place].detach(), heaviest, place, sequence, position, test, fold)
         )
-        if on_cpu(y) or len(self._waiting) == LOOK:
+        rows = sum(len(batch.norm) for batch in self._waiting)
+        enough = rows >= HEAVIEST if on_cpu(y) else len(self._waiting) == LOOK
+        if enough:
             self._look()
 
     def finish(self) -> HeavyRows:
@@ -192,13 +198,17 @@ class HeavyRowsKeeper:
         median = float(torch.cat(self._norms).median())
         return replace(self._kept, median=max(median, self._kept.median))._pruned()
 
+    def _least(self) -> float:
+        """The norm below which a row is neither among the heaviest so far nor massive."""
+        if self._kept is None or len(self._kept) < HEAVIEST:
+            return -torch.inf
+        return min(MULTIPLE * float(self._least_median), float(self._kept.norm[-1]))
+
     def _look(self) -> None:
         """Keep what is heavy of the batches that wait."""
         parts = [] if self._kept is None else [self._kept]
         median = float(self._least_median)  # as far as one can tell: what is kept too much goes in the end
-        least = -torch.inf  # what is no heavier cannot be among the heaviest, nor massive
-        if self._kept is not None and len(self._kept) >= HEAVIEST:
-            least = min(MULTIPLE * median, float(self._kept.norm[-1]))
+        least = self._least()
         for batch in self._waiting:
             norm = batch.norm.cpu()
             count = int((norm > least).sum())  # they come in falling order
