@@ -225,7 +225,7 @@ def test_what_another_processor_rounds_in_the_inputs_moves_next_to_no_lot():
     rounded = x * (1 + 1e-6 * torch.randn(x.shape, generator=torch.Generator().manual_seed(5)))
     half = Lots.of(x)(x) < 0.5
     elsewhere = Lots.of(rounded)(rounded) < 0.5
-    assert int((half != elsewhere).sum()) <= 4  # of 8,000; were they drawn anew 1,000 times a unit, sixteen
+    assert int((half != elsewhere).sum()) <= 4  # of 8,000
 
 
 def test_what_is_saved_by_hand():

@@ -21,7 +21,7 @@ FLOOR = 1e-6
 """Squared errors below this share of their mean count as that share: beyond it they are rounding, and a logarithm would
 make much of it."""
 
-FINE = 64.0
+FINE = 256.0
 """How many times a lot is drawn anew over one unit of a projection of x: too fine for an affine score to know, and so
 coarse that what processors round differently in x moves next to no lot."""
 
