@@ -430,18 +430,22 @@ def test_leverage_of_new_rows_weighs_their_own_prediction():
     assert leverage(moments_of(x, y), x[11:12]).item() == pytest.approx(moved.item())
 
 
-def test_one_decomposition_gives_the_maps_of_several_rules():
+@pytest.mark.parametrize(("mean", "rank"), [(0, 5), (300, 4)])
+def test_one_decomposition_gives_the_maps_of_several_rules(mean, rank):
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(400, 6, generator=generator).double()
     x[:, 4] = x[:, 0] + 1e-4 * x[:, 4]  # null by the loosest rule alone
-    x[:, 5] = 300 + 1e-1 * x[:, 5]  # of little variance beside its mean: constant by that rule
+    x[:, 5] = mean + 1e-1 * x[:, 5]  # about a large mean constant by that rule, which scales it otherwise then
     moments = Moments(6, 3).update(x, x[:, :3] + torch.randn(400, 3, generator=generator))
     nulls = [1e-15, NULL, 1e-6]
-    ranks = [fit(moments, null)[1] for null in nulls]
-    assert ranks == [6, 6, 4]
+    assert [fit(moments, null)[1] for null in nulls] == [6, 6, rank]
     for null, found in zip(nulls, fits(moments, nulls), strict=True):
         expected = decompose(moments, null).solution(moments)
         torch.testing.assert_close(found.weight, expected.weight, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(found.bias, expected.bias, rtol=1e-9, atol=1e-9)
+
+
+def test_several_rules_refuse_too_few_rows_as_one_does():
+    x = torch.randn(6, 6, generator=torch.Generator().manual_seed(3))
     with pytest.raises(InputError, match="would fit them exactly"):
-        fits(Moments(6, 3).update(x[:6], x[:6, :3]), nulls)
+        fits(Moments(6, 3).update(x, x[:, :3]), [NULL])
