@@ -127,6 +127,12 @@ def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, rows):
         assert (found.price.diff() >= 0).all()
 
 
+def test_once_ridges_are_chosen_the_moments_are_no_longer_kept_in_halves(model, rows):
+    train = rows.ids[~rows.test]
+    _, moments = eliminations_of(model, train, stakes(model, train, [0, 2]))
+    assert [len(of_block.halves) for of_block in moments.values()] == [1, 1]
+
+
 def test_a_cost_that_is_no_more_than_rounding_scales_no_price():
     """Planted: a block whose first quarter of units costs 0.002 nats by its price, and what one swap says of it."""
     model = tiny("mini-gpt2")

@@ -187,7 +187,7 @@ def test_rows_that_are_not_finite_are_refused():
 
 def of_halves(h, split=None):
     """Moments of rows in two halves."""
-    moments = UnitMoments(h.shape[1])
+    moments = UnitMoments(h.shape[1], halves=2)
     split = len(h) // 2 if split is None else split
     for half, rows in enumerate((h[:split], h[split:])):
         moments.update(rows, torch.ones(len(rows)), half)
@@ -198,6 +198,16 @@ def test_the_halves_are_together_what_all_rows_are():
     h = correlated()
     torch.testing.assert_close(of_halves(h).second, moments_of(h).second)
     torch.testing.assert_close(of_halves(h, 70).covariance(), moments_of(h).covariance())
+
+
+def test_halves_that_are_joined_are_one_and_choose_no_ridge():
+    moments = of_halves(correlated())
+    covariance = moments.covariance()
+    moments.join()
+    assert len(moments.halves) == 1
+    assert torch.equal(moments.covariance(), covariance)
+    with pytest.raises(InputError, match="two halves of the text"):
+        chosen_ridge(moments, own_readout(), torch.eye(OUT, dtype=torch.float64), centred=True)
 
 
 def test_few_rows_of_independent_units_take_a_large_ridge_and_many_rows_of_a_law_the_least():
@@ -240,7 +250,7 @@ def test_a_ridge_draws_the_readout_towards_the_blocks_own():
 
 def test_a_half_without_rows_tells_no_ridge():
     h, own = correlated(), own_readout()
-    assert chosen_ridge(moments_of(h), own, torch.eye(OUT, dtype=torch.float64), centred=True) == RIDGES[0]
+    assert chosen_ridge(of_halves(h, split=len(h)), own, torch.eye(OUT, dtype=torch.float64), centred=True) == RIDGES[0]
 
 
 # --- readout

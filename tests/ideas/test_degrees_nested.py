@@ -11,6 +11,7 @@ from test_degrees import block_of, captured, sides_of
 
 from helpers.reference import held_out_r2, normal
 from howlinear.core.ceilings import AffineMap, ceiling
+from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.degrees.hermite import plant_teacher, predict_spectrum
@@ -154,6 +155,21 @@ def test_a_score_is_in_double_precision():
     guess = y.double() + 0.7 * normal(400, 2, seed=1)
     error, spread = (np.square(part.numpy()).sum() for part in (y - guess, y.double() - y.double().mean(0)))
     assert score(y.split(100), guess.split(100)).value == pytest.approx(1 - error / spread, abs=1e-9)
+
+
+def test_the_interval_of_a_score_leaves_out_each_fold_of_rows_in_turn():
+    truth = [normal(20 + 10 * i, 3, seed=i) + i for i in range(4)]
+    guess = [y + 0.1 * (i + 1) * normal(len(y), 3, seed=10 + i) for i, y in enumerate(truth)]
+
+    def r2_of(folds):
+        y = torch.cat([truth[i] for i in folds])
+        error = y - torch.cat([guess[i] for i in folds])
+        return float(1 - error.square().sum() / (y - y.mean(0)).square().sum())
+
+    everything = range(4)
+    without_each = [r2_of([i for i in everything if i != left]) for left in everything]
+    expected = Estimate.jackknife(r2_of(everything), without_each)
+    assert astuple(score(truth, guess)) == pytest.approx(astuple(expected), abs=1e-12)
 
 
 def test_two_rows_more_than_features_are_enough():

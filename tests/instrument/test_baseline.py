@@ -5,7 +5,7 @@ import torch
 from conftest import BLOCKS, tiny
 from howlinear.core.ceilings import fit, r2
 from howlinear.instrument.baseline import Baseline, baseline
-from howlinear.instrument.capture import capture
+from howlinear.instrument.capture import capture, capture_batches
 from howlinear.models.load import untrained
 from howlinear.text.rows import TokenRows
 
@@ -31,6 +31,20 @@ def test_both_ends_are_those_of_a_plain_fit_on_all_rows(gpt2, many):
         assert found.held_out[block] == pytest.approx(r2(affine, sum(kept.test)), abs=1e-6)
         assert found.in_sample[block] == pytest.approx(r2(affine, sum(kept.train)), abs=1e-6)
     assert (found.held_out < found.in_sample).all()
+
+
+def test_of_many_folds_the_moments_of_each_side_are_kept_as_one(gpt2, many, monkeypatch):
+    kept = []
+
+    def noting(*args):
+        captured = capture_batches(*args)
+        kept.extend(captured.values())
+        return captured
+
+    monkeypatch.setattr("howlinear.instrument.baseline.capture_batches", noting)
+    baseline(gpt2, many, first=512, apart=0.0)
+    assert kept
+    assert all(len(block.train) == len(block.test) == 1 for block in kept)
 
 
 def test_rows_double_until_both_ends_meet(gpt2, many):

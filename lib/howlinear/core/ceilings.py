@@ -600,13 +600,21 @@ def refitted_r2(
 
 
 def rescored_r2(score: PooledR2, test: Sequence[Moments]) -> list[float]:
-    """R² of held-out rows with each of their folds left out of the score in turn.
+    """R² of held-out rows with each of their folds left out of the score in turn."""
+    return r2_without_each([score.residual(fold) for fold in test], [fold.outputs_alone() for fold in test])
 
-    Squared errors about a map add up over folds, so only the outputs' variance has to be that of the folds together.
+
+def r2_without_each(residuals: Sequence[float], outputs: Sequence[Moments]) -> list[float]:
+    """R² with each fold of rows left out of the score in turn.
+
+    Squared errors of one map add up over folds, so only the outputs' variance has to be that of the folds together.
+
+    Args:
+        residuals: squared errors of each fold, summed over its rows and features.
+        outputs: moments of each fold's outputs.
     """
-    residuals = [score.residual(fold) for fold in test]
     values = []
-    for i, others in enumerate(left_out([fold.outputs_alone() for fold in test])):
+    for i, others in enumerate(left_out(outputs)):
         error = sum(residuals[:i]) + sum(residuals[i + 1 :])
         values.append(float(1 - error / _total(others)))
     return values

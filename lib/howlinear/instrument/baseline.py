@@ -8,9 +8,10 @@ are doubled until they meet or the text ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from transformers import PreTrainedModel
 
@@ -64,12 +65,13 @@ def baseline(
         InputError: as `capture`, or as `ceiling`.
     """
     fresh = untrained(model, seed)
+    # no interval is asked for, so a side is one fold: moments of every fold would take gigabytes of a deep model
+    one_fold = replace(rows, fold=torch.zeros_like(rows.fold))
     captured: dict[int, BlockCapture] = {}
     for added_sequences in schedule(rows, first=first):
-        more = capture_batches(fresh, rows, batches_of(rows, added_sequences, 16))
+        more = capture_batches(fresh, one_fold, batches_of(rows, added_sequences, 16))
         captured = merged(captured, more) if captured else more
-        # no interval is asked for, so folds are added up
-        ceilings = [ceiling(sum(block.train), sum(block.test)) for block in captured.values()]
+        ceilings = [ceiling(block.train, block.test) for block in captured.values()]
         measured = Baseline(
             held_out=np.array([block.r2 for block in ceilings]),
             in_sample=np.array([block.r2_train for block in ceilings]),

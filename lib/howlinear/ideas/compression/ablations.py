@@ -189,7 +189,7 @@ def unweighted(moments: Moments, ridge: float) -> UnitMoments:
     """
     sums = moments.n * moments.mean_x
     gathered = UnitMoments(moments.d_in)
-    second = gathered.halves[0]
+    second = gathered.second
     second[:-1, :-1] = gram(moments)
     second[:-1, -1] = sums
     second[-1, :-1] = sums

@@ -148,6 +148,7 @@ def eliminations_of(
         own = readout(model, site)
         centred = has_constant(model, site)
         moments[site.block].ridge = chosen_ridge(moments[site.block], own, costs[site.block].metric, centred)
+        moments[site.block].join()
         eliminations[site.block] = priced(moments[site.block], own, costs[site.block].metric, centred)
     return measured(model, spread(ids, TRIED), eliminations, moments), moments
 

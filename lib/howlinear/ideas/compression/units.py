@@ -82,22 +82,22 @@ class Elimination:
 
 
 class UnitMoments:
-    """Weighted second moments of a block's hidden units, and of a 1 for the constant, in two halves of the text.
+    """Weighted second moments of a block's hidden units, and of a 1 for the constant.
 
     Attributes:
-        halves: of either half, Σ w [h, 1] [h, 1]ᵀ, shape (m + 1, m + 1), float64.
+        halves: Σ w [h, 1] [h, 1]ᵀ, shape (m + 1, m + 1), float64: of either half of the text, or of all of it.
         rows: how many rows there were.
         ridge: what is added to the variance of every unit, as a share of it: one number, or one for each.
     """
 
-    def __init__(self, units: int):
-        """Start from no rows, with the least ridge."""
-        self.halves = [torch.zeros(units + 1, units + 1, dtype=torch.float64) for _ in range(2)]
+    def __init__(self, units: int, halves: int = 1):
+        """Start from no rows, with the least ridge; in two halves if a ridge is to be chosen (`chosen_ridge`)."""
+        self.halves = [torch.zeros(units + 1, units + 1, dtype=torch.float64) for _ in range(halves)]
         self.rows = 0
         self.ridge = RIDGES[0]
 
     def update(self, h: Float[Tensor, "n m"], weight: Float[Tensor, " n"], half: int = 0) -> None:
-        """Add rows, each with its weight, to the first half (0) or the second (1).
+        """Add rows, each with its weight, to the first half or to all (0), or to the second half (1).
 
         Raises:
             InputError: a row that is not finite.
@@ -109,10 +109,15 @@ class UnitMoments:
         add_gram(self.halves[half], weighted)
         self.rows += len(h)
 
+    def join(self) -> None:
+        """Keep the sum of the halves alone, which takes half the memory; it is all that is asked for later."""
+        self.halves = [self.second]
+
     @property
     def second(self) -> Float[Tensor, "m_and_1 m_and_1"]:
-        """Σ w [h, 1] [h, 1]ᵀ of both halves."""
-        return self.halves[0] + self.halves[1]
+        """Σ w [h, 1] [h, 1]ᵀ of all rows."""
+        first, *others = self.halves
+        return first + others[0] if others else first
 
     @property
     def mean(self) -> Float[Tensor, " m"]:
@@ -223,7 +228,7 @@ def unit_moments(
         InputError: a family whose hidden units cannot be reached, or activations that are not finite.
     """
     listened = sites(model, list(weights))
-    gathered = {site.block: UnitMoments(unit_count(model, site)) for site in listened}
+    gathered = {site.block: UnitMoments(unit_count(model, site), halves=2) for site in listened}
     halves = ids.tensor_split(2)  # first and second half of the text, so that few documents are in both
 
     for half, of_half in enumerate(halves):
@@ -252,7 +257,12 @@ def chosen_ridge(moments: UnitMoments, readout: AffineMap, metric: Float[Tensor,
 
     Returns:
         One of `RIDGES`, halved, or the least of them where a half has no rows.
+
+    Raises:
+        InputError: the moments are not in halves.
     """
+    if len(moments.halves) != 2:
+        raise InputError("a ridge is chosen by two halves of the text: gather the moments with halves=2")
     if not all(half[-1, -1] > 0 for half in moments.halves):
         return RIDGES[0]
     weight = readout.weight @ root_of(metric)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from howlinear.core.ceilings import NULL, AffineMap, r2, varies
+from howlinear.core.ceilings import NULL, AffineMap, r2, r2_without_each, varies
 from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -171,13 +171,9 @@ def left_out_r2(truth: Sequence[Float[Tensor, "_ d_out"]], guess: Sequence[Float
         truth: outputs of each fold.
         guess: the guess at them.
     """
-    scores = []
-    for left in range(len(truth)):
-        others = [fold for fold in range(len(truth)) if fold != left]
-        y = torch.cat([truth[fold] for fold in others]).double()
-        error = sum((truth[fold].double() - guess[fold]).square().sum() for fold in others)
-        scores.append(float(1 - error / (y - y.mean(0)).square().sum()))
-    return scores
+    residuals = [float((y.double() - fold).square().sum()) for y, fold in zip(truth, guess, strict=True)]
+    outputs = [Moments(1, y.shape[1]).update(y.new_zeros(len(y), 1), y) for y in truth]
+    return r2_without_each(residuals, outputs)
 
 
 def _check_sizes(sizes: Sequence[int], width: int) -> None:

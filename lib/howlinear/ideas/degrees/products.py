@@ -20,7 +20,7 @@ from jaxtyping import Float, Int64
 from sklearn.kernel_ridge import KernelRidge
 from torch import Tensor
 
-from howlinear.core.ceilings import AffineMap, ceiling, decompose, whitening
+from howlinear.core.ceilings import AffineMap, check_rows, taken_apart, whitening
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -112,13 +112,17 @@ def learning_curve(
         ridges: to choose among.
 
     Raises:
-        InputError: no sample, or fewer train rows than asked for.
+        InputError: no sample, fewer train rows than asked for, or too few for a line.
     """
     sample = sample_in_folds(captured)
     validation, order = split_train(sample, rows)
-    line = ceiling(sum(captured.train), sum(captured.test)).map
+    moments = sum(captured.train)
+    check_rows(moments)
+    inputs = taken_apart(moments)
+    line = inputs.solution(moments)
     left = sample.y.double() - line(sample.x.double())
-    scaled = _scale(sample, sum(captured.train))
+    # mean 0 and variance 1 / d; 0 for an input that is constant but for rounding
+    scaled = (sample.x.double() - moments.mean_x) * inputs.scale * (moments.n / moments.d_in) ** 0.5
     held_out = sample.folds(test=True)
     truth = [sample.y[index] for index in held_out]
     curve = []
@@ -156,12 +160,6 @@ def _fit_kernel(
         errors[ridge] = np.square(left[validation].numpy() - regression.predict(beside)).sum()
     best = min(errors, key=errors.get)
     return regressions[best], best
-
-
-def _scale(sample: Sample, moments: Moments) -> Float[Tensor, "n d"]:
-    """Inputs at mean 0 and variance 1 / d; 0 for an input that is constant but for rounding."""
-    column_scale = decompose(moments).scale
-    return (sample.x.double() - moments.mean_x) * column_scale * (moments.n / moments.d_in) ** 0.5
 
 
 # On many rows, written down
