@@ -208,9 +208,10 @@ token_rows = tokens.token_table(looks, ids, decode)
 token_rows.round(3)
 
 # %% [markdown]
-# Who writes, who takes away? The writer is the block whose massive outputs are the largest in sum. `cosine` compares
-# mean massive outputs with the writer's: where it is near −1, the block takes away what was written. `same_rows` is the
-# share of the block's massive rows that are massive in the writer too.
+# Who writes, who takes away? A block can only take away what was written before it. So its `writer` is, of the blocks
+# before it that take nothing away, the one whose massive outputs are the largest in sum. `cosine` compares mean massive
+# outputs with the writer's: where it is near −1, the block takes away what was written. `same_rows` is the share of the
+# block's massive rows that are massive in the writer too.
 
 # %%
 flow = tokens.flow_table(looks)
@@ -221,8 +222,9 @@ flow.round(2)
 # ## Figure: size and direction
 #
 # **How to read it.** (a) The heaviest output of every block, in medians of that block; above the dotted line rows are
-# massive. (b) For blocks with massive rows, the cosine of their mean with that of the block that writes most: at the
-# top the block adds to it, at the bottom it takes it away, about 0 it is about something else.
+# massive. (b) For blocks with massive rows, the cosine of their mean with that of their writer, a block before them: at
+# the top the block adds to it, at the bottom it takes it away, about 0 it is about something else. The first such block
+# has none before it, and no point.
 
 # %%
 figure = plots.massive(rounded(blocks), rounded(flow), MULTIPLE)

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, distribution
 
+import numpy as np
 import pooch
 import pytest
 import torch
@@ -214,3 +215,48 @@ def test_minilm_is_read_as_it_lies_and_measured(minilm):
     assert len(profile) == 6
     assert profile.perplexity is None
     assert all(0 < profile[block].r2 < 1 for block in profile)
+
+
+def rows_through(model, into, out_of, ids):
+    """Every row that goes into one module and comes out of another, float64, by hooks of torch alone."""
+    seen = {"x": [], "y": []}
+    hooks = [
+        into.register_forward_pre_hook(lambda _, args: seen["x"].append(args[0].flatten(0, 1).double().numpy())),
+        out_of.register_forward_hook(lambda _, __, y: seen["y"].append(y.flatten(0, 1).double().numpy())),
+    ]
+    with torch.no_grad():
+        for batch in ids.split(8):
+            model.base_model(input_ids=batch)
+    for hook in hooks:
+        hook.remove()
+    return np.concatenate(seen["x"]), np.concatenate(seen["y"])
+
+
+def plain_r2(x, y, test):
+    """Least squares with a constant on one side, but for what float32 does not resolve; pooled R² on the other."""
+    design = np.column_stack([x, np.ones(len(x))])
+    solution = np.linalg.lstsq(design[~test], y[~test], rcond=1e-6)[0]
+    error = y[test] - design[test] @ solution
+    return 1 - np.square(error).sum() / np.square(y[test] - y[test].mean(0)).sum()
+
+
+@pytest.mark.public
+@pytest.mark.parametrize(("name", "blocks", "rests"), [("smollm2", [11, 20], [11]), ("minilm", [0, 3], [0])])
+def test_profiles_of_real_models_are_those_of_numpy_on_rows_of_plain_hooks(name, blocks, rests, request):
+    model = request.getfixturevalue(name)
+    rows = load_corpus("docs", model).rows(8_192)
+    profile = measure(model, rows, blocks=blocks)
+    test = rows.test.repeat_interleave(rows.ids.shape[1]).numpy()
+    for block in blocks:
+        if name == "smollm2":
+            into = out_of = model.model.layers[block].mlp
+        else:
+            into, out_of = model.encoder.layer[block].intermediate.dense, model.encoder.layer[block].output.dense
+        x, y = rows_through(model, into, out_of, rows.ids)
+        norm = np.linalg.norm(y, axis=1)
+        ordinary = norm <= 10 * np.median(norm)
+        solved = profile.solved[block]
+        assert solved.ceiling.r2 == pytest.approx(plain_r2(x, y, test), abs=1e-4)
+        assert solved.massive_rows == pytest.approx((~ordinary).sum(), rel=0.02)  # its median is of the first batch
+        assert solved.ordinary.r2 == pytest.approx(plain_r2(x[ordinary], y[ordinary], test[ordinary]), abs=0.02)
+    assert profile.resting_on_massive_rows == rests

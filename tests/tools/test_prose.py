@@ -74,6 +74,17 @@ def test_the_findings_tell_what_massive_rows_cost(findings):
     nats = {(row["block"], row["kind"]): f"{row['nats']:.2f}" for row in found["costs"]}
     assert f"in the place of block 11 it costs {nats[11, 'a']} nats per token, and {nats[28, 'a']} in the" in findings
     assert f"with a constant at the first position, {nats[11, 'e']} and {nats[28, 'e']}" in findings
+    cost = {(row["block"], row["kind"]): row["nats"] for row in found["costs"]}
+    swapped = {block for block, _ in cost}
+    assert len(swapped) == 10
+    kept_apart = {block: cost.get((block, "d"), cost[block, "a"]) for block in swapped}  # where no row is massive, (a)
+    assert all(kept_apart[block] <= cost[block, "a"] for block in swapped)
+    assert all(kept_apart[block] < cost[block, "a"] / 10 for block in (11, 28))
+    roles = {row["block"]: (row["writer"], row["role"]) for row in found["flow"]}
+    assert roles[2] == (1, "adds")
+    assert roles[9] == roles[10] == (2, "takes away")
+    assert roles[11] == (2, "writes most")
+    assert roles[28] == roles[29] == (11, "takes away")
     at_first = {row["block"]: row["at_first"] for row in found["massive"]}
     assert min(at_first[11], at_first[28]) > 0.9  # "the first token of nearly every sequence"
     minis = numbers("12_sinks")["models"].values()

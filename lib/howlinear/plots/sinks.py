@@ -43,7 +43,7 @@ def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) ->
     size.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
     size.set(ylabel="heaviest output, in median norms")
     direction.axhline(0, color=style.GREY, lw=0.6)
-    direction.set(ylabel="cosine with the block\nthat writes most", ylim=(-1.1, 1.1))
+    direction.set(ylabel="cosine with its writer,\na block before it", ylim=(-1.1, 1.1))
     direction.set_xlim(size.get_xlim())
     if flow.empty:
         direction.text(0.5, 0.75, "no massive row", transform=direction.transAxes, ha="center", color=style.GREY)

@@ -94,33 +94,39 @@ def token_table(
 
 
 def flow_table(looks: Looks) -> pd.DataFrame:
-    """Which block writes massive outputs and which take them away, a row a block that has some.
+    """Which blocks write massive outputs and which take them away, a row a block that has some.
 
-    The writer of a model is the block whose massive outputs, summed, are the largest.
+    A block can only add to what was written before it, or take it away. So each is compared with its writer: of the
+    blocks before it that take nothing away, the one whose massive outputs, summed, are the largest.
 
     Returns:
-        Columns model, block, writer (the block that writes most), cosine (of this block's mean massive output with the
-        writer's), same_rows (share of this block's massive rows that are massive in the writer too), and role: "writes
-        most", "adds" or "takes away" (the cosine is beyond `ALIGNED`), or "elsewhere".
+        Columns model, block, writer (missing where none comes before), cosine (of this block's mean massive output with
+        the writer's), same_rows (share of this block's massive rows that are massive in the writer too), and role:
+        "writes most" (the largest sum of the model), "writes first" (none comes before), "adds" or "takes away" (the
+        cosine is beyond `ALIGNED`), or "elsewhere".
     """
     rows = []
     massive = _massive_rows(looks)
     for model in dict.fromkeys(model for model, _ in massive):
-        of_model = {block: rows for (name, block), rows in massive.items() if name == model}
-        writer = max(of_model, key=lambda block: float(of_model[block].y.double().sum(0).norm()))
+        of_model = {block: heavy for (name, block), heavy in sorted(massive.items()) if name == model}
+        sums = {block: float(heavy.y.double().sum(0).norm()) for block, heavy in of_model.items()}
+        most = max(sums, key=sums.__getitem__)
+        before: list[int] = []  # blocks that take nothing away
         for block, heavy in of_model.items():
-            cosine = _cosine(heavy, of_model[writer])
-            rows.append(
-                {
-                    "model": model,
-                    "block": block,
-                    "writer": writer,
-                    "cosine": cosine,
-                    "same_rows": _share_in(heavy, of_model[writer]),
-                    "role": "writes most" if block == writer else _role(cosine),
-                }
-            )
-    return pd.DataFrame(rows, columns=["model", "block", "writer", "cosine", "same_rows", "role"])
+            writer = max(before, key=sums.__getitem__, default=None)
+            row = {"model": model, "block": block, "writer": writer}
+            if writer is None:
+                row |= {"cosine": float("nan"), "same_rows": float("nan"), "role": "writes first"}
+            else:
+                cosine = _cosine(heavy, of_model[writer])
+                row |= {"cosine": cosine, "same_rows": _share_in(heavy, of_model[writer]), "role": _role(cosine)}
+            if row["role"] != "takes away":
+                before.append(block)
+            if block == most:
+                row["role"] = "writes most"
+            rows.append(row)
+    columns = ["model", "block", "writer", "cosine", "same_rows", "role"]
+    return pd.DataFrame(rows, columns=columns).astype({"writer": "Int64"})
 
 
 def cosine_table(looks: Looks) -> pd.DataFrame:
