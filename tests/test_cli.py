@@ -17,7 +17,7 @@ import pytest
 import torch
 import typer
 from rich.console import Console
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, OPTConfig, OPTForCausalLM
 
 from howlinear import cli
 from howlinear.cli_fresh import fresh_notes, fresh_table
@@ -646,6 +646,34 @@ def test_what_can_be_told_of_a_compression_without_weights_is_told_without_torch
     assert ran.returncode == 2, ran.stderr
     assert message in ran.stderr
     assert len(ran.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "message"),
+    [
+        ("whole", 256, "256 rows of 128 tokens in 2 × 8 folds: use at least 4096 rows"),
+        ("bert", 4096, "predicts no next token"),
+        ("opt", 4096, "the hidden units of OPTForCausalLM, a 'opt' model, cannot be reached"),
+    ],
+)
+def test_a_model_or_a_text_that_cannot_be_compressed_by_is_one_clear_line_and_leaves_nothing(
+    monkeypatch, capsys, text, folder, tokenizer, tmp_path, kind, rows, message
+):
+    vocabulary = len(tokenizer)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    if kind == "bert":
+        BertModel(BertConfig(vocab_size=vocabulary, intermediate_size=32, **sizes)).save_pretrained(tmp_path / kind)
+    if kind == "opt":
+        config = OPTConfig(vocab_size=vocabulary, ffn_dim=32, word_embed_proj_dim=16, **sizes)
+        OPTForCausalLM(config).save_pretrained(tmp_path / kind)
+    tokenizer.save_pretrained(tmp_path / kind)
+    there = {path.name for path in tmp_path.iterdir()}
+    options = ("--corpus", text, "--rows", rows, "--max-parameters", 0.9, "--out", tmp_path / "deep/small")
+    code, out, err = howlinear(monkeypatch, capsys, "compress", tmp_path / kind, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert {path.name for path in tmp_path.iterdir()} == there
 
 
 def test_an_interrupted_compression_leaves_nothing(monkeypatch, capsys, text, folder, tmp_path):
