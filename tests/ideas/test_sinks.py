@@ -203,13 +203,13 @@ def test_the_writer_and_who_takes_away_are_told_apart(looks):
 
 
 def test_nobody_takes_away_what_is_only_written_later():
-    """Two writers, each with a block behind it that takes its own away; the second writes more, along the first."""
+    """Two writers along one direction, each with a block behind it that takes away, the first more than was written."""
     x, y, test, fold, sequence, position = teacher()
     sinks = position == 0
     direction = torch.zeros(y.shape[1], dtype=y.dtype)
     direction[0] = float(y[sinks].norm(dim=1).mean())
     looks = {}
-    for block, size in enumerate((1.0, -0.9, 30.0, -29.0)):
+    for block, size in enumerate((1.0, -1.2, 30.0, -29.0)):
         outputs = teacher(sink=0.0)[1].clone()
         outputs[sinks] = size * direction
         looks["two", block] = look(captured(x, outputs, test, fold, sequence, position), COUNTS, FEATURES)
