@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from conftest import tiny
 from helpers.gguf_file import model_of, tensors_of, write
+from helpers.reference import held_out_r2
 from howlinear import cli
 from howlinear.errors import SourceError
 from howlinear.files import paths
@@ -232,14 +233,6 @@ def rows_through(model, into, out_of, ids):
     return np.concatenate(seen["x"]), np.concatenate(seen["y"])
 
 
-def plain_r2(x, y, test):
-    """Least squares with a constant on one side, but for what float32 does not resolve; pooled R² on the other."""
-    design = np.column_stack([x, np.ones(len(x))])
-    solution = np.linalg.lstsq(design[~test], y[~test], rcond=1e-6)[0]
-    error = y[test] - design[test] @ solution
-    return 1 - np.square(error).sum() / np.square(y[test] - y[test].mean(0)).sum()
-
-
 @pytest.mark.public
 @pytest.mark.parametrize(("name", "blocks", "rests"), [("smollm2", [11, 20], [11]), ("minilm", [0, 3], [0])])
 def test_profiles_of_real_models_are_those_of_numpy_on_rows_of_plain_hooks(name, blocks, rests, request):
@@ -256,7 +249,10 @@ def test_profiles_of_real_models_are_those_of_numpy_on_rows_of_plain_hooks(name,
         norm = np.linalg.norm(y, axis=1)
         ordinary = norm <= 10 * np.median(norm)
         solved = profile.solved[block]
-        assert solved.ceiling.r2 == pytest.approx(plain_r2(x, y, test), abs=1e-4)
+        of_all = held_out_r2((x[~test], y[~test]), (x[test], y[test]))
+        assert solved.ceiling.r2 == pytest.approx(of_all, abs=1e-4)
         assert solved.massive_rows == pytest.approx((~ordinary).sum(), rel=0.02)  # its median is of the first batch
-        assert solved.ordinary.r2 == pytest.approx(plain_r2(x[ordinary], y[ordinary], test[ordinary]), abs=0.02)
+        fitted, scored = ordinary & ~test, ordinary & test
+        of_ordinary = held_out_r2((x[fitted], y[fitted]), (x[scored], y[scored]))
+        assert solved.ordinary.r2 == pytest.approx(of_ordinary, abs=0.02)
     assert profile.resting_on_massive_rows == rests
