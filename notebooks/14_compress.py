@@ -31,6 +31,7 @@ methods = [
 ]  # compressors that race; `howlinear.ideas.compression.race` lists them all
 shown: list | None = None  # which of them the figure shows; None: all
 fit_rows = 12_288  # token rows of the main text; on three quarters of them everything is fitted
+limit_rows = [6144]  # token rows, fewer than `fit_rows` or more, that own units are fitted on as well
 priced = 48  # sequences for the backward pass that prices lines
 texts = 1  # how many of the profile's texts perplexity is measured on, the main one first
 cost_rows: int | None = 2048  # held-out token rows of the main text; None: all
@@ -145,14 +146,16 @@ print(f"c and d are read out with {anew[0, 0]:.1f} and {anew[1, 0]:.1f}, and a b
 print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(stay, AffineMap(anew[:2], anew[2])):.0f}")
 
 # %% [markdown]
-# In a real model three things are added. Errors are weighed by what they cost in the loss, by its gradient's second
+# In a real model four things are added. Errors are weighed by what they cost in the loss, by its gradient's second
 # moments (notebook 06), so that what is lost has a *price* in nats per token. The budget is shared out among the blocks
-# so that their prices add up to the least. And each readout is fitted with a ridge that is chosen by one half of the
-# text for the other.
+# so that their prices add up to the least. Each readout is fitted with a ridge that is chosen by one half of the text
+# for the other. And at last there is an *anchor*: block after block, the readout is fitted once more on the units as
+# they are in the smaller model, towards what the residual stream lacks there beside the whole model's. So a block gives
+# back some of what those before it have lost.
 #
 # | method | what goes | paper | function of `howlinear.ideas.compression` |
 # |---|---|---|---|
-# | own units | units, by what is lost without them | | `prune.units_for`, `fewer_units` |
+# | own units | units, by what is lost without them | | `prune.units_for`, `fewer_units`, `keep_to_stream` |
 # | lines by R², by price | whole blocks; lines in their place | 2606.19379 | `straight.by_r2`, `by_price` |
 # | lines, mended | the same, fitted without massive rows (notebook 12) | | `straight.mended` |
 # | ShortGPT | layers | Men et al. 2024 | `drop.layers` |
@@ -178,6 +181,7 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 # %%
 main_text = run.corpora[0]
 calibrations = {}  # model → the rows that everything is fitted on, and what compressors ask of them
+otherwise = {}  # model → other rows, that own units are fitted on as well
 held_out = {}  # model → text → rows whose held-out side counts
 tables = []
 for name, model in models.items():
@@ -185,6 +189,7 @@ for name, model in models.items():
     packed = {corpus: text.rows(run.rows, run.seq_len, run.seed) for corpus, text in corpora.items()}
     fit_on = packed[main_text].thinned(fit_rows)
     calibrations[name] = (fit_on, Calibration(model, fit_on, priced))
+    otherwise[name] = [packed[main_text].thinned(count) for count in limit_rows]
     held_out[name] = {corpus: rows.with_fewer_held_out(other_rows) for corpus, rows in packed.items()}
     held_out[name][main_text] = packed[main_text].with_fewer_held_out(cost_rows)
     compressors = racers(calibrations[name][1], methods)
@@ -226,7 +231,8 @@ smallest.pivot_table(index="method", columns=["model", "text"], values="ratio", 
 
 # %% [markdown]
 # What it takes and what it gives: CPU seconds to compress (what several rivals ask for is counted where it is asked
-# first), and tokens per second of the smaller model. These are the clock of this machine, so they are not recorded.
+# first), and tokens per second of the smaller model and of the whole one. These are the clocks of this machine, which
+# may have had other work, so they are not recorded.
 
 # %%
 main.pivot_table(index="method", columns="model", values=CLOCKS, sort=False).round(1)
@@ -245,22 +251,23 @@ _ = run.figure(figure, "pareto")
 # %% [markdown]
 # ## What would make it cost less?
 #
-# Three things could: a better sharing-out among blocks, more text to fit on, or other units and readouts. Four numbers
-# for the same smaller model tell them apart, each a perplexity over that of the whole model:
+# Three things could: a better sharing-out among blocks, more text to fit on, or other units and readouts. Some numbers
+# for the smallest model tell them apart, each a perplexity over that of the whole model:
 #
-# - *by the blocks' prices*: e to the power of their sum. If the model costs as much, the blocks' costs add up too,
-#   so that sharing out by prices leaves nothing to be found among the blocks;
+# - *by the blocks' prices*: e to the power of their sum, which is before the anchor. If the model costs no more, the
+#   blocks' costs add up too, so that sharing out by prices leaves nothing to be found among the blocks;
 # - *on the text fitted on*: what any amount of text would leave lies between this and the next, since a readout costs
 #   least on the rows that it has seen;
 # - *held out*: what the model costs;
-# - *held out after a fit to half the text*: the same, chosen and read out anew on half of the rows.
+# - *held out, fitted on … rows*: the same, chosen and read out anew on fewer rows, or on more. Where more rows buy no
+#   more, what is left is the units' own.
 
 # %% tags=["nbval-check-output"]
 limit_tables = []
 for name, model in models.items():
     fit_on, calibration = calibrations[name]
     ours = main[(main["model"] == name) & (main["method"] == "own units")]
-    found = limits(model, fit_on, calibration, shares, held_out[name][main_text], ours)
+    found = limits(model, fit_on, calibration, [min(shares)], held_out[name][main_text], ours, otherwise[name])
     limit_tables.append(found.assign(model=name))
 limit = pd.concat(limit_tables, ignore_index=True)
 print(limit.pivot_table(index=["model", "share"], columns="what", values="ratio", sort=False).round(2).to_string())
@@ -268,20 +275,23 @@ print(limit.pivot_table(index=["model", "share"], columns="what", values="ratio"
 # %% [markdown]
 # ## What does each part of own units buy?
 #
-# Own units is several choices at once. Here each is exchanged alone, at the smallest budget:
+# Own units is several choices at once. The anchor takes long, so all but it are looked at before it. Each is exchanged
+# alone, at the smallest budget:
 #
+# - *as many in every block*: the budget is not shared out by prices. Such a model loads in `transformers` alone;
 # - *by scores of single units*: the units of the largest variance times readout stay, whatever the others could take
 #   over. That is FLAP's score, in the metric of the loss;
 # - *by forward selection*: units are taken in one by one, not out one by one;
 # - *by plain squares*: an error counts alike in every direction of the output and at every position;
 # - *without a ridge*: plain least squares;
-# - *fitted once more in place*: block after block, each readout is fitted again on the inputs that it really gets, from
-#   blocks that are smaller already, towards what the whole model's block gives there;
 # - *with lines beside units*: a block may give up some units more for a line of its input beside the others, of any
-#   rank, where that is priced lower. Each rank holds $2d$ numbers, as many as two thirds of a gated unit.
+#   rank, where that is priced lower. Each rank holds $2d$ numbers, as many as two thirds of a gated unit;
+# - *anchored on own outputs*: fitted once more on the inputs that a block really gets, towards what the same block of
+#   the whole model writes there;
+# - *anchored on the stream*: the same, towards the whole model's residual stream. These are own units as they race.
 #
-# The numbers are perplexity over that of own units as they are, paired over documents, with 95 % intervals. Above 1,
-# the part that was exchanged is worth having; below 1, the exchange is.
+# The numbers are perplexity over that of own units before the anchor, paired over documents, with 95 % intervals. Above
+# 1, the part that was exchanged is worth having; below 1, the exchange is.
 
 # %% tags=["nbval-check-output"]
 exchange_tables = []
@@ -294,7 +304,7 @@ exchanges = pd.concat(exchange_tables, ignore_index=True)
 print(exchanges.pivot_table(index="method", columns="model", values="over_first", sort=False).round(2).to_string())
 
 # %%
-exchanges.set_index(["model", "method"])[over_first].drop(index="own units", level="method").round(3)
+exchanges.set_index(["model", "method"])[over_first].drop(index=exchanges["method"].iloc[0], level="method").round(3)
 
 # %% [markdown]
 # ## A little training, beside the original
@@ -327,7 +337,7 @@ for name in models:
     record[name] = {key: records(table, name) for key, table in tables_of.items()}
 record |= {name: {"without": "a loss: it predicts no next token"} for name in encoders}
 settings = {"shares": shares, "fit_rows": fit_rows, "priced": priced, "texts": texts, "cost_rows": cost_rows}
-settings |= {"other_rows": other_rows, "heal_steps": heal_steps}
+settings |= {"limit_rows": limit_rows, "other_rows": other_rows, "heal_steps": heal_steps}
 measured = ("race", "limit", "exchanges", "healing")
 run.save(
     rounded({"models": record}) | {"settings": settings}, dict.fromkeys(measured, 0.05), dict.fromkeys(measured, 3)

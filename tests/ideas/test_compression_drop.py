@@ -6,7 +6,7 @@ import torch
 from conftest import BLOCKS
 from howlinear.errors import InputError
 from howlinear.ideas.compression import drop
-from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.calibration import Calibration, Stream
 from howlinear.instrument.perplexity import losses
 from howlinear.models.layers import Silent, layers_of, parameters, parts_of, sub_layer_sizes
 
@@ -74,6 +74,33 @@ def test_what_is_dropped_is_in_the_order_of_the_scores(gpt2, rows):
     smaller = drop.ffns(calibration, share_without(gpt2, 1))
     assert [number for number in range(BLOCKS) if isinstance(part(smaller, number, "ffn"), Silent)] == [lowest]
     assert parameters(drop.ffns(calibration, 1.0)) == parameters(gpt2)
+
+
+def test_layers_and_sub_layers_by_hand(model, rows):
+    """Three layers turn the stream by 0.5, 0.1, 0.3: of two the second and third go, whatever it turns over both.
+
+    Of sub-layers, attention of the first (0.01) goes, then the second FFN (0.05), then attention of the third (0.08).
+    """
+    calibration = Calibration(model, rows)
+    states = torch.eye(BLOCKS + 1, dtype=torch.float64)
+    for number, cosine in enumerate((0.5, 0.9, 0.7)):
+        states[number, number + 1] = cosine
+    attention, ffn = torch.tensor([0.01, 0.3, 0.08]).double(), torch.tensor([0.2, 0.05, 0.1]).double()
+    calibration.stream = Stream(states, attention, ffn)
+
+    sizes = [parameters(layer) for layer in layers_of(model)]
+    smaller = drop.layers(calibration, share_without(model, sizes[1], sizes[2]))
+    (left,) = layers_of(smaller)
+    assert torch.equal(next(left.parameters()), next(layers_of(model)[0].parameters()))
+
+    sizes = [sub_layer_sizes(model, number) for number in range(BLOCKS)]
+    smaller = drop.sub_layers(calibration, share_without(model, sizes[0][0], sizes[1][1], sizes[2][0]))
+    gone = [
+        (kind, n) for n in range(BLOCKS) for kind in ("attention", "ffn") if isinstance(part(smaller, n, kind), Silent)
+    ]
+    assert gone == [("attention", 0), ("ffn", 1), ("attention", 2)]
+    smaller = drop.ffns(calibration, share_without(model, sizes[1][1], sizes[2][1]))
+    assert [isinstance(part(smaller, n, "ffn"), Silent) for n in range(BLOCKS)] == [False, True, True]
 
 
 def test_ffns_alone_do_not_hold_everything(gpt2, rows):

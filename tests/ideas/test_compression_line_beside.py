@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from helpers.unit_rows import seen, short_rows, weighted_rows
-from howlinear.ideas.compression import line_beside as module
 from howlinear.ideas.compression import prune
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.line_beside import (
@@ -60,7 +59,7 @@ def test_a_line_of_any_rank_is_the_best_one_beside_its_units(calibration, rank):
     """By reduced-rank regression on rows: of what the units leave of y on what they leave of x, in the metric."""
     site = sites(calibration.model)[1]
     kept = torch.arange(0, unit_count(calibration.model, site), 3)
-    joint = moments_beside_inputs(calibration, [1])[1]
+    joint = moments_beside_inputs(calibration)[1]
     metric = calibration.stakes[1].metric
     rank = rank or width_of(calibration.model)
     beside = beside_line(calibration.model, site, kept, joint, metric, rank)
@@ -83,12 +82,12 @@ def test_a_way_costs_and_holds_what_the_block_that_goes_it_does(calibration):
     own, moments = calibration.eliminations
     site = sites(model)[1]
     rows, _, root = rows_and_weights(calibration, 1)
-    joint = moments_beside_inputs(calibration, [1])[1]
+    joint = moments_beside_inputs(calibration)[1]
     weight = readout(model, site).weight @ root_of(calibration.stakes[1].metric)
     whole = moments[1].covariance(has_constant(model, site))
     factor = float(own[1].price[-1]) / float((whole @ weight * weight).sum())
 
-    ways = ways_beside(calibration)[1]
+    ways = ways_beside(calibration, moments_beside_inputs(calibration))[1]
     lined = ways[(ways["rank"] > 0) & (ways["units"] < 0.8 * ways["units"].max())]
     assert set(lined["rank"]) > {1, 2, 4, width_of(model)}
     for way in lined.iloc[:: max(1, len(lined) // 6)].itertuples():
@@ -102,7 +101,7 @@ def test_a_way_costs_and_holds_what_the_block_that_goes_it_does(calibration):
 
 def test_more_directions_never_cost_more_and_none_cost_what_units_do(calibration):
     own, _ = calibration.eliminations
-    for block, ways in ways_beside(calibration).items():
+    for block, ways in ways_beside(calibration, moments_beside_inputs(calibration)).items():
         for units, of_count in ways.groupby("units"):
             by_rank = of_count.sort_values("rank")
             assert by_rank["price"].is_monotonic_decreasing
@@ -142,7 +141,7 @@ def test_a_block_that_is_a_line_of_rank_two_gets_one(gpt2):
         ffn.c_proj.weight[half:] = -ffn.c_proj.weight[:half]
     calibration = Calibration(gpt2, short_rows(), priced=4)
     own, _ = calibration.eliminations
-    ways = ways_beside(calibration)[1]
+    ways = ways_beside(calibration, moments_beside_inputs(calibration))[1]
     with_line = ways[ways["rank"] > 0]
     few_units = with_line[with_line["units"] == with_line["units"].min()].set_index("rank")["price"]
     of_nothing = float(own[1].price[-1])
@@ -151,13 +150,3 @@ def test_a_block_that_is_a_line_of_rank_two_gets_one(gpt2):
     smaller = with_lines(calibration, 0.7)
     assert parameters(smaller) <= calibration.allowed(0.7)
     assert 2 <= lined(smaller)[1][0].out_features <= 4
-
-
-def test_groups_of_blocks_are_all_blocks(gpt2, monkeypatch):
-    calibration = Calibration(gpt2, short_rows(), priced=4)
-    at_once = ways_beside(calibration)
-    monkeypatch.setattr(module, "TOGETHER", 1)
-    one_by_one = ways_beside(calibration)
-    assert at_once.keys() == one_by_one.keys()
-    for block, found in at_once.items():
-        assert one_by_one[block]["price"].tolist() == pytest.approx(found["price"].tolist())

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from conftest import BLOCKS, WIDTH, tiny
+from helpers.families import small
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -12,7 +13,7 @@ from howlinear.ideas.compression.calibration import Calibration
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
-from howlinear.models.units import unit_count
+from howlinear.models.units import readout, unit_count
 
 COMPRESSORS = [width.magnitude, width.wanda, width.flap, width.wanda_ridge, width.flap_ridge]
 HIDDEN = torch.tensor([[1.0, 2.0, 0.0], [3.0, 2.0, 0.0], [1.0, 2.0, 4.0], [3.0, 2.0, 4.0]])
@@ -68,6 +69,33 @@ def test_scores_by_hand(gpt2, rows):
         site.output.c_proj.weight = torch.nn.Parameter(weight)
     assert width.loudness(calibration)[0].tolist() == pytest.approx([2 * 20**0.5, 16**0.5, 0.5 * 32**0.5])
     assert width.fluctuation(calibration)[0].tolist() == pytest.approx([4 * 4 / 3, 0, 0.25 * 16 / 3])
+
+
+def test_magnitude_by_hand(gpt2, rows):
+    """Units of weights in of norm 5 and 1 and out of norm 1 and 3: 5 · 1 stands before 1 · 3."""
+    for site in sites(gpt2):
+        into, out = torch.zeros(WIDTH, 2), torch.zeros(2, WIDTH)
+        into[:2, 0] = torch.tensor([3.0, 4.0])
+        into[5, 1] = 1
+        out[0, 1] = -1
+        out[1, 2:5] = torch.tensor([1.0, 2.0, 2.0])
+        site.output.c_fc.weight, site.output.c_fc.bias = (torch.nn.Parameter(new) for new in (into, torch.zeros(2)))
+        site.output.c_proj.weight = torch.nn.Parameter(out)
+    assert width.weight_norms(gpt2, sites(gpt2)[0]).tolist() == [5, 3]
+    whole = parameters(gpt2)
+    kept = width.magnitude(Calibration(gpt2, rows), (whole - BLOCKS * (2 * WIDTH + 1)) / whole)
+    assert readout(kept, sites(kept)[0]).weight.tolist() == [out[0].tolist()]
+
+
+def test_magnitude_of_a_gated_unit_by_hand():
+    """A gated unit has two rows of weights in, here of norm 2 and 3, and one out, of norm 0.5."""
+    model = small("llama")
+    site = sites(model)[0]
+    with torch.no_grad():
+        for name, weight in (("gate_proj", 2.0), ("up_proj", -3.0), ("down_proj", 0.5)):
+            getattr(site.output, name).weight.zero_()[0, 0] = weight
+    first, *others = width.weight_norms(model, site).tolist()
+    assert (first, set(others)) == (3, {0})
 
 
 def test_standing_out_by_hand(gpt2, rows, monkeypatch):

@@ -5,6 +5,7 @@ import torch
 from transformers import GPTJConfig, GPTJForCausalLM
 
 from conftest import BLOCKS, VOCABULARY
+from helpers.families import FAMILIES, reads, small
 from howlinear.errors import InputError
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import (
@@ -14,8 +15,11 @@ from howlinear.models.layers import (
     layers_of,
     parameters,
     parts_of,
+    streams_hooked,
     sub_layer_sizes,
+    writes_to_stream,
 )
+from howlinear.models.units import LAYERS
 
 
 def states(model, ids):
@@ -74,3 +78,37 @@ def test_other_families_are_refused():
     other = GPTJForCausalLM(GPTJConfig(n_embd=16, n_layer=1, n_head=2, rotary_dim=4, vocab_size=VOCABULARY))
     with pytest.raises(InputError, match="'gptj' layers are not known"):
         parts_of(other)
+
+
+@torch.no_grad()
+def stream_behind(model, site, ids):
+    kept = []
+    with streams_hooked(model, [site], lambda _, stream: kept.append(stream.clone())):
+        model(**ids)
+    return kept[0]
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name][1].model_type in LAYERS])
+def test_what_a_block_writes_is_added_to_the_stream_unless_the_family_norms_it(name):
+    """Planted: a block writes a constant more, and where no norm stands between, the stream has it more."""
+    model, ids = small(name), reads(name)
+    site = sites(model)[0]
+    before = stream_behind(model, site, ids)
+    more = torch.linspace(-1, 2, before.shape[-1])
+    hook = site.output.register_forward_hook(lambda *seen: seen[-1] + more)
+    after = stream_behind(model, site, ids)
+    hook.remove()
+    assert torch.allclose(after - before, more.expand_as(before), atol=1e-4) == writes_to_stream(model)
+
+
+def test_a_stream_that_is_given_back_goes_on_in_its_place(model, ids):
+    site, behind = sites(model)[:2]
+    with streams_hooked(model, [site], lambda _, stream: torch.zeros_like(stream)):
+        stopped = stream_behind(model, behind, {"input_ids": ids})
+    first = sites(model)[0].name.rpartition(".")[0]
+    hook = model.get_submodule(first).register_forward_hook(
+        lambda _, __, output: torch.zeros_like(output) if torch.is_tensor(output) else (output[0] * 0, *output[1:])
+    )
+    expected = stream_behind(model, behind, {"input_ids": ids})
+    hook.remove()
+    assert torch.equal(stopped, expected)

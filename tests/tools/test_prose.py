@@ -229,10 +229,8 @@ def test_the_findings_tell_how_the_race_on_the_public_model_ended(findings):
     assert f"paired over documents, is {told[0]}, {told[1]} and {told[2]}, on" in findings
     assert f"with 80 %, on {found['settings']['cost_rows']:,} held-out tokens" in findings
     rows = [row for row in found["models"]["smollm2-135m"]["limit"] if row["share"] == 0.8]
-    _, seen, held_out, of_half = (f"{row['ratio']:.2f}" for row in rows)
-    assert (
-        f"the model comes to {seen}, held out to {held_out}, and after a fit to half the text to {of_half}" in findings
-    )
+    _, seen, held_out, of_fewer = (f"{row['ratio']:.2f}" for row in rows)
+    assert f"the model comes to {seen}, held out to {held_out}, and {rows[-1]['what']} to {of_fewer}." in findings
     (healed,) = [row for row in found["models"]["smollm2-135m"]["healing"] if row["name"] == "own units"]
     steps = found["settings"]["heal_steps"]
     assert f"After {steps} steps of training it comes to {healed['behind']:.2f} times the perplexity" in findings
@@ -256,8 +254,10 @@ def test_the_findings_tell_what_each_part_of_own_units_buys(findings):
         ("scores of single units in the same metric to", "by scores of single units"),
         ("forward selection to", "by forward selection"),
         ("readouts without a ridge to", "without a ridge"),
-        ("on what the smaller model gives them to", "fitted once more in place"),
-        ("One exchange buys something: lines of any rank beside the units come to", "with lines beside units"),
+        ("as many units in every block to", "as many in every block"),
+        ("towards its own output,", "anchored on own outputs"),
+        ("Two exchanges buy something: lines of any rank beside the units come to", "with lines beside units"),
+        ("and the anchor, which is part of own units, to", "anchored on the stream"),
     ):
         assert f"{said} {times(method)}" in findings
 

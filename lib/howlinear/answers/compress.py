@@ -11,6 +11,8 @@ from howlinear.answers import words
 
 OURS = "own units"
 
+BEFORE = "own units before the anchor"
+
 LINES = "lines by price"
 
 BY_SCORES = "by scores of single units"
@@ -186,7 +188,7 @@ def _parts(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:
     tried = 0
     for name in raced:
         exchanges = results["models"][name]["exchanges"]
-        rows = [row for row in exchanges if row["method"] != OURS and row["over_first"] is not None]
+        rows = [row for row in exchanges if row["method"] != BEFORE and row["over_first"] is not None]
         rows.sort(key=lambda row: row["over_first"])
         worse = [_over_ours(row) for row in rows if row["over_first_low"] > 1]
         better = [_over_ours(row) for row in rows if row["over_first_high"] < 1]
@@ -198,7 +200,7 @@ def _parts(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:
         return f"This run has exchanged no part at {share}."
     return (
         f"At {share} this run has made {words.counted(tried, 'exchange')}, each alone. The one that costs most, in "
-        "times the perplexity of own units and of those whose interval lies above 1, is "
+        "times the perplexity of own units before the anchor and of those whose interval lies above 1, is "
         f"{words.per_model(dearest)}. The one that gains most, of those whose interval lies below 1, is "
         f"{words.per_model(best)}."
     )
@@ -214,8 +216,8 @@ def _choice(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:
     if not clauses:
         return ""
     return (
-        "Where scores of single units choose, not exact elimination, and all else is as in own units, perplexity is "
-        f"theirs times {words.per_model(clauses)}."
+        "Where scores of single units choose, not exact elimination, and all else is as in own units before the "
+        f"anchor, perplexity is theirs times {words.per_model(clauses)}."
     )
 
 

@@ -6,15 +6,17 @@ before it, one has to know these by name. What is done here is done in place: gi
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.models.ffn_sites import sites
+from howlinear.models.ffn_sites import Site, sites
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ PARTS = {  # model_type: parts
         ("llama", "mistral", "qwen2"), Parts("self_attn", "input_layernorm", "mlp", "post_attention_layernorm")
     ),
 }
+
+
+NORM_WHAT_IS_WRITTEN = ("gemma2", "gemma3_text", "olmo2")
+"""Families with a norm between an FFN's output and the residual stream."""
 
 
 def parts_of(model: PreTrainedModel) -> Parts:
@@ -73,6 +79,38 @@ def _stack(model: PreTrainedModel) -> str:
 def is_parallel(model: PreTrainedModel) -> bool:
     """Whether attention and FFN of a layer both read its input, and not one what the other wrote."""
     return bool(getattr(model.config, "use_parallel_residual", False))
+
+
+def writes_to_stream(model: PreTrainedModel) -> bool:
+    """Whether an FFN's output is added to the residual stream as it is, with no norm between."""
+    return model.config.model_type not in NORM_WHAT_IS_WRITTEN
+
+
+@contextmanager
+def streams_hooked(
+    model: PreTrainedModel, listened: list[Site], keep: Callable[[Site, Tensor], Tensor | None]
+) -> Iterator[None]:
+    """While the context lasts, call `keep(site, stream)` behind the layer of each site at every pass.
+
+    Args:
+        model: the model.
+        listened: the sites behind whose layers to listen.
+        keep: gets the site and the residual stream behind its layer, shape (batch, seq_len, d). What it returns, if
+            anything, goes on in the stream's place.
+    """
+
+    def pass_on(site: Site, _: nn.Module, __: tuple, output: Tensor | tuple) -> Tensor | tuple | None:
+        stream = output if isinstance(output, Tensor) else output[0]
+        changed = keep(site, stream)
+        if changed is None:
+            return None
+        return changed if isinstance(output, Tensor) else (changed, *output[1:])
+
+    with ExitStack() as stack:
+        for site in listened:
+            layer = model.get_submodule(site.name.rpartition(".")[0])
+            stack.callback(layer.register_forward_hook(partial(pass_on, site)).remove)
+        yield
 
 
 def drop_layers(model: PreTrainedModel, numbers: Collection[int]) -> None:

@@ -1,14 +1,17 @@
 """What each part of own units buys: the same compressor with one part exchanged, to the same size.
 
 Own units (`prune`) takes hidden units away one by one, by what is lost in the metric of the loss once the others are
-read out anew, with a ridge, from moments of the whole model. Here are
+read out anew, with a ridge, from moments of the whole model; at last it anchors the readouts (`anchor`). What comes
+before the anchor is what others exchange a part of, since an anchor for each would take most of the time. Here are
 
+- another sharing-out: as many units in every block;
 - other choices of units: by scores that know nothing of the other units, and by forward selection;
 - another metric: plain squares, all directions of the output and all positions alike;
 - no ridge;
-- readouts fitted once more, block after block, on what the smaller model really gives them;
 - a larger family: a line of the block's input beside its units, of any rank, where that is priced lower at equal
-  parameters (`line_beside`).
+  parameters (`line_beside`);
+- the anchor: readouts fitted once more on what the smaller model really gives them, towards the whole model's residual
+  stream, or towards each block's own output.
 
 Where units go by other prices, a block's are scaled so that all of it costs what it does by own units' (measured by a
 swap a block): what differs is the choice within blocks, and how a price grows, not what a block is worth.
@@ -21,17 +24,17 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
+from howlinear.ideas.compression.anchor import anchor
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.line_beside import with_lines
 from howlinear.ideas.compression.prune import fewer_units, has_constant, units_for
-from howlinear.ideas.compression.race import Compressor, own_units
+from howlinear.ideas.compression.race import Compressor, before_anchor, own_units
 from howlinear.ideas.compression.units import (
     Elimination,
     UnitMoments,
@@ -41,10 +44,8 @@ from howlinear.ideas.compression.units import (
     select,
 )
 from howlinear.ideas.compression.width import gram
-from howlinear.instrument.capture import hooked
-from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import trunk
-from howlinear.models.units import affine_of, readout, unit_layers, units_hooked, write
+from howlinear.models.ffn_sites import sites
+from howlinear.models.units import readout
 
 
 def by_scores(calibration: Calibration, share: float) -> PreTrainedModel:
@@ -94,37 +95,36 @@ def no_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
     return _eliminated(calibration, share, moments, metrics)
 
 
-def refitted(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Own units, their readouts fitted once more on what the smaller model gives them (`refit_in_place`).
+def on_own_outputs(calibration: Calibration, share: float) -> PreTrainedModel:
+    """Own units anchored towards each block's own output in the whole model, and not towards the residual stream.
 
     Arguments and errors as of `by_scores`.
     """
-    _, moments = calibration.eliminations
-    smaller = own_units(calibration, share)
-    weights = {block: of_block.weight for block, of_block in calibration.stakes.items()}
-    ridges = {block: of_block.ridge for block, of_block in moments.items()}
-    refit_in_place(calibration.model, smaller, calibration.ids, weights, ridges)
+    smaller = before_anchor(calibration, share)
+    anchor(calibration.model, smaller, calibration.ids, calibration.stakes, own_outputs=True)
     return smaller
 
 
 ABLATIONS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
-    "own units": own_units,
+    "own units before the anchor": before_anchor,
+    "as many in every block": partial(before_anchor, alike=True),
     "by scores of single units": by_scores,
     "by forward selection": forwards,
     "by plain squares": plain_squares,
     "without a ridge": no_ridge,
-    "fitted once more in place": refitted,
     "with lines beside units": with_lines,
+    "anchored on own outputs": on_own_outputs,
+    "anchored on the stream": own_units,
 }
 """Name → compressor; the first is the one whose parts the others exchange."""
 
 
 def ablations(calibration: Calibration, names: Sequence[str] | None = None) -> dict[str, Compressor]:
-    """Own units, and variants of it, ready to race on one model and one text.
+    """Own units before the anchor, and variants of it, ready to race on one model and one text.
 
     Args:
         calibration: the model and the text; what several of them ask for is computed once.
-        names: which variants, each of them by default; own units stand before them.
+        names: which variants, each of them by default; own units before the anchor stand before them.
 
     Raises:
         InputError: an unknown name.
@@ -197,67 +197,3 @@ def unweighted(moments: Moments, ridge: float) -> UnitMoments:
     gathered.rows = moments.n
     gathered.ridge = ridge
     return gathered
-
-
-# --- Fitted once more in place
-
-
-@torch.no_grad()
-def refit_in_place(
-    model: PreTrainedModel,
-    smaller: PreTrainedModel,
-    ids: Int64[Tensor, "n seq_len"],
-    weights: Mapping[int, Float[Tensor, " seq_len"]],
-    ridges: Mapping[int, float],
-) -> None:
-    """Readouts of a smaller model fitted anew, block after block, each on what those before it now give.
-
-    All rows go through the smaller model in one pass. Where a block is about to read its units out, these are all
-    there: with r what its readout leaves of the whole model's output at the same tokens, the ridge regression of r on
-    them is added to it, and the pass goes on with the new readout.
-
-    Args:
-        model: the whole model; left as it was.
-        smaller: a copy with fewer hidden units; its readouts change.
-        ids: token ids to fit on, shape (n, seq_len).
-        weights: block → weight of each position, shape (seq_len,).
-        ridges: block → what is added to the variance of every unit, as a share of it.
-    """
-    targets = _outputs(model, ids)
-
-    def read_anew(site: Site, h: Float[Tensor, "n seq_len k"]) -> None:
-        layer = unit_layers(smaller, site)[-1]
-        current = affine_of(layer)
-        rows = h.flatten(0, -2).double().cpu()
-        weight = weights[site.block].repeat(len(ids))
-        r = targets.pop(site.block).double() - current(rows)
-        centred = layer.bias is not None
-
-        gathered = UnitMoments(rows.shape[1])
-        gathered.ridge = ridges[site.block]
-        gathered.update(rows, weight)
-        towards = rows.T @ (weight[:, None] * r) / weight.sum()
-        mean_r = weight @ r / weight.sum()
-        if centred:
-            towards = towards.addr(gathered.mean, mean_r, alpha=-1)
-        change = torch.cholesky_solve(towards, torch.linalg.cholesky(gathered.covariance(centred)))
-        bias = current.bias
-        if centred:
-            bias = bias + mean_r - gathered.mean @ change
-        write(layer, AffineMap(current.weight + change, bias))
-
-    with units_hooked(smaller, sites(smaller), read_anew):
-        trunk(smaller, ids)
-
-
-def _outputs(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> dict[int, Float[Tensor, "rows d"]]:
-    """Block → its output rows in the whole model."""
-    parts: dict[int, list[Tensor]] = {site.block: [] for site in sites(model)}
-
-    def keep(site: Site, _: Tensor, y: Tensor) -> None:
-        parts[site.block].append(y.flatten(0, -2).cpu())
-
-    with hooked(sites(model), keep):
-        for batch in ids.split(8):
-            trunk(model, batch)
-    return {block: torch.cat(rows) for block, rows in parts.items()}

@@ -41,6 +41,8 @@ class Calibration:
         model: the model; left as it was.
         ids: token ids of the rows to fit on, shape (n, seq_len).
         priced: how many sequences the prices of maps are taken on, see `price.price`.
+        anchored: share and whether all blocks keep as many units → block → the readout of own units, once found
+            (`race.own_units`): it takes minutes, and is asked for again when exchanges and healing are measured.
     """
 
     def __init__(self, model: PreTrainedModel, rows: TokenRows, priced: int = 96):
@@ -53,6 +55,7 @@ class Calibration:
         self.model = model
         self.ids = rows.ids[~rows.test]
         self.priced = priced
+        self.anchored: dict[tuple[float, bool], dict[int, AffineMap]] = {}
         if not len(self.ids):
             raise InputError("there is no sequence to fit on: all are held out")
 

@@ -1,13 +1,14 @@
 """What keeps own units from costing less: the sharing-out among blocks, the text to fit on, or the units themselves.
 
-Four numbers for one smaller model, each a perplexity over that of the whole model:
+Numbers for one smaller model, each a perplexity over that of the whole model:
 
-- *by the blocks' prices*: exp of the sum of its blocks' prices. Where that is what the model costs, prices of single
-  blocks add up, so the knapsack over them (`budget`) has found what is to be found among blocks;
+- *by the blocks' prices*: exp of the sum of its blocks' prices, which are before the anchor. Where the model costs no
+  more, prices of single blocks add up, so the knapsack over them (`budget`) has found what is to be found among blocks;
 - *on the text fitted on*: what any amount of text would leave lies between this and the next, since a readout costs
   least on the rows that it has seen;
 - *held out*: what it costs;
-- *held out after a fit to half the text*: the same, chosen and read out anew on half of the rows.
+- *held out, fitted on … rows*: the same, chosen and read out anew on fewer or on more rows. Where more rows buy no
+  more, what is left is the units' own.
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ from howlinear.ideas.compression.prune import total_price, units_for
 from howlinear.ideas.compression.race import own_units, race
 from howlinear.text.rows import TokenRows
 
-WHAT = ("by the blocks' prices", "on the text fitted on", "held out", "held out after a fit to half the text")
-"""The numbers of `limits`, in order."""
+WHAT = ("by the blocks' prices", "on the text fitted on", "held out")
+"""The numbers of `limits`, in order; those after a fit to other numbers of rows follow."""
+
+
+def after(fitted: int) -> str:
+    """The name of the number that is held out, after a fit to so many rows."""
+    return f"held out, fitted on {fitted:,} rows"
 
 
 def limits(
@@ -37,9 +43,10 @@ def limits(
     shares: Sequence[float],
     judged: TokenRows,
     raced: pd.DataFrame,
+    others: Sequence[TokenRows] = (),
     tokens: int = 2048,
 ) -> pd.DataFrame:
-    """Own units, priced, on the text that they were fitted on, and held out; and with half of that text.
+    """Own units, priced, on the text that they were fitted on, and held out; and fitted to less or more text.
 
     Args:
         model: the model; left as it was.
@@ -48,22 +55,25 @@ def limits(
         shares: of all parameters, what a copy may hold at most.
         judged: rows whose held-out side counts.
         raced: what own units came to there, as of `race.race`: `share`, `ratio`, `low` and `high`.
+        others: fewer rows, or more, to fit the same on.
         tokens: of the text fitted on, that count.
 
     Returns:
-        A row per share and each of `WHAT`: `share`, `what`, `ratio`, and the ends of its 95 % interval over document
-        folds, `low` and `high`, NaN where it is priced.
+        A row per share and each of `WHAT` and of `others` (`after`): `share`, `what`, `ratio`, and the ends of its 95 %
+        interval over document folds, `low` and `high`, NaN where it is priced.
 
     Raises:
         InputError: a share that cannot be met, or a text too short.
     """
-    halved = Calibration(model, rows.thinned(rows.count // 2), calibration.priced)
     columns = ["share", "what", "ratio", "low", "high"]
     found = [
         race(model, {"": partial(own_units, calibration)}, shares, {WHAT[1]: fitted_on(rows, tokens)}),
         raced.assign(text=WHAT[2]),
-        race(model, {"": partial(own_units, halved)}, shares, {WHAT[3]: judged}),
     ]
+    for other in others:
+        refitted = Calibration(model, other, calibration.priced)
+        name = after(refitted.ids.numel())
+        found.append(race(model, {"": partial(own_units, refitted)}, shares, {name: judged}))
     measured = pd.concat(found).rename(columns={"text": "what"})[columns]
     eliminations, _ = calibration.eliminations
     table = []

@@ -15,7 +15,7 @@ directions it has. How many units and directions each block gets is one question
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import torch
@@ -33,9 +33,6 @@ from howlinear.models.ffn_sites import Site, device_of, sites, width_of
 from howlinear.models.forward import trunk
 from howlinear.models.replace import copy_of
 from howlinear.models.units import readout, unit_count, units_hooked, with_units, write
-
-TOGETHER = 10
-"""Blocks whose moments of units and inputs are gathered in one pass: of SmolLM2 these take 0.7 GB."""
 
 BETWEEN = 6
 """Of the numbers of units that a block may keep, every which one a line is tried beside."""
@@ -73,23 +70,21 @@ def with_lines(calibration: Calibration, share: float) -> PreTrainedModel:
     model = calibration.model
     own, moments = calibration.eliminations
     chosen = sites(model)
-    ways = ways_beside(calibration)
+    joint = moments_beside_inputs(calibration)  # 1.1 GB of SmolLM2
+    ways = ways_beside(calibration, joint)
     places = share_out(ways, budget_for(model, chosen, share))
-    picked = {block: ways[block].iloc[place] for block, place in places.items()}
 
-    lined = [block for block, way in picked.items() if way["rank"]]
     modules = {}
-    for some in _groups(lined):
-        joint = moments_beside_inputs(calibration, some)
-        for site in sites(model, some):
-            block = site.block
-            kept = own[block].kept(int(picked[block]["units"]))
-            metric = calibration.stakes[block].metric
-            modules[block] = beside_line(model, site, kept, joint[block], metric, int(picked[block]["rank"]))
     for site in chosen:
-        if site.block not in modules:
-            kept = own[site.block].kept(int(picked[site.block]["units"]))
-            modules[site.block] = thinned(model, site, kept, moments[site.block])
+        block = site.block
+        way = ways[block].iloc[places[block]]
+        kept = own[block].kept(int(way["units"]))
+        if way["rank"]:
+            metric = calibration.stakes[block].metric
+            modules[block] = beside_line(model, site, kept, joint[block], metric, int(way["rank"]))
+        else:
+            modules[block] = thinned(model, site, kept, moments[block])
+    del joint  # before the copy is made
 
     smaller = copy_of(model)
     for site in sites(model):
@@ -97,19 +92,17 @@ def with_lines(calibration: Calibration, share: float) -> PreTrainedModel:
     return smaller
 
 
-def ways_beside(calibration: Calibration) -> dict[int, pd.DataFrame]:
+def ways_beside(calibration: Calibration, joint: Mapping[int, UnitMoments]) -> dict[int, pd.DataFrame]:
     """Block → the ways it can go: so many units, and a line of so many directions beside them.
+
+    Args:
+        calibration: the model and the text.
+        joint: block → moments of units and inputs together, the units first.
 
     Returns:
         Of each block a row a way: `units`, the line's `rank` (0: no line), the block's `parameters`, and their `price`.
     """
-    model = calibration.model
-    ways = {}
-    for some in _groups([site.block for site in sites(model)]):
-        joint = moments_beside_inputs(calibration, some)
-        for site in sites(model, some):
-            ways[site.block] = _ways_of_block(calibration, site, joint[site.block])
-    return ways
+    return {site.block: _ways_of_block(calibration, site, joint[site.block]) for site in sites(calibration.model)}
 
 
 def _ways_of_block(calibration: Calibration, site: Site, joint: UnitMoments) -> pd.DataFrame:
@@ -180,14 +173,14 @@ def gains_of_directions(
 
 
 @torch.no_grad()
-def moments_beside_inputs(calibration: Calibration, blocks: Sequence[int]) -> dict[int, UnitMoments]:
+def moments_beside_inputs(calibration: Calibration) -> dict[int, UnitMoments]:
     """Block → moments of its hidden units and its inputs together, the units first, in one pass.
 
     Both have own units' ridge: a line is fitted to the same rows, and knows some of them by heart as well.
     """
     model = calibration.model
     _, own_moments = calibration.eliminations
-    listened = sites(model, list(blocks))
+    listened = sites(model)
     width = width_of(model)
     gathered = {}
     for site in listened:
@@ -266,7 +259,3 @@ def _linear(model: PreTrainedModel, site: Site, weight: Float[Tensor, "d_in d_ou
     layer = nn.Linear(*weight.shape, bias=False, device=device_of(site.output), dtype=model.dtype)
     write(layer, AffineMap(weight, weight.new_zeros(weight.shape[1])))
     return layer.requires_grad_(False)
-
-
-def _groups(blocks: Sequence[int]) -> list[Sequence[int]]:
-    return [blocks[start : start + TOGETHER] for start in range(0, len(blocks), TOGETHER)]

@@ -3,8 +3,9 @@
 The paper (arXiv 2606.19379) puts an affine map in the place of a whole block. Here a block keeps some of its own hidden
 units, so that it may give up a little instead of everything (`units`); how many each keeps is one question for all
 blocks together (`budget`). One forward and one backward pass say what errors cost, one forward pass how units vary, and
-one swap a block how far the price is off. Everything is chosen on the text to fit on; what it costs is measured on
-held-out text.
+one swap a block how far the price is off. At last the readouts are fitted once more, block after block, so that the
+residual stream stays near the whole model's (`anchor`). Everything is chosen on the text to fit on; what it costs is
+measured on held-out text.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.ideas.compression.anchor import anchor
 from howlinear.ideas.compression.budget import share_out
 from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.divergence import divergences
@@ -36,6 +38,7 @@ from howlinear.ideas.compression.units import (
 )
 from howlinear.instrument.perplexity import Change, change
 from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.layers import writes_to_stream
 from howlinear.models.load import check_causal
 from howlinear.models.replace import replace as replaced_for_good
 from howlinear.models.units import readout, unit_count, unit_layers, with_units
@@ -44,6 +47,7 @@ from howlinear.text.rows import TokenRows
 WAYS = 192  # numbers of units that a block may keep, evenly spaced
 STAKED = 8_192  # tokens, spread over all to fit on, that say what errors cost
 TRIED = 2_048  # tokens, likewise, on which each block is tried alone
+ANCHORED = 32_768  # tokens at most, likewise, that readouts are fitted once more on; they go through the model at once
 NOTHING = 1e-6  # nats per token: what is below is the rounding of float32, by which no price can be told
 ROWS_A_UNIT = 4  # fewer rows than this, and the units are not told apart
 
@@ -110,6 +114,7 @@ def compress(
     eliminations, moments = eliminations_of(model, train, costs, progress)
     counts = units_for(model, eliminations, max_parameters, alike)
     smaller = fewer_units(model, eliminations, moments, counts)
+    keep_to_stream(model, smaller, train, costs, progress)
 
     test = rows.ids[rows.test]
     before, speed_before = timed_losses(model, test)
@@ -241,6 +246,26 @@ def fewer_units(
         kept = eliminations[site.block].kept(counts[site.block])
         modules[site.block] = thinned(model, site, kept, moments[site.block])
     return replaced_for_good(model, modules)
+
+
+def keep_to_stream(
+    model: PreTrainedModel,
+    smaller: PreTrainedModel,
+    ids: Int64[Tensor, "n seq_len"],
+    costs: Mapping[int, Stakes],
+    progress: bool = False,
+) -> None:
+    """Fit the readouts of a smaller model once more (`anchor`); one that norms what its blocks write stays as it is.
+
+    Args:
+        model: the whole model; left as it was.
+        smaller: a copy with fewer hidden units; its readouts change.
+        ids: token ids to fit on, shape (n, seq_len).
+        costs: block → what errors cost there.
+        progress: show a bar.
+    """
+    if writes_to_stream(model):
+        anchor(model, smaller, ids[:: -(-ids.numel() // ANCHORED)], costs, progress=progress)
 
 
 def thinned(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], moments: UnitMoments) -> nn.Module:

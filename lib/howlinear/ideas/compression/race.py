@@ -21,9 +21,11 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression import drop, replace_me, straight, width
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.costs import timed_losses
-from howlinear.ideas.compression.prune import fewer_units, units_for
-from howlinear.instrument.perplexity import change, held_out_folds, losses, ratio_of
+from howlinear.ideas.compression.prune import fewer_units, keep_to_stream, units_for
+from howlinear.instrument.perplexity import change, held_out_folds, ratio_of
+from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
+from howlinear.models.units import affine_of, unit_layers, write
 from howlinear.text.rows import TokenRows
 
 Compressor = Callable[[float], PreTrainedModel]
@@ -31,7 +33,7 @@ Compressor = Callable[[float], PreTrainedModel]
 
 
 def own_units(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
-    """Ours (`prune`): every block keeps its dearest hidden units, read out anew.
+    """Ours (`prune`): every block keeps its dearest hidden units, read out anew, and anchored to the whole stream.
 
     Args:
         calibration: the model and the text.
@@ -41,6 +43,20 @@ def own_units(calibration: Calibration, share: float, alike: bool = False) -> Pr
     Raises:
         InputError: the FFNs cannot give so much, or the model's hidden units cannot be reached.
     """
+    smaller = before_anchor(calibration, share, alike)
+    layers = {site.block: unit_layers(smaller, site)[-1] for site in sites(smaller)}
+    known = calibration.anchored.get((share, alike))
+    if known is None:
+        keep_to_stream(calibration.model, smaller, calibration.ids, calibration.stakes)
+        calibration.anchored[share, alike] = {block: affine_of(layer) for block, layer in layers.items()}
+    else:
+        for block, layer in layers.items():
+            write(layer, known[block])
+    return smaller
+
+
+def before_anchor(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
+    """Own units whose readouts are fitted in the whole model alone; arguments and errors as of `own_units`."""
     eliminations, moments = calibration.eliminations
     counts = units_for(calibration.model, eliminations, share, alike)
     return fewer_units(calibration.model, eliminations, moments, counts)
@@ -65,7 +81,7 @@ COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
 }
 """Name → compressor."""
 
-CLOCKS = ["seconds", "tokens_per_second"]
+CLOCKS = ["seconds", "tokens_per_second", "tokens_per_second_before"]
 """Columns of a race that another machine, or another hour, would fill with other numbers."""
 
 OVER_NOBODY = dict.fromkeys(("over_first", "over_first_low", "over_first_high"), np.nan)
@@ -106,16 +122,16 @@ def race(
         A row per compressor, share and text: `method`, `share` (allowed), `kept` (the share it holds), `text`,
         `before` and `perplexity` (after); `ratio` of the two with the ends of its 95 % interval, `low` and `high`;
         `delta`, their difference, with `delta_low` and `delta_high`, both paired over document folds; `seconds` of
-        CPU time to compress; `tokens_per_second` of the copy; and `why` a compressor could not make one, empty if it
-        could: its numbers are NaN then. `over_first` is its perplexity over that of the first compressor at the same
-        share, with the ends of its interval, `over_first_low` and `over_first_high`, paired likewise; NaN where either
-        made none.
+        CPU time to compress; `tokens_per_second` of the copy, and of the whole model `tokens_per_second_before`; and
+        `why` a compressor could not make one, empty if it could: its numbers are NaN then. `over_first` is its
+        perplexity over that of the first compressor at the same share, with the ends of its interval, `over_first_low`
+        and `over_first_high`, paired likewise; NaN where either made none.
 
     Raises:
         InputError: a copy that holds more than it may (says which).
     """
     held_out = {name: held_out_folds(text) for name, text in texts.items()}
-    before = {name: losses(model, ids) for name, (ids, _) in held_out.items()}
+    before = {name: timed_losses(model, ids) for name, (ids, _) in held_out.items()}
     whole = parameters(model)
     first: dict[tuple[float, str], Float[Tensor, " n"]] = {}  # losses of the first compressor's copies
     rows = []
@@ -135,7 +151,8 @@ def race(
             for name, (ids, fold) in held_out.items():
                 after, speed = timed_losses(smaller, ids)
                 row = {"method": method, "share": share, "kept": held / whole, "text": name}
-                row |= cost(before[name], after, fold)
+                losses_before, speed_before = before[name]
+                row |= cost(losses_before, after, fold)
                 if place == 0:
                     first[share, name] = after
                 if (share, name) in first:
@@ -143,7 +160,8 @@ def race(
                     row |= dict(zip(OVER_NOBODY, over, strict=True))
                 else:
                     row |= OVER_NOBODY
-                rows.append(row | {"seconds": seconds, "tokens_per_second": speed, "why": ""})
+                row |= dict(zip(CLOCKS, (seconds, speed, speed_before), strict=True))
+                rows.append(row | {"why": ""})
             del smaller  # before the next copy is made
     return pd.DataFrame(rows)
 

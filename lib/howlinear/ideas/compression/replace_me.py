@@ -15,11 +15,10 @@ until it is at rest.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Adam
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from transformers import PreTrainedModel
@@ -32,7 +31,7 @@ from howlinear.ideas.compression.rivals import cosine_distance
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
-from howlinear.models.layers import drop_layers, layers_of, parameters
+from howlinear.models.layers import drop_layers, layers_of, parameters, streams_hooked
 from howlinear.models.replace import copy_of
 from howlinear.models.units import readout, unit_count, with_units
 
@@ -153,24 +152,21 @@ def around(
         batch_size: sequences in a forward pass.
     """
     model = calibration.model
-    layers = layers_of(model)
-    written, entered, left = [], [], []
+    before, last = gone.start - 1, gone.stop - 1
+    written: list[Tensor] = []
+    streams: dict[int, list[Tensor]] = {before: [], last: []}
 
     def note_written(_: Site, __: Tensor, y: Tensor) -> None:
         written.append(y.flatten(0, -2).float().cpu())
 
-    def note(kept: list[Tensor]) -> Callable:
-        def hook(_: nn.Module, __: tuple, output: Tensor | tuple) -> None:
-            state = output if isinstance(output, Tensor) else output[0]
-            kept.append(state.flatten(0, -2).float().cpu())
+    def note_stream(site: Site, stream: Tensor) -> None:
+        streams[site.block].append(stream.flatten(0, -2).float().cpu())
 
-        return hook
-
-    with ExitStack() as hooks:
-        hooks.enter_context(hooked(sites(model, [gone.start - 1]), note_written))
-        hooks.callback(layers[gone.start - 1].register_forward_hook(note(entered)).remove)
-        hooks.callback(layers[gone.stop - 1].register_forward_hook(note(left)).remove)
+    with (
+        hooked(sites(model, [before]), note_written),
+        streams_hooked(model, sites(model, [before, last]), note_stream),
+    ):
         for batch in calibration.ids.split(batch_size):
             trunk(model, batch)
     m = torch.cat(written)
-    return m, torch.cat(entered) - m, torch.cat(left)
+    return m, torch.cat(streams[before]) - m, torch.cat(streams[last])

@@ -127,7 +127,7 @@ class UnitMoments:
 
     def covariance(self, centred: bool = True) -> Float[Tensor, "m m"]:
         """Weighted covariance of the units with the ridge, shape (m, m); not centred where there is no constant."""
-        return with_ridge(_covariance(self.second, centred), self.ridge)
+        return with_ridge(covariance_of(self.second, centred), self.ridge)
 
 
 def with_ridge(covariance: Float[Tensor, "m m"], ridge: float | Float[Tensor, " m"]) -> Float[Tensor, "m m"]:
@@ -142,7 +142,7 @@ def with_ridge(covariance: Float[Tensor, "m m"], ridge: float | Float[Tensor, " 
     return covariance + torch.diag(ridge * variance + floor)
 
 
-def _covariance(second: Float[Tensor, "m_and_1 m_and_1"], centred: bool) -> Float[Tensor, "m m"]:
+def covariance_of(second: Float[Tensor, "m_and_1 m_and_1"], centred: bool) -> Float[Tensor, "m m"]:
     """Of Σ w [h, 1] [h, 1]ᵀ, the weighted covariance of h, about its mean or about 0."""
     covariance = second[:-1, :-1] / second[-1, -1]
     if not centred:
@@ -266,7 +266,7 @@ def chosen_ridge(moments: UnitMoments, readout: AffineMap, metric: Float[Tensor,
     if not all(half[-1, -1] > 0 for half in moments.halves):
         return RIDGES[0]
     weight = readout.weight @ root_of(metric)
-    own_covariance = _covariance(moments.second, centred)
+    own_covariance = covariance_of(moments.second, centred)
     loudness = own_covariance.diagonal() * weight.square().sum(1)
     by_loudness = loudness.argsort(descending=True)
     count = round(TRIED_SHARE * len(loudness))
@@ -274,13 +274,13 @@ def chosen_ridge(moments: UnitMoments, readout: AffineMap, metric: Float[Tensor,
 
     costs = torch.zeros(len(RIDGES), dtype=torch.float64)
     for fitted, judged in (moments.halves, reversed(moments.halves)):
-        covariance = _covariance(fitted, centred)
+        covariance = covariance_of(fitted, centred)
         # second moments of the other half about the mean of this one: a constant is fitted here as well
-        beyond = _covariance(judged, centred=False)
+        beyond = covariance_of(judged, centred=False)
         if centred:
             mean = fitted[-1, :-1] / fitted[-1, -1]
             shift = judged[-1, :-1] / judged[-1, -1] - mean
-            beyond = _covariance(judged, centred=True).addr(shift, shift)
+            beyond = covariance_of(judged, centred=True).addr(shift, shift)
         towards = covariance[stay][:, go] @ weight[go]
         for place, ridge in enumerate(RIDGES):
             factor = torch.linalg.cholesky(with_ridge(covariance, ridge)[stay][:, stay])

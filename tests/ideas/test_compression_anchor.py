@@ -1,0 +1,177 @@
+"""Readouts fitted once more where they stand: against ridge regression on rows, and on planted losses."""
+
+import pytest
+import torch
+
+from helpers.unit_rows import seen, short_rows, weighted_rows
+from howlinear.ideas.compression.anchor import RIDGES, Regression, anchor
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.prune import has_constant
+from howlinear.ideas.compression.race import before_anchor
+from howlinear.ideas.compression.units import Stakes, root_of
+from howlinear.models.ffn_sites import sites
+from howlinear.models.layers import streams_hooked
+from howlinear.models.replace import copy_of
+from howlinear.models.units import affine_of, unit_layers
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def rows():
+    return short_rows()
+
+
+@torch.no_grad()
+def streams(model, ids):
+    """Block → the rows of the residual stream behind its layer."""
+    kept = {}
+
+    def keep(site, stream):
+        kept[site.block] = stream.flatten(0, -2).double()
+
+    with streams_hooked(model, sites(model), keep):
+        model.base_model(input_ids=ids, use_cache=False)
+    return kept
+
+
+def readout_of(model, block):
+    return affine_of(unit_layers(model, sites(model)[block])[-1])
+
+
+def alike(model):
+    """Block → stakes by which every error counts alike."""
+    width = model.config.hidden_size
+    return {
+        site.block: Stakes(torch.eye(width, dtype=torch.float64), torch.ones(32, dtype=torch.float64))
+        for site in sites(model)
+    }
+
+
+def on_rows(h, r, weight, ridge, centred):
+    """Weights and constant of the weighted ridge regression of r on h."""
+    share = (weight / weight.sum())[:, None]
+    mean_h, mean_r = (share * h).sum(0), (share * r).sum(0)
+    if not centred:
+        mean_h, mean_r = torch.zeros_like(mean_h), torch.zeros_like(mean_r)
+    gram = (h - mean_h).T @ (share * (h - mean_h))
+    change = torch.linalg.solve(gram + ridge * gram.diagonal().diag(), (h - mean_h).T @ (share * (r - mean_r)))
+    return change, mean_r - mean_h @ change
+
+
+def chosen_on_rows(h, r, weight, metric, centred):
+    """The change that a fit to each half, judged on the other, tells; None where none is better."""
+    first, second = slice(0, len(h) // 2), slice(len(h) // 2, None)
+    costs = []
+    for ridge in RIDGES:
+        cost = 0.0
+        for fitted, judged in ((first, second), (second, first)):
+            change, constant = on_rows(h[fitted], r[fitted], weight[fitted], ridge, centred)
+            share = (weight[judged] / weight[judged].sum())[:, None]
+            left = (r[judged] - h[judged] @ change - constant) @ root_of(metric)
+            cost += float((share * (left**2 - (r[judged] @ root_of(metric)) ** 2)).sum())
+        costs.append(cost)
+    best = costs.index(min(costs))
+    if costs[best] >= 0:
+        return None
+    return on_rows(h, r, weight, RIDGES[best] / 2, centred)
+
+
+@pytest.mark.parametrize("own_outputs", [False, True])
+def test_every_change_is_a_ridge_regression_on_what_the_finished_copy_gives(model, rows, own_outputs):
+    """Of every block by rows: the units that it was fitted on are those that the finished copy has."""
+    calibration = Calibration(model, rows, priced=4)
+    before = before_anchor(calibration, 0.7)
+    with torch.no_grad():
+        for site in sites(before):
+            unit_layers(before, site)[-1].weight.mul_(0.5)  # so that there is something to give back
+    copy = copy_of(before)
+    anchor(model, copy, calibration.ids, calibration.stakes, own_outputs)
+    inside, whole = seen(copy, calibration.ids), seen(model, calibration.ids)
+    is_now, was = streams(copy, calibration.ids), streams(model, calibration.ids)
+    changed = 0
+    for site in sites(copy):
+        block = site.block
+        start, now = readout_of(before, block), readout_of(copy, block)
+        h = inside[block]["h"]
+        centred = has_constant(model, sites(model)[block])
+        without_change = start(h) - now(h)  # what the change gave is taken back
+        r = whole[block]["y"] - start(h) if own_outputs else was[block] - (is_now[block] + without_change)
+        metric = calibration.stakes[block].metric
+        chosen = chosen_on_rows(h, r, weighted_rows(calibration, block), metric, centred)
+        if chosen is None:
+            assert torch.equal(now.weight, start.weight)
+            continue
+        changed += 1
+        scale = float(chosen[0].abs().max())
+        torch.testing.assert_close(now.weight - start.weight, chosen[0], rtol=1e-2, atol=1e-3 * scale + 1e-6)
+        if centred:
+            torch.testing.assert_close(now.bias - start.bias, chosen[1], rtol=1e-2, atol=1e-5)
+    assert changed
+
+
+def test_where_nothing_is_missing_nothing_is_changed(model, rows):
+    copy = copy_of(model)
+    anchor(model, copy, rows.ids, alike(model))
+    with torch.no_grad():
+        moved = copy(input_ids=rows.ids).logits - model(input_ids=rows.ids).logits
+    assert moved.abs().max() < 1e-4  # rounding of float32 alone
+
+
+def test_a_readout_that_was_turned_to_nothing_comes_back(gpt2, rows):
+    """Planted: with all its units the block gets its own readout back, so that nothing is left to do behind it."""
+    copy = copy_of(gpt2)
+    layer = unit_layers(copy, sites(copy)[1])[-1]
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.zero_()
+    anchor(gpt2, copy, rows.ids, alike(gpt2))
+    with torch.no_grad():
+        moved = copy(input_ids=rows.ids).logits - gpt2(input_ids=rows.ids).logits
+    assert moved.abs().max() < 1e-2
+
+
+def test_what_others_have_lost_is_given_back_to_the_stream_alone(gpt2, rows):
+    """Planted: attention of a layer writes a constant less. The FFN behind it can give it back; it has lost nothing."""
+    lost = torch.linspace(1, 2, gpt2.config.hidden_size)
+    copies = {}
+    for own_outputs in (False, True):
+        copies[own_outputs] = copy_of(gpt2)
+        with torch.no_grad():
+            copies[own_outputs].transformer.h[1].attn.c_proj.bias -= lost
+        anchor(gpt2, copies[own_outputs], rows.ids, alike(gpt2), own_outputs)
+    whole = streams(gpt2, rows.ids)[1]
+    missing = {which: (whole - streams(copy, rows.ids)[1]).mean(0).norm() for which, copy in copies.items()}
+    assert missing[False] < 0.01 * lost.norm()
+    assert missing[True] > 0.9 * lost.norm()
+
+
+def test_what_the_other_half_contradicts_is_not_learned():
+    """Planted: r follows h in one half of the text, and −h in the other; with the same sign in both it is learned."""
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randn(200, 3, generator=generator)
+    r = h.double() @ torch.ones(3, 2, dtype=torch.float64)
+    weight = torch.ones(200, dtype=torch.float64)
+    metric = torch.eye(2, dtype=torch.float64)
+    found = {}
+    for sign in (1, -1):
+        regression = Regression(3, 2)
+        regression.update(h, r, weight, 0)
+        regression.update(h, sign * r, weight, 1)
+        found[sign] = regression.fitted(metric, centred=False)
+    assert found[-1] is None
+    torch.testing.assert_close(found[1][:-1], torch.ones(3, 2, dtype=torch.float64), rtol=0.05, atol=0)
+    assert not found[1][-1].any()
+
+
+def test_a_constant_is_no_reason_for_a_slope():
+    """Planted: a constant is missing, and a slope that the halves contradict. A weak ridge would follow the slope."""
+    spread = torch.linspace(-1, 1, 100)
+    h = (5 + spread)[:, None]
+    missing = {0: 1 + 0.3 * spread, 1: 1 - 0.1 * spread}
+    regression = Regression(1, 1)
+    for half, r in missing.items():
+        regression.update(h, r[:, None].double(), torch.ones(100, dtype=torch.float64), half)
+    slope, constant = regression.fitted(torch.eye(1, dtype=torch.float64), centred=True).flatten().tolist()
+    assert slope == pytest.approx(0.1 / (1 + max(RIDGES) / 2), rel=1e-3)
+    assert constant == pytest.approx(1 - 5 * slope, rel=1e-6)
