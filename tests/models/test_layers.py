@@ -99,16 +99,3 @@ def test_what_a_block_writes_is_added_to_the_stream_unless_the_family_norms_it(n
     after = stream_behind(model, site, ids)
     hook.remove()
     assert torch.allclose(after - before, more.expand_as(before), atol=1e-4) == writes_to_stream(model)
-
-
-def test_a_stream_that_is_given_back_goes_on_in_its_place(model, ids):
-    site, behind = sites(model)[:2]
-    with streams_hooked(model, [site], lambda _, stream: torch.zeros_like(stream)):
-        stopped = stream_behind(model, behind, {"input_ids": ids})
-    first = sites(model)[0].name.rpartition(".")[0]
-    hook = model.get_submodule(first).register_forward_hook(
-        lambda _, __, output: torch.zeros_like(output) if torch.is_tensor(output) else (output[0] * 0, *output[1:])
-    )
-    expected = stream_behind(model, behind, {"input_ids": ids})
-    hook.remove()
-    assert torch.equal(stopped, expected)

@@ -88,23 +88,18 @@ def writes_to_stream(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def streams_hooked(
-    model: PreTrainedModel, listened: list[Site], keep: Callable[[Site, Tensor], Tensor | None]
+    model: PreTrainedModel, listened: list[Site], keep: Callable[[Site, Tensor], None]
 ) -> Iterator[None]:
     """While the context lasts, call `keep(site, stream)` behind the layer of each site at every pass.
 
     Args:
         model: the model.
         listened: the sites behind whose layers to listen.
-        keep: gets the site and the residual stream behind its layer, shape (batch, seq_len, d). What it returns, if
-            anything, goes on in the stream's place.
+        keep: gets the site and the residual stream behind its layer, shape (batch, seq_len, d).
     """
 
-    def pass_on(site: Site, _: nn.Module, __: tuple, output: Tensor | tuple) -> Tensor | tuple | None:
-        stream = output if isinstance(output, Tensor) else output[0]
-        changed = keep(site, stream)
-        if changed is None:
-            return None
-        return changed if isinstance(output, Tensor) else (changed, *output[1:])
+    def pass_on(site: Site, _: nn.Module, __: tuple, output: Tensor | tuple) -> None:
+        keep(site, output if isinstance(output, Tensor) else output[0])
 
     with ExitStack() as stack:
         for site in listened:

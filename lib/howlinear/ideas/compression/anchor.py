@@ -19,7 +19,7 @@ block strives for what it would have written to a stream that is no longer there
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float, Int64
@@ -31,8 +31,7 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.ideas.compression.units import Stakes, UnitMoments, covariance_of, root_of, with_ridge
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import trunk
-from howlinear.models.layers import streams_hooked
+from howlinear.models.layerwise import Layerwise, layer_number
 from howlinear.models.units import affine_of, unit_layers, units_hooked, write
 
 RIDGES = (1e-2, 0.3, 1.0, 3.0)
@@ -107,6 +106,9 @@ def ridge_regression(
     return torch.cat([change, constant[None]])
 
 
+BATCH = 8  # sequences at a time
+
+
 @torch.no_grad()
 def anchor(
     model: PreTrainedModel,
@@ -118,8 +120,8 @@ def anchor(
 ) -> None:
     """Fit the readouts of a smaller model once more, block after block, each on what those before it now give.
 
-    All rows go through the smaller model in one pass. Behind each layer all its rows are there: its readout is fitted,
-    and the pass goes on with what the new readout gives.
+    Both models move layer by layer through the text. Behind each layer all rows are there: its readout is fitted, and
+    the smaller model's streams go on with what the new readout gives.
 
     Args:
         model: the whole model, whose FFNs write to its residual stream (`layers.writes_to_stream`); left as it was.
@@ -129,63 +131,44 @@ def anchor(
         own_outputs: towards each block's own output in the whole model, and not towards the stream.
         progress: show a bar.
     """
-    targets = _targets(model, ids, own_outputs)
-    half = len(ids) // 2 * ids.shape[1]
-    hidden: dict[int, Tensor] = {}
-    written: dict[int, Tensor] = {}
-    chosen = sites(smaller)
-    bar = tqdm(total=len(chosen), disable=not progress, unit="block")
+    batches = [list(of_half.split(BATCH)) for of_half in ids.tensor_split(2)]
+    half_of = [half for half, of_half in enumerate(batches) for _ in of_half]
+    whole, small = (Layerwise(each, [*batches[0], *batches[1]]) for each in (model, smaller))
+    site_of = {layer_number(site): site for site in sites(smaller)}
+    for number in tqdm(range(len(small.layers)), disable=not progress, unit="block"):
+        if number not in site_of:
+            whole.advance()
+            small.advance()
+            continue
+        hidden: list[Tensor] = []
+        written: list[Tensor] = []
+        targets: list[Tensor] = []
+        site = site_of[number]
+        with units_hooked(smaller, [site], _keep(hidden)), hooked([site], _keep(written)):
+            small.advance()
+        with hooked(sites(model, [site.block]), _keep(targets)):
+            whole.advance()
+        if not own_outputs:
+            written, targets = small.streams, whole.streams
 
-    def keep_hidden(site: Site, h: Tensor) -> None:
-        hidden[site.block] = h.flatten(0, -2)
-
-    def keep_written(site: Site, _: Tensor, y: Tensor) -> None:
-        if own_outputs:
-            written[site.block] = y.flatten(0, -2).clone()
-
-    def read_anew(site: Site, stream: Tensor) -> Tensor | None:
-        bar.update()
-        h = hidden.pop(site.block)
-        now = written.pop(site.block) if own_outputs else stream.flatten(0, -2)
-        r = (targets.pop(site.block) - now).double().cpu()
-        weight = costs[site.block].weight.repeat(len(ids))
         layer = unit_layers(smaller, site)[-1]
-        centred = layer.bias is not None
-
-        regression = Regression(h.shape[1], r.shape[1])
-        regression.update(h[:half].cpu(), r[:half], weight[:half], 0)
-        regression.update(h[half:].cpu(), r[half:], weight[half:], 1)
-        added = regression.fitted(costs[site.block].metric, centred)
+        regression = Regression(hidden[0].shape[-1], targets[0].shape[-1])
+        for h, target, now, half in zip(hidden, targets, written, half_of, strict=True):
+            r = (target - now).flatten(0, -2).double().cpu()
+            regression.update(h.flatten(0, -2).cpu(), r, costs[site.block].weight.repeat(len(h)), half)
+        added = regression.fitted(costs[site.block].metric, centred=layer.bias is not None)
         if added is None:
-            return None
+            continue
         before = affine_of(layer)
         write(layer, AffineMap(before.weight + added[:-1], before.bias + added[-1]))
-        return stream + (h @ added[:-1].to(h) + added[-1].to(h)).view(stream.shape)
-
-    with (
-        bar,
-        units_hooked(smaller, chosen, keep_hidden),
-        hooked(chosen, keep_written),
-        streams_hooked(smaller, chosen, read_anew),
-    ):
-        trunk(smaller, ids)
+        for stream, h in zip(small.streams, hidden, strict=True):
+            stream += h @ added[:-1].to(h) + added[-1].to(h)
 
 
-def _targets(
-    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], own_outputs: bool
-) -> dict[int, Float[Tensor, "rows d"]]:
-    """Block → the rows of the stream behind its layer in the whole model, or of its own output."""
-    parts: dict[int, list[Tensor]] = {site.block: [] for site in sites(model)}
+def _keep(rows: list[Tensor]) -> Callable[..., None]:
+    """A listener that appends the last of what it hears to a list."""
 
-    def keep(site: Site, rows: Tensor) -> None:
-        parts[site.block].append(rows.flatten(0, -2).clone())
+    def keep(*heard: Site | Tensor) -> None:
+        rows.append(heard[-1].clone())
 
-    def keep_output(site: Site, _: Tensor, y: Tensor) -> None:
-        keep(site, y)
-
-    listening = hooked(sites(model), keep_output) if own_outputs else streams_hooked(model, sites(model), keep)
-    with listening:
-        for batch in ids.split(8):
-            trunk(model, batch)
-    # block by block, so that the rows of one only are there twice
-    return {block: torch.cat(parts.pop(block)) for block in list(parts)}
+    return keep

@@ -47,7 +47,6 @@ from howlinear.text.rows import TokenRows
 WAYS = 192  # numbers of units that a block may keep, evenly spaced
 STAKED = 8_192  # tokens, spread over all to fit on, that say what errors cost
 TRIED = 2_048  # tokens, likewise, on which each block is tried alone
-ANCHORED = 32_768  # tokens at most, likewise, that readouts are fitted once more on; they go through the model at once
 NOTHING = 1e-6  # nats per token: what is below is the rounding of float32, by which no price can be told
 ROWS_A_UNIT = 4  # fewer rows than this, and the units are not told apart
 
@@ -265,7 +264,7 @@ def keep_to_stream(
         progress: show a bar.
     """
     if writes_to_stream(model):
-        anchor(model, smaller, ids[:: -(-ids.numel() // ANCHORED)], costs, progress=progress)
+        anchor(model, smaller, ids, costs, progress=progress)
 
 
 def thinned(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], moments: UnitMoments) -> nn.Module:

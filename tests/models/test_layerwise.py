@@ -1,0 +1,56 @@
+"""A text that moves through a model layer by layer has the streams of an ordinary pass."""
+
+import pytest
+import torch
+
+from helpers.families import FAMILIES, reads, small
+from howlinear.models.ffn_sites import sites
+from howlinear.models.layers import streams_hooked
+from howlinear.models.layerwise import Layerwise, layer_number
+from howlinear.models.units import LAYERS
+
+
+@torch.no_grad()
+def ordinary(model, ids):
+    """The residual stream behind every layer, in an ordinary pass of all sequences together."""
+    kept = []
+    with streams_hooked(model, sites(model), lambda _, stream: kept.append(stream.clone())):
+        model(input_ids=ids, use_cache=False)
+    return kept
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name][1].model_type in LAYERS])
+def test_streams_are_those_of_an_ordinary_pass_whatever_the_batches(name):
+    model, ids = small(name), reads(name, n=7)["input_ids"]
+    expected = ordinary(model, ids)
+    text = Layerwise(model, ids.split([3, 3, 1]))
+    assert len(text.layers) == len(expected)
+    for number, site in enumerate(sites(model)):
+        assert layer_number(site) == number == text.passed
+        text.advance()
+        torch.testing.assert_close(torch.cat(text.streams), expected[number], rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_or_a_stream_that_changes_on_the_way_is_seen_by_the_next(model, ids):
+    text = Layerwise(model, [ids])
+    text.advance()
+    second = model.get_submodule(sites(model)[1].name.rpartition(".")[0])
+    with torch.no_grad():
+        next(second.parameters()).mul_(2)
+    text.streams[0] *= 0.5
+    text.advance()
+
+    def halve(_, stream):
+        stream *= 0.5
+
+    expected = []
+    first, second_site, *_ = sites(model)
+    listening = streams_hooked(model, [second_site], lambda _, stream: expected.append(stream.clone()))
+    with torch.no_grad(), streams_hooked(model, [first], halve), listening:
+        model(input_ids=ids, use_cache=False)
+    torch.testing.assert_close(text.streams[0], expected[0], rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_left_behind_in_the_model(model, ids):
+    Layerwise(model, [ids]).advance()
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
