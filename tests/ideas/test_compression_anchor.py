@@ -175,3 +175,13 @@ def test_a_constant_is_no_reason_for_a_slope():
     slope, constant = regression.fitted(torch.eye(1, dtype=torch.float64), centred=True).flatten().tolist()
     assert slope == pytest.approx(0.1 / (1 + max(RIDGES) / 2), rel=1e-3)
     assert constant == pytest.approx(1 - 5 * slope, rel=1e-6)
+
+
+def test_a_single_sequence_cannot_be_judged_by_another_and_changes_nothing(gpt2, rows):
+    copy = copy_of(gpt2)
+    with torch.no_grad():
+        unit_layers(copy, sites(copy)[1])[-1].weight.mul_(0.5)
+    before = copy_of(copy)
+    anchor(gpt2, copy, rows.ids[:1], alike(gpt2))
+    for (name, new), old in zip(copy.state_dict().items(), before.state_dict().values(), strict=True):
+        assert torch.equal(new, old), name

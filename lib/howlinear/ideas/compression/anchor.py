@@ -37,6 +37,8 @@ from howlinear.models.units import affine_of, unit_layers, units_hooked, write
 RIDGES = (1e-2, 0.3, 1.0, 3.0)
 """What may be added to the variance of every unit, as a share of it."""
 
+BATCH = 8  # sequences at a time
+
 
 class Regression:
     """Weighted second moments of a block's units [h, 1], and with what is missing, r, in two halves of the text.
@@ -59,12 +61,16 @@ class Regression:
         self.cross[half][-1] += weighted.sum(0)
 
     def fitted(self, metric: Float[Tensor, "d d"], centred: bool) -> Float[Tensor, "k_and_1 d"] | None:
-        """What is to be added to the readout of [h, 1], shape (k + 1, d); None where the other half gains by no ridge.
+        """What is to be added to the readout of [h, 1], shape (k + 1, d).
+
+        None where the other half gains by no ridge, or where a half has no rows.
 
         Args:
             metric: M, what errors cost.
             centred: whether the readout has a constant; its row is 0 otherwise.
         """
+        if not all(half[-1, -1] > 0 for half in self.units.halves):
+            return None
         first, second = (
             (moments / moments[-1, -1], cross / moments[-1, -1])
             for moments, cross in zip(self.units.halves, self.cross, strict=True)
@@ -106,9 +112,6 @@ def ridge_regression(
     return torch.cat([change, constant[None]])
 
 
-BATCH = 8  # sequences at a time
-
-
 @torch.no_grad()
 def anchor(
     model: PreTrainedModel,
@@ -131,7 +134,7 @@ def anchor(
         own_outputs: towards each block's own output in the whole model, and not towards the stream.
         progress: show a bar.
     """
-    batches = [list(of_half.split(BATCH)) for of_half in ids.tensor_split(2)]
+    batches = [of_half.split(BATCH) if len(of_half) else () for of_half in ids.tensor_split(2)]
     half_of = [half for half, of_half in enumerate(batches) for _ in of_half]
     whole, small = (Layerwise(each, [*batches[0], *batches[1]]) for each in (model, smaller))
     site_of = {layer_number(site): site for site in sites(smaller)}
