@@ -155,7 +155,7 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 #
 # | method | what goes | paper | function of `howlinear.ideas.compression` |
 # |---|---|---|---|
-# | own units | units, by what is lost without them | | `prune.units_for`, `fewer_units`, `keep_to_stream` |
+# | own units | units, by what is lost without them | | `prune.units_for`, `fewer_units`, `anchor.anchor` |
 # | lines by R², by price | whole blocks; lines in their place | 2606.19379 | `straight.by_r2`, `by_price` |
 # | lines, mended | the same, fitted without massive rows (notebook 12) | | `straight.mended` |
 # | ShortGPT | layers | Men et al. 2024 | `drop.layers` |

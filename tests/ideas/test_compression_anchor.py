@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from helpers.families import reads, small
 from helpers.unit_rows import seen, short_rows, weighted_rows
 from howlinear.ideas.compression.anchor import RIDGES, Regression, anchor
 from howlinear.ideas.compression.calibration import Calibration
@@ -185,3 +186,15 @@ def test_a_single_sequence_cannot_be_judged_by_another_and_changes_nothing(gpt2,
     anchor(gpt2, copy, rows.ids[:1], alike(gpt2))
     for (name, new), old in zip(copy.state_dict().items(), before.state_dict().values(), strict=True):
         assert torch.equal(new, old), name
+
+
+@pytest.mark.parametrize(("name", "changes"), [("gemma2", False), ("olmo2", False), ("qwen2", True)])
+def test_a_family_that_norms_what_its_blocks_write_stays_as_it_is(name, changes):
+    model, ids = small(name), reads(name, length=32)["input_ids"]
+    copy = copy_of(model)
+    layer = unit_layers(copy, sites(copy)[0])[-1]
+    with torch.no_grad():
+        layer.weight.mul_(0.5)
+    before = layer.weight.clone()
+    anchor(model, copy, ids, alike(model))
+    assert torch.equal(layer.weight, before) != changes

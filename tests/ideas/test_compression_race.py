@@ -134,7 +134,7 @@ def test_own_units_are_anchored_once_and_come_again_as_they_were(gpt2, rows, mon
         for site in sites(smaller):
             unit_layers(smaller, site)[-1].weight.data += 1
 
-    monkeypatch.setattr(module, "keep_to_stream", add_one)
+    monkeypatch.setattr(module, "anchor", add_one)
     calibration = Calibration(gpt2, rows)
     for share, alike, so_far in ((0.7, False, 1), (0.7, False, 1), (0.7, True, 2), (0.8, False, 3), (0.7, True, 3)):
         smaller = module.own_units(calibration, share, alike)

@@ -67,12 +67,12 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
     Raises:
         InputError: the parts of its layers are not known.
     """
-    return model.get_submodule(_stack(model))
-
-
-def _stack(model: PreTrainedModel) -> str:
-    """The path of the layers, as `model.layers` of a site `model.layers.3.mlp`."""
     parts_of(model)
+    return model.get_submodule(stack_of(model))
+
+
+def stack_of(model: PreTrainedModel) -> str:
+    """The path of the layers, as `model.layers` of a site `model.layers.3.mlp`."""
     return sites(model)[0].name.rsplit(".", 2)[0]
 
 
@@ -84,6 +84,11 @@ def is_parallel(model: PreTrainedModel) -> bool:
 def writes_to_stream(model: PreTrainedModel) -> bool:
     """Whether an FFN's output is added to the residual stream as it is, with no norm between."""
     return model.config.model_type not in NORM_WHAT_IS_WRITTEN
+
+
+def stream_of(output: Tensor | tuple) -> Tensor:
+    """The residual stream in what a layer returns: some return something beside it."""
+    return output if isinstance(output, Tensor) else output[0]
 
 
 @contextmanager
@@ -99,7 +104,7 @@ def streams_hooked(
     """
 
     def pass_on(site: Site, _: nn.Module, __: tuple, output: Tensor | tuple) -> None:
-        keep(site, output if isinstance(output, Tensor) else output[0])
+        keep(site, stream_of(output))
 
     with ExitStack() as stack:
         for site in listened:
@@ -120,7 +125,7 @@ def drop_layers(model: PreTrainedModel, numbers: Collection[int]) -> None:
         raise InputError(f"all {len(layers)} layers are to go: leave at least one")
     for number, layer in enumerate(left):
         getattr(layer, parts_of(model).attention).layer_idx = number  # where its keys and values lie in a cache
-    model.set_submodule(_stack(model), nn.ModuleList(left))
+    model.set_submodule(stack_of(model), nn.ModuleList(left))
     model.config.num_hidden_layers = len(left)
 
 

@@ -16,8 +16,9 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.ffn_sites import Site
 from howlinear.models.forward import linear_layers, trunk
+from howlinear.models.layers import stack_of, stream_of
 
 
 class _EnoughError(Exception):
@@ -40,8 +41,7 @@ class Layerwise:
             model: the model; it may be changed in the layers that are still to come.
             batches: token ids, each of shape (batch, seq_len).
         """
-        stack, _, _ = sites(model)[0].name.rsplit(".", 2)
-        self.layers: nn.ModuleList = model.get_submodule(stack)
+        self.layers: nn.ModuleList = model.get_submodule(stack_of(model))
         self.streams: list[Tensor] = []
         self.passed = 0
         self._sizes = [len(batch) for batch in batches]
@@ -57,8 +57,7 @@ class Layerwise:
         with linear_layers():
             for place, size in enumerate(self._sizes):
                 args, named = self._besides[size][self.passed]
-                output = layer(self.streams[place], *args, **named)
-                self.streams[place] = output if isinstance(output, Tensor) else output[0]
+                self.streams[place] = stream_of(layer(self.streams[place], *args, **named))
         self.passed += 1
 
     @torch.no_grad()

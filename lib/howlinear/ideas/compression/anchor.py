@@ -31,6 +31,7 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.ideas.compression.units import Stakes, UnitMoments, covariance_of, root_of, with_ridge
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.layers import writes_to_stream
 from howlinear.models.layerwise import Layerwise, layer_number
 from howlinear.models.units import affine_of, unit_layers, units_hooked, write
 
@@ -124,16 +125,19 @@ def anchor(
     """Fit the readouts of a smaller model once more, block after block, each on what those before it now give.
 
     Both models move layer by layer through the text. Behind each layer all rows are there: its readout is fitted, and
-    the smaller model's streams go on with what the new readout gives.
+    the smaller model's streams go on with what the new readout gives. A family that norms what its FFNs write
+    (`layers.writes_to_stream`) stays as it is: what a readout adds there is not what the stream gets.
 
     Args:
-        model: the whole model, whose FFNs write to its residual stream (`layers.writes_to_stream`); left as it was.
+        model: the whole model; left as it was.
         smaller: a copy with fewer hidden units; its readouts change.
         ids: token ids to fit on, shape (n, seq_len).
         costs: block → what errors cost there.
         own_outputs: towards each block's own output in the whole model, and not towards the stream.
         progress: show a bar.
     """
+    if not writes_to_stream(model):
+        return
     batches = [of_half.split(BATCH) if len(of_half) else () for of_half in ids.tensor_split(2)]
     half_of = [half for half, of_half in enumerate(batches) for _ in of_half]
     whole, small = (Layerwise(each, [*batches[0], *batches[1]]) for each in (model, smaller))

@@ -28,7 +28,7 @@ from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import HeavyRowsKeeper
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
-from howlinear.models.layers import is_parallel, layers_of, parameters
+from howlinear.models.layers import is_parallel, layers_of, parameters, stream_of
 from howlinear.models.load import check_causal
 from howlinear.models.units import units_hooked
 from howlinear.text.rows import TokenRows
@@ -232,7 +232,7 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: 
         states.append(args[0] if args else named["hidden_states"])
 
     def note_last(_: nn.Module, __: tuple, output: Tensor | tuple) -> None:
-        states.append(output if isinstance(output, Tensor) else output[0])
+        states.append(stream_of(output))
 
     def note_ffn(site: Site, _: Tensor, y: Tensor) -> None:
         written[site.block] = y.clone()

@@ -38,7 +38,6 @@ from howlinear.ideas.compression.units import (
 )
 from howlinear.instrument.perplexity import Change, change
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.layers import writes_to_stream
 from howlinear.models.load import check_causal
 from howlinear.models.replace import replace as replaced_for_good
 from howlinear.models.units import readout, unit_count, unit_layers, with_units
@@ -91,6 +90,9 @@ def compress(
 ) -> Compressed:
     """A copy of a model with fewer hidden units in its feed-forward blocks; nothing is trained.
 
+    Readouts are fitted once more in the copy (`anchor`), but not in families that norm what a block writes (Gemma 2 and
+    3, OLMo 2).
+
     Args:
         model: a causal language model; left as it was.
         rows: packed sequences with their split: units are chosen and read out anew on one side, the other says what
@@ -113,7 +115,7 @@ def compress(
     eliminations, moments = eliminations_of(model, train, costs, progress)
     counts = units_for(model, eliminations, max_parameters, alike)
     smaller = fewer_units(model, eliminations, moments, counts)
-    keep_to_stream(model, smaller, train, costs, progress)
+    anchor(model, smaller, train, costs, progress=progress)
 
     test = rows.ids[rows.test]
     before, speed_before = timed_losses(model, test)
@@ -245,26 +247,6 @@ def fewer_units(
         kept = eliminations[site.block].kept(counts[site.block])
         modules[site.block] = thinned(model, site, kept, moments[site.block])
     return replaced_for_good(model, modules)
-
-
-def keep_to_stream(
-    model: PreTrainedModel,
-    smaller: PreTrainedModel,
-    ids: Int64[Tensor, "n seq_len"],
-    costs: Mapping[int, Stakes],
-    progress: bool = False,
-) -> None:
-    """Fit the readouts of a smaller model once more (`anchor`); one that norms what its blocks write stays as it is.
-
-    Args:
-        model: the whole model; left as it was.
-        smaller: a copy with fewer hidden units; its readouts change.
-        ids: token ids to fit on, shape (n, seq_len).
-        costs: block → what errors cost there.
-        progress: show a bar.
-    """
-    if writes_to_stream(model):
-        anchor(model, smaller, ids, costs, progress=progress)
 
 
 def thinned(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], moments: UnitMoments) -> nn.Module:

@@ -19,9 +19,10 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.ideas.compression import drop, replace_me, straight, width
+from howlinear.ideas.compression.anchor import anchor
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.costs import timed_losses
-from howlinear.ideas.compression.prune import fewer_units, keep_to_stream, units_for
+from howlinear.ideas.compression.prune import fewer_units, units_for
 from howlinear.instrument.perplexity import change, held_out_folds, ratio_of
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
@@ -47,7 +48,7 @@ def own_units(calibration: Calibration, share: float, alike: bool = False) -> Pr
     layers = {site.block: unit_layers(smaller, site)[-1] for site in sites(smaller)}
     known = calibration.anchored.get((share, alike))
     if known is None:
-        keep_to_stream(calibration.model, smaller, calibration.ids, calibration.stakes)
+        anchor(calibration.model, smaller, calibration.ids, calibration.stakes)
         calibration.anchored[share, alike] = {block: affine_of(layer) for block, layer in layers.items()}
     else:
         for block, layer in layers.items():
