@@ -155,7 +155,7 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 #
 # | method | what goes | paper | function of `howlinear.ideas.compression` |
 # |---|---|---|---|
-# | own units | units, by what is lost without them | | `prune.units_for`, `fewer_units`, `anchor.anchor` |
+# | own units | units, by what is lost without them | | `own_units.own_units` |
 # | lines by R², by price | whole blocks; lines in their place | 2606.19379 | `straight.by_r2`, `by_price` |
 # | lines, mended | the same, fitted without massive rows (notebook 12) | | `straight.mended` |
 # | ShortGPT | layers | Men et al. 2024 | `drop.layers` |
@@ -288,7 +288,9 @@ print(limit.pivot_table(index=["model", "share"], columns="what", values="ratio"
 #   rank, where that is priced lower. Each rank holds $2d$ numbers, as many as two thirds of a gated unit;
 # - *anchored on own outputs*: fitted once more on the inputs that a block really gets, towards what the same block of
 #   the whole model writes there;
-# - *anchored on the stream*: the same, towards the whole model's residual stream. These are own units as they race.
+# - *anchored on the stream*: the same, towards the whole model's residual stream. These are own units as they race;
+# - *with lines, anchored on the stream*: both. If what lines buy is what the anchor gives back anyway, this costs no
+#   less than the anchor alone.
 #
 # The numbers are perplexity over that of own units before the anchor, paired over documents, with 95 % intervals. Above
 # 1, the part that was exchanged is worth having; below 1, the exchange is.

@@ -34,7 +34,7 @@ from howlinear.instrument.profile import Profile, Solved
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model
-from howlinear.models.replace import replace, replaced
+from howlinear.models.replace import lines_beside, replace, replaced, units_left
 from howlinear.text import library
 from howlinear.text.corpus import load_corpus
 from howlinear.text.rows import TokenRows
@@ -586,13 +586,14 @@ def test_compress_goes_on_from_a_folder_of_its_own(monkeypatch, capsys, text, fo
     )
 
 
-@pytest.mark.parametrize("alike", [False, True])
-def test_compress_to_a_share_of_the_parameters(monkeypatch, capsys, text, folder, tmp_path, alike):
-    options = ("--corpus", text, "--rows", 4096, "--max-parameters", 0.8, *(("--alike",) if alike else ()))
+@pytest.mark.parametrize("more", [(), ("--alike",), ("--lines",)])
+def test_compress_to_a_share_of_the_parameters(monkeypatch, capsys, text, folder, tmp_path, more):
+    options = ("--corpus", text, "--rows", 4096, "--max-parameters", 0.8, *more)
     code, said, err = howlinear(monkeypatch, capsys, "compress", folder, "--out", tmp_path / "small", *options)
     assert (code, err) == (0, "")
     whole, small = load_model(folder), load_model(tmp_path / "small")
     assert small.num_parameters() <= 0.8 * whole.num_parameters()
+    assert ("rank of the line" in said) == bool(lines_beside(small.config)) == ("--lines" in more)
     rows = load_corpus(str(text), small).rows(4096)
     before, after = perplexity(whole, rows), perplexity(small, rows)
     assert f"perplexity {before:.2f} → {after:.2f}, change {after - before:+.2f}" in said
@@ -607,12 +608,31 @@ def test_compress_to_a_share_of_the_parameters(monkeypatch, capsys, text, folder
     assert (code, err) == (0, "")
 
 
+def test_compress_hidden_units_within_a_budget_of_perplexity(monkeypatch, capsys, text, folder, tmp_path):
+    options = ("--corpus", text, "--rows", 4096, "--max-dppl", 0.5, "--units")
+    code, said, err = howlinear(monkeypatch, capsys, "compress", folder, "--out", tmp_path / "small", *options)
+    assert (code, err) == (0, "")
+    whole, small = load_model(folder), load_model(tmp_path / "small")
+    assert small.num_parameters() < 0.95 * whole.num_parameters()
+    assert units_left(small.config)
+    rows = load_corpus(str(text), small).rows(4096)
+    before, after = perplexity(whole, rows), perplexity(small, rows)
+    assert after - before <= 0.5
+    assert f"perplexity {before:.2f} → {after:.2f}, change {after - before:+.2f}" in said
+    card = " ".join((tmp_path / "small/README.md").read_text().split())
+    assert "so that its perplexity on the held-out text below rises by at most 0.5, which also said when" in card
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ((), "give one budget"),
         (("--max-dppl", 1, "--max-parameters", 0.9), "give one budget"),
-        (("--max-dppl", 1, "--alike"), "--alike is about hidden units"),
+        (("--max-dppl", 1, "--alike"), "--alike is about hidden units: give --max-parameters with it, or --units"),
+        (("--max-dppl", 1, "--lines"), "--lines stand beside hidden units"),
+        (("--max-parameters", 0.9, "--lines", "--alike"), "knows no --lines: give one of both"),
+        (("--max-dppl", "nan", "--units"), "a budget of nan: give"),
+        (("--max-dppl", -1, "--units"), "a budget of -1: give by how much perplexity may rise"),
         (("--max-parameters", 1.2), "give one between 0 and 1"),
         (("--max-parameters", 0.1), "0.1 of all parameters cannot be met"),
     ],

@@ -276,8 +276,14 @@ def compress(
     max_parameters: Annotated[
         float | None, typer.Option("--max-parameters", help="fewer hidden units: keep this share of all parameters")
     ] = None,
+    units: Annotated[
+        bool, typer.Option("--units", help="with --max-dppl: fewer hidden units, not maps for whole blocks")
+    ] = False,
     alike: Annotated[
         bool, typer.Option("--alike", help="as many units in every block, so that transformers alone loads them")
+    ] = False,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="beside hidden units, a line of any rank where that is priced lower")
     ] = False,
     corpus: CorpusName = "docs",
     rows: Annotated[
@@ -290,12 +296,17 @@ def compress(
     """Write a smaller model to a folder; nothing is trained.
 
     With --max-parameters, every block keeps those of its hidden units that cost most, read out anew. With --max-dppl,
-    as many blocks become affine maps as perplexity allows.
+    as many blocks become affine maps as perplexity allows, or with --units as many hidden units go.
     """
     if (max_dppl is None) == (max_parameters is None):
         raise InputError("give one budget, --max-parameters 0.9 or --max-dppl 1, which are met in different ways")
-    if alike and max_parameters is None:
-        raise InputError("--alike is about hidden units: give --max-parameters with it")
+    units = units or max_parameters is not None
+    if alike and not units:
+        raise InputError("--alike is about hidden units: give --max-parameters with it, or --units")
+    if lines and not units:
+        raise InputError("--lines stand beside hidden units: give --max-parameters with it, or --units")
+    if lines and alike:
+        raise InputError("--alike is for transformers alone, which knows no --lines: give one of both")
     if max_parameters is not None and not 0 < max_parameters < 1:
         raise InputError(f"a share of {max_parameters:g} of all parameters: give one between 0 and 1, as 0.9")
     if max_dppl is not None and not isfinite(max_dppl):
@@ -306,24 +317,29 @@ def compress(
     _check_sources(model, corpus)
 
     from howlinear import compress as fewer_units
-    from howlinear import compress_to, load_corpus, load_model, replace
+    from howlinear import compress_to, compress_within, load_corpus, load_model, replace
     from howlinear.console import plan_table, units_table
-    from howlinear.ideas.compression.folder import card_of, save, unit_card
+    from howlinear.ideas.compression.folder import AT_MOST, WITHIN, card_of, save, unit_card
 
     _hide_bars()
     loaded = load_model(model, sites=sites)
     source = load_corpus(corpus, loaded)
-    text = source.rows(rows or (20_000 if max_parameters is None else 40_000), seed=seed)
+    text = source.rows(rows or (40_000 if units else 20_000), seed=seed)
     progress = sys.stderr.isatty()
-    if max_parameters is None:
+    if not units:
         plan = compress_to(loaded, text, max_dppl, progress=progress)
         smaller = replace(loaded, plan.maps)
         card = card_of(model, loaded, smaller, text, plan)
         table = plan_table(plan)
     else:
-        plan = fewer_units(loaded, text, max_parameters, alike, progress)
+        if max_parameters is not None:
+            plan = fewer_units(loaded, text, max_parameters, alike, progress, lines)
+            asked = AT_MOST.format(max_parameters)
+        else:
+            plan = compress_within(loaded, text, max_dppl, alike, progress, lines)
+            asked = WITHIN.format(max_dppl)
         smaller = plan.model
-        card = unit_card(model, loaded, plan, text, max_parameters)
+        card = unit_card(model, loaded, plan, text, asked)
         table = units_table(plan)
     save(smaller, out, card, source.tokenizer, force)
     Console().print(table)
@@ -420,6 +436,7 @@ EXAMPLES = {
     "compress": (
         "howlinear compress mini-gpt2 --max-parameters 0.8 --out smaller",
         "howlinear compress mini-gpt2 --max-dppl 1.0 --out straighter",
+        "howlinear compress mini-gpt2 --max-dppl 1.0 --units --out narrower",
     ),
     "notebook": (
         "howlinear notebook --list",

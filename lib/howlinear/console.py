@@ -13,7 +13,7 @@ from rich.table import Table
 from howlinear.core.intervals import Estimate
 from howlinear.ideas.claims.contrasts import Estimates, distance
 from howlinear.ideas.compression.greedy import Plan
-from howlinear.ideas.compression.prune import Compressed
+from howlinear.ideas.compression.own_units import Compressed
 from howlinear.ideas.corpora.agreement import Agreement
 from howlinear.ideas.corpora.comparison import Comparison
 from howlinear.instrument.perplexity import Change
@@ -230,10 +230,14 @@ def plan_table(plan: Plan) -> Table:
 
 
 def units_table(compressed: Compressed) -> Table:
-    """How many hidden units each block keeps."""
+    """How many hidden units each block keeps, and the rank of the line beside them where one is."""
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("block", "hidden units"):
+    headings = ["block", "hidden units"]
+    if compressed.lines:
+        headings.append("rank of the line")
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for block, count in compressed.units.items():
-        table.add_row(str(block), f"{count:,}")
+        rank = compressed.lines.get(block, "")
+        table.add_row(*[str(block), f"{count:,}", str(rank)][: len(headings)])
     return table

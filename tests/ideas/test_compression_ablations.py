@@ -46,7 +46,7 @@ def test_every_variant_fits_its_budget_and_is_another_model(model, rows):
     assert (table["kept"] > 0.76).all()
     # none is the first over again, but where the first has the least ridge, or no use for a line or an anchor
     may_be_alike = ["own units before the anchor", "without a ridge", "with lines beside units"]
-    may_be_alike += ["anchored on own outputs", "anchored on the stream"]
+    may_be_alike += ["anchored on own outputs", "anchored on the stream", "with lines, anchored on the stream"]
     others = table[~table["method"].isin(may_be_alike)]
     assert (others["perplexity"] != table["perplexity"].iloc[0]).all()
 

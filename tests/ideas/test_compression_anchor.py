@@ -7,8 +7,8 @@ from helpers.families import reads, small
 from helpers.unit_rows import seen, short_rows, weighted_rows
 from howlinear.ideas.compression.anchor import RIDGES, Regression, anchor
 from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.own_units import before_anchor
 from howlinear.ideas.compression.prune import has_constant
-from howlinear.ideas.compression.race import before_anchor
 from howlinear.ideas.compression.units import Stakes, root_of
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import streams_hooked
@@ -82,7 +82,7 @@ def chosen_on_rows(h, r, weight, metric, centred):
 def test_every_change_is_a_ridge_regression_on_what_the_finished_copy_gives(model, rows, own_outputs):
     """Of every block by rows: the units that it was fitted on are those that the finished copy has."""
     calibration = Calibration(model, rows, priced=4)
-    before = before_anchor(calibration, 0.7)
+    before = before_anchor(calibration, 0.7, lines=not own_outputs)  # what a line gives is none of the units' output
     with torch.no_grad():
         for site in sites(before):
             unit_layers(before, site)[-1].weight.mul_(0.5)  # so that there is something to give back

@@ -4,19 +4,14 @@ import pytest
 import torch
 
 from helpers.unit_rows import seen, short_rows, weighted_rows
+from howlinear.errors import InputError
 from howlinear.ideas.compression import prune
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.line_beside import (
-    BesideLine,
-    beside_line,
-    gains_of_directions,
-    line_size,
-    moments_beside_inputs,
-    ways_beside,
-    with_lines,
-)
+from howlinear.ideas.compression.line_beside import beside_line, gains_of_directions, input_moments, line_size
+from howlinear.ideas.compression.own_units import before_anchor, layout
 from howlinear.ideas.compression.prune import has_constant
 from howlinear.ideas.compression.units import RIDGES, root_of
+from howlinear.models.beside import BesideLine
 from howlinear.models.ffn_sites import sites, width_of
 from howlinear.models.layers import parameters
 from howlinear.models.units import readout, unit_count
@@ -59,7 +54,7 @@ def test_a_line_of_any_rank_is_the_best_one_beside_its_units(calibration, rank):
     """By reduced-rank regression on rows: of what the units leave of y on what they leave of x, in the metric."""
     site = sites(calibration.model)[1]
     kept = torch.arange(0, unit_count(calibration.model, site), 3)
-    joint = moments_beside_inputs(calibration)[1]
+    joint = calibration.joint(1)
     metric = calibration.stakes[1].metric
     rank = rank or width_of(calibration.model)
     beside = beside_line(calibration.model, site, kept, joint, metric, rank)
@@ -82,12 +77,12 @@ def test_a_way_costs_and_holds_what_the_block_that_goes_it_does(calibration):
     own, moments = calibration.eliminations
     site = sites(model)[1]
     rows, _, root = rows_and_weights(calibration, 1)
-    joint = moments_beside_inputs(calibration)[1]
+    joint = calibration.joint(1)
     weight = readout(model, site).weight @ root_of(calibration.stakes[1].metric)
     whole = moments[1].covariance(has_constant(model, site))
     factor = float(own[1].price[-1]) / float((whole @ weight * weight).sum())
 
-    ways = ways_beside(calibration, moments_beside_inputs(calibration))[1]
+    ways = calibration.ways_beside[1]
     lined = ways[(ways["rank"] > 0) & (ways["units"] < 0.8 * ways["units"].max())]
     assert set(lined["rank"]) > {1, 2, 4, width_of(model)}
     for way in lined.iloc[:: max(1, len(lined) // 6)].itertuples():
@@ -101,7 +96,7 @@ def test_a_way_costs_and_holds_what_the_block_that_goes_it_does(calibration):
 
 def test_more_directions_never_cost_more_and_none_cost_what_units_do(calibration):
     own, _ = calibration.eliminations
-    for block, ways in ways_beside(calibration, moments_beside_inputs(calibration)).items():
+    for block, ways in calibration.ways_beside.items():
         for units, of_count in ways.groupby("units"):
             by_rank = of_count.sort_values("rank")
             assert by_rank["price"].is_monotonic_decreasing
@@ -121,10 +116,26 @@ def test_what_has_nothing_to_do_with_the_inputs_gets_no_line():
     assert float(gains[9].sum()) < 1e-12 * left
 
 
-def lined(model):
-    """Block → the line beside its units, where there is one."""
-    modules = {site.block: model.get_submodule(site.name) for site in sites(model)}
-    return {block: found.line for block, found in modules.items() if isinstance(found, BesideLine)}
+def test_moments_are_those_of_weighted_rows(calibration):
+    """Of units and inputs together, with the ridge on both."""
+    rows, constant, root = rows_and_weights(calibration, 1)
+    both = torch.cat([rows["h"], rows["x"]], 1)
+    joint = calibration.joint(1)
+    mean = (root.square() * both).sum(0)
+    torch.testing.assert_close(joint.mean, mean, rtol=1e-6, atol=1e-6)
+    centred = root * (both - mean if constant.shape[1] else both)
+    covariance = centred.T @ centred
+    covariance += torch.diag(RIDGES[0] * covariance.diagonal())
+    torch.testing.assert_close(joint.covariance, covariance, rtol=1e-6, atol=1e-6)
+
+
+def test_an_input_that_is_not_finite_is_refused(gpt2):
+    ids = short_rows().ids[:2]
+    with torch.no_grad():
+        gpt2.transformer.h[1].ln_2.bias[0] = torch.inf
+    weights = {1: torch.ones(32).double()}
+    with pytest.raises(InputError, match="NaN or infinity among 64 rows of inputs"):
+        input_moments(gpt2, ids, weights)
 
 
 def test_a_block_that_is_a_line_of_rank_two_gets_one(gpt2):
@@ -141,12 +152,17 @@ def test_a_block_that_is_a_line_of_rank_two_gets_one(gpt2):
         ffn.c_proj.weight[half:] = -ffn.c_proj.weight[:half]
     calibration = Calibration(gpt2, short_rows(), priced=4)
     own, _ = calibration.eliminations
-    ways = ways_beside(calibration, moments_beside_inputs(calibration))[1]
+    ways = calibration.ways_beside[1]
     with_line = ways[ways["rank"] > 0]
     few_units = with_line[with_line["units"] == with_line["units"].min()].set_index("rank")["price"]
     of_nothing = float(own[1].price[-1])
     assert few_units[2] < 1e-3 * of_nothing < few_units[1]
 
-    smaller = with_lines(calibration, 0.7)
+    found = layout(calibration, 0.7, lines=True)
+    smaller = before_anchor(calibration, 0.7, lines=True)
     assert parameters(smaller) <= calibration.allowed(0.7)
-    assert 2 <= lined(smaller)[1][0].out_features <= 4
+    assert 2 <= found.lines[1] <= 4
+    standing = {site.block: site.output.line for site in sites(smaller) if isinstance(site.output, BesideLine)}
+    assert standing.keys() == found.lines.keys()
+    assert standing[1][0].out_features == found.lines[1]
+    assert {site.block: unit_count(smaller, site) for site in sites(smaller)} == found.units

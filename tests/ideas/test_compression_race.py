@@ -8,14 +8,11 @@ import pytest
 import torch
 
 from howlinear.errors import InputError
-from howlinear.ideas.compression import race as module
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.race import CLOCKS, COMPRESSORS, OVER_NOBODY, cost, race, racers, ratios
 from howlinear.instrument.perplexity import change, perplexity
-from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
 from howlinear.models.replace import copy_of
-from howlinear.models.units import affine_of, unit_layers
 
 pytestmark = pytest.mark.long
 
@@ -123,24 +120,3 @@ def test_ratios_side_by_side():
     assert list(wide.index) == ["a", "b"]
     assert wide.loc["a"].to_dict() == {("m", 0.9): 1.1, ("m", 0.8): 1.2, ("n", 0.9): 1.4}
     assert np.isnan(wide.loc["b", ("m", 0.8)])
-
-
-def test_own_units_are_anchored_once_and_come_again_as_they_were(gpt2, rows, monkeypatch):
-    """Planted: an anchor that adds one to every readout, and counts."""
-    anchors = []
-
-    def add_one(_, smaller, *__):
-        anchors.append(smaller)
-        for site in sites(smaller):
-            unit_layers(smaller, site)[-1].weight.data += 1
-
-    monkeypatch.setattr(module, "anchor", add_one)
-    calibration = Calibration(gpt2, rows)
-    for share, alike, so_far in ((0.7, False, 1), (0.7, False, 1), (0.7, True, 2), (0.8, False, 3), (0.7, True, 3)):
-        smaller = module.own_units(calibration, share, alike)
-        assert len(anchors) == so_far
-        plain = module.before_anchor(calibration, share, alike)
-        for site in sites(smaller):
-            readout = affine_of(unit_layers(smaller, site)[-1])
-            expected = affine_of(unit_layers(plain, sites(plain)[site.block])[-1]).weight + 1
-            torch.testing.assert_close(readout.weight, expected)

@@ -19,6 +19,7 @@ from transformers.pytorch_utils import Conv1D
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
+from howlinear.models.beside import without_line
 from howlinear.models.ffn_sites import Site, sites
 
 _GATED = ("gate_proj", "up_proj", "down_proj")
@@ -48,13 +49,13 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
             f"the hidden units of {type(model).__name__}, a {family!r} model, cannot be reached: known are those of "
             f"{', '.join(sorted(LAYERS))}"
         )
-    missing = [name for name in LAYERS[family] if not hasattr(site.output, name)]
+    block = without_line(site.output)
+    missing = [name for name in LAYERS[family] if not hasattr(block, name)]
     if missing:
         raise InputError(
-            f"block {site.block} has no hidden units: {site.name}, a {type(site.output).__name__}, lacks "
-            f"{', '.join(missing)}"
+            f"block {site.block} has no hidden units: {site.name}, a {type(block).__name__}, lacks {', '.join(missing)}"
         )
-    return [getattr(site.output, name) for name in LAYERS[family]]
+    return [getattr(block, name) for name in LAYERS[family]]
 
 
 def unit_count(model: PreTrainedModel, site: Site) -> int:
@@ -92,7 +93,7 @@ def units_hooked(model: PreTrainedModel, listened: list[Site], keep: Callable[[S
 
 
 def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], new: AffineMap) -> nn.Module:
-    """A copy of a block's FFN with some of its hidden units and another readout of them.
+    """A copy of a block's FFN with some of its hidden units and another readout of them; a line beside them stays.
 
     Args:
         model: the model; left as it was.
@@ -103,6 +104,7 @@ def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], ne
     names = LAYERS[model.config.model_type]
     layers = unit_layers(model, site)
     thin = _hollow(site.output, layers)
+    of_units = without_line(thin)
     for name, layer in zip(names[:-1], layers[:-1], strict=True):
         narrow = _empty_like(layer, _in_features(layer), len(kept))
         weight = layer.weight[:, kept] if isinstance(layer, Conv1D) else layer.weight[kept]
@@ -110,10 +112,10 @@ def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], ne
             narrow.weight.copy_(weight)
             if layer.bias is not None:
                 narrow.bias.copy_(layer.bias[kept])
-        setattr(thin, name, narrow)
+        setattr(of_units, name, narrow)
     last = _empty_like(layers[-1], len(kept), new.weight.shape[1])
     write(last, new)
-    setattr(thin, names[-1], last)
+    setattr(of_units, names[-1], last)
     return thin
 
 

@@ -1,7 +1,7 @@
 """What each part of own units buys: the same compressor with one part exchanged, to the same size.
 
-Own units (`prune`) takes hidden units away one by one, by what is lost in the metric of the loss once the others are
-read out anew, with a ridge, from moments of the whole model; at last it anchors the readouts (`anchor`). What comes
+Own units takes hidden units away one by one, by what is lost in the metric of the loss once the others are read out
+anew, with a ridge, from moments of the whole model (`prune`); at last it anchors the readouts (`anchor`). What comes
 before the anchor is what others exchange a part of, since an anchor for each would take most of the time. Here are
 
 - another sharing-out: as many units in every block;
@@ -11,7 +11,8 @@ before the anchor is what others exchange a part of, since an anchor for each wo
 - a larger family: a line of the block's input beside its units, of any rank, where that is priced lower at equal
   parameters (`line_beside`);
 - the anchor: readouts fitted once more on what the smaller model really gives them, towards the whole model's residual
-  stream, or towards each block's own output.
+  stream, or towards each block's own output;
+- both, lines and the anchor on the stream: whether what each buys adds up.
 
 Where units go by other prices, a block's are scaled so that all of it costs what it does by own units' (measured by a
 swap a block): what differs is the choice within blocks, and how a price grows, not what a block is worth.
@@ -32,9 +33,9 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression.anchor import anchor
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.line_beside import with_lines
+from howlinear.ideas.compression.own_units import before_anchor, own_units
 from howlinear.ideas.compression.prune import fewer_units, has_constant, units_for
-from howlinear.ideas.compression.race import Compressor, before_anchor, own_units
+from howlinear.ideas.compression.race import Compressor
 from howlinear.ideas.compression.units import (
     Elimination,
     UnitMoments,
@@ -112,9 +113,10 @@ ABLATIONS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
     "by forward selection": forwards,
     "by plain squares": plain_squares,
     "without a ridge": no_ridge,
-    "with lines beside units": with_lines,
+    "with lines beside units": partial(before_anchor, lines=True),
     "anchored on own outputs": on_own_outputs,
     "anchored on the stream": own_units,
+    "with lines, anchored on the stream": partial(own_units, lines=True),
 }
 """Name → compressor; the first is the one whose parts the others exchange."""
 

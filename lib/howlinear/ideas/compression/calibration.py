@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 
+import pandas as pd
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -20,8 +21,9 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
+from howlinear.ideas.compression.line_beside import InputMoments, Joint, input_moments, ways_beside
 from howlinear.ideas.compression.price import price
-from howlinear.ideas.compression.prune import STAKED, eliminations_of, spread
+from howlinear.ideas.compression.prune import STAKED, eliminations_of, has_constant, spread
 from howlinear.ideas.compression.rivals import cosine_distance
 from howlinear.ideas.compression.units import Elimination, Stakes, UnitMoments, stakes
 from howlinear.instrument.capture import hooked
@@ -41,11 +43,13 @@ class Calibration:
         model: the model; left as it was.
         ids: token ids of the rows to fit on, shape (n, seq_len).
         priced: how many sequences the prices of maps are taken on, see `price.price`.
-        anchored: share and whether all blocks keep as many units → block → the readout of own units, once found
-            (`race.own_units`): it takes minutes, and is asked for again when exchanges and healing are measured.
+        progress: show bars where hidden units are eliminated.
+        anchored: share, whether all blocks keep as many units, and whether lines may stand beside them → block → the
+            readout of own units, once found (`own_units`): it takes minutes, and is asked for again when exchanges and
+            healing are measured.
     """
 
-    def __init__(self, model: PreTrainedModel, rows: TokenRows, priced: int = 96):
+    def __init__(self, model: PreTrainedModel, rows: TokenRows, priced: int = 96, progress: bool = False):
         """Take the side of `rows` to fit on; the other is not looked at.
 
         Raises:
@@ -55,7 +59,8 @@ class Calibration:
         self.model = model
         self.ids = rows.ids[~rows.test]
         self.priced = priced
-        self.anchored: dict[tuple[float, bool], dict[int, AffineMap]] = {}
+        self.progress = progress
+        self.anchored: dict[tuple[float, bool, bool], dict[int, AffineMap]] = {}
         if not len(self.ids):
             raise InputError("there is no sequence to fit on: all are held out")
 
@@ -104,7 +109,29 @@ class Calibration:
     @cached_property
     def eliminations(self) -> tuple[dict[int, Elimination], dict[int, UnitMoments]]:
         """Block → the order in which its hidden units can go, and block → what the others are read out anew by."""
-        return eliminations_of(self.model, self.ids, self.stakes)
+        return eliminations_of(self.model, self.ids, self.stakes, self.progress)
+
+    @cached_property
+    def inputs(self) -> dict[int, InputMoments]:
+        """Block → moments of its inputs, and of its hidden units with them."""
+        return input_moments(self.model, self.ids, {block: found.weight for block, found in self.stakes.items()})
+
+    def joint(self, block: int) -> Joint:
+        """What a block's hidden units and inputs vary like together."""
+        _, moments = self.eliminations
+        (site,) = sites(self.model, [block])
+        return Joint.of(moments[block], self.inputs[block], has_constant(self.model, site))
+
+    @cached_property
+    def ways_beside(self) -> dict[int, pd.DataFrame]:
+        """Block → the ways it can go: so many units, and a line of so many directions beside them."""
+        eliminations, _ = self.eliminations
+        return {
+            site.block: ways_beside(
+                self.model, site, eliminations[site.block], self.joint(site.block), self.stakes[site.block].metric
+            )
+            for site in sites(self.model)
+        }
 
     def _prices(self, maps: Mapping[int, AffineMap | Anchored]) -> dict[int, float]:
         spread = self.ids[:: -(-len(self.ids) // self.priced)]

@@ -2,7 +2,7 @@
 
 The folder is an ordinary Hugging Face one (config, safetensors, tokenizer, README.md). `config.json` says what stands
 in which block, from which `load.load_model` builds the same modules again (`models.replace`). Which blocks to replace,
-and by what, is the matter of `greedy` and `prune`.
+and by what, is the matter of `greedy` and `own_units`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from howlinear.errors import SourceError
 from howlinear.files.atomic import folder_aside, written_aside
 from howlinear.ideas.compression.greedy import Plan
-from howlinear.ideas.compression.prune import Compressed
+from howlinear.ideas.compression.own_units import Compressed
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.ideas.compression.vacant import OURS, vacant
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import bars, tokenizer_of
-from howlinear.models.replace import replaced, units_left
+from howlinear.models.replace import lines_beside, replaced, units_left
 from howlinear.models.seals import seal
 from howlinear.models.units import unit_count
 from howlinear.text.rows import TokenRows
@@ -76,7 +76,7 @@ def plain_card(model: PreTrainedModel) -> str:
     Args:
         model: what `replace` or `compress` made, or any other.
     """
-    ranks, counts = replaced(model.config), units_left(model.config)
+    ranks, counts, lines = replaced(model.config), units_left(model.config), lines_beside(model.config)
     rows = []
     for site in sites(model):
         if site.block in ranks:
@@ -85,8 +85,10 @@ def plain_card(model: PreTrainedModel) -> str:
             holds = f"{counts[site.block]} hidden units"
         else:
             holds = "as the config says"
+        if site.block in lines:
+            holds += f", beside them {_layer(lines[site.block])}"
         rows.append({"block": site.block, "feed-forward": holds})
-    alone = not (ranks or counts)
+    alone = _alone(model)
     return _PLAIN_CARD.format(
         ours=OURS,
         library="transformers" if alone else "howlinear",
@@ -118,31 +120,42 @@ def card_of(name: str, before: PreTrainedModel, after: PreTrainedModel, rows: To
     )
 
 
-def unit_card(
-    name: str, before: PreTrainedModel, compressed: Compressed, rows: TokenRows, max_parameters: float
-) -> str:
-    """The card of a model with fewer hidden units: how many each block keeps, on which text, and what it cost.
+def unit_card(name: str, before: PreTrainedModel, compressed: Compressed, rows: TokenRows, asked: str) -> str:
+    """The card of a model with fewer hidden units: what each block keeps, on which text, and what that cost.
 
     Args:
         name: what the model before is called: a Hub id, an embedded model or a folder.
         before: the model before.
         compressed: what `compress` made of it.
         rows: the text; units were chosen on one side, perplexity was measured on the other.
-        max_parameters: the share of all parameters that was asked for.
+        asked: the budget that was asked for, see `AT_MOST` and `WITHIN`.
     """
     after = compressed.model
-    alone = not (replaced(after.config) or units_left(after.config))
+    alone = _alone(after)
     whole = {site.block: unit_count(before, site) for site in sites(before)}
-    kept = [{"block": block, "hidden units": f"{count} of {whole[block]}"} for block, count in compressed.units.items()]
+    lines = lines_beside(after.config)
+    kept = []
+    for block, count in compressed.units.items():
+        row = {"block": block, "hidden units": f"{count} of {whole[block]}"}
+        if lines:
+            row["beside them"] = _layer(lines[block]) if block in lines else ""
+        kept.append(row)
     return _UNIT_CARD.format(
         ours=OURS,
         library="transformers" if alone else "howlinear",
         **_said_of_both(name, before, after, rows, compressed),
-        share=f"{max_parameters:g}",
+        lines=", in some of them a linear map of the input beside them" if lines else "",
+        asked=asked,
         outlook=compressed.outlook,
         layers=_markdown(pd.DataFrame(kept)),
         load=_LOAD_ALONE if alone else _LOADOURS,
     )
+
+
+def _alone(model: PreTrainedModel) -> bool:
+    """Whether `transformers` alone builds a model as it is."""
+    config = model.config
+    return not (replaced(config) or units_left(config) or lines_beside(config))
 
 
 def _said_of_both(
@@ -193,7 +206,7 @@ def _layers(ranks: Mapping[int, int | None], plan: Plan) -> str:
 
 
 def _layer(rank: int | None) -> str:
-    """What stands in a replaced block."""
+    """A line, as it stands in a block."""
     return "one linear layer" if rank is None else f"two linear layers, {rank} wide between"
 
 
@@ -233,12 +246,16 @@ their weights **at random**.
 **Licence.** The one of {name}.
 """
 
+AT_MOST = "it has at most {:g} of its parameters"
+WITHIN = "its perplexity on the held-out text below rises by at most {:g}, which also said when to stop"
+"""What a card says that was asked for."""
+
 _UNIT_CARD = """{ours}library_name: {library}
 {front}---
 # {name}, compressed
 
-{name} ({kind}, {dtype}) with fewer hidden units in its feed-forward blocks, those that stay read out anew in closed
-form, so that it has at most {share} of its parameters; nothing else changed, nothing was trained.
+{name} ({kind}, {dtype}) with fewer hidden units in its feed-forward blocks{lines}, those that stay read out anew in
+closed form, so that {asked}; nothing else changed, nothing was trained.
 
 {table}
 

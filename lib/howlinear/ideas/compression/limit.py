@@ -23,8 +23,8 @@ import torch
 from transformers import PreTrainedModel
 
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.prune import total_price, units_for
-from howlinear.ideas.compression.race import own_units, race
+from howlinear.ideas.compression.own_units import layout, own_units
+from howlinear.ideas.compression.race import race
 from howlinear.text.rows import TokenRows
 
 WHAT = ("by the blocks' prices", "on the text fitted on", "held out")
@@ -75,10 +75,9 @@ def limits(
         name = after(refitted.ids.numel())
         found.append(race(model, {"": partial(own_units, refitted)}, shares, {name: judged}))
     measured = pd.concat(found).rename(columns={"text": "what"})[columns]
-    eliminations, _ = calibration.eliminations
     table = []
     for share in shares:
-        price = total_price(eliminations, units_for(model, eliminations, share))
+        price = layout(calibration, share).price
         table.append({"share": share, "what": WHAT[0], "ratio": float(np.exp(price)), "low": np.nan, "high": np.nan})
         table += measured[measured["share"] == share].to_dict("records")
     return pd.DataFrame(table)

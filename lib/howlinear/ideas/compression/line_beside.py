@@ -16,6 +16,7 @@ directions it has. How many units and directions each block gets is one question
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 import torch
@@ -24,15 +25,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.ideas.compression.budget import share_out
-from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.prune import budget_for, has_constant, thinned, ways_of
-from howlinear.ideas.compression.units import UnitMoments, root_of
+from howlinear.core.moments import add_gram
+from howlinear.errors import InputError
+from howlinear.ideas.compression.prune import has_constant, ways_of
+from howlinear.ideas.compression.units import Elimination, UnitMoments, covariance_of, root_of, with_ridge
 from howlinear.instrument.capture import hooked
+from howlinear.models.beside import BesideLine, line_layers
 from howlinear.models.ffn_sites import Site, device_of, sites, width_of
 from howlinear.models.forward import trunk
-from howlinear.models.replace import copy_of
-from howlinear.models.units import readout, unit_count, units_hooked, with_units, write
+from howlinear.models.units import readout, units_hooked, with_units, write
 
 BETWEEN = 6
 """Of the numbers of units that a block may keep, every which one a line is tried beside."""
@@ -41,83 +42,129 @@ RANKS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Ranks that a line is tried with, besides the full one."""
 
 
-class BesideLine(nn.Module):
-    """A block of fewer hidden units, and a linear map of its input beside them."""
+class InputMoments:
+    """Weighted second moments of a block's inputs x, and of its hidden units [h, 1] with them.
 
-    def __init__(self, units: nn.Module, line: nn.Module):
-        """Hold both."""
-        super().__init__()
-        self.units = units
-        self.line = line
+    Attributes:
+        cross: Σ w [h, 1]ᵀ x, shape (m + 1, d), float64.
+        second: Σ w xᵀ x, shape (d, d), float64.
+    """
 
-    def forward(self, x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows d"]:
-        """Their sum."""
-        return self.units(x) + self.line(x)
+    def __init__(self, units: int, width: int):
+        """Start from no rows."""
+        self.cross = torch.zeros(units + 1, width, dtype=torch.float64)
+        self.second = torch.zeros(width, width, dtype=torch.float64)
+
+    def update(self, h: Float[Tensor, "n m"], x: Float[Tensor, "n d"], weight: Float[Tensor, " n"]) -> None:
+        """Add rows, each with its weight.
+
+        Raises:
+            InputError: a row that is not finite.
+        """
+        root = weight.double().sqrt()[:, None]
+        inputs = x.double() * root
+        if not inputs.isfinite().all():
+            raise InputError(f"NaN or infinity among {len(x)} rows of inputs")
+        add_gram(self.second, inputs)
+        self.cross[:-1] += (h.double() * root).T @ inputs
+        self.cross[-1] += (root * inputs).sum(0)
 
 
-def with_lines(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Own units, and in blocks where it is priced lower a line beside fewer of them.
+@dataclass(frozen=True)
+class Joint:
+    """What a block's hidden units and inputs vary like together, the units first.
 
-    The copy is for measuring: no model folder can hold such a block.
+    Attributes:
+        covariance: with own units' ridge on all of both, shape (m + d, m + d): a line is fitted to the same rows, and
+            knows some of them by heart as well.
+        mean: of both, shape (m + d,).
+    """
+
+    covariance: Float[Tensor, "both both"]
+    mean: Float[Tensor, " both"]
+
+    @staticmethod
+    def of(units: UnitMoments, inputs: InputMoments, centred: bool) -> Joint:
+        """From moments of the same rows with the same weights.
+
+        Args:
+            units: of the hidden units.
+            inputs: of the inputs, and of the units with them.
+            centred: whether the readout has a constant.
+        """
+        cross = inputs.cross[:-1]
+        both = torch.cat([torch.cat([units.second[:-1, :-1], cross], 1), torch.cat([cross.T, inputs.second], 1)])
+        sums = torch.cat([units.second[-1, :-1], inputs.cross[-1]])[:, None]
+        weights = units.second[-1:, -1:]
+        second = torch.cat([torch.cat([both, sums], 1), torch.cat([sums.T, weights], 1)])
+        covariance = with_ridge(covariance_of(second, centred), units.ridge)
+        return Joint(covariance, sums[:, 0] / weights[0, 0])
+
+
+@torch.no_grad()
+def input_moments(
+    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], weights: Mapping[int, Float[Tensor, " seq_len"]]
+) -> dict[int, InputMoments]:
+    """Block → moments of its inputs, and of its hidden units with them, by one forward pass without the head.
 
     Args:
-        calibration: the model and the text.
-        share: of all parameters, what the copy may hold at most.
+        model: the model; left as it was.
+        ids: token ids, shape (n, seq_len).
+        weights: block → weight of each position, shape (seq_len,).
 
     Raises:
-        InputError: the FFNs cannot give so much, or the model's hidden units cannot be reached.
+        InputError: a family whose hidden units cannot be reached, or activations that are not finite.
     """
-    model = calibration.model
-    own, moments = calibration.eliminations
-    chosen = sites(model)
-    joint = moments_beside_inputs(calibration)  # 1.1 GB of SmolLM2
-    ways = ways_beside(calibration, joint)
-    places = share_out(ways, budget_for(model, chosen, share))
+    listened = sites(model, list(weights))
+    gathered: dict[int, InputMoments] = {}
+    hidden: dict[int, Tensor] = {}
 
-    modules = {}
-    for site in chosen:
-        block = site.block
-        way = ways[block].iloc[places[block]]
-        kept = own[block].kept(int(way["units"]))
-        if way["rank"]:
-            metric = calibration.stakes[block].metric
-            modules[block] = beside_line(model, site, kept, joint[block], metric, int(way["rank"]))
-        else:
-            modules[block] = thinned(model, site, kept, moments[block])
-    del joint  # before the copy is made
+    def keep_units(site: Site, h: Tensor) -> None:
+        hidden[site.block] = h.flatten(0, -2).cpu()
 
-    smaller = copy_of(model)
-    for site in sites(model):
-        smaller.set_submodule(site.name, modules[site.block])
-    return smaller
+    def keep(site: Site, x: Tensor, _: Tensor) -> None:
+        h = hidden.pop(site.block)
+        if site.block not in gathered:
+            gathered[site.block] = InputMoments(h.shape[1], x.shape[-1])
+        gathered[site.block].update(h, x.flatten(0, -2).cpu(), weights[site.block].repeat(len(x)))
+
+    with units_hooked(model, listened, keep_units), hooked(listened, keep):
+        for batch in ids.split(8):
+            trunk(model, batch)
+    return gathered
 
 
-def ways_beside(calibration: Calibration, joint: Mapping[int, UnitMoments]) -> dict[int, pd.DataFrame]:
-    """Block → the ways it can go: so many units, and a line of so many directions beside them.
+def ways_beside(
+    model: PreTrainedModel,
+    site: Site,
+    own: Elimination,
+    joint: Joint,
+    metric: Float[Tensor, "d d"],
+) -> pd.DataFrame:
+    """The ways that a block can go: so many units, and a line of so many directions beside them.
 
     Args:
-        calibration: the model and the text.
-        joint: block → moments of units and inputs together, the units first.
+        model: the model.
+        site: of the block.
+        own: the order in which its units go, and their prices.
+        joint: of units and inputs together.
+        metric: M, what errors cost, shape (d, d).
 
     Returns:
-        Of each block a row a way: `units`, the line's `rank` (0: no line), the block's `parameters`, and their `price`.
+        A row a way: `units`, the line's `rank` (0: no line), the block's `parameters`, and their `price`. A block that
+        has a line already keeps that one, and gets no other.
     """
-    return {site.block: _ways_of_block(calibration, site, joint[site.block]) for site in sites(calibration.model)}
-
-
-def _ways_of_block(calibration: Calibration, site: Site, joint: UnitMoments) -> pd.DataFrame:
-    model = calibration.model
-    all_own, all_moments = calibration.eliminations
-    own, moments = all_own[site.block], all_moments[site.block]
-    centred = has_constant(model, site)
-    weight = readout(model, site).weight @ root_of(calibration.stakes[site.block].metric)
+    alone = ways_of(model, site, own.price.numpy()).assign(rank=0)
+    if isinstance(site.output, BesideLine):
+        return alone
+    weight = readout(model, site).weight @ root_of(metric)
+    units = len(weight)
     # own units' prices are scaled to what a swap measured: without any unit the block would cost tr(βᵀ S β)
-    unscaled = float((moments.covariance(centred) @ weight * weight).sum())
+    unscaled = float((joint.covariance[:units, :units] @ weight * weight).sum())
     factor = float(own.price[-1]) / unscaled if unscaled > 0 else 1.0
 
-    alone = ways_of(model, site, own.price.numpy()).assign(rank=0)
     tried = alone.iloc[::BETWEEN]
-    gains = gains_of_directions(joint.covariance(centred), weight, own.order, list(tried["units"]))
+    gains = gains_of_directions(joint.covariance, weight, own.order, list(tried["units"]))
     tables = [alone]
     width = width_of(model)
     for rank in [*(rank for rank in RANKS if rank < width), width]:
@@ -172,41 +219,11 @@ def gains_of_directions(
     return gains
 
 
-@torch.no_grad()
-def moments_beside_inputs(calibration: Calibration) -> dict[int, UnitMoments]:
-    """Block → moments of its hidden units and its inputs together, the units first, in one pass.
-
-    Both have own units' ridge: a line is fitted to the same rows, and knows some of them by heart as well.
-    """
-    model = calibration.model
-    _, own_moments = calibration.eliminations
-    listened = sites(model)
-    width = width_of(model)
-    gathered = {}
-    for site in listened:
-        gathered[site.block] = UnitMoments(unit_count(model, site) + width)
-        gathered[site.block].ridge = own_moments[site.block].ridge
-    hidden: dict[int, Tensor] = {}
-
-    def keep_units(site: Site, h: Tensor) -> None:
-        hidden[site.block] = h.flatten(0, -2)
-
-    def keep(site: Site, x: Tensor, _: Tensor) -> None:
-        rows = torch.cat([hidden.pop(site.block), x.flatten(0, -2)], 1)
-        weight = calibration.stakes[site.block].weight.repeat(len(rows) // calibration.ids.shape[1])
-        gathered[site.block].update(rows, weight)
-
-    with units_hooked(model, listened, keep_units), hooked(listened, keep):
-        for batch in calibration.ids.split(8):
-            trunk(model, batch)
-    return gathered
-
-
 def beside_line(
     model: PreTrainedModel,
     site: Site,
     kept: Int64[Tensor, " k"],
-    joint: UnitMoments,
+    joint: Joint,
     metric: Float[Tensor, "d d"],
     rank: int,
 ) -> BesideLine:
@@ -216,14 +233,13 @@ def beside_line(
         model: the model; left as it was.
         site: of the block.
         kept: the units that stay, shape (k,).
-        joint: moments of units and inputs together, the units first.
+        joint: of units and inputs together.
         metric: M, what errors cost, shape (d, d); it decides which directions the line has.
         rank: of the line.
     """
     own = readout(model, site)
     units = len(own.weight)
-    centred = has_constant(model, site)
-    covariance = joint.covariance(centred)
+    covariance = joint.covariance
     of_units = torch.linalg.cholesky(covariance[kept][:, kept])
     with_output = covariance[:, :units] @ own.weight
     from_units = torch.cholesky_solve(covariance[kept][:, units:], of_units)  # S_KK⁻¹ S_Kx
@@ -239,7 +255,7 @@ def beside_line(
 
     weight = torch.cholesky_solve(with_output[kept], of_units) - from_units @ down @ up
     bias = own.bias
-    if centred:
+    if has_constant(model, site):
         # the mean output stays what it was
         mean = joint.mean
         bias = bias + mean[:units] @ own.weight - mean[kept] @ weight - mean[units:] @ down @ up
@@ -250,12 +266,10 @@ def _line(model: PreTrainedModel, site: Site, down: Float[Tensor, "d_in r"], up:
     """The line x A B, as two layers, or as one where that holds fewer numbers."""
     inputs, rank = down.shape
     outputs = up.shape[1]
-    if rank * (inputs + outputs) > inputs * outputs:
-        return _linear(model, site, down @ up)
-    return nn.Sequential(_linear(model, site, down), _linear(model, site, up))
-
-
-def _linear(model: PreTrainedModel, site: Site, weight: Float[Tensor, "d_in d_out"]) -> nn.Linear:
-    layer = nn.Linear(*weight.shape, bias=False, device=device_of(site.output), dtype=model.dtype)
-    write(layer, AffineMap(weight, weight.new_zeros(weight.shape[1])))
-    return layer.requires_grad_(False)
+    full = rank * (inputs + outputs) > inputs * outputs
+    with torch.device(device_of(site.output)):
+        line = line_layers(inputs, None if full else rank).to(model.dtype)
+    layers = [line] if full else line
+    for layer, weight in zip(layers, [down @ up] if full else [down, up], strict=True):
+        write(layer, AffineMap(weight, weight.new_zeros(weight.shape[1])))
+    return line

@@ -1,18 +1,14 @@
-"""A smaller model without training: the dearest hidden units of every block stay, read out anew in closed form.
+"""How many hidden units every block of a model keeps, and the model that keeps them, read out anew in closed form.
 
-The paper (arXiv 2606.19379) puts an affine map in the place of a whole block. Here a block keeps some of its own hidden
-units, so that it may give up a little instead of everything (`units`); how many each keeps is one question for all
-blocks together (`budget`). One forward and one backward pass say what errors cost, one forward pass how units vary, and
-one swap a block how far the price is off. At last the readouts are fitted once more, block after block, so that the
-residual stream stays near the whole model's (`anchor`). Everything is chosen on the text to fit on; what it costs is
-measured on held-out text.
+In which order a block's units can go, and at which price, is told by `units`: one forward and one backward pass say
+what errors cost, one forward pass how units vary, and one swap a block how far the price is off. How many each block
+keeps is one question for all blocks together (`budget`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from math import exp
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -22,9 +18,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.ideas.compression.anchor import anchor
 from howlinear.ideas.compression.budget import share_out
-from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.divergence import divergences
 from howlinear.ideas.compression.units import (
     Elimination,
@@ -33,12 +27,9 @@ from howlinear.ideas.compression.units import (
     chosen_ridge,
     priced,
     refit,
-    stakes,
     unit_moments,
 )
-from howlinear.instrument.perplexity import Change, change
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.load import check_causal
 from howlinear.models.replace import replace as replaced_for_good
 from howlinear.models.units import readout, unit_count, unit_layers, with_units
 from howlinear.text.rows import TokenRows
@@ -48,93 +39,6 @@ STAKED = 8_192  # tokens, spread over all to fit on, that say what errors cost
 TRIED = 2_048  # tokens, likewise, on which each block is tried alone
 NOTHING = 1e-6  # nats per token: what is below is the rounding of float32, by which no price can be told
 ROWS_A_UNIT = 4  # fewer rows than this, and the units are not told apart
-
-
-@dataclass(frozen=True)
-class Compressed:
-    """A smaller model, and what it costs on held-out text.
-
-    Attributes:
-        model: the copy; an ordinary `transformers` model.
-        units: block → how many hidden units it keeps.
-        base: perplexity before.
-        perplexity: perplexity after.
-        delta: after minus before, with its paired interval.
-        price: what was predicted on the text to fit on, nats per token.
-        next_price: what is predicted for one part in a hundred of all parameters less; None where that cannot be.
-        speeds: tokens of held-out text per second before and after, by the clock of this machine at this hour.
-    """
-
-    model: PreTrainedModel
-    units: dict[int, int]
-    base: float
-    perplexity: float
-    delta: Change
-    price: float
-    next_price: float | None
-    speeds: tuple[float, float]
-
-    @property
-    def outlook(self) -> str:
-        """One sentence: what the next step would have cost."""
-        if self.next_price is None:
-            return "Its blocks cannot give another hundredth of all parameters."
-        return (
-            f"Another hundredth of all parameters would cost {self.next_price - self.price:.3f} nats per token more, "
-            f"by the price that said {self.price:.3f} for these."
-        )
-
-
-def compress(
-    model: PreTrainedModel, rows: TokenRows, max_parameters: float, alike: bool = False, progress: bool = False
-) -> Compressed:
-    """A copy of a model with fewer hidden units in its feed-forward blocks; nothing is trained.
-
-    Readouts are fitted once more in the copy (`anchor`), but not in families that norm what a block writes (Gemma 2 and
-    3, OLMo 2).
-
-    Args:
-        model: a causal language model; left as it was.
-        rows: packed sequences with their split: units are chosen and read out anew on one side, the other says what
-            that costs. Four rows to fit on for every hidden unit of a block are the least, twenty are better.
-        max_parameters: the share of all parameters that the copy may have at most, as 0.9.
-        alike: every block keeps as many units, so that the folder loads in `transformers` alone; it costs more.
-        progress: show a bar.
-
-    Raises:
-        InputError: a share that is none or that cannot be met, a text too short, a model that predicts no next token,
-            or one whose hidden units cannot be reached.
-    """
-    check_causal(model)
-    chosen = sites(model)
-    budget_for(model, chosen, max_parameters)  # before anything is computed
-    train = rows.ids[~rows.test]
-    _check_rows(model, chosen, rows)
-
-    costs = stakes(model, spread(train, STAKED), [site.block for site in chosen])
-    eliminations, moments = eliminations_of(model, train, costs, progress)
-    counts = units_for(model, eliminations, max_parameters, alike)
-    smaller = fewer_units(model, eliminations, moments, counts)
-    anchor(model, smaller, train, costs, progress=progress)
-
-    test = rows.ids[rows.test]
-    before, speed_before = timed_losses(model, test)
-    after, speed_after = timed_losses(smaller, test)
-    try:
-        less = units_for(model, eliminations, max_parameters - 0.01, alike)
-        next_price = total_price(eliminations, less)
-    except InputError:
-        next_price = None
-    return Compressed(
-        model=smaller,
-        units=counts,
-        base=exp(before.mean()),
-        perplexity=exp(after.mean()),
-        delta=change(before, after, rows.fold[rows.test]),
-        price=total_price(eliminations, counts),
-        next_price=next_price,
-        speeds=(speed_before, speed_after),
-    )
 
 
 def eliminations_of(
@@ -270,6 +174,8 @@ def ways_of(model: PreTrainedModel, site: Site, price: np.ndarray) -> pd.DataFra
     layers = unit_layers(model, site)
     fixed = 0 if layers[-1].bias is None else layers[-1].bias.numel()
     of_a_unit = (sum(parameter.numel() for layer in layers for parameter in layer.parameters()) - fixed) // count
+    # a line that stands beside the units already stays
+    fixed = sum(parameter.numel() for parameter in site.parameters()) - count * of_a_unit
     units = np.arange(count, 0, -max(1, count // WAYS))
     return pd.DataFrame({"units": units, "parameters": units * of_a_unit + fixed, "price": price[count - units]})
 
@@ -306,19 +212,34 @@ def budget_for(model: PreTrainedModel, chosen: list[Site], max_parameters: float
     if not 0 < max_parameters < 1:
         raise InputError(f"a share of {max_parameters:g} of all parameters: give one between 0 and 1, as 0.9")
     total = model.num_parameters()
-    inside = sum(parameter.numel() for site in chosen for parameter in site.parameters())
-    least = sum(int(ways_of(model, site, np.zeros(unit_count(model, site) + 1))["parameters"].min()) for site in chosen)
-    budget = int(max_parameters * total) - (total - inside)
+    outside, least = _outside_and_least(model, chosen)
+    budget = int(max_parameters * total) - outside
     if budget < least:
-        lowest = (total - inside + least) / total
         raise InputError(
-            f"{max_parameters:g} of all parameters cannot be met: {total - inside:,} of {total:,} lie outside the "
-            f"feed-forward blocks, and these need {least:,}; give at least {lowest + 5e-4:.3f}"
+            f"{max_parameters:g} of all parameters cannot be met: {outside:,} of {total:,} lie outside the "
+            f"feed-forward blocks, and these need {least:,}; give at least {(outside + least) / total + 5e-4:.3f}"
         )
     return budget
 
 
-def _check_rows(model: PreTrainedModel, chosen: list[Site], rows: TokenRows) -> None:
+def least_share(model: PreTrainedModel) -> float:
+    """The share of all parameters that a model has left with a single hidden unit in every block.
+
+    Raises:
+        InputError: a family whose hidden units cannot be reached.
+    """
+    return sum(_outside_and_least(model, sites(model))) / model.num_parameters()
+
+
+def _outside_and_least(model: PreTrainedModel, chosen: list[Site]) -> tuple[int, int]:
+    """How many parameters lie outside some blocks, and how many these have with a single hidden unit each."""
+    inside = sum(parameter.numel() for site in chosen for parameter in site.parameters())
+    nothing = {site.block: np.zeros(unit_count(model, site) + 1) for site in chosen}
+    least = sum(int(ways_of(model, site, nothing[site.block])["parameters"].min()) for site in chosen)
+    return model.num_parameters() - inside, least
+
+
+def check_rows(model: PreTrainedModel, chosen: list[Site], rows: TokenRows) -> None:
     """Refuse a text by which units cannot be told apart.
 
     Raises:

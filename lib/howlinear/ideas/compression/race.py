@@ -1,7 +1,7 @@
 """A race: several compressors on the same text, to the same sizes, judged by the same held-out perplexity.
 
-Ours is `prune`'s. The rivals are those of `straight`, `drop`, `replace_me` and `width`, each as its paper describes it.
-None is trained. A budget is a share of *all* parameters of the model, embeddings and attention too, wherever a
+Ours is `own_units`. The rivals are those of `straight`, `drop`, `replace_me` and `width`, each as its paper describes
+it. None is trained. A budget is a share of *all* parameters of the model, embeddings and attention too, wherever a
 compressor takes them from. One that drops whole blocks or layers cannot fill it exactly; it ends below.
 """
 
@@ -19,48 +19,15 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.ideas.compression import drop, replace_me, straight, width
-from howlinear.ideas.compression.anchor import anchor
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.costs import timed_losses
-from howlinear.ideas.compression.prune import fewer_units, units_for
+from howlinear.ideas.compression.own_units import own_units
 from howlinear.instrument.perplexity import change, held_out_folds, ratio_of
-from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
-from howlinear.models.units import affine_of, unit_layers, write
 from howlinear.text.rows import TokenRows
 
 Compressor = Callable[[float], PreTrainedModel]
 """Of the share of all parameters to keep, a copy that holds no more."""
-
-
-def own_units(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
-    """Ours (`prune`): every block keeps its dearest hidden units, read out anew, and anchored to the whole stream.
-
-    Args:
-        calibration: the model and the text.
-        share: of all parameters, what the copy may hold at most.
-        alike: every block keeps as many units.
-
-    Raises:
-        InputError: the FFNs cannot give so much, or the model's hidden units cannot be reached.
-    """
-    smaller = before_anchor(calibration, share, alike)
-    layers = {site.block: unit_layers(smaller, site)[-1] for site in sites(smaller)}
-    known = calibration.anchored.get((share, alike))
-    if known is None:
-        anchor(calibration.model, smaller, calibration.ids, calibration.stakes)
-        calibration.anchored[share, alike] = {block: affine_of(layer) for block, layer in layers.items()}
-    else:
-        for block, layer in layers.items():
-            write(layer, known[block])
-    return smaller
-
-
-def before_anchor(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
-    """Own units whose readouts are fitted in the whole model alone; arguments and errors as of `own_units`."""
-    eliminations, moments = calibration.eliminations
-    counts = units_for(calibration.model, eliminations, share, alike)
-    return fewer_units(calibration.model, eliminations, moments, counts)
 
 
 COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {

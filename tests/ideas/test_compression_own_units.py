@@ -1,0 +1,330 @@
+"""A smaller model in closed form: it keeps its budget, loads as it was saved, and says what it cost."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from conftest import tiny
+from helpers.families import FAMILIES
+from helpers.nearly import assert_same_outputs
+from howlinear.core.ceilings import AffineMap
+from howlinear.errors import InputError, SourceError
+from howlinear.ideas.compression import own_units
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.folder import AT_MOST, save, unit_card, vacant
+from howlinear.ideas.compression.own_units import compress
+from howlinear.instrument.perplexity import losses
+from howlinear.models.beside import BesideLine, line_layers
+from howlinear.models.ffn_sites import sites
+from howlinear.models.load import load_model, untrained
+from howlinear.models.replace import lines_beside, replace, replaced, units_left
+from howlinear.models.units import affine_of, unit_count, unit_layers, with_units
+from howlinear.text.rows import TokenRows
+
+
+@pytest.fixture
+def rows():
+    """Random token ids, shape (40, 32), in two sides of three folds."""
+    ids = torch.randint(80, (40, 32), generator=torch.Generator().manual_seed(1))
+    return TokenRows.from_ids(ids, folds=3)
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids).logits
+
+
+def unwrapped(text):
+    return " ".join(text.split())
+
+
+def counts(model):
+    return {site.block: unit_count(model, site) for site in sites(model)}
+
+
+def with_planted_units(name, block, needed):
+    """A tiny model of which one block reads `needed` of its units alone."""
+    model = tiny(name)
+    ffn = sites(model)[block].output
+    with torch.no_grad():
+        if hasattr(ffn, "c_proj"):
+            ffn.c_proj.weight[needed:] = 0
+        else:
+            last = ffn.down_proj if hasattr(ffn, "down_proj") else ffn.dense_4h_to_h
+            last.weight[:, needed:] = 0
+    return model
+
+
+@pytest.mark.parametrize("share", [0.95, 0.7])
+@pytest.mark.parametrize(("alike", "lines"), [(False, False), (True, False), (False, True)])
+def test_a_budget_is_kept_and_nearly_used(model, rows, share, alike, lines):
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    found = compress(model, rows, share, alike, lines=lines)
+    left = found.model.num_parameters() / model.num_parameters()
+    assert share - 0.02 < left <= share
+    assert counts(found.model) == found.units
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    assert type(found.model) is type(model)
+    assert not found.model.training
+    if alike:
+        assert len(set(found.units.values())) == 1
+    assert found.lines.keys() == lines_beside(found.model.config).keys()
+    if not lines:
+        assert not found.lines
+
+
+def test_what_it_says_it_costs_is_what_it_costs(model, rows):
+    found = compress(model, rows, 0.75)
+    test = rows.ids[rows.test]
+    assert found.base == pytest.approx(float(losses(model, test).mean().exp()), rel=1e-6)
+    assert found.perplexity == pytest.approx(float(losses(found.model, test).mean().exp()), rel=1e-6)
+    assert found.delta.delta == pytest.approx(found.perplexity - found.base, rel=1e-6)
+    assert found.delta.low <= found.delta.delta <= found.delta.high
+    assert 0 < found.price < found.next_price
+    assert f"{found.next_price - found.price:.3f}" in found.outlook
+
+
+@pytest.mark.parametrize("name", ["mini-gpt2", "mini-pythia", "mini-llama"])
+def test_units_that_nobody_reads_go_first_and_cost_nothing(name, rows):
+    """Planted: block 1 reads 8 of its units. What it has besides is more than the budget asks for."""
+    model = with_planted_units(name, 1, 8)
+    whole = counts(model)
+    found = compress(model, rows, 0.9)
+    assert found.units[0] == whole[0]
+    assert found.units[2] == whole[2]
+    assert 8 <= found.units[1] < whole[1]
+    # in a model without such a block, the same budget costs more, and changes what it says
+    other = tiny(name)
+    changed = compress(other, rows, 0.9)
+    assert found.price < 0.1 * changed.price
+    test = rows.ids[rows.test]
+    moved = (logits(found.model, test) - logits(model, test)).square().mean()
+    assert moved < 0.1 * (logits(changed.model, test) - logits(other, test)).square().mean()
+
+
+# --- folders
+
+
+@pytest.mark.parametrize(("alike", "lines"), [(False, False), (True, False), (False, True)])
+def test_saved_and_loaded_it_is_the_same_to_the_bit(model, rows, tmp_path, alike, lines, tokenizer):
+    found = compress(model, rows, 0.8, alike, lines=lines)
+    folder = save(
+        found.model, tmp_path / "small", unit_card("mini", model, found, rows, AT_MOST.format(0.8)), tokenizer
+    )
+    loaded = load_model(folder)
+    assert all(
+        torch.equal(one, other) for one, other in zip(loaded.parameters(), found.model.parameters(), strict=True)
+    )
+    assert_same_outputs(logits(loaded, rows.ids), logits(found.model, rows.ids))
+    assert counts(loaded) == found.units
+    noted = json.loads((folder / "config.json").read_text())
+    assert ("howlinear" in noted) != alike
+    assert (folder / "tokenizer.json").is_file()
+    card = (folder / "README.md").read_text()
+    assert f"{found.perplexity:.2f}" in card
+    assert f"{found.model.num_parameters():,}" in card
+    assert found.outlook in card
+    assert "it has at most 0.8 of its parameters" in unwrapped(card)
+    if lines:
+        assert found.lines
+    assert ("linear map of the input beside them" in card) == bool(found.lines)
+    beside = {block: f"two linear layers, {rank} wide between" for block, rank in found.lines.items() if rank < 16}
+    assert all(
+        re.search(rf"\| {block} +\| {found.units[block]} of \d+ +\| {said}", card) for block, said in beside.items()
+    )
+    assert ("hl.load_model" in card) != alike
+    # a second compression starts from it, and --force may replace it
+    again = compress(loaded, rows, 0.9)
+    assert again.model.num_parameters() <= 0.9 * loaded.num_parameters()
+    assert vacant(folder, force=True) == folder
+    with pytest.raises(SourceError, match="exists: choose another folder"):
+        vacant(folder)
+
+
+@pytest.mark.long
+def test_blocks_alike_load_in_transformers_alone(model, rows, tmp_path):
+    found = compress(model, rows, 0.8, alike=True)
+    save(found.model, tmp_path / "small")
+    torch.save(logits(found.model, rows.ids[:2]), tmp_path / "logits.pt")
+    script = (
+        "import sys, torch\n"
+        "from transformers import AutoModelForCausalLM\n"
+        "model, report = AutoModelForCausalLM.from_pretrained(sys.argv[1], output_loading_info=True)\n"
+        "assert not any(report.values()), report\n"
+        "assert 'howlinear' not in sys.modules\n"
+        "ids = torch.tensor([[int(i) for i in line.split(',')] for line in sys.argv[3:]])\n"
+        "expected = torch.load(sys.argv[2])\n"
+        "with torch.no_grad():\n"
+        "    torch.testing.assert_close(model.eval()(ids).logits, expected, rtol=1e-5, atol=1e-5)\n"
+    )
+    ids = [",".join(map(str, line)) for line in rows.ids[:2].tolist()]
+    subprocess.run([sys.executable, "-c", script, tmp_path / "small", tmp_path / "logits.pt", *ids], check=True)
+
+
+def test_an_untrained_twin_has_as_many_units(model, rows):
+    found = compress(model, rows, 0.8)
+    twin = untrained(found.model)
+    assert counts(twin) == found.units
+    assert [p.shape for p in twin.parameters()] == [p.shape for p in found.model.parameters()]
+
+
+def test_units_and_maps_stand_beside_one_another(model, rows, tmp_path):
+    line = AffineMap(torch.eye(32).double(), torch.zeros(32).double())
+    found = compress(model, rows, 0.8)
+    both = replace(found.model, {1: line})
+    assert replaced(both.config) == {1: None}
+    assert units_left(both.config) == {block: count for block, count in found.units.items() if block != 1}
+    loaded = load_model(save(both, tmp_path / "small"))
+    assert_same_outputs(logits(loaded, rows.ids), logits(both, rows.ids))
+
+
+def with_lines(model):
+    """A copy whose blocks 1 and 2 have half of their units, and a line beside them: of rank 3, and of full rank."""
+    modules = {}
+    for site, rank in zip(sites(model, [1, 2]), [3, None], strict=True):
+        kept = torch.arange(0, unit_count(model, site), 2)
+        whole = affine_of(unit_layers(model, site)[-1])
+        units = with_units(model, site, kept, AffineMap(whole.weight[kept], whole.bias))
+        modules[site.block] = BesideLine(units, line_layers(32, rank))
+    return replace(model, modules)
+
+
+def test_lines_beside_units_are_saved_and_loaded_to_the_bit(model, rows, tmp_path):
+    lined = with_lines(model)
+    site = sites(model)[1]
+    assert lines_beside(lined.config) == {1: 3, 2: None}
+    assert units_left(lined.config) == {block: unit_count(model, site) // 2 for block in (1, 2)}
+    assert type(lined) is type(model)
+
+    # the copy gives what units and line give together
+    x = torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(0))
+    block = sites(lined)[1].output
+    down, up = block.line
+    with torch.no_grad():
+        torch.testing.assert_close(block(x), block.units(x) + x @ down.weight.T @ up.weight.T)
+
+    folder = save(lined, tmp_path / "small")
+    card = (folder / "README.md").read_text()
+    assert f"{counts(lined)[1]} hidden units, beside them two linear layers, 3 wide between" in card
+    assert f"{counts(lined)[2]} hidden units, beside them one linear layer" in card
+    assert "hl.load_model" in card
+    loaded = load_model(folder)
+    assert all(torch.equal(one, other) for one, other in zip(loaded.parameters(), lined.parameters(), strict=True))
+    assert_same_outputs(logits(loaded, rows.ids), logits(lined, rows.ids))
+    twin = untrained(loaded)
+    assert [p.shape for p in twin.parameters()] == [p.shape for p in lined.parameters()]
+    assert vacant(folder, force=True) == folder
+
+
+def test_a_second_compression_keeps_lines_and_takes_units(model, rows):
+    lined = with_lines(model)
+    again = compress(lined, rows, 0.9)
+    assert 0.85 < again.model.num_parameters() / lined.num_parameters() <= 0.9
+    assert {1: 3, 2: None}.items() <= lines_beside(again.model.config).items()
+    assert counts(again.model) == again.units
+    for before, after in zip(sites(lined, [1, 2]), sites(again.model, [1, 2]), strict=True):
+        pairs = zip(before.output.line.parameters(), after.output.line.parameters(), strict=True)
+        assert all(torch.equal(one, other) for one, other in pairs)
+        assert not isinstance(after.output.units, BesideLine)
+
+
+def test_a_line_that_no_folder_can_hold_is_refused(model):
+    site = sites(model)[1]
+    for line in (torch.nn.Linear(32, 32), torch.nn.Identity(), torch.nn.Sequential()):
+        with pytest.raises(InputError, match=r"block 1: the line beside its units, a .*, cannot be kept in a model"):
+            replace(model, {1: BesideLine(site.output, line)})
+
+
+def test_a_replaced_block_has_no_line_any_more(model):
+    line = AffineMap(torch.eye(32).double(), torch.zeros(32).double())
+    both = replace(with_lines(model), {1: line})
+    assert lines_beside(both.config) == {2: None}
+    assert replaced(both.config) == {1: None}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        3,
+        {"replaced": {}, "units": {"1": 0}},
+        {"replaced": {}, "units": {"1": None}},
+        {"replaced": {}, "lines": {"1": 0}},
+        {"replaced": {}, "lines": {"one": 3}},
+        {"replaced": {}, "lines": 3},
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(gpt2, rows, tmp_path, entry):
+    folder = save(compress(gpt2, rows, 0.8).model, tmp_path / "small")
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"howlinear": entry}))
+    with pytest.raises(SourceError, match=r"names replaced blocks .* but (holds|gives)"):
+        load_model(folder)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, 1.5, -0.1, float("nan")])
+def test_a_share_that_is_none_is_refused(gpt2, rows, share):
+    with pytest.raises(InputError, match="give one between 0 and 1"):
+        compress(gpt2, rows, share)
+
+
+def test_a_share_that_cannot_be_met_is_refused_and_the_least_is_named(model, rows):
+    with pytest.raises(InputError, match=r"0.1 of all parameters cannot be met: .*; give at least 0\.\d{3}") as refused:
+        compress(model, rows, 0.1)
+    least = float(str(refused.value).rpartition(" ")[2])
+    found = compress(model, rows, least)
+    assert set(found.units.values()) == {1}
+    assert found.next_price is None
+    assert found.outlook == "Its blocks cannot give another hundredth of all parameters."
+    with pytest.raises(InputError, match="cannot be met"):
+        compress(model, rows, least - 0.002)
+
+
+def test_lines_in_blocks_alike_are_refused(gpt2, rows):
+    with pytest.raises(InputError, match="which knows no lines beside units: ask for one of both"):
+        compress(gpt2, rows, 0.9, alike=True, lines=True)
+
+
+def test_a_text_too_short_is_refused(gpt2, rows):
+    with pytest.raises(InputError, match="too few to choose among 128 hidden units by: give 512 rows"):
+        compress(gpt2, rows.subset(torch.arange(12)), 0.9)
+
+
+def test_a_model_without_a_head_is_refused(gpt2, rows):
+    with pytest.raises(InputError, match="predicts no next token"):
+        compress(gpt2.transformer, rows, 0.9)
+
+
+def test_a_family_whose_units_cannot_be_reached_is_refused(rows):
+    kind, config = FAMILIES["opt"][:2]
+    with pytest.raises(InputError, match="the hidden units of OPTForCausalLM, a 'opt' model, cannot be reached"):
+        compress(kind(config).eval(), rows, 0.9)
+
+
+def test_own_units_are_anchored_once_and_come_again_as_they_were(gpt2, rows, monkeypatch):
+    """Planted: an anchor that adds one to every readout, and counts."""
+    anchors = []
+
+    def add_one(_, smaller, *__, progress):
+        anchors.append(smaller)
+        for site in sites(smaller):
+            unit_layers(smaller, site)[-1].weight.data += 1
+
+    monkeypatch.setattr(own_units, "anchor", add_one)
+    calibration = Calibration(gpt2, rows)
+    asked = [(0.7, False, False), (0.7, False, False), (0.7, True, False), (0.8, False, False), (0.7, True, False)]
+    asked += [(0.7, False, True)]
+    for (share, alike, lines), so_far in zip(asked, [1, 1, 2, 3, 3, 4], strict=True):
+        smaller = own_units.own_units(calibration, share, alike, lines)
+        assert len(anchors) == so_far
+        plain = own_units.before_anchor(calibration, share, alike, lines)
+        for site in sites(smaller):
+            readout = affine_of(unit_layers(smaller, site)[-1])
+            expected = affine_of(unit_layers(plain, sites(plain)[site.block])[-1]).weight + 1
+            torch.testing.assert_close(readout.weight, expected)

@@ -1,0 +1,119 @@
+"""The smallest model within a budget of perplexity: by a brute search over sizes, and on costs that are planted."""
+
+from math import exp, log1p
+from types import SimpleNamespace
+
+import pytest
+
+from helpers.families import FAMILIES
+from helpers.unit_rows import short_rows
+from howlinear.core.intervals import Estimate
+from howlinear.errors import InputError
+from howlinear.ideas.compression import within
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.own_units import Compressed, compress, layout
+from howlinear.ideas.compression.within import GUESSES, STEP, compress_within, next_price, share_priced
+from howlinear.instrument.perplexity import Change, perplexity
+from howlinear.models.layers import parameters
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def rows():
+    return short_rows()
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_it_keeps_its_budget_and_is_the_smallest_that_was_tried(model, rows, monkeypatch, lines):
+    tried = {}
+    measured = within.judged
+
+    def noted(calibration, smaller, judged_on, share, *others):
+        tried[share] = measured(calibration, smaller, judged_on, share, *others)
+        return tried[share]
+
+    monkeypatch.setattr(within, "judged", noted)
+    whole = perplexity(model, rows)
+    budget = 0.02 * whole
+    found = compress_within(model, rows, budget, lines=lines)
+    assert perplexity(found.model, rows) - whole == pytest.approx(found.delta.delta, rel=1e-3, abs=1e-4)
+    assert found.delta.delta <= budget
+    assert 1 <= len(tried) <= GUESSES
+    share = min(share for share, each in tried.items() if each.delta.delta <= budget)
+    assert tried[share] is found
+    assert parameters(found.model) <= share * parameters(model)
+    # it is what the same share makes of the model without a search
+    alone = compress(model, rows, share, lines=lines)
+    assert (alone.units, alone.lines) == (found.units, found.lines)
+    assert alone.perplexity == pytest.approx(found.perplexity, rel=1e-6)
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 2.5])
+def test_a_planted_cost_is_met_to_a_step(gpt2, rows, monkeypatch, factor):
+    """Planted: a size is priced (1 − share)², and costs so many times that and a little more than in proportion."""
+    base, budget = 20.0, 2.0
+
+    def price(share):
+        return (1 - share) ** 2
+
+    def cost(share):
+        return factor * price(share) + price(share) ** 2
+
+    def judged(_, __, ___, share, *____):
+        rise = base * (exp(cost(share)) - 1)
+        units = {0: round(share / STEP)}  # which share it is
+        delta = Change(Estimate(rise, rise, rise))
+        return Compressed(gpt2, units, {}, base, base + rise, delta, price(share), None, (1.0, 1.0))
+
+    for name, stands_for in {
+        "check_causal": lambda _: None,
+        "least_share": lambda _: 0.2,
+        "prepared": lambda *_: Calibration(gpt2, rows),
+        "perplexity": lambda *_: base,
+        "layout": lambda _, share, *__: SimpleNamespace(price=price(share)),
+        "own_units": lambda _, share, *__: share,
+        "judged": judged,
+    }.items():
+        monkeypatch.setattr(within, name, stands_for)
+    share = compress_within(gpt2, rows, budget).units[0] * STEP
+    assert cost(share) <= log1p(budget / base) < cost(share - 2 * STEP)
+
+
+def test_the_next_price_by_hand():
+    """Costs of half the price; then with the square of it; then where nothing is lost, and where chance is all."""
+    assert next_price([(0.2, 0.1)], 0.15) == pytest.approx(0.3)
+    assert next_price([(0.1, 0.01), (0.2, 0.04)], 0.09) == pytest.approx(0.3)
+    assert next_price([(0.2, 0.0)], 0.1) == 0.8
+    assert next_price([(0.2, 0.001)], 0.1) == 0.8
+    assert next_price([(0.2, 0.05), (0.20001, 0.04)], 0.05) == pytest.approx(0.20001 * (0.05 / 0.04) ** 2)
+
+
+def test_a_share_is_the_smallest_that_is_priced_so(gpt2, rows):
+    calibration = Calibration(gpt2, rows)
+    shares = [round(0.6 + step * STEP, 3) for step in range(400)]
+    prices = {share: layout(calibration, share).price for share in shares}
+    for price in (prices[0.7], prices[0.912], 0.5 * (prices[0.8] + prices[0.801])):
+        expected = min(share for share in shares if prices[share] <= price)
+        assert share_priced(calibration, price, 0.6) == expected
+    assert share_priced(calibration, -1.0, 0.6) is None
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_budget_that_is_none_is_refused(gpt2, rows, budget):
+    with pytest.raises(InputError, match="give by how much perplexity may rise"):
+        compress_within(gpt2, rows, budget)
+
+
+def test_a_budget_that_no_size_keeps_is_refused(gpt2, rows, monkeypatch):
+    monkeypatch.setattr(within, "layout", lambda *_: SimpleNamespace(price=1.0))
+    with pytest.raises(InputError, match=r"of 0 sizes tried none is within 0.01 of perplexity: allow more"):
+        compress_within(gpt2, rows, 0.01)
+
+
+def test_models_that_cannot_be_compressed_are_refused(gpt2, rows):
+    with pytest.raises(InputError, match="predicts no next token"):
+        compress_within(gpt2.transformer, rows, 1.0)
+    kind, config = FAMILIES["opt"][:2]
+    with pytest.raises(InputError, match="the hidden units of OPTForCausalLM, a 'opt' model, cannot be reached"):
+        compress_within(kind(config).eval(), rows, 1.0)
