@@ -220,6 +220,16 @@ def test_lines_beside_units_are_saved_and_loaded_to_the_bit(model, rows, tmp_pat
     assert vacant(folder, force=True) == folder
 
 
+def test_blocks_alike_with_a_line_in_one_are_not_taken_for_an_ordinary_model(model, rows, tmp_path):
+    alike = compress(model, rows, 0.8, alike=True).model
+    modules = {site.block: site.output for site in sites(alike)}
+    modules[1] = BesideLine(modules[1], line_layers(32, 3))
+    lined = replace(alike, modules)
+    loaded = load_model(save(lined, tmp_path / "small"))
+    assert lines_beside(loaded.config) == {1: 3}
+    assert_same_outputs(logits(loaded, rows.ids), logits(lined, rows.ids))
+
+
 def test_a_second_compression_keeps_lines_and_takes_units(model, rows):
     lined = with_lines(model)
     again = compress(lined, rows, 0.9)
