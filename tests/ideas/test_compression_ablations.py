@@ -17,6 +17,7 @@ from howlinear.ideas.compression.prune import has_constant
 from howlinear.ideas.compression.race import race
 from howlinear.ideas.compression.units import Elimination, unit_moments
 from howlinear.models.ffn_sites import sites
+from howlinear.models.replace import lines_beside
 from howlinear.models.units import units_hooked
 
 pytestmark = pytest.mark.long
@@ -49,6 +50,12 @@ def test_every_variant_fits_its_budget_and_is_another_model(model, rows):
     may_be_alike += ["anchored on own outputs", "anchored on the stream", "with lines, anchored on the stream"]
     others = table[~table["method"].isin(may_be_alike)]
     assert (others["perplexity"] != table["perplexity"].iloc[0]).all()
+
+
+def test_the_variants_with_lines_have_lines(gpt2, rows):
+    calibration = Calibration(gpt2, rows, priced=4)
+    lined = [name for name, compress in ablations(calibration).items() if lines_beside(compress(0.7).config)]
+    assert lined == ["with lines beside units", "with lines, anchored on the stream"]
 
 
 def test_some_variants_stand_behind_own_units_and_no_others_are_known(gpt2, rows):

@@ -80,6 +80,15 @@ def test_a_planted_cost_is_met_to_a_step(gpt2, rows, monkeypatch, factor):
     assert cost(share) <= log1p(budget / base) < cost(share - 2 * STEP)
 
 
+def test_a_larger_size_found_later_is_not_taken(gpt2, rows, monkeypatch):
+    """Planted: sizes of 80 % and then of 90 %, both within the budget."""
+    sizes = [0.8, 0.9, None]
+    monkeypatch.setattr(within, "share_priced", lambda *_: sizes.pop(0))
+    found = compress_within(gpt2, rows, 50.0)
+    assert not sizes
+    assert 0.78 < parameters(found.model) / parameters(gpt2) <= 0.8
+
+
 def test_the_next_price_by_hand():
     """Costs of half the price; then with the square of it; then where nothing is lost, and where chance is all."""
     assert next_price([(0.2, 0.1)], 0.15) == pytest.approx(0.3)
