@@ -73,18 +73,18 @@ def _rows_of_blocks(
     model: PreTrainedModel, rows: TokenRows
 ) -> dict[int, tuple[Float[Tensor, "n d_in"], Float[Tensor, "n d_out"]]]:
     """Block → its inputs and outputs at all these rows, float32, in their order."""
-    parts: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+    found: dict[int, tuple[Tensor, Tensor]] = {}
+    start = 0  # of the batch under way
 
     def keep(site: Site, x: Tensor, y: Tensor) -> None:
-        inputs, outputs = parts.setdefault(site.block, ([], []))
-        inputs.append(x.flatten(0, -2).float().cpu().clone())  # the model may write over it
-        outputs.append(y.flatten(0, -2).float().cpu().clone())
+        if site.block not in found:
+            # at once, since batches joined at the end would be there twice
+            found[site.block] = (torch.empty(rows.count, x.shape[-1]), torch.empty(rows.count, y.shape[-1]))
+        for whole, of_batch in zip(found[site.block], (x, y), strict=True):
+            whole[start : start + len(of_batch.flatten(0, -2))] = of_batch.flatten(0, -2)
 
     with hooked(sites(model), keep):
         for batch in torch.arange(len(rows.ids)).split(BATCH):
             trunk(model, batch_of(model, rows, batch))
-    found = {}
-    for block in sorted(parts):
-        inputs, outputs = parts.pop(block)
-        found[block] = (torch.cat(inputs), torch.cat(outputs))
-    return found
+            start += rows.ids[batch].numel()
+    return dict(sorted(found.items()))

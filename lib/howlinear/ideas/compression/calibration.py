@@ -45,8 +45,8 @@ class Calibration:
         priced: how many sequences the prices of maps are taken on, see `price.price`.
         progress: show bars where hidden units are eliminated.
         anchored: share, whether all blocks keep as many units, and whether lines may stand beside them → block → the
-            readout of own units, once found (`own_units`): it takes minutes, and is asked for again when exchanges and
-            healing are measured.
+            state of own units' readout, once found (`own_units`): it takes minutes, and is asked for again when
+            exchanges and healing are measured.
     """
 
     def __init__(self, model: PreTrainedModel, rows: TokenRows, priced: int = 96, progress: bool = False):
@@ -60,7 +60,7 @@ class Calibration:
         self.ids = rows.ids[~rows.test]
         self.priced = priced
         self.progress = progress
-        self.anchored: dict[tuple[float, bool, bool], dict[int, AffineMap]] = {}
+        self.anchored: dict[tuple[float, bool, bool], dict[int, dict[str, Tensor]]] = {}
         if not len(self.ids):
             raise InputError("there is no sequence to fit on: all are held out")
 

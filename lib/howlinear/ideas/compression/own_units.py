@@ -11,6 +11,7 @@ priced lower (`line_beside`). Before the anchor that costs less on SmolLM2-135M,
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from math import exp
 
@@ -27,7 +28,7 @@ from howlinear.instrument.perplexity import Change, change
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import check_causal
 from howlinear.models.replace import replace
-from howlinear.models.units import affine_of, unit_layers, write
+from howlinear.models.units import unit_layers
 from howlinear.text.rows import TokenRows
 
 
@@ -116,10 +117,11 @@ def own_units(
     known = calibration.anchored.get((share, alike, lines))
     if known is None:
         anchor(calibration.model, smaller, calibration.ids, calibration.stakes, progress=progress)
-        calibration.anchored[share, alike, lines] = {block: affine_of(layer) for block, layer in layers.items()}
+        readouts = {block: copy.deepcopy(layer.state_dict()) for block, layer in layers.items()}
+        calibration.anchored[share, alike, lines] = readouts
     else:
         for block, layer in layers.items():
-            write(layer, known[block])
+            layer.load_state_dict(known[block])
     return smaller
 
 
