@@ -19,7 +19,6 @@
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 most_rows: int | None = None  # token rows for a model before training; None: up to four times the profile's
-cost_rows: int | None = None  # held-out token rows that a swap is measured on; None: all
 beside_paper = False  # draw the paper's three profiles behind also where the models are others
 
 # %%
@@ -306,7 +305,7 @@ for name, stored in captures.items():
     if profiles[name].perplexity is None:
         continue
     maps = {block: ceiling.map for block, ceiling in profiles[name].items()}
-    costs[name] = hl.swap_costs(run.model(name), maps, stored.rows.with_fewer_held_out(cost_rows))
+    costs[name] = hl.swap_costs(run.model(name), maps, stored.rows)
 swaps = tables.swap_table(costs)
 tables.by_block(swaps, "delta").round(2)
 
@@ -376,7 +375,7 @@ record = {
     "models": tables.ceilings_record(profiles, ceilings, costs_shown, spearman),
     "likeness": likeness.to_dict("index"),
     "solver": {"reference": reference, "ours_within_1e-9": errors["ours"] < 1e-9},
-    "settings": {"confidence": CONFIDENCE, "null": NULL, "folds": FOLDS, "cost_rows": cost_rows},
+    "settings": {"confidence": CONFIDENCE, "null": NULL, "folds": FOLDS},
 }
 for name, numbers in record["models"].items():
     numbers["folds_sd"] = folds_sd[name]

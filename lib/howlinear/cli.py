@@ -295,8 +295,9 @@ def compress(
 ) -> None:
     """Write a smaller model to a folder; nothing is trained.
 
-    With --max-parameters, every block keeps those of its hidden units that cost most, read out anew. With --max-dppl,
-    as many blocks become affine maps as perplexity allows, or with --units as many hidden units go.
+    With --max-parameters, every block keeps those of its hidden units that cost most, read out anew.
+    With --max-dppl, as many blocks become affine maps as perplexity allows.
+    With --max-dppl and --units, as many hidden units go as perplexity allows.
     """
     if (max_dppl is None) == (max_parameters is None):
         raise InputError("give one budget, --max-parameters 0.9 or --max-dppl 1, which are met in different ways")
