@@ -334,10 +334,10 @@ def compress(
         table = plan_table(plan)
     else:
         if max_parameters is not None:
-            plan = fewer_units(loaded, text, max_parameters, alike, progress, lines)
+            plan = fewer_units(loaded, text, max_parameters, alike, lines, progress)
             asked = AT_MOST.format(max_parameters)
         else:
-            plan = compress_within(loaded, text, max_dppl, alike, progress, lines)
+            plan = compress_within(loaded, text, max_dppl, alike, lines, progress)
             asked = WITHIN.format(max_dppl)
         smaller = plan.model
         card = unit_card(model, loaded, plan, text, asked)

@@ -167,8 +167,8 @@ def compress(
     rows: TokenRows,
     max_parameters: float,
     alike: bool = False,
-    progress: bool = False,
     lines: bool = False,
+    progress: bool = False,
 ) -> Compressed:
     """A copy of a model with smaller feed-forward blocks; nothing is trained.
 
@@ -181,8 +181,8 @@ def compress(
             that costs. Four rows to fit on for every hidden unit of a block are the least, twenty are better.
         max_parameters: the share of all parameters that the copy may have at most, as 0.9.
         alike: every block keeps as many units, so that the folder loads in `transformers` alone; it costs more.
-        progress: show bars.
         lines: a block may have a line beside its units, where that is priced lower.
+        progress: show bars.
 
     Raises:
         InputError: a share that is none or that cannot be met, a text too short, a model that predicts no next token,

@@ -36,8 +36,8 @@ def compress_within(
     rows: TokenRows,
     max_dppl: float,
     alike: bool = False,
-    progress: bool = False,
     lines: bool = False,
+    progress: bool = False,
 ) -> Compressed:
     """The smallest copy of a model that is found within a budget of perplexity; nothing is trained.
 
@@ -46,8 +46,8 @@ def compress_within(
         rows: packed sequences with their split, as for `own_units.compress`.
         max_dppl: by how much perplexity on the held-out side may rise.
         alike: every block keeps as many units, so that the folder loads in `transformers` alone; it costs more.
-        progress: show bars.
         lines: a block may have a line beside its units, where that is priced lower.
+        progress: show bars.
 
     Raises:
         InputError: a budget that is none, or within which no hidden unit can go; and as of `own_units.compress`.
