@@ -321,6 +321,7 @@ for name, model in models.items():
     fit_on, calibration = calibrations[name]
     copies = {"whole": model}
     copies |= {method: compress(min(shares)) for method, compress in racers(calibration, healed).items()}
+    calibration.forget()  # its moments take more memory than the training
     beside_whole = healed_beside(copies, calibration.ids, held_out[name][main_text], heal_steps, seed=run.seed)
     heal_tables.append(beside_whole.assign(model=name))
 healing = pd.concat(heal_tables, ignore_index=True)

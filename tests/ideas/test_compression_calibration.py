@@ -1,5 +1,8 @@
 """What compressors ask of a model: by hand, by a slow reference, and on blocks whose answer is known."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -29,6 +32,20 @@ def test_only_the_rows_to_fit_on_are_seen(gpt2, rows):
     calibration = Calibration(gpt2, rows)
     assert torch.equal(calibration.ids, rows.ids[~rows.test])
     assert calibration.units[0].n == calibration.ids.numel()
+
+
+def test_what_is_forgotten_is_no_longer_held_and_comes_again(gpt2, rows):
+    calibration = Calibration(gpt2, rows, priced=4)
+    _, moments = calibration.eliminations
+    price = calibration.line_prices
+    calibration.anchored[0.9, False, False] = {}
+    held = weakref.ref(moments[0])
+    calibration.forget()
+    del moments
+    gc.collect()
+    assert held() is None
+    assert calibration.anchored
+    assert calibration.line_prices == pytest.approx(price)
 
 
 def test_a_share_is_of_all_parameters(gpt2, rows):

@@ -133,6 +133,15 @@ class Calibration:
             for site in sites(self.model)
         }
 
+    def forget(self) -> None:
+        """Let go of all moments, maps and prices, which is gigabytes; what is asked for later is computed again.
+
+        Anchored readouts stay.
+        """
+        for name, attribute in vars(Calibration).items():
+            if isinstance(attribute, cached_property):
+                self.__dict__.pop(name, None)
+
     def _prices(self, maps: Mapping[int, AffineMap | Anchored]) -> dict[int, float]:
         spread = self.ids[:: -(-len(self.ids) // self.priced)]
         return {block: found.cost for block, found in price(self.model, maps, spread).items()}
