@@ -258,6 +258,7 @@ def test_the_findings_tell_what_each_part_of_own_units_buys(findings):
         ("towards its own output,", "anchored on own outputs"),
         ("Two exchanges buy something: lines of any rank beside the units come to", "with lines beside units"),
         ("and the anchor, which is part of own units, to", "anchored on the stream"),
+        ("They do not add up: lines and the anchor together come to", "with lines, anchored on the stream"),
     ):
         assert f"{said} {times(method)}" in findings
 

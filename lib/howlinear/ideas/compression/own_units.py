@@ -6,7 +6,7 @@ fitted once more, block after block, so that the residual stream stays near the 
 chosen on the text to fit on; what it costs is measured on held-out text.
 
 If asked, a block may have a line of its input beside fewer units, y ≈ R h_K + A x + c, of any rank, where that is
-priced lower (`line_beside`). Before the anchor that costs less on SmolLM2-135M, and after it no less (notebook 14).
+priced lower (`line_beside`). On SmolLM2-135M that costs less without the anchor, and as much with it (notebook 14).
 """
 
 from __future__ import annotations
