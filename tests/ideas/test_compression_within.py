@@ -12,7 +12,7 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression import within
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.own_units import Compressed, compress, layout
-from howlinear.ideas.compression.within import GUESSES, STEP, compress_within, next_price, share_priced
+from howlinear.ideas.compression.within import GUESSES, NEAR, STEP, compress_within, next_price, share_priced
 from howlinear.instrument.perplexity import Change, perplexity
 from howlinear.models.layers import parameters
 
@@ -50,7 +50,7 @@ def test_it_keeps_its_budget_and_is_the_smallest_that_was_tried(model, rows, mon
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 2.5])
-def test_a_planted_cost_is_met_to_a_step(gpt2, rows, monkeypatch, factor):
+def test_a_planted_cost_is_nearly_met(gpt2, rows, monkeypatch, factor):
     """Planted: a size is priced (1 − share)², and costs so many times that and a little more than in proportion."""
     base, budget = 20.0, 2.0
 
@@ -60,7 +60,10 @@ def test_a_planted_cost_is_met_to_a_step(gpt2, rows, monkeypatch, factor):
     def cost(share):
         return factor * price(share) + price(share) ** 2
 
+    tried = []
+
     def judged(_, __, ___, share, *____):
+        tried.append(share)
         rise = base * (exp(cost(share)) - 1)
         units = {0: round(share / STEP)}  # which share it is
         delta = Change(Estimate(rise, rise, rise))
@@ -77,7 +80,8 @@ def test_a_planted_cost_is_met_to_a_step(gpt2, rows, monkeypatch, factor):
     }.items():
         monkeypatch.setattr(within, name, stands_for)
     share = compress_within(gpt2, rows, budget).units[0] * STEP
-    assert cost(share) <= log1p(budget / base) < cost(share - 2 * STEP)
+    assert NEAR <= cost(share) / log1p(budget / base) <= 1
+    assert len(tried) <= 4
 
 
 def test_a_larger_size_found_later_is_not_taken(gpt2, rows, monkeypatch):

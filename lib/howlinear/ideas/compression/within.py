@@ -24,6 +24,12 @@ from howlinear.text.rows import TokenRows
 GUESSES = 5
 """Sizes that are made and measured at most; on SmolLM2-135M each takes three minutes."""
 
+AIM = 0.99
+"""Of what is allowed, what a guess aims at, so that one a little too small is still within."""
+
+NEAR = 0.97
+"""A size that costs this share of what is allowed, or more, is near enough."""
+
 FURTHER = 4
 """A price is at most so many times the one before."""
 
@@ -62,7 +68,7 @@ def compress_within(
     best: tuple[float, Compressed] | None = None
     measured: list[tuple[float, float]] = []  # of each size, its price and what it costs, nats per token
     tried: set[float] = set()
-    price = allowed
+    price = AIM * allowed
     for _ in range(GUESSES):
         share = share_priced(calibration, price, least, alike, lines)
         if share is None or share in tried:
@@ -72,8 +78,11 @@ def compress_within(
         found = judged(calibration, smaller, rows, share, alike, lines)
         if found.delta.delta <= max_dppl and (best is None or share < best[0]):
             best = (share, found)
-        measured.append((found.price, log1p(found.delta.delta / found.base)))
-        price = next_price(measured, allowed)
+        cost = log1p(found.delta.delta / found.base)
+        if NEAR * allowed <= cost <= allowed:
+            break
+        measured.append((found.price, cost))
+        price = next_price(measured, AIM * allowed)
     if best is None:
         raise InputError(
             f"of {len(tried)} sizes tried none is within {max_dppl:g} of perplexity: allow more, or give more rows"
