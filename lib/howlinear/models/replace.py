@@ -196,9 +196,7 @@ def _rank(site: Site, width: int) -> int | None:
     """
     module = site.ffn
     rank = _dimensions_between(module)
-    with torch.device("meta"):
-        expected = linear_layers(width, rank)
-    if _structure(module) != _structure(expected):
+    if not _is_built_by(linear_layers, module, width, rank):
         raise InputError(
             f"block {site.block}: this {type(module).__name__} cannot be kept in a model folder; give an affine map, "
             f"Linear({width}, {width}) or Sequential(Linear({width}, r, bias=False), Linear(r, {width}))"
@@ -214,9 +212,7 @@ def _rank_beside(site: Site, width: int) -> int | None:
     """
     line = site.output.line
     rank = _dimensions_between(line)
-    with torch.device("meta"):
-        expected = line_layers(width, rank)
-    if _structure(line) != _structure(expected):
+    if not _is_built_by(line_layers, line, width, rank):
         raise InputError(
             f"block {site.block}: the line beside its units, a {type(line).__name__}, cannot be kept in a model "
             f"folder; give Linear({width}, {width}, bias=False) or a pair of such layers through fewer dimensions"
@@ -229,6 +225,15 @@ def _dimensions_between(module: nn.Module) -> int | None:
     if isinstance(module, nn.Sequential) and len(module) > 0:
         return getattr(module[0], "out_features", None)
     return None
+
+
+def _is_built_by(
+    layers: Callable[[int, int | None], nn.Module], module: nn.Module, width: int, rank: int | None
+) -> bool:
+    """Whether a module is of the kind that a function builds for a width and a rank."""
+    with torch.device("meta"):
+        expected = layers(width, rank)
+    return _structure(module) == _structure(expected)
 
 
 def _structure(module: nn.Module) -> tuple[list[type], dict[str, torch.Size]]:
