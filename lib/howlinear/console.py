@@ -232,12 +232,11 @@ def plan_table(plan: Plan) -> Table:
 def units_table(compressed: Compressed) -> Table:
     """How many hidden units each block keeps, and the rank of the line beside them where one is."""
     table = Table(box=box.SIMPLE_HEAD)
-    headings = ["block", "hidden units"]
+    columns = {"block": map(str, compressed.units), "hidden units": map("{:,}".format, compressed.units.values())}
     if compressed.lines:
-        headings.append("rank of the line")
-    for heading in headings:
+        columns["rank of the line"] = (str(compressed.lines.get(block, "")) for block in compressed.units)
+    for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    for block, count in compressed.units.items():
-        rank = compressed.lines.get(block, "")
-        table.add_row(*[str(block), f"{count:,}", str(rank)][: len(headings)])
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*cells)
     return table

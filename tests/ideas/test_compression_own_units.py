@@ -11,6 +11,7 @@ import torch
 from conftest import tiny
 from helpers.families import FAMILIES
 from helpers.nearly import assert_same_outputs
+from helpers.unit_rows import short_rows
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError, SourceError
 from howlinear.ideas.compression import own_units
@@ -23,14 +24,11 @@ from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, untrained
 from howlinear.models.replace import lines_beside, replace, replaced, units_left
 from howlinear.models.units import affine_of, unit_count, unit_layers, with_units
-from howlinear.text.rows import TokenRows
 
 
 @pytest.fixture
 def rows():
-    """Random token ids, shape (40, 32), in two sides of three folds."""
-    ids = torch.randint(80, (40, 32), generator=torch.Generator().manual_seed(1))
-    return TokenRows.from_ids(ids, folds=3)
+    return short_rows()
 
 
 def logits(model, ids):

@@ -4,24 +4,18 @@ import pytest
 import torch
 
 from conftest import BLOCKS, tiny
+from helpers.unit_rows import short_rows
 from howlinear.ideas.compression import prune
 from howlinear.ideas.compression.divergence import divergences
 from howlinear.ideas.compression.prune import NOTHING, eliminations_of, fewer_units, measured, thinned
 from howlinear.ideas.compression.units import Elimination, stakes
 from howlinear.models.ffn_sites import sites
-from howlinear.text.rows import TokenRows
+from howlinear.models.forward import logits
 
 
 @pytest.fixture
 def rows():
-    """Random token ids, shape (40, 32), in two sides of three folds."""
-    ids = torch.randint(80, (40, 32), generator=torch.Generator().manual_seed(1))
-    return TokenRows.from_ids(ids, folds=3)
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids).logits
+    return short_rows()
 
 
 def test_elimination_with_refit_beats_units_taken_at_random(model, rows):

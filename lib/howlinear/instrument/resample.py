@@ -81,7 +81,8 @@ def _rows_of_blocks(
             # at once, since batches joined at the end would be there twice
             found[site.block] = (torch.empty(rows.count, x.shape[-1]), torch.empty(rows.count, y.shape[-1]))
         for whole, of_batch in zip(found[site.block], (x, y), strict=True):
-            whole[start : start + len(of_batch.flatten(0, -2))] = of_batch.flatten(0, -2)
+            part = of_batch.flatten(0, -2)
+            whole[start : start + len(part)] = part
 
     with hooked(sites(model), keep):
         for batch in torch.arange(len(rows.ids)).split(BATCH):

@@ -15,6 +15,8 @@ import copy
 from dataclasses import dataclass
 from math import exp
 
+from jaxtyping import Float
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
@@ -190,7 +192,8 @@ def compress(
     """
     calibration = prepared(model, rows, max_parameters, progress)
     smaller = own_units(calibration, max_parameters, alike, lines, progress)
-    return judged(calibration, smaller, rows, max_parameters, alike, lines)
+    before = timed_losses(model, rows.ids[rows.test])
+    return judged(calibration, smaller, rows, max_parameters, alike, lines, before)
 
 
 def prepared(model: PreTrainedModel, rows: TokenRows, max_parameters: float, progress: bool = False) -> Calibration:
@@ -214,7 +217,13 @@ def prepared(model: PreTrainedModel, rows: TokenRows, max_parameters: float, pro
 
 
 def judged(
-    calibration: Calibration, smaller: PreTrainedModel, rows: TokenRows, share: float, alike: bool, lines: bool
+    calibration: Calibration,
+    smaller: PreTrainedModel,
+    rows: TokenRows,
+    share: float,
+    alike: bool,
+    lines: bool,
+    before: tuple[Float[Tensor, " n"], float],
 ) -> Compressed:
     """A smaller model on the held-out side of the rows, beside the whole one.
 
@@ -225,10 +234,10 @@ def judged(
         share: of all parameters, what the copy may hold at most.
         alike: every block keeps as many units.
         lines: a block may have a line beside its units.
+        before: the whole model's losses there, and its speed, as of `costs.timed_losses`.
     """
-    test = rows.ids[rows.test]
-    before, speed_before = timed_losses(calibration.model, test)
-    after, speed_after = timed_losses(smaller, test)
+    losses, speed = before
+    after, speed_after = timed_losses(smaller, rows.ids[rows.test])
     found = layout(calibration, share, alike, lines)
     try:
         next_price = layout(calibration, share - 0.01, alike, lines).price
@@ -238,10 +247,10 @@ def judged(
         model=smaller,
         units=found.units,
         lines=found.lines,
-        base=exp(before.mean()),
+        base=exp(losses.mean()),
         perplexity=exp(after.mean()),
-        delta=change(before, after, rows.fold[rows.test]),
+        delta=change(losses, after, rows.fold[rows.test]),
         price=found.price,
         next_price=next_price,
-        speeds=(speed_before, speed_after),
+        speeds=(speed, speed_after),
     )

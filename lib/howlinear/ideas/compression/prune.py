@@ -172,9 +172,9 @@ def ways_of(model: PreTrainedModel, site: Site, price: np.ndarray) -> pd.DataFra
     """
     count = unit_count(model, site)
     layers = unit_layers(model, site)
-    fixed = 0 if layers[-1].bias is None else layers[-1].bias.numel()
-    of_a_unit = (sum(parameter.numel() for layer in layers for parameter in layer.parameters()) - fixed) // count
-    # a line that stands beside the units already stays
+    constant = 0 if layers[-1].bias is None else layers[-1].bias.numel()
+    of_a_unit = (sum(parameter.numel() for layer in layers for parameter in layer.parameters()) - constant) // count
+    # the readout's constant stays, and a line that stands beside the units already
     fixed = sum(parameter.numel() for parameter in site.parameters()) - count * of_a_unit
     units = np.arange(count, 0, -max(1, count // WAYS))
     return pd.DataFrame({"units": units, "parameters": units * of_a_unit + fixed, "price": price[count - units]})

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from math import log, log1p
+from math import exp, log, log1p
 
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.own_units import Compressed, judged, layout, own_units, prepared
 from howlinear.ideas.compression.prune import least_share
-from howlinear.instrument.perplexity import perplexity
 from howlinear.models.load import check_causal
 from howlinear.text.rows import TokenRows
 
@@ -63,7 +63,9 @@ def compress_within(
     check_causal(model)
     least = (int(least_share(model) / STEP) + 1) * STEP
     calibration = prepared(model, rows, least, progress)
-    allowed = log1p(max_dppl / perplexity(model, rows))  # nats per token
+    before = timed_losses(model, rows.ids[rows.test])
+    losses, _ = before
+    allowed = log1p(max_dppl / exp(losses.mean()))  # nats per token
 
     best: tuple[float, Compressed] | None = None
     measured: list[tuple[float, float]] = []  # of each size, its price and what it costs, nats per token
@@ -75,7 +77,7 @@ def compress_within(
             break
         tried.add(share)
         smaller = own_units(calibration, share, alike, lines, progress)
-        found = judged(calibration, smaller, rows, share, alike, lines)
+        found = judged(calibration, smaller, rows, share, alike, lines, before)
         if found.delta.delta <= max_dppl and (best is None or share < best[0]):
             best = (share, found)
         cost = log1p(found.delta.delta / found.base)
