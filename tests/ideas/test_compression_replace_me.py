@@ -82,6 +82,21 @@ def test_silent_layers_cost_nothing(model, rows, compress):
     torch.testing.assert_close(losses(smaller, rows.ids), losses(model, rows.ids), atol=1e-3, rtol=0)
 
 
+def test_both_maps_are_found_in_one_pass(gpt2, rows, monkeypatch):
+    calibration = Calibration(gpt2, rows)
+    share = share_without(gpt2, 1)
+    asked = []
+    around = replace_me.around
+    monkeypatch.setattr(replace_me, "around", lambda *given: asked.append(given) or around(*given))
+    replace_me.least_squares(calibration, share)
+    replace_me.cosine(calibration, share)
+    assert len(asked) == 1
+    gone = replace_me.span(calibration, share)
+    found = replace_me.span_maps(calibration, gone)
+    torch.testing.assert_close(found["least squares"], replace_me.least_squares_map(*around(calibration, gone)))
+    torch.testing.assert_close(found["cosine"], replace_me.cosine_map(*around(calibration, gone)))
+
+
 def test_the_map_is_merged_behind_the_ffn_before(gpt2, rows):
     """What the FFN before the span writes is what it wrote, through T."""
     calibration = Calibration(gpt2, rows)

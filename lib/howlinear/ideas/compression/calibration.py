@@ -47,6 +47,8 @@ class Calibration:
         anchored: share, whether all blocks keep as many units, and whether lines may stand beside them → block → the
             state of own units' readout, once found (`own_units`): it takes minutes, and is asked for again when
             exchanges and healing are measured.
+        spans: span of layers → the linear maps in its place by "least squares" and by "cosine", once found
+            (`replace_me`): both take the same pass.
     """
 
     def __init__(self, model: PreTrainedModel, rows: TokenRows, priced: int = 96, progress: bool = False):
@@ -61,6 +63,7 @@ class Calibration:
         self.priced = priced
         self.progress = progress
         self.anchored: dict[tuple[float, bool, bool], dict[int, dict[str, Tensor]]] = {}
+        self.spans: dict[range, dict[str, Float[Tensor, "d d"]]] = {}
         if not len(self.ids):
             raise InputError("there is no sequence to fit on: all are held out")
 
@@ -136,7 +139,7 @@ class Calibration:
     def forget(self) -> None:
         """Let go of all moments, maps and prices, which is gigabytes; what is asked for later is computed again.
 
-        Anchored readouts stay.
+        Anchored readouts stay, and the maps of spans, which are small.
         """
         for name, attribute in vars(Calibration).items():
             if isinstance(attribute, cached_property):

@@ -14,8 +14,6 @@ until it is at rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -50,12 +48,12 @@ def least_squares(calibration: Calibration, share: float) -> PreTrainedModel:
     Raises:
         InputError: no layer before the span would be left, or the parts of the model's layers are not known.
     """
-    return _replaced(calibration, share, least_squares_map)
+    return _replaced(calibration, share, "least squares")
 
 
 def cosine(calibration: Calibration, share: float) -> PreTrainedModel:
     """A span of layers replaced by the linear map of the best cosine; arguments and errors as of `least_squares`."""
-    return _replaced(calibration, share, cosine_map)
+    return _replaced(calibration, share, "cosine")
 
 
 def span(calibration: Calibration, share: float) -> range:
@@ -120,9 +118,20 @@ def cosine_map(
     return transform.detach().double()
 
 
-def _replaced(
-    calibration: Calibration, share: float, found: Callable[[Tensor, Tensor, Tensor], Tensor]
-) -> PreTrainedModel:
+def span_maps(calibration: Calibration, gone: range) -> dict[str, Float[Tensor, "d d"]]:
+    """T of a span by "least squares" and by "cosine", both from one pass; the calibration keeps them.
+
+    Args:
+        calibration: the model and the text.
+        gone: the span.
+    """
+    if gone not in calibration.spans:
+        rows = around(calibration, gone)
+        calibration.spans[gone] = {"least squares": least_squares_map(*rows), "cosine": cosine_map(*rows)}
+    return calibration.spans[gone]
+
+
+def _replaced(calibration: Calibration, share: float, way: str) -> PreTrainedModel:
     """A copy without its most dispensable span, its work left to the FFN before it."""
     model = calibration.model
     gone = span(calibration, share)
@@ -130,7 +139,7 @@ def _replaced(
     if not gone:
         return copied
     (site,) = sites(copied, [gone.start - 1])
-    transform = found(*around(calibration, gone))
+    transform = span_maps(calibration, gone)[way]
     own = readout(copied, site)
     # (h V + b) T = h (V T) + b T
     merged = AffineMap(own.weight @ transform, own.bias @ transform)
