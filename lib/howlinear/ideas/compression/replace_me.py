@@ -85,7 +85,7 @@ def least_squares_map(
         behind: L, the stream behind the span.
     """
     m = written.double()
-    return torch.linalg.lstsq(m, behind.double() - read.double(), driver="gelsd").solution
+    return torch.linalg.lstsq(m, behind.double() - read, driver="gelsd").solution
 
 
 def cosine_map(
