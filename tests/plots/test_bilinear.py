@@ -81,10 +81,22 @@ def test_every_point_and_the_whole_diagonal_are_in_sight():
 
 def test_a_gain_below_zero_is_in_sight():
     table = gains()
-    table["low"] -= 0.3
+    table["low"] -= 0.13
     cloud, depth = bilinear.gain(table).axes
     assert cloud.get_ylim()[0] < table.low.min()
     assert depth.get_ylim()[0] < (table.low / table.left).min()
+
+
+def test_a_share_whose_bar_is_wider_than_the_whole_does_not_set_the_scale():
+    table = gains()
+    table.loc[1, ["low", "high"]] = [table.gain[1] - 0.15, table.gain[1] + 0.15]  # of 0.25 that are left
+    cloud, depth = bilinear.gain(table).axes
+    low, high = depth.get_ylim()
+    narrow = table.drop(index=1)
+    assert high < table.high[1] / table.left[1]
+    assert low <= 0
+    assert high > (narrow.high / narrow.left).max()
+    assert cloud.get_ylim()[0] < table.low.min()  # a gain is in sight with its bar, however wide
 
 
 def published(*models):

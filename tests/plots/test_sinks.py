@@ -132,6 +132,16 @@ def test_left_out_draws_a_line_a_block_the_mean_and_names_those_that_rest_on_tok
     assert legend(figure) == ["mini-gpt2", "mini-llama"]
 
 
+def test_numbers_of_two_models_do_not_touch_where_their_curves_end():
+    resting = pd.DataFrame({"model": ["mini-gpt2"] * 3 + ["mini-llama"], "block": [0, 1, 2, 1]})
+    figure = sinks.left_out(curves("mini-gpt2", "mini-llama"), resting)
+    figure.canvas.draw()
+    for ax in figure.axes:
+        first, second = ax.texts
+        assert (first.get_text(), second.get_text()) == ("0, 1, 2", "1")
+        assert first.get_window_extent().x1 + 2 < second.get_window_extent().x0
+
+
 def costs():
     rows = []
     for block, massive_rows, nats in ((11, 129, {"a": 1.9, "b": 1.8, "e": 0.03}), (4, 0, {"a": 0.05, "e": -0.02})):

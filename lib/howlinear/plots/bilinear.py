@@ -50,12 +50,13 @@ def gain(gains: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = N
     if highest > edge:  # a bar beyond all that could be won back says too little to set the scale: it leaves the panel
         _scale_by_points(cloud, gains["gain"])
         _scale_by_points(depth, gains["recovered"])
+    else:
+        _scale_by_narrow_bars(depth, gains)
+        depth.set_ylim(bottom=min(0, depth.get_ylim()[0]))
     cloud.set_xlabel(_LEFT)
     cloud.set_ylabel(f"gain of rank {rank}")
     _every_other_block(depth, gains)
     depth.set_ylabel("share recovered")
-    if highest <= edge:
-        depth.set_ylim(bottom=min(0, depth.get_ylim()[0]))
     style.panels([cloud, depth], ["gain", "of what is left"])
     handles, labels = cloud.get_legend_handles_labels()
     columns = min(len(labels), 4)
@@ -67,6 +68,18 @@ def _scale_by_points(ax: Axes, values: pd.Series) -> None:
     """A scale that shows every point, whatever its bar."""
     reach = max(2 * values.abs().max(), 0.02)
     ax.set_ylim(-reach, reach)
+
+
+def _scale_by_narrow_bars(ax: Axes, gains: pd.DataFrame) -> None:
+    """A scale that shows every point, and every bar but those of a share that are wider than the whole."""
+    low = gains["low"] / gains["left"]
+    high = gains["high"] / gains["left"]
+    wide = high - low > 1
+    if not wide.any():
+        return
+    shown = pd.concat([low[~wide], high[~wide], gains["recovered"]])
+    margin = 0.05 * (shown.max() - shown.min())
+    ax.set_ylim(shown.min() - margin, shown.max() + margin)
 
 
 def _draw_paper_gains(cloud: Axes, depth: Axes, papers: pd.DataFrame) -> None:

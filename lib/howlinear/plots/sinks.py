@@ -18,7 +18,8 @@ _FLOOR = -0.1  # R² below this is drawn as an arrow at the edge: a map that ser
 _ABREAST = 3  # panels in a row
 _R2_APART = 0.06  # R²; numbers of blocks that are closer are written together
 _COSTS_APART = 0.12  # decades; likewise
-_COLUMN_APART = 26  # points; between the numbers of two models
+_COLUMN_APART = 8  # points; between the numbers of two models
+_LETTER = 3.7  # points; the width of one, as numbers are written
 _LINEAR = 0.01  # nats per token: costs below it are drawn on a linear scale
 
 
@@ -121,7 +122,8 @@ def left_out(curves: pd.DataFrame, resting: pd.DataFrame | None = None) -> Figur
 
 
 def _curves(ax: Axes, table: pd.DataFrame, chosen: set[tuple[str, int]]) -> None:
-    for number, (model, of_model) in enumerate(table.groupby("model", sort=False)):
+    column = 4.0  # points from where curves end; numbers are there, each model's in a column of its own
+    for model, of_model in table.groupby("model", sort=False):
         look = style.look(model)
         by_block = of_model.pivot_table(index="left_out", columns="block", values="r2")
         places = range(len(by_block))  # counts double: evenly spaced
@@ -134,10 +136,12 @@ def _curves(ax: Axes, table: pd.DataFrame, chosen: set[tuple[str, int]]) -> None
                 alpha = 0.9
                 ends[block] = curve.iloc[-1]
             ax.plot(places, curve.to_numpy(), color=look["color"], lw=width, alpha=alpha)
-        # numbered where the curves end, each model in a column of its own
-        beside = {"xytext": (4 + _COLUMN_APART * number, 0), "textcoords": "offset points", "ha": "left"}
-        for height, name in _names_at(ends, _R2_APART).items():
+        names = _names_at(ends, _R2_APART)
+        beside = {"xytext": (column, 0), "textcoords": "offset points", "ha": "left"}
+        for height, name in names.items():
             ax.annotate(name, (places[-1], height), color=look["color"], fontsize=6, va="center", **beside)
+        if names:
+            column += _LETTER * max(len(name) for name in names.values()) + _COLUMN_APART
         ax.plot(places, by_block.mean(axis=1), **look)
         ax.set_xticks(places, [str(count) for count in by_block.index])
 
