@@ -61,11 +61,6 @@ FIRST = {name: i for i, name in enumerate(reversed(ORDER), 1)}  # so that cores 
 sys.path.insert(0, workflow.basedir)
 from tools.reach import reached
 
-# By default glibc gives a large block back to the system when it is freed, and a model's pass asks for such blocks anew
-# at every batch: filling them with zeros is a tenth of its time. So it keeps blocks of up to 256 MB, and 512 MB of them.
-os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(2**28))
-os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**29))
-
 # what captures are made from, and what a notebook reads that takes no capture
 WEIGHTS = [str(path) for source in MODELS.values() for path in sorted(Path(source).glob("*.safetensors"))]  # if local
 FOLDER = config.get("texts") or os.environ.get("HOWLINEAR_TEXTS")  # of texts that are fetched the hash is pinned

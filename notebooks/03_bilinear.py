@@ -227,8 +227,8 @@ gained, ordinary = rounded(gained, to_a_hundredth), rounded(ordinary, to_a_hundr
 # **How to read it.** (a) A point per block: what the line leaves, and what sixteen products win back of it. The grey
 # line is all of it. A cloud without a slope would be the paper's $r \approx 0$. (b) The share recovered, against depth.
 # Bars are 95 % intervals; those of (b) take what is left as given. Where a model is the paper's own, what the paper
-# gives is drawn behind, thin and grey. Where a bar reaches beyond all that could be won back, points alone set the scale,
-# and such bars leave the panel; a bar of (b) that is wider than 1 leaves it too.
+# gives is drawn behind, thin and grey. Where a bar reaches beyond all that could be won back, points alone set the
+# scale, and such bars leave the panel; a bar of (b) that is wider than 1 leaves it too.
 
 # %%
 papers = published.of_models(run.models)

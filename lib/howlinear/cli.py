@@ -24,6 +24,7 @@ from rich.table import Table
 from howlinear import __version__
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.instrument.torchrun import several
+from howlinear.models.memory import keep_large_blocks
 from howlinear.models.packaged import PACKAGED
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def options(
     ] = False,
 ) -> None:
     """How linear is a transformer's feed-forward block?"""
+    keep_large_blocks()
 
 
 @app.command()

@@ -29,6 +29,7 @@ from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import Pass
 from howlinear.instrument.store import Stored, about_capture, load_capture, save_capture
 from howlinear.models.load import load_model
+from howlinear.models.memory import keep_large_blocks
 from howlinear.notebook import settings
 from howlinear.plots import style
 from howlinear.text.corpus import Corpus, load_corpus
@@ -233,7 +234,7 @@ def _folded(number: int, question: str, answer: str) -> str:
 
 
 def start(stem: str, profile: str = "minis") -> Run:
-    """Set the figure style and read the profile, as a notebook's first cell does.
+    """Set the figure style, read the profile and keep large blocks of memory, as a notebook's first cell does.
 
     Raises:
         SourceError: no such profile.
@@ -242,6 +243,7 @@ def start(stem: str, profile: str = "minis") -> Run:
     chosen = settings.read(profile)
     models = {settings.short(source): settings.located(source) for source in chosen.models}
     style.use(models)
+    keep_large_blocks()
     disable_progress_bar()
     return Run(
         stem=stem,
