@@ -263,11 +263,6 @@ def test_the_findings_tell_what_each_part_of_own_units_buys(findings):
         assert f"{said} {times(method)}" in findings
 
 
-def test_the_guide_tells_how_long_the_public_race_takes():
-    seconds = results.load(paths.results("public") / "runs/14_compress.json")["seconds"]
-    assert f"that one takes {seconds / 60:.0f} now" in words("book/using.md")
-
-
 def test_the_findings_tell_how_many_tokens_take_the_line(findings):
     model = results.load(paths.results("public") / "15_gate.json")["models"]["smollm2-135m"]
     share = {kind: f"{100 * found['share']:.0f}" for kind, found in model["mean"].items()}
