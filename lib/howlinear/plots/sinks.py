@@ -19,7 +19,7 @@ _ABREAST = 3  # panels in a row
 _R2_APART = 0.06  # R²; numbers of blocks that are closer are written together
 _COSTS_APART = 0.12  # decades; likewise
 _COLUMN_APART = 8  # points; between the numbers of two models
-_LETTER = 3.7  # points; the width of one, as numbers are written
+_LETTER = 3.0  # points; the width of one, of numbers with commas between them
 _LINEAR = 0.01  # nats per token: costs below it are drawn on a linear scale
 
 
