@@ -1,5 +1,5 @@
+import os
 import platform
-import resource
 import subprocess
 import sys
 
@@ -25,18 +25,19 @@ for _ in range(20):
     torch.zeros(10_000_000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
-PAGES = 40_000_000 // resource.getpagesize()  # of ten million numbers of four bytes
 
 
 @pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library decides by itself what it keeps")
 def test_a_freed_block_is_found_again():
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     faults = {}
     for way in ("kept", "given back"):
-        done = subprocess.run([sys.executable, "-c", FAULTS, way], capture_output=True, text=True, check=True)
+        command = [sys.executable, "-c", FAULTS, way]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=own)
         faults[way] = int(done.stdout)
-    assert faults["kept"] < 4 * PAGES
-    assert faults["given back"] > 10 * PAGES
+    # twenty blocks come anew, or the first two or three again and again; how large a page is differs
+    assert 4 * faults["kept"] < faults["given back"]
 
 
 def test_another_c_library_is_left_alone(monkeypatch):
