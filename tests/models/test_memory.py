@@ -4,11 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from howlinear import cli
 from howlinear.models import memory
-from howlinear.notebook import run as notebooks
 
 ASKED = """
 import ctypes
@@ -44,7 +41,7 @@ print(of_its_own, heap - libc.mallinfo().arena)
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library decides by itself what it keeps")
 @pytest.mark.parametrize(("way", "of_its_own"), [("kept", 0), ("given back", 1)])
 def test_a_large_block_comes_from_the_heap_and_stays_there(way, of_its_own):
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     command = [sys.executable, "-c", ASKED, way]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=plain)
     asked, trimmed = (int(number) for number in done.stdout.split())
@@ -58,10 +55,9 @@ def test_another_c_library_is_left_alone(monkeypatch):
     memory.keep_large_blocks()
 
 
-def test_commands_and_notebooks_keep_them(monkeypatch):
-    asked = []
-    monkeypatch.setattr(cli, "keep_large_blocks", lambda: asked.append("command"))
-    monkeypatch.setattr(notebooks, "keep_large_blocks", lambda: asked.append("notebook"))
-    CliRunner().invoke(cli.app, ["notebook", "--list"])
-    notebooks.start("02_ceilings", "minis")
-    assert asked == ["command", "notebook"]
+@pytest.mark.parametrize("name", ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_what_the_environment_says_counts(monkeypatch, name):
+    monkeypatch.setattr(memory.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: pytest.fail("nothing is to be changed"))
+    monkeypatch.setenv(name, "1")
+    memory.keep_large_blocks()

@@ -113,6 +113,13 @@ def test_an_unknown_profile_is_named_beside_those_there_are():
         notebooks.start("02_ceilings", "nope")
 
 
+def test_notebooks_keep_large_blocks_of_memory(monkeypatch):
+    asked = []
+    monkeypatch.setattr(notebooks, "keep_large_blocks", lambda: asked.append("kept"))
+    notebooks.start("02_ceilings", "minis")
+    assert asked == ["kept"]
+
+
 def test_a_profile_that_lacks_a_key_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "PROFILES", tmp_path)
     (tmp_path / "odd.yaml").write_text("models: [models/mini-gpt2]\ncorpora: [docs]\nrows: 4096\n")

@@ -93,10 +93,20 @@ def test_a_share_whose_bar_is_wider_than_the_whole_does_not_set_the_scale():
     cloud, depth = bilinear.gain(table).axes
     low, high = depth.get_ylim()
     narrow = table.drop(index=1)
-    assert high < table.high[1] / table.left[1]
-    assert low <= 0
-    assert high > (narrow.high / narrow.left).max()
+    assert low == 0
+    assert (narrow.high / narrow.left).max() < high < table.high[1] / table.left[1]
     assert cloud.get_ylim()[0] < table.low.min()  # a gain is in sight with its bar, however wide
+
+
+@pytest.mark.parametrize("bar", [0.15, 1.0])
+def test_the_papers_points_are_in_sight_where_a_wide_bar_is_not(bar):
+    table = gains()
+    table.loc[1, ["low", "high"]] = [table.gain[1] - bar, table.gain[1] + bar]
+    papers = published("a-gpt2")
+    papers["bilinear_gain_r16"] = [0.36, 0.3, 0.36]  # 0.9 of what is left in the last block
+    cloud, depth = bilinear.gain(table, published=papers).axes
+    assert depth.get_ylim()[1] > 0.9
+    assert cloud.get_ylim()[1] > 0.36
 
 
 def published(*models):

@@ -34,11 +34,16 @@ def gain(gains: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = N
     figure, (cloud, depth) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5))
     most_left = gains["left"].max()
     highest = gains["high"].max()
+    gained = gains["gain"]
+    recovered = gains["recovered"]
     if published is not None and len(published):
         papers = published.assign(left=1 - published["r2_lin"])
+        papers["recovered"] = papers["bilinear_gain_r16"] / papers["left"]
         _draw_paper_gains(cloud, depth, papers)
         most_left = max(most_left, papers["left"].max())
         highest = max(highest, papers["bilinear_gain_r16"].max())
+        gained = pd.concat([gained, papers["bilinear_gain_r16"]])
+        recovered = pd.concat([recovered, papers["recovered"]])
     for model, shift in _side_by_side(gains, _SHIFT).items():
         _draw_gains(cloud, depth, gains[gains["model"] == model], style.look(model), shift)
 
@@ -48,10 +53,10 @@ def gain(gains: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = N
     cloud.set_xlim(0, edge)
     cloud.set_ylim(min(-0.01, 1.1 * gains["low"].min()), max(1.2 * highest, 0.02))
     if highest > edge:  # a bar beyond all that could be won back says too little to set the scale: it leaves the panel
-        _scale_by_points(cloud, gains["gain"])
-        _scale_by_points(depth, gains["recovered"])
+        _scale_by_points(cloud, gained)
+        _scale_by_points(depth, recovered)
     else:
-        _scale_by_narrow_bars(depth, gains)
+        _scale_by_narrow_bars(depth, recovered, gains["low"] / gains["left"], gains["high"] / gains["left"])
         depth.set_ylim(bottom=min(0, depth.get_ylim()[0]))
     cloud.set_xlabel(_LEFT)
     cloud.set_ylabel(f"gain of rank {rank}")
@@ -70,14 +75,12 @@ def _scale_by_points(ax: Axes, values: pd.Series) -> None:
     ax.set_ylim(-reach, reach)
 
 
-def _scale_by_narrow_bars(ax: Axes, gains: pd.DataFrame) -> None:
-    """A scale that shows every point, and every bar but those of a share that are wider than the whole."""
-    low = gains["low"] / gains["left"]
-    high = gains["high"] / gains["left"]
-    wide = high - low > 1
-    if not wide.any():
+def _scale_by_narrow_bars(ax: Axes, shares: pd.Series, low: pd.Series, high: pd.Series) -> None:
+    """A scale that shows every share, and every bar but those that are wider than the whole."""
+    narrow = high - low <= 1
+    if narrow.all():
         return
-    shown = pd.concat([low[~wide], high[~wide], gains["recovered"]])
+    shown = pd.concat([shares, low[narrow], high[narrow]])
     margin = 0.05 * (shown.max() - shown.min())
     ax.set_ylim(shown.min() - margin, shown.max() + margin)
 
@@ -86,9 +89,8 @@ def _draw_paper_gains(cloud: Axes, depth: Axes, papers: pd.DataFrame) -> None:
     """The paper's points in both panels of `gain`, behind ours."""
     for model, blocks in papers.groupby("model", sort=False):
         thin = style.published(style.look(model)["marker"], f"{model}, the paper")
-        recovered = blocks["bilinear_gain_r16"] / blocks["left"]
         cloud.plot(blocks["left"], blocks["bilinear_gain_r16"], **thin, linestyle="")
-        depth.plot(blocks["block"], recovered, **thin)
+        depth.plot(blocks["block"], blocks["recovered"], **thin)
 
 
 def _draw_gains(cloud: Axes, depth: Axes, blocks: pd.DataFrame, look: dict[str, str], shift: float) -> None:
