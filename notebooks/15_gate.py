@@ -137,11 +137,10 @@ planted = planted_table(model, planted_block, parts(text, choose_rows), run.seed
 print(planted.set_index(["case", "kind"])[["told", "share", "right"]].round(2).to_string())
 
 # %% [markdown]
-# The column `told` is the $R^2$ with which the score tells the log error, held out; `right` is the share of the tokens
-# on the line that are straight ones. Where a plane tells, the gate takes the right half, nearly as well as the oracle.
-# Where none does, its tokens are straight no oftener than by lots, though half of all are as straight as before. It may
-# still send more tokens to the line than lots do, since its line is fitted anew: tokens on one side of a plane have
-# more of a line in common than tokens from everywhere.
+# The column `told` is the $R^2$ with which the score tells the log error, held out; `right` is the share of straight
+# tokens among the half that comes first by each rank. Where a plane tells, the gate puts the right half first, nearly
+# as well as the oracle. Where none does, its half has no more straight tokens than one by lots. `share` is how many
+# take the line within the limit, which for a blind gate are few.
 
 # %% [markdown]
 # ## Run

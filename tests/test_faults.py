@@ -289,7 +289,7 @@ def test_ctrl_c_while_measuring_leaves_no_file(monkeypatch, capsys, tmp_path):
 
     monkeypatch.setattr(sys.modules["howlinear.instrument.measure"], "capture", press)
     code, said = interrupted(monkeypatch, capsys, "measure", "mini-gpt2", "--json", tmp_path / "out.json")
-    assert code == 130
+    assert code == 2
     assert "Traceback" not in said
     assert not list(tmp_path.iterdir())
 
@@ -313,7 +313,7 @@ def test_ctrl_c_while_a_notebook_runs_ends_its_kernel_and_leaves_no_notebook(mon
     monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
     (tmp_path / "00_tiny.py").write_text(f'# %% tags=["parameters"]\nprofile = "minis"\n\n# %%\n{cell}\n')
     code, said = interrupted(monkeypatch, capsys, "notebook", "00_tiny")
-    assert code == 130
+    assert code == 2
     assert "Traceback" not in said
     assert [path.name for path in (tmp_path / "build").rglob("*") if path.is_file()] == ["00_tiny.ipynb"]
     assert (tmp_path / "build/scratch/minis/notebooks/source/00_tiny.ipynb").is_file()  # what was to be run

@@ -57,7 +57,7 @@ def _action(made: ROCrate, workflow: ContextEntity, run: dict[str, Any]) -> Cont
         raise SourceError(f"{', '.join(gone)} is recorded and not there: run make figures PROFILE={run['profile']}")
     began = datetime.fromisoformat(run["began"])
     software = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
-    machine = ", ".join(f"{key} {value}" for key, value in run["machine"].items())
+    machine = ", ".join(f"{key} {value}" for key, value in run["machine"].items() if value is not None)
     properties = {
         "name": f"notebook {run['notebook']}",
         "startTime": began.isoformat(),

@@ -27,7 +27,7 @@ from howlinear.notebook import provenance
 from howlinear.notebook.execute import stems
 
 REPORT = "paper/main.pdf"  # made from what `minis` has on record
-MACHINE = ("processor", "instructions", "system", "threads")  # what numbers depend on
+MACHINE = ("processor", "family", "model", "instructions", "system", "threads")  # what numbers depend on
 
 
 def given_back(profile: str) -> dict[str, list[str]]:

@@ -52,7 +52,8 @@ Model = Annotated[
 CorpusName = Annotated[
     str, typer.Option(help="docs, code, cpp, wikitext, moby_dick, puzzles, ag_news, codeparrot, or a .txt file")
 ]
-INTERRUPTED = 130  # the exit code of what Ctrl-C has ended, as shells have it
+FAILED = 2  # the exit code of whatever has not done what it was asked for, Ctrl-C among it
+ABORTED = 130  # what typer makes of Ctrl-C
 DRAWN = (".svg", ".png", ".pdf")  # what `--plot` can write
 Rows = Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out")]
 Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
@@ -608,18 +609,18 @@ def main() -> None:
         app(words)
     except HowlinearError as error:
         _complain(str(error))
-        sys.exit(2)
+        sys.exit(FAILED)
     except KeyboardInterrupt:
         _interrupted()
     except SystemExit as ended:
-        if ended.code == INTERRUPTED:  # typer has made this of it
+        if ended.code == ABORTED:
             _interrupted()
         raise
 
 
 def _interrupted() -> NoReturn:
     _complain("interrupted; a file or folder that was not finished is not there")
-    sys.exit(INTERRUPTED)
+    sys.exit(FAILED)
 
 
 if __name__ == "__main__":

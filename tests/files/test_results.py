@@ -72,6 +72,12 @@ def test_moved_holds_counts_words_and_keys_exactly():
     assert results.moved(old, {"n": 3, "name": "a", "new": 1}) == ["new: new", "ok: gone"]
 
 
+def test_moved_leaves_out_which_block_an_extreme_is_of():
+    old = {"largest": {"value": 0.4, "note": "block 11", "block": "11"}}
+    new = {"largest": {"value": 0.4, "note": "block 5", "block": "5"}}
+    assert results.moved(old, new) == ["largest.block: 11 → 5"]
+
+
 def test_comparing_folders_fails_on_a_moved_or_a_missing_result(tmp_path, capsys):
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):

@@ -460,12 +460,12 @@ def test_planted_blocks_come_with_the_truth(trained):
     # six sequences to choose on, as other tests have, are too few for a limit as low as this one
     three = parts(load_corpus("docs", model).rows(8192, SEQ_LEN, 0), 2048)
     table = planted.planted_table(model, 10, three).set_index(["case", "kind"])
-    assert set(table.index) == {(case, kind) for case in ("told", "untold") for kind in tables.KINDS}
+    assert set(table.index) == {(case, kind) for case in ("told", "untold") for kind in (GATE, ORACLE, LOTS)}
     assert table.loc[("told", GATE), "right"] > 0.85
-    assert table.loc[("untold", GATE), "right"] < 0.65
+    assert table.loc[("untold", GATE), "right"] == pytest.approx(0.5, abs=0.06)  # of 1,000 tokens, within four errors
     for case in ("told", "untold"):
         assert table.loc[(case, ORACLE), "right"] > 0.85
-        assert table.loc[(case, "all"), "right"] == pytest.approx(0.5, abs=0.1)
+        assert table.loc[(case, LOTS), "right"] == pytest.approx(0.5, abs=0.06)
     assert table.loc[("told", GATE), "told"] > 0.3 > table.loc[("untold", GATE), "told"]
     assert sites(model)[10].ffn is model.transformer.h[10].mlp
 

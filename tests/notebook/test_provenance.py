@@ -58,6 +58,7 @@ def test_a_record_tells_commit_time_machine_inputs_and_outputs(project):
     assert (run["began"], run["seconds"]) == ("2026-01-02T03:04:05+00:00", 90.0)
     assert run["machine"]["threads"] >= 1
     assert run["machine"]["processor"]
+    assert {"family", "model"} <= run["machine"].keys()  # of a processor on Linux
     assert run["versions"]["torch"] == torch.__version__
     names = [f"notebooks/{STEM}.py", "profiles/p.yaml", "models/m/model.safetensors"]
     assert run["inputs"] == {name: sha256(project / name) for name in names}

@@ -90,6 +90,11 @@ def test_on_the_machine_of_the_record_a_change_has_another_cause_and_stays(proje
     assert f"figures/minis/{STEM}_it.svg" in differing(project)
 
 
+def test_a_later_processor_of_the_same_name_is_another_machine(project):
+    ran(project, STEM, 0.505, "elsewhere", family="25", model="17")
+    assert list(on_record.given_back("minis")) == [STEM]
+
+
 @pytest.mark.parametrize("changed", ["lib/code.py", f"notebooks/{STEM}.py"])
 def test_other_code_than_the_commits_is_not_judged_by_its_record(project, changed):
     ran(project, STEM, 0.505, "elsewhere", system="t")

@@ -213,8 +213,9 @@ def _planted(planted: Sequence[Row]) -> str:
     right = {}
     for case in ("told", "untold"):
         rows = {row["kind"]: row for row in planted if row["case"] == case}
-        right[case] = " against ".join(words.percent(rows[kind]["right"]) for kind in (GATE, SAME))
+        right[case] = " against ".join(words.percent(rows[kind]["right"]) for kind in (GATE, LOTS))
     return (
-        "Only where an affine function of x tells which they are: of the tokens that the planted block's gate sends to "
-        f"the line, against as many lots, {right['told']} are straight ones. Where none tells, {right['untold']} are."
+        "Only where an affine function of x tells which they are: of the half of the tokens that the planted block's "
+        f"gate sends to the line first, against a half by lots, {right['told']} are straight ones. Where none tells, "
+        f"{right['untold']} are."
     )

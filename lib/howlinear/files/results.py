@@ -30,6 +30,10 @@ TOLERANCE = 1e-3
 The rows are float32, so a different processor rounds a forward pass differently; a result states a wider
 tolerance of its own for keys that amplify this, and they are recorded no finer than that tolerance."""
 
+NOTE = "note"
+"""A key whose words are not compared. They say which block or pair an extreme is of: of two that lie as close as a
+tolerance, another processor may find the other first. The extreme itself is compared."""
+
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
@@ -173,9 +177,9 @@ def moved(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _numbers(results: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-    """Everything that is compared, by its keys from the top down."""
+    """Everything that is compared, by its keys from the top down: no version, no tolerance, and no note."""
     content = {key: value for key, value in results.items() if key not in ("versions", "tolerance")}
-    return dict(_leaves(content))
+    return {at: value for at, value in _leaves(content) if at[-1] != NOTE}
 
 
 def _same(before: Any, after: Any, tolerance: float) -> bool:

@@ -97,11 +97,18 @@ def commit() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, its cores, the threads a computation may take, what torch's kernels use of it, and the system."""
+    """Processor, its cores, the threads a computation may take, what torch's kernels use of it, and the system.
+
+    The processor is told by its name and by its numbers: a virtual machine may call several generations by one name.
+    Only Linux says the numbers; elsewhere they are None.
+    """
     import torch  # late: a run starts without
 
+    described = _described()
     return {
-        "processor": _processor(),
+        "processor": described.get("model name") or platform.processor() or platform.machine(),
+        "family": described.get("cpu family"),
+        "model": described.get("model"),
         "cores": os.cpu_count(),
         "threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)),
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -147,15 +154,17 @@ def _name(file: Path) -> str:
     return file.relative_to(paths.ROOT).as_posix() if file.is_relative_to(paths.ROOT) else file.name
 
 
-def _processor() -> str:
-    """The processor's name, as Linux tells it; elsewhere as Python does."""
-    described = Path("/proc/cpuinfo")
-    if described.is_file():
-        for line in described.read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()
+def _described() -> dict[str, str]:
+    """What Linux says of the first processor, by what it calls it; nothing elsewhere."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.is_file():
+        return {}
+    first, _, _ = cpuinfo.read_text(encoding="utf-8").partition("\n\n")
+    said = {}
+    for line in first.splitlines():
+        name, _, value = line.partition(":")
+        said[name.strip()] = value.strip()
+    return said
 
 
 def _in_package(model: Packaged) -> dict[str, str]:

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.ideas.gate.fit import GATE, fit_gate
+from howlinear.ideas.gate.fit import GATE, BlockGate, fit_gate
 from howlinear.ideas.gate.gated import Lots
 from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
 from howlinear.ideas.gate.search import losses_with, rise
@@ -22,6 +22,9 @@ from howlinear.models.swap import swap
 
 Straight = Callable[[Float[Tensor, "*batch d"]], Bool[Tensor, "*batch"]]
 """From inputs to the rows that are on the line."""
+
+HALF = 0.5
+"""Of all tokens: as many as are straight."""
 
 TENTH = 0.1
 """Of what a line costs on all tokens: the limit that planted gates keep to, since straight tokens cost nothing."""
@@ -79,9 +82,8 @@ def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 
         seed: of what is planted.
 
     Returns:
-        The columns of `tables.cost_table` by `case`, `told` or `untold`; `right`, the share of the held-out tokens on
-        the line that are planted straight; `told`, the R² of the log error that the score tells; and `limit`, the rise
-        that was allowed.
+        The columns of `tables.cost_table` by `case`, `told` or `untold`; `right`, see `straight_shares`; `told`, the
+        R² of the log error that the score tells; and `limit`, the rise that was allowed.
 
     Raises:
         InputError: no such block, a model that predicts no next token, or too few rows for a line.
@@ -97,14 +99,35 @@ def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 
         with swap(model, {block: half}):
             rows = block_rows(model, parts.fitting, [block])
             held_out = block_rows(model, parts.judging, [block])
-            gates = {block: fit_gate(half, rows[block], held_out[block], seed)}
-            before, after = losses_with(model, {"all": (block, gates[block].gated(GATE, 1.0))}, parts.choosing)
+            gate = fit_gate(half, rows[block], held_out[block], seed)
+            gates = {block: gate}
+            before, after = losses_with(model, {"all": (block, gate.gated(GATE, 1.0))}, parts.choosing)
             limit = TENTH * rise(before, after["all"])
-            shares = gate_shares(model, gates, parts.choosing, limit)
-            gated = modules(gates, shares)
-            table = cost_table(model, gated, shares, parts.judging, held_out)
+            every_share = gate_shares(model, gates, parts.choosing, limit)
+            shares = {(block, kind): every_share[block, kind] for kind in gate.ranks}
+            table = cost_table(model, modules(gates, shares), shares, parts.judging, held_out)
         x = held_out[block].x
-        on_line = [module.takes(x) for module in gated.values()]
-        right = [float(straight(x)[takes].float().mean()) for takes in on_line]
-        found.append(table.assign(case=case, right=right, told=gates[block].told.r2, limit=limit))
+        right = table.kind.map(straight_shares(gate, x, straight(x)))
+        found.append(table.assign(case=case, right=right, told=gate.told.r2, limit=limit))
     return pd.concat(found, ignore_index=True)
+
+
+def straight_shares(gate: BlockGate, x: Float[Tensor, "n d"], straight: Bool[Tensor, " n"]) -> dict[str, float]:
+    """How many of the tokens that a rank puts first are straight, with half of all tokens taken.
+
+    Half, and not the share that keeps to a limit of perplexity: where no rank tells, that share may come to a hundred
+    tokens, and of so few it is chance how many are straight.
+
+    Args:
+        gate: of the block.
+        x: held-out inputs.
+        straight: which of them are planted straight.
+
+    Returns:
+        Kind of rank → a share of the tokens taken.
+    """
+    found = {}
+    for kind, rank in gate.ranks.items():
+        first = rank(x) <= gate.threshold(kind, HALF)
+        found[kind] = float(straight[first].double().mean())
+    return found
