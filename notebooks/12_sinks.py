@@ -25,7 +25,7 @@ others = 2  # blocks without massive rows that are swapped beside them: the most
 cost_rows: int | None = None  # held-out token rows that costs are measured on; None: all
 planted_rows = 8192  # token rows for the model with a planted sink
 planted_block = 5  # where it is planted
-planted_mark, planted_size = 50.0, 300.0  # how large the mark before it and it are, in medians
+planted_mark, planted_size = 50.0, 300.0  # norms of the mark, a block before, and of the sink, in their blocks' medians
 
 # %%
 import matplotlib.pyplot as plt
@@ -256,14 +256,14 @@ plt.show()
 # %% [markdown]
 # ## Figure: tokens or features?
 #
-# **How to read it.** Four ways to leave something out; thin lines are blocks, thick ones their mean, and blocks that
-# rest on massive rows are thick and numbered. (a) *Heaviest rows* are left out of fit and score. A curve falls only
-# where nearly all massive rows of its block are gone, since a few that are left outweigh all others (exercise 3); a
-# block with more massive rows than the axis counts stays high. (b) *Rows far out* are those whose inputs have the
-# highest leverage. They are taken from the sampled rows, in the same share as the axis has of all rows; the curves
-# start lower, since they are fitted on the sample. (c) *Loudest features* are the output features of highest variance
-# on train rows. (d) The same, of ordinary rows alone. A block that tokens carry falls in (a) and not in (d); one that
-# features carry falls in (d) and not in (a).
+# **How to read it.** Four ways to leave something out. Thin lines are blocks, and those that rest on massive rows are
+# thicker and numbered at their right ends; lines with markers are the mean over a model's blocks. (a) *Heaviest rows*
+# are left out of fit and score. A curve falls only where nearly all massive rows of its block are gone, since a few
+# that are left outweigh all others (exercise 3); a block with more massive rows than the axis counts stays high. (b)
+# *Rows far out* are those whose inputs have the highest leverage. They are taken from the sampled rows, in the same
+# share as the axis has of all rows; the curves start lower, since they are fitted on the sample. (c) *Loudest
+# features* are the output features of highest variance on train rows. (d) The same, of ordinary rows alone. A block
+# that tokens carry falls in (a) and not in (d); one that features carry falls in (d) and not in (a).
 
 # %%
 curves = left_out_table(looks)
@@ -273,16 +273,17 @@ run.figure(figure, "left_out")
 plt.show()
 
 # %% [markdown]
-# What carries each block, in numbers: *tokens* if $R^2_{\mathrm{lin}}$ changes much without the massive rows,
-# *features* if that of the ordinary rows falls as much without the loudest features, *both*, or *neither*.
+# What carries each block, in numbers: *tokens* if $R^2_{\mathrm{lin}}$ changes by more than 0.1 without the massive
+# rows, *features* if that of the ordinary rows falls by as much without the loudest features, *both*, or *neither*.
 
 # %% tags=["nbval-check-output"]
 carried = blocks.groupby("model", sort=False)["carried_by"].value_counts().unstack(fill_value=0)
 print(carried.rename_axis(columns=None).to_string())
 
 # %% [markdown]
-# What of the profile's shape is left: the spread over depth, the largest step between neighbours, and the blocks of the
-# rank-1 regime (effective rank below 2, the median feature far below pooled $R^2$), of all rows and of ordinary ones.
+# What of the profile's shape is left: the spread over depth, the largest step between neighbours, and the blocks of
+# the rank-1 regime (effective rank below 2, the median feature's $R^2$ at least 0.25 below the pooled one), of all
+# rows and of ordinary ones.
 
 # %% tags=["nbval-check-output"]
 depth = depth_table(blocks)
@@ -308,8 +309,8 @@ run.figure(figure, "costs")
 plt.show()
 
 # %% [markdown]
-# In numbers, nats per token; `mended` is the share of (a)'s cost that (d) does without. A model that predicts no next
-# token has no cost, and is named.
+# In numbers, nats per token; `mended` is the share of the cost of map (a) that map (d) does without. A model that
+# predicts no next token has no cost, and is named.
 
 # %%
 print(costs.without_costs(run.models, swap_costs))
@@ -327,9 +328,9 @@ swap_costs.groupby("kind", sort=False)[arises[:3]].median().round(3)
 # %% [markdown]
 # ## Predictions for the paper's models
 #
-# The paper publishes three numbers of each of its 36 blocks that a sink would leave its mark on: pooled $R^2$ is high,
-# the median feature is far lower, and a map of few directions reaches nearly all of it. Where all three agree we
-# predict that $R^2_{\mathrm{lin}}$ of ordinary rows is lower than that of all rows by more than the threshold, and
+# The paper publishes three numbers of each of its 36 blocks that a sink would leave its mark on: pooled $R^2$ is 0.6 or
+# more, the median feature is lower by 0.15 or more, and a map of at most ten directions reaches 90 % of it. Where all
+# three agree we predict that $R^2_{\mathrm{lin}}$ of ordinary rows is lower than that of all rows by more than 0.1, and
 # elsewhere that it is not. The rule was written down before any of the three models could be run here.
 
 # %% tags=["nbval-check-output"]

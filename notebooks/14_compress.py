@@ -205,9 +205,9 @@ main = finished[finished["text"] == main_text]
 print(ratios(main).round(2).to_string())
 
 # %% [markdown]
-# Is the first method really ahead? Two intervals may overlap and their difference still be sure, since both models
-# read the same documents. So here is the perplexity of each over that of the first, paired over documents, with its
-# 95 % interval: where that lies above 1, the first is ahead.
+# Are own units, the first method, really ahead? Two intervals may overlap and their difference still be sure, since
+# both models read the same documents. So here is the perplexity of each over that of the first, paired over documents,
+# with its 95 % interval: where that lies above 1, the first is ahead.
 
 # %%
 over_first = ["over_first", "over_first_low", "over_first_high"]
@@ -275,8 +275,8 @@ print(limit.pivot_table(index=["model", "share"], columns="what", values="ratio"
 # %% [markdown]
 # ## What does each part of own units buy?
 #
-# Own units is several choices at once. The anchor takes long, so all but it are looked at before it. Each is exchanged
-# alone, at the smallest budget:
+# Own units are several choices at once. Each is exchanged alone, at the smallest budget. Fitting the anchor takes long,
+# so the others are exchanged in models without it, and the last three rows are about the anchor itself:
 #
 # - *as many in every block*: the budget is not shared out by prices. Such a model loads in `transformers` alone;
 # - *by scores of single units*: the units of the largest variance times readout stay, whatever the others could take

@@ -139,8 +139,8 @@ print(planted.set_index(["case", "kind"])[["told", "share", "right"]].round(2).t
 # %% [markdown]
 # The column `told` is the $R^2$ with which the score tells the log error, held out; `right` is the share of straight
 # tokens among the half that comes first by each rank. Where a plane tells, the gate puts the right half first, nearly
-# as well as the oracle. Where none does, its half has no more straight tokens than one by lots. `share` is how many
-# take the line within the limit, which for a blind gate are few.
+# as well as the oracle. Where none does, its half has about as many straight tokens as one by lots. `share` is how many
+# take the line within the limit.
 
 # %% [markdown]
 # ## Run
@@ -276,7 +276,7 @@ run.questions(questions)
 # Solutions are in `solutions/15_gate.py`; try first.
 #
 # **1 (warm-up).** Half of the tokens of a block take the line. What share of the block's multiplications is saved in
-# the first model, less those of the line and of the score? (The width $d$ is in the first cell of the check.)
+# the first model, less those of the line and of the score? ($d$ is its `config.hidden_size`.)
 #
 # <details><summary>Hint</summary>
 #
@@ -292,8 +292,8 @@ saving = None  # a number between 0 and 1
 
 if saving is not None:
     first_model = models[next(iter(models))]
-    block = hl.sites(first_model)[0].ffn
     d = first_model.config.get_text_config().hidden_size
+    block = hl.sites(first_model)[0].ffn
     assert saving < 0.5, "half of the tokens cannot save more than half, and the line is not for nothing"
     assert abs(saving - tables.saved(0.5, block, d)) < 1e-5, "the line for half of the tokens, the score for all"
     print(f"right: {saving:.1%} of the multiplications, and no parameter")

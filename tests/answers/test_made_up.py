@@ -179,7 +179,9 @@ def test_the_regimes_of_near_linear_blocks():
     assert "block 2 is near-linear (R²_lin 0.92) throughout" in said
     assert "blocks 0 and 1 are near-linear (R²_lin 0.95 to 0.97) in hardly more than one loud direction" in said
     assert "the R² of the median feature is 0.10 to 0.20, the effective rank of the outputs 1.1 to 1.3" in said
-    assert "block 3 is near-linear (R²_lin 0.91) with one of the two signs of a loud direction" in said
+    assert (
+        "block 3 is near-linear (R²_lin 0.91) though the two signs of one loud direction, a low effective rank" in said
+    )
     replies = rank.replies(results)
     assert replies[0].endswith("So it is in blocks 0 and 1 of a.")
     assert replies[2] == "On frequent ones in 0 of 5 blocks of a."
@@ -482,6 +484,12 @@ def test_blocks_that_were_not_probed_are_left_out():
     assert len(said) == 2
     assert "20 % in a; with degree 3 as well, 98 % in a." in said[0]
     assert said[1] == "No number of neurons that was tried reaches 90 % of it."
+    loudest = {"loudest": {"sizes": [8, 9, 12]}, "probe": {}}
+    results["models"]["a"]["checks"] = {"0": loudest | {"reach": 4}}
+    assert degrees.sentences(results)[1].endswith("by the loudest 4, which are all of them, in a.")
+    results["models"]["a"]["checks"] = {"0": loudest | {"reach": 1}, "1": loudest | {"reach": 4}}
+    assert degrees.sentences(results)[1].endswith("by the loudest 1 to 4 in a.")
+    results["models"]["a"]["checks"] = {"0": {"probe": {}, "reach": None}}
     replies = degrees.replies(results)
     assert replies[0] == "By degree 2 in 0 of 1 blocks of a; by degree 3 in 1 of 1 blocks of a."
     assert replies[1] == "No probe of sixteen products was fitted."
@@ -502,9 +510,10 @@ def test_one_model_has_no_order_and_a_run_may_leave_choices_out():
             {"choice": "loud", "level": "rows out", "mean": -0.2, "largest": -0.3},
         ],
         "settings": {"factors": [8, 16]},
+        "statements": {"spread": {"asks": "highest − lowest block", "above": True, "threshold": 0.25}},
     }
     assert protocol.sentences(results) == [
-        "Under all of 8 protocols one comes to the same verdict on how far the blocks spread (in a).",
+        "All of 8 protocols agree on how far the blocks spread (in a).",
         "With one model there is no order of models.",
         "R²_lin itself moves with the protocol, on the mean over blocks most by −0.20 with loud rows out and +0.10 "
         "with sequences of 32 tokens.",
@@ -516,8 +525,8 @@ def test_one_model_has_no_order_and_a_run_may_leave_choices_out():
     results["flips"] = [row | {"flips": True, "share": 0.25, "alone": "rows, split"}]
     said = protocol.sentences(results)[0]
     assert said == (
-        "The protocol decides on how far the blocks spread, in a (the statement holds under 25 % of them; alone, rows "
-        "or split flips it)."
+        "The protocol decides on how far the blocks spread, in a (highest − lowest block above 0.25 under 25 % of them"
+        "; the number of rows or the split is enough to turn it)."
     )
 
 
@@ -603,12 +612,15 @@ def test_claims_are_counted_in_singular_and_plural():
     }
     assert claims.sentences(results) == [
         "Of 4 claims 1 holds here, 1 does not hold here and 2 are mixed.",
-        "*c1* does not hold here.",
+        "*c1* does not hold here; LEDGER.md says what each of these claims is.",
         "At 0.75 times the threshold 0 of 1 verdicts change and at 1.5 times the threshold 1 of 1 verdicts change.",
     ]
     assert claims.replies(results) == ["The board has 2 `~`, 1 `✓`, 1 `✗` for a and all models together."]
     held = {"c0": claim("holds here")}
     assert len(claims.sentences(results | {"claims": held})) == 2
+    falsified = {"falsifier-c1": claim("does not hold here")}
+    moved = results | {"claims": falsified, "thresholds_moved": {"falsifier-c1": {}}}
+    assert claims.sentences(moved)[1].endswith("A falsifier that does not hold speaks for the paper.")
 
 
 def test_claims_are_told_by_kind_and_with_what_a_tick_does_not_say():
@@ -697,7 +709,7 @@ def test_gates_are_said_beside_oracle_and_lots():
     apart = "60.0 [50.0, 70.0] %, 30.0 [25.0, 35.0] points above lots and 30.0 [25.0, 35.0] below an oracle"
     assert f"{apart} (2 of 2 blocks) in a. An oracle knows" in said[1]
     assert said[2].endswith(
-        "40 % of the multiplications of its two blocks go and perplexity rises by 5.0 [4.0, 6.0] % in a."
+        "40 % of the multiplications of the two blocks with gates go and perplexity rises by 5.0 [4.0, 6.0] % in a."
     )
     replies = gate.replies(gated(0.6))
     assert replies[0] == (

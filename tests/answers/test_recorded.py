@@ -280,7 +280,7 @@ def expected(stem, results):
         enough = int((rest >= 0.9).sum())
         yield f"By degree 2 in {enough} of {len(r2)} blocks"
     if stem == "11_protocol":
-        yield f"Under all of {results['universes']} protocols"
+        yield f"All of {results['universes']} protocols"
         scalar = next(effect for effect in results["effects"] if effect["level"] == "scalar")
         yield f"it raises R²_lin by {text(scalar['mean'])} on the mean and by {text(scalar['largest'])} at most"
     if stem == "12_sinks":

@@ -130,7 +130,11 @@ def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
     assert min(widths, key=widths.get) == "ablation"
     model = found["models"]["smollm2-135m"]
     first = {row["way"]: f"{row['delta']:+.0f}" for row in model["frontier"] if row["count"] == 1}
-    assert f"the first block costs {first['order of R²']} of perplexity" in findings
+    told = f"the block that goes first, block 11, costs {first['order of R²']} of perplexity"
+    assert f"{told} on {found['settings']['cost_rows']:,} held-out tokens" in findings
+    swaps = results.load(paths.results("public") / "02_ceilings.json")["models"]["smollm2-135m"]["swap"]
+    (on_all,) = [swap["delta"] for swap in swaps if swap["block"] == 11]
+    assert f"({on_all:+.0f} on all of them, in notebook 02)" in findings
     assert f"by the error's price in the loss costs {first['order of price']}." in findings
     original = model["healing"]["original"]
     assert original["high"] < 0
@@ -139,10 +143,10 @@ def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
 
 def test_a_profile_belongs_to_the_model_and_a_line_to_the_text(findings):
     smol = results.load(paths.results("public") / "05_corpora.json")["models"]["smollm2-135m"]
-    r = min(found["r"] for found in smol["agreement"].values())
+    (r,) = {f"{found['r']:.2f}" for found in smol["agreement"].values()}
     profiles = [np.array(curve["value"]) for curve in smol["profile"].values()]
     apart = max(np.abs(one - other).mean() for one, other in combinations(profiles, 2))
-    assert f"correlate at {r:.2f} or more and lie {apart:.2f} apart at most" in findings
+    assert f"correlate at {r} and lie at most {apart:.2f} apart on the mean over blocks" in findings
     assert f"loses {smol['carried']['drop']:.2f} of R² on the mean on another" in findings
 
 
@@ -185,9 +189,12 @@ def test_the_findings_tell_where_gradient_descent_falls_short_in_the_public_mode
 
 def test_the_findings_tell_what_the_protocol_decides_of_the_public_models(findings):
     found = results.load(paths.results("public") / "11_protocol.json")
-    assert f"under all of {found['universes']} protocols its blocks differ widely" in findings
+    assert f"Four statements were put to {found['universes']} protocols. For SmolLM2 none of them turns" in findings
+    assert len(found["statements"]) == 4
+    (without,) = [row["largest"] for row in found["effects"] if (row["choice"], row["level"]) == ("position_0", "out")]
+    assert f"moves by up to {-without:.2f} where position 0 is left out" in findings
     flips = {(row["model"], row["statement"]): row for row in found["flips"]}
-    assert not any(flips["smollm2-135m", statement]["flips"] for statement in ("spread", "neighbours", "both ways"))
+    assert not any(flips["smollm2-135m", statement]["flips"] for statement in found["statements"])
     assert f"at most {max(found['settings']['factors'])} rows for each input" in findings
     (ours,) = [
         row["value"]
@@ -211,7 +218,9 @@ def test_the_findings_tell_how_the_race_on_the_public_model_ended(findings):
         return min(rivals, key=lambda name: race[name, share, "wikitext"]["ratio"] or float("inf"))
 
     ours = race["own units", 0.9, "wikitext"]
-    assert f"is {times('own units')} times that of the whole model, interval {ours['low']:.2f} to" in findings
+    assert (
+        f"WikiText-2 is {times('own units')} times that of the whole model, interval {ours['low']:.2f} to" in findings
+    )
     assert f"to {ours['high']:.2f}; the best rival" in findings
     assert best_rival(0.9) == "GRAIL on FLAP"
     assert (
@@ -230,7 +239,11 @@ def test_the_findings_tell_how_the_race_on_the_public_model_ended(findings):
     assert f"with 80 %, on {found['settings']['cost_rows']:,} held-out tokens" in findings
     rows = [row for row in found["models"]["smollm2-135m"]["limit"] if row["share"] == 0.8]
     _, seen, held_out, of_fewer = (f"{row['ratio']:.2f}" for row in rows)
-    assert f"the model comes to {seen}, held out to {held_out}, and {rows[-1]['what']} to {of_fewer}." in findings
+    told = (
+        f"the model comes to {seen} on the very rows that it was fitted on, to {held_out} held out, and to {of_fewer}"
+    )
+    assert f"{told} held out if half as many rows (15,360) are fitted on." in findings
+    assert rows[-1]["what"] == "held out, fitted on 15,360 rows"
     (healed,) = [row for row in found["models"]["smollm2-135m"]["healing"] if row["name"] == "own units"]
     steps = found["settings"]["heal_steps"]
     assert f"After {steps} steps of training it comes to {healed['behind']:.2f} times the perplexity" in findings
@@ -250,14 +263,14 @@ def test_the_findings_tell_what_each_part_of_own_units_buys(findings):
 
     assert max(over, key=lambda method: over[method]["over_first"]) == "by plain squares"
     for said, method in (
-        ("plain squares come to", "by plain squares"),
+        ("Plain squares come to", "by plain squares"),
         ("scores of single units in the same metric to", "by scores of single units"),
         ("forward selection to", "by forward selection"),
         ("readouts without a ridge to", "without a ridge"),
         ("as many units in every block to", "as many in every block"),
         ("towards its own output,", "anchored on own outputs"),
-        ("Two exchanges buy something: lines of any rank beside the units come to", "with lines beside units"),
-        ("and the anchor, which is part of own units, to", "anchored on the stream"),
+        ("Two additions lower perplexity: lines of any rank beside the units come to", "with lines beside units"),
+        ("and the anchor to", "anchored on the stream"),
         ("They do not add up: lines and the anchor together come to", "with lines, anchored on the stream"),
     ):
         assert f"{said} {times(method)}" in findings
@@ -272,7 +285,8 @@ def test_the_findings_tell_how_many_tokens_take_the_line(findings):
         f"sends {share['gate']} % of the held-out tokens to the line as a mean over {len(of_blocks)} blocks" in findings
     )
     assert f"interval {low} to {high} %, and {min(of_blocks):.0f} to {max(of_blocks):.0f} % from block" in findings
-    assert f"that knows each token's error sends {share['oracle']} %, lots {share['lots']} %" in findings
+    assert f"that knows each token's error sends {share['oracle']} %, and lots," in findings
+    assert f"at random as the limit allows, {share['lots']} %." in findings
     together = model["together"]
     assert f"with all of these gates at once {100 * together['saved']:.0f} % of those blocks" in findings
     assert f"and perplexity rises by {100 * together['rise']:.1f} % ([15_gate]" in findings
@@ -376,7 +390,7 @@ def test_the_findings_tell_what_a_fifth_of_all_parameters_costs(findings):
         return f"{min(rises(method)):.0f} to {max(rises(method)):.0f} %"
 
     assert f"perplexity rises by {max(rises('own units')):.0f} % at most" in findings
-    assert f"(GRAIL) comes to {max(rises('GRAIL on Wanda')):.0f} %" in findings
+    assert f"(GRAIL) comes to {between('GRAIL on Wanda')}" in findings
     assert f"lines taken by their price to {between('lines by price')}" in findings
     assert f"block influence to {between('ShortGPT')} (" in findings
     assert f"{found['settings']['cost_rows']:,} held-out tokens" in findings
@@ -433,10 +447,35 @@ def test_readme_tells_of_the_embedded_models(readme):
     assert f"they spread from {min(trained):.2f} to {max(trained):.2f}" in readme
     assert f"moves the profile {ratio('family')[0]} times as far as the seed does" in readme
     assert f"training text {ratio('text')[0]} times" in readme
-    assert f"which are narrower, {spanned(by_recipe('gain'), 2)} on the mean over a model's blocks" in readme
+    by_median = [np.median(model["recipe"]["gain"]) for model in numbers("03_bilinear")["models"].values()]
+    assert f"which are narrower, {spanned(by_median, 2)} in the median block" in readme
     moved = {level: f"{effect(level):+.2f}".translate(MINUS) for level in ("scalar", "16")}
-    assert f"moves R²_lin by {moved['scalar']} on average" in readme
-    assert f"instead of 100 by {moved['16']}" in readme
+    assert f"moves R²_lin of the embedded models by {moved['scalar']} on average" in readme
+    assert f"instead of 100 move it by {moved['16']}" in readme
+    public = results.load(paths.results("public") / "11_protocol.json")
+    mean = {row["level"]: f"{row['mean']:+.2f}".translate(MINUS) for row in public["effects"]}
+    assert f"the first moves it by {mean['scalar']}, and 16 rows instead of 32 by {mean['16']}" in readme
+    assert public["settings"]["factors"] == [16, 32]
+
+
+def test_readme_and_findings_tell_where_the_trained_weights_of_the_public_model_show(readme, findings):
+    found = results.load(paths.results("public") / "08_controls.json")
+    fall = np.array(found["own"]["smollm2-135m"]) - np.array(found["permuted"]["smollm2-135m"])
+    assert "In SmolLM2 the trained weights show in seven blocks" in readme
+    shown = fall[fall > 0.25]
+    assert len(shown) == 7
+    assert f"R²_lin falls there by {spanned(shown, 2)}, and in the blocks 12 to 26" in readme
+    assert f"it moves by {np.abs(fall[12:27]).max():.2f} at most (08)" in readme
+    assert f"only {found['outside_fresh']['smollm2-135m']} of the thirty blocks surely differ" in findings
+
+
+def test_the_findings_tell_how_far_profiles_keep_their_shape_on_other_programmers_text(findings):
+    models = numbers("05_corpora")["models"]
+    r = [pair["r"] for model in models.values() for pair in model["agreement"].values()]
+    assert f"their shape, r {spanned(r, 2)}" in findings
+    inner = {name: [pair["inner"] for pair in model["agreement"].values()] for name, model in models.items()}
+    assert f"only mini-gpt2's keeps it (r {spanned(inner['mini-gpt2'], 2)};" in findings
+    assert f"mini-llama {spanned(inner['mini-llama'], 2)}, mini-pythia {spanned(inner['mini-pythia'], 2)})" in findings
 
 
 def test_the_letter_tells_what_the_protocol_moves(letter):

@@ -41,7 +41,9 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
     failed = by_verdict["does not hold here"]
     if failed:
         verb = "does not hold here" if len(failed) == 1 else "do not hold here"
-        answer.append(f"{', '.join(f'*{name}*' for name in failed)} {verb}.")
+        told = f"{', '.join(f'*{name}*' for name in failed)} {verb}; LEDGER.md says what each of these claims is."
+        falsifies = any(name.startswith("falsifier") for name in failed)
+        answer.append(f"{told} A falsifier that does not hold speaks for the paper." if falsifies else told)
     answer.append(_moved(results["thresholds_moved"]))
     return [*answer, *results.get("remarks", [])]
 

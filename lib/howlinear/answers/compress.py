@@ -138,10 +138,20 @@ def _limit(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:
     clauses = {}
     for name in raced:
         ratio = {row["what"]: row["ratio"] for row in results["models"][name]["limit"] if row["share"] == share}
-        clauses[name] = _and(f"{words.significant(value, 3)} {what}" for what, value in ratio.items())
+        clauses[name] = _and(f"{words.significant(value, 3)} {_under_what(what)}" for what, value in ratio.items())
     if not any(clauses.values()):
         return ""
-    return f"At {words.percent(share)} own units come to {words.per_model(clauses)}."
+    return (
+        f"At {words.percent(share)}, in times the whole model's perplexity, own units come to "
+        f"{words.per_model(clauses)}."
+    )
+
+
+def _under_what(what: str) -> str:
+    """What a limit was measured under, as the results call it, in a sentence."""
+    if what.startswith("by "):
+        return f"as foretold {what}"
+    return what.replace("held out, fitted", "held out if fitted")
 
 
 def _healed(results: Mapping[str, Any], raced: Mapping[str, Any]) -> str:

@@ -21,7 +21,8 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
     for name, count in results["outside_fresh"].items():
         outside[name] = f"{count} of {len(results['own'][name])} blocks"
     answer = [
-        f"Training moves R²_lin beyond that of every model with random weights in {words.per_model(outside, 'of')}."
+        "Training moves R²_lin beyond all that whole models with freshly drawn weights may have, held out or in "
+        f"sample, in {words.per_model(outside, 'of')}."
     ]
     if "two_way" in results:
         answer.append(_effects(results["two_way"]))

@@ -96,12 +96,17 @@ def _probes(models: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _reach(models: Mapping[str, Any], share: float) -> str:
-    """How many of the loudest neurons it takes."""
+    """How many of the loudest neurons it takes; all of a block's own are always tried."""
     clauses = {}
     for name, model in models.items():
-        counts = [check["reach"] for check in model["checks"].values() if check["reach"] is not None]
-        if counts:
-            clauses[name] = words.span(counts, 0)
+        checks = [check for check in model["checks"].values() if check["reach"] is not None]
+        if not checks:
+            continue
+        counts = [check["reach"] for check in checks]
+        line, *_, everything = checks[0]["loudest"]["sizes"]
+        clauses[name] = words.span(counts, 0)
+        if min(counts) == everything - line:
+            clauses[name] += ", which are all of them,"
     if not clauses:
         return f"No number of neurons that was tried reaches {words.percent(share)} of it."
     return (

@@ -36,8 +36,8 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
             row = model["together"]
             blocks = words.counted(len(_by_block(model)), "block")
             together[name] = (
-                f"{words.percent(row['saved'])} of the multiplications of its {blocks} go and perplexity rises by "
-                f"{_percent(row, 'rise')}"
+                f"{words.percent(row['saved'])} of the multiplications of the {blocks} with gates go and perplexity "
+                f"rises by {_percent(row, 'rise')}"
             )
         said.append(f"No parameter is saved, only arithmetic: with all gates at once {words.per_model(together)}.")
     if without:

@@ -22,6 +22,17 @@ CHOICES = {
 }
 """Choices as the results call them → in words; others are built from their name and level."""
 
+ALONE = {
+    "denominator": "the denominator",
+    "split": "the split",
+    "rows": "the number of rows",
+    "seq_len": "the length of sequences",
+    "position_0": "leaving out position 0",
+    "loud": "leaving out the loudest rows or features",
+    "null": "the threshold for null directions",
+}
+"""Kinds of choice as the results call them → in words."""
+
 
 def sentences(results: Mapping[str, Any]) -> list[str]:
     """The answer to the notebook's question."""
@@ -52,7 +63,7 @@ def replies(results: Mapping[str, Any]) -> list[str]:
             f"With {few['level']} rows for each input R²_lin is lower, than with all, by {words.number(-few['mean'])} "
             f"on the mean and by {words.number(-few['largest'])} at most."
         )
-    _, turning = _flips(results["flips"])
+    _, turning = _flips(results)
     parts = [f"{name}, in {words.joined(cases)}" for name, cases in turning.items()]
     flips = f"Only {words.joined(parts)}." if parts else "None of them, in any model of this run."
     return [denominator, rows, flips]
@@ -72,14 +83,19 @@ def questions(results: Mapping[str, Any]) -> list[words.Question]:
     ]
 
 
-def _flips(flips: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+def _flips(results: Mapping[str, Any]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """Statement → the models of which its verdict is the same under all protocols; and those of which it is not."""
+    statements = results["statements"]
     steady, turning = {}, {}
-    for row in flips:
+    for row in results["flips"]:
         name = STATEMENTS.get(row["statement"], row["statement"])
         if row["flips"]:
-            alone = f"; alone, {row['alone'].replace(', ', ' or ')} flips it" if row["alone"] else ""
-            held = f"{row['model']} (the statement holds under {words.percent(row['share'])} of them{alone})"
+            asked = statements[row["statement"]]
+            side = "above" if asked["above"] else "below"
+            is_so = f"{asked['asks']} {side} {words.number(asked['threshold'])}"
+            kinds = [ALONE[kind] for kind in row["alone"].split(", ") if kind]
+            alone = f"; {' or '.join(kinds)} is enough to turn it" if kinds else ""
+            held = f"{row['model']} ({is_so} under {words.percent(row['share'])} of them{alone})"
             turning.setdefault(name, []).append(held)
         else:
             steady.setdefault(name, []).append(row["model"])
@@ -88,14 +104,12 @@ def _flips(flips: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[str]], di
 
 def _verdicts(results: Mapping[str, Any]) -> str:
     """Which verdicts are the same whatever one chooses, and which flip."""
-    steady, turning = _flips(results["flips"])
+    steady, turning = _flips(results)
     said = []
     if steady:
         alike = words.together({name: words.joined(models) for name, models in steady.items()})
         parts = [f"{words.joined(names)} (in {models})" for models, names in alike.items()]
-        said.append(
-            f"Under all of {results['universes']:,} protocols one comes to the same verdict on {words.joined(parts)}."
-        )
+        said.append(f"All of {results['universes']:,} protocols agree on {words.joined(parts)}.")
     if turning:
         parts = [f"{name}, in {words.joined(cases)}" for name, cases in turning.items()]
         said.append(f"The protocol decides on {words.joined(parts)}.")

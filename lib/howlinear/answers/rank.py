@@ -13,7 +13,7 @@ from howlinear.answers import words
 KINDS = {
     "broad": "throughout",
     "concentrated": "in hardly more than one loud direction",
-    "mixed": "with one of the two signs of a loud direction, and without the other",
+    "mixed": "though the two signs of one loud direction, a low effective rank and a bent median feature, disagree",
 }
 """The regimes of `ideas.rank.view.regime`, as the end of "is near-linear …"."""
 
