@@ -52,7 +52,7 @@ Model = Annotated[
 CorpusName = Annotated[
     str, typer.Option(help="docs, code, cpp, wikitext, moby_dick, puzzles, ag_news, codeparrot, or a .txt file")
 ]
-FAILED = 2  # the exit code of whatever has not done what it was asked for, Ctrl-C among it
+FAILED = 2  # the exit code of what was refused, and of what Ctrl-C has ended
 ABORTED = 130  # what typer makes of Ctrl-C
 DRAWN = (".svg", ".png", ".pdf")  # what `--plot` can write
 Rows = Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out")]
