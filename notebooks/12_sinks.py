@@ -273,7 +273,7 @@ run.figure(figure, "left_out")
 plt.show()
 
 # %% [markdown]
-# What carries each block, in numbers: *tokens* if $R^2_{\mathrm{lin}}$ changes by more than 0.1 without the massive
+# What carries each block, in numbers: *tokens* if $R^2_{\mathrm{lin}}$ changes by 0.1 or more without the massive
 # rows, *features* if that of the ordinary rows falls by as much without the loudest features, *both*, or *neither*.
 
 # %% tags=["nbval-check-output"]

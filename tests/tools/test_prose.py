@@ -15,6 +15,7 @@ from howlinear.ideas.degrees.products import Learned
 from howlinear.ideas.dynamics.timing import Vote
 from howlinear.ideas.optimisers.training import Shortfall
 from howlinear.ideas.rank.spread import rank_estimate
+from howlinear.ideas.sinks import look, predictions
 from howlinear.instrument.perplexity import change
 
 MINUS = str.maketrans("-", "−")
@@ -115,6 +116,17 @@ def test_what_products_win_back_in_the_public_models_is_told(readme, findings):
     ordinary = {row["block"]: f"{row['recovered']:.2f}" for row in found["massive"]["smollm2-135m"]}
     assert f"in blocks 11 and 28, {shares[11]} and {shares[28]}, are" in findings
     assert f"without them they are {ordinary[11]} and {ordinary[28]} (" in findings
+
+
+def test_notebook_12_tells_by_which_thresholds_it_judges():
+    said = " ".join(words("notebooks/12_sinks.py").replace("# ", "").split())
+    assert f"pooled $R^2$ is {predictions.HIGH} or more" in said
+    assert f"the median feature is lower by {predictions.LOWER} or more" in said
+    assert "a map of at most ten directions" in said
+    assert predictions.FEW == 10
+    assert f"lower than that of all rows by more than {predictions.FALL}" in said
+    assert f"changes by {look.FEW_ROWS_DECIDE} or more without the massive rows" in said
+    assert f"effective rank below {look.RANK_ONE:g}, the median feature's $R^2$ at least {look.FAR_BELOW} below" in said
 
 
 def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
@@ -251,6 +263,15 @@ def test_the_findings_tell_how_the_race_on_the_public_model_ended(findings):
     assert f"it is {whale} times (Moby-Dick) and {puzzles} times (puzzles) at 90 %" in findings
     whale, puzzles = (times("lines by price", text=text) for text in ("moby_dick", "puzzles"))
     assert f"lines by their price come to {whale} and {puzzles} (" in findings
+
+
+def test_the_findings_tell_that_mended_lines_are_the_plain_ones(findings):
+    race = results.load(paths.results("public") / "14_compress.json")["models"]["smollm2-135m"]["race"]
+    mended, plain = (
+        [row["ratio"] for row in race if row["method"] == name] for name in ("lines, mended", "lines by price")
+    )
+    assert "*Lines, mended* come to the same as *lines by price*" in findings
+    assert mended == plain
 
 
 def test_the_findings_tell_what_each_part_of_own_units_buys(findings):
