@@ -14,7 +14,7 @@
 # **Question.** The line leaves a share $1 - R^2_{\mathrm{lin}}$ unexplained. Add a small branch that multiplies its
 # inputs in pairs. How much of that share does it win back, and does it win more where the line leaves more?
 #
-# **You need** notebook 02, and the chain rule. **Time** 40 minutes to read, about seven to run.
+# **You need** notebook 02, and the chain rule. **Time** 40 minutes to read, about six to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -168,7 +168,8 @@ print("it takes no cubic for a product (≤ 0.5 everywhere):", bool((power.cubic
 print("of a hidden teacher it finds more than a quarter (everywhere):", bool((power.hidden > 0.25).all()))
 
 # %%
-gained = gains(models, rank, seeds, steps)
+probes = tables.probes(models, rank, seeds, steps)
+gained = gains(probes)
 as_found = gained
 gained.pivot(index="block", columns="model", values="gain")[list(models)].round(2)
 
@@ -357,7 +358,7 @@ for name, map_ in planted.items():
     print(f"{name}: {conjunction(map_, halves):.2f}")
 
 # %%
-layers = tables.layers(some, rank, steps)
+layers = tables.layers(some, probes)
 measures = rounded(tables.layer_measures(some, layers), {"rmse_poly": 0.001, "cosine_poly": 0.001})
 measures = rounded(measures, dict.fromkeys(["conjunction", "conjunction_poly"], 0.01))
 measures.groupby("model", sort=False).mean().drop(columns="block").round(2)

@@ -252,6 +252,14 @@ def test_the_same_seed_gives_the_same_and_another_does_not(planted):
     assert one.by_seed[0] != one.by_seed[1]
 
 
+def test_a_probe_keeps_what_its_first_seed_found(planted):
+    kept = vars(probe(planted, rank=RANK, seeds=2, steps=5).branch)
+    rows = residual_rows(planted)
+    for name, first in vars(branch(rows, RANK, seed=0, steps=5)).items():
+        assert torch.equal(kept[name], first)
+    assert not torch.equal(kept["left"], branch(rows, RANK, seed=1, steps=5).left)
+
+
 @pytest.mark.long
 def test_a_trained_block_bends():
     model = load_model("mini-gpt2")

@@ -45,9 +45,10 @@ def test_blocks_are_controlled_as_if_alone(trained):
 def test_the_line_with_products_is_the_line_and_the_probes_branch():
     x = skewed(800)
     kept = kept_of(x, line(x) + 40 * products(x))
-    both = LineAndProducts.of(kept, rank=2, steps=30)
     rows = residual_rows(kept)
-    _, poly = scores(rows, branch(rows, 2, 0, 30)(rows.z))
+    fitted = branch(rows, 2, 0, 30)
+    both = LineAndProducts.of(kept, fitted)
+    _, poly = scores(rows, fitted(rows.z))
     held_out = rows.y[rows.test].double()
     left = (held_out - both(kept.sample.x[rows.test].double())).square().sum()
     assert float(1 - left / (held_out - held_out.mean(0)).square().sum()) == pytest.approx(poly[0], abs=1e-5)

@@ -11,7 +11,7 @@ from helpers.planted_sinks import captured, teacher
 from helpers.reference import normal
 from howlinear.ideas.bilinear import tables
 from howlinear.ideas.bilinear.gate import end_to_end
-from howlinear.ideas.bilinear.layers import LineAndProducts, conjunction, control, cosine, rmse
+from howlinear.ideas.bilinear.layers import conjunction, control, cosine, rmse
 from howlinear.ideas.bilinear.power import hidden_teacher, power
 from howlinear.ideas.bilinear.probe import probe
 from howlinear.ideas.bilinear.recipe import recipe
@@ -34,7 +34,7 @@ def models():
 
 @pytest.fixture(scope="module")
 def gained(models):
-    return tables.gains(models, RANK, seeds=2, steps=30)
+    return tables.gains(tables.probes(models, RANK, seeds=2, steps=30))
 
 
 def test_gains_are_the_probes_of_every_block(models, gained):
@@ -191,8 +191,11 @@ def test_controls_are_of_spaced_blocks(models, controlled):
 
 def test_measures_are_of_the_held_out_rows(models):
     some = {"bent": {3: models["bent"][3]}}
-    fitted = tables.layers(some, RANK, steps=20)
+    found = tables.probes(models, RANK, seeds=2, steps=20)
+    fitted = tables.layers(some, found)
+    assert {model: list(blocks) for model, blocks in fitted.items()} == {"bent": [3]}
     both = fitted["bent"][3]
+    assert both.branch is found["bent"][3].branch
     row = tables.layer_measures(some, fitted).iloc[0]
     sample = some["bent"][3].sample
     x, y = sample.x[sample.test].double(), sample.y[sample.test]
@@ -205,7 +208,8 @@ def test_measures_are_of_the_held_out_rows(models):
 
 def test_what_layers_cost_is_measured_block_by_block(gpt2, rows):
     kept = capture(gpt2, rows, [0, 2], sample=512)
-    fitted = {"tiny": {block: LineAndProducts.of(of_block, 1, 5) for block, of_block in kept.items()}}
+    found = tables.probes({"tiny": kept}, rank=1, seeds=1, steps=5)
+    fitted = tables.layers({"tiny": kept}, found)
     ids = rows.ids[rows.test]
     table = tables.swaps({"tiny": gpt2}, fitted, {"tiny": ids})
     assert table.block.tolist() == [0, 2]
@@ -268,7 +272,7 @@ def test_massive_rows_are_counted_in_the_sample_and_blocks_without_any_are_left_
 
 def test_without_massive_rows_the_probe_sees_the_others_alone(sinks):
     massive = tables.massive(sinks)
-    everything = tables.gains(sinks, RANK, seeds=2, steps=5)
+    everything = tables.gains(tables.probes(sinks, RANK, seeds=2, steps=5))
     ordinary = tables.ordinary_gains(sinks, massive, RANK, seeds=2, steps=5)
     assert ordinary.model.tolist() == ["sunk"]
     (clean,) = everything[everything.model == "clean"].r2_lin
@@ -291,7 +295,7 @@ def test_where_no_row_is_massive_nothing_is_fitted_again(sinks):
     ordinary = tables.ordinary_gains(clean, massive)
     assert massive.empty
     assert ordinary.empty
-    everything = tables.gains(clean, RANK, seeds=2, steps=2)
+    everything = tables.gains(tables.probes(clean, RANK, seeds=2, steps=2))
     pd.testing.assert_frame_equal(tables.with_ordinary(everything, ordinary)[list(everything)], everything)
     assert tables.beside_ordinary(everything, ordinary).empty
     assert tables.massive_record(massive, ordinary) == {}
@@ -304,7 +308,8 @@ def test_gains_of_the_same_blocks_as_another_table():
 
 
 def test_an_encoder_has_no_swaps(models, gpt2):
-    layers = tables.layers({"straight": models["straight"]}, RANK, steps=2)
+    straight = {"straight": models["straight"]}
+    layers = tables.layers(straight, tables.probes(straight, RANK, seeds=1, steps=2))
     found = tables.swaps({"straight": small("bert")}, layers, {})
     assert found.empty
     assert list(found)[:3] == ["model", "block", "linear"]

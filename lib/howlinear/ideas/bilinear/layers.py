@@ -22,7 +22,7 @@ from torch.optim import AdamW
 from howlinear.core.ceilings import AffineMap, fit, whitening
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.ideas.bilinear.probe import Branch, branch, residual_rows, scores
+from howlinear.ideas.bilinear.probe import Branch, residual_rows, scores
 from howlinear.ideas.bilinear.recipe import BATCH, EVERY, RATE, Products, summed_error
 from howlinear.instrument.capture import BlockCapture
 
@@ -46,12 +46,16 @@ class LineAndProducts:
     whitening: Float[Tensor, "d directions"]
 
     @classmethod
-    def of(cls, kept: BlockCapture, rank: int = 16, steps: int = 100, seed: int = 0) -> LineAndProducts:
-        """Fit the line on all train rows and one start of the probe on the sample; arguments as of `probe.branch`."""
+    def of(cls, kept: BlockCapture, products: Branch) -> LineAndProducts:
+        """The line of all train rows, and products that were fitted to what it leaves.
+
+        Args:
+            kept: a captured block.
+            products: of its whitened inputs, as `probe.branch` and `probe.probe` find them.
+        """
         moments = sum(kept.train)
         line, _ = fit(moments)
-        fitted = branch(residual_rows(kept), rank, seed, steps)
-        return cls(line, fitted, moments.mean_x, whitening(moments))
+        return cls(line, products, moments.mean_x, whitening(moments))
 
     def __call__(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d_out"]:
         """Apply it in the precision of `x`; z is computed in float64, as for the fit."""

@@ -101,12 +101,14 @@ class Probe:
         r2_lin: R²_lin of the map fitted on all train rows, scored on the very rows that score the branch.
         r2_poly: with the branch.
         by_seed: the gain of each seed, shape (seeds,).
+        branch: what the first seed found.
     """
 
     gain: Estimate
     r2_lin: float
     r2_poly: float
     by_seed: np.ndarray
+    branch: Branch
 
     @property
     def recovered(self) -> float:
@@ -133,10 +135,12 @@ def probe(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) 
     folds = len(rows.folds(test=False))
     if not 1 <= seeds <= folds:
         raise InputError(f"seeds must be 1 to {folds}, a train fold to stop by for each; got {seeds}")
+    branches = []
     gains = []
     for seed in range(seeds):
         fitted = branch(rows, rank, seed, steps)
         line, poly = scores(rows, fitted(rows.z))
+        branches.append(fitted)
         gains.append(poly - line)
     by_seed = np.array([gain[0] for gain in gains])
     left_out = np.mean([gain[1:] for gain in gains], axis=0)
@@ -151,7 +155,7 @@ def probe(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) 
     half = _half_width(np.array(variances), np.array(freedoms))
     gain = float(by_seed.mean())
     r2_lin = float(line[0])
-    return Probe(Estimate(gain, gain - half, gain + half), r2_lin, r2_lin + gain, by_seed)
+    return Probe(Estimate(gain, gain - half, gain + half), r2_lin, r2_lin + gain, by_seed, branches[0])
 
 
 def fewest_rows(rank: int) -> int:

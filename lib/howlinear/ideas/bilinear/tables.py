@@ -21,7 +21,7 @@ from howlinear.files.results import rounded
 from howlinear.ideas.bilinear.gate import end_to_end
 from howlinear.ideas.bilinear.layers import CONTROLS, LineAndProducts, conjunction, control, cosine, rmse
 from howlinear.ideas.bilinear.power import hidden_teacher, power
-from howlinear.ideas.bilinear.probe import probe
+from howlinear.ideas.bilinear.probe import Probe, probe
 from howlinear.ideas.bilinear.recipe import recipe
 from howlinear.instrument.capture import BlockCapture, Sample
 from howlinear.instrument.massive import MULTIPLE
@@ -33,37 +33,40 @@ from howlinear.text.rows import TokenRows
 RESAMPLES = 9_999
 
 Blocks = Mapping[int, BlockCapture]  # block → what was captured of it
+Probes = Mapping[str, Mapping[int, Probe]]  # model → block → what the probe found
 
 
-def gains(models: Mapping[str, Blocks], rank: int = 16, seeds: int = 3, steps: int = 100) -> pd.DataFrame:
-    """What the branch gains on every block.
+def probes(models: Mapping[str, Blocks], rank: int = 16, seeds: int = 3, steps: int = 100) -> Probes:
+    """The probe of every block.
 
     Args:
         models: model → its captured blocks, with samples.
         rank: as `probe` takes it, and so are the others.
         seeds: fits per block.
         steps: most iterations per fit.
+    """
+    return {
+        model: {block: probe(kept, rank, seeds, steps) for block, kept in blocks.items()}
+        for model, blocks in models.items()
+    }
+
+
+def gains(probes: Probes) -> pd.DataFrame:
+    """What the branch gains on every block.
+
+    Args:
+        probes: as of `probes`.
 
     Returns:
         A row a block: `model`, `block`, `r2_lin`, `r2_poly`; `gain` with its interval `low`, `high`; what the line
         leaves, `left` = 1 − R²_lin, and the share of that which the branch recovers, `recovered`.
     """
     table = []
-    for model, block, kept in _each_block(models):
-        found = probe(kept, rank, seeds, steps)
-        table.append(
-            {
-                "model": model,
-                "block": block,
-                "r2_lin": found.r2_lin,
-                "r2_poly": found.r2_poly,
-                "gain": found.gain.value,
-                "low": found.gain.low,
-                "high": found.gain.high,
-                "left": 1 - found.r2_lin,
-                "recovered": found.recovered,
-            }
-        )
+    for model, of_model in probes.items():
+        for block, found in of_model.items():
+            row = {"model": model, "block": block, "r2_lin": found.r2_lin, "r2_poly": found.r2_poly}
+            row |= {"gain": found.gain.value, "low": found.gain.low, "high": found.gain.high}
+            table.append(row | {"left": 1 - found.r2_lin, "recovered": found.recovered})
     return pd.DataFrame(table)
 
 
@@ -109,9 +112,9 @@ def ordinary_gains(
     """`gains` of the blocks with massive rows without these: in the line, in the sample and in the score.
 
     Args:
-        models: as of `gains`.
+        models: as of `probes`.
         massive: as of `massive`; of its blocks alone.
-        rank: as of `gains`, and so are the others.
+        rank: as of `probes`, and so are the others.
         seeds: fits per block.
         steps: most iterations per fit.
     """
@@ -119,7 +122,7 @@ def ordinary_gains(
         name: {block: _without_massive(models[name][block]) for block in of_model.block}
         for name, of_model in massive.groupby("model", sort=False)
     }
-    found = gains(without, rank, seeds, steps)
+    found = gains(probes(without, rank, seeds, steps))
     columns = ["model", "block", "r2_lin", "r2_poly", "gain", "low", "high", "left", "recovered"]
     return found if len(found) else pd.DataFrame(columns=columns)
 
@@ -336,10 +339,15 @@ def controls(models: Mapping[str, Blocks], count: int, rank: int = 16, steps: in
 Layers = Mapping[str, Mapping[int, LineAndProducts]]  # model → block → the line with products on top
 
 
-def layers(models: Mapping[str, Blocks], rank: int = 16, steps: int = 100) -> Layers:
-    """The line with products on top of every block, from one start of the probe."""
+def layers(models: Mapping[str, Blocks], probes: Probes) -> Layers:
+    """The line with products on top of every block: those that the probe's first start found.
+
+    Args:
+        models: model → captured blocks.
+        probes: as of `probes`, of these blocks at least.
+    """
     return {
-        model: {block: LineAndProducts.of(kept, rank, steps) for block, kept in blocks.items()}
+        model: {block: LineAndProducts.of(kept, probes[model][block].branch) for block, kept in blocks.items()}
         for model, blocks in models.items()
     }
 
