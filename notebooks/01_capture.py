@@ -189,7 +189,8 @@ plt.show()
 print(null_directions(inputs).to_string(float_format=lambda value: f"{value:.0e}"))
 
 # %% [markdown]
-# Where `smallest, at most` lies many powers of ten below `next, at least`, it is no variance but float32 rounding.
+# Where `smallest, at most` lies many powers of ten below `next, at least`, it is no variance but float32 rounding. The
+# two may come from different blocks, so the first can exceed the second: then no direction is missing.
 # Notebook 02 needs a *rule* for such null directions: a solver that trusts them fits rounding noise, and says nothing
 # about it.
 

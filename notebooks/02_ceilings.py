@@ -263,10 +263,11 @@ tables.by_block(ceilings, "r2").round(2)
 # ## Figure: rows and the line
 #
 # Before the numbers are drawn block by block, here are the rows behind three of them: the most linear block of the
-# first model, one in the middle, and the least linear one.
+# first model, the one in the middle of the order by $R^2$, and the least linear one.
 #
 # **How to read it.** A coloured point is one held-out row: to the right what the fitted map says of it, upwards what
-# the block puts out, both along the one direction in which the block's outputs vary most. On the line the two agree.
+# the block puts out, both along the one direction in which the block's outputs vary most. The line is where the two
+# are equal.
 # How far the points scatter about it is what the map leaves unexplained, in this direction; $R^2$ in the titles is of
 # all directions together. Black points are means of a tenth of the rows, from left to right. Where a few points lie far
 # out and all others in one heap, the few are *massive rows*: tokens for which the block writes an output many times
@@ -341,7 +342,8 @@ published.apart(ceilings, "r2", "r2_lin").round(3)
 #   not touch;
 # - *trained − fresh* is the mean change that training made, from the middle between held-out and in-sample $R^2$;
 # - *fresh spread* is the highest of those middles less the lowest, before training;
-# - *fresh ±* says how far at most such a middle may be off.
+# - *fresh ±* is half the widest distance, over blocks, between the two that such a middle lies between;
+# - *largest step* is the largest change of $R^2$ from one block to the next.
 #
 # The second compares every two profiles: their correlation, the same without first and last block (*inner*), and their
 # largest gap.
@@ -416,8 +418,9 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 #   without it may look right on the rows as they are and do far worse than the mean on the same rows rounded.
 # - Why untrained blocks differ by architecture: with small random weights, hidden values are small, and
 #   $\mathrm{GELU}(h) \approx h/2 + 0.4h^2$ is nearly straight, while SwiGLU multiplies two projections,
-#   $\mathrm{silu}(g)\,u \approx g\,u/2$, which has no straight part at all for centred $g$ and $u$. So the architecture
-#   sets where a block starts (dotted lines), and training where it goes (*trained − fresh*).
+#   $\mathrm{silu}(g)\,u \approx g\,u/2$. Such a product has no straight part where inputs are symmetric about their
+#   mean; real inputs are skewed, and a line finds that part. So the architecture sets where a block starts (dotted
+#   lines), and training where it goes (*trained − fresh*).
 # - Why linear blocks may be dear: $R^2_{\mathrm{lin}}$ is a share of variance; it does not know what the rest of the
 #   model does with that variance. That the two come apart is what the paper finds as well (§5.6).
 

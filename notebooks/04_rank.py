@@ -225,8 +225,9 @@ published.apart(blocks, "median", "r2_perfeature_median").round(3)
 # **How to read it.** A point is one output of the block: to the right its share of the outputs' variance
 # (logarithmic), upwards its own held-out $R^2$, on the sampled rows. (a) The outputs are the features as the model
 # has them: each is a mixture of loud and quiet directions, so shares and $R^2$ lie close together. (b) The same
-# outputs along the directions of their covariance: a few loud ones, and many quiet ones that the line explains worse
-# or better. The pooled $R^2$, the black line, is the same in both; the median, the dashed one, is not.
+# outputs along the directions of their covariance: a few loud ones, and many quiet ones. Compare how well the line
+# explains the loud and the quiet. The pooled $R^2$, the black line, is the same in both; the median, the dashed one, is
+# not.
 
 # %%
 first = next(iter(run.models))
@@ -256,6 +257,11 @@ plt.show()
 
 # %%
 published.apart(blocks, "rank_90", "rrr_rank90").round(1)
+
+# %% [markdown]
+# In numbers, medians over the blocks of a model: the least rank for 90 and for 95 % of $R^2$, and the effective rank of
+# the predictions and of the outputs; then the lowest and the highest rank for 90 %, and that rank's correlation, over
+# blocks, with $R^2$ (Spearman's ρ).
 
 # %% tags=["nbval-check-output"]
 print(view.reduced_table(blocks).round(1).to_string())
@@ -290,10 +296,10 @@ plt.show()
 # %% [markdown]
 # ## Verdicts, model by model
 #
-# The table says how many blocks are near-linear, and of which kind; then it gives model means. ρ is the rank
-# correlation, over blocks, of the outputs' effective rank with the gap between pooled and median $R^2$: the paper's
-# picture (low rank, far below the diagonal) makes it negative. The last line says how large |ρ| may be by chance, of so
-# few blocks.
+# The first table says how many blocks are near-linear, and of which kind, and gives the lowest effective rank of a
+# block's outputs. ρ is the rank correlation, over blocks, of the outputs' effective rank with the gap between pooled
+# and median $R^2$: the paper's picture (low rank, far below the diagonal) makes it negative. The line below says how
+# large |ρ| may be by chance, of so few blocks. The second table holds means over blocks.
 
 # %% tags=["nbval-check-output"]
 verdicts = view.verdict_table(blocks)

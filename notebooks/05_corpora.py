@@ -280,14 +280,15 @@ pd.set_option("display.max_colwidth", None)
 verdicts
 
 # %% [markdown]
-# - A correlation near 1 says that the shape is kept. Where that without the two end blocks is much lower, what is kept
-#   is the shape of the ends, less the order between them. Overlaid curves show the first and hide the other.
+# - A correlation near 1 says that the shape is kept. Where the correlation without the two end blocks is much lower,
+#   the texts agree that the end blocks differ from the others, and less on the order of the others. Overlaid curves
+#   show the first and hide the second.
 # - Where a line surely loses $R^2$ on another text, "so much of the block is linear" is said of block *and* text: on
 #   each corpus some line explains so much, and not the same line. So does a bent function when texts visit different
 #   parts of it, as the parabola did.
-# - What this does not show: the weights are the same throughout, so a lost line is due to the inputs alone. And all
-#   intervals are about documents; three domains are only three. In a block whose $R^2_{\mathrm{lin}}$ rests on a few
-#   massive rows (notebook 12), all of this is about these rows: they may agree on all texts while the others do not.
+# - The weights are the same throughout, so a lost line is due to the inputs alone. Intervals are about documents; of
+#   kinds of text there are only three. In a block whose $R^2_{\mathrm{lin}}$ rests on a few massive rows (notebook 12),
+#   all of this is about these rows: they may agree on all texts while the others do not.
 
 # %% [markdown]
 # ## Test yourself

@@ -166,7 +166,8 @@ for feature in (0, 1):
     r[:, feature] = generator.normal(scale=0.3, size=len(y))
     toy_price = np.trace((g.T @ g / len(y)) @ (r.T @ r / len(y))) / 2
     measured = np.mean(toy_loss(y - r) - toy_loss(y))
-    print(f"error in feature {feature + 1}: E‖r‖² {np.mean(r**2):.3f}, price {toy_price:.3f}, measured {measured:.3f}")
+    squared = np.mean((r**2).sum(axis=1))  # E‖r‖²
+    print(f"error in feature {feature + 1}: E‖r‖² {squared:.3f}, price {toy_price:.3f}, measured {measured:.3f}")
 
 # %% [markdown]
 # ## Run
@@ -251,14 +252,14 @@ generator = np.random.default_rng(run.seed)
 costs_of_sets = per_model(
     lambda name: set_costs(models[name], maps[name], signal_table.loc[name], held_out[name], sets, generator)
 )
-rankings = ranking(signal_table, costs, costs_of_sets, run.seed)
+rankings = rounded(ranking(signal_table, costs, costs_of_sets, run.seed), digits=3)
 
 slopes = [prices[name][block].slope for name, block in costs.index]
 print("blocks with a positive first-order term:", sum(slope > 0 for slope in slopes), "of", len(slopes))
 
 # %% [markdown]
-# In the embedded models about half of these terms are positive: training has brought the loss near a minimum, and there
-# the first-order term has no sign to rely on, so the price leaves it out.
+# Were the price to keep the first-order term, a swap with a negative one would count as a gain. Where the terms have no
+# common sign there is nothing to rely on, and the price leaves them out.
 
 # %%
 single = rankings["one block"]
@@ -337,8 +338,9 @@ _ = run.figure(figure, "reduced_rank")
 # ## Figure: several blocks at once
 #
 # Three ways to pick, with the same maps to start from: *greedy* tries the next few blocks in the order of the price,
-# takes the one that costs least on text to fit on, and refits every map on the inputs it now gets; *order of price*
-# takes blocks in that order and measures nothing; *order of R²* takes the most linear first.
+# takes the one that costs least on text to fit on, tries every map refitted on the inputs it now gets, and keeps the
+# refitted maps where they lower that cost; *order of price* takes blocks in that order and measures nothing; *order of
+# R²* takes the most linear first.
 #
 # **How to read it.** From right (one block replaced) to left (`deep` of them); lower is better. The vertical axis is
 # what perplexity rises by on held-out text, logarithmic (what is not above 0 falls off), with 95 % intervals.
@@ -378,13 +380,14 @@ print(f"ΔPPL with {deep} blocks replaced, held out\n" + at_once.round(1).to_str
 sums = {
     name: together(models[name], maps[name], refitted[name], costs.loc[name, "nats"], held_out[name]) for name in models
 }
-print(pd.DataFrame(sums).T.round(3).to_string())
+sums = rounded(pd.DataFrame(sums).T, digits=3)
+print(sums.round(3).to_string())
 
 # %% [markdown]
 # **Healing.** The paper lets the new layer learn on after the swap: 200 steps of Adam at $10^{-4}$, four sequences
-# each, only that layer, on text that the fit may see. A healed line may end *below* the model as it was. That says
-# little: the original block gains from the same steps too. So we heal both (`healing.healing`) and look at what lies
-# between them. (A run profile may take fewer steps than the paper, and fewer steps heal less: what counts is the
+# each, only that layer, on text that the fit may see. A healed line may end *below* the model as it was. That alone
+# says little: the original block may gain from the same steps. So we heal both (`healing.healing`) and look at what
+# lies between them. (A run profile may take fewer steps than the paper, and fewer steps heal less: what counts is the
 # comparison.)
 
 # %%
@@ -443,7 +446,7 @@ record |= {name: {"without": "a loss: it predicts no next token"} for name in en
 agreements = {kind: rankings[kind].drop(columns="factor").T.to_dict() for kind in ("one block", "several")}
 if ordinary is not None:
     agreements["one block, without massive rows"] = ordinary.T.to_dict()
-joint_costs = pd.DataFrame(sums).T.to_dict()
+joint_costs = sums.to_dict()
 
 # %%
 tolerance = {"blocks": 0.02, "signals": 0.02, "reduced_rank": 0.02, "agreements": 0.1, "spearman_r2_delta": 0.1}
@@ -492,7 +495,8 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"])
 # - The cosines of ShortGPT and LLM-Drop and NBL's bound are read off the residual stream. They know how far a block
 #   moves it, and nothing of the loss; the cosines know of no map either. Where their ρ is lower than the price's, that
 #   is what they lack. *Replace one* says how much of the order can be told at all from a few sequences.
-# - Single costs need not add up: each map was fitted on what its block receives while all others are as they were.
+# - Single costs need not add up: the table of *together* says how far they do. Where *naive* and *refitted* are alike,
+#   it is not the inputs that the maps were fitted on.
 
 # %% [markdown]
 # ## Test yourself

@@ -122,7 +122,7 @@ run.answer(sentences)
 
 #
 # Each on a case small enough to follow. **Recolour:** rows with two features, one of them skewed, get the mean and the
-# covariance of other rows. They keep their shape: the first feature is as skewed as before.
+# covariance of other rows. The first feature stays skewed, a little less so, since the other is now mixed into it.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -145,7 +145,9 @@ for label, rows in (("rows", skewed), ("in another colour", dressed), ("the othe
 # it by ∓2, the inputs by ∓1.5, and ±1 is left that neither does alone. So the shares are as $4 : 2.25 : 1$. **Beside
 # seeds:** were the columns two seeds instead, rows would be 1.5 and 5.5 on the mean, a mean square of 16, and seeds
 # $1.5 \mp 0.5$ and $5.5 \mp 2.5$, a mean square of 6.5. So $F = 2.5$, and with $n = 2$ profiles behind each mean,
-# $\theta^2/\sigma^2 = 0.7$, with an interval from nothing to far more: two seeds of two kinds say little.
+# $\theta^2/\sigma^2 = 0.7$. Two profiles that differ in their weights then lie $\sqrt{1 + 0.7} = 1.3$ times as far
+# apart as two seeds: this is the *ratio*. Its interval goes from 1, which is nothing, to far more: two seeds of two
+# kinds say little.
 
 # %%
 by_hand = np.array([[[1.0, 2.0], [3.0, 8.0]]])  # one block
@@ -211,9 +213,11 @@ print(floors.round(2).to_string(index=False))
 # %% [markdown]
 # **What a referee asked for.** What goes into each block: rank and condition number of the inputs, effective rank (how
 # many directions carry the variance), dynamic range (loudest feature over the median one), and *effective support*:
-# the share of rows that carry the variance, 1 if all rows lie equally far out, near 0 if a few rows do alone. First
-# comes the rank correlation of each with $R^2_{\mathrm{lin}}$, then, of each model, the smallest and the largest value
-# over its blocks; every block is below the fold.
+# the share of rows that carry the variance, 1 if all rows lie equally far out, near 0 if a few rows do alone (of the
+# inputs, and as `support_out` of the outputs). `first_position_in` and `_out` are the mean norm at a sequence's first
+# position over that at all others. First comes the rank correlation of each with $R^2_{\mathrm{lin}}$ (– where it is
+# the same in all blocks), then, of each model, the smallest and the largest value over its blocks; every block is below
+# the fold.
 
 # %%
 inputs = survey.stack_models({name: survey.input_table(blocks[name]) for name in names})
@@ -222,7 +226,7 @@ inputs = inputs.merge(own[["model", "block", "r2"]], on=["model", "block"])
 statistics = inputs.drop(columns="block").groupby("model", sort=False)
 rho = statistics.corr("spearman")["r2"].unstack().reindex(names).drop(columns="r2")
 print("Spearman ρ with R²_lin over blocks:")
-print(rho.fillna(0).round(1).to_string())
+print(rho.round(1).to_string(na_rep="–"))
 run.folded("every block", inputs.set_index(["model", "block"]).round(2))
 ends = {}
 for name, table in inputs.groupby("model", sort=False):
@@ -231,11 +235,12 @@ pd.concat(ends, names=["model"]).round(2)
 
 # %% [markdown]
 # **Transplants.** For every ordered pair: rows of one model (*shape*), in the mean and covariance of another
-# (*colour*), through the weights of a third (*weights*). That referee's experiment is where colour and weights are of
-# one model; with all three free we can ask for the colour's share too. Whose profile is it then? We print how far, for
-# two different models, the curve lies from that of the weights' owner, from that of the inputs' owner, and from the
-# same weights on *normal* rows or on their own rows *turned*. Rows of one width do not fit weights of another: models
-# that differ in width or depth are left out here, and where none is left each has its own rows alone.
+# (*colour*), through the weights of a third (*weights*). Where colour and weights are of one model, *weights* stands
+# for both and *inputs* for the shape alone; with all three free the colour has a share of its own. Whose profile is it
+# then? We print how far, for two different models, the curve lies from that of the weights' owner, from that of the
+# inputs' owner, and from the same weights on *normal* rows or on their own rows *turned*. Rows of one width do not fit
+# weights of another: models that differ in width or depth are left out here, and where none is left each has its own
+# rows alone.
 
 # %%
 transplanted = survey.transplant(blocks, ffns, controls, three_way_every=1 if thorough else 3)

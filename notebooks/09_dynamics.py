@@ -11,8 +11,9 @@
 # %% [markdown]
 # # 09 · When does training make the profile?
 #
-# **Question.** At its first step a model's blocks are alike; at its last they are not. When does each leave its initial
-# $R^2_{\mathrm{lin}}$, in which order, and does $R^2_{\mathrm{lin}}$ settle before the loss does?
+# **Question.** At the first step the blocks of a GPT-2 or a Pythia have nearly the same $R^2_{\mathrm{lin}}$; at the
+# last they do not. When does each leave its initial $R^2_{\mathrm{lin}}$, in which order, and does it settle before the
+# loss?
 #
 # **You need** notebook 02. **Time** 25 minutes to read, two to run: a small model is trained while you watch.
 
@@ -224,11 +225,11 @@ detours = (table["peak"] > higher_end + 0.01).sum()
 leaves = with_depth["leaves"]
 earlier = (typical < 0).sum()
 of_runs = f"of {len(runs)} runs"
-print("Expected, and found:")
-print(f"- all start flat: {flat.sum()} {of_runs}; not: {not_flat}")
-print(f"- blocks bend steadily: {detours} {of_runs} get straighter first, than at their start and their end")
-print(f"- the block next to the text leaves first: ρ with depth {leaves.min():+.2f} to {leaves.max():+.2f}")
-print(f"- R² settles before the loss: {earlier} {of_runs} (median block)")
+print("Expected → found:")
+print(f"- all start flat → {flat.sum()} {of_runs} do; not: {not_flat}")
+print(f"- blocks bend steadily → {detours} {of_runs} get straighter first than at their start and their end")
+print(f"- the block next to the text leaves first, ρ > 0 → ρ with depth {leaves.min():+.2f} to {leaves.max():+.2f}")
+print(f"- R² settles before the loss → in {earlier} {of_runs} (median block)")
 
 # %% [markdown]
 # *ρ with depth* is the rank correlation of a block's number with the step at which it leaves: where it is positive the

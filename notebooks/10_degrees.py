@@ -15,7 +15,7 @@
 # Is the rest of a higher degree, or is it of degree 2 and spread over more products than a small probe has?
 #
 # **You need** notebook 03 and its results; Hermite's polynomials come in here.
-# **Time** 20 minutes to read, four to run.
+# **Time** 25 minutes to read, four to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -107,6 +107,9 @@ run.answer(sentences)
 # | all products, by the kernel $(1 + x \cdot x')^2$ on few rows; degree 3; Gaussian | `products.learning_curve` |
 # | all products written down: of $k$ leading directions, or of all, streamed | `products.products`, `quadratic` |
 # | $E[a\,\mathrm{He}_k]$ and $\rho^k$ ($\rho$: of two neurons' $z$): Gaussian inputs' spectrum | `predict_spectrum` |
+#
+# The neurons' bound of degree 2 comes in two kinds. *Pooled*: the squares of all neurons summed up with the block's own
+# output weights, as in the formula. *Each free*: every neuron's square with weights of its own.
 #
 # Features come in nested sets, so one Cholesky factor serves every degree; a step down, held out, means overfitting.
 #
@@ -240,9 +243,10 @@ plt.show()
 # %% [markdown]
 # ## Figure: the spectrum in training
 #
-# **How to read it.** The middle block of two of notebook 08's small models. Left, $R^2_1 \dots R^2_4$ from dark to
-# light. Right, the median spread of a pre-activation: GELU bends on a scale of one; a small spread sees it straight.
-# (A median may hide two humps, neurons that hardly move and neurons that move far: the last table has the quartiles.)
+# **How to read it.** The middle block of notebook 08's small models, one of each architecture (by line style, legend in
+# b). (a) $R^2_1 \dots R^2_4$ from dark to light. (b) The median spread of a pre-activation: the activation bends on a
+# scale of one, and a small spread sees it straight. (A median may hide two humps, neurons that hardly move and neurons
+# that move far: the last table has the quartiles.)
 
 # %%
 if with_twins:

@@ -56,6 +56,11 @@ print("models:", ", ".join(models), "· text:", run.corpora[0], "· train rows f
 pd.DataFrame(marked).T
 
 # %% [markdown]
+# The table holds the two protocols that stand side by side below. *Position 0* is the first token of every sequence.
+# *Loud* are the 1 % of rows with the largest outputs, or else the one output feature of largest variance; either may be
+# left out. *Null*: directions of the inputs with less than this share of the largest variance are left out of the map.
+
+# %% [markdown]
 # ## Predict first
 #
 # 1. The paper compares with one mean of all outputs, we with each feature's own. Which gives the larger $R^2$, always?
@@ -97,7 +102,7 @@ run.answer(sentences)
 # | a block under every protocol | `multiverse.block_table` |
 # | what its profile says, and what flips it | `statements.flip_table` |
 #
-# The constant $v$ is the width for independent Gaussian rows, and many times that for text, whose rows resemble their
+# The constant $v$ is the width for independent Gaussian rows, and a few times that for text, whose rows resemble their
 # neighbours. The formula does not ask for it.
 #
 # A case we know: ten inputs, half of the variance is signal, rows in documents of four that share half of theirs.
@@ -123,7 +128,6 @@ for count in (5, 50):
 # ## Run
 #
 # For every model, both splits and both lengths: one pass over the text, moments in groups, and every combination.
-# *Loud* are the 1 % of rows with the largest outputs, or else the one output feature of largest variance.
 
 # %%
 texts = read(run.corpus(run.corpora[0], models[next(iter(models))]), documents, run.seed)
@@ -168,7 +172,7 @@ print(agreed.round(2).to_string(index=False))
 #
 # **How to read it.** Above: highest less lowest block of each model, a dot a protocol, in order of their mean; the line
 # is the threshold. Below: which level of each choice is behind each dot. A level whose strokes gather at one end moves
-# the number; one that is spread evenly does not matter.
+# the number; one that is spread evenly does not matter. The orange lines are the paper's protocol and ours.
 
 # %%
 spread = statements.STATEMENTS["spread"]

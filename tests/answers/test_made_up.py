@@ -70,13 +70,13 @@ def ceiling(r2, *, costs=(), rho=None, ordinary=None, turns=False):
 
 def test_the_dearest_block_is_sure_only_where_no_other_interval_reaches_it():
     sure = ceiling([0.9, 0.8], costs=[(3.0, 0.5), (1.0, 0.5)], rho=1.0)
-    assert "no other block's interval reaches as far" in ceilings.sentences({"models": {"a": sure}})[1]
+    assert "its interval overlaps with no other block's" in ceilings.sentences({"models": {"a": sure}})[1]
     unsure = ceiling([0.9, 0.8], costs=[(3.0, 0.5), (1.0, 2.0)], rho=1.0)
     said = ceilings.sentences({"models": {"a": sure, "b": unsure}})[1]
     assert "no other" not in said
-    assert said.endswith("That is not sure: the interval of block 1 in b reaches as far.")
+    assert said.endswith("That is not sure: its interval overlaps with that of block 1 in b.")
     many = ceiling([0.9] * 5, costs=[(3.0, 2.0)] + [(2.0, 2.0)] * 4, rho=1.0)
-    assert "the interval of 4 other blocks in a reaches" in ceilings.sentences({"models": {"a": many}})[1]
+    assert "its interval overlaps with that of 4 other blocks in a" in ceilings.sentences({"models": {"a": many}})[1]
 
 
 def test_the_order_may_be_either_way_or_chance():
@@ -121,7 +121,8 @@ def test_blocks_are_more_or_less_linear_before_training_beyond_their_interval():
         "Before training blocks are more linear in a (R²_lin 0.50; surely in 2 of 3 blocks) and c (R²_lin 0.50; "
         "surely in 2 of 3 blocks); less linear in b (R²_lin 0.50; surely in 3 of 3 blocks); and not surely more or "
         "less linear in d (R²_lin 0.50; more in 2 and less in 1 of 4 blocks). Small random weights make hidden values "
-        "small, where GELU is nearly straight; SwiGLU multiplies two of them, which has no straight part."
+        "small, where GELU is nearly straight; SwiGLU multiplies two of them, and a product has a straight part only "
+        "as far as its inputs are skewed."
     )
 
 
@@ -135,14 +136,33 @@ def test_a_search_that_finds_nothing_says_so():
 
 
 def test_a_slope_may_rise_fall_or_be_open():
-    rising = {"r": 0.8, "low": 0.2, "high": 0.9, "inner": 0.0}
-    falling = {"r": -0.8, "low": -0.9, "high": -0.2, "inner": 0.0}
+    rising = {"r": 0.8, "low": 0.2, "high": 0.9, "inner": 0.3}
+    falling = {"r": -0.8, "low": -0.9, "high": -0.2, "inner": -0.1}
     open_ = {"r": 0.1, "low": -0.5, "high": 0.6, "inner": 0.0}
     assert bilinear._slopes({"a": rising, "b": falling, "c": open_}) == (
-        "The gain grows with what the line leaves in a (r = +0.80 [0.20, 0.90]). The gain falls with what the line "
-        "leaves in b (r = −0.80 [−0.90, −0.20]). The run cannot tell whether it follows what the line leaves in c "
-        "(r = +0.10 [−0.50, 0.60])."
+        "The gain grows with what the line leaves in a (r = +0.80 [0.20, 0.90]; +0.30 without the first and the last "
+        "block). The gain falls with what the line leaves in b (r = −0.80 [−0.90, −0.20]; −0.10 without the first and "
+        "the last block). The run cannot tell whether it follows what the line leaves in c (r = +0.10 [−0.50, 0.60]; "
+        "+0.00 without the first and the last block)."
     )
+
+
+def test_more_products_are_told_beside_a_teacher_of_as_many():
+    ranks = {
+        "hidden": {"a": {"16": 0.9, "64": 0.1}},
+        "a": {"0": {"16": 0.1, "64": 0.2}, "1": {"16": 0.3, "64": 0.5}, "2": {"16": 0.2, "64": 0.9}},
+    }
+    assert bilinear._ranks(ranks, 16) == [
+        "With 64 products the share recovered is, in the median of the blocks looked at, 0.50 instead of 0.20 in a; of "
+        "a teacher of that rank, hidden in noise, the search finds 0.10."
+    ]
+    assert bilinear._ranks(ranks, 64) == []  # no higher rank was tried
+    assert bilinear._ranks(ranks, 32) == []  # the probe's own was not
+
+
+def test_of_a_planted_branch_it_is_told_what_noise_leaves():
+    (said,) = bilinear._power({"a": [{"block": 0, "planted": 0.9, "hidden": 0.5}]})
+    assert "recovers 0.90 of it, and 0.50 of it where we add noise of three times its variance." in said
 
 
 def test_a_gate_may_stay_open_or_close_with_or_without_its_branch():
@@ -184,7 +204,7 @@ def test_the_regimes_of_near_linear_blocks():
     )
     replies = rank.replies(results)
     assert replies[0].endswith("So it is in blocks 0 and 1 of a.")
-    assert replies[2] == "On frequent ones in 0 of 5 blocks of a."
+    assert replies[2] == "The most frequent band lies above the rarest in 0 of 5 blocks of a."
     below = {"models": {"a": {"blocks": blocks[4:]}}, "settings": results["settings"]}
     assert rank.sentences(below)[0] == "No block of a reaches 0.90; the highest R²_lin is 0.50 (block 4)."
 
@@ -199,15 +219,28 @@ def banded(*bands):
 @pytest.mark.parametrize(
     ("bands", "shape"),
     [
-        ([(0.9, 0.6, 0.5, 0.4), (0.7, 0.6, 0.5, 0.6)], "falls from 0.80 to 0.50 (as in 1 of 2 blocks)"),
-        ([(0.4, 0.5, 0.6)], "rises from 0.40 to 0.60 (as in 1 of 1 blocks)"),
-        ([(0.9, 0.6, 0.2, 0.8)] * 2, "falls from 0.90 to 0.20 in band 3 and rises to 0.80 (as in 2 of 2 blocks)"),
-        ([(0.3, 0.6, 0.2)], "rises from 0.30 to 0.60 in band 2 and falls to 0.20 (as in 1 of 1 blocks)"),
-        ([(0.3, 0.6, 0.2, 0.4)], "goes up and down from 0.30 to 0.40, between 0.20 and 0.60 (as in 1 of 1 blocks)"),
+        (
+            [(0.9, 0.6, 0.5, 0.4), (0.7, 0.6, 0.5, 0.6)],
+            "falls from 0.80 to 0.50 (… 1 of 2 blocks)",
+        ),
+        ([(0.4, 0.5, 0.6)], "rises from 0.40 to 0.60 (… 1 of 1 blocks)"),
+        (
+            [(0.9, 0.6, 0.2, 0.8)] * 2,
+            "falls from 0.90 to 0.20 in band 3 and rises to 0.80 (… 2 of 2 blocks)",
+        ),
+        (
+            [(0.3, 0.6, 0.2)],
+            "rises from 0.30 to 0.60 in band 2 and falls to 0.20 (… 1 of 1 blocks)",
+        ),
+        (
+            [(0.3, 0.6, 0.2, 0.4)],
+            "goes up and down from 0.30 to 0.40, between 0.20 and 0.60 (… 1 of 1 blocks)",
+        ),
     ],
 )
 def test_bands_may_fall_rise_turn_or_do_neither(bands, shape):
     said = rank.sentences(banded(*bands))
+    shape = shape.replace("…", "from band to band the same way in")
     assert said[2] == (
         f"From the most frequent tokens to the rarest, in {len(bands[0])} bands, the mean R² over blocks {shape} in a."
     )
@@ -374,7 +407,7 @@ def test_the_largest_shortfall_is_over_all_models():
         | {"Y, standardised": 0.4, "Y, whitened": 0.49},
     }
     said = optimisers.sentences(results)
-    assert "0.200 by plain gradient descent (block 7 of b)" in said[0]
+    assert "0.200 by plain gradient descent at the rate 1/λ₁, as its formula foretells (block 7 of b)" in said[0]
     assert "2 by plain gradient descent" in said[1]
     assert "ρ = −0.50 for plain gradient descent" in said[2]
     replies = optimisers.replies(results)
@@ -488,7 +521,7 @@ def test_blocks_that_were_not_probed_are_left_out():
     results["models"]["a"]["checks"] = {"0": loudest | {"reach": 4}}
     assert degrees.sentences(results)[1].endswith("by the loudest 4, which are all of them, in a.")
     results["models"]["a"]["checks"] = {"0": loudest | {"reach": 1}, "1": loudest | {"reach": 4}}
-    assert degrees.sentences(results)[1].endswith("by the loudest 1 to 4 in a.")
+    assert degrees.sentences(results)[1].endswith("by the loudest 1 to 4 of 4 in a.")
     results["models"]["a"]["checks"] = {"0": {"probe": {}, "reach": None}}
     replies = degrees.replies(results)
     assert replies[0] == "By degree 2 in 0 of 1 blocks of a; by degree 3 in 1 of 1 blocks of a."
@@ -513,11 +546,13 @@ def test_one_model_has_no_order_and_a_run_may_leave_choices_out():
         "statements": {"spread": {"asks": "highest − lowest block", "above": True, "threshold": 0.25}},
     }
     assert protocol.sentences(results) == [
-        "All of 8 protocols agree on how far the blocks spread (in a).",
+        "The same under all 8 protocols: highest − lowest block above 0.25 (in a).",
         "With one model there is no order of models.",
         "R²_lin itself moves with the protocol, on the mean over blocks most by −0.20 with loud rows out and +0.10 "
         "with sequences of 32 tokens.",
     ]
+    row["share"] = 0.0  # the same everywhere, and the other way round
+    assert "highest − lowest block not above 0.25 (in a)" in protocol.sentences(results)[0]
     replies = protocol.replies(results)
     assert replies[0] == "This run has not compared the two denominators."
     assert replies[1] == "This run has not compared so few rows with more."
@@ -606,7 +641,11 @@ def test_claims_are_counted_in_singular_and_plural():
         "claims": {f"c{i}": claim(verdict) for i, verdict in enumerate(verdicts)},
         "marks": {"holds here": "✓", "does not hold here": "✗", "mixed": "~"},
         "thresholds_moved": {
-            "c0": {"0.75": {"a": "holds here"}, "1.0": {"a": "holds here"}, "1.5": {"a": "mixed"}},
+            "c0": {
+                "0.75": {"a": "holds here", "b": "not testable here"},
+                "1.0": {"a": "holds here", "b": "not testable here"},
+                "1.5": {"a": "mixed", "b": "not testable here"},
+            },
             "c1": {},
         },
     }

@@ -229,13 +229,15 @@ def expected(stem, results):
         gain = profile(model, "gain")
         yield f"{text(gain.min())} to {text(gain.max())} of R²"
         r = results["correlation"]["gain"][name]
-        yield f"{name} (r = +{text(r['r'])} [{text(r['low'])}, {text(r['high'])}])"
+        yield f"{name} (r = +{text(r['r'])} [{text(r['low'])}, {text(r['high'])}]; "
+        yield f"{'−' if r['inner'] < 0 else '+'}{text(abs(r['inner']))} without the first and the last block)"
     if stem == "04_rank":
         above = sum(block["bands"][0] > block["bands"][-1] for block in model["blocks"])
         yield f"{above} of {len(model['blocks'])} blocks"
         bands = profile(model, "bands")
         falling = (np.diff(bands, axis=1) < 0).all(1).sum()
-        yield f"falls from {text(bands.mean(0)[0])} to {text(bands.mean(0)[-1])} (as in {falling} of {len(bands)}"
+        alike = f"(from band to band the same way in {falling} of {len(bands)}"
+        yield f"falls from {text(bands.mean(0)[0])} to {text(bands.mean(0)[-1])} {alike}"
         rises = bands[[0, -1]].min(0) - bands[1:-1].mean(0)
         yield f"{(rises > 0).sum()} of {len(rises)} bands (by {text(rises.min())} or more) of {name}"
     if stem == "05_corpora":
@@ -280,7 +282,7 @@ def expected(stem, results):
         enough = int((rest >= 0.9).sum())
         yield f"By degree 2 in {enough} of {len(r2)} blocks"
     if stem == "11_protocol":
-        yield f"All of {results['universes']} protocols"
+        yield f"The same under all {results['universes']} protocols: highest − lowest block above 0.25"
         scalar = next(effect for effect in results["effects"] if effect["level"] == "scalar")
         yield f"it raises R²_lin by {text(scalar['mean'])} on the mean and by {text(scalar['largest'])} at most"
     if stem == "12_sinks":

@@ -75,7 +75,7 @@ def test_gates_are_trained_at_every_rate(models):
     np.testing.assert_allclose(table.left, 1 - table.r2_lin)
 
 
-def test_the_order_of_gates_is_spearmans_and_gains_are_summed():
+def test_gates_go_by_spearmans_rho_model_by_model_and_gains_are_summed():
     left = [0.1, 0.2, 0.3, 0.4]
     low = {"rate": 0.001, "left": left, "gate": [1.0, 0.9, 0.8, 0.5], "share": 0.0, "gain": 0.0}
     high = {
@@ -85,12 +85,24 @@ def test_the_order_of_gates_is_spearmans_and_gains_are_summed():
         "share": [1, 2, 4, 3],
         "gain": [0.0, 0.1, 0.2, 0.3],
     }
-    table = tables.gate_order(pd.concat([pd.DataFrame(low), pd.DataFrame(high)]), pd.DataFrame({"gain": [0.4, 0.8]}))
+    of_one = pd.concat([pd.DataFrame(low), pd.DataFrame(high)]).assign(model="one")
+    table = tables.gate_order(of_one, pd.DataFrame({"gain": [0.4, 0.8]}))
     assert table.rate.tolist() == [0.001, 0.01]
-    assert table["ρ of gate"].tolist() == pytest.approx([-1, spearmanr(left, high["gate"]).statistic])
-    assert table["ρ of share"].tolist() == pytest.approx([0, 0.8])  # a share that does not vary: 0
     assert table["median gate"].tolist() == pytest.approx([0.85, 0.25])
     assert table["gain ÷ probe's"].tolist() == pytest.approx([0, 0.5])
+
+    # another model whose gates all lie higher, where the line leaves more: no concern of the first one's order
+    other = of_one.assign(model="other", left=of_one.left + 1, gate=of_one.gate + 1, share=-of_one.share)
+    table = tables.gate_correlations(pd.concat([of_one, other]))
+    assert table[["model", "rate"]].to_numpy().tolist() == [
+        ["one", 0.001],
+        ["one", 0.01],
+        ["other", 0.001],
+        ["other", 0.01],
+    ]
+    expected = [-1, spearmanr(left, high["gate"]).statistic]
+    assert table["ρ of gate"].tolist() == pytest.approx([*expected, *expected])
+    assert table["ρ of share"].tolist() == pytest.approx([0, 0.8, 0, -0.8])  # a share that does not vary: 0
 
 
 def over_blocks(left, gain):

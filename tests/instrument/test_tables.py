@@ -78,7 +78,7 @@ def test_null_directions_take_the_worst_block_of_each_model():
 
 def test_the_summary_of_inputs_by_hand():
     assert inputs_summary(INPUTS).to_dict("index") == {
-        "b": {"largest condition number": 21.0, "mean effective rank": 2.6, "null directions": 2},
+        "b": {"largest condition number": 20.6, "mean effective rank": 2.6, "null directions": 2},
         "a": {"largest condition number": 3.0, "mean effective rank": 4.0, "null directions": 0},
     }
 

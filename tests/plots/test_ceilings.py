@@ -272,7 +272,8 @@ def test_clouds_are_in_their_models_colour_with_their_line_and_slices():
         assert rows.get_color() == style.look("mini-llama")["color"] != line.get_color()
         np.testing.assert_array_equal(rows.get_ydata(), across**2)
         np.testing.assert_array_equal(line.get_ydata(), line.get_xdata())  # what it says lies on the diagonal
-        assert axis.get_xlabel() == "what the line says"
+        assert axis.get_xlabel() == "what the fitted map says"
+    assert [text.get_text() for text in figure.legends[0].get_texts()][1] == "output = prediction"
     assert len(figure.legends[0].get_texts()) == 3
 
 

@@ -33,6 +33,7 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
         f"A branch of {products} adds {words.per_model(gains)}.",
         *_power(results["power"]),
         _slopes(results["correlation"]["gain"]),
+        *_ranks(results["ranks"], results["settings"]["rank"]),
         _recipe(results["models"]),
     ]
 
@@ -66,25 +67,30 @@ def questions(results: Mapping[str, Any]) -> list[words.Question]:
             _parts(results["models"]),
         ),
         ("Products win back some R². Do they win back perplexity as well?", _perplexity(results["models"])),
-        ("Is it products that a block needs, or a second layer?", _depth(results["models"])),
+        ("A trained hidden layer with GELU does more than the line. Does it need products?", _depth(results["models"])),
     ]
 
 
 def _power(power: Mapping[str, Any]) -> list[str]:
     """Whether the search finds what is planted; where it does not, a small gain cannot be believed."""
     rows = [row for of_model in power.values() for row in of_model]
-    found = [row["planted"] for row in rows if row["planted"] >= FOUND]
+    seen = [row for row in rows if row["planted"] >= FOUND]
     missed = {}
     for name, of_model in power.items():
         blind = [row["block"] for row in of_model if row["planted"] < FOUND]
         if blind:
             missed[name] = words.blocks(blind)
     said = []
-    if found:
-        said.append(f"Where we plant such a branch, the search recovers {words.span(found)} of it.")
+    if seen:
+        alone = words.span(row["planted"] for row in seen)
+        hidden = words.span(row["hidden"] for row in seen)
+        said.append(
+            f"Where we plant such a branch, the search recovers {alone} of it, and {hidden} of it where we add noise "
+            "of three times its variance."
+        )
     if missed:
         where = words.per_model(missed, "of")
-        besides = "But it" if found else "The search"
+        besides = "But it" if seen else "The search"
         said.append(f"{besides} misses the one planted in {where}, so a small gain there says little.")
     return [" ".join(said)]
 
@@ -93,7 +99,9 @@ def _slopes(correlations: Mapping[str, Mapping[str, Any]]) -> str:
     """Whether the gain follows what the line leaves, over blocks."""
     meanings = {}
     for name, found in correlations.items():
-        r = f"r = {words.estimate(found['r'], found['low'], found['high'], signed=True)}"
+        whole = words.estimate(found["r"], found["low"], found["high"], signed=True)
+        inner = words.number(found["inner"], signed=True)
+        r = f"r = {whole}; {inner} without the first and the last block"
         if found["low"] > 0:
             verdict = "grows with"
         elif found["high"] < 0:
@@ -112,6 +120,28 @@ def _slopes(correlations: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _each(found: Mapping[str, str]) -> str:
     return words.joined(f"{name} ({said})" for name, said in found.items())
+
+
+def _ranks(ranks: Mapping[str, Any], probed: int) -> list[str]:
+    """Whether more products would find more, where the search can see so many."""
+    clauses = {}
+    found = []
+    for name, blocks in ranks.items():
+        if name == "hidden":
+            continue
+        highest = max((rank for of_block in blocks.values() for rank in of_block), key=int)
+        if int(highest) <= probed or any(str(probed) not in of_block for of_block in blocks.values()):
+            continue
+        more = words.number(median(of_block[highest] for of_block in blocks.values()))
+        fewer = words.number(median(of_block[str(probed)] for of_block in blocks.values()))
+        clauses[name] = f"{more} instead of {fewer}"
+        found.append(ranks["hidden"][name][highest])
+    if not clauses:
+        return []
+    return [
+        f"With {words.counted(int(highest), 'product')} the share recovered is, in the median of the blocks looked at, "
+        f"{words.per_model(clauses)}; of a teacher of that rank, hidden in noise, the search finds {words.span(found)}."
+    ]
 
 
 def _recipe(models: Mapping[str, Any]) -> str:
@@ -172,8 +202,8 @@ def _parts(models: Mapping[str, Any]) -> str:
     clauses = {}
     for name, model in models.items():
         recipe = model["recipe"]
-        gap = mean(recipe["ours"]) - mean(recipe["gain"])
-        parts = {said: mean(recipe[key]) for key, said in PARTS.items()}
+        gap = round(mean(recipe["ours"]) - mean(recipe["gain"]), 9)  # as the notebook's table has it
+        parts = {said: round(mean(recipe[key]), 9) for key, said in PARTS.items()}
         largest = max(parts, key=lambda part: abs(parts[part]))
         part = f"{largest}, {words.number(parts[largest], 3, signed=True)}"
         clauses[name] = f"{words.number(gap, 3, signed=True)} (the largest part is {part})"
@@ -203,7 +233,7 @@ def _perplexity(models: Mapping[str, Any]) -> str:
 
 
 def _depth(models: Mapping[str, Any]) -> str:
-    """Two layers without products beside the line, and beside two layers with products."""
+    """A hidden layer without products beside the line, and beside one with products."""
     depth, products = [], []
     for model in models.values():
         lines = {block["block"]: block["r2_lin"] for block in model["blocks"]}
@@ -211,12 +241,13 @@ def _depth(models: Mapping[str, Any]) -> str:
         depth += [r2 - lines[block] for block, r2 in zip(dense["blocks"], dense["r2"], strict=True)]
         products += [with_them - r2 for with_them, r2 in zip(poly["r2"], dense["r2"], strict=True)]
     if mean(depth) > max(NOTICED, 2 * abs(mean(products))):
-        answer = "A second layer, as far as these controls tell"
+        answer = "Hardly, as far as these controls tell"
     elif mean(products) > max(NOTICED, mean(depth)):
-        answer = "Products, as far as these controls tell"
+        answer = "Yes, as far as these controls tell"
     else:
         answer = "These controls cannot tell"
     return (
-        f"{answer}: a trained second layer without products changes R² by {words.span(depth, 3, signed=True)} from the "
-        f"line's, and products within both layers by {words.span(products, 3, signed=True)} from there."
+        f"{answer}: the hidden layer changes R² by {words.span(depth, 3, signed=True)} from the line's, and products "
+        f"within both of its layers by {words.span(products, 3, signed=True)} from there. That does not say that a "
+        "block needs no products: GELU(h) is about h/2 + 0.4 h² near 0, so the hidden layer has squares of its own."
     )

@@ -56,7 +56,8 @@ def questions(results: Mapping[str, Any]) -> list[words.Question]:
         ),
         ("Does an R² below 0 say that a curve is far from straight?", _below_zero(results["parabola"])),
         (
-            "Make a neuron's bend four times as sharp and its inputs a quarter as wide. What happens to R²?",
+            "A neuron's inputs have their middle at 0. Make its bend four times as sharp and the inputs a quarter as "
+            "wide. What happens to R²?",
             _other_units(results["toys"]),
         ),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from math import log
 from typing import Any
 
@@ -10,6 +11,9 @@ from howlinear.answers import words
 
 ALIKE = 1.25
 """Rows at position 0 are like the others if their mean norm is within this factor of theirs; our choice."""
+
+AS_THIN = 1.05
+"""Two inputs have the same effective rank for their width if one is within this factor of the other's; our choice."""
 
 
 def sentences(results: Mapping[str, Any]) -> list[str]:
@@ -104,24 +108,23 @@ def _place(row: Mapping[str, Any]) -> str:
 
 def _stretched(inputs: Sequence[Mapping[str, Any]]) -> str:
     """The inputs of largest condition number, beside those of smallest effective rank."""
-    stretched = max(inputs, key=lambda row: row["condition"])
-    thin = min(inputs, key=lambda row: row["effective_rank"] / row["width"])
-    condition = words.significant(stretched["condition"], 3)
     difference = (
         "The first compares the longest direction with the shortest alone, the second asks how many directions share "
         "the variance."
     )
-    if stretched is thin:
-        return (
-            f"Not by necessity, though {_place(thin)} has both here: a condition number of {condition} and an "
-            f"effective rank of {words.number(thin['effective_rank'], 0)}. {difference}"
-        )
-    return (
-        f"No. {difference} The largest condition number, {condition} in {_place(stretched)}, goes with an effective "
-        f"rank of {words.number(stretched['effective_rank'], 0)}; the smallest effective rank for its width, "
-        f"{words.number(thin['effective_rank'], 0)} in {_place(thin)}, with a condition number of "
-        f"{words.significant(thin['condition'], 3)}."
-    )
+    as_thin = []
+    for one, other in combinations(inputs, 2):
+        shares = sorted(row["effective_rank"] / row["width"] for row in (one, other))
+        if shares[1] < AS_THIN * shares[0]:
+            as_thin.append(sorted((one, other), key=lambda row: row["condition"]))
+    if not as_thin:
+        return f"Not by necessity. {difference} No two inputs of this run have the same effective rank for their width."
+    plain, stretched = max(as_thin, key=lambda pair: pair[1]["condition"] / pair[0]["condition"])
+    clauses = []
+    for row in (stretched, plain):
+        condition = words.significant(row["condition"], 3)
+        clauses.append(f"{condition} and {words.number(row['effective_rank'], 0)} of {row['width']} in {_place(row)}")
+    return f"No. {difference} For example, they are {clauses[0]}, and {clauses[1]}."
 
 
 def _in_other_units(row: Mapping[str, Any]) -> str:

@@ -95,8 +95,8 @@ def _dearest(models: Mapping[str, Any]) -> str:
             doubtful[name] = words.blocks(reach) if len(reach) <= MOST_NAMED else f"{len(reach)} other blocks"
     said = f"The block that costs most perplexity, when its line takes its place, is {words.per_model(costs)}"
     if not doubtful:
-        return f"{said}; no other block's interval reaches as far."
-    return f"{said}. That is not sure: the interval of {words.per_model(doubtful)} reaches as far."
+        return f"{said}; its interval overlaps with no other block's."
+    return f"{said}. That is not sure: its interval overlaps with that of {words.per_model(doubtful)}."
 
 
 def _order(models: Mapping[str, Any]) -> str:
@@ -135,7 +135,8 @@ def _before_training(models: Mapping[str, Any]) -> str:
     answers = words.joined(f"{answer} in {words.joined(of_models)}" for answer, of_models in named.items())
     return (
         f"Before training blocks are {answers}. Small random weights make hidden values small, where GELU is nearly "
-        "straight; SwiGLU multiplies two of them, which has no straight part."
+        "straight; SwiGLU multiplies two of them, and a product has a straight part only as far as its inputs are "
+        "skewed."
     )
 
 

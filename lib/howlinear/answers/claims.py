@@ -22,6 +22,9 @@ TOGETHER = "together"
 UNTESTABLE = "not testable here"
 """The verdict without a number, which no count of the board's cells has."""
 
+FALSIFIER = "falsifier"
+"""What the names of those claims begin with that are not the paper's, and would falsify its main one."""
+
 NO_RELATION = "gain-not-residual"
 """The claim that one thing does not follow another, which an interval must fit into a band to show."""
 
@@ -42,7 +45,7 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
     if failed:
         verb = "does not hold here" if len(failed) == 1 else "do not hold here"
         told = f"{', '.join(f'*{name}*' for name in failed)} {verb}; LEDGER.md says what each of these claims is."
-        falsifies = any(name.startswith("falsifier") for name in failed)
+        falsifies = any(name.startswith(FALSIFIER) for name in failed)
         answer.append(f"{told} A falsifier that does not hold speaks for the paper." if falsifies else told)
     answer.append(_moved(results["thresholds_moved"]))
     return [*answer, *results.get("remarks", [])]
@@ -107,8 +110,9 @@ def _moved(moved: Mapping[str, Any], factors: tuple[str, str] = ("0.75", "1.5"))
             if factor not in by_factor or "1.0" not in by_factor:
                 continue
             for model, verdict in by_factor["1.0"].items():
-                cells += 1
-                changed += by_factor[factor][model] != verdict
+                if verdict != UNTESTABLE:
+                    cells += 1
+                    changed += by_factor[factor][model] != verdict
         clauses.append(f"at {factor} times the threshold {changed} of {cells} verdicts change")
     return f"{words.opened(words.joined(clauses))}."
 
@@ -138,19 +142,32 @@ def _untestable(claims: Mapping[str, Any]) -> str:
 
 def _elsewhere(claims: Mapping[str, Any]) -> str:
     """A claim that fails here, with what the paper's own numbers say of it."""
-    failed = [name for name, claim in claims.items() if claim["verdict"] == "does not hold here" and claim["paper"]]
+    failed = []
+    for name, claim in claims.items():
+        of_the_paper = not name.startswith(FALSIFIER)
+        if of_the_paper and claim["verdict"] == "does not hold here" and claim["paper"]:
+            failed.append(name)
     others = "it was said of other models, which the same rules judge once they are run"
     if not failed:
         return f"No: {others}. None of the {len(claims)} claims fails here that the paper gives numbers for."
-    claim = claims[failed[0]]
+    # best told by a claim whose numbers here and in the paper lie apart
+    name = next((name for name in failed if _apart(claims[name])), failed[0])
+    claim = claims[name]
     its_own = words.joined(name for name in claim["cells"] if name in claim["paper"] and name != TOGETHER)
     reason = f"Not by one protocol alone, though {its_own} is its own" if its_own else f"No: {others}"
     here = _range(cell["value"] for cell in claim["cells"].values())
     theirs = _range(claim["paper"].values())
     return (
-        f"{reason}. The statistic of *{failed[0]}*, for example, is {here} here and {theirs} in the paper's own "
+        f"{reason}. The statistic of *{name}*, for example, is {here} here and {theirs} in the paper's own "
         f"numbers; the threshold is {words.significant(claim['threshold'])}."
     )
+
+
+def _apart(claim: Mapping[str, Any]) -> bool:
+    """Whether all numbers here lie on one side of all of the paper's."""
+    here = [cell["value"] for cell in claim["cells"].values()]
+    theirs = claim["paper"].values()
+    return min(here) > max(theirs) or max(here) < min(theirs)
 
 
 def _range(values: Iterable[words.Number]) -> str:

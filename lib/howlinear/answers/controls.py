@@ -8,7 +8,7 @@ from typing import Any
 
 from howlinear.answers import words
 
-EFFECTS = {"inputs": "inputs", "weights": "weights", "inputs × weights": "how the two fit together"}
+EFFECTS = {"inputs": "the rows", "weights": "weights", "inputs × weights": "how the two fit together"}
 """Effects of the two-way analysis of variance, as the results call them → in words."""
 
 TWINS = {"family": "architectures", "text": "training texts"}
@@ -69,8 +69,8 @@ def _effects(shares: Mapping[str, Mapping[str, Any]]) -> str:
         share = words.estimate(100 * found["share"], 100 * found["low"], 100 * found["high"], 0)
         clauses.append(f"{share} % to {EFFECTS.get(effect, effect)}")
     return (
-        "When one model's blocks read another model's inputs, the part of R²_lin that moves goes, by an analysis of "
-        f"variance, {words.joined(clauses)}."
+        "When one model's blocks read the rows of another, brought to the mean and covariance of its own inputs, the "
+        f"part of R²_lin that moves goes, by an analysis of variance, {words.joined(clauses)}."
     )
 
 

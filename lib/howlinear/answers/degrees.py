@@ -24,8 +24,8 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
     quadratic = {name: words.percents(_rest(model, 2)) for name, model in models.items()}
     cubic = {name: words.percents(_rest(model, 3)) for name, model in models.items()}
     answer = [
-        "Of what the line leaves of a block, all that is of degree 2 explains, from block to block, "
-        f"{words.per_model(quadratic)}; with degree 3 as well, {words.per_model(cubic)}."
+        "Of what the line leaves of a block, its neurons' polynomials of degree 2 explain, from block to block and as "
+        f"a lower bound, {words.per_model(quadratic)}; with degree 3 as well, {words.per_model(cubic)}."
     ]
     probes = _probes(models)
     if probes:
@@ -104,9 +104,9 @@ def _reach(models: Mapping[str, Any], share: float) -> str:
             continue
         counts = [check["reach"] for check in checks]
         line, *_, everything = checks[0]["loudest"]["sizes"]
-        clauses[name] = words.span(counts, 0)
-        if min(counts) == everything - line:
-            clauses[name] += ", which are all of them,"
+        of_all = words.number(everything - line, 0)
+        alone = min(counts) == everything - line
+        clauses[name] = f"{of_all}, which are all of them," if alone else f"{words.span(counts, 0)} of {of_all}"
     if not clauses:
         return f"No number of neurons that was tried reaches {words.percent(share)} of it."
     return (
@@ -137,7 +137,7 @@ def _all_products(models: Mapping[str, Any]) -> str:
         clauses.append(f"{more} of {len(checks)} checked blocks of {name} (from {rows} rows)")
     return (
         "Because products that no neuron makes may explain more. A kernel that holds all products of two inputs "
-        f"reaches more than the neurons' squares in {words.joined(clauses)}."
+        f"reaches more than the neurons' polynomials of degree 2 in {words.joined(clauses)}."
     )
 
 

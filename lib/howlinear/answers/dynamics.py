@@ -12,6 +12,9 @@ from howlinear.answers import words
 DETOUR = 0.01
 """A training makes a detour if its mean R²_lin rises above start and end by more than this, as in the notebook."""
 
+CHANCE = 0.05
+"""A sign test whose p lies below this speaks against chance."""
+
 STRICTEST = "from the peak"
 """The cut of the votes that leaves out the loss's early, easy fall."""
 
@@ -54,7 +57,8 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     return [
         f"{up} of {len(runs)} trainings make blocks straighter first, and {lower} end below where they began.",
         _order(results),
-        f"The loss is surely first by {sum(later)} of {len(later)} ways of counting.",
+        f"By {sum(later)} of {len(later)} ways of counting the loss is first: the interval of R²_lin's mean lag behind "
+        "it lies above 0.",
     ]
 
 
@@ -191,12 +195,14 @@ def _one_order(alike: Mapping[str, Sequence[words.Number]]) -> str:
 
 
 def _ways_of_counting(votes: Mapping[str, Mapping[str, Any]]) -> str:
-    """By how many ways of counting the loss is surely first, and by how many R²."""
+    """By how many ways of counting the interval and the sign test say that the loss is first, or R²."""
     ways = [found for by_share in votes.values() for found in by_share.values()]
-    later = sum(found["low"] > 0 for found in ways)
-    earlier = sum(found["high"] < 0 for found in ways)
-    answer = "No" if len(ways) in (later, earlier) else "Yes"
+    later = [found for found in ways if found["low"] > 0]
+    earlier = [found for found in ways if found["high"] < 0]
+    answer = "No" if len(ways) in (len(later), len(earlier)) else "Yes"
+    agree = sum(found["p"] < CHANCE for found in later + earlier)
     return (
-        f"{answer}: by {later} of {len(ways)} ways of counting the loss is surely first, by {earlier} R²_lin is, and "
-        f"by {len(ways) - later - earlier} the run cannot tell."
+        f"{answer}: by {len(later)} of {len(ways)} ways of counting the interval of the mean lag says that the loss is "
+        f"first, by {len(earlier)} that R²_lin is, and by {len(ways) - len(later) - len(earlier)} it cannot tell. The "
+        f"sign test of runs agrees, with p below {CHANCE}, in {agree} of those that the interval decides."
     )

@@ -10,6 +10,9 @@ from howlinear.answers import words
 WAYS = {"GD": "plain gradient descent", "momentum": "momentum", "Adam": "Adam"}
 """How a layer is trained, as the results call it → in words."""
 
+RATES = {"GD": "at the rate 1/λ₁, as its formula foretells", "momentum": "at a tuned rate", "Adam": "at a tuned rate"}
+"""At which rate, as the results call the way → in words."""
+
 SELDOM = 0.2
 """A smaller share than this of steps from block to block that are turned round is few; our choice."""
 
@@ -25,9 +28,9 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
     correlations = results["spearman_condition"]
     forecast = {name: f"ρ = {words.number(correlations[way], signed=True)}" for way, name in WAYS.items()}
     return [
-        f"A linear layer trained for {results['steps']} steps, on raw inputs at a tuned rate, falls short of "
-        f"the exact R²_lin by at most {words.joined(shortfalls)}.",
-        f"Of {compared} blocks, the trained number lies outside the interval of the exact one in "
+        f"After {results['steps']} steps on raw inputs a linear layer falls short of the exact R²_lin by at most "
+        f"{words.joined(shortfalls)}.",
+        f"Of {compared} blocks, what the layer comes to lies outside the interval of the exact number in "
         f"{words.joined(outside)}.",
         "The rank correlation of the shortfall with the condition number of a block's inputs is "
         f"{words.per_model(forecast, 'for')}.",
@@ -88,7 +91,7 @@ def _worst(models: Mapping[str, Any]) -> list[str]:
             gaps = [exact - r2 for exact, r2 in zip(numbers["exact"], numbers[way], strict=True)]
             worst[max(gaps)] = f"block {numbers['block'][gaps.index(max(gaps))]} of {model}"
         largest = max(worst)
-        clauses.append(f"{words.number(largest, 3)} by {name} ({worst[largest]})")
+        clauses.append(f"{words.number(largest, 3)} by {name} {RATES[way]} ({worst[largest]})")
     return clauses
 
 

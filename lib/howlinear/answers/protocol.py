@@ -84,21 +84,22 @@ def questions(results: Mapping[str, Any]) -> list[words.Question]:
 
 
 def _flips(results: Mapping[str, Any]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Statement → the models of which its verdict is the same under all protocols; and those of which it is not."""
+    """Statement, as it holds, → the models of which that is so under all protocols; and those of which it is not."""
     statements = results["statements"]
     steady, turning = {}, {}
     for row in results["flips"]:
         name = STATEMENTS.get(row["statement"], row["statement"])
+        asked = statements[row["statement"]]
+        side = "above" if asked["above"] else "below"
+        is_so = f"{asked['asks']} {side} {words.number(asked['threshold'])}"
         if row["flips"]:
-            asked = statements[row["statement"]]
-            side = "above" if asked["above"] else "below"
-            is_so = f"{asked['asks']} {side} {words.number(asked['threshold'])}"
             kinds = [ALONE[kind] for kind in row["alone"].split(", ") if kind]
             alone = f"; {' or '.join(kinds)} is enough to turn it" if kinds else ""
             held = f"{row['model']} ({is_so} under {words.percent(row['share'])} of them{alone})"
             turning.setdefault(name, []).append(held)
         else:
-            steady.setdefault(name, []).append(row["model"])
+            always = is_so if row["share"] else is_so.replace(f" {side} ", f" not {side} ")
+            steady.setdefault(always, []).append(row["model"])
     return steady, turning
 
 
@@ -108,8 +109,8 @@ def _verdicts(results: Mapping[str, Any]) -> str:
     said = []
     if steady:
         alike = words.together({name: words.joined(models) for name, models in steady.items()})
-        parts = [f"{words.joined(names)} (in {models})" for models, names in alike.items()]
-        said.append(f"All of {results['universes']:,} protocols agree on {words.joined(parts)}.")
+        parts = [f"{words.joined(found)} (in {models})" for models, found in alike.items()]
+        said.append(f"The same under all {results['universes']:,} protocols: {words.joined(parts)}.")
     if turning:
         parts = [f"{name}, in {words.joined(cases)}" for name, cases in turning.items()]
         said.append(f"The protocol decides on {words.joined(parts)}.")

@@ -44,7 +44,7 @@ def replies(results: Mapping[str, Any]) -> list[str]:
     return [
         f"One loud feature or direction can carry nearly all of the variance, and be straight. {here}.",
         f"On the mean over blocks, R²_lin goes {words.per_model(falls)}.",
-        f"On frequent ones in {words.per_model(frequent, 'of')}.",
+        f"The most frequent band lies above the rarest in {words.per_model(frequent, 'of')}.",
     ]
 
 
@@ -114,7 +114,7 @@ def _bands(results: Mapping[str, Any]) -> str:
         means = [mean(values) for values in zip(*(block["bands"] for block in blocks), strict=True)]
         shape = _shape(means)
         alike = sum(_shape(block["bands"]) == shape for block in blocks)
-        clauses[name] = f"{_way(means)} (as in {alike} of {len(blocks)} blocks)"
+        clauses[name] = f"{_way(means)} (from band to band the same way in {alike} of {len(blocks)} blocks)"
     return (
         f"From the most frequent tokens to the rarest, in {results['settings']['bands']} bands, the mean R² over "
         f"blocks {words.per_model(clauses)}."
@@ -190,7 +190,10 @@ def _two_ranks(models: Mapping[str, Any]) -> str:
     if not both:
         return f"{what} Here only the first can be told, since no map has a held-out R² above 0."
     _, effective, needed, place = max(both)
-    return f"{what} They differ most in {place}, where they are {words.number(effective, 1)} and {needed:.0f}."
+    return (
+        f"{what} Their ratio is furthest from 1 in {place}, where they are {words.number(effective, 1)} and "
+        f"{needed:.0f}."
+    )
 
 
 def _rotated(models: Mapping[str, Any], settings: Mapping[str, Any]) -> str:

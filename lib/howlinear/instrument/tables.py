@@ -74,7 +74,7 @@ def inputs_summary(inputs: pd.DataFrame) -> pd.DataFrame:
     by_model = inputs.groupby("model", sort=False)
     return pd.DataFrame(
         {
-            "largest condition number": by_model["condition"].max().round(0),
+            "largest condition number": by_model["condition"].max().round(1),
             "mean effective rank": by_model["effective_rank"].mean().round(1),
             "null directions": by_model["width"].first() - by_model["rank"].min(),
         }

@@ -14,6 +14,7 @@ from howlinear.plots import style
 _LEFT = "left by the line, $1 - R^2_{\\mathrm{lin}}$"
 _DEEP = 16  # blocks; beyond it labels at every other one run into each other
 _SHIFT = 0.12  # blocks; between the error bars of two models at one block
+_NUMBER = {"textcoords": "offset points", "fontsize": 5.5, "va": "center"}  # of a block, where its line ends
 
 
 # --- Figure 3 of the paper: what products gain
@@ -241,7 +242,8 @@ def layers(fits: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | No
             of `files.published`. It is drawn behind, thin and grey, with the model's own marker.
 
     Returns:
-        The figure, two panels: a line per block in the first; in the second filled for the line, open with products.
+        The figure, two panels: a line per block in the first, its number at the right end; in the second filled for the
+        line, open with products.
     """
     figure, (depth, cost) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
     names = list(fits["layer"].unique())
@@ -253,9 +255,12 @@ def layers(fits: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | No
     for model, shift in shifts.items():
         look = style.look(model)
         thin_line = look | {"linewidth": 0.7}
-        for _, of_block in fits[fits["model"] == model].groupby("block"):
+        column = 5 + 9 * list(shifts).index(model)  # a model's numbers stand below one another, in points from the end
+        for block, of_block in fits[fits["model"] == model].groupby("block"):
             places = [names.index(name) for name in of_block["layer"]]
             depth.plot(places, of_block["r2"], **thin_line)
+            end = (places[-1], of_block["r2"].iloc[-1])
+            depth.annotate(str(block), end, (column, 0), **_NUMBER, color=look["color"])
         _draw_costs(cost, swaps[swaps["model"] == model], look, shift, step)
 
     depth.set_xticks(range(len(names)), names)

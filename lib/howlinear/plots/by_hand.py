@@ -41,18 +41,19 @@ def cloud(clouds: Mapping[str, pd.DataFrame]) -> Figure:
     return figure
 
 
-def draw_cloud(axis: Axes, points: pd.DataFrame, colour: str = POINTS_COLOUR) -> None:
-    """Draw rows as faint points, the fitted line, and the mean of each slice of the rows in black.
+def draw_cloud(axis: Axes, points: pd.DataFrame, colour: str = POINTS_COLOUR, line: str = "the fitted line") -> None:
+    """Draw rows as faint points, their line, and the mean of each slice of the rows in black.
 
     Args:
         axis: where to draw.
         points: with the columns of `ideas.by_hand.cloud`.
         colour: of the rows.
+        line: what the line is, for the legend.
     """
     rows = {"color": colour, "markersize": 1.5, "markeredgewidth": 0, "alpha": 0.4}
     axis.plot(points["across"], points["up"], "o", **rows, label="a row")
     along = points.sort_values("across")
-    axis.plot(along["across"], along["line"], color=style.ACCENT, label="the fitted line")
+    axis.plot(along["across"], along["line"], color=style.ACCENT, label=line)
     slices = points[["middle", "mean"]].drop_duplicates()
     axis.plot(slices["middle"], slices["mean"], "o", color="black", label="mean of a tenth of the rows")
 

@@ -96,7 +96,7 @@ def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame, published: pd
 
 
 def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
-    """Rows of blocks with the line through them: what the block puts out against what its fitted map says.
+    """Rows of blocks: what the block puts out against what its fitted map says, and the line where both are equal.
 
     Args:
         blocks: title of a panel → points, with the columns of `ideas.by_hand.cloud`.
@@ -107,9 +107,9 @@ def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
     """
     figure, axes = plt.subplots(1, len(blocks), figsize=(style.PAGE, 2.5), squeeze=False)
     for axis, points in zip(axes[0], blocks.values(), strict=True):
-        draw_cloud(axis, points, style.look(model)["color"])
+        draw_cloud(axis, points, style.look(model)["color"], line="output = prediction")
         axis.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))  # massive rows make long numbers
-        axis.set_xlabel("what the line says")
+        axis.set_xlabel("what the fitted map says")
     axes[0, 0].set_ylabel("what the block puts out")
     style.panels(axes[0], list(blocks))
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)

@@ -1,8 +1,9 @@
 """What the paper lays beside the line, fitted to several blocks at once, and what it measures of each.
 
 Controls for depth (arXiv 2606.19379, section 5.5): *dense 2×* is Linear → GELU → Linear with 2 d² parameters, *poly 2×*
-the same with rank-16 products in both layers; both trained by AdamW on inputs as they come. If poly 2× does no better
-than dense 2×, it is the second layer that counts, not the products.
+the same with rank-16 products in both layers; both trained by AdamW on inputs as they come. Poly 2× against dense 2×
+says what products add to a hidden layer with GELU. It does not say that products are not needed, since GELU(h), about
+h/2 + 0.4 h² near 0, has squares in it.
 
 Beside R²: the mean cosine of outputs and predictions, row by row, the root mean squared error, and a conjunction index,
 which says how far a map is from adding up what two halves of its inputs contribute.
@@ -83,8 +84,9 @@ def conjunction(map_: Callable[[Tensor], Tensor], x: Float[Tensor, "n d"]) -> fl
 
         index(x) = clip( (Δ_A + Δ_B − Δ_AB) / |Δ_AB|, 0, 1 ),  Δ_A = r(x) − r(x₍A₎),  Δ_AB = r(x) − r(0),
 
-    averaged over rows. An affine map has Δ_A + Δ_B = Δ_AB, so 0; a product of a sum over A and a sum over B has
-    Δ_A = Δ_B = Δ_AB, so 1. It hangs on which features share a half, and is clipped, so a mean of noise lies above 0.
+    averaged over rows. An affine map has Δ_A + Δ_B = Δ_AB, so 0. A product of a sum over A and a sum over B has
+    Δ_A = Δ_B = Δ_AB, so 1 on rows where it is positive, and 0, by the clipping, where it is negative. The index depends
+    on which features share a half, and is clipped, so a mean of noise lies above 0.
 
     Args:
         map_: rows (n, d) to rows (n, d_out).

@@ -238,26 +238,39 @@ def gates(models: Mapping[str, Blocks], rates: Sequence[float], rank: int = 16, 
 
 
 def gate_order(gates: pd.DataFrame, gains: pd.DataFrame) -> pd.DataFrame:
-    """Whether the gate, and what passes it, go by what the line leaves; and how the gain compares with the probe's.
+    """Where the gate ends, and how the gain behind it compares with the probe's.
 
     Args:
         gates: as from `gates`.
-        gains: as from `gains`.
+        gains: as from `gains`, of the same blocks.
 
     Returns:
-        A row a rate: `rate`, `ρ of gate` and `ρ of share` (Spearman's, over all blocks, with what the line leaves; 0
-        where it is undefined), `median gate`, `gain ÷ probe's` (of the gains, summed over blocks).
+        A row a rate: `rate`, `median gate` over all blocks, `gain ÷ probe's` (of the gains, summed over all blocks).
     """
     table = []
     for rate, group in gates.groupby("rate"):
-        row = {"rate": rate}
+        share = group.gain.sum() / max(gains.gain.sum(), 1e-9)
+        table.append({"rate": rate, "median gate": group.gate.median(), "gain ÷ probe's": share})
+    return pd.DataFrame(table)
+
+
+def gate_correlations(gates: pd.DataFrame) -> pd.DataFrame:
+    """Whether the gate, and what passes it, go by what the line leaves: Spearman's ρ over the blocks of each model.
+
+    Args:
+        gates: as from `gates`.
+
+    Returns:
+        A row a model at a rate: `model`, `rate`, `ρ of gate`, `ρ of share`, each 0 where it is undefined.
+    """
+    table = []
+    for (model, rate), group in gates.groupby(["model", "rate"], sort=False):
+        row = {"model": model, "rate": rate}
         for column in ("gate", "share"):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConstantInputWarning)
                 rho = spearmanr(group.left, group[column]).statistic
             row[f"ρ of {column}"] = float(np.nan_to_num(rho))
-        row["median gate"] = group.gate.median()
-        row["gain ÷ probe's"] = group.gain.sum() / max(gains.gain.sum(), 1e-9)
         table.append(row)
     return pd.DataFrame(table)
 

@@ -597,8 +597,9 @@ def healed_original(results: Results) -> Readings:
 def shortfall(results: Results) -> Readings:
     """Largest shortfall in held-out R² of a trained linear layer, over ill-conditioned blocks and ways of training.
 
-    Inputs count as ill-conditioned where their condition number exceeds the number of steps: gradient descent needs
-    about so many. The trained layer is taken as given; the interval is the closed form's.
+    Inputs count as ill-conditioned where their condition number exceeds the number of steps, as the claim was settled.
+    (Gradient descent needs about as many steps as its square, so the rule is a narrow one.) The trained layer is taken
+    as given; the interval is the closed form's.
     """
     taken = int(results["steps"])
 
