@@ -342,7 +342,7 @@ published.apart(ceilings, "r2", "r2_lin").round(3)
 #   not touch;
 # - *trained − fresh* is the mean change that training made, from the middle between held-out and in-sample $R^2$;
 # - *fresh spread* is the highest of those middles less the lowest, before training;
-# - *fresh ±* is half the widest distance, over blocks, between the two that such a middle lies between;
+# - *fresh ±* is half the distance between the two, in the block where it is widest;
 # - *largest step* is the largest change of $R^2$ from one block to the next.
 #
 # The second compares every two profiles: their correlation, the same without first and last block (*inner*), and their

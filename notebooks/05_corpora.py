@@ -281,7 +281,7 @@ verdicts
 
 # %% [markdown]
 # - A correlation near 1 says that the shape is kept. Where the correlation without the two end blocks is much lower,
-#   the texts agree that the end blocks differ from the others, and less on the order of the others. Overlaid curves
+#   the texts agree that the end blocks differ from the others, and agree less on the order of those. Overlaid curves
 #   show the first and hide the second.
 # - Where a line surely loses $R^2$ on another text, "so much of the block is linear" is said of block *and* text: on
 #   each corpus some line explains so much, and not the same line. So does a bent function when texts visit different

@@ -258,8 +258,8 @@ slopes = [prices[name][block].slope for name, block in costs.index]
 print("blocks with a positive first-order term:", sum(slope > 0 for slope in slopes), "of", len(slopes))
 
 # %% [markdown]
-# Were the price to keep the first-order term, a swap with a negative one would count as a gain. Where the terms have no
-# common sign there is nothing to rely on, and the price leaves them out.
+# Had nearly all of these terms one sign, the price could go by it. In the embedded models they have not, so the price
+# leaves them out.
 
 # %%
 single = rankings["one block"]
@@ -495,8 +495,8 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"])
 # - The cosines of ShortGPT and LLM-Drop and NBL's bound are read off the residual stream. They know how far a block
 #   moves it, and nothing of the loss; the cosines know of no map either. Where their ρ is lower than the price's, that
 #   is what they lack. *Replace one* says how much of the order can be told at all from a few sequences.
-# - Single costs need not add up: the table of *together* says how far they do. Where *naive* and *refitted* are alike,
-#   it is not the inputs that the maps were fitted on.
+# - Single costs need not add up: the table above has their sum beside what the set costs. Where *naive* and *refitted*
+#   cost the same, what the set costs beyond the sum does not come from maps that were fitted on other inputs.
 
 # %% [markdown]
 # ## Test yourself

@@ -367,7 +367,7 @@ if with_twins:
 depths = "/".join(dict.fromkeys(str(len(blocks[name])) for name in names))
 claims = [
     ("training makes it", "argued from two models", f"blocks (of {depths}) outside all random models: {outside}"),
-    ("weights, not inputs", "not tested", "two-way: " + survey.ranked(effects, "two_way")),
+    ("weights with their colour, not the rows", "not tested", "two-way: " + survey.ranked(effects, "two_way")),
     ("… colour set free", "not tested", "three-way: " + survey.ranked(effects, "three_way")),
     ("not architecture", "argued", apart["family"]),
     ("falls if two trainings match", "no such pair", apart["text"]),

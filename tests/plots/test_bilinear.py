@@ -248,6 +248,9 @@ def test_layers_are_joined_by_block_and_products_are_open():
         first, _ = of(depth.lines, colour)
         of_first = fits[(fits.model == model) & (fits.block == 0)]
         np.testing.assert_allclose(np.asarray(first.get_ydata(), float), of_first.r2)
+        numbers = [text for text in depth.texts if text.get_color() == colour]
+        assert [text.get_text() for text in numbers] == ["0", "4"]
+        assert numbers[0].xy == (3, of_first.r2.iloc[-1])  # where its line ends
         filled, hollow = of(cost.lines, colour)
         np.testing.assert_allclose(np.asarray(filled.get_ydata(), float), swaps[swaps.model == model].linear)
         np.testing.assert_allclose(np.asarray(hollow.get_ydata(), float), swaps[swaps.model == model].poly)

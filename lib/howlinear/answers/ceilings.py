@@ -95,7 +95,7 @@ def _dearest(models: Mapping[str, Any]) -> str:
             doubtful[name] = words.blocks(reach) if len(reach) <= MOST_NAMED else f"{len(reach)} other blocks"
     said = f"The block that costs most perplexity, when its line takes its place, is {words.per_model(costs)}"
     if not doubtful:
-        return f"{said}; its interval overlaps with no other block's."
+        return f"{said}; no other block of the same model has an interval that overlaps with its."
     return f"{said}. That is not sure: its interval overlaps with that of {words.per_model(doubtful)}."
 
 

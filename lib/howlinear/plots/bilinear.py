@@ -264,6 +264,7 @@ def layers(fits: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | No
         _draw_costs(cost, swaps[swaps["model"] == model], look, shift, step)
 
     depth.set_xticks(range(len(names)), names)
+    depth.set_xlim(right=len(names) - 0.8 + 0.2 * len(shifts))  # room for the numbers
     depth.set_ylabel("$R^2$, held out")
     _filled_and_open(cost, "line", "line and products")
     if has_papers:
