@@ -44,3 +44,7 @@ def test_means_without_each_fold_by_hand():
 def test_fewer_than_two_folds_cannot_be_left_out(fold):
     with pytest.raises(InputError, match="at least two"):
         fold_means(np.arange(3.0), fold)
+
+
+def test_error_bars_reach_from_the_value_to_each_end():
+    assert Estimate(0.5, 0.4, 0.8).error_bars == pytest.approx((0.1, 0.3))

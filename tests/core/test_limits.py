@@ -141,3 +141,18 @@ def test_the_limits_interval_is_of_the_confidence_asked_for(confidence):
     usual, asked = ceiling(train, test).limit, ceiling(train, test, confidence).limit
     assert asked.value == usual.value
     assert (asked.half_width > usual.half_width) == (confidence > 0.95)
+
+
+def test_a_fit_that_misses_nothing_of_its_own_rows_follows_them_wholly():
+    assert limits.optimism(1.0, 0.5) == 1
+    with pytest.raises(InputError, match="10 train rows are too few"):
+        limits.check(1.0, 0.5, 10)
+
+
+def test_what_is_left_of_a_nearly_linear_block_is_no_rounding():
+    assert limits.optimism(1 - 1e-9, 1 - 4e-9) == pytest.approx(0.5, rel=1e-4)
+
+
+def test_rows_are_enough_up_to_half():
+    assert limits.enough(0.75, 0.0)  # √(0.25 / 1) is a half
+    assert not limits.enough(0.75, -0.01)

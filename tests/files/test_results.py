@@ -136,3 +136,64 @@ def test_what_is_drawn_from_rounded_numbers_is_what_is_saved(tmp_path):
     tolerance = {"delta": 0.02}
     path = results.save(tmp_path / "x.json", numbers, tolerance)
     assert results.load(path)["blocks"] == results.rounded(numbers, tolerance)["blocks"]
+
+
+def test_a_result_states_its_tolerance_and_keeps_the_digits_asked_for(tmp_path):
+    path = results.save(tmp_path / "x.json", {"delta": 3.14159, "null": 1.26e-9}, {"delta": 0.02}, {"null": 1})
+    assert results.load(path) == {"delta": 3.14, "null": 1e-9, "tolerance": {"delta": 0.02}}
+
+
+def test_of_two_tolerances_the_tightest_counts():
+    both, number = ("delta", "r2"), 0.123456
+    stated = {"delta": 0.1, "r2": 0.01}
+    assert results.rounded({both: number}, stated) == {both: 0.12}
+    pd.testing.assert_frame_equal(results.rounded(pd.DataFrame({both: [number]}), stated), pd.DataFrame({both: [0.12]}))
+    assert results.rounded({both: number}, digits={"delta": 1, "r2": 2}) == {both: 0.12}
+    old = {"delta": {"r2": 0.5}, "tolerance": stated}
+    assert results.moved(old, {"delta": {"r2": 0.55}, "tolerance": stated}) == ["delta.r2: 0.5 → 0.55"]
+
+
+def test_digits_are_of_the_key_in_mappings_too():
+    assert results.rounded({"null": 1.26e-9, "r2": 0.123456}, digits={"null": 1}) == {"null": 1e-9, "r2": 0.1235}
+
+
+def test_rounding_changes_numbers_alone():
+    named = {"index": [7, 3], "columns": pd.Index(["r2", "r2"], name="what")}  # a name may be there twice
+    frame, expected = (pd.DataFrame([[value, 0.5], [0.25, 1.0]], **named) for value in (0.12345, 0.12))
+    pd.testing.assert_frame_equal(results.rounded(frame, 0.01), expected)
+    empty = pd.DataFrame(index=[1, 2])
+    pd.testing.assert_frame_equal(results.rounded(empty), empty)
+    table = np.array([[0.12345, 0.5], [2.0, 3.0]], dtype=np.float32)
+    found = results.rounded(table, 0.01)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, np.array([[0.12, 0.5], [2.0, 3.0]], dtype=np.float32))
+    assert torch.equal(results.rounded(torch.from_numpy(table), 0.01), torch.from_numpy(found))
+    mixed = results.rounded(pd.DataFrame({"x": ["a", 0.12345, None]}, dtype=object), 0.01)
+    assert mixed["x"].tolist() == ["a", 0.12, None]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        (-10.0, -10.005, []),  # relative to the size of the number, whatever its sign
+        (-10.0, -10.02, ["x: -10.0 → -10.02"]),
+        (1, 1.0005, []),
+        (0.5, "none", ["x: 0.5 → none"]),
+        (0.5, None, ["x: 0.5 → None"]),
+    ],
+)
+def test_a_number_is_compared_as_one(before, after, lines):
+    assert results.moved({"x": before}, {"x": after}) == lines
+
+
+def test_a_tolerance_that_changes_is_no_number_that_moved():
+    old = {"delta": 1.0, "tolerance": {"delta": 0.1}}
+    assert results.moved(old, {"delta": 1.0, "tolerance": {"delta": 0.5}}) == []
+
+
+def test_a_result_that_is_new_is_told(tmp_path, capsys):
+    old, new = tmp_path / "old", tmp_path / "new"
+    for path in (old / "01_x.json", new / "01_x.json", new / "02_x.json"):
+        results.save(path, {"r2": 0.5})
+    assert results.main(str(old), str(new)) == 1
+    assert f"02_x.json: {old / '02_x.json'} is missing" in capsys.readouterr().out

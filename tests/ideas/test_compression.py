@@ -9,11 +9,12 @@ from torch import nn
 from conftest import BLOCKS, WIDTH, tiny
 from helpers.reference import least_squares
 from howlinear.core.ceilings import AffineMap, fit
+from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.compression.greedy import apart, compress_to, fit_maps, frontier, greedy, prefixes, together
 from howlinear.ideas.compression.price import price
 from howlinear.instrument.capture import capture, hooked
-from howlinear.instrument.perplexity import losses, perplexity
+from howlinear.instrument.perplexity import Change, change, losses, perplexity
 from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
@@ -316,3 +317,66 @@ def test_a_set_together_beside_the_sum_of_its_blocks(gpt2, ids):
     assert found["sum of single costs"] == 101
     assert found["together, refitted"] == pytest.approx(loss(gpt2, refitted, ids) - base, abs=1e-9)
     assert found["together, naive"] == pytest.approx(loss(gpt2, {0: maps[0], 2: maps[2]}, ids) - base, abs=1e-9)
+
+
+def test_the_frontier_of_rows_is_of_their_held_out_side_and_folds(gpt2, rows):
+    maps = fit_maps(gpt2, rows.ids, range(BLOCKS))
+    ((_, row),) = frontier(gpt2, {"up": prefixes(maps, [0], 1)}, rows).iterrows()
+    with swap(gpt2, {0: maps[0]}):
+        after = losses(gpt2, rows)
+    expected = change(losses(gpt2, rows), after, rows.fold[rows.test])
+    assert row[["delta", "low", "high"]].to_dict() == pytest.approx(expected.to_dict(), rel=1e-9)
+
+
+def test_a_plans_interval_leaves_out_the_held_out_folds(gpt2, rows):
+    rows = TokenRows(rows.ids, rows.test, torch.arange(24) // 4 % 3)
+    plan = compress_to(gpt2, rows, 1e6)
+    with swap(gpt2, plan.maps):
+        after = losses(gpt2, rows)
+    assert plan.delta == change(losses(gpt2, rows), after, rows.fold[rows.test])
+
+
+def test_prices_are_of_the_text_to_fit_on(gpt2, long, monkeypatch):
+    seen = []
+
+    def noted(model, maps, ids):
+        seen.append(ids)
+        return price(model, maps, ids)
+
+    monkeypatch.setattr("howlinear.ideas.compression.greedy.price", noted)
+    compress_to(gpt2, long, 1e6)
+    (ids,) = seen
+    assert torch.equal(ids, long.ids[~long.test])
+
+
+def test_with_one_candidate_blocks_go_in_the_order_of_their_price(gpt2, long, monkeypatch):
+    """Planted: the linear block, which costs nothing, is priced the highest."""
+    costs = {0: 2.0, 1: 3.0, 2: 1.0}
+    monkeypatch.setattr(
+        "howlinear.ideas.compression.greedy.price", lambda model, maps, ids: {b: _Price(costs[b]) for b in maps}
+    )
+    plan = compress_to(gpt2, long, 1e9, candidates=1)
+    assert [step["block"] for step in plan.steps] == [2, 0, 1]
+
+
+def test_each_step_refits_on_what_the_maps_in_place_send(gpt2):
+    """Planted: two linear blocks, the second with a map off by a constant, so that the first refit is taken."""
+    ids = text_of(linear_block(gpt2, 0)).ids
+    maps = fit_maps(gpt2, ids, range(BLOCKS))
+    maps[1] = AffineMap(maps[1].weight, maps[1].bias + 9 * torch.eye(WIDTH).double()[0])
+    _, second, third = greedy(gpt2, ids, maps, [0, 1, 2], candidates=1, judges=len(ids))
+    in_place = second.maps | {2: maps[2]}
+    refitted = fit_maps(gpt2, ids, [0, 1, 2], in_place)
+    assert third.loss == pytest.approx(min(loss(gpt2, each, ids) for each in (in_place, maps, refitted)), abs=1e-9)
+
+
+def test_the_budget_is_of_the_value_and_speeds_are_before_and_after(gpt2, long, monkeypatch):
+    speeds = iter([1.0, 2.0])
+    wide = Change(Estimate(0.005, -1.0, 1.0))
+    monkeypatch.setattr("howlinear.ideas.compression.greedy.change", lambda *_: wide)
+    monkeypatch.setattr(
+        "howlinear.ideas.compression.greedy.timed_losses", lambda model, ids: (losses(model, ids), next(speeds))
+    )
+    plan = compress_to(gpt2, long, 0.01, candidates=1)
+    assert list(plan.maps) == [1]
+    assert plan.speeds == (1.0, 2.0)

@@ -3,6 +3,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from conftest import BLOCKS, WIDTH
+from helpers.families import CAUSAL, reads, small
+from helpers.first_layer import around_first_layer
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.errors import InputError
 from howlinear.ideas.compression.price import price
@@ -128,3 +130,18 @@ def test_gradients_that_are_not_finite_name_the_block(gpt2, ids):
     with pytest.raises(InputError, match="gradient at block 2 is not finite"):
         price(gpt2, line, ids)
     assert not any(module._forward_hooks for module in gpt2.modules())
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_of_every_family_a_map_that_writes_nothing_misses_all(name):
+    model, ids = small(name), reads(name, n=5)["input_ids"]
+    _, left, y = around_first_layer(model, ids)
+    found = price(model, {0: torch.zeros_like}, ids)[0]
+    torch.testing.assert_close(found.error, y.T @ y / len(y), rtol=1e-4, atol=1e-6)
+    assert found.stream == pytest.approx(float(left.var(0, correction=0).sum()), rel=1e-4)
+
+
+def test_a_model_that_predicts_no_next_token_has_no_price(gpt2, ids):
+    line = {0: AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())}
+    with pytest.raises(InputError, match="predicts no next token"):
+        price(gpt2.transformer, line, ids)

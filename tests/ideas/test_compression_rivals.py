@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import BLOCKS, WIDTH, tiny
+from helpers.families import reads, small
+from helpers.first_layer import around_first_layer
 from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -134,13 +136,13 @@ def test_what_has_no_stream_is_refused(gpt2, ids):
 
 
 def test_replacing_one_costs_what_swapping_it_costs(gpt2, rows):
-    fitted = rows.ids[~rows.test]
+    fitted = rows.ids[~rows.test]  # more than a batch
     maps = {block: fit(sum(kept.train))[0] for block, kept in capture(gpt2, rows).items()}
-    found = replace_one(gpt2, maps, fitted[:6])
-    base = losses(gpt2, fitted[:6])
+    found = replace_one(gpt2, maps, fitted)
+    base = losses(gpt2, fitted)
     for block, affine in maps.items():
         with swap(gpt2, {block: affine}):
-            assert found[block] == pytest.approx(float((losses(gpt2, fitted[:6]) - base).mean()), rel=1e-6)
+            assert found[block] == pytest.approx(float((losses(gpt2, fitted) - base).mean()), rel=1e-6)
 
 
 def test_an_exact_map_costs_nothing_and_another_does(rows):
@@ -151,3 +153,10 @@ def test_an_exact_map_costs_nothing_and_another_does(rows):
     off = AffineMap(exact.weight, exact.bias + 3 * torch.eye(WIDTH)[0])
     assert abs(replace_one(gpt2, {1: exact}, rows.ids)[1]) < 1e-4
     assert abs(replace_one(gpt2, {1: off}, rows.ids)[1]) > 1e-3
+
+
+def test_falcons_cosine_is_of_what_the_ffn_wrote():
+    model, ids = small("falcon"), reads("falcon", n=24)["input_ids"]
+    entered, _, y = around_first_layer(model, ids)
+    cosine = torch.cosine_similarity(entered, entered + y, dim=1)
+    assert rivals(model, ids, [0])[0].cosine == pytest.approx(float(1 - cosine.mean()), rel=1e-4)

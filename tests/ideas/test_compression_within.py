@@ -13,7 +13,7 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression import within
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.own_units import Compressed, compress, layout
-from howlinear.ideas.compression.within import GUESSES, NEAR, STEP, compress_within, next_price, share_priced
+from howlinear.ideas.compression.within import AIM, GUESSES, NEAR, STEP, compress_within, next_price, share_priced
 from howlinear.instrument.perplexity import Change, perplexity
 from howlinear.models.layers import parameters
 
@@ -62,6 +62,7 @@ def test_a_planted_cost_is_nearly_met(gpt2, rows, monkeypatch, factor):
         return factor * price(share) + price(share) ** 2
 
     tried = []
+    aims = []  # what guesses after the first may cost
 
     def judged(_, __, ___, share, *____):
         tried.append(share)
@@ -78,11 +79,16 @@ def test_a_planted_cost_is_nearly_met(gpt2, rows, monkeypatch, factor):
         "layout": lambda _, share, *__: SimpleNamespace(price=price(share)),
         "own_units": lambda _, share, *__: share,
         "judged": judged,
+        "next_price": lambda measured, allowed: aims.append(allowed) or next_price(measured, allowed),
     }.items():
         monkeypatch.setattr(within, name, stands_for)
     share = compress_within(gpt2, rows, budget).units[0] * STEP
     assert NEAR <= cost(share) / log1p(budget / base) <= 1
     assert len(tried) <= 4
+    # all guesses aim at a little less than is allowed, the first by its price
+    aim = AIM * log1p(budget / base)
+    assert price(tried[0]) <= aim < price(tried[0] - STEP)
+    assert aims == [pytest.approx(aim)] * len(aims)
 
 
 def test_a_larger_size_found_later_is_not_taken(gpt2, rows, monkeypatch):
@@ -101,6 +107,10 @@ def test_the_next_price_by_hand():
     assert next_price([(0.2, 0.0)], 0.1) == 0.8
     assert next_price([(0.2, 0.001)], 0.1) == 0.8
     assert next_price([(0.2, 0.05), (0.20001, 0.04)], 0.05) == pytest.approx(0.20001 * (0.05 / 0.04) ** 2)
+    # a power is at most three, and one where the size before cost nothing or was priced the same
+    assert next_price([(0.1, 0.001), (0.2, 0.016)], 0.128) == pytest.approx(0.4)
+    assert next_price([(0.1, 0.0), (0.2, 0.04)], 0.09) == pytest.approx(0.45)
+    assert next_price([(0.2, 0.05), (0.2, 0.04)], 0.05) == pytest.approx(0.25)
 
 
 def test_a_share_is_the_smallest_that_is_priced_so(gpt2, rows):
@@ -131,3 +141,24 @@ def test_models_that_cannot_be_compressed_are_refused(gpt2, rows):
     kind, config = FAMILIES["opt"][:2]
     with pytest.raises(InputError, match="the hidden units of OPTForCausalLM, a 'opt' model, cannot be reached"):
         compress_within(kind(config).eval(), rows, 1.0)
+
+
+@pytest.mark.parametrize(("alike", "lines"), [(True, False), (False, True)])
+def test_every_step_is_of_the_kind_asked_for(gpt2, rows, monkeypatch, alike, lines):
+    asked = set()
+
+    def noting(name, place):
+        step = getattr(within, name)
+
+        def noted(*given):
+            asked.add((name, *given[place : place + 2]))
+            return step(*given)
+
+        monkeypatch.setattr(within, name, noted)
+
+    for name, place in {"share_priced": 3, "own_units": 2, "judged": 4, "layout": 2}.items():
+        noting(name, place)
+    found = compress_within(gpt2, rows, 0.02 * perplexity(gpt2, rows), alike, lines)
+    assert asked == {(name, alike, lines) for name in ("share_priced", "own_units", "judged", "layout")}
+    if alike:
+        assert len(set(found.units.values())) == 1

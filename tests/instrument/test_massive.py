@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from helpers.planted_sinks import SEQ_LEN, captured, teacher
+from helpers.planted_sinks import SEQ_LEN, D, captured, teacher
 from howlinear.core.ceilings import ceiling
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument import massive
-from howlinear.instrument.massive import HEAVIEST, MULTIPLE, HeavyRows
+from howlinear.instrument.massive import HEAVIEST, MULTIPLE, HeavyRows, HeavyRowsKeeper
 from howlinear.instrument.profile import solve
 
 
@@ -119,6 +119,8 @@ def test_what_was_not_kept_is_refused():
     block = captured(*teacher())
     with pytest.raises(InputError, match="rows beyond 5 medians: all rows are kept beyond 10 only"):
         block.heavy_rows().beyond(5.0)
+    with pytest.raises(InputError, match="the -1 heaviest rows"):
+        block.heavy_rows().heaviest(-1)
     with pytest.raises(InputError, match=f"the 100000 heaviest rows: {HEAVIEST} were kept"):
         block.heavy_rows().heaviest(100_000)
     with pytest.raises(InputError, match="only moments were kept"):
@@ -141,3 +143,37 @@ def test_rows_taken_out_of_moments_leave_the_others():
         whole - whole
     with pytest.raises(InputError, match="cannot take moments of"):
         whole - Moments(3, 1)
+
+
+def kept(y):
+    """The heavy rows of outputs that come in one batch."""
+    keeper, place = HeavyRowsKeeper(), torch.arange(len(y))
+    keeper.update(torch.ones(len(y), D).to(y), y, torch.zeros_like(place), place, False, 0)
+    return keeper.finish()
+
+
+def test_all_massive_rows_are_kept_however_many():
+    found = captured(*teacher(sequences=HEAVIEST + 128)).massive()
+    assert len(found) == HEAVIEST + 128
+    assert (found.position == 0).all()
+
+
+def test_a_quarter_of_a_small_batch_is_a_row_at_least():
+    assert kept(torch.tensor([[1.0], [3.0], [2.0]])).position.tolist() == [1]
+
+
+def test_a_block_that_writes_nothing_keeps_rows_as_any_other():
+    assert kept(torch.zeros(8, D)).norm.tolist() == [0, 0]
+
+
+def test_rows_of_a_half_precision_model_are_kept_in_float32():
+    y = torch.randn(64, D, generator=torch.Generator().manual_seed(0)).bfloat16()
+    found = kept(y)
+    assert {tensor.dtype for tensor in (found.x, found.y, found.norm)} == {torch.float32}
+    assert torch.equal(found.norm, y.float().norm(dim=1).sort(descending=True).values[:16])
+
+
+def test_tensors_are_a_way_back():
+    heavy = captured(*teacher()).heavy_rows()
+    odd = HeavyRows(**heavy._by_row(), median=1 / 3)
+    assert HeavyRows.from_tensors(odd.tensors()).median == 1 / 3

@@ -5,12 +5,23 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student_t
+from torch.nn.functional import cross_entropy
 
 from conftest import VOCABULARY, WIDTH
 from helpers.families import FAMILIES, reads, small
 from howlinear.core.ceilings import AffineMap
+from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.instrument.perplexity import Pass, batch_losses, change, held_out_folds, losses, perplexity
+from howlinear.instrument.perplexity import (
+    Change,
+    Pass,
+    batch_losses,
+    change,
+    held_out_folds,
+    losses,
+    perplexity,
+    ratio_of,
+)
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import is_causal
@@ -158,6 +169,7 @@ def test_a_pass_leaves_padding_out(gpt2, ids):
     mask[3, 5:] = 0  # held out, as is every fourth
     mask[7, 1:] = 0  # predicts nothing
     mask[8, 9:] = 0
+    mask[11, 9:] = 0  # comes later in a pass, fold by fold, than 15 and 19 do
     rows = ModelInputs.of({"input_ids": ids, "attention_mask": mask}, folds=3)
     run = run_through(gpt2, rows)
     assert run.perplexity() == pytest.approx(perplexity(gpt2, rows), rel=1e-6)
@@ -330,3 +342,48 @@ def test_losses_perplexity_and_costs_take_rows_and_ids_alike(gpt2, rows):
     assert perplexity(gpt2, rows) == perplexity(gpt2, held_out)
     maps = {1: lambda x: 0 * x}
     assert swap_costs(gpt2, maps, rows)[1].delta == swap_costs(gpt2, maps, held_out)[1].delta
+
+
+def test_rows_are_not_packed_twice(gpt2, rows):
+    with pytest.raises(InputError, match="seq_len given with rows that are packed already: leave them out"):
+        perplexity(gpt2, rows, seq_len=16)
+
+
+def test_images_have_no_perplexity():
+    with pytest.raises(InputError, match="at least two tokens, got None"):
+        perplexity(small("vit"), ModelInputs.of(reads("vit")))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_losses_are_taken_in_float32_and_summed_in_float64(gpt2, ids, dtype):
+    gpt2 = gpt2.to(dtype)
+    with torch.no_grad():
+        found = gpt2(input_ids=ids[:8]).logits[:, :-1].float()
+    nats = torch.stack([cross_entropy(*pair, reduction="none") for pair in zip(found, ids[:8, 1:], strict=True)])
+    torch.testing.assert_close(losses(gpt2, ids[:8]), nats.double().mean(1), rtol=1e-10, atol=0)
+
+
+def test_of_padded_rows_the_tokens_alone_have_a_loss(gpt2, ids):
+    mask = torch.ones_like(ids)
+    mask[3, 5:] = 0
+    found = losses(gpt2, ModelInputs.of({"input_ids": ids, "attention_mask": mask}, folds=3))
+    assert found.tolist() == pytest.approx([*losses(gpt2, ids[3:4, :5]).tolist(), *losses(gpt2, ids[7::4]).tolist()])
+
+
+def test_a_pass_without_a_held_out_part_is_refused(gpt2, ids):
+    run = Pass(gpt2, TokenRows.from_ids(ids[:3]))
+    with pytest.raises(InputError, match="held out"):
+        run.perplexity()
+
+
+def test_a_ratio_by_hand():
+    base = torch.tensor([3.0, 3.0, 3.0, 3.0]).double()
+    risen = base + torch.tensor([0.0, 0.2, 0.4, 0.6])
+    value, low, high = ratio_of(base, risen, torch.tensor([0, 0, 1, 1]))
+    rise = Estimate.jackknife(0.3, [0.5, 0.1])  # without the first two, and without the last
+    assert (value, low, high) == pytest.approx(tuple(torch.tensor([rise.value, rise.low, rise.high]).exp().tolist()))
+
+
+def test_a_change_names_its_numbers():
+    found = Change(Estimate(1.0, 0.5, 2.0))
+    assert found.to_dict() == {"delta": 1.0, "low": 0.5, "high": 2.0}

@@ -191,3 +191,65 @@ def test_of_every_family_nothing_before_the_ffn_is_computed(name):
         ffn = {*site.input.modules(), *site.output.modules()}
         assert not ran & (until - ffn)
         assert ran & ffn
+
+
+def test_a_swap_that_overflows_is_refused(gpt2, ids):
+    with pytest.raises(InputError, match="the loss of sequence 0 is not finite"):
+        swap_costs(gpt2, {1: lambda x: x * float("inf")}, ids)
+
+
+def test_a_model_that_overflows_is_refused(gpt2, ids):
+    with torch.no_grad():
+        gpt2.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(InputError, match="the loss of sequence 0 is not finite"):
+        swap_losses(gpt2, {}, ids)
+
+
+def test_a_model_that_predicts_no_next_token_is_refused(gpt2, ids):
+    with pytest.raises(InputError, match="predicts no next token"):
+        swap_costs(gpt2.transformer, {1: torch.negative}, ids)
+
+
+def test_one_block_that_cannot_be_resumed_is_enough(gpt2, ids):
+    """The last layer reads what the one before it leaves aside: block 0 can be resumed, block 1 cannot."""
+    aside, middle, last = [], gpt2.transformer.h[1].attn, gpt2.transformer.h[2].attn
+    keep, read = middle.forward, last.forward
+    middle.forward = lambda x, *args, **named: aside.append(x) or keep(x, *args, **named)
+    last.forward = lambda x, *args, **named: read(x + aside.pop(), *args, **named)
+    assert resumable(gpt2, [0], ids)
+    assert not resumable(gpt2, [0, 1], ids)
+    base, found = losses(gpt2, ids), swap_costs(gpt2, {0: torch.negative, 1: torch.negative}, ids)
+    for block in (0, 1):
+        with swap(gpt2, {block: torch.negative}):
+            assert found[block] == change(base, losses(gpt2, ids))
+
+
+def test_a_layer_that_goes_another_way_without_what_it_reads_is_noticed(gpt2, ids):
+    aside, first, last = [], gpt2.transformer.h[0].attn, gpt2.transformer.h[-1].attn
+    keep, read = first.forward, last.forward
+    first.forward = lambda x, *args, **named: aside.append(x) or keep(x, *args, **named)
+    last.forward = lambda x, *args, **named: read(x + (aside.pop() if aside else 0), *args, **named)
+    assert not resumable(gpt2, [1], ids)
+
+
+def test_a_pass_is_of_as_many_sequences_as_asked_for(gpt2, ids):
+    seen = set()
+    gpt2.lm_head.register_forward_hook(lambda _, inputs, __: seen.add(len(inputs[0])))
+    swap_costs(gpt2, {1: torch.negative}, ids, batch_size=7)
+    assert seen == {7, 3, 1}  # 24 in sevens, and the one that is tried first
+
+
+def test_what_is_recorded_is_safe_from_what_is_written_into_it_in_the_same_pass(gpt2, ids):
+    """A layer adds to its input in place, and so does what comes behind attention to what that returned."""
+
+    def add(_, given, *returned):
+        (returned[0] if returned else given)[0].add_(1)
+
+    _, layer, _ = gpt2.transformer.h
+    layer.register_forward_pre_hook(add)
+    recording = Recording(gpt2, [1])
+    with torch.no_grad(), recording.record():
+        layer.attn.register_forward_hook(add)
+        expected = gpt2(input_ids=ids, use_cache=False).logits
+    with torch.no_grad(), recording.resumed(1):
+        assert torch.equal(gpt2(input_ids=ids, use_cache=False).logits, expected)

@@ -606,3 +606,9 @@ def test_a_public_data_set_is_packed_like_any_other(tokenizer, monkeypatch):
     rows = load_corpus("ag_news", tokenizer).rows(1_000, 16, folds=2)
     assert rows.corpus == "ag_news"
     assert rows.sha256 == corpus_of(documents, tokenizer).rows(1_000, 16, folds=2).sha256
+
+
+def test_room_for_one_token_is_room(tokenizer):
+    """Documents of seven tokens, their end with them, in folds of fifteen."""
+    rows = Corpus("toy", tokenizer, lambda seed: iter([f"{i:06d}" for i in range(100)])).rows(40, 5, folds=2)
+    assert rows.ids.shape == (8, 5)

@@ -14,7 +14,7 @@ from howlinear.instrument import stopping
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import losses, perplexity
-from howlinear.text.rows import ModelInputs, TokenRows, batch_of
+from howlinear.text.rows import ModelInputs, TokenRows, batch_of, check, draw, tokens_of
 
 
 @pytest.fixture
@@ -199,3 +199,59 @@ def test_fewer_held_out_rows_are_of_every_fold_and_those_to_fit_on_stay():
     assert torch.equal(fewer.ids[fewer.test], rows.ids[torch.cat(first_of_each).sort().values])
     assert [len(members) for members in rows.with_fewer_held_out(1).folds(test=True)] == [1, 1]
     assert rows.with_fewer_held_out(None) is rows
+
+
+def test_thinned_rows_are_the_first_of_every_fold_in_their_order():
+    rows = TokenRows.from_ids(torch.arange(80 * 4).view(80, 4), folds=3)
+    fewer = rows.thinned(120)  # three eighths
+    members = [fold[: round(0.375 * len(fold))] for side in (False, True) for fold in rows.folds(side)]
+    assert torch.equal(fewer.ids, rows.ids[torch.cat(members).sort().values])
+    assert len({len(fold) for fold in members}) > 1
+
+
+def test_the_hash_is_of_shape_and_kind_too():
+    zeros = torch.zeros(4, 2, 6)
+    hashes = {ModelInputs.of({"x": x}).sha256 for x in (zeros, zeros.view(4, 3, 4), zeros.view(4, 2, 6).int())}
+    assert len(hashes) == 3
+
+
+def test_what_is_drawn_is_in_order_and_no_padding():
+    ids = torch.zeros(8, 12, dtype=torch.long)
+    mask = torch.arange(12) < 5 + torch.arange(8)[:, None] % 8
+    rows = ModelInputs.of({"input_ids": ids, "attention_mask": mask.long()})
+    places, slot = draw(rows, 30, seed=0)
+    assert places.tolist() == sorted(set(places.tolist()))
+    assert len(places) == 30
+    assert mask.flatten()[places].all()
+    assert torch.equal(slot.flatten()[places], torch.arange(30))
+    assert (slot >= 0).sum() == 30
+
+
+def test_a_site_that_sees_other_rows_than_the_batch_is_refused():
+    rows = TokenRows.from_ids(torch.zeros(8, 4, dtype=torch.long))
+    x = torch.zeros(7, 2)
+    with pytest.raises(InputError, match=r"block 1 saw 7 rows, not the 8 of the batch"):
+        tokens_of(rows, torch.tensor([0, 1]), "block 1", x, x)
+
+
+def test_a_token_that_is_one_beyond_the_vocabulary_is_refused():
+    model = small("gpt2")
+    size = model.get_input_embeddings().weight.shape[0]
+    for wrong in (-1, size):
+        ids = torch.zeros(8, 4, dtype=torch.long)
+        ids[5, 2] = wrong
+        with pytest.raises(InputError, match="token ids run from"):
+            check(model, TokenRows.from_ids(ids))
+
+
+def test_as_many_tokens_as_the_model_reads_are_not_too_many():
+    for name in ("gpt2", "roberta"):
+        model = small(name)
+        longest = 64 if name == "gpt2" else 64 - 2
+        for length in (longest, longest + 1):
+            rows = TokenRows.from_ids(torch.zeros(8, length, dtype=torch.long))
+            if length == longest:
+                check(model, rows)
+            else:
+                with pytest.raises(InputError, match=f"the model reads at most {longest}"):
+                    check(model, rows)
