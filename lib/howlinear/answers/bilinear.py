@@ -67,7 +67,10 @@ def questions(results: Mapping[str, Any]) -> list[words.Question]:
             _parts(results["models"]),
         ),
         ("Products win back some R². Do they win back perplexity as well?", _perplexity(results["models"])),
-        ("A trained hidden layer with GELU does more than the line. Does it need products?", _depth(results["models"])),
+        (
+            "Two trained layers with GELU between them stand beside the line. Do products in them add anything?",
+            _depth(results["models"]),
+        ),
     ]
 
 
