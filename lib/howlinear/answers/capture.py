@@ -12,7 +12,7 @@ from howlinear.answers import words
 ALIKE = 1.25
 """Rows at position 0 are like the others if their mean norm is within this factor of theirs; our choice."""
 
-AS_THIN = 1.05
+SAME_RANK = 1.05
 """Two inputs have the same effective rank for their width if one is within this factor of the other's; our choice."""
 
 
@@ -112,16 +112,16 @@ def _stretched(inputs: Sequence[Mapping[str, Any]]) -> str:
         "The first compares the longest direction with the shortest alone, the second asks how many directions share "
         "the variance."
     )
-    as_thin = []
+    same_rank = []
     for one, other in combinations(inputs, 2):
         shares = sorted(row["effective_rank"] / row["width"] for row in (one, other))
-        if shares[1] < AS_THIN * shares[0]:
-            as_thin.append(sorted((one, other), key=lambda row: row["condition"]))
-    if not as_thin:
+        if shares[1] < SAME_RANK * shares[0]:
+            same_rank.append(sorted((one, other), key=lambda row: row["condition"]))
+    if not same_rank:
         return f"Not by necessity. {difference} No two inputs of this run have the same effective rank for their width."
-    plain, stretched = max(as_thin, key=lambda pair: pair[1]["condition"] / pair[0]["condition"])
+    rounder, stretched = max(same_rank, key=lambda pair: pair[1]["condition"] / pair[0]["condition"])
     clauses = []
-    for row in (stretched, plain):
+    for row in (stretched, rounder):
         condition = words.significant(row["condition"], 3)
         clauses.append(f"{condition} and {words.number(row['effective_rank'], 0)} of {row['width']} in {_place(row)}")
     return f"No. {difference} For example, they are {clauses[0]}, and {clauses[1]}."
