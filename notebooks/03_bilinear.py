@@ -316,7 +316,7 @@ plt.show()
 
 # %%
 compared = tables.recipes(some, as_found, rank, recipe_steps, run.seed)
-parts = tables.changes(compared).round(9)  # so that what lies halfway between two thousandths goes one way everywhere
+parts = tables.changes(compared)
 parts.map("{:+.3f}".format).T
 
 # %% tags=["nbval-check-output"]

@@ -1,5 +1,7 @@
 """What is said of results that the recorded ones are not like: every other branch of the sentences."""
 
+from inspect import signature
+
 import pytest
 
 from howlinear.answers import (
@@ -18,6 +20,7 @@ from howlinear.answers import (
     rank,
     sinks,
 )
+from howlinear.ideas.bilinear.power import power as planted_power
 
 # --- 01 capture
 
@@ -164,6 +167,8 @@ def test_more_products_are_told_beside_a_teacher_of_as_many():
 def test_of_a_planted_branch_it_is_told_what_noise_leaves():
     (said,) = bilinear._power({"a": [{"block": 0, "planted": 0.9, "hidden": 0.5}]})
     assert "recovers 0.90 of it, and 0.50 of it where we add noise of three times its variance." in said
+    planted = signature(planted_power).parameters["planted"].default  # the teacher's share of the variance
+    assert (1 - planted) / planted == 3
 
 
 def test_a_gate_may_stay_open_or_close_with_or_without_its_branch():
@@ -270,6 +275,13 @@ def test_one_text_cannot_be_compared():
 def test_what_a_model_saw_may_not_be_known():
     assert corpora._unseen({"a": {"mean_drop": {"unknown → unknown": 0.2}}}).startswith("Which texts these models saw")
     assert corpora._unseen({"a": {"mean_drop": {"seen → seen": 0.2}}}).startswith("Which texts these models saw")
+
+
+def test_an_unseen_text_is_the_odd_one_out_where_a_line_loses_more_on_it():
+    far, near = ({"mean_drop": {"seen → unseen": loss, "seen → seen": 0.1}} for loss in (0.2, 0.12))
+    assert corpora._unseen({"a": far, "b": far}).startswith("Yes.")
+    assert corpora._unseen({"a": far, "b": near}).startswith("Not in all models.")
+    assert corpora._unseen({"a": near, "b": near}).startswith("Hardly.")
 
 
 # --- 06 compression
@@ -661,6 +673,17 @@ def test_claims_are_counted_in_singular_and_plural():
     falsified = {"falsifier-c1": claim("does not hold here")}
     moved = results | {"claims": falsified, "thresholds_moved": {"falsifier-c1": {}}}
     assert claims.sentences(moved)[1].endswith("A falsifier that does not hold speaks for the paper.")
+
+
+def test_a_claim_that_fails_is_told_by_one_whose_numbers_lie_apart():
+    def failed(here, paper):
+        cells = {"a": {"value": here[0]}, "b": {"value": here[1]}}
+        return {"verdict": "does not hold here", "cells": cells, "paper": {"gpt2": paper}, "threshold": 0.5}
+
+    among, above = failed((0.1, 0.3), 0.2), failed((0.6, 0.7), 0.2)
+    assert "*c1*" in claims._elsewhere({"c0": among, "c1": above})
+    assert "*c0*" in claims._elsewhere({"c0": among, "c2": among})  # none does: the first
+    assert "None of the 1 claims fails here" in claims._elsewhere({"falsifier-c0": above})
 
 
 def test_claims_are_told_by_kind_and_with_what_a_tick_does_not_say():

@@ -157,6 +157,10 @@ def test_the_way_of_counting_is_counted_over_cuts_and_shares():
     answer = answers("09_dynamics", results)[4]
     assert f"by {signs.count(2)} of {len(signs)} ways" in answer
     assert f"by {signs.count(0)} it cannot tell" in answer
+    found = [each for by in results["votes"].values() for each in by.values()]
+    agree = sum(each["p"] < 0.05 for each, sign in zip(found, signs, strict=True) if sign != 0)
+    assert 0 < agree < len(signs) - signs.count(0)  # else this test would not tell them apart
+    assert f"in {agree} of those that the interval decides" in answer
 
 
 def test_verdicts_are_steady_that_no_factor_moves():

@@ -118,6 +118,16 @@ def test_what_products_win_back_in_the_public_models_is_told(readme, findings):
     assert f"without them they are {ordinary[11]} and {ordinary[28]} (" in findings
 
 
+def test_notebook_01_tells_how_long_the_public_models_take():
+    assert "the public models take up to 20 minutes a notebook, 14 an hour" in words("notebooks/01_capture.py")
+    seconds = {}
+    for path in (paths.results("public") / "runs").glob("*.json"):
+        seconds[path.stem] = results.load(path)["seconds"]
+    hour = seconds.pop("14_compress")
+    assert 50 * 60 < hour < 70 * 60
+    assert 15 * 60 < max(seconds.values()) < 22 * 60
+
+
 def test_notebook_12_tells_by_which_thresholds_it_judges():
     said = " ".join(words("notebooks/12_sinks.py").replace("# ", "").split())
     assert f"pooled $R^2$ is {predictions.HIGH} or more" in said
