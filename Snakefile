@@ -71,8 +71,9 @@ CAPTURING = Path("lib/howlinear/notebook/run.py")  # whose `Run.capture` makes t
 
 def took(stem):
     """Seconds that a notebook took when it was last recorded; None if it never was."""
-    run = Path(f"results/{PROFILE}/runs/{stem}.json")
-    return json.loads(run.read_text(encoding="utf-8"))["seconds"] if run.is_file() else None
+    runs = [Path(f"results/{PROFILE}/{stem}/run.json"), Path(f"results/{PROFILE}/runs/{stem}.json")]
+    recorded = next((json.loads(run.read_text(encoding="utf-8")) for run in runs if run.is_file()), {})
+    return recorded.get("seconds")
 
 
 def minutes_left(stem):
@@ -83,6 +84,12 @@ def minutes_left(stem):
         return ""
     alone, together = later[0] / 60, sum(later) / 60 / workflow.cores
     return f": about {alone:.0f} min, and {together:.0f} until all are done, as last recorded"
+
+
+def found(stem):
+    """What stands for a notebook's results: `run.json` beside its tables, or one file of numbers."""
+    has_tables = "run.record(" in Path(f"notebooks/{stem}.py").read_text(encoding="utf-8")
+    return f"results/{PROFILE}/{stem}/run.json" if has_tables else f"results/{PROFILE}/{stem}.json"
 
 
 def modules(source):
@@ -137,7 +144,8 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
             stem
         input:
             modules(f"notebooks/{stem}.py"),
-            [f"results/{PROFILE}/{other}.json" for other in READS.get(stem, []) if other in NOTEBOOKS],
+            [str(path) for path in [Path(f"notebooks/answers/{stem}.md")] if path.is_file()],
+            [found(other) for other in READS.get(stem, []) if other in NOTEBOOKS],
             sorted(str(path) for path in Path().glob(RECORDED[stem])) if stem in RECORDED else [],
             ["paper/claims.toml", "paper/claims_ours.toml"] if stem == "13_claims" else [],
             ["paper/published.csv"] if stem in PUBLISHED else [],
@@ -145,7 +153,7 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
             [] if corpora else [*WEIGHTS, *texts([MAIN])],
         output:
             f"{BUILD}/notebooks/{stem}.ipynb",
-            f"results/{PROFILE}/{stem}.json",
+            found(stem),
             [f"figures/{PROFILE}/{stem}_{name}.{kind}" for name in drawn for kind in ("svg", "png")],
         log:
             f"{BUILD}/logs/{stem}.log",
@@ -174,7 +182,7 @@ if PROFILE == "minis":
             WEIGHTS,
             "CITATION.cff",
             "profiles/paper.yaml",
-            [f"results/minis/{stem}.json" for stem in NOTEBOOKS],
+            [found(stem) for stem in NOTEBOOKS],
             [f"figures/minis/{stem}_{name}.svg" for stem, (_, drawn) in NOTEBOOKS.items() for name in drawn],
             "results/prose/05_corpora.json",
             "results/public/02_ceilings.json",

@@ -60,7 +60,7 @@ def test_one_idea_has_five_places(stem):
     topic = stem[3:]
     assert list((ROOT / "lib/howlinear").glob(f"*/{topic}.py")) + list((ROOT / "lib/howlinear").glob(f"*/{topic}"))
     assert list((ROOT / "tests").glob(f"*/test_{topic}.py"))
-    assert (ROOT / "results/minis" / f"{stem}.json").is_file()
+    assert list((ROOT / "results/minis" / stem).glob("*.csv")) or (ROOT / "results/minis" / f"{stem}.json").is_file()
     figures = [path.stem for path in (ROOT / "figures/minis").glob(f"{stem}_*.svg")]
     assert figures
     assert all((ROOT / "figures/minis" / f"{name}.png").is_file() for name in figures)
@@ -87,9 +87,8 @@ def test_a_notebook_has_parameters_checked_numbers_and_exercises(stem):
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_notebook_says_its_answer_before_and_after(stem):
     source = (paths.NOTEBOOKS / f"{stem}.py").read_text(encoding="utf-8")
-    assert f"from howlinear.answers.{stem[3:]} import questions, replies, sentences\n" in source
-    places = [source.index(call) for call in ("## Predict first", "run.answer(sentences)", "## Idea", "run.save(")]
-    places.append(source.index("run.conclusion(sentences, replies)"))
+    calls = ("## Predict first", "run.answer(", "## Idea", "run.save(", "run.conclusion(")
+    places = [source.index(call) for call in calls]
     assert places == sorted(places)
 
 
@@ -97,7 +96,7 @@ def test_a_notebook_says_its_answer_before_and_after(stem):
 def test_a_notebook_has_questions_to_test_oneself_right_before_its_exercises(stem):
     cells = [cell.source for cell in jupytext.read(paths.NOTEBOOKS / f"{stem}.py").cells]
     (heading,) = [number for number, source in enumerate(cells) if source.startswith("## Test yourself\n")]
-    assert cells[heading + 1] == "run.questions(questions)"
+    assert cells[heading + 1].startswith("run.questions(")
     assert cells[heading + 2].startswith("## Exercises")
     assert any("run.conclusion(" in source for source in cells[:heading])
 

@@ -21,7 +21,8 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 from howlinear.errors import HowlinearError, InputError
-from howlinear.files import atomic, paths, results
+from howlinear.files import atomic, paths
+from howlinear.notebook.prose import describe_recorded
 from tools import lessons, report
 from tools.book import build, solutions
 
@@ -195,7 +196,7 @@ def write(stems: Sequence[str]) -> None:
     plans = course / "plans"
     for stem, plan in lessons.plans().items():
         if stem in stems:
-            text = lessons.page(stem, plan, results.load(paths.results("minis") / f"{stem}.json"))
+            text = lessons.page(stem, plan, describe_recorded(paths.results("minis"), stem))
             with atomic.written_aside(plans / f"{stem}.md") as aside:
                 aside.write_text(f"# {stem}\n\n{lessons.with_figures(text, plans)}\n", encoding="utf-8")
     report.write_slides(course)

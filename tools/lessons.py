@@ -8,7 +8,6 @@ every number from the recorded results, in the sentences in which the notebook g
 
 from __future__ import annotations
 
-import importlib
 import re
 import shutil
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ import yaml
 
 from howlinear.errors import InputError
 from howlinear.files import paths
+from howlinear.notebook.prose import Prose
 from tools.book.solutions import EXERCISE
 
 MINUTES = 40
@@ -34,7 +34,7 @@ def plans() -> dict[str, dict[str, Any]]:
     return yaml.safe_load(Path(__file__).with_name("lessons.yaml").read_text(encoding="utf-8"))
 
 
-def page(stem: str, plan: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+def page(stem: str, plan: Mapping[str, Any], found: Prose) -> str:
     """A plan as Markdown, without a heading.
 
     Args:
@@ -43,7 +43,7 @@ def page(stem: str, plan: Mapping[str, Any], results: Mapping[str, Any]) -> str:
             `exercise` and `back`; `predict`, the number of the prediction to ask first; `misconceptions`, each with
             what is `heard`, the `answer` to it and, if one gives it, the `number`, as in `reply 3` or `question 2`;
             `in_class` and `at_home`, numbers of exercises.
-        results: what is recorded of the models that the class runs.
+        found: what is recorded of the models that the class runs, in sentences.
 
     Raises:
         InputError: the parts do not fill the lesson, or the notebook has no such prediction, exercise or answer.
@@ -55,7 +55,7 @@ def page(stem: str, plan: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     caption = captions().get(figure)
     if caption is None:
         raise InputError(f"the plan of {stem} shows {figure}, of which book/gallery.yaml says nothing")
-    prediction, reply = _asked(stem, results, f"reply {plan['predict']}")
+    prediction, reply = _asked(stem, found, f"reply {plan['predict']}")
     parts = [
         (minutes["predict"], f'Everyone writes down a guess: "{prediction}"'),
         (minutes["show"], "Show the figure below. Have them say what they see before you say how to read it."),
@@ -68,7 +68,7 @@ def page(stem: str, plan: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     for misconception in plan["misconceptions"]:
         text = f'*"{misconception["heard"]}"* {misconception["answer"]}'
         if "number" in misconception:
-            question, answer = _asked(stem, results, misconception["number"])
+            question, answer = _asked(stem, found, misconception["number"])
             text = f'{text} Then ask: "{question}" {answer}'
         heard.append(text)
     return "\n\n".join(
@@ -115,14 +115,11 @@ def _exercise(stem: str, number: int) -> str:
     return f"{number} ({found[str(number)]})"
 
 
-def _asked(stem: str, results: Mapping[str, Any], which: str) -> tuple[str, str]:
+def _asked(stem: str, found: Prose, which: str) -> tuple[str, str]:
     """A question of a notebook and its answer: `reply 3` to the third prediction, or `question 2` to test oneself."""
-    answers = importlib.import_module(f"howlinear.answers.{stem[3:]}")
     kind, number = which.split()
-    if kind == "reply":
-        both = list(zip(_predictions(stem), answers.replies(results), strict=True))
-    else:
-        both = answers.questions(results)
+    replies = zip(_predictions(stem), found.replies, strict=True)
+    both = list(replies) if kind == "reply" else found.questions
     if not 1 <= int(number) <= len(both):
         raise InputError(f"the plan of {stem} asks for {which}; there are {len(both)}")
     return both[int(number) - 1]

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from howlinear.files import paths, results
+from howlinear.files import paths, results, tables
 from howlinear.files.git import git
 from howlinear.notebook import provenance
 from howlinear.notebook.execute import stems
@@ -59,7 +59,8 @@ def _changed(profile: str) -> dict[str, list[str]]:
     changed: dict[str, list[str]] = {}
     for name in _differing(folders):
         # figures are called after their notebook and what they show, as `00_by_hand_cloud`
-        owner = next((stem for stem in stems() if Path(name).stem.startswith(stem)), None)
+        parts = Path(name).parts
+        owner = next((stem for stem in stems() if any(part.startswith(stem) for part in parts)), None)
         if owner is not None:
             changed.setdefault(owner, []).append(name)
     return changed
@@ -86,9 +87,24 @@ def _setting(run: dict[str, Any]) -> tuple[Any, ...]:
 
 def _agrees(stem: str, profile: str) -> bool:
     """Whether every number of a notebook is the committed one, within the tolerance that is stated there."""
+    folder = paths.results(profile) / stem
+    if folder.is_dir():
+        committed = _committed_tables(folder)
+        return committed is not None and not tables.differences(committed, tables.read(folder))
     path = paths.results(profile) / f"{stem}.json"
     before = _committed(path)
     return before is not None and path.is_file() and not results.moved(before, results.load(path))
+
+
+def _committed_tables(folder: Path) -> tables.Results | None:
+    """A notebook's results as they were committed; None where they were not."""
+    listed = git(paths.ROOT, "ls-tree", "--name-only", "HEAD", f"{_below_root(folder)}/")
+    run = _committed(folder / tables.RUN)
+    if not listed or run is None:
+        return None
+    names = [name for name in listed.splitlines() if name.endswith(".csv")]
+    texts = {Path(name).stem: git(paths.ROOT, "show", f"HEAD:{name}") for name in names}
+    return tables.from_texts(folder.name, texts, run)
 
 
 def _committed(path: Path) -> dict[str, Any] | None:

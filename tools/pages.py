@@ -9,7 +9,6 @@ results imply, so nothing else has to remember to run this.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from howlinear.files import results as record
 from howlinear.ideas.claims import ledger as claims
 from howlinear.instrument.baseline import APART
 from howlinear.instrument.profile import FEW_ROWS_DECIDE
+from howlinear.notebook.prose import Prose, describe_recorded
 from tools import lessons, teaching
 from tools.book import build
 
@@ -94,9 +94,7 @@ def planned(results: Path) -> dict[str, str]:
     """
     pages = {}
     for stem, of_notebook in lessons.plans().items():
-        pages[plan(stem)] = _shown(
-            results / "minis" / f"{stem}.json", functools.partial(lessons.page, stem, of_notebook)
-        )
+        pages[plan(stem)] = lessons.page(stem, of_notebook, describe_recorded(results / "minis", stem))
     return pages
 
 
@@ -110,11 +108,7 @@ def expected(stem: str, results: Path) -> str:
     Raises:
         SourceError: the results are missing, or lack what the answer says.
     """
-    public = _public(stem, results)
-    return _shown(
-        results / "minis" / f"{stem}.json",
-        lambda minis: teaching.expected(stem, {EMBEDDED: minis, **public}),
-    )
+    return teaching.expected({EMBEDDED: describe_recorded(results / "minis", stem)} | _public(stem, results))
 
 
 def answer(stem: str, results: Path) -> str:
@@ -125,19 +119,18 @@ def answer(stem: str, results: Path) -> str:
     _, _, name = lessons.plans()[stem]["figure"].partition("/")
     profile = "public" if (paths.figures("public") / f"{name}.png").is_file() else "minis"
     figure = f'<img src="figures/{profile}/{name}.png" width="560" alt="{lessons.captions()[name]}">'
-    public = _public(stem, results)
-    minis = results / "minis" / f"{stem}.json"
-    answers = _shown(minis, lambda embedded: teaching.answered(stem, {**public, EMBEDDED: embedded}))
+    answers = teaching.answered(_public(stem, results) | {EMBEDDED: describe_recorded(results / "minis", stem)})
     heading = f"## {stem[:2]} · {teaching.question(stem)}"
     whose = "the public models" if profile == "public" else "the embedded models"
     source = f"From [{stem}](notebooks/{stem}.py); the figure is of {whose}."
     return "\n\n".join([heading, answers, figure, source])
 
 
-def _public(stem: str, results: Path) -> dict[str, Mapping[str, Any]]:
-    """What kind of models the public ones are → the results of a notebook on them, if there are any."""
-    path = results / "public" / f"{stem}.json"
-    return {"the public models": record.load(path)} if path.is_file() else {}
+def _public(stem: str, results: Path) -> dict[str, Prose]:
+    """What kind of models the public ones are → what a notebook found of them, if there are results."""
+    folder = results / "public"
+    there = (folder / f"{stem}.json").is_file() or (folder / stem).is_dir()
+    return {"the public models": describe_recorded(folder, stem)} if there else {}
 
 
 def _shown(path: Path, table: Callable[[Mapping[str, Any]], str]) -> str:

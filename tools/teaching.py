@@ -6,14 +6,13 @@ results, in the very sentences in which a notebook gives its answer.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from howlinear.errors import InputError
 from howlinear.files import paths
+from howlinear.notebook.prose import Prose
 from tools import course, reading_time
 from tools.book.solutions import EXERCISE
 from tools.book.tables import markdown
@@ -64,31 +63,23 @@ def weeks_table() -> str:
     return markdown(rows)
 
 
-def expected(stem: str, of_models: Mapping[str, Mapping[str, Any]]) -> str:
+def expected(of_models: Mapping[str, Prose]) -> str:
     """The numbers to expect of a notebook: its answer for every kind of models, and the replies to its predictions.
 
     Args:
-        stem: of the notebook.
-        of_models: what kind of models, as "the embedded models" → the results recorded of them; the first are those
+        of_models: what kind of models, as "the embedded models" → what the notebook found of them; the first are those
             that the class runs, and the replies are of these.
     """
-    replies = importlib.import_module(f"howlinear.answers.{stem[3:]}").replies
     first = next(iter(of_models.values()))
-    numbered = "\n".join(f"{number}. {reply}" for number, reply in enumerate(replies(first), 1))
-    return "\n\n".join([answered(stem, of_models), "The predictions:", numbered])
+    numbered = "\n".join(f"{number}. {reply}" for number, reply in enumerate(first.replies, 1))
+    return "\n\n".join([answered(of_models), "The predictions:", numbered])
 
 
-def answered(stem: str, of_models: Mapping[str, Mapping[str, Any]]) -> str:
-    """The answer of a notebook, for every kind of models.
-
-    Args:
-        stem: of the notebook.
-        of_models: what kind of models, as "the embedded models" → the results recorded of them.
-    """
-    sentences = importlib.import_module(f"howlinear.answers.{stem[3:]}").sentences
+def answered(of_models: Mapping[str, Prose]) -> str:
+    """The answer of a notebook, for every kind of models."""
     parts = []
-    for models, results in of_models.items():
-        parts += [f"Of {models}:", _listed(sentences(results))]
+    for models, found in of_models.items():
+        parts += [f"Of {models}:", _listed(found.answer)]
     return "\n\n".join(parts)
 
 

@@ -4,6 +4,8 @@ from howlinear.core.ceilings import AffineMap, Ceiling, ceiling
 from howlinear.core.moments import Moments, effective_rank
 from howlinear.core.sklearn import AffineCeiling
 from howlinear.errors import HowlinearError, InputError, SourceError
+from howlinear.files.tables import Results
+from howlinear.files.tables import load_results as results
 from howlinear.ideas.compression.folder import save
 from howlinear.ideas.compression.greedy import Plan, compress_to
 from howlinear.ideas.compression.own_units import Compressed, compress
@@ -32,6 +34,7 @@ __all__ = [
     "Moments",
     "Plan",
     "Profile",
+    "Results",
     "Site",
     "SourceError",
     "TokenRows",
@@ -48,6 +51,7 @@ __all__ = [
     "measure",
     "perplexity",
     "replace",
+    "results",
     "save",
     "sites",
     "swap",

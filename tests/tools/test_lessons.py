@@ -7,6 +7,7 @@ import pytest
 from conftest import fingerprint
 from howlinear.errors import InputError
 from howlinear.files import paths, results
+from howlinear.notebook.prose import describe_recorded
 from tools import lessons, teaching
 from tools.book import build
 
@@ -23,7 +24,7 @@ def plan(**changed):
 
 
 def page(**changed):
-    return lessons.page(STEM, plan(**changed), recorded(STEM))
+    return lessons.page(STEM, plan(**changed), describe_recorded(paths.results("minis"), STEM))
 
 
 def test_every_notebook_has_a_plan_that_fills_the_lesson_and_answers_a_misconception_with_a_number():
@@ -34,7 +35,7 @@ def test_every_notebook_has_a_plan_that_fills_the_lesson_and_answers_a_misconcep
         assert sum(of_notebook["minutes"].values()) == lessons.MINUTES, stem
         assert of_notebook["in_class"] != of_notebook["at_home"], stem
         assert "number" in of_notebook["misconceptions"][0], stem
-        text = lessons.page(stem, of_notebook, recorded(stem))
+        text = lessons.page(stem, of_notebook, describe_recorded(paths.results("minis"), stem))
         assert re.search(r'^\*".+"\* .+ Then ask: ".+\?" .*\d', text, re.MULTILINE), stem
 
 

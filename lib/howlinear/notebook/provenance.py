@@ -22,7 +22,7 @@ from huggingface_hub.file_download import repo_folder_name
 from safetensors import SafetensorError, safe_open
 
 from howlinear.errors import SourceError
-from howlinear.files import atomic, paths
+from howlinear.files import atomic, paths, tables
 from howlinear.files.git import git
 from howlinear.models.packaged import PACKAGED, Packaged
 from howlinear.notebook import settings
@@ -64,14 +64,17 @@ def record(stem: str, profile: str, began: datetime, ended: datetime) -> Path:
     if not run["outputs"]:
         return latest
     kept = path_of(stem, profile)
-    if not kept.is_file() or read(kept)["outputs"] != run["outputs"]:
-        _write(kept, run)
+    recorded = read(kept) if kept.is_file() else {}
+    if recorded.get("outputs") != run["outputs"]:
+        settings_of_run = {"settings": recorded["settings"]} if "settings" in recorded else {}
+        _write(kept, settings_of_run | run)
     return kept
 
 
 def path_of(stem: str, profile: str) -> Path:
-    """Where the record of the run that made a notebook's results is kept."""
-    return paths.results(profile) / "runs" / f"{stem}.json"
+    """Where the record of the run that made a notebook's results is kept: beside its tables, if it has tables."""
+    beside = paths.results(profile) / stem / tables.RUN
+    return beside if beside.parent.is_dir() else paths.results(profile) / "runs" / f"{stem}.json"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -135,8 +138,10 @@ def inputs(stem: str, profile: str) -> dict[str, str]:
 
 def outputs(stem: str, profile: str) -> list[Path]:
     """The result and the figures of a notebook that are there."""
+    folder = paths.results(profile)
     figures = sorted(paths.figures(profile).glob(f"{stem}_*.*"))
-    return [path for path in (paths.results(profile) / f"{stem}.json", *figures) if path.is_file()]
+    found = [folder / f"{stem}.json", *sorted((folder / stem).glob("*.csv")), *figures]
+    return [path for path in found if path.is_file()]
 
 
 def hashes(files: Iterable[Path]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,13 @@ from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from howlinear.errors import InputError
-from howlinear.files import figures, paths, results
+from howlinear.files import figures, paths, results, tables
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import Pass
 from howlinear.instrument.store import Stored, about_capture, load_capture, save_capture
 from howlinear.models.load import load_model
 from howlinear.models.memory import keep_large_blocks
-from howlinear.notebook import settings
+from howlinear.notebook import prose, settings
 from howlinear.plots import style
 from howlinear.text.corpus import Corpus, load_corpus
 
@@ -57,6 +57,7 @@ class Run:
         texts: folder with the paper's texts; None: as `load_corpus` finds them.
         published: the paper's own settings; None for models that it has not.
         recorded: whether results and figures go where the project keeps them, and not to scratch.
+        tables: what this run has found so far: name → table, as it will be on disk.
     """
 
     stem: str
@@ -70,6 +71,7 @@ class Run:
     texts: Path | None = None
     published: settings.Published | None = None
     recorded: bool = False
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     def model(self, name: str) -> PreTrainedModel:
         """Load one of the profile's models by its short name.
@@ -134,18 +136,41 @@ class Run:
         on_record = paths.results(self.profile)
         return on_record if self.recorded or on_record.is_dir() else paths.scratch(self.profile) / "results"
 
+    def record(self, name: str, table: pd.DataFrame) -> pd.DataFrame:
+        """Keep a tidy table for the results, and give it back as it will be read from disk: figures show that one.
+
+        Args:
+            name: of the table, as `blocks`.
+            table: key columns and quantities, each in the data dictionary `files/columns.yaml`.
+
+        Raises:
+            InputError: as `tables.as_recorded`.
+        """
+        self.tables[name] = tables.as_recorded(table, self.stem, name)
+        return self.tables[name]
+
     def save(
         self,
-        numbers: Mapping[str, Any],
+        numbers: Mapping[str, Any] | None = None,
         tolerance: Mapping[str, float] | None = None,
         digits: Mapping[str, int] | None = None,
+        *,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write the notebook's numbers to `results/<profile>/<stem>.json`, or below scratch.
+        """Write the recorded tables and the settings to `results/<profile>/<stem>/`, or below scratch.
 
-        Arguments as of `results.save`.
+        Args:
+            numbers: of a notebook without tables, its numbers, for `results.save`.
+            tolerance: as of `results.save`.
+            digits: as of `results.save`.
+            settings: the notebook's own, beside models, texts and sizes.
         """
         about = {"profile": self.profile, "rows": self.rows, "seq_len": self.seq_len, "seed": self.seed}
-        results.save(self.results_path, about | dict(numbers), tolerance, digits)
+        if numbers is not None:
+            results.save(self.results_path, about | dict(numbers), tolerance, digits)
+        else:
+            about |= {"models": list(self.models), "corpora": self.corpora}
+            tables.write(self.results_path.with_suffix(""), self.tables, about | dict(settings or {}))
         if not self.recorded:
             scratch = os.path.relpath(paths.scratch(self.profile), paths.ROOT)
             print(f"not recorded: numbers and figures of this run are in {scratch}")
@@ -156,52 +181,62 @@ class Run:
         folder = paths.results(self.profile) if self.recorded else paths.scratch(self.profile) / "results"
         return paths.inside(folder, f"{self.stem}.json")
 
-    def answer(self, sentences: Answers) -> None:
+    def answer(self, sentences: Answers | None = None) -> None:
         """Show what the recorded results of this run profile say, before this run has found anything.
 
         Args:
-            sentences: the notebook's own, of `howlinear.answers`.
+            sentences: of a notebook without a template of prose, its own, of `howlinear.answers`.
         """
         later = "When this notebook has run to its end, the answer stands here and under *What we learned*."
         recorded = paths.inside(self.results, f"{self.stem}.json")
-        if not recorded.is_file():
+        if not recorded.is_file() and not recorded.with_suffix("").is_dir():
             text = f"Of run profile `{self.profile}` nothing is recorded yet. {later}"
         else:
             try:
-                text = _listed(sentences(results.load(recorded)))
-            except (LookupError, TypeError, ValueError) as error:  # as an earlier version wrote them
+                if sentences is None:
+                    text = _listed(prose.describe_recorded(self.results, self.stem).answer)
+                else:
+                    text = _listed(sentences(results.load(recorded)))
+            except (LookupError, TypeError, ValueError, OSError) as error:  # as an earlier version wrote them
                 problem = f"{type(error).__name__}: {error}"
                 text = f"What is recorded of run profile `{self.profile}` cannot be read ({problem}). {later}"
         display(Markdown(text), display_id=self._answer_id)
 
-    def conclusion(self, sentences: Answers, replies: Answers) -> None:
+    def conclusion(self, sentences: Answers | None = None, replies: Answers | None = None) -> None:
         """Show what this run has just saved says, here and where `answer` stands, and a reply to each prediction.
 
         Args:
-            sentences: the notebook's own, of `howlinear.answers`.
+            sentences: of a notebook without a template of prose, its own, of `howlinear.answers`.
             replies: to the questions of "Predict first", of the same module.
 
         Raises:
             SourceError: nothing has been saved yet.
         """
-        found = results.load(self.results_path)
-        answer = _listed(sentences(found))
-        numbered = [f"{number}. {reply}" for number, reply in enumerate(replies(found), 1)]
+        if sentences is None:
+            found = self._prose()
+            answer, replied = _listed(found.answer), found.replies
+        else:
+            saved = results.load(self.results_path)
+            answer, replied = _listed(sentences(saved)), replies(saved)
+        numbered = [f"{number}. {reply}" for number, reply in enumerate(replied, 1)]
         update_display(Markdown(answer), display_id=self._answer_id)
         display(Markdown(f"{answer}\n\n**Your predictions.**\n\n" + "\n".join(numbered)))
 
-    def questions(self, questions: Questions) -> None:
+    def questions(self, questions: Questions | None = None) -> None:
         """Show questions to test oneself with; the answer to each, of what this run has just saved, is folded below it.
 
         Args:
-            questions: the notebook's own, of `howlinear.answers`.
+            questions: of a notebook without a template of prose, its own, of `howlinear.answers`.
 
         Raises:
             SourceError: nothing has been saved yet.
         """
-        asked = questions(results.load(self.results_path))
+        asked = self._prose().questions if questions is None else questions(results.load(self.results_path))
         folded = "\n\n".join(_folded(number, *pair) for number, pair in enumerate(asked, 1))
         display(Markdown(_with_key(folded)))
+
+    def _prose(self) -> prose.Prose:
+        return prose.describe(tables.read(self.results_path.with_suffix("")))
 
     def folded(self, title: str, table: pd.DataFrame) -> None:
         """Show a long table, whole, when one opens it by its title."""

@@ -21,6 +21,7 @@ import pandas as pd
 from howlinear.core.intervals import Estimate
 from howlinear.errors import SourceError
 from howlinear.files import results as record
+from howlinear.files import tables
 from howlinear.ideas.claims.claim import MARKS, SOURCE, UNITS, Claim, Verdict, fingerprint, load_claims
 from howlinear.ideas.claims.contrasts import INNER, TOGETHER, Reading, Silent, UntestableError
 from howlinear.ideas.claims.numbers import STATISTICS
@@ -135,10 +136,11 @@ def judge(claim: Claim, results: Path) -> Row:
     Raises:
         SourceError: as `evaluate`.
     """
-    path = results / f"{claim.notebook}.json"
+    has_tables = (results / claim.notebook).is_dir()
+    path = results / (claim.notebook if has_tables else f"{claim.notebook}.json")
     if not path.exists():
         return Row(claim, reason=f"no {path.name} in this profile's results")
-    numbers = record.load(path)
+    numbers = tables.read(path) if has_tables else record.load(path)
     try:
         found = STATISTICS[claim.statistic](numbers)
         readings = {name: each for name, each in found.items() if isinstance(each, Reading)}
@@ -155,7 +157,9 @@ def judge(claim: Claim, results: Path) -> Row:
     if unsound or not found:
         whose = ", ".join(unsound) or "any model"
         raise SourceError(f"{path}: {claim.statistic} gives no finite interval for {whose}")
-    texts = tuple(numbers.get("corpora", ()))
+    # what is compared over texts is notebook 05's alone
+    corpora = numbers.settings["corpora"] if has_tables else numbers.get("corpora", ())
+    texts = tuple(corpora) if claim.notebook.endswith("corpora") else ()
     if not readings:
         return Row(claim, silent=silent, reason=_common(silent), texts=texts)
     return Row(claim, readings, silent, texts=texts)

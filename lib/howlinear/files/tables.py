@@ -1,0 +1,318 @@
+"""Results as tidy tables: written once, read by everyone.
+
+`results/<run profile>/<notebook>/` holds a CSV a table and one `run.json` with the settings and the origin of the run.
+A row is an observation: key columns first, then a column a quantity, an interval as `name`, `name_low`, `name_high`.
+`columns.yaml`, beside this file, is the data dictionary: what each column means, its unit, to how many digits it is
+recorded, and by how much it may differ between machines. Rounding, reading and the comparison of runs follow from it.
+
+`python -m howlinear.files.tables OLD NEW` compares two folders of results and fails if a number left its tolerance.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pydantic
+import yaml
+from pydantic import ConfigDict
+
+from howlinear.errors import InputError, SourceError
+from howlinear.files import atomic, paths
+
+DICTIONARY = Path(__file__).with_name("columns.yaml")
+COMMON = "common"
+RUN = "run.json"
+ENDS = ("_low", "_high")
+"""What the ends of an interval are called after their number."""
+
+
+# --- the data dictionary
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+class Column:
+    """What the data dictionary says of a column.
+
+    Attributes:
+        meaning: what it holds, in words.
+        unit: of its numbers, as `R²`; empty of words and plain counts.
+        type: of its cells. A cell may be empty where there is nothing to say, but for keys.
+        key: whether it is one of those that tell rows apart.
+        digits: significant digits that a number is recorded to.
+        decimals: decimal places that it is recorded to at most.
+        tolerance: by how much a number may differ between machines, relative to itself or to 1, whichever is larger.
+            Rows are float32, so another processor rounds a forward pass differently, and searches amplify it.
+        compared: whether runs are compared by it; not where it says which of near ties an extreme is of.
+    """
+
+    meaning: str
+    unit: str = ""
+    type: Literal["number", "integer", "text", "flag"] = "number"
+    key: bool = False
+    digits: int = 4
+    decimals: int = 4
+    tolerance: float = 1e-3
+    compared: bool = True
+
+
+@cache
+def dictionary() -> dict[str, dict[str, Column]]:
+    """The data dictionary: `common` or a notebook → name of a column, or `table.column` → what it is."""
+    sections = yaml.safe_load(DICTIONARY.read_text(encoding="utf-8"))
+    return {
+        section: {name: Column(**entry) for name, entry in (columns or {}).items()}
+        for section, columns in sections.items()
+    }
+
+
+def describe_column(stem: str, table: str, name: str) -> Column:
+    """What a column of a notebook's table is; the ends of an interval are what its number is.
+
+    Raises:
+        InputError: the data dictionary does not have it.
+    """
+    own, common = dictionary().get(stem, {}), dictionary()[COMMON]
+    of_number = re.sub(f"({'|'.join(ENDS)})$", "", name)
+    for candidate in dict.fromkeys((name, of_number)):
+        for section, key in ((own, f"{table}.{candidate}"), (own, candidate), (common, candidate)):
+            if key in section:
+                return section[key]
+    raise InputError(f"column {name!r} of table {table!r} of {stem} is not in {DICTIONARY.name}: say there what it is")
+
+
+# --- rounding, once
+
+
+def round_number(number: float, digits: int, decimals: int) -> float:
+    """A number to so many significant digits, none of them beyond so many decimal places; no minus zero."""
+    if number == 0 or not math.isfinite(number):
+        return number
+    first = math.floor(math.log10(abs(number)))  # the place of its first digit: 0 for units, −1 for tenths
+    return round(number, min(digits - 1 - first, decimals)) + 0.0
+
+
+def as_recorded(table: pd.DataFrame, stem: str, name: str) -> pd.DataFrame:
+    """A table as it will be read back from disk: columns checked, numbers rounded as the data dictionary says.
+
+    Args:
+        table: key columns and quantities; the index is dropped.
+        stem: of the notebook, as `02_ceilings`.
+        name: of the table, as `blocks`.
+
+    Raises:
+        InputError: a column that the dictionary does not have, an infinite number, or keys that do not tell rows apart.
+    """
+    described = {column: describe_column(stem, name, column) for column in table.columns}
+    recorded = table.reset_index(drop=True)
+    for column, about in described.items():
+        if about.type == "number":
+            numbers = pd.to_numeric(recorded[column]).astype("float64")
+            if np.isinf(numbers).any():
+                raise InputError(f"{stem}, table {name}: {column} is infinite in row {int(np.isinf(numbers).argmax())}")
+            recorded[column] = [round_number(number, about.digits, about.decimals) for number in numbers]
+    keys = [column for column, about in described.items() if about.key]
+    if recorded.duplicated(keys or None).any():
+        twice = recorded[recorded.duplicated(keys or None)].iloc[0].to_dict()
+        raise InputError(f"{stem}, table {name}: two rows have the same {', '.join(keys) or 'content'}: {twice}")
+    return _parse(_print(recorded), stem, name)
+
+
+def _print(table: pd.DataFrame) -> str:
+    return table.to_csv(index=False, lineterminator="\n")
+
+
+def _parse(text: str, stem: str, name: str) -> pd.DataFrame:
+    types = {"number": "float64", "integer": "Int64", "text": "str", "flag": "boolean"}
+    header = pd.read_csv(io.StringIO(text), nrows=0).columns
+    dtypes = {column: types[describe_column(stem, name, column).type] for column in header}
+    # only an empty cell is missing: a text may well be "None" or "NA"
+    table = pd.read_csv(io.StringIO(text), dtype=dtypes, keep_default_na=False, na_values=[""])
+    for column in table.columns:  # plain types where there is no gap
+        if isinstance(table[column].dtype, pd.Int64Dtype | pd.BooleanDtype) and not table[column].isna().any():
+            table[column] = table[column].astype("int64" if dtypes[column] == "Int64" else "bool")
+    return table
+
+
+# --- reading and writing
+
+
+@dataclass(frozen=True)
+class Results(Mapping[str, pd.DataFrame]):
+    """What a notebook found: its tables by name.
+
+    Attributes:
+        stem: of the notebook, as `02_ceilings`.
+        tables: name → tidy table.
+        run: what `run.json` holds: `settings`, and where the numbers come from.
+    """
+
+    stem: str
+    tables: Mapping[str, pd.DataFrame]
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the run was asked for: `models`, `corpora`, `rows`, `seq_len`, `seed` and the notebook's own."""
+        return self.run.get("settings", {})
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        if name not in self.tables:
+            raise SourceError(f"{self.stem} has no table {name!r}: {', '.join(sorted(self.tables))}")
+        return self.tables[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tables
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tables)
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+
+def write(folder: Path, tables: Mapping[str, pd.DataFrame], settings: Mapping[str, Any]) -> None:
+    """Write a notebook's results, the folder whole or not at all.
+
+    What `run.json` says of where the numbers come from stays: `provenance.record` writes it anew if they have changed.
+
+    Args:
+        folder: `results/<run profile>/<stem>`.
+        tables: name → table, as `as_recorded` gives it.
+        settings: what the run was asked for.
+
+    Raises:
+        SourceError: it cannot be written.
+    """
+    run = read_run(folder) if (folder / RUN).is_file() else {}
+    with atomic.folder_aside(folder) as aside:
+        for name, table in tables.items():
+            (aside / f"{name}.csv").write_text(_print(table), encoding="utf-8")
+        (aside / RUN).write_text(_json(run | {"settings": dict(settings)}), encoding="utf-8")
+
+
+def write_run(folder: Path, run: Mapping[str, Any]) -> None:
+    """Write what is known of a run, its settings and origin, beside its tables."""
+    with atomic.written_aside(folder / RUN) as aside:
+        aside.write_text(_json(run), encoding="utf-8")
+
+
+def read(folder: Path) -> Results:
+    """The results in a folder, as `write` left them.
+
+    Raises:
+        SourceError: there are none, or a file is damaged; says what to run.
+    """
+    if not (folder / RUN).is_file():
+        raise SourceError(f"no results in {folder}: run notebook {folder.name} first, or make figures")
+    try:
+        texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.csv"))}
+        return from_texts(folder.name, texts, read_run(folder))
+    except (OSError, ValueError) as error:
+        raise SourceError(f"cannot read results in {folder}: {error}; make them again with make figures") from error
+
+
+def from_texts(stem: str, texts: Mapping[str, str], run: Mapping[str, Any]) -> Results:
+    """Results from the texts of their CSV files, by the names of the tables."""
+    return Results(stem, {name: _parse(text, stem, name) for name, text in texts.items()}, run)
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """What `run.json` holds.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    try:
+        return json.loads((folder / RUN).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SourceError(f"cannot read {folder / RUN}: {error}; delete it and run make figures") from error
+
+
+def load_results(profile: str | Path, stem: str) -> Results:
+    """What a notebook found on a run profile: `load_results("public", "02_ceilings")["blocks"]` is a data frame.
+
+    Args:
+        profile: name of a run profile, or a folder of results.
+        stem: of the notebook, as `02_ceilings`.
+
+    Raises:
+        SourceError: no such results.
+    """
+    folder = profile if isinstance(profile, Path) else paths.results(profile)
+    return read(folder / stem)
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+# --- comparing two runs
+
+
+def differences(old: Results, new: Results) -> list[str]:
+    """What two results differ in beyond the tolerance of its column, a line each; rows are matched by their keys."""
+    lines = [f"{name}: gone" for name in old.keys() - new.keys()] + [f"{name}: new" for name in new.keys() - old.keys()]
+    for name in sorted(old.keys() & new.keys()):
+        lines += _table_differences(old.stem, name, old[name], new[name])
+    return lines
+
+
+def _table_differences(stem: str, name: str, old: pd.DataFrame, new: pd.DataFrame) -> list[str]:
+    if set(old.columns) != set(new.columns):
+        return [f"{name}: columns {', '.join(old.columns)} → {', '.join(new.columns)}"]
+    described = {column: describe_column(stem, name, column) for column in old.columns}
+    keys = [column for column, about in described.items() if about.key]
+    old, new = (table.set_index(keys) if keys else table for table in (old, new))
+    lines = [f"{name}, {_at(key)}: gone" for key in old.index.difference(new.index)]
+    lines += [f"{name}, {_at(key)}: new" for key in new.index.difference(old.index)]
+    both = old.index.intersection(new.index)
+    for column in old.columns:
+        about = described[column]
+        if about.compared:
+            pairs = zip(both, old.loc[both, column], new.loc[both, column], strict=True)
+            lines += [
+                f"{name}, {_at(key)}, {column}: {before} → {after}"
+                for key, before, after in pairs
+                if not _same(before, after, about.tolerance)
+            ]
+    return lines
+
+
+def _at(key: Any) -> str:
+    return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)
+
+
+def _same(before: Any, after: Any, tolerance: float) -> bool:
+    if pd.isna(before) or pd.isna(after):
+        return bool(pd.isna(before) and pd.isna(after))
+    if isinstance(before, str | bool | np.bool_):
+        return bool(before == after)
+    # what is recorded in steps of its tolerance may be a step off: 0.71 − 0.7 is above 0.01 as floats have it
+    return bool(abs(before - after) <= tolerance * max(1.0, abs(before)) * (1 + 1e-9))
+
+
+def main(old: str, new: str) -> int:
+    """Compare the results of every notebook in two folders; print what moved; 1 if anything did."""
+    stems = sorted({path.parent.name for folder in (old, new) for path in Path(folder).glob(f"*/{RUN}")})
+    lines = []
+    for stem in stems:
+        missing = [f"{folder}/{stem} is missing" for folder in (old, new) if not (Path(folder) / stem / RUN).is_file()]
+        moved = missing or differences(read(Path(old) / stem), read(Path(new) / stem))
+        lines += [f"{stem}: {line}" for line in moved]
+    print("\n".join(lines) or f"{len(stems)} results agree within their tolerance")
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

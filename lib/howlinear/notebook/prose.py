@@ -1,0 +1,275 @@
+"""What a notebook found, in sentences: a template of prose beside the notebook, filled from its tables.
+
+`notebooks/answers/<stem>.md` is a Jinja template with three headings: `# Answer`, a list of sentences; `# Replies`, a
+numbered list, one reply to each question of "Predict first"; `# Questions`, where each `## Question?` is followed by
+its answer. At hand are the tables by their names, `settings`, `models`, `corpora`, and the filters below, which format
+numbers, intervals and lists. Templates say what tables hold; what has to be computed is a column of a table.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from howlinear.errors import SourceError
+from howlinear.files import paths, results, tables
+from howlinear.files.tables import Results
+
+TEMPLATES = paths.NOTEBOOKS / "answers"
+PARTS = ("Answer", "Replies", "Questions")
+SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+@dataclass(frozen=True)
+class Prose:
+    """What a notebook found, in sentences of Markdown.
+
+    Attributes:
+        answer: the answer to its question.
+        replies: one to each question of "Predict first".
+        questions: questions to test oneself with, each with its answer.
+    """
+
+    answer: list[str]
+    replies: list[str]
+    questions: list[tuple[str, str]]
+
+
+def describe(found: Results) -> Prose:
+    """Fill a notebook's template of prose from its results.
+
+    Raises:
+        SourceError: there is no template, or the results lack what it says.
+    """
+    try:
+        text = _environment().get_template(f"{found.stem}.md").render(_context(found))
+    except jinja2.TemplateNotFound as error:
+        raise SourceError(f"no template {error.name} in {TEMPLATES}: what the notebook found is said there") from error
+    except (jinja2.TemplateError, LookupError, TypeError, ValueError, AttributeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise SourceError(
+            f"results of {found.stem} do not hold what its answer says ({problem}): run the notebook again"
+        ) from error
+    return _parse(text, found.stem)
+
+
+def describe_recorded(folder: Path, stem: str) -> Prose:
+    """The same of the results in a folder, as `paths.results("minis")`."""
+    old = folder / f"{stem}.json"
+    if old.is_file():  # a notebook whose results are not tables yet
+        answers, found = importlib.import_module(f"howlinear.answers.{stem[3:]}"), results.load(old)
+        try:
+            return Prose(answers.sentences(found), answers.replies(found), answers.questions(found))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise SourceError(
+                f"{old} does not hold what its answer says ({problem}): run notebook {stem[:2]} again"
+            ) from error
+    return describe(tables.read(folder / stem))
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(  # noqa: S701 (what is rendered is Markdown)
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.do"],
+    )
+    environment.filters |= FILTERS
+    return environment
+
+
+def _context(found: Results) -> dict[str, Any]:
+    settings = found.settings
+    names = {"models": list(settings.get("models", ())), "corpora": list(settings.get("corpora", ()))}
+    return {**GLOBALS, **found, **names, "settings": settings, "results": found}
+
+
+def _parse(text: str, stem: str) -> Prose:
+    """Sentences from a rendered template; lines of a paragraph are joined."""
+    pieces = re.split(r"^# (.+)$", text, flags=re.MULTILINE)
+    parts = dict(zip((name.strip() for name in pieces[1::2]), pieces[2::2], strict=True))
+    if tuple(parts) != PARTS:
+        raise SourceError(f"the template of {stem} has the headings {', '.join(parts)}: give {', '.join(PARTS)}")
+    questions = re.split(r"^## (.+)$", parts["Questions"], flags=re.MULTILINE)
+    return Prose(
+        answer=_items(r"^- ", parts["Answer"]),
+        replies=_items(r"^\d+\. ", parts["Replies"]),
+        questions=[(_line(asked), _line(said)) for asked, said in zip(questions[1::2], questions[2::2], strict=True)],
+    )
+
+
+def _items(mark: str, text: str) -> list[str]:
+    return [_line(item) for item in re.split(mark, text, flags=re.MULTILINE)[1:]]
+
+
+def _line(text: str) -> str:
+    return re.sub(r"[ \t\n]+", " ", text).strip()  # no-break spaces stay
+
+
+# --- numbers
+
+
+def number(value: float, digits: int = 2, signed: bool = False) -> str:
+    """A number with so many decimal places and a minus sign as it is printed; no minus zero."""
+    text = f"{round(float(value), digits) + 0.0:{'+' if signed else ''},.{digits}f}"
+    return text.replace("-", "−")
+
+
+def significant(value: float, digits: int = 2, signed: bool = False) -> str:
+    """A number to so many significant digits, for what may be large or small."""
+    places = _places(digits, value)
+    return number(round(float(value), places), max(0, places), signed)
+
+
+def _places(digits: int, *values: float) -> int:
+    """Decimal places that show the largest of some numbers to so many significant digits."""
+    largest = max(abs(value) for value in values)
+    return digits if largest == 0 else digits - 1 - math.floor(math.log10(largest))
+
+
+def percent(share: float) -> str:
+    """A share in whole per cent; what is not nothing, and what is not all, does not read as if it were."""
+    if 0 < share < 0.005:
+        return "less than 1 %"
+    if 0.995 <= share < 1:
+        return "more than 99 %"
+    return f"{number(100 * share, 0)} %"
+
+
+def span(values: Iterable[float], digits: int = 2, signed: bool = False) -> str:
+    """Lowest to highest; one number where these read the same."""
+    values = list(values)
+    low, high = number(min(values), digits, signed), number(max(values), digits, signed)
+    return low if low == high else f"{low} to {high}"
+
+
+def percents(shares: Iterable[float]) -> str:
+    """Lowest to highest share."""
+    shares = list(shares)
+    low, high = percent(min(shares)), percent(max(shares))
+    if low == high:
+        return low
+    return f"at least {low}" if high.startswith("more than") else f"{low} to {high}"
+
+
+def interval(row: Mapping[str, Any] | pd.Series, name: str, digits: int = 2, signed: bool = False) -> str:
+    """A number of a row and, in square brackets, its interval."""
+    ends = number(row[f"{name}_low"], digits), number(row[f"{name}_high"], digits)
+    return f"{number(row[name], digits, signed)} [{', '.join(ends)}]"
+
+
+def cost(row: Mapping[str, Any] | pd.Series, name: str) -> str:
+    """A change with its sign and its interval, to three significant digits of the largest of the three."""
+    return interval(row, name, max(0, _places(3, row[name], row[f"{name}_low"], row[f"{name}_high"])), signed=True)
+
+
+# --- lists
+
+
+def joined(parts: Iterable[Any]) -> str:
+    """A list in words: "a, b and c"; "a; b; and c" where a part has a comma or an "and" of its own."""
+    parts = [str(part) for part in parts]
+    if len(parts) < 2:
+        return "".join(parts)
+    unbracketed = [re.sub(r"\(.*?\)|\[.*?\]", "", part) for part in parts]
+    if any("," in part or " and " in part for part in unbracketed):
+        return f"{'; '.join(parts[:-1])}; and {parts[-1]}"
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def counted(count: int, noun: str) -> str:
+    """How many of something: "no block", "one block", "three blocks", "16 blocks"."""
+    word = SMALL[int(count)] if count < len(SMALL) else f"{int(count):,}"
+    return f"{word} {noun if count <= 1 else noun + 's'}"
+
+
+def blocks(numbers: Iterable[int]) -> str:
+    """Blocks by number: "block 3", "blocks 0, 3 and 11"."""
+    named = [str(number) for number in numbers]
+    return f"block{'s' if len(named) > 1 else ''} {joined(named)}"
+
+
+def opened(text: str) -> str:
+    """The same with a capital letter."""
+    return text[0].upper() + text[1:]
+
+
+# --- tables
+
+
+def of(table: pd.DataFrame, **keys: Any) -> pd.DataFrame:
+    """The rows of a table that have these values in these columns."""
+    for name, value in keys.items():
+        table = table[table[name] == value]
+    return table
+
+
+def top(table: pd.DataFrame, column: str) -> pd.Series:
+    """The row that is highest in a column."""
+    return table.loc[table[column].idxmax()]
+
+
+def bottom(table: pd.DataFrame, column: str) -> pd.Series:
+    """The row that is lowest in a column."""
+    return table.loc[table[column].idxmin()]
+
+
+# --- several models
+
+
+def per_model(models: Iterable[str], preposition: str = "in", *, caller: Callable) -> str:
+    """One clause a model: "0.6 to 0.9 in a and 0.3 to 0.7 in b"; models that share a clause stand together.
+
+    In a template: `{% call(m) per_model(models) %}{{ blocks | of(model=m) | … }}{% endcall %}`. A model whose clause is
+    empty is left out.
+    """
+    clauses: dict[str, list[str]] = {}
+    for model in models:
+        clause = _line(caller(model))
+        if clause:
+            clauses.setdefault(clause, []).append(model)
+    parts = []
+    for clause, names in clauses.items():
+        each = "each of " if preposition == "of" and len(names) > 1 else ""  # counts are of one model, not of all
+        parts.append(f"{clause} {preposition} {each}{joined(names)}")
+    return joined(parts)
+
+
+def all_some_none(flags: Iterable[bool], in_all: str, in_some: str, in_none: str) -> str:
+    """One of three wordings: something is so of all models, of some, or of none."""
+    flags = [bool(flag) for flag in flags]
+    return in_all if all(flags) else in_some if any(flags) else in_none
+
+
+def chance(count: int) -> float:
+    """The size that a rank correlation of so many pairs has by chance in one of twenty cases, about 1.96 / √(n − 1)."""
+    return 1.96 / math.sqrt(max(1, count - 1))
+
+
+def no_loss(models: Iterable[str]) -> str:
+    """That these models predict no next token."""
+    models = list(models)
+    verb = "predict" if len(models) > 1 else "predicts"
+    return f"{joined(models)} {verb} no next token, so no swap of a block has a cost in perplexity."
+
+
+NUMBERS = (number, significant, percent, span, percents, interval, cost)
+LISTS = (joined, counted, blocks, opened)
+TABLES = (of, top, bottom)
+FILTERS = {function.__name__: function for function in NUMBERS + LISTS + TABLES}
+GLOBALS: dict[str, Any] = {
+    **{function.__name__: function for function in (per_model, all_some_none, chance, no_loss)},
+    **{function.__name__: function for function in (abs, len, min, max, sum, zip, round)},
+    "all_of": all,
+    "any_of": any,
+}
