@@ -56,7 +56,7 @@ def test_a_template_without_a_part_is_an_error(results, tmp_path):
 
 def test_models_that_share_a_clause_stand_together_and_an_empty_clause_is_left_out():
     clauses = {"a": "one", "b": "two", "c": "one", "d": " "}
-    assert prose.per_model(clauses, "of", caller=lambda model: clauses[model]) == "one of each of a and c and two of b"
+    assert prose.per_model(clauses, "of", caller=lambda model: clauses[model]) == "one of each of a and c; and two of b"
 
 
 @pytest.mark.parametrize(
