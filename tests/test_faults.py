@@ -22,7 +22,7 @@ import torch
 
 import howlinear as hl
 from conftest import tiny
-from howlinear import cli
+from howlinear.app import cli
 from howlinear.errors import SourceError
 from howlinear.files import atomic, figures, paths, results
 from howlinear.ideas.compression.folder import save

@@ -12,7 +12,7 @@ import typer
 from safetensors.torch import load_file, save_file
 
 import howlinear
-from howlinear import cli
+from howlinear.app import cli
 from howlinear.files import paths
 from howlinear.models import load as models
 from howlinear.text import corpus

@@ -45,7 +45,7 @@ CALLS = {
 }
 CALL_ALL = """
 import contextlib, io, json, sys
-from howlinear.cli import main
+from howlinear.app.cli import main
 
 for words in json.loads(sys.stdin.read()):
     sys.argv = ["howlinear", *words.split()]

@@ -1,5 +1,5 @@
 """`python -m howlinear` is `howlinear`."""
 
-from howlinear.cli import main
+from howlinear.app.cli import main
 
 main()

@@ -11,8 +11,8 @@ import time
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        "howlinear.cli",
-        "howlinear.console",
+        "howlinear.app.cli",
+        "howlinear.app.console",
         "howlinear.public",
         "howlinear.training.minis",
         "hypothesis",

@@ -9,7 +9,7 @@ import torch
 
 from conftest import fingerprint
 from helpers.forked import exit_codes, start
-from howlinear import cli
+from howlinear.app import cli
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.instrument.store import save_capture

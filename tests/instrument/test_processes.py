@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import howlinear
 from conftest import BLOCKS, WIDTH, tiny
 from helpers.forked import exit_codes, start
-from howlinear import cli
+from howlinear.app import cli
 from howlinear.core import moments
 from howlinear.core.moments import Moments
 from howlinear.errors import HowlinearError, InputError, ProcessError

@@ -14,7 +14,8 @@ from scipy.stats import t as student_t
 
 from conftest import WIDTH, tiny
 from helpers.nearly import assert_same_tree
-from howlinear import cli, measure
+from howlinear import measure
+from howlinear.app import cli
 from howlinear.core.ceilings import ceiling
 from howlinear.core.intervals import jackknife
 from howlinear.core.moments import Moments

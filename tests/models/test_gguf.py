@@ -16,7 +16,7 @@ from helpers import gguf_file
 from helpers.forked import exit_codes, start
 from helpers.gguf_file import HEADS, KV_HEADS, MERGES, TOKENS, model_of, tensors_of, write
 from helpers.nearly import assert_same_outputs
-from howlinear import cli
+from howlinear.app import cli
 from howlinear.errors import InputError, SourceError
 from howlinear.models import gguf
 from howlinear.models.ffn_sites import sites

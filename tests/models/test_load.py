@@ -14,7 +14,7 @@ from transformers.utils import logging
 from conftest import WIDTH, tiny
 from helpers.families import FAMILIES, reads, small
 from helpers.nearly import assert_same_outputs, assert_same_profile, assert_same_tree
-from howlinear import cli
+from howlinear.app import cli
 from howlinear.errors import InputError, SourceError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from conftest import tiny
 from helpers.gguf_file import model_of, tensors_of, write
 from helpers.reference import held_out_r2
-from howlinear import cli
+from howlinear.app import cli
 from howlinear.errors import SourceError
 from howlinear.files import paths
 from howlinear.instrument.measure import measure

@@ -11,8 +11,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from jinja2 import Environment
 
-from howlinear.cli_fresh import columns_of, frame_of
-from howlinear.console import Column, headline
+from howlinear.app.console import Column, headline
+from howlinear.app.fresh import columns_of, frame_of
 from howlinear.core.correlation import correlation
 from howlinear.errors import InputError
 from howlinear.instrument.baseline import Baseline

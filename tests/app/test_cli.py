@@ -19,9 +19,9 @@ import typer
 from rich.console import Console
 from transformers import BertConfig, BertModel, OPTConfig, OPTForCausalLM
 
-from howlinear import cli
-from howlinear.cli_fresh import fresh_notes, fresh_table
-from howlinear.console import profile_table
+from howlinear.app import cli
+from howlinear.app.console import profile_table
+from howlinear.app.fresh import fresh_notes, fresh_table
 from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
@@ -517,7 +517,7 @@ def test_parameters_of_a_notebook_are_name_and_value(monkeypatch, capsys, tmp_pa
 def test_the_list_has_every_notebook_with_its_parameters_and_takes_no_torch():
     absent = {"torch": None, "transformers": None}  # to import them fails
     words = ["howlinear", "notebook", "--list"]
-    script = f"import sys; sys.modules.update({absent}); sys.argv = {words}; from howlinear.cli import main; main()"
+    script = f"import sys; sys.modules.update({absent}); sys.argv = {words}; from howlinear.app.cli import main; main()"
     environment = os.environ | {"COLUMNS": "200"}
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert ran.returncode == 0, ran.stderr
@@ -668,7 +668,7 @@ def test_a_share_that_cannot_be_is_one_clear_line_and_leaves_nothing(
 def test_what_can_be_told_of_a_compression_without_weights_is_told_without_torch(options, message):
     absent = {"torch": None, "transformers": None}  # to import them fails
     words = ["howlinear", "compress", "mini-gpt2", *map(str, options)]
-    script = f"import sys; sys.modules.update({absent}); sys.argv = {words}; from howlinear.cli import main; main()"
+    script = f"import sys; sys.modules.update({absent}); sys.argv = {words}; from howlinear.app.cli import main; main()"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ran.returncode == 2, ran.stderr
     assert message in ran.stderr

@@ -13,7 +13,7 @@ import pandas as pd
 from rich.table import Table
 from transformers import PreTrainedModel
 
-from howlinear.console import Column, fitting, profile_columns, profile_table
+from howlinear.app.console import Column, fitting, profile_columns, profile_table
 from howlinear.errors import HowlinearError, InputError
 from howlinear.instrument.baseline import APART, Baseline, baseline
 from howlinear.instrument.perplexity import Change

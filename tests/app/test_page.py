@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from howlinear.app.page import render, thoughts
 from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.correlation import correlation
 from howlinear.core.intervals import Estimate
@@ -17,7 +18,6 @@ from howlinear.instrument.measure import Profile, measure
 from howlinear.instrument.perplexity import Change
 from howlinear.instrument.profile import Solved
 from howlinear.instrument.swap_costs import swap_costs
-from howlinear.page import render, thoughts
 from howlinear.text.rows import TokenRows
 
 NASTY = "<script>alert('x')</script>"

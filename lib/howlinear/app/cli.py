@@ -129,8 +129,8 @@ def measure(
 
     from howlinear import load_corpus, load_model, swap_costs
     from howlinear import measure as measure_alone
-    from howlinear.cli_fresh import before_training, frame_of, fresh_notes, fresh_table
-    from howlinear.console import notes, profile_table
+    from howlinear.app.console import notes, profile_table
+    from howlinear.app.fresh import before_training, frame_of, fresh_notes, fresh_table
     from howlinear.files import results
     from howlinear.instrument import processes
     from howlinear.instrument.measure import ROWS
@@ -237,7 +237,7 @@ def compare(
         _check_sources(model, text)
 
     from howlinear import load_corpus, load_model
-    from howlinear.console import comparison_notes, comparison_table, mean_distance
+    from howlinear.app.console import comparison_notes, comparison_table, mean_distance
     from howlinear.files import results
     from howlinear.ideas.corpora.comparison import comparison, measured
 
@@ -322,7 +322,7 @@ def compress(
 
     from howlinear import compress as fewer_units
     from howlinear import compress_to, compress_within, load_corpus, load_model, replace
-    from howlinear.console import plan_table, units_table
+    from howlinear.app.console import plan_table, units_table
     from howlinear.ideas.compression.folder import AT_MOST, WITHIN, card_of, save, unit_card
 
     _hide_bars()
@@ -546,8 +546,8 @@ def _write_page(
     fresh: Baseline | None,
 ) -> None:
     """Write the page of a measurement."""
+    from howlinear.app.page import render
     from howlinear.files import atomic
-    from howlinear.page import render
 
     with atomic.written_aside(path) as aside:
         aside.write_text(render(profile, model, said, about, costs, fresh), encoding="utf-8")
