@@ -20,8 +20,8 @@ from rich.console import Console
 from transformers import BertConfig, BertModel, OPTConfig, OPTForCausalLM
 
 from howlinear.app import cli
-from howlinear.app.console import profile_table
-from howlinear.app.fresh import fresh_notes, fresh_table
+from howlinear.app.console import profile_notes, profile_table
+from howlinear.app.measurement import Measurement
 from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
@@ -34,7 +34,7 @@ from howlinear.instrument.profile import Profile, Solved
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model
-from howlinear.models.replace import lines_beside, replace, replaced, units_left
+from howlinear.models.replace import replace, replaced, units_left
 from howlinear.text import library
 from howlinear.text.corpus import load_corpus
 from howlinear.text.rows import TokenRows
@@ -112,7 +112,7 @@ def test_measure_draws_the_profile(monkeypatch, capsys, text, tmp_path, kind, be
 def test_a_figure_that_cannot_be_written_is_refused_before_any_work(
     monkeypatch, capsys, tmp_path, option, name, message
 ):
-    monkeypatch.setattr(cli, "_hide_bars", None)  # what comes next
+    monkeypatch.setattr(cli, "hide_bars", None)  # what comes next
     code, out, err = howlinear(monkeypatch, capsys, "measure", "mini-gpt2", option, tmp_path / name)
     assert code == 2
     assert out == ""
@@ -167,7 +167,10 @@ def test_a_text_that_cannot_be_fetched_is_one_clear_line_and_nothing_is_written(
         (["measure", "mini-gpt2", "--blocks", "a"], "--blocks 'a': give whole numbers"),
         (["measure", "mini-gpt2", "--rows", "100"], "100 rows of 128 tokens"),
         (["notebook", "99_nope"], "no notebook '99_nope': 00_by_hand, 01_capture"),
-        (["notebook", "02_ceilings", "-p", "profile"], "-p 'profile': give a name and a value, as in -p rows=8192"),
+        (
+            ["notebook", "02_ceilings", "-p", "profile"],
+            "-p 'profile': give a name and a value, as in -p profile=lesson",
+        ),
         (["notebook", "02_ceilings", "-p", "profil=x"], "no parameter profil; it has profile"),
         (["minis", "mini-bert"], "unknown mini 'mini-bert': mini-gpt2"),
         (["minis", "wide-gpt2", "--device", "cuda:99"], "no device cuda:99, this machine has"),
@@ -286,12 +289,40 @@ def test_a_table_of_the_blocks_is_written_whole_and_takes_no_files_place(monkeyp
     pd.testing.assert_frame_equal(written[[*expected]], expected, check_dtype=False, rtol=1e-6)
     assert written["dppl"].tolist() == pytest.approx([costs[0].delta, costs[2].delta], abs=1e-3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["blocks.csv", "mine.txt", "whole"]
-    before = target.read_bytes()
-    monkeypatch.setattr("howlinear.load_model", None)  # would fail if it came to that
-    code, out, err = howlinear(monkeypatch, capsys, "measure", folder, *options)
-    assert (code, out) == (2, "")
-    assert err == f"howlinear: cannot write {target}: it is there already; name another, or remove it first\n"
-    assert target.read_bytes() == before
+
+
+def test_no_file_is_replaced_unasked(monkeypatch, capsys, text, folder, tmp_path):
+    """Whatever writes it, a file that is there is refused before any work, and replaced with --force."""
+    options = ("measure", folder, "--corpus", text, "--rows", 4096, "--blocks", 0)
+    for kind, name in (("json", "x.json"), ("csv", "x.csv"), ("plot", "x.svg"), ("html", "x.html")):
+        target = tmp_path / name
+        target.write_text("mine")
+        with monkeypatch.context() as patch:
+            patch.setattr("howlinear.load_model", None)  # would fail if it came to that
+            for command in (options, ("compare", folder, folder)):
+                if kind != "html" or command is options:
+                    code, out, err = howlinear(patch, capsys, *command, f"--{kind}", target)
+                    assert (code, out) == (2, "")
+                    assert f"cannot write {target}: it is there already" in err
+                    assert "--force" in err
+        assert target.read_text() == "mine"
+        assert howlinear(monkeypatch, capsys, *options, f"--{kind}", target, "--force")[0] == 0
+        assert target.read_text() != "mine"
+    code, _, err = howlinear(monkeypatch, capsys, *options, "--json", tmp_path / "x.json" / ".." / "y.json", "--force")
+    assert code == 2
+    (tmp_path / "folder.csv").mkdir()
+    code, _, err = howlinear(monkeypatch, capsys, *options, "--csv", tmp_path / "folder.csv", "--force")
+    assert code == 2
+    assert "it is a folder" in err
+
+
+def test_a_measurement_with_swaps_is_drawn_with_their_panel(monkeypatch, capsys, text, folder, tmp_path):
+    for name, more in (("alone", ()), ("both", ("--swap",))):
+        options = ("--corpus", text, "--rows", 4096, "--plot", tmp_path / f"{name}.svg", *more)
+        assert howlinear(monkeypatch, capsys, "measure", folder, *options)[0] == 0
+    alone, both = ((tmp_path / f"{name}.svg").read_text() for name in ("alone", "both"))
+    assert alone.count('id="axes_') == 1
+    assert both.count('id="axes_') == 2
 
 
 def test_fresh_says_what_was_before_training_everywhere(monkeypatch, capsys, text, folder, tmp_path):
@@ -327,14 +358,15 @@ def test_fresh_says_what_was_before_training_everywhere(monkeypatch, capsys, tex
 def test_a_bracket_that_does_not_close_is_shown_whole_and_named():
     profile = profile_of(3, r2=0.5)
     fresh = Baseline(np.array([0.1, 0.6, 0.55]), np.array([0.4, 0.61, 0.56]), 4096)
+    measurement = Measurement("mini-gpt2", profile, untrained=fresh)
     console = Console(width=80, file=io.StringIO())
-    console.print(fresh_table(profile, "mini-gpt2", 80, None, fresh))
+    console.print(profile_table(measurement, 80))
     printed = console.file.getvalue()
     assert max(map(len, printed.splitlines())) <= 80
     assert re.findall(r"^ +\d +0\.500 +█* *(0\.\d+(?: – 0\.\d\d)?) ", printed, re.MULTILINE) == [
         *("0.10 – 0.40", "0.605", "0.555"),
     ]
-    counted, apart = fresh_notes(profile, fresh)
+    *_, counted, apart = profile_notes(measurement)
     assert counted.endswith("R²_lin between 0.10 and 0.61; trained, 2 of 3 blocks lie below what they were and 1 above")
     assert "up to 0.30 apart" in apart
 
@@ -439,7 +471,7 @@ def profile_of(blocks, r2=0.5, condition=1234.5, massive_rows=0):
 def table_of(blocks, width=80, costs=None, **numbers):
     """What is printed of a profile of so many blocks."""
     console = Console(width=width, file=io.StringIO())
-    console.print(profile_table(profile_of(blocks, **numbers), "mini-gpt2", width, costs))
+    console.print(profile_table(Measurement("mini-gpt2", profile_of(blocks, **numbers), costs=costs), width))
     return console.file.getvalue()
 
 
@@ -502,8 +534,8 @@ def test_parameters_of_a_notebook_are_name_and_value(monkeypatch, capsys, tmp_pa
         return tmp_path / "scratch/smoke/notebooks" / f"{stem}.ipynb"
 
     monkeypatch.setattr("howlinear.notebook.execute.execute", execute)
-    words = ("-p", "rows=8192", "-p", "profile=smoke", "-p", "note=a=b", "-p", "ranks=[1, 4]")
-    given = {"rows": 8192, "profile": "smoke", "note": "a=b", "ranks": [1, 4]}
+    words = ("-p", "gap=0.5", "-p", "profile=smoke", "-p", "note=a=b", "-p", "ranks=[1, 4]")
+    given = {"gap": 0.5, "profile": "smoke", "note": "a=b", "ranks": [1, 4]}
     code, out, _ = howlinear(monkeypatch, capsys, "notebook", "04_rank", *words)
     assert (code, seen) == (0, {"04_rank": (given, False)})
     assert out.splitlines()[0] == "04_rank done: scratch/smoke/notebooks/04_rank.ipynb"
@@ -588,19 +620,17 @@ def test_compress_goes_on_from_a_folder_of_its_own(monkeypatch, capsys, text, fo
     twice = load_model(tmp_path / "twice")
     assert replaced(twice.config) == {0: None, 1: None, 2: None}
     assert torch.equal(sites(twice)[1].output.weight, sites(once)[1].output.weight)
-    assert "| 0 | one linear layer | now |\n| 1 | one linear layer | before |" in unpadded(
-        (tmp_path / "twice/README.md").read_text()
-    )
+    card = unpadded((tmp_path / "twice/README.md").read_text())
+    assert "| 0 | one linear layer |\n| 1 | one linear layer, replaced before |" in card
 
 
-@pytest.mark.parametrize("more", [(), ("--alike",), ("--lines",)])
+@pytest.mark.parametrize("more", [(), ("--alike",)])
 def test_compress_to_a_share_of_the_parameters(monkeypatch, capsys, text, folder, tmp_path, more):
     options = ("--corpus", text, "--rows", 4096, "--max-parameters", 0.8, *more)
     code, said, err = howlinear(monkeypatch, capsys, "compress", folder, "--out", tmp_path / "small", *options)
     assert (code, err) == (0, "")
     whole, small = load_model(folder), load_model(tmp_path / "small")
     assert small.num_parameters() <= 0.8 * whole.num_parameters()
-    assert ("rank of the line" in said) == bool(lines_beside(small.config)) == ("--lines" in more)
     rows = load_corpus(str(text), small).rows(4096)
     before, after = perplexity(whole, rows), perplexity(small, rows)
     assert f"perplexity {before:.2f} → {after:.2f}, change {after - before:+.2f}" in said
@@ -627,7 +657,7 @@ def test_compress_hidden_units_within_a_budget_of_perplexity(monkeypatch, capsys
     assert after - before <= 0.5
     assert f"perplexity {before:.2f} → {after:.2f}, change {after - before:+.2f}" in said
     card = " ".join((tmp_path / "small/README.md").read_text().split())
-    assert "so that its perplexity on the held-out text below rises by at most 0.5, which also said when" in card
+    assert "so that its perplexity on the held-out text below rises by at most 0.5" in card
 
 
 @pytest.mark.parametrize(
@@ -636,8 +666,6 @@ def test_compress_hidden_units_within_a_budget_of_perplexity(monkeypatch, capsys
         ((), "give one budget"),
         (("--max-dppl", 1, "--max-parameters", 0.9), "give one budget"),
         (("--max-dppl", 1, "--alike"), "--alike is about hidden units: give --max-parameters with it, or --units"),
-        (("--max-dppl", 1, "--lines"), "--lines stand beside hidden units"),
-        (("--max-parameters", 0.9, "--lines", "--alike"), "knows no --lines: give one of both"),
         (("--max-dppl", "nan", "--units"), "a budget of nan: give"),
         (("--max-dppl", -1, "--units"), "a budget of -1: give by how much perplexity may rise"),
         (("--max-parameters", 1.2), "give one between 0 and 1"),
@@ -745,6 +773,15 @@ def test_help_is_help(monkeypatch, capsys, command):
     code, out, _ = howlinear(monkeypatch, capsys, *command.split(), "--help")
     assert code == 0
     assert "Usage" in out
+
+
+def test_without_notebooks_the_list_says_what_is_missing(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    for words in (("--list",), ("02_ceilings",), ()):
+        code, out, err = howlinear(monkeypatch, capsys, "notebook", *words)
+        assert (code, out) == (2, "")
+        assert f"no notebooks in {tmp_path}" in err
+        assert len(err.splitlines()) == 1
 
 
 def test_unknown_options_exit_with_2(monkeypatch, capsys):

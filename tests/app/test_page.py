@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from howlinear.app.measurement import Measurement
 from howlinear.app.page import render, thoughts
 from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.correlation import correlation
@@ -68,7 +69,7 @@ def measured(gpt2):
 @pytest.mark.parametrize("swapped", [False, True])
 def test_the_page_has_every_block_and_loads_nothing(measured, swapped):
     profile, costs = measured
-    page = render(profile, "tiny", ["A note."], {"seed": "0"}, costs if swapped else None)
+    page = render(Measurement("tiny", profile, costs=costs if swapped else None))
     read = Reader(page)
     assert read.open == []
     assert read.loaded == []
@@ -86,7 +87,7 @@ def test_the_page_has_every_block_and_loads_nothing(measured, swapped):
 
 def test_the_figure_is_sound_and_of_outlines(measured):
     profile, costs = measured
-    page = render(profile, "tiny", [], {}, costs)
+    page = render(Measurement("tiny", profile, costs=costs))
     svg = page[page.index("<svg") : page.index("</svg>") + len("</svg>")]
     root = ET.fromstring(svg)
     assert root.get("viewBox")
@@ -95,9 +96,9 @@ def test_the_figure_is_sound_and_of_outlines(measured):
 
 def test_what_is_given_is_text(measured):
     profile, _ = measured
-    page = render(profile, NASTY, [NASTY], {NASTY: NASTY})
+    page = render(Measurement(NASTY, profile, dtype=NASTY))
     assert "script" not in Reader(page).tags
-    assert page.count("&lt;script&gt;") >= 5
+    assert page.count("&lt;script&gt;") >= 3  # title, heading, settings
 
 
 def made_up(r2, ordinary=None, perplexity=25.0):
@@ -158,21 +159,20 @@ def test_where_nothing_correlates_no_correlation_is_told(blocks):
 
 def test_the_page_says_what_to_think_of_it_and_nothing_twice():
     profile = made_up([0.9, 0.5], {1: 0.2})
-    page = render(profile, "m", [profile.warning, "A note."], {})
+    page = render(Measurement("m", profile))
     (section,) = re.findall(r"<h2>What to think of it</h2>\n(.*?)</ul>", page, re.DOTALL)
-    said = [*thoughts(profile), "A note."]
-    assert re.findall(r"<li>(.*)</li>", section) == said
+    assert re.findall(r"<li>(.*)</li>", section) == [*thoughts(profile), profile.outlook]
     plt.close("all")
 
 
 def test_before_training_stands_beside_each_block_and_in_the_figure():
     fresh = Baseline(np.array([0.951, 0.1]), np.array([0.953, 0.4]), 4_096)
-    page = render(made_up([0.9, 0.5]), "m", [], {}, fresh=fresh)
+    page = render(Measurement("m", made_up([0.9, 0.5]), untrained=fresh))
     heading, *blocks = Reader(page).rows
     place = heading.index("before training")
     assert [row[place] for row in blocks] == ["0.952", "0.10 – 0.40"]
     assert "dotted is the same architecture before training" in page
-    without = render(made_up([0.9, 0.5]), "m", [], {})
+    without = render(Measurement("m", made_up([0.9, 0.5])))
     assert "before training" not in without
     assert page.count("<path") > without.count("<path")
     plt.close("all")

@@ -61,6 +61,17 @@ def test_the_axis_of_costs_begins_just_below_what_is_drawn():
     assert profile_and_swaps(frame, swaps.assign(low=-10.0)).axes[1].get_ylim()[0] == -12.0
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_table_with_costs_of_swaps_has_their_panel_too(named):
+    frame = ceilings(gpt2=[0.9, 0.4]).assign(dppl=[5.0, np.nan], dppl_low=[4.0, np.nan], dppl_high=[6.0, np.nan])
+    frame = frame if named else frame.drop(columns=["model", "r2_untrained"])
+    top, bottom = profile(frame).axes
+    assert top.containers[0][0].get_ydata().tolist() == [0.9, 0.4]
+    assert bottom.containers[0][0].get_xydata().tolist() == [[0.0, 5.0]]  # the other block was not swapped
+    assert ends(bottom.containers[0]) == [[4.0, 6.0]]
+    (alone,) = profile(frame, plt.figure().add_subplot()).axes  # where one panel is asked for
+
+
 def test_the_committed_figure_is_what_the_committed_numbers_draw(tmp_path):
     """To the byte: the looks of the embedded models have not changed."""
     style.use()

@@ -1,27 +1,31 @@
-"""The command line: `howlinear measure`, `howlinear compress`, `howlinear notebook`, `howlinear minis`.
+"""The command line: `howlinear measure`, `compare`, `compress`, `notebook`, `minis`.
 
-Wrong input ends with one clear line on standard error and exit code 2; files appear whole or not at all.
+Each command does the same in the same order: check what it was given, read inputs, measure, write, show. Wrong input
+ends with one clear line on standard error and exit code 2; files appear whole or not at all, and a file that is there
+is replaced with `--force` alone.
 
 Each command imports what it needs itself, and looks first for the model and the corpus that it was given: torch and
-transformers take seconds, which neither help nor a mistyped name should wait for.
+transformers take seconds, which neither help nor a mistyped name should wait for. The names of `hl` are imported when
+the first of them is asked for.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from howlinear import __version__
+import howlinear as hl
+from howlinear.app.encoding import write_ascii_for_the_rest
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.instrument.torchrun import several
 from howlinear.models.memory import keep_large_blocks
@@ -29,12 +33,15 @@ from howlinear.models.packaged import PACKAGED
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
+    from transformers import PreTrainedModel
 
-    from howlinear.instrument.baseline import Baseline
-    from howlinear.instrument.perplexity import Change
-    from howlinear.instrument.profile import Profile
+    from howlinear.app.measurement import Measurement
+    from howlinear.ideas.compression.greedy import Plan
+    from howlinear.ideas.compression.own_units import Compressed
+    from howlinear.ideas.corpora.comparison import Comparison
+    from howlinear.instrument.processes import Processes
     from howlinear.notebook.execute import Listed
+    from howlinear.text.corpus import Corpus
 
 app = typer.Typer(
     help="How linear is a transformer's feed-forward block?",
@@ -42,6 +49,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+FAILED = 2  # the exit code of what was refused, and of what Ctrl-C has ended
+TOLERANCE_NOT_REACHED = 3
+ABORTED = 130  # what typer makes of Ctrl-C
+
+# --- Options that several commands share
+
 Model = Annotated[
     str,
     typer.Argument(
@@ -52,17 +65,31 @@ Model = Annotated[
 CorpusName = Annotated[
     str, typer.Option(help="docs, code, cpp, wikitext, moby_dick, puzzles, ag_news, codeparrot, or a .txt file")
 ]
-FAILED = 2  # the exit code of what was refused, and of what Ctrl-C has ended
-ABORTED = 130  # what typer makes of Ctrl-C
-DRAWN = (".svg", ".png", ".pdf")  # what `--plot` can write
-Rows = Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out")]
+SequenceLength = Annotated[int, typer.Option("--seq-len", min=2, help="tokens in a sequence")]
 Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
+Blocks = Annotated[str | None, typer.Option(help="which blocks, as in 0,3; all by default")]
 Sites = Annotated[str | None, typer.Option(help="each block's FFN, if it is not found: as in model.layers.*.mlp")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or one GPU as in cuda:1")]
+Dtype = Annotated[str, typer.Option(help="of the weights: float32, bfloat16 or float16")]
+DeviceMap = Annotated[str | None, typer.Option(help="auto spreads the model over devices, by accelerate")]
+Json = Annotated[Path | None, typer.Option(help="also write the numbers to this .json file")]
+Csv = Annotated[Path | None, typer.Option(help="also write a row per block to this .csv file")]
+Plot = Annotated[Path | None, typer.Option(help="also draw R²_lin over depth to this .svg, .png or .pdf file")]
+Html = Annotated[Path | None, typer.Option(help="also write a page with figure, table and notes to this .html file")]
+Force = Annotated[bool, typer.Option("--force", help="replace files that are there; without it they are refused")]
+
+SUFFIXES = {
+    "--json": (".json",),
+    "--csv": (".csv",),
+    "--plot": (".svg", ".png", ".pdf"),
+    "--html": (".html", ".htm"),
+}
+"""Option → how the name of the file ends that it writes."""
 
 
 def _print_version(wanted: bool) -> bool:
     if wanted:
-        Console().print(f"howlinear {__version__}", highlight=False)
+        Console().print(f"howlinear {hl.__version__}", highlight=False)
         raise typer.Exit
     return wanted
 
@@ -77,6 +104,9 @@ def options(
     keep_large_blocks()
 
 
+# --- howlinear measure
+
+
 @app.command()
 def measure(
     model: Model,
@@ -84,28 +114,21 @@ def measure(
     rows: Annotated[
         int | None, typer.Option(min=1, help="token rows, a quarter is held out; with --tolerance the most to use")
     ] = None,
-    blocks: Annotated[str | None, typer.Option(help="which blocks, as in 0,3; all by default")] = None,
-    seq_len: Annotated[int, typer.Option(min=2, help="tokens in a sequence")] = 128,
+    blocks: Blocks = None,
+    seq_len: SequenceLength = 128,
     seed: Seed = 0,
     tolerance: Annotated[
         float | None, typer.Option(help="double the rows until every interval is this narrow to either side, as 0.005")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or one GPU as in cuda:1")] = "cpu",
+    device: Device = "cpu",
     sites: Sites = None,
-    dtype: Annotated[str, typer.Option(help="of the weights: float32, bfloat16 or float16")] = "float32",
-    device_map: Annotated[str | None, typer.Option(help="auto spreads the model over devices, by accelerate")] = None,
-    json: Annotated[
-        Path | None, typer.Option(help="also write the numbers to this file, in a folder that exists")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="also draw R²_lin over depth to this .svg, .png or .pdf file")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="also write a page with figure, table and notes to this .html file")
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option(help="also write a row per block to this .csv file, which must not be there yet")
-    ] = None,
+    dtype: Dtype = "float32",
+    device_map: DeviceMap = None,
+    json: Json = None,
+    plot: Plot = None,
+    html: Html = None,
+    csv: Csv = None,
+    force: Force = False,
     swap: Annotated[
         bool, typer.Option("--swap", help="also say what each block's map costs in perplexity in the block's place")
     ] = False,
@@ -123,86 +146,93 @@ def measure(
     20,000 rows by default. Under torchrun --nproc-per-node N -m howlinear measure …, N processes share the work.
     Exit code 3: measured, but the text ended before every interval was as narrow as --tolerance.
     """
+    targets = {"--json": json, "--plot": plot, "--html": html, "--csv": csv}
     if not several():  # of several processes one speaks for all, which takes torch
-        _check_targets(json, plot, html, csv)
-        _check_sources(model, corpus)
+        check_targets(targets, force)
+        check_sources(model, corpus)
 
-    from howlinear import load_corpus, load_model, swap_costs
-    from howlinear import measure as measure_alone
-    from howlinear.app.console import notes, profile_table
-    from howlinear.app.fresh import before_training, frame_of, fresh_notes, fresh_table
-    from howlinear.files import results
     from howlinear.instrument import processes
-    from howlinear.instrument.measure import ROWS
     from howlinear.instrument.stopping import check_tolerance
 
-    _hide_bars()
     with processes.joined(device) as shared:
         if shared.first:
-            _check_targets(json, plot, html, csv)
-        wanted = _blocks(blocks)
+            check_targets(targets, force)
+        chosen = parse_blocks(blocks)
         if tolerance is not None:
             check_tolerance(tolerance)
-        _check_device_map(device_map, device, shared.count)
+        check_device_map(device_map, device, shared.count)
         if (swap or fresh) and shared.count > 1:
             raise InputError(f"{'--swap' if swap else '--fresh'} is the work of one process: leave torchrun out")
-        loaded = load_model(model, dtype=dtype, device_map=device_map, sites=sites)
-        if device_map is None:
-            loaded = loaded.to(shared.device)
-        source = load_corpus(corpus, loaded)
-        options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": wanted, "tolerance": tolerance}
-        options["progress"] = sys.stderr.isatty()
-        untrained = None
-        if fresh:  # first: where it cannot be, nobody waits for the rest
-            untrained = before_training(loaded, source, ROWS if rows is None else rows, seq_len, seed, wanted)
-        if shared.count == 1:
-            profile = measure_alone(loaded, source, **options)
-        else:
-            profile = processes.measure(shared, loaded, source, **options)
-            shared.gather(None)  # all have done their part: if one is lost, there is no file
+        loaded, text = read_inputs(model, corpus, shared.device, dtype, device_map, sites)
+        options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": chosen, "tolerance": tolerance}
+        measurement = measure_all(shared, loaded, text, options, swap, fresh)
+        measurement = replace(measurement, model=model, dtype=dtype)
         if shared.first:
-            said = notes(profile, ROWS if rows is None else rows)
-            if model in PACKAGED and not Path(model).is_dir():
-                said.append(f"{model}: {PACKAGED[model].about}")
-            if untrained is not None:
-                said += fresh_notes(profile, untrained)
-            costs = None
-            if swap and profile.perplexity is None:
-                said.append(
-                    "--swap does not apply: this model predicts no next token, so a swap has no cost in perplexity"
-                )
-            elif swap:
-                maps = {block: found.map for block, found in profile.items()}
-                costs = swap_costs(loaded, maps, profile.rows, progress=options["progress"])
-            if json is not None:
-                about = {"model": model, "seed": seed, "versions": results.versions()}
-                if costs is not None:
-                    about["swap"] = [{"block": block, **cost.to_dict()} for block, cost in costs.items()]
-                if untrained is not None:
-                    about["untrained"] = untrained.held_out
-                    about["untrained_in_sample"] = untrained.in_sample
-                    about["untrained_rows"] = untrained.rows
-                results.save(json, profile.to_dict() | about)
-            frame = frame_of(profile, costs, untrained)
-            if csv is not None:
-                _write_csv(frame, csv)
-            if plot is not None:
-                from howlinear.plots import ceilings as plots
+            write_measurement(measurement, targets)
+            show_measurement(measurement)
+    stop = measurement.profile.stop
+    if shared.first and stop is not None and not stop.reached:
+        _complain(f"{stop}")
+        sys.exit(TOLERANCE_NOT_REACHED)
 
-                _draw(lambda: plots.profile(frame.assign(model=Path(profile.model).name)), plot)
-            if html is not None:
-                about = _measured_how(profile, model, seed, dtype, results.versions())
-                _write_page(html, profile, model, said, about, costs, untrained)
-            console = Console()
-            if untrained is None:
-                console.print(profile_table(profile, model, console.width, costs))
-            else:
-                console.print(fresh_table(profile, model, console.width, costs, untrained))
-            for line in said:
-                _say(line)
-    if shared.first and profile.stop is not None and not profile.stop.reached:
-        _complain(f"{profile.stop}")
-        sys.exit(3)
+
+def measure_all(
+    shared: Processes,
+    loaded: PreTrainedModel,
+    text: Corpus,
+    options: Mapping[str, Any],
+    swap: bool,
+    fresh: bool,
+) -> Measurement:
+    """The profile, and what was asked for beside it; `options` are those of `hl.measure`."""
+    from howlinear.app.measurement import Measurement, measure_untrained
+    from howlinear.instrument import processes
+    from howlinear.instrument.measure import ROWS
+
+    progress = sys.stderr.isatty()
+    rows = ROWS if options["rows"] is None else options["rows"]
+    # before training first: where that cannot be, nobody waits for the rest
+    untrained = None
+    if fresh:
+        untrained = measure_untrained(loaded, text, rows, options["seq_len"], options["seed"], options["blocks"])
+
+    if shared.count == 1:
+        profile = hl.measure(loaded, text, **options, progress=progress)
+    else:
+        profile = processes.measure(shared, loaded, text, **options, progress=progress)
+        shared.gather(None)  # all have done their part: if one is lost, there is no file
+
+    costs = None
+    if swap and profile.perplexity is not None:
+        maps = {block: ceiling.map for block, ceiling in profile.items()}
+        costs = hl.swap_costs(loaded, maps, profile.rows, progress=progress)
+    return Measurement(profile.model, profile, swap, costs, untrained, rows, options["seed"])
+
+
+def write_measurement(measurement: Measurement, targets: Mapping[str, Path | None]) -> None:
+    """Write the files that were asked for."""
+    write_json(targets["--json"], measurement.to_dict)
+    write_csv(targets["--csv"], measurement.to_frame)
+    write_plot(targets["--plot"], measurement.to_plot)
+    if targets["--html"] is not None:
+        from howlinear.app.page import render
+        from howlinear.files import atomic
+
+        with atomic.written_aside(targets["--html"]) as aside:
+            aside.write_text(render(measurement), encoding="utf-8")
+
+
+def show_measurement(measurement: Measurement) -> None:
+    """Print the table, and what to think of it."""
+    from howlinear.app.console import profile_notes, profile_table
+
+    console = Console()
+    console.print(profile_table(measurement, console.width))
+    for line in profile_notes(measurement):
+        _say(line)
+
+
+# --- howlinear compare
 
 
 @app.command()
@@ -213,13 +243,17 @@ def compare(
     corpus: Annotated[
         list[str] | None, typer.Option(help="a text as of measure, docs by default; twice for one model on two texts")
     ] = None,
-    rows: Rows = 20_000,
-    seq_len: Annotated[int, typer.Option(min=2, help="tokens in a sequence")] = 128,
+    rows: Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out")] = 20_000,
+    seq_len: SequenceLength = 128,
     seed: Seed = 0,
-    json: Annotated[
-        Path | None, typer.Option(help="also write the numbers to this file, in a folder that exists")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="also draw both profiles to this .svg, .png or .pdf file")] = None,
+    device: Device = "cpu",
+    sites: Sites = None,
+    dtype: Dtype = "float32",
+    device_map: DeviceMap = None,
+    json: Json = None,
+    plot: Plot = None,
+    csv: Csv = None,
+    force: Force = False,
 ) -> None:
     """Compare two models on one text, or one model on two texts: R²_lin block by block, and what surely differs.
 
@@ -231,42 +265,66 @@ def compare(
             f"{len(models)} models and {len(corpora)} texts: give two models, as in howlinear compare mini-gpt2 "
             "mini-llama, or one model and two texts, as in howlinear compare mini-gpt2 --corpus docs --corpus code"
         )
-    _check_targets(json, plot)
+    check_targets({"--json": json, "--plot": plot, "--csv": csv}, force)
+    check_device_map(device_map, device, processes=1)
     pairs = [(model, text) for model in models for text in corpora]
     for model, text in pairs:
-        _check_sources(model, text)
+        check_sources(model, text)
 
-    from howlinear import load_corpus, load_model
-    from howlinear.app.console import comparison_notes, comparison_table, mean_distance
-    from howlinear.files import results
     from howlinear.ideas.corpora.comparison import comparison, measured
+    from howlinear.instrument.processes import place
 
-    _hide_bars()
     both = []
     for model, text in pairs:
-        loaded = load_model(model)
-        packed = load_corpus(text, loaded).rows(rows, seq_len, seed)
-        both.append(measured(loaded, packed, progress=sys.stderr.isatty()))
+        loaded, read = read_inputs(model, text, place(device), dtype, device_map, sites)
+        both.append(measured(loaded, read.rows(rows, seq_len, seed), progress=sys.stderr.isatty()))
     names = tuple(f"{Path(model).name} on {Path(text).name}" for model, text in pairs)
     compared = comparison(*both, names)
-    if json is not None:
-        content = {"first": compared.first.to_dict(), "second": compared.second.to_dict(), "paired": compared.paired}
-        if compared.agreement is not None:
-            content["difference"] = [{"block": b, **asdict(d)} for b, d in compared.agreement.difference.items()]
-            content["correlation"] = asdict(compared.agreement.correlation)
-            content["distance"] = asdict(mean_distance(compared.agreement))
-        results.save(json, content | {"seed": seed, "versions": results.versions()})
-    if plot is not None:
-        import pandas as pd
 
-        from howlinear.plots.ceilings import profile
+    write_json(json, lambda: comparison_numbers(compared) | {"seed": seed})
+    write_csv(csv, lambda: both_frames(compared, names))
+    write_plot(plot, lambda: both_frames(compared, names))
+    show_comparison(compared, names)
 
-        frames = [each.profile.to_frame().assign(model=name) for each, name in zip(both, names, strict=True)]
-        _draw(lambda: profile(pd.concat(frames)), plot)
+
+def comparison_numbers(compared: Comparison) -> dict[str, Any]:
+    """What `--json` writes of a comparison."""
+    from howlinear.app.console import mean_distance
+    from howlinear.files import results
+
+    numbers = {
+        "first": compared.first.to_dict(),
+        "second": compared.second.to_dict(),
+        "paired": compared.paired,
+        "versions": results.versions(),
+    }
+    if compared.agreement is not None:
+        numbers["difference"] = [{"block": b, **asdict(d)} for b, d in compared.agreement.difference.items()]
+        numbers["correlation"] = asdict(compared.agreement.correlation)
+        numbers["distance"] = asdict(mean_distance(compared.agreement))
+    return numbers
+
+
+def both_frames(compared: Comparison, names: tuple[str, str]) -> pd.DataFrame:
+    """A row a block of either profile, its name in `model`."""
+    import pandas as pd
+
+    profiles = zip((compared.first, compared.second), names, strict=True)
+    frames = [profile.to_frame().assign(model=name) for profile, name in profiles]
+    return pd.concat(frames, ignore_index=True)
+
+
+def show_comparison(compared: Comparison, names: tuple[str, str]) -> None:
+    """Print both profiles beside one another, and what to think of them."""
+    from howlinear.app.console import comparison_notes, comparison_table
+
     console = Console()
     console.print(comparison_table(compared, names, console.width))
     for line in comparison_notes(compared):
         _say(line)
+
+
+# --- howlinear compress
 
 
 @app.command()
@@ -285,13 +343,11 @@ def compress(
     alike: Annotated[
         bool, typer.Option("--alike", help="as many units in every block, so that transformers alone loads them")
     ] = False,
-    lines: Annotated[
-        bool, typer.Option("--lines", help="beside hidden units, a line of any rank where that is priced lower")
-    ] = False,
     corpus: CorpusName = "docs",
     rows: Annotated[
         int | None, typer.Option(min=1, help="token rows, a quarter is held out; 20,000, or 40,000 for hidden units")
     ] = None,
+    seq_len: SequenceLength = 128,
     seed: Seed = 0,
     sites: Sites = None,
     force: Annotated[bool, typer.Option("--force", help="replace a compressed model that is there")] = False,
@@ -302,65 +358,67 @@ def compress(
     With --max-dppl, as many blocks become affine maps as perplexity allows.
     With --max-dppl and --units, as many hidden units go as perplexity allows.
     """
+    units = units or max_parameters is not None
+    check_budget(max_dppl, max_parameters, units, alike)
+    from howlinear.ideas.compression.vacant import vacant
+
+    vacant(out, force)
+    check_sources(model, corpus)
+
+    from howlinear.ideas.compression.card import compressed_card
+
+    loaded, text = read_inputs(model, corpus, sites=sites)
+    packed = text.rows(rows or (40_000 if units else 20_000), seq_len, seed)
+    progress = sys.stderr.isatty()
+    if max_parameters is not None:
+        outcome = hl.compress(loaded, packed, max_parameters, alike=alike, progress=progress)
+    elif units:
+        outcome = hl.compress_within(loaded, packed, max_dppl, alike=alike, progress=progress)
+    else:
+        outcome = hl.compress_to(loaded, packed, max_dppl, progress=progress)
+    smaller = outcome.model if units else hl.replace(loaded, outcome.maps)
+    card = compressed_card(model, loaded, smaller, packed, outcome, max_dppl, max_parameters)
+    hl.save(smaller, out, card, text.tokenizer, force)
+    show_compressed(outcome, f"{model} on held-out {corpus}")
+    _say(f"{loaded.num_parameters():,} → {smaller.num_parameters():,} parameters, written to {out}")
+
+
+def check_budget(max_dppl: float | None, max_parameters: float | None, units: bool, alike: bool) -> None:
+    """Refuse what is no budget, before any work.
+
+    Raises:
+        InputError: not exactly one budget, one that nothing can meet, or an option that does not go with it.
+    """
     if (max_dppl is None) == (max_parameters is None):
         raise InputError("give one budget, --max-parameters 0.9 or --max-dppl 1, which are met in different ways")
-    units = units or max_parameters is not None
     if alike and not units:
         raise InputError("--alike is about hidden units: give --max-parameters with it, or --units")
-    if lines and not units:
-        raise InputError("--lines stand beside hidden units: give --max-parameters with it, or --units")
-    if lines and alike:
-        raise InputError("--alike is for transformers alone, which knows no --lines: give one of both")
     if max_parameters is not None and not 0 < max_parameters < 1:
         raise InputError(f"a share of {max_parameters:g} of all parameters: give one between 0 and 1, as 0.9")
     if max_dppl is not None and not isfinite(max_dppl):
         raise InputError(f"a budget of {max_dppl}: give a finite rise of perplexity, as 1.0")
-    from howlinear.ideas.compression.vacant import vacant
 
-    vacant(out, force)
-    _check_sources(model, corpus)
 
-    from howlinear import compress as fewer_units
-    from howlinear import compress_to, compress_within, load_corpus, load_model, replace
-    from howlinear.app.console import plan_table, units_table
-    from howlinear.ideas.compression.folder import AT_MOST, WITHIN, card_of, save, unit_card
+def show_compressed(outcome: Plan | Compressed, where: str) -> None:
+    """Print what was replaced or kept, and what that cost."""
+    from howlinear.app.console import outcome_table
 
-    _hide_bars()
-    loaded = load_model(model, sites=sites)
-    source = load_corpus(corpus, loaded)
-    text = source.rows(rows or (40_000 if units else 20_000), seed=seed)
-    progress = sys.stderr.isatty()
-    if not units:
-        plan = compress_to(loaded, text, max_dppl, progress=progress)
-        smaller = replace(loaded, plan.maps)
-        card = card_of(model, loaded, smaller, text, plan)
-        table = plan_table(plan)
-    else:
-        if max_parameters is not None:
-            plan = fewer_units(loaded, text, max_parameters, alike, lines, progress)
-            asked = AT_MOST.format(max_parameters)
-        else:
-            plan = compress_within(loaded, text, max_dppl, alike, lines, progress)
-            asked = WITHIN.format(max_dppl)
-        smaller = plan.model
-        card = unit_card(model, loaded, plan, text, asked)
-        table = units_table(plan)
-    save(smaller, out, card, source.tokenizer, force)
-    Console().print(table)
-    for line in (
-        f"{model} on held-out {corpus}: perplexity {plan.base:.2f} → {plan.perplexity:.2f}, "
-        f"change {plan.delta.delta:+.2f} (95 % interval {plan.delta.low:+.2f} to {plan.delta.high:+.2f})",
-        plan.outlook,
-        f"{loaded.num_parameters():,} → {smaller.num_parameters():,} parameters, written to {out}",
-    ):
-        Console(soft_wrap=True).print(line, markup=False, highlight=False)
+    Console().print(outcome_table(outcome))
+    _say(
+        f"{where}: perplexity {outcome.base:.2f} → {outcome.perplexity:.2f}, change {outcome.delta.delta:+.2f} "
+        f"(95 % interval {outcome.delta.low:+.2f} to {outcome.delta.high:+.2f})"
+    )
+    _say(outcome.outlook)
+
+
+# --- howlinear notebook, howlinear minis
 
 
 @app.command()
 def notebook(
     stem: Annotated[str | None, typer.Argument(help="as in 02_ceilings")] = None,
     p: Annotated[
-        list[str] | None, typer.Option("-p", help="a parameter, as in -p rows=8192", metavar="NAME=VALUE")
+        list[str] | None, typer.Option("-p", help="a parameter, as in -p profile=lesson", metavar="NAME=VALUE")
     ] = None,
     record: Annotated[
         bool, typer.Option("--record", help="replace the project's own results and figures of this notebook")
@@ -385,7 +443,7 @@ def notebook(
     for pair in p or []:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(f"-p {pair!r}: give a name and a value, as in -p rows=8192")
+            raise InputError(f"-p {pair!r}: give a name and a value, as in -p profile=lesson")
         parameters[name] = parsed(value)
     executed = execute(stem, parameters, record, progress=sys.stderr.isatty())
     _say(f"{stem} done: {_from_here(executed)}")
@@ -398,7 +456,7 @@ def notebook(
 def minis(
     names: Annotated[list[str] | None, typer.Argument(help="which; the three embedded ones by default")] = None,
     steps: Annotated[int, typer.Option(min=1, help="optimiser steps of 4,096 tokens, of a wide one 16,384")] = 2_000,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or one GPU as in cuda:1")] = "cpu",
+    device: Device = "cpu",
     compiled: Annotated[bool, typer.Option(help="torch.compile the step; needs a C++ compiler on a CPU")] = True,
 ) -> None:
     """Train the embedded models, or go on from their checkpoints, and write them to models/.
@@ -409,7 +467,7 @@ def minis(
     from howlinear.training.loop import Recipe
     from howlinear.training.minis import FACTORY, WIDE, WIDE_RECIPE, ship
 
-    _hide_bars()
+    hide_bars()
     device = place(device)
     for name in names or FACTORY:
         recipe = replace(WIDE_RECIPE if name in WIDE else Recipe(), steps=steps)
@@ -456,7 +514,10 @@ for command in app.registered_commands:
 app.info.epilog = "\n\n".join(["For example:", *(examples[0] for examples in EXAMPLES.values())])
 
 
-def _check_sources(model: str, corpus: str) -> None:
+# --- Checks, before any work
+
+
+def check_sources(model: str, corpus: str) -> None:
     """Refuse a model or a corpus that is not there.
 
     Raises:
@@ -471,96 +532,33 @@ def _check_sources(model: str, corpus: str) -> None:
         plain.read_bytes(Path(corpus))
 
 
-def _hide_bars() -> None:
-    """Leave the screen to what a command has to say: no bars or warnings of the libraries that load models."""
-    from huggingface_hub.utils import logging as hub_logging
-    from transformers.utils import logging
+def check_targets(targets: Mapping[str, Path | None], force: bool) -> None:
+    """Refuse a file that cannot be written: a mistyped path makes no new folders, and no file is replaced unasked.
 
-    logging.disable_progress_bar()
-    hub_logging.set_verbosity_error()
-
-
-def _check_targets(json: Path | None, plot: Path | None, html: Path | None = None, csv: Path | None = None) -> None:
-    """Refuse a file that cannot be written, before any work: a mistyped path makes no new folders.
+    Args:
+        targets: option → the file that it names, if it was given.
+        force: files that are there may be replaced.
 
     Raises:
-        SourceError: there is no such folder, or a table would take the place of a file.
-        InputError: a figure of a kind that we do not draw.
+        InputError: a file of a kind that the option does not write.
+        SourceError: there is no such folder, one may not write to it, or something is there already.
     """
-    if plot is not None and plot.suffix not in DRAWN:
-        raise InputError(f"--plot {plot}: give a file that ends in {', '.join(DRAWN)}")
-    if html is not None and html.suffix not in (".html", ".htm"):
-        raise InputError(f"--html {html}: give a file that ends in .html")
-    if csv is not None and csv.suffix != ".csv":
-        raise InputError(f"--csv {csv}: give a file that ends in .csv")
-    for path in (json, plot, html, csv):
-        if path is not None and not path.parent.is_dir():
+    for option, path in targets.items():
+        if path is None:
+            continue
+        if path.suffix.lower() not in SUFFIXES[option]:
+            raise InputError(f"{option} {path}: give a file that ends in {', '.join(SUFFIXES[option])}")
+        if not os.path.isdir(path.parent):
             raise SourceError(f"cannot write {path}: there is no folder {path.parent}; make it first, or name another")
-    if csv is not None and os.path.lexists(csv):
-        raise SourceError(f"cannot write {csv}: it is there already; name another, or remove it first")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise SourceError(f"cannot write {path}: the folder {path.parent} may not be written to; name another")
+        if os.path.isdir(path):
+            raise SourceError(f"cannot write {path}: it is a folder; name a file")
+        if os.path.lexists(path) and not force:
+            raise SourceError(f"cannot write {path}: it is there already; name another, or add --force to replace it")
 
 
-def _draw(figure: Callable[[], Figure], path: Path) -> None:
-    """Write a figure that is drawn in the project's style."""
-    from howlinear.files import atomic
-    from howlinear.plots import style
-
-    style.use()
-    with atomic.written_aside(path) as aside:
-        figure().savefig(aside, bbox_inches="tight", pad_inches=0.03)
-
-
-def _write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table, whole or not at all."""
-    from howlinear.files import atomic
-
-    with atomic.written_aside(path) as aside:
-        frame.to_csv(aside, index=False, encoding="utf-8")
-
-
-def _measured_how(profile: Profile, model: str, seed: int, dtype: str, versions: dict[str, str]) -> dict[str, str]:
-    """By which model, text, rows and programs a profile came about."""
-    one = next(iter(profile.values()))
-    about = {
-        "model": model,
-        "weights": dtype,
-        "text": profile.rows.corpus,
-        "rows": f"{one.rows_train:,} to fit on, {one.rows_test:,} held out",
-        "sequences": f"{profile.rows.ids.shape[1]} tokens",
-        "seed": str(seed),
-        "SHA-256 of the rows": profile.rows.sha256,
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-    }
-    if profile.stop is not None:
-        about["rows were doubled until"] = str(profile.stop)
-    return about
-
-
-def _write_page(
-    path: Path,
-    profile: Profile,
-    model: str,
-    said: list[str],
-    about: dict[str, str],
-    costs: dict[int, Change] | None,
-    fresh: Baseline | None,
-) -> None:
-    """Write the page of a measurement."""
-    from howlinear.app.page import render
-    from howlinear.files import atomic
-
-    with atomic.written_aside(path) as aside:
-        aside.write_text(render(profile, model, said, about, costs, fresh), encoding="utf-8")
-
-
-def _blocks(text: str | None) -> list[int] | None:
-    try:
-        return None if text is None else [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"--blocks {text!r}: give whole numbers with commas between, as in 0,3") from error
-
-
-def _check_device_map(device_map: str | None, device: str, processes: int) -> None:
+def check_device_map(device_map: str | None, device: str, processes: int) -> None:
     """Refuse two ways at once to say where a model computes.
 
     Raises:
@@ -570,6 +568,77 @@ def _check_device_map(device_map: str | None, device: str, processes: int) -> No
         raise InputError(
             "--device-map spreads a model over the devices of one process: leave --device and torchrun out"
         )
+
+
+def parse_blocks(text: str | None) -> list[int] | None:
+    """The numbers of `--blocks`; None for all blocks.
+
+    Raises:
+        InputError: something else than numbers with commas between.
+    """
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--blocks {text!r}: give whole numbers with commas between, as in 0,3") from error
+
+
+# --- Reading and writing
+
+
+def read_inputs(
+    model: str,
+    corpus: str,
+    device: str = "cpu",
+    dtype: str = "float32",
+    device_map: str | None = None,
+    sites: str | None = None,
+) -> tuple[PreTrainedModel, Corpus]:
+    """The model where it computes, and the text as it reads it."""
+    hide_bars()
+    loaded = hl.load_model(model, dtype=dtype, device_map=device_map, sites=sites)
+    if device_map is None:
+        loaded = loaded.to(device)
+    return loaded, hl.load_corpus(corpus, loaded)
+
+
+def hide_bars() -> None:
+    """Leave the screen to what a command has to say: no bars or warnings of the libraries that load models."""
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    hub_logging.set_verbosity_error()
+
+
+def write_json(path: Path | None, numbers: Callable[[], dict[str, Any]]) -> None:
+    """Write numbers, if a file was asked for."""
+    if path is not None:
+        from howlinear.files import results
+
+        results.save(path, numbers())
+
+
+def write_csv(path: Path | None, frame: Callable[[], pd.DataFrame]) -> None:
+    """Write a table, if a file was asked for."""
+    if path is not None:
+        from howlinear.files import atomic
+
+        with atomic.written_aside(path) as aside:
+            frame().to_csv(aside, index=False, encoding="utf-8")
+
+
+def write_plot(path: Path | None, frame: Callable[[], pd.DataFrame]) -> None:
+    """Draw profiles in the project's style, if a file was asked for."""
+    if path is not None:
+        from howlinear.files import atomic
+        from howlinear.plots import profile, style
+
+        style.use()
+        with atomic.written_aside(path) as aside:
+            profile(frame()).savefig(aside, bbox_inches="tight", pad_inches=0.03)
+
+
+# --- Showing
 
 
 def _print_listed(notebook: Listed) -> None:
@@ -594,12 +663,12 @@ def _say(line: str) -> None:
 
 
 def _complain(line: str) -> None:
-    line = f"howlinear: {line}".encode(errors="backslashreplace").decode()  # names of files may be no text
-    Console(stderr=True, soft_wrap=True).print(line, style="red", markup=False, highlight=False)
+    Console(stderr=True, soft_wrap=True).print(f"howlinear: {line}", style="red", markup=False, highlight=False)
 
 
 def main() -> None:
     """Entry point."""
+    write_ascii_for_the_rest()
     words = sys.argv[1:]
     try:
         if several() and words[:1] != ["measure"]:  # every other command is the work of one process

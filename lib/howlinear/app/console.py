@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 from rich import box
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 
+from howlinear.app.measurement import Measurement
 from howlinear.core.intervals import Estimate
 from howlinear.ideas.claims.contrasts import Estimates, distance
 from howlinear.ideas.compression.greedy import Plan
 from howlinear.ideas.compression.own_units import Compressed
 from howlinear.ideas.corpora.agreement import Agreement
 from howlinear.ideas.corpora.comparison import Comparison
-from howlinear.instrument.perplexity import Change
+from howlinear.instrument.baseline import APART, Baseline
 from howlinear.instrument.profile import Profile
+from howlinear.models.packaged import PACKAGED
 
 BAR = 10  # characters that stand for R²_lin = 1
+UNTRAINED_HEADING = "before\ntraining"
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Column:
     justify: str = "right"
 
 
-def fitting(columns: Iterable[Column], width: int, title: str, caption: str = "") -> Table:
+def fit_table(columns: Iterable[Column], width: int, title: str, caption: str = "") -> Table:
     """A table of as many columns as have room; the caption says what was left out.
 
     Args:
@@ -52,7 +56,7 @@ def fitting(columns: Iterable[Column], width: int, title: str, caption: str = ""
     left_out: list[Column] = []
     console = Console(width=10_000)  # to measure what a table would take
     table = _table(shown, title, caption)
-    while len(shown) > 1 and Measurement.get(console, console.options, table).maximum > width:
+    while len(shown) > 1 and console.measure(table).maximum > width:
         least = min(shown, key=lambda column: column.worth)
         shown.remove(least)
         left_out.insert(0, least)
@@ -62,7 +66,7 @@ def fitting(columns: Iterable[Column], width: int, title: str, caption: str = ""
     return table
 
 
-def _table(columns: Iterable[Column], title: str, caption: str) -> Table:
+def _table(columns: Iterable[Column], title: str | None = None, caption: str | None = None) -> Table:
     columns = list(columns)
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, title=title, caption=caption)
     for column in columns:
@@ -72,40 +76,40 @@ def _table(columns: Iterable[Column], title: str, caption: str) -> Table:
     return table
 
 
-def profile_table(profile: Profile, model: str, width: int, costs: Mapping[int, Change] | None = None) -> Table:
-    """The profile as a table.
+def profile_table(measurement: Measurement, width: int) -> Table:
+    """The profile as a table, a row a block.
 
     Args:
-        profile: what was measured.
-        model: what to call the model.
+        measurement: what was measured.
         width: characters in a line.
-        costs: block → what its swap costs in perplexity, where that was measured.
     """
     caption = "held-out documents; jackknife over document folds; median over features"
-    if costs is not None:
+    if measurement.costs is not None:
         caption += "; ΔPPL: of the block alone replaced by its map"
-    if profile.stop is not None:
-        caption += f"\n{profile.stop}"
-    return fitting(profile_columns(profile, costs), width, headline(profile, model), caption)
+    if measurement.profile.stop is not None:
+        caption += f"\n{measurement.profile.stop}"
+    return fit_table(profile_columns(measurement), width, headline(measurement), caption)
 
 
-def headline(profile: Profile, model: str) -> str:
+def headline(measurement: Measurement) -> str:
     """What was measured, in one line."""
+    profile = measurement.profile
     predicts = "predicts no next token" if profile.perplexity is None else f"perplexity {profile.perplexity:.2f}"
-    return f"{model} on {profile.rows.corpus}, {profile.rows_used:,} rows: {predicts}"
+    return f"{measurement.model} on {profile.rows.corpus}, {profile.rows_used:,} rows: {predicts}"
 
 
-def profile_columns(profile: Profile, costs: Mapping[int, Change] | None = None) -> list[Column]:
+def profile_columns(measurement: Measurement) -> list[Column]:
     """What there is to say of each block, column by column."""
-    frame = profile.to_frame()
-    rows = list(frame.itertuples())
-    massive = [row.massive_rows > 0 for row in rows]
+    profile, costs = measurement.profile, measurement.costs
+    rows = list(profile.to_frame().itertuples())
     columns = [
         Column("block", [str(row.block) for row in rows], worth=100),
         Column("R²_lin", [f"{row.r2:.3f}" for row in rows], worth=99),
         Column("", ["█" * round(BAR * max(0.0, row.r2)) for row in rows], worth=30, justify="left"),
     ]
-    if any(massive):
+    if measurement.untrained is not None:
+        columns.append(Column(UNTRAINED_HEADING, _untrained_cells(measurement.untrained), worth=94))
+    if any(row.massive_rows for row in rows):
         columns += [
             Column("massive\nrows", [f"{row.massive_rows:,}" if row.massive_rows else "" for row in rows], worth=90),
             Column("R² of\nothers", [f"{row.r2_ordinary:.3f}" if row.massive_rows else "" for row in rows], worth=91),
@@ -126,33 +130,65 @@ def profile_columns(profile: Profile, costs: Mapping[int, Change] | None = None)
     ]
     limits = [block.limit for block in profile.values()]
     if any(limit is not None for limit in limits):
-        columns.append(
-            Column("more\nrows", ["" if limit is None else f"{limit.value:.3f}" for limit in limits], worth=10)
-        )
+        cells = ["" if limit is None else f"{limit.value:.3f}" for limit in limits]
+        columns.append(Column("more\nrows", cells, worth=10))
     return columns
+
+
+def _untrained_cells(untrained: Baseline) -> list[str]:
+    """R²_lin before training: one number where held-out and in-sample R² have met, else both."""
+    cells = []
+    for held_out, in_sample in zip(untrained.held_out, untrained.in_sample, strict=True):
+        if in_sample - held_out <= APART:
+            cells.append(f"{(held_out + in_sample) / 2:.3f}")
+        else:
+            cells.append(f"{held_out:.2f} – {in_sample:.2f}")
+    return cells
 
 
 def _condition(number: float) -> str:
     return f"{number:.0f}" if number < 1e6 else f"{number:.1e}"
 
 
-def notes(profile: Profile, asked: int | None = None) -> list[str]:
-    """What to think of a profile: sentences that stand below its table.
-
-    Args:
-        profile: what was measured.
-        asked: rows that were asked for.
-    """
-    said = []
+def profile_notes(measurement: Measurement) -> list[str]:
+    """What to think of a profile: sentences that stand below its table."""
+    profile, asked = measurement.profile, measurement.rows_asked
+    sentences = []
     if asked is not None and profile.stop is None and profile.rows_used < asked and profile.rows.ids is not None:
         length = profile.rows.ids.shape[1]
-        said.append(f"{profile.rows_used:,} rows of the {asked:,} asked for: whole sequences of {length} tokens")
-    said.append(profile.outlook)
+        sentences.append(f"{profile.rows_used:,} rows of the {asked:,} asked for: whole sequences of {length} tokens")
+    sentences.append(profile.outlook)
     if profile.warning is not None:
-        said.append(profile.warning)
+        sentences.append(profile.warning)
     if profile.reading is not None:
-        said.append(f"text: {profile.reading}")
-    return said
+        sentences.append(f"text: {profile.reading}")
+    if measurement.model in PACKAGED and not Path(measurement.model).is_dir():
+        sentences.append(f"{measurement.model}: {PACKAGED[measurement.model].about}")
+    if measurement.untrained is not None:
+        sentences += _untrained_notes(profile, measurement.untrained)
+    if measurement.swap and measurement.costs is None:
+        sentences.append(
+            "--swap does not apply: this model predicts no next token, so a swap has no cost in perplexity"
+        )
+    return sentences
+
+
+def _untrained_notes(profile: Profile, untrained: Baseline) -> list[str]:
+    """What to think of R²_lin before training."""
+    r2 = np.array([block.r2 for block in profile.values()])
+    lower = (r2 < untrained.held_out).sum()
+    higher = (r2 > untrained.in_sample).sum()
+    sentences = [
+        f"before training, the same architecture with fresh weights on {untrained.rows:,} rows: R²_lin between "
+        f"{untrained.held_out.min():.2f} and {untrained.in_sample.max():.2f}; trained, {lower} of {len(profile)} "
+        f"blocks lie below what they were and {higher} above"
+    ]
+    if untrained.apart > APART:
+        sentences.append(
+            "before training these rows are too few for one number a block: on held-out and on fitted rows R² lies up "
+            f"to {untrained.apart:.2f} apart, and the truth between"
+        )
+    return sentences
 
 
 def comparison_table(compared: Comparison, names: tuple[str, str], width: int) -> Table:
@@ -180,7 +216,7 @@ def comparison_table(compared: Comparison, names: tuple[str, str], width: int) -
             Column("\nsure", ["*" if each.excludes(0.0) else "" for each in differences], worth=95),
         ]
         caption += "\n* the interval leaves 0 out; one in twenty does by chance"
-    return fitting(columns, width, f"A: {names[0]}\nB: {names[1]}", caption)
+    return fit_table(columns, width, f"A: {names[0]}\nB: {names[1]}", caption)
 
 
 def comparison_notes(compared: Comparison) -> list[str]:
@@ -219,24 +255,17 @@ def mean_distance(agreement: Agreement) -> Estimate:
     return distance(apart, nothing)
 
 
-def plan_table(plan: Plan) -> Table:
-    """The steps of a compression, in their order."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("replaced", "block", "ΔPPL on text to fit on"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for count, step in enumerate(plan.steps, 1):
-        table.add_row(str(count), str(step["block"]), f"{step['dppl']:+.2f}")
-    return table
-
-
-def units_table(compressed: Compressed) -> Table:
-    """How many hidden units each block keeps, and the rank of the line beside them where one is."""
-    table = Table(box=box.SIMPLE_HEAD)
-    columns = {"block": map(str, compressed.units), "hidden units": map("{:,}".format, compressed.units.values())}
-    if compressed.lines:
-        columns["rank of the line"] = (str(compressed.lines.get(block, "")) for block in compressed.units)
-    for heading in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for cells in zip(*columns.values(), strict=True):
-        table.add_row(*cells)
-    return table
+def outcome_table(outcome: Plan | Compressed) -> Table:
+    """What was compressed: the steps in their order, or how many hidden units each block keeps."""
+    if isinstance(outcome, Plan):
+        columns = {
+            "replaced": [str(count + 1) for count in range(len(outcome.steps))],
+            "block": [str(step["block"]) for step in outcome.steps],
+            "ΔPPL on text to fit on": [f"{step['dppl']:+.2f}" for step in outcome.steps],
+        }
+    else:
+        columns = {
+            "block": [str(block) for block in outcome.units],
+            "hidden units": [f"{count:,}" for count in outcome.units.values()],
+        }
+    return _table([Column(heading, cells, worth=0) for heading, cells in columns.items()])

@@ -19,6 +19,7 @@ from howlinear.core.moments import effective_rank
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
+from howlinear.instrument.perplexity import Change
 from howlinear.text.reading import Reading
 from howlinear.text.rows import Rows, TokenRows
 
@@ -223,14 +224,17 @@ class Profile(Mapping):
         falls = np.tril(above).any()
         return bool(rises and falls)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self, costs: Mapping[int, Change] | None = None) -> pd.DataFrame:
         """A row per block, with the columns of `howlinear measure --json`.
 
         `r2_train` is R² of the rows of the fit, `r2_limit` what it and `r2` tend to with ever more rows, missing where
         these are too few to say. `condition` and `rank` describe the inputs of the fit, `effective_rank` the held-out
         outputs. `massive_rows` are the rows of massive outputs, and what ends in `_ordinary` is of all others.
+
+        Args:
+            costs: block → what its swap costs, as of `swap_costs`; adds `dppl`, `dppl_low` and `dppl_high`.
         """
-        return pd.DataFrame(
+        frame = pd.DataFrame(
             {
                 "block": block,
                 "r2": answer.ceiling.r2,
@@ -254,6 +258,10 @@ class Profile(Mapping):
             }
             for block, answer in self.solved.items()
         )
+        if costs is not None:
+            for column, number in (("dppl", "delta"), ("dppl_low", "low"), ("dppl_high", "high")):
+                frame[column] = [getattr(costs[block], number) if block in costs else np.nan for block in self]
+        return frame
 
     def to_dict(self) -> dict:
         """The profile as `howlinear measure --json` writes it; `rows` leaves padding out."""
@@ -276,15 +284,18 @@ class Profile(Mapping):
             content["stop"] = asdict(self.stop)
         return content
 
-    def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.figure.Figure:
+    def plot(
+        self, ax: matplotlib.axes.Axes | None = None, costs: Mapping[int, Change] | None = None
+    ) -> matplotlib.figure.Figure:
         """Draw R²_lin over depth with its intervals (`plots.ceilings.profile`).
 
         Args:
             ax: where to draw; a figure of its own by default.
+            costs: block → what its swap costs, as of `swap_costs`; drawn in a panel below, in a figure of its own.
         """
         from howlinear.plots.ceilings import profile
 
-        return profile(self.to_frame().assign(model=Path(self.model).name), ax)
+        return profile(self.to_frame(costs).assign(model=Path(self.model).name), ax)
 
 
 def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, perplexity: float | None) -> Profile:

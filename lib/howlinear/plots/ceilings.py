@@ -17,31 +17,38 @@ from howlinear.plots import style
 from howlinear.plots.by_hand import draw_cloud
 
 _ONE = 0.01  # of R², about the width of a line: two curves that are nowhere further apart are drawn as one
+_FEW_BLOCKS = 6  # so many have room for a tick each
+_NAMELESS = {"color": "0.2", "marker": "o"}
 _APART = 0.06  # of the height of a panel: labels of ticks that are nearer would touch
 
 
 def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame | None = None) -> Figure:
-    """R²_lin over depth, with its interval: a line a model.
+    """R²_lin over depth, with its interval: a line a model; below it what swaps cost, where the table has that.
 
     Args:
         frame: a row a block: `block`, `r2`, and optionally `r2_low` and `r2_high` (its 95 % interval; missing where
             there is none), `massive_rows` and `r2_ordinary` (a block without its massive rows, an open point where that
             moves it by 0.02 or more), `r2_untrained` and `r2_untrained_in_sample` (drawn dotted, with what lies between
-            them shaded, or as one line where they would coincide), and `model`; as of `Profile.to_frame`.
-        ax: where to draw; a new figure of one column's width by default.
+            them shaded, or as one line where they would coincide), `model`, and `dppl`, `dppl_low` and `dppl_high`
+            (what swapping the block for its map costs, drawn in a panel below); as of `Profile.to_frame`.
+        ax: where to draw R²_lin alone; a new figure of one column's width by default.
         published: what the paper gives, a row a block: `model`, `block`, `r2_lin`; as of `files.published`. It is drawn
             behind, thin and grey.
 
     Returns:
         The figure.
     """
+    if ax is None and "dppl" in frame.columns:
+        named = frame if "model" in frame.columns else frame.assign(model="")
+        swaps = named.rename(columns={"dppl": "delta", "dppl_low": "low", "dppl_high": "high"})
+        return profile_and_swaps(named, swaps.dropna(subset="delta"), published)
     if ax is None:
         _, ax = plt.subplots(figsize=(style.COLUMN, 2.3))
     _draw_published(ax, published, "r2_lin")
     by_model = _by_model(frame)
     looks = style.looks(model for model, _ in by_model)
     for model, blocks in by_model:
-        look = looks[model] if model else {"color": "0.2", "marker": "o"}
+        look = looks[model] if model else _NAMELESS
         bars = None
         if {"r2_low", "r2_high"} <= set(frame.columns) and blocks["r2_low"].notna().all():
             bars = style.error_bars(blocks["r2"], blocks["r2_low"], blocks["r2_high"])
@@ -74,7 +81,9 @@ def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame, published: pd
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.COLUMN, 4.35), sharex=True)
     profile(ceilings, top, published)
     _draw_published(bottom, published, "dppl_linear")
-    top.get_legend().remove()  # one for both panels stands above them
+    handles, labels = _entries(top)
+    if labels:
+        top.get_legend().remove()  # one for both panels stands above them
     top.set_xlabel("")
     models = list(swaps["model"].unique())
     looks = style.looks(ceilings["model"])  # as above, where encoders may be among them
@@ -83,15 +92,18 @@ def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame, published: pd
         # side by side, so that the bars of several models do not cover one another
         shift = 0.14 * (number - (len(models) - 1) / 2)
         bars = style.error_bars(cost["delta"], cost["low"], cost["high"])
-        bottom.errorbar(cost["block"] + shift, cost["delta"], bars, capsize=1.5, elinewidth=0.7, **looks[model])
+        look = looks[model] if model else _NAMELESS
+        bottom.errorbar(cost["block"] + shift, cost["delta"], bars, capsize=1.5, elinewidth=0.7, **look)
     bottom.axhline(0, color=style.GREY, linewidth=0.6)
     bottom.set(xlabel="block", ylabel="$\\Delta$ perplexity", yscale="symlog")
     if not swaps.empty:
         bottom.set_ylim(bottom=min(-0.5, 1.2 * swaps["low"].min()))
     _label_costs(bottom)
-    bottom.set_xticks(sorted(ceilings["block"].unique())[::2])
-    narrow = {"handlelength": 2.4, "handletextpad": 0.6, "columnspacing": 0.8}
-    figure.legend(*_entries(top), loc="outside upper center", ncols=2, **narrow)
+    blocks = sorted(ceilings["block"].unique())
+    bottom.set_xticks(blocks if len(blocks) <= _FEW_BLOCKS else blocks[::2])
+    if labels:
+        narrow = {"handlelength": 2.4, "handletextpad": 0.6, "columnspacing": 0.8}
+        figure.legend(handles, labels, loc="outside upper center", ncols=2, **narrow)
     return figure
 
 

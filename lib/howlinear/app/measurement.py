@@ -1,0 +1,133 @@
+"""One run of `howlinear measure`: the profile, and what was asked for beside it.
+
+The table on the terminal, the page, the figure, the CSV and the JSON all show a `Measurement`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from transformers import PreTrainedModel
+
+from howlinear.errors import HowlinearError, InputError
+from howlinear.files import results
+from howlinear.instrument.baseline import Baseline, baseline
+from howlinear.instrument.perplexity import Change
+from howlinear.instrument.profile import Profile
+from howlinear.models.ffn_sites import sites
+from howlinear.text.corpus import Corpus
+
+UNTRAINED_FACTOR = 4
+"""Times the rows of a measurement that a model before training may take."""
+
+WHOLE_SEQUENCES = 0.99
+"""Of the rows asked for: whole sequences can come to a few less."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured of one model on one text.
+
+    Attributes:
+        model: what the user called it.
+        profile: R²_lin over depth.
+        swap: whether costs of swaps were asked for; a model that predicts no next token has none.
+        costs: block → what its map costs in perplexity in the block's place, where that was measured.
+        untrained: R²_lin before training, where that was measured.
+        rows_asked: rows that were asked for.
+        seed: decided which documents were drawn.
+        dtype: of the weights.
+    """
+
+    model: str
+    profile: Profile
+    swap: bool = False
+    costs: Mapping[int, Change] | None = None
+    untrained: Baseline | None = None
+    rows_asked: int | None = None
+    seed: int = 0
+    dtype: str = "float32"
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a block, with the columns of `Profile.to_frame` and those of what else was measured.
+
+        `r2_untrained` is held out, `r2_untrained_in_sample` of the rows of the fit; the truth lies between.
+        """
+        frame = self.profile.to_frame(self.costs)
+        if self.untrained is not None:
+            frame["r2_untrained"] = self.untrained.held_out
+            frame["r2_untrained_in_sample"] = self.untrained.in_sample
+            frame["untrained_rows"] = self.untrained.rows
+        return frame
+
+    def to_plot(self) -> pd.DataFrame:
+        """The same as `plots.profile` takes it, under the model's name."""
+        return self.to_frame().assign(model=Path(self.profile.model).name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` writes: `Profile.to_dict`, and how it came about."""
+        content = self.profile.to_dict() | {"model": self.model, "seed": self.seed, "versions": results.versions()}
+        if self.costs is not None:
+            content["swap"] = [{"block": block, **cost.to_dict()} for block, cost in self.costs.items()]
+        if self.untrained is not None:
+            content["untrained"] = self.untrained.held_out
+            content["untrained_in_sample"] = self.untrained.in_sample
+            content["untrained_rows"] = self.untrained.rows
+        return content
+
+    def settings(self) -> dict[str, str]:
+        """By which model, text, rows and programs it came about, for people."""
+        first = next(iter(self.profile.values()))
+        rows = self.profile.rows
+        settings = {
+            "model": self.model,
+            "weights": self.dtype,
+            "text": rows.corpus,
+            "rows": f"{first.rows_train:,} to fit on, {first.rows_test:,} held out",
+            "sequences": f"{rows.ids.shape[1]} tokens",
+            "seed": str(self.seed),
+            "SHA-256 of the rows": rows.sha256,
+            "versions": ", ".join(f"{name} {version}" for name, version in results.versions().items()),
+        }
+        if self.profile.stop is not None:
+            settings["rows were doubled until"] = str(self.profile.stop)
+        return settings
+
+
+def measure_untrained(
+    model: PreTrainedModel,
+    corpus: Corpus,
+    rows: int,
+    seq_len: int = 128,
+    seed: int = 0,
+    blocks: list[int] | None = None,
+) -> Baseline:
+    """R²_lin of the same architecture with fresh weights, on the same text.
+
+    A block with fresh weights can be far from straight, so it takes more rows than a trained one: they are doubled, up
+    to `UNTRAINED_FACTOR` times those of the measurement, until held-out and in-sample R² meet (`instrument.baseline`).
+
+    Returns:
+        The bracket of each of these blocks, in their order of depth.
+
+    Raises:
+        InputError: the model cannot be built anew, or does not run with fresh weights.
+    """
+    chosen = {site.block for site in sites(model, blocks)}
+    try:
+        packed = corpus.rows(UNTRAINED_FACTOR * rows, seq_len, seed, at_most=True)
+        measured = baseline(model, packed, seed, first=int(WHOLE_SEQUENCES * rows))
+    except HowlinearError as error:
+        raise InputError(f"--fresh: {error}") from error
+    # whatever a model's own code raises where its configuration alone does not make a model that runs
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, ImportError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"--fresh does not apply: {type(model).__name__} cannot be had with fresh weights ({reason}); leave it out"
+        ) from error
+    places = [place for place, site in enumerate(sites(model)) if site.block in chosen]
+    return Baseline(measured.held_out[places], measured.in_sample[places], measured.rows)

@@ -1,0 +1,150 @@
+"""The card of a compressed model's folder, README.md: what was replaced, on which text, what it cost, how to load it.
+
+The words are those of `card.md.jinja`; here are the numbers and tables that it shows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from torch import get_num_threads
+from transformers import PreTrainedModel
+
+from howlinear.ideas.compression.greedy import Plan
+from howlinear.ideas.compression.own_units import Compressed
+from howlinear.ideas.compression.reduced_rank import ffn_parameters
+from howlinear.ideas.compression.vacant import OURS
+from howlinear.models.ffn_sites import sites
+from howlinear.models.replace import lines_beside, replaced, units_left
+from howlinear.models.units import unit_count
+from howlinear.text.rows import TokenRows
+
+
+def plain_card(model: PreTrainedModel) -> str:
+    """The card of a model of which nothing is known but itself: what stands in its feed-forward blocks."""
+    counts = units_left(model.config)
+    kept = {block: f"{count} hidden units" for block, count in counts.items()}
+    return _render(
+        model,
+        outcome=None,
+        name="the model that it was made from",
+        kind=type(model).__name__,
+        parameters=f"{model.num_parameters():,}",
+        in_blocks=f"{ffn_parameters(model):,}",
+        layers=_layers(model, kept, already=set()),
+    )
+
+
+def compressed_card(
+    name: str,
+    before: PreTrainedModel,
+    after: PreTrainedModel,
+    rows: TokenRows,
+    outcome: Plan | Compressed,
+    max_dppl: float | None = None,
+    max_parameters: float | None = None,
+) -> str:
+    """The card of a compressed model.
+
+    Args:
+        name: what the model before is called: a Hub id, an embedded model or a folder.
+        before: the model before.
+        after: the smaller one.
+        rows: the text; the smaller one was fitted on one side, perplexity was measured on the other.
+        outcome: what was replaced or kept, and what it cost.
+        max_dppl: the budget of perplexity, if that was it.
+        max_parameters: the budget of parameters, if that was it.
+    """
+    kept = {}
+    if isinstance(outcome, Compressed):
+        whole = {site.block: unit_count(before, site) for site in sites(before)}
+        kept = {block: f"{count} of {whole[block]} hidden units" for block, count in outcome.units.items()}
+    source = before.name_or_path
+    return _render(
+        after,
+        outcome=outcome,
+        name=Path(name).name if Path(name).is_dir() else name,  # no path of this machine
+        kind=type(before).__name__,
+        base_model=source if source and not Path(source).exists() else None,
+        affine=isinstance(outcome, Plan),
+        blocks=len(sites(before)),
+        max_dppl=max_dppl,
+        max_parameters=max_parameters,
+        rows=rows,
+        held_out=int(rows.test.sum()),
+        fitted_on=int((~rows.test).sum()),
+        sizes=_sizes(before, after, Path(rows.corpus).name, outcome),
+        layers=_layers(after, kept, already=set(replaced(before.config))),
+    )
+
+
+def _render(model: PreTrainedModel, **shown: Any) -> str:
+    """The template, with what every card says of the model in the folder."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 Markdown
+    )
+    config = model.config
+    return environment.get_template("card.md.jinja").render(
+        ours=OURS,
+        dtype=str(model.dtype).removeprefix("torch."),
+        maps=replaced(config),
+        alone=not (replaced(config) or units_left(config) or lines_beside(config)),
+        **shown,
+    )
+
+
+def _sizes(before: PreTrainedModel, after: PreTrainedModel, corpus: str, outcome: Plan | Compressed) -> str:
+    """Parameters, perplexity and speed, before and after."""
+    threads = get_num_threads()
+    columns = {}
+    for label, model, perplexity, speed in (
+        ("before", before, outcome.base, outcome.speeds[0]),
+        ("after", after, outcome.perplexity, outcome.speeds[1]),
+    ):
+        columns[label] = {
+            "parameters": f"{model.num_parameters():,}",
+            "of these in feed-forward blocks": f"{ffn_parameters(model):,}",
+            f"perplexity on held-out `{corpus}`": f"{perplexity:.2f}",
+            f"tokens per second on it (threads: {threads})": f"{speed:,.0f}",
+        }
+    return _markdown(pd.DataFrame(columns).rename_axis("").reset_index())
+
+
+def _layers(model: PreTrainedModel, kept: dict[int, str], already: set[int]) -> str:
+    """What stands in each block.
+
+    Args:
+        model: the one in the folder.
+        kept: block → its hidden units, in words, of blocks that keep some.
+        already: blocks that were replaced before, in the model that was compressed.
+    """
+    ranks, lines = replaced(model.config), lines_beside(model.config)
+    rows = []
+    for site in sites(model):
+        block = site.block
+        if block in ranks:
+            holds = _linear(ranks[block]) + (", replaced before" if block in already else "")
+        else:
+            holds = kept.get(block, "as the config says")
+        if block in lines:
+            holds += f", beside them {_linear(lines[block])}"
+        rows.append({"block": block, "feed-forward": holds})
+    return _markdown(pd.DataFrame(rows))
+
+
+def _linear(rank: int | None) -> str:
+    """A map, as it stands in a block."""
+    return "one linear layer" if rank is None else f"two linear layers, {rank} wide between"
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    """A table as its cells say it: no number is read or rounded again."""
+    return table.to_markdown(index=False, tablefmt="github", disable_numparse=True)
