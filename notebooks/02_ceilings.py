@@ -244,7 +244,7 @@ profiles, fresh = {}, {}
 for name, stored in captures.items():
     profiles[name] = profile_of(stored.blocks, name, stored.rows, stored.about["perplexity"])
     model = run.model(name)
-    text = run.corpus(run.corpora[0], model).rows(most, run.seq_len, run.seed, at_most=True)
+    text = run.corpus(run.corpora[0], model).rows(most, run.seq_len, run.seed)
     fresh[name] = baseline(model, text, first=run.rows)
 ceilings = tables.ceilings_table(profiles, fresh)
 for name, measured in profiles.items():

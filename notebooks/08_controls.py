@@ -176,7 +176,7 @@ for name in names:
     ffns[name] = [whole(model, site) for site in hl.sites(model)]
     fresh_ffns = [whole(fresh, site) for site in hl.sites(fresh)]
     controls[name] = survey.control_table(blocks[name], ffns[name], fresh_ffns, thorough)
-    text = run.corpus(run.corpora[0], model).rows(most, run.seq_len, run.seed, at_most=True)
+    text = run.corpus(run.corpora[0], model).rows(most, run.seq_len, run.seed)
     baselines[name] = [baseline(model, text, seed, first=min(run.rows, most)) for seed in range(seeds)]
     for block, captured in captures[name].blocks.items():
         closed[name, block] = predict_spectrum(take_apart(model, block), sum(captured.train), 1)[0]

@@ -29,7 +29,6 @@ from howlinear.ideas.protocol.survey import survey
 from howlinear.instrument.capture import capture
 from howlinear.text.corpus import Corpus
 from howlinear.text.documents import Document
-from howlinear.text.reading import Text
 from howlinear.text.rows import TokenRows
 from howlinear.training.minis import new_model
 
@@ -162,9 +161,8 @@ def test_only_the_first_documents_are_read_and_only_once(corpus):
 
 def test_a_text_that_has_an_order_is_read_in_it(corpus):
     """Its documents are drawn otherwise, and then its tail would be none."""
-    whole = Text([f"document {i}" for i in range(20)], "a book", "0")
-    book = replace(corpus, documents=lambda _: reversed(whole.documents), text=whole)
-    assert [document.text for document in layout.read(book, 5).documents(0)] == whole.documents[:5]
+    book = replace(corpus, documents=[f"document {i}" for i in range(20)])
+    assert [document.text for document in layout.read(book, 5).documents(0)] == book.documents[:5]
 
 
 @pytest.mark.parametrize(

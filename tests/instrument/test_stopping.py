@@ -258,31 +258,6 @@ def toy(tokenizer, documents=4_000):
     return Corpus("toy", tokenizer, lambda seed: [f"{seed} document {i} " * (1 + i % 5) for i in range(documents)])
 
 
-def test_at_most_takes_what_a_short_corpus_has_in_even_folds(tokenizer):
-    corpus, far = toy(tokenizer, 300), 2**17
-    with pytest.raises(InputError, match="corpus toy is too short"):
-        corpus.rows(far, 32)
-    rows = corpus.rows(far, 32, at_most=True)
-    counts = {(bool(t), int(f)): 0 for t in (0, 1) for f in range(FOLDS)}
-    for test, fold in zip(rows.test.tolist(), rows.fold.tolist(), strict=True):
-        counts[test, fold] += 1
-    least = counts[True, 0]
-    assert set(counts.values()) == {least, 3 * least}
-    assert rows.ids.numel() > 8_000
-    assert corpus.rows(rows.ids.numel(), 32).sha256 == rows.sha256  # just as if that had been asked for
-    with pytest.raises(InputError):
-        corpus.rows(rows.ids.numel() + 32 * 4 * FOLDS, 32)
-
-
-def test_at_most_changes_nothing_where_there_is_enough(tokenizer):
-    assert toy(tokenizer).rows(2_048, 32, at_most=True).sha256 == toy(tokenizer).rows(2_048, 32).sha256
-
-
-def test_at_most_still_refuses_a_text_without_a_sequence_in_every_fold(tokenizer):
-    with pytest.raises(InputError, match="corpus toy is too short"):
-        toy(tokenizer, 20).rows(100_000, 32, at_most=True)
-
-
 def test_a_corpus_is_looked_at_up_to_the_rows_and_with_the_seed_that_are_asked_for(gpt2, tokenizer):
     gpt2.resize_token_embeddings(len(tokenizer))
     found = measure(gpt2, toy(tokenizer), rows=2_048, seq_len=32, seed=1, tolerance=0.9)

@@ -8,7 +8,6 @@ from howlinear.errors import SourceError
 from howlinear.instrument import store
 from howlinear.instrument.capture import capture
 from howlinear.instrument.store import load_capture, save_capture
-from howlinear.text.reading import LeftOut, Reading
 from howlinear.training import minis
 
 
@@ -38,16 +37,13 @@ def test_a_capture_comes_back_as_it_was(captured, tmp_path):
             assert [m.n for m in getattr(back, side)] == [m.n for m in getattr(kept, side)]
 
 
-def test_what_rows_were_read_from_comes_back_with_them(captured, tmp_path):
+def test_how_rows_were_made_comes_back_with_them(captured, tmp_path):
     blocks, rows = captured
-    reading = Reading("a source", "a hash", 7, (LeftOut(3, "documents", "equal to others"),))
     path = tmp_path / "c.safetensors"
-    save_capture(path, blocks, replace(rows, reading=reading), {})
-    stored = load_capture(path)
-    assert stored.rows.reading == reading
-    assert stored.about["text"]["sha256"] == "a hash"
+    save_capture(path, blocks, replace(rows, note="7 documents of a text"), {})
+    assert load_capture(path).rows.note == "7 documents of a text"
     save_capture(path, blocks, rows, {})
-    assert load_capture(path).rows.reading is None
+    assert load_capture(path).rows.note == ""
 
 
 def test_a_capture_without_a_sample_has_none(captured, tmp_path):

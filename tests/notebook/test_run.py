@@ -216,8 +216,7 @@ def test_a_profile_may_name_the_folder_of_the_papers_texts(tmp_path, monkeypatch
     folder = "texts" if relative else tmp_path / "texts"
     (tmp_path / "odd.yaml").write_text(f"{PROFILE}texts: {folder}\n")
     corpus = notebooks.start("x", "odd").corpus("moby_dick", load_model("mini-gpt2"))
-    assert len(corpus.text.documents) == 2
-    assert corpus.text.source == "moby_dick.txt"
+    assert len(corpus.documents) == 2
 
 
 @pytest.mark.long

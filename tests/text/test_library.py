@@ -15,7 +15,7 @@ import pytest
 from howlinear.errors import InputError, SourceError
 from howlinear.text import library
 from howlinear.text.library import BOOKS, HUB, PAPERS, read_public
-from howlinear.text.plain import read_plain
+from howlinear.text.plain import paragraphs, read_text
 
 START, END = (f"*** {word} OF THIS PROJECT GUTENBERG EBOOK TOY ***" for word in ("START", "END"))
 BOOK = f"""Header.
@@ -118,10 +118,7 @@ def left_behind(tmp_path):
 
 def test_a_book_is_fetched_once_and_read_by_chapters_without_the_licence(book, tmp_path):
     first = read_public("moby_dick")
-    assert first.documents == CHAPTERS
-    assert first.source == book.address
-    assert first.sha256 == BOOKS["moby_dick"].sha256
-    assert [str(part) for part in first.left_out] == ["4 lines of Project Gutenberg's header and licence"]
+    assert first == CHAPTERS
     assert read_public("moby_dick") == first
     assert book.asked == 1
     assert left_behind(tmp_path) == ["moby_dick.txt"]
@@ -130,7 +127,7 @@ def test_a_book_is_fetched_once_and_read_by_chapters_without_the_licence(book, t
 @pytest.mark.parametrize("status", [500, 0])
 def test_a_transfer_that_fails_is_tried_again(book, status):
     book.failures, book.status = library.RETRIES, status
-    assert read_public("moby_dick").documents == CHAPTERS
+    assert read_public("moby_dick") == CHAPTERS
     assert book.asked == library.RETRIES + 1
 
 
@@ -167,7 +164,7 @@ def test_another_text_than_the_pinned_one_is_refused_with_both_hashes(book, tmp_
 def test_a_damaged_cache_is_fetched_anew(book, tmp_path):
     read_public("moby_dick")
     (tmp_path / "cache" / "moby_dick.txt").write_text("damaged")
-    assert read_public("moby_dick").documents == CHAPTERS
+    assert read_public("moby_dick") == CHAPTERS
     assert book.asked == 2
 
 
@@ -202,16 +199,14 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("by", ["argument", "environment"])
 @pytest.mark.parametrize("name", PAPERS)
-def test_the_papers_texts_are_read_from_a_folder_with_their_hash(folder, monkeypatch, name, by):
+def test_the_papers_texts_are_read_from_a_folder(folder, monkeypatch, name, by):
     if by == "environment":
         monkeypatch.setenv(library.FOLDER, str(folder))
         text = read_public(name)
     else:
         monkeypatch.setenv(library.FOLDER, "elsewhere")  # who names a folder means that one
         text = read_public(name, folder)
-    assert len(text.documents) == 2
-    assert text.source == f"{name}.txt"  # no path of a machine, since results tell it
-    assert text.sha256 == hashlib.sha256((folder / f"{name}.txt").read_bytes()).hexdigest()
+    assert len(text) == 2
 
 
 def test_a_folder_that_lacks_a_text_is_not_passed_over(folder, book):
@@ -266,38 +261,29 @@ def hub(monkeypatch):
 def test_public_data_sets_are_asked_for_by_name(hub, name, repository, configuration):
     hub.rows = ["one"]
     text = read_public(name)
-    assert text.documents == ["one"]
-    assert text.source == repository
+    assert text == ["one"]
     revision = {"revision": HUB[name].revision} if name == "wikitext" else {}
     assert hub.asked == ((repository, configuration), {"split": "train"} | revision)
 
 
 def test_a_data_set_is_in_no_folder(hub, folder):
     hub.rows = ["one"]
-    assert read_public("ag_news", folder).documents == ["one"]
+    assert read_public("ag_news", folder) == ["one"]
 
 
 def test_blank_rows_are_no_documents(hub):
     hub.rows = ["one", "", "  \n", "two"]
-    assert read_public("ag_news").documents == ["one", "two"]
-
-
-def test_the_hash_of_a_data_set_is_of_all_its_rows(hub):
-    hashes = set()
-    for rows in (["one", "two"], ["two", "one"], ["onetwo"], ["one", "", "two"]):
-        hub.rows = rows
-        hashes.add(read_public("ag_news").sha256)
-    assert len(hashes) == 4
+    assert read_public("ag_news") == ["one", "two"]
 
 
 def test_wikitext_of_the_hub_is_wikitext_as_a_file(hub, tmp_path):
-    """The same articles, and the hash of the file that the rows were made of, in which blank lines hold a space."""
+    """The same articles as of the file that the rows were made of, in which blank lines hold a space."""
     hub.rows = ["", " = Valkyria = \n", "", " Text . \n", "", " = = Plot = = \n", "", " More . \n", "", " = Two = \n"]
     (tmp_path / "wiki.train.raw.txt").write_text("".join(row or " \n" for row in hub.rows))
-    file = read_plain(tmp_path / "wiki.train.raw.txt")
+    file = paragraphs(read_text(tmp_path / "wiki.train.raw.txt"))
     text = read_public("wikitext")
-    assert (text.documents, text.sha256) == (file.documents, file.sha256)
-    assert text.documents == ["= Valkyria = \n \n Text . \n \n = = Plot = = \n \n More .", "= Two ="]
+    assert text == file
+    assert text == ["= Valkyria = \n \n Text . \n \n = = Plot = = \n \n More .", "= Two ="]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,12 @@
 import codecs
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from howlinear.errors import InputError, SourceError
-from howlinear.text.plain import articles, decoded, read_plain, sections, without_licence
-from howlinear.text.reading import LeftOut
+from howlinear.text.plain import articles, decoded, paragraphs, pieces, read_path, read_text, sections, without_licence
 
 EBOOK = """The Project Gutenberg EBook of Toy
 
@@ -31,7 +29,7 @@ def read(tmp_path):
     def read(content):
         path = tmp_path / "f.txt"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return read_plain(path)
+        return paragraphs(read_text(path))
 
     return read
 
@@ -41,22 +39,22 @@ def read(tmp_path):
 
 @pytest.mark.parametrize("blank", ["\n", " \n", "\t \n", "\n\n\n", "\f\n", "\u00a0\n", " \n\n \n"])
 def test_lines_of_white_space_separate_documents(read, blank):
-    assert read(f"one\nstill one\n{blank}two\n").documents == ["one\nstill one", "two"]
+    assert read(f"one\nstill one\n{blank}two\n") == ["one\nstill one", "two"]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_line_ends_of_unix_windows_and_an_old_macintosh_are_the_same(read, end):
     text = "one\nstill one\n\n \t\ntwo\n".replace("\n", end)
-    assert read(text).documents == ["one\nstill one", "two"]
+    assert read(text) == ["one\nstill one", "two"]
 
 
 def test_line_ends_may_differ_within_a_file(read):
-    assert read("one\r\n\rtwo\n\r\nthree\r \rfour").documents == ["one", "two", "three", "four"]
+    assert read("one\r\n\rtwo\n\r\nthree\r \rfour") == ["one", "two", "three", "four"]
 
 
 def test_byte_order_marks_are_nothing_wherever_files_were_joined(read):
-    assert read("\ufeffone\n\n\ufefftwo").documents == ["one", "two"]
-    assert read("\ufeff = Title = \n \n Text . \n").documents == ["= Title = \n \n Text ."]
+    assert read("\ufeffone\n\n\ufefftwo") == ["one", "two"]
+    assert read("\ufeff = Title = \n \n Text . \n") == ["= Title = \n \n Text ."]
 
 
 @given(st.lists(st.sampled_from(["word", "ümlaut", " ", "", "= x", "\u2028", "\x1c"]), max_size=20))
@@ -94,23 +92,49 @@ def test_nul_bytes_are_named_with_their_line(read):
         read(b"one\r\na\0b")
 
 
-@pytest.mark.parametrize("content", [b"", b" \r\n\t\r", codecs.BOM_UTF8])
-def test_an_empty_file_is_refused(read, content):
-    with pytest.raises(InputError, match=r"f\.txt is empty"):
-        read(content)
-
-
 def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(SourceError, match=r"cannot read corpus file .*none\.txt: No such file"):
-        read_plain(tmp_path / "none.txt")
+        read_text(tmp_path / "none.txt")
     with pytest.raises(SourceError, match="is no regular file"):
-        read_plain(tmp_path)
+        read_text(tmp_path)
 
 
-def test_the_hash_is_of_the_bytes_as_they_are(read):
-    hashes = {read(content).sha256 for content in ("one\n\ntwo", "one\r\n\r\ntwo", "\ufeffone\n\ntwo")}
-    assert len(hashes) == 3
-    assert read("one").sha256 == "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed"
+# --- tables
+
+
+@pytest.mark.parametrize(("suffix", "content"), [("csv", ""), ("jsonl", "{not json"), ("parquet", "no parquet")])
+def test_a_damaged_table_is_refused_in_one_line(tmp_path, suffix, content):
+    path = tmp_path / f"t.{suffix}"
+    path.write_text(content)
+    with pytest.raises(SourceError, match=rf"cannot read .*t\.{suffix} as \.{suffix}: ") as error:
+        read_path(path)
+    assert "\n" not in str(error.value)
+
+
+def test_cells_are_read_as_they_are_written_and_empty_ones_are_none(tmp_path):
+    (tmp_path / "t.csv").write_text('text,n\n007,1\n2020-01-01,2\n"a\nb",3\nNA,4\n')
+    (tmp_path / "t.jsonl").write_text('{"text": "007"}\n{"text": "2020-01-01"}\n{"text": null}\n{"text": "a\\nb"}\n')
+    assert read_path(tmp_path / "t.csv") == (["007", "2020-01-01", "a\nb", "NA"], "")
+    assert read_path(tmp_path / "t.jsonl") == (["007", "2020-01-01", "a\nb"], "")
+    (tmp_path / "t.jsonl").write_text('"one"\n\n"two"\n')
+    assert read_path(tmp_path / "t.jsonl") == (["one", "two"], "")
+
+
+def test_a_column_of_what_has_none_is_refused(tmp_path):
+    (tmp_path / "t.txt").write_text("one")
+    with pytest.raises(InputError, match="has no columns: leave column out"):
+        read_path(tmp_path / "t.txt", "text")
+
+
+# --- pieces
+
+
+@given(st.lists(st.text(alphabet="ab \n", max_size=400), min_size=1, max_size=5))
+def test_pieces_hold_every_character_that_is_not_blank_in_its_order(texts):
+    cut = pieces(texts)
+    assert "".join("".join(cut).split()) == "".join("".join(texts).split())
+    size = max(1, sum(map(len, texts)) // 128)
+    assert all(0 < len(piece) <= size and piece == piece.strip() for piece in cut)
 
 
 # --- WikiText
@@ -122,7 +146,7 @@ WIKITEXT = (
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_wikitext_as_it_comes_is_read_by_articles(read, end):
-    assert read(WIKITEXT.replace("\n", end)).documents == [
+    assert read(WIKITEXT.replace("\n", end)) == [
         "= Valkyria = \n \n Text . \n More . \n \n = = Plot = = \n \n A = B .",
         "= Homarus = \n \n Text .",
     ]
@@ -139,26 +163,24 @@ def test_other_lines_do_not(line):
 
 
 def test_a_file_that_does_not_begin_with_a_title_is_read_by_blank_lines(read):
-    assert read("Prose.\n\n = Title = \n\nMore.").documents == ["Prose.", "= Title =", "More."]
+    assert read("Prose.\n\n = Title = \n\nMore.") == ["Prose.", "= Title =", "More."]
 
 
 # --- Project Gutenberg
 
 
 @pytest.mark.parametrize("this", ["THIS", "THE"])
-def test_of_an_ebook_what_stands_outside_is_left_out_and_counted(read, this):
+def test_of_an_ebook_what_stands_outside_is_left_out(read, this):
     text = read(EBOOK.format(this=this))
-    assert text.documents == ["one", "two"]
-    assert text.left_out == (LeftOut(6, "lines", "of Project Gutenberg's header and licence"),)
+    assert text == ["one", "two"]
 
 
 def test_an_ebook_without_an_end_is_read_to_its_end():
-    lines, left_out = without_licence(["a", "*** START OF THE PROJECT GUTENBERG EBOOK TOY ***", "one", "two"])
-    assert (lines, [part.count for part in left_out]) == (["one", "two"], [2])
+    assert without_licence("a\n*** START OF THE PROJECT GUTENBERG EBOOK TOY ***\none\ntwo") == "one\ntwo"
 
 
 def test_of_any_other_file_nothing_is_left_out(read):
-    assert read("one\n\n*** END OF THE STORY ***").left_out == ()
+    assert read("one\n\n*** END OF THE STORY ***") == ["one", "*** END OF THE STORY ***"]
 
 
 # --- books
@@ -177,8 +199,3 @@ def test_a_book_is_cut_at_headings_after_two_blank_lines_and_not_in_its_contents
 def test_a_book_may_begin_with_a_heading():
     assert sections(["CHAPTER 1.", "Text."], CHAPTER) == ["CHAPTER 1.\nText."]
     assert sections([], CHAPTER) == []
-
-
-def test_a_files_source_is_its_path(tmp_path):
-    (tmp_path / "mine.txt").write_text("one")
-    assert read_plain(Path(tmp_path / "mine.txt")).source == str(tmp_path / "mine.txt")

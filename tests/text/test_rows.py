@@ -3,8 +3,11 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import BatchEncoding, T5Config, T5ForConditionalGeneration
 
 from helpers.families import PADDING, reads, small
@@ -255,3 +258,64 @@ def test_as_many_tokens_as_the_model_reads_are_not_too_many():
             else:
                 with pytest.raises(InputError, match=f"the model reads at most {longest}"):
                     check(model, rows)
+
+
+# --- rows of ids
+
+
+def test_sequences_given_as_ids_are_dealt_by_hand():
+    rows = TokenRows.from_ids(torch.arange(20).view(10, 2), folds=2)
+    assert rows.test.tolist() == [False, False, False, True] * 2 + [False, False]
+    assert rows.fold.tolist() == [0, 1, 0, 0, 1, 0, 1, 1, 0, 1]
+    assert rows.corpus == "token ids"
+
+
+@given(n=st.integers(1, 200), folds=st.integers(2, 9))
+@settings(deadline=None, max_examples=30)
+def test_folds_of_ids_are_even(n, folds):
+    rows = TokenRows.from_ids(torch.zeros(n, 3, dtype=torch.long), folds)
+    assert rows.test.sum() == n // 4
+    for side in (False, True):
+        counts = torch.bincount(rows.fold[rows.test == side], minlength=folds)
+        assert counts.max() - counts.min() <= 1
+
+
+def test_the_hash_of_rows_is_of_their_ids_sides_and_folds(rows):
+    ids, test, fold = rows.ids.clone(), rows.test.clone(), rows.fold.clone()
+    assert replace(rows, corpus="another").sha256 == TokenRows(ids, test, fold).sha256 == rows.sha256
+    ids[5, 5] += 1
+    test[0] = True
+    fold[0] = 2
+    assert len({rows.sha256, *(replace(rows, **c).sha256 for c in ({"ids": ids}, {"test": test}, {"fold": fold}))}) == 4
+
+
+@pytest.mark.parametrize(
+    "as_given",
+    [
+        lambda ids: ids.int(),
+        lambda ids: ids.to(torch.uint16),
+        lambda ids: ids.numpy(),
+        lambda ids: ids.numpy().astype("int32"),
+        lambda ids: ids.tolist(),
+    ],
+)
+def test_ids_of_every_whole_type_are_the_same_rows(ids, as_given):
+    assert TokenRows.from_ids(as_given(ids)).sha256 == TokenRows.from_ids(ids).sha256
+    assert ModelInputs.of({"input_ids": as_given(ids)}).sha256 == ModelInputs.of({"input_ids": ids}).sha256
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (torch.zeros(4, 3), "torch.float32: give whole numbers"),
+        (torch.zeros(4, 3, dtype=torch.bool), "torch.bool"),
+        (torch.zeros(12, dtype=torch.long), r"shape \(12,\)"),
+        ([[1, 2], [3]], "pad sequences to one length"),
+        (np.array([["a"]]), "cannot be made a tensor"),
+    ],
+)
+def test_what_are_no_token_ids_is_refused(odd, message):
+    with pytest.raises(InputError, match=message):
+        TokenRows.from_ids(odd)
+    with pytest.raises(InputError, match=message):
+        ModelInputs.of({"input_ids": odd})

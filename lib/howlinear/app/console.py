@@ -160,8 +160,8 @@ def profile_notes(measurement: Measurement) -> list[str]:
     sentences.append(profile.outlook)
     if profile.warning is not None:
         sentences.append(profile.warning)
-    if profile.reading is not None:
-        sentences.append(f"text: {profile.reading}")
+    if profile.rows.note:
+        sentences.append(f"text: {profile.rows.note}")
     if measurement.model in PACKAGED and not Path(measurement.model).is_dir():
         sentences.append(f"{measurement.model}: {PACKAGED[measurement.model].about}")
     if measurement.untrained is not None:

@@ -119,7 +119,7 @@ def measure_untrained(
     """
     chosen = {site.block for site in sites(model, blocks)}
     try:
-        packed = corpus.rows(UNTRAINED_FACTOR * rows, seq_len, seed, at_most=True)
+        packed = corpus.rows(UNTRAINED_FACTOR * rows, seq_len, seed)
         measured = baseline(model, packed, seed, first=int(WHOLE_SEQUENCES * rows))
     except HowlinearError as error:
         raise InputError(f"--fresh: {error}") from error

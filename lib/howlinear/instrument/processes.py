@@ -197,7 +197,7 @@ def measure(
         packed = rows_of(corpus, ROWS if rows is None else rows, seq_len, seed)
     else:
         check_tolerance(tolerance)
-        packed = rows_of(corpus, MOST if rows is None else rows, seq_len, seed, at_most=True)
+        packed = rows_of(corpus, MOST if rows is None else rows, seq_len, seed)
     processes.check_alike(packed.sha256, "the text that they read")
     steps = Steps(
         capture=partial(capture_shared, processes),

@@ -20,8 +20,7 @@ from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import Change
-from howlinear.text.reading import Reading
-from howlinear.text.rows import Rows, TokenRows
+from howlinear.text.rows import Rows
 
 if TYPE_CHECKING:  # who measures may never draw, and to import these takes a second
     import matplotlib.axes
@@ -201,11 +200,6 @@ class Profile(Mapping):
         return f"{have}; {tends}"
 
     @property
-    def reading(self) -> Reading | None:
-        """What was read of the text, and what was left out of it; None of rows that were not packed from one."""
-        return self.rows.reading if isinstance(self.rows, TokenRows) else None
-
-    @property
     def curves(self) -> dict[str, list[float]]:
         """R²_lin over depth and its interval's ends, `r2`, `r2_low` and `r2_high`, as trajectories keep them."""
         return {
@@ -278,8 +272,8 @@ class Profile(Mapping):
                 for block in self.to_frame().to_dict("records")
             ],
         }
-        if self.reading is not None:
-            content["text"] = asdict(self.reading)
+        if self.rows.note:
+            content["text"] = self.rows.note
         if self.stop is not None:
             content["stop"] = asdict(self.stop)
         return content

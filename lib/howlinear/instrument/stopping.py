@@ -82,7 +82,7 @@ def measure_until(
         InputError: a tolerance out of (0, 1), no document folds, or what `measure` raises.
     """
     check_tolerance(tolerance)
-    packed = rows_of(corpus, MOST if rows is None else rows, seq_len, seed, at_most=True)
+    packed = rows_of(corpus, MOST if rows is None else rows, seq_len, seed)
     return look_until(model, packed, tolerance, blocks, batch_size, progress)
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from howlinear.errors import SourceError
 from howlinear.files import atomic
 from howlinear.instrument.capture import BlockCapture, Sample
 from howlinear.instrument.massive import HeavyRows
-from howlinear.text.reading import Reading
 from howlinear.text.rows import TokenRows
 
 
@@ -66,8 +65,8 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
         tensors |= mine
     # One entry for everything that is said: several would come in any order.
     said = {**about, "corpus": rows.corpus, "sha256": digests}
-    if rows.reading is not None:
-        said["text"] = asdict(rows.reading)
+    if rows.note:
+        said["text"] = rows.note
     with atomic.written_aside(path) as aside:
         save_file(tensors, aside, metadata={"about": json.dumps(said, sort_keys=True)})
 
@@ -131,8 +130,8 @@ def load_capture(path: Path) -> Stored:
     about = about_capture(path)
     with _opened(path) as file:
         tensors = _checked(file, "rows", ["rows.ids", "rows.test", "rows.fold"])
-        reading = Reading.from_dict(about["text"]) if "text" in about else None
-        rows = TokenRows(tensors["rows.ids"], tensors["rows.test"], tensors["rows.fold"], about["corpus"], reading)
+        ids, test, fold = (tensors[f"rows.{name}"] for name in ("ids", "test", "fold"))
+        rows = TokenRows(ids, test, fold, about["corpus"], about.get("text", ""))
     return Stored(StoredBlocks(path), rows, about)
 
 

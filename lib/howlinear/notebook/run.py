@@ -85,7 +85,7 @@ class Run:
 
     def corpus(self, name: str, model: PreTrainedModel) -> Corpus:
         """Load a corpus by name."""
-        return load_corpus(name, model, self.texts)
+        return load_corpus(name, model, folder=self.texts)
 
     def capture_path(self, name: str, corpus: str) -> Path:
         """Where the capture of a model on a corpus is kept."""

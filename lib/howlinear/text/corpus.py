@@ -1,4 +1,4 @@
-"""A corpus: one interface for offline domains, public data sets and your own files; `rows.pack` makes rows of it.
+"""A corpus: one interface for offline domains, public data sets and your own texts; `pack` makes rows of it.
 
 A document's own hash decides whether the embedded models may train on it, so no document that is measured was trained
 on; others of its file may have been. What is measured is for fitting or for scoring by its group, the folder of its
@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from jaxtyping import Int64
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.errors import InputError
 from howlinear.models.load import tokenizer_of
+from howlinear.text import plain
 from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
 from howlinear.text.library import NAMES, check_known, read_public
-from howlinear.text.plain import read_plain
-from howlinear.text.reading import LeftOut, Reading, Text
-from howlinear.text.rows import FOLDS, TRAIN_SHARE, ModelInputs, Rows, TokenRows, pack, pack_contiguous
+from howlinear.text.pack import pack, pack_contiguous
+from howlinear.text.rows import FOLDS, TRAIN_SHARE, ModelInputs, Rows, TokenRows
 
 TRAINED_ON = ("docs", "code")
 MODEL_SHARE = 0.8  # of their documents, for training the embedded models
@@ -36,52 +36,47 @@ MODEL_SHARE = 0.8  # of their documents, for training the embedded models
 class Corpus:
     """Documents and the tokenizer to read them with.
 
+    Special tokens that a document spells (`<s>`, `<|endoftext|>`) are read as the characters they are; see `text.pack`
+    for the end of a document and the BOS.
+
     Attributes:
         name: what it was loaded as.
         tokenizer: turns documents into ids.
-        documents: yields the documents in an order that the seed decides, those of a file one after another; a string
-            is a document that comes of no file.
+        documents: the documents in the text's own order; or a function that yields them in an order that a seed
+            decides, those of a file one after another. A string is a document that comes of no file.
         reserved: share of the documents that embedded models may train on and nothing measures.
-        text: what was read whole; None of documents that are read only as far as they are needed.
+        note: how the documents were made of the text, in words; empty where there is nothing to say.
     """
 
     name: str
     tokenizer: PreTrainedTokenizerBase
-    documents: Callable[[int], Iterable[Document | str]] = field(repr=False)
+    documents: Sequence[Document | str] | Callable[[int], Iterable[Document | str]] = field(repr=False)
     reserved: float = 0.0
-    text: Text | None = field(default=None, repr=False)
+    note: str = ""
 
-    def rows(
-        self, rows: int = 20_000, seq_len: int = 128, seed: int = 0, folds: int = FOLDS, at_most: bool = False
-    ) -> TokenRows:
-        """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out; see `rows.pack`.
+    def rows(self, rows: int = 20_000, seq_len: int = 128, seed: int = 0, folds: int = FOLDS) -> TokenRows:
+        """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out; see `pack.pack`.
 
-        Documents are drawn over the files: one of each file in turn, then a second of each that has one, and so on.
-        `TokenRows.reading` of what comes back says what was read, and what was left out of it.
+        Documents are drawn over the files: one of each file in turn, then a second of each that has one, and so on. A
+        text that has fewer rows gives what it has; `note` of what comes back says so.
 
         Args:
             rows: tokens in all, both sides; rounded to whole sequences.
             seq_len: tokens in a sequence.
             seed: decides which documents are drawn.
             folds: document folds on each side, for error bars.
-            at_most: of a smaller corpus take what it has, in even folds.
 
         Raises:
-            InputError: the corpus is too small; says how many rows it has.
+            InputError: fewer rows are asked for than the folds need, or the text does not fill them.
         """
-        passed_over: Counter[str] = Counter()
-        drawn = _over_files(self._measured(seed, passed_over), seed)
-        packed = pack(drawn, self.tokenizer, self.name, rows, seq_len, folds, at_most)
-        return replace(packed, reading=self._reading(packed.reading, passed_over))
-
-    def in_order(self, seed: int = 0) -> Iterator[Document]:
-        """The documents in the text's own order; built-in corpora are made of files, which come as in `documents`."""
-        return _as_documents(self.documents(seed) if self.text is None else self.text.documents)
+        drawn = _over_files(self._measured(self._shuffled(seed)), seed)
+        packed = pack(drawn, self.tokenizer, self.name, rows, seq_len, folds)
+        return replace(packed, note="; ".join(note for note in (packed.note, self.note) if note))
 
     def contiguous(
         self, rows: int = 20_000, seq_len: int = 128, tail: float = 0.2, seed: int = 0, folds: int = FOLDS
     ) -> TokenRows:
-        """Take about `rows` tokens of the text in its own order and hold out its tail; see `rows.pack_contiguous`.
+        """Take about `rows` tokens of the text in its own order and hold out its tail; see `pack.pack_contiguous`.
 
         Args:
             rows: tokens in all, both sides; rounded to whole sequences.
@@ -91,98 +86,148 @@ class Corpus:
             folds: runs of neighbouring sequences on each side, for error bars.
 
         Raises:
-            InputError: the corpus is too small; says how many rows it has.
+            InputError: the corpus is too small; says how many tokens it has.
         """
-        ordered = replace(self, documents=self.in_order)
-        documents = (document.text for document, _ in ordered._measured(seed, Counter()))
-        return pack_contiguous(documents, self.tokenizer, self.name, rows, seq_len, tail, folds)
+        measured = self._measured(self.in_order(seed))
+        return pack_contiguous(measured, self.tokenizer, self.name, rows, seq_len, tail, folds)
 
-    def _measured(self, seed: int, passed_over: Counter[str]) -> Iterator[tuple[Document, str]]:
-        """Documents and their sides, each once, without those reserved for training; counts what is passed over."""
+    def in_order(self, seed: int = 0) -> Iterator[Document]:
+        """The documents in the text's own order; built-in corpora are made of files, whose order the seed decides."""
+        documents = self.documents(seed) if callable(self.documents) else self.documents
+        return (Document(given) if isinstance(given, str) else given for given in documents)
+
+    def _shuffled(self, seed: int) -> Iterable[Document]:
+        """The documents in an order that the seed decides."""
+        if callable(self.documents):
+            return self.in_order(seed)
+        return sorted(self.in_order(), key=lambda document: seeded_hash(seed, document.text))
+
+    def _measured(self, documents: Iterable[Document]) -> Iterator[tuple[Document, str]]:
+        """Documents and their sides, each once, without those reserved for training."""
         seen = set()
-        for document in _as_documents(self.documents(seed)):
+        for document in documents:
             digest, side = _split(document, self.reserved)
-            if side == "model":
-                passed_over["that embedded models may have trained on"] += 1
-            elif digest in seen:
-                passed_over["equal to others"] += 1
-            else:
+            if side != "model" and digest not in seen:
                 seen.add(digest)
                 yield document, side
 
-    def _reading(self, packed: Reading, passed_over: Counter[str]) -> Reading:
-        """What the rows were read from, given what packing says of the documents that came to it."""
-        left_out = [LeftOut(count, "documents", why) for why, count in passed_over.items()]
-        if self.text is None:
-            return replace(packed, left_out=(*left_out, *packed.left_out))
-        unused = len(self.text.documents) - passed_over.total() - packed.documents
-        if unused:
-            left_out.append(LeftOut(unused, "documents", "that these rows had no room for"))
-        return Reading(
-            source=self.text.source,
-            sha256=self.text.sha256,
-            documents=packed.documents,
-            left_out=(*self.text.left_out, *left_out, *packed.left_out),
-        )
 
-
-def load_corpus(name: str, model: PreTrainedModel | PreTrainedTokenizerBase, texts: Path | str | None = None) -> Corpus:
-    """Load a corpus by name, or a UTF-8 `.txt` file whose documents are separated by blank lines.
+def load_corpus(
+    text: Any,
+    model: PreTrainedModel | PreTrainedTokenizerBase,
+    column: str | None = None,
+    documents: str = "auto",
+    folder: Path | str | None = None,
+) -> Corpus:
+    """Load a corpus by name, or a text of your own.
 
     Args:
-        name: `docs`, `code` or `cpp` (offline); `wikitext`, `moby_dick` or `puzzles` (the paper's; see `text.library`
-            for where from), `ag_news` or `codeparrot` (from the Hub); or a path. WikiText is known in a file too, see
-            `text.plain`.
+        text: `docs`, `code` or `cpp` (offline); `wikitext`, `moby_dick` or `puzzles` (the paper's; see `text.library`
+            for where from), `ag_news` or `codeparrot` (from the Hub); the path of a UTF-8 text file, of a folder of
+            them, or of a table (.jsonl, .csv, .parquet); strings; a data set of `datasets`.
         model: the model whose tokenizer reads it, or a tokenizer.
-        texts: a folder with the paper's texts, `<name>.txt` each; by default the one that the environment variable
+        column: of a table or a data set, the column that is text; by default `text`, `content` or the only one.
+        documents: what a document is of a text of your own. `file`: a file, a string, a row of a table; `blank`: what
+            blank lines separate (of WikiText an article); `line`: a line. `auto`: the first of these that gives
+            enough for eight folds on each side. Where there are too few, texts are cut into pieces that serve as
+            documents, and `Corpus.note` says so.
+        folder: where the paper's texts lie, `<name>.txt` each; by default the folder that the environment variable
             `HOWLINEAR_TEXTS` names, and if there is none, they are fetched.
 
     Raises:
         SourceError: unknown name, unreadable or binary file, no network, or a text that is not the one that was pinned.
-        InputError: the file is empty.
+        InputError: nothing but blanks, something else than text, or a column that is not there.
     """
-    name = str(name)
-    check_known(name)
     tokenizer = model if isinstance(model, PreTrainedTokenizerBase) else tokenizer_of(model)
-    if name in OFFLINE:
-        reserved = MODEL_SHARE if name in TRAINED_ON else 0.0
-        return Corpus(name, tokenizer, partial(offline_documents, name), reserved)
-    folder = None if texts is None else Path(texts)
-    text = read_public(name, folder) if name in NAMES else read_plain(Path(name))
+    if isinstance(text, str | Path):
+        name = str(text)
+        check_known(name)
+        if name in OFFLINE:
+            reserved = MODEL_SHARE if name in TRAINED_ON else 0.0
+            return Corpus(name, tokenizer, partial(offline_documents, name), reserved)
+        if name in NAMES:
+            return Corpus(name, tokenizer, read_public(name, None if folder is None else Path(folder)))
+        texts, passed_over = plain.read_path(Path(name), column)
+    else:
+        name, texts = _strings(text, column)
+        passed_over = ""
+    cut, how = _documents_of(texts, documents, name)
+    return Corpus(name, tokenizer, cut, note="; ".join(note for note in (how, passed_over) if note))
 
-    def shuffled(seed: int) -> list[str]:
-        return sorted(text.documents, key=lambda document: seeded_hash(seed, document))
 
-    return Corpus(name, tokenizer, shuffled, text=text)
+def _strings(given: Any, column: str | None) -> tuple[str, list[str]]:
+    """What to call strings, or a table with a column of them; and the strings.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if hasattr(given, "columns") or isinstance(getattr(given, "column_names", None), list):
+        texts = plain.column_of(given, column, "the data set")
+        return f"a data set of {len(texts):,} rows", texts
+    if isinstance(given, Tensor | Mapping | Rows) or not isinstance(given, Iterable):
+        raise InputError(
+            f"a {type(given).__name__} is no text: give a name, a path, strings or a datasets.Dataset (one split of "
+            "it); token ids and what a tokenizer returns go to measure as they are"
+        )
+    texts = list(given)
+    plain.check_strings(texts, f"a {type(given).__name__}")
+    return f"{len(texts):,} strings", texts
 
 
-def rows_of(
-    corpus: Corpus | Rows | Int64[Tensor, "n_sequences seq_len"] | Mapping[str, Tensor],
-    rows: int,
-    seq_len: int = 128,
-    seed: int = 0,
-    at_most: bool = False,
-) -> Rows:
+def _documents_of(texts: list[str], way: str, name: str) -> tuple[list[str], str]:
+    """Documents of somebody's texts, and what to say of how they were cut.
+
+    Raises:
+        InputError: an unknown way, or texts that are all blank.
+    """
+    if way != "auto" and way not in plain.WAYS:
+        raise InputError(f"documents={way!r}: use auto, {', '.join(plain.WAYS)}")
+    if not any(text.strip() for text in texts):
+        raise InputError(f"{name} is empty: a corpus holds text")
+    counts = {}
+    for tried in plain.WAYS if way == "auto" else [way]:
+        documents = [document for text in texts for document in plain.WAYS[tried](text)]
+        if _enough(documents):
+            by_line = tried == "line" and way == "auto"
+            note = f"each line is a document, since blank lines give only {counts['blank']:,}" if by_line else ""
+            return documents, note
+        counts[tried] = len(documents)
+    found = " or ".join(f"{count:,} by {tried}" for tried, count in counts.items())
+    documents = plain.pieces(texts)
+    return documents, (
+        f"documents were too few for the folds ({found}), so {len(documents):,} pieces of the text serve as documents: "
+        "neighbours may lie on both sides, and R² may come out too high"
+    )
+
+
+def _enough(documents: list[str]) -> bool:
+    """Whether there is a document for every fold of both sides."""
+    sides = Counter(_split(Document(text), 0.0)[1] for text in set(documents))
+    return min(sides["train"], sides["test"]) >= FOLDS
+
+
+def rows_of(corpus: Any, rows: int, seq_len: int = 128, seed: int = 0) -> Rows:
     """What a model reads, from whatever a user brings.
 
     Args:
         corpus: a corpus, which is packed; rows, which are taken as they are; token ids, or what a tokenizer or image
             processor returns, of which each sequence is a document of its own.
-        rows: tokens in all to take of a corpus.
+        rows: tokens in all to take of a corpus, or what it has.
         seq_len: tokens in a sequence of a corpus.
         seed: decides which documents of a corpus are drawn.
-        at_most: of a smaller corpus take what it has.
 
     Raises:
-        InputError: too little text, or tensors that do not belong together.
+        InputError: too little text, tensors that do not belong together, or something else altogether.
     """
     if isinstance(corpus, Corpus):
-        return corpus.rows(rows, seq_len, seed, at_most=at_most)
-    if isinstance(corpus, Tensor):
-        return TokenRows.from_ids(corpus)
+        return corpus.rows(rows, seq_len, seed)
+    if isinstance(corpus, Rows):
+        return corpus
     if isinstance(corpus, Mapping):
         return ModelInputs.of(corpus)
-    return corpus
+    if isinstance(corpus, str | Path):
+        raise InputError(f"{corpus!r} is the name of a text: give load_corpus({corpus!r}, model)")
+    return TokenRows.from_ids(corpus)
 
 
 def model_documents(name: str) -> Iterator[str]:
@@ -195,11 +240,6 @@ def model_documents(name: str) -> Iterator[str]:
         if side == "model" and digest not in seen:
             seen.add(digest)
             yield document.text
-
-
-def _as_documents(given: Iterable[Document | str]) -> Iterator[Document]:
-    """Documents as such, where strings may be among them."""
-    return (Document(document) if isinstance(document, str) else document for document in given)
 
 
 def _over_files(measured: Iterable[tuple[Document, str]], seed: int) -> Iterator[tuple[Document, str]]:

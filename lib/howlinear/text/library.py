@@ -14,17 +14,16 @@ later changes nothing, and the SHA-256 below is of the file in that commit. Both
 
 Without a network the paper's three can lie in a folder, as `wikitext.txt`, `moby_dick.txt` and `puzzles.txt` in UTF-8.
 Whoever calls names the folder, or else the environment variable `HOWLINEAR_TEXTS`. Then all three are read from there,
-any edition will do, and its hash is recorded (`Text.sha256`).
+and any edition will do: results hold the hash of the rows that were made of it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pooch
@@ -33,8 +32,7 @@ import requests
 from howlinear.errors import InputError, SourceError
 from howlinear.models.sources import hub
 from howlinear.text.documents import OFFLINE
-from howlinear.text.plain import articles, decoded, read_bytes, read_plain, sections, without_licence
-from howlinear.text.reading import Text
+from howlinear.text.plain import articles, paragraphs, read_text, sections
 
 FOLDER = "HOWLINEAR_TEXTS"  # an environment variable
 RETRIES = 2  # after a first try that failed
@@ -102,17 +100,22 @@ NAMES = (*PAPERS, "ag_news", "codeparrot")
 
 
 def check_known(name: str) -> None:
-    """Refuse what is no name of a corpus, built in or public, nor one of a text file.
+    """Refuse what is no name of a corpus, built in or public, and no path of anything.
 
     Raises:
         SourceError: says the names there are.
     """
-    if name not in OFFLINE and name not in NAMES and not name.endswith(".txt"):
-        raise SourceError(f"unknown corpus {name!r}: use {', '.join([*OFFLINE, *NAMES])}, or a path to a .txt file")
+    if name in OFFLINE or name in NAMES or (name and os.path.exists(name)):
+        return
+    if Path(name).suffix or len(Path(name).parts) > 1:
+        raise SourceError(f"cannot read corpus file {name}: No such file or directory; give the path of a text file")
+    raise SourceError(
+        f"unknown corpus {name!r}: use {', '.join([*OFFLINE, *NAMES])}, or the path of a text file or a folder"
+    )
 
 
-def read_public(name: str, folder: Path | None = None) -> Text:
-    """A text by its name, from a folder, the network or a cache.
+def read_public(name: str, folder: Path | None = None) -> list[str]:
+    """The documents of a text by its name, from a folder, the network or a cache.
 
     Args:
         name: one of `NAMES`.
@@ -121,7 +124,7 @@ def read_public(name: str, folder: Path | None = None) -> Text:
 
     Raises:
         SourceError: the text cannot be had, or is not what was pinned; says what to do.
-        InputError: an empty file.
+        InputError: an empty file, or a book without its headings.
     """
     if folder is None and os.environ.get(FOLDER):
         folder = Path(os.environ[FOLDER])
@@ -134,24 +137,26 @@ def read_public(name: str, folder: Path | None = None) -> Text:
             f"cannot read {name}: {path} is not there; put it there (the folder is to hold {names}), or name no "
             f"folder in {FOLDER} or the run profile to have it fetched"
         )
-    text = _book(name, read_bytes(path), str(path)) if name in BOOKS else read_plain(path)
-    return replace(text, source=path.name)  # results tell of it, and no path of a machine belongs there
+    if name in BOOKS:
+        return _book(name, path)
+    documents = paragraphs(read_text(path))
+    if not documents:
+        raise InputError(f"{path} is empty: it is to hold {name}")
+    return documents
 
 
-def _book(name: str, content: bytes, source: str, encoding: str = "utf-8") -> Text:
+def _book(name: str, path: Path, encoding: str = "utf-8") -> list[str]:
     """A book's documents: what stands between its headings."""
-    lines = decoded(content, source, encoding).rstrip("\n").split("\n")
-    inside, left_out = without_licence(lines)
-    documents = sections(inside, BOOKS[name].heading)
+    documents = sections(read_text(path, encoding).split("\n"), BOOKS[name].heading)
     if len(documents) < 2:
         raise InputError(
-            f"{source} has no headings like those of {name}, {BOOKS[name].heading.pattern}: "
+            f"{path} has no headings like those of {name}, {BOOKS[name].heading.pattern}: "
             "give another edition, or its path as the corpus to have blank lines separate documents"
         )
-    return Text(documents, source, hashlib.sha256(content).hexdigest(), left_out)
+    return documents
 
 
-def _fetched_book(name: str) -> Text:
+def _fetched_book(name: str) -> list[str]:
     """A book from its address, or from the cache if it was fetched before.
 
     Raises:
@@ -179,7 +184,7 @@ def _fetched_book(name: str) -> Text:
             f"cannot fetch {name} from {book.address}: {_obstacle(error)}; without a network use "
             f"{', '.join(OFFLINE)}, a .txt file, or {otherwise}"
         ) from error
-    return _book(name, read_bytes(path), book.address, book.encoding)
+    return _book(name, path, book.encoding)
 
 
 def _obstacle(error: OSError) -> str:
@@ -193,8 +198,8 @@ def _obstacle(error: OSError) -> str:
     return error.strerror or " ".join(str(error).split())
 
 
-def _data_set(name: str) -> Text:
-    """A public data set, from the Hub or its local cache.
+def _data_set(name: str) -> list[str]:
+    """The documents of a public data set, from the Hub or its local cache.
 
     Raises:
         SourceError: neither the Hub nor a cached copy could be read.
@@ -215,9 +220,5 @@ def _data_set(name: str) -> Text:
         ) from error
     if name == "wikitext":
         # A row is a line of the file; of a blank line, which holds a space there, nothing was kept.
-        whole = "".join(row or " \n" for row in rows)
-        documents = articles(whole.split("\n"))
-    else:
-        whole = "\0".join(rows)
-        documents = [row for row in rows if row.strip()]
-    return Text(documents, wanted.repository, hashlib.sha256(whole.encode()).hexdigest())
+        return articles("".join(row or " \n" for row in rows).split("\n"))
+    return [row for row in rows if row.strip()]

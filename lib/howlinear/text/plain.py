@@ -1,27 +1,21 @@
-"""Text files as people have them, cut into documents.
+"""Texts as people have them: files, folders, tables; and the ways to cut a text into documents.
 
-UTF-8; lines end as on Unix, Windows or an old Macintosh; a line of white space is blank; a byte-order mark is nothing.
-What documents are depends on the file:
-
-- WikiText as it is distributed, known by its first line that is not blank, `= Title =` with a space at either end:
-  every article is a document. A formula on a line of its own that looks the same, `= 1 henry and capacitance C =`, is
-  taken for a title, since nothing tells them apart: 2 of 62 in the test part of WikiText-2.
-- In any other file blank lines separate documents.
-
-Of a file of Project Gutenberg only what stands between its START and END lines is read: the rest is their licence.
+Text is UTF-8; lines end as on Unix, Windows or an old Macintosh; a line of white space is blank; a byte-order mark is
+nothing. Of a file of Project Gutenberg only what stands between its START and END lines is read: the rest is their
+licence.
 """
 
 from __future__ import annotations
 
 import codecs
-import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from howlinear.errors import InputError, SourceError
-from howlinear.text.reading import LeftOut, Text
 
 TITLE = re.compile(r"\s*= [^=](.*[^=])? =\s*")  # ` = Title = `; sections have more of them, ` = = History = = `
 GUTENBERG_START = re.compile(r"\*\*\* ?START OF TH(E|IS) PROJECT GUTENBERG EBOOK.*")
@@ -33,36 +27,131 @@ MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
+TABLES = (".jsonl", ".csv", ".parquet")
+COLUMNS = ("text", "content")  # that are text in most data sets
+PIECES = 128  # documents that a text is cut into, or more
+PIECE = 2_000  # characters of such a document at most, some 500 tokens
 
 
-def read_plain(path: Path) -> Text:
-    """Read a text file and find its documents.
+# --- Files, folders, tables
+
+
+def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
+    """The texts that lie at a path: of a folder its files, of a table the rows of a column, or one file.
+
+    Returns:
+        The texts; and what was passed over, in words, empty if nothing.
 
     Raises:
-        SourceError: the file cannot be read, or is not UTF-8 text; names the line.
-        InputError: it is empty.
+        SourceError: the path cannot be read, or is not UTF-8 text; names the line.
+        InputError: a column of what has none, or not a column of texts.
     """
-    content = read_bytes(path)
-    text = decoded(content, str(path))
-    lines, left_out = without_licence(text.rstrip("\n").split("\n"))
-    documents = articles(lines) if _is_wikitext(lines) else paragraphs(lines)
-    if not documents:
-        raise InputError(f"{path} is empty: a corpus file holds text, with blank lines between documents")
-    return Text(documents, str(path), hashlib.sha256(content).hexdigest(), left_out)
+    if path.suffix.lower() in TABLES and not path.is_dir():
+        return column_of(_read_table(path), column, str(path)), ""
+    if column is not None:
+        raise InputError(f"{path} has no columns: leave column out, or give a file that ends in {', '.join(TABLES)}")
+    if path.is_dir():
+        return _read_folder(path)
+    return [read_text(path)], ""
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a corpus file.
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    r"""The text of a file, every line end `\n`, without byte-order marks and Project Gutenberg's licence.
+
+    Raises:
+        SourceError: the file cannot be read, or is something else than text in this encoding; names the line.
+    """
+    return without_licence(decoded(read_bytes(path), str(path), encoding))
+
+
+def _read_folder(folder: Path) -> tuple[list[str], str]:
+    """The text of every file below a folder, in the order of their names, but for hidden ones and what is no text."""
+    texts = []
+    others = 0
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if hidden or not path.is_file():
+            continue
+        try:
+            texts.append(read_text(path))
+        except SourceError:
+            others += 1
+    passed_over = f"files that are not UTF-8 text and were passed over: {others:,}" if others else ""
+    return texts, passed_over
+
+
+def _read_table(path: Path) -> Any:
+    """A table as pandas reads it, its cells as they are written.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    import pandas as pd
+
+    read_bytes(path, most=1)  # a file that is not there is said as of any text
+    try:
+        if path.suffix.lower() == ".csv":
+            return pd.read_csv(path, dtype=str, keep_default_na=False)
+        if path.suffix.lower() == ".parquet":
+            return pd.read_parquet(path)
+        lines = decoded(read_bytes(path), str(path)).split("\n")
+        return pd.DataFrame([json.loads(line) for line in lines if line.strip()])
+    except (ValueError, OSError) as error:  # what pandas and pyarrow raise of files that are damaged
+        reason = " ".join(str(error).split())
+        raise SourceError(f"cannot read {path} as {path.suffix.lower()}: {reason}") from error
+
+
+def column_of(table: Any, column: str | None, source: str) -> list[str]:
+    """The texts in a column of a table; empty cells are none.
+
+    Args:
+        table: a `datasets.Dataset` or a `pandas.DataFrame`.
+        column: its name; by default `text`, `content` or the only one there is.
+        source: what to call the table.
+
+    Raises:
+        InputError: no such column, none given where there are several, or one that holds something else.
+    """
+    names = getattr(table, "column_names", None)
+    names = {str(name): name for name in (table.columns if names is None else names)}
+    if column is None:
+        usual = [name for name in COLUMNS if name in names] or (list(names) if len(names) == 1 else [])
+        if not usual:
+            raise InputError(f"which column of {source} is text? give column= one of {', '.join(names)}")
+        column = usual[0]
+    if column not in names:
+        raise InputError(f"{source} has no column {column!r}: give one of {', '.join(names)}")
+    cells = [
+        cell for cell in table[names[column]] if cell is not None and cell == cell
+    ]  # NaN is what pandas has for empty
+    check_strings(cells, f"column {column!r} of {source}")
+    return cells
+
+
+def check_strings(cells: list[Any], source: str) -> None:
+    """Refuse what is no text.
+
+    Raises:
+        InputError: names the first place that holds something else.
+    """
+    for place, cell in enumerate(cells):
+        if not isinstance(cell, str):
+            raise InputError(f"{source} holds {type(cell).__name__} at place {place}: give strings")
+
+
+def read_bytes(path: Path, most: int = -1) -> bytes:
+    """The content of a corpus file, or the first bytes of it.
 
     Raises:
         SourceError: there is no such file, or it cannot be read.
     """
     if os.path.exists(path) and not path.is_file():
-        raise SourceError(f"cannot read corpus file {path}: it is no regular file; give the path of a .txt file")
+        raise SourceError(f"cannot read corpus file {path}: it is no regular file; give the path of a text file")
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(most)
     except OSError as error:
-        raise SourceError(f"cannot read corpus file {path}: {error.strerror}; give the path of a .txt file") from error
+        raise SourceError(f"cannot read corpus file {path}: {error.strerror}; give the path of a text file") from error
 
 
 def decoded(content: bytes, source: str, encoding: str = "utf-8") -> str:
@@ -99,12 +188,9 @@ def _unix(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def without_licence(lines: list[str]) -> tuple[list[str], tuple[LeftOut, ...]]:
-    """The lines of an eBook of Project Gutenberg between its START and END lines; of anything else all lines.
-
-    Returns:
-        The lines; and what was left out.
-    """
+def without_licence(text: str) -> str:
+    """What stands between the START and END lines of an eBook of Project Gutenberg; of anything else all of it."""
+    lines = text.split("\n")
     start = 0
     end = len(lines)
     for number, line in enumerate(lines):
@@ -113,16 +199,24 @@ def without_licence(lines: list[str]) -> tuple[list[str], tuple[LeftOut, ...]]:
         if GUTENBERG_END.match(line):
             end = number
             break
-    outside = len(lines) - len(lines[start:end])
-    if not outside:
-        return lines, ()
-    return lines[start:end], (LeftOut(outside, "lines", "of Project Gutenberg's header and licence"),)
+    return "\n".join(lines[start:end])
 
 
-def paragraphs(lines: Iterable[str]) -> list[str]:
-    """Documents that blank lines separate."""
-    pieces = [piece.strip() for piece in re.split(r"\n\s*\n", "\n".join(lines))]
-    return [piece for piece in pieces if piece]
+# --- Texts to documents
+
+
+def paragraphs(text: str) -> list[str]:
+    """Documents that blank lines separate; of WikiText as it is distributed, articles.
+
+    WikiText is known by its first line that is not blank, `= Title =` with a space at either end. A formula on a line
+    of its own that looks the same, `= 1 henry and capacitance C =`, is taken for a title, since nothing tells them
+    apart: 2 of 62 in the test part of WikiText-2.
+    """
+    lines = text.split("\n")
+    first = next((line for line in lines if line.strip()), "")
+    if TITLE.fullmatch(first):
+        return articles(lines)
+    return _not_blank(re.split(r"\n\s*\n", text))
 
 
 def articles(lines: Iterable[str]) -> list[str]:
@@ -132,8 +226,7 @@ def articles(lines: Iterable[str]) -> list[str]:
         if not collected or TITLE.fullmatch(line):
             collected.append([])
         collected[-1].append(line)
-    documents = ["\n".join(article).strip() for article in collected]
-    return [document for document in documents if document]
+    return _not_blank("\n".join(article) for article in collected)
 
 
 def sections(lines: Iterable[str], heading: re.Pattern[str]) -> list[str]:
@@ -152,11 +245,27 @@ def sections(lines: Iterable[str], heading: re.Pattern[str]) -> list[str]:
                 collected.append([])
             blank_lines = 0
         collected[-1].append(line)
-    documents = ["\n".join(section).strip() for section in collected]
-    return [document for document in documents if document]
+    return _not_blank("\n".join(section) for section in collected)
 
 
-def _is_wikitext(lines: Iterable[str]) -> bool:
-    """Whether the first line that is not blank is a title of WikiText."""
-    first = next((line for line in lines if line.strip()), "")
-    return bool(TITLE.fullmatch(first))
+def pieces(texts: list[str]) -> list[str]:
+    """Pieces of texts that are too few to be documents: 128 in all or more, at most 2,000 characters each.
+
+    They end where a word does, if there is white space.
+    """
+    size = max(1, min(PIECE, sum(len(text) for text in texts) // PIECES))
+    piece = re.compile(rf"\S.{{0,{size - 1}}}(?=\s|\Z)|\S.{{0,{size - 1}}}", re.DOTALL)
+    return _not_blank(found for text in texts for found in piece.findall(text))
+
+
+WAYS = {
+    "file": lambda text: _not_blank([text]),
+    "blank": paragraphs,
+    "line": lambda text: _not_blank(text.split("\n")),
+}
+"""The ways to cut a text into documents, the longest documents first."""
+
+
+def _not_blank(documents: Iterable[str]) -> list[str]:
+    stripped = [document.strip() for document in documents]
+    return [document for document in stripped if document]

@@ -1,78 +1,58 @@
-"""Text becomes token rows (`pack`): what a model reads, and which rows are held out.
+"""Rows: sequences that a model reads, which of them are held out, and the document fold of each.
 
-Rows are packed token ids, or sequences by keyword (padded ids, token types, the pixels of images).
-
-Rows know which sequences are held out and which document fold each belongs to; `folds` gives the indices of every fold.
 A sequence lies wholly inside one fold, and so does a group of documents (all those of a folder of files), so that error
-bars over folds are error bars over documents that are not copied from one another.
+bars over folds are error bars over documents that are not copied from one another. `pack` makes rows of documents.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.models.ffn_sites import device_of
-from howlinear.text.documents import Document
-from howlinear.text.reading import LeftOut, Reading
 
 FOLDS = 8
 TRAIN_SHARE = 0.75  # of the tokens, for fitting; the rest is held out
-LONGEST = 4  # sequences a document may fill, unless more are needed: no single one dominates a fold
-BATCH = 64  # documents that are tokenised together
 
 
-@dataclass(frozen=True)
-class TokenRows:
-    """Packed sequences, each wholly inside one document fold.
+class Rows(ABC):
+    """Sequences that a model reads, each wholly on one side and inside one document fold.
 
     Attributes:
-        ids: token ids, shape (n_sequences, seq_len).
         test: which sequences are held out, shape (n_sequences,).
         fold: document fold within its side, 0 … folds − 1, shape (n_sequences,).
-        corpus: name of the corpus.
-        reading: what was read, and what was left out of it; None of rows that were not packed from a text.
+        corpus: name of the text.
+        note: how the rows were made of a text, in a sentence; empty where there is nothing to say.
     """
 
-    ids: Int64[Tensor, "n_sequences seq_len"]
     test: Bool[Tensor, " n_sequences"]
     fold: Int64[Tensor, " n_sequences"]
-    corpus: str = "token ids"
-    reading: Reading | None = None
+    corpus: str
+    note: str = ""
 
     @property
-    def inputs(self) -> dict[str, Tensor]:
-        """What the model reads, by keyword."""
-        return {"input_ids": self.ids}
-
-    @property
-    def mask(self) -> None:
-        """Which places are tokens: all, see `rows.ModelInputs` for padding."""
-        return None
-
-    @property
+    @abstractmethod
     def count(self) -> int:
-        """How many tokens there are."""
-        return self.ids.numel()
+        """How many tokens there are, without padding; of images, how many there are of these."""
+
+    @abstractmethod
+    def subset(self, indices: Int64[Tensor, " some"]) -> Rows:
+        """Some of the sequences, with their sides and folds."""
 
     def folds(self, test: bool) -> list[Int64[Tensor, " some"]]:
         """Indices of the sequences of each document fold of one side, folds in order."""
         return fold_indices(self.test, self.fold, test)
 
-    def subset(self, indices: Int64[Tensor, " some"]) -> TokenRows:
-        """Some of the sequences, with their sides and folds."""
-        return replace(self, ids=self.ids[indices], test=self.test[indices], fold=self.fold[indices])
-
-    def thinned(self, most: int | None) -> TokenRows:
+    def thinned(self, most: int | None) -> Rows:
         """Whole sequences of about `most` tokens, the first of every document fold of both sides, in their shares.
 
         Args:
@@ -88,6 +68,65 @@ class TokenRows:
                 sequences.append(members[:fewer])
         return self.subset(torch.cat(sequences).sort().values)
 
+
+@dataclass(frozen=True)
+class TokenRows(Rows):
+    """Token ids in sequences of one length, without padding.
+
+    Attributes:
+        ids: token ids, shape (n_sequences, seq_len).
+        test: which sequences are held out, shape (n_sequences,).
+        fold: document fold within its side, 0 … folds − 1, shape (n_sequences,).
+        corpus: name of the text.
+        note: how they were made of a text, in a sentence.
+    """
+
+    ids: Int64[Tensor, "n_sequences seq_len"]
+    test: Bool[Tensor, " n_sequences"]
+    fold: Int64[Tensor, " n_sequences"]
+    corpus: str = "token ids"
+    note: str = ""
+
+    @classmethod
+    def from_ids(cls, ids: Tensor | np.ndarray | Sequence[Sequence[int]], folds: int = FOLDS) -> TokenRows:
+        """Take each sequence as a document: every fourth is held out, folds are dealt in turn.
+
+        Args:
+            ids: token ids of any whole type, shape (n_sequences, seq_len): a tensor, an array or lists.
+            folds: document folds on each side.
+
+        Raises:
+            InputError: they are no whole numbers, or not of that shape.
+        """
+        sequences = _token_ids(ids)
+        test, fold = split_in_turn(len(sequences), folds)
+        return cls(sequences, test, fold)
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """What the model reads, by keyword."""
+        return {"input_ids": self.ids}
+
+    @property
+    def mask(self) -> None:
+        """Which places are tokens: all, see `ModelInputs` for padding."""
+        return None
+
+    @property
+    def count(self) -> int:
+        """How many tokens there are."""
+        return self.ids.numel()
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the content: the ids and how they are split."""
+        columns = torch.cat([self.ids, self.test[:, None].long(), self.fold[:, None]], 1)
+        return hashlib.sha256(columns.contiguous().numpy().tobytes()).hexdigest()
+
+    def subset(self, indices: Int64[Tensor, " some"]) -> TokenRows:
+        """Some of the sequences, with their sides and folds."""
+        return replace(self, ids=self.ids[indices], test=self.test[indices], fold=self.fold[indices])
+
     def with_fewer_held_out(self, most: int | None) -> TokenRows:
         """All that is there to fit on, and about `most` held-out tokens, the first sequences of every document fold.
 
@@ -101,40 +140,15 @@ class TokenRows:
         sequences = [*self.folds(test=False), *(members[:of_each_fold] for members in held_out)]
         return self.subset(torch.cat(sequences).sort().values)
 
-    @property
-    def sha256(self) -> str:
-        """Hash of the content: the ids and how they are split."""
-        columns = torch.cat([self.ids, self.test[:, None].long(), self.fold[:, None]], 1)
-        return hashlib.sha256(columns.contiguous().numpy().tobytes()).hexdigest()
-
-    @classmethod
-    def from_ids(cls, ids: Int64[Tensor, "n_sequences seq_len"], folds: int = FOLDS) -> TokenRows:
-        """Take each sequence as a document: every fourth is held out, folds are dealt in turn."""
-        test, fold = split_in_turn(len(ids), folds)
-        return cls(ids, test, fold)
-
-
-def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:
-    """Which of n documents are held out, every fourth, and their folds, in turn on each side.
-
-    Returns:
-        Held out?, shape (n,); and the fold of each within its side, shape (n,).
-    """
-    document = torch.arange(n)
-    test = document % 4 == 3
-    held_out_before = document // 4
-    place_on_its_side = torch.where(test, held_out_before, document - held_out_before)
-    return test, place_on_its_side % folds
-
 
 @dataclass(frozen=True)
-class ModelInputs:
-    """What to pass to a model, as its tokenizer or image processor returns it; `TokenRows` for packed token ids.
+class ModelInputs(Rows):
+    """What to pass to a model, as its tokenizer or image processor returns it: padded text, images.
 
     Attributes:
         inputs: keyword → tensor, the first axis of each the sequences; an `attention_mask` tells tokens from padding.
         test: which sequences are held out, shape (n_sequences,).
-        fold: document fold within its side, shape (n_sequences,).
+        fold: document fold within its side, 0 … folds − 1, shape (n_sequences,).
         corpus: what to call them.
     """
 
@@ -162,19 +176,22 @@ class ModelInputs:
             )
 
     @classmethod
-    def of(cls, inputs: Mapping[str, Tensor], folds: int = FOLDS) -> ModelInputs:
+    def of(cls, inputs: Mapping[str, Tensor | np.ndarray | Sequence], folds: int = FOLDS) -> ModelInputs:
         """Take each sequence as a document: every fourth is held out, folds are dealt in turn.
 
         Args:
-            inputs: keyword → tensor, such as `tokenizer(texts, padding=True, return_tensors="pt")`.
+            inputs: keyword → tensor, array or lists, such as `tokenizer(texts, padding=True)` returns.
             folds: document folds on each side.
 
         Raises:
-            InputError: tensors that do not belong together, or padding on the left.
+            InputError: tensors that do not belong together, padding on the left, or ids that are no whole numbers.
         """
-        n = max((len(tensor) for tensor in inputs.values()), default=0)  # of tensors of other lengths the check says
+        tensors = {}
+        for name, given in inputs.items():
+            tensors[name] = _token_ids(given) if name == "input_ids" else _tensor(given, name)
+        n = max((len(tensor) for tensor in tensors.values()), default=0)  # of tensors of other lengths the check says
         test, fold = split_in_turn(n, folds)
-        return cls(dict(inputs), test, fold)
+        return cls(tensors, test, fold)
 
     @property
     def ids(self) -> Int64[Tensor, "n_sequences seq_len"] | None:
@@ -197,15 +214,6 @@ class ModelInputs:
             return self.ids.numel()
         return len(self.test)
 
-    def folds(self, test: bool) -> list[Int64[Tensor, " some"]]:
-        """Indices of the sequences of each document fold of one side, folds in order."""
-        return fold_indices(self.test, self.fold, test)
-
-    def subset(self, indices: Int64[Tensor, " some"]) -> ModelInputs:
-        """Some of the sequences, with their sides and folds."""
-        inputs = {name: tensor[indices] for name, tensor in self.inputs.items()}
-        return replace(self, inputs=inputs, test=self.test[indices], fold=self.fold[indices])
-
     @property
     def sha256(self) -> str:
         """Hash of the content: the inputs and how they are split."""
@@ -216,8 +224,85 @@ class ModelInputs:
             digest.update(tensor.contiguous().cpu().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
+    def subset(self, indices: Int64[Tensor, " some"]) -> ModelInputs:
+        """Some of the sequences, with their sides and folds."""
+        inputs = {name: tensor[indices] for name, tensor in self.inputs.items()}
+        return replace(self, inputs=inputs, test=self.test[indices], fold=self.fold[indices])
 
-Rows = TokenRows | ModelInputs
+
+def _tensor(given: Tensor | np.ndarray | Sequence, name: str) -> Tensor:
+    """What was given, as a tensor.
+
+    Raises:
+        InputError: lists of several lengths, or of something that is no number.
+    """
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{name} cannot be made a tensor ({reason}): pad sequences to one length, as with "
+            'tokenizer(texts, padding=True, return_tensors="pt")'
+        ) from error
+
+
+def _token_ids(given: Tensor | np.ndarray | Sequence) -> Int64[Tensor, "n_sequences seq_len"]:
+    """Token ids as models read them.
+
+    Raises:
+        InputError: they are no whole numbers, or not of shape (n_sequences, seq_len).
+    """
+    ids = _tensor(given, "token ids")
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype is torch.bool:
+        raise InputError(f"token ids of type {ids.dtype}: give whole numbers")
+    if ids.ndim != 2:
+        raise InputError(
+            f"token ids of shape {tuple(ids.shape)}: give (n_sequences, seq_len), each sequence a document of its own"
+        )
+    return ids.long()
+
+
+def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:
+    """Which of n documents are held out, every fourth, and their folds, in turn on each side.
+
+    Returns:
+        Held out?, shape (n,); and the fold of each within its side, shape (n,).
+    """
+    document = torch.arange(n)
+    test = document % 4 == 3
+    held_out_before = document // 4
+    place_on_its_side = torch.where(test, held_out_before, document - held_out_before)
+    return test, place_on_its_side % folds
+
+
+def fold_indices(test: Bool[Tensor, " n"], fold: Int64[Tensor, " n"], held_out: bool) -> list[Int64[Tensor, " some"]]:
+    """Where each document fold of one side lies, folds in order.
+
+    Args:
+        test: which of n sequences or rows are held out, shape (n,).
+        fold: the document fold of each within its side, shape (n,).
+        held_out: which side.
+
+    Returns:
+        Indices, a tensor per fold.
+    """
+    side = test == held_out
+    return [(side & (fold == number)).nonzero()[:, 0] for number in fold[side].unique()]
+
+
+def batches(rows: Rows, size: int) -> Iterator[Tensor]:
+    """Indices of sequences, every batch from one fold; the rows to fit on first."""
+    for held_out in (False, True):
+        for sequences in rows.folds(test=held_out):
+            yield from sequences.split(size)
+
+
+def fold_of(rows: Rows, batch: Tensor) -> tuple[bool, int]:
+    """The (held out?, fold) of a batch."""
+    return bool(rows.test[batch[0]]), int(rows.fold[batch[0]])
+
+
+# --- What a model reads of them
 
 
 def check(model: PreTrainedModel, rows: Rows) -> None:
@@ -311,312 +396,3 @@ def draw(rows: Rows, sample: int, seed: int) -> tuple[Int64[Tensor, " k"], Int64
     slot = torch.full((rows.ids.numel(),), -1)
     slot[places] = torch.arange(len(places))
     return places, slot.view(rows.ids.shape)
-
-
-def fold_indices(test: Bool[Tensor, " n"], fold: Int64[Tensor, " n"], held_out: bool) -> list[Int64[Tensor, " some"]]:
-    """Where each document fold of one side lies, folds in order.
-
-    Args:
-        test: which of n sequences or rows are held out, shape (n,).
-        fold: the document fold of each within its side, shape (n,).
-        held_out: which side.
-
-    Returns:
-        Indices, a tensor per fold.
-    """
-    side = test == held_out
-    return [(side & (fold == number)).nonzero()[:, 0] for number in fold[side].unique()]
-
-
-def batches(rows: Rows, size: int) -> Iterator[Tensor]:
-    """Indices of sequences, every batch from one fold; the rows to fit on first."""
-    for held_out in (False, True):
-        for sequences in rows.folds(test=held_out):
-            yield from sequences.split(size)
-
-
-def fold_of(rows: Rows, batch: Tensor) -> tuple[bool, int]:
-    """The (held out?, fold) of a batch."""
-    return bool(rows.test[batch[0]]), int(rows.fold[batch[0]])
-
-
-# --- Text to rows
-
-
-def pack(
-    documents: Iterator[tuple[Document, str]],
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: str,
-    rows: int,
-    seq_len: int,
-    folds: int = FOLDS,
-    at_most: bool = False,
-) -> TokenRows:
-    """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out.
-
-    Each document goes to the fold of its group, or the first of a group to the emptiest fold of its side, ends with the
-    end-of-text token (an encoder's separator), and is cut where the fold is full; further documents of the group are
-    then left out. The sequences of a document are consecutive pieces of it, and all of them lie in that fold. First no
-    document may fill more than four sequences, so that many documents have a part in every fold; if the text does not
-    fill the folds like that, eight, and so on until it does, or documents are whole.
-
-    Args:
-        documents: documents, each with its side, `train` or `test`; read only as far as needed.
-        tokenizer: turns them into ids.
-        corpus: what to call them.
-        rows: tokens in all, both sides; rounded to whole sequences.
-        seq_len: tokens in a sequence.
-        folds: document folds on each side, for error bars.
-        at_most: of a smaller corpus take what it has, in even folds.
-
-    Raises:
-        InputError: the corpus is too small; says how many rows it has.
-    """
-    if seq_len < 2 or folds < 2 or rows < 8 * folds * seq_len // 2:
-        raise InputError(
-            f"{rows} rows of {seq_len} tokens in 2 × {folds} folds: use at least {4 * folds * seq_len} rows "
-            "and sequences of two tokens or more"
-        )
-    held_out = round(rows * (1 - TRAIN_SHARE) / seq_len)
-    to_fit_on = round(rows / seq_len) - held_out
-    encoded = _Encoded(documents, tokenizer)
-    train = _filled(encoded, "train", to_fit_on, seq_len, folds)
-    test = _filled(encoded, "test", held_out, seq_len, folds)
-
-    if train.full and test.full:
-        return _rows(train, test, corpus)
-
-    # The text has ended. In folds of one length, three quarters of the rows to fit on, it has fewer:
-    for length in range(min(train.shortest // 3, test.shortest), 0, -1):  # of a held-out fold, in sequences
-        train = _filled(encoded, "train", 3 * length * folds, seq_len, folds)
-        test = _filled(encoded, "test", length * folds, seq_len, folds)
-        if train.full and test.full:
-            break
-    usable = sum(train.wanted) + sum(test.wanted) if train.full and test.full else 0
-    if not usable or not at_most:
-        raise _too_short(corpus, rows, usable, encoded, folds)
-    return _rows(train, test, corpus)
-
-
-def _filled(encoded: _Encoded, name: str, sequences: int, seq_len: int, folds: int) -> _Side:
-    """A side with as little of each document as fills it, but four sequences or more; with all there is, if need be."""
-    longest = LONGEST * seq_len
-    side = _Side(sequences, seq_len, folds)
-    side.fill(encoded.of(name), longest)
-    while not side.full and longest < encoded.longest:
-        longest *= 2
-        side = _Side(sequences, seq_len, folds)
-        side.fill(encoded.of(name), longest)
-    return side
-
-
-def _rows(train: _Side, test: _Side, corpus: str) -> TokenRows:
-    """The sequences of both sides, those to fit on first."""
-    train_ids, train_fold = train.sequences()
-    test_ids, test_fold = test.sequences()
-    ids = torch.cat([train_ids, test_ids])
-    left_out = (
-        LeftOut(train.beyond_longest, "tokens", f"beyond the first {train.longest:,} of a document to fit on"),
-        LeftOut(test.beyond_longest, "tokens", f"beyond the first {test.longest:,} of a held-out document"),
-        LeftOut(train.without_room + test.without_room, "tokens", "for which their fold had no room"),
-        LeftOut(train.excluded + test.excluded, "documents", "whose group's fold was full"),
-    )
-    return TokenRows(
-        ids=ids,
-        test=torch.arange(len(ids)) >= len(train_ids),
-        fold=torch.cat([train_fold, test_fold]),
-        corpus=corpus,
-        reading=Reading(
-            source=corpus,
-            sha256=None,
-            documents=train.documents + test.documents,
-            left_out=tuple(part for part in left_out if part.count),
-        ),
-    )
-
-
-def _too_short(corpus: str, rows: int, usable: int, encoded: _Encoded, folds: int) -> InputError:
-    """What to say of a corpus that has fewer rows than were asked for."""
-    to_fit_on = len(list(encoded.of("train")))
-    held_out = len(list(encoded.of("test")))
-    return InputError(
-        f"corpus {corpus} is too short: it has {usable} rows of the {rows} asked for, in {to_fit_on} documents to fit "
-        f"on and {held_out} held out (each side needs {folds} or more, to be dealt to {folds} folds; in a .txt file "
-        "blank lines separate documents); ask for fewer rows or bring more text"
-    )
-
-
-def pack_contiguous(
-    documents: Iterator[str],
-    tokenizer: PreTrainedTokenizerBase,
-    corpus: str,
-    rows: int,
-    seq_len: int,
-    tail: float = 0.2,
-    folds: int = FOLDS,
-) -> TokenRows:
-    """Cut a text in its own order into sequences and hold out the last of them, as arXiv 2606.19379 does.
-
-    Documents follow one another, each ended by the end-of-text token, and none is cut short. What neighbours share lies
-    on one side, but for the document at the border; a fold is a run of neighbouring sequences.
-
-    Args:
-        documents: in the order of the text.
-        tokenizer: turns them into ids.
-        corpus: what to call them.
-        rows: tokens in all, both sides; rounded to whole sequences.
-        seq_len: tokens in a sequence.
-        tail: share of the sequences that is held out, between 0 and 1.
-        folds: runs on each side, for error bars.
-
-    Raises:
-        InputError: the corpus is too small, or there is not a sequence for every fold.
-    """
-    sequences = round(rows / seq_len)
-    held_out = round(tail * sequences)
-    train = sequences - held_out
-    if seq_len < 2 or folds < 2 or min(train, held_out) < folds:
-        raise InputError(
-            f"{rows} rows of {seq_len} tokens with a tail of {tail}: each side needs {folds} sequences or more, of two "
-            "tokens or more"
-        )
-    end = _end_of_document(tokenizer)
-    tokens: list[int] = []
-    while len(tokens) < sequences * seq_len:
-        batch = list(islice(documents, BATCH))
-        if not batch:
-            raise InputError(
-                f"corpus {corpus} is too short: {len(tokens)} rows of the {rows} asked for; "
-                "ask for fewer rows or bring more text"
-            )
-        for ids in tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"]:
-            tokens += [*ids, end]
-    ids = torch.tensor(tokens[: sequences * seq_len], dtype=torch.long).view(sequences, seq_len)
-    fold = torch.cat([torch.arange(train) * folds // train, torch.arange(held_out) * folds // held_out])
-    return TokenRows(ids=ids, test=torch.arange(sequences) >= train, fold=fold, corpus=corpus)
-
-
-def _end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The token that a document ends with."""
-    if tokenizer.eos_token_id is not None:
-        return tokenizer.eos_token_id
-    if tokenizer.sep_token_id is not None:  # an encoder's
-        return tokenizer.sep_token_id
-    raise InputError(
-        "this tokenizer has no end-of-text or separator token to end a document with: set tokenizer.eos_token"
-    )
-
-
-class _Encoded:
-    """Documents as token ids, read and encoded when they are first asked for, and kept for the next time.
-
-    Attributes:
-        end: the token that a document ends with.
-        longest: tokens that the longest document fills of those read so far, its end with them.
-    """
-
-    def __init__(self, documents: Iterator[tuple[Document, str]], tokenizer: PreTrainedTokenizerBase):
-        self.end = _end_of_document(tokenizer)
-        self.longest = 0
-        self._documents = documents
-        self._tokenizer = tokenizer
-        self._read: list[tuple[str, str, np.ndarray]] = []
-
-    def of(self, name: str) -> Iterator[tuple[str, np.ndarray]]:
-        """The group of each document of a side, and its ids, its end with them, in order."""
-        position = 0
-        while position < len(self._read) or self._read_on():
-            side, group, ids = self._read[position]
-            if side == name:
-                yield group, ids
-            position += 1
-
-    def _read_on(self) -> bool:
-        """Encode some more documents; False if there are none."""
-        batch = list(islice(self._documents, BATCH))
-        if not batch:
-            return False
-        texts = [document.text for document, _ in batch]
-        encoded = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        for (document, side), ids in zip(batch, encoded, strict=True):
-            self.longest = max(self.longest, len(ids) + 1)
-            self._read.append((side, document.group, np.array([*ids, self.end])))
-        return True
-
-
-class _Side:
-    """The folds of one side, filled evenly.
-
-    Attributes:
-        seq_len: tokens in a sequence.
-        wanted: tokens that each fold is to hold, whole sequences; the first folds hold one more if it does not come out
-            even.
-        room: tokens that each fold still lacks.
-        pieces: what each fold holds, a piece per document.
-        longest: tokens that a document may fill.
-        fold_of: group of documents → the fold that all of them go to.
-        documents: how many have a piece here.
-        excluded: how many have none, since the fold of their group was full.
-        beyond_longest: tokens of theirs that are more than a document may fill.
-        without_room: tokens of theirs that their fold had no room for.
-    """
-
-    def __init__(self, sequences: int, seq_len: int, folds: int):
-        self.seq_len = seq_len
-        each, left_over = divmod(sequences, folds)
-        self.wanted = [(each + (fold < left_over)) * seq_len for fold in range(folds)]
-        self.room = list(self.wanted)
-        self.pieces: list[list[np.ndarray]] = [[] for _ in range(folds)]
-        self.longest = 0
-        self.fold_of: dict[str, int] = {}
-        self.documents = 0
-        self.excluded = 0
-        self.beyond_longest = 0
-        self.without_room = 0
-
-    def fill(self, documents: Iterator[tuple[str, np.ndarray]], longest: int) -> None:
-        """Put each group's documents into one fold, the emptiest when the first came, and drop what has no room there.
-
-        Args:
-            documents: the group of each, and its ids with its end.
-            longest: tokens that a document may fill; its end is always among them.
-        """
-        self.longest = longest
-        while not self.full:
-            document = next(documents, None)
-            if document is None:
-                return
-            group, ids = document
-            emptiest = self.room.index(max(self.room))
-            fold = self.fold_of.setdefault(group, emptiest)
-            if not self.room[fold]:
-                self.excluded += 1
-                continue
-            beginning = np.append(ids[: longest - 1], ids[-1]) if len(ids) > longest else ids
-            piece = beginning[: self.room[fold]]
-            self.pieces[fold].append(piece)
-            self.room[fold] -= len(piece)
-            self.documents += 1
-            self.beyond_longest += len(ids) - len(beginning)
-            self.without_room += len(beginning) - len(piece)
-
-    @property
-    def full(self) -> bool:
-        """Whether every fold holds what it should."""
-        return not any(self.room)
-
-    @property
-    def shortest(self) -> int:
-        """Whole sequences in the emptiest fold."""
-        held = [wanted - room for wanted, room in zip(self.wanted, self.room, strict=True)]
-        return min(held) // self.seq_len
-
-    def sequences(self) -> tuple[Int64[Tensor, "n seq_len"], Int64[Tensor, " n"]]:
-        """Token ids, fold after fold, shape (n, seq_len); and the fold of each sequence, shape (n,)."""
-        ids = []
-        folds = []
-        for fold, pieces in enumerate(self.pieces):
-            sequences = torch.from_numpy(np.concatenate(pieces)).view(-1, self.seq_len)
-            ids.append(sequences)
-            folds.append(torch.full((len(sequences),), fold))
-        return torch.cat(ids), torch.cat(folds)

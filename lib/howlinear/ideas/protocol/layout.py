@@ -54,7 +54,7 @@ def read(corpus: Corpus, most: int, seed: int = 0) -> Corpus:
         seed: decides where the text begins.
     """
     documents = list(islice(corpus.in_order(seed), most))
-    return replace(corpus, documents=lambda _: iter(documents), text=None)
+    return replace(corpus, documents=lambda _: iter(documents))
 
 
 def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Sequence[int], seed: int = 0) -> Layout:
@@ -90,6 +90,8 @@ def _by_documents(corpus: Corpus, seq_len: int, per_fold: list[int], factors: li
     shuffled = replace(corpus, documents=lambda _: iter(drawn))
     sequences = max(round(FOLDS * per_fold[-1] / TRAIN_SHARE) + 1, FEWEST_SEQUENCES)
     rows = shuffled.rows(sequences * seq_len, seq_len, seed)
+    if len(rows.ids) < sequences:
+        raise InputError(f"corpus {corpus.name} is too short: {rows.note}; ask for fewer rows or bring more text")
     step = torch.zeros(len(rows.ids), dtype=torch.long)
     surplus = torch.zeros(len(rows.ids), dtype=torch.bool)
     for members in rows.folds(test=False):

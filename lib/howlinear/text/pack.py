@@ -1,0 +1,279 @@
+"""Documents become token rows: packed into sequences, three quarters to fit on and one quarter held out.
+
+Every text is tokenised here and nowhere else, as plain text: where a document spells a special token (`<s>` in HTML, a
+page about `<|endoftext|>`), these are characters like any other. Control tokens are in no row but for two kinds. A
+document ends with the end-of-text token (an encoder's separator); and if the tokenizer begins a text with its BOS, as
+those of Llama and Gemma do, then so does every sequence. Whoever wants other ids (a formatted chat) passes ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from howlinear.errors import InputError
+from howlinear.text.documents import Document
+from howlinear.text.rows import FOLDS, TRAIN_SHARE, TokenRows
+
+LONGEST = 4  # sequences a document may fill, unless more are needed: no single one dominates a fold
+BATCH = 64  # documents that are tokenised together
+
+
+def pack(
+    documents: Iterator[tuple[Document, str]],
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: str,
+    rows: int,
+    seq_len: int,
+    folds: int = FOLDS,
+) -> TokenRows:
+    """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out.
+
+    Each document goes to the fold of its group, or the first of a group to the emptiest fold of its side, and is cut
+    where the fold is full; further documents of the group are then left out. The sequences of a document are
+    consecutive pieces of it, and all of them lie in that fold. First no document may fill more than four sequences, so
+    that many documents have a part in every fold. If the text does not fill the folds of a side like that, documents
+    may fill twice as much, and so on until they are whole. If that is not enough either, the folds are as long as the
+    emptiest of the side, and the note says so.
+
+    Args:
+        documents: documents, each with its side, `train` or `test`; read only as far as needed.
+        tokenizer: turns them into ids.
+        corpus: what to call them.
+        rows: tokens in all, both sides; rounded to whole sequences.
+        seq_len: tokens in a sequence.
+        folds: document folds on each side, for error bars.
+
+    Raises:
+        InputError: rows that do not give every fold two sequences, or a text without a sequence for every fold.
+    """
+    if seq_len < 2 or folds < 2 or rows < 4 * folds * seq_len:
+        raise InputError(
+            f"{rows} rows of {seq_len} tokens in 2 × {folds} folds: use at least {4 * folds * seq_len} rows "
+            "and sequences of two tokens or more"
+        )
+    opening = _opening(tokenizer)
+    length = seq_len - len(opening)
+    held_out = round(rows * (1 - TRAIN_SHARE) / seq_len)
+    to_fit_on = round(rows / seq_len) - held_out
+    sides = {"train": _Side(to_fit_on, length, folds), "test": _Side(held_out, length, folds)}
+
+    # 1. Read on until both sides are full; a long text is tokenised no farther.
+    for document, side, ids in _encoded(documents, tokenizer):
+        sides[side].add(document.group, ids)
+        if all(side.full for side in sides.values()):
+            break
+    # 2. Where the text has ended, take more of each document.
+    for side in sides.values():
+        while not side.full and side.longest < side.longest_document:
+            side.deal_anew(2 * side.longest)
+    # 3. Where that is not enough, all folds of the side are as long as its emptiest.
+    for side in sides.values():
+        if not side.full:
+            side.wanted = [min(side.wanted)] * folds
+            side.deal_anew(side.longest)
+    train, test = sides["train"], sides["test"]
+    if not (train.shortest and test.shortest):
+        raise InputError(
+            f"corpus {corpus} is too short: of {len(train.documents):,} documents to fit on and "
+            f"{len(test.documents):,} held out, which are dealt to {folds} folds on each side, the emptiest fold has "
+            f"{min(train.fewest, test.fewest)} tokens, fewer than a sequence of {seq_len}; bring more text, cut it "
+            "into more documents, or take shorter sequences"
+        )
+    train_ids, train_fold = train.sequences()
+    test_ids, test_fold = test.sequences()
+    ids = _opened(torch.cat([train_ids, test_ids]), opening)
+
+    documents_used = train.used + test.used
+    notes = [f"{documents_used:,} documents of {corpus}, at most {max(train.longest, test.longest):,} tokens of each"]
+    if len(ids) < to_fit_on + held_out:
+        notes.append(f"{ids.numel():,} rows of the {rows:,} asked for, since the text has no more for even folds")
+    if opening:
+        bos = tokenizer.convert_ids_to_tokens(opening[0])
+        notes.append(f"each sequence begins with the BOS {bos}, as this tokenizer begins a text")
+    return TokenRows(
+        ids=ids,
+        test=torch.arange(len(ids)) >= len(train_ids),
+        fold=torch.cat([train_fold, test_fold]),
+        corpus=corpus,
+        note="; ".join(notes),
+    )
+
+
+def pack_contiguous(
+    documents: Iterator[tuple[Document, str]],
+    tokenizer: PreTrainedTokenizerBase,
+    corpus: str,
+    rows: int,
+    seq_len: int,
+    tail: float = 0.2,
+    folds: int = FOLDS,
+) -> TokenRows:
+    """Cut a text in its own order into sequences and hold out the last of them, as arXiv 2606.19379 does.
+
+    Documents follow one another, each ended by the end-of-text token, and none is cut short. What neighbours share lies
+    on one side, but for the document at the border; a fold is a run of neighbouring sequences.
+
+    Args:
+        documents: in the order of the text; their sides do not count.
+        tokenizer: turns them into ids.
+        corpus: what to call them.
+        rows: tokens in all, both sides; rounded to whole sequences.
+        seq_len: tokens in a sequence.
+        tail: share of the sequences that is held out, between 0 and 1.
+        folds: runs on each side, for error bars.
+
+    Raises:
+        InputError: the corpus is too small, or there is not a sequence for every fold.
+    """
+    sequences = round(rows / seq_len)
+    held_out = round(tail * sequences)
+    train = sequences - held_out
+    if seq_len < 2 or folds < 2 or min(train, held_out) < folds:
+        raise InputError(
+            f"{rows} rows of {seq_len} tokens with a tail of {tail}: each side needs {folds} sequences or more, of two "
+            "tokens or more"
+        )
+    opening = _opening(tokenizer)
+    length = seq_len - len(opening)
+    pieces: list[np.ndarray] = []
+    lacking = sequences * length
+    for _, _, document in _encoded(documents, tokenizer):
+        pieces.append(document[:lacking])
+        lacking -= len(pieces[-1])
+        if not lacking:
+            break
+    else:
+        raise InputError(
+            f"corpus {corpus} is too short: {sequences * length - lacking} tokens of the {sequences * length} that "
+            f"{rows} rows take; ask for fewer rows or bring more text"
+        )
+    ids = torch.from_numpy(np.concatenate(pieces)).view(sequences, length)
+    # a fold is a run of neighbours: sequence i of n lies in fold ⌊i · folds / n⌋
+    fold = torch.cat([torch.arange(side) * folds // side for side in (train, held_out)])
+    return TokenRows(_opened(ids, opening), torch.arange(sequences) >= train, fold, corpus)
+
+
+def _encoded(
+    documents: Iterator[tuple[Document, str]], tokenizer: PreTrainedTokenizerBase
+) -> Iterator[tuple[Document, str, np.ndarray]]:
+    """Documents with their sides and their token ids, the end of text with them; encoded as they are asked for."""
+    end = _end_of_document(tokenizer)
+    while batch := list(islice(documents, BATCH)):
+        texts = [document.text for document, _ in batch]
+        encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        for (document, side), ids in zip(batch, encoded, strict=True):
+            yield document, side, np.array([*ids, end])
+
+
+def _end_of_document(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token that a document ends with."""
+    if tokenizer.eos_token_id is not None:
+        return tokenizer.eos_token_id
+    if tokenizer.sep_token_id is not None:  # an encoder's
+        return tokenizer.sep_token_id
+    raise InputError(
+        "this tokenizer has no end-of-text or separator token to end a document with: set tokenizer.eos_token"
+    )
+
+
+def _opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """What a sequence begins with: the tokenizer's BOS if it begins a text with it, or else nothing."""
+    bos = tokenizer.bos_token_id
+    begins = tokenizer("a", verbose=False)["input_ids"][:1]
+    return begins if bos is not None and begins == [bos] else []
+
+
+def _opened(ids: Int64[Tensor, "n length"], opening: list[int]) -> Int64[Tensor, "n seq_len"]:
+    """The sequences with their opening before them."""
+    before = torch.tensor(opening, dtype=torch.long).expand(len(ids), -1)
+    return torch.cat([before, ids], 1)
+
+
+class _Side:
+    """The folds of one side, filled evenly by documents.
+
+    Attributes:
+        length: tokens in a sequence, without its opening.
+        wanted: tokens that each fold is to hold, whole sequences.
+        documents: the group of each document of this side, and its ids with their end.
+        longest: tokens that a document may fill.
+        room: tokens that each fold still lacks.
+        pieces: what each fold holds, a piece per document.
+        fold_of: group of documents → the fold that all of them go to.
+    """
+
+    def __init__(self, sequences: int, length: int, folds: int):
+        self.length = length
+        each, left_over = divmod(sequences, folds)
+        # the first folds hold one sequence more where it does not come out even
+        self.wanted = [(each + (fold < left_over)) * length for fold in range(folds)]
+        self.documents: list[tuple[str, np.ndarray]] = []
+        self.deal_anew(LONGEST * length)
+
+    def deal_anew(self, longest: int) -> None:
+        """Deal all documents again, of each at most `longest` tokens."""
+        self.longest = longest
+        self.room = list(self.wanted)
+        self.pieces: list[list[np.ndarray]] = [[] for _ in self.wanted]
+        self.fold_of: dict[str, int] = {}
+        for group, ids in self.documents:
+            self._deal(group, ids)
+
+    def add(self, group: str, ids: np.ndarray) -> None:
+        """Deal one more document."""
+        self.documents.append((group, ids))
+        self._deal(group, ids)
+
+    def _deal(self, group: str, ids: np.ndarray) -> None:
+        """Put a document into the fold of its group, of a new group into the emptiest; drop what has no room there."""
+        emptiest = self.room.index(max(self.room))
+        fold = self.fold_of.setdefault(group, emptiest)
+        if len(ids) > self.longest:
+            ids = np.append(ids[: self.longest - 1], ids[-1])  # its end is always there
+        piece = ids[: self.room[fold]]
+        if len(piece):
+            self.pieces[fold].append(piece)
+            self.room[fold] -= len(piece)
+
+    @property
+    def full(self) -> bool:
+        """Whether every fold holds what it should."""
+        return not any(self.room)
+
+    @property
+    def longest_document(self) -> int:
+        """Tokens of the longest document."""
+        return max((len(ids) for _, ids in self.documents), default=0)
+
+    @property
+    def used(self) -> int:
+        """How many documents have a piece here."""
+        return sum(len(pieces) for pieces in self.pieces)
+
+    @property
+    def fewest(self) -> int:
+        """Tokens in the emptiest fold."""
+        return min(wanted - room for wanted, room in zip(self.wanted, self.room, strict=True))
+
+    @property
+    def shortest(self) -> int:
+        """Whole sequences in the emptiest fold."""
+        return self.fewest // self.length
+
+    def sequences(self) -> tuple[Int64[Tensor, "n length"], Int64[Tensor, " n"]]:
+        """Token ids, fold after fold, shape (n, length); and the fold of each sequence, shape (n,)."""
+        ids = []
+        folds = []
+        for fold, pieces in enumerate(self.pieces):
+            tokens = self.wanted[fold] if self.full else self.shortest * self.length
+            sequences = torch.from_numpy(np.concatenate(pieces)[:tokens]).view(-1, self.length)
+            ids.append(sequences)
+            folds.append(torch.full((len(sequences),), fold))
+        return torch.cat(ids), torch.cat(folds)

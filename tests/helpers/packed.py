@@ -1,0 +1,38 @@
+"""Toy documents, and which of them a row holds."""
+
+from howlinear.text.corpus import Corpus
+
+END = 0  # id of the end of text in the tests' tokenizer
+
+
+def texts(n=300, length=60):
+    """Documents that say which one they are."""
+    return [f"document {i:04d}: " + "words and " * (1 + (7 * i) % (length // 5)) for i in range(n)]
+
+
+def corpus_of(documents, tokenizer, reserved=0.0):
+    return Corpus("toy", tokenizer, documents, reserved)
+
+
+def pieces(rows, tokenizer, side, fold):
+    """The documents of a fold, the last perhaps cut."""
+    ids = rows.ids[(rows.test == side) & (rows.fold == fold)].flatten().tolist()
+    found, piece = [], []
+    for token in [*ids, END]:
+        if token == END:
+            found += [tokenizer.decode(piece)] if piece else []
+            piece = []
+        else:
+            piece.append(token)
+    return found
+
+
+def places(rows, tokenizer, characters):
+    """The first characters of each document → the sides and folds that it is found in."""
+    found = {}
+    for side in (False, True):
+        for fold in range(int(rows.fold.max()) + 1):
+            for piece in pieces(rows, tokenizer, side, fold):
+                if len(piece) >= 6:  # shorter ones are cut before their number
+                    found.setdefault(piece[:characters], set()).add((side, fold))
+    return found

@@ -1,0 +1,294 @@
+"""Documents become rows: by hand, and on every kind of text that is too short, too long or uneven."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import processors
+
+from helpers.packed import END, corpus_of, pieces, places, texts
+from howlinear.errors import InputError
+from howlinear.files import paths
+from howlinear.models.load import load_model
+from howlinear.text.corpus import Corpus, load_corpus
+from howlinear.text.documents import Document
+from howlinear.text.pack import pack
+
+
+def test_packing_by_hand(tokenizer):
+    """Eight sequences of four: six to fit on in two folds, two held out; a document ends with the end of text."""
+    documents = [f"{i:03d}" for i in range(200)]
+    rows = corpus_of(documents, tokenizer).rows(rows=32, seq_len=4, folds=2)
+    assert rows.ids.shape == (8, 4)
+    assert rows.test.tolist() == [False] * 6 + [True] * 2
+    assert rows.fold.tolist() == [0, 0, 0, 1, 1, 1, 0, 1]
+    assert (rows.ids[:, 3] == END).all()
+    read = tokenizer.batch_decode(rows.ids[:, :3])
+    assert len(set(read)) == 8
+    assert set(read) <= set(documents)
+    assert rows.corpus == "toy"
+
+
+@pytest.mark.parametrize(("seq_len", "folds", "wanted"), [(16, 4, 2_000), (10, 2, 333), (32, 3, 1_024)])
+def test_a_quarter_of_about_the_rows_asked_for_is_held_out_in_even_folds(tokenizer, seq_len, folds, wanted):
+    rows = corpus_of(texts(), tokenizer).rows(wanted, seq_len, folds=folds)
+    assert abs(rows.ids.numel() - wanted) <= seq_len
+    assert abs(rows.test.sum() * seq_len - wanted / 4) <= seq_len
+    for side in (False, True):
+        counts = torch.bincount(rows.fold[rows.test == side], minlength=folds)
+        assert counts.max() - counts.min() <= 1
+        assert counts.min() >= 1
+
+
+def test_no_document_is_in_two_sides_or_two_folds(tokenizer):
+    documents = texts()
+    rows = corpus_of(documents, tokenizer).rows(4_000, 16, folds=4)
+    owner = {}
+    for side in (False, True):
+        for fold in range(4):
+            for piece in pieces(rows, tokenizer, side, fold):
+                if len(piece) >= 14:  # shorter ones are cut before the number
+                    assert any(text.startswith(piece) for text in documents)
+                    assert owner.setdefault(piece[:14], (side, fold)) == (side, fold)
+    assert len(owner) > 50
+
+
+def test_a_document_stays_on_its_side_whatever_the_seed(tokenizer):
+    sides = {}
+    for seed in range(4):
+        rows = corpus_of(texts(), tokenizer).rows(1_000, 16, seed=seed, folds=2)
+        for side in (False, True):
+            for fold in range(2):
+                for piece in pieces(rows, tokenizer, side, fold)[:-1]:
+                    assert sides.setdefault(piece, side) == side
+
+
+def test_equal_documents_are_read_once(tokenizer):
+    once, thrice = (corpus_of(texts() * times, tokenizer).rows(2_000, 16, folds=4) for times in (1, 3))
+    assert once.sha256 == thrice.sha256
+
+
+def test_the_same_seed_gives_the_same_rows_and_another_others(tokenizer):
+    corpus = corpus_of(texts(), tokenizer)
+    hashes = [corpus.rows(1_000, 16, seed=seed, folds=2).sha256 for seed in (0, 0, 1, 2)]
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes)) == 3
+
+
+def long_texts(n, length=10_000):
+    """Documents that say everywhere which one they are and how far it has come."""
+    return ["".join(f"{i:03d}.{place:04d}|" for place in range(length // 9)) for i in range(n)]
+
+
+def owners(rows, tokenizer):
+    """Document → the (side, fold) pairs that its pieces lie in, and the beginning of it that rows hold."""
+    places = {}
+    for side in (False, True):
+        for fold in range(int(rows.fold.max()) + 1):
+            for piece in pieces(rows, tokenizer, side, fold):
+                if len(piece) >= 4:
+                    places.setdefault(piece[:3], []).append((side, fold, piece))
+    return places
+
+
+def test_a_document_fills_at_most_four_sequences_where_there_are_many(tokenizer):
+    rows = corpus_of(long_texts(200, 1_000), tokenizer).rows(4_096, 16, folds=2)
+    for side in (False, True):
+        for fold in range(2):
+            found = pieces(rows, tokenizer, side, fold)
+            assert {len(piece) for piece in found[:-1]} <= {4 * 16 - 1}
+
+
+@pytest.mark.parametrize(("wanted", "tokens"), [(1_024, 64), (4_000, 256), (12_000, 1_024), (100_000, 10_000)])
+def test_few_long_documents_give_what_is_asked_for_as_evenly_as_they_can(tokenizer, wanted, tokens):
+    """Twenty documents of 10,000 tokens: the most that one may fill doubles until the rows are there."""
+    documents = long_texts(20)
+    given = ((Document(document), ("train", "test")[number % 4 == 3]) for number, document in enumerate(documents))
+    rows = pack(given, tokenizer, "toy", wanted, 16, 2)
+    places = owners(rows, tokenizer)
+    assert abs(rows.count - wanted) <= 16
+    for held in places.values():
+        ((_, _, piece),) = held  # one run of consecutive tokens, on one side and in one fold
+        assert any(document.startswith(piece) for document in documents)
+        assert len(piece) <= tokens
+    assert len(places) >= 0.5 * min(len(documents), wanted / tokens)
+
+
+def test_where_four_sequences_a_document_are_enough_the_rest_of_each_changes_nothing(tokenizer):
+    short = [document[:63] for document in long_texts(60, 1_000)]
+    hashes = set()
+    for documents in (long_texts(60, 1_000), short):
+        given = ((Document(document), ("train", "test")[number % 4 == 3]) for number, document in enumerate(documents))
+        hashes.add(pack(given, tokenizer, "toy", 1_500, 16, 2).sha256)
+    assert len(hashes) == 1
+
+
+@given(
+    lengths=st.lists(st.integers(1, 900), min_size=8, max_size=60),
+    wanted=st.integers(64, 4_000),
+    folds=st.integers(2, 4),
+)
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_text_gives_what_is_asked_for_or_even_folds_of_what_it_has(tokenizer, lengths, wanted, folds):
+    documents = [(Document("x" * length), ("train", "test")[i % 4 == 3]) for i, length in enumerate(lengths)]
+    there = {side: [length + 1 for i, length in enumerate(lengths) if (i % 4 == 3) == side] for side in (False, True)}
+    wanted = max(wanted, 4 * folds * 4)
+    try:
+        rows = pack(iter(documents), tokenizer, "toy", wanted, 4, folds)
+    except InputError:
+        assert min(len(of_side) for of_side in there.values()) < folds or min(map(min, there.values())) < 4
+        return
+    assert rows.count <= wanted + 3
+    for side, asked in ((True, round(wanted / 16)), (False, round(wanted / 4) - round(wanted / 16))):
+        counts = torch.bincount(rows.fold[rows.test == side])
+        assert len(counts) == folds
+        if counts.sum() == asked:
+            assert counts.max() - counts.min() <= 1
+        else:  # dealt to the emptiest fold, folds differ by no more than a document
+            assert counts.max() == counts.min()
+            most = max(there[side])
+            assert counts.min() + 1 > min(asked // folds, ((sum(there[side]) - most * (folds - 1)) / folds) / 4 - 1)
+
+
+def test_a_text_that_is_too_short_for_what_is_asked_gives_what_it_has_and_says_so(tokenizer):
+    """To fit on 24 documents of 16 tokens, held out 8, in two folds each: all of it, and that is said."""
+    documents = [f"{i:02d}" + "x" * 13 for i in range(32)]
+    given = [(Document(document), ("train", "test")[number % 4 == 3]) for number, document in enumerate(documents)]
+    rows = pack(iter(given), tokenizer, "toy", 100_000, 8, 2)
+    assert rows.count == 32 * 16
+    assert [int((rows.test == side).sum()) for side in (False, True)] == [48, 16]
+    read = [piece for side in (False, True) for fold in range(2) for piece in pieces(rows, tokenizer, side, fold)]
+    assert sorted(read) == documents
+    assert "512 rows of the 100,000 asked for" in rows.note
+    assert "asked for" not in pack(iter(given), tokenizer, "toy", 512, 8, 2).note
+
+
+def test_one_side_may_be_short_and_the_other_not(tokenizer):
+    documents = [(Document(f"{i:03d}" + "x" * 12), "train") for i in range(100)]
+    documents += [(Document(f"{i:03d}" + "y" * 12), "test") for i in range(4)]
+    rows = pack(iter(documents), tokenizer, "toy", 1_024, 16, 2)
+    assert [int((rows.test == side).sum()) for side in (False, True)] == [48, 4]
+
+
+def test_the_note_says_how_many_documents_and_how_much_of_each(tokenizer):
+    rows = corpus_of(long_texts(40, 1_000), tokenizer).rows(1_024, 16, folds=2)
+    used = sum(len(pieces(rows, tokenizer, side, fold)) for side in (False, True) for fold in range(2))
+    assert rows.note == f"{used} documents of toy, at most 64 tokens of each"
+
+
+# --- special tokens
+
+
+def test_a_special_token_that_a_text_spells_is_read_as_text(tokenizer):
+    documents = [f"document {i:03d} says {tokenizer.eos_token} twice {tokenizer.eos_token} here" for i in range(200)]
+    rows = corpus_of(documents, tokenizer).rows(4_096, 16, folds=2)
+    assert int((rows.ids == END).sum()) <= 200  # each ends once
+    whole = tokenizer.decode(rows.ids[0].tolist() + rows.ids[1].tolist() + rows.ids[2].tolist())
+    assert " says <" in whole
+    assert tokenizer(f"a{tokenizer.eos_token}")["input_ids"][-1] == END  # elsewhere the tokenizer is as it was
+
+
+@pytest.fixture
+def with_bos(tokenizer):
+    """A tokenizer that begins a text with a BOS, as those of Llama and Gemma do."""
+    tokenizer.add_special_tokens({"bos_token": "<bos>"})
+    bos = tokenizer.bos_token_id
+    template = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", bos)])
+    tokenizer.backend_tokenizer.post_processor = template
+    return tokenizer
+
+
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_every_sequence_begins_with_the_bos_that_a_tokenizer_begins_a_text_with(with_bos, contiguous):
+    corpus = corpus_of(texts(), with_bos)
+    rows = corpus.contiguous(4_096, 16) if contiguous else corpus.rows(4_096, 16, folds=2)
+    assert rows.ids.shape == (256, 16)
+    assert (rows.ids[:, 0] == with_bos.bos_token_id).all()
+    assert (rows.ids[:, 1:] != with_bos.bos_token_id).all()
+    if not contiguous:
+        assert "<bos>" in rows.note
+        read = with_bos.decode(rows.ids[:2, 1:].flatten().tolist())  # what stands behind goes on where it was cut
+        assert any(text.startswith(read.split(with_bos.eos_token)[0]) for text in texts())
+
+
+def test_a_bos_that_the_tokenizer_does_not_put_before_a_text_is_in_no_row(tokenizer):
+    tokenizer.add_special_tokens({"bos_token": "<bos>"})
+    rows = corpus_of(texts(), tokenizer).rows(4_096, 16, folds=2)
+    assert (rows.ids != tokenizer.bos_token_id).all()
+    assert "<bos>" not in rows.note
+
+
+# --- what is on record, and what is refused
+
+
+def test_the_built_in_corpora_give_the_rows_that_results_were_measured_on(tokenizer):
+    """One document may fill four sequences and no more as long as that is enough, as for every recorded result."""
+    recorded = json.loads((paths.results("minis") / "02_ceilings.json").read_text())["models"]["mini-gpt2"]["sha256"]
+    assert load_corpus("docs", load_model("mini-gpt2")).rows().sha256 == recorded
+
+
+def test_rows_have_only_ids_that_the_tokenizer_has(tokenizer):
+    rows = corpus_of([*texts(), "ümläut, 漢字, 🙂 " * 20], tokenizer).rows(2_000, 16, folds=2)
+    assert rows.ids.min() >= 0
+    assert rows.ids.max() < len(tokenizer)
+
+
+@pytest.mark.parametrize(("wanted", "seq_len", "folds"), [(100, 16, 4), (1_000, 1, 4), (1_000, 16, 1), (0, 16, 2)])
+def test_too_few_rows_for_the_folds_are_refused(tokenizer, wanted, seq_len, folds):
+    with pytest.raises(InputError, match=rf"{wanted} rows of {seq_len} tokens in 2 × {folds} folds: use at least"):
+        corpus_of(texts(), tokenizer).rows(wanted, seq_len, folds=folds)
+
+
+def test_the_least_number_of_rows_named_is_enough(tokenizer):
+    assert corpus_of(texts(), tokenizer).rows(4 * 4 * 16, 16, folds=4).ids.shape == (16, 16)
+    with pytest.raises(InputError, match="use at least 256 rows"):
+        corpus_of(texts(), tokenizer).rows(255, 16, folds=4)
+
+
+def test_a_corpus_without_documents_is_too_short(tokenizer):
+    with pytest.raises(InputError, match="of 0 documents to fit on and 0 held out"):
+        corpus_of([], tokenizer).rows(1_000, 16, folds=2)
+
+
+def test_a_tokenizer_without_end_of_text_is_refused(tokenizer):
+    tokenizer.eos_token = None
+    with pytest.raises(InputError, match="end-of-text"):
+        corpus_of(texts(), tokenizer).rows(1_000, 16, folds=2)
+
+
+# --- a text in its own order
+
+
+def test_a_contiguous_text_keeps_its_order_and_holds_out_its_tail(tokenizer):
+    texts = [f"document {i} of many" for i in range(100)]
+    corpus = Corpus("toy", tokenizer, texts)
+    rows = corpus.contiguous(1_280, 16)
+    whole = "".join(f"{text}{tokenizer.eos_token}" for text in texts)
+    assert tokenizer.decode(rows.ids.flatten().tolist()) == whole[: len(tokenizer.decode(rows.ids.flatten().tolist()))]
+    assert rows.ids.shape == (80, 16)
+    assert rows.test.tolist() == [False] * 64 + [True] * 16
+    assert rows.fold.tolist() == [i for i in range(8) for _ in range(8)] + [i for i in range(8) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "tail", "message"), [(10_000, 0.2, "too short"), (640, 0.1, "each side needs 8"), (64, 0.5, "each side")]
+)
+def test_a_contiguous_text_without_enough_rows_is_refused(tokenizer, rows, tail, message):
+    corpus = Corpus("toy", tokenizer, [f"document {i} of many" for i in range(100)])
+    with pytest.raises(InputError, match=message):
+        corpus.contiguous(rows, 16, tail)
+
+
+def test_a_group_whose_fold_is_full_is_left_out(tokenizer):
+    """Two folders to fit on and two held out: each has a fold, and what is more than its fold holds is in no other."""
+    documents = []
+    for folder, side in (("a", "train"), ("b", "train"), ("c", "test"), ("d", "test")):
+        documents += [(Document(f"{folder}{i:02d}" + "x" * 28, f"p/{folder}/{i}.py"), side) for i in range(40)]
+    interleaved = [documents[40 * folder + i] for i in range(40) for folder in range(4)]
+    b_last = sorted(interleaved, key=lambda item: item[0].text[0] == "b")
+    for documents in (interleaved, b_last):
+        rows = pack(iter(documents), tokenizer, "toy", 1_024, 32, 2)
+        assert rows.count == 1_024
+        assert all(len(where) == 1 for where in places(rows, tokenizer, 1).values())
