@@ -119,6 +119,14 @@ class Estimate:
         """Half the length of the interval."""
         return (self.high - self.low) / 2
 
+    def columns(self, name: str) -> dict[str, float]:
+        """The value and its interval as cells of a table: `name`, `name_low` and `name_high`.
+
+        Args:
+            name: of the quantity.
+        """
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
     def excludes(self, number: float) -> bool:
         """Whether a number lies outside the interval."""
         return number < self.low or self.high < number
