@@ -34,7 +34,9 @@ def jackknife(
         has (Efron & Stein 1981; Tukey's delete-a-group form, summed over independent sets).
     """
     # Of n values: (n − 1) / n · Σ (value − mean)²
-    variance = sum((len(values) - 1) * np.var(values) for values in groups)
+    variance = 0.0
+    for values in groups:
+        variance += (len(values) - 1) * np.var(values)
     fewest = min(len(values) for values in groups)
     half = half_width(variance, fewest - 1, confidence)
     return float(estimate - half), float(estimate + half)
