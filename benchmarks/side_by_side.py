@@ -116,10 +116,10 @@ def in_sample(model, rows, batch_size):
     """R² of every block on the rows that it is fitted on, from one set of moments a block."""
     found = sites(model)
     width = model.config.hidden_size
-    several = dict(zip((site.block for site in found), Moments.several(len(found), width, width), strict=True))
-    with hooked(found, lambda site, x, y: several[site.block].update(x.flatten(0, 1), y.flatten(0, 1))):
+    moments = {site.block: Moments(width, width) for site in found}
+    with hooked(found, lambda site, x, y: moments[site.block].update(x.flatten(0, 1), y.flatten(0, 1))):
         forward(model, rows.ids, batch_size)
-    return {block: r2(fit(moments)[0], moments) for block, moments in several.items()}
+    return {block: r2(fit(of_block)[0], of_block) for block, of_block in moments.items()}
 
 
 def peaks(name, threads, tokens):

@@ -248,7 +248,7 @@ breakeven = None  # a function of d: the number of rows at which 2·rows·d numb
 
 if breakeven is not None:
     for d in (3, kept.train[0].d_in):
-        held = sum(tensor.numel() for tensor in hl.Moments(d, d).tensors().values())
+        held = sum(tensor.numel() for name, tensor in hl.Moments(d, d).tensors().items() if name != "eps")
         assert np.isclose(breakeven(d), held / (2 * d)), "count again: n, two means, two matrices, one vector"
     print(f"right: at width {d}, from {breakeven(d):.1f} rows on")
 

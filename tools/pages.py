@@ -16,12 +16,12 @@ from typing import Any
 
 import pandas as pd
 
+from howlinear.core.profile_statistics import few_rows_decide
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files import results as record
 from howlinear.ideas.claims import ledger as claims
 from howlinear.instrument.baseline import APART
-from howlinear.instrument.profile import FEW_ROWS_DECIDE
 from howlinear.notebook.prose import Prose, describe_recorded
 from tools import lessons, teaching
 from tools.book import build
@@ -155,7 +155,7 @@ def public_table(results: Mapping[str, Any]) -> str:
         ordinary = [block["r2_ordinary"] for block in blocks]
         decided = []
         for block in blocks:
-            if abs(block["r2"] - block["r2_ordinary"]) >= FEW_ROWS_DECIDE:
+            if few_rows_decide(block["r2"], block["r2_ordinary"]):
                 share = block["massive_rows"] / model["rows"]
                 change = f"{block['r2']:.2f} → {block['r2_ordinary']:.2f}"
                 decided.append(f"{block['block']}: {change} without {share:.1%} of the rows")

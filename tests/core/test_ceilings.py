@@ -7,12 +7,9 @@ from scipy.stats import t as student_t
 
 from helpers.reference import held_out_r2, least_squares, normal, pooled_r2, r2_by_feature
 from howlinear.core.ceilings import (
-    NULL,
     AffineMap,
     ceiling,
-    decompose,
     fit,
-    fits,
     leverage,
     r2,
     r2_per_feature,
@@ -174,25 +171,6 @@ def test_the_ill_conditioned_block_is_exact():
     assert 0.05 < found.r2 < 0.9999
 
 
-@given(seed=st.integers(0, 2**31), spread=st.floats(0.1, 10), shift=st.floats(-100, 100))
-@settings(deadline=None, max_examples=25)
-def test_an_affine_change_of_inputs_leaves_r2(seed, spread, shift):
-    train, test = planted(lambda x: torch.tanh(x) @ normal(6, 5, seed=1), n=150, seed=seed)
-    mix = torch.linalg.qr(normal(6, 6, seed=seed + 1)).Q * torch.logspace(0, 1, 6, spread + 1)
-    changed = [(x @ mix + shift, y) for x, y in (train, test)]
-    assert score(*changed).r2 == pytest.approx(score(train, test).r2, abs=1e-9)
-
-
-@given(seed=st.integers(0, 2**31), factor=st.floats(1e-3, 1e3), shift=st.floats(-10, 10))
-@settings(deadline=None, max_examples=25)
-def test_scaling_and_shifting_outputs_leaves_r2(seed, factor, shift):
-    train, test = planted(lambda x: torch.tanh(x) @ normal(6, 5, seed=1), n=150, seed=seed)
-    changed = [(x, factor * (y + shift)) for x, y in (train, test)]
-    one, other = score(train, test), score(*changed)
-    assert other.r2 == pytest.approx(one.r2, abs=1e-10)
-    torch.testing.assert_close(other.r2_per_feature, one.r2_per_feature)
-
-
 def test_columns_of_very_different_scale_are_all_used():
     scale = torch.tensor([1e-6, 1.0, 1e6], dtype=torch.float64)
     train, test = planted(lambda x: x @ normal(3, 2, seed=1), d=3)
@@ -225,16 +203,6 @@ def test_r2_per_feature_pools_to_r2_by_variance():
     affine, _ = fit(moments_of(*train))
     weights = moments.syy / moments.syy.sum()
     assert (weights * r2_per_feature(affine, moments)).sum().item() == pytest.approx(r2(affine, moments))
-
-
-@given(seed=st.integers(0, 2**31))
-@settings(deadline=None, max_examples=20)
-def test_no_map_does_better_on_train_rows(seed):
-    x, y, _ = rows_and_folds(seed=seed)
-    moments = moments_of(x, y)
-    affine, _ = fit(moments)
-    nudged = AffineMap(affine.weight + 1e-3 * normal(4, 3, seed=seed), affine.bias + 1e-3 * normal(3, seed=seed))
-    assert r2(affine, moments) > r2(nudged, moments)
 
 
 def test_condition_is_that_of_the_centred_inputs():
@@ -430,22 +398,26 @@ def test_leverage_of_new_rows_weighs_their_own_prediction():
     assert leverage(moments_of(x, y), x[11:12]).item() == pytest.approx(moved.item())
 
 
-@pytest.mark.parametrize(("mean", "rank"), [(0, 5), (300, 4)])
-def test_one_decomposition_gives_the_maps_of_several_rules(mean, rank):
-    generator = torch.Generator().manual_seed(3)
-    x = torch.randn(400, 6, generator=generator).double()
-    x[:, 4] = x[:, 0] + 1e-4 * x[:, 4]  # null by the loosest rule alone
-    x[:, 5] = mean + 1e-1 * x[:, 5]  # about a large mean constant by that rule, which scales it otherwise then
-    moments = Moments(6, 3).update(x, x[:, :3] + torch.randn(400, 3, generator=generator))
-    nulls = [1e-15, NULL, 1e-6]
-    assert [fit(moments, null)[1] for null in nulls] == [6, 6, rank]
-    for null, found in zip(nulls, fits(moments, nulls), strict=True):
-        expected = decompose(moments, null).solution(moments)
-        torch.testing.assert_close(found.weight, expected.weight, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(found.bias, expected.bias, rtol=1e-9, atol=1e-9)
+@pytest.mark.parametrize("side", ["inputs", "outputs"])
+def test_a_large_offset_is_resolved_in_float64_and_named_in_float32(side):
+    """Seconds since 1970, a second apart: float32 has steps of 128 there."""
+    x, noise = normal(800, 2), normal(800, 1, seed=1)
+    y = x.sum(1, keepdim=True) + noise
+    expected = held_out_r2((x[:600], y[:600]), (x[600:], y[600:]))
+    (x if side == "inputs" else y).add_(1.7e9)
+    found = score((x[:600], y[:600]), (x[600:], y[600:]))
+    assert 0.6 < found.r2 < 0.7
+    assert found.r2 == pytest.approx(expected, abs=1e-6)  # float64 has steps of 2e-7 there
+    assert found.rank == 2
+    assert not found.r2_per_feature.isnan().any()
+    x, y = x.float(), y.float()
+    with pytest.raises(InputError, match=f"{side} are constant over"):
+        score((x[:600], y[:600]), (x[600:], y[600:]))
 
 
-def test_several_rules_refuse_too_few_rows_as_one_does():
-    x = torch.randn(6, 6, generator=torch.Generator().manual_seed(3))
-    with pytest.raises(InputError, match="would fit them exactly"):
-        fits(Moments(6, 3).update(x, x[:, :3]), [NULL])
+def test_one_float32_chunk_makes_the_rule_that_of_float32():
+    x, y = normal(100, 2) + 1.7e9, normal(100, 1)
+    moments = moments_of(x[:50], y[:50])
+    assert fit(moments)[1] == 2
+    with pytest.raises(InputError, match="inputs are constant over 100 rows"):
+        fit(moments + moments_of(x[50:], y[50:].float()))

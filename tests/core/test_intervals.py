@@ -48,3 +48,7 @@ def test_fewer_than_two_folds_cannot_be_left_out(fold):
 
 def test_error_bars_reach_from_the_value_to_each_end():
     assert Estimate(0.5, 0.4, 0.8).error_bars == pytest.approx((0.1, 0.3))
+
+
+def test_an_estimate_is_three_cells_of_a_table():
+    assert Estimate(0.36, 0.32, 0.40).columns("r2") == {"r2": 0.36, "r2_low": 0.32, "r2_high": 0.40}

@@ -1,12 +1,11 @@
 """The fast way to leave folds out against the slow one: `fit`, by eigenvalues, of the sum of all other folds."""
 
-import numpy as np
 import pytest
 import torch
 
 from helpers.reference import normal
 from howlinear.core import ceilings, limits
-from howlinear.core.ceilings import PooledR2, ceiling, decompose, factorise, fit, r2, refits, rescored_r2
+from howlinear.core.ceilings import PooledR2, ceiling, decompose, fit, r2, refits
 from howlinear.core.fold_maps import fit_folds
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
@@ -134,7 +133,7 @@ def nearly_null():
     return x, outputs(z)
 
 
-CASES = {  # how many of 8 refits `fit` has to do
+CASES = {  # how many of 8 refits eigenvalues have to do
     ordinary: 0,
     layer_norm: 0,
     constant: 0,
@@ -200,7 +199,7 @@ def slow(train, test):
 def test_intervals_are_those_of_the_slow_way(case, decomposed):
     train, test, needed = case
     found = ceiling(train, test)
-    assert len(decomposed) == needed + (factorise(sum(train)) is None)
+    assert len(decomposed) == 1 + needed
     here, limit, in_sample = slow(train, test)
     assert (found.interval.low, found.interval.high) == pytest.approx((here.low, here.high), abs=TOLERANCE, rel=0)
     assert (found.r2, found.r2_train) == pytest.approx((here.value, in_sample), abs=TOLERANCE, rel=0)
@@ -211,8 +210,7 @@ def test_intervals_are_those_of_the_slow_way(case, decomposed):
 def test_maps_predict_as_those_of_the_slow_way(case):
     """Train rows and held-out ones, whatever the scale of a weight."""
     train, test, _ = case
-    directions = decompose(sum(train)).null_directions
-    for i, (affine, moments) in enumerate(refits(train, directions)):
+    for i, (affine, moments) in enumerate(refits(train, decompose(sum(train)))):
         expected = by_eigenvalues(without(train, i))
         assert moments.n == without(train, i).n
         for rows in (moments, sum(test)):
@@ -246,37 +244,3 @@ def test_one_score_for_many_rows_is_r2():
     score = PooledR2(affine)
     for rows in folds:
         assert score(rows) == pytest.approx(r2(affine, rows), abs=1e-12)
-    expected = [r2(affine, without(folds[FOLDS:], i)) for i in range(FOLDS)]
-    np.testing.assert_allclose(rescored_r2(score, folds[FOLDS:]), expected, rtol=0, atol=1e-12)
-
-
-def train_moments(case):
-    x, y = case()
-    return Moments(WIDTH, 5).update(x[:FOLDS].flatten(0, 1), y[:FOLDS].flatten(0, 1))
-
-
-@pytest.mark.parametrize(
-    "case", [ordinary, layer_norm, constant, constant_and_layer_norm], ids=lambda case: case.__name__
-)
-def test_a_factor_tells_what_eigenvalues_tell(case):
-    moments = train_moments(case)
-    found, expected = factorise(moments), decompose(moments)
-    assert found.rank == expected.rank
-    assert found.condition == pytest.approx(expected.condition, rel=1e-9)
-    weight, slow = (inputs.solution(moments).weight for inputs in (found, expected))
-    torch.testing.assert_close(weight, slow, rtol=0, atol=1e-6 * slow.abs().max().item())
-
-
-def test_a_factor_gives_null_directions_no_weight():
-    moments = train_moments(outputs_of_rounding)
-    factor = factorise(moments)
-    assert factor.null_vectors.shape == (WIDTH, 1)
-    scaled = factor.solution(moments).weight / factor.scale[:, None]
-    assert (factor.null_vectors.T @ scaled).abs().max() < 1e-12 * scaled.abs().max()
-
-
-def test_a_factor_is_refused_where_it_might_not_be_the_same():
-    x, y = ordinary()
-    assert factorise(train_moments(nearly_null)) is None
-    x[..., :4] = x[..., 4:8]  # four null directions, which are more than a factor looks for
-    assert factorise(Moments(WIDTH, 5).update(x[0], y[0])) is None

@@ -64,7 +64,9 @@ def captured(x, y, test, fold, sequence, position, batch=512):
             rows = ((test == held_out) & (fold == number)).nonzero()[:, 0]
             moments = Moments(D, D)
             for part in rows.split(batch):
-                moments.update(x[part], y[part], outputs if held_out else None)
+                moments.update(x[part], y[part])
+                if held_out:
+                    outputs.update(y[part])
                 keeper.update(x[part], y[part], sequence[part], position[part], held_out, number)
             side.append(moments)
         sides.append(side)

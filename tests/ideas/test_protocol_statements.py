@@ -17,19 +17,6 @@ OURS = PROTOCOLS["ours"]
 STEEP = [0.9, 0.5, 0.6, 0.7]
 
 
-def test_statistics_by_hand():
-    profile = np.array([0.9, 0.5, 0.6, 0.8, 0.7])
-    assert statements.spread(profile) == pytest.approx(0.4)
-    assert statements.both_ways(profile) == pytest.approx(0.3)  # falls by 0.4, rises by 0.3
-    assert statements.largest_step(profile) == pytest.approx(0.4)
-    assert statements.lowest(profile) == pytest.approx(0.5)
-
-
-def test_a_monotone_profile_goes_one_way():
-    assert statements.both_ways(np.array([0.1, 0.2, 0.4])) <= 0
-    assert statements.both_ways(np.array([0.4, 0.2, 0.1])) <= 0
-
-
 @pytest.mark.parametrize(
     ("low", "high", "above", "below"), [(0.3, 0.4, "✓", "✗"), (0.1, 0.2, "✗", "✓"), (0.2, 0.3, "~", "~")]
 )

@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from scipy.linalg import get_lapack_funcs
 from torch import Tensor
 
 from howlinear.core import limits
 from howlinear.core.intervals import CONFIDENCE, Estimate, left_out
-from howlinear.core.moments import Moments, add_gram
+from howlinear.core.moments import FLOAT32, Moments
 from howlinear.errors import InputError
 
 NULL = 1e-12
 """Eigenvalues of the input correlation below NULL × the largest are null directions: float32 rows cannot
 resolve them. A LayerNorm output has one, with rounding noise of about (1e-7)² where its variance would be;
 a fit that trusts it learns the noise. Notebook 02 shows what happens without this rule."""
+
+RESOLVED = 1e-9
+"""Eigenvalues above RESOLVED × the largest, a thousand times null ones, are safe for a Cholesky factor (`refits`)."""
 
 
 @dataclass(frozen=True)
@@ -123,20 +124,22 @@ def ceiling(
     test_rows = Moments.total(test_folds)
 
     check_rows(train_rows)
-    inputs = taken_apart(train_rows)
+    inputs = decompose(train_rows)
     affine = inputs.solution(train_rows)
     score = PooledR2(affine)
-    r2_here = score(test_rows)
-    in_sample = score(train_rows)
-    interval = None
-    limit = None
+    r2_test = score(test_rows)
+    r2_train = score(train_rows)
+    interval, limit = None, None
     if len(train_folds) > 1 and len(test_folds) > 1:
-        refitted = refitted_r2(inputs.null_directions, train_folds, test_rows)
-        rescored = rescored_r2(score, test_folds)
-        interval, limit = r2_intervals(r2_here, in_sample, refitted, rescored, confidence)
+        refitted = []
+        for refit, others in refits(train_folds, inputs):
+            score_refit = PooledR2(refit)
+            refitted.append((score_refit(test_rows), score_refit(others)))
+        rescored = [score(others) for others in left_out(test_folds)]
+        interval, limit = r2_intervals(r2_test, r2_train, refitted, rescored, confidence)
     return Ceiling(
-        r2=r2_here,
-        r2_train=in_sample,
+        r2=r2_test,
+        r2_train=r2_train,
         interval=interval,
         limit=limit,
         r2_per_feature=r2_per_feature(affine, test_rows),
@@ -165,29 +168,8 @@ def fit(moments: Moments, null: float = NULL, fewest: int | None = None) -> tupl
         InputError: fewer rows than that, no input that varies, or a row that was not finite.
     """
     check_rows(moments, fewest)
-    inputs = taken_apart(moments) if null == NULL else decompose(moments, null)
+    inputs = decompose(moments, null)
     return inputs.solution(moments), inputs.rank
-
-
-def fits(moments: Moments, nulls: Sequence[float]) -> list[AffineMap]:
-    """The map that `fit` finds by each of several rules, the inputs decomposed once.
-
-    Args:
-        moments: of the train rows.
-        nulls: the rules' thresholds.
-
-    Raises:
-        InputError: as for `fit`.
-    """
-    check_rows(moments)
-    least = decompose(moments, min(nulls))
-    maps = []
-    for null in nulls:
-        # a rule may also find more inputs constant, and scales them by 0
-        alike = torch.equal(_column_scale(moments, null), least.scale)
-        inputs = least.narrowed(null) if alike else decompose(moments, null)
-        maps.append(inputs.solution(moments))
-    return maps
 
 
 def check_rows(moments: Moments, fewest: int | None = None) -> None:
@@ -234,23 +216,27 @@ class Spectrum:
     @property
     def condition(self) -> float:
         """Largest over smallest singular value of the centred inputs as they come, without the null directions."""
-        return _condition(self.scale, self.vectors * self.values.sqrt(), self.rank)
-
-    def narrowed(self, null: float) -> Spectrum:
-        """The same by a rule whose threshold is higher, so that more directions are null."""
-        resolved = self.values > null * self.values[-1]
-        nulls = torch.cat([self.null_vectors, self.vectors[:, ~resolved]], dim=1)
-        return Spectrum(self.scale, self.values[resolved], self.vectors[:, resolved], nulls)
+        # Sxx = F Fᵀ with F = D⁻¹ V √Λ, whose singular values are those of the centred inputs; Sxx's own small
+        # eigenvalues would have drowned in squaring
+        varying = self.scale > 0
+        factor = self.vectors[varying] * self.values.sqrt() / self.scale[varying, None]
+        singular = torch.linalg.svdvals(factor)
+        return float(singular[0] / singular[self.rank - 1])
 
     def solution(self, moments: Moments) -> AffineMap:
         """The least-squares map of the rows that were decomposed."""
         # W = Sxx⁺ Sxy, with Sxx⁺ = (D V) Λ⁻¹ (D V)ᵀ
         basis = self.scale[:, None] * self.vectors
-        return _with_bias(basis @ ((basis.T @ moments.sxy) / self.values[:, None]), moments)
+        components = basis.T @ moments.sxy
+        return _with_bias(basis @ (components / self.values[:, None]), moments)
 
 
 def decompose(moments: Moments, null: float = NULL) -> Spectrum:
-    """Eigenvalues and eigenvectors of the inputs' correlation matrix, null directions apart.
+    """Eigenvalues and eigenvectors of the inputs' correlation matrix, null directions separate.
+
+    Args:
+        moments: of the rows; their outputs play no part.
+        null: the rule's threshold.
 
     Raises:
         InputError: no input varies, or a row was not finite.
@@ -264,30 +250,18 @@ def decompose(moments: Moments, null: float = NULL) -> Spectrum:
 def _column_scale(moments: Moments, null: float = NULL) -> Float[Tensor, " d_in"]:
     """One over the root of Sxx's diagonal, shape (d_in,); 0 for a constant input."""
     squares = moments.checked().sxx.diagonal()
-    varying = varies(squares, moments.mean_x, moments.n, null)
+    varying = varies(squares, moments.mean_x, moments.n, null, moments.eps)
     if not varying.any():
-        raise InputError(f"all {moments.d_in} inputs are constant over {moments.n} rows: there is nothing to fit")
+        raise InputError(
+            f"all {moments.d_in} inputs are constant over {moments.n} rows, but for rounding of their means: there is "
+            "nothing to fit (a large offset is better subtracted before rows are rounded to float32)"
+        )
     return torch.where(varying, squares, torch.inf).rsqrt()
 
 
 def _correlation(moments: Moments, scale: Float[Tensor, " d_in"]) -> Float[Tensor, "d_in d_in"]:
+    """D Sxx D, with D's diagonal `scale`."""
     return scale[:, None] * moments.sxx * scale
-
-
-def _condition(scale: Float[Tensor, " d_in"], factor: Float[Tensor, "d_in columns"], rank: int) -> float:
-    """Largest over smallest singular value of the centred inputs as they come.
-
-    Read off a factor of Sxx, not off Sxx itself, whose small eigenvalues squaring would have drowned.
-
-    Args:
-        scale: D's diagonal.
-        factor: F, with F Fᵀ = D Sxx D.
-        rank: of F, as it would be without rounding.
-    """
-    varying = scale > 0
-    # Sxx = (D⁻¹ F) (D⁻¹ F)ᵀ: the singular values of D⁻¹ F are those of the centred inputs
-    singular = torch.linalg.svdvals(factor[varying] / scale[varying, None])
-    return float(singular[0] / singular[rank - 1])
 
 
 def _or_one(scale: Float[Tensor, " d_in"]) -> Float[Tensor, " d_in"]:
@@ -297,6 +271,12 @@ def _or_one(scale: Float[Tensor, " d_in"]) -> Float[Tensor, " d_in"]:
 
 def whitening(moments: Moments) -> Float[Tensor, "d_in rank"]:
     """What takes centred inputs to mean square 1 and no correlations; null directions are left out, the quietest first.
+
+    Args:
+        moments: of the inputs.
+
+    Returns:
+        B, shape (d_in, rank): (x − x̄) B has mean square 1 in every column, and no two columns correlate.
 
     Raises:
         InputError: no input varies.
@@ -313,151 +293,28 @@ def leverage(train: Moments, inputs: Float[Tensor, "n d_in"]) -> Float[Tensor, "
 
     Args:
         train: moments of the train rows.
-        inputs: rows, train or held out.
+        inputs: rows, train or held out, shape (n, d_in).
+
+    Raises:
+        InputError: no input varies.
     """
     # ‖Z‖² with Z = (x − x̄) V √(n/λ) is n (x − x̄)ᵀ Sxx⁺ (x − x̄)
     whitened = (inputs.double() - train.mean_x) @ whitening(train)
     return (whitened.square().sum(1) + 1) / train.n
 
 
-# --- The same by a Cholesky factor, at a tenth of the price, where it is surely the same
-
-
-SAFE = 1_000
-"""A Cholesky factor is used where every direction that is kept has this many times the variance of a null one. That is
-estimated, and the estimate of LAPACK's `pocon` is at most ten times off (Higham 1988, "FORTRAN codes for estimating the
-one-norm")."""
-
-STEPS = 4  # of inverse iteration; each leaves a thousandth of what is not null, or less where a factor is safe
-
-
-@dataclass(frozen=True)
-class Factor:
-    """The inputs' correlation matrix R = D Sxx D by its Cholesky factor, R + N Nᵀ = L Lᵀ, N the null directions.
-
-    Attributes:
-        scale: D's diagonal, shape (d_in,), 0 for a constant input.
-        null_vectors: N, orthonormal, shape (d_in, nulls).
-        lower: L, shape (d_in, d_in).
-    """
-
-    scale: Float[Tensor, " d_in"]
-    null_vectors: Float[Tensor, "d_in nulls"]
-    lower: Float[Tensor, "d_in d_in"]
-
-    @property
-    def rank(self) -> int:
-        """Directions that are not null."""
-        return len(self.scale) - self.null_vectors.shape[1]
-
-    @property
-    def null_directions(self) -> Float[Tensor, "d_in nulls"]:
-        """Directions n of the inputs as they come, in which x · n is the same for every row."""
-        return self.null_vectors * _or_one(self.scale)[:, None]
-
-    @property
-    def condition(self) -> float:
-        """Largest over smallest singular value of the centred inputs as they come, without the null directions."""
-        # R is (L − N Nᵀ L) (L − N Nᵀ L)ᵀ
-        return _condition(self.scale, self._without_nulls(self.lower), self.rank)
-
-    def solution(self, moments: Moments) -> AffineMap:
-        """The least-squares map of the rows that were factorised."""
-        # W = D (L Lᵀ)⁻¹ D Sxy, without what it has in null directions
-        covariance = self._without_nulls(self.scale[:, None] * moments.sxy)
-        slope = self._without_nulls(self._solved(covariance))
-        return _with_bias(self.scale[:, None] * slope, moments)
-
-    def _solved(self, columns: Float[Tensor, "d_in k"]) -> Float[Tensor, "d_in k"]:
-        """(L Lᵀ)⁻¹ of each column."""
-        # As Cᵀ L⁻ᵀ L⁻¹: so nothing is copied, since LAPACK counts along columns, and the result lies row by row
-        half = torch.linalg.solve_triangular(self.lower.T, columns.T, upper=True, left=False)
-        return torch.linalg.solve_triangular(self.lower, half, upper=False, left=False).T
-
-    def _without_nulls(self, columns: Float[Tensor, "d_in k"]) -> Float[Tensor, "d_in k"]:
-        """The part of each column that is orthogonal to N."""
-        if not self.null_vectors.shape[1]:
-            return columns
-        return columns.addmm(self.null_vectors, self.null_vectors.T @ columns, alpha=-1)
-
-
-def taken_apart(moments: Moments) -> Factor | Spectrum:
-    """The inputs by a Cholesky factor where that is surely the same, by eigenvalues elsewhere.
-
-    Raises:
-        InputError: no input varies, or a row was not finite.
-    """
-    return factorise(moments) or decompose(moments)
-
-
-def factorise(moments: Moments) -> Factor | None:
-    """The inputs by a Cholesky factor, if surely no direction is null but constant inputs and at most one more.
-
-    That one is what a LayerNorm leaves.
-
-    Raises:
-        InputError: no input varies, or a row was not finite.
-    """
-    scale = _column_scale(moments)
-    correlation = _correlation(moments, scale)
-    constant = torch.eye(len(scale)).to(scale)[:, scale == 0]
-    factor = _safe_factor(scale, correlation, constant)
-    if factor is not None:
-        return factor
-    return _safe_factor(scale, correlation, torch.cat([constant, _quietest(correlation, constant)], 1))
-
-
-def _quietest(correlation: Float[Tensor, "d_in d_in"], nulls: Float[Tensor, "d_in nulls"]) -> Float[Tensor, "d_in 1"]:
-    """The direction of least variance but for `nulls`, by inverse iteration; any direction if that is not to be had."""
-    direction = torch.randn(len(correlation), 1, generator=torch.Generator().manual_seed(0)).to(correlation)
-    shift = NULL * torch.eye(len(correlation)).to(correlation)  # else rounding may make the least eigenvalue negative
-    lower, failed = torch.linalg.cholesky_ex(correlation + shift + nulls @ nulls.T)
-    for _ in range(0 if failed else STEPS):
-        direction = torch.cholesky_solve(direction, lower)
-        direction /= torch.linalg.vector_norm(direction)
-    return torch.linalg.qr(direction - nulls @ (nulls.T @ direction)).Q
-
-
-def _safe_factor(
-    scale: Float[Tensor, " d_in"], correlation: Float[Tensor, "d_in d_in"], nulls: Float[Tensor, "d_in nulls"]
-) -> Factor | None:
-    """The `Factor` with these null directions, if the rows surely have them and no others; else None.
-
-    Args:
-        scale: D's diagonal.
-        correlation: R.
-        nulls: N, orthonormal.
-    """
-    # No column of R is longer than its largest eigenvalue, and its Frobenius norm is no smaller
-    largest_at_least = torch.linalg.vector_norm(correlation, dim=0).max()
-    largest_at_most = torch.linalg.vector_norm(correlation)
-    # R has at least as many null directions as N: so many of its eigenvalues are at most Nᵀ R N's largest
-    if nulls.shape[1] and torch.linalg.eigvalsh(nulls.T @ correlation @ nulls)[-1] > NULL * largest_at_least:
-        return None
-    # And no more: all others are at least the smallest of R + N Nᵀ (Weyl), and that is at least 1 / ‖(R + N Nᵀ)⁻¹‖₁
-    lower, failed = torch.linalg.cholesky_ex(correlation + nulls @ nulls.T)
-    if failed:
-        return None
-    (pocon,) = get_lapack_funcs(("pocon",), dtype=np.float64)
-    smallest, _ = pocon(lower.cpu().numpy().T, 1.0, uplo="U")
-    if smallest <= SAFE * NULL * largest_at_most:
-        return None
-    return Factor(scale, nulls, lower)
-
-
 # --- The map without a document fold
 
 
-def refits(
-    train: Sequence[Moments], null_directions: Float[Tensor, "d_in nulls"]
-) -> Iterator[tuple[AffineMap, Moments]]:
+def refits(train: Sequence[Moments], inputs: Spectrum) -> Iterator[tuple[AffineMap, Moments]]:
     """The maps that `fit` finds without each fold in turn, and the moments of the rows that they are fitted to.
 
-    All rows but a fold's have, as a rule, the null directions of all rows and no others.
+    All rows but a fold's have, as a rule, the null directions of all rows and no others. Where they surely do, the map
+    is solved by a Cholesky factor, in a third of the time that eigenvalues take.
 
     Args:
         train: moments per document fold.
-        null_directions: of all of them together, of the inputs as they come.
+        inputs: of all of them together, by `decompose`.
 
     Raises:
         InputError: as in `fit`.
@@ -465,10 +322,45 @@ def refits(
     for moments in left_out(train):
         check_rows(moments)
         scale = _column_scale(moments)
-        # In scaled inputs n becomes D⁻¹ n
-        nulls = torch.linalg.qr(null_directions / _or_one(scale)[:, None]).Q
-        factor = _safe_factor(scale, _correlation(moments, scale), nulls)
-        yield (factor or decompose(moments)).solution(moments), moments
+        # A direction n of the inputs as they come is D⁻¹ n of scaled ones
+        nulls = torch.linalg.qr(inputs.null_directions / _or_one(scale)[:, None]).Q
+        slope = _solve_without(nulls, _correlation(moments, scale), scale[:, None] * moments.sxy)
+        refit = decompose(moments).solution(moments) if slope is None else _with_bias(scale[:, None] * slope, moments)
+        yield refit, moments
+
+
+def _solve_without(
+    nulls: Float[Tensor, "d_in nulls"],
+    correlation: Float[Tensor, "d_in d_in"],
+    covariance: Float[Tensor, "d_in d_out"],
+) -> Float[Tensor, "d_in d_out"] | None:
+    """R⁺ C by a Cholesky factor, if surely these directions of R are null and no others; else None.
+
+    Args:
+        nulls: N, orthonormal.
+        correlation: R.
+        covariance: C.
+    """
+    # R + N Nᵀ = L Lᵀ
+    lower, failed = torch.linalg.cholesky_ex(correlation + nulls @ nulls.T)
+    if failed:
+        return None
+    inverse = torch.linalg.solve_triangular(lower, torch.eye(len(lower)).to(lower), upper=False)  # L⁻¹
+
+    # R's largest eigenvalue lies between the length of its longest column and ‖R‖_F
+    largest_at_least = torch.linalg.vector_norm(correlation, dim=0).max()
+    largest_at_most = torch.linalg.vector_norm(correlation)
+    # As many eigenvalues as N has directions are at most ‖Nᵀ R N‖_F (Cauchy)
+    null_at_most = torch.linalg.vector_norm(nulls.T @ correlation @ nulls)
+    # All others are at least the smallest of L Lᵀ (Weyl), which is at least 1 / ‖L⁻¹‖²_F
+    others_at_least = 1 / inverse.square().sum()
+    if null_at_most > NULL * largest_at_least or others_at_least < RESOLVED * largest_at_most:
+        return None
+
+    # R⁺ C = P L⁻ᵀ L⁻¹ P C, with P = 1 − N Nᵀ
+    covariance = covariance - nulls @ (nulls.T @ covariance)
+    slope = inverse.T @ (inverse @ covariance)
+    return slope - nulls @ (nulls.T @ slope)
 
 
 # --- The score: R²_lin = 1 − ‖Y' − X'W − 1b‖²_F / ‖Y' − mean(Y')‖²_F
@@ -477,38 +369,47 @@ def refits(
 def r2(affine: AffineMap, moments: Moments) -> float:
     """Pooled R² of a map on the rows in `moments`.
 
+    Args:
+        affine: the map.
+        moments: of the rows to score.
+
     Raises:
         InputError: the outputs are constant, so there is no variance to explain; or a row was not finite.
     """
-    return float(1 - residual(affine, moments).sum() / _total(moments))
+    return float(1 - residual(affine, moments).sum() / output_squares(moments))
 
 
 class PooledR2:
-    """Pooled R² of one map on rows of many kinds: `r2` for the price of d² numbers each, where that takes d³ steps."""
+    """Pooled R² of one map on rows of many kinds: `r2` in d² steps each, after d³ once.
+
+    Attributes:
+        affine: the map.
+        square: W Wᵀ, shape (d_in, d_in).
+    """
 
     def __init__(self, affine: AffineMap):
         """Multiply the map by itself, once."""
         self.affine = affine
-        self.square = torch.zeros(2 * affine.weight.shape[:1], dtype=torch.float64, device=affine.weight.device)
-        add_gram(self.square, affine.weight.T)  # W Wᵀ
+        self.square = affine.weight @ affine.weight.T
 
     def __call__(self, moments: Moments) -> float:
         """`r2` of the map on the rows in `moments`, and its errors."""
-        total = _total(moments)
-        return float(1 - self.residual(moments) / total)
-
-    def residual(self, moments: Moments) -> float:
-        """Σ (y − xW − b)² over features and rows."""
+        total = output_squares(moments)
         weight = self.affine.weight
-        # = Σ Syy − 2 ⟨W, Sxy⟩ + ⟨W Wᵀ, Sxx⟩ + n ‖ȳ − x̄ W − b‖²
+        # Σ (y − xW − b)² = Σ Syy − 2 ⟨W, Sxy⟩ + ⟨W Wᵀ, Sxx⟩ + n ‖ȳ − x̄ W − b‖²
         explained = 2 * (weight * moments.sxy).sum() - (self.square * moments.sxx).sum()
         offset = moments.mean_y - moments.mean_x @ weight - self.affine.bias
-        return float(moments.syy.sum() - explained + moments.n * offset.square().sum())
+        error = moments.syy.sum() - explained + moments.n * offset.square().sum()
+        return float(1 - error / total)
 
 
-def _total(moments: Moments) -> Float[Tensor, ""]:
-    """Σ (y − ȳ)² over features and rows, where there is any."""
-    varying = varies(moments.checked().syy, moments.mean_y, moments.n)
+def output_squares(moments: Moments) -> Float[Tensor, ""]:
+    """Σ (y − ȳ)² over features and rows, what R² is a share of.
+
+    Raises:
+        InputError: the outputs are constant, or a row was not finite.
+    """
+    varying = varies(moments.checked().syy, moments.mean_y, moments.n, eps=moments.eps)
     if not varying.any():
         raise InputError(f"the outputs are constant over {moments.n} rows: R² is undefined; use more or other text")
     return moments.syy.sum()
@@ -516,7 +417,7 @@ def _total(moments: Moments) -> Float[Tensor, ""]:
 
 def r2_per_feature(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:
     """R² of each output feature, shape (d_out,); NaN where the feature is constant."""
-    varying = varies(moments.syy, moments.mean_y, moments.n)
+    varying = varies(moments.syy, moments.mean_y, moments.n, eps=moments.eps)
     return torch.where(varying, 1 - residual(affine, moments) / moments.syy, torch.nan)
 
 
@@ -529,16 +430,24 @@ def residual(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:
     return moments.syy - explained + moments.n * offset.square()
 
 
-def varies(squares: Float[Tensor, " d"], mean: Float[Tensor, " d"], n: int, null: float = NULL) -> Bool[Tensor, " d"]:
-    """Whether each feature varies over n rows: its Σ(z − z̄)² is more than float32 rounding of its mean.
+def varies(
+    squares: Float[Tensor, " d"], mean: Float[Tensor, " d"], n: int, null: float = NULL, eps: float = FLOAT32
+) -> Bool[Tensor, " d"]:
+    """Whether each feature varies over n rows: its standard deviation is more than rounding of its mean.
+
+    That is 1e-6 of the mean for float32 rows, some eight roundings, and 1e-12 for float64 rows, whose means and sums
+    are rounded as coarsely as they are. Rows narrower than float32 have its rule: steps of a bfloat16 feature are wide,
+    and real.
 
     Args:
         squares: Σ(z − z̄)², shape (d,).
         mean: z̄, shape (d,).
         n: number of rows.
-        null: the rule's threshold.
+        null: the rule's threshold for float32 rows, of the variance over the squared mean; its square for float64 rows.
+        eps: machine epsilon of the rows (`Moments.eps`); float32's where features were computed from such rows.
     """
-    return squares > null * n * mean.square()
+    threshold = null if eps >= FLOAT32 else null**2
+    return squares > threshold * n * mean.square()
 
 
 # --- The error bars
@@ -562,8 +471,8 @@ def r2_intervals(
     Args:
         r2_here: R²_lin.
         in_sample: R² of the rows of the fit.
-        refitted: both without each train fold, R²_lin first, see `refitted_r2`.
-        rescored: R²_lin without each held-out fold, see `rescored_r2`.
+        refitted: both without each train fold (`refits`), R²_lin first.
+        rescored: R²_lin without each held-out fold.
         confidence: of the intervals.
 
     Returns:
@@ -577,44 +486,3 @@ def r2_intervals(
     refitted_limits = [limits.limit(followed, held_out) for held_out, followed in refitted]
     rescored_limits = [limits.limit(in_sample, held_out) for held_out in rescored]
     return here, Estimate.jackknife(limit, refitted_limits, rescored_limits, confidence=confidence)
-
-
-def refitted_r2(
-    null_directions: Float[Tensor, "d_in nulls"], train: Sequence[Moments], test: Moments
-) -> list[tuple[float, float]]:
-    """R² of held-out rows, and of the rows of the fit, with each train fold left out of the fit in turn.
-
-    Args:
-        null_directions: of the inputs of all train folds (`Spectrum.null_directions`).
-        train: moments per document fold to fit on.
-        test: moments of all held-out rows.
-
-    Raises:
-        InputError: without one of the folds there are too few rows for a map.
-    """
-    both = []
-    for affine, followed in refits(train, null_directions):
-        score = PooledR2(affine)
-        both.append((score(test), score(followed)))
-    return both
-
-
-def rescored_r2(score: PooledR2, test: Sequence[Moments]) -> list[float]:
-    """R² of held-out rows with each of their folds left out of the score in turn."""
-    return r2_without_each([score.residual(fold) for fold in test], [fold.outputs_alone() for fold in test])
-
-
-def r2_without_each(residuals: Sequence[float], outputs: Sequence[Moments]) -> list[float]:
-    """R² with each fold of rows left out of the score in turn.
-
-    Squared errors of one map add up over folds, so only the outputs' variance has to be that of the folds together.
-
-    Args:
-        residuals: squared errors of each fold, summed over its rows and features.
-        outputs: moments of each fold's outputs.
-    """
-    values = []
-    for i, others in enumerate(left_out(outputs)):
-        error = sum(residuals[:i]) + sum(residuals[i + 1 :])
-        values.append(float(1 - error / _total(others)))
-    return values

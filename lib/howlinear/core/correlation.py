@@ -52,10 +52,15 @@ def correlation(x: ArrayLike, y: ArrayLike, order: bool = False) -> Correlation:
     Raises:
         InputError: fewer than `FEWEST` blocks, or one of the two does not vary.
     """
-    x, y = np.array(x, dtype=float), np.array(y, dtype=float)
+    x = np.array(x, dtype=float)
+    y = np.array(y, dtype=float)
     if len(x) < FEWEST or len(x) != len(y):
         raise InputError(f"{len(x)} and {len(y)} blocks: a correlation needs {FEWEST} of each, at least")
-    left_out = [_r(np.delete(x, i), np.delete(y, i), order) for i in range(len(x))]
+    left_out = []
+    for block in range(len(x)):
+        others_x = np.delete(x, block)
+        others_y = np.delete(y, block)
+        left_out.append(_r(others_x, others_y, order))
     return Correlation(
         r=fisher(_r(x, y, order), len(x), order),
         inner=_r(x[1:-1], y[1:-1], order),
@@ -68,16 +73,28 @@ def fisher(r: float, count: int, order: bool = False) -> Estimate:
     """A correlation of `count` pairs with Fisher's interval: tanh(artanh r ± 1.96 / √(count − 3)).
 
     For ranks the variance is 1 + r² / 2 times as large (Bonett & Wright 2000).
+
+    Args:
+        r: the correlation.
+        count: pairs that it is of, four or more.
+        order: whether it is one of ranks.
     """
-    variance = (1 + r**2 / 2 if order else 1.0) / (count - 3)
-    half = norm.ppf((1 + CONFIDENCE) / 2) * variance**0.5
+    # z = artanh r is about normal, with variance 1 / (count − 3)
     z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))
-    return Estimate(float(r), float(np.tanh(z - half)), float(np.tanh(z + half)))
+    variance = 1 / (count - 3)
+    if order:
+        variance *= 1 + r**2 / 2
+    half = norm.ppf((1 + CONFIDENCE) / 2) * variance**0.5
+    low = np.tanh(z - half)
+    high = np.tanh(z + half)
+    return Estimate(float(r), float(low), float(high))
 
 
 def _r(x: np.ndarray, y: np.ndarray, order: bool) -> float:
+    """Pearson's r, or Spearman's ρ: Pearson's of ranks."""
     if order:
-        x, y = rankdata(x), rankdata(y)
+        x = rankdata(x)
+        y = rankdata(y)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         raise InputError("what does not vary over blocks has no correlation")
     return float(np.clip(np.corrcoef(x, y)[0, 1], -1, 1))

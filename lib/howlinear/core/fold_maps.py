@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from howlinear.core.ceilings import AffineMap, check_rows, refits, taken_apart
+from howlinear.core.ceilings import AffineMap, check_rows, decompose, refits
 from howlinear.core.moments import Moments
 
 
@@ -34,6 +34,6 @@ def fit_folds(train: Sequence[Moments], refit: bool = True) -> FoldMaps:
     """
     everything = sum(train)
     check_rows(everything)
-    inputs = taken_apart(everything)
-    without_each = refits(train, inputs.null_directions) if refit else []
+    inputs = decompose(everything)
+    without_each = refits(train, inputs) if refit else []
     return FoldMaps(inputs.solution(everything), [affine for affine, _ in without_each])

@@ -34,7 +34,9 @@ def jackknife(
         has (Efron & Stein 1981; Tukey's delete-a-group form, summed over independent sets).
     """
     # Of n values: (n − 1) / n · Σ (value − mean)²
-    variance = sum((len(values) - 1) * np.var(values) for values in groups)
+    variance = 0.0
+    for values in groups:
+        variance += (len(values) - 1) * np.var(values)
     fewest = min(len(values) for values in groups)
     half = half_width(variance, fewest - 1, confidence)
     return float(estimate - half), float(estimate + half)
@@ -122,6 +124,14 @@ class Estimate:
     def half_width(self) -> float:
         """Half the length of the interval."""
         return (self.high - self.low) / 2
+
+    def columns(self, name: str) -> dict[str, float]:
+        """The value and its interval as cells of a table: `name`, `name_low` and `name_high`.
+
+        Args:
+            name: of the quantity.
+        """
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def excludes(self, number: float) -> bool:
         """Whether a number lies outside the interval."""

@@ -1,4 +1,4 @@
-"""What R²_lin tends to with ever more rows, told from few: between the rows of the fit and the held-out ones.
+"""What R²_lin tends to with ever more rows, from few: between the rows of the fit and the held-out ones.
 
 Least squares on n rows follows these rows too closely. To first order in 1 / n it explains as much too much of them as
 it explains too little of other rows (Stone 1977, "An asymptotic equivalence of choice of model by cross-validation and
@@ -12,8 +12,8 @@ than others: both make v larger, often many times, but they move the two sides a
 
     R²_∞ = 1 − √(u_n u'_n)
 
-asks nothing of v, and no second number of rows. What it leaves is of second order, (v / n)²: it is refused where v / n,
-the `optimism`, is above `MOST_OPTIMISM`.
+needs no estimate of v, and no second number of rows. What it leaves is of second order, (v / n)²: it is refused where
+v / n, the `optimism`, is above `MOST_OPTIMISM`.
 """
 
 from __future__ import annotations

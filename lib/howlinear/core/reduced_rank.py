@@ -119,7 +119,8 @@ def reduced_rank(train: Moments | Sequence[Moments], test: Moments | Sequence[Mo
     """
     trains = [train] if isinstance(train, Moments) else list(train)
     tests = [test] if isinstance(test, Moments) else list(test)
-    train, test = sum(trains), sum(tests)
+    train = Moments.total(trains)
+    test = Moments.total(tests)
     affine, directions = _directions(train)
     r2_of(affine, test)  # refuses outputs that are constant
     curve = _scores(affine, directions, train, test)
@@ -148,21 +149,29 @@ def _scores(affine: AffineMap, directions: Tensor, train: Moments, test: Moments
     dy = test.mean_y - train.mean_y
     sxx = torch.addr(test.sxx, dx, dx, alpha=test.n)
     sxy = torch.addr(test.sxy, dx, dy, alpha=test.n)
-    into = affine.weight @ directions  # W V, a column per direction
-    gains = 2 * ((sxy @ directions) * into).sum(0) - ((sxx @ into) * into).sum(0)
+    # W V, a column per direction
+    into = affine.weight @ directions
+    # w_kᵀ Sxy v_k and w_kᵀ Sxx w_k
+    cross = ((sxy @ directions) * into).sum(0)
+    explained = ((sxx @ into) * into).sum(0)
+    gains = 2 * cross - explained
     # rank 0, the train mean, misses the held-out mean by dy in every row
     mean = -test.n * dy.square().sum()
-    explained = torch.cat([mean[None], gains]).cumsum(0)
+    by_rank = torch.cat([mean[None], gains]).cumsum(0)
     ranks = min(affine.weight.shape) + 1
-    return explained[:ranks] / test.syy.sum()
+    return by_rank[:ranks] / test.syy.sum()
 
 
 def _jackknifed(curve: Tensor, trains: Sequence[Moments], tests: Sequence[Moments]) -> tuple[Tensor, Tensor]:
     """Lower and upper ends of each rank's interval: refitted without each train fold, scored without each test fold."""
-    train, test = sum(trains), sum(tests)
-    refitted = [_scores(*_directions(fewer), fewer, test) for fewer in left_out(trains)]
-    whole = _directions(train)
-    rescored = [_scores(*whole, train, fewer) for fewer in left_out(tests)]
+    train = Moments.total(trains)
+    test = Moments.total(tests)
+    refitted = []
+    for fewer in left_out(trains):
+        affine, directions = _directions(fewer)
+        refitted.append(_scores(affine, directions, fewer, test))
+    affine, directions = _directions(train)
+    rescored = [_scores(affine, directions, train, fewer) for fewer in left_out(tests)]
     ends = []
     for rank, value in enumerate(curve):
         without_train = [float(scores[rank]) for scores in refitted]

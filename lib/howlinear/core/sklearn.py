@@ -80,13 +80,13 @@ class AffineCeiling(MultiOutputMixin, RegressorMixin, BaseEstimator):
             X,
             y,
             reset=anew,
-            dtype=np.float64,
+            dtype=[np.float64, np.float32],  # as it comes: moments remember how coarse rows are
             multi_output=True,
             y_numeric=True,
             ensure_min_samples=at_least,
         )
         self._flat = y.ndim == 1
-        outputs = np.ascontiguousarray(y, dtype=np.float64).reshape(len(X), -1)
+        outputs = np.ascontiguousarray(y, dtype=y.dtype if y.dtype == np.float32 else np.float64).reshape(len(X), -1)
         if anew:
             self.moments_ = Moments(X.shape[1], outputs.shape[1])
         self.moments_.update(torch.tensor(X), torch.tensor(outputs))

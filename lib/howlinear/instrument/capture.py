@@ -224,8 +224,7 @@ class _Block:
 
     def __init__(self, folds: list[tuple[bool, int]], batch_count: int, x: Tensor, y: Tensor):
         d_in, d_out = x.shape[1], y.shape[1]
-        empty = Moments.several(len(folds), d_in, d_out, x.device)
-        self.moments = dict(zip(folds, empty, strict=True))  # (held out?, fold) → moments
+        self.moments = {fold: Moments(d_in, d_out, x.device) for fold in folds}  # (held out?, fold) → moments
         self.outputs = Moments(d_out, 0, y.device)
         self.dtype = x.dtype
         self.finite = x.new_ones(batch_count, dtype=torch.bool)  # batch by batch
@@ -261,7 +260,9 @@ class _Collector:
         held_out, fold = self.folds[self.number]
         moments = block.moments[held_out, fold]
         try:
-            moments.update(tokens_x, tokens_y, block.outputs if held_out else None)
+            moments.update(tokens_x, tokens_y)
+            if held_out:
+                block.outputs.update(tokens_y)
         except InputError as error:
             raise InputError(f"{error}{self._place(site, self.number)}") from error
         block.finite[self.number] = moments.finite  # read by `finish`: a device would be waited for

@@ -16,6 +16,8 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import Ceiling, ceiling
 from howlinear.core.intervals import CONFIDENCE
 from howlinear.core.moments import effective_rank
+from howlinear.core.profile_statistics import FEW_ROWS_DECIDE as FEW_ROWS_DECIDE  # also read from here
+from howlinear.core.profile_statistics import few_rows_decide, rises_and_falls
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
@@ -58,11 +60,6 @@ class Stop:
         return f"no more rows, and the tolerance of {self.tolerance:g} is not reached: {widest} ({looks})"
 
 
-FEW_ROWS_DECIDE = 0.1
-"""R²_lin rests on a few massive rows if it is this far from R²_lin of all other rows. The threshold is our choice, and
-wider than the intervals of most blocks at 20,000 rows; notebook 12 gives both numbers of every block."""
-
-
 @dataclass(frozen=True)
 class Solved:
     """What the moments of one block say.
@@ -84,7 +81,7 @@ class Solved:
     @property
     def rests_on_massive_rows(self) -> bool:
         """Whether R²_lin would be another by `FEW_ROWS_DECIDE` or more without the massive rows."""
-        return abs(self.ceiling.r2 - self.ordinary.r2) >= FEW_ROWS_DECIDE
+        return few_rows_decide(self.ceiling.r2, self.ordinary.r2)
 
 
 @dataclass(frozen=True)
@@ -211,12 +208,9 @@ class Profile(Mapping):
     @property
     def rises_and_falls(self) -> bool:
         """Whether some later block surely lies above an earlier one, and some below: intervals that do not touch."""
-        low = np.array(self.curves["r2_low"])
-        high = np.array(self.curves["r2_high"])
-        above = low[None, :] > high[:, None]  # the column's block surely above the row's
-        rises = np.triu(above).any()
-        falls = np.tril(above).any()
-        return bool(rises and falls)
+        low = np.array(self.curves["r2_low"], dtype=float)
+        high = np.array(self.curves["r2_high"], dtype=float)
+        return rises_and_falls(low, high)
 
     def to_frame(self, costs: Mapping[int, Change] | None = None) -> pd.DataFrame:
         """A row per block, with the columns of `howlinear measure --json`.

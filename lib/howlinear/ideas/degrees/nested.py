@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from howlinear.core.ceilings import NULL, AffineMap, r2, r2_without_each, varies
+from howlinear.core.ceilings import NULL, AffineMap, output_squares, r2, varies
 from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -173,7 +173,11 @@ def left_out_r2(truth: Sequence[Float[Tensor, "_ d_out"]], guess: Sequence[Float
     """
     residuals = [float((y.double() - fold).square().sum()) for y, fold in zip(truth, guess, strict=True)]
     outputs = [Moments(1, y.shape[1]).update(y.new_zeros(len(y), 1), y) for y in truth]
-    return r2_without_each(residuals, outputs)
+    values = []
+    for i, others in enumerate(left_out(outputs)):
+        error = sum(residuals[:i]) + sum(residuals[i + 1 :])
+        values.append(1 - error / float(output_squares(others)))
+    return values
 
 
 def _check_sizes(sizes: Sequence[int], width: int) -> None:

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int64
 from sklearn.kernel_ridge import KernelRidge
 from torch import Tensor
 
-from howlinear.core.ceilings import AffineMap, check_rows, taken_apart, whitening
+from howlinear.core.ceilings import AffineMap, check_rows, decompose, whitening
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -118,7 +118,7 @@ def learning_curve(
     validation, order = split_train(sample, rows)
     moments = sum(captured.train)
     check_rows(moments)
-    inputs = taken_apart(moments)
+    inputs = decompose(moments)
     line = inputs.solution(moments)
     left = sample.y.double() - line(sample.x.double())
     # mean 0 and variance 1 / d; 0 for an input that is constant but for rounding

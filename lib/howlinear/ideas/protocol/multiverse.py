@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from howlinear.core import limits
-from howlinear.core.ceilings import NULL, AffineMap, check_rows, fit, fits, refits, residual, taken_apart
+from howlinear.core.ceilings import NULL, AffineMap, check_rows, decompose, fit, refits, residual
 from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -109,8 +109,8 @@ def block_table(groups: Groups, factors: Sequence[int], compared: Sequence[int] 
         features = (
             {"in": every_feature, "feature out": without_loudest(train)} if loud_rows else {"rows out": every_feature}
         )
-        maps = fits(train, [float(null) for null in NULLS])
-        for null, affine in zip(NULLS, maps, strict=True):
+        for null in NULLS:
+            affine, _ = fit(train, float(null))
             for (loud, kept), denominator in product(features.items(), DENOMINATORS):
                 here = {"position_0": position_0, "loud": loud, "null": null, "denominator": denominator}
                 held_out = r2(affine, test, denominator, kept)
@@ -217,9 +217,8 @@ def _maps(
     if null != NULL:
         affine, _ = fit(train_rows, null)
         return affine, ((fit(others, null)[0], others) for others in left_out(train))
-    # by the rule that `refits` knows, a Cholesky factor takes a tenth of the time
-    inputs = taken_apart(train_rows)
-    return inputs.solution(train_rows), refits(train, inputs.null_directions)
+    inputs = decompose(train_rows)
+    return inputs.solution(train_rows), refits(train, inputs)
 
 
 def scores(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Scores:

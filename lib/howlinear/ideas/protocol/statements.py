@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from howlinear.core.intervals import Estimate
+from howlinear.core.profile_statistics import largest_step, lowest, smaller_turn, spread
 from howlinear.ideas.protocol.choices import COLUMNS, Protocol, one_away, universe
 from howlinear.ideas.protocol.multiverse import Scores
-
-Profile = Float[np.ndarray, " blocks"]
 
 HOLDS, FAILS, OPEN = "✓", "✗", "~"
 
@@ -47,29 +44,7 @@ class Statement:
         return HOLDS if ends.pop() else FAILS
 
 
-def spread(profile: Profile) -> float:
-    """Highest block less lowest."""
-    return float(profile.max() - profile.min())
-
-
-def both_ways(profile: Profile) -> float:
-    """Smaller of the largest rise and the largest fall from a block to any later one."""
-    # later[i, j] = r_j − r_i for j > i
-    later = np.triu(profile[None, :] - profile[:, None], k=1)
-    return float(min(later.max(), -later.min()))
-
-
-def largest_step(profile: Profile) -> float:
-    """Largest step, up or down, between neighbours."""
-    return float(np.abs(np.diff(profile)).max())
-
-
-def lowest(profile: Profile) -> float:
-    """R²_lin of the least linear block."""
-    return float(profile.min())
-
-
-STATISTICS = {"spread": spread, "both ways": both_ways, "neighbours": largest_step, "lowest": lowest}
+STATISTICS = {"spread": spread, "both ways": smaller_turn, "neighbours": largest_step, "lowest": lowest}
 
 STATEMENTS = {
     "spread": Statement("highest − lowest block", 0.25),

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap, fit, leverage, r2, r2_per_feature, residual
 from howlinear.core.moments import Moments, effective_rank
+from howlinear.core.profile_statistics import FEW_ROWS_DECIDE, few_rows_decide, largest_step, spread
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, Sample
 from howlinear.instrument.massive import HEAVIEST, HeavyRows
-from howlinear.instrument.profile import FEW_ROWS_DECIDE, Solved, solve
+from howlinear.instrument.profile import Solved, solve
 
 MULTIPLES = (10.0, 20.0, 50.0, 100.0)
 """Other rules for what is massive: beyond so many medians. The first is the one that is used."""
@@ -351,12 +352,12 @@ def depth_table(blocks: pd.DataFrame) -> pd.DataFrame:
         in_order = of_model.sort_values("block")
         row = {}
         for suffix in ("", "_ordinary"):
-            profile = in_order[f"r2{suffix}"]
-            row[f"spread{suffix}"] = profile.max() - profile.min()
-            row[f"step{suffix}"] = profile.diff().abs().max()
+            profile = in_order[f"r2{suffix}"].to_numpy()
+            row[f"spread{suffix}"] = spread(profile)
+            row[f"step{suffix}"] = largest_step(profile)
             row[f"rank_one{suffix}"] = int(in_order[f"rank_one{suffix}"].sum())
         row["massive"] = int((in_order["massive_rows"] > 0).sum())
-        row["resting"] = int((in_order["fall"].abs() >= FEW_ROWS_DECIDE).sum())
+        row["resting"] = int(few_rows_decide(in_order["r2"].to_numpy(), in_order["r2_ordinary"].to_numpy()).sum())
         rows[model] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
 
@@ -380,7 +381,7 @@ def _answer(model: str, blocks: pd.DataFrame) -> str:
         )
     beginning = f"{len(massive)} of {len(blocks)} blocks of {model} have massive rows, at most "
     beginning += f"{massive['massive_rows'].max():,} of {massive['rows'].max():,}"
-    resting = massive[massive["fall"].abs() >= FEW_ROWS_DECIDE]
+    resting = massive[few_rows_decide(massive["r2"].to_numpy(), massive["r2_ordinary"].to_numpy())]
     if resting.empty:
         most = massive.loc[massive["fall"].abs().idxmax()]
         return f"{beginning}; without them R²_lin changes by {-most['fall']:+.2f} at most, in block {most['block']}."

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from howlinear.core.profile_statistics import FEW_ROWS_DECIDE
 from howlinear.files.published import load_published, of_models
-from howlinear.instrument.profile import FEW_ROWS_DECIDE
 
 HIGH = 0.6
 """Pooled R² from here on is high; the paper's middle block has 0.665."""

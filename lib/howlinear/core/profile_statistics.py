@@ -1,0 +1,137 @@
+"""What one says of a profile, R²_lin over depth: how far it spreads, how it turns, and whether few rows decide it.
+
+Most are of differences between blocks, r_j − r_i. With intervals such a difference is at least low_j − high_i and at
+most high_j − low_i. So each statistic takes a profile, whose blocks are j, and optionally the one that its blocks i are
+of, `above`; `with_interval` puts both ends together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from howlinear.core.intervals import Estimate
+
+FEW_ROWS_DECIDE = 0.1
+"""R²_lin rests on a few massive rows if it is this far from R²_lin of all other rows. The threshold is our choice, and
+wider than the intervals of most blocks at 20,000 rows; notebook 12 gives both numbers of every block."""
+
+Profile = Float[np.ndarray, " blocks"]
+Statistic = Callable[..., float]
+
+
+def spread(r2: Profile, above: Profile | None = None) -> float:
+    """Highest block less lowest, max over i ≠ j of r_j − r_i; NaN of a single block.
+
+    Args:
+        r2: R²_lin over depth, shape (blocks,).
+        above: what it is compared with; `r2` by default.
+    """
+    difference = _differences(r2, above)
+    off_diagonal = ~np.eye(len(difference), dtype=bool)
+    return _largest(difference[off_diagonal])
+
+
+def largest_step(r2: Profile, above: Profile | None = None) -> float:
+    """Largest step, up or down, between neighbours, max over |i − j| = 1 of r_j − r_i; NaN of a single block.
+
+    Args:
+        r2: R²_lin over depth, shape (blocks,).
+        above: what it is compared with; `r2` by default.
+    """
+    difference = _differences(r2, above)
+    up = difference.diagonal(1)
+    down = difference.diagonal(-1)
+    return _largest(np.concatenate([up, down]))
+
+
+def smaller_turn(r2: Profile, above: Profile | None = None) -> float:
+    """The smaller of the largest rise and the largest fall with depth: 0 or below for a monotone profile.
+
+    Args:
+        r2: R²_lin over depth, shape (blocks,).
+        above: what it is compared with; `r2` by default.
+
+    Returns:
+        The number; NaN of a single block.
+    """
+    difference = _differences(r2, above)
+    earlier, later = np.triu_indices(len(difference), k=1)
+    # rise: max over i < j of r_j − r_i; fall: max over i < j of r_i − r_j
+    rise = _largest(difference[earlier, later])
+    fall = _largest(difference[later, earlier])
+    return min(rise, fall)
+
+
+def later_less_earlier(r2: Profile, above: Profile | None = None) -> float:
+    """Mean of the later half of the blocks less mean of the earlier; a middle block counts with the later.
+
+    Args:
+        r2: R²_lin over depth, shape (blocks,).
+        above: what it is compared with; `r2` by default.
+
+    Returns:
+        The number; NaN of a single block.
+    """
+    middle = len(r2) // 2
+    if middle == 0:
+        return float("nan")
+    earlier = (r2 if above is None else above)[:middle]
+    return float(np.mean(r2[middle:]) - np.mean(earlier))
+
+
+def lowest(r2: Profile, above: Profile | None = None) -> float:
+    """R²_lin of the least linear block.
+
+    Args:
+        r2: R²_lin over depth, shape (blocks,).
+        above: plays no part: nothing is compared.
+    """
+    return float(np.min(r2))
+
+
+def with_interval(statistic: Statistic, value: Profile, low: Profile, high: Profile) -> Estimate:
+    """A statistic of a profile with its interval, from the worst of the blocks' intervals on either side.
+
+    Args:
+        statistic: one of those above.
+        value: R²_lin over depth, shape (blocks,).
+        low: lower ends of its intervals.
+        high: upper ends.
+    """
+    return Estimate(statistic(value), statistic(low, above=high), statistic(high, above=low))
+
+
+def rises_and_falls(low: Profile, high: Profile) -> bool:
+    """Whether some later block surely lies above an earlier one, and some below: intervals that do not touch.
+
+    Args:
+        low: lower ends of the intervals of R²_lin over depth, shape (blocks,).
+        high: upper ends.
+    """
+    return smaller_turn(low, above=high) > 0
+
+
+def few_rows_decide(
+    r2: float | Float[np.ndarray, "*blocks"], r2_ordinary: float | Float[np.ndarray, "*blocks"]
+) -> bool | Bool[np.ndarray, "*blocks"]:
+    """Whether R²_lin would be another by `FEW_ROWS_DECIDE` or more without the massive rows.
+
+    Args:
+        r2: R²_lin of all rows, of a block or of each.
+        r2_ordinary: of all rows that are not massive.
+    """
+    return abs(r2 - r2_ordinary) >= FEW_ROWS_DECIDE
+
+
+def _differences(r2: Profile, above: Profile | None) -> Float[np.ndarray, "blocks blocks"]:
+    """r_j − r_i at [i, j]."""
+    start = r2 if above is None else above
+    return np.asarray(r2)[None, :] - np.asarray(start)[:, None]
+
+
+def _largest(differences: Float[np.ndarray, " pairs"]) -> float:
+    """The largest of them; NaN where there is none."""
+    return float(differences.max()) if differences.size else float("nan")
