@@ -23,8 +23,7 @@ from rich.table import Table
 
 from howlinear import __version__
 from howlinear.errors import HowlinearError, InputError, SourceError
-from howlinear.instrument.torchrun import several
-from howlinear.models.memory import keep_large_blocks
+from howlinear.instrument.torchrun import is_distributed
 from howlinear.models.packaged import PACKAGED
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ def options(
     ] = False,
 ) -> None:
     """How linear is a transformer's feed-forward block?"""
-    keep_large_blocks()
 
 
 @app.command()
@@ -123,44 +121,41 @@ def measure(
     20,000 rows by default. Under torchrun --nproc-per-node N -m howlinear measure …, N processes share the work.
     Exit code 3: measured, but the text ended before every interval was as narrow as --tolerance.
     """
-    if not several():  # of several processes one speaks for all, which takes torch
+    if not is_distributed():  # of several processes one speaks for all, which takes torch
         _check_targets(json, plot, html, csv)
         _check_sources(model, corpus)
 
     from howlinear import load_corpus, load_model, swap_costs
-    from howlinear import measure as measure_alone
+    from howlinear import measure as measured
     from howlinear.cli_fresh import before_training, frame_of, fresh_notes, fresh_table
     from howlinear.console import notes, profile_table
     from howlinear.files import results
-    from howlinear.instrument import processes
+    from howlinear.instrument.distributed import gather, joined
     from howlinear.instrument.measure import ROWS
     from howlinear.instrument.stopping import check_tolerance
 
     _hide_bars()
-    with processes.joined(device) as shared:
-        if shared.first:
+    with joined(device) as group:
+        if group.first:
             _check_targets(json, plot, html, csv)
         wanted = _blocks(blocks)
         if tolerance is not None:
             check_tolerance(tolerance)
-        _check_device_map(device_map, device, shared.count)
-        if (swap or fresh) and shared.count > 1:
+        _check_device_map(device_map, device, group.size)
+        if (swap or fresh) and group.size > 1:
             raise InputError(f"{'--swap' if swap else '--fresh'} is the work of one process: leave torchrun out")
         loaded = load_model(model, dtype=dtype, device_map=device_map, sites=sites)
         if device_map is None:
-            loaded = loaded.to(shared.device)
+            loaded = loaded.to(group.device)
         source = load_corpus(corpus, loaded)
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": wanted, "tolerance": tolerance}
         options["progress"] = sys.stderr.isatty()
         untrained = None
         if fresh:  # first: where it cannot be, nobody waits for the rest
             untrained = before_training(loaded, source, ROWS if rows is None else rows, seq_len, seed, wanted)
-        if shared.count == 1:
-            profile = measure_alone(loaded, source, **options)
-        else:
-            profile = processes.measure(shared, loaded, source, **options)
-            shared.gather(None)  # all have done their part: if one is lost, there is no file
-        if shared.first:
+        profile = measured(loaded, source, **options)
+        gather(None)  # all have done their part: if one is lost, there is no file
+        if group.first:
             said = notes(profile, ROWS if rows is None else rows)
             if model in PACKAGED and not Path(model).is_dir():
                 said.append(f"{model}: {PACKAGED[model].about}")
@@ -200,7 +195,7 @@ def measure(
                 console.print(fresh_table(profile, model, console.width, costs, untrained))
             for line in said:
                 _say(line)
-    if shared.first and profile.stop is not None and not profile.stop.reached:
+    if group.first and profile.stop is not None and not profile.stop.reached:
         _complain(f"{profile.stop}")
         sys.exit(3)
 
@@ -405,7 +400,7 @@ def minis(
 
     wide-gpt2, wide-pythia and wide-llama are the same at the paper's width of 768, for a GPU; they go to build/wide.
     """
-    from howlinear.instrument.processes import place
+    from howlinear.instrument.distributed import place
     from howlinear.training.loop import Recipe
     from howlinear.training.minis import FACTORY, WIDE, WIDE_RECIPE, ship
 
@@ -602,10 +597,10 @@ def main() -> None:
     """Entry point."""
     words = sys.argv[1:]
     try:
-        if several() and words[:1] != ["measure"]:  # every other command is the work of one process
-            from howlinear.instrument.processes import alone
+        if is_distributed() and words[:1] != ["measure"]:  # every other command is the work of one process
+            from howlinear.instrument.distributed import check_one_process
 
-            alone(" ".join(["howlinear", *words[:1]]))
+            check_one_process(" ".join(["howlinear", *words[:1]]))
         app(words)
     except HowlinearError as error:
         _complain(str(error))

@@ -158,7 +158,7 @@ def load_corpus(name: str, model: PreTrainedModel | PreTrainedTokenizerBase, tex
 
 def rows_of(
     corpus: Corpus | Rows | Int64[Tensor, "n_sequences seq_len"] | Mapping[str, Tensor],
-    rows: int,
+    rows: int = 20_000,
     seq_len: int = 128,
     seed: int = 0,
     at_most: bool = False,
@@ -178,11 +178,11 @@ def rows_of(
     """
     if isinstance(corpus, Corpus):
         return corpus.rows(rows, seq_len, seed, at_most=at_most)
-    if isinstance(corpus, Tensor):
-        return TokenRows.from_ids(corpus)
     if isinstance(corpus, Mapping):
         return ModelInputs.of(corpus)
-    return corpus
+    if isinstance(corpus, TokenRows | ModelInputs):
+        return corpus
+    return TokenRows.from_ids(corpus)
 
 
 def model_documents(name: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.errors import InputError
+from howlinear.models.checks import as_ids, as_tensor, check_inputs
 from howlinear.models.ffn_sites import device_of
 from howlinear.text.documents import Document
 from howlinear.text.reading import LeftOut, Reading
@@ -108,8 +110,17 @@ class TokenRows:
         return hashlib.sha256(columns.contiguous().numpy().tobytes()).hexdigest()
 
     @classmethod
-    def from_ids(cls, ids: Int64[Tensor, "n_sequences seq_len"], folds: int = FOLDS) -> TokenRows:
-        """Take each sequence as a document: every fourth is held out, folds are dealt in turn."""
+    def from_ids(cls, ids: Any, folds: int = FOLDS) -> TokenRows:
+        """Take each sequence as a document: every fourth is held out, folds are dealt in turn.
+
+        Args:
+            ids: token ids, shape (n_sequences, seq_len): a tensor, an array, or lists.
+            folds: document folds on each side.
+
+        Raises:
+            InputError: no whole numbers, or not a row a sequence.
+        """
+        ids = as_ids(ids)
         test, fold = split_in_turn(len(ids), folds)
         return cls(ids, test, fold)
 
@@ -162,19 +173,22 @@ class ModelInputs:
             )
 
     @classmethod
-    def of(cls, inputs: Mapping[str, Tensor], folds: int = FOLDS) -> ModelInputs:
+    def of(cls, inputs: Mapping[str, Any], folds: int = FOLDS) -> ModelInputs:
         """Take each sequence as a document: every fourth is held out, folds are dealt in turn.
 
         Args:
-            inputs: keyword → tensor, such as `tokenizer(texts, padding=True, return_tensors="pt")`.
+            inputs: keyword → tensor, array or lists, such as `tokenizer(texts, padding=True, return_tensors="pt")`.
             folds: document folds on each side.
 
         Raises:
             InputError: tensors that do not belong together, or padding on the left.
         """
-        n = max((len(tensor) for tensor in inputs.values()), default=0)  # of tensors of other lengths the check says
+        tensors = {name: as_tensor(given, name) for name, given in inputs.items()}
+        if "input_ids" in tensors:
+            as_ids(tensors["input_ids"])
+        n = max((len(tensor) for tensor in tensors.values()), default=0)  # of tensors of other lengths the check says
         test, fold = split_in_turn(n, folds)
-        return cls(dict(inputs), test, fold)
+        return cls(tensors, test, fold)
 
     @property
     def ids(self) -> Int64[Tensor, "n_sequences seq_len"] | None:
@@ -229,32 +243,7 @@ def check(model: PreTrainedModel, rows: Rows) -> None:
     if not len(rows.test) or rows.test.all() or not rows.test.any():
         sides = f"{int((~rows.test).sum())} to fit on, {int(rows.test.sum())} held out"
         raise InputError(f"both sides need sequences, there are {sides}: give more rows")
-    reads = model.main_input_name
-    if reads not in rows.inputs:
-        raise InputError(f"{type(model).__name__} reads {reads}, not {', '.join(rows.inputs)}: give {{{reads!r}: …}}")
-    if getattr(model.config, "is_encoder_decoder", False) and len(rows.inputs) == 1:
-        raise InputError(
-            f"{type(model).__name__} is an encoder and a decoder, one input is not enough for both: give all that it "
-            "reads by keyword, or measure model.get_encoder()"
-        )
-    if rows.ids is None:
-        return
-    seq_len = rows.ids.shape[1]
-    longest = _longest(model)
-    if longest is not None and seq_len > longest:
-        raise InputError(f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them")
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    lowest, highest = int(rows.ids.min()), int(rows.ids.max())
-    if lowest < 0 or highest >= vocabulary:
-        raise InputError(f"token ids run from {lowest} to {highest}, the model knows 0 to {vocabulary - 1}")
-
-
-def _longest(model: PreTrainedModel) -> int | None:
-    """How many tokens a model reads at once; None: any number. RoBERTa's positions start behind that of padding."""
-    for name, module in model.base_model.named_modules():
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            return module.num_embeddings - module.padding_idx - 1
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    check_inputs(model, rows.inputs)
 
 
 def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, Tensor | bool]:
