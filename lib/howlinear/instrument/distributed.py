@@ -56,7 +56,8 @@ class Group:
         return self.rank == 0
 
 
-_GROUP: ContextVar[Group] = ContextVar("group", default=Group())
+ALONE = Group()
+_GROUP: ContextVar[Group] = ContextVar("group", default=ALONE)
 
 
 def is_first() -> bool:

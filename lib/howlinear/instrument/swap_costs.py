@@ -200,11 +200,11 @@ class Recording:
         with ExitStack() as restore:
             for module in [*self.layers[:block], *self.before[block]]:
                 restore.callback(_restore, module, vars(module).get("forward"))
-                module.forward = _Recall(self.returned[module])
+                module.forward = _Replay(self.returned[module])
             yield
 
 
-class _Recall:
+class _Replay:
     """A forward that returns what is recorded, a copy: a model may write into what it gets."""
 
     def __init__(self, returned: Any):

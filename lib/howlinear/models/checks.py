@@ -1,7 +1,7 @@
 """What every function that runs a model makes sure of first: which object, in which mode, reads what.
 
-`hl.measure`, `capture`, `perplexity`, `losses`, `swap_costs` and `swap` all begin here, so that the same mistake gets the
-same line from each of them.
+`hl.measure`, `capture`, `perplexity`, `losses`, `swap_costs` and `swap` all begin here, so that the same mistake gets
+the same line from each of them.
 """
 
 from __future__ import annotations

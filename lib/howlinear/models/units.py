@@ -59,8 +59,8 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
     for name, layer in zip(LAYERS[family], layers, strict=True):
         if not isinstance(layer, nn.Linear | Conv1D):
             raise InputError(
-                f"the hidden units of block {site.block} cannot be reached: {name} is a {type(layer).__name__}, no plain "
-                "linear layer (quantised, or with an adapter?): give the model in float32, adapters merged"
+                f"the hidden units of block {site.block} cannot be reached: {name} is a {type(layer).__name__}, no "
+                "plain linear layer (quantised, or with an adapter?): give the model in float32, adapters merged"
             )
     return layers
 
