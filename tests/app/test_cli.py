@@ -181,13 +181,6 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(monkeypatch, capsys, tmp_pa
     assert "Traceback" not in err
 
 
-def test_commands_keep_large_blocks_of_memory(monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(cli, "keep_large_blocks", lambda: asked.append("kept"))
-    howlinear(monkeypatch, capsys, "measure", "no-such-model")
-    assert asked == ["kept"]
-
-
 def test_every_command_has_examples_in_its_help_and_they_can_be_typed(monkeypatch, capsys):
     shown = [command.callback.__name__ for command in cli.app.registered_commands if not command.hidden]
     assert sorted(cli.EXAMPLES) == sorted(shown)

@@ -3,13 +3,17 @@ import re
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import gelu, silu
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import BLOCKS, VOCABULARY, WIDTH, tiny
 from howlinear.core import ceilings, moments
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.instrument.capture import capture, describe, hooked
+from howlinear.instrument import massive
+from howlinear.instrument.capture import _Collector, capture, describe, hooked
+from howlinear.instrument.measure import measure
 from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
@@ -376,3 +380,79 @@ def test_a_planted_linear_block_has_a_ceiling_of_one(gpt2, rows):
     assert ceilings.ceiling(found[1].train, found[1].test).r2 == pytest.approx(1, abs=1e-10)
     assert ceilings.ceiling(found[0].train, found[0].test).r2 < 0.99
     assert isinstance(sum(found[1].train), Moments)
+
+
+# --- devices
+
+
+def test_a_model_on_mps_is_refused(gpt2, rows, monkeypatch):
+    monkeypatch.setattr(type(gpt2), "device", torch.device("mps"))
+    with pytest.raises(InputError, match="float64"):
+        measure(gpt2, rows)
+
+
+class Waits(TorchDispatchMode):
+    """Counts operations for whose result Python must wait: a number that is read, a shape that depends on values."""
+
+    NAMES = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2")
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket.__name__ in self.NAMES
+        return func(*args, **(kwargs or {}))
+
+    def counted(self, method):
+        def read(*args):
+            self.count += 1
+            return method(*args)
+
+        return read
+
+
+def test_no_batch_is_waited_for_on_a_device(gpt2, rows, monkeypatch):
+    """A block is when all is done, for its finiteness and its heavy rows.
+
+    Besides, `transformers` asks once a batch if sequences are packed.
+    """
+    for module in (moments, massive):
+        monkeypatch.setattr(module, "on_cpu", lambda rows: False)
+    inside = {"keep": [], "finish": []}
+
+    def watched(name):
+        usual = getattr(_Collector, name)
+
+        def run(*args):
+            with Waits() as waits, monkeypatch.context() as patch:
+                for read in ("cpu", "numpy", "tolist"):  # no operation tells these
+                    patch.setattr(Tensor, read, waits.counted(getattr(Tensor, read)))
+                found = usual(*args)
+            inside[name].append(waits.count)
+            return found
+
+        monkeypatch.setattr(_Collector, name, run)
+
+    watched("keep")
+    watched("finish")
+    capture(gpt2, rows, batch_size=2)
+    assert inside["keep"][BLOCKS:] == [0] * 11 * BLOCKS  # the first batch makes room
+    waits_for_heavy_rows = 4 + 5 * 12  # medians, a cut; five tensors of each of the 12 batches
+    assert inside["finish"] == [1 + waits_for_heavy_rows] * BLOCKS
+    with Waits() as waits, torch.no_grad():
+        gpt2.base_model(input_ids=rows.ids[:2], use_cache=False)
+    assert waits.count <= 1
+
+
+def test_on_a_cpu_a_batch_is_asked_for_once(gpt2, rows, monkeypatch):
+    update, inside = Moments.update, []
+
+    def watched(*args):
+        with Waits() as waits:
+            update(*args)
+        inside.append(waits.count)
+
+    monkeypatch.setattr(Moments, "update", watched)
+    capture(gpt2, rows, batch_size=2)
+    assert inside == [1] * 12 * BLOCKS

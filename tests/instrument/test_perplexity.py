@@ -12,9 +12,10 @@ from helpers.families import FAMILIES, reads, small
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
+from howlinear.instrument.capture import capture_batches
 from howlinear.instrument.perplexity import (
     Change,
-    Pass,
+    HeldOutLosses,
     batch_losses,
     change,
     held_out_folds,
@@ -99,7 +100,7 @@ def test_measuring_changes_nothing(model, ids):
     assert not any(module._forward_hooks for module in model.modules())
 
 
-# --- Pass
+# --- the losses of a capture's own pass
 
 
 SCALED = {  # logits that are no product with the head alone
@@ -111,18 +112,16 @@ SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "
 SIZES |= {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0}
 
 
-@torch.no_grad()
 def run_through(model, rows, size=5):
-    run = Pass(model, rows)
-    for batch in batches(rows, size):
-        run(batch)
+    run = HeldOutLosses(model, rows)
+    capture_batches(model, rows, list(batches(rows, size)), blocks=[0], losses=run)
     return run
 
 
 def assert_losses_of_its_own(run, model, rows):
     """The very arithmetic of `losses`, batch by batch; and the same perplexity, from batches of another size."""
-    assert sorted(torch.cat([sequences for sequences, _ in run.losses]).tolist()) == rows.test.nonzero()[:, 0].tolist()
-    for sequences, found in run.losses:
+    assert sorted(torch.cat([sequences for sequences, _ in run.parts]).tolist()) == rows.test.nonzero()[:, 0].tolist()
+    for sequences, found in run.parts:
         expected = batch_losses(model, rows.ids[sequences], rows.ids[sequences])
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
     assert run.perplexity() == pytest.approx(perplexity(model, rows), rel=1e-6)
@@ -148,7 +147,7 @@ def test_a_pass_scales_and_caps_logits_as_the_model_does(name, rows):
         model.get_output_embeddings().weight.mul_(20)  # logits that a cap bends
     run = run_through(model, rows)
     assert_losses_of_its_own(run, model, rows)
-    ((sequences, found), *_) = run.losses
+    ((sequences, found), *_) = run.parts
     hidden = model.base_model(input_ids=rows.ids[sequences]).last_hidden_state
     plain = torch.nn.functional.cross_entropy(
         model.get_output_embeddings()(hidden)[:, :-1].flatten(0, 1), rows.ids[sequences][:, 1:].flatten()
@@ -295,6 +294,28 @@ def test_of_token_ids_each_sequence_is_a_document(ids):
     assert fold.unique().numel() == len(ids)
 
 
+def test_a_sequence_of_one_token_leaves_ids_and_folds_and_padding_has_no_cost(gpt2, ids):
+    """The same texts, one by one without padding, give the losses before and after; a mean weighs by tokens."""
+    mask = torch.ones_like(ids)
+    mask[3, 5:] = 0
+    mask[7, 1:] = 0
+    rows = ModelInputs.of({"input_ids": ids, "attention_mask": mask}, folds=3)
+    maps = {1: AffineMap(0.1 * torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())}
+    found = swap_costs(gpt2, maps, rows)[1]
+
+    texts = [ids[i, : mask[i].sum()] for i in range(3, 24, 4) if i != 7]
+    tokens = torch.tensor([len(text) - 1.0 for text in texts]).double()
+    before = torch.stack([losses(gpt2, text[None])[0] for text in texts])
+    with swap(gpt2, maps):
+        after = torch.stack([losses(gpt2, text[None])[0] for text in texts])
+    mean_before, mean_after = (before @ tokens / tokens.sum(), after @ tokens / tokens.sum())
+    assert found.delta == pytest.approx(float(mean_after.exp() - mean_before.exp()), rel=1e-4)
+    assert found.low < found.delta < found.high
+    assert len(losses(gpt2, rows)) == 5
+    with pytest.raises(InputError, match="padding among the held-out sequences"):
+        held_out_folds(rows)
+
+
 # --- swap_costs
 
 
@@ -371,7 +392,7 @@ def test_of_padded_rows_the_tokens_alone_have_a_loss(gpt2, ids):
 
 
 def test_a_pass_without_a_held_out_part_is_refused(gpt2, ids):
-    run = Pass(gpt2, TokenRows.from_ids(ids[:3]))
+    run = HeldOutLosses(gpt2, TokenRows.from_ids(ids[:3]))
     with pytest.raises(InputError, match="held out"):
         run.perplexity()
 

@@ -14,7 +14,7 @@ from howlinear.ideas.compression.price import price
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.instrument.capture import capture, hooked
 from howlinear.models.ffn_sites import FAMILIES as TABLE
-from howlinear.models.ffn_sites import Kept, Recalled, pattern_of, sites
+from howlinear.models.ffn_sites import InputTap, Replacement, pattern_of, sites
 from howlinear.models.load import is_causal, load_model
 from howlinear.models.replace import replace
 from howlinear.models.swap import swap
@@ -198,8 +198,8 @@ def test_a_pair_gives_way_to_two_modules_that_hold_the_map_alone():
     whole, first = ffn_parameters(model), sites(model)[0]
     with swap(model, random_maps()):
         site = sites(model)[0]
-        assert isinstance(site.input, Kept)
-        assert isinstance(site.output, Recalled)
+        assert isinstance(site.input, InputTap)
+        assert isinstance(site.output, Replacement)
         assert isinstance(site.ffn, torch.nn.Linear)
         assert site.linear
         assert ffn_parameters(model) == DEPTH * WIDTH * (WIDTH + 1)

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
+import transformers
+from torch.nn.utils import prune
 from transformers import AutoTokenizer, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from conftest import BLOCKS, VOCABULARY, WIDTH, tiny
@@ -11,9 +13,11 @@ from helpers.nearly import assert_same_outputs
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
+from howlinear.instrument.measure import measure
 from howlinear.models import load as models
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, tokenizer_of, untrained
+from howlinear.models.replace import copy_of
 from howlinear.models.swap import swap
 from howlinear.training.minis import FACTORY
 
@@ -144,6 +148,28 @@ def test_missing_weights_are_refused_and_not_made_up(folder):
     save_file({k: v for k, v in weights.items() if "h.1.mlp" not in k}, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(SourceError, match=r"mlp"):
         load_model(folder)
+
+
+def test_a_head_that_was_never_saved_leaves_the_blocks(tmp_path, ids):
+    """A classifier has no head for the next token: its blocks are what they were, and there is no perplexity."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=VOCABULARY, pad_token_id=0, **sizes)
+    classifier = transformers.LlamaForSequenceClassification(config).eval()
+    classifier.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="has no perplexity"):
+        loaded = load_model(tmp_path)
+    profile, expected = measure(loaded, ids), measure(classifier, ids)
+    assert profile.perplexity is None
+    assert [found.r2 for found in profile.values()] == pytest.approx([found.r2 for found in expected.values()])
+
+
+def test_a_model_with_a_graph_left_on_a_module_is_copied(gpt2, ids):
+    """Pruned weights, and what a hook remembered, are no leaves: a plain copy refuses them."""
+    prune.l1_unstructured(gpt2.transformer.h[1].mlp.c_fc, "weight", amount=0.3)
+    gpt2.transformer.h[0].mlp.register_forward_hook(lambda module, _, y: setattr(module, "seen", y))
+    gpt2(input_ids=ids)
+    expected = measure(gpt2, ids)[1].r2
+    assert measure(copy_of(gpt2), ids)[1].r2 == expected
 
 
 @pytest.mark.parametrize("name", ["no such model", "a/b/c", "../../elsewhere", ""])

@@ -113,13 +113,6 @@ def test_an_unknown_profile_is_named_beside_those_there_are():
         notebooks.start("02_ceilings", "nope")
 
 
-def test_notebooks_keep_large_blocks_of_memory(monkeypatch):
-    asked = []
-    monkeypatch.setattr(notebooks, "keep_large_blocks", lambda: asked.append("kept"))
-    notebooks.start("02_ceilings", "minis")
-    assert asked == ["kept"]
-
-
 def test_a_profile_that_lacks_a_key_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "PROFILES", tmp_path)
     (tmp_path / "odd.yaml").write_text("models: [models/mini-gpt2]\ncorpora: [docs]\nrows: 4096\n")
@@ -244,7 +237,7 @@ def captures(tmp_path, monkeypatch, unchecked):
         path.write_text(json.dumps(about))
 
     monkeypatch.setattr(notebooks, "capture", lambda *_, **__: {})
-    monkeypatch.setattr(notebooks.Pass, "perplexity", lambda _: 2.0)
+    monkeypatch.setattr(notebooks.HeldOutLosses, "perplexity", lambda _: 2.0)
     monkeypatch.setattr(notebooks, "save_capture", write)
     monkeypatch.setattr(notebooks, "about_capture", lambda path: json.loads(path.read_text()))
     monkeypatch.setattr(notebooks, "load_capture", lambda path: json.loads(path.read_text()))

@@ -27,8 +27,7 @@ from rich.table import Table
 import howlinear as hl
 from howlinear.app.encoding import write_ascii_for_the_rest
 from howlinear.errors import HowlinearError, InputError, SourceError
-from howlinear.instrument.torchrun import several
-from howlinear.models.memory import keep_large_blocks
+from howlinear.instrument.torchrun import is_distributed
 from howlinear.models.packaged import PACKAGED
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from howlinear.ideas.compression.greedy import Plan
     from howlinear.ideas.compression.own_units import Compressed
     from howlinear.ideas.corpora.comparison import Comparison
-    from howlinear.instrument.processes import Processes
     from howlinear.notebook.execute import Listed
     from howlinear.text.corpus import Corpus
 
@@ -101,7 +99,6 @@ def options(
     ] = False,
 ) -> None:
     """How linear is a transformer's feed-forward block?"""
-    keep_large_blocks()
 
 
 # --- howlinear measure
@@ -147,46 +144,41 @@ def measure(
     Exit code 3: measured, but the text ended before every interval was as narrow as --tolerance.
     """
     targets = {"--json": json, "--plot": plot, "--html": html, "--csv": csv}
-    if not several():  # of several processes one speaks for all, which takes torch
+    if not is_distributed():  # of several processes one speaks for all, which takes torch
         check_targets(targets, force)
         check_sources(model, corpus)
 
-    from howlinear.instrument import processes
+    from howlinear.instrument.distributed import joined
     from howlinear.instrument.stopping import check_tolerance
 
-    with processes.joined(device) as shared:
-        if shared.first:
+    with joined(device) as group:
+        if group.first:
             check_targets(targets, force)
         chosen = parse_blocks(blocks)
         if tolerance is not None:
             check_tolerance(tolerance)
-        check_device_map(device_map, device, shared.count)
-        if (swap or fresh) and shared.count > 1:
+        check_device_map(device_map, device, group.size)
+        if (swap or fresh) and group.size > 1:
             raise InputError(f"{'--swap' if swap else '--fresh'} is the work of one process: leave torchrun out")
-        loaded, text = read_inputs(model, corpus, shared.device, dtype, device_map, sites)
+        loaded, text = read_inputs(model, corpus, group.device, dtype, device_map, sites)
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": chosen, "tolerance": tolerance}
-        measurement = measure_all(shared, loaded, text, options, swap, fresh)
+        measurement = measure_all(loaded, text, options, swap, fresh)
         measurement = replace(measurement, model=model, dtype=dtype)
-        if shared.first:
+        if group.first:
             write_measurement(measurement, targets)
             show_measurement(measurement)
     stop = measurement.profile.stop
-    if shared.first and stop is not None and not stop.reached:
+    if group.first and stop is not None and not stop.reached:
         _complain(f"{stop}")
         sys.exit(TOLERANCE_NOT_REACHED)
 
 
 def measure_all(
-    shared: Processes,
-    loaded: PreTrainedModel,
-    text: Corpus,
-    options: Mapping[str, Any],
-    swap: bool,
-    fresh: bool,
+    loaded: PreTrainedModel, text: Corpus, options: Mapping[str, Any], swap: bool, fresh: bool
 ) -> Measurement:
     """The profile, and what was asked for beside it; `options` are those of `hl.measure`."""
     from howlinear.app.measurement import Measurement, measure_untrained
-    from howlinear.instrument import processes
+    from howlinear.instrument.distributed import gather
     from howlinear.instrument.measure import ROWS
 
     progress = sys.stderr.isatty()
@@ -196,11 +188,8 @@ def measure_all(
     if fresh:
         untrained = measure_untrained(loaded, text, rows, options["seq_len"], options["seed"], options["blocks"])
 
-    if shared.count == 1:
-        profile = hl.measure(loaded, text, **options, progress=progress)
-    else:
-        profile = processes.measure(shared, loaded, text, **options, progress=progress)
-        shared.gather(None)  # all have done their part: if one is lost, there is no file
+    profile = hl.measure(loaded, text, **options, progress=progress)
+    gather(None)  # all have done their part: if one is lost, there is no file
 
     costs = None
     if swap and profile.perplexity is not None:
@@ -272,7 +261,7 @@ def compare(
         check_sources(model, text)
 
     from howlinear.ideas.corpora.comparison import comparison, measured
-    from howlinear.instrument.processes import place
+    from howlinear.instrument.distributed import place
 
     both = []
     for model, text in pairs:
@@ -463,7 +452,7 @@ def minis(
 
     wide-gpt2, wide-pythia and wide-llama are the same at the paper's width of 768, for a GPU; they go to build/wide.
     """
-    from howlinear.instrument.processes import place
+    from howlinear.instrument.distributed import place
     from howlinear.training.loop import Recipe
     from howlinear.training.minis import FACTORY, WIDE, WIDE_RECIPE, ship
 
@@ -671,10 +660,10 @@ def main() -> None:
     write_ascii_for_the_rest()
     words = sys.argv[1:]
     try:
-        if several() and words[:1] != ["measure"]:  # every other command is the work of one process
-            from howlinear.instrument.processes import alone
+        if is_distributed() and words[:1] != ["measure"]:  # every other command is the work of one process
+            from howlinear.instrument.distributed import check_one_process
 
-            alone(" ".join(["howlinear", *words[:1]]))
+            check_one_process(" ".join(["howlinear", *words[:1]]))
         app(words)
     except HowlinearError as error:
         _complain(str(error))

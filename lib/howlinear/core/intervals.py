@@ -111,10 +111,6 @@ class Estimate:
         """A value with the interval that `jackknife` gives it."""
         return cls(value, *jackknife(value, *groups, confidence=confidence))
 
-    def columns(self, name: str) -> dict[str, float]:
-        """As columns of a tidy table: the number under `name`, its ends under `name_low` and `name_high`."""
-        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
-
     @property
     def error_bars(self) -> tuple[float, float]:
         """How far the interval reaches below the value and above it, as matplotlib's `errorbar` takes them."""

@@ -70,7 +70,7 @@ def baseline(
     captured: dict[int, BlockCapture] = {}
     for added_sequences in schedule(rows, first=first):
         more = capture_batches(fresh, one_fold, batches_of(rows, added_sequences, 16))
-        captured = merged(captured, more) if captured else more
+        captured = merged(captured, more)
         ceilings = [ceiling(block.train, block.test) for block in captured.values()]
         measured = Baseline(
             held_out=np.array([block.r2 for block in ceilings]),

@@ -19,8 +19,11 @@ from howlinear.core.ceilings import decompose
 from howlinear.core.moments import Moments, effective_rank
 from howlinear.errors import InputError
 from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
+from howlinear.instrument.perplexity import HeldOutLosses
+from howlinear.models.checks import evaluating, unwrapped
 from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import trunk
+from howlinear.models.forward import logits, running, trunk
+from howlinear.text.corpus import rows_of
 from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
 
 NO_FLOAT64 = "device mps has no float64, which moments are kept in: use cpu"
@@ -116,19 +119,20 @@ def capture(
     seed: int = 0,
     batch_size: int = 16,
     progress: bool = False,
-    run: Callable[[Tensor], None] | None = None,
+    losses: HeldOutLosses | None = None,
 ) -> dict[int, BlockCapture]:
     """Run the model once over `rows` and keep what describes each block.
 
     Args:
         model: the model; left exactly as it was.
-        rows: sequences with their split and folds; padding is left out of everything.
+        rows: sequences with their split and folds; padding is left out of everything. Or what makes such rows: token
+            ids, or what a tokenizer returns.
         blocks: which blocks; all by default.
         sample: how many rows to keep as they are, drawn without replacement.
         seed: of that draw.
         batch_size: sequences in a forward pass.
         progress: show a bar.
-        run: runs the model on some of the sequences, as `perplexity.Pass` does; by default it runs without its head.
+        losses: gets those of the held-out sequences, for which the model runs with its head; by default without.
 
     Returns:
         Block → `BlockCapture`.
@@ -137,7 +141,9 @@ def capture(
         InputError: an empty side, inputs that the model cannot read, a sample of what has no token ids,
             activations that are not finite (names block and batch), or a device without float64.
     """
-    return capture_batches(model, rows, list(batches(rows, batch_size)), blocks, sample, seed, progress, run)
+    model = unwrapped(model)
+    rows = rows_of(rows)
+    return capture_batches(model, rows, list(batches(rows, batch_size)), blocks, sample, seed, progress, losses)
 
 
 def capture_batches(
@@ -148,7 +154,7 @@ def capture_batches(
     sample: int = 0,
     seed: int = 0,
     progress: bool = False,
-    run: Callable[[Tensor], None] | None = None,
+    losses: HeldOutLosses | None = None,
 ) -> dict[int, BlockCapture]:
     """`capture` of some batches of `rows`: for whoever shares them out or takes them little by little.
 
@@ -160,7 +166,7 @@ def capture_batches(
         sample: how many rows to keep as they are, if these are all batches.
         seed: of that draw.
         progress: show a bar.
-        run: as for `capture`.
+        losses: as for `capture`.
 
     Returns:
         Block → `BlockCapture`, with the folds that these batches touch.
@@ -168,23 +174,21 @@ def capture_batches(
     if model.device.type == "mps":
         raise InputError(NO_FLOAT64)
     check(model, rows)
-    if run is None:
-        run = partial(_run_trunk, model, rows)
     chosen = sites(model, blocks)
     collector = _Collector(rows, indices, sample, seed)
     sequences = sum(len(batch) for batch in indices)
     bar = tqdm(total=sequences, unit="seq", desc="capture", disable=not progress)
-    with bar, hooked(chosen, collector.keep), torch.no_grad():
+    with bar, running(model), evaluating(model), hooked(chosen, collector.keep), torch.no_grad():
         for number, batch in enumerate(indices):
             collector.start(number)
-            run(batch)
+            inputs = batch_of(model, rows, batch)
+            # The hooks collect what passes the sites; whatever the model does behind its last block is done, too.
+            if losses is not None and losses.wants(batch):
+                losses.update(batch, logits(model, inputs))
+            else:
+                trunk(model, inputs)
             bar.update(len(batch))
     return {site.block: collector.finish(site) for site in chosen}
-
-
-def _run_trunk(model: PreTrainedModel, rows: Rows, sequences: Tensor) -> None:
-    """Run a model on some sequences, without its head."""
-    trunk(model, batch_of(model, rows, sequences))
 
 
 @contextmanager

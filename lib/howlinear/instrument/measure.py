@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from jaxtyping import Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.instrument.capture import capture
-from howlinear.instrument.perplexity import Pass
+from howlinear.core.intervals import CONFIDENCE
+from howlinear.instrument.capture import BlockCapture, capture_batches
+from howlinear.instrument.distributed import check_same_rows, gather, is_first, join_captures, own_share
+from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, name_of, profile_of, solve
-from howlinear.instrument.stopping import measure_until
-from howlinear.models.sources import running
+from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
+from howlinear.models.checks import unwrapped
+from howlinear.models.ffn_sites import width_of
 from howlinear.text.corpus import Corpus, rows_of
-from howlinear.text.rows import Rows
+from howlinear.text.rows import Rows, fold_of
 
 __all__ = ["Profile", "measure", "profile_of"]
 
@@ -34,8 +38,11 @@ def measure(
 ) -> Profile:
     """Measure R²_lin of every block.
 
+    Within `distributed.joined`, all processes call this with the same arguments, share the work, and get the profile.
+
     Args:
-        model: see `load_model`; an encoder's profile has no perplexity.
+        model: see `load_model`; an encoder's profile has no perplexity. It is run in evaluation mode, and left as it
+            was.
         corpus: a corpus, packed rows, or token ids of shape (n_sequences, seq_len), each row its own document; or what
             a tokenizer or image processor returns, keyword → tensor (padding is left out, see `rows.ModelInputs`).
         rows: tokens in all, a quarter of them held out; 20,000 by default. With a tolerance, the most that may be
@@ -52,15 +59,53 @@ def measure(
 
     Raises:
         InputError: too little text, unknown block, activations that are not finite, a tolerance out of (0, 1), a
-            device without float64.
-        SourceError: the model's own forward pass fails.
+            device without float64, or rows that the model's forward pass fails at.
+        SourceError: the model was loaded from somewhere and does not run at all.
+        ProcessError: another process is gone.
     """
-    if tolerance is not None:
-        return measure_until(model, corpus, tolerance, rows, seq_len, seed, blocks, batch_size, progress)
-    name = name_of(model)
-    packed = rows_of(corpus, ROWS if rows is None else rows, seq_len, seed)
-    run = Pass(model, packed)
-    with running(name):
-        captured = capture(model, packed, blocks, batch_size=batch_size, progress=progress, run=run)
-    solved = solve(captured, progress=progress)
-    return Profile(name, packed, solved, run.perplexity())
+    model = unwrapped(model)
+
+    # Text → token rows in document folds, a quarter of them held out
+    if tolerance is None:
+        packed = rows_of(corpus, ROWS if rows is None else rows, seq_len, seed)
+        looks = [torch.arange(len(packed.test))]  # one look, at all sequences
+    else:
+        check_tolerance(tolerance)
+        packed = rows_of(corpus, MOST if rows is None else rows, seq_len, seed)
+        looks = schedule(packed, width_of(model))
+    check_same_rows(packed)
+    confidence = CONFIDENCE if tolerance is None else look_confidence(len(looks))
+
+    progress = progress and is_first()
+    losses = HeldOutLosses(model, packed)
+    captured: dict[int, BlockCapture] = {}
+    stop = None
+    for look, added in enumerate(looks, 1):
+        # Rows → moments of every block: only what this look adds is run, and each process runs its share of that
+        every = batches_of(packed, added, batch_size)
+        share = own_share(every)
+        more = {}
+        if share:
+            more = capture_batches(model, packed, share, blocks, progress=progress, losses=losses)
+        more = join_captures(more, _folds(packed, share), _folds(packed, every))
+        captured = merged(captured, more)
+
+        # Moments → R²_lin and its interval, each process of its own blocks
+        solved = {}
+        for of_process in gather(solve(captured, confidence, progress)):
+            solved |= of_process
+        solved = dict(sorted(solved.items()))
+        if tolerance is not None:
+            stop = judge({block: answer.ceiling for block, answer in solved.items()}, tolerance, look, len(looks))
+            if stop.reached:
+                packed = packed.subset(torch.cat(looks[:look]).sort().values)
+                break
+
+    # The model ran through its head where sequences are held out: their losses are there already
+    losses.parts = [part for of_process in gather(losses.parts) for part in of_process]
+    return Profile(name_of(model), packed, solved, losses.perplexity(), stop)
+
+
+def _folds(rows: Rows, batches: list[Int64[Tensor, " batch"]]) -> list[tuple[bool, int]]:
+    """The (held out?, fold) that some batches are of, in order."""
+    return sorted({fold_of(rows, batch) for batch in batches})

@@ -6,6 +6,7 @@ Perplexity is exp(mean negative log-likelihood per predicted token), token-weigh
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,16 +17,17 @@ from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
-from howlinear.models.forward import logits, trunk
+from howlinear.models.checks import as_ids, check_ids, evaluating, unwrapped
+from howlinear.models.forward import logits, running
 from howlinear.models.load import check_causal, is_causal
 from howlinear.text.corpus import Corpus
-from howlinear.text.rows import Rows, TokenRows, batch_of
+from howlinear.text.rows import ModelInputs, Rows, TokenRows
 
 NO_TARGET = -100  # what `cross_entropy` does not count
 
 LOSS_BATCH = 8
-"""Sequences in a pass through the head. Of twice as many, the logits of even a small vocabulary are above 32 MB, which
-the C library gives back to the system and asks for anew each time: that costs 8 to 33 % of a pass."""
+"""Sequences in a pass through the head: the logits of more are above 32 MB even of a small vocabulary, and memory of
+that size comes anew from the system at every pass, which costs 8 to 33 % of it."""
 
 
 @dataclass(frozen=True)
@@ -71,94 +73,106 @@ def perplexity(model: PreTrainedModel, corpus: Corpus | Rows | Int64[Tensor, "n 
     """
     if rows and not isinstance(corpus, Corpus):
         raise InputError(f"{', '.join(rows)} given with rows that are packed already: leave them out")
-    ids, mask = held_out(corpus.rows(**rows) if isinstance(corpus, Corpus) else corpus)
-    return mean_perplexity(losses(model, ids, mask=mask), mask)
+    scored = held_out(corpus.rows(**rows) if isinstance(corpus, Corpus) else corpus)
+    return mean_perplexity(losses(model, scored.ids, mask=scored.mask), scored.mask)
 
 
-class Pass:
-    """One pass of a model over rows: up to its head where sequences are fitted on, and through it where held out.
+class HeldOutLosses:
+    """The losses of held-out sequences, batch by batch, and the perplexity that follows.
 
-    A capture runs a model by it, so the perplexity costs the head alone and no pass of its own. Where a model has to
-    predict it runs whole, by its own code: whatever it does behind its blocks is done (scaled or capped logits, say).
+    A capture runs the model over these sequences anyway, so that their perplexity costs the head alone.
 
     Attributes:
-        model: the model.
-        rows: what it runs over.
+        rows: whose held-out part counts.
         predicts: whether there is a perplexity: the model predicts the next token, and the rows are tokens.
-        losses: the held-out sequences of each batch that was run, and their `losses`.
+        parts: of each batch, its sequences that predict something, and the mean loss of each.
     """
 
     def __init__(self, model: PreTrainedModel, rows: Rows):
         """Start before the first batch."""
-        self.model = model
         self.rows = rows
         self.predicts = is_causal(model) and rows.ids is not None
-        self.losses: list[tuple[Int64[Tensor, " _"], Float[Tensor, " _"]]] = []
+        self.parts: list[tuple[Int64[Tensor, " b"], Float[Tensor, " b"]]] = []
 
-    def __call__(self, sequences: Int64[Tensor, " b"]) -> None:
-        """Run the model on some sequences, all of one side."""
-        inputs = batch_of(self.model, self.rows, sequences)
-        if not self.predicts or not self.rows.test[sequences[0]]:
-            trunk(self.model, inputs)
-            return
-        predictions = logits(self.model, inputs)
-        targets = targets_of(self.rows.ids[sequences], None if self.rows.mask is None else self.rows.mask[sequences])
+    def wants(self, sequences: Int64[Tensor, " b"]) -> bool:
+        """Whether some sequences, all of one side, are held out and have a loss."""
+        return self.predicts and bool(self.rows.test[sequences[0]])
+
+    def update(self, sequences: Int64[Tensor, " b"], predictions: Float[Tensor, "b seq_len vocabulary"]) -> None:
+        """Add a batch.
+
+        Args:
+            sequences: which sequences of the rows, shape (b,).
+            predictions: the model's logits, shape (b, seq_len, vocabulary).
+        """
+        mask = None if self.rows.mask is None else self.rows.mask[sequences]
+        targets = targets_of(self.rows.ids[sequences], mask)
         longer = (targets[:, 1:] != NO_TARGET).any(dim=1)
-        self.losses.append((sequences[longer], mean_losses(predictions, targets)[longer]))
+        self.parts.append((sequences[longer], mean_losses(predictions, targets)[longer]))
 
     def perplexity(self) -> float | None:
-        """Perplexity of the held-out sequences that were run; None if there is none.
+        """Perplexity of all sequences that were added, in whatever order; None if the model predicts nothing.
 
         Raises:
             InputError: there is nothing to predict, or a loss is not finite.
         """
-        return pass_perplexity(self.rows, self.losses) if self.predicts else None
+        if not self.predicts:
+            return None
+        held_out(self.rows)
+        sequences = torch.cat([sequences for sequences, _ in self.parts])
+        means = torch.cat([means for _, means in self.parts])
+        order = sequences.argsort()
+        mask = None if self.rows.mask is None else self.rows.mask[sequences[order]]
+        return mean_perplexity(finite_losses([means[order]]), mask)
 
 
-def pass_perplexity(rows: Rows, parts: list[tuple[Int64[Tensor, " _"], Float[Tensor, " _"]]]) -> float:
-    """Perplexity of what a `Pass` has run, or several of them together: its `losses`, in any order.
+class HeldOut(NamedTuple):
+    """The sequences that a perplexity is of: those that predict something.
+
+    Attributes:
+        ids: token ids, shape (n, seq_len).
+        mask: which places are tokens, shape (n, seq_len); None if all are.
+        fold: the document fold of each sequence, which an interval leaves out, shape (n,).
+    """
+
+    ids: Int64[Tensor, "n seq_len"]
+    mask: Bool[Tensor, "n seq_len"] | None
+    fold: Int64[Tensor, " n"]
+
+    @property
+    def predicted(self) -> Int64[Tensor, " n"] | None:
+        """How many tokens each sequence predicts, shape (n,); None if all predict equally many."""
+        return None if self.mask is None else self.mask[:, 1:].sum(1)
+
+
+def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> HeldOut:
+    """The sequences of which a perplexity is: what is held out of rows, or all of token ids, each its own document.
 
     Raises:
-        InputError: there is nothing to predict, or a loss is not finite.
+        InputError: there is nothing to predict, or what is given is neither rows nor token ids.
     """
-    held_out(rows)
-    sequences = torch.cat([sequences for sequences, _ in parts])
-    order = sequences.argsort()
-    means = finite_losses([torch.cat([losses for _, losses in parts])[order]])
-    return mean_perplexity(means, None if rows.mask is None else rows.mask[sequences[order]])
-
-
-def held_out(
-    rows: Rows | Int64[Tensor, "n seq_len"],
-) -> tuple[Int64[Tensor, "n seq_len"], Bool[Tensor, "n seq_len"] | None]:
-    """The sequences that a perplexity is of, those that predict something, and which of their places are tokens.
-
-    Returns:
-        Token ids; and the mask, None if all are tokens.
-
-    Raises:
-        InputError: there is nothing to predict.
-    """
-    if isinstance(rows, Tensor):
-        ids, mask = rows, None
-    elif rows.ids is None:
-        raise InputError("perplexity needs held out sequences of at least two tokens, got None")
-    else:
-        ids = rows.ids[rows.test]
+    if isinstance(rows, TokenRows | ModelInputs):
+        if rows.ids is None:
+            raise InputError("perplexity needs held out sequences of at least two tokens, got None")
+        ids, fold = rows.ids[rows.test], rows.fold[rows.test]
         mask = None if rows.mask is None else rows.mask[rows.test]
+    else:
+        ids, mask = as_ids(rows), None
+        fold = torch.arange(len(ids))
     predicts = torch.ones_like(ids[:, 1:], dtype=torch.bool) if mask is None else mask[:, 1:]
     if not predicts.any():
         raise InputError(f"perplexity needs held out sequences of at least two tokens, got {tuple(ids.shape)}")
     if mask is None:
-        return ids, None
+        return HeldOut(ids, None, fold)
+    # A sequence of a single token predicts nothing: it leaves ids, mask and folds alike.
     longer = predicts.any(dim=1)
-    return ids[longer], mask[longer]
+    return HeldOut(ids[longer], mask[longer], fold[longer])
 
 
 def held_out_folds(
-    text: TokenRows | Int64[Tensor, "n seq_len"],
+    text: Rows | Int64[Tensor, "n seq_len"],
 ) -> tuple[Int64[Tensor, "n seq_len"], Int64[Tensor, " n"]]:
-    """The sequences that a change of perplexity is of, and the document fold of each, which its interval leaves out.
+    """The sequences that a change of perplexity is of, and the document fold of each: for what knows no padding.
 
     Args:
         text: packed rows, whose held-out part counts; or token ids, each sequence a document of its own, all count.
@@ -167,12 +181,12 @@ def held_out_folds(
         Token ids; and folds, shape (n,).
 
     Raises:
-        InputError: there is nothing to predict.
+        InputError: there is nothing to predict, or there is padding among what is held out.
     """
-    ids, _ = held_out(text)
-    if isinstance(text, Tensor):
-        return ids, torch.arange(len(ids))
-    return ids, text.fold[text.test]
+    ids, mask, fold = held_out(text)
+    if mask is not None and not mask.all():
+        raise InputError("padding among the held-out sequences: give packed rows, as Corpus.rows makes them")
+    return ids, fold
 
 
 def mean_perplexity(losses: Float[Tensor, " n"], mask: Bool[Tensor, "n seq_len"] | None = None) -> float:
@@ -206,10 +220,13 @@ def losses(
     Raises:
         InputError: a model that predicts no next token, nothing to predict, or a loss that is not finite.
     """
+    model = unwrapped(model)
     check_causal(model)
-    if not isinstance(ids, Tensor):
-        ids, mask = held_out(ids)
-    return finite_losses([batch_losses(model, *batch) for batch in loss_batches(ids, mask, batch_size)])
+    if mask is None:
+        ids, mask, _ = held_out(ids)
+    check_ids(model, ids)
+    with evaluating(model), running(model):
+        return finite_losses([batch_losses(model, *batch) for batch in loss_batches(ids, mask, batch_size)])
 
 
 def loss_batches(
@@ -262,8 +279,13 @@ def finite_losses(batches: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
     return joined
 
 
-def change(base: Float[Tensor, " n"], changed: Float[Tensor, " n"], fold: Int64[Tensor, " n"] | None = None) -> Change:
-    """Perplexity after minus before, from the losses of the same sequences of one length.
+def change(
+    base: Float[Tensor, " n"],
+    changed: Float[Tensor, " n"],
+    fold: Int64[Tensor, " n"] | None = None,
+    predicted: Int64[Tensor, " n"] | None = None,
+) -> Change:
+    """Perplexity after minus before, from the losses of the same sequences.
 
     The interval is a jackknife of the difference, so what both share cancels. It leaves out whole document folds:
     neighbouring sequences are often of one document, and losses of one document go together. With 8 folds of 5
@@ -274,7 +296,8 @@ def change(base: Float[Tensor, " n"], changed: Float[Tensor, " n"], fold: Int64[
     Args:
         base: mean loss of each sequence before, shape (n,), see `losses`.
         changed: the same after.
-        fold: the document fold of each sequence, shape (n,), see `held_out_folds`; by default each is its own.
+        fold: the document fold of each sequence, shape (n,), see `held_out`; by default each is its own.
+        predicted: how many tokens each sequence predicts, shape (n,); by default equally many.
 
     Raises:
         InputError: fewer than two folds, or not the same number of sequences before and after.
@@ -288,8 +311,15 @@ def change(base: Float[Tensor, " n"], changed: Float[Tensor, " n"], fold: Int64[
         )
     places = np.arange(n) if fold is None else fold.numpy()
     # Δ = exp(mean after) − exp(mean before), of all sequences and of all but each fold's
-    delta = float(np.exp(after.mean()) - np.exp(before.mean()))
-    without = np.exp(fold_means(after, places)) - np.exp(fold_means(before, places))
+    if predicted is None:
+        delta = float(np.exp(after.mean()) - np.exp(before.mean()))
+        without = np.exp(fold_means(after, places)) - np.exp(fold_means(before, places))
+        return Change(Estimate.jackknife(delta, without))
+    # Where sequences predict n_i tokens each, a mean is Σ n_i loss_i / Σ n_i, of the rest of the sequences likewise.
+    tokens = predicted.numpy().astype(float)
+    rest = fold_means(tokens, places)
+    delta = float(np.exp(np.average(after, weights=tokens)) - np.exp(np.average(before, weights=tokens)))
+    without = np.exp(fold_means(after * tokens, places) / rest) - np.exp(fold_means(before * tokens, places) / rest)
     return Change(Estimate.jackknife(delta, without))
 
 

@@ -14,115 +14,23 @@ is a better one shows as R²_lin rising from look to look, about (1 − R²_lin)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import Ceiling
 from howlinear.core.intervals import CONFIDENCE
 from howlinear.errors import InputError
-from howlinear.instrument.capture import BlockCapture, capture_batches
+from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import HeavyRows
-from howlinear.instrument.perplexity import Pass
-from howlinear.instrument.profile import Profile, Stop, name_of, solve
-from howlinear.models.ffn_sites import width_of
-from howlinear.models.sources import running
-from howlinear.text.corpus import Corpus, rows_of
+from howlinear.instrument.profile import Stop
 from howlinear.text.rows import Rows, batches
 
 FIRST = 20_480  # rows of the first look: what one measures without a tolerance, in whole sequences
 MOST = FIRST * 2**6
 ROWS_PER_INPUT = 16  # the first look has this many rows for each input of a wide block
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What a measurement does with its rows; several processes that share the work put their own steps in here.
-
-    Attributes:
-        capture: `capture_batches`, or what takes the same arguments.
-        solve: `solve`, likewise.
-        perplexity: `Pass.perplexity`, likewise.
-    """
-
-    capture: Callable = capture_batches
-    solve: Callable = solve
-    perplexity: Callable = Pass.perplexity
-
-
-def measure_until(
-    model: PreTrainedModel,
-    corpus: Corpus | Rows | Int64[Tensor, "n_sequences seq_len"] | Mapping[str, Tensor],
-    tolerance: float,
-    rows: int | None = None,
-    seq_len: int = 128,
-    seed: int = 0,
-    blocks: list[int] | None = None,
-    batch_size: int = 16,
-    progress: bool = False,
-) -> Profile:
-    """`measure` until the interval of every block is narrow, or the text ends.
-
-    Args:
-        model: as for `measure`, and so are the others that are not here.
-        corpus: what to read.
-        tolerance: half-width of an interval that is narrow enough.
-        rows: the most that may be used; 1,310,720 by default, or what the corpus has.
-        seq_len: tokens in a sequence.
-        seed: decides which documents are drawn.
-        blocks: which blocks; all by default.
-        batch_size: sequences in a forward pass.
-        progress: show a bar.
-
-    Raises:
-        InputError: a tolerance out of (0, 1), no document folds, or what `measure` raises.
-    """
-    check_tolerance(tolerance)
-    packed = rows_of(corpus, MOST if rows is None else rows, seq_len, seed)
-    return look_until(model, packed, tolerance, blocks, batch_size, progress)
-
-
-def look_until(
-    model: PreTrainedModel,
-    rows: Rows,
-    tolerance: float,
-    blocks: list[int] | None = None,
-    batch_size: int = 16,
-    progress: bool = False,
-    steps: Steps = Steps(),
-) -> Profile:
-    """`measure_until` of rows that are packed, by steps that may be shared.
-
-    Args:
-        model: the model.
-        rows: the most to look at.
-        tolerance: half-width of an interval that is narrow enough.
-        blocks: which blocks; all by default.
-        batch_size: sequences in a forward pass.
-        progress: show a bar.
-        steps: how to capture, solve and read off the perplexity.
-    """
-    name = name_of(model)
-    looks = schedule(rows, width_of(model))
-    confidence = look_confidence(len(looks))
-    run = Pass(model, rows)
-    captured: dict[int, BlockCapture] = {}
-    for look, added_sequences in enumerate(looks, 1):
-        # Only what this look adds is run; what earlier looks have added up stays.
-        with running(name):
-            added = batches_of(rows, added_sequences, batch_size)
-            more = steps.capture(model, rows, added, blocks=blocks, progress=progress, run=run)
-        captured = merged(captured, more) if captured else more
-        solved = steps.solve(captured, confidence)
-        stop = judge({block: answer.ceiling for block, answer in solved.items()}, tolerance, look, len(looks))
-        if stop.reached:
-            break
-    used = rows.subset(torch.cat(looks[: stop.look]).sort().values)
-    return Profile(name, used, solved, steps.perplexity(run), stop)
 
 
 def check_tolerance(tolerance: float) -> None:
@@ -176,7 +84,14 @@ def batches_of(rows: Rows, sequences: Int64[Tensor, " some"], size: int) -> list
 
 
 def merged(before: Mapping[int, BlockCapture], more: Mapping[int, BlockCapture]) -> dict[int, BlockCapture]:
-    """Two captures of one model on different sequences of the same folds, as one; no sample."""
+    """Two captures of one model on different sequences of the same folds, as one without a sample.
+
+    Args:
+        before: block → what was kept; empty before the first look.
+        more: block → what is added.
+    """
+    if not before:
+        return dict(more)
     both = {}
     for block, old in before.items():
         new = more[block]

@@ -16,17 +16,26 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from howlinear.instrument.perplexity import LOSS_BATCH, Change, batch_losses, change, finite_losses, held_out_folds
+from howlinear.instrument.perplexity import (
+    LOSS_BATCH,
+    Change,
+    batch_losses,
+    change,
+    finite_losses,
+    held_out,
+    targets_of,
+)
+from howlinear.models.checks import check_ids, evaluating, unwrapped
 from howlinear.models.ffn_sites import device_of, sites
-from howlinear.models.forward import logits
+from howlinear.models.forward import logits, running
 from howlinear.models.load import check_causal
 from howlinear.models.swap import swap
-from howlinear.text.rows import TokenRows
+from howlinear.text.rows import Rows
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -34,7 +43,7 @@ Name = TypeVar("Name", bound=Hashable)
 def swap_costs(
     model: PreTrainedModel,
     maps: Mapping[int, Callable[[Tensor], Tensor]],
-    text: TokenRows | Int64[Tensor, "n seq_len"],
+    text: Rows | Int64[Tensor, "n seq_len"],
     batch_size: int = LOSS_BATCH,
     progress: bool = False,
 ) -> dict[int, Change]:
@@ -43,7 +52,7 @@ def swap_costs(
     Args:
         model: the model; left as it was.
         maps: block → map, as `swap` takes it.
-        text: packed rows, whose held-out part counts; or token ids, each sequence a document of its own.
+        text: rows, whose held-out part counts, without padding; or token ids, each sequence a document of its own.
         batch_size: sequences in a pass.
         progress: show a bar.
 
@@ -53,9 +62,9 @@ def swap_costs(
     Raises:
         InputError: a loss is not finite, a block that the model does not have, or fewer than two document folds.
     """
-    ids, fold = held_out_folds(text)
-    before, after = swap_losses(model, maps, ids, batch_size, progress)
-    return {block: change(before, means, fold) for block, means in after.items()}
+    scored = held_out(text)
+    before, after = swap_losses(model, maps, scored.ids, batch_size, progress, scored.mask)
+    return {block: change(before, means, scored.fold, scored.predicted) for block, means in after.items()}
 
 
 def swap_losses(
@@ -64,6 +73,7 @@ def swap_losses(
     ids: Int64[Tensor, "n seq_len"],
     batch_size: int = LOSS_BATCH,
     progress: bool = False,
+    mask: Bool[Tensor, "n seq_len"] | None = None,
 ) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
     """`losses` of the model as it is, and with each block alone replaced by its map.
 
@@ -75,14 +85,19 @@ def swap_losses(
         ids: token ids, shape (n, seq_len).
         batch_size: sequences in a pass.
         progress: show a bar.
+        mask: which places are tokens, shape (n, seq_len), padding on the right; all by default.
 
     Raises:
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
     """
+    model = unwrapped(model)
     swaps = {block: (block, replacement) for block, replacement in maps.items()}
-    base, swapped = swapped_passes(
-        model, swaps, ids, lambda batch: batch_losses(model, batch, batch), batch_size, progress
-    )
+
+    def score(targets: Int64[Tensor, "batch seq_len"]) -> Float[Tensor, " batch"]:
+        # In the place of padding the model reads token 0: no token before it sees that, and none behind it counts.
+        return batch_losses(model, targets.clamp_min(0), targets)
+
+    base, swapped = swapped_passes(model, swaps, targets_of(ids, mask), score, batch_size, progress)
     return finite_losses(base), {block: finite_losses(parts) for block, parts in swapped.items()}
 
 
@@ -111,20 +126,25 @@ def swapped_passes(
     Raises:
         InputError: a model that predicts no next token, or a block that it does not have.
     """
+    model = unwrapped(model)
     check_causal(model)
+    tokens = ids.clamp_min(0)  # `NO_TARGET` stands for padding
+    check_ids(model, tokens)
     blocks = list(dict.fromkeys(block for block, _ in swaps.values()))
-    recording = None
-    if blocks and resumable(model, blocks, ids[:1].to(device_of(model))):
-        recording = Recording(model, blocks)
     base: list[Tensor] = []
     swapped: dict[Name, list[Tensor]] = {name: [] for name in swaps}
-    for batch in tqdm(ids.split(batch_size), unit="batch", desc="swaps", disable=not progress):
-        with recording.record() if recording else nullcontext():
-            base.append(score(batch))
-        for name, (block, replacement) in swaps.items():
-            resumed = recording.resumed(block) if recording else nullcontext()
-            with swap(model, {block: replacement}), resumed:
-                swapped[name].append(score(batch))
+    with running(model), evaluating(model):
+        recording = None
+        if blocks and resumable(model, blocks, tokens[:1].to(device_of(model))):
+            recording = Recording(model, blocks)
+        for batch in tqdm(ids.split(batch_size), unit="batch", desc="swaps", disable=not progress):
+            # Once as it is; then with each swap alone, from the swapped block on.
+            with recording.record() if recording else nullcontext():
+                base.append(score(batch))
+            for name, (block, replacement) in swaps.items():
+                resumed = recording.resumed(block) if recording else nullcontext()
+                with swap(model, {block: replacement}), resumed:
+                    swapped[name].append(score(batch))
     return base, swapped
 
 
@@ -180,11 +200,11 @@ class Recording:
         with ExitStack() as restore:
             for module in [*self.layers[:block], *self.before[block]]:
                 restore.callback(_restore, module, vars(module).get("forward"))
-                module.forward = _Recall(self.returned[module])
+                module.forward = _Replay(self.returned[module])
             yield
 
 
-class _Recall:
+class _Replay:
     """A forward that returns what is recorded, a copy: a model may write into what it gets."""
 
     def __init__(self, returned: Any):

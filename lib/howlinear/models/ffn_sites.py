@@ -71,7 +71,7 @@ class Site:
     @property
     def ffn(self) -> nn.Module | None:
         """The one module that maps x to y; None where that takes the pair, with what lies between."""
-        if isinstance(self.output, Recalled):
+        if isinstance(self.output, Replacement):
             return self.output.map
         return self.output if self.input is self.output else None
 
@@ -221,15 +221,15 @@ def whole(model: PreTrainedModel, site: Site) -> nn.Module:
 def put(model: PreTrainedModel, site: Site, module: nn.Module) -> None:
     """Put a module that maps x to y in the place of an FFN.
 
-    In the place of a pair, the first becomes a `Kept` and the last a `Recalled`; what lies between (an activation) runs
-    on no features at all.
+    In the place of a pair, the first becomes an `InputTap` and the last a `Replacement`; what lies between (an
+    activation) runs on no features at all.
     """
     if site.input_name == site.name:
         model.set_submodule(site.name, module)
         return
     memory: list[Tensor] = []
-    model.set_submodule(site.input_name, Kept(memory))
-    model.set_submodule(site.name, Recalled(memory, module))
+    model.set_submodule(site.input_name, InputTap(memory))
+    model.set_submodule(site.name, Replacement(memory, module))
 
 
 def put_back(model: PreTrainedModel, site: Site) -> None:
@@ -238,11 +238,11 @@ def put_back(model: PreTrainedModel, site: Site) -> None:
     model.set_submodule(site.name, site.output)
 
 
-class Kept(nn.Module):
-    """Keeps x for its `Recalled`, and passes nothing on."""
+class InputTap(nn.Module):
+    """Keeps x for its `Replacement`, and passes nothing on."""
 
     def __init__(self, memory: list[Tensor]):
-        """Share `memory` with the `Recalled`."""
+        """Share `memory` with the `Replacement`."""
         super().__init__()
         self.memory = memory
 
@@ -253,11 +253,11 @@ class Kept(nn.Module):
         return x[..., :0]
 
 
-class Recalled(nn.Module):
-    """Maps the x that its `Kept` kept."""
+class Replacement(nn.Module):
+    """Maps the x that its `InputTap` kept."""
 
     def __init__(self, memory: list[Tensor], map_: nn.Module):
-        """Share `memory` with the `Kept`."""
+        """Share `memory` with the `InputTap`."""
         super().__init__()
         self.memory = memory
         self.map = map_

@@ -1,27 +1,18 @@
-"""A model's forward pass, its linear layers at the processor's full speed.
-
-torch multiplies float32 matrices by MKL, which keeps its AVX-512 code to Intel's processors: on others that have these
-instructions a product takes twice as long as it need. oneDNN, which torch brings as well, uses them on all; on Intel's
-it is a tenth slower than MKL. So on others with AVX-512, `trunk` and `logits` give a model's linear layers to oneDNN
-while they run. The model stays as it is, what comes out differs by float32 rounding, as between two processors, and
-gradients flow as ever.
-"""
+"""A model's forward pass, up to its head and through it."""
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
-from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.models.ffn_sites import device_of
 
 Inputs = Int64[Tensor, "n seq_len"] | Mapping[str, Any]
@@ -35,7 +26,7 @@ def trunk(model: PreTrainedModel, inputs: Inputs) -> None:
         model: the model.
         inputs: token ids, shape (n, seq_len), or keywords.
     """
-    with linear_layers():
+    with _uncompiled():
         model.base_model(**_keywords(model, inputs))
 
 
@@ -46,7 +37,7 @@ def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len v
         model: a model with a head.
         inputs: token ids, shape (n, seq_len), or keywords.
     """
-    with linear_layers():
+    with _uncompiled():
         return model(**_keywords(model, inputs)).logits
 
 
@@ -56,80 +47,43 @@ def _keywords(model: PreTrainedModel, inputs: Inputs) -> Mapping[str, Any]:
     return {"input_ids": inputs.to(device_of(model)), "use_cache": False}
 
 
-def linear_layers() -> AbstractContextManager:
-    """While it lasts, linear layers in float32 run by oneDNN on a CPU where that helps; elsewhere nothing changes."""
-    return _ByOneDNN() if _HELPS else nullcontext()
+def _uncompiled() -> AbstractContextManager:
+    """While it lasts, what `torch.compile` compiled runs as it was written: compiled code passes hooks and swaps by."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and to import it takes seconds
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
-def helps(capability: str, processor: str) -> bool:
-    """Whether oneDNN is faster than MKL on a processor.
+@contextmanager
+def running(model: PreTrainedModel) -> Iterator[None]:
+    """While it lasts, a forward pass that fails is one line; a config that fits the weights may make no sense.
 
     Args:
-        capability: the widest instructions that torch uses, as `torch.backends.cpu.get_cpu_capability` says.
-        processor: what the system says of the processor.
+        model: the model that runs.
+
+    Raises:
+        SourceError: the model was loaded from somewhere, and fails at a single token as well.
+        InputError: it fails at what it was given.
     """
-    return capability == "AVX512" and "GenuineIntel" not in processor
+    try:
+        yield
+    except HowlinearError:
+        raise
+    except (RuntimeError, ValueError, LookupError, TypeError, ArithmeticError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        name = model.name_or_path
+        if name and not _runs(model):
+            raise SourceError(
+                f"{name} loads but does not run: {reason}; is its config.json what it should be?"
+            ) from error
+        raise InputError(f"{name or type(model).__name__} fails at these rows: {reason}") from error
 
 
-def _processor() -> str:
-    """What the system says of the processor, its maker's name in it."""
-    linux = Path("/proc/cpuinfo")
-    return linux.read_text() if linux.is_file() else platform.processor()
-
-
-_HELPS = torch.backends.mkldnn.is_available() and helps(torch.backends.cpu.get_cpu_capability(), _processor())
-
-
-class _ByOneDNN(TorchFunctionMode):
-    """Turns calls of `linear`, which `nn.Linear` makes, and `addmm`, which GPT-2's layers make, to oneDNN."""
-
-    def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if kwargs is None:
-            kwargs = {}
-        if function is torch.nn.functional.linear and not kwargs:
-            x, weight, *bias = args
-            if _suitable(x, weight):
-                return _linear(x, weight, *bias)
-        elif function is torch.addmm and not kwargs:
-            bias, x, weight = args
-            if bias.ndim == 1 and _suitable(x, weight):
-                return _linear(x, weight.T, bias)
-        return function(*args, **kwargs)
-
-
-def _suitable(x: Tensor, weight: Tensor) -> bool:
-    plain = all(matrix.device.type == "cpu" and matrix.dtype == torch.float32 for matrix in (x, weight))
-    return plain and x.numel() > 0 and not torch.is_autocast_enabled("cpu")
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    if torch.is_grad_enabled():
-        return _Linear.apply(x, weight, bias)
-    return _product(x, weight, bias)
-
-
-def _product(x: Float[Tensor, "*n d_in"], weight: Float[Tensor, "d_out d_in"], bias: Tensor | None = None) -> Tensor:
-    """X Wᵀ + b: the operator that torch's own compiler turns linear layers into."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-
-
-class _Linear(torch.autograd.Function):
-    """Y = X Wᵀ + b with its gradients."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return _product(x, weight, bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        rows = gradient.flatten(0, -2)
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        # ∂L/∂X = G W, ∂L/∂W = Gᵀ X, ∂L/∂b = Gᵀ 1
-        return (
-            _product(gradient, weight.T) if of_x else None,
-            _product(rows.T, x.flatten(0, -2).T) if of_weight else None,
-            rows.sum(0) if of_bias else None,
-        )
+@torch.no_grad()
+def _runs(model: PreTrainedModel) -> bool:
+    """Whether a model that reads tokens runs on a single one."""
+    try:
+        trunk(model, torch.zeros(1, 1, dtype=torch.long))
+    except (RuntimeError, ValueError, LookupError, TypeError, ArithmeticError, AttributeError):
+        return False
+    return True

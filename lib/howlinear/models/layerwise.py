@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.models.ffn_sites import Site
-from howlinear.models.forward import linear_layers, trunk
+from howlinear.models.forward import trunk
 from howlinear.models.layers import stack_of, stream_of
 
 
@@ -54,10 +54,9 @@ class Layerwise:
     def advance(self) -> None:
         """Move all streams through the next layer."""
         layer = self.layers[self.passed]
-        with linear_layers():
-            for place, size in enumerate(self._sizes):
-                args, named = self._besides[size][self.passed]
-                self.streams[place] = stream_of(layer(self.streams[place], *args, **named))
+        for place, size in enumerate(self._sizes):
+            args, named = self._besides[size][self.passed]
+            self.streams[place] = stream_of(layer(self.streams[place], *args, **named))
         self.passed += 1
 
     @torch.no_grad()

@@ -6,6 +6,7 @@ Models are ordinary `transformers` models throughout: causal language models, an
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -28,6 +29,7 @@ from transformers.utils import logging
 
 from howlinear.errors import InputError, SourceError
 from howlinear.models.beside import add_lines
+from howlinear.models.checks import unwrapped
 from howlinear.models.ffn_sites import note, put, sites, width_of
 from howlinear.models.replace import linear_layers, lines_beside, replaced, units_left
 from howlinear.models.sources import loading, located
@@ -69,8 +71,8 @@ def load_model(
         InputError: a revision of what is no Hub id (`transformers` would read the folder and say nothing), an unknown
             dtype, no accelerate, or no module that `sites` names.
     """
-    if isinstance(name, PreTrainedModel):
-        model = name
+    if not isinstance(name, str | Path):
+        model = unwrapped(name)
         if revision is not None:
             raise _no_revision("a model in memory", revision)
         if dtype is not None or device_map is not None:
@@ -134,8 +136,17 @@ def _from_pretrained(
             output_loading_info=True,
         )
     missing = sorted(report["missing_keys"])
+    body = f"{model.base_model_prefix}." if model.base_model is not model else ""
     if missing and all("pooler" in key.split(".") for key in missing):
         model.base_model.pooler = None  # it was saved without one; nothing before it notices
+    elif missing and body and not any(key.startswith(body) for key in missing):
+        # Blocks need no head. It would be drawn at random, so the model is taken without it.
+        warnings.warn(
+            f"{source} lacks the head of a {type(model).__name__} ({missing[0]}): taken as a "
+            f"{type(model.base_model).__name__}, which has no perplexity",
+            stacklevel=4,
+        )
+        model = model.base_model
     elif missing:
         raise SourceError(
             f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random: "

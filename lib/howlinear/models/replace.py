@@ -19,6 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.models.beside import BesideLine, line_layers, without_line
+from howlinear.models.checks import unwrapped
 from howlinear.models.ffn_sites import FAMILIES, Site, note, pattern_of, sites, width_of
 from howlinear.models.swap import swap
 from howlinear.models.units import LAYERS, WIDTHS, unit_count
@@ -42,6 +43,7 @@ def replace(model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor
     Raises:
         InputError: no maps, an unknown block, a map that is none of these or not of its width, or a model over devices.
     """
+    model = unwrapped(model)
     blocks = [site.block for site in sites(model, list(maps))]  # before anything is copied
     width = width_of(model)
     modules = {}
@@ -108,7 +110,10 @@ def copy_of(model: PreTrainedModel) -> PreTrainedModel:
     devices = set(getattr(model, "hf_device_map", {}).values())
     if len(devices) > 1:
         raise InputError(f"this model lies on {len(devices)} devices: load it without device_map to replace its blocks")
-    copied = copy.deepcopy(model)
+    # What a forward pass left on a module, such as a pruned weight, has a graph and cannot be copied with it.
+    left = [value for part in model.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    detached = {id(value): value.detach().clone() for value in left if value.grad_fn is not None}
+    copied = copy.deepcopy(model, detached)
     pattern = pattern_of(model)
     if pattern != FAMILIES.get(model.config.model_type):
         note(copied, pattern)

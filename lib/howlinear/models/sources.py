@@ -18,7 +18,7 @@ from huggingface_hub import constants, hf_hub_download, list_repo_files
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, StrictDataclassError
 from safetensors import SafetensorError
 
-from howlinear.errors import HowlinearError, SourceError
+from howlinear.errors import SourceError
 from howlinear.files import paths
 from howlinear.models import packaged
 from howlinear.models.seals import check_seal
@@ -129,20 +129,6 @@ def loading(source: str, revision: str | None = None) -> Iterator[None]:
         else:
             where = f"{source}: no such folder here, and {_refusal(source, revision, error)}"
         raise SourceError(f"cannot load {where} ({reason}); {embedded()}") from error
-
-
-@contextmanager
-def running(source: str) -> Iterator[None]:
-    """While it lasts, a forward pass that fails is a `SourceError`: a config may fit the weights and make no sense."""
-    try:
-        yield
-    except HowlinearError:
-        raise
-    except (RuntimeError, ValueError, LookupError, TypeError, ArithmeticError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise SourceError(
-            f"{source} loads but does not run: {reason}; is its config.json what it should be?"
-        ) from error
 
 
 def _refusal(source: str, revision: str | None, error: BaseException | None) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+
+from howlinear.models.checks import evaluating
 
 _PATTERNS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 """What was found of each model before: once a block is swapped, its structure no longer shows where the FFN was."""
@@ -167,7 +168,7 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
     if not parameter.is_meta:  # weights that rest elsewhere bring their own device
         x = x.to(parameter.device)
     try:
-        with _evaluated(module):
+        with evaluating(module):
             both = module(x.clone())
             second = module(x[:, 1:].clone())
     except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
@@ -178,18 +179,6 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
     largest = float(both.abs().max())
     alike = torch.allclose(both[:, 1:], second, rtol=tolerance, atol=tolerance * largest, equal_nan=True)
     return both if alike else None
-
-
-@contextmanager
-def _evaluated(module: nn.Module) -> Iterator[None]:
-    """Without dropout while it lasts."""
-    training = [part for part in module.modules() if part.training]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True
 
 
 def _pair(name: str, block: nn.Module, widest: list[str], width: int) -> str:

@@ -11,6 +11,7 @@ from torch.nn.utils import skip_init
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.models.checks import unwrapped
 from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, width_of
 
 
@@ -26,13 +27,14 @@ def swap(model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor]])
         The model.
 
     Raises:
-        InputError: a block that the model does not have.
+        InputError: a block that the model does not have, or what is no `transformers` model.
     """
-    swapped_sites = sites(model, list(maps)) if maps else []
+    inside = unwrapped(model)
+    swapped_sites = sites(inside, list(maps)) if maps else []
     with ExitStack() as restore:
         for site in swapped_sites:
-            restore.callback(put_back, model, site)
-            put(model, site, _as_module(maps[site.block], model, site))
+            restore.callback(put_back, inside, site)
+            put(inside, site, _as_module(maps[site.block], inside, site))
         yield model
 
 

@@ -55,7 +55,14 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
         raise InputError(
             f"block {site.block} has no hidden units: {site.name}, a {type(block).__name__}, lacks {', '.join(missing)}"
         )
-    return [getattr(block, name) for name in LAYERS[family]]
+    layers = [getattr(block, name) for name in LAYERS[family]]
+    for name, layer in zip(LAYERS[family], layers, strict=True):
+        if not isinstance(layer, nn.Linear | Conv1D):
+            raise InputError(
+                f"the hidden units of block {site.block} cannot be reached: {name} is a {type(layer).__name__}, no "
+                "plain linear layer (quantised, or with an adapter?): give the model in float32, adapters merged"
+            )
+    return layers
 
 
 def unit_count(model: PreTrainedModel, site: Site) -> int:

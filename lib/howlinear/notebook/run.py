@@ -26,10 +26,9 @@ from transformers.utils.logging import disable_progress_bar
 from howlinear.errors import InputError
 from howlinear.files import figures, paths, results, tables
 from howlinear.instrument.capture import capture
-from howlinear.instrument.perplexity import Pass
+from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.store import Stored, about_capture, load_capture, save_capture
 from howlinear.models.load import load_model
-from howlinear.models.memory import keep_large_blocks
 from howlinear.notebook import prose, settings
 from howlinear.plots import style
 from howlinear.text.corpus import Corpus, load_corpus
@@ -108,9 +107,9 @@ class Run:
         """Capture a model on a corpus, whatever is there already; the file's path."""
         model = self.model(name)
         rows = self.corpus(corpus, model).rows(self.rows, self.seq_len, self.seed)
-        once = Pass(model, rows)
-        blocks = capture(model, rows, sample=self.sample, seed=self.seed, progress=True, run=once)
-        about = {"model": name, "perplexity": once.perplexity(), "sizes": self.sizes}
+        losses = HeldOutLosses(model, rows)
+        blocks = capture(model, rows, sample=self.sample, seed=self.seed, progress=True, losses=losses)
+        about = {"model": name, "perplexity": losses.perplexity(), "sizes": self.sizes}
         path = self.capture_path(name, corpus)
         save_capture(path, blocks, rows, about)
         return path
@@ -269,7 +268,7 @@ def _folded(number: int, question: str, answer: str) -> str:
 
 
 def start(stem: str, profile: str = "minis") -> Run:
-    """Set the figure style, read the profile and keep large blocks of memory, as a notebook's first cell does.
+    """Set the figure style and read the profile, as a notebook's first cell does.
 
     Raises:
         SourceError: no such profile.
@@ -278,7 +277,6 @@ def start(stem: str, profile: str = "minis") -> Run:
     chosen = settings.read(profile)
     models = {settings.short(source): settings.located(source) for source in chosen.models}
     style.use(models)
-    keep_large_blocks()
     disable_progress_bar()
     return Run(
         stem=stem,

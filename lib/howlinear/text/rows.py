@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.models.checks import as_ids, as_tensor, check_inputs
 from howlinear.models.ffn_sites import device_of
 
 FOLDS = 8
@@ -88,7 +89,7 @@ class TokenRows(Rows):
     note: str = ""
 
     @classmethod
-    def from_ids(cls, ids: Tensor | np.ndarray | Sequence[Sequence[int]], folds: int = FOLDS) -> TokenRows:
+    def from_ids(cls, ids: Any, folds: int = FOLDS) -> TokenRows:
         """Take each sequence as a document: every fourth is held out, folds are dealt in turn.
 
         Args:
@@ -98,7 +99,7 @@ class TokenRows(Rows):
         Raises:
             InputError: they are no whole numbers, or not of that shape.
         """
-        sequences = _token_ids(ids)
+        sequences = as_ids(ids)
         test, fold = split_in_turn(len(sequences), folds)
         return cls(sequences, test, fold)
 
@@ -176,7 +177,7 @@ class ModelInputs(Rows):
             )
 
     @classmethod
-    def of(cls, inputs: Mapping[str, Tensor | np.ndarray | Sequence], folds: int = FOLDS) -> ModelInputs:
+    def of(cls, inputs: Mapping[str, Any], folds: int = FOLDS) -> ModelInputs:
         """Take each sequence as a document: every fourth is held out, folds are dealt in turn.
 
         Args:
@@ -186,9 +187,9 @@ class ModelInputs(Rows):
         Raises:
             InputError: tensors that do not belong together, padding on the left, or ids that are no whole numbers.
         """
-        tensors = {}
-        for name, given in inputs.items():
-            tensors[name] = _token_ids(given) if name == "input_ids" else _tensor(given, name)
+        tensors = {name: as_tensor(given, name) for name, given in inputs.items()}
+        if "input_ids" in tensors:
+            as_ids(tensors["input_ids"])
         n = max((len(tensor) for tensor in tensors.values()), default=0)  # of tensors of other lengths the check says
         test, fold = split_in_turn(n, folds)
         return cls(tensors, test, fold)
@@ -228,38 +229,6 @@ class ModelInputs(Rows):
         """Some of the sequences, with their sides and folds."""
         inputs = {name: tensor[indices] for name, tensor in self.inputs.items()}
         return replace(self, inputs=inputs, test=self.test[indices], fold=self.fold[indices])
-
-
-def _tensor(given: Tensor | np.ndarray | Sequence, name: str) -> Tensor:
-    """What was given, as a tensor.
-
-    Raises:
-        InputError: lists of several lengths, or of something that is no number.
-    """
-    try:
-        return torch.as_tensor(given)
-    except (TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"{name} cannot be made a tensor ({reason}): pad sequences to one length, as with "
-            'tokenizer(texts, padding=True, return_tensors="pt")'
-        ) from error
-
-
-def _token_ids(given: Tensor | np.ndarray | Sequence) -> Int64[Tensor, "n_sequences seq_len"]:
-    """Token ids as models read them.
-
-    Raises:
-        InputError: they are no whole numbers, or not of shape (n_sequences, seq_len).
-    """
-    ids = _tensor(given, "token ids")
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype is torch.bool:
-        raise InputError(f"token ids of type {ids.dtype}: give whole numbers")
-    if ids.ndim != 2:
-        raise InputError(
-            f"token ids of shape {tuple(ids.shape)}: give (n_sequences, seq_len), each sequence a document of its own"
-        )
-    return ids.long()
 
 
 def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:
@@ -314,32 +283,7 @@ def check(model: PreTrainedModel, rows: Rows) -> None:
     if not len(rows.test) or rows.test.all() or not rows.test.any():
         sides = f"{int((~rows.test).sum())} to fit on, {int(rows.test.sum())} held out"
         raise InputError(f"both sides need sequences, there are {sides}: give more rows")
-    reads = model.main_input_name
-    if reads not in rows.inputs:
-        raise InputError(f"{type(model).__name__} reads {reads}, not {', '.join(rows.inputs)}: give {{{reads!r}: …}}")
-    if getattr(model.config, "is_encoder_decoder", False) and len(rows.inputs) == 1:
-        raise InputError(
-            f"{type(model).__name__} is an encoder and a decoder, one input is not enough for both: give all that it "
-            "reads by keyword, or measure model.get_encoder()"
-        )
-    if rows.ids is None:
-        return
-    seq_len = rows.ids.shape[1]
-    longest = _longest(model)
-    if longest is not None and seq_len > longest:
-        raise InputError(f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them")
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    lowest, highest = int(rows.ids.min()), int(rows.ids.max())
-    if lowest < 0 or highest >= vocabulary:
-        raise InputError(f"token ids run from {lowest} to {highest}, the model knows 0 to {vocabulary - 1}")
-
-
-def _longest(model: PreTrainedModel) -> int | None:
-    """How many tokens a model reads at once; None: any number. RoBERTa's positions start behind that of padding."""
-    for name, module in model.base_model.named_modules():
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            return module.num_embeddings - module.padding_idx - 1
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    check_inputs(model, rows.inputs)
 
 
 def batch_of(model: PreTrainedModel, rows: Rows, indices: Tensor) -> dict[str, Tensor | bool]:

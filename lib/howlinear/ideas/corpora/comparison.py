@@ -9,9 +9,8 @@ from transformers import PreTrainedModel
 
 from howlinear.ideas.corpora.agreement import Agreement, FoldProfiles, compare
 from howlinear.instrument.capture import capture
-from howlinear.instrument.perplexity import Pass
+from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, name_of, profile_of
-from howlinear.models.sources import running
 from howlinear.text.rows import TokenRows
 
 
@@ -58,11 +57,10 @@ def measured(model: PreTrainedModel, rows: TokenRows, progress: bool = False) ->
         InputError: as `measure`.
         SourceError: the model's own forward pass fails.
     """
-    name = name_of(model)
-    with running(name):
-        run = Pass(model, rows)
-        captured = capture(model, rows, progress=progress, run=run)
-    return Measured(profile_of(captured, name, rows, run.perplexity()), FoldProfiles.of_capture(captured))
+    losses = HeldOutLosses(model, rows)
+    captured = capture(model, rows, progress=progress, losses=losses)
+    profile = profile_of(captured, name_of(model), rows, losses.perplexity())
+    return Measured(profile, FoldProfiles.of_capture(captured))
 
 
 def comparison(first: Measured, second: Measured, names: tuple[str, str]) -> Comparison:

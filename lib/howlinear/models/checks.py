@@ -1,0 +1,136 @@
+"""What every function that runs a model makes sure of first: which object, in which mode, reads what.
+
+`hl.measure`, `capture`, `perplexity`, `losses`, `swap_costs` and `swap` all begin here, so that the same mistake gets
+the same line from each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from howlinear.errors import InputError
+
+
+def unwrapped(model: Any) -> PreTrainedModel:
+    """The `transformers` model that an object is, or wraps without changing what it computes.
+
+    Args:
+        model: a model, or what `torch.compile`, `DataParallel` or `DistributedDataParallel` made of one.
+
+    Raises:
+        InputError: anything else; says what it is, and what to give.
+    """
+    inside = model
+    if isinstance(inside, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
+        inside = inside.module
+    if isinstance(inside, nn.Module):
+        inside = vars(inside)["_modules"].get("_orig_mod", inside)  # torch.compile's
+    if isinstance(inside, PreTrainedModel):
+        return inside
+    kind = type(model).__name__
+    if hasattr(model, "merge_and_unload"):  # an adapter of peft, whose part is not in the model's own weights
+        raise InputError(f"a {kind} is an adapter around a model: merge it first, model = model.merge_and_unload()")
+    raise InputError(f"a {kind} is no transformers model: give a PreTrainedModel, or a name to hl.load_model")
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """In evaluation mode while it lasts, so without dropout; every part is put back into the mode that it was in."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def as_tensor(given: Any, name: str) -> Tensor:
+    """A tensor of what a user has: a tensor, an array, or lists; whole numbers of any width become int64.
+
+    Args:
+        given: the numbers.
+        name: what to call them in an error.
+
+    Raises:
+        InputError: no numbers, or lists of different lengths.
+    """
+    try:
+        tensor = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"{name} is a {type(given).__name__} that makes no tensor ({reason}): pad it") from error
+    whole_numbers = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    return tensor.long() if whole_numbers else tensor
+
+
+def as_ids(given: Any) -> Int64[Tensor, "n_sequences seq_len"]:
+    """Token ids of what a user has: a tensor, an array, or lists, of whole numbers of any width.
+
+    Raises:
+        InputError: no whole numbers, not a row a sequence, or none at all.
+    """
+    ids = as_tensor(given, "token ids")
+    if ids.dtype != torch.long:
+        raise InputError(f"token ids are whole numbers, and these are {str(ids.dtype).removeprefix('torch.')}")
+    if ids.ndim != 2 or ids.numel() == 0:
+        raise InputError(f"token ids of shape {tuple(ids.shape)}: give (n_sequences, seq_len), neither of them 0")
+    return ids
+
+
+def check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
+    """Say what is wrong with a model's inputs before it fails at them.
+
+    Args:
+        model: the model.
+        inputs: keyword → tensor, the first axis of each the sequences.
+
+    Raises:
+        InputError: inputs, ids or sequences that the model cannot read.
+    """
+    reads = model.main_input_name
+    if reads not in inputs:
+        raise InputError(f"{type(model).__name__} reads {reads}, not {', '.join(inputs)}: give {{{reads!r}: …}}")
+    if getattr(model.config, "is_encoder_decoder", False) and len(inputs) == 1:
+        raise InputError(
+            f"{type(model).__name__} is an encoder and a decoder, one input is not enough for both: give all that it "
+            "reads by keyword, or measure model.get_encoder()"
+        )
+    if "input_ids" in inputs:
+        check_ids(model, inputs["input_ids"])
+
+
+def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"]) -> None:
+    """Make sure that a model has a place and an embedding for every token.
+
+    Args:
+        model: the model.
+        ids: token ids, shape (n_sequences, seq_len).
+
+    Raises:
+        InputError: sequences longer than it reads, or ids that it does not know.
+    """
+    seq_len = ids.shape[1]
+    longest = _longest(model)
+    if longest is not None and seq_len > longest:
+        raise InputError(f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them")
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    lowest, highest = int(ids.min()), int(ids.max())
+    if lowest < 0 or highest >= vocabulary:
+        raise InputError(f"token ids run from {lowest} to {highest}, the model knows 0 to {vocabulary - 1}")
+
+
+def _longest(model: PreTrainedModel) -> int | None:
+    """How many tokens a model reads at once; None: any number. RoBERTa's positions start behind that of padding."""
+    for name, module in model.base_model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return module.num_embeddings - module.padding_idx - 1
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)

@@ -1,0 +1,288 @@
+"""Several processes: the result is that of one, and whoever is lost ends the run with one line and no file.
+
+Most runs fork their processes from one server that has imported everything; one goes through torchrun itself.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed import TCPStore
+
+import howlinear
+from conftest import WIDTH, tiny
+from helpers.forked import exit_codes, start
+from howlinear import cli
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.files import results
+from howlinear.instrument import distributed
+from howlinear.instrument.distributed import Group, join_moments, joined, own_share, place
+from howlinear.instrument.measure import measure
+from howlinear.text.rows import TokenRows
+from howlinear.training.minis import new_model
+
+pytestmark = pytest.mark.long
+
+SOON = 60  # seconds until a run must have ended, far above what it takes
+
+
+def child(work, index, size, port, folder, arguments):
+    os.environ |= {"RANK": f"{index}", "WORLD_SIZE": f"{size}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}"}
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # as under torchrun: none of them keeps the store
+    torch.set_num_threads(1)
+    work(folder, index, *arguments)
+
+
+def together(folder, size, work, *arguments):
+    """Run `work(folder, index, *arguments)` in every process; exit codes and what each has said."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    said = [folder / f"said.{index}" for index in range(size)]
+    started = [start(said[i], child, work, i, size, store.port, folder, arguments) for i in range(size)]
+    return exit_codes(started, SOON), [file.read_text() for file in said]
+
+
+def some_rows():
+    ids = torch.randint(80, (24, 32), generator=torch.Generator().manual_seed(1))
+    return TokenRows.from_ids(ids, folds=3)
+
+
+# --- the same as one process
+
+
+def join_planted(folder, index):
+    """Moments far from 0, of unequal parts, one process with no rows at all."""
+    with joined():
+        mine = None if index == 2 else Moments(3, 2).update(*planted(index))
+        whole = join_moments(mine, torch.full((3,), 99.0).double(), torch.zeros(2).double(), to=1)
+        if index == 1:
+            torch.save(whole.tensors(), folder / "joined.pt")
+
+
+def planted(index):
+    x = 100 + torch.randn(5 + 7 * index, 3, generator=torch.Generator().manual_seed(index), dtype=torch.float64)
+    return x, x[:, :2] ** 2 / 100
+
+
+def test_moments_about_an_agreed_shift_add_up(tmp_path):
+    codes, said = together(tmp_path, 3, join_planted)
+    assert (codes, "".join(said)) == ([0, 0, 0], "")
+    expected = Moments(3, 2).update(*planted(0)).update(*planted(1)).tensors()
+    for name, tensor in torch.load(tmp_path / "joined.pt").items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-11, atol=1e-11)
+
+
+def keep_profile(folder, index, batch):
+    with joined():
+        model, rows = tiny("mini-gpt2"), some_rows()
+        profile = measure(model, rows, batch_size=batch)
+        looked = measure(model, rows, batch_size=batch, tolerance=0.9)
+        maps = [found.map.weight for found in profile.values()]
+        torch.save({"profile": profile.to_dict(), "looked": looked.to_dict(), "maps": maps}, folder / f"{index}.pt")
+
+
+@pytest.mark.parametrize(("size", "batch"), [(2, 2), (7, 8)])
+def test_several_processes_measure_what_one_does(tmp_path, size, batch):
+    """Of seven with six batches, one has none, and some see no held-out row."""
+    one = measure(tiny("mini-gpt2"), some_rows(), batch_size=batch)
+    codes, said = together(tmp_path, size, keep_profile, batch)
+    assert (codes, "".join(said)) == ([0] * size, "")
+    for index in range(size):
+        found = torch.load(tmp_path / f"{index}.pt")
+        assert found["profile"]["perplexity"] == pytest.approx(one.perplexity, rel=1e-9)
+        assert found["looked"]["stop"]["looks"] == 1
+        for profile in ("profile", "looked"):  # a single look is a plain measurement
+            for mine, whole in zip(found[profile]["blocks"], one.to_dict()["blocks"], strict=True):
+                assert mine == pytest.approx(whole, rel=1e-9)
+        for weight, whole in zip(found["maps"], one.values(), strict=True):
+            assert torch.allclose(weight, whole.map.weight, rtol=0, atol=1e-9 * float(whole.map.weight.abs().max()))
+
+
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=60), st.integers(1, 20))
+def test_shares_are_everything_once_in_runs_of_like_length(lengths, size):
+    items = [range(n) for n in lengths]
+    shares = []
+    for rank in range(size):
+        token = distributed._GROUP.set(Group(rank, size))
+        shares.append(own_share(items))
+        distributed._GROUP.reset(token)
+    assert [item for share in shares for item in share] == items
+    assert shares[0]
+    assert all(sum(map(len, share)) <= sum(lengths) / size + max(lengths) for share in shares)
+
+
+def test_one_process_under_torchrun_is_alone(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with joined() as group:
+        assert group == Group(0, 1)
+        assert own_share([range(3)]) == [range(3)]
+
+
+# --- a process is lost
+
+
+@pytest.fixture
+def project(tmp_path, tokenizer):
+    """A model folder of three blocks, and a text."""
+    tokenizer.save_pretrained(tmp_path / "model")
+    model = new_model("mini-gpt2", blocks=3, width=WIDTH, vocabulary=257)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 3
+    model.save_pretrained(tmp_path / "model")
+    words = ["alpha", "beta", "gamma", "delta", "river", "stone", "cloud", "seven", "green", "quick"]
+    lines = [" ".join(words[(i * j) % 10] + str(i + j) for j in range(30)) for i in range(200)]
+    (tmp_path / "mine.txt").write_text("\n\n".join(lines))
+    return tmp_path
+
+
+def command(folder):
+    sizes = ("--rows", "2048", "--seq-len", "32")
+    files = ("--corpus", folder / "mine.txt", "--json", folder / "out.json")
+    return ["measure", str(folder / "model"), *map(str, files), *sizes]
+
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def overflow(_, x, *__):
+    x[0, 0] = float("inf")
+
+
+PLACES = {
+    "capture": (Moments, "update"),
+    "join": (distributed, "join_moments"),
+    "solve": (sys.modules["howlinear.instrument.profile"], "ceiling"),
+}
+
+
+def fault(folder, index, where, victim, what):
+    """The command, but `what` happens in one process when it comes to a place."""
+    if index == victim:
+        home, name = PLACES[where]
+        usual = getattr(home, name)
+
+        def faulty(*args, **kwargs):
+            what(*args)
+            return usual(*args, **kwargs)
+
+        setattr(home, name, faulty)
+    sys.argv = ["howlinear", *command(folder)]
+    cli.main()
+
+
+@pytest.mark.parametrize(("where", "victim"), [("capture", 0), ("join", 1), ("solve", 1)])
+def test_a_killed_process_ends_the_run_with_one_line_and_no_file(project, where, victim):
+    codes, said = together(project, 2, fault, where, victim, die)
+    assert codes == [-9, 2] if victim == 0 else [2, -9]
+    (line,) = "".join(said).splitlines()
+    assert line.startswith(f"howlinear: process {2 - victim} of 2: lost another of the 2 processes (")
+    assert not list(project.glob("*.json")) + list(project.glob(".*"))
+
+
+def test_an_error_in_one_process_is_reported_once_by_that_process(project):
+    codes, said = together(project, 3, fault, "capture", 2, overflow)
+    assert codes == [2, 2, 2]
+    assert [bool(words) for words in said] == [False, False, True]
+    (line,) = said[2].splitlines()
+    assert line.startswith("howlinear: process 3 of 3: NaN or infinity among ")
+    assert not list(project.glob("*.json"))
+
+
+def other_text(folder, index):
+    sys.argv = ["howlinear", *command(folder)]
+    if index:
+        other = folder / "other.txt"
+        other.write_text((folder / "mine.txt").read_text().replace("river", "brook"))
+        sys.argv[4] = str(other)
+    cli.main()
+
+
+def test_processes_with_different_texts_are_refused(project):
+    codes, said = together(project, 2, other_text)
+    assert codes == [2, 2]
+    (line,) = "".join(said).splitlines()
+    assert "differ in the text" in line
+
+
+def full_disk(*_):
+    raise InputError("is the disk full?")
+
+
+def read_only(folder, index):
+    results.save = full_disk
+    sys.argv = ["howlinear", *command(folder)]
+    cli.main()
+
+
+def test_a_file_that_cannot_be_written_ends_all_processes(project):
+    codes, said = together(project, 2, read_only)
+    assert codes == [2, 2]
+    assert said == ["howlinear: process 1 of 2: is the disk full?\n", ""]
+
+
+def smaller(folder, index):
+    sys.argv = ["howlinear", "compress", str(folder / "model"), "--max-dppl", "500", "--out", str(folder / "small")]
+    cli.main()
+
+
+def test_several_processes_do_not_compress_one_model(project):
+    codes, said = together(project, 2, smaller)
+    assert codes == [2, 2]
+    (line,) = "".join(said).splitlines()
+    assert "howlinear compress is the work of one process" in line
+    assert not (project / "small").exists()
+
+
+@pytest.mark.parametrize("size", ["2", "two", ""])
+def test_processes_without_torchrun_are_one_clear_line(monkeypatch, capsys, size):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", size)
+    monkeypatch.setattr(sys, "argv", ["howlinear", "measure", "mini-gpt2"])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"howlinear: WORLD_SIZE is '{size}'")
+
+
+def test_torchrun_writes_what_one_process_writes(project, monkeypatch, capsys):
+    module = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "howlinear"]
+    paths = os.pathsep.join([str(Path(howlinear.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    run = subprocess.run([*module, *command(project)], env=env, capture_output=True, text=True, timeout=2 * SOON)
+    assert run.returncode == 0, run.stderr
+    two = json.loads((project / "out.json").read_text())
+    monkeypatch.setattr(sys, "argv", ["howlinear", *command(project)])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    one = json.loads((project / "out.json").read_text())
+    assert capsys.readouterr().out == run.stdout
+    assert len(two["blocks"]) == 3
+    assert two["perplexity"] == pytest.approx(one["perplexity"], rel=1e-9)
+    for mine, whole in zip(two["blocks"], one["blocks"], strict=True):
+        assert mine == pytest.approx(whole, rel=1e-9)
+
+
+# --- devices
+
+
+@pytest.mark.parametrize("device", ["mps", "gpu", "cuda:x", "cpu:0", "", "cuda:2"])
+def test_devices_that_are_not_there_are_refused(monkeypatch, device):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match="device"):
+        place(device)
+
+
+def test_each_process_takes_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [place(device) for device in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda:0", "cuda:1"]
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert place("cuda") == "cuda:1"

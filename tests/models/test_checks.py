@@ -1,0 +1,101 @@
+"""What one public function refuses, all refuse; what one takes, all take; and the model is left as it was."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import howlinear as hl
+from conftest import VOCABULARY, WIDTH, tiny
+from howlinear.core.ceilings import AffineMap
+from howlinear.errors import InputError
+from howlinear.models.checks import unwrapped
+
+MAP = AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())
+CALLS = {
+    "measure": lambda model, ids: hl.measure(model, ids, blocks=[0])[0].r2,
+    "capture": lambda model, ids: hl.capture(model, ids, blocks=[0])[0].outputs.syy.sum().item(),
+    "perplexity": hl.perplexity,
+    "losses": lambda model, ids: hl.losses(model, ids).sum().item(),
+    "swap_costs": lambda model, ids: hl.swap_costs(model, {0: MAP}, ids)[0].delta,
+}
+every_call = pytest.mark.parametrize("name", CALLS)
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+@every_call
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (torch.zeros(8, 600, dtype=torch.long), "sequences of 600 tokens, but the model reads at most"),
+        (torch.full((8, 32), VOCABULARY), f"the model knows 0 to {VOCABULARY - 1}"),
+        (torch.full((8, 32), -1), f"the model knows 0 to {VOCABULARY - 1}"),
+        (torch.zeros(100, dtype=torch.long), r"token ids of shape \(100,\)"),
+        (torch.zeros(0, 32, dtype=torch.long), r"token ids of shape \(0, 32\)"),
+        (torch.zeros(8, 32), "whole numbers, and these are float32"),
+        ([[1, 2], [3]], "makes no tensor"),
+    ],
+)
+def test_what_a_model_cannot_read_is_one_line_from_every_function(gpt2, name, given, message):
+    with pytest.raises(InputError, match=message):
+        CALLS[name](gpt2, given)
+
+
+@every_call
+def test_whole_numbers_of_any_kind_are_token_ids(gpt2, ids, name):
+    expected = CALLS[name](gpt2, ids)
+    for given in (ids.int(), ids.to(torch.uint16), ids.numpy().astype(np.int32), ids.tolist()):
+        assert CALLS[name](gpt2, given) == expected
+
+
+@every_call
+def test_a_model_in_training_is_run_without_dropout_and_left_in_training(ids, name):
+    model = tiny("mini-gpt2")
+    expected = CALLS[name](model, ids)
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.5
+    model.train()
+    model.transformer.h[1].eval()
+    assert CALLS[name](model, ids) == expected
+    assert model.training
+    assert not model.transformer.h[1].training
+
+
+@every_call
+def test_a_wrapped_model_is_what_it_wraps(gpt2, ids, name):
+    expected = CALLS[name](gpt2, ids)
+    for wrapped in (nn.DataParallel(gpt2), torch.compile(gpt2, backend="eager")):
+        assert CALLS[name](wrapped, ids) == expected
+
+
+def test_a_swap_reaches_into_a_wrapped_model(gpt2, ids):
+    wrapped = torch.compile(gpt2, backend="eager")
+    with hl.swap(gpt2, {0: MAP}):
+        expected = hl.perplexity(gpt2, ids)
+    with hl.swap(wrapped, {0: MAP}):
+        assert hl.perplexity(wrapped, ids) == expected
+
+
+def test_hooks_and_swaps_reach_a_model_that_was_compiled_before(gpt2, ids):
+    expected = [hl.measure(gpt2, ids)[0].r2, hl.swap_costs(gpt2, {0: MAP}, ids)[0].delta]
+    gpt2.compile(backend="eager")
+    for layer in gpt2.transformer.h:
+        layer.compile(backend="eager")
+    with torch.no_grad():
+        gpt2(input_ids=ids[:8], use_cache=False)
+    assert [hl.measure(gpt2, ids)[0].r2, hl.swap_costs(gpt2, {0: MAP}, ids)[0].delta] == pytest.approx(expected)
+
+
+class Adapter(nn.Module):
+    def merge_and_unload(self):
+        """As a model of peft has it."""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), [(Adapter(), r"model = model\.merge_and_unload\(\)"), (nn.Linear(3, 3), "a Linear is no")]
+)
+def test_what_is_no_model_is_refused_by_its_type(ids, given, message):
+    for call in (unwrapped, hl.load_model, *(lambda model, call=call: call(model, ids) for call in CALLS.values())):
+        with pytest.raises(InputError, match=message):
+            call(given)
