@@ -3,8 +3,8 @@
 All are ratios of CPU time on one thread: of `hl.measure` and of its parts to a bare forward pass of the same rows
 without the head, and of all swap costs to one plain evaluation. A bare pass is what transformers does by itself.
 Works take turns round after round and a ratio is the median over rounds, so whatever else the machine does meets all
-alike. Beside them stands the largest difference to the slow way of the same numbers: every map by eigenvalues, every sum
-fold by fold, the perplexity by a pass of its own.
+alike. Beside them stands the largest difference to the slow way of the same numbers: every map by eigenvalues, every
+sum fold by fold, the perplexity by a pass of its own.
 
 Weights are random, at GPT-2's shape, and those of SmolLM2-135M where its package is there (`make .venv/public`). Peak
 memory is of a process of its own, of a whole measurement on random ids. How long a start takes is the CPU time of a new
