@@ -5,8 +5,6 @@ import io
 import json
 import pickle
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import jupytext
@@ -113,7 +111,9 @@ def test_the_pipeline_quotes_whatever_reaches_a_shell():
             assert field.endswith(":q") or field == "threads", command
 
 
-@pytest.mark.parametrize("name", ["x; touch ran", "$(touch ran)", "`touch ran`", "a b", "'", "{BUILD}", ".hidden", "-n"])
+@pytest.mark.parametrize(
+    "name", ["x; touch ran", "$(touch ran)", "`touch ran`", "a b", "'", "{BUILD}", ".hidden", "-n"]
+)
 def test_a_run_profile_and_a_text_of_odd_names_go_by_safe_ones(tmp_path, name):
     (tmp_path / f"{name}.txt").write_text("text")
     (tmp_path / f"{name}.yaml").write_text(json.dumps({"extends": "smoke", "corpora": [f"./{name}.txt"]}))

@@ -58,7 +58,9 @@ def test_numbers_that_a_model_does_not_have_are_left_out_with_one_line(capsys):
     assert choose_blocks([10], range(4)) == []
 
 
-@pytest.mark.parametrize("rule", ["", "some", "spaced", "spaced x", "depth", "depth 2", "depth x", "most 2", "most linear -1"])
+@pytest.mark.parametrize(
+    "rule", ["", "some", "spaced", "spaced x", "depth", "depth 2", "depth x", "most 2", "most linear -1"]
+)
 def test_an_unknown_rule_is_refused(rule):
     with pytest.raises(InputError, match="give all, ends, spaced 4"):
         choose_blocks(rule, range(4), {})

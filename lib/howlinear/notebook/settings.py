@@ -195,7 +195,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _with_whole_paths(content: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Models, corpora and the folder of texts of a file by their whole paths, so that they hold wherever it is extended.
+    """Models, corpora and the folder of texts of a file by their whole paths, which hold wherever it is extended.
 
     What cannot be one is left as it is, for the check of the whole profile to name.
 

@@ -50,6 +50,8 @@ PUBLISHED = {
         "torch_dtype": "float32", "transformers_version": "4.30.0.dev0", "use_cache": True, "vocab_size": 32000,
     },
 }  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Legacy:
     """How the Hub's older files differ.
