@@ -115,7 +115,7 @@ def modules(source):
 
 def texts(corpora):
     """The files that these corpora are read from: the user's own, and the paper's of the folder of texts if there is one."""
-    files = [Path(CORPORA[name]) for name in corpora]
+    files = [file for name in corpora for file in settings.files_of(CORPORA[name])]
     if FOLDER:
         files += [Path(FOLDER) / f"{name}.txt" for name in corpora if name in ("wikitext", "moby_dick", "puzzles")]
     return [from_here(file) for file in files if file.is_file()]

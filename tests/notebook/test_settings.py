@@ -95,7 +95,7 @@ def test_a_capture_of_ones_own_text_lies_below_build_and_is_stale_when_the_name_
     run = start("01_capture", path)
     assert run.capture_path("mini-gpt2", "my-notes") == paths.build("mine") / "captures/mini-gpt2/my-notes.safetensors"
     corpus = run.corpus("my-notes", load_model("mini-gpt2"))
-    assert (corpus.name, len(corpus.text.documents)) == ("my-notes", 40)
+    assert (corpus.name, len(corpus.documents)) == ("my-notes", 40)
     write(tmp_path / "mine.yaml", extends="smoke", corpora=["b/my notes.txt"])
     other = start("01_capture", path)
     assert other.corpora == run.corpora

@@ -136,7 +136,7 @@ class Run:
         made_at = path.stat().st_mtime
         files = list(Path(self.models[name]).glob("*.safetensors"))
         if corpus in self.user_texts:
-            files.append(Path(self.user_texts[corpus]))
+            files += settings.files_of(self.user_texts[corpus])
         return all(file.stat().st_mtime <= made_at for file in files)
 
     @property

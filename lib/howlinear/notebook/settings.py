@@ -141,6 +141,14 @@ def from_root(source: str) -> str:
     return path.relative_to(paths.ROOT).as_posix() if path.is_relative_to(paths.ROOT) else source
 
 
+def files_of(corpus: str) -> list[Path]:
+    """The files that a text of the user's is read from: itself, or all in its folder; none of a built-in corpus."""
+    if corpus in BUILT_IN:
+        return []
+    path = Path(corpus)
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
 # --- files
 
 
