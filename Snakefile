@@ -217,7 +217,7 @@ if PROFILE == "minis":
 
     rule explorer:
         input:
-            [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in config["corpora"]],
+            [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in CORPORA],
             "results/minis/02_ceilings.json",
             modules("tools/book/explorer.py"),
         output:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-
 from howlinear.files import paths, tables
 from howlinear.notebook import settings
 
