@@ -15,9 +15,9 @@ SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CO
 
 .PHONY: figures test test-long test-public test-notebooks test-all paper readme book course test-course crate bench bench-more bench-scale bench-coverage lab sweep minis twins wide rehearse clean help
 
-figures: $(if $(filter public%,$(PROFILE)),.venv/public,.venv/ready)  ## run every notebook of PROFILE (minis, public, public-short, paper), then write results/, figures/ and the report
-	$(SNAKEMAKE) --configfile profiles/$(PROFILE).yaml
-	$(BIN)/python -m tools.on_record $(PROFILE)
+figures: $(if $(filter public%,$(PROFILE)),.venv/public,.venv/ready)  ## run every notebook of PROFILE (minis, public, public-short, paper, paper-short, or the path of your own.yaml), then write results/, figures/ and the report
+	$(SNAKEMAKE) --config 'profile=$(PROFILE)'
+	$(BIN)/python -m tools.on_record '$(PROFILE)'
 
 test: .venv/ready  ## lint and tests
 	$(BIN)/ruff check
@@ -38,11 +38,11 @@ test-notebooks: figures  ## execute the executed notebooks once more (but those 
 test-all: test test-long test-public test-notebooks  ## all of them
 
 paper: .venv/ready  ## the report, paper/main.pdf, from results/ and figures/
-	$(SNAKEMAKE) --configfile profiles/minis.yaml -- paper/main.pdf
+	$(SNAKEMAKE) --config profile=minis -- paper/main.pdf
 
 book: .venv/ready  ## the site, build/book/html, from the executed notebooks, and the same as a PDF; its pages are tried without a network
-	$(SNAKEMAKE) --configfile profiles/minis.yaml -- build/book/html/index.html
-	$(SNAKEMAKE) --configfile profiles/minis.yaml --report build/book/html/_static/workflow.html
+	$(SNAKEMAKE) --config profile=minis -- build/book/html/index.html
+	$(SNAKEMAKE) --config profile=minis --report build/book/html/_static/workflow.html
 	BOOK=build/book/html $(BIN)/python -m pytest -q tests/tools/test_book.py
 
 course: .venv/ready  ## for an instructor: notebooks with and without solutions in nbgrader's format, lesson plans, slides, notes; all in build/course
@@ -54,7 +54,7 @@ test-course: course  ## run the instructor's notebooks, a minute each: every sol
 
 rehearse: .venv/ready  ## the paper profile on models of the real shapes (BLOCKS=4 of 12) with random weights, offline
 	$(BIN)/python -m howlinear.training.stand_ins --blocks $(BLOCKS)
-	$(SNAKEMAKE) --configfile profiles/paper.yaml profiles/rehearsal.yaml
+	$(SNAKEMAKE) --config profile=rehearsal
 
 readme: .venv/ready  ## ANSWERS.md and the tables of FINDINGS.md, LEDGER.md and book/course, from results; the minutes in the notebooks' headers
 	$(BIN)/python -m tools.pages
@@ -84,7 +84,7 @@ twins: .venv/ready  ## train the twins (family × text × seed) that are measure
 	$(BIN)/python -m howlinear.training.twins
 
 wide: build/wide/wide-gpt2 build/wide/wide-pythia build/wide/wide-llama  ## train the minis' families at the paper's size on a GPU, then run every notebook on them
-	$(SNAKEMAKE) --configfile profiles/wide.yaml
+	$(SNAKEMAKE) --config profile=wide
 
 build/wide/%: | .venv/ready
 	$(BIN)/howlinear minis $* --device $(DEVICE)

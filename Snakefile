@@ -1,19 +1,37 @@
-# The only DAG: profile → captures → notebooks → claims → paper, book. `make figures` runs it up to the paper.
+# The only DAG: run profile → captures → notebooks → claims → paper, book. `make figures` runs it up to the paper, and
+# `--config profile=` says which run profile, by name or by the path of a YAML file anywhere.
 # A notebook's executed copy lives under build/, so a fresh clone, which has none, really runs every notebook.
 import json
 import os
-import re
 import sys
 from pathlib import Path
 
-from howlinear.notebook.settings import short
+sys.path[:0] = [f"{workflow.basedir}/lib", workflow.basedir]
+from howlinear.errors import HowlinearError
+from howlinear.notebook import settings
+from tools.reach import reached
 
-PROFILE = config["name"]
-if not re.fullmatch(r"[\w-]+", PROFILE):
-    raise WorkflowError(f"a profile's name is letters, digits, _ and -, not {PROFILE!r}")
-MODELS = {short(source): source for source in config["models"]}
-MAIN, PYTHON = config["corpora"][0], sys.executable
+if config.keys() - {"profile"}:
+    raise WorkflowError("name the run profile by --config profile=NAME, or by its path")
+try:
+    profile = settings.read(str(config.get("profile", "minis")))
+except HowlinearError as error:
+    raise WorkflowError(str(error))
+
+
+def from_here(path):
+    """A path in this folder as relative, so that a checkout may move; others as they are."""
+    return str(path.relative_to(Path.cwd())) if (path := Path(path)).is_relative_to(Path.cwd()) else str(path)
+
+
+# What a run profile of the user's own makes is never recorded: all of it lies below build/
+PROFILE, GIVEN = profile.name, str(profile.path) if profile.own else profile.name
 BUILD = f"build/{PROFILE}"
+EXECUTED = f"build/scratch/{PROFILE}" if profile.own else BUILD
+RESULTS = f"build/scratch/{PROFILE}/results" if profile.own else f"results/{PROFILE}"
+FIGURES = f"build/scratch/{PROFILE}/figures" if profile.own else f"figures/{PROFILE}"
+MODELS, CORPORA = profile.models_by_name, profile.corpora_by_name
+MAIN, PYTHON = next(iter(CORPORA)), sys.executable
 
 # notebook → the corpora whose captures it reads, its figures
 # (of the embedded models notebook 09 reads what was recorded in training alone)
@@ -23,7 +41,7 @@ NOTEBOOKS = {
     "02_ceilings": ([MAIN], ["solvers", "clouds", "profile"]),
     "03_bilinear": ([MAIN], ["gain", "rank", "gate", "recipe", "layers"]),
     "04_rank": ([MAIN], ["median", "axes", "carried", "reduced"]),
-    "05_corpora": (config["corpora"], ["parabola", "profiles", "transfer"]),
+    "05_corpora": ([*CORPORA], ["parabola", "profiles", "transfer"]),
     "06_compression": ([MAIN], ["signal", "reduced_rank", "frontier", "healing"]),
     "07_optimisers": ([MAIN], ["valley", "paths", "shortfall", "baseline"]),
     "08_controls": ([MAIN], ["random", "transplant", "twins"]),
@@ -36,10 +54,10 @@ NOTEBOOKS = {
     "15_gate": ([], ["shares", "curves"]),
 }
 for stem, alone in {"08_controls": "twins", "10_degrees": "training"}.items():  # figures of the embedded twins alone
-    if not config.get("parameters", {}).get(stem, {}).get("with_twins", True):
+    if not profile.parameters.get(stem, {}).get("with_twins", True):
         NOTEBOOKS[stem][1].remove(alone)
-if config.get("notebooks"):
-    NOTEBOOKS = {stem: NOTEBOOKS[stem] for stem in config["notebooks"]}
+if profile.notebooks:
+    NOTEBOOKS = {stem: NOTEBOOKS[stem] for stem in profile.notebooks}
 READS = {  # notebook → others whose results it reads
     "10_degrees": ["03_bilinear"],
     "13_claims": [
@@ -58,20 +76,18 @@ ORDER = (  # 14 takes longest and no captures; 03 and 11 hold the most memory, s
     *("12_sinks", "15_gate", "09_dynamics", "07_optimisers", "05_corpora"),
 )
 FIRST = {name: i for i, name in enumerate(reversed(ORDER), 1)}  # so that cores end together
-sys.path.insert(0, workflow.basedir)
-from tools.reach import reached
-
 # what captures are made from, and what a notebook reads that takes no capture
-WEIGHTS = [str(path) for source in MODELS.values() for path in sorted(Path(source).glob("*.safetensors"))]  # if local
-FOLDER = config.get("texts") or os.environ.get("HOWLINEAR_TEXTS")  # of texts that are fetched the hash is pinned
-MEMORY = config.get("memory", {})  # MB that a step's process takes, where several together are too much for a laptop
-SIZES = [config[key] for key in ("rows", "seq_len", "seed", "sample")]
+WEIGHTS = [from_here(path) for source in MODELS.values() for path in sorted(Path(source).glob("*.safetensors"))]  # if local
+FOLDER = profile.texts or os.environ.get("HOWLINEAR_TEXTS")  # of texts that are fetched the hash is pinned
+MEMORY = profile.memory  # MB that a step's process takes, where several together are too much for a laptop
+SIZES = [profile.rows, profile.seq_len, profile.seed, profile.sample]
+SOURCES = {name: settings.from_root(source) for name, source in (MODELS | CORPORA).items()}
 CAPTURING = Path("lib/howlinear/notebook/run.py")  # whose `Run.capture` makes them
 
 
 def took(stem):
     """Seconds that a notebook took when it was last recorded; None if it never was."""
-    runs = [Path(f"results/{PROFILE}/{stem}/run.json"), Path(f"results/{PROFILE}/runs/{stem}.json")]
+    runs = [Path(f"{RESULTS}/{stem}/run.json"), Path(f"{RESULTS}/runs/{stem}.json")]
     recorded = next((json.loads(run.read_text(encoding="utf-8")) for run in runs if run.is_file()), {})
     return recorded.get("seconds")
 
@@ -89,7 +105,7 @@ def minutes_left(stem):
 def found(stem):
     """What stands for a notebook's results: `run.json` beside its tables, or one file of numbers."""
     has_tables = "run.record(" in Path(f"notebooks/{stem}.py").read_text(encoding="utf-8")
-    return f"results/{PROFILE}/{stem}/run.json" if has_tables else f"results/{PROFILE}/{stem}.json"
+    return f"{RESULTS}/{stem}/run.json" if has_tables else f"{RESULTS}/{stem}.json"
 
 
 def modules(source):
@@ -98,19 +114,19 @@ def modules(source):
 
 
 def texts(corpora):
-    """The files that these corpora are read from, of the folder of texts if there is one: as `text.library` finds them."""
-    if not FOLDER:
-        return []
-    files = [Path(FOLDER) / f"{name}.txt" for name in corpora if name in ("wikitext", "moby_dick", "puzzles")]
-    return [str(file) for file in files if file.is_file()]
+    """The files that these corpora are read from: the user's own, and the paper's of the folder of texts if there is one."""
+    files = [file for name in corpora for file in settings.files_of(CORPORA[name])]
+    if FOLDER:
+        files += [Path(FOLDER) / f"{name}.txt" for name in corpora if name in ("wikitext", "moby_dick", "puzzles")]
+    return [from_here(file) for file in files if file.is_file()]
 
 
 rule all:
     input:
-        [f"{BUILD}/notebooks/{stem}.ipynb" for stem in NOTEBOOKS],
+        [f"{EXECUTED}/notebooks/{stem}.ipynb" for stem in NOTEBOOKS],
         ["paper/main.pdf"] if PROFILE == "minis" else [],
     message:
-        f"done: results/{PROFILE}, figures/{PROFILE}, executed notebooks in {BUILD}/notebooks"
+        f"done: {RESULTS}, {FIGURES}, executed notebooks in {EXECUTED}/notebooks"
 
 
 rule capture:
@@ -124,16 +140,17 @@ rule capture:
     log:
         BUILD + "/logs/{corpus}.log",
     priority: FIRST["capture"]
-    threads: max(1, workflow.cores // len(config["corpora"]))
+    threads: max(1, workflow.cores // len(CORPORA))
     resources:
         mem_mb=MEMORY.get("capture", 0),
     params:
         sizes=SIZES,
         models=list(MODELS),
+        sources=lambda wildcards: [SOURCES[name] for name in (*MODELS, wildcards.corpus)],
     message:
         "captures on {wildcards.corpus}"
     shell:
-        "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear capture {PROFILE:q} {wildcards.corpus:q} {params.models:q} > {log:q} 2>&1"
+        "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear capture {GIVEN:q} {wildcards.corpus:q} {params.models:q} > {log:q} 2>&1"
         " || {{ tail -n 3 {log:q} >&2; exit 1; }}"
 
 
@@ -152,21 +169,22 @@ for stem, (corpora, drawn) in NOTEBOOKS.items():
             [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in corpora],
             [] if corpora else [*WEIGHTS, *texts([MAIN])],
         output:
-            f"{BUILD}/notebooks/{stem}.ipynb",
+            f"{EXECUTED}/notebooks/{stem}.ipynb",
             found(stem),
-            [f"figures/{PROFILE}/{stem}_{name}.{kind}" for name in drawn for kind in ("svg", "png")],
+            [f"{FIGURES}/{stem}_{name}.{kind}" for name in drawn for kind in ("svg", "png")],
         log:
             f"{BUILD}/logs/{stem}.log",
         priority: FIRST.get(stem, 0)
         params:
             sizes=[] if corpora else SIZES,
+            sources=[] if corpora else list(SOURCES.values()),
         threads: 1  # several notebooks side by side; and sums come out the same on every run
         resources:
             mem_mb=MEMORY.get(stem, 0),
         message:
             f"notebook {stem}{minutes_left(stem)}"
         shell:
-            "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear.notebook.execute {rule:q} {PROFILE:q} > {log:q} 2>&1"
+            "OMP_NUM_THREADS={threads} {PYTHON:q} -m howlinear.notebook.execute {rule:q} {GIVEN:q} > {log:q} 2>&1"
             " || {{ tail -n 3 {log:q} >&2; exit 1; }}"
 
 
@@ -178,7 +196,7 @@ if PROFILE == "minis":
         input:
             [f"paper/{name}" for name in ("main.typ", "template.typ", "reproducibility.typ", "refs.bib", "claims.toml", "claims_ours.toml")],
             "tools/report.py",
-            [f"{source}/{name}" for source in MODELS.values() for name in ("config.json", "trajectory.json")],
+            [f"{from_here(source)}/{name}" for source in MODELS.values() for name in ("config.json", "trajectory.json")],
             WEIGHTS,
             "CITATION.cff",
             "profiles/paper.yaml",
@@ -199,7 +217,7 @@ if PROFILE == "minis":
 
     rule explorer:
         input:
-            [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in config["corpora"]],
+            [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in CORPORA],
             "results/minis/02_ceilings.json",
             modules("tools/book/explorer.py"),
         output:

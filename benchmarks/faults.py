@@ -43,7 +43,7 @@ def started(tree, options):
     """The pipeline as `make figures` runs it, for some notebooks only."""
     snakemake = Path(sys.executable).with_name("snakemake")
     command = [sys.executable, "tools/alone.py", str(snakemake), "--nolock", "--rerun-incomplete", "--quiet"]
-    command += ["all", "--cores", str(options.cores), "--configfile", f"profiles/{options.profile}.yaml", "--"]
+    command += ["all", "--cores", str(options.cores), "--config", f"profile={options.profile}", "--"]
     command += [f"build/{options.profile}/notebooks/{stem}.ipynb" for stem in options.notebooks]
     environment = {"PYTHONPATH": str(tree / "lib"), "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "HOME": str(tree)}
     log = (tree / "log").open("w")

@@ -18,7 +18,7 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-blocks: list | None = None  # which blocks; None, or a model that has not all of them: every block
+blocks: list | str | dict | None = None  # which blocks: numbers, or a rule as in spaced 3; None: all
 sample_rows: int | None = None  # token rows that everyone trains on and is scored on; None: the run profile's sample
 steps: int | None = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
 batch = 256  # rows a step

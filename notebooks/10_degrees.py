@@ -20,7 +20,7 @@
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 token_rows: int | None = None  # rows that features are made of, a quarter held out; None: all of the run profile
-blocks: list | None = None  # whose spectrum is taken, with those checked; None, or a model without them: every block
+blocks: list | str | dict | None = None  # whose spectrum is taken, with those checked: numbers or a rule; None: all
 degree = 4  # the highest degree of the spectrum
 held = 16_000_000  # inputs held in memory at a time, rows × width × blocks: more means fewer passes
 kernel_rows = [750, 1500, 3000, 6000]  # train rows of the kernels, the last for degree 2 alone: time grows as its cube
@@ -57,7 +57,7 @@ stored = {name: run.capture(name) for name in run.models}
 middle = {name: len(stored[name].blocks) // 2 for name in run.models}
 used = {name: found.rows.thinned(token_rows) for name, found in stored.items()}
 some = selected({name: found.blocks for name, found in stored.items()}, blocks)
-asked_blocks = {name: survey.surveyed_blocks(len(found.blocks), some[name]) for name, found in stored.items()}
+asked_blocks = {name: survey.surveyed_blocks(len(found.blocks), some.get(name, [])) for name, found in stored.items()}
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", used[first].count, "token rows")
 for name, found in stored.items():
     print(f"{name}: {survey.blocks_sentence(found.blocks, asked_blocks[name])}")

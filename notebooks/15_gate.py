@@ -19,7 +19,7 @@
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
 limit = 0.01  # by what share of itself perplexity may rise
-blocks: list | None = None  # which blocks of each model; None: all
+blocks: list | str | None = None  # which blocks of each model: numbers, or a rule as in spaced 4; None: all
 fit_rows: int | None = None  # token rows of the main text, a quarter of them held out; None: all
 choose_rows: int | None = 2048  # token rows that thresholds are chosen on; None: all of their documents
 cost_rows: int | None = 4096  # held-out token rows that costs are measured on; None: all
@@ -42,6 +42,7 @@ from howlinear.ideas.gate.fit import fit_gate
 from howlinear.ideas.gate.planted import planted_table
 from howlinear.ideas.gate.rows import BlockRows, parts
 from howlinear.ideas.gate.tables import ALL, GATE, LOTS, ORACLE
+from howlinear.instrument.selection import choose_blocks
 from howlinear.models.load import is_causal
 from howlinear.notebook.run import start
 from howlinear.plots import gate as plots
@@ -152,7 +153,8 @@ costs, told, curves, means, in_dear, at_once = {}, {}, {}, {}, {}, {}
 for name, model in models.items():
     text = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
     three = parts(text, choose_rows, cost_rows)
-    gates, held_out = tables.fit_gates(model, three, blocks, run.seed)
+    chosen = choose_blocks(blocks, [site.block for site in hl.sites(model)])
+    gates, held_out = tables.fit_gates(model, three, chosen, run.seed)
     shares = tables.gate_shares(model, gates, three.choosing, limit)
     gated = tables.modules(gates, shares)
     costs[name] = tables.cost_table(model, gated, shares, three.judging, held_out)

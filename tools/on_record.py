@@ -23,7 +23,7 @@ from typing import Any
 
 from howlinear.files import paths, results, tables
 from howlinear.files.git import git
-from howlinear.notebook import provenance
+from howlinear.notebook import provenance, settings
 from howlinear.notebook.execute import stems
 
 REPORT = "paper/main.pdf"  # made from what `minis` has on record
@@ -130,8 +130,9 @@ def _below_root(path: Path) -> str:
 
 
 def main(profile: str) -> None:
-    """Give back, and say in one line of what."""
-    back = given_back(profile)
+    """Give back, and say in one line of what; of a run profile of the user's own nothing is on record."""
+    chosen = settings.read(profile)
+    back = {} if chosen.own else given_back(chosen.name)
     if back:
         count = sum(len(files) for files in back.values())
         print(f"as on record, since all numbers agree with it: {', '.join(back)} ({count} files made elsewhere)")

@@ -60,6 +60,14 @@ def test_distances_by_hand():
     assert row[["mean", "largest", "shift", "r"]].astype(float).tolist() == pytest.approx([0.2, 0.3, -0.1, 1.0])
 
 
+def test_blocks_without_a_number_are_not_compared():
+    papers = of_models(["gpt2", "pythia-160m"])
+    ours = papers.assign(rank=np.where((papers.model == "gpt2") & (papers.block < 2), papers.rrr_rank90 + 1.0, np.nan))
+    compared = apart(ours, "rank", "rrr_rank90")
+    assert list(compared.index) == ["gpt2"]
+    assert (compared["blocks"].item(), compared["mean"].item(), compared["at"].item()) == (2, 1.0, 0)
+
+
 def test_models_that_are_not_the_papers_are_not_compared():
     ours = pd.DataFrame({"model": "mini-gpt2", "block": [0], "r2": [0.5]})
     assert apart(ours, "r2", "r2_lin").empty

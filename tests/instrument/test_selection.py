@@ -6,7 +6,7 @@ from helpers.reference import normal
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
-from howlinear.instrument.selection import selected, spaced
+from howlinear.instrument.selection import choose_blocks, selected, spaced
 
 
 @pytest.fixture
@@ -29,7 +29,50 @@ def test_of_three_blocks_the_middle_one_is_half_the_depth():
     assert spaced([4, 9], 5) == [4, 9]  # no more than there are
 
 
-def test_blocks_are_selected_of_models_that_have_them_and_others_are_whole(models):
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (None, [0, 1, 2, 3, 4]),
+        ("all", [0, 1, 2, 3, 4]),
+        ("ends", [0, 4]),
+        ("spaced 3", [0, 2, 4]),
+        ("spaced 9", [0, 1, 2, 3, 4]),
+        ("spaced 0", []),
+        ("depth 0.5", [2]),
+        ("depth 1 0.25 0.3", [1, 4]),
+        ("most linear 2", [0, 4]),
+        ("least linear 2", [1, 2]),
+        ("most linear 9", [0, 1, 2, 4]),  # of block 3 there is no R²
+        ([4, 0], [0, 4]),
+        ([], []),
+    ],
+)
+def test_a_rule_picks_blocks_in_order_of_depth(rule, expected, capsys):
+    assert choose_blocks(rule, range(5), {0: 0.9, 1: -2.0, 2: 0.1, 3: float("nan"), 4: 0.5}) == expected
+    assert capsys.readouterr().out == ""
+
+
+def test_numbers_that_a_model_does_not_have_are_left_out_with_one_line(capsys):
+    assert choose_blocks([10, 1, 5], range(4)) == [1]
+    assert capsys.readouterr().out.endswith("0 to 3: 5 10\n")
+    assert choose_blocks([10], range(4)) == []
+
+
+@pytest.mark.parametrize(
+    "rule", ["", "some", "spaced", "spaced x", "depth", "depth 2", "depth x", "most 2", "most linear -1"]
+)
+def test_an_unknown_rule_is_refused(rule):
+    with pytest.raises(InputError, match="give all, ends, spaced 4"):
+        choose_blocks(rule, range(4), {})
+
+
+def test_a_rule_by_r2_needs_r2_and_finds_nothing_where_there_is_none():
+    with pytest.raises(InputError, match="measure it first"):
+        choose_blocks("most linear 1", range(4))
+    assert choose_blocks("most linear 1", range(4), {}) == []
+
+
+def test_a_rule_selects_of_every_model_what_it_has(models):
     some = selected(models, [7, 0])
     assert {name: list(blocks) for name, blocks in some.items()} == {"bent": [0, 7], "straight": [0]}
     assert some["bent"][7] is models["bent"][7]
@@ -39,6 +82,14 @@ def test_blocks_are_selected_of_models_that_have_them_and_others_are_whole(model
     assert {name: list(blocks) for name, blocks in selected(models, None).items()} == {
         name: list(blocks) for name, blocks in models.items()
     }
-    for blocks in ([0, 99], []):
-        with pytest.raises(InputError, match="no model has all of blocks"):
-            selected(models, blocks)
+    assert {name: list(blocks) for name, blocks in selected(models, [3]).items()} == {"bent": [3]}
+    for rule in ([99], []):
+        with pytest.raises(InputError, match="none of any model"):
+            selected(models, rule)
+
+
+def test_models_may_have_rules_of_their_own(models):
+    some = selected(models, {"bent": "ends"})
+    assert {name: list(blocks) for name, blocks in some.items()} == {"bent": [0, 7], "straight": [0]}
+    by_r2 = selected(models, "most linear 1", {"bent": {0: 0.1, 3: 0.9, 7: 0.5}, "straight": {0: 0.0}})
+    assert {name: list(blocks) for name, blocks in by_r2.items()} == {"bent": [3], "straight": [0]}

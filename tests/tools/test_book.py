@@ -420,7 +420,7 @@ NOWHERE = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:
 def test_the_pipelines_own_report_is_made_and_read_without_a_network(browser, tmp_path):
     """As `make book` makes it; rules of which nothing has run here have no times in it."""
     page = tmp_path / "workflow.html"
-    options = ["--nolock", "--cores", "1", "--configfile", "profiles/minis.yaml", "--report", str(page)]
+    options = ["--nolock", "--cores", "1", "--config", "profile=minis", "--report", str(page)]
     command = [sys.executable, "-m", "snakemake", *options]
     done = subprocess.run(command, cwd=paths.ROOT, env=os.environ | NOWHERE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-1000:]

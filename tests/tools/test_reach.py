@@ -99,7 +99,7 @@ def finished(tmp_path):
 
 def planned(project, environment=None):
     """What Snakemake says that it would do in a project."""
-    options = ["--dry-run", "--cores", "1", "--nolock", "--configfile", "profiles/smoke.yaml"]
+    options = ["--dry-run", "--cores", "1", "--nolock", "--config", "profile=smoke"]
     command = [sys.executable, "-m", "snakemake", *options]
     run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

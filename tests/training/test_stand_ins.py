@@ -15,8 +15,9 @@ from howlinear.training.minis import new_tokenizer
 TINY = {
     "gpt2": {"n_layer": 3, "n_embd": 16, "n_head": 2, "n_ctx": 128, "n_positions": 128},
     "pythia-160m": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 64, "num_attention_heads": 2},
-    "llama-160m": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 64, "num_attention_heads": 2},
-}
+    "llama-160m": {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 64, "num_attention_heads": 2,
+                   "num_key_value_heads": 2},
+}  # fmt: skip
 NAMES = list(stand_ins.PUBLISHED)
 
 # What the Hub's config.json files come to once loaded, typed in by hand
@@ -37,10 +38,10 @@ ENTRIES = {
     },
     "llama-160m": {
         "hidden_act": "silu", "intermediate_size": 3072, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
-        "torch_dtype": "float32", "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 1,
+        "torch_dtype": "float32", "bos_token_id": 1, "eos_token_id": 2, "num_key_value_heads": 12,
     },
 }  # fmt: skip
-FILE_SIZES = {"pythia-160m": 569, "llama-160m": 547}  # bytes of the Hub's config.json: no entry is missing
+FILE_SIZES = {"pythia-160m": 569}  # bytes of the Hub's config.json: no entry is missing
 PARAMETERS = {"gpt2": 124_439_808, "pythia-160m": 162_322_944, "llama-160m": 162_417_408}
 
 
@@ -187,23 +188,18 @@ def test_unwritable_folder(tmp_path, tokenizer):
         stand_ins.make("gpt2", tmp_path / "models", tokenizer, changes=TINY["gpt2"])
 
 
-def test_as_a_command(folder, tokenizer, monkeypatch, capsys):
-    asked = {}
-
-    def made(name, changes):
-        asked[name] = changes
-        return folder / name
-
-    monkeypatch.setattr(stand_ins, "make", made)
-    stand_ins.main(blocks=4)
-    assert asked == {
-        "gpt2": {"n_layer": 4},
-        "pythia-160m": {"num_hidden_layers": 4},
-        "llama-160m": asked["pythia-160m"],
-    }
+def test_as_a_command_small_ones_are_made_under_the_papers_names(tmp_path, capsys):
+    stand_ins.main(blocks=2, width=128, folder=tmp_path)
     assert [line.rsplit("/", 1)[-1] for line in capsys.readouterr().out.split()] == NAMES
-    assert set(asked["llama-160m"]) <= set(stand_ins.PUBLISHED["llama-160m"])
-    assert set(asked["gpt2"]) <= set(stand_ins.PUBLISHED["gpt2"])
+    for name in NAMES:
+        config = load_model(tmp_path / name).config
+        assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (2, 128, 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_published_size_is_what_the_command_makes_by_default(name):
+    published = stand_ins.PUBLISHED[name] | {"intermediate_size": 3072}
+    assert stand_ins.resized(name).items() <= published.items()
 
 
 def test_command_says_what_is_missing(tmp_path, monkeypatch):

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from howlinear.files import paths, tables
 from howlinear.notebook import settings
 
@@ -52,10 +50,9 @@ def convert(stem: str, folder: Path) -> None:
 
 def _profile(name: str) -> Mapping[str, Any]:
     """What a run says of its profile."""
-    profile = yaml.safe_load((paths.PROFILES / f"{name}.yaml").read_text(encoding="utf-8"))
-    sizes = {key: profile[key] for key in ABOUT}
-    models = [settings.short(source) for source in profile["models"]]
-    return {"profile": name, "models": models, "corpora": profile["corpora"], **sizes}
+    profile = settings.read(name)
+    sizes = {key: getattr(profile, key) for key in ABOUT}
+    return {"profile": name, "models": list(profile.models_by_name), "corpora": list(profile.corpora_by_name), **sizes}
 
 
 def main(*stems: str) -> None:

@@ -72,7 +72,7 @@ def apart(measured: pd.DataFrame, column: str, published: str, table: pd.DataFra
     Returns:
         A row a model of the paper that was measured: `blocks` compared, `mean` and `largest` distance |ours − paper's|,
         the block `at` which it is largest, `shift`, the mean of ours − the paper's, and Pearson's `r` of the two (NaN
-        if one does not vary). No row if no model is the paper's.
+        if one does not vary). No row if no model is the paper's, or none of its blocks has the number.
 
     Raises:
         InputError: the paper publishes no such column.
@@ -81,6 +81,8 @@ def apart(measured: pd.DataFrame, column: str, published: str, table: pd.DataFra
         raise InputError(f"the paper publishes no column {published!r}: {', '.join(COLUMNS)}")
     ours = measured[["model", "block", column]].rename(columns={column: "ours"})
     papers = of_models(measured["model"].unique(), table)[["model", "block", published]]
+    # a block that the line explains nothing of has no rank, so nothing to compare
+    ours = ours.dropna(subset="ours")
     both = ours.merge(papers.rename(columns={published: "paper"}), on=["model", "block"])
     rows = {}
     for model, blocks in both.groupby("model", sort=False):

@@ -20,26 +20,89 @@ def spaced(blocks: Iterable[int], count: int) -> list[int]:
     return [numbers[place] for place in np.unique(places)]
 
 
-def selected(models: Mapping[str, Blocks], blocks: Sequence[int] | None) -> dict[str, Blocks]:
-    """The listed blocks of every model; a model that has not all of them is taken whole, and every model for None.
+def choose_blocks(
+    rule: str | Sequence[int] | None, blocks: Iterable[int], r2: Mapping[int, float] | None = None
+) -> list[int]:
+    """Blocks of a model that a rule picks, whatever its depth.
+
+    Args:
+        rule: `all` (as None is); `ends`, the first and the last; `spaced 4`, so many spread evenly over the depth, ends
+            included; `depth 0.25 0.5`, those at shares of the depth; `most linear 2` or `least linear 2`, by R²; or
+            block numbers. Of numbers that the model does not have, a line is printed.
+        blocks: those that the model has, in order of depth.
+        r2: block → its R², for the rules that go by it; a block without a number is never picked by these.
+
+    Returns:
+        Block numbers in order of depth; none if the rule finds none.
+
+    Raises:
+        InputError: no such rule, or one by R² without R².
+    """
+    numbers = list(blocks)
+    if rule is None or not numbers:
+        return numbers
+    if not isinstance(rule, str):
+        absent = sorted(set(rule) - set(numbers))
+        if absent:
+            print(f"left out, since the model has blocks {numbers[0]} to {numbers[-1]}:", *absent)
+        return sorted(set(rule) & set(numbers))
+    match rule.split():
+        case ["all"]:
+            return numbers
+        case ["ends"]:
+            return spaced(numbers, 2)
+        case ["spaced", count] if count.isdecimal():
+            return spaced(numbers, int(count))
+        case ["depth", *shares] if shares and all(_is_share(share) for share in shares):
+            places = {int(float(share) * (len(numbers) - 1) + 0.5) for share in shares}
+            return [numbers[place] for place in sorted(places)]
+        case [("most" | "least") as end, "linear", count] if count.isdecimal():
+            if r2 is None:
+                raise InputError(f"blocks {rule!r} go by R²: measure it first, or give a rule of depth, as in spaced 4")
+            sign = -1 if end == "most" else 1
+            ranked = sorted((sign * r2[number], number) for number in numbers if np.isfinite(r2.get(number, np.nan)))
+            return sorted(number for _, number in ranked[: int(count)])
+    raise InputError(
+        f"no rule {rule!r} for blocks: give all, ends, spaced 4, depth 0.25 0.5, most linear 2, least linear 2, or a "
+        "list of numbers"
+    )
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
+
+
+def selected(
+    models: Mapping[str, Blocks],
+    rule: str | Sequence[int] | Mapping[str, Sequence[int] | str] | None,
+    r2: Mapping[str, Mapping[int, float]] | None = None,
+) -> dict[str, Blocks]:
+    """The blocks of every model that a rule picks; a model of which it picks none is left out.
 
     Args:
         models: model → all its blocks.
-        blocks: those that are looked at.
+        rule: as of `choose_blocks`; or model → its own, where models that are not named have all their blocks.
+        r2: model → block → R², for the rules that go by it.
 
     Returns:
         Model → its blocks in order of depth, still read one at a time.
 
     Raises:
-        InputError: no model has all of them.
+        InputError: no such rule, or it picks no block of any model.
     """
-    if blocks is None:
-        return dict(models)
-    have_all = {name for name, of_model in models.items() if set(blocks) <= set(of_model)}
-    if not have_all or not blocks:
-        depths = ", ".join(f"{name} {len(of_model)}" for name, of_model in models.items())
-        raise InputError(f"no model has all of blocks {list(blocks)}: give blocks of one; they have {depths}")
-    return {name: _Selected(of_model, blocks) if name in have_all else of_model for name, of_model in models.items()}
+    some = {}
+    for name, blocks in models.items():
+        of_model = rule.get(name) if isinstance(rule, Mapping) else rule
+        chosen = choose_blocks(of_model, blocks, None if r2 is None else r2[name])
+        if chosen:
+            some[name] = _Selected(blocks, chosen)
+    if not some:
+        depths = ", ".join(f"{name} {len(blocks)}" for name, blocks in models.items())
+        raise InputError(f"blocks {rule!r} are none of any model; they have {depths}")
+    return some
 
 
 class _Selected(Mapping[int, BlockCapture]):

@@ -59,13 +59,14 @@ def execute(
     notebook = _read(stem)
     notebook.metadata["kernelspec"] = KERNEL
     given = checked(stem, parameters or {}, notebook)
-    profile = given.get("profile", "minis")
-    if record and settings.is_own(profile):
-        raise InputError(f"profile {profile} is one of your own: what is on record needs profiles/{profile}.yaml")
-    of_profile = settings.read(profile).parameters.get(stem, {})  # a bad profile is refused before anything runs
-    parameters = checked(stem, of_profile | dict(parameters or {}), notebook)
+    profile = settings.read(given.get("profile", "minis"))  # a bad one is refused before anything runs
+    if record and profile.own:
+        raise InputError(f"profile {profile.name} is one of your own: what is on record needs a file in profiles/")
+    parameters = checked(stem, profile.parameters.get(stem, {}) | dict(parameters or {}), notebook)
+    if profile.own:
+        parameters["profile"] = str(profile.path)  # the notebook runs in another folder
 
-    folder = (paths.build(profile) if record else paths.scratch(profile)) / "notebooks"
+    folder = (paths.build(profile.name) if record else paths.scratch(profile.name)) / "notebooks"
     text = folder / "source" / f"{stem}.ipynb"
     target = folder / f"{stem}.ipynb"
     failed = folder / f"{stem}.failed.ipynb"  # what a failing cell leaves behind, to be read
@@ -90,7 +91,7 @@ def execute(
                 f"notebook {stem} failed in cell {error.cell_index}: {error.ename}: {error.evalue}; see {failed}"
             ) from error
     if record:
-        provenance.record(stem, profile, began, datetime.now(UTC))
+        provenance.record(stem, profile.name, began, datetime.now(UTC))
     return target
 
 
@@ -182,7 +183,7 @@ class Parameter:
     comment: str = ""
 
 
-_TYPES = {"int": int, "float": float, "str": str, "bool": bool, "list": list, "None": type(None)}
+_TYPES = {"int": int, "float": float, "str": str, "bool": bool, "list": list, "dict": dict, "None": type(None)}
 
 
 def parsed(value: str) -> Any:
@@ -267,9 +268,9 @@ def _fitting(where: str, value: Any, parameter: Parameter) -> Any:
 
 
 def main(stem: str, profile: str) -> None:
-    """Execute a notebook on a run profile; one line and exit code 2 if that cannot be done."""
+    """Execute a notebook on a run profile, recorded if that is the project's; one line and exit code 2 if it cannot."""
     try:
-        execute(stem, {"profile": profile}, record=True)
+        execute(stem, {"profile": profile}, record=not settings.read(profile).own)
     except HowlinearError as error:
         print(f"howlinear: {error}", file=sys.stderr)
         sys.exit(2)

@@ -129,7 +129,7 @@ def inputs(stem: str, profile: str) -> dict[str, str]:
         if source in PACKAGED:
             hashed |= _in_package(PACKAGED[source])
             continue
-        weights = sorted(Path(settings.located(source)).glob("*.safetensors"))
+        weights = sorted(Path(source).glob("*.safetensors"))
         hashed |= hashes(weights) or {source: _hub_commit(source)}
     for capture in sorted((paths.build(profile) / "captures").glob("*/*.safetensors")):
         hashed[f"rows of {capture.stem} for {capture.parent.name}"] = _rows_hash(capture)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,12 @@ class Run:
         stem: name of the notebook, as in `02_ceilings`.
         profile: name of the profile.
         models: short name → folder or Hub id.
-        corpora: names of corpora; the first is the main one.
+        corpora: short names of corpora; the first is the main one.
         rows: token rows per block, a quarter of them held out.
         seq_len: tokens in a sequence.
         seed: decides which documents and rows are drawn.
         sample: rows kept as they are per block.
+        user_texts: short name → path, of those corpora that are texts of the user's own.
         texts: folder with the paper's texts; None: as `load_corpus` finds them.
         published: the paper's own settings; None for models that it has not.
         recorded: whether results and figures go where the project keeps them, and not to scratch.
@@ -67,6 +68,7 @@ class Run:
     seq_len: int
     seed: int
     sample: int
+    user_texts: Mapping[str, str] = field(default_factory=dict)
     texts: Path | None = None
     published: settings.Published | None = None
     recorded: bool = False
@@ -83,8 +85,8 @@ class Run:
         return load_model(self.models[name])
 
     def corpus(self, name: str, model: PreTrainedModel) -> Corpus:
-        """Load a corpus by name."""
-        return load_corpus(name, model, folder=self.texts)
+        """Load a corpus by its short name, or another built-in one."""
+        return replace(load_corpus(self.user_texts.get(name, name), model, folder=self.texts), name=name)
 
     def capture_path(self, name: str, corpus: str) -> Path:
         """Where the capture of a model on a corpus is kept."""
@@ -99,7 +101,7 @@ class Run:
         """
         corpus = corpus or self.corpora[0]
         path = self.capture_path(name, corpus)
-        if not self._is_fresh(path, name):
+        if not self._is_fresh(path, name, corpus):
             self.make_capture(name, corpus)
         return load_capture(path)
 
@@ -110,6 +112,7 @@ class Run:
         losses = HeldOutLosses(model, rows)
         blocks = capture(model, rows, sample=self.sample, seed=self.seed, progress=True, losses=losses)
         about = {"model": name, "perplexity": losses.perplexity(), "sizes": self.sizes}
+        about["sources"] = self._sources(name, corpus)
         path = self.capture_path(name, corpus)
         save_capture(path, blocks, rows, about)
         return path
@@ -119,15 +122,22 @@ class Run:
         """What a capture's content depends on besides model and corpus."""
         return {"rows": self.rows, "seq_len": self.seq_len, "seed": self.seed, "sample": self.sample}
 
-    def _is_fresh(self, path: Path, name: str) -> bool:
-        """Whether a capture is there, of these sizes, and newer than the model's weights if they are local."""
+    def _sources(self, name: str, corpus: str) -> list[str]:
+        """The model and the text that are called so in this run profile."""
+        return [settings.from_root(source) for source in (self.models[name], self.user_texts.get(corpus, corpus))]
+
+    def _is_fresh(self, path: Path, name: str, corpus: str) -> bool:
+        """Whether a capture is there, of these sizes and sources, and newer than local weights and texts."""
         if not path.exists():
             return False
-        if about_capture(path).get("sizes") != self.sizes:
+        about = about_capture(path)
+        if (about.get("sizes"), about.get("sources")) != (self.sizes, self._sources(name, corpus)):
             return False
         made_at = path.stat().st_mtime
-        weights = Path(self.models[name]).glob("*.safetensors")
-        return all(file.stat().st_mtime <= made_at for file in weights)
+        files = list(Path(self.models[name]).glob("*.safetensors"))
+        if corpus in self.user_texts:
+            files += settings.files_of(self.user_texts[corpus])
+        return all(file.stat().st_mtime <= made_at for file in files)
 
     @property
     def results(self) -> Path:
@@ -275,19 +285,20 @@ def start(stem: str, profile: str = "minis") -> Run:
         InputError: a key is missing from it, or holds what cannot be used.
     """
     chosen = settings.read(profile)
-    models = {settings.short(source): settings.located(source) for source in chosen.models}
+    models, corpora = chosen.models_by_name, chosen.corpora_by_name
     style.use(models)
     disable_progress_bar()
     return Run(
         stem=stem,
-        profile=profile,
+        profile=chosen.name,
         models=models,
-        corpora=chosen.corpora,
+        corpora=list(corpora),
         rows=chosen.rows,
         seq_len=chosen.seq_len,
         seed=chosen.seed,
         sample=chosen.sample,
-        texts=None if chosen.texts is None else paths.ROOT / chosen.texts,
+        user_texts={name: source for name, source in corpora.items() if name != source},
+        texts=None if chosen.texts is None else Path(chosen.texts),
         published=chosen.published,
         recorded=os.environ.get(settings.RECORD) == "1",
     )

@@ -1,12 +1,17 @@
-"""Run profiles: which models and texts a run is about and how many rows, read from `profiles/<name>.yaml` and checked.
+"""Run profiles: which models and texts a run is about and how many rows, read from a YAML file and checked.
 
-One's own may lie in `build/profiles`; one that says `extends: lesson` states only what differs. A run profile names
-folders and files to write to, so nothing in it may lead out of the project.
+The project's lie in `profiles/`, one's own in `build/profiles` or anywhere. One that says `extends: lesson`, or names a
+file there, states only what differs. Whoever needs a run profile (notebooks, the pipeline, the command line) reads it
+here, and finds every path in full and a short name for every model and text, by which files and tables go.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +20,14 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
+from howlinear.text.documents import OFFLINE
+from howlinear.text.library import NAMES
 
 RECORD = "HOWLINEAR_RECORD"
 """The variable of the environment that has a notebook's results and figures recorded, if it is 1."""
+
+BUILT_IN = (*OFFLINE, *NAMES)
+LONGEST_NAME = 60
 
 Name = Annotated[str, StringConstraints(pattern=r"[^/. ]")]  # more than dots and slashes
 
@@ -43,23 +53,26 @@ class Published(BaseModel):
 
 
 class RunProfile(BaseModel):
-    """What a run profile holds; other keys are the pipeline's own, and stay as they are.
+    """What a run profile holds.
 
     Attributes:
-        models: folders (relative to the project), embedded models or Hub ids.
-        corpora: names of corpora; the first is the main one.
+        models: folders, embedded models or Hub ids.
+        corpora: names of corpora, or paths of texts; the first is the main one.
         rows: token rows per corpus, a quarter of them held out.
         seq_len: tokens in a sequence.
         seed: decides which documents and rows are drawn, and every fit that starts at random.
         sample: rows per block kept as they are.
-        texts: a folder (relative to the project, or anywhere) with the paper's texts, see `text.library`; None: the one
-            that `HOWLINEAR_TEXTS` names, or they are fetched.
+        texts: a folder with the paper's texts, see `text.library`; None: the one that `HOWLINEAR_TEXTS` names, or they
+            are fetched.
         published: the paper's own settings; None for models that it has not.
         notebooks: which notebooks the pipeline runs; None: all of them.
         parameters: notebook → parameters of its own that this profile gives it, where they are not given by hand.
+        memory: step of the pipeline → MB that its process takes, where several together are too much for a laptop.
     """
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    _path: Path
 
     models: list[Name] = Field(min_length=1)
     corpora: list[Name] = Field(min_length=1)
@@ -71,45 +84,200 @@ class RunProfile(BaseModel):
     published: Published | None = None
     notebooks: list[Name] | None = None
     parameters: dict[str, dict[str, Any]] = {}
+    memory: dict[str, int] = {}
+
+    @property
+    def path(self) -> Path:
+        """The file that it was read from."""
+        return self._path
+
+    @property
+    def name(self) -> str:
+        """What results and figures go by: the file's name, in letters that are safe in a path."""
+        return _safe(self.path.stem)
+
+    @property
+    def own(self) -> bool:
+        """Whether it is one of the user's own, of which nothing is recorded, and none of the project's."""
+        return self.path.parent != Path(paths.PROFILES)
+
+    @property
+    def models_by_name(self) -> dict[str, str]:
+        """Short name → model, as `load_model` takes it."""
+        return _by_short_name((source, source.rstrip("/").split("/")[-1]) for source in self.models)
+
+    @property
+    def corpora_by_name(self) -> dict[str, str]:
+        """Short name → corpus, as `load_corpus` takes it; a text of the user's is never called as a built-in one."""
+        named = ((source, source if source in BUILT_IN else Path(source).stem) for source in self.corpora)
+        return _by_short_name(named, reserved=BUILT_IN)
 
 
-def read(name: str) -> RunProfile:
-    """Read a run profile and check it.
+def read(profile: str | Path) -> RunProfile:
+    """Read a run profile, with what it extends, and check it.
 
     Args:
-        name: of a file under `profiles/`, without its suffix.
+        profile: name of a file in `profiles/` or else in `build/profiles`, without its suffix; or the path of one.
 
     Raises:
-        SourceError: no such profile, or not YAML.
-        InputError: a key is missing or of the wrong kind; two models share a short name.
+        SourceError: no such profile or text, or not YAML.
+        InputError: a key is missing, unknown or of the wrong kind; it extends itself, or is called as another is.
     """
-    content = _with_what_it_extends(name)
+    path = _find(str(profile), Path.cwd())
+    content = _with_what_it_extends(path)
     try:
-        profile = RunProfile.model_validate(content)
+        found = RunProfile.model_validate(content)
     except ValidationError as error:
-        raise InputError(_first_fault(name, content, error)) from error
-    names = [short(source) for source in profile.models]
-    doubles = sorted({short_name for short_name in names if names.count(short_name) > 1})
-    if doubles:
-        raise InputError(f"profile {name} has two models called {', '.join(doubles)}: results go by that name")
-    return profile
+        raise InputError(_first_fault(path.stem, content, error)) from error
+    found._path = path
+    if found.own and os.path.isfile(paths.PROFILES / f"{found.name}.yaml"):
+        raise InputError(f"{path} is called as profiles/{found.name}.yaml is: rename it, since results go by that name")
+    return found
 
 
-def short(source: str) -> str:
-    """What a model is called in results and file names: the last part of its folder or Hub id."""
-    return source.rstrip("/").split("/")[-1]
+def from_root(source: str) -> str:
+    """A model or text as the project's files may tell of it: a path in the project from its root, the rest as it is."""
+    path = Path(source)
+    return path.relative_to(paths.ROOT).as_posix() if path.is_relative_to(paths.ROOT) else source
 
 
-def located(source: str) -> str:
-    """A folder of the project by its full path, wherever the notebook runs; anything else as it is.
+def files_of(corpus: str) -> list[Path]:
+    """The files that a text of the user's is read from: itself, or all in its folder; none of a built-in corpus."""
+    if corpus in BUILT_IN:
+        return []
+    path = Path(corpus)
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+# --- files
+
+
+def _find(profile: str, folder: Path) -> Path:
+    """The file of a run profile, by its name or by its path, from `folder` where that is relative."""
+    if "/" in profile or profile.endswith((".yaml", ".yml")):
+        path = _absolute(profile, folder)
+        if not os.path.isfile(path):
+            raise SourceError(f"no run profile {path}: give the path of a YAML file, or a name as in minis")
+        return path
+    for home in (paths.PROFILES, paths.OWN_PROFILES):
+        path = Path(home) / f"{profile}.yaml"
+        if os.path.isfile(path):
+            return path
+    known = ", ".join(sorted(file.stem for file in Path(paths.PROFILES).glob("*.yaml")))
+    raise SourceError(f"no profile {profile!r} under {paths.PROFILES}: {known}; or give the path of a YAML file")
+
+
+def _with_what_it_extends(path: Path) -> dict[str, Any]:
+    """The keys of a file over those of the one that it extends, and so on."""
+    chain = [path]
+    content = _read_yaml(path)
+    while "extends" in content:
+        base = _find(str(content.pop("extends")), chain[-1].parent)
+        if base in chain:
+            raise InputError(f"profile {path.stem} extends itself: {' → '.join(file.stem for file in (*chain, base))}")
+        chain.append(base)
+        content = _over(_read_yaml(base), content)
+    return content
+
+
+def _over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Keys with changes to them; in a key that holds keys itself, as `parameters`, only those named are changed."""
+    merged = base | changes
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            merged[key] = _over(base[key], value)
+    return merged
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SourceError(f"cannot read profile {path}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"profile {path} holds no keys: write it as profiles/minis.yaml is")
+    return content | _with_whole_paths(content, path)
+
+
+# --- paths and names
+
+
+def _with_whole_paths(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Models, corpora and the folder of texts of a file by their whole paths, which hold wherever it is extended.
+
+    What cannot be one is left as it is, for the check of the whole profile to name.
 
     Raises:
-        InputError: it begins in the project's folders and leads out of them.
+        SourceError: a text is not there.
     """
-    top, _, rest = source.partition("/")
-    if top in ("models", "build") and rest:
-        return str(paths.inside(paths.ROOT / top, rest))
-    return source
+    whole = {}
+    for key, located in (("models", _locate_model), ("corpora", _locate_corpus)):
+        if isinstance(content.get(key), list):
+            whole[key] = [located(source, path) if isinstance(source, str) else source for source in content[key]]
+    if isinstance(content.get("texts"), str):
+        whole["texts"] = _existing(content["texts"], path) or str(_absolute(content["texts"], paths.ROOT))
+    return whole
+
+
+def _locate_model(source: str, profile: Path) -> str:
+    """The whole path of a folder or file; a name or Hub id as it is."""
+    there = _existing(source, profile)
+    if there is None and source.startswith(("~/", "/", "./", "../")):
+        return str(_absolute(source, profile.parent))
+    if there is None and source.startswith(("models/", "build/")):  # to be made yet
+        return str(_absolute(source, paths.ROOT))
+    return there or source
+
+
+def _locate_corpus(source: str, profile: Path) -> str:
+    """The whole path of a text; a name as it is."""
+    if source in BUILT_IN:
+        return source
+    there = _existing(source, profile)
+    if there is None and ("/" in source or "." in source):
+        where = _absolute(source, profile.parent)
+        raise SourceError(f"profile {profile.stem}: no text {where}; give a path, or one of {', '.join(BUILT_IN)}")
+    return there or source  # a name that is unknown is refused where it is read
+
+
+def _existing(source: str, profile: Path) -> str | None:
+    """The whole path of what is there, beside a profile or else in the project."""
+    if not source.strip("/. "):
+        return None
+    for folder in (profile.parent, paths.ROOT):
+        path = _absolute(source, folder)
+        if os.path.exists(path):
+            return str(path)
+    return None
+
+
+def _absolute(path: str, folder: Path) -> Path:
+    return Path(os.path.abspath(folder / Path(path).expanduser()))
+
+
+def _by_short_name(sources: Iterable[tuple[str, str]], reserved: Collection[str] = ()) -> dict[str, str]:
+    """Short name → source, for files and tables; where two would share a name, each has a hash of its source behind it.
+
+    Args:
+        sources: source, and what it would be called.
+        reserved: names for sources that are called so themselves.
+    """
+    names = {source: _safe(name) for source, name in sources}
+    times = Counter(name.casefold() for name in names.values())  # some file systems know no capitals
+    by_name = {}
+    for source, name in names.items():
+        if source not in reserved and (times[name.casefold()] > 1 or name.casefold() in reserved):
+            name = f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:6]}"
+        by_name[name] = source
+    return by_name
+
+
+def _safe(name: str) -> str:
+    """A name for files: letters, digits and single marks, none of them at the beginning."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip(".-+")[:LONGEST_NAME] or "unnamed"
+
+
+# --- messages
 
 
 def _first_fault(name: str, content: dict[str, Any], error: ValidationError) -> str:
@@ -126,6 +294,7 @@ def _first_fault(name: str, content: dict[str, Any], error: ValidationError) -> 
         "int_type": "a whole number",
         "float_type": "a number",
         "list_type": "a list, as in [docs]",
+        "dict_type": "keys, as in profiles/public.yaml",
         "model_type": "keys, as in profiles/paper.yaml",
         "extra_forbidden": "no such key",
         "greater_than": "more",
@@ -133,36 +302,3 @@ def _first_fault(name: str, content: dict[str, Any], error: ValidationError) -> 
         "less_than": "less",
     }
     return f"profile {name}: {'.'.join(keys)} is {value!r}; give {wanted.get(faults[0]['type'], 'names, at least one')}"
-
-
-def _with_what_it_extends(name: str) -> dict[str, Any]:
-    """The keys of a file; one that says `extends: other` changes some of another's."""
-    names = [name]
-    content = _read_yaml(name)
-    while "extends" in content:
-        other = content.pop("extends")
-        if other in names:
-            raise InputError(f"profile {name} extends itself: {' → '.join((*names, other))}")
-        names.append(other)
-        content = _read_yaml(other) | content
-    return content
-
-
-def is_own(name: str) -> bool:
-    """Whether a run profile is one of the user's own, under `build/profiles`, and none of the project's."""
-    own = paths.inside(paths.OWN_PROFILES, f"{name}.yaml")
-    return os.path.isfile(own) and not os.path.isfile(paths.inside(paths.PROFILES, f"{name}.yaml"))
-
-
-def _read_yaml(name: str) -> dict[str, Any]:
-    path = paths.inside(paths.OWN_PROFILES if is_own(name) else paths.PROFILES, f"{name}.yaml")
-    if not os.path.isfile(path):
-        known = ", ".join(sorted(file.stem for file in Path(paths.PROFILES).glob("*.yaml")))
-        raise SourceError(f"no profile {name!r} under {paths.PROFILES}: {known}")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SourceError(f"cannot read profile {path}: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise SourceError(f"profile {path} holds no keys: write it as profiles/minis.yaml is")
-    return content

@@ -46,11 +46,10 @@ PUBLISHED = {
         "_name_or_path": "JackFram/llama-160m", "architectures": ["LlamaForCausalLM"], "bos_token_id": 1,
         "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 768, "initializer_range": 0.02,
         "intermediate_size": 3072, "max_position_embeddings": 2048, "model_type": "llama", "num_attention_heads": 12,
-        "num_hidden_layers": 12, "pad_token_id": 1, "rms_norm_eps": 1e-06, "tie_word_embeddings": False,
+        "num_hidden_layers": 12, "num_key_value_heads": 12, "rms_norm_eps": 1e-06, "tie_word_embeddings": False,
         "torch_dtype": "float32", "transformers_version": "4.30.0.dev0", "use_cache": True, "vocab_size": 32000,
     },
 }  # fmt: skip
-DEPTH = {"gpt2": "n_layer", "gpt_neox": "num_hidden_layers", "llama": "num_hidden_layers"}  # its entry's name
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,27 @@ def _weights(config: dict, seed: int) -> dict[str, torch.Tensor]:
     return weights
 
 
-def main(blocks: Annotated[int, typer.Option(min=4, max=12, help="of the twelve, in each model")] = 12) -> None:
+def resized(name: str, blocks: int = 12, width: int = 768) -> dict[str, int]:
+    """The entries of a configuration that make the model of another size; its heads keep their width of 64 or less."""
+    heads = max(1, width // 64)
+    if PUBLISHED[name]["model_type"] == "gpt2":
+        return {"n_layer": blocks, "n_embd": width, "n_head": heads}
+    sizes = {"num_hidden_layers": blocks, "hidden_size": width, "intermediate_size": 4 * width}
+    sizes["num_attention_heads"] = heads
+    if "num_key_value_heads" in PUBLISHED[name]:
+        sizes["num_key_value_heads"] = heads
+    return sizes
+
+
+def main(
+    blocks: Annotated[int, typer.Option(min=1, max=12, help="of the twelve, in each model")] = 12,
+    width: Annotated[int, typer.Option(min=16, max=768, help="of the 768; a multiple of 64, or less than 64")] = 768,
+    folder: Annotated[Path, typer.Option(help="where to")] = FOLDER,
+) -> None:
     """Make the three stand-ins that are not there yet."""
     try:
-        for name, published in PUBLISHED.items():
-            print(make(name, changes={DEPTH[published["model_type"]]: blocks}))
+        for name in PUBLISHED:
+            print(make(name, folder, changes=resized(name, blocks, width)))
     except HowlinearError as error:
         sys.exit(f"error: {error}")
 
