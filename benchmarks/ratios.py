@@ -1,9 +1,9 @@
 """What a measurement costs, as multiples of the model's own work, and how exact it is: the first half of `make bench`.
 
 All are ratios of CPU time on one thread: of `hl.measure` and of its parts to a bare forward pass of the same rows
-without the head, and of all swap costs to one plain evaluation. A bare pass is what transformers does by itself.
-A measurement stands beside passes as the instrument runs them, too (`models.forward`). Works take turns round after
-round and a ratio is the median over rounds, so whatever else the machine does meets all alike. Beside them stands the largest
+without the head, and of all swap costs to one plain evaluation. A bare pass is what transformers does by itself; a
+measurement stands beside passes as the instrument runs them, too (`models.forward`). Works take turns round after round
+and a ratio is the median over rounds, so whatever else the machine does meets all alike. Beside them stands the largest
 difference to the slow way of the same numbers: every map by eigenvalues, every sum fold by fold, the perplexity by a
 pass of its own.
 
