@@ -19,7 +19,7 @@ from torch.distributed import TCPStore
 import howlinear
 from conftest import WIDTH, tiny
 from helpers.forked import exit_codes, start
-from howlinear import cli
+from howlinear.app import cli
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.files import results

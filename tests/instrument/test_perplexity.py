@@ -12,7 +12,6 @@ from helpers.families import FAMILIES, reads, small
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.instrument.capture import capture_batches
 from howlinear.instrument.perplexity import (
     Change,
     HeldOutLosses,
@@ -25,10 +24,11 @@ from howlinear.instrument.perplexity import (
 )
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.ffn_sites import sites
+from howlinear.models.forward import logits
 from howlinear.models.load import is_causal
 from howlinear.models.swap import swap
 from howlinear.text.corpus import Corpus
-from howlinear.text.rows import ModelInputs, TokenRows, batches
+from howlinear.text.rows import ModelInputs, TokenRows, batch_of, batches
 
 
 def test_by_hand(gpt2, ids):
@@ -112,9 +112,12 @@ SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "
 SIZES |= {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0}
 
 
+@torch.no_grad()
 def run_through(model, rows, size=5):
     run = HeldOutLosses(model, rows)
-    capture_batches(model, rows, list(batches(rows, size)), blocks=[0], losses=run)
+    for batch in batches(rows, size):
+        if run.wants(batch):
+            run.update(batch, logits(model, batch_of(model, rows, batch)))
     return run
 
 

@@ -106,6 +106,6 @@ def measure(
     return Profile(name_of(model), packed, solved, losses.perplexity(), stop)
 
 
-def _folds(rows: Rows, batches: list[Int64[Tensor, " batch"]]) -> list[tuple[bool, int]]:
+def _folds(rows: Rows, batches: list[Tensor]) -> list[tuple[bool, int]]:
     """The (held out?, fold) that some batches are of, in order."""
     return sorted({fold_of(rows, batch) for batch in batches})

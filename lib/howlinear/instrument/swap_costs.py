@@ -91,6 +91,7 @@ def swap_losses(
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
     """
     model = unwrapped(model)
+    check_ids(model, ids)
     swaps = {block: (block, replacement) for block, replacement in maps.items()}
 
     def score(targets: Int64[Tensor, "batch seq_len"]) -> Float[Tensor, " batch"]:

@@ -206,7 +206,7 @@ def _enough(documents: list[str]) -> bool:
     return min(sides["train"], sides["test"]) >= FOLDS
 
 
-def rows_of(corpus: Any, rows: int, seq_len: int = 128, seed: int = 0) -> Rows:
+def rows_of(corpus: Any, rows: int = 20_000, seq_len: int = 128, seed: int = 0) -> Rows:
     """What a model reads, from whatever a user brings.
 
     Args:
