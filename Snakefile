@@ -68,7 +68,7 @@ RECORDED = {  # notebook → files on record that it reads: measurements taken i
     "08_controls": "models/twins/*.json",
     "09_dynamics": "models/*/*.json",
     "10_degrees": "models/twins/*.json",
-    "13_claims": "results/prose/05_corpora.json",
+    "13_claims": "results/prose/05_corpora/run.json",
 }
 PUBLISHED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "12_sinks", "13_claims")  # beside what the paper publishes
 ORDER = (  # 14 takes longest and no captures; 03 and 11 hold the most memory, so they do not begin together (10 waits for 03)
@@ -202,7 +202,7 @@ if PROFILE == "minis":
             "profiles/paper.yaml",
             [found(stem) for stem in NOTEBOOKS],
             [f"figures/minis/{stem}_{name}.svg" for stem, (_, drawn) in NOTEBOOKS.items() for name in drawn],
-            "results/prose/05_corpora.json",
+            "results/prose/05_corpora/run.json",
             "results/public/02_ceilings.json",
             "results/public/12_sinks.json",
             "results/public/14_compress.json",

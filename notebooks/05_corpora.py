@@ -22,25 +22,7 @@ probed = 3  # blocks, spread over the depth, for what is slow: swaps and the bil
 cost_rows: int | None = None  # held-out token rows of each text that costs are measured on; None: all
 
 # %%
-from pathlib import Path
-
-import matplotlib.pyplot as plt
-import numpy as np
-import pandas as pd
-import torch
-
-import howlinear as hl
-from howlinear.answers.corpora import questions, replies, sentences
-from howlinear.core.ceilings import fit, r2
-from howlinear.files import published
-from howlinear.files.results import rounded
-from howlinear.ideas.bilinear.probe import probe
-from howlinear.ideas.corpora import tables
-from howlinear.ideas.corpora.transfer import transfers
-from howlinear.instrument.selection import spaced
 from howlinear.notebook.run import start
-from howlinear.plots import corpora as plots
-from howlinear.text.corpus import TRAINED_ON
 
 run = start("05_corpora", profile)
 main = run.corpora[0]
@@ -59,7 +41,7 @@ print("models:", ", ".join(run.models), "· texts:", ", ".join(run.corpora), "·
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -76,6 +58,11 @@ run.answer(sentences)
 # $R^2$ there is far below 0.
 
 # %%
+import torch
+
+import howlinear as hl
+from howlinear.core.ceilings import fit, r2
+
 generator = torch.Generator().manual_seed(0)
 flanks = {}
 parabola_lines = {}
@@ -89,6 +76,11 @@ for fitted, line in parabola_lines.items():
         scores[fitted, scored] = r2(line, hl.Moments(1, 1).update(x, x.square()))
 
 # %%
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from howlinear.plots import corpora as plots
+
 drawn = {name: pd.DataFrame({"x": x[::10, 0], "y": x[::10, 0].square()}) for name, x in flanks.items()}
 ends = {name: (line.weight.item(), line.bias.item()) for name, line in parabola_lines.items()}
 figure = plots.flanks(drawn, ends, scores)
@@ -122,18 +114,26 @@ plt.show()
 # %% [markdown]
 # ## Run
 #
-# One call per model carries every block's map to every corpus. The tidy table has a row for each block and each pair of
-# corpora.
+# One call per model carries every block's map to every corpus. Tidy tables hold what is found: each text's own profile,
+# what a map loses on another text, and how alike two maps are.
 
 # %%
+from howlinear.ideas.corpora import measure
+from howlinear.ideas.corpora.transfer import transfers
+
 captures = {}
 found = {}
 for name in run.models:
     captures[name] = {corpus: run.capture(name, corpus) for corpus in run.corpora}
     found[name] = transfers({corpus: stored.blocks for corpus, stored in captures[name].items()})
 
-pairs = tables.pair_table(found)
-pairs[["model", "block", "fitted", "scored", "r2", "drop", "likeness", "expected"]].round(2).head(9)
+# %%
+alike = measure.likeness(found)
+profiles = run.record("profiles", measure.profiles(found))
+transfer = run.record("transfer", measure.transfer(found))
+likeness = run.record("likeness", alike.drop(columns="noise"))
+by_model = run.record("by_model", measure.by_model(profiles, transfer, alike))
+profiles.head()
 
 # %% [markdown]
 # ## Figure: the paper's figure 5
@@ -143,9 +143,10 @@ pairs[["model", "block", "fitted", "scored", "r2", "drop", "likeness", "expected
 # other. Where model and corpus are the paper's own, what the paper gives is drawn behind, thin and grey.
 
 # %%
+from howlinear.files import published
+
 papers = published.of_models(run.models)
-beside = None if papers.empty else papers
-figure = plots.profiles(rounded(pairs), beside)
+figure = plots.profiles(profiles, None if papers.empty else papers)
 run.figure(figure, "profiles")
 plt.show()
 
@@ -154,11 +155,11 @@ plt.show()
 # and the table is empty.)
 
 # %%
-home = pairs[pairs["fitted"] == pairs["scored"]]
-apart = {
-    corpus: published.apart(home[home["scored"] == corpus], "r2", column) for corpus, column in plots.PUBLISHED.items()
+from_paper = {
+    corpus: published.apart(profiles[profiles["corpus"] == corpus], "r2", column)
+    for corpus, column in plots.PUBLISHED.items()
 }
-pd.concat(apart, names=["corpus"]).round(3)
+pd.concat(from_paper, names=["corpus"]).round(3)
 
 # %% [markdown]
 # Eyes are lenient with curves. The table is not. It has a row for each pair of corpora:
@@ -168,16 +169,16 @@ pd.concat(apart, names=["corpus"]).round(3)
 # | `rho` | rank correlation ρ of the two profiles; 1: the blocks come in the same order |
 # | `r`, `r_low`, `r_high` | their correlation over the blocks, and its 95 % interval |
 # | `inner` | the same without the first and the last block, which alone can make a correlation high |
-# | `gap`, `at` | the largest difference of the two profiles, with its interval, and its block |
+# | `gap`, `gap_block` | the largest difference of the two profiles, with its interval, and its block |
 # | `differ` | how many blocks differ by more than their interval; one in twenty would by chance |
 #
-# The largest of many differences is large by choice, so the count is what to read. Below the table: the share of a
-# panel's variance that goes by block, whatever the corpus.
+# The largest of many differences is large by choice, so the count is what to read. A model of fewer than three blocks
+# has no row. Below the table: the share of a panel's variance that goes by block, whatever the corpus.
 
 # %% tags=["nbval-check-output"]
-agreements = tables.agreement_table(found)
-print(agreements.round(2).to_string())
-print(tables.shares_by_block(pairs).round(2).to_dict())
+agreement = run.record("agreement", measure.agreements(found))
+print(agreement.round(2).to_string(index=False))
+print(by_model.set_index("model")["by_block"].round(2).to_dict())
 
 # %% [markdown]
 # ## Figure: the transfer matrix
@@ -187,33 +188,40 @@ print(tables.shares_by_block(pairs).round(2).to_dict())
 # by block, the drop where the main corpus' map is used on another corpus (0 is no loss), with 95 % intervals.
 
 # %%
-figure = plots.transfer(rounded(pairs), main)
+figure = plots.transfer(profiles, transfer)
 run.figure(figure, "transfer")
 plt.show()
 
 # %% [markdown]
-# The same in numbers, one column a model:
+# The same in numbers, one row a model:
 #
-# | row | what it is |
+# | column | what it is |
 # |---|---|
 # | `drop`, `largest` | mean and largest drop |
-# | `surely` | how many of the `drops` have their whole interval above 0 |
+# | `surely` | share of the drops whose whole interval lies above 0 |
 # | `likeness`, `lowest` | mean and smallest cosine of two maps |
-# | `noise alone` | what noise alone would leave of a cosine of 1, on average |
-# | `below` | how many of the `likenesses` lie, interval and all, below what noise would leave |
-# | `with bend` | correlation, over blocks, of the mean drop with $1 - R^2_{\mathrm{lin}}$ |
+# | `noise` | what noise alone would leave of a cosine of 1, on average |
+# | `below` | share of the cosines that lie, interval and all, below what noise would leave |
+# | `bend` | correlation, over blocks, of the mean drop with $1 - R^2_{\mathrm{lin}}$ |
 #
-# Only a bent block can lose its line, so *with bend* should be high. Then: is a corpus that the model never saw the odd
-# one out? (We know what the embedded models saw. Of others it is *unknown*.)
+# Only a bent block can lose its line, so `bend` should be high. Then: is a corpus that the model never saw the odd one
+# out? (We know what the embedded models saw. Of others it is *unknown*.) A run with a single text has nothing here.
 
 # %% tags=["nbval-check-output"]
-carried = tables.transfer_table(pairs)
-print(carried.round(2).T.to_string())
+drops = transfer.assign(surely=transfer["drop_low"] > 0).groupby("model", sort=False)
+cosines = alike.assign(below=alike["likeness_high"] < alike["noise"]).groupby("model", sort=False)
+carried = drops.agg(drop=("drop", "mean"), largest=("drop", "max"), surely=("surely", "mean"))
+carried = carried.join(cosines.agg(likeness=("likeness", "mean"), lowest=("likeness", "min"), below=("below", "mean")))
+print(carried.join(by_model.set_index("model")[["noise", "bend"]]).astype(float).round(2).to_string())
 
 # %% tags=["nbval-check-output"]
+from pathlib import Path
+
+from howlinear.text.corpus import TRAINED_ON
+
 embedded = [name for name, source in run.models.items() if Path(source).is_dir()]
-seen = tables.seen_table(pairs, TRAINED_ON, embedded)
-print("mean drop, fitted → scored:\n" + seen.round(2).to_string())
+seen = run.record("drops_by_training", measure.drops_by_training(transfer, TRAINED_ON, embedded))
+print("mean drop, fitted → scored:\n" + seen.round(2).to_string(index=False))
 
 # %% [markdown]
 # Two practical questions, for a few blocks. What does it cost in perplexity, on each corpus, to swap in its *own* map;
@@ -223,14 +231,17 @@ print("mean drop, fitted → scored:\n" + seen.round(2).to_string())
 
 
 # %%
+from howlinear.ideas.bilinear.probe import probe
+from howlinear.instrument.selection import spaced
+
+
 def bilinear_gains(name, blocks):
-    """Gain of the bilinear branch in R² on every corpus, as a table like that of the swaps."""
+    """Gain of the bilinear branch in R² on every corpus."""
     rows = []
     for corpus, stored in captures[name].items():
         for block in blocks:
             gain = probe(stored.blocks[block], seeds=1).gain
-            row = {"corpus": corpus, "block": block, "kind": "bilinear"}
-            rows.append(row | {"delta": gain.value, "low": gain.low, "high": gain.high})
+            rows.append({"model": name, "corpus": corpus, "block": block} | gain.columns("gain"))
     return pd.DataFrame(rows)
 
 
@@ -239,45 +250,41 @@ costs = []
 for name in run.models:
     blocks = spaced(found[name], probed)
     texts = {corpus: stored.rows.with_fewer_held_out(cost_rows) for corpus, stored in captures[name].items()}
-    swaps = tables.swap_table(run.model(name), found[name], texts, blocks, main)
-    gains = bilinear_gains(name, blocks)
-    # The branch is fitted step by step: processors agree on its gain to two decimals, on the rest to four digits.
-    costs += [rounded(swaps).assign(model=name), rounded(gains, tolerance=0.03).assign(model=name)]
-costs = tables.joined(costs)
+    swaps = measure.swap_costs(run.model(name), found[name], texts, blocks, main)
+    costs.append(bilinear_gains(name, blocks).merge(swaps, how="left", on=["corpus", "block"]))
+costs = run.record("costs", pd.concat(costs, ignore_index=True))
 
 # %% tags=["nbval-check-output"]
 for name in run.models:
     perplexities = {corpus: stored.about["perplexity"] for corpus, stored in captures[name].items()}
-    if None not in perplexities.values():
+    if None in perplexities.values():
+        print(f"{name} predicts no next token, so it has no perplexity and no swap of its blocks a cost")
+    else:
         print(f"perplexity of {name}:", {corpus: round(value, 1) for corpus, value in perplexities.items()})
-wide = costs.pivot_table(index=["model", "block"], columns=["kind", "corpus"], values="delta", sort=False)
-kinds = [kind for kind in ("own", "extra", "bilinear") if kind in wide]
-print(wide[kinds].round(2).to_string())
-print(tables.without_loss(run.models, costs))
+wide = costs.pivot(index=["model", "block"], columns="corpus", values=["own", "extra", "gain"])
+print(wide.dropna(axis=1, how="all").round(2).to_string())
 
 # %% [markdown]
-# Every number goes into the results.
+# How often is the main corpus' map surely the dearer one on another text, and by how much does a block's gain differ
+# from text to text?
+
+# %% tags=["nbval-check-output"]
+elsewhere = costs[costs["corpus"] != main].dropna(subset="extra")
+gains = costs.groupby(["model", "block"])["gain"]
+print(f"the map of {main} is surely dearer in {(elsewhere['extra_low'] > 0).sum()} of {len(elsewhere)} swaps")
+print((gains.max() - gains.min()).groupby("model").max().round(2).to_dict())
+
+# %% [markdown]
+# Every table goes into the results.
 
 # %%
-results = {name: tables.record(pairs, agreements, carried, seen, costs, name) for name in run.models}
-run.save(
-    {"corpora": run.corpora, "models": results, "settings": {"probed": probed, "cost_rows": cost_rows}},
-    tolerance={"costs": 0.03, "rho": 0.1, "differ": 1, "at": 12, "inner": 0.01},
-    digits={"costs": 3, "rho": 3, "inner": 3},
-)
+run.save(settings={"probed": probed, "cost_rows": cost_rows})
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
-
-# %%
-verdicts = tables.verdict_table(pairs, agreements, carried, costs, main)
-paper = ["curves overlay", "not given", "no error bars", "not asked", "not asked", "not asked"]
-verdicts.insert(0, "the paper", paper)
-pd.set_option("display.max_colwidth", None)
-verdicts
+run.conclusion()
 
 # %% [markdown]
 # - A correlation near 1 says that the shape is kept. Where the correlation without the two end blocks is much lower,
@@ -296,7 +303,7 @@ verdicts
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises
@@ -326,6 +333,8 @@ last = run.corpora[-1]
 # </details>
 
 # %%
+import numpy as np
+
 one_for_all = None  # dict: corpus → R² of the common map on its held-out rows
 
 if one_for_all is not None:

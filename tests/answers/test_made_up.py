@@ -11,7 +11,6 @@ from howlinear.answers import (
     claims,
     compression,
     controls,
-    corpora,
     degrees,
     dynamics,
     gate,
@@ -261,27 +260,6 @@ def test_over_depth_the_ends_of_a_band_may_lie_above_its_middle():
     )
     assert rank.sentences(banded(inner, first, inner))[3].endswith("in 0 of 3 bands of a.")
     assert len(rank.sentences(banded(first, last))) == 3  # nothing lies between two blocks
-
-
-# --- 05 corpora
-
-
-def test_one_text_cannot_be_compared():
-    results = {"corpora": ["docs"], "models": {"a": {}}}
-    assert len(corpora.sentences(results)) == 1
-    assert len(corpora.replies(results)) == 3
-
-
-def test_what_a_model_saw_may_not_be_known():
-    assert corpora._unseen({"a": {"mean_drop": {"unknown → unknown": 0.2}}}).startswith("Which texts these models saw")
-    assert corpora._unseen({"a": {"mean_drop": {"seen → seen": 0.2}}}).startswith("Which texts these models saw")
-
-
-def test_an_unseen_text_is_the_odd_one_out_where_a_line_loses_more_on_it():
-    far, near = ({"mean_drop": {"seen → unseen": loss, "seen → seen": 0.1}} for loss in (0.2, 0.12))
-    assert corpora._unseen({"a": far, "b": far}).startswith("Yes.")
-    assert corpora._unseen({"a": far, "b": near}).startswith("Not in all models.")
-    assert corpora._unseen({"a": near, "b": near}).startswith("Hardly.")
 
 
 # --- 06 compression

@@ -10,10 +10,6 @@ from test_recorded import RECORDED, STEMS, computed, leaves, load, minis, module
 
 from howlinear.files import paths
 
-TEXTS = "05_corpora"
-SINGLE = "This run profile has a single text, so it cannot tell."
-PROSE = [paths.ROOT / "results" / "prose" / f"{TEXTS}.json"]
-
 
 def asked(stem, results):
     return module(stem).questions(results)
@@ -26,7 +22,7 @@ def answers(stem, results):
 # --- what holds of all of them
 
 
-@pytest.mark.parametrize("path", [*RECORDED, *PROSE], ids=named)
+@pytest.mark.parametrize("path", RECORDED, ids=named)
 def test_five_questions_have_whole_sentences_for_answers(path):
     results = load(path)
     pairs = asked(path.stem, results)
@@ -58,9 +54,6 @@ def follows(stem, results):
             at = np.isin(profile(model, "block"), model["dense2x"]["blocks"])
             yield from model["dense2x"]["r2"] - profile(model, "r2_lin")[at]
             yield from np.subtract(model["poly2x"]["r2"], model["dense2x"]["r2"])
-    if stem == TEXTS:
-        for model in models.values():
-            yield len(model["blocks"]) * len(model["agreement"])
     if stem == "07_optimisers":
         for model in models.values():
             yield from np.subtract(model["exact"], model["GD"])
@@ -80,7 +73,7 @@ def follows(stem, results):
         yield from (1 - share for share in results["settings"]["shares"])
 
 
-@pytest.mark.parametrize("path", [*RECORDED, *PROSE], ids=named)
+@pytest.mark.parametrize("path", RECORDED, ids=named)
 def test_every_number_of_an_answer_is_in_the_results_or_follows_from_them(path):
     results = load(path)
     there = np.array([*leaves(results), *computed(path.stem, results), *follows(path.stem, results)], dtype=float)
@@ -102,14 +95,6 @@ def test_one_model_alone_is_asked_about_as_well(stem):
     assert not any(other in text for other in others)
 
 
-def test_one_text_alone_cannot_tell():
-    results = minis(TEXTS) | {"corpora": ["docs"]}
-    assert [question for question, _ in asked(TEXTS, results)] == [
-        question for question, _ in asked(TEXTS, minis(TEXTS))
-    ]
-    assert answers(TEXTS, results) == [SINGLE] * 5
-
-
 @pytest.mark.parametrize("stem", ["14_compress", "15_gate"])
 def test_encoders_alone_have_been_raced_and_gated_by_nobody(stem):
     results = minis(stem) | {"models": {"a": {"without": "a loss"}}}
@@ -125,21 +110,6 @@ def test_the_longest_row_counts_for_its_square():
     results = load(paths.ROOT / "results" / "public" / "01_capture.json")
     assert "so that one such row counts as about 300,000 others" in answers("01_capture", results)[4]
     assert max(row["first_position_out"] for row in results["inputs"]) ** 2 == pytest.approx(303_601)
-
-
-def test_the_line_of_another_text_falls_behind_by_the_mean_drop():
-    """The drop says which way the matrix of means is read."""
-    results = minis(TEXTS)
-    means = {}
-    for name, model in results["models"].items():
-        for pair, drop in model["drop"].items():
-            means[name, pair] = np.mean(drop["value"])
-    (name, pair), most = max(means.items(), key=lambda item: item[1])
-    fitted, scored = pair.split(" → ")
-    own = np.mean(results["models"][name]["profile"][scored]["value"])
-    answer = answers(TEXTS, results)[3]
-    assert f"In {name} the lines of {fitted} have a mean R² of {own - most:.2f} on {scored}" in answer
-    assert f"and the lines of {scored} one of {own:.2f}." in answer
 
 
 def test_steps_are_sure_where_neither_block_lies_in_the_others_interval():
@@ -209,13 +179,6 @@ BREAKS = {  # for each question a number, or a word, that it rests on
         ("models", "mini-gpt2", "blocks", 4, "directions", 1),
         ("models", "mini-gpt2", "blocks", 4, "predictions", "effective_rank"),
         ("models", "mini-gpt2", "blocks", 4, "heavy_error", "value"),
-    ],
-    "05_corpora": [
-        ("models", "mini-gpt2", "carried", "likeness"),
-        ("models", "mini-pythia", "agreement", "code ~ cpp", "inner"),
-        ("models", "mini-llama", "carried", "with bend"),
-        ("models", "mini-llama", "mean_r2", 1, 2),
-        ("models", "mini-gpt2", "agreement", "code ~ cpp", "differ"),
     ],
     "06_compression": [
         ("models", "mini-gpt2", "blocks", 6, "nats"),
@@ -532,10 +495,6 @@ TURNED = [
     ),
     ("04_rank", 3, in_each_block("predictions", lambda _: {"effective_rank": 99.0}), "Mostly they do:"),
     ("04_rank", 4, in_each_block("heavy_error", lambda _: {"value": 0.001}), "Mostly they do not:"),
-    ("05_corpora", 0, in_each_model("carried", "likeness", to=0.999), "It may be"),
-    ("05_corpora", 0, setting("models", "mini-gpt2", "carried", "likeness", to=0.999), "Not everywhere"),
-    ("05_corpora", 2, in_each_model("carried", "with bend", to=-0.9), "No model shows it"),
-    ("05_corpora", 2, setting("models", "mini-llama", "carried", "with bend", to=0.1), "Not all models show it"),
     (
         "06_compression",
         1,
@@ -631,11 +590,3 @@ def test_results_that_turn_round_turn_the_answer_round(stem, number, edit, said)
     turned = deepcopy(results)
     edit(turned)
     assert said in answers(stem, turned)[number]
-
-
-def test_profiles_that_do_not_fall_without_their_ends_are_said_to():
-    results = minis(TEXTS)
-    for model in results["models"].values():
-        for found in model["agreement"].values():
-            found["inner"] = found["r"] + 0.01
-    assert "Without them it falls nowhere, and rises least for" in answers(TEXTS, results)[1]

@@ -89,9 +89,6 @@ def computed(stem, results):
                 yield from np.array([block[key] for block in model["blocks"]]).mean(0)
             bands = profile(model, "bands")
             yield from (bands[[0, -1]] - bands[1:-1].mean(0)).ravel()
-    if stem == "05_corpora":
-        for model in models.values():
-            yield sum(len(found["low"]) for found in model["drop"].values())
     if stem == "06_compression":
         for model in models.values():
             r2 = {(row["block"], row["rank"]): row["r2"] for row in model.get("reduced_rank", [])}
@@ -240,11 +237,6 @@ def expected(stem, results):
         yield f"falls from {text(bands.mean(0)[0])} to {text(bands.mean(0)[-1])} {alike}"
         rises = bands[[0, -1]].min(0) - bands[1:-1].mean(0)
         yield f"{(rises > 0).sum()} of {len(rises)} bands (by {text(rises.min())} or more) of {name}"
-    if stem == "05_corpora":
-        inner = [found["inner"] for found in model["agreement"].values()]
-        yield f"{text(min(inner))} to {text(max(inner))} in {name}"
-        drop = max(value for found in model["drop"].values() for value in found["value"])
-        yield f"({text(drop)} ["
     if stem == "06_compression":
         rho = {signal: found["rho"] for signal, found in results["agreements"]["one block"].items()}
         del rho["replace one"]
@@ -329,13 +321,6 @@ BREAKS = {  # where a number is broken, by stem; what is said must not be the sa
         ("models", "mini-gpt2", "blocks", 4, "directions", -1),
         ("models", "mini-gpt2", "blocks", 4, "bands", 0),
         ("models", "mini-gpt2", "blocks", 4, "bands", 2),
-    ],
-    "05_corpora": [
-        ("models", "mini-gpt2", "agreement", "code ~ cpp", "gap"),
-        ("models", "mini-gpt2", "agreement", "code ~ cpp", "inner"),
-        ("models", "mini-gpt2", "carried", "drop"),
-        ("models", "mini-gpt2", "drop", "code → cpp", "value", 3),
-        ("models", "mini-gpt2", "mean_drop", "seen → unseen"),
     ],
     "06_compression": [
         ("agreements", "one block", "1 − R²", "rho"),

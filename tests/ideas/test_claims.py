@@ -2,12 +2,13 @@ import json
 import re
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 from test_claims_numbers import ceilings
 
 from howlinear.core.intervals import Estimate
 from howlinear.errors import SourceError
-from howlinear.files import paths
+from howlinear.files import paths, tables
 from howlinear.files import results as record
 from howlinear.ideas.claims.claim import UNITS, Claim, Verdict, fingerprint, load_claims
 from howlinear.ideas.claims.contrasts import TOGETHER, Reading
@@ -281,9 +282,10 @@ def test_claims_that_hold_in_models_of_one_kind_alone_are_named():
 
 
 def corpora(main, *others, r=0.98):
-    """Results of notebook 05 with profiles of two models on several texts, which differ by nothing but in name."""
-    found = {f"{main} ~ {other}": {"r": r, "r_low": r - 0.01, "r_high": r + 0.01} for other in others}
-    return {"corpora": [main, *others], "models": {"a": {"agreement": found}, "b": {"agreement": found}}}
+    """Tables of notebook 05 with profiles of two models on several texts, which differ by nothing but in name."""
+    rows = [(model, main, other, r, r - 0.01, r + 0.01) for model in "ab" for other in others]
+    agreement = pd.DataFrame(rows, columns=["model", "corpus", "other", "r", "r_low", "r_high"])
+    return {"agreement": agreement}, {"models": ["a", "b"], "corpora": [main, *others]}
 
 
 SHAPE = replace(CLAIM, id="shape", notebook="05_corpora", statistic="corpora_correlation", threshold=0.9, unit="r")
@@ -291,8 +293,8 @@ SHAPE = replace(CLAIM, id="shape", notebook="05_corpora", statistic="corpora_cor
 
 def test_a_claim_about_texts_names_them_and_is_judged_on_those_of_another_run_profile(tmp_path):
     record.save(tmp_path / "minis" / "02_ceilings.json", ceilings(a=[0.9, 0.4], b=[0.9, 0.4]))
-    record.save(tmp_path / "minis" / "05_corpora.json", corpora("docs", "code", "cpp"))
-    record.save(tmp_path / "prose" / "05_corpora.json", corpora("docs", "wikitext", "puzzles", r=0.8))
+    tables.write(tmp_path / "minis" / "05_corpora", *corpora("docs", "code", "cpp"))
+    tables.write(tmp_path / "prose" / "05_corpora", *corpora("docs", "wikitext", "puzzles", r=0.8))
     ledger = evaluate(tmp_path / "minis", [CLAIM, SHAPE])
     assert of_texts(ledger) == (
         "*shape* was tried on programmers' text (docs, code and cpp). On prose (wikitext and puzzles) the same rules "
@@ -308,7 +310,7 @@ def test_a_claim_about_texts_names_them_and_is_judged_on_those_of_another_run_pr
 
 
 def test_other_texts_that_are_not_on_record_are_said_to_be_missing(tmp_path):
-    record.save(tmp_path / "minis" / "05_corpora.json", corpora("docs", "mine.txt"))
+    tables.write(tmp_path / "minis" / "05_corpora", *corpora("docs", "mine.txt"))
     ledger = evaluate(tmp_path / "minis", [SHAPE])
     assert of_texts(ledger) == (
         "*shape* was tried on docs and mine.txt. Of run profile `prose` nothing can be said: no 05_corpora.json in "
@@ -468,12 +470,12 @@ def test_the_committed_ledger_says_on_which_texts_and_by_which_blocks_its_ticks_
     assert re.findall(r"\*([\w-]+)\*", told.partition(" can all")[0]) == [row.claim.id for row in ledger if row.hanging]
     every = "mini-gpt2, mini-llama and mini-pythia"
     assert f"*heterogeneous* ✗ {every}; *adjacent* ✗ {every}; *non-monotone* ~ " in ends
-    prose = record.load(paths.results("prose") / "05_corpora.json")
-    assert f"On prose ({', '.join(prose['corpora'][1:-1])} and {prose['corpora'][-1]}) the same rules give:" in texts
-    for model in prose["models"].values():
-        lowest = min(found["r_low"] for pair, found in model["agreement"].items() if pair.startswith("docs ~ "))
-        assert lowest < 0.9  # so no tick
-    assert f"*text-same-shape* ~ {every};" in texts
+    prose = tables.load_results("prose", "05_corpora")
+    *_, one, other, last = prose.settings["corpora"]
+    assert f"On prose ({one}, {other} and {last}) the same rules give:" in texts
+    lowest = prose["agreement"].query("corpus == 'docs'").groupby("model").r_low.min()
+    assert lowest.max() < 0.9  # so no tick
+    assert "*text-same-shape* ~ mini-gpt2, mini-pythia and mini-llama;" in texts
     assert texts.startswith(
         "*text-same-shape* and *text-small-shift* were tried on programmers' text (docs, code and cpp)."
     )

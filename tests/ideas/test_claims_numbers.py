@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +8,7 @@ from scipy.stats import t as student_t
 
 from howlinear.core.correlation import fisher
 from howlinear.core.intervals import Estimate
+from howlinear.files import tables
 from howlinear.ideas.claims.contrasts import (
     TOGETHER,
     Estimates,
@@ -30,6 +32,11 @@ def ceilings(halves=0.02, **profiles):
         swap = [{"block": b, "delta": b + 1.0, "low": b + 0.5, "high": b + 2.0} for b in reversed(range(len(r2)))]
         models[name] = {"blocks": blocks, "swap": swap, "perplexity": 50.0}
     return {"models": models}
+
+
+def on_texts(corpora, **named):
+    """Tables of notebook 05, of one model on some texts."""
+    return tables.Results("05_corpora", named, {"settings": {"models": ["a"], "corpora": corpora}})
 
 
 def read(statistic, results):
@@ -163,24 +170,23 @@ def test_models_are_compared_within_a_family():
 
 
 def test_corpora_are_compared_with_the_main_one_and_the_worst_counts():
-    def on(*r2):
-        return {"value": list(r2), "low": [v - 0.03 for v in r2], "high": [v + 0.03 for v in r2]}
-
-    profile = {"docs": on(0.9, 0.5), "code": on(0.8, 0.5), "cpp": on(0.9, 0.1)}
-    agreement = {
-        "docs ~ code": {"r": 0.9, "r_low": 0.85, "r_high": 0.95},
-        "cpp ~ docs": {"r": 0.8, "r_low": 0.7, "r_high": 0.9},
-        "cpp ~ code": {"r": 0.1, "r_low": 0.0, "r_high": 0.2},  # neither is the main one
-    }
-    model = {"profile": profile, "agreement": agreement}
-    results = {"corpora": ["docs", "code", "cpp"], "models": {"a": model}}
+    curves = {"docs": (0.9, 0.5), "code": (0.8, 0.5), "cpp": (0.9, 0.1)}
+    profiles = pd.DataFrame([("a", text, block, r2[block]) for block in (1, 0) for text, r2 in curves.items()])
+    profiles.columns = ["model", "corpus", "block", "r2"]
+    profiles = profiles.assign(r2_low=profiles.r2 - 0.03, r2_high=profiles.r2 + 0.03)
+    pairs = [
+        ("a", "docs", "code", 0.9, 0.85, 0.95),
+        ("a", "cpp", "docs", 0.8, 0.7, 0.9),
+        ("a", "cpp", "code", 0.1, 0.0, 0.2),  # neither is the main one
+    ]
+    agreement = pd.DataFrame(pairs, columns=["model", "corpus", "other", "r", "r_low", "r_high"])
+    results = on_texts(["docs", "code", "cpp"], profiles=profiles, agreement=agreement)
     half, wider = 0.03 * 2**0.5, simultaneous(2)
     low, high = 0.2 - wider * (0.2 - (0.4 - half) / 2), 0.2 + wider * half
     near(read("corpora_shift", results)["a"], 0.2, low, high, "docs ~ cpp")
     near(read("corpora_correlation", results)["a"], 0.8, 0.8 - 0.1 * wider, 0.8 + 0.1 * wider, "cpp ~ docs")
     assert read("corpora_correlation", results)["a"].inner is None
-    agreement["docs ~ code"] |= {"inner": 0.2, "inner_low": 0.1, "inner_high": 0.25}
-    agreement["cpp ~ docs"] |= {"inner": 0.6, "inner_low": 0.5, "inner_high": 0.7}
+    agreement[["inner", "inner_low", "inner_high"]] = [(0.2, 0.1, 0.25), (0.6, 0.5, 0.7), (0.0, 0.0, 0.0)]
     inner = read("corpora_correlation", results)["a"].inner  # its own worst pair
     close(inner, 0.2, 0.2 - 0.1 * wider, 0.2 + 0.05 * wider)
 
@@ -464,7 +470,12 @@ def test_what_cannot_be_tested_says_by_which_rule(statistic, results, rule):
     [
         ("spread", ceilings(a=[0.9]), "a model of one block has no profile"),
         ("cost_correlation", ceilings(a=[0.9, 0.5]), "2 and 2 blocks: a correlation needs 6 of each"),
-        ("corpora_shift", {"corpora": ["docs"], "models": {"a": {}}}, "a single corpus has no other"),
+        ("corpora_shift", on_texts(["docs"]), "a single corpus has no other"),
+        (
+            "corpora_correlation",
+            on_texts(["docs", "code"], agreement=pd.DataFrame(columns=["model", "corpus", "other"])),
+            "fewer than three blocks",
+        ),
         ("cheapest_near_linear", ceilings(a=[0.5, 0.6]), "no block reaches an R² of 0.9: the highest is 0.60"),
     ],
 )

@@ -360,10 +360,12 @@ def test_folds_are_left_as_they_were():
             assert all(torch.equal(part.tensors()[key], copy.tensors()[key]) for key in part.tensors())
 
 
-@pytest.mark.parametrize(("names", "said"), [([], "got none"), (["docs"], "got docs: capture another text")])
-def test_fewer_than_two_corpora_are_refused(names, said):
-    with pytest.raises(InputError, match=f"at least two corpora, {said}"):
-        transfer({name: block_on(linear) for name in names})
+def test_no_corpus_is_refused_and_one_has_its_own_line_alone():
+    with pytest.raises(InputError, match="got none: capture a text"):
+        transfer({})
+    block = block_on(bent)
+    alone = transfer({"docs": block})
+    assert alone.r2 == {("docs", "docs"): transfer({"docs": block, "code": block}).r2["docs", "docs"]}
 
 
 def test_blocks_of_different_width_are_refused():

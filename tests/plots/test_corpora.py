@@ -14,15 +14,21 @@ def close():
     plt.close("all")
 
 
-def pairs(models=("mini-gpt2", "mini-llama"), texts=("docs", "code", "cpp"), count=4):
-    """R² is 0.9 at home and 0.2 · (place fitted + place scored) elsewhere; intervals reach 0.1 down and 0.2 up."""
+def curves(models=("mini-gpt2", "mini-llama"), texts=("docs", "code", "cpp"), count=4):
+    """R² of 0.9 everywhere; intervals reach 0.1 down and 0.2 up."""
+    rows = list(product(models, texts, range(count)))
+    table = pd.DataFrame(rows, columns=["model", "corpus", "block"]).assign(r2=0.9)
+    return table.assign(r2_low=table.r2 - 0.1, r2_high=table.r2 + 0.2)
+
+
+def drops(models=("mini-gpt2", "mini-llama"), texts=("docs", "code", "cpp"), count=4):
+    """R² elsewhere would be 0.2 · (place fitted + place scored), and 0.01 lower each block on."""
     rows = []
-    for model, block, fitted, scored in product(models, range(count), texts, texts):
-        r2 = 0.9 if fitted == scored else 0.2 * (texts.index(fitted) + texts.index(scored))
-        drop = 0.9 - r2 + 0.01 * block
-        ends = {"r2_low": r2 - 0.1, "r2_high": r2 + 0.2, "drop_low": drop - 0.1, "drop_high": drop + 0.2}
-        rows.append({"model": model, "block": block, "fitted": fitted, "scored": scored, "r2": r2, "drop": drop} | ends)
-    return pd.DataFrame(rows)
+    for model, fitted, scored, block in product(models, texts, texts, range(count)):
+        if fitted != scored:
+            drop = 0.9 - 0.2 * (texts.index(fitted) + texts.index(scored)) + 0.01 * block
+            rows.append((model, fitted, scored, block, drop, drop - 0.1, drop + 0.2))
+    return pd.DataFrame(rows, columns=["model", "fitted", "scored", "block", "drop", "drop_low", "drop_high"])
 
 
 def numbers(values):
@@ -49,8 +55,8 @@ def test_each_flank_shows_its_rows_its_own_line_and_the_other_one():
 
 
 def test_profiles_have_a_panel_per_model_and_a_curve_per_corpus_with_its_interval():
-    table = pairs()
-    table.loc[(table["model"] == "mini-llama") & (table["scored"] == "code") & (table["block"] == 2), "r2"] = 0.97
+    table = curves()
+    table.loc[(table["model"] == "mini-llama") & (table["corpus"] == "code") & (table["block"] == 2), "r2"] = 0.97
     figure = corpora.profiles(table)
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["(a) mini-gpt2", "(b) mini-llama"]
     code = figure.axes[1].containers[1]
@@ -69,7 +75,7 @@ def test_five_corpora_look_different_in_colour_and_in_marker():
 
 
 def test_curves_of_corpora_lie_side_by_side_and_look_different():
-    figure = corpora.profiles(pairs())
+    figure = corpora.profiles(curves())
     lines = [container.lines[0] for container in figure.axes[0].containers]
     places = [numbers(line.get_xdata())[0] for line in lines]
     np.testing.assert_allclose(places, [-corpora.SIDE_BY_SIDE, 0, corpora.SIDE_BY_SIDE])
@@ -80,7 +86,7 @@ def test_curves_of_corpora_lie_side_by_side_and_look_different():
 def test_the_papers_profiles_lie_behind_where_model_and_corpus_are_the_papers():
     papers = pd.DataFrame({"model": "gpt2", "block": range(4), "r2_lin": 0.1, "r2_lin_moby_dick": 0.2})
     papers["r2_lin_math_puzzles"] = [0.3, 0.4, 0.5, 0.6]
-    table = pairs(models=("gpt2", "mini-llama"), texts=("docs", "wikitext", "puzzles"))
+    table = curves(models=("gpt2", "mini-llama"), texts=("docs", "wikitext", "puzzles"))
     figure = corpora.profiles(table, papers)
     drawn = [{line.get_label(): line for line in axis.lines if "the paper" in line.get_label()} for axis in figure.axes]
     assert list(drawn[0]) == ["wikitext, the paper", "puzzles, the paper"]
@@ -93,16 +99,18 @@ def test_the_papers_profiles_lie_behind_where_model_and_corpus_are_the_papers():
 
 
 def test_a_profile_below_zero_is_not_cut_off():
-    table = pairs()
+    table = curves()
     table[["r2", "r2_low", "r2_high"]] -= 1.5
     figure = corpora.profiles(table)
-    assert figure.axes[0].get_ylim()[0] < table.query("fitted == scored")["r2"].min()
+    assert figure.axes[0].get_ylim()[0] < table["r2"].min()
 
 
 def test_the_matrix_shows_means_over_blocks_fitted_down_and_scored_across():
-    table = pairs()
-    table.loc[(table["fitted"] == "docs") & (table["scored"] == "cpp") & (table["block"] == 0), "r2"] = 0.0
-    figure = corpora.transfer(table, "docs")
+    table = drops()
+    table["drop"] -= 0.01 * table["block"]
+    table.loc[(table["fitted"] == "docs") & (table["scored"] == "cpp") & (table["block"] == 0), "drop"] = 0.9
+    table = table.assign(drop_low=table["drop"], drop_high=table["drop"])
+    figure = corpora.transfer(curves(), table)
     above = figure.axes[0]
     expected = [[0.9, 0.2, 0.3], [0.2, 0.9, 0.6], [0.4, 0.6, 0.9]]
     np.testing.assert_allclose(above.images[0].get_array(), expected)
@@ -118,12 +126,12 @@ def test_the_matrix_shows_means_over_blocks_fitted_down_and_scored_across():
     ("texts", "slanted"), [(("docs", "code", "cpp"), False), (("wikitext", "moby_dick", "puzzles"), True)]
 )
 def test_names_that_would_touch_below_the_matrix_are_slanted(texts, slanted):
-    above = corpora.transfer(pairs(texts=texts), texts[0]).axes[0]
+    above = corpora.transfer(curves(texts=texts), drops(texts=texts)).axes[0]
     assert {tick.get_rotation() != 0 for tick in above.get_xticklabels()} == {slanted}
 
 
-def test_below_it_lies_what_the_main_map_loses_on_every_other_corpus():
-    figure = corpora.transfer(pairs(), "code")
+def test_below_it_lies_what_the_first_map_loses_on_every_other_corpus():
+    figure = corpora.transfer(curves(texts=("code", "docs", "cpp")), drops())
     below = figure.axes[2]
     docs, cpp = below.containers
     np.testing.assert_allclose(numbers(docs.lines[0].get_ydata()), 0.7 + 0.01 * np.arange(4))
@@ -133,10 +141,16 @@ def test_below_it_lies_what_the_main_map_loses_on_every_other_corpus():
     assert below.get_ylabel() == "drop in $R^2$,\nmap of code"
 
 
+def test_of_a_single_text_it_is_said_that_nothing_can_be_carried():
+    figure = corpora.transfer(curves(texts=("docs",)), drops(texts=("docs",)))
+    np.testing.assert_allclose(figure.axes[0].images[0].get_array(), [[0.9]])
+    assert [text.get_text() for text in figure.axes[2].texts] == ["a single text: no other to score on"]
+
+
 @pytest.mark.parametrize(("models", "texts", "count"), [(("one",), ("a", "b"), 1), (("a", "b", "c", "d"), "vwxyz", 48)])
 def test_figures_take_any_number_of_models_corpora_and_blocks(models, texts, count):
-    table = pairs(models, tuple(texts), count)
-    for figure in (corpora.profiles(table), corpora.transfer(table, texts[0])):
+    made = models, tuple(texts), count
+    for figure in (corpora.profiles(curves(*made)), corpora.transfer(curves(*made), drops(*made))):
         figure.canvas.draw()
         assert len(figure.axes) >= len(models)
         ticks = figure.axes[len(models) - 1 if len(figure.axes) == len(models) else -2].get_xticks()

@@ -7,7 +7,7 @@ import pytest
 
 from howlinear.core.ceilings import r2_intervals
 from howlinear.core.correlation import correlation
-from howlinear.files import paths, results
+from howlinear.files import paths, results, tables
 from howlinear.ideas.claims.claim import load_claims
 from howlinear.ideas.corpora.agreement import Agreement
 from howlinear.ideas.degrees.nested import Nested
@@ -164,12 +164,13 @@ def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
 
 
 def test_a_profile_belongs_to_the_model_and_a_line_to_the_text(findings):
-    smol = results.load(paths.results("public") / "05_corpora.json")["models"]["smollm2-135m"]
-    (r,) = {f"{found['r']:.2f}" for found in smol["agreement"].values()}
-    profiles = [np.array(curve["value"]) for curve in smol["profile"].values()]
-    apart = max(np.abs(one - other).mean() for one, other in combinations(profiles, 2))
+    corpora = tables.load_results("public", "05_corpora")
+    smol = {name: table[table.model == "smollm2-135m"] for name, table in corpora.items()}
+    (r,) = {f"{r:.2f}" for r in smol["agreement"].r}
+    curves = smol["profiles"].pivot(index="block", columns="corpus", values="r2")
+    apart = max(np.abs(curves[one] - curves[other]).mean() for one, other in combinations(curves, 2))
     assert f"correlate at {r} and lie at most {apart:.2f} apart on the mean over blocks" in findings
-    assert f"loses {smol['carried']['drop']:.2f} of R² on the mean on another" in findings
+    assert f"loses {smol['transfer']['drop'].mean():.2f} of R² on the mean on another" in findings
 
 
 def test_the_findings_tell_what_shuffled_weights_and_low_degrees_explain(findings):
@@ -384,10 +385,10 @@ def test_the_findings_tell_of_what_rank_the_straight_blocks_are(findings):
 
 
 def test_the_findings_tell_that_profiles_are_higher_on_prose(findings):
-    models = results.load(paths.results("prose") / "05_corpora.json")["models"]
+    corpora = tables.load_results("prose", "05_corpora")
     from_docs, apart, largest, r, inner = {}, [], [], [], {}
-    for name, model in models.items():
-        profile = {corpus: np.array(curve["value"]) for corpus, curve in model["profile"].items()}
+    for name, rows in corpora["profiles"].groupby("model"):
+        profile = {corpus: curve.to_numpy() for corpus, curve in rows.pivot(columns="corpus", index="block").r2.items()}
         docs = profile.pop("docs")
         assert all((curve > docs).all() for curve in profile.values())  # "every block of every model is straighter"
         largest.append(max((curve - docs).max() for curve in profile.values()))
@@ -395,9 +396,9 @@ def test_the_findings_tell_that_profiles_are_higher_on_prose(findings):
         assert max(distances, key=distances.get) == "moby_dick"
         from_docs[name] = f"{distances['moby_dick']:.2f}"
         apart += [np.abs(one - other).mean() for one, other in combinations(profile.values(), 2)]
-        beside_docs = [found for pair, found in model["agreement"].items() if "docs" in pair]
-        r += [found["r"] for found in beside_docs]
-        inner[name] = min(found["inner"] for found in beside_docs)
+        beside_docs = corpora["agreement"].query("model == @name and corpus == 'docs'")
+        r += beside_docs.r.to_list()
+        inner[name] = beside_docs.inner.min()
     assert f"every block of every model is straighter, by up to {max(largest):.2f}" in findings
     assert (
         f"{from_docs['mini-gpt2']} in mini-gpt2, {from_docs['mini-pythia']} in mini-pythia and "
@@ -501,10 +502,9 @@ def test_readme_and_findings_tell_where_the_trained_weights_of_the_public_model_
 
 
 def test_the_findings_tell_how_far_profiles_keep_their_shape_on_other_programmers_text(findings):
-    models = numbers("05_corpora")["models"]
-    r = [pair["r"] for model in models.values() for pair in model["agreement"].values()]
-    assert f"their shape, r {spanned(r, 2)}" in findings
-    inner = {name: [pair["inner"] for pair in model["agreement"].values()] for name, model in models.items()}
+    agreement = tables.load_results("minis", "05_corpora")["agreement"]
+    assert f"their shape, r {spanned(agreement.r, 2)}" in findings
+    inner = dict(iter(agreement.groupby("model").inner))
     assert f"only mini-gpt2's keeps it (r {spanned(inner['mini-gpt2'], 2)};" in findings
     assert f"mini-llama {spanned(inner['mini-llama'], 2)}, mini-pythia {spanned(inner['mini-pythia'], 2)})" in findings
 

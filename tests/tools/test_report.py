@@ -11,7 +11,7 @@ import typst
 
 from conftest import fingerprint
 from howlinear.errors import SourceError
-from howlinear.files import paths, results
+from howlinear.files import paths, results, tables
 from howlinear.ideas.claims import claim, ledger
 from tools import report
 
@@ -188,7 +188,6 @@ KEYS = {
     "02_ceilings": "rises_and_falls",
     "03_bilinear": "recovered",
     "04_rank": "without_heavy",
-    "05_corpora": "noise alone",
     "06_compression": "price",
     "07_optimisers": "spearman_condition",
     "08_controls": "outside_fresh",
@@ -211,30 +210,37 @@ def test_a_renamed_key_stops_the_build(copy, stem, key):
         report.build(copy)
 
 
-def of_prose(root, change):
-    """Change what is recorded of the embedded models on prose, in a copy of the project."""
+def of_texts(root, profile, change):
+    """Change what is recorded of the embedded models on several texts, in a copy of the project."""
     unlinked(root, "results")
-    folder = root / "results" / "prose"
-    path = folder / "05_corpora.json"
-    numbers = json.loads(path.read_text(encoding="utf-8"))
-    change(numbers)
-    folder.unlink()
-    folder.mkdir()
-    path.write_text(json.dumps(numbers), encoding="utf-8")
+    folder = root / "results" / profile
+    found = tables.load_results(profile, "05_corpora")
+    if folder.is_symlink():
+        folder.unlink()
+        folder.mkdir()
+    else:
+        (folder / "05_corpora").unlink()
+    named = {name: table.copy() for name, table in found.items()}
+    tables.write(folder / "05_corpora", named, change(named) or found.settings)
 
 
-@pytest.mark.parametrize(("place", "key"), [("agreement", "r"), ("agreement", "inner"), ("profile", "value")])
-def test_the_report_says_what_came_of_prose(copy, built, place, key):
-    def other(numbers):
-        for pair in numbers["models"]["mini-llama"][place].values():
-            pair[key] = pair[key] / 2 if key != "value" else [r2 / 2 for r2 in pair[key]]
+def test_a_renamed_column_stops_the_build(copy):
+    of_texts(copy, "minis", lambda named: named["by_model"].rename(columns={"noise": "noise_"}, inplace=True))
+    with pytest.raises(SourceError, match='key "noise"'):
+        report.build(copy)
 
-    of_prose(copy, other)
+
+@pytest.mark.parametrize(("name", "column"), [("agreement", "r"), ("agreement", "inner"), ("profiles", "r2")])
+def test_the_report_says_what_came_of_prose(copy, built, name, column):
+    def halve(named):
+        named[name].loc[named[name].model == "mini-llama", column] /= 2
+
+    of_texts(copy, "prose", halve)
     assert report.build(copy) != built
 
 
 def test_the_report_says_on_which_prose(copy):
-    of_prose(copy, lambda numbers: renamed(numbers, "corpora"))
+    of_texts(copy, "prose", lambda named: {"models": ["mini-gpt2"]})
     with pytest.raises(SourceError, match='key "corpora"'):
         report.build(copy)
 

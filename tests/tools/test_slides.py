@@ -9,7 +9,7 @@ from test_report import PAPER, changed, copy  # noqa: F401
 
 from conftest import fingerprint
 from howlinear.errors import SourceError
-from howlinear.files import paths, results
+from howlinear.files import paths, results, tables
 from howlinear.ideas.claims import ledger
 from tools import report
 
@@ -135,25 +135,25 @@ def test_twins_of_two_architectures_or_texts_differ_by_more_than_seeds():
 
 
 def test_profiles_travel_and_lines_do_not():
-    for model in found("05_corpora")["models"].values():
-        assert min(row["r"] for row in model["agreement"].values()) > 0.9
-        assert model["carried"]["drop"] > 0.1
+    corpora = tables.load_results("minis", "05_corpora")
+    assert corpora["agreement"].r.min() > 0.9
+    assert corpora["transfer"].groupby("model")["drop"].mean().min() > 0.1
 
 
 def test_the_slide_on_texts_says_what_was_tried_and_what_came_of_prose():
     """Of the paper's texts the ledger has no tick for any model; between the end blocks r falls below its threshold."""
     (slide,) = re.findall(r'(?s)#pictured\("Profiles travel(.*?)\n\]\n', SOURCE)
     note, _, caption = slide.partition("\n])[")
-    for text in ("corpora.corpora", "prose-texts", 'beside-main("r")', "highest(from-main)", '"text-small-shift"'):
+    for text in ("programmers-texts", "prose-texts", 'beside-main("r")', "highest(from-main)", '"text-small-shift"'):
         assert text in caption
     assert 'lowest(beside-main("inner"))' in note
     other = ledger.evaluate(paths.results("minis"))
     rows = [row.elsewhere["prose"] for row in other if row.elsewhere]
     assert {row.claim.id for row in rows} == {"text-same-shape", "text-small-shift"}
     assert not any(verdict is ledger.Verdict.HOLDS for row in rows for verdict in row.verdicts.values())
-    for model in found("05_corpora", "prose")["models"].values():
-        beside_docs = [found for pair, found in model["agreement"].items() if "docs" in pair]
-        assert min(found["inner"] for found in beside_docs) < 0.9
+    agreement = tables.load_results("prose", "05_corpora")["agreement"]
+    beside_docs = agreement[(agreement.corpus == "docs") | (agreement.other == "docs")]
+    assert beside_docs.groupby("model").inner.min().max() < 0.9
 
 
 def test_no_protocol_turns_the_order_of_the_models_round():

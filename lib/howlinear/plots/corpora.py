@@ -58,28 +58,26 @@ def flanks(
     return figure
 
 
-def profiles(pairs: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
+def profiles(curves: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
     """R²_lin over depth, a panel per model, a curve per corpus with its intervals.
 
     Args:
-        pairs: columns model, block, fitted, scored (corpora), r2, r2_low and r2_high; drawn are the rows where a map is
-            scored on the corpus that it was fitted on.
+        curves: columns model, corpus, block, r2, r2_low and r2_high.
         published: what the paper gives of its models, a row a block: `model`, `block` and the columns of `PUBLISHED`;
             as of `files.published`. Where a panel's model and a corpus are the paper's, it is drawn behind, thin and
             grey, with the corpus' own marker.
     """
-    home = pairs[pairs["fitted"] == pairs["scored"]]
-    corpora = list(home["scored"].unique())
-    models = list(home["model"].unique())
+    corpora = list(curves["corpus"].unique())
+    models = list(curves["model"].unique())
     figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.3), sharey=True, squeeze=False)
     style.panels(axes[0], models)
     for ax, model in zip(axes[0], models, strict=True):
         if published is not None:
             _draw_published(ax, published[published["model"] == model], corpora)
         for corpus in corpora:
-            curve = home[(home["model"] == model) & (home["scored"] == corpus)]
+            curve = curves[(curves["model"] == model) & (curves["corpus"] == corpus)]
             _curve(ax, curve, "r2", corpora.index(corpus), label=corpus)
-    axes[0, 0].set_ylim(min(0, home["r2"].min() - 0.05), 1.02)
+    axes[0, 0].set_ylim(min(0, curves["r2"].min() - 0.05), 1.02)
     axes[0, 0].set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=3)
@@ -95,33 +93,46 @@ def _draw_published(ax: Axes, papers: pd.DataFrame, corpora: list[str]) -> None:
             ax.plot(papers["block"], papers[PUBLISHED[corpus]], **thin, linestyle=shape["linestyle"])
 
 
-def transfer(pairs: pd.DataFrame, main: str) -> Figure:
-    """Above, mean R² of every pair of corpora; below, what the main corpus' map loses elsewhere, block by block.
+def transfer(curves: pd.DataFrame, drops: pd.DataFrame) -> Figure:
+    """Above, mean R² of every pair of corpora; below, what the first corpus' map loses elsewhere, block by block.
 
     Args:
-        pairs: columns model, block, fitted, scored (corpora), r2, drop, drop_low and drop_high.
-        main: the corpus whose map is carried over in the lower panels.
+        curves: columns model, corpus, block and r2, of every corpus' own maps.
+        drops: columns model, fitted, scored (corpora), block, drop, drop_low and drop_high.
     """
-    corpora = list(pairs["fitted"].unique())
-    models = list(pairs["model"].unique())
+    corpora = list(curves["corpus"].unique())
+    models = list(curves["model"].unique())
+    main, *others = corpora
     figure, axes = plt.subplots(
         2, len(models), figsize=(style.PAGE, 3.9), sharey="row", squeeze=False, height_ratios=(1.15, 1)
     )
     style.panels(axes[0], models)
     for above, below, model in zip(axes[0], axes[1], models, strict=True):
-        of_model = pairs[pairs["model"] == model]
-        image = _matrix(above, of_model, corpora)
-        for corpus in corpora:
-            if corpus != main:
-                curve = of_model[(of_model["fitted"] == main) & (of_model["scored"] == corpus)]
-                _curve(below, curve, "drop", corpora.index(corpus), label=f"scored on {corpus}")
+        of_model = drops[drops["model"] == model]
+        image = _matrix(above, mean_matrix(curves[curves["model"] == model], of_model))
+        for corpus in others:
+            curve = of_model[(of_model["fitted"] == main) & (of_model["scored"] == corpus)]
+            _curve(below, curve, "drop", corpora.index(corpus), label=f"scored on {corpus}")
         below.axhline(0, color=style.GREY, lw=0.6)
+        if not others:
+            below.text(0.5, 0.6, "a single text: no other to score on", ha="center", transform=below.transAxes)
     axes[0, 0].set_ylabel("fitted on")
     axes[1, 0].set_ylabel(f"drop in $R^2$,\nmap of {main}")
     figure.colorbar(image, ax=axes[0], label="mean $R^2$", shrink=0.8)
     handles, labels = axes[1, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=max(2, len(labels)), handlelength=3)
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=max(2, len(labels)), handlelength=3)
     return figure
+
+
+def mean_matrix(curves: pd.DataFrame, drops: pd.DataFrame) -> pd.DataFrame:
+    """Mean R² over one model's blocks, fitted on the row's corpus and scored on the column's.
+
+    It is that of the column's own maps, less what the row's lose there.
+    """
+    own = curves.groupby("corpus", sort=False)["r2"].mean()
+    lost = drops.pivot_table(index="fitted", columns="scored", values="drop")
+    return own - lost.reindex(index=own.index, columns=own.index).fillna(0.0)
 
 
 def _curve(ax: Axes, table: pd.DataFrame, name: str, place: int, label: str) -> None:
@@ -133,17 +144,16 @@ def _curve(ax: Axes, table: pd.DataFrame, name: str, place: int, label: str) -> 
     ax.set_xlabel("block")
 
 
-def _matrix(ax: Axes, of_model: pd.DataFrame, corpora: list[str]) -> AxesImage:
-    """Mean over the blocks of R², fitted on the row's corpus and scored on the column's."""
-    means = of_model.pivot_table(index="fitted", columns="scored", values="r2").loc[corpora, corpora].to_numpy()
+def _matrix(ax: Axes, means: pd.DataFrame) -> AxesImage:
+    """Means with the corpora fitted on down and those scored on across."""
     image = ax.imshow(means, vmin=0, vmax=1, cmap="cividis")
     for (row, column), mean in np.ndenumerate(means):
         ax.text(column, row, f"{mean:.2f}", ha="center", va="center", color="black" if mean > 0.5 else "white")
-    ticks = range(len(corpora))
-    crowded = sum(len(corpus) for corpus in corpora) > ROOM
+    ticks = range(len(means))
+    crowded = sum(len(corpus) for corpus in means.index) > ROOM
     slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
-    ax.set_xticks(ticks, corpora, **slanted)
-    ax.set_yticks(ticks, corpora)
+    ax.set_xticks(ticks, means.columns, **slanted)
+    ax.set_yticks(ticks, means.index)
     ax.set_xlabel("scored on")
     ax.grid(visible=False)
     return image

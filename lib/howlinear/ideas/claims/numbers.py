@@ -13,9 +13,11 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.stats import chi2
 
 from howlinear.core.intervals import CONFIDENCE, Estimate
+from howlinear.files import tables
 from howlinear.ideas.claims.contrasts import (
     INNER,
     TOGETHER,
@@ -534,47 +536,55 @@ def rank_correlation(results: Results) -> Readings:
 # Notebook 05: profiles on several corpora
 
 
-def corpora_correlation(results: Results) -> Readings:
+def corpora_correlation(results: tables.Results) -> Readings:
     """Lowest correlation over blocks of the main corpus' profile with another's."""
+    main = results.settings["corpora"][0]
 
-    def read(model: Any) -> Reading:
-        main, others = _main_and_others(results)
-        pairs, without_ends = [], []
-        for other in others:
-            pair = next(name for name in (f"{main} ~ {other}", f"{other} ~ {main}") if name in model["agreement"])
-            found = model["agreement"][pair]
-            pairs.append(Reading(Estimate(found["r"], found["r_low"], found["r_high"]), pair))
-            if "inner" in found:
-                inner = Estimate(found["inner"], found["inner_low"], found["inner_high"])
-                without_ends.append(Reading(inner, pair))
-        lowest_r = extreme(pairs, np.min)
-        if len(without_ends) < len(pairs):
+    def read(model: str) -> Reading:
+        _check_others(results)
+        rows = results["agreement"]
+        rows = rows[(rows["model"] == model) & ((rows["corpus"] == main) | (rows["other"] == main))]
+        if rows.empty:
+            raise UntestableError("fewer than three blocks: their profiles have no correlation")
+        lowest_r = extreme(_pair_readings(rows, "r"), np.min)
+        if "inner" not in rows:
             return lowest_r
-        return replace(lowest_r, inner=extreme(without_ends, np.min).estimate)
+        return replace(lowest_r, inner=extreme(_pair_readings(rows, "inner"), np.min).estimate)
 
-    return each_model(results["models"], read)
+    return each_model(_by_name(results), read)
 
 
-def corpora_shift(results: Results) -> Readings:
+def corpora_shift(results: tables.Results) -> Readings:
     """Largest mean distance of the main corpus' profile from another's."""
+    main, *others = results.settings["corpora"]
 
-    def read(model: Any) -> Reading:
-        main, others = _main_and_others(results)
+    def read(model: str) -> Reading:
+        _check_others(results)
+        rows = results["profiles"]
         curves = {
-            corpus: Estimates.of(curve["value"], curve["low"], curve["high"])
-            for corpus, curve in model["profile"].items()
+            corpus: Estimates(*curve[["r2", "r2_low", "r2_high"]].to_numpy().T)
+            for corpus, curve in rows[rows["model"] == model].sort_values("block").groupby("corpus")
         }
         pairs = [Reading(distance(curves[main], curves[other]), f"{main} ~ {other}") for other in others]
         return extreme(pairs, np.max)
 
-    return each_model(results["models"], read)
+    return each_model(_by_name(results), read)
 
 
-def _main_and_others(results: Results) -> tuple[str, list[str]]:
-    main, *others = results["corpora"]
-    if not others:
+def _by_name(results: tables.Results) -> dict[str, str]:
+    return {name: name for name in results.settings["models"]}
+
+
+def _check_others(results: tables.Results) -> None:
+    if len(results.settings["corpora"]) < 2:
         raise UntestableError("a single corpus has no other to compare with")
-    return main, others
+
+
+def _pair_readings(rows: pd.DataFrame, name: str) -> list[Reading]:
+    return [
+        Reading(Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"]), f"{row['corpus']} ~ {row['other']}")
+        for row in rows.to_dict("records")
+    ]
 
 
 # Notebook 06: healing

@@ -13,6 +13,7 @@ import pandas as pd
 
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
+from howlinear.files import tables
 from howlinear.files.published import load_published
 from howlinear.ideas.claims.claim import Claim, Verdict
 from howlinear.ideas.claims.contrasts import Reading, UntestableError
@@ -21,7 +22,7 @@ from howlinear.ideas.claims.numbers import NEAR_LINEAR, STATISTICS
 TEXTS = {"wikitext": "r2_lin", "math_puzzles": "r2_lin_math_puzzles", "moby_dick": "r2_lin_moby_dick"}
 
 
-def as_results(notebook: str, table: pd.DataFrame) -> dict[str, Any]:
+def as_results(notebook: str, table: pd.DataFrame) -> dict[str, Any] | tables.Results:
     """What the paper publishes, as a notebook's results hold it; no number has an interval.
 
     Args:
@@ -45,7 +46,7 @@ def as_results(notebook: str, table: pd.DataFrame) -> dict[str, Any]:
                 "settings": {"high": NEAR_LINEAR},
             }
         case "corpora":
-            return {"corpora": list(TEXTS), "models": {name: _corpora(blocks) for name, blocks in models.items()}}
+            return _corpora(table)
     raise InputError(f"the paper's figures hold nothing that notebook {notebook} measures: quote its text")
 
 
@@ -112,15 +113,21 @@ def _rank(blocks: list[dict]) -> dict[str, Any]:
     return {"blocks": views, "rank_90": [block["rrr_rank90"] for block in blocks]}
 
 
-def _corpora(blocks: list[dict]) -> dict[str, Any]:
-    curves = {text: [block[column] for block in blocks] for text, column in TEXTS.items()}
+def _corpora(published: pd.DataFrame) -> tables.Results:
     main, *others = TEXTS
-    agreement = {}
-    for other in others:
-        r = float(pd.Series(curves[main]).corr(pd.Series(curves[other])))
-        agreement[f"{main} ~ {other}"] = {"r": r, "r_low": r, "r_high": r}
-    profile = {text: {"value": curve, "low": curve, "high": curve} for text, curve in curves.items()}
-    return {"profile": profile, "agreement": agreement}
+    profiles, agreement = [], []
+    for model, blocks in published.groupby("model", sort=False):
+        for text, column in TEXTS.items():
+            r2 = blocks[column]
+            curve = {"model": model, "corpus": text, "block": blocks["block"]}
+            profiles.append(pd.DataFrame(curve | {"r2": r2, "r2_low": r2, "r2_high": r2}))
+        for other in others:
+            r = float(blocks[TEXTS[main]].corr(blocks[TEXTS[other]]))
+            pair = {"model": model, "corpus": main, "other": other}
+            agreement.append(pair | {"r": r, "r_low": r, "r_high": r})
+    found = {"profiles": pd.concat(profiles), "agreement": pd.DataFrame(agreement)}
+    settings = {"models": list(published["model"].unique()), "corpora": list(TEXTS)}
+    return tables.Results("05_corpora", found, {"settings": settings})
 
 
 def _exact(value: float) -> dict[str, float]:

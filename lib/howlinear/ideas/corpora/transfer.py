@@ -90,7 +90,7 @@ def transfers(captures: Mapping[str, Mapping[int, BlockCapture]]) -> dict[int, T
 
 
 def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
-    """Fit one block on each corpus, score every map on every corpus, and liken the maps.
+    """Fit one block on each corpus, score every map on every corpus, and liken the maps; of one corpus R²_lin alone.
 
     The interval of R²_AB leaves out train folds of A, then held-out folds of B. That of a drop leaves out train folds
     of A, of B, then held-out folds of B from both terms at once. That of a likeness leaves out train folds of either,
@@ -100,7 +100,7 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
         captured: corpus → what was captured of the same block of the same model.
 
     Raises:
-        InputError: fewer than two corpora, different widths, fewer than two folds on a side, or no fit.
+        InputError: no corpus, different widths, fewer than two folds on a side, or no fit.
     """
     _check(captured)
     corpora = tuple(captured)
@@ -163,9 +163,8 @@ def own_scores(captured: BlockCapture) -> Scores:
 
 
 def _check(captured: Mapping[str, BlockCapture]) -> None:
-    if len(captured) < 2:
-        given = ", ".join(captured) or "none"
-        raise InputError(f"transfer needs at least two corpora, got {given}: capture another text")
+    if not captured:
+        raise InputError("transfer needs a corpus, got none: capture a text")
     for corpus, block in captured.items():
         if min(len(block.train), len(block.test)) < 2:
             raise InputError(f"{corpus} has fewer than two document folds on a side: an interval needs two on each")

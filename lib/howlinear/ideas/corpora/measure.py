@@ -1,0 +1,195 @@
+"""What changes with the text, as tidy tables: profiles, what a line loses on another text, how alike lines are, costs.
+
+Everywhere `found` is model → block → `Transfer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Int64
+from scipy.stats import spearmanr
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.core.intervals import Estimate
+from howlinear.ideas.corpora.agreement import agreement
+from howlinear.ideas.corpora.transfer import Transfer
+from howlinear.instrument.perplexity import change, held_out_folds
+from howlinear.instrument.swap_costs import swap_losses
+from howlinear.models.load import is_causal
+from howlinear.text.rows import TokenRows
+
+Found = Mapping[str, Mapping[int, Transfer]]
+
+FEWEST = 3  # blocks that a correlation is taken over
+FEWEST_INNER = 5  # of fewer blocks the first and the last are not left out
+
+
+def profiles(found: Found) -> pd.DataFrame:
+    """R²_lin of every block on every text, by the text's own map: model, corpus, block, r2."""
+    rows = []
+    for model, corpus, by_block in _by_corpus(found):
+        for block, carried in by_block.items():
+            row = {"model": model, "corpus": corpus, "block": block}
+            rows.append(row | carried.r2[corpus, corpus].columns("r2"))
+    return pd.DataFrame(rows)
+
+
+def transfer(found: Found) -> pd.DataFrame:
+    """What a map fitted on one text loses of R² on another, as the columns model, fitted, scored, block and drop."""
+    rows = []
+    for model, fitted, by_block in _by_corpus(found):
+        for scored in _corpora(by_block):
+            for block, carried in by_block.items():
+                if scored != fitted:
+                    row = {"model": model, "fitted": fitted, "scored": scored, "block": block}
+                    rows.append(row | carried.drop[fitted, scored].columns("drop"))
+    return pd.DataFrame(rows, columns=["model", "fitted", "scored", "block", "drop", "drop_low", "drop_high"])
+
+
+def likeness(found: Found) -> pd.DataFrame:
+    """Cosine of two texts' maps, and what noise would leave of 1: model, corpus, other, block, likeness, noise."""
+    rows = []
+    for model, by_block in found.items():
+        for corpus, other in combinations(_corpora(by_block), 2):
+            for block, carried in by_block.items():
+                row = {"model": model, "corpus": corpus, "other": other, "block": block}
+                row |= carried.likeness[corpus, other].columns("likeness")
+                rows.append(row | {"noise": carried.expected[corpus, other]})
+    keys = ["model", "corpus", "other", "block"]
+    return pd.DataFrame(rows, columns=[*keys, "likeness", "likeness_low", "likeness_high", "noise"])
+
+
+def agreements(found: Found) -> pd.DataFrame:
+    """How far the profiles of every two texts agree; no row of a model that has fewer than three blocks.
+
+    Returns:
+        Columns model, corpus, other; r (correlation over the blocks), inner (the same without the first and the last,
+        of five blocks or more) and gap (the largest difference), each with its ends; rho (rank correlation); gap_block;
+        differ (how many blocks differ by more than their interval).
+    """
+    rows = []
+    for model, by_block in found.items():
+        for corpus, other in combinations(_corpora(by_block), 2):
+            if len(by_block) >= FEWEST:
+                rows.append({"model": model, "corpus": corpus, "other": other} | _agreement(by_block, corpus, other))
+    of_numbers = [f"{name}{end}" for name in ("r", "inner", "gap") for end in ("", "_low", "_high")]
+    keys = ["model", "corpus", "other"]
+    return pd.DataFrame(rows, columns=[*keys, "rho", *of_numbers, "gap_block", "differ"])
+
+
+def _agreement(by_block: Mapping[int, Transfer], corpus: str, other: str) -> dict[str, float]:
+    whole = agreement(by_block, corpus, other)
+    inner = agreement(_inner(by_block), corpus, other)
+    on_one, on_other = ([carried.r2[text, text].value for carried in by_block.values()] for text in (corpus, other))
+    farthest = max(whole.difference, key=lambda block: abs(whole.difference[block].value))
+    return {
+        "rho": float(spearmanr(on_one, on_other)[0]),
+        **whole.correlation.columns("r"),
+        **inner.correlation.columns("inner"),
+        **whole.difference[farthest].columns("gap"),
+        "gap_block": farthest,
+        "differ": len(whole.differ),
+    }
+
+
+def _inner(by_block: Mapping[int, Transfer]) -> dict[int, Transfer]:
+    """Without the first and the last block, which can make any correlation high if they lie far from the rest."""
+    blocks = sorted(by_block)
+    if len(blocks) >= FEWEST_INNER:
+        blocks = blocks[1:-1]
+    return {block: by_block[block] for block in blocks}
+
+
+def by_model(profiles: pd.DataFrame, transfer: pd.DataFrame, likeness: pd.DataFrame) -> pd.DataFrame:
+    """A row a model, from the tables above: model, by_block, bend, noise.
+
+    Returns:
+        by_block: share of the variance of R²_lin over blocks and texts that goes by block, whatever the text; bend:
+        correlation over the blocks of the mean drop with 1 − R²_lin; noise: mean of what noise would leave of a
+        likeness of 1. Empty where there is one text, or fewer than three blocks for a correlation.
+    """
+    rows = []
+    for model, of_model in profiles.groupby("model", sort=False):
+        curves = of_model.pivot_table(index="block", columns="corpus", values="r2")
+        drops = transfer[transfer["model"] == model].groupby("block")["drop"].mean()
+        spread = float(np.var(curves.to_numpy()))
+        rows.append(
+            {
+                "model": model,
+                "by_block": float(np.var(curves.mean(axis=1))) / spread if spread else None,
+                "bend": float(np.corrcoef(drops, 1 - curves.mean(axis=1))[0, 1]) if len(drops) >= FEWEST else None,
+                "noise": likeness[likeness["model"] == model]["noise"].mean(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def drops_by_training(transfer: pd.DataFrame, trained_on: Collection[str], known: Collection[str]) -> pd.DataFrame:
+    """Mean drop by whether the model saw a text in training: is one that it never saw the odd one out?
+
+    Args:
+        transfer: as `transfer` gives it.
+        trained_on: the texts that the models were trained on.
+        known: models of which this is known; of others every text is "unknown".
+
+    Returns:
+        Columns model, fitted, scored ("seen", "unseen" or "unknown") and drop, the mean over blocks, then over pairs.
+    """
+    by_pair = transfer.groupby(["model", "fitted", "scored"], sort=False, as_index=False)["drop"].mean()
+    for side in ("fitted", "scored"):
+        kinds = by_pair[side].map(lambda corpus: "seen" if corpus in trained_on else "unseen")
+        by_pair[side] = kinds.where(by_pair["model"].isin(known), "unknown")
+    return by_pair.groupby(["model", "fitted", "scored"], sort=False, as_index=False)["drop"].mean()
+
+
+def swap_costs(
+    model: PreTrainedModel,
+    by_block: Mapping[int, Transfer],
+    texts: Mapping[str, TokenRows | Int64[Tensor, "n seq_len"]],
+    blocks: Sequence[int],
+    main: str,
+) -> pd.DataFrame:
+    """What it costs in perplexity, on each text, to put a map in a block's place, each block alone.
+
+    Args:
+        model: the model; left as it was.
+        by_block: block → `Transfer`, with the maps.
+        texts: corpus → rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
+        blocks: which blocks to replace.
+        main: corpus whose map is used everywhere, as if compressed on one text and deployed on another.
+
+    Returns:
+        Columns corpus, block, own (what the text's own map costs), extra (what the main text's map costs on top), each
+        with its ends. No row of a model that predicts no next token.
+    """
+    rows = []
+    for corpus, text in texts.items() if is_causal(model) else ():
+        ids, fold = held_out_folds(text)
+        before, own = swap_losses(model, {block: by_block[block].maps[corpus] for block in blocks}, ids)
+        foreign = own
+        if corpus != main:
+            _, foreign = swap_losses(model, {block: by_block[block].maps[main] for block in blocks}, ids)
+        for block in blocks:
+            costs = {"own": change(before, own[block], fold), "extra": change(own[block], foreign[block], fold)}
+            row = {"corpus": corpus, "block": block}
+            for kind, cost in costs.items():
+                row |= Estimate(cost.delta, cost.low, cost.high).columns(kind)
+            rows.append(row)
+    of_numbers = [f"{name}{end}" for name in ("own", "extra") for end in ("", "_low", "_high")]
+    return pd.DataFrame(rows, columns=["corpus", "block", *of_numbers])
+
+
+def _corpora(by_block: Mapping[int, Transfer]) -> tuple[str, ...]:
+    return next(iter(by_block.values())).corpora
+
+
+def _by_corpus(found: Found) -> Iterator[tuple[str, str, Mapping[int, Transfer]]]:
+    """(model, corpus, block → `Transfer`), in the order in which they were given."""
+    for model, by_block in found.items():
+        for corpus in _corpora(by_block):
+            yield model, corpus, by_block
