@@ -203,7 +203,7 @@ if PROFILE == "minis":
             [found(stem) for stem in NOTEBOOKS],
             [f"figures/minis/{stem}_{name}.svg" for stem, (_, drawn) in NOTEBOOKS.items() for name in drawn],
             "results/prose/05_corpora/run.json",
-            "results/public/02_ceilings.json",
+            "results/public/02_ceilings/run.json",
             "results/public/12_sinks.json",
             "results/public/14_compress.json",
             "figures/public/02_ceilings_profile.svg",
@@ -218,7 +218,7 @@ if PROFILE == "minis":
     rule explorer:
         input:
             [f"{BUILD}/captures/{model}/{corpus}.safetensors" for model in MODELS for corpus in CORPORA],
-            "results/minis/02_ceilings.json",
+            "results/minis/02_ceilings/run.json",
             modules("tools/book/explorer.py"),
         output:
             f"{BUILD}/explorer.json",
@@ -231,7 +231,7 @@ if PROFILE == "minis":
     rule in_browser:
         input:
             f"{BUILD}/captures/{next(iter(MODELS))}/{MAIN}.safetensors",
-            "results/minis/02_ceilings.json",
+            "results/minis/02_ceilings/run.json",
             modules("tools/book/in_browser.py"),
         output:
             f"{BUILD}/in_browser.json",

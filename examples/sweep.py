@@ -19,7 +19,7 @@ import yaml
 from matplotlib.figure import Figure
 from rich.progress import track
 
-from howlinear.files import atomic, figures, paths, results
+from howlinear.files import atomic, figures, paths, tables
 from howlinear.notebook.execute import execute
 from howlinear.plots import style
 
@@ -37,21 +37,19 @@ def run(rows: int, text: str, seed: int) -> str:
     profile = {"extends": "lesson", "rows": rows, "corpora": [text], "seed": seed}
     with atomic.written_aside(paths.OWN_PROFILES / f"{name}.yaml") as aside:
         aside.write_text(yaml.safe_dump(profile), encoding="utf-8")
-    if not saved(name).is_file():
+    if not saved(name).is_dir():
         execute(NOTEBOOK, {"profile": name})
     return name
 
 
 def saved(name: str) -> Path:
-    """Where the run on a profile leaves its numbers."""
-    return paths.scratch(name) / "results" / f"{NOTEBOOK}.json"
+    """Where the run on a profile leaves its tables."""
+    return paths.scratch(name) / "results" / NOTEBOOK
 
 
 def found(name: str) -> pd.DataFrame:
     """What the sweep is about: R²_lin of every block of a run. A row a block: `model`, `block`, `r2`."""
-    numbers = results.load(saved(name))["models"]
-    blocks = [pd.DataFrame(of_model["blocks"]).assign(model=model) for model, of_model in numbers.items()]
-    return pd.concat(blocks)[["model", "block", "r2"]]
+    return tables.read(saved(name))["blocks"][["model", "block", "r2"]]
 
 
 def drawn(table: pd.DataFrame) -> Figure:

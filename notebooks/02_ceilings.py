@@ -28,15 +28,13 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.ceilings import questions, replies, sentences
 from howlinear.core.ceilings import NULL, fit, r2
-from howlinear.core.cross_validation import fold_spread
 from howlinear.core.intervals import CONFIDENCE
 from howlinear.files import published
 from howlinear.files.results import rounded
+from howlinear.ideas import ceilings
 from howlinear.ideas.by_hand import cloud
 from howlinear.ideas.rank.scores import directions
-from howlinear.instrument import tables
 from howlinear.instrument.baseline import baseline
 from howlinear.instrument.measure import profile_of
 from howlinear.notebook.run import start
@@ -63,7 +61,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # nothing to do with each other.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -183,8 +181,10 @@ solvers = {
     "float32 normal eq.": by_normal_equations(x_train, y_train, torch.float32),
 }
 errors = {name: abs(r2(solution, held_out) - reference) for name, solution in solvers.items()}
-magnitudes = tables.order_of_magnitude(errors, least=1e-10, most=1e-2)
-print(f"held-out R² by SVD of the rows: {reference:.4f}; ours within 1e-9 of it: {errors['ours'] < 1e-9}")
+magnitudes = ceilings.order_of_magnitude(errors, least=1e-10, most=1e-2)
+near = 1e-9
+agrees = errors["ours"] < near
+print(f"held-out R² by SVD of the rows: {reference:.4f}; ours within {near} of it: {agrees}")
 
 # %% [markdown]
 # **Why there is a rule for null directions.** Notebook 01 found a direction in which a LayerNorm output does not vary,
@@ -208,7 +208,7 @@ in_bfloat16 = hl.Moments(d_in, d_out).update(xs.bfloat16(), ys)
 
 # %%
 thresholds = [0.0, *(10.0**power for power in range(-18, -1))]
-rule = tables.null_rule_table(sum(kept.train), {"r2": as_they_are, "r2_rounded": in_bfloat16}, thresholds)
+rule = ceilings.null_rule(sum(kept.train), {"r2": as_they_are, "r2_rounded": in_bfloat16}, thresholds)
 print(rule.iloc[[0, 4, 6, 7, 10, 14, 17]].to_string(index=False, float_format=lambda value: f"{value:.3g}"))
 
 # %% [markdown]
@@ -246,7 +246,6 @@ for name, stored in captures.items():
     model = run.model(name)
     text = run.corpus(run.corpora[0], model).rows(most, run.seq_len, run.seed)
     fresh[name] = baseline(model, text, first=run.rows)
-ceilings = tables.ceilings_table(profiles, fresh)
 for name, measured in profiles.items():
     if measured.perplexity is None:
         print(name, "predicts no next token")
@@ -257,7 +256,8 @@ for name, measured in profiles.items():
 for name, found in fresh.items():
     held_out_mean, in_sample_mean = found.held_out.mean(), found.in_sample.mean()
     print(f"{name} fresh, mean R²: [{held_out_mean:.2f} held out, {in_sample_mean:.2f} in sample] at {found.rows} rows")
-tables.by_block(ceilings, "r2").round(2)
+r2_of = {name: pd.Series(measured.curves["r2"], list(measured)) for name, measured in profiles.items()}
+pd.DataFrame(r2_of).rename_axis("block").round(2)
 
 # %% [markdown]
 # ## Figure: rows and the line
@@ -284,7 +284,7 @@ def seen_along_its_loudest_direction(number):
     return cloud(said, put_out, said, most=400)
 
 
-of_first = pd.Series({number: ceiling.r2 for number, ceiling in profiles[first].items()}).sort_values()
+of_first = r2_of[first].sort_values()
 clouds = {}
 for place in (-1, len(of_first) // 2, 0):  # the most linear, the middle and the least linear block
     number = of_first.index[place]
@@ -307,8 +307,9 @@ for name, stored in captures.items():
         continue
     maps = {block: ceiling.map for block, ceiling in profiles[name].items()}
     costs[name] = hl.swap_costs(run.model(name), maps, stored.rows)
-swaps = tables.swap_table(costs)
-tables.by_block(swaps, "delta").round(2)
+stored_blocks = {name: stored.blocks for name, stored in captures.items()}
+measured_blocks = run.record("blocks", ceilings.measure_blocks(profiles, stored_blocks, fresh, costs))
+ceilings.by_block(measured_blocks, "dppl").round(2)
 
 # %% [markdown]
 # ## Figure: the paper's figure 2
@@ -321,10 +322,9 @@ tables.by_block(swaps, "delta").round(2)
 # down. Where a model is the paper's own, what the paper gives is drawn behind, thin and grey.
 
 # %%
-costs_shown = swaps.round({"delta": 3, "low": 3, "high": 3})  # in perplexity; finer is the processor's
 papers = published.load_published() if beside_paper else published.of_models(run.models)
 beside = None if papers.empty else papers
-figure = plots.profile_and_swaps(rounded(ceilings, {"condition": 0.02}), costs_shown, beside)
+figure = plots.profile_and_swaps(measured_blocks, beside)
 run.figure(figure, "profile")
 plt.show()
 
@@ -333,7 +333,7 @@ plt.show()
 # table is empty; the paper's protocol is not quite ours, see `paper/published.md`.)
 
 # %%
-published.apart(ceilings, "r2", "r2_lin").round(3)
+published.apart(measured_blocks, "r2", "r2_lin").round(3)
 
 # %% [markdown]
 # Which claims do these curves bear out? We let the run answer, in two tables. The first has a row for each model:
@@ -349,15 +349,15 @@ published.apart(ceilings, "r2", "r2_lin").round(3)
 # largest gap.
 
 # %% tags=["nbval-check-output"]
-summary = tables.profile_summary(profiles, ceilings)
+models = run.record("models", ceilings.describe_models(profiles, fresh, measured_blocks))
+summary = ceilings.summarise(measured_blocks, models)
 print(summary.round(2).to_string())
 
 # %% tags=["nbval-check-output"]
-likeness = tables.likeness(ceilings)
-spearman = tables.linearity_and_cost(ceilings, swaps)
-print(likeness.round(2).to_string())
-rho = {name: round(value, 2) for name, value in spearman.items()}
-print("Spearman ρ of R²_lin with ΔPPL (−1: more linear is cheaper):", rho)
+likeness = run.record("likeness", ceilings.compare_profiles(measured_blocks))
+print(likeness.to_string(index=False))
+spearman = models.set_index("model")["spearman"].dropna()
+print("Spearman ρ of R²_lin with ΔPPL (−1: more linear is cheaper):", spearman.round(2).to_dict())
 
 # %% [markdown]
 # How much does $R^2_{\mathrm{lin}}$ spread over the data? The paper gives the standard deviation over five folds of
@@ -366,39 +366,32 @@ print("Spearman ρ of R²_lin with ΔPPL (−1: more linear is cheaper):", rho)
 # well the $R^2$ of the whole text is known is what the interval says.
 
 # %% tags=["nbval-check-output"]
-folds_sd = {}
-for name, stored in captures.items():
-    deviations = [fold_spread(captured.train) for captured in stored.blocks.values()]
-    folds_sd[name] = deviations
-    print(f"{name}: standard deviation over folds, mean {np.mean(deviations):.3f}, largest {np.max(deviations):.3f}")
+spread = measured_blocks.groupby("model", sort=False)["r2_sd"].agg(["mean", "max"])
+print("standard deviation over folds, of the mean block and of the largest:")
+print(spread.round(3).to_string())
 
 # %%
-record = {
-    "models": tables.ceilings_record(profiles, ceilings, costs_shown, spearman),
-    "likeness": likeness.to_dict("index"),
-    "solver": {"reference": reference, "ours_within_1e-9": errors["ours"] < 1e-9},
-    "settings": {"confidence": CONFIDENCE, "null": NULL, "folds": FOLDS},
-}
-for name, numbers in record["models"].items():
-    numbers["folds_sd"] = folds_sd[name]
-tolerance = {"condition": 0.02, "swap": 0.02, "spearman_r2_delta": 0.1, "likeness": 0.01}
-digits = {"swap": 6, "perplexity": 5, "spearman_r2_delta": 2, "null": 2}  # swaps are rounded already
-run.save(record, tolerance, digits)
+run.record("solver", pd.DataFrame([{"r2_by_svd": reference, "within": near, "agrees": agrees}]))
+run.record("left_out", ceilings.list_left_out(profiles))
+run.save(settings={"confidence": CONFIDENCE, "null": NULL, "folds": FOLDS})
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
 
 # %%
+with_cost = measured_blocks.dropna(subset="dppl")
 spreads = [f"{name} {row.lowest:.2f} to {row.highest:.2f}" for name, row in summary.iterrows()]
 turning = f"{summary['rises and falls'].sum()} of {len(summary)} models"
-pairs = [f"{pair}: r = {row.pearson:.2f}, inner {row.inner:.2f}" for pair, row in likeness.iterrows()]
-first_swaps = swaps[swaps["block"] == 0].set_index("model")["delta"]
-least = swaps.loc[swaps.groupby("model", sort=False)["delta"].idxmin()]
-cheapest = [f"{row.model} block {row.block}: {row.delta:+.2f}" for row in least.itertuples()]
-prices = [f"{name} block 0 {first_swaps[name]:+.2f}, ρ {spearman[name]:+.2f}" for name in costs]
+pairs = [f"{row.model} ~ {row.other}: r = {row.pearson:.2f}, inner {row.inner:.2f}" for row in likeness.itertuples()]
+first_swaps = with_cost.groupby("model", sort=False).first()
+least = with_cost.loc[with_cost.groupby("model", sort=False)["dppl"].idxmin()]
+cheapest = [f"{row.model} block {row.block}: {row.dppl:+.2f}" for row in least.itertuples()]
+prices = [
+    f"{row.Index} block {row.block} {row.dppl:+.2f}, ρ {spearman[row.Index]:+.2f}" for row in first_swaps.itertuples()
+]
 
 # %%
 claims = [
@@ -430,7 +423,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises

@@ -127,13 +127,11 @@ print(f"a wide interval round 0: [-0.6, 0.6] within ± 0.4 → {verdict(-0.6, 0.
 # block*; the largest step runs from block 1 to block 0, and its interval from 0.80 − 0.45 to 0.90 − 0.35.
 
 # %%
-made_up = [
-    {"r2": 0.85, "r2_low": 0.80, "r2_high": 0.90},
-    {"r2": 0.40, "r2_low": 0.35, "r2_high": 0.45},
-    {"r2": 0.60, "r2_low": 0.55, "r2_high": 0.65},
-]
+made_up = pd.DataFrame(
+    {"model": "made up", "r2": [0.85, 0.40, 0.60], "r2_low": [0.80, 0.35, 0.55], "r2_high": [0.90, 0.45, 0.65]}
+)
 (claim,) = [claim for claim in stated if claim.id == "heterogeneous"]
-readings = STATISTICS[claim.statistic]({"models": {"made up": {"blocks": made_up}}})
+readings = STATISTICS[claim.statistic]({"blocks": made_up})
 estimate = readings["made up"].estimate
 print(claim.question, claim.show(estimate), "→", claim.verdict(estimate))
 

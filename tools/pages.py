@@ -20,14 +20,15 @@ from howlinear.core.profile_statistics import few_rows_decide
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files import results as record
+from howlinear.files.tables import load_results
 from howlinear.ideas.claims import ledger as claims
 from howlinear.instrument.baseline import APART
 from howlinear.notebook.prose import Prose, describe_recorded
 from tools import lessons, teaching
 from tools.book import build
 
-PUBLIC = "<!-- numbers: results/public/02_ceilings.json -->"
-NUMBERS = "<!-- numbers: results/minis/02_ceilings.json -->"
+PUBLIC = "<!-- numbers: results/public/02_ceilings -->"
+NUMBERS = "<!-- numbers: results/minis/02_ceilings -->"
 RACE = "<!-- numbers: results/public/14_compress.json -->"
 CLAIMS = "<!-- claims -->"
 ANSWERS = "<!-- answers -->"
@@ -55,9 +56,9 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
     public = results / "public"
     ledger = claims.to_markdown(claims.evaluate(minis), claims.evaluate(public))
     findings = {
-        PUBLIC: _shown(public / "02_ceilings.json", public_table),
+        PUBLIC: _shown(public / "02_ceilings", public_table),
         RACE: _shown(public / "14_compress.json", race_table),
-        NUMBERS: _shown(minis / "02_ceilings.json", ceilings_table),
+        NUMBERS: _shown(minis / "02_ceilings", ceilings_table),
     }
     stems = build.stems()
     syllabus = {NOTEBOOKS: teaching.notebooks_table(stems), WEEKS: teaching.weeks_table()}
@@ -134,9 +135,9 @@ def _public(stem: str, results: Path) -> dict[str, Prose]:
 
 
 def _shown(path: Path, table: Callable[[Mapping[str, Any]], str]) -> str:
-    """A table of one file of results."""
+    """A table of one notebook's results."""
     try:
-        return table(record.load(path))
+        return table(record.load(path) if path.suffix else load_results(path.parent, path.name))
     except HowlinearError:
         raise  # it says itself what is wrong
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -146,26 +147,23 @@ def _shown(path: Path, table: Callable[[Mapping[str, Any]], str]) -> str:
         ) from error
 
 
-def public_table(results: Mapping[str, Any]) -> str:
+def public_table(results: Mapping[str, pd.DataFrame]) -> str:
     """What notebook 02 found of public models, a row a model: also the blocks that a few massive rows decide."""
     rows = []
-    for name, model in results["models"].items():
-        blocks = model["blocks"]
-        r2 = [block["r2"] for block in blocks]
-        ordinary = [block["r2_ordinary"] for block in blocks]
-        decided = []
-        for block in blocks:
-            if few_rows_decide(block["r2"], block["r2_ordinary"]):
-                share = block["massive_rows"] / model["rows"]
-                change = f"{block['r2']:.2f} → {block['r2_ordinary']:.2f}"
-                decided.append(f"{block['block']}: {change} without {share:.1%} of the rows")
-        perplexity = model["perplexity"]
+    for model in results["models"].itertuples():
+        blocks = results["blocks"].query("model == @model.model")
+        decided = [
+            f"{block.block}: {block.r2:.2f} → {block.r2_ordinary:.2f} without {block.massive_rows / model.rows:.1%} of "
+            "the rows"
+            for block in blocks.itertuples()
+            if few_rows_decide(block.r2, block.r2_ordinary)
+        ]
         rows.append(
             {
-                "model": name,
-                "perplexity": "none, an encoder" if perplexity is None else f"{perplexity:.1f}",
-                "R²_lin, lowest – highest block": f"{min(r2):.2f} – {max(r2):.2f}",
-                "of ordinary rows": f"{min(ordinary):.2f} – {max(ordinary):.2f}",
+                "model": model.model,
+                "perplexity": "none, an encoder" if pd.isna(model.perplexity) else f"{model.perplexity:.1f}",
+                "R²_lin, lowest – highest block": f"{blocks.r2.min():.2f} – {blocks.r2.max():.2f}",
+                "of ordinary rows": f"{blocks.r2_ordinary.min():.2f} – {blocks.r2_ordinary.max():.2f}",
                 "blocks that massive rows decide": "; ".join(decided) or "none",
             }
         )
@@ -199,25 +197,26 @@ def _times(row: Mapping[str, Any]) -> str:
     return f"{row['ratio']:.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
 
 
-def ceilings_table(results: Mapping[str, Any]) -> str:
+def ceilings_table(results: Mapping[str, pd.DataFrame]) -> str:
     """What notebook 02 found, a row a model, and below it how alike the profiles are."""
     rows = []
-    for name, model in results["models"].items():
-        r2 = [block["r2"] for block in model["blocks"]]
-        dearest = max(model["swap"], key=lambda swap: swap["delta"])
-        interval = f"{dearest['low']:+.2f}, {dearest['high']:+.2f}"
+    for model in results["models"].itertuples():
+        blocks = results["blocks"].query("model == @model.model")
+        dearest = blocks.loc[blocks.dppl.idxmax()]
         rows.append(
             {
-                "model": name,
-                "perplexity": f"{model['perplexity']:.1f}",
-                "R²_lin, lowest – highest block": f"{min(r2):.2f} – {max(r2):.2f}",
-                "before training": before_training(model),
-                "dearest swap, ΔPPL": f"{dearest['delta']:+.2f} [{interval}], block {dearest['block']}",
-                "ρ": f"{model['spearman_r2_delta']:+.2f}",
+                "model": model.model,
+                "perplexity": f"{model.perplexity:.1f}",
+                "R²_lin, lowest – highest block": f"{blocks.r2.min():.2f} – {blocks.r2.max():.2f}",
+                "before training": before_training(blocks),
+                "dearest swap, ΔPPL": (
+                    f"{dearest.dppl:+.2f} [{dearest.dppl_low:+.2f}, {dearest.dppl_high:+.2f}], block {dearest.block}"
+                ),
+                "ρ": f"{model.spearman:+.2f}",
             }
         )
     table = pd.DataFrame(rows).to_markdown(index=False, tablefmt="github", disable_numparse=True)
-    alike = [f"{pair}: r = {likeness['pearson']:.2f}" for pair, likeness in results["likeness"].items()]
+    alike = [f"{pair.model} ~ {pair.other}: r = {pair.pearson:.2f}" for pair in results["likeness"].itertuples()]
     legend = (
         "Before training, *within*: from the lowest held-out to the highest in-sample R², where the two still lie "
         "apart at the most rows that were tried; the truth lies between. "
@@ -226,14 +225,12 @@ def ceilings_table(results: Mapping[str, Any]) -> str:
     return f"{table}\n\n{legend} Correlation of profiles: {', '.join(alike)}."
 
 
-def before_training(model: Mapping[str, Any]) -> str:
+def before_training(blocks: pd.DataFrame) -> str:
     """The lowest and the highest block; or what holds them all, if held-out and in-sample R² do not meet."""
-    held_out = model["untrained"]
-    in_sample = model["untrained_in_sample"]
-    widest = max(above - below for below, above in zip(held_out, in_sample, strict=True))
-    if widest > APART:
-        return f"within [{min(held_out):.2f}, {max(in_sample):.2f}]"
-    return f"{min(held_out):.2f} – {max(held_out):.2f}"
+    held_out, in_sample = blocks.r2_untrained, blocks.r2_untrained_in_sample
+    if (in_sample - held_out).max() > APART:
+        return f"within [{held_out.min():.2f}, {in_sample.max():.2f}]"
+    return f"{held_out.min():.2f} – {held_out.max():.2f}"
 
 
 def replace(text: str, mark: str, table: str) -> str:

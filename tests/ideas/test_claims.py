@@ -1,4 +1,3 @@
-import json
 import re
 from dataclasses import replace
 
@@ -46,10 +45,14 @@ CLAIM = Claim(
 )
 
 
+def keep(folder, found):
+    tables.write(folder / "02_ceilings", found, {"corpora": ["docs"]})
+
+
 @pytest.fixture
 def results(tmp_path):
     """A folder with results of notebook 02: a wide profile, a narrow one, and one in between."""
-    record.save(tmp_path / "02_ceilings.json", ceilings(a=[0.9, 0.4], b=[0.9, 0.85], c=[0.9, 0.64]))
+    keep(tmp_path, ceilings(a=[0.9, 0.4], b=[0.9, 0.85], c=[0.9, 0.64]))
     return tmp_path
 
 
@@ -72,13 +75,13 @@ def test_a_row_by_hand(results):
     ],
 )
 def test_a_planted_truth_is_found_and_its_contrary_is_not(tmp_path, profiles, expected):
-    record.save(tmp_path / "02_ceilings.json", ceilings(**profiles))
+    keep(tmp_path, ceilings(**profiles))
     assert judge(CLAIM, tmp_path).verdict is expected
 
 
 def test_a_verdict_moves_with_the_results_and_with_nothing_else(results):
     assert judge(replace(CLAIM, why="another reason", paper="none"), results).verdict is Verdict.MIXED
-    record.save(results / "02_ceilings.json", ceilings(a=[0.9, 0.4]))
+    keep(results, ceilings(a=[0.9, 0.4]))
     assert judge(CLAIM, results).verdict is Verdict.HOLDS
     with pytest.raises(AttributeError):
         judge(CLAIM, results).verdict = Verdict.NOT
@@ -94,53 +97,53 @@ def test_without_a_result_there_is_no_verdict_but_a_reason(tmp_path):
 
 
 def test_a_stated_rule_gives_its_reason(results):
-    record.save(results / "02_ceilings.json", ceilings(a=[0.9, 0.4]))
+    keep(results, ceilings(a=[0.9, 0.4]))
     row = judge(replace(CLAIM, statistic="critical_overlap"), results)
     assert row.verdict is Verdict.UNTESTABLE
     assert row.reason == "a single model has no other to differ from"
 
 
 def spoil(results, change):
-    path = results / "02_ceilings.json"
-    tree = json.loads(path.read_text())
-    change(tree)
-    path.write_text(json.dumps(tree))
+    """Change the table of blocks on disk, cells as text."""
+    path = results / "02_ceilings" / "blocks.csv"
+    change(pd.read_csv(path, dtype=str, keep_default_na=False)).to_csv(path, index=False)
+
+
+def cell(row, column, value):
+    return lambda table: table.assign(**{column: table[column].where(table.index != row, value)})
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda tree: tree.pop("models"), r"KeyError: 'models'"),
-        (lambda tree: tree["models"]["a"].pop("blocks"), r"KeyError: 'blocks'"),
-        (lambda tree: tree["models"]["b"]["blocks"][1].pop("r2_low"), r"KeyError: 'r2_low'"),
-        (lambda tree: tree["models"].update(a=[]), r"Type(Check)?Error"),
-        (lambda tree: tree.update(models=3), r"(TypeCheck|Attribute)Error"),
-        (lambda tree: tree["models"]["a"]["blocks"][0].update(r2="high"), r"ValueError: could not convert"),
-        (lambda tree: tree["models"]["a"]["blocks"][0].update(r2_low=None), "no finite interval for a$"),
-        (lambda tree: tree["models"]["a"]["blocks"][0].update(r2_high=float("inf")), "no finite interval for a$"),
-        (lambda tree: tree.update(models={}), "no finite interval for any model"),
+        (lambda table: table.drop(columns="model"), r"spread: KeyError: 'model'"),
+        (lambda table: table.drop(columns="r2_low"), r"spread: KeyError: 'r2_low'"),
+        (cell(0, "r2_low", ""), "spread gives no finite interval for a$"),
+        (cell(0, "r2_high", "inf"), "spread gives no finite interval for a$"),
+        (lambda table: table[:0], "spread gives no finite interval for any model"),
+        (cell(0, "r2", "high"), "'high'"),
     ],
 )
 def test_results_that_lack_what_they_should_hold_are_an_error_and_no_untestable_claim(results, change, match):
     spoil(results, change)
-    with pytest.raises(SourceError, match=rf"(?s)02_ceilings\.json.*spread.*{match}"):
+    with pytest.raises(SourceError, match=rf"(?s)02_ceilings.*{match}"):
         judge(CLAIM, results)
 
 
 def test_the_error_says_which_notebook_to_run(results):
-    spoil(results, lambda tree: tree["models"]["a"].pop("swap"))
-    with pytest.raises(SourceError, match=r"claim 'wide' reads.*'swap'.*run notebook 02_ceilings again"):
+    spoil(results, lambda table: table.drop(columns="dppl"))
+    with pytest.raises(SourceError, match=r"claim 'wide' reads.*'dppl'.*run notebook 02_ceilings again"):
         judge(replace(CLAIM, statistic="cost_correlation"), results)
 
 
 def test_a_damaged_file_is_an_error(results):
-    (results / "02_ceilings.json").write_text("{")
-    with pytest.raises(SourceError, match="cannot read results"):
+    (results / "02_ceilings" / "run.json").write_text("{")
+    with pytest.raises(SourceError, match="cannot read"):
         judge(CLAIM, results)
 
 
 def test_thresholds_can_be_moved_and_the_readings_stay(results):
-    record.save(results / "02_ceilings.json", ceilings(a=[0.9, 0.4]))  # 0.5, give or take 0.04
+    keep(results, ceilings(a=[0.9, 0.4]))  # 0.5, give or take 0.04
     row = judge(CLAIM, results)
     assert changes(row, (0.5, 1.0, 2.0, 3.0)) == {
         0.5: {"a": Verdict.HOLDS},
@@ -165,13 +168,13 @@ def test_numbers_are_what_record_takes(results):
 
 def test_a_model_that_is_silent_leaves_the_others_their_verdicts(results):
     """Of three models, one has a near-linear block that costs ten times the median."""
-    record.save(results / "02_ceilings.json", ceilings(a=[0.5, 0.6, 0.95], b=[0.1, 0.2, 0.3]))
+    keep(results, ceilings(a=[0.5, 0.6, 0.95], b=[0.1, 0.2, 0.3]))
     row = judge(replace(CLAIM, statistic="cheapest_near_linear", threshold=0.01, unit="%"), results)
     assert row.verdicts == {"a": Verdict.HOLDS, "b": Verdict.UNTESTABLE}
     assert row.silent == {"b": "no block reaches an R² of 0.9: the highest is 0.30"}
     assert row.verdict is Verdict.HOLDS
     assert numbers(row)["silent"] == dict(row.silent)
-    record.save(results / "02_ceilings.json", ceilings(a=[0.3], b=[0.3]))
+    keep(results, ceilings(a=[0.3], b=[0.3]))
     none = judge(replace(CLAIM, statistic="cheapest_near_linear"), results)
     assert none.verdicts == {"a": Verdict.UNTESTABLE, "b": Verdict.UNTESTABLE}
     assert none.verdict is Verdict.UNTESTABLE
@@ -292,7 +295,7 @@ SHAPE = replace(CLAIM, id="shape", notebook="05_corpora", statistic="corpora_cor
 
 
 def test_a_claim_about_texts_names_them_and_is_judged_on_those_of_another_run_profile(tmp_path):
-    record.save(tmp_path / "minis" / "02_ceilings.json", ceilings(a=[0.9, 0.4], b=[0.9, 0.4]))
+    keep(tmp_path / "minis", ceilings(a=[0.9, 0.4], b=[0.9, 0.4]))
     tables.write(tmp_path / "minis" / "05_corpora", *corpora("docs", "code", "cpp"))
     tables.write(tmp_path / "prose" / "05_corpora", *corpora("docs", "wikitext", "puzzles", r=0.8))
     ledger = evaluate(tmp_path / "minis", [CLAIM, SHAPE])
@@ -457,13 +460,9 @@ def test_the_record_of_notebook_11_is_the_ledger_of_the_committed_results(ledger
 def test_the_committed_ledger_says_on_which_texts_and_by_which_blocks_its_ticks_stand(ledger):
     """By another way: from the profiles that notebooks 02 and 05 kept, without the rules of the claims."""
     ends, texts = remarks(ledger)
-    ceilings = record.load(paths.results("minis") / "02_ceilings.json")["models"]
-    for model in ceilings.values():
-        inner = (
-            [block["r2_high"] for block in model["blocks"][1:-1]],
-            [block["r2_low"] for block in model["blocks"][1:-1]],
-        )
-        assert max(inner[0]) - min(inner[1]) < 0.27  # what heterogeneous asks for, of the furthest ends
+    for _, blocks in tables.load_results("minis", "02_ceilings")["blocks"].groupby("model"):
+        inner = blocks.iloc[1:-1]
+        assert inner.r2_high.max() - inner.r2_low.min() < 0.27  # what heterogeneous asks for, of the furthest ends
     told = (
         (paths.NOTEBOOKS / "13_claims.py").read_text(encoding="utf-8").partition("Ticks need not be independent. ")[2]
     )
@@ -491,15 +490,16 @@ def test_no_verdict_is_typed_in_the_notebook_or_its_prose():
 def test_the_committed_ledger_agrees_with_numbers_the_other_notebooks_kept(ledger):
     """By another way: flags and extremes that notebooks 02 and 04 recorded themselves."""
     rows = {row.claim.id: row for row in ledger}
-    ceilings, rank = (record.load(paths.results("minis") / f"{stem}.json") for stem in ("02_ceilings", "04_rank"))
-    for name, model in ceilings["models"].items():
-        assert (rows["non-monotone"].readings[name].estimate.low > 0) is model["rises_and_falls"]
-        spearman = rows["dissociation"].readings[name].estimate.value
-        assert spearman == pytest.approx(model["spearman_r2_delta"], abs=0.01)
-    pair = rows["not-activation"].readings[TOGETHER]
-    assert pair.estimate.value <= ceilings["likeness"]["mini-gpt2 ~ mini-pythia"]["largest_gap"]
+    ceilings, rank = tables.load_results("minis", "02_ceilings"), record.load(paths.results("minis") / "04_rank.json")
+    for model in ceilings["models"].itertuples():
+        assert (rows["non-monotone"].readings[model.model].estimate.low > 0) == model.rises_and_falls
+        spearman = rows["dissociation"].readings[model.model].estimate.value
+        assert spearman == pytest.approx(model.spearman, abs=0.01)
+    gelu = {"mini-gpt2", "mini-pythia"}
+    (likeness,) = [row for row in ceilings["likeness"].itertuples() if {row.model, row.other} == gelu]
+    assert rows["not-activation"].readings[TOGETHER].estimate.value <= likeness.largest_gap
     alike = rows["not-activation-shape"].readings[TOGETHER]
-    assert alike.estimate.value == pytest.approx(ceilings["likeness"]["mini-gpt2 ~ mini-pythia"]["pearson"], abs=0.01)
+    assert alike.estimate.value == pytest.approx(likeness.pearson, abs=0.01)
     for name, model in rank["models"].items():
         near = [block["median"]["value"] for block in model["blocks"] if block["regime"] != "below"]
         if near:

@@ -23,15 +23,15 @@ from howlinear.ideas.claims.numbers import STATISTICS
 
 
 def ceilings(halves=0.02, **profiles):
-    """Results of notebook 02 for some profiles of R²; every block costs a hundredth of its number plus one."""
-    models = {}
+    """Results of notebook 02 for some profiles of R²; to swap block b costs b + 1."""
+    tables = []
     for name, r2 in profiles.items():
-        ends = zip(range(len(r2)), r2, np.subtract(r2, halves), np.add(r2, halves), strict=True)
-        blocks = [dict(zip(("block", "r2", "r2_low", "r2_high"), map(float, each), strict=True)) for each in ends]
-        blocks = [block | {"block": int(block["block"])} for block in blocks]
-        swap = [{"block": b, "delta": b + 1.0, "low": b + 0.5, "high": b + 2.0} for b in reversed(range(len(r2)))]
-        models[name] = {"blocks": blocks, "swap": swap, "perplexity": 50.0}
-    return {"models": models}
+        block = np.arange(len(r2))
+        ends = {"r2": r2, "r2_low": np.subtract(r2, halves), "r2_high": np.add(r2, halves)}
+        costs = {"dppl": block + 1.0, "dppl_low": block + 0.5, "dppl_high": block + 2.0}
+        tables.append(pd.DataFrame({"model": name, "block": block, **ends, **costs}))
+    models = pd.DataFrame({"model": list(profiles), "perplexity": 50.0})
+    return {"blocks": pd.concat(tables, ignore_index=True), "models": models}
 
 
 def on_texts(corpora, **named):
@@ -340,13 +340,13 @@ def test_swaps_of_near_linear_blocks_by_hand():
     assert read("cost_correlation", results)["a"].estimate.value == pytest.approx(known)
 
 
-def dear(*blocks):
-    """Results of a model of twelve blocks, all costing 1 but some that cost 10."""
-    model = ceilings(a=np.linspace(0.2, 0.9, 12))["models"]["a"]
-    for swap in model["swap"]:
-        delta = 10.0 if swap["block"] in blocks else 1.0
-        swap.update(delta=delta, low=delta - 0.5, high=delta + 0.5)
-    return model
+def dear(**dear_blocks):
+    """Results of models of twelve blocks, all costing 1 but some that cost 10."""
+    results = ceilings(**dict.fromkeys(dear_blocks, np.linspace(0.2, 0.9, 12)))
+    blocks = results["blocks"]
+    places = zip(blocks.model, blocks.block, strict=True)
+    cost = np.array([10.0 if block in dear_blocks[model] else 1.0 for model, block in places])
+    return {"blocks": blocks.assign(dppl=cost, dppl_low=cost - 0.5, dppl_high=cost + 0.5)}
 
 
 @pytest.mark.parametrize(
@@ -354,20 +354,20 @@ def dear(*blocks):
     [((0, 1), (0, 1), 1.0), ((0,), (0, 1, 2, 3), 0.25), ((0,), (1,), 0.0), ((), (), 1.0), ((0, 9), (0, 11), 1.0)],
 )
 def test_critical_early_blocks_overlap_by_hand(first, second, value):
-    found = read("critical_overlap", {"models": {"a": dear(*first), "b": dear(*second)}})[TOGETHER]
+    found = read("critical_overlap", dear(a=first, b=second))[TOGETHER]
     assert found.estimate.low <= found.estimate.value == pytest.approx(value)
     assert found.estimate.value <= found.estimate.high
 
 
 def test_blocks_that_may_be_critical_widen_the_overlap():
-    unsure = dear(0, 1)
-    unsure["swap"][-2].update(low=2.0, high=18.0)  # block 1
-    found = read("critical_overlap", {"models": {"a": unsure, "b": dear(0, 1)}})[TOGETHER].estimate
+    results = dear(a=(0, 1), b=(0, 1))
+    results["blocks"].loc[1, ["dppl_low", "dppl_high"]] = 2.0, 18.0  # block 1 of a
+    found = read("critical_overlap", results)[TOGETHER].estimate
     assert (found.low, found.value, found.high) == pytest.approx((0.5, 1.0, 1.0))
 
 
 def test_a_spread_over_five_folds_is_known_to_a_factor():
-    results = {"models": {"a": {"folds_sd": [0.01, 0.05, 0.03]}}}
+    results = {"blocks": pd.DataFrame({"model": "a", "block": range(3), "r2_sd": [0.01, 0.05, 0.03]})}
     low, high = (4 / chi2.ppf(0.975, 4)) ** 0.5, (4 / chi2.ppf(0.025, 4)) ** 0.5
     near(read("fold_spread", results)["a"], 0.03, 0.03 * low, 0.03 * high)
     near(read("largest_fold_spread", results)["a"], 0.05, 0.05 * low, 0.05 * high, "block 1")
@@ -377,7 +377,7 @@ def test_a_spread_over_five_folds_is_covered():
     random, held = np.random.default_rng(0), 0
     for _ in range(400):
         sd = float(random.normal(scale=0.03, size=5).std(ddof=1))
-        found = read("fold_spread", {"models": {"a": {"folds_sd": [sd]}}})["a"].estimate
+        found = read("fold_spread", {"blocks": pd.DataFrame({"model": ["a"], "r2_sd": sd})})["a"].estimate
         held += found.low <= 0.03 <= found.high
     assert 0.92 <= held / 400 <= 0.98
 
@@ -441,7 +441,7 @@ def test_twins_that_were_not_measured_beside_their_seeds_are_said_to_be_missing(
 @pytest.mark.parametrize("statistic", ["cost_correlation", "dearest_near_linear", "cheapest_near_linear"])
 def test_an_encoder_is_silent_about_costs_and_others_speak(statistic):
     results = ceilings(talks=np.linspace(0.1, 0.95, 12), encodes=np.linspace(0.1, 0.95, 12))
-    results["models"]["encodes"] |= {"swap": [], "perplexity": None}
+    results["blocks"].loc[results["blocks"].model == "encodes", ["dppl", "dppl_low", "dppl_high"]] = np.nan
     found = read(statistic, results)
     assert found["encodes"] == Silent("an encoder predicts no next token, so a swap costs no perplexity")
     assert isinstance(found["talks"], Reading)

@@ -79,5 +79,5 @@ def test_what_the_figures_do_not_hold_must_be_quoted(table):
 
 
 def test_results_of_the_paper_have_no_interval(table):
-    block = as_results("02_ceilings", table)["models"]["gpt2"]["blocks"][8]
-    assert block["r2_low"] == block["r2"] == block["r2_high"] == 0.217
+    block = as_results("02_ceilings", table)["blocks"].query("model == 'gpt2' and block == 8").iloc[0]
+    assert block.r2_low == block.r2 == block.r2_high == 0.217

@@ -7,7 +7,8 @@ import pytest
 
 import howlinear.plots
 from conftest import fingerprint
-from howlinear.files import figures, paths, results
+from howlinear.files import figures, paths
+from howlinear.files.tables import load_results
 from howlinear.plots import style
 from howlinear.plots.ceilings import clouds, profile, profile_and_swaps, solvers
 
@@ -55,10 +56,9 @@ def test_a_block_that_massive_rows_decide_has_an_open_point_without_them():
 
 
 def test_the_axis_of_costs_begins_just_below_what_is_drawn():
-    frame = ceilings(gpt2=[0.9, 0.4])
-    swaps = pd.DataFrame({"model": "gpt2", "block": [0, 1], "delta": [5.0, 300.0], "low": [4.0, 250.0], "high": 400.0})
-    assert profile_and_swaps(frame, swaps).axes[1].get_ylim()[0] == -0.5
-    assert profile_and_swaps(frame, swaps.assign(low=-10.0)).axes[1].get_ylim()[0] == -12.0
+    frame = ceilings(gpt2=[0.9, 0.4]).assign(dppl=[5.0, 300.0], dppl_low=[4.0, 250.0], dppl_high=400.0)
+    assert profile_and_swaps(frame).axes[1].get_ylim()[0] == -0.5
+    assert profile_and_swaps(frame.assign(dppl_low=-10.0)).axes[1].get_ylim()[0] == -12.0
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -75,14 +75,9 @@ def test_a_table_with_costs_of_swaps_has_their_panel_too(named):
 def test_the_committed_figure_is_what_the_committed_numbers_draw(tmp_path):
     """To the byte: the looks of the embedded models have not changed."""
     style.use()
-    frames, swaps = [], []
-    models = results.load(paths.results("minis") / "02_ceilings.json")["models"]
-    for name in ("mini-gpt2", "mini-pythia", "mini-llama"):
-        found = models[name]
-        untrained = {"r2_untrained": found["untrained"], "r2_untrained_in_sample": found["untrained_in_sample"]}
-        frames.append(pd.DataFrame(found["blocks"]).assign(model=name, **untrained))
-        swaps.append(pd.DataFrame(found["swap"]).assign(model=name))
-    drawn = figures.save(profile_and_swaps(pd.concat(frames), pd.concat(swaps)), tmp_path, "again")
+    blocks = load_results("minis", "02_ceilings")["blocks"].set_index("model")
+    in_order = pd.concat([blocks.loc[[name]] for name in ("mini-gpt2", "mini-pythia", "mini-llama")]).reset_index()
+    drawn = figures.save(profile_and_swaps(in_order), tmp_path, "again")
     committed = paths.figures("minis") / "02_ceilings_profile.svg"
     assert fingerprint(drawn.read_bytes()) == fingerprint(committed.read_bytes())
 
@@ -161,18 +156,17 @@ def test_a_profile_goes_where_it_is_told():
     assert len(axis.containers) == 1
 
 
-def swaps(**deltas):
-    return pd.DataFrame(
-        {"model": model, "block": block, "delta": delta, "low": delta - 1, "high": delta + 2}
-        for model, values in deltas.items()
-        for block, delta in enumerate(values)
-    )
+def with_costs(frame, **costs):
+    """The same blocks with what their swaps cost; NaN of a model that is not named."""
+    rows = [(model, block, cost) for model, values in costs.items() for block, cost in enumerate(values)]
+    swaps = pd.DataFrame(rows, columns=["model", "block", "dppl"])
+    return frame.merge(swaps.assign(dppl_low=swaps.dppl - 1, dppl_high=swaps.dppl + 2), how="left")
 
 
 @pytest.mark.parametrize("names", [("gpt2",), ("gpt2", "pythia"), ("gpt2", "pythia", "llama", "other")])
 def test_the_profile_stands_above_what_its_swaps_cost(names):
-    table = swaps(**{name: [3.0 + i, -0.5, 0.0] for i, name in enumerate(names)})
-    figure = profile_and_swaps(ceilings(**{name: [0.9, 0.4, 0.6] for name in names}), table)
+    costs = {name: [3.0 + i, -0.5, 0.0] for i, name in enumerate(names)}
+    figure = profile_and_swaps(with_costs(ceilings(**{name: [0.9, 0.4, 0.6] for name in names}), **costs))
     top, bottom = figure.axes
     assert len(top.containers) == len(bottom.containers) == len(names)
     shifts = []
@@ -200,9 +194,7 @@ def test_the_profile_stands_above_what_its_swaps_cost(names):
 )
 def test_costs_have_plain_labels_between_the_powers_of_ten_and_none_touch(costs, labels):
     style.use()
-    frame = ceilings(gpt2=[0.9, 0.4])
-    table = pd.DataFrame({"model": "gpt2", "block": [0, 1], "delta": costs, "low": costs, "high": costs})
-    figure = profile_and_swaps(frame, table)
+    figure = profile_and_swaps(ceilings(gpt2=[0.9, 0.4]).assign(dppl=costs, dppl_low=costs, dppl_high=costs))
     figure.canvas.draw()
     shown = sorted(figure.axes[1].get_yticklabels(), key=lambda label: label.get_position()[1])
     texts = [label.get_text() for label in shown]
@@ -218,7 +210,7 @@ def test_the_lead_figure_is_one_column_wide(tmp_path):
     frame = ceilings(**{name: [0.9, 0.4, 0.6] for name in names})
     frame.loc[frame["model"] == "minilm-l6", "r2_untrained_in_sample"] = frame["r2_untrained"]
     papers = published("gpt2", "pythia-160m", "llama-160m")
-    figure = profile_and_swaps(frame, swaps(**{"smollm2-135m": [3.0, 20.0, 400.0]}), papers)
+    figure = profile_and_swaps(with_costs(frame, **{"smollm2-135m": [3.0, 20.0, 400.0]}), papers)
     saved = figures.save(figure, tmp_path, "lead").with_suffix(".png")
     _, width, _ = plt.imread(saved).shape
     assert width < 220 * (style.COLUMN + 0.03)
@@ -234,9 +226,8 @@ def published(*models):
 def test_the_papers_points_lie_behind_thin_and_grey_and_say_whose_they_are():
     table = published("gpt2", "llama-160m")
     names = ("gpt2", "mini-llama")
-    figure = profile_and_swaps(
-        ceilings(**{name: [0.9, 0.4, 0.6] for name in names}), swaps(**{name: [1.0, 2.0, 3.0] for name in names}), table
-    )
+    frame = ceilings(**{name: [0.9, 0.4, 0.6] for name in names})
+    figure = profile_and_swaps(with_costs(frame, **{name: [1.0, 2.0, 3.0] for name in names}), table)
     top, bottom = figure.axes
     for axis, column in ((top, "r2_lin"), (bottom, "dppl_linear")):
         lines = {line.get_label(): line for line in axis.get_lines() if "the paper" in str(line.get_label())}

@@ -8,11 +8,13 @@ import symtable
 import jsonschema
 import jupytext
 import nbformat
+import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from howlinear.errors import InputError
 from howlinear.files import paths, results
+from howlinear.files.tables import load_results
 from tools import course, report
 from tools.book import build
 
@@ -370,18 +372,17 @@ def test_what_to_conclude_has_no_number_and_is_found():
 
 def test_what_to_conclude_is_what_the_results_bear_out():
     text = " ".join(CONCLUDE.read_text(encoding="utf-8").split())
-    embedded, public = recorded("02_ceilings")
-    speaking = [model for model in (*embedded.values(), *public.values()) if model["perplexity"] is not None]
+    embedded, public = (load_results(profile, "02_ceilings") for profile in ("minis", "public"))
+    models = pd.concat([embedded["models"], public["models"]])
     assert "So it is in all four measured here" in text
-    assert [model["rises_and_falls"] for model in speaking] == [True] * 4
+    assert models[models.perplexity.notna()].rises_and_falls.tolist() == [True] * 4
     assert "In each of the three small models the straightest block is the dearest" in text
-    assert len(embedded) == 3
-    for model in embedded.values():
-        straightest = max(model["blocks"], key=lambda block: block["r2"])["block"]
-        assert max(model["swap"], key=lambda swap: swap["delta"])["block"] == straightest
-        assert not any(block["massive_rows"] for block in model["blocks"])  # "there are none"
-    assert any(block["massive_rows"] for model in public.values() for block in model["blocks"])
-    assert min(min(embedded[f"mini-{name}"]["untrained"]) for name in ("gpt2", "pythia")) > 0.9
+    assert len(embedded["models"]) == 3
+    for _, blocks in embedded["blocks"].groupby("model"):
+        assert blocks.r2.idxmax() == blocks.dppl.idxmax()
+    assert not embedded["blocks"].massive_rows.any()  # "there are none"
+    assert public["blocks"].massive_rows.any()
+    assert embedded["blocks"].query("model in ['mini-gpt2', 'mini-pythia']").r2_untrained.min() > 0.9
     beside_seeds = results.load(paths.results("minis") / "08_controls.json")["beside_seeds"]
     assert all(beside_seeds[of]["ratio"]["low"] > 1 for of in ("family", "text"))
     raced = [model["race"] for models in recorded("14_compress") for model in models.values() if "race" in model]

@@ -1,6 +1,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from helpers.reference import least_squares, pooled_r2, r2_by_feature
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError, SourceError
-from howlinear.files import paths, results
+from howlinear.files import paths, tables
 from howlinear.instrument.capture import BlockCapture, capture
 from howlinear.instrument.store import save_capture
 from howlinear.notebook import run as notebooks
@@ -101,8 +102,8 @@ def measured(run, gpt2):
         rows = TokenRows.from_ids(ids, folds=3)
         about = {"sizes": run.sizes, "perplexity": 1.0, "model": "one"}
         save_capture(run.capture_path("one", corpus), capture(gpt2, rows), rows, about)
-    swaps = [{"block": block, "delta": block + 0.12345, "low": 0, "high": 1} for block in range(3)]
-    results.save(paths.results("tiny") / "02_ceilings.json", {"models": {"one": {"swap": swaps}}})
+    blocks = pd.DataFrame({"model": "one", "block": range(3), "dppl": [0.123, 1.123, 2.123]})
+    tables.write(paths.results("tiny") / "02_ceilings", {"blocks": blocks}, {})
     return run
 
 

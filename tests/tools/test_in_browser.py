@@ -5,13 +5,14 @@ import re
 import shutil
 import subprocess
 
+import pandas as pd
 import pytest
 import torch
 
 from howlinear.core.ceilings import AffineMap, ceiling, fit, r2
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError, SourceError
-from howlinear.files import paths, results
+from howlinear.files import paths, tables
 from howlinear.instrument.capture import BlockCapture
 from howlinear.notebook import run as notebooks
 from tools.book import in_browser
@@ -229,8 +230,8 @@ def test_without_notebook_02_there_is_no_record(run):
 
 def test_main_writes_what_the_page_is_made_of(run, blocks, monkeypatch):
     rows = recorded(blocks)
-    found = {"models": {"one": {"blocks": list(rows.values())}}}
-    results.save(paths.results("tiny") / "02_ceilings.json", found)
+    found = pd.DataFrame(rows.values()).assign(model="one")
+    tables.write(paths.results("tiny") / "02_ceilings", {"blocks": found}, {})
 
     class Captured:
         def __init__(self):

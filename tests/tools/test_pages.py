@@ -1,8 +1,9 @@
 """The pages' tables are what the results imply, and writing them touches nothing else."""
 
-import json
 import shutil
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from howlinear.errors import InputError, SourceError
@@ -15,25 +16,20 @@ from tools.pages import ANSWERS, CLAIMS, END, INSTRUCTOR, NOTEBOOKS, NUMBERS, PL
 RECORDED = paths.ROOT / "results"
 
 RESULTS = {
-    "models": {
-        "a": {
-            "perplexity": 39.94,
-            "blocks": [{"r2": 0.9}, {"r2": 0.256}, {"r2": 0.5}],
-            "untrained": [-0.1, 0.125, 0.3],
-            "untrained_in_sample": [0.4, 0.5, 0.31],
-            "swap": [{"block": 0, "delta": -0.2}, {"block": 1, "delta": 1.5, "low": 1.0, "high": 2.0}],
-            "spearman_r2_delta": -0.5,
-        },
-        "longer": {
-            "perplexity": 10.0,
-            "blocks": [{"r2": 1.0}],
-            "untrained": [0.0],
-            "untrained_in_sample": [0.01],
-            "swap": [{"block": 0, "delta": 12.0, "low": 8.0, "high": 16.0}],
-            "spearman_r2_delta": 0.0,
-        },
-    },
-    "likeness": {"a ~ longer": {"pearson": 0.987, "inner": 0.1}},
+    "models": pd.DataFrame({"model": ["a", "longer"], "perplexity": [39.94, 10.0], "spearman": [-0.5, 0.0]}),
+    "blocks": pd.DataFrame(
+        {
+            "model": ["a", "a", "a", "longer"],
+            "block": [0, 1, 2, 0],
+            "r2": [0.9, 0.256, 0.5, 1.0],
+            "r2_untrained": [-0.1, 0.125, 0.3, 0.0],
+            "r2_untrained_in_sample": [0.4, 0.5, 0.31, 0.01],
+            "dppl": [-0.2, 1.5, np.nan, 12.0],
+            "dppl_low": [-0.3, 1.0, np.nan, 8.0],
+            "dppl_high": [-0.1, 2.0, np.nan, 16.0],
+        }
+    ),
+    "likeness": pd.DataFrame({"model": ["a"], "other": "longer", "pearson": 0.987, "inner": 0.1}),
 }
 
 
@@ -62,11 +58,9 @@ def test_the_table_of_numbers_by_hand():
 def test_the_table_of_public_models_by_hand():
     decided = {"block": 3, "r2": 0.9, "r2_ordinary": 0.45, "massive_rows": 12}
     hardly = {"block": 4, "r2": 0.5, "r2_ordinary": 0.45, "massive_rows": 7}
-    models = {
-        "talks": {"perplexity": 17.04, "rows": 1000, "blocks": [decided, hardly]},
-        "encodes": {"perplexity": None, "rows": 1000, "blocks": [hardly]},
-    }
-    _, _, *rows = pages.public_table({"models": models}).splitlines()
+    blocks = pd.DataFrame([decided, hardly, hardly]).assign(model=["talks", "talks", "encodes"])
+    models = pd.DataFrame({"model": ["talks", "encodes"], "perplexity": [17.04, None], "rows": 1000})
+    _, _, *rows = pages.public_table({"models": models, "blocks": blocks}).splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in rows]
     assert cells == [
         ["talks", "17.0", "0.50 – 0.90", "0.45 – 0.45", "3: 0.90 → 0.45 without 1.2% of the rows"],
@@ -203,17 +197,15 @@ def test_a_text_that_is_not_there_is_named(project):
 
 
 def test_results_that_lack_what_a_table_shows_are_named(project):
-    path = project / "results" / "minis" / "02_ceilings.json"
-    tree = json.loads(path.read_text(encoding="utf-8"))
-    del tree["models"]["mini-gpt2"]["untrained"]
-    path.write_text(json.dumps(tree), encoding="utf-8")
-    with pytest.raises(SourceError, match=r"02_ceilings\.json does not hold .*'untrained'.*run notebook 02 again"):
+    path = project / "results" / "minis" / "02_ceilings" / "blocks.csv"
+    pd.read_csv(path).drop(columns="r2_untrained").to_csv(path, index=False)
+    with pytest.raises(SourceError, match=r"02_ceilings does not hold .*'r2_untrained'.*run notebook 02 again"):
         pages.tables(project / "results")
 
 
 def test_without_results_the_notebook_to_run_is_named(project):
-    (project / "results" / "minis" / "02_ceilings.json").unlink()
-    with pytest.raises(SourceError, match=r"no results at .*02_ceilings"):
+    shutil.rmtree(project / "results" / "minis" / "02_ceilings")
+    with pytest.raises(SourceError, match=r"no results in .*02_ceilings"):
         pages.tables(project / "results")
 
 

@@ -8,6 +8,7 @@ import pytest
 from howlinear.core.ceilings import r2_intervals
 from howlinear.core.correlation import correlation
 from howlinear.files import paths, results, tables
+from howlinear.files.tables import load_results
 from howlinear.ideas.claims.claim import load_claims
 from howlinear.ideas.corpora.agreement import Agreement
 from howlinear.ideas.degrees.nested import Nested
@@ -154,8 +155,8 @@ def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
     first = {row["way"]: f"{row['delta']:+.0f}" for row in model["frontier"] if row["count"] == 1}
     told = f"the block that goes first, block 11, costs {first['order of R²']} of perplexity"
     assert f"{told} on {found['settings']['cost_rows']:,} held-out tokens" in findings
-    swaps = results.load(paths.results("public") / "02_ceilings.json")["models"]["smollm2-135m"]["swap"]
-    (on_all,) = [swap["delta"] for swap in swaps if swap["block"] == 11]
+    swaps = load_results("public", "02_ceilings")["blocks"].set_index(["model", "block"])["dppl"]
+    on_all = swaps["smollm2-135m", 11]
     assert f"({on_all:+.0f} on all of them, in notebook 02)" in findings
     assert f"by the error's price in the loss costs {first['order of price']}." in findings
     original = model["healing"]["original"]
@@ -351,10 +352,8 @@ def test_the_findings_tell_which_signal_ranks_blocks(findings):
 def test_the_findings_tell_that_the_first_block_is_surely_the_dearest(findings):
     assert "and surely: the interval of its cost lies above those of all other blocks" in findings
     margins = {}
-    for name, model in numbers("02_ceilings")["models"].items():
-        others = [swap["high"] for swap in model["swap"] if swap["block"] != 0]
-        (first,) = [swap["low"] for swap in model["swap"] if swap["block"] == 0]
-        margins[name] = first - max(others)
+    for name, blocks in load_results("minis", "02_ceilings")["blocks"].set_index("block").groupby("model"):
+        margins[name] = blocks.dppl_low[0] - blocks.dppl_high.drop(0).max()
     assert min(margins.values()) > 0
     assert min(margins, key=margins.get) == "mini-gpt2"  # "only just"
     assert margins["mini-gpt2"] < 0.1
@@ -453,12 +452,10 @@ def test_the_findings_tell_what_the_protocol_moves(findings):
 
 
 def test_readme_tells_of_the_public_models(readme):
-    blocks = results.load(paths.results("public") / "02_ceilings.json")["models"]["smollm2-135m"]["blocks"]
-    r2 = [block["r2"] for block in blocks]
-    assert f"runs from {min(r2):.2f} to {max(r2):.2f} over its thirty blocks" in readme
+    blocks = load_results("public", "02_ceilings")["blocks"].query("model == 'smollm2-135m'").set_index("block")
+    assert f"runs from {blocks.r2.min():.2f} to {blocks.r2.max():.2f} over its thirty blocks" in readme
     assert len(blocks) == 30
-    eleventh = blocks[11]
-    assert f"block 11 of SmolLM2 falls from {eleventh['r2']:.2f} to {eleventh['r2_ordinary']:.2f}" in readme
+    assert f"block 11 of SmolLM2 falls from {blocks.r2[11]:.2f} to {blocks.r2_ordinary[11]:.2f}" in readme
     found = results.load(paths.results("public") / "12_sinks.json")["models"]["smollm2-135m"]
     (massive,) = [row for row in found["massive"] if row["block"] == 11]
     assert f"Without {massive['share']:.1%} of its rows".replace("%", " %") in readme
@@ -469,14 +466,12 @@ def test_readme_tells_of_the_public_models(readme):
 
 
 def test_readme_tells_of_the_embedded_models(readme):
-    models = numbers("02_ceilings")["models"]
-    for model in models.values():
-        most_linear = max(model["blocks"], key=lambda block: block["r2"])["block"]
-        assert max(model["swap"], key=lambda swap: swap["delta"])["block"] == most_linear
-    gelu = [models["mini-gpt2"], models["mini-pythia"]]
-    assert f"lie at {min(min(model['untrained']) for model in gelu):.2f} or above" in readme
-    trained = [block["r2"] for model in gelu for block in model["blocks"]]
-    assert f"they spread from {min(trained):.2f} to {max(trained):.2f}" in readme
+    measured = load_results("minis", "02_ceilings")["blocks"]
+    for _, blocks in measured.groupby("model"):
+        assert blocks.r2.idxmax() == blocks.dppl.idxmax()
+    gelu = measured[measured.model.isin(["mini-gpt2", "mini-pythia"])]
+    assert f"lie at {gelu.r2_untrained.min():.2f} or above" in readme
+    assert f"they spread from {gelu.r2.min():.2f} to {gelu.r2.max():.2f}" in readme
     assert f"moves the profile {ratio('family')[0]} times as far as the seed does" in readme
     assert f"training text {ratio('text')[0]} times" in readme
     by_median = [np.median(model["recipe"]["gain"]) for model in numbers("03_bilinear")["models"].values()]

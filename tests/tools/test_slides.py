@@ -10,6 +10,7 @@ from test_report import PAPER, changed, copy  # noqa: F401
 from conftest import fingerprint
 from howlinear.errors import SourceError
 from howlinear.files import paths, results, tables
+from howlinear.files.tables import load_results
 from howlinear.ideas.claims import ledger
 from tools import report
 
@@ -78,9 +79,9 @@ def test_the_slide_on_claims_counts_their_kinds(copy):  # noqa: F811
     assert report.build(copy, report.SLIDES) != before
 
 
-@pytest.mark.parametrize(("stem", "key"), [("02_ceilings", "spearman_r2_delta"), ("08_controls", "ratio")])
+@pytest.mark.parametrize(("stem", "key"), [("02_ceilings", "spearman"), ("08_controls", "ratio")])
 def test_a_renamed_key_stops_the_build(copy, stem, key):  # noqa: F811
-    changed(copy, stem, lambda numbers: test_report.renamed(numbers, key))
+    test_report.with_key_renamed(copy, stem, key)
     with pytest.raises(SourceError, match=f'slides.typ(.|\n)*key "{key}"'):
         report.build(copy, report.SLIDES)
 
@@ -93,12 +94,10 @@ def found(stem, profile="minis"):
 
 
 def test_the_most_linear_block_is_the_dearest():
-    for model in found("02_ceilings")["models"].values():
-        assert (
-            max(model["blocks"], key=lambda row: row["r2"])["block"]
-            == max(model["swap"], key=lambda row: row["delta"])["block"]
-        )
-        assert model["spearman_r2_delta"] > 0
+    measured = load_results("minis", "02_ceilings")
+    for _, blocks in measured["blocks"].groupby("model"):
+        assert blocks.r2.idxmax() == blocks.dppl.idxmax()
+    assert (measured["models"].spearman > 0).all()
 
 
 def test_the_loss_foretells_the_cost_and_r2_does_not():
@@ -115,12 +114,11 @@ def test_massive_rows_are_in_public_models_alone():
 
 
 def test_training_bends_gelu_models_and_all_go_up_first():
-    for name, model in found("02_ceilings")["models"].items():
-        trained = [row["r2"] for row in model["blocks"]]
+    for name, blocks in load_results("minis", "02_ceilings")["blocks"].groupby("model"):
         if name != "mini-llama":
-            assert sum(trained) < sum(model["untrained"])
+            assert blocks.r2.sum() < blocks.r2_untrained.sum()
         else:
-            assert sum(trained) > sum(model["untrained_in_sample"])
+            assert blocks.r2.sum() > blocks.r2_untrained_in_sample.sum()
     assert all(run["start"] < run["peak"] > run["end"] for run in found("09_dynamics")["summary"].values())
 
 

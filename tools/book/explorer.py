@@ -7,10 +7,10 @@ draws it. Nothing is measured here that the notebooks do not measure.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from howlinear.core.ceilings import ceiling
@@ -18,6 +18,7 @@ from howlinear.core.moments import effective_rank
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.files import paths
 from howlinear.files import results as record
+from howlinear.files.tables import load_results
 from howlinear.instrument.capture import BlockCapture
 from howlinear.notebook import run as notebooks
 
@@ -39,26 +40,17 @@ def collect(run: notebooks.Run) -> list[dict[str, Any]]:
         SourceError: notebook 02 has not run on this profile.
         InputError: a block cannot be fitted.
     """
-    costs = swap_costs(record.load(paths.results(run.profile) / "02_ceilings.json"))
+    costs = load_results(run.profile, "02_ceilings")["blocks"].set_index(["model", "block"])["dppl"]
     rows = []
     for name in run.models:
         for corpus in run.corpora:
             stored = run.capture(name, corpus)
             for block in stored.blocks:
-                cost = costs[name, block] if corpus == run.corpora[0] else None
+                cost = None if corpus != run.corpora[0] or pd.isna(costs[name, block]) else costs[name, block]
                 rows.append(
                     {"model": name, "corpus": corpus, "block": block, "delta": cost, **row(stored.blocks[block])}
                 )
     return rows
-
-
-def swap_costs(results: Mapping[str, Any]) -> dict[tuple[str, int], float]:
-    """ΔPPL of every single swap that notebook 02 recorded: (model, block) → perplexity."""
-    return {
-        (name, cost["block"]): round(cost["delta"], 3)
-        for name, found in results["models"].items()
-        for cost in found["swap"]
-    }
 
 
 def row(kept: BlockCapture) -> dict[str, Any]:

@@ -39,9 +39,7 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
         The figure.
     """
     if ax is None and "dppl" in frame.columns:
-        named = frame if "model" in frame.columns else frame.assign(model="")
-        swaps = named.rename(columns={"dppl": "delta", "dppl_low": "low", "dppl_high": "high"})
-        return profile_and_swaps(named, swaps.dropna(subset="delta"), published)
+        return profile_and_swaps(frame if "model" in frame.columns else frame.assign(model=""), published)
     if ax is None:
         _, ax = plt.subplots(figsize=(style.COLUMN, 2.3))
     _draw_published(ax, published, "r2_lin")
@@ -67,39 +65,40 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
     return ax.figure
 
 
-def profile_and_swaps(ceilings: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
+def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
     """The paper's figure 2: R²_lin over depth, and what swapping each block for its map costs.
 
     Args:
-        ceilings: as `profile` takes it, with `model`.
-        swaps: a row a block: `model`, `block`, `delta` (in perplexity) and its interval's ends, `low` and `high`.
+        frame: as `profile` takes it, with `model`, and with `dppl`, `dppl_low` and `dppl_high`, missing of a block
+            that was not swapped.
         published: as `profile` takes it, with `dppl_linear` for the lower panel.
 
     Returns:
         The figure, of two panels one above the other.
     """
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.COLUMN, 4.35), sharex=True)
-    profile(ceilings, top, published)
+    profile(frame, top, published)
     _draw_published(bottom, published, "dppl_linear")
     handles, labels = _entries(top)
     if labels:
         top.get_legend().remove()  # one for both panels stands above them
     top.set_xlabel("")
-    models = list(swaps["model"].unique())
-    looks = style.looks(ceilings["model"])  # as above, where encoders may be among them
+    swapped = frame.dropna(subset="dppl")
+    models = list(swapped["model"].unique())
+    looks = style.looks(frame["model"])  # as above, where encoders may be among them
     for number, model in enumerate(models):
-        cost = swaps[swaps["model"] == model]
+        cost = swapped[swapped["model"] == model]
         # side by side, so that the bars of several models do not cover one another
         shift = 0.14 * (number - (len(models) - 1) / 2)
-        bars = style.error_bars(cost["delta"], cost["low"], cost["high"])
+        bars = style.error_bars(cost["dppl"], cost["dppl_low"], cost["dppl_high"])
         look = looks[model] if model else _NAMELESS
-        bottom.errorbar(cost["block"] + shift, cost["delta"], bars, capsize=1.5, elinewidth=0.7, **look)
+        bottom.errorbar(cost["block"] + shift, cost["dppl"], bars, capsize=1.5, elinewidth=0.7, **look)
     bottom.axhline(0, color=style.GREY, linewidth=0.6)
     bottom.set(xlabel="block", ylabel="$\\Delta$ perplexity", yscale="symlog")
-    if not swaps.empty:
-        bottom.set_ylim(bottom=min(-0.5, 1.2 * swaps["low"].min()))
+    if not swapped.empty:
+        bottom.set_ylim(bottom=min(-0.5, 1.2 * swapped["dppl_low"].min()))
     _label_costs(bottom)
-    blocks = sorted(ceilings["block"].unique())
+    blocks = sorted(frame["block"].unique())
     bottom.set_xticks(blocks if len(blocks) <= _FEW_BLOCKS else blocks[::2])
     if labels:
         narrow = {"handlelength": 2.4, "handletextpad": 0.6, "columnspacing": 0.8}

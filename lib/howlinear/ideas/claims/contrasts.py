@@ -15,6 +15,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.stats import t as student_t
@@ -22,6 +23,9 @@ from scipy.stats import t as student_t
 from howlinear.core.correlation import correlation, fisher
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
+
+Column = Sequence[Any] | pd.Series
+"""Numbers as results hold them."""
 
 TOGETHER = "together"
 """The name under which a number stands that belongs to no single model."""
@@ -83,7 +87,7 @@ class Estimates:
     high: Float[np.ndarray, ...]
 
     @classmethod
-    def of(cls, value: Sequence[Any], low: Sequence[Any], high: Sequence[Any]) -> Estimates:
+    def of(cls, value: Column, low: Column, high: Column) -> Estimates:
         """From lists as results hold them, of numbers if they are sound.
 
         Raises:

@@ -44,7 +44,7 @@ CRITICAL = 3.0
 """A block is critical if putting the line in its place costs this many times what it costs in a typical later block."""
 
 FOLDS = 5
-"""Blocked folds of `folds_sd`, the paper's number of them."""
+"""Blocked folds of `r2_sd`, the paper's number of them."""
 
 Results = Mapping[str, Any]
 
@@ -69,7 +69,7 @@ def measured(tree: Any, key: str) -> Any:
     Raises:
         UntestableError: it is not there.
     """
-    if not isinstance(tree, Mapping) or key not in tree:
+    if not isinstance(tree, Mapping | pd.DataFrame) or key not in tree:
         raise UntestableError(f"not measured in this run: its results hold no {key}")
     return tree[key]
 
@@ -92,36 +92,30 @@ def without_interval(values: Sequence[Any]) -> Estimates:
 # Notebook 02: the profiles, the costs of swaps, the spread over data
 
 
-def _profile(model: Mapping[str, Any]) -> Estimates:
-    """R²_lin over the blocks of a model of notebook 02, shape (blocks,)."""
-    blocks = model["blocks"]
-    return Estimates.of(
-        value=[block["r2"] for block in blocks],
-        low=[block["r2_low"] for block in blocks],
-        high=[block["r2_high"] for block in blocks],
-    )
+def blocks_of(results: Results) -> dict[str, pd.DataFrame]:
+    """Model → its rows of a table `blocks`, in order of depth."""
+    return {str(name): blocks for name, blocks in results["blocks"].groupby("model", sort=False)}
+
+
+def _profile(blocks: pd.DataFrame) -> Estimates:
+    """R²_lin over the blocks of a model, shape (blocks,)."""
+    return Estimates.of(blocks["r2"], blocks["r2_low"], blocks["r2_high"])
 
 
 def profiles(results: Results) -> dict[str, Estimates]:
     """`_profile` of every model."""
-    return {name: _profile(model) for name, model in results["models"].items()}
+    return {name: _profile(blocks) for name, blocks in blocks_of(results).items()}
 
 
-def _costs(model: Mapping[str, Any]) -> Estimates:
-    """ΔPPL of swapping each block for its map, in the order of the blocks, shape (blocks,).
+def _costs(blocks: pd.DataFrame) -> Estimates:
+    """ΔPPL of swapping each block for its map, shape (blocks,).
 
     Raises:
         UntestableError: no swap was measured, as of a model that predicts no next token.
     """
-    if not model["swap"]:
+    if blocks["dppl"].isna().all():
         raise UntestableError("an encoder predicts no next token, so a swap costs no perplexity")
-    by_block = {swap["block"]: swap for swap in model["swap"]}
-    ordered = [by_block[block["block"]] for block in model["blocks"]]
-    return Estimates.of(
-        value=[swap["delta"] for swap in ordered],
-        low=[swap["low"] for swap in ordered],
-        high=[swap["high"] for swap in ordered],
-    )
+    return Estimates.of(blocks["dppl"], blocks["dppl_low"], blocks["dppl_high"])
 
 
 def spread(results: Results) -> Readings:
@@ -133,7 +127,7 @@ def spread(results: Results) -> Readings:
         off_diagonal = ~np.eye(step.shape[0], dtype=bool)
         return step[off_diagonal].reduce(np.max)
 
-    return each_model(results["models"], lambda model: _with_inner(_profile(model), highest_less_lowest))
+    return each_model(blocks_of(results), lambda blocks: _with_inner(_profile(blocks), highest_less_lowest))
 
 
 def adjacent(results: Results) -> Readings:
@@ -146,7 +140,7 @@ def adjacent(results: Results) -> Readings:
         neighbours = np.abs(block[:, None] - block[None, :]) == 1
         return step[neighbours].reduce(np.max)
 
-    return each_model(results["models"], lambda model: _with_inner(_profile(model), largest_step))
+    return each_model(blocks_of(results), lambda blocks: _with_inner(_profile(blocks), largest_step))
 
 
 def turn(results: Results) -> Readings:
@@ -160,7 +154,7 @@ def turn(results: Results) -> Readings:
         fall = step[deeper, earlier].reduce(np.max)
         return Estimate(min(rise.value, fall.value), min(rise.low, fall.low), min(rise.high, fall.high))
 
-    return each_model(results["models"], lambda model: _with_inner(_profile(model), smaller_turn))
+    return each_model(blocks_of(results), lambda blocks: _with_inner(_profile(blocks), smaller_turn))
 
 
 def _with_inner(profile: Estimates, statistic: Callable[[Estimates], Estimate]) -> Reading:
@@ -181,18 +175,18 @@ def _with_inner(profile: Estimates, statistic: Callable[[Estimates], Estimate]) 
 def later(results: Results) -> Readings:
     """Mean of the later half of the blocks less mean of the earlier half; a middle block counts with the later."""
 
-    def read(model: Any) -> Reading:
-        step = steps(_profile(model))
+    def read(blocks: pd.DataFrame) -> Reading:
+        step = steps(_profile(blocks))
         middle = step.shape[0] // 2
         # mean over j in the later half − mean over i in the earlier = mean over all such pairs of r_j − r_i
         return Reading(step[:middle, middle:].reduce(np.mean))
 
-    return each_model(results["models"], read)
+    return each_model(blocks_of(results), read)
 
 
 def lowest(results: Results) -> Readings:
     """R²_lin of the least linear block."""
-    return each_model(results["models"], lambda model: extreme(_profile(model).readings(), np.min))
+    return each_model(blocks_of(results), lambda blocks: extreme(_profile(blocks).readings(), np.min))
 
 
 def gelu_distance(results: Results) -> Readings:
@@ -220,36 +214,37 @@ def _two_gelu(results: Results) -> dict[str, Estimates]:
 def cost_correlation(results: Results) -> Readings:
     """Rank correlation over blocks of R²_lin with what the swap costs; −1: the more linear, the cheaper."""
 
-    def read(model: Any) -> Reading:
-        return correlate(_profile(model).value, _costs(model).value, order=True)
+    def read(blocks: pd.DataFrame) -> Reading:
+        return correlate(_profile(blocks).value, _costs(blocks).value, order=True)
 
-    return each_model(results["models"], read)
+    return each_model(blocks_of(results), read)
 
 
 def dearest_near_linear(results: Results) -> Readings:
     """What the dearest swap of a near-linear block costs, as a multiple of the model's median swap."""
 
-    def read(model: Any) -> Reading:
-        costs = _costs(model)
+    def read(blocks: pd.DataFrame) -> Reading:
+        costs = _costs(blocks)
         median = float(np.median(costs.value))
         if median <= 0:
             raise UntestableError("swaps of half the blocks cost nothing: there is no typical cost to compare with")
         relative = Estimates(costs.value / median, costs.low / median, costs.high / median)
-        return extreme(_near_linear(_profile(model), relative), np.max)
+        return extreme(_near_linear(_profile(blocks), relative), np.max)
 
-    return each_model(results["models"], read)
+    return each_model(blocks_of(results), read)
 
 
 def cheapest_near_linear(results: Results) -> Readings:
     """Relative rise of perplexity on the cheapest swap of a near-linear block."""
 
-    def read(model: Any) -> Reading:
-        costs, before = _costs(model), float(measured(model, "perplexity"))
+    def read(blocks: pd.DataFrame) -> Reading:
+        perplexity = measured(results, "models").set_index("model")["perplexity"]
+        costs, before = _costs(blocks), float(perplexity[blocks["model"].iloc[0]])
         # ΔPPL / PPL
         relative = Estimates(costs.value / before, costs.low / before, costs.high / before)
-        return extreme(_near_linear(_profile(model), relative), np.min)
+        return extreme(_near_linear(_profile(blocks), relative), np.min)
 
-    return each_model(results["models"], read)
+    return each_model(blocks_of(results), read)
 
 
 def _near_linear(r2: Estimates, numbers: Estimates) -> list[Reading]:
@@ -296,10 +291,10 @@ def critical_overlap(results: Results) -> Readings:
     1 for the same blocks, or none in either; 0 for no common one. The ends of the interval are the least and the most
     that the intervals of the costs leave possible.
     """
-    swapped = {name: model for name, model in results["models"].items() if model["swap"]}
+    swapped = {name: blocks for name, blocks in blocks_of(results).items() if blocks["dppl"].notna().any()}
     if len(swapped) < 2:
         raise UntestableError("a single model has no other to differ from")
-    sets = {name: critical(_costs(model)) for name, model in swapped.items()}
+    sets = {name: critical(_costs(blocks)) for name, blocks in swapped.items()}
     overlaps = []
     for (first, (sure, is_so, may)), (second, (sure_too, is_so_too, may_too)) in combinations(sorted(sets.items()), 2):
         ends = [_jaccard(is_so, is_so_too), _jaccard(sure, sure_too), _jaccard(may, may_too)]
@@ -319,21 +314,17 @@ def _jaccard(first: set[int], second: set[int]) -> float:
 
 def fold_spread(results: Results) -> Readings:
     """Mean over blocks of the standard deviation of R²_lin over blocked folds of the text."""
-    return each_model(results["models"], lambda model: Reading(_of_sd(float(np.mean(_folds_sd(model))))))
+    return each_model(blocks_of(results), lambda blocks: Reading(_of_sd(float(measured(blocks, "r2_sd").mean()))))
 
 
 def largest_fold_spread(results: Results) -> Readings:
     """The same of the block where it is largest."""
 
-    def read(model: Any) -> Reading:
-        sd = _folds_sd(model)
-        return Reading(_of_sd(float(sd.max())), f"block {int(sd.argmax())}")
+    def read(blocks: pd.DataFrame) -> Reading:
+        sd = measured(blocks, "r2_sd")
+        return Reading(_of_sd(float(sd.max())), f"block {blocks['block'][sd.idxmax()]}")
 
-    return each_model(results["models"], read)
-
-
-def _folds_sd(model: Any) -> np.ndarray:
-    return np.array(measured(model, "folds_sd"), dtype=float)
+    return each_model(blocks_of(results), read)
 
 
 def _of_sd(sd: float) -> Estimate:
@@ -348,10 +339,10 @@ def _of_sd(sd: float) -> Estimate:
 
 def scale_probe(results: Results) -> Readings:
     """R²_lin of the most linear block of TinyLlama."""
-    names = [name for name in results["models"] if "tinyllama" in name.lower()]
-    if not names:
+    named = {name: profile for name, profile in profiles(results).items() if "tinyllama" in name.lower()}
+    if not named:
         raise UntestableError("no TinyLlama among the models of this run")
-    return {name: extreme(_profile(results["models"][name]).readings(), np.max) for name in names}
+    return {name: extreme(profile.readings(), np.max) for name, profile in named.items()}
 
 
 # Notebook 03: products

@@ -37,7 +37,7 @@ def as_results(notebook: str, table: pd.DataFrame) -> dict[str, Any] | tables.Re
     }
     match notebook.split("_")[1]:
         case "ceilings":
-            return {"models": {name: _ceilings(blocks) for name, blocks in models.items()}}
+            return {"blocks": _ceilings(table)}
         case "bilinear":
             return {"models": {name: _bilinear(blocks) for name, blocks in models.items()}}
         case "rank":
@@ -75,21 +75,12 @@ def own_verdict(claim: Claim, table: pd.DataFrame | None = None) -> Verdict:
     return claim.together(claim.verdict(Estimate(value, value, value)) for value in values)
 
 
-def _ceilings(blocks: list[dict]) -> dict[str, Any]:
-    r2 = [
-        {"block": block["block"], "r2": block["r2_lin"], "r2_low": block["r2_lin"], "r2_high": block["r2_lin"]}
-        for block in blocks
-    ]
-    swap = [
-        {
-            "block": block["block"],
-            "delta": block["dppl_linear"],
-            "low": block["dppl_linear"],
-            "high": block["dppl_linear"],
-        }
-        for block in blocks
-    ]
-    return {"blocks": r2, "swap": swap}
+def _ceilings(table: pd.DataFrame) -> pd.DataFrame:
+    blocks = table.sort_values("block", kind="stable")[["model", "block"]].copy()
+    for name, column in (("r2", "r2_lin"), ("dppl", "dppl_linear")):
+        for end in ("", "_low", "_high"):
+            blocks[name + end] = table[column]
+    return blocks
 
 
 def _bilinear(blocks: list[dict]) -> dict[str, Any]:

@@ -1,0 +1,174 @@
+"""How much of a block is a straight line: the tables of notebook 02.
+
+What the instrument measures of one model at a time stands here side by side, a row a block and model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from howlinear.core.ceilings import fit, r2
+from howlinear.core.cross_validation import fold_spread
+from howlinear.core.moments import Moments
+from howlinear.instrument.baseline import Baseline
+from howlinear.instrument.capture import BlockCapture
+from howlinear.instrument.measure import Profile
+from howlinear.instrument.perplexity import Change
+
+# Solvers
+
+
+def null_rule(train: Moments, scored: Mapping[str, Moments], thresholds: Sequence[float]) -> pd.DataFrame:
+    """What becomes of a fit as the rule for null directions moves.
+
+    Args:
+        train: moments of the train rows.
+        scored: name of a column → moments of held-out rows that the maps are scored on.
+        thresholds: values of the rule, relative to the largest eigenvalue of the inputs' correlation matrix.
+
+    Returns:
+        A row a threshold: `threshold`, `rank` of the inputs under it, `largest weight` of the map in absolute value,
+        and R² on each of `scored`.
+    """
+    rows = []
+    for threshold in thresholds:
+        affine, rank = fit(train, null=threshold)
+        row = {"threshold": threshold, "rank": rank, "largest weight": float(affine.weight.abs().max())}
+        for name, held_out in scored.items():
+            row[name] = r2(affine, held_out)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def order_of_magnitude(errors: Mapping[str, float], least: float, most: float) -> pd.Series:
+    """Errors to the nearest power of ten between two bounds: no other digit would another processor find too."""
+    exponents = np.log10(pd.Series(errors, dtype=float).clip(least, most))
+    return 10.0 ** exponents.round()
+
+
+# Blocks
+
+
+def measure_blocks(
+    profiles: Mapping[str, Profile],
+    captures: Mapping[str, Mapping[int, BlockCapture]],
+    untrained: Mapping[str, Baseline],
+    costs: Mapping[str, Mapping[int, Change]],
+) -> pd.DataFrame:
+    """R²_lin of every block, before and after training, its spread over folds, and what a swap costs: a row a block.
+
+    Args:
+        profiles: model → its profile.
+        captures: model → block → what was kept of it.
+        untrained: model → what is known of the same architecture before training.
+        costs: model → block → change of perplexity; a model that predicts no next token is not there.
+    """
+    tables = []
+    for model, profile in profiles.items():
+        table = profile.to_frame(costs.get(model, {}))
+        table.insert(0, "model", model)
+        table["r2_untrained"] = untrained[model].held_out
+        table["r2_untrained_in_sample"] = untrained[model].in_sample
+        table["r2_sd"] = [fold_spread(captures[model][block].train) for block in profile]
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def by_block(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """One column of a table with a row a block and a column a model, models in the table's order."""
+    models = table["model"].unique()
+    return table.pivot_table(index="block", columns="model", values=column, dropna=False)[models]
+
+
+# Models
+
+
+def describe_models(
+    profiles: Mapping[str, Profile], untrained: Mapping[str, Baseline], blocks: pd.DataFrame
+) -> pd.DataFrame:
+    """What is known of each model as a whole and of the text it read: a row a model.
+
+    Args:
+        profiles: model → its profile.
+        untrained: model → what is known of the same architecture before training.
+        blocks: as of `measure_blocks`.
+    """
+    of_model = dict(list(blocks.groupby("model", sort=False)))
+    return pd.DataFrame(
+        {
+            "model": model,
+            "perplexity": profile.perplexity,
+            "rows": profile.rows_used,
+            "rows_per_input": profile.rows_per_input,
+            "untrained_rows": untrained[model].rows,
+            "rises_and_falls": profile.rises_and_falls,
+            "spearman": of_model[model]["r2"].corr(of_model[model]["dppl"], method="spearman"),
+            "documents": profile.reading.documents,
+            "source": profile.reading.source,
+            "text_sha256": profile.reading.sha256,
+            "rows_sha256": profile.rows.sha256,
+        }
+        for model, profile in profiles.items()
+    )
+
+
+def list_left_out(profiles: Mapping[str, Profile]) -> pd.DataFrame:
+    """What of the text was left out, and why: a row a reason and model."""
+    rows = [{"model": name, **asdict(part)} for name, profile in profiles.items() for part in profile.reading.left_out]
+    return pd.DataFrame(rows, columns=["model", "why", "count", "unit"])
+
+
+def summarise(blocks: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
+    """What the profiles show: a row a model.
+
+    Args:
+        blocks: as of `measure_blocks`.
+        models: as of `describe_models`.
+
+    Returns:
+        `lowest` and `highest` block; whether the profile `rises and falls` beyond its intervals; the `largest step`
+        between neighbours; `trained − fresh`, the mean change that training made; `fresh spread`, highest less lowest
+        block before training. Before training a block counts as halfway between held-out and in-sample R²; `fresh ±` is
+        half of the widest such bracket.
+    """
+    rises_and_falls = models.set_index("model")["rises_and_falls"]
+    rows = {}
+    for model, own in blocks.groupby("model", sort=False):
+        trained = own["r2"]
+        fresh = (own["r2_untrained"] + own["r2_untrained_in_sample"]) / 2
+        half_brackets = (own["r2_untrained_in_sample"] - own["r2_untrained"]) / 2
+        rows[model] = {
+            "lowest": trained.min(),
+            "highest": trained.max(),
+            "rises and falls": rises_and_falls[model],
+            "largest step": trained.diff().abs().max(),
+            "trained − fresh": (trained - fresh).mean(),
+            "fresh spread": fresh.max() - fresh.min(),
+            "fresh ±": half_brackets.max(),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
+
+
+def compare_profiles(blocks: pd.DataFrame) -> pd.DataFrame:
+    """How alike the profiles of every two models of one depth are: a row a pair.
+
+    Args:
+        blocks: a row a block: `model`, `block` and `r2`.
+
+    Returns:
+        `model` and `other`; Pearson's correlation over blocks, `pearson`; the same without first and last block,
+        `inner`; and the `largest_gap` of any block, in R².
+    """
+    curves = {model: own["r2"].reset_index(drop=True) for model, own in blocks.groupby("model", sort=False)}
+    rows = []
+    for (model, a), (other, b) in combinations(curves.items(), 2):
+        if len(a) == len(b):  # profiles of different depth cannot be laid on each other
+            inner = a[1:-1].corr(b[1:-1])
+            row = {"model": model, "other": other, "pearson": a.corr(b), "inner": inner}
+            rows.append(row | {"largest_gap": (a - b).abs().max()})
+    return pd.DataFrame(rows, columns=["model", "other", "pearson", "inner", "largest_gap"])
