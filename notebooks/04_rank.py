@@ -31,12 +31,10 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.rank import questions, replies, sentences
 from howlinear.core.correlation import fisher
 from howlinear.files import published
-from howlinear.files.results import rounded
+from howlinear.ideas.rank import measure, scores, spread
 from howlinear.ideas.rank import rows as token_rows
-from howlinear.ideas.rank import scores, spread, view
 from howlinear.notebook.run import start
 from howlinear.plots import rank as plots
 
@@ -58,7 +56,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # much; the *effective rank* counts the directions that share the outputs' variance.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -87,7 +85,7 @@ run.answer(sentences)
 # | median | of $1 - e_j / s_j$ over features $j$ | `scores.Score.median` |
 # | without the $k$ loudest | $1 - \sum_{j>k} e_j / \sum_{j>k} s_j$ | `scores.without_loudest` |
 # | leverage | $(x-\bar x)^\top S_{xx}^{+} (x-\bar x) + 1/n$, with the pseudo-inverse | `core.ceilings.leverage` |
-# | all of these for a block | | `view.view` |
+# | all of these for a block | | `measure.measure_block` |
 #
 # Here $e_j$ is the held-out squared error of feature $j$ and $s_j = \sum (y'_j - \bar y'_j)^2$, with the features in
 # order from loud to quiet, and $R^2(k)$ is that of the best map of rank $k$.
@@ -159,7 +157,7 @@ planted = {
 planted_views = {}
 for name, block in planted.items():
     train_tokens = block.sample.token[~block.sample.test]
-    seen = view.view(block, train_tokens, counts)
+    seen = measure.measure_block(block, train_tokens, counts)
     planted_views[name, 0] = seen
     print(f"{name}: R² {seen.r2.value:.2f}, median {seen.median.value:.2f}, rank {seen.rank.value:.1f}")
     print(f"  regime: {seen.regime(high, few, gap)}")
@@ -185,12 +183,23 @@ for name in run.models:
     stored = run.capture(name)
     train_ids = stored.rows.ids[~stored.rows.test]
     for number, block in stored.blocks.items():
-        views[name, number] = view.view(block, train_ids, counts, bands, heavy)
+        views[name, number] = measure.measure_block(block, train_ids, counts, bands, heavy)
 
-blocks = view.block_table(views, high, few, gap)
+# %% [markdown]
+# Three tables hold all that follows: a row a block, a row for each number of loudest features or directions that are
+# left out, and a row a band of token frequency.
+
+# %%
+bands_and_ends = measure.band_table(views)
+within_bands = run.record("bands", bands_and_ends.drop(columns=["r2_low", "r2_high"]))
+rest = run.record("without_loudest", measure.loudest_table(views, counts))
+seen_blocks = measure.block_table(views, high, few, gap)
+blocks = run.record("blocks", measure.with_band_shapes(seen_blocks, within_bands))
+
+# %%
 values = [column for column in blocks if not column.endswith(("_low", "_high"))]
 run.folded("every block", blocks[values].round(2))
-blocks.groupby("model", sort=False)[["r2", "median", "rank"]].agg(["min", "max"]).round(2)
+blocks.groupby("model", sort=False)[["r2", "median_r2", "effective_rank"]].agg(["min", "max"]).round(2)
 
 # %% [markdown]
 # ## Figure: the paper's figure 4
@@ -203,10 +212,10 @@ blocks.groupby("model", sort=False)[["r2", "median", "rank"]].agg(["min", "max"]
 
 
 # %%
-planted_blocks = view.block_table(planted_views, high, few, gap)
+planted_blocks = measure.block_table(planted_views, high, few, gap)
 papers = published.of_models(run.models)
 beside = None if papers.empty else papers
-figure = plots.median(rounded(blocks), rounded(planted_blocks), high, beside)
+figure = plots.median(blocks, planted_blocks, high, beside)
 run.figure(figure, "median")
 plt.show()
 
@@ -215,7 +224,7 @@ plt.show()
 # table is empty.)
 
 # %%
-published.apart(blocks, "median", "r2_perfeature_median").round(3)
+published.apart(blocks, "median_r2", "r2_perfeature_median").round(3)
 
 # %% [markdown]
 # ## Figure: one block, along two sets of axes
@@ -232,10 +241,10 @@ published.apart(blocks, "median", "r2_perfeature_median").round(3)
 # %%
 first = next(iter(run.models))
 last = blocks.query("model == @first")["block"].max()
-outputs = view.single_outputs(run.capture(first).blocks[last])
+outputs = measure.single_outputs(run.capture(first).blocks[last])
 errors = (1 - outputs["r2"]) * outputs["share"]
 of_sample = 1 - errors[outputs["axis"] == "features"].sum()
-figure = plots.axes(rounded(outputs, {"r2": 0.01}, {"share": 3}), round(of_sample, 2), first)
+figure = plots.axes(outputs, of_sample, first)
 run.figure(figure, "axes")
 plt.show()
 
@@ -251,7 +260,7 @@ plt.show()
 # together. Thin and grey in (a): what the paper gives for its own models.
 
 # %%
-figure = plots.reduced(rounded(blocks), beside)
+figure = plots.reduced(blocks, beside)
 run.figure(figure, "reduced")
 plt.show()
 
@@ -264,7 +273,7 @@ published.apart(blocks, "rank_90", "rrr_rank90").round(1)
 # blocks, with $R^2$ (Spearman's ρ).
 
 # %% tags=["nbval-check-output"]
-print(view.reduced_table(blocks).round(1).to_string())
+print(measure.reduced_table(blocks).round(1).to_string())
 
 # %% [markdown]
 # ## Figure: what carries it
@@ -276,20 +285,14 @@ print(view.reduced_table(blocks).round(1).to_string())
 # out, with intervals for the first; a few heavy rows make them wide.
 
 # %%
-planted_rest = view.loudest_table(planted_views, counts)
+planted_rest = measure.loudest_table(planted_views, counts)
 planted_curves = pd.concat(
     [
-        planted_rest.query("loudest == 'features' and model == 'one loud feature'"),
-        planted_rest.query("loudest == 'directions' and model == 'one loud direction'"),
+        planted_rest.query("axis == 'features' and model == 'one loud feature'"),
+        planted_rest.query("axis == 'directions' and model == 'one loud direction'"),
     ]
 )
-figure = plots.carried(
-    loudest=rounded(view.loudest_table(views, counts)),
-    bands=rounded(view.band_table(views)),
-    rises=rounded(view.rise_table(views)),
-    planted=rounded(planted_curves),
-    heavy=heavy,
-)
+figure = plots.carried(rest, within_bands, blocks, planted_curves, heavy)
 run.figure(figure, "carried")
 plt.show()
 
@@ -302,15 +305,23 @@ plt.show()
 # large |ρ| may be by chance, of so few blocks. The second table holds means over blocks.
 
 # %% tags=["nbval-check-output"]
-verdicts = view.verdict_table(blocks)
-print(verdicts.round(1).to_string())
-counted = blocks.groupby("model", sort=False).size()
+verdicts = run.record("verdicts", measure.verdict_table(blocks, within_bands)).set_index("model")
+by_model = blocks.groupby("model", sort=False)
 print(
-    "|ρ| by chance, up to:", {model: round(fisher(0.0, count, order=True).high, 2) for model, count in counted.items()}
+    pd.DataFrame(
+        {
+            "near_linear": by_model["regime"].agg(lambda regimes: (regimes != "below").sum()),
+            "verdict": verdicts["verdict"],
+            "lowest_rank": by_model["effective_rank"].min().round(1),
+            "rho": verdicts["rho"].round(1),
+        }
+    ).to_string()
 )
+chance = {model: round(fisher(0.0, n, order=True).high, 2) for model, n in by_model.size().items() if n > 3}
+print("|ρ| by chance, up to:", chance or "any, with three blocks or fewer")
 
 # %% tags=["nbval-check-output"]
-carriers = view.carrier_table(views, counts)
+carriers = measure.carrier_table(blocks, rest, within_bands)
 print((carriers.round(2) + 0.0).T.to_string())
 
 # %% [markdown]
@@ -318,42 +329,26 @@ print((carriers.round(2) + 0.0).T.to_string())
 # not touch, and those whose predictions surely spread over fewer directions than their outputs.
 
 # %% tags=["nbval-check-output"]
-certain = view.certainty_table(views)
+certain = measure.certainty_table(blocks, bands_and_ends)
 print(certain.to_string())
 
 # %% [markdown]
-# Every number goes into the results, with the settings that it depends on.
+# The tables go into the results, with the settings that they depend on.
 
 # %%
-results = {}
-for model, verdict in verdicts.to_dict("index").items():
-    of_model = blocks[blocks["model"] == model]
-    results[model] = verdict | {"blocks": [], "rank_90": [], "rank_95": []}
-    for number, word in zip(of_model["block"], of_model["regime"], strict=True):
-        numbers = views[model, number].numbers()
-        for paper_rank in ("rank_90", "rank_95"):
-            results[model][paper_rank].append(numbers.pop(paper_rank))
-        results[model]["blocks"].append(numbers | {"block": number, "regime": word})
-settings = {"high": high, "few": few, "gap": gap, "counts": counts, "bands": bands, "heavy": heavy}
-ranks = ("rank", "predicted", "lowest_rank")
-shares = ("without_heavy", "heavy_error")
-run.save(
-    {"models": results, "settings": settings},
-    tolerance=dict.fromkeys(ranks + shares, 0.01) | {"rho": 0.1},
-    digits=dict.fromkeys(ranks, 4) | dict.fromkeys(shares, 3) | {"rho": 3},
-)
+run.save(settings={"high": high, "few": few, "gap": gap, "counts": counts, "bands": bands, "heavy": heavy})
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
 
 # %% [markdown]
 # Ours beside the paper's:
 
 # %%
-needed = view.reduced_table(blocks).iterrows()
+needed = measure.reduced_table(blocks).iterrows()
 claims = [
     (
         "a high R² hides two regimes",
@@ -392,7 +387,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises
@@ -468,8 +463,8 @@ if turned_median is not None:
 # Step 2: the effective rank of $k$ features, equally loud and uncorrelated, among quiet ones is about $k$. Columns of
 # `normal(8_000, 40, seed=0)` are uncorrelated; how many of them have to be loud, and how loud?
 #
-# Step 3: `token_rows.planted_block` and `view.view` do the rest. Compare `seen.rank` with `few`, and the distance of
-# `seen.median` from `seen.r2` with `gap`: which of the two signs does your block show?
+# Step 3: `token_rows.planted_block` and `measure.measure_block` do the rest. Compare `seen.rank` with `few`, and the
+# distance of `seen.median` from `seen.r2` with `gap`: which of the two signs does your block show?
 #
 # </details>
 
@@ -477,7 +472,7 @@ if turned_median is not None:
 crowd = None  # token_rows.planted_block(x, …)
 
 if crowd is not None:
-    seen = view.view(crowd, crowd.sample.token, counts)
+    seen = measure.measure_block(crowd, crowd.sample.token, counts)
     assert seen.r2.value > 0.9, "what is loud must be straight"
     assert seen.median.value < 0.1, "most features must be bent"
     assert seen.rank.value > 8, "share the loudness among more features"

@@ -19,8 +19,8 @@ import torch
 
 import howlinear as hl
 from howlinear.core.fold_maps import fit_folds
+from howlinear.ideas.rank import measure, scores, spread
 from howlinear.ideas.rank import rows as token_rows
-from howlinear.ideas.rank import scores, spread, view
 from howlinear.notebook.run import start
 
 run = start("04_rank", profile)
@@ -92,7 +92,7 @@ loud_straight = 10 * x[:, :12]
 crowd = token_rows.planted_block(x, torch.cat([loud_straight, bent[:, 12:]], 1))
 counts = [0, 12]
 high, few, gap = 0.9, 2.0, 0.25
-seen = view.view(crowd, crowd.sample.token, counts)
+seen = measure.measure_block(crowd, crowd.sample.token, counts)
 assert seen.r2.value > 0.9
 assert seen.median.value < 0.1
 assert seen.rank.value > 8

@@ -490,7 +490,7 @@ def test_no_verdict_is_typed_in_the_notebook_or_its_prose():
 def test_the_committed_ledger_agrees_with_numbers_the_other_notebooks_kept(ledger):
     """By another way: flags and extremes that notebooks 02 and 04 recorded themselves."""
     rows = {row.claim.id: row for row in ledger}
-    ceilings, rank = tables.load_results("minis", "02_ceilings"), record.load(paths.results("minis") / "04_rank.json")
+    ceilings, ranks = tables.load_results("minis", "02_ceilings"), tables.load_results("minis", "04_rank")["blocks"]
     for model in ceilings["models"].itertuples():
         assert (rows["non-monotone"].readings[model.model].estimate.low > 0) == model.rises_and_falls
         spearman = rows["dissociation"].readings[model.model].estimate.value
@@ -500,7 +500,5 @@ def test_the_committed_ledger_agrees_with_numbers_the_other_notebooks_kept(ledge
     assert rows["not-activation"].readings[TOGETHER].estimate.value <= likeness.largest_gap
     alike = rows["not-activation-shape"].readings[TOGETHER]
     assert alike.estimate.value == pytest.approx(likeness.pearson, abs=0.01)
-    for name, model in rank["models"].items():
-        near = [block["median"]["value"] for block in model["blocks"] if block["regime"] != "below"]
-        if near:
-            assert rows["two-regimes-outlier"].readings[name].estimate.value == min(near)
+    for name, near in ranks[ranks["regime"] != "below"].groupby("model"):
+        assert rows["two-regimes-outlier"].readings[name].estimate.value == near["median_r2"].min()

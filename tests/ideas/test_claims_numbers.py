@@ -300,15 +300,9 @@ def test_products_save_on_critical_early_blocks_and_elsewhere_not():
 
 
 def ranks(*blocks):
-    views = [
-        {
-            "block": b,
-            "r2": {"value": r2},
-            "median": {"value": median, "low": median - 0.02, "high": median + 0.03},
-        }
-        for b, (r2, median, _) in enumerate(blocks)
-    ]
-    return {"models": {"a": {"blocks": views, "rank_90": [rank for *_, rank in blocks]}}}
+    table = pd.DataFrame(blocks, columns=["r2", "median_r2", "rank_90"]).assign(model="a", block=range(len(blocks)))
+    table = table.assign(median_r2_low=table["median_r2"] - 0.02, median_r2_high=table["median_r2"] + 0.03)
+    return tables.Results("04_rank", {"blocks": table.astype({"rank_90": "Int64"})})
 
 
 OF_TWO = ", of 2 with R² ≥ 0.9"
@@ -419,7 +413,6 @@ LACKING = {
     "products_at_depth": probed([0.1] * 6, range(6), recipe={}),
     "saved_early": probed([0.1] * 6, range(6)),
     "saved_later": probed([0.1] * 6, range(6)),
-    "lowest_rank": {"models": {"a": {"blocks": ranks((0.95, 0.2, 1))["models"]["a"]["blocks"]}}},
     "fold_spread": ceilings(a=[0.5, 0.6]),
     "largest_fold_spread": ceilings(a=[0.5, 0.6]),
     "healed_original": {"models": {"a": {"blocks": []}}},

@@ -18,11 +18,18 @@ from helpers.planted_ranks import (
     sample_of,
     sides,
 )
-from helpers.reference import held_out_r2, least_squares, normal, pooled_r2, r2_by_feature
+from helpers.reference import (
+    held_out_r2,
+    least_squares,
+    normal,
+    pooled_r2,
+    r2_by_feature,
+)
 from howlinear.core.ceilings import AffineMap, ceiling, fit, leverage
 from howlinear.core.fold_maps import FoldMaps, fit_folds
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
+from howlinear.ideas.rank.measure import regime
 from howlinear.ideas.rank.rows import frequency_bands, planted_block, select
 from howlinear.ideas.rank.scores import (
     Score,
@@ -35,8 +42,13 @@ from howlinear.ideas.rank.scores import (
     share_of_variance,
     without_loudest,
 )
-from howlinear.ideas.rank.spread import output_rank, prediction_covariance, prediction_rank, rank_estimate, spread
-from howlinear.ideas.rank.view import regime
+from howlinear.ideas.rank.spread import (
+    output_rank,
+    prediction_covariance,
+    prediction_rank,
+    rank_estimate,
+    spread,
+)
 from howlinear.instrument.capture import Sample, capture
 
 

@@ -5,6 +5,7 @@ import pytest
 import yaml
 from matplotlib.collections import PathCollection
 
+from howlinear.core.intervals import Estimate
 from howlinear.files import paths
 from howlinear.plots import rank, style
 
@@ -21,15 +22,17 @@ def blocks(*models, count=3, largest=30.0):
     for i, model in enumerate(models):
         for block in range(count):
             r2 = 0.5 + 0.1 * i + 0.01 * block
-            ends = {"r2_low": r2 - 0.01, "r2_high": r2 + 0.02, "median_low": r2 - 0.11, "median_high": r2 - 0.08}
-            rows.append({"model": model, "block": block, "r2": r2, "median": r2 - 0.1, "rank": largest} | ends)
+            ends = {"r2_low": r2 - 0.01, "r2_high": r2 + 0.02, "median_r2_low": r2 - 0.11, "median_r2_high": r2 - 0.08}
+            rows.append(
+                {"model": model, "block": block, "r2": r2, "median_r2": r2 - 0.1, "effective_rank": largest} | ends
+            )
     return pd.DataFrame(rows)
 
 
 def planted():
     rows = [
-        {"model": "one loud feature", "block": 0, "r2": 0.99, "median": 0.0, "rank": 1.0},
-        {"model": "straight", "block": 0, "r2": 0.98, "median": 0.97, "rank": 20.0},
+        {"model": "one loud feature", "block": 0, "r2": 0.99, "median_r2": 0.0, "effective_rank": 1.0},
+        {"model": "straight", "block": 0, "r2": 0.98, "median_r2": 0.97, "effective_rank": 20.0},
     ]
     return pd.DataFrame(rows)
 
@@ -45,7 +48,7 @@ def test_median_draws_each_block_where_it_lies_in_its_models_colour():
     figure = rank.median(table)
     drawn = offsets(figure)
     for points, (_, of_model) in zip(drawn, table.groupby("model", sort=False), strict=False):
-        np.testing.assert_allclose(points, of_model[["r2", "median"]])
+        np.testing.assert_allclose(points, of_model[["r2", "median_r2"]])
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["mini-gpt2", "mini-llama", "rank 1", "rank 10", "rank 40"]
     colours = [c.get_facecolor()[0] for c in figure.axes[0].collections if c.get_label() in ("mini-gpt2", "mini-llama")]
@@ -58,7 +61,7 @@ def test_medians_bars_reach_from_low_to_high():
     figure = rank.median(table)
     across, up = figure.axes[0].containers[0].lines[2]
     np.testing.assert_allclose([line[:, 0] for line in across.get_segments()], table[["r2_low", "r2_high"]])
-    np.testing.assert_allclose([line[:, 1] for line in up.get_segments()], table[["median_low", "median_high"]])
+    np.testing.assert_allclose([line[:, 1] for line in up.get_segments()], table[["median_r2_low", "median_r2_high"]])
 
 
 def test_medians_area_grows_with_rank_and_its_legend_with_the_largest():
@@ -117,7 +120,7 @@ def loudest(*models, count=2, counts=(0, 1, 4)):
             for block in range(count):
                 for i, left_out in enumerate(counts):
                     r2 = 0.9 - 0.2 * block - step * i
-                    row = {"model": model, "block": block, "loudest": kind, "left_out": left_out, "r2": r2}
+                    row = {"model": model, "block": block, "axis": kind, "left_out": left_out, "r2": r2}
                     rows.append(row)
     return pd.DataFrame(rows)
 
@@ -135,9 +138,9 @@ def rises(*models, count=2):
     rows = []
     for i, model in enumerate(models):
         for block in range(count):
-            for kind, rise in (("heaviest", 0.01 * (i + 1)), ("position 0", -0.01)):
-                ends = {"rise_low": rise - 0.005, "rise_high": rise + 0.01}
-                rows.append({"model": model, "block": block, "rows": kind, "rise": rise} | ends)
+            heaviest = Estimate(0.01 * (i + 1), 0.01 * (i + 1) - 0.005, 0.01 * (i + 1) + 0.01)
+            row = {"model": model, "block": block, "rise_without_first": -0.01}
+            rows.append(row | heaviest.columns("rise_without_heaviest"))
     return pd.DataFrame(rows)
 
 
@@ -196,7 +199,7 @@ def test_carrieds_rows_lie_side_by_side_with_their_intervals():
 
 def test_carried_shows_one_planted_curve_for_each_kind():
     curve = pd.DataFrame(
-        {"loudest": ["features"] * 3 + ["directions"] * 3, "left_out": [0, 1, 4] * 2, "r2": [0.9, 0, 0, 0.8, 0.1, 0]}
+        {"axis": ["features"] * 3 + ["directions"] * 3, "left_out": [0, 1, 4] * 2, "r2": [0.9, 0, 0, 0.8, 0.1, 0]}
     )
     figure = carried("mini-gpt2", planted=curve)
     for ax, values in zip(figure.axes[:2], ([0.9, 0, 0], [0.8, 0.1, 0]), strict=True):
@@ -206,13 +209,13 @@ def test_carried_shows_one_planted_curve_for_each_kind():
 
 def needed(*models):
     table = blocks(*models)
-    return table.assign(rank=[3.0, 4.0, 5.0] * len(models), rank_90=[1, 8, None] * len(models), rank_95=9)
+    return table.assign(effective_rank=[3.0, 4.0, 5.0] * len(models), rank_90=[1, 8, None] * len(models), rank_95=9)
 
 
 def test_reduced_draws_both_ranks_of_every_block_that_has_them():
     table = needed("mini-gpt2", "mini-pythia")
     figure = rank.reduced(table)
-    for ax, across in zip(figure.axes, ("r2", "rank"), strict=True):
+    for ax, across in zip(figure.axes, ("r2", "effective_rank"), strict=True):
         filled, hollow = ax.get_lines()[:2]
         np.testing.assert_allclose(filled.get_xdata(), table[across][:2])
         np.testing.assert_allclose(filled.get_ydata(), [1, 8])

@@ -215,7 +215,6 @@ KEYS = {
     "01_capture": "condition",
     "02_ceilings": "rises_and_falls",
     "03_bilinear": "recovered",
-    "04_rank": "without_heavy",
     "06_compression": "price",
     "07_optimisers": "spearman_condition",
     "08_controls": "outside_fresh",
@@ -238,6 +237,17 @@ def test_a_renamed_key_stops_the_build(copy, stem, key):
         report.build(copy)
 
 
+@pytest.mark.parametrize(("stem", "table", "column"), [("04_rank", "blocks", "median_r2")])
+def test_a_renamed_column_stops_the_build(copy, stem, table, column):
+    folder = unlinked(copy, "results")
+    (folder / stem).unlink()
+    shutil.copytree(paths.ROOT / "results" / "minis" / stem, folder / stem)
+    path = folder / stem / f"{table}.csv"
+    path.write_text(path.read_text(encoding="utf-8").replace(column, f"{column}_", 1), encoding="utf-8")
+    with pytest.raises(SourceError, match=f'key "{column}"'):
+        report.build(copy)
+
+
 def of_texts(root, profile, change):
     """Change what is recorded of the embedded models on several texts, in a copy of the project."""
     unlinked(root, "results")
@@ -252,8 +262,8 @@ def of_texts(root, profile, change):
     tables.write(folder / "05_corpora", named, change(named) or found.settings)
 
 
-def test_a_renamed_column_stops_the_build(copy):
-    of_texts(copy, "minis", lambda named: named["by_model"].rename(columns={"noise": "noise_"}, inplace=True))
+def test_a_renamed_column_of_texts_stops_the_build(copy):
+    of_texts(copy, "minis", lambda named: named.update(by_model=named["by_model"].rename(columns={"noise": "noise_"})))
     with pytest.raises(SourceError, match='key "noise"'):
         report.build(copy)
 

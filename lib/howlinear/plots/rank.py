@@ -26,7 +26,7 @@ def median(
     """Pooled R² across, the median feature's R² up, a point per block whose area grows with its effective rank.
 
     Args:
-        blocks: columns model, block, r2, median, their ends as in r2_low and r2_high, and rank.
+        blocks: columns model, block, r2, median_r2, their ends as in r2_low and r2_high, and effective_rank.
         planted: the same for planted blocks, drawn as open diamonds; the column model holds their names.
         high: what counts as near-linear from here on is shaded.
         published: what the paper gives of its models, a row a block: `model`, `r2_lin`, `r2_perfeature_median`; as of
@@ -35,7 +35,7 @@ def median(
     """
     planted = blocks.iloc[:0] if planted is None else planted
     figure, ax = plt.subplots(figsize=(style.COLUMN, 3.6))
-    medians = pd.concat([blocks["median"], planted["median"]])
+    medians = pd.concat([blocks["median_r2"], planted["median_r2"]])
     lowest = min(medians.min(), -0.01) - 0.06
     farthest_left = blocks["r2"].min()
     ax.axvspan(high, 1.02, color=style.GREY, alpha=0.12, lw=0)
@@ -47,9 +47,9 @@ def median(
         look = style.look(model)
         ax.errorbar(
             of_model["r2"],
-            of_model["median"],
+            of_model["median_r2"],
             xerr=style.error_bars(of_model["r2"], of_model["r2_low"], of_model["r2_high"]),
-            yerr=style.error_bars(of_model["median"], of_model["median_low"], of_model["median_high"]),
+            yerr=style.error_bars(of_model["median_r2"], of_model["median_r2_low"], of_model["median_r2_high"]),
             fmt="none",
             ecolor=look["color"],
             elinewidth=0.5,
@@ -57,8 +57,8 @@ def median(
         )
         ax.scatter(
             of_model["r2"],
-            of_model["median"],
-            _area(of_model["rank"]),
+            of_model["median_r2"],
+            _area(of_model["effective_rank"]),
             color=look["color"],
             marker=look["marker"],
             linewidths=0.4,
@@ -67,11 +67,13 @@ def median(
             label=model,
         )
     for _, row in planted.iterrows():
-        ax.scatter(row["r2"], row["median"], _area(row["rank"]), color="white", marker="D", ec="black", lw=0.6)
-        if row["r2"] - row["median"] >= FAR_BELOW:
+        ax.scatter(
+            row["r2"], row["median_r2"], _area(row["effective_rank"]), color="white", marker="D", ec="black", lw=0.6
+        )
+        if row["r2"] - row["median_r2"] >= FAR_BELOW:
             name = fill(f"planted: {row['model']}", width=14)
-            ax.text(row["r2"] - 0.03, row["median"], name, ha="right", va="center")
-    largest = 100.0 if blocks["rank"].max() > 80 else 40.0
+            ax.text(row["r2"] - 0.03, row["median_r2"], name, ha="right", va="center")
+    largest = 100.0 if blocks["effective_rank"].max() > 80 else 40.0
     for rank in (1.0, 10.0, largest):
         ax.scatter([], [], _area(rank), color="none", ec="black", lw=0.5, label=f"rank {rank:.0f}")
     ax.set_xlim(min(farthest_left - 0.06, 0.3), 1.02)
@@ -89,7 +91,7 @@ def axes(outputs: pd.DataFrame, r2: float, model: str) -> Figure:
     """R² of every single output of one block against its share of the variance: along features, and along directions.
 
     Args:
-        outputs: a row an output: `axis` ("features", "directions"), `share` and `r2`; as of `view.single_outputs`.
+        outputs: a row an output: `axis` ("features", "directions"), `share` and `r2`; as of `measure.single_outputs`.
         r2: pooled, the same along both; a line.
         model: whose block it is; its colour is the points'.
 
@@ -127,7 +129,7 @@ def reduced(blocks: pd.DataFrame, published: pd.DataFrame | None = None) -> Figu
     """The rank that a map needs for 90 and 95 % of its R²: against R²_lin, and against the outputs' effective rank.
 
     Args:
-        blocks: columns model, block, r2, rank, rank_90 and rank_95; a block without such a rank is left out.
+        blocks: columns model, block, r2, effective_rank, rank_90 and rank_95; a block without such a rank is left out.
         published: what the paper gives of its models, a row a block: `model`, `r2_lin`, `rrr_rank90`; as of
             `files.published`. It is drawn behind in the first panel, thin and grey, with the model's own marker.
     """
@@ -135,10 +137,11 @@ def reduced(blocks: pd.DataFrame, published: pd.DataFrame | None = None) -> Figu
     style.panels([by_r2, by_rank], ["R² and rank", "two measures of rank"])
     if published is not None:
         _draw_published(by_r2, published, "rrr_rank90")
-    for model, of_model in blocks.dropna(subset=["rank_90", "rank_95"]).groupby("model", sort=False):
+    needed = blocks.dropna(subset=["rank_90", "rank_95"]).astype({"rank_90": float, "rank_95": float})
+    for model, of_model in needed.groupby("model", sort=False):
         look = style.look(model)
         dots = {"color": look["color"], "marker": look["marker"], "ls": "none"}
-        for ax, across in ((by_r2, "r2"), (by_rank, "rank")):
+        for ax, across in ((by_r2, "r2"), (by_rank, "effective_rank")):
             ax.vlines(of_model[across], of_model["rank_90"], of_model["rank_95"], color=look["color"], lw=0.5)
             ax.plot(of_model[across], of_model["rank_90"], label=model, **dots)
             ax.plot(of_model[across], of_model["rank_95"], mfc="white", **dots)
@@ -157,25 +160,25 @@ def reduced(blocks: pd.DataFrame, published: pd.DataFrame | None = None) -> Figu
 def carried(
     loudest: pd.DataFrame,
     bands: pd.DataFrame,
-    rises: pd.DataFrame,
+    blocks: pd.DataFrame,
     planted: pd.DataFrame | None = None,
     heavy: float = 0.01,
 ) -> Figure:
     """R² without the loudest features and directions, on bands of tokens, and its rise without some rows.
 
     Args:
-        loudest: columns model, block, loudest ("features" or "directions"), left_out and r2.
+        loudest: columns model, block, axis ("features" or "directions"), left_out and r2.
         bands: columns model, block, band (1 the most frequent) and r2.
-        rises: columns model, block, rows ("heaviest" or "position 0"), rise, rise_low and rise_high.
-        planted: columns loudest, left_out and r2, one curve for each kind of `loudest`.
+        blocks: columns model, block, rise_without_heaviest with its ends, and rise_without_first.
+        planted: columns axis, left_out and r2, one curve for each axis.
         heavy: share of rows that counts as heaviest, for the legend.
     """
     figure, axes = plt.subplots(2, 2, figsize=(style.PAGE, 4.6))
     style.panels(axes.flat, ["features", "directions", "tokens", "rows"])
     for ax, kind in zip(axes[0], ("features", "directions"), strict=True):
-        _curves(ax, loudest[loudest["loudest"] == kind], "left_out")
+        _curves(ax, loudest[loudest["axis"] == kind], "left_out")
         if planted is not None:
-            curve = planted[planted["loudest"] == kind]
+            curve = planted[planted["axis"] == kind]
             ax.plot(range(len(curve)), curve["r2"], color=style.GREY, ls=":", label="planted")
         ax.set_xlabel(f"loudest {kind} left out")
         ax.set_ylabel("$R^2$ of the rest")
@@ -186,7 +189,7 @@ def carried(
     axes[1, 0].set_xlabel("band of token frequency")
     axes[1, 0].set_ylabel("$R^2$ within the band")
 
-    _rises(axes[1, 1], rises, heavy)
+    _rises(axes[1, 1], blocks, heavy)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=2.8)
     return figure
@@ -203,19 +206,17 @@ def _curves(ax: Axes, table: pd.DataFrame, across: str) -> None:
         ax.set_xticks(places, [str(value) for value in by_block.index])
 
 
-def _rises(ax: Axes, rises: pd.DataFrame, heavy: float) -> None:
+def _rises(ax: Axes, blocks: pd.DataFrame, heavy: float) -> None:
     """By how much R² rises without the heaviest rows (filled, with intervals) and without position 0 (open)."""
-    models = list(rises["model"].unique())
+    models = list(blocks["model"].unique())
     for i, model in enumerate(models):
         look = style.look(model)
         dots = {"color": look["color"], "marker": look["marker"], "ls": "none"}
-        of_model = rises[rises["model"] == model]
-        heaviest = of_model[of_model["rows"] == "heaviest"]
-        first = of_model[of_model["rows"] == "position 0"]
+        of_model = blocks[blocks["model"] == model]
+        rise, low, high = (of_model[f"rise_without_heaviest{end}"] for end in ("", "_low", "_high"))
         aside = SIDE_BY_SIDE * (i - (len(models) - 1) / 2)
-        bars = style.error_bars(heaviest["rise"], heaviest["rise_low"], heaviest["rise_high"])
-        ax.errorbar(heaviest["block"] + aside, heaviest["rise"], bars, elinewidth=0.5, **dots)
-        ax.plot(first["block"] + aside, first["rise"], mfc="white", **dots)
+        ax.errorbar(of_model["block"] + aside, rise, style.error_bars(rise, low, high), elinewidth=0.5, **dots)
+        ax.plot(of_model["block"] + aside, of_model["rise_without_first"], mfc="white", **dots)
     ax.axhline(0, color=style.GREY, lw=0.6)
     for face, label in ((style.GREY, f"heaviest {heavy:.0%}"), ("white", "position 0")):
         ax.plot([], [], "o", color=style.GREY, mfc=face, label=label)

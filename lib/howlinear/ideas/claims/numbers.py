@@ -478,50 +478,50 @@ def _savings(model: Any) -> tuple[Estimates, list[Reading]]:
 # Notebook 04: what carries a high R²
 
 
-def lowest_median(results: Results) -> Readings:
+def lowest_median(results: tables.Results) -> Readings:
     """Of a model's near-linear blocks: the lowest R² of the median output feature."""
-    return each_model(results["models"], lambda model: extreme(_near_linear_medians(model), np.min))
+    return each_model(_rank_blocks(results), lambda blocks: extreme(_near_linear_medians(blocks), np.min))
 
 
-def highest_median(results: Results) -> Readings:
+def highest_median(results: tables.Results) -> Readings:
     """Of a model's near-linear blocks: the highest R² of the median output feature."""
-    return each_model(results["models"], lambda model: extreme(_near_linear_medians(model), np.max))
+    return each_model(_rank_blocks(results), lambda blocks: extreme(_near_linear_medians(blocks), np.max))
 
 
-def _near_linear_medians(model: Any) -> list[Reading]:
-    medians = [estimate(block["median"]) for block in model["blocks"]]
-    numbers = Estimates.of(*zip(*((each.value, each.low, each.high) for each in medians), strict=True))
-    return _near_linear(_pooled(model), numbers)
+def _rank_blocks(results: tables.Results) -> dict[str, pd.DataFrame]:
+    """Model → its rows of table `blocks`."""
+    return dict(iter(results["blocks"].groupby("model", sort=False)))
 
 
-def _pooled(model: Any) -> Estimates:
-    return without_interval([block["r2"]["value"] for block in model["blocks"]])
+def _near_linear_medians(blocks: pd.DataFrame) -> list[Reading]:
+    medians = Estimates.of(*(blocks[f"median_r2{end}"].tolist() for end in ("", *tables.ENDS)))
+    return _near_linear(without_interval(blocks["r2"].tolist()), medians)
 
 
-def lowest_rank(results: Results) -> Readings:
+def lowest_rank(results: tables.Results) -> Readings:
     """Of a model's near-linear blocks: the least rank of a map that reaches 90 % of the full R²; a whole number."""
-    return each_model(results["models"], lambda model: extreme(_near_linear_ranks(model), np.min))
+    return each_model(_rank_blocks(results), lambda blocks: extreme(_near_linear_ranks(blocks), np.min))
 
 
-def highest_rank(results: Results) -> Readings:
+def highest_rank(results: tables.Results) -> Readings:
     """Of a model's near-linear blocks: the highest of these ranks."""
-    return each_model(results["models"], lambda model: extreme(_near_linear_ranks(model), np.max))
+    return each_model(_rank_blocks(results), lambda blocks: extreme(_near_linear_ranks(blocks), np.max))
 
 
-def _near_linear_ranks(model: Any) -> list[Reading]:
-    return _near_linear(_pooled(model), without_interval(measured(model, "rank_90")))
+def _near_linear_ranks(blocks: pd.DataFrame) -> list[Reading]:
+    r2, ranks = (without_interval(blocks[name].astype(float).tolist()) for name in ("r2", "rank_90"))
+    return _near_linear(r2, ranks)
 
 
-def rank_correlation(results: Results) -> Readings:
+def rank_correlation(results: tables.Results) -> Readings:
     """Rank correlation over a model's blocks of R²_lin with the rank of the map."""
 
-    def read(model: Any) -> Reading:
-        ranks = without_interval(measured(model, "rank_90")).value
-        if np.isnan(ranks).any():
+    def read(blocks: pd.DataFrame) -> Reading:
+        if blocks["rank_90"].isna().any():
             raise UntestableError("a map of some block explains nothing at any rank, so it has none")
-        return correlate(_pooled(model).value, ranks, order=True)
+        return correlate(blocks["r2"].tolist(), blocks["rank_90"].tolist(), order=True)
 
-    return each_model(results["models"], read)
+    return each_model(_rank_blocks(results), read)
 
 
 # Notebook 05: profiles on several corpora

@@ -17,7 +17,7 @@ from howlinear.files import tables
 from howlinear.files.published import load_published
 from howlinear.ideas.claims.claim import Claim, Verdict
 from howlinear.ideas.claims.contrasts import Reading, UntestableError
-from howlinear.ideas.claims.numbers import NEAR_LINEAR, STATISTICS
+from howlinear.ideas.claims.numbers import STATISTICS
 
 TEXTS = {"wikitext": "r2_lin", "math_puzzles": "r2_lin_math_puzzles", "moby_dick": "r2_lin_moby_dick"}
 
@@ -41,10 +41,7 @@ def as_results(notebook: str, table: pd.DataFrame) -> dict[str, Any] | tables.Re
         case "bilinear":
             return {"models": {name: _bilinear(blocks) for name, blocks in models.items()}}
         case "rank":
-            return {
-                "models": {name: _rank(blocks) for name, blocks in models.items()},
-                "settings": {"high": NEAR_LINEAR},
-            }
+            return _rank(table)
         case "corpora":
             return _corpora(table)
     raise InputError(f"the paper's figures hold nothing that notebook {notebook} measures: quote its text")
@@ -96,12 +93,14 @@ def _bilinear(blocks: list[dict]) -> dict[str, Any]:
     return {"blocks": probed, "recipe": {"gain": gains}, "dppl": costs}
 
 
-def _rank(blocks: list[dict]) -> dict[str, Any]:
-    views = [
-        {"block": block["block"], "r2": _exact(block["r2_lin"]), "median": _exact(block["r2_perfeature_median"])}
-        for block in blocks
-    ]
-    return {"blocks": views, "rank_90": [block["rrr_rank90"] for block in blocks]}
+def _rank(table: pd.DataFrame) -> tables.Results:
+    exact = {
+        f"{name}{end}": table[column]
+        for name, column in (("r2", "r2_lin"), ("median_r2", "r2_perfeature_median"))
+        for end in ("", *tables.ENDS)
+    }
+    blocks = table[["model", "block"]].assign(**exact, rank_90=table["rrr_rank90"])
+    return tables.Results("04_rank", {"blocks": blocks}, {"settings": {"models": list(table["model"].unique())}})
 
 
 def _corpora(published: pd.DataFrame) -> tables.Results:
@@ -119,7 +118,3 @@ def _corpora(published: pd.DataFrame) -> tables.Results:
     found = {"profiles": pd.concat(profiles), "agreement": pd.DataFrame(agreement)}
     settings = {"models": list(published["model"].unique()), "corpora": list(TEXTS)}
     return tables.Results("05_corpora", found, {"settings": settings})
-
-
-def _exact(value: float) -> dict[str, float]:
-    return {"value": value, "low": value, "high": value}

@@ -4,24 +4,31 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers.planted_ranks import FOLDS, broad, held_out, one_loud_direction, one_loud_feature, sample_of, sides
+from helpers.planted_ranks import (
+    FOLDS,
+    broad,
+    held_out,
+    one_loud_direction,
+    one_loud_feature,
+    sample_of,
+    sides,
+)
 from helpers.reference import held_out_r2, least_squares, normal, pooled_r2
 from howlinear.core.ceilings import ceiling
-from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.rank.spread import Spread
-from howlinear.ideas.rank.view import (
+from howlinear.ideas.rank.measure import (
+    band_shape,
     band_table,
     block_table,
     carrier_table,
     certainty_table,
     loudest_table,
+    measure_block,
     reduced_table,
-    rise_table,
     single_outputs,
     verdict_table,
-    view,
+    with_band_shapes,
 )
 from howlinear.instrument.capture import BlockCapture
 
@@ -34,7 +41,7 @@ def block(sample):
 
 
 def seen(sample, **options):
-    return view(block(sample), sample.token[~sample.test], COUNTS, **options)
+    return measure_block(block(sample), sample.token[~sample.test], COUNTS, **options)
 
 
 def uneven(n=1_280):
@@ -156,18 +163,6 @@ def test_an_even_block_owes_nothing_to_position_0_or_heavy_rows():
     assert found.without_heavy.value < 5e-3
 
 
-def test_numbers_are_plain_and_complete():
-    found = seen(broad(640))
-    numbers = found.numbers()
-    assert numbers.keys() == {field.name for field in dataclasses.fields(found)}
-    assert numbers["median"] == {"value": found.median.value, "low": found.median.low, "high": found.median.high}
-    assert numbers["features"] == [one.value for one in found.features]
-    assert len(numbers["bands"]) == 4
-    kinds = {type(part) for part in vars(found).values()}
-    assert kinds == {Estimate, Spread, list, int}
-    assert (numbers["rank_90"], numbers["rank_95"]) == (found.rank_90, found.rank_95)
-
-
 def test_more_bands_than_the_rows_can_fill_are_refused():
     sample = dataclasses.replace(broad(640), token=torch.zeros(640).long())
     with pytest.raises(InputError, match="sampled rows is of the kind that is asked for"):
@@ -177,7 +172,7 @@ def test_more_bands_than_the_rows_can_fill_are_refused():
 def test_no_sample_is_refused():
     sample = broad(640)
     with pytest.raises(InputError, match="capture with sample=4096"):
-        view(dataclasses.replace(block(sample), sample=None), sample.token, COUNTS)
+        measure_block(dataclasses.replace(block(sample), sample=None), sample.token, COUNTS)
 
 
 @pytest.mark.parametrize("heavy", [0.0, 1.0])
@@ -194,7 +189,7 @@ def test_a_sample_too_small_to_refit_names_its_rows():
     tight = dataclasses.replace(few, test=few.test | (torch.arange(len(few.x)) > 12))
     assert len(kept.train) == FOLDS
     with pytest.raises(InputError, match="train rows for 12 inputs"):
-        view(dataclasses.replace(kept, sample=tight), sample.token, COUNTS, bands=2)
+        measure_block(dataclasses.replace(kept, sample=tight), sample.token, COUNTS, bands=2)
 
 
 def test_tables_hold_every_number_once():
@@ -205,18 +200,20 @@ def test_tables_hold_every_number_once():
     assert list(blocks["regime"]) == ["broad", "concentrated", "broad"]
     loud = views["one", 3]
     row = blocks.iloc[1]
-    assert (row["median"], row["median_low"], row["median_high"]) == (
+    assert tuple(row[["median_r2", "median_r2_low", "median_r2_high"]]) == (
         loud.median.value,
         loud.median.low,
         loud.median.high,
     )
-    assert row["gap"] == pytest.approx(loud.r2.value - loud.median.value)
-    assert row["entropy_rank_predictions"] == loud.predictions.entropy_rank
-    assert row["first_share_outputs"] == loud.outputs.first
+    assert row["predicted_entropy_rank"] == loud.predictions.entropy_rank
+    assert row["first_share"] == loud.outputs.first
+    assert row["rise_without_first"] == loud.without_first.value
+    assert row["rise_without_heaviest_high"] == loud.without_heavy.high
+    assert (row["rank_90"], row["rank_95"]) == (loud.rank_90, loud.rank_95)
 
     rest = loudest_table(views, COUNTS)
     assert len(rest) == 3 * 2 * len(COUNTS)
-    (found,) = rest.query("model == 'one' and block == 3 and loudest == 'directions' and left_out == 1")["r2"]
+    (found,) = rest.query("model == 'one' and block == 3 and axis == 'directions' and left_out == 1")["r2"]
     assert found == loud.directions[1].value
 
     bands = band_table(views)
@@ -224,54 +221,74 @@ def test_tables_hold_every_number_once():
     (frequent,) = bands.query("model == 'two' and band == 1")["r2_low"]
     assert frequent == views["two", 0].bands[0].low
 
-    rises = rise_table(views)
-    assert len(rises) == 3 * 2
-    assert rises["rise"].iloc[3] == loud.without_first.value
-    assert rises["rise_high"].iloc[2] == loud.without_heavy.high
-
 
 def test_ranks_of_maps_are_summed_up_by_model_and_a_map_that_explains_nothing_has_none():
     numbers = {"r2": [0.9, 0.5, -0.1], "rank_90": [1, 7, None], "rank_95": [2, 9, None]}
-    blocks = pd.DataFrame({"model": "tiny", "predicted": [1.0, 2.0, 3.0], "rank": [4.0, 5.0, 6.0]} | numbers)
-    found = reduced_table(blocks).loc["tiny"]
+    ranks = {"predicted_rank": [1.0, 2.0, 3.0], "effective_rank": [4.0, 5.0, 6.0]}
+    found = reduced_table(pd.DataFrame({"model": "tiny"} | ranks | numbers)).loc["tiny"]
     assert found.tolist() == pytest.approx([4.0, 5.5, 2.0, 5.0, 1.0, 7.0, -1.0])
     nothing = dataclasses.replace(seen(broad(640)), rank_90=None, rank_95=None)
-    assert nothing.numbers()["rank_90"] is None
     assert block_table({("m", 0): nothing})["rank_90"].isna().all()
 
 
 @pytest.mark.parametrize(
-    ("regimes", "near_linear", "verdict"),
+    ("r2", "shape"),
     [
-        (["below", "below", "below"], 0, "no near-linear block"),
-        (["below", "broad", "broad"], 2, "only broad"),
-        (["concentrated", "below", "below"], 1, "only concentrated"),
-        (["broad", "below", "concentrated"], 2, "both regimes"),
-        (["broad", "mixed", "below"], 2, "signs disagree"),
+        ([0.8, 0.6, 0.5], "falls"),
+        ([0.4, 0.5, 0.6], "rises"),
+        ([0.9, 0.6, 0.2, 0.8], "falls, then rises"),
+        ([0.3, 0.6, 0.2], "rises, then falls"),
+        ([0.3, 0.6, 0.2, 0.4], "goes up and down"),
     ],
 )
-def test_a_models_verdict_follows_from_its_near_linear_blocks(regimes, near_linear, verdict):
-    blocks = pd.DataFrame({"model": "tiny", "regime": regimes, "rank": [3.0, 2.0, 9.0], "gap": [0.2, 0.3, 0.1]})
-    found = verdict_table(blocks).loc["tiny"]
-    assert (found["near_linear"], found["verdict"], found["lowest_rank"]) == (near_linear, verdict, 2.0)
+def test_bands_may_fall_rise_turn_or_do_neither(r2, shape):
+    assert band_shape(r2) == shape
+
+
+def banded(*models):
+    """Three bands of each block of each model."""
+    rows = [
+        {"model": model, "block": block, "band": band, "r2": r2, "r2_low": r2 - 0.1, "r2_high": r2 + 0.1}
+        for model, blocks in zip("ab", models, strict=False)
+        for block, bands in enumerate(blocks)
+        for band, r2 in enumerate(bands, start=1)
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("regimes", "verdict"),
+    [
+        (["below", "below", "below"], "no near-linear block"),
+        (["below", "broad", "broad"], "only broad"),
+        (["concentrated", "below", "below"], "only concentrated"),
+        (["broad", "below", "concentrated"], "both regimes"),
+        (["broad", "mixed", "below"], "signs disagree"),
+    ],
+)
+def test_a_models_verdict_follows_from_its_near_linear_blocks(regimes, verdict):
+    blocks = pd.DataFrame({"model": "a", "block": range(3), "regime": regimes, "effective_rank": [3.0, 2.0, 9.0]})
+    blocks = blocks.assign(r2=0.9, median_r2=[0.7, 0.6, 0.8])
+    bands = banded([(0.9, 0.5, 0.6), (0.9, 0.8, 0.4), (0.9, 0.8, 0.7)])
+    (found,) = verdict_table(blocks, bands).to_dict("records")
+    assert (found["verdict"], found["band_shape"]) == (verdict, "falls")
     assert found["rho"] == pytest.approx(-1)
+    assert list(with_band_shapes(blocks, bands)["band_shape"]) == ["falls, then rises", "falls", "falls"]
 
 
 def test_carriers_are_means_over_blocks_and_certainties_are_counts():
     plain, loud = seen(broad(640)), seen(one_loud_feature(640))
     views = {("both", 0): plain, ("both", 1): loud, ("alone", 0): loud}
-    means = carrier_table(views, COUNTS)
+    means = carrier_table(block_table(views), loudest_table(views, COUNTS), band_table(views))
     assert list(means.index) == ["both", "alone"]
     both = (plain.features[-1].value + loud.features[-1].value) / 2
     assert means.loc["both", "R² without 3 features"] == pytest.approx(both)
     assert means.loc["alone", "R² on rare tokens"] == pytest.approx(loud.bands[-1].value)
     assert means.loc["alone", "rise without position 0"] == pytest.approx(loud.without_first.value)
 
-    narrow = dataclasses.replace(plain, predicted=Estimate(2.0, 1.0, 3.0), rank=Estimate(9.0, 8.0, 10.0))
-    wide = dataclasses.replace(plain, predicted=Estimate(9.0, 8.0, 10.0), rank=Estimate(9.0, 8.0, 10.0))
-    straight_on_frequent = dataclasses.replace(narrow, bands=[Estimate(0.9, 0.8, 0.95), Estimate(0.5, 0.4, 0.6)])
-    straight_on_rare = dataclasses.replace(wide, bands=[Estimate(0.5, 0.4, 0.6), Estimate(0.9, 0.8, 0.95)])
-    counts = certainty_table(
-        {("m", 0): straight_on_frequent, ("m", 1): straight_on_frequent, ("m", 2): straight_on_rare}
-    )
-    assert counts.loc["m"].to_dict() == {"frequent above rare": 2, "rare above frequent": 1, "predictions narrower": 2}
+
+def test_a_difference_is_sure_where_its_intervals_are_apart():
+    blocks = pd.DataFrame({"model": "a", "block": range(3), "predicted_rank_high": [3.0, 3.0, 9.0]})
+    blocks = blocks.assign(effective_rank_low=8.0)
+    counts = certainty_table(blocks, banded([(0.9, 0.7, 0.5), (0.8, 0.7, 0.65), (0.4, 0.5, 0.7)]))
+    assert counts.loc["a"].to_dict() == {"frequent above rare": 1, "rare above frequent": 1, "predictions narrower": 2}

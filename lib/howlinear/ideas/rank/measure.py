@@ -1,4 +1,4 @@
-"""A block seen from all sides at once, the paper's two regimes, and tidy tables of many blocks.
+"""What carries a block's R²_lin, measured from all sides at once; the paper's two regimes; tidy tables of many blocks.
 
 The paper (arXiv 2606.19379, figure 4) tells blocks of high R²_lin apart by the effective rank of their outputs and by
 how far the median feature's R² lies below the pooled one: "broad" ones, and ones concentrated in an outlier. What it
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 import pandas as pd
 import torch
@@ -37,7 +37,13 @@ from howlinear.ideas.rank.scores import (
     share_of_variance,
     without_loudest,
 )
-from howlinear.ideas.rank.spread import Spread, output_rank, prediction_covariance, prediction_rank, spread
+from howlinear.ideas.rank.spread import (
+    Spread,
+    output_rank,
+    prediction_covariance,
+    prediction_rank,
+    spread,
+)
 from howlinear.instrument.capture import BlockCapture, Sample
 
 
@@ -111,23 +117,11 @@ class RankView:
         """The word of `regime` for this block."""
         return regime(self.r2.value, self.median.value, self.rank.value, high, few, gap)
 
-    def numbers(self) -> dict[str, Any]:
-        """What a result keeps: intervals of single values, integers as they are, only the values of lists."""
-        numbers = {}
-        for name, content in vars(self).items():
-            if isinstance(content, list):
-                numbers[name] = [item.value for item in content]
-            elif content is None or isinstance(content, int):
-                numbers[name] = content
-            else:
-                numbers[name] = vars(content)
-        return numbers
 
-
-def view(
+def measure_block(
     block: BlockCapture, ids: Int64[Tensor, "*shape"], counts: Sequence[int], bands: int = 4, heavy: float = 0.01
 ) -> RankView:
-    """Look at a block from all sides.
+    """Measure a block from all sides.
 
     Args:
         block: its capture, with a sample.
@@ -202,77 +196,67 @@ Views = Mapping[tuple[str, int], RankView]
 
 
 def block_table(views: Views, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> pd.DataFrame:
-    """Pooled and median R², ranks and regime, one row a block.
-
-    Args:
-        views: by model and block.
-        high: threshold of `regime`; so are `few` and `gap`.
-        few: another.
-        gap: another.
-
-    Returns:
-        Columns model, block; r2, median, rank, predicted, each followed by its ends as in r2_low, r2_high; gap (pooled
-        less median R²); rank_90, rank_95 (NaN where the map explains nothing); entropy_rank_outputs,
-        entropy_rank_predictions, first_share_outputs, first_share_predictions; regime.
-    """
+    """Table `blocks` of the results but for `band_shape`: a row a block, the regime by the thresholds of `regime`."""
     rows = []
     for (model, block), seen in views.items():
-        row = {"model": model, "block": block}
-        for name in ("r2", "median", "rank", "predicted"):
-            row |= _columns(name, getattr(seen, name))
-        row["gap"] = seen.r2.value - seen.median.value
-        row["rank_90"] = seen.rank_90
-        row["rank_95"] = seen.rank_95
-        for side in ("outputs", "predictions"):
-            row[f"entropy_rank_{side}"] = getattr(seen, side).entropy_rank
-            row[f"first_share_{side}"] = getattr(seen, side).first
-        row["regime"] = seen.regime(high, few, gap)
-        rows.append(row)
-    return pd.DataFrame(rows)
+        rows.append(
+            {
+                "model": model,
+                "block": block,
+                **seen.r2.columns("r2"),
+                **seen.median.columns("median_r2"),
+                **seen.rank.columns("effective_rank"),
+                **seen.predicted.columns("predicted_rank"),
+                "rank_90": seen.rank_90,
+                "rank_95": seen.rank_95,
+                "entropy_rank": seen.outputs.entropy_rank,
+                "predicted_entropy_rank": seen.predictions.entropy_rank,
+                "first_share": seen.outputs.first,
+                "predicted_first_share": seen.predictions.first,
+                **seen.without_heavy.columns("rise_without_heaviest"),
+                **seen.without_first.columns("rise_without_first"),
+                **seen.refitted.columns("rise_refitted_without_first"),
+                **seen.heavy_variance.columns("heavy_variance"),
+                **seen.heavy_error.columns("heavy_error"),
+                "regime": seen.regime(high, few, gap),
+            }
+        )
+    return pd.DataFrame(rows).astype({"rank_90": "Int64", "rank_95": "Int64"})
 
 
 def loudest_table(views: Views, counts: Sequence[int]) -> pd.DataFrame:
-    """R² of the rest when the loudest features, or directions, are left out.
-
-    Args:
-        views: by model and block.
-        counts: as `view` got them.
-
-    Returns:
-        Columns model, block, loudest ("features" or "directions"), left_out (how many), r2; a row per count.
-    """
+    """R² of the rest, a row for each of `counts` of features, and of directions, that are left out, loudest first."""
     rows = []
     for (model, block), seen in views.items():
-        for kind in ("features", "directions"):
-            for count, rest in zip(counts, getattr(seen, kind), strict=True):
-                rows.append({"model": model, "block": block, "loudest": kind, "left_out": count, "r2": rest.value})
+        for axis in ("features", "directions"):
+            for count, rest in zip(counts, getattr(seen, axis), strict=True):
+                rows.append({"model": model, "block": block, "axis": axis, "left_out": count, "r2": rest.value})
     return pd.DataFrame(rows)
 
 
 def band_table(views: Views) -> pd.DataFrame:
-    """R² within each band of token frequency: columns model, block, band (1 the most frequent), r2, r2_low, r2_high."""
+    """R² within each band of token frequency, with its ends: columns model, block, band (1 the most frequent), r2."""
     rows = []
     for (model, block), seen in views.items():
         for number, within in enumerate(seen.bands, start=1):
-            rows.append({"model": model, "block": block, "band": number} | _columns("r2", within))
+            rows.append({"model": model, "block": block, "band": number, **within.columns("r2")})
     return pd.DataFrame(rows)
 
 
-def rise_table(views: Views) -> pd.DataFrame:
-    """By how much R² rises when some rows are left out of the score.
-
-    Returns:
-        Columns model, block, rows ("heaviest" by leverage, or at "position 0"), rise, rise_low, rise_high.
-    """
-    rows = []
-    for (model, block), seen in views.items():
-        for kind, gained in (("heaviest", seen.without_heavy), ("position 0", seen.without_first)):
-            rows.append({"model": model, "block": block, "rows": kind} | _columns("rise", gained))
-    return pd.DataFrame(rows)
+def band_shape(r2: Sequence[float]) -> str:
+    """Which way R² goes over the bands: "falls", "rises", one and "then" the other, or "goes up and down"."""
+    turns = []
+    for before, after in pairwise(r2):
+        way = "rises" if after > before else "falls"
+        if turns[-1:] != [way]:
+            turns.append(way)
+    return ", then ".join(turns) if len(turns) < 3 else "goes up and down"
 
 
-def _columns(name: str, number: Estimate) -> dict[str, float]:
-    return {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}
+def with_band_shapes(blocks: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
+    """The blocks and, in column `band_shape`, which way each goes over the bands."""
+    shapes = bands.groupby(["model", "block"])["r2"].agg(lambda r2: band_shape(list(r2))).rename("band_shape")
+    return blocks.join(shapes, on=["model", "block"])
 
 
 def single_outputs(block: BlockCapture) -> pd.DataFrame:
@@ -302,52 +286,26 @@ def single_outputs(block: BlockCapture) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def verdict_table(blocks: pd.DataFrame) -> pd.DataFrame:
-    """What each model's blocks say of the paper's two regimes.
+def verdict_table(blocks: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
+    """What a model's blocks say of the paper's two regimes, a row a model; table `verdicts` of the results.
 
-    Args:
-        blocks: as `block_table` makes it.
-
-    Returns:
-        A row per model: near_linear (how many blocks are), verdict, lowest_rank of all its blocks, and rho, the rank
-        correlation over blocks of the outputs' effective rank with the gap between pooled and median R² (the paper's
-        picture makes it negative).
+    `rho` is the rank correlation over blocks of the outputs' effective rank with the gap between pooled and median R²:
+    the paper's picture makes it negative.
     """
-    rows = {}
+    rows = []
     for model, of_model in blocks.groupby("model", sort=False):
         near_linear = of_model[of_model["regime"] != "below"]
-        rows[model] = {
-            "near_linear": len(near_linear),
-            "verdict": _verdict(set(near_linear["regime"])),
-            "lowest_rank": of_model["rank"].min(),
-            "rho": of_model["gap"].corr(of_model["rank"], method="spearman"),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
-
-
-def reduced_table(blocks: pd.DataFrame) -> pd.DataFrame:
-    """How many directions each model's maps need, by the paper's measure and by ours.
-
-    Args:
-        blocks: as `block_table` makes it.
-
-    Returns:
-        A row per model: the median over blocks of rank_90, rank_95, predicted and rank; the lowest and the highest
-        rank_90, and the rank correlation of rank_90 with R²_lin over blocks. NaN where no map explains anything.
-    """
-    rows = {}
-    for model, of_model in blocks.groupby("model", sort=False):
-        needed = of_model["rank_90"].astype(float)
-        rows[model] = {
-            "for 90 %": needed.median(),
-            "for 95 %": of_model["rank_95"].astype(float).median(),
-            "predicted": of_model["predicted"].median(),
-            "outputs": of_model["rank"].median(),
-            "lowest for 90 %": needed.min(),
-            "highest for 90 %": needed.max(),
-            "ρ with R²": needed.corr(of_model["r2"], method="spearman"),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
+        gap = of_model["r2"] - of_model["median_r2"]
+        means = bands[bands["model"] == model].groupby("band")["r2"].mean()
+        rows.append(
+            {
+                "model": model,
+                "verdict": _verdict(set(near_linear["regime"])),
+                "rho": gap.corr(of_model["effective_rank"], method="spearman"),
+                "band_shape": band_shape(list(means)),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def _verdict(regimes: set[str]) -> str:
@@ -361,50 +319,52 @@ def _verdict(regimes: set[str]) -> str:
     return f"only {regimes.pop()}"
 
 
-def carrier_table(views: Views, counts: Sequence[int]) -> pd.DataFrame:
-    """What R² becomes without what is loud, on frequent and rare tokens, and without heavy rows: means over blocks.
+def reduced_table(blocks: pd.DataFrame) -> pd.DataFrame:
+    """How many directions each model's maps need, by the paper's measure and by ours, a row a model, named in words.
 
-    Args:
-        views: by model and block.
-        counts: as `view` got them; the last is reported.
-
-    Returns:
-        A row per model, columns named in words.
+    NaN where no map explains anything.
     """
-    rows = []
-    for (model, _), seen in views.items():
-        rows.append(
-            {
-                "model": model,
-                "R²": seen.r2.value,
-                f"R² without {counts[-1]} features": seen.features[-1].value,
-                f"R² without {counts[-1]} directions": seen.directions[-1].value,
-                "R² on frequent tokens": seen.bands[0].value,
-                "R² on rare tokens": seen.bands[-1].value,
-                "rise without heaviest rows": seen.without_heavy.value,
-                "rise without position 0": seen.without_first.value,
-            }
-        )
-    return pd.DataFrame(rows).groupby("model", sort=False).mean()
+    rows = {}
+    for model, of_model in blocks.groupby("model", sort=False):
+        needed = of_model["rank_90"].astype(float)
+        rows[model] = {
+            "for 90 %": needed.median(),
+            "for 95 %": of_model["rank_95"].astype(float).median(),
+            "predicted": of_model["predicted_rank"].median(),
+            "outputs": of_model["effective_rank"].median(),
+            "lowest for 90 %": needed.min(),
+            "highest for 90 %": needed.max(),
+            "ρ with R²": needed.corr(of_model["r2"], method="spearman"),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
 
 
-def certainty_table(views: Views) -> pd.DataFrame:
-    """In how many blocks a difference is sure, its two intervals being apart.
+def carrier_table(blocks: pd.DataFrame, rest: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
+    """R² without most of what is loud, on frequent and rare tokens, and its rise without rows: means over blocks."""
+    most = rest["left_out"].max()
+    without = {axis: rest[(rest["axis"] == axis) & (rest["left_out"] == most)] for axis in ("features", "directions")}
+    means = {
+        "R²": (blocks, "r2"),
+        f"R² without {most} features": (without["features"], "r2"),
+        f"R² without {most} directions": (without["directions"], "r2"),
+        "R² on frequent tokens": (bands[bands["band"] == 1], "r2"),
+        "R² on rare tokens": (bands[bands["band"] == bands["band"].max()], "r2"),
+        "rise without heaviest rows": (blocks, "rise_without_heaviest"),
+        "rise without position 0": (blocks, "rise_without_first"),
+    }
+    return pd.DataFrame(
+        {words: table.groupby("model", sort=False)[name].mean() for words, (table, name) in means.items()}
+    )
 
-    Returns:
-        A row per model: "frequent above rare" and "rare above frequent" (R² on the outermost bands of tokens), and
-        "predictions narrower" (of lower effective rank than the outputs).
-    """
-    rows = []
-    for (model, _), seen in views.items():
-        frequent = seen.bands[0]
-        rare = seen.bands[-1]
-        rows.append(
-            {
-                "model": model,
-                "frequent above rare": frequent.low > rare.high,
-                "rare above frequent": rare.low > frequent.high,
-                "predictions narrower": seen.predicted.high < seen.rank.low,
-            }
-        )
-    return pd.DataFrame(rows).groupby("model", sort=False).sum()
+
+def certainty_table(blocks: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
+    """In how many blocks of each model a difference is sure, its two intervals being apart; `bands` with their ends."""
+    by_block = bands.set_index(["model", "block"])
+    frequent, rare = (by_block[by_block["band"] == band] for band in (1, by_block["band"].max()))
+    ranks = blocks.set_index(["model", "block"])
+    sure = {
+        "frequent above rare": frequent["r2_low"] > rare["r2_high"],
+        "rare above frequent": rare["r2_low"] > frequent["r2_high"],
+        "predictions narrower": ranks["predicted_rank_high"] < ranks["effective_rank_low"],
+    }
+    return pd.DataFrame(sure).groupby("model", sort=False).sum()
