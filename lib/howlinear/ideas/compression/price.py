@@ -19,14 +19,12 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from howlinear.core.moments import add_gram
 from howlinear.errors import InputError
-from howlinear.instrument.capture import hooked
+from howlinear.ideas.compression.loss_gradients import loss_gradients
 from howlinear.models.ffn_sites import Site, sites, width_of
-from howlinear.models.forward import logits
 from howlinear.models.load import check_causal
 
 
@@ -80,36 +78,24 @@ def price(
     Raises:
         InputError: no map, nothing to predict, a model that predicts no next token, or gradients that are not finite.
     """
-    if not maps or not len(ids) or ids.shape[1] < 2:
-        raise InputError(
-            f"{len(maps)} maps and ids of shape {tuple(ids.shape)}: a price takes at least one map and sequences of "
-            "two tokens"
-        )
+    if not maps:
+        raise InputError("no map to price: give at least one")
     check_causal(model)
     priced = sites(model, list(maps))
-    sums = {site.block: _Sums(site.block, maps[site.block], width_of(model)) for site in priced}
+    sums = {site.block: _Sums(maps[site.block], width_of(model)) for site in priced}
 
-    def keep(site: Site, x: Tensor, y: Tensor) -> None:
-        sums[site.block].keep(x, y)
+    def add(block: int, x: Tensor, y: Tensor, g: Tensor) -> None:
+        sums[block].add(x, y, g)
 
     layers = [_layer_of(model, site) for site in priced]
     hooks = [
         layer.register_forward_hook(sums[site.block].add_stream) for layer, site in zip(layers, priced, strict=True)
     ]
     try:
-        with torch.enable_grad(), hooked(priced, keep):
-            for batch in ids.split(batch_size):
-                batch = batch.to(model.device)
-                predictions = logits(model, batch)[:, :-1].float()
-                # summed, not averaged: g is the gradient of a sequence's whole loss
-                loss = cross_entropy(predictions.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
-                gradients = torch.autograd.grad(loss, [sums[site.block].output for site in priced])
-                for site, gradient in zip(priced, gradients, strict=True):
-                    sums[site.block].add(gradient)
+        predicted = loss_gradients(model, ids, list(maps), add, batch_size)
     finally:
         for hook in hooks:
             hook.remove()
-    predicted = ids[:, 1:].numel()
     return {block: sums[block].price(predicted) for block in maps}
 
 
@@ -120,10 +106,9 @@ def _layer_of(model: PreTrainedModel, site: Site) -> nn.Module:
 
 
 class _Sums:
-    """Running sums of one block, float64, and its rows in the batch under way."""
+    """Running sums of one block, float64."""
 
-    def __init__(self, block: int, affine: Callable[[Tensor], Tensor], width: int):
-        self.block = block
+    def __init__(self, affine: Callable[[Tensor], Tensor], width: int):
         self.map = affine
         self.metric = torch.zeros(width, width, dtype=torch.float64)  # Σ g gᵀ
         self.error = torch.zeros(width, width, dtype=torch.float64)  # Σ r rᵀ
@@ -134,13 +119,6 @@ class _Sums:
         self.total = torch.zeros(width, dtype=torch.float64)  # Σ h
         self.squares = torch.zeros(width, dtype=torch.float64)  # Σ h², by feature
 
-    def keep(self, x: Tensor, y: Tensor) -> None:
-        """Hold the batch's rows until the gradient comes."""
-        # of a frozen model nothing asks for gradients, so its outputs start a graph of their own
-        self.output = y if y.requires_grad else y.requires_grad_()
-        self.x = x.detach()
-        self.y = y.detach().clone()  # Falcon adds attention to y in place
-
     def add_stream(self, layer: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
         """Add what a layer returned; a forward hook."""
         hidden = output if isinstance(output, Tensor) else output[0]
@@ -149,16 +127,11 @@ class _Sums:
         self.total += hidden.sum(0)
         self.squares += hidden.square().sum(0)
 
-    @torch.no_grad()
-    def add(self, gradient: Tensor) -> None:
-        """Add the batch's rows, now that the gradient at them is known."""
-        g = gradient.flatten(0, -2).double().cpu()
-        if not g.isfinite().all():
-            raise InputError(
-                f"the loss gradient at block {self.block} is not finite: this model overflows on this text"
-            )
+    def add(self, x: Tensor, y: Tensor, g: Tensor) -> None:
+        """Add a batch's rows and the gradient at them."""
+        g = g.flatten(0, -2)
         # r = y − (xW + b)
-        error = self.y.double() - self.map(self.x.double())
+        error = y.double() - self.map(x.double())
         r = error.flatten(0, -2).cpu()
         add_gram(self.metric, g)
         add_gram(self.error, r)

@@ -29,15 +29,14 @@ import torch
 from jaxtyping import Float, Int64
 from scipy import linalg
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import add_gram
 from howlinear.errors import InputError
-from howlinear.instrument.capture import hooked
-from howlinear.models.ffn_sites import Site, device_of, sites
-from howlinear.models.forward import logits, trunk
+from howlinear.ideas.compression.loss_gradients import loss_gradients
+from howlinear.models.ffn_sites import Site, sites, width_of
+from howlinear.models.forward import trunk
 from howlinear.models.units import unit_count, units_hooked
 
 RIDGES = (1e-6, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
@@ -165,33 +164,16 @@ def stakes(
     Raises:
         InputError: nothing to predict, or gradients that are not finite.
     """
-    if not len(ids) or ids.shape[1] < 2:
-        raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so no error costs anything")
-    chosen = sites(model, blocks)
-    outputs: dict[int, Tensor] = {}
-    metric: dict[int, Tensor] = {}
-    squares = {block: torch.zeros(ids.shape[1], dtype=torch.float64) for block in blocks}
+    width = width_of(model)
+    metric = {block: torch.zeros(width, width, dtype=torch.float64) for block in blocks}  # Σ g gᵀ
+    squares = {block: torch.zeros(ids.shape[1], dtype=torch.float64) for block in blocks}  # Σ ‖g‖², by position
 
-    def keep(site: Site, _: Tensor, y: Tensor) -> None:
-        # of a frozen model nothing asks for gradients, so its outputs start a graph of their own
-        outputs[site.block] = y if y.requires_grad else y.requires_grad_()
+    def add(block: int, _: Tensor, __: Tensor, g: Tensor) -> None:
+        add_gram(metric[block], g.flatten(0, 1).contiguous())
+        squares[block] += g.square().sum((0, 2))
 
-    with torch.enable_grad(), hooked(chosen, keep):
-        for batch in ids.split(batch_size):
-            batch = batch.to(device_of(model))
-            predictions = logits(model, batch)[:, :-1].float()
-            # summed, not averaged: g is the gradient of a sequence's whole loss
-            loss = cross_entropy(predictions.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
-            gradients = torch.autograd.grad(loss, [outputs[site.block] for site in chosen])
-            for site, gradient in zip(chosen, gradients, strict=True):
-                g = gradient.view(len(batch), -1, gradient.shape[-1]).double().cpu()
-                if not g.isfinite().all():
-                    raise InputError(f"the loss gradient at block {site.block} is not finite: the model overflows")
-                if site.block not in metric:
-                    metric[site.block] = torch.zeros(g.shape[-1], g.shape[-1], dtype=torch.float64)
-                add_gram(metric[site.block], g.flatten(0, 1).contiguous())
-                squares[site.block] += g.square().sum((0, 2))
-    return {block: Stakes(metric[block] / ids.numel(), smoothed(squares[block])) for block in blocks}
+    predicted = loss_gradients(model, ids, blocks, add, batch_size)
+    return {block: Stakes(metric[block] / predicted, smoothed(squares[block])) for block in blocks}
 
 
 def smoothed(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_len"]:
