@@ -48,13 +48,12 @@ from howlinear.answers.compress import questions, replies, sentences
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.files.results import rounded
-from howlinear.ideas.compression import width
 from howlinear.ideas.compression.ablations import ablations
 from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.compressors import width
 from howlinear.ideas.compression.healing import healed_beside
-from howlinear.ideas.compression.limit import limits
-from howlinear.ideas.compression.race import CLOCKS, race, racers, ratios
-from howlinear.ideas.compression.units import eliminate
+from howlinear.ideas.compression.race import CLOCKS, limits, race, racers, ratios
+from howlinear.ideas.compression.units import eliminate, gram
 from howlinear.models.layers import parameters
 from howlinear.models.load import is_causal
 from howlinear.notebook.run import start
@@ -116,7 +115,7 @@ hidden = torch.tensor([[1.0, 4, 2, 0], [3, 4, 6, 0], [1, 4, 2, 1], [3, 4, 6, 1]]
 own = AffineMap(torch.ones(4, 1).double(), torch.zeros(1).double())
 output = own(hidden.double())
 moments = Moments(4).update(hidden)
-loud = width.gram(moments).diagonal().sqrt()
+loud = gram(moments).diagonal().sqrt()
 fluctuates = moments.sxx.diagonal() / (moments.n - 1)
 scores = pd.DataFrame({"‖h‖, Wanda's score": loud, "Var(h), FLAP's score": fluctuates}, index=names)
 print(scores.T.round(1).to_string())
@@ -153,11 +152,11 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 # they are in the smaller model, towards what the residual stream lacks there beside the whole model's. So a block gives
 # back some of what those before it have lost.
 #
-# | method | what goes | paper | function of `howlinear.ideas.compression` |
+# | method | what goes | paper | function of `howlinear.ideas.compression`; rivals in `compressors` |
 # |---|---|---|---|
 # | own units | units, by what is lost without them | | `own_units.own_units` |
-# | lines by R², by price | whole blocks; lines in their place | 2606.19379 | `straight.by_r2`, `by_price` |
-# | lines, mended | the same, fitted without massive rows (notebook 12) | | `straight.mended` |
+# | lines by R², by price | whole blocks; lines in their place | 2606.19379 | `lines.by_r2`, `by_price` |
+# | lines, mended | the same, fitted without massive rows (notebook 12) | | `lines.without_massive` |
 # | ShortGPT | layers | Men et al. 2024 | `drop.layers` |
 # | LLM-Drop | FFNs, or FFNs and attention | He et al. 2024 | `drop.ffns`, `sub_layers` |
 # | ReplaceMe | a span of layers; a linear map | Shopkhoev et al. 2025 | `replace_me.least_squares`, `cosine` |
@@ -425,7 +424,9 @@ if drawn is not None:
     loudest = width.evenly(calibration, 0.8, width.loudness(calibration))
     for block, units in loudest.items():
         assert len(kept[block]) == len(kept[block].unique()) == len(units), "as many as fit, and each unit once"
-    chance = sum(len(units) for units in kept.values()) / sum(moments.d_in for moments in calibration.units.values())
+    chance = sum(len(units) for units in kept.values()) / sum(
+        moments.d_in for moments in width.moments_of(calibration).values()
+    )
     common = sum(torch.isin(kept[block], units).sum() for block, units in loudest.items())
     share = float(common) / sum(len(units) for units in kept.values())
     assert abs(share - chance) < 0.03, (

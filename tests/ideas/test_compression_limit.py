@@ -6,9 +6,8 @@ import torch
 
 import howlinear as hl
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.limit import WHAT, after, fitted_on, limits
 from howlinear.ideas.compression.own_units import layout, own_units
-from howlinear.ideas.compression.race import race, racers
+from howlinear.ideas.compression.race import WHAT, after, fitted_on, limits, race, racers
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
 

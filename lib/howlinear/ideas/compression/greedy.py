@@ -32,6 +32,7 @@ from howlinear.models.forward import trunk
 from howlinear.models.load import check_causal
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
+from howlinear.text.unpad import without_padding
 
 JUDGES = 24
 """Sequences, spread over all to fit on, by which candidates are compared and a budget is checked."""
@@ -243,6 +244,7 @@ def compress_to(
             nothing left to replace; or an empty side.
     """
     check_causal(model)
+    rows = without_padding(rows)
     free = [site.block for site in sites(model) if not site.linear]
     train = rows.ids[~rows.test]
     test = rows.ids[rows.test]
