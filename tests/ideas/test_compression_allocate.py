@@ -21,7 +21,7 @@ from howlinear.ideas.compression.allocate import (
     fewer_units,
     thinned,
 )
-from howlinear.ideas.compression.divergence import divergences
+from howlinear.ideas.compression.signals import divergences
 from howlinear.ideas.compression.units import Elimination, error_costs
 from howlinear.models.ffn_sites import sites
 from howlinear.models.forward import logits

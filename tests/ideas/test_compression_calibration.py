@@ -12,7 +12,7 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression.allocate import eliminations_of
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.compressors.drop import observe_stream, stream_of_layers
+from howlinear.ideas.compression.compressors.drop import stream_of_layers
 from howlinear.ideas.compression.compressors.lines import (
     ConstantFirst,
     fit_lines,
@@ -22,7 +22,6 @@ from howlinear.ideas.compression.compressors.lines import (
 )
 from howlinear.ideas.compression.compressors.width import moments_of
 from howlinear.ideas.compression.greedy import fit_maps
-from howlinear.ideas.compression.rivals import rivals
 from howlinear.ideas.compression.units import unit_moments
 from howlinear.ideas.sinks.planted import sunk
 from howlinear.instrument.capture import hooked
@@ -109,28 +108,6 @@ def test_an_anchored_map_by_hand():
     x = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]).double()
     assert anchored(x).tolist() == [[[7, 8], [7, 9], [11, 13]]]
     assert parameters(anchored) == 4 + 2 + 2
-
-
-def test_the_stream_is_what_the_signals_see(model, ids):
-    """ShortGPT's and LLM-Drop's signals are computed elsewhere by other hooks."""
-    found = observe_stream(model, ids, batch_size=5)
-    for block, reference in rivals(model, ids).items():
-        assert float(1 - found.layers[block, block + 1]) == pytest.approx(reference.influence, rel=1e-4, abs=1e-7)
-        assert float(found.ffn[block]) == pytest.approx(reference.cosine, rel=1e-4, abs=1e-7)
-
-
-def test_spans_and_attention_by_hidden_states(model, ids):
-    found = observe_stream(model, ids)
-    with torch.no_grad():
-        states = model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
-    first, third = (states[number].flatten(0, -2).double() for number in (0, 2))
-    cosine = torch.nn.functional.cosine_similarity(first, third, dim=1).mean()
-    assert float(found.span_distances(2)[0]) == pytest.approx(float(1 - cosine), rel=1e-4)
-    assert len(found.span_distances(2)) == BLOCKS - 1
-    _, y = rows_at(model, ids, 0)
-    between = states[1].flatten(0, -2).double() - y
-    cosine = torch.nn.functional.cosine_similarity(first, between, dim=1).mean()
-    assert float(found.attention[0]) == pytest.approx(float(1 - cosine), rel=1e-4)
 
 
 def test_hidden_units_give_the_output(model, ids):

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration, once
-from howlinear.ideas.compression.divergence import divergences
+from howlinear.ideas.compression.signals import divergences
 from howlinear.ideas.compression.units import (
     Elimination,
     ErrorCost,
@@ -97,7 +97,7 @@ def calibrate_prices(
 
     The price takes errors as independent of what they cost, token by token. In the last blocks they are not: the tokens
     that are hard to give back are those that count, and the price is too low by a factor of two or three. One swap a
-    block measures that (`divergence`).
+    block measures that (`signals.divergences`).
 
     Args:
         model: the model; left as it was.

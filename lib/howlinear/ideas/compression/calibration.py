@@ -28,7 +28,7 @@ class Calibration:
     Attributes:
         model: the model; left as it was.
         ids: token ids of the rows to fit on, shape (n, seq_len).
-        priced: how many sequences the prices of lines are taken on, see `price.price`.
+        priced: how many sequences the prices of lines are taken on, see `signals.price`.
         progress: show bars where hidden units are eliminated.
         memory: what functions marked `once` have found, by function and arguments.
     """

@@ -26,7 +26,7 @@ from howlinear.instrument.perplexity import Change, change
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import check_causal
 from howlinear.models.units import check_plain, unit_count
-from howlinear.text.rows import Rows, TokenRows
+from howlinear.text.rows import Rows, TokenRows, check
 from howlinear.text.unpad import without_padding
 
 ROWS_A_UNIT = 4
@@ -140,6 +140,7 @@ def check_and_calibrate(
     """
     check_causal(model)
     check_plain(model)
+    check(model, rows)
     chosen = sites(model)
     if max_parameters is not None:
         budget_for(model, chosen, max_parameters)

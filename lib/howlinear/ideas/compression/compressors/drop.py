@@ -12,29 +12,17 @@ All are scored once, on the whole model, as in both papers. Nothing takes the pl
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass
-
-import torch
-from jaxtyping import Float, Int64
-from torch import Tensor, nn
-from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration, once
-from howlinear.ideas.compression.rivals import cosine_distance
-from howlinear.instrument.capture import hooked
-from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import trunk
+from howlinear.ideas.compression.signals import Stream, stream
 from howlinear.models.layers import (
     drop_attention,
     drop_ffn,
     drop_layers,
-    is_parallel,
     layers_of,
     parameters,
-    stream_of,
     sub_layer_sizes,
 )
 from howlinear.models.replace import copy_of
@@ -115,75 +103,7 @@ def _lowest(calibration: Calibration, share: float, scores: dict, sizes: dict) -
     return dropped
 
 
-# --- How far layers turn the stream
-
-
 @once
 def stream_of_layers(calibration: Calibration) -> Stream:
-    """Cosines of the residual stream on the text to fit on."""
-    return observe_stream(calibration.model, calibration.ids)
-
-
-@dataclass(frozen=True)
-class Stream:
-    """How far the layers of a model turn its residual stream; means over all rows.
-
-    Attributes:
-        layers: cosine of the stream before layer i with that before layer j, shape (layers + 1, layers + 1); the last
-            is the stream behind all layers, before the norm.
-        attention: 1 − cosine of the stream that attention's norm reads with the same once attention has written to it,
-            shape (layers,).
-        ffn: the same of the FFN, shape (layers,).
-    """
-
-    layers: Float[Tensor, "states states"]
-    attention: Float[Tensor, " layers"]
-    ffn: Float[Tensor, " layers"]
-
-    def span_distances(self, count: int) -> Float[Tensor, " starts"]:
-        """1 − cosine of the stream before `count` layers in a row with that behind them, by the first of them."""
-        return 1 - self.layers.diagonal(count)
-
-
-@torch.no_grad()
-def observe_stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 8) -> Stream:
-    """Look at the residual stream before and behind every layer and sub-layer, in one pass.
-
-    Args:
-        model: a model whose norms come before attention and FFN; left as it was.
-        ids: token ids, shape (n, seq_len).
-        batch_size: sequences in a forward pass.
-    """
-    layers = layers_of(model)
-    states: list[Tensor] = []  # of a batch, before each layer and behind the last
-    written: dict[int, Tensor] = {}  # block → what its FFN wrote
-
-    def note_state(_: nn.Module, args: tuple, named: dict) -> None:
-        states.append(args[0] if args else named["hidden_states"])
-
-    def note_last(_: nn.Module, __: tuple, output: Tensor | tuple) -> None:
-        states.append(stream_of(output))
-
-    def note_ffn(site: Site, _: Tensor, y: Tensor) -> None:
-        written[site.block] = y.clone()
-
-    cosines = torch.zeros(len(layers) + 1, len(layers) + 1, dtype=torch.float64)
-    attention = torch.zeros(len(layers), dtype=torch.float64)
-    ffn = torch.zeros(len(layers), dtype=torch.float64)
-    with ExitStack() as hooks:
-        hooks.enter_context(hooked(sites(model), note_ffn))
-        for layer in layers:
-            hooks.callback(layer.register_forward_pre_hook(note_state, with_kwargs=True).remove)
-        hooks.callback(layers[-1].register_forward_hook(note_last).remove)
-        for batch in ids.split(batch_size):
-            states.clear()
-            trunk(model, batch)
-            directions = torch.stack([normalize(state.double(), dim=-1).flatten() for state in states]).cpu()
-            cosines += directions @ directions.T
-            for number in range(len(layers)):
-                before, behind, y = states[number], states[number + 1], written[number]
-                between = behind - y  # the stream without what the FFN wrote
-                attention[number] += cosine_distance(before, between).sum().cpu()
-                read = before if is_parallel(model) else between
-                ffn[number] += cosine_distance(read, read + y).sum().cpu()
-    return Stream(cosines / ids.numel(), attention / ids.numel(), ffn / ids.numel())
+    """How far layers and sub-layers turn the residual stream on the text to fit on."""
+    return stream(calibration.model, calibration.ids)

@@ -20,7 +20,7 @@ from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration, once
-from howlinear.ideas.compression.price import price
+from howlinear.ideas.compression.signals import price
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import HeavyRowsKeeper
 from howlinear.models.ffn_sites import Site, sites, width_of

@@ -26,7 +26,7 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.compressors.drop import stream_of_layers
-from howlinear.ideas.compression.rivals import cosine_distance
+from howlinear.ideas.compression.signals import cosine_distance
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
