@@ -76,8 +76,6 @@ def follows(stem, results):
         yield max(row["heaviest"] for row in results["planted"]) ** 2
     if stem == "13_claims":
         yield sum(len(claim["cells"]) for claim in results["claims"].values())
-    if stem == "14_compress":
-        yield from (1 - share for share in results["settings"]["shares"])
 
 
 @pytest.mark.parametrize("path", [*RECORDED, *PROSE], ids=named)
@@ -110,8 +108,8 @@ def test_one_text_alone_cannot_tell():
     assert answers(TEXTS, results) == [SINGLE] * 5
 
 
-@pytest.mark.parametrize("stem", ["14_compress", "15_gate"])
-def test_encoders_alone_have_been_raced_and_gated_by_nobody(stem):
+@pytest.mark.parametrize("stem", ["15_gate"])
+def test_encoders_alone_have_been_gated_by_nobody(stem):
     results = minis(stem) | {"models": {"a": {"without": "a loss"}}}
     nothing = "a predicts no next token, so no swap of a block has a cost in perplexity."
     assert answers(stem, results) == [nothing] * 5
@@ -273,13 +271,6 @@ BREAKS = {  # for each question a number, or a word, that it rests on
         ("thresholds_moved", "dissociation", "0.5", "mini-gpt2"),
         ("claims", "gain-not-residual", "cells", "mini-llama", "high"),
     ],
-    "14_compress": [
-        ("models", "mini-gpt2", "exchanges", 1, "over_first_low"),
-        ("models", "mini-gpt2", "race", 0, "low"),
-        ("models", "mini-gpt2", "race", 8, "ratio"),
-        ("models", "mini-gpt2", "race", 3, "ratio"),
-        ("models", "mini-gpt2", "race", 1, "ratio"),
-    ],
     "15_gate": [  # the first row of costs is that of block 0's gate, the second of curves that of half of the tokens
         ("models", "mini-gpt2", "costs", 0, "rise"),
         ("models", "mini-gpt2", "curves", 1, "rise"),
@@ -376,30 +367,6 @@ def of_its_own(results):
     results["claims"] = {name: claims[name] for name in ("products-small", "gain-not-residual")}
 
 
-def raced(method, share, **values):
-    """An edit of the race: what a method came to, in every model."""
-
-    def edit(results):
-        for model in results["models"].values():
-            for row in model["race"]:
-                if (row["method"], row["share"]) == (method, share):
-                    row |= values
-
-    return edit
-
-
-def exchanged(method, **values):
-    """An edit of the exchanges: what one came to, in every model."""
-
-    def edit(results):
-        for model in results["models"].values():
-            for row in model["exchanges"]:
-                if row["method"] == method:
-                    row |= values
-
-    return edit
-
-
 def every_cost(**values):
     """An edit: the same numbers for every block and kind of notebook 15."""
 
@@ -421,11 +388,6 @@ def every_curve(kind, rise):
                     row["rise"] = rise
 
     return edit
-
-
-def on_another_text(results):
-    for model in results["models"].values():
-        model["race"] += [row | {"text": "code", "ratio": 4.0} for row in model["race"]]
 
 
 def no_probes(results):
@@ -603,18 +565,6 @@ TURNED = [
     ),
     ("13_claims", 3, setting("thresholds_moved", to={}), "here none of 38 claims has a number"),
     ("13_claims", 4, setting("claims", "gain-not-residual", "cells", to={}), "none of 38 claims asks it"),
-    ("14_compress", 0, in_each_model("exchanges", to=[]), "This run has exchanged no part at 80 %"),
-    (
-        "14_compress",
-        0,
-        exchanged("without a ridge", over_first=9.0, over_first_low=8.0),
-        "lies above 1, is 9.00 [8.00, ",
-    ),
-    ("14_compress", 0, exchanged("without a ridge", over_first=0.1, over_first_high=0.2), "lies below 1, is 0.10 ["),
-    ("14_compress", 2, setting("settings", "shares", to=[0.8]), "This run has a single budget, 80 %"),
-    ("14_compress", 2, raced("own units", 0.8, ratio=9.0), "Mostly faster"),
-    ("14_compress", 3, raced("lines by price", 0.8, ratio=0.9), "They are here"),
-    ("14_compress", 4, on_another_text, "4.00 on code in mini-gpt2"),
     ("15_gate", 0, every_cost(rise=0.05, rise_low=0.04), "Not surely: "),
     ("15_gate", 0, every_cost(rise=0.005, rise_low=0.001), "above 1 % in 0 of 12 blocks"),
     ("15_gate", 0, every_cost(rise_low=-0.01), "and no interval lies wholly above it"),

@@ -120,8 +120,6 @@ def computed(stem, results):
             yield np.mean(r2[:, 0] - profile(model, "hermite")[:, 0])
     if stem == "12_sinks":
         yield 0.999
-    if stem == "14_compress":
-        yield from (100 * share for share in results["settings"]["shares"])
     if stem == "15_gate":
         yield from (100 * number for number in leaves([results["models"], results["planted"]]))
         for model in models.values():
@@ -190,20 +188,6 @@ def expected(stem, results):
         r2 = profile(results)
         yield f"Block {r2.argmax()} of {results['model']} is the straightest"
         yield f"the least straight is block {r2.argmin()}, with {text(r2.min())}"
-    if stem == "14_compress":
-        rows = {(row["method"], row["share"]): row for row in model["race"] if row["text"] == "docs"}
-        least = min(results["settings"]["shares"])
-        ours = rows["own units", least]
-        yield f"{text(ours['ratio'])} [{text(ours['low'])}, {text(ours['high'])}] in {name}"
-        rivals = {method: row["ratio"] for (method, share), row in rows.items() if share == least}
-        del rivals["own units"]
-        best = rows[min(rivals, key=rivals.get), least]
-        over = [text(best[key]) for key in ("over_first", "over_first_low", "over_first_high")]
-        yield f"{over[0]} [{over[1]}, {over[2]}] ({best['method']}) in {name}"
-        held_out = [row["ratio"] for row in model["limit"] if (row["share"], row["what"]) == (least, "held out")]
-        yield f"{text(held_out[0])} held out"
-        (ours,) = [row for row in model["healing"] if row["name"] == "own units"]
-        yield f"{text(ours['behind'])} [{text(ours['behind_low'])}, {text(ours['behind_high'])}] in {name}"
     if stem == "15_gate":
         gates = pd.DataFrame(model["costs"]).query("kind == 'gate'").set_index("block")
         mean = gates.loc[gates["chosen"] < 1, "share"].mean()

@@ -34,7 +34,6 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
-from howlinear.errors import InputError
 from howlinear.ideas.compression.allocate import (
     allocate_budget,
     allocate_units,
@@ -48,7 +47,7 @@ from howlinear.ideas.compression.allocate import (
 )
 from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.own_units import anchor, before_anchor, own_units
-from howlinear.ideas.compression.race import Compressor
+from howlinear.ideas.compression.race import Compressor, check_known
 from howlinear.ideas.compression.units import (
     PANEL,
     RIDGES,
@@ -189,9 +188,7 @@ def ablations(calibration: Calibration, names: Sequence[str] | None = None) -> d
     """
     own, *variants = ABLATIONS
     names = variants if names is None else names
-    unknown = [name for name in names if name not in variants]
-    if unknown:
-        raise InputError(f"no part of own units is called {', '.join(unknown)}: there are {', '.join(variants)}")
+    check_known(names, variants, "part of own units")
     return {name: partial(ABLATIONS[name], calibration) for name in [own, *names]}
 
 

@@ -13,10 +13,10 @@ towards the block's own: with K the units that stay and D those that go, the rid
 to V_K.
 
 Errors are weighed by what they cost in the loss, twice. Among directions of y, by M = E[g gᵀ], with g the gradient of
-a sequence's loss at the block's output (`loss_gradients`): that decides which units go, not how the others are read out. Among
-tokens, by w, the mean of ‖g‖² at each position of a sequence over its mean at all: that decides both. First tokens are
-the sinks that all later ones attend to; in SmolLM2-135M an error there costs up to sixty times as much in the blocks
-before the sink is made, and a tenth in those behind.
+a sequence's loss at the block's output (`loss_gradients`): that decides which units go, not how the others are read
+out. Among tokens, by w, the mean of ‖g‖² at each position of a sequence over its mean at all: that decides both. First
+tokens are the sinks that all later ones attend to; in SmolLM2-135M an error there costs up to sixty times as much in
+the blocks before the sink is made, and a tenth in those behind.
 """
 
 from __future__ import annotations
