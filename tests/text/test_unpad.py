@@ -17,7 +17,7 @@ def padded(lengths, width=6):
 
 
 def test_by_hand():
-    """Sequences 3 and 7 are held out; the folds to fit on are 0, 2, 5 and 1, 4, 6. The shortest fold has three tokens."""
+    """Sequences 3 and 7 are held out; folds to fit on are 0, 2, 5 and 1, 4, 6. The shortest has three tokens."""
     rows = padded([2, 3, 6, 3, 1, 5, 4, 4])
     packed = without_padding(rows)
     fitted_on = packed.ids[~packed.test]
