@@ -205,7 +205,7 @@ if PROFILE == "minis":
             "results/prose/05_corpora/run.json",
             "results/public/02_ceilings/run.json",
             "results/public/12_sinks.json",
-            "results/public/14_compress.json",
+            "results/public/14_compress/run.json",
             "figures/public/02_ceilings_profile.svg",
             "figures/public/14_compress_pareto.svg",
         output:

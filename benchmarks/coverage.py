@@ -32,8 +32,7 @@ from howlinear.core.moments import Moments
 from howlinear.files import results
 from howlinear.ideas.bilinear.probe import probe
 from howlinear.ideas.claims.contrasts import Reading, extreme
-from howlinear.ideas.compression.reduced_rank import recovered
-from howlinear.ideas.compression.signals import agreement
+from howlinear.ideas.compression.ranking import agreement, recovered
 from howlinear.ideas.corpora import agreement as profiles
 from howlinear.ideas.corpora.transfer import transfer, transfers
 from howlinear.ideas.degrees.nested import nested

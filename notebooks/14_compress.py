@@ -43,29 +43,51 @@ exchanged: list | None = None  # parts of own units that are exchanged, see `com
 # %%
 import pandas as pd
 import torch
+from IPython.display import display
 
-from howlinear.answers.compress import questions, replies, sentences
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
-from howlinear.files.results import rounded
-from howlinear.ideas.compression import width
-from howlinear.ideas.compression.ablations import ablations
+from howlinear.ideas.compression.ablations import ABLATIONS, ablations
 from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.compressors import width
 from howlinear.ideas.compression.healing import healed_beside
-from howlinear.ideas.compression.limit import limits
-from howlinear.ideas.compression.race import CLOCKS, race, racers, ratios
-from howlinear.ideas.compression.units import eliminate
+from howlinear.ideas.compression.race import (
+    CLOCKS,
+    COMPRESSORS,
+    check_known,
+    check_shares,
+    choose_shares,
+    limits,
+    race,
+    racers,
+    ratios,
+    whole_perplexities,
+)
+from howlinear.ideas.compression.units import eliminate, gram
 from howlinear.models.layers import parameters
-from howlinear.models.load import is_causal
 from howlinear.notebook.run import start
 from howlinear.plots import compress as plots
 
+check_shares(shares)
+check_known([*methods, *healed, *(shown or [])], COMPRESSORS, "compressor")
+check_known(exchanged or [], ABLATIONS, "part of own units")
 run = start("14_compress", profile)
 models = {name: run.model(name) for name in run.models}
-encoders = [name for name in models if not is_causal(models[name])]
-models = {name: models[name] for name in models if name not in encoders}
-print("models:", ", ".join(models), "· fitted on", run.corpora[0], "·", fit_rows, "token rows")
-print("without a perplexity:", ", ".join(encoders) or "none")
+without = {}  # model → why it has no part in the race
+shares_of = {}  # model → shares of all parameters that it can keep
+for name, model in models.items():
+    try:
+        shares_of[name] = choose_shares(model, shares)
+    except ValueError as error:
+        without[name] = str(error)
+models = {name: model for name, model in models.items() if name not in without}
+print("models:", ", ".join(models) or "none", "· fitted on", run.corpora[0], "·", fit_rows, "token rows")
+for name, reason in without.items():
+    print(f"{name} has no part in the race: {reason}")
+for name, possible in shares_of.items():
+    if possible != shares:
+        asked, left = (", ".join(f"{share:.1%}" for share in some) for some in (shares, possible))
+        print(f"{name} cannot be made as small as all of {asked} of its parameters: it keeps {left}")
 
 # %% [markdown]
 # ## Predict first
@@ -81,7 +103,7 @@ print("without a perplexity:", ", ".join(encoders) or "none")
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -116,7 +138,7 @@ hidden = torch.tensor([[1.0, 4, 2, 0], [3, 4, 6, 0], [1, 4, 2, 1], [3, 4, 6, 1]]
 own = AffineMap(torch.ones(4, 1).double(), torch.zeros(1).double())
 output = own(hidden.double())
 moments = Moments(4).update(hidden)
-loud = width.gram(moments).diagonal().sqrt()
+loud = gram(moments).diagonal().sqrt()
 fluctuates = moments.sxx.diagonal() / (moments.n - 1)
 scores = pd.DataFrame({"‖h‖, Wanda's score": loud, "Var(h), FLAP's score": fluctuates}, index=names)
 print(scores.T.round(1).to_string())
@@ -153,11 +175,11 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 # they are in the smaller model, towards what the residual stream lacks there beside the whole model's. So a block gives
 # back some of what those before it have lost.
 #
-# | method | what goes | paper | function of `howlinear.ideas.compression` |
+# | method | what goes | paper | function of `howlinear.ideas.compression`; rivals in `compressors` |
 # |---|---|---|---|
 # | own units | units, by what is lost without them | | `own_units.own_units` |
-# | lines by R², by price | whole blocks; lines in their place | 2606.19379 | `straight.by_r2`, `by_price` |
-# | lines, mended | the same, fitted without massive rows (notebook 12) | | `straight.mended` |
+# | lines by R², by price | whole blocks; lines in their place | 2606.19379 | `lines.by_r2`, `by_price` |
+# | lines, mended | the same, fitted without massive rows (notebook 12) | | `lines.without_massive` |
 # | ShortGPT | layers | Men et al. 2024 | `drop.layers` |
 # | LLM-Drop | FFNs, or FFNs and attention | He et al. 2024 | `drop.ffns`, `sub_layers` |
 # | ReplaceMe | a span of layers; a linear map | Shopkhoev et al. 2025 | `replace_me.least_squares`, `cosine` |
@@ -183,26 +205,43 @@ main_text = run.corpora[0]
 calibrations = {}  # model → the rows that everything is fitted on, and what compressors ask of them
 otherwise = {}  # model → other rows, that own units are fitted on as well
 held_out = {}  # model → text → rows whose held-out side counts
-tables = []
 for name, model in models.items():
-    corpora = {corpus: run.corpus(corpus, model) for corpus in run.corpora[:texts]}
+    corpora = {corpus: run.corpus(corpus, model) for corpus in run.corpora[: max(1, texts)]}
     packed = {corpus: text.rows(run.rows, run.seq_len, run.seed) for corpus, text in corpora.items()}
     fit_on = packed[main_text].thinned(fit_rows)
     calibrations[name] = (fit_on, Calibration(model, fit_on, priced))
     otherwise[name] = [packed[main_text].thinned(count) for count in limit_rows]
     held_out[name] = {corpus: rows.with_fewer_held_out(other_rows) for corpus, rows in packed.items()}
     held_out[name][main_text] = packed[main_text].with_fewer_held_out(cost_rows)
+
+
+def of_every_model(measure):
+    """What a function of a model's name measures, as one table of all models."""
+    tables = {name: measure(name) for name in models}
+    return pd.concat(tables, names=["model"]).reset_index("model").reset_index(drop=True)
+
+
+def race_model(name):
     compressors = racers(calibrations[name][1], methods)
-    tables.append(race(model, compressors, shares, held_out[name]).assign(model=name))
-finished = pd.concat(tables, ignore_index=True)
+    return race(models[name], compressors, shares_of[name], held_out[name])
+
+
+if models:
+    finished = of_every_model(race_model)
+    raced = run.record("race", finished.drop(columns=CLOCKS))
+    run.record("texts", of_every_model(lambda name: whole_perplexities(models[name], held_out[name])))
+    main = raced[raced["corpus"] == main_text]
+    smallest = raced[raced["share"] == raced.groupby("model")["share"].transform("min")]
 
 # %% [markdown]
 # Perplexity over that of the whole model, held out, on the main text; `kept` is the share of parameters at the smallest
 # budget.
 
 # %% tags=["nbval-check-output"]
-main = finished[finished["text"] == main_text]
-print(ratios(main).round(2).to_string())
+if models:
+    print(ratios(main).round(2).to_string())
+else:
+    print("None of these models has a part in the race.")
 
 # %% [markdown]
 # Are own units, the first method, really ahead? Two intervals may overlap and their difference still be sure, since
@@ -211,23 +250,24 @@ print(ratios(main).round(2).to_string())
 
 # %%
 over_first = ["over_first", "over_first_low", "over_first_high"]
-beside = main[main["method"] != methods[0]].set_index(["model", "share", "method"])[over_first].dropna().round(2)
-run.folded("every budget", beside)
-beside.xs(min(shares), level="share")
+if models and len(methods) > 1:
+    others = main[main["method"] != methods[0]].dropna(subset=over_first)
+    run.folded("every budget", others.set_index(["model", "share", "method"])[over_first].round(2))
+    display(others.groupby(["model", "method"], sort=False)[over_first].last().round(2))
 
 # %% [markdown]
 # Who could not get so small, and why:
 
 # %%
-for row in main[main["why"] != ""].itertuples():
+for row in main.dropna(subset="why").itertuples() if models else []:
     print(f"{row.model}, {row.method}, {row.share:.0%}: {row.why}")
 
 # %% [markdown]
 # On the other texts, which nothing was fitted on, at the smallest budget:
 
 # %%
-smallest = finished[finished["share"] == min(shares)]
-smallest.pivot_table(index="method", columns=["model", "text"], values="ratio", sort=False).round(2)
+if models:
+    display(smallest.pivot_table(index="method", columns=["model", "corpus"], values="ratio", sort=False).round(2))
 
 # %% [markdown]
 # What it takes and what it gives: CPU seconds to compress (what several rivals ask for is counted where it is asked
@@ -235,7 +275,9 @@ smallest.pivot_table(index="method", columns=["model", "text"], values="ratio", 
 # may have had other work, so they are not recorded.
 
 # %%
-main.pivot_table(index="method", columns="model", values=CLOCKS, sort=False).round(1)
+if models:
+    of_main = finished[finished["corpus"] == main_text]
+    display(of_main.pivot_table(index="method", columns="model", values=CLOCKS, sort=False).round(1))
 
 # %% [markdown]
 # ## Figure: what a smaller model costs
@@ -245,8 +287,10 @@ main.pivot_table(index="method", columns="model", values=CLOCKS, sort=False).rou
 # worse. Each line is named where it ends; a name with a number belongs to a line that leaves the panel.
 
 # %%
-figure = plots.pareto(rounded(main), shown or methods)
-_ = run.figure(figure, "pareto")
+if models and main["ratio"].notna().any():
+    _ = run.figure(plots.pareto(main, shown or methods), "pareto")
+else:
+    print("There is no figure: no smaller model was made.")
 
 # %% [markdown]
 # ## What would make it cost less?
@@ -262,15 +306,21 @@ _ = run.figure(figure, "pareto")
 # - *held out, fitted on … rows*: the same, chosen and read out anew on fewer rows, or on more. Where more rows buy no
 #   more, what is left is the units' own.
 
+
 # %% tags=["nbval-check-output"]
-limit_tables = []
-for name, model in models.items():
+def limits_of(name):
     fit_on, calibration = calibrations[name]
-    ours = main[(main["model"] == name) & (main["method"] == "own units")]
-    found = limits(model, fit_on, calibration, [min(shares)], held_out[name][main_text], ours, otherwise[name])
-    limit_tables.append(found.assign(model=name))
-limit = pd.concat(limit_tables, ignore_index=True)
-print(limit.pivot_table(index=["model", "share"], columns="what", values="ratio", sort=False).round(2).to_string())
+    ours = finished[
+        (finished["model"] == name) & (finished["corpus"] == main_text) & (finished["method"] == "own units")
+    ]
+    return limits(
+        models[name], fit_on, calibration, [min(shares_of[name])], held_out[name][main_text], ours, otherwise[name]
+    )
+
+
+if models:
+    limit = run.record("limit", of_every_model(limits_of))
+    print(limit.pivot_table(index=["model", "share"], columns="what", values="ratio", sort=False).round(2).to_string())
 
 # %% [markdown]
 # ## What does each part of own units buy?
@@ -295,18 +345,21 @@ print(limit.pivot_table(index=["model", "share"], columns="what", values="ratio"
 # The numbers are perplexity over that of own units before the anchor, paired over documents, with 95 % intervals. Above
 # 1, the part that was exchanged is worth having; below 1, the exchange is.
 
+
 # %% tags=["nbval-check-output"]
-exchange_tables = []
-for name, model in models.items():
-    _, calibration = calibrations[name]
-    compressors = ablations(calibration, exchanged)
-    judged = {main_text: held_out[name][main_text]}
-    exchange_tables.append(race(model, compressors, [min(shares)], judged).assign(model=name))
-exchanges = pd.concat(exchange_tables, ignore_index=True)
-print(exchanges.pivot_table(index="method", columns="model", values="over_first", sort=False).round(2).to_string())
+def exchange_parts(name):
+    compressors = ablations(calibrations[name][1], exchanged)
+    return race(models[name], compressors, [min(shares_of[name])], {main_text: held_out[name][main_text]})
+
+
+if models:
+    exchanges = run.record("exchanges", of_every_model(exchange_parts).drop(columns=CLOCKS))
+    print(exchanges.pivot_table(index="method", columns="model", values="over_first", sort=False).round(2).to_string())
 
 # %%
-exchanges.set_index(["model", "method"])[over_first].drop(index=exchanges["method"].iloc[0], level="method").round(3)
+if models:
+    own, *_ = ABLATIONS
+    display(exchanges[exchanges["method"] != own].set_index(["model", "method"])[over_first].round(3))
 
 # %% [markdown]
 # ## A little training, beside the original
@@ -315,42 +368,39 @@ exchanges.set_index(["model", "method"])[over_first].drop(index=exchanges["metho
 # a few steps on the text that was fitted on. The whole model gets the same steps, since they may teach it the text too.
 # *healed* is perplexity over that of the whole model as it is, *behind* over that of the whole model healed alike.
 
+
 # %%
-heal_tables = []
-for name, model in models.items():
-    fit_on, calibration = calibrations[name]
-    copies = {"whole": model}
-    copies |= {method: compress(min(shares)) for method, compress in racers(calibration, healed).items()}
+def heal(name):
+    _, calibration = calibrations[name]
+    copies = {"whole": models[name]}
+    share = min(shares_of[name])
+    for method, compress in racers(calibration, healed).items():
+        try:
+            copies[method] = compress(share)
+        except ValueError as error:
+            print(f"{name}, {method}, {share:.0%}: {error}")
     calibration.forget()  # its moments take more memory than the training
     beside_whole = healed_beside(copies, calibration.ids, held_out[name][main_text], heal_steps, seed=run.seed)
-    heal_tables.append(beside_whole.assign(model=name))
-healing = pd.concat(heal_tables, ignore_index=True)
-healing.set_index(["model", "name"]).round(2)
+    beside_whole["share"] = [1.0, *[share] * (len(copies) - 1)]
+    return beside_whole.rename(columns={"name": "method"}).drop(columns="seconds")
 
+
+if models and heal_steps:
+    healing = run.record("healing", of_every_model(heal))
+    display(healing.set_index(["model", "method"]).round(2))
+else:
+    print("Nothing was trained.")
 
 # %%
-def records(table, name):
-    of_model = rounded(table[table["model"] == name].drop(columns=["model", *CLOCKS], errors="ignore")).astype(object)
-    return of_model.where(of_model.notna(), None).to_dict("records")
-
-
-record = {}
-for name in models:
-    tables_of = {"race": finished, "limit": limit, "exchanges": exchanges, "healing": healing}
-    record[name] = {key: records(table, name) for key, table in tables_of.items()}
-record |= {name: {"without": "a loss: it predicts no next token"} for name in encoders}
 settings = {"shares": shares, "fit_rows": fit_rows, "priced": priced, "texts": texts, "cost_rows": cost_rows}
-settings |= {"limit_rows": limit_rows, "other_rows": other_rows, "heal_steps": heal_steps}
-measured = ("race", "limit", "exchanges", "healing")
-run.save(
-    rounded({"models": record}) | {"settings": settings}, dict.fromkeys(measured, 0.05), dict.fromkeys(measured, 3)
-)
+settings |= {"limit_rows": limit_rows, "other_rows": other_rows, "heal_steps": heal_steps, "without": without}
+run.save(settings=settings)
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
 
 # %% [markdown]
 # - A line in the place of a block is one way to spend $d^2 + d$ numbers on it. Where *lines by price* is far above *own
@@ -366,7 +416,7 @@ run.conclusion(sentences, replies)
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises
@@ -387,7 +437,7 @@ run.questions(questions)
 # %%
 least = None  # a number between 0 and 1
 
-first_model = models[next(iter(models))]
+first_model = next(iter(models.values()), None)
 if least is not None:
     from howlinear.models.ffn_sites import sites, width_of
 
@@ -414,8 +464,9 @@ if least is not None:
 
 # %%
 # the first model's own rows, to fit on and to judge by
-rows = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed)
-calibration = Calibration(first_model, rows.thinned(fit_rows), priced)
+if first_model is not None:
+    rows = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed)
+    calibration = Calibration(first_model, rows.thinned(fit_rows), priced)
 
 # %%
 drawn = None  # a function of the share to keep → block → units to keep
@@ -425,7 +476,9 @@ if drawn is not None:
     loudest = width.evenly(calibration, 0.8, width.loudness(calibration))
     for block, units in loudest.items():
         assert len(kept[block]) == len(kept[block].unique()) == len(units), "as many as fit, and each unit once"
-    chance = sum(len(units) for units in kept.values()) / sum(moments.d_in for moments in calibration.units.values())
+    chance = sum(len(units) for units in kept.values()) / sum(
+        moments.d_in for moments in width.moments_of(calibration).values()
+    )
     common = sum(torch.isin(kept[block], units).sum() for block, units in loudest.items())
     share = float(common) / sum(len(units) for units in kept.values())
     assert abs(share - chance) < 0.03, (

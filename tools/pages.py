@@ -12,15 +12,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from howlinear.core.profile_statistics import few_rows_decide
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths
-from howlinear.files import results as record
-from howlinear.files.tables import load_results
+from howlinear.files.tables import Results, load_results
 from howlinear.ideas.claims import ledger as claims
 from howlinear.instrument.baseline import APART
 from howlinear.notebook.prose import Prose, describe_recorded
@@ -29,7 +27,7 @@ from tools.book import build
 
 PUBLIC = "<!-- numbers: results/public/02_ceilings -->"
 NUMBERS = "<!-- numbers: results/minis/02_ceilings -->"
-RACE = "<!-- numbers: results/public/14_compress.json -->"
+RACE = "<!-- numbers: results/public/14_compress -->"
 CLAIMS = "<!-- claims -->"
 ANSWERS = "<!-- answers -->"
 NOTEBOOKS = "<!-- notebooks -->"
@@ -57,7 +55,7 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
     ledger = claims.to_markdown(claims.evaluate(minis), claims.evaluate(public))
     findings = {
         PUBLIC: _shown(public / "02_ceilings", public_table),
-        RACE: _shown(public / "14_compress.json", race_table),
+        RACE: _shown(public / "14_compress", race_table),
         NUMBERS: _shown(minis / "02_ceilings", ceilings_table),
     }
     stems = build.stems()
@@ -134,10 +132,10 @@ def _public(stem: str, results: Path) -> dict[str, Prose]:
     return {"the public models": describe_recorded(folder, stem)} if there else {}
 
 
-def _shown(path: Path, table: Callable[[Mapping[str, Any]], str]) -> str:
-    """A table of one notebook's results."""
+def _shown(path: Path, table: Callable[[Results], str]) -> str:
+    """A table of the results of one notebook."""
     try:
-        return table(record.load(path) if path.suffix else load_results(path.parent, path.name))
+        return table(load_results(path.parent, path.name))
     except HowlinearError:
         raise  # it says itself what is wrong
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -170,31 +168,27 @@ def public_table(results: Mapping[str, pd.DataFrame]) -> str:
     return pd.DataFrame(rows).to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True)
 
 
-def race_table(results: Mapping[str, Any]) -> str:
+def race_table(results: Results) -> str:
     """What notebook 14 found of the first public model on its main text, a row a compressor, the best at first."""
-    race = next(model["race"] for model in results["models"].values() if "race" in model)
-    main_text = race[0]["text"]
-    shares = results["settings"]["shares"]
-    ratios: dict[str, dict[float, Mapping[str, Any]]] = {}
-    for row in race:
-        if row["text"] == main_text and row["ratio"] is not None:
-            ratios.setdefault(row["method"], {})[row["share"]] = row
+    race = results["race"].dropna(subset=["ratio"])
+    race = race[(race["model"] == race["model"].iloc[0]) & (race["corpus"] == race["corpus"].iloc[0])]
+    smallest = race[race["share"] == race["share"].min()].set_index("method")["ratio"]
     rows = []
-    for method in sorted(ratios, key=lambda name: ratios[name].get(min(shares), {}).get("ratio", float("inf"))):
+    for method in sorted(race["method"].unique(), key=lambda name: smallest.get(name, float("inf"))):
         cells = {"way": method}
-        for share in shares:
-            found = ratios[method].get(share)
-            cells[f"{share:.0%}"] = "–" if found is None else _times(found)
+        for share, of_share in race.groupby("share", sort=False):
+            found = of_share[of_share["method"] == method]
+            cells[f"{share:.0%}"] = _times(found.iloc[0]) if len(found) else "–"
         rows.append(cells)
     return pd.DataFrame(rows).to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True)
 
 
-def _times(row: Mapping[str, Any]) -> str:
+def _times(row: pd.Series) -> str:
     """A ratio of perplexities with its interval; beyond ten nothing but its size matters."""
     if row["ratio"] >= 10:
         return f"{row['ratio']:,.0f}"
-    digits = 2 if row["high"] < 10 else 1
-    return f"{row['ratio']:.{digits}f} [{row['low']:.{digits}f}, {row['high']:.{digits}f}]"
+    digits = 2 if row["ratio_high"] < 10 else 1
+    return f"{row['ratio']:.{digits}f} [{row['ratio_low']:.{digits}f}, {row['ratio_high']:.{digits}f}]"
 
 
 def ceilings_table(results: Mapping[str, pd.DataFrame]) -> str:

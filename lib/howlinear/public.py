@@ -6,10 +6,9 @@ from howlinear.core.sklearn import AffineCeiling
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files.tables import Results
 from howlinear.files.tables import load_results as results
+from howlinear.ideas.compression.compress import Compressed, compress
 from howlinear.ideas.compression.folder import save
 from howlinear.ideas.compression.greedy import Plan, compress_to
-from howlinear.ideas.compression.own_units import Compressed, compress
-from howlinear.ideas.compression.within import compress_within
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import Profile, measure
 from howlinear.instrument.perplexity import Change, change, losses, perplexity
@@ -43,7 +42,6 @@ __all__ = [
     "change",
     "compress",
     "compress_to",
-    "compress_within",
     "effective_rank",
     "load_corpus",
     "load_model",

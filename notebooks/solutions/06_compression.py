@@ -20,8 +20,8 @@ import torch
 
 import howlinear as hl
 from howlinear.core.reduced_rank import reduced_rank
-from howlinear.ideas.compression.price import price
-from howlinear.ideas.compression.reduced_rank import recovered
+from howlinear.ideas.compression.ranking import recovered
+from howlinear.ideas.compression.signals import price
 from howlinear.instrument.perplexity import losses
 from howlinear.notebook.run import start
 

@@ -18,8 +18,8 @@ profile = "minis"
 import torch
 
 import howlinear as hl
-from howlinear.ideas.compression import width
 from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.compressors import width
 from howlinear.ideas.compression.race import race, racers
 from howlinear.models.layers import parameters
 from howlinear.models.units import unit_count

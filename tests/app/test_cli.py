@@ -724,7 +724,7 @@ def test_an_interrupted_compression_leaves_nothing(monkeypatch, capsys, text, fo
         raise KeyboardInterrupt
 
     options = ("--corpus", text, "--out", tmp_path / "small", "--rows", 4096, "--max-parameters", 0.9)
-    for place in ("howlinear.ideas.compression.prune.unit_moments", "howlinear.ideas.compression.folder.seal"):
+    for place in ("howlinear.ideas.compression.allocate.unit_moments", "howlinear.ideas.compression.folder.seal"):
         with monkeypatch.context() as patch:
             patch.setattr(place, interrupted)
             code, _, err = howlinear(patch, capsys, "compress", folder, *options)

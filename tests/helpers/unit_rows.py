@@ -2,6 +2,7 @@
 
 import torch
 
+from howlinear.ideas.compression.allocate import costs_of
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import sites
 from howlinear.models.units import units_hooked
@@ -32,4 +33,4 @@ def seen(model, ids):
 
 def weighted_rows(calibration, block):
     """The weight of every row of a block."""
-    return calibration.stakes[block].weight.repeat(len(calibration.ids))
+    return costs_of(calibration)[block].weight.repeat(len(calibration.ids))

@@ -5,11 +5,12 @@ import torch
 
 from helpers.families import reads, small
 from helpers.unit_rows import seen, short_rows, weighted_rows
-from howlinear.ideas.compression.anchor import RIDGES, Regression, anchor
+from howlinear.core.moments import Moments
+from howlinear.ideas.compression.allocate import costs_of, has_constant
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.own_units import before_anchor
-from howlinear.ideas.compression.prune import has_constant
-from howlinear.ideas.compression.units import Stakes, root_of
+from howlinear.ideas.compression.own_units import ANCHOR_RIDGES, anchor, before_anchor, fit_correction
+from howlinear.ideas.compression.units import ErrorCost, root_of
+from howlinear.ideas.compression.units import weighted_rows as rows_with_weights
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import streams_hooked
 from howlinear.models.replace import copy_of
@@ -41,10 +42,10 @@ def readout_of(model, block):
 
 
 def alike(model):
-    """Block → stakes by which every error counts alike."""
+    """Block → costs by which every error counts alike."""
     width = model.config.hidden_size
     return {
-        site.block: Stakes(torch.eye(width, dtype=torch.float64), torch.ones(32, dtype=torch.float64))
+        site.block: ErrorCost(torch.eye(width, dtype=torch.float64), torch.ones(32, dtype=torch.float64))
         for site in sites(model)
     }
 
@@ -64,7 +65,7 @@ def chosen_on_rows(h, r, weight, metric, centred):
     """The change that a fit to each half, judged on the other, tells; None where none is better."""
     first, second = slice(0, len(h) // 2), slice(len(h) // 2, None)
     costs = []
-    for ridge in RIDGES:
+    for ridge in ANCHOR_RIDGES:
         cost = 0.0
         for fitted, judged in ((first, second), (second, first)):
             change, constant = on_rows(h[fitted], r[fitted], weight[fitted], ridge, centred)
@@ -75,19 +76,19 @@ def chosen_on_rows(h, r, weight, metric, centred):
     best = costs.index(min(costs))
     if costs[best] >= 0:
         return None
-    return on_rows(h, r, weight, RIDGES[best] / 2, centred)
+    return on_rows(h, r, weight, ANCHOR_RIDGES[best] / 2, centred)
 
 
 @pytest.mark.parametrize("own_outputs", [False, True])
 def test_every_change_is_a_ridge_regression_on_what_the_finished_copy_gives(model, rows, own_outputs):
     """Of every block by rows: the units that it was fitted on are those that the finished copy has."""
     calibration = Calibration(model, rows, priced=4)
-    before = before_anchor(calibration, 0.7, lines=not own_outputs)  # what a line gives is none of the units' output
+    before = before_anchor(calibration, 0.7)
     with torch.no_grad():
         for site in sites(before):
             unit_layers(before, site)[-1].weight.mul_(0.5)  # so that there is something to give back
     copy = copy_of(before)
-    anchor(model, copy, calibration.ids, calibration.stakes, own_outputs)
+    anchor(model, copy, calibration.ids, costs_of(calibration), own_outputs)
     inside, whole = seen(copy, calibration.ids), seen(model, calibration.ids)
     is_now, was = streams(copy, calibration.ids), streams(model, calibration.ids)
     changed = 0
@@ -98,7 +99,7 @@ def test_every_change_is_a_ridge_regression_on_what_the_finished_copy_gives(mode
         centred = has_constant(model, sites(model)[block])
         without_change = start(h) - now(h)  # what the change gave is taken back
         r = whole[block]["y"] - start(h) if own_outputs else was[block] - (is_now[block] + without_change)
-        metric = calibration.stakes[block].metric
+        metric = costs_of(calibration)[block].metric
         chosen = chosen_on_rows(h, r, weighted_rows(calibration, block), metric, centred)
         if chosen is None:
             assert torch.equal(now.weight, start.weight)
@@ -156,10 +157,8 @@ def test_what_the_other_half_contradicts_is_not_learned():
     metric = torch.eye(2, dtype=torch.float64)
     found = {}
     for sign in (1, -1):
-        regression = Regression(3, 2)
-        regression.update(h, r, weight, 0)
-        regression.update(h, sign * r, weight, 1)
-        found[sign] = regression.fitted(metric, centred=False)
+        halves = [Moments(4, 2).update(rows_with_weights(h, weight), each * r) for each in (1, sign)]
+        found[sign] = fit_correction(halves, metric, centred=False)
     assert found[-1] is None
     torch.testing.assert_close(found[1][:-1], torch.ones(3, 2, dtype=torch.float64), rtol=0.05, atol=0)
     assert not found[1][-1].any()
@@ -169,12 +168,10 @@ def test_a_constant_is_no_reason_for_a_slope():
     """Planted: a constant is missing, and a slope that the halves contradict. A weak ridge would follow the slope."""
     spread = torch.linspace(-1, 1, 100)
     h = (5 + spread)[:, None]
-    missing = {0: 1 + 0.3 * spread, 1: 1 - 0.1 * spread}
-    regression = Regression(1, 1)
-    for half, r in missing.items():
-        regression.update(h, r[:, None].double(), torch.ones(100, dtype=torch.float64), half)
-    slope, constant = regression.fitted(torch.eye(1, dtype=torch.float64), centred=True).flatten().tolist()
-    assert slope == pytest.approx(0.1 / (1 + max(RIDGES) / 2), rel=1e-3)
+    rows = rows_with_weights(h, torch.ones(100))
+    halves = [Moments(2, 1).update(rows, r[:, None].double()) for r in (1 + 0.3 * spread, 1 - 0.1 * spread)]
+    slope, constant = fit_correction(halves, torch.eye(1, dtype=torch.float64), centred=True).flatten().tolist()
+    assert slope == pytest.approx(0.1 / (1 + max(ANCHOR_RIDGES) / 2), rel=1e-3)
     assert constant == pytest.approx(1 - 5 * slope, rel=1e-6)
 
 

@@ -10,9 +10,19 @@ from conftest import BLOCKS, WIDTH
 from howlinear.core.ceilings import AffineMap, r2
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.compression.calibration import Anchored, Calibration, lines, stream, unit_moments
+from howlinear.ideas.compression.allocate import eliminations_of
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.compressors.drop import stream_of_layers
+from howlinear.ideas.compression.compressors.lines import (
+    ConstantFirst,
+    fit_lines,
+    line_prices,
+    lines_of,
+    prices_without_massive,
+)
+from howlinear.ideas.compression.compressors.width import moments_of
 from howlinear.ideas.compression.greedy import fit_maps
-from howlinear.ideas.compression.rivals import rivals
+from howlinear.ideas.compression.units import unit_moments
 from howlinear.ideas.sinks.planted import sunk
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import sites
@@ -31,21 +41,19 @@ def rows_at(model, ids, block):
 def test_only_the_rows_to_fit_on_are_seen(gpt2, rows):
     calibration = Calibration(gpt2, rows)
     assert torch.equal(calibration.ids, rows.ids[~rows.test])
-    assert calibration.units[0].n == calibration.ids.numel()
+    assert moments_of(calibration)[0].n == calibration.ids.numel()
 
 
 def test_what_is_forgotten_is_no_longer_held_and_comes_again(gpt2, rows):
     calibration = Calibration(gpt2, rows, priced=4)
-    _, moments = calibration.eliminations
-    price = calibration.line_prices
-    calibration.anchored[0.9, False, False] = {}
+    _, moments = eliminations_of(calibration)
+    price = line_prices(calibration)
     held = weakref.ref(moments[0])
     calibration.forget()
     del moments
     gc.collect()
     assert held() is None
-    assert calibration.anchored
-    assert calibration.line_prices == pytest.approx(price)
+    assert line_prices(calibration) == pytest.approx(price)
 
 
 def test_a_share_is_of_all_parameters(gpt2, rows):
@@ -59,19 +67,19 @@ def test_a_share_is_of_all_parameters(gpt2, rows):
 
 def test_lines_are_those_of_least_squares(model, rows):
     ids = rows.ids[~rows.test]
-    found = lines(model, ids, batch_size=5)
+    found = fit_lines(model, ids, batch_size=5)
     for block, reference in fit_maps(model, ids, list(found)).items():
         torch.testing.assert_close(found[block].all_rows.weight, reference.weight, rtol=1e-5, atol=1e-7)
         x, y = rows_at(model, ids, block)
         assert found[block].r2 == pytest.approx(r2(reference, Moments(WIDTH, WIDTH).update(x, y)), abs=1e-6)
         assert found[block].massive_rows == 0
-        assert found[block].mended is found[block].all_rows
+        assert found[block].ordinary is found[block].all_rows
 
 
 def test_where_nothing_is_mended_prices_are_the_same(gpt2, rows):
     calibration = Calibration(gpt2, rows, priced=4)
-    assert calibration.mended_prices == calibration.line_prices
-    assert set(calibration.line_prices) == set(range(BLOCKS))
+    assert prices_without_massive(calibration) == line_prices(calibration)
+    assert set(line_prices(calibration)) == set(range(BLOCKS))
 
 
 def test_a_planted_sink_bends_the_line_and_not_the_mended_one(gpt2, rows):
@@ -82,44 +90,24 @@ def test_a_planted_sink_bends_the_line_and_not_the_mended_one(gpt2, rows):
     mark[3] = 30 * rows_at(gpt2, ids, 0)[1].norm(dim=1).median()
     vector[5] = 500 * y.norm(dim=1).median()
     with sunk(gpt2, 1, mark, vector):
-        found = lines(gpt2, ids)[1]
+        found = fit_lines(gpt2, ids)[1]
     assert found.massive_rows == len(ids)
     later = torch.arange(len(x)) % ids.shape[1] > 0
     ordinary = Moments(WIDTH, WIDTH).update(x[later], y[later])
     assert r2(found.all_rows, ordinary) < 0
-    straight = found.mended
-    assert isinstance(straight, Anchored)
+    straight = found.ordinary
+    assert isinstance(straight, ConstantFirst)
     assert r2(AffineMap(straight.weight, straight.bias), ordinary) > 0.1
     assert float(straight.first[5]) > 0.9 * vector[5]
 
 
 def test_an_anchored_map_by_hand():
-    anchored = Anchored(AffineMap(2 * torch.eye(2).double(), torch.ones(2).double()), torch.tensor([7.0, 8.0]).double())
+    anchored = ConstantFirst(
+        AffineMap(2 * torch.eye(2).double(), torch.ones(2).double()), torch.tensor([7.0, 8.0]).double()
+    )
     x = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]]).double()
     assert anchored(x).tolist() == [[[7, 8], [7, 9], [11, 13]]]
     assert parameters(anchored) == 4 + 2 + 2
-
-
-def test_the_stream_is_what_the_signals_see(model, ids):
-    """ShortGPT's and LLM-Drop's signals are computed elsewhere by other hooks."""
-    found = stream(model, ids, batch_size=5)
-    for block, reference in rivals(model, ids).items():
-        assert float(1 - found.layers[block, block + 1]) == pytest.approx(reference.influence, rel=1e-4, abs=1e-7)
-        assert float(found.ffn[block]) == pytest.approx(reference.cosine, rel=1e-4, abs=1e-7)
-
-
-def test_spans_and_attention_by_hidden_states(model, ids):
-    found = stream(model, ids)
-    with torch.no_grad():
-        states = model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
-    first, third = (states[number].flatten(0, -2).double() for number in (0, 2))
-    cosine = torch.nn.functional.cosine_similarity(first, third, dim=1).mean()
-    assert float(found.span_distances(2)[0]) == pytest.approx(float(1 - cosine), rel=1e-4)
-    assert len(found.span_distances(2)) == BLOCKS - 1
-    _, y = rows_at(model, ids, 0)
-    between = states[1].flatten(0, -2).double() - y
-    cosine = torch.nn.functional.cosine_similarity(first, between, dim=1).mean()
-    assert float(found.attention[0]) == pytest.approx(float(1 - cosine), rel=1e-4)
 
 
 def test_hidden_units_give_the_output(model, ids):
@@ -134,8 +122,8 @@ def test_hidden_units_give_the_output(model, ids):
 
 def test_nothing_is_left_behind(model, rows):
     calibration = Calibration(model, rows, priced=4)
-    for part in ("lines", "line_prices", "stream", "units"):
-        assert getattr(calibration, part) is getattr(calibration, part)
+    for found in (lines_of, line_prices, stream_of_layers, moments_of):
+        assert found(calibration) is found(calibration)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 

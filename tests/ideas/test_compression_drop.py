@@ -5,8 +5,9 @@ import torch
 
 from conftest import BLOCKS
 from howlinear.errors import InputError
-from howlinear.ideas.compression import drop
-from howlinear.ideas.compression.calibration import Calibration, Stream
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.compressors import drop
+from howlinear.ideas.compression.compressors.drop import Stream, stream_of_layers
 from howlinear.instrument.perplexity import losses
 from howlinear.models.layers import Silent, layers_of, parameters, parts_of, sub_layer_sizes
 
@@ -70,7 +71,7 @@ def test_a_silent_attention_goes_and_costs_nothing(model, rows):
 
 def test_what_is_dropped_is_in_the_order_of_the_scores(gpt2, rows):
     calibration = Calibration(gpt2, rows)
-    lowest = int(calibration.stream.ffn.argmin())
+    lowest = int(stream_of_layers(calibration).ffn.argmin())
     smaller = drop.ffns(calibration, share_without(gpt2, 1))
     assert [number for number in range(BLOCKS) if isinstance(part(smaller, number, "ffn"), Silent)] == [lowest]
     assert parameters(drop.ffns(calibration, 1.0)) == parameters(gpt2)
@@ -86,7 +87,7 @@ def test_layers_and_sub_layers_by_hand(model, rows):
     for number, cosine in enumerate((0.5, 0.9, 0.7)):
         states[number, number + 1] = cosine
     attention, ffn = torch.tensor([0.01, 0.3, 0.08]).double(), torch.tensor([0.2, 0.05, 0.1]).double()
-    calibration.stream = Stream(states, attention, ffn)
+    calibration.memory["stream_of_layers",] = Stream(states, attention, ffn)
 
     sizes = [parameters(layer) for layer in layers_of(model)]
     smaller = drop.layers(calibration, share_without(model, sizes[1], sizes[2]))

@@ -17,8 +17,9 @@ from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError, SourceError
 from howlinear.ideas.compression import folder as compressed
 from howlinear.ideas.compression.card import compressed_card
-from howlinear.ideas.compression.folder import save, vacant
+from howlinear.ideas.compression.folder import save
 from howlinear.ideas.compression.greedy import Plan
+from howlinear.ideas.compression.output_folder import check_output_folder
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import Change
 from howlinear.models import load as models
@@ -368,7 +369,7 @@ def test_a_folder_that_exists_is_never_overwritten(folder, gpt2, tmp_path):
     assert contents(folder) == before
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="empty exists"):
-        vacant(tmp_path / "empty")
+        check_output_folder(tmp_path / "empty")
 
 
 def test_force_replaces_a_compressed_model_wholly(folder, gpt2, tmp_path, ids):

@@ -5,16 +5,8 @@ import torch
 from torch import nn
 
 from howlinear.core.ceilings import AffineMap, fit
-from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.ideas.compression.healing import (
-    Healing,
-    heal,
-    heal_blocks,
-    healed_beside,
-    healing,
-    healing_table,
-)
+from howlinear.ideas.compression.healing import BEHIND, LAYERS, heal, heal_blocks, healed_beside, healing
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
@@ -26,7 +18,7 @@ def loss_with(model, block, module, ids):
         return float(losses(model, ids).mean())
 
 
-def test_a_spoilt_layer_is_mended_and_nothing_else_moves(model, ids):
+def test_a_spoilt_layer_gets_better_and_nothing_else_moves(model, ids):
     before = copy.deepcopy(model.state_dict())
     asked = [parameter.requires_grad for parameter in model.parameters()]
     spoilt = nn.Linear(32, 32)
@@ -42,18 +34,22 @@ def test_a_spoilt_layer_is_mended_and_nothing_else_moves(model, ids):
     assert not healed.weight.requires_grad
 
 
-def test_the_original_gets_the_same_steps_and_both_are_judged_against_the_model_as_it_is(gpt2, rows, ids):
+def test_the_original_gets_the_same_steps_and_both_stand_against_the_model_as_it_is(gpt2, rows, ids):
     held, fitted = rows.ids[rows.test], rows.ids[~rows.test]
     line, _ = fit(sum(capture(gpt2, rows, [1])[1].train))
-    found = healing(gpt2, 1, line, fitted, held, steps=20, rate=0.01)
+    table = healing(gpt2, 1, line, fitted, held, steps=20, rate=0.01)
+    assert table["layer"].tolist() == [*LAYERS, BEHIND]
+    assert (table["block"] == 1).all()
+    assert ((table["delta_low"] < table["delta"]) & (table["delta"] < table["delta_high"])).all()
+    deltas = table.set_index("layer")["delta"]
     base = losses(gpt2, held).mean().exp()
     (site,) = sites(gpt2, [1])
     healed = heal(gpt2, 1, site.ffn, fitted, 20, 0.01)
-    assert found.original.value == pytest.approx(float(loss_exp(gpt2, healed, held) - base), abs=1e-6)
+    assert deltas["original, healed"] == pytest.approx(float(loss_exp(gpt2, healed, held) - base), abs=1e-6)
     with swap(gpt2, {1: line}):
         swapped = losses(gpt2, held).mean().exp()
-    assert found.swapped.value == pytest.approx(float(swapped - base), rel=1e-4, abs=1e-4)
-    assert found.behind.value == pytest.approx(found.line.value - found.original.value, abs=1e-9)
+    assert deltas["line"] == pytest.approx(float(swapped - base), rel=1e-4, abs=1e-4)
+    assert deltas[BEHIND] == pytest.approx(deltas["line, healed"] - deltas["original, healed"], abs=1e-9)
     assert loss_with(gpt2, 1, healed, fitted) < float(losses(gpt2, fitted).mean())  # it learnt what it saw
 
 
@@ -66,12 +62,12 @@ def test_another_seed_trains_other_layers_from_the_same_swap(gpt2, rows):
     """What no interval holds, as its docstring says: with another order of the text the trained layers are others."""
     line, _ = fit(sum(capture(gpt2, rows, [1])[1].train))
     fitted = rows.ids[~rows.test]
-    one, same, other = (healing(gpt2, 1, line, fitted, rows, steps=5, rate=0.01, seed=seed) for seed in (0, 0, 1))
-    assert other.swapped.value == pytest.approx(one.swapped.value, rel=1e-6)
-    for layer in ("line", "original"):
-        values = [getattr(found, layer).value for found in (one, same, other)]
-        assert values[1] == pytest.approx(values[0], rel=1e-6)
-        assert values[2] != pytest.approx(values[0], rel=1e-3)
+    tables = [healing(gpt2, 1, line, fitted, rows, steps=5, rate=0.01, seed=seed) for seed in (0, 0, 1)]
+    one, same, other = (table.set_index("layer")["delta"] for table in tables)
+    assert other["line"] == pytest.approx(one["line"], rel=1e-6)
+    for layer in ("line, healed", "original, healed"):
+        assert same[layer] == pytest.approx(one[layer], rel=1e-6)
+        assert other[layer] != pytest.approx(one[layer], rel=1e-3)
 
 
 def test_a_line_that_is_the_block_heals_as_the_block_does(gpt2, ids):
@@ -80,9 +76,9 @@ def test_a_line_that_is_the_block_heals_as_the_block_does(gpt2, ids):
     straight = nn.Linear(32, 32)
     line = AffineMap(straight.weight.T.detach().double(), straight.bias.detach().double())
     with swap(gpt2, {1: straight}):
-        found = healing(gpt2, 1, line, ids[:16], ids[16:], steps=10, rate=0.01)
-    assert abs(found.swapped.value) < 1e-4
-    assert abs(found.behind.value) < 1e-3
+        table = healing(gpt2, 1, line, ids[:16], ids[16:], steps=10, rate=0.01).set_index("layer")
+    assert abs(table["delta"]["line"]) < 1e-4
+    assert abs(table["delta"][BEHIND]) < 1e-3
 
 
 def test_all_blocks_are_healed_and_nothing_else_moves(model, ids):
@@ -115,14 +111,6 @@ def test_models_are_healed_alike_beside_the_original(gpt2, rows):
     healed = heal_blocks(spoilt, fitted, 10, 0.003)
     assert worse["healed"] == pytest.approx(float((losses(healed, test) - losses(gpt2, test)).mean().exp()), rel=1e-4)
     assert (table["seconds"] > 0).all()
-
-
-def test_the_table_has_a_row_a_layer():
-    one = Estimate(1.0, 0.5, 1.5)
-    table = healing_table({"a": Healing(one, Estimate(-1.0, -2.0, 0.0), one, one)}, 3)
-    assert table["layer"].tolist() == ["line", "line, healed", "original, healed"]
-    assert table["delta"].tolist() == [1.0, -1.0, 1.0]
-    assert table["block"].tolist() == [3, 3, 3]
 
 
 @pytest.mark.parametrize(("steps", "rate"), [(0, 1e-4), (5, 0.0)])

@@ -6,9 +6,8 @@ import torch
 
 import howlinear as hl
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.limit import WHAT, after, fitted_on, limits
 from howlinear.ideas.compression.own_units import layout, own_units
-from howlinear.ideas.compression.race import race, racers
+from howlinear.ideas.compression.race import WHAT, after, fitted_on, limits, race, racers
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
 
@@ -45,7 +44,7 @@ def test_each_number_is_of_its_own_copy_and_text(gpt2, random_rows):
     of_share = found[found["share"] == 0.8].set_index("what")
     price = layout(calibration, 0.8).price
     assert of_share["ratio"][WHAT[0]] == pytest.approx(np.exp(price))
-    assert of_share.loc[WHAT[0], ["low", "high"]].isna().all()
+    assert of_share.loc[WHAT[0], ["ratio_low", "ratio_high"]].isna().all()
 
     def ratio(calibrated, side):
         ids = random_rows.ids[side]

@@ -1,7 +1,6 @@
 """A smaller model in closed form: it keeps its budget, loads as it was saved, and says what it cost."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -17,14 +16,16 @@ from howlinear.errors import InputError, SourceError
 from howlinear.ideas.compression import own_units
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.card import compressed_card
-from howlinear.ideas.compression.folder import save, vacant
-from howlinear.ideas.compression.own_units import compress
-from howlinear.instrument.perplexity import losses
-from howlinear.models.beside import BesideLine, line_layers
+from howlinear.ideas.compression.compress import compress
+from howlinear.ideas.compression.folder import save
+from howlinear.ideas.compression.output_folder import check_output_folder
+from howlinear.instrument.perplexity import losses, perplexity
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, untrained
-from howlinear.models.replace import lines_beside, replace, replaced, units_left
-from howlinear.models.units import affine_of, unit_count, unit_layers, with_units
+from howlinear.models.replace import replace, replaced, units_left
+from howlinear.models.units import affine_of, unit_count, unit_layers
+from howlinear.text.rows import ModelInputs
+from howlinear.text.unpad import without_padding
 
 
 @pytest.fixture
@@ -59,10 +60,10 @@ def with_planted_units(name, block, needed):
 
 
 @pytest.mark.parametrize("share", [0.95, 0.7])
-@pytest.mark.parametrize(("alike", "lines"), [(False, False), (True, False), (False, True)])
-def test_a_budget_is_kept_and_nearly_used(model, rows, share, alike, lines):
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_budget_is_kept_and_nearly_used(model, rows, share, alike):
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    found = compress(model, rows, share, alike, lines=lines)
+    found = compress(model, rows, share, alike=alike)
     left = found.model.num_parameters() / model.num_parameters()
     assert share - 0.02 < left <= share
     assert counts(found.model) == found.units
@@ -71,9 +72,6 @@ def test_a_budget_is_kept_and_nearly_used(model, rows, share, alike, lines):
     assert not found.model.training
     if alike:
         assert len(set(found.units.values())) == 1
-    assert found.lines.keys() == lines_beside(found.model.config).keys()
-    if not lines:
-        assert not found.lines
 
 
 def test_what_it_says_it_costs_is_what_it_costs(model, rows):
@@ -108,9 +106,9 @@ def test_units_that_nobody_reads_go_first_and_cost_nothing(name, rows):
 # --- folders
 
 
-@pytest.mark.parametrize(("alike", "lines"), [(False, False), (True, False), (False, True)])
-def test_saved_and_loaded_it_is_the_same_to_the_bit(model, rows, tmp_path, alike, lines, tokenizer):
-    found = compress(model, rows, 0.8, alike, lines=lines)
+@pytest.mark.parametrize("alike", [False, True])
+def test_saved_and_loaded_it_is_the_same_to_the_bit(model, rows, tmp_path, alike, tokenizer):
+    found = compress(model, rows, 0.8, alike=alike)
     card = compressed_card("mini", model, found.model, rows, found, max_parameters=0.8)
     folder = save(found.model, tmp_path / "small", card, tokenizer)
     loaded = load_model(folder)
@@ -127,18 +125,13 @@ def test_saved_and_loaded_it_is_the_same_to_the_bit(model, rows, tmp_path, alike
     assert f"{found.model.num_parameters():,}" in card
     assert found.outlook in card
     assert "it has at most 0.8 of its parameters" in unwrapped(card)
-    if lines:
-        assert found.lines
-    beside = {block: f"two linear layers, {rank} wide between" for block, rank in found.lines.items() if rank < 16}
-    for block, holds in beside.items():
-        assert re.search(rf"\| {block} +\| {found.units[block]} of \d+ hidden units, beside them {holds} ", card)
     assert ("hl.load_model" in card) != alike
     # a second compression starts from it, and --force may replace it
     again = compress(loaded, rows, 0.9)
     assert again.model.num_parameters() <= 0.9 * loaded.num_parameters()
-    assert vacant(folder, force=True) == folder
+    assert check_output_folder(folder, force=True) == folder
     with pytest.raises(SourceError, match="exists: choose another folder"):
-        vacant(folder)
+        check_output_folder(folder)
 
 
 @pytest.mark.long
@@ -178,90 +171,12 @@ def test_units_and_maps_stand_beside_one_another(model, rows, tmp_path):
     assert_same_outputs(logits(loaded, rows.ids), logits(both, rows.ids))
 
 
-def with_lines(model):
-    """A copy whose blocks 1 and 2 have half of their units, and a line beside them: of rank 3, and of full rank."""
-    modules = {}
-    for site, rank in zip(sites(model, [1, 2]), [3, None], strict=True):
-        kept = torch.arange(0, unit_count(model, site), 2)
-        whole = affine_of(unit_layers(model, site)[-1])
-        units = with_units(model, site, kept, AffineMap(whole.weight[kept], whole.bias))
-        modules[site.block] = BesideLine(units, line_layers(32, rank))
-    return replace(model, modules)
-
-
-def test_lines_beside_units_are_saved_and_loaded_to_the_bit(model, rows, tmp_path):
-    lined = with_lines(model)
-    site = sites(model)[1]
-    assert lines_beside(lined.config) == {1: 3, 2: None}
-    assert units_left(lined.config) == {block: unit_count(model, site) // 2 for block in (1, 2)}
-    assert type(lined) is type(model)
-
-    # the copy gives what units and line give together
-    x = torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(0))
-    block = sites(lined)[1].output
-    down, up = block.line
-    with torch.no_grad():
-        torch.testing.assert_close(block(x), block.units(x) + x @ down.weight.T @ up.weight.T)
-
-    folder = save(lined, tmp_path / "small")
-    card = (folder / "README.md").read_text()
-    assert f"{counts(lined)[1]} hidden units, beside them two linear layers, 3 wide between" in card
-    assert f"{counts(lined)[2]} hidden units, beside them one linear layer" in card
-    assert "hl.load_model" in card
-    loaded = load_model(folder)
-    assert all(torch.equal(one, other) for one, other in zip(loaded.parameters(), lined.parameters(), strict=True))
-    assert_same_outputs(logits(loaded, rows.ids), logits(lined, rows.ids))
-    twin = untrained(loaded)
-    assert [p.shape for p in twin.parameters()] == [p.shape for p in lined.parameters()]
-    assert vacant(folder, force=True) == folder
-
-
-def test_blocks_alike_with_a_line_in_one_are_not_taken_for_an_ordinary_model(model, rows, tmp_path):
-    alike = compress(model, rows, 0.8, alike=True).model
-    modules = {site.block: site.output for site in sites(alike)}
-    modules[1] = BesideLine(modules[1], line_layers(32, 3))
-    lined = replace(alike, modules)
-    loaded = load_model(save(lined, tmp_path / "small"))
-    assert lines_beside(loaded.config) == {1: 3}
-    assert_same_outputs(logits(loaded, rows.ids), logits(lined, rows.ids))
-
-
-@pytest.mark.parametrize("lines", [False, True])
-def test_a_second_compression_keeps_lines_and_takes_units(model, rows, lines):
-    lined = with_lines(model)
-    again = compress(lined, rows, 0.8, lines=lines)
-    assert 0.78 < again.model.num_parameters() / lined.num_parameters() <= 0.8
-    assert {1: 3, 2: None}.items() <= lines_beside(again.model.config).items()
-    assert counts(again.model) == again.units
-    for before, after in zip(sites(lined, [1, 2]), sites(again.model, [1, 2]), strict=True):
-        pairs = zip(before.output.line.parameters(), after.output.line.parameters(), strict=True)
-        assert all(torch.equal(one, other) for one, other in pairs)
-        assert not isinstance(after.output.units, BesideLine)
-
-
-def test_a_line_that_no_folder_can_hold_is_refused(model):
-    site = sites(model)[1]
-    for line in (torch.nn.Linear(32, 32), torch.nn.Identity(), torch.nn.Sequential()):
-        with pytest.raises(InputError, match=r"block 1: the line beside its units, a .*, cannot be kept in a model"):
-            replace(model, {1: BesideLine(site.output, line)})
-
-
-def test_a_replaced_block_has_no_line_any_more(model):
-    line = AffineMap(torch.eye(32).double(), torch.zeros(32).double())
-    both = replace(with_lines(model), {1: line})
-    assert lines_beside(both.config) == {2: None}
-    assert replaced(both.config) == {1: None}
-
-
 @pytest.mark.parametrize(
     "entry",
     [
         3,
         {"replaced": {}, "units": {"1": 0}},
         {"replaced": {}, "units": {"1": None}},
-        {"replaced": {}, "lines": {"1": 0}},
-        {"replaced": {}, "lines": {"one": 3}},
-        {"replaced": {}, "lines": 3},
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(gpt2, rows, tmp_path, entry):
@@ -293,9 +208,27 @@ def test_a_share_that_cannot_be_met_is_refused_and_the_least_is_named(model, row
         compress(model, rows, least - 0.002)
 
 
-def test_lines_in_blocks_alike_are_refused(gpt2, rows):
-    with pytest.raises(InputError, match="which knows no lines beside units: ask for one of both"):
-        compress(gpt2, rows, 0.9, alike=True, lines=True)
+@pytest.mark.parametrize("budgets", [{}, {"max_parameters": 0.9, "max_dppl": 1.0}])
+def test_no_budget_and_two_are_refused(gpt2, rows, budgets):
+    with pytest.raises(InputError, match="give one budget"):
+        compress(gpt2, rows, **budgets)
+
+
+def test_padding_is_neither_fitted_on_nor_measured(gpt2):
+    """The same documents with padding behind them, of whatever token, compress to the same model."""
+    ids = short_rows().ids
+    short = torch.arange(len(ids)) % 3 == 0  # a third of the sequences is half as long
+    mask = torch.ones_like(ids)
+    mask[short, 16:] = 0
+    compressed = []
+    for padding in (0, 7):
+        inputs = {"input_ids": torch.where(mask.bool(), ids, padding), "attention_mask": mask}
+        compressed.append(compress(gpt2, ModelInputs.of(inputs, folds=3), 0.8))
+    one, other = compressed
+    assert one.units == other.units
+    assert (one.base, one.perplexity) == (other.base, other.perplexity)
+    packed = without_padding(ModelInputs.of(inputs, folds=3))
+    assert one.base == pytest.approx(perplexity(gpt2, packed), rel=1e-6)
 
 
 def test_a_text_too_short_is_refused(gpt2, rows):
@@ -325,12 +258,11 @@ def test_own_units_are_anchored_once_and_come_again_as_they_were(gpt2, rows, mon
 
     monkeypatch.setattr(own_units, "anchor", add_one)
     calibration = Calibration(gpt2, rows)
-    asked = [(0.7, False, False), (0.7, False, False), (0.7, True, False), (0.8, False, False), (0.7, True, False)]
-    asked += [(0.7, False, True)]
-    for (share, alike, lines), so_far in zip(asked, [1, 1, 2, 3, 3, 4], strict=True):
-        smaller = own_units.own_units(calibration, share, alike, lines)
+    asked = [(0.7, False), (0.7, False), (0.7, True), (0.8, False), (0.7, True)]
+    for (share, alike), so_far in zip(asked, [1, 1, 2, 3, 3], strict=True):
+        smaller = own_units.own_units(calibration, share, alike)
         assert len(anchors) == so_far
-        plain = own_units.before_anchor(calibration, share, alike, lines)
+        plain = own_units.before_anchor(calibration, share, alike)
         for site in sites(smaller):
             readout = affine_of(unit_layers(smaller, site)[-1])
             expected = affine_of(unit_layers(plain, sites(plain)[site.block])[-1]).weight + 1

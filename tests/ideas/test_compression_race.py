@@ -7,23 +7,37 @@ import pandas as pd
 import pytest
 import torch
 
+from helpers.families import small
+from helpers.unit_rows import short_rows
 from howlinear.errors import InputError
+from howlinear.ideas.compression.allocate import least_share
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.race import CLOCKS, COMPRESSORS, OVER_NOBODY, cost, race, racers, ratios
+from howlinear.ideas.compression.compress import compress
+from howlinear.ideas.compression.race import (
+    CLOCKS,
+    COMPRESSORS,
+    choose_shares,
+    cost,
+    race,
+    racers,
+    ratios,
+    whole_perplexities,
+)
 from howlinear.instrument.perplexity import change, perplexity
 from howlinear.models.layers import parameters
 from howlinear.models.replace import copy_of
 
 pytestmark = pytest.mark.long
 
+OVER = ["over_first", "over_first_low", "over_first_high"]
+
 
 def test_a_cost_by_hand():
     """Losses of 1 and 3 nats that rise by 0.5: the perplexity is exp(0.5) times as large, in each fold alike."""
     before = torch.tensor([1.0, 3.0, 2.0]).double()
     found = cost(before, before + 0.5, torch.tensor([0, 1, 2]))
-    assert found["before"] == pytest.approx(np.exp(2))
-    assert found["perplexity"] == pytest.approx(np.exp(2.5))
-    assert [found[name] for name in ("ratio", "low", "high")] == pytest.approx([np.exp(0.5)] * 3)
+    assert found["perplexity_after"] == pytest.approx(np.exp(2.5))
+    assert [found[name] for name in ("ratio", "ratio_low", "ratio_high")] == pytest.approx([np.exp(0.5)] * 3)
     assert found["delta"] == pytest.approx(np.exp(2.5) - np.exp(2))
     assert found["delta_low"] < found["delta"] < found["delta_high"]
 
@@ -33,7 +47,7 @@ def test_an_interval_is_wide_where_documents_differ():
     after = before + torch.tensor([0.0, 0.4, 0.1, 0.3]).double()
     found = cost(before, after, torch.arange(4))
     assert found["ratio"] == pytest.approx(np.exp(0.2))
-    assert found["low"] < found["ratio"] < found["high"]
+    assert found["ratio_low"] < found["ratio"] < found["ratio_high"]
     assert found["delta"] == change(before, after).delta
 
 
@@ -45,15 +59,16 @@ def test_a_race_of_all_racers(model, rows):
     assert list(table["method"].unique()) == list(COMPRESSORS)
     assert len(table) == len(COMPRESSORS) * 2 * 2
     assert (table["kept"] <= table["share"] + 1e-4).all()
-    assert (table["low"] <= table["ratio"]).all()
-    assert (table["ratio"] <= table["high"]).all()
+    assert (table["ratio_low"] <= table["ratio"]).all()
+    assert (table["ratio"] <= table["ratio_high"]).all()
     assert (table[CLOCKS] > 0).all().all()
-    np.testing.assert_allclose(table["ratio"], table["perplexity"] / table["before"])
-    flap = table[(table["method"] == "FLAP") & (table["share"] == 0.7)].set_index("text")
+    before = whole_perplexities(model, texts).set_index("corpus")["perplexity"]
+    np.testing.assert_allclose(table["ratio"], table["perplexity_after"] / table["corpus"].map(before))
+    flap = table[(table["method"] == "FLAP") & (table["share"] == 0.7)].set_index("corpus")
     smaller = COMPRESSORS["FLAP"](calibration, 0.7)
     for name, text in texts.items():
-        assert flap["perplexity"][name] == pytest.approx(perplexity(smaller, text), rel=1e-6)
-        assert flap["before"][name] == pytest.approx(perplexity(model, text), rel=1e-6)
+        assert flap["perplexity_after"][name] == pytest.approx(perplexity(smaller, text), rel=1e-6)
+        assert before[name] == pytest.approx(perplexity(model, text), rel=1e-6)
     assert flap["kept"]["one"] == parameters(smaller) / parameters(model)
 
 
@@ -63,7 +78,7 @@ def test_every_copy_stands_beside_the_first_compressors(gpt2, rows):
     table = race(gpt2, racers(calibration, ["magnitude", "Wanda"]), [0.9, 0.7], {"text": rows})
     for share in (0.9, 0.7):
         first, second = (row for _, row in table[table["share"] == share].iterrows())
-        assert [first[column] for column in OVER_NOBODY] == [1, 1, 1]
+        assert [first[column] for column in OVER] == [1, 1, 1]
         assert second["over_first"] == pytest.approx(second["ratio"] / first["ratio"])
         assert second["over_first_low"] < second["over_first"] < second["over_first_high"]
 
@@ -79,8 +94,8 @@ def test_who_made_none_has_nobody_beside(gpt2, rows):
     table = race(gpt2, {"timid": timid, "magnitude": magnitude}, [0.9, 0.7], {"text": rows})
     small = table[table["share"] == 0.7]
     assert small["ratio"].isna().tolist() == [True, False]
-    assert small[list(OVER_NOBODY)].isna().all().all()
-    assert (table[table["share"] == 0.9][list(OVER_NOBODY)] == 1).all().all()
+    assert small[OVER].isna().all().all()
+    assert (table[table["share"] == 0.9][OVER] == 1).all().all()
 
 
 def test_who_cannot_get_so_small_says_why(gpt2, rows):
@@ -120,3 +135,20 @@ def test_ratios_side_by_side():
     assert list(wide.index) == ["a", "b"]
     assert wide.loc["a"].to_dict() == {("m", 0.9): 1.1, ("m", 0.8): 1.2, ("n", 0.9): 1.4}
     assert np.isnan(wide.loc["b", ("m", 0.8)])
+
+
+def test_shares_are_those_that_a_model_can_keep(gpt2):
+    """Of the tiny model a little more than a fifth lies outside its blocks."""
+    least = least_share(gpt2)
+    assert choose_shares(gpt2, [0.9, least + 0.01, least - 0.01]) == [0.9, least + 0.01]
+    (halfway,) = choose_shares(gpt2, [least / 2])
+    assert halfway == pytest.approx((1 + least) / 2, abs=1e-3)
+    compress(gpt2, short_rows(), halfway)
+    for shares in ([], [1.0], [0.5, 0]):
+        with pytest.raises(InputError, match="give at least one between 0 and 1"):
+            choose_shares(gpt2, shares)
+
+
+def test_a_family_without_units_that_can_be_reached_has_no_share():
+    with pytest.raises(InputError, match="the hidden units of OPTForCausalLM"):
+        choose_shares(small("opt"), [0.9])

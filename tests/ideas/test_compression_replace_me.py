@@ -5,8 +5,8 @@ import torch
 
 from conftest import BLOCKS, WIDTH
 from howlinear.errors import InputError
-from howlinear.ideas.compression import replace_me
 from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.compressors import replace_me
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites

@@ -1,270 +1,418 @@
-"""Signals and what they should predict: measured costs, and how well the one ranks the other."""
+"""Signals by hand, by slow references, and on blocks whose answer is known."""
 
-from dataclasses import astuple
+import math
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import spearmanr
+from torch import nn
+from torch.nn.functional import cross_entropy
 
-from conftest import BLOCKS, WIDTH
-from howlinear.core.ceilings import AffineMap, ceiling, fit, r2
+from conftest import BLOCKS, WIDTH, tiny
+from helpers.families import CAUSAL, reads, small
+from helpers.first_layer import around_first_layer
+from howlinear.core.ceilings import AffineMap, fit, r2
+from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.compression.costs import cost, swap_cost
-from howlinear.ideas.compression.price import price
-from howlinear.ideas.compression.reduced_rank import recovered
-from howlinear.ideas.compression.rivals import Rivals
 from howlinear.ideas.compression.signals import (
-    IN_NATS,
     REPLACE_ONE,
-    agreement,
-    block_costs,
-    compare,
-    folded,
-    massive_sentence,
-    massive_table,
-    ranking,
-    set_costs,
+    SIGNALS,
+    cca_bound,
+    cca_bounds,
+    cosine_distance,
+    divergences,
+    measure,
+    price,
+    replace_one,
     signals,
+    stream,
 )
-from howlinear.ideas.sinks.planted import sunk
-from howlinear.instrument.capture import capture
-from howlinear.instrument.perplexity import losses, perplexity
+from howlinear.instrument.capture import capture, hooked
+from howlinear.instrument.perplexity import losses
+from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 
-
-@pytest.fixture
-def blocks(gpt2, rows):
-    return capture(gpt2, rows)
+FACTORIAL = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+BENT = FACTORIAL.prod(1)  # as loud as either input, and correlated with none
 
 
-@pytest.fixture
-def maps(blocks):
-    return {block: fit(sum(kept.train))[0] for block, kept in blocks.items()}
+# --- the price in the loss
 
 
 @pytest.fixture
-def held_out(rows):
-    return rows.ids[rows.test]
+def maps(model, rows):
+    return {block: fit(sum(kept.train))[0] for block, kept in capture(model, rows).items()}
 
 
-@pytest.fixture
-def costs(gpt2, blocks, maps, held_out):
-    return block_costs(gpt2, blocks, maps, held_out)
+def test_equals_gradients_taken_by_a_nudge_at_each_block(model, maps, ids):
+    """Reference: the block's output plus a zero whose gradient is asked for, one sequence and one block at a time."""
+    ids = ids[:3]
+    found = price(model, maps, ids, batch_size=2)
+    predicted, tokens = 3 * 31, 3 * 32
+    for site in sites(model):
+        gs, rs = [], []
+        for row in ids:
+            nudge, seen = torch.zeros(1, 32, WIDTH, requires_grad=True), {}
+
+            def nudged(x, site=site, nudge=nudge, seen=seen):
+                seen["x"], seen["y"] = x, site.output(x)
+                return seen["y"] + nudge
+
+            with swap(model, {site.block: nudged}):
+                logits = model(input_ids=row[None]).logits[0, :-1]
+                cross_entropy(logits, row[1:], reduction="sum").backward()
+            gs.append(nudge.grad[0].double())
+            rs.append((seen["y"] - maps[site.block](seen["x"].double()))[0].detach().double())
+        g, r, mine = torch.cat(gs), torch.cat(rs), found[site.block]
+        torch.testing.assert_close(mine.metric, g.T @ g / predicted, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(mine.error, r.T @ r / tokens, rtol=1e-4, atol=1e-7)
+        assert mine.cost == pytest.approx(float(torch.trace(g.T @ g @ r.T @ r)) / predicted / tokens / 2, rel=1e-4)
+        assert mine.paired == pytest.approx(float((g * r).sum(1).square().sum()) / predicted / 2, rel=1e-4)
+        assert mine.slope == pytest.approx(-float((g * r).sum()) / predicted, rel=1e-3, abs=1e-6)
+        assert mine.residual == pytest.approx(float(r.square().sum()) / tokens, rel=1e-4)
 
 
-# --- what a swap costs
+def test_the_slope_is_the_losss_own(gpt2, rows):
+    """Going a small part of the way from the block to its map changes the loss by that part of the slope."""
+    affine = AffineMap.constant(sum(capture(gpt2, rows)[1].train))
+    gpt2, (site,) = gpt2.double(), sites(gpt2, [1])
+    part, changed = 1e-3, []
+    for sign in (1, -1):
+        with swap(gpt2, {1: lambda x, s=sign: site.output(x) + s * part * (affine(x) - site.output(x))}):
+            logits = gpt2(input_ids=rows.ids).logits[:, :-1].detach()
+            changed.append(float(cross_entropy(logits.flatten(0, 1), rows.ids[:, 1:].flatten())))
+    slope = price(gpt2, {1: affine}, rows.ids)[1].slope
+    assert slope == pytest.approx((changed[0] - changed[1]) / (2 * part), rel=1e-3)
+    assert abs(slope) > 1e-5
 
 
-def test_a_cost_by_hand():
-    base = torch.tensor([1.0, 3.0]).double()
-    found = cost(base, base + 0.5)
-    assert found["nats"] == pytest.approx(0.5)
-    assert found["delta"] == pytest.approx(np.exp(2.5) - np.exp(2))
-    assert found["low"] < found["delta"] < found["high"]
-    assert list(found) == ["nats", "delta", "low", "high"]
+def test_the_residual_stream_is_what_the_next_block_gets(model, maps, ids):
+    with torch.no_grad():
+        states = model(input_ids=ids, output_hidden_states=True).hidden_states
+    found = price(model, maps, ids, batch_size=5)
+    for block in range(BLOCKS - 1):  # transformers normalises the last one
+        expected = states[block + 1].flatten(0, 1).double().var(0, correction=0).sum()
+        assert found[block].stream == pytest.approx(float(expected), rel=1e-5)
+    assert found[BLOCKS - 1].stream > 0
 
 
-def test_a_swaps_cost_is_the_difference_of_two_perplexities(gpt2, maps, held_out):
-    found = swap_cost(gpt2, {0: maps[0], 2: maps[2]}, held_out, losses(gpt2, held_out))
-    before = perplexity(gpt2, held_out)
-    with swap(gpt2, {0: maps[0], 2: maps[2]}):
-        after = perplexity(gpt2, held_out)
-    assert found["delta"] == pytest.approx(after - before, rel=1e-9)
-    assert found["nats"] == pytest.approx(np.log(after / before), rel=1e-9)
-    assert perplexity(gpt2, held_out) == before
+def test_an_error_that_the_loss_does_not_see_costs_nothing(gpt2, rows):
+    """Planted: every reader of GPT-2's stream first subtracts the mean over features, so an equal error on all of
+    them is invisible; the same error on one feature is not."""
+    (site,) = sites(gpt2, [1])
+    maps = {"all": torch.ones(WIDTH), "one": torch.eye(WIDTH)[3] * WIDTH**0.5}
+    found, measured, base = {}, {}, losses(gpt2, rows.ids)
+    for name, offset in maps.items():
+        exact = lambda x, offset=offset: site.output(x.float()).to(x) + offset.to(x)  # noqa: E731
+        found[name] = price(gpt2, {1: exact}, rows.ids)[1]
+        with swap(gpt2, {1: lambda x, offset=offset: site.output(x) + offset}):
+            measured[name] = float((losses(gpt2, rows.ids) - base).mean())
+    assert found["all"].residual == pytest.approx(found["one"].residual, rel=1e-4) == pytest.approx(WIDTH, rel=1e-4)
+    assert abs(measured["all"]) < 1e-5 < 1e-3 < abs(measured["one"])
+    assert found["all"].cost < 1e-8 * found["one"].cost
 
 
-def test_each_blocks_costs_are_those_of_swapping_it_alone(gpt2, blocks, maps, held_out, costs):
-    base = losses(gpt2, held_out)
-    assert costs.index.tolist() == list(range(BLOCKS))
-    for block, kept in blocks.items():
-        row = costs.loc[block]
-        assert row.r2 == pytest.approx(ceiling(kept.train, kept.test).r2, abs=1e-12)
-        for key, value in swap_cost(gpt2, {block: maps[block]}, held_out, base).items():
-            assert row[key] == pytest.approx(value, rel=1e-9), key
-        mean = AffineMap.constant(sum(kept.train))
-        assert row.ablation == pytest.approx(swap_cost(gpt2, {block: mean}, held_out, base)["nats"], rel=1e-9)
-        with swap(gpt2, {block: maps[block]}):
-            swapped = losses(gpt2, held_out)
-        with swap(gpt2, {block: mean}):
-            share = recovered(base, swapped, losses(gpt2, held_out))
-        if share is None:
-            assert np.isnan([row.recovered, row.width]).all()
-        else:
-            assert (row.recovered, row.width) == pytest.approx((share.value, share.high - share.low))
+def test_an_exact_map_costs_nothing(gpt2, rows):
+    """Planted: with its activation gone the block is a line, and its map has no error to price."""
+    gpt2.transformer.h[1].mlp.act = torch.nn.Identity()
+    affine = fit(sum(capture(gpt2, rows)[1].train))[0]
+    other = AffineMap(affine.weight, affine.bias + 0.1 * torch.eye(WIDTH)[0])
+    exact, off = (price(gpt2, {1: found}, rows.ids)[1] for found in (affine, other))
+    assert exact.cost < 1e-6 * off.cost
+    assert off.cost > 0
 
 
-def test_signals_by_hand(gpt2, maps, rows, costs):
-    prices = price(gpt2, maps, rows.ids[~rows.test])
-    rivals = {block: Rivals(block + 0.1, block + 0.2, block + 0.3) for block in (2, 0, 1)}
-    replaced = {block: block + 0.4 for block in (1, 2, 0)}
-    said = signals(costs, dict(reversed(prices.items())), rivals, replaced)
-    assert set(IN_NATS) <= set(said)
-    assert said["block influence"].tolist() == [0.1, 1.1, 2.1]
-    assert said["sub-layer cosine"].tolist() == [0.2, 1.2, 2.2]
-    assert said["CCA bound"].tolist() == [0.3, 1.3, 2.3]
-    assert said[REPLACE_ONE].tolist() == [0.4, 1.4, 2.4]
-    alone = signals(costs, prices)
-    pd.testing.assert_frame_equal(alone, said[list(alone)])
-    assert list(said)[len(alone.columns) :] == ["block influence", "sub-layer cosine", "CCA bound", REPLACE_ONE]
+def test_pricing_changes_nothing_and_works_on_frozen_models(model, maps, rows):
+    before, found = losses(model, rows.ids), price(model, maps, rows.ids)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+    with torch.no_grad():
+        frozen = price(model.requires_grad_(False), maps, rows.ids, batch_size=5)
     for block in maps:
-        row, found = said.loc[block], prices[block]
-        assert row["1 − R²"] == pytest.approx(1 - costs.r2[block])
-        assert row["residual"] == pytest.approx(float(found.error.trace()))
-        assert row["residual / stream"] == pytest.approx(float(found.error.trace()) / found.stream)
-        assert row["ablation × (1 − R²)"] == pytest.approx(costs.ablation[block] * (1 - costs.r2[block]))
-        assert (row["ablation"], row["price"], row["price, paired"]) == (
-            costs.ablation[block],
-            found.cost,
-            found.paired,
-        )
+        assert frozen[block].cost == pytest.approx(found[block].cost, rel=1e-4)
+    assert torch.equal(losses(model, rows.ids), before)
 
 
-def test_a_set_is_said_to_cost_the_sum_and_measured_together(gpt2, maps, held_out):
-    """Each block is said to cost a power of two, so that a set's sum tells which blocks are in it."""
-    said = pd.DataFrame({"power": [1.0, 2, 4]}, index=range(3))
-    base = losses(gpt2, held_out)
-
-    def drawn(seed):
-        return set_costs(gpt2, maps, said, held_out, 4, np.random.default_rng(seed))
-
-    found = drawn(0)
-    assert len(found) == 4
-    for row in found.itertuples():
-        blocks = [block for block in range(3) if int(row.power) >> block & 1]
-        assert len(blocks) in (2, 3)
-        together = {block: maps[block] for block in blocks}
-        assert row.cost == pytest.approx(swap_cost(gpt2, together, held_out, base)["nats"], rel=1e-9)
-    assert found.equals(drawn(0))
+def test_some_blocks_alone_have_the_price_they_have_among_all(gpt2, rows, ids):
+    maps = {block: fit(sum(kept.train))[0] for block, kept in capture(gpt2, rows).items()}
+    alone, among = price(gpt2, {2: maps[2], 0: maps[0]}, ids), price(gpt2, maps, ids)
+    for block in (0, 2):
+        assert alone[block].cost == pytest.approx(among[block].cost, rel=1e-5)
 
 
-# --- maps that rest on massive rows
+@pytest.mark.usefixtures("unchecked")
+def test_nothing_to_price_is_refused(gpt2, ids):
+    line = {0: AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())}
+    with pytest.raises(InputError, match="no map to price"):
+        price(gpt2, {}, ids)
+    for given_ids in (ids[:0], ids[:, :1]):
+        with pytest.raises(InputError, match="there is nothing to predict"):
+            price(gpt2, line, given_ids)
 
 
-def test_a_block_whose_map_serves_a_sink_is_found_and_named(gpt2, rows):
-    """Planted: block 1 writes a large constant at position 0, where block 0 leaves a mark; nothing else is changed."""
-    mark, vector = torch.zeros(WIDTH), torch.zeros(WIDTH)
-    clean = capture(gpt2, rows)
-    mark[[2, 7]] = 50 * clean[0].heavy_rows().median
-    vector[[1, 6]] = 300 * clean[1].heavy_rows().median
-    with sunk(gpt2, 1, mark, vector):
-        blocks = {1: capture(gpt2, rows)[1]}
-    maps = {1: fit(sum(blocks[1].train))[0]}
-    table = massive_table(blocks, maps)
-    assert table.block.tolist() == [1]
-    assert table.massive_rows.tolist() == [len(rows.ids)]
-    assert table.rests.tolist() == [True]
-    assert table.r2[0] == pytest.approx(r2(maps[1], sum(blocks[1].test)))
-    assert table.r2_ordinary[0] == pytest.approx(r2(maps[1], sum(blocks[1].ordinary().test)))
-    ordinary = blocks[1].ordinary()
-    assert table.own[0] == pytest.approx(ceiling(ordinary.train, ordinary.test).r2)
-    sentence = massive_sentence({"gpt2": table})
-    assert "In gpt2 a few massive rows decide" in sentence
-    assert f"block 1, R² {table.r2[0]:.2f} on all rows" in sentence
+def test_gradients_that_are_not_finite_name_the_block(gpt2, ids):
+    line = {2: AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())}
+    with torch.no_grad():
+        gpt2.transformer.ln_f.weight.fill_(float("inf"))
+    with pytest.raises(InputError, match="gradient at block 2 is not finite"):
+        price(gpt2, line, ids)
+    assert not any(module._forward_hooks for module in gpt2.modules())
 
 
-def test_blocks_without_massive_rows_are_not_named(blocks, maps):
-    table = massive_table(blocks, maps)
-    assert table.empty
-    assert massive_sentence({"gpt2": table}).startswith("No map of these models rests on massive rows")
+@pytest.mark.parametrize("name", CAUSAL)
+def test_of_every_family_a_map_that_writes_nothing_misses_all(name):
+    model, ids = small(name), reads(name, n=5)["input_ids"]
+    _, left, y = around_first_layer(model, ids)
+    found = price(model, {0: torch.zeros_like}, ids)[0]
+    torch.testing.assert_close(found.error, y.T @ y / len(y), rtol=1e-4, atol=1e-6)
+    assert found.stream == pytest.approx(float(left.var(0, correction=0).sum()), rel=1e-4)
 
 
-def test_a_block_whose_massive_rows_decide_nothing_is_not_named():
-    table = pd.DataFrame([{"block": 3, "massive_rows": 2, "r2": 0.6, "r2_ordinary": 0.35, "own": 0.4, "rests": False}])
-    assert massive_sentence({"a": table}).startswith("No map")
+def test_a_model_that_predicts_no_next_token_has_no_price(gpt2, ids):
+    line = {0: AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())}
+    with pytest.raises(InputError, match="predicts no next token"):
+        price(gpt2.transformer, line, ids)
 
 
-# --- a deep table
+# --- the residual stream
 
 
-def test_a_deep_table_is_laid_out_side_by_side_and_a_short_one_is_left_alone():
-    deep = pd.DataFrame({"a": [float(block) for block in range(7)]}, pd.RangeIndex(7, name="block"))
-    assert folded(deep, 7) is deep
-    found = folded(deep, 3)
-    assert list(found.columns) == ["block", "a"] * 3
-    assert found.to_numpy().tolist() == [[0, 0.0, 3, 3.0, 6, 6.0], [1, 1.0, 4, 4.0, "", ""], [2, 2.0, 5, 5.0, "", ""]]
-    of_one = pd.concat({"kind": deep, "size": deep}, axis=1)
-    assert list(folded(of_one, 6).columns) == ["block", "kind", "size"] * 2
-    of_two = pd.concat({"kind": deep.assign(b=1.0)}, axis=1)
-    assert list(folded(of_two, 6).columns) == ["block", "kind a", "kind b"] * 2
+def moments_of(x, y):
+    return Moments(x.shape[1], y.shape[1]).update(x, y), Moments(y.shape[1]).update(y)
 
 
-# --- agreement
+def silence(model, block):
+    """Have a block's FFN write nothing."""
+    (site,) = sites(model, [block])
+    last = [module for module in site.output.modules() if hasattr(module, "weight")][-1]
+    with torch.no_grad():
+        for parameter in last.parameters():
+            parameter.zero_()
 
 
-def test_agreement_by_hand():
-    found = agreement([[1.0, 2, 3, 4], [4.0, 3, 2, 1]], [[2.0, 4, 6, 8], [2.0, 4, 6, 8]])
-    assert found.rho.value == 0  # +1 in one group, −1 in the other
-    assert agreement([[1.0, 2, 3, 4]], [[2.0, 8, 4, 6]]).rho.low < 0.4  # ρ = 0.4 from four pairs
-    factors = sorted([2, 2, 2, 2, 2, 4 / 3, 3, 8])  # of the two groups' pairs, how far apart
-    assert found.factor == pytest.approx(np.exp(np.median(np.log(factors))))
+def test_a_cosine_by_hand():
+    before = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    after = torch.tensor([[[1.0, 1.0], [0.0, -2.0]]])
+    assert cosine_distance(before, after).tolist() == pytest.approx([1 - 0.5**0.5, 2])
 
 
-def test_a_signal_that_ranks_perfectly_is_told_from_noise():
-    truth = [np.exp(np.random.default_rng(seed).normal(size=12)) for seed in range(3)]
-    perfect = agreement([3 * t**2 for t in truth], truth)
-    assert astuple(perfect.rho) == pytest.approx((1, 1, 1), abs=1e-12)
-    assert agreement([2 * t for t in truth], truth).factor == pytest.approx(2)
-    noise = agreement([np.random.default_rng(9 + seed).normal(size=12) for seed in range(3)], truth)
-    assert not noise.rho.excludes(0.0)
-    assert noise.rho.half_width > 0.15
+def test_a_bound_by_hand():
+    """The first output is an input; the second is one by 0.6, so that ρ² = 0.36, and a bend by 0.8."""
+    y = torch.stack([FACTORIAL[:, 0], 0.6 * FACTORIAL[:, 1] + 0.8 * BENT], 1)
+    assert cca_bound(*moments_of(FACTORIAL, y)) == pytest.approx(0.64)
+    # loudness does not count, which the share of variance that a line misses does see
+    assert cca_bound(*moments_of(FACTORIAL, y * torch.tensor([1.0, 100.0]))) == pytest.approx(0.64)
 
 
-@given(seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
-def test_agreement_depends_on_ranks_only_and_its_interval_on_the_seed(seed):
-    generator = np.random.default_rng(seed)
-    signal, truth = generator.normal(size=(2, 9))
-    found = agreement([signal], [truth], draws=50, seed=seed)
-    assert found.rho.value == pytest.approx(spearmanr(signal, truth).statistic)
-    assert found.rho.low <= found.rho.high
-    same = agreement([np.exp(signal)], [truth**3], draws=50, seed=seed)
-    assert astuple(same.rho) == pytest.approx(astuple(found.rho))
+def test_what_is_straight_has_no_bound_and_what_is_bent_has_all_of_it():
+    turned = FACTORIAL @ torch.tensor([[1.0, 2.0], [3.0, -1.0]])
+    assert cca_bound(*moments_of(FACTORIAL, turned)) == pytest.approx(0, abs=1e-9)
+    assert cca_bound(*moments_of(FACTORIAL, BENT[:, None])) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("signal", "truth", "message"),
-    [
-        ([], [], "0 groups"),
-        ([[1, 2, 3, 4]], [], "1 groups of predictions for 0"),
-        ([[1, 2, 3]], [[1, 2, 3]], "group 0: 3 predictions for 3 costs; ranks need at least four"),
-        ([[1, 2, 3, 4, 5]], [[1, 2, 3, 4]], "group 0: 5 predictions for 4"),
-        ([[1, 2, 3, 4]], [[2, 2, 2, 2]], "group 0: all values are the same"),
-    ],
-)
-def test_groups_without_ranks_are_refused(signal, truth, message):
-    with pytest.raises(InputError, match=message):
-        agreement(signal, truth)
+def test_outputs_beyond_the_inputs_count_whole():
+    y = torch.stack([FACTORIAL[:, 0], FACTORIAL[:, 1]], 1)
+    assert cca_bound(*moments_of(FACTORIAL[:, :1], y)) == pytest.approx(1)
 
 
-def test_signals_are_compared_in_a_table_group_by_group():
-    index = pd.MultiIndex.from_product([["a", "b"], range(5)], names=["model", "block"])
-    truth = pd.Series([1.0, 2, 3, 4, 5, 50, 40, 30, 20, 10], index)
-    signals = pd.DataFrame({"twice": 2 * truth, "order": [1.0, 2, 3, 4, 5] * 2}, index)
-    found = compare(signals, truth)
-    assert list(found.columns) == ["rho", "low", "high", "factor"]
-    assert found.rho.to_dict() == pytest.approx({"twice": 1, "order": 0})
-    assert found.factor["twice"] == pytest.approx(2)
-    expected = agreement([signals["order"]["a"], signals["order"]["b"]], [truth["a"], truth["b"]])
-    assert tuple(found.loc["order"]) == pytest.approx((*astuple(expected.rho), expected.factor))
+@given(seed=st.integers(0, 1000), bend=st.floats(0, 3))
+@settings(max_examples=30, deadline=None)
+def test_the_best_line_never_misses_more_than_the_bound(seed, bend):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(60, 3, generator=generator)
+    y = x @ torch.randn(3, 3, generator=generator) + bend * torch.randn(60, 3, generator=generator)
+    moments, outputs = moments_of(x, y)
+    affine, _ = fit(moments, fewest=4)
+    assert 1 - r2(affine, moments) <= cca_bound(moments, outputs) + 1e-9
 
 
-def test_the_ranking_says_by_what_factor_only_where_units_agree():
-    single = pd.MultiIndex.from_product([["a", "b"], range(5)], names=["model", "block"])
-    costs = pd.DataFrame({"nats": [1.0, 2, 3, 4, 5, 50, 40, 30, 20, 10]}, single)
-    said = pd.DataFrame({"1 − R²": -costs["nats"], "price": 2 * costs["nats"]}, single)
-    several = pd.MultiIndex.from_product([["a", "b"], range(4)], names=["model", "set"])
-    joint = pd.DataFrame(
-        {"cost": [1.0, 2, 3, 4] * 2, "1 − R²": [1.0, 2, 3, 4] * 2, "price": [3.0, 6, 9, 12] * 2}, several
-    )
-    found = ranking(said, costs, joint)
-    assert found.index.tolist() == ["1 − R²", "price"]
-    assert found["one block", "rho"].tolist() == pytest.approx([-1, 1])
-    assert found["several", "rho"].tolist() == pytest.approx([1, 1])
-    assert np.isnan(found["one block", "factor"]["1 − R²"])
-    assert found["one block", "factor"]["price"] == pytest.approx(2)
-    assert found["several", "factor"]["price"] == pytest.approx(3)
+def test_moments_of_other_rows_are_refused():
+    moments, outputs = moments_of(FACTORIAL, FACTORIAL)
+    with pytest.raises(InputError, match="of the same rows"):
+        cca_bound(moments, Moments(2).update(FACTORIAL[:3]))
+    with pytest.raises(InputError, match="of the same rows"):
+        cca_bound(moments, Moments(3).update(torch.randn(4, 3)))
+    assert cca_bound(moments, outputs) == pytest.approx(0, abs=1e-9)
+
+
+def test_equals_a_reference_from_the_hidden_states(model, ids):
+    """transformers gives the stream between layers; the last it gives normalised, so that one is left out."""
+    outputs = {}
+    with torch.no_grad(), hooked(sites(model), lambda site, x, y: outputs.__setitem__(site.block, y.clone())):
+        states = model(input_ids=ids, output_hidden_states=True).hidden_states
+    turned, bounds = stream(model, ids, batch_size=5), cca_bounds(model, ids, batch_size=5)
+    parallel = getattr(model.config, "use_parallel_residual", False)
+    for block in range(BLOCKS - 1):
+        entered, left, y = (rows.flatten(0, -2).double() for rows in (*states[block : block + 2], outputs[block]))
+        before = entered if parallel else left - y
+        after = before + y
+        cosine = (before * after).sum(1) / (before.norm(dim=1) * after.norm(dim=1))
+        whole = (entered * left).sum(1) / (entered.norm(dim=1) * left.norm(dim=1))
+        assert float(turned.ffn[block]) == pytest.approx(float(1 - cosine.mean()), rel=1e-4)
+        assert float(turned.influence[block]) == pytest.approx(float(1 - whole.mean()), rel=1e-4)
+        assert float(turned.span_distances(1)[block]) == pytest.approx(float(1 - whole.mean()), rel=1e-4)
+        # the canonical correlations by QR: singular values of Qxᵀ Qy
+        q_before, q_after = (torch.linalg.qr(rows - rows.mean(0)).Q for rows in (before, after))
+        rho = torch.linalg.svdvals(q_before.T @ q_after)
+        assert bounds[block] == pytest.approx(float((1 - rho.square()).sum()), rel=1e-3, abs=1e-4)
+
+
+def test_spans_and_attention_by_hidden_states(model, ids):
+    turned = stream(model, ids)
+    outputs = {}
+    with torch.no_grad(), hooked(sites(model), lambda site, x, y: outputs.__setitem__(site.block, y.clone())):
+        states = model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
+    assert turned.span_distances(2).tolist()[0] == pytest.approx(float(cosine_distance(states[0], states[2]).mean()))
+    assert len(turned.span_distances(2)) == BLOCKS - 1
+    between = states[1] - outputs[0]
+    assert float(turned.attention[0]) == pytest.approx(float(cosine_distance(states[0], between).mean()), rel=1e-4)
+
+
+def test_a_silent_block_stands_out(model, ids):
+    """Planted: an FFN that writes nothing leaves the stream as it was, though its layer's attention does not."""
+    before, bounds_before = stream(model, ids), cca_bounds(model, ids)
+    silence(model, 1)
+    after, bounds = stream(model, ids), cca_bounds(model, ids)
+    assert float(after.ffn[1]) == pytest.approx(0, abs=1e-9)
+    assert bounds[1] == pytest.approx(0, abs=1e-6)
+    assert float(after.influence[1]) > 1e-3
+    assert float(after.ffn[0]) == pytest.approx(float(before.ffn[0]))
+    assert min(float(before.ffn[1]), float(after.ffn[0]), float(after.ffn[2])) > 1e-3
+    assert min(bounds_before[1], bounds[0], bounds[2]) > 1e-3
+
+
+def test_looking_changes_nothing(model, ids):
+    before = losses(model, ids)
+    stream(model, ids)
+    cca_bounds(model, ids)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert torch.equal(losses(model, ids), before)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_has_no_stream_is_refused(gpt2, ids):
+    for look in (stream, cca_bounds):
+        with pytest.raises(InputError, match="at least one sequence"):
+            look(gpt2, ids[:0])
+    gpt2.transformer.h[1].ln_2 = torch.nn.Sequential(torch.nn.Identity())
+    assert float(stream(gpt2, ids).ffn[1]) > 0  # no norm, and yet something that reads the stream
+    gpt2.transformer.h[1].register_forward_hook(lambda layer, args, output: 2 * output)  # not what was written
+    for look in (stream, cca_bounds):
+        with pytest.raises(InputError, match=r"block 1 .* does not add its output"):
+            look(gpt2, ids)
+    assert not any(module._forward_pre_hooks for module in gpt2.modules())
+
+
+def test_replacing_one_costs_what_swapping_it_costs(gpt2, rows):
+    fitted = rows.ids[~rows.test]  # more than a batch
+    maps = {block: fit(sum(kept.train))[0] for block, kept in capture(gpt2, rows).items()}
+    found = replace_one(gpt2, maps, fitted)
+    base = losses(gpt2, fitted)
+    for block, affine in maps.items():
+        with swap(gpt2, {block: affine}):
+            assert found[block] == pytest.approx(float((losses(gpt2, fitted) - base).mean()), rel=1e-6)
+
+
+def test_replacing_by_an_exact_map_costs_nothing_and_by_another_does(rows):
+    """Planted: with its activation gone the block is a line."""
+    gpt2 = tiny("mini-gpt2")
+    gpt2.transformer.h[1].mlp.act = torch.nn.Identity()
+    exact, _ = fit(sum(capture(gpt2, rows)[1].train))
+    off = AffineMap(exact.weight, exact.bias + 3 * torch.eye(WIDTH)[0])
+    assert abs(replace_one(gpt2, {1: exact}, rows.ids)[1]) < 1e-4
+    assert abs(replace_one(gpt2, {1: off}, rows.ids)[1]) > 1e-3
+
+
+def test_falcons_cosine_is_of_what_the_ffn_wrote():
+    model, ids = small("falcon"), reads("falcon", n=24)["input_ids"]
+    entered, _, y = around_first_layer(model, ids)
+    cosine = torch.cosine_similarity(entered, entered + y, dim=1)
+    assert float(stream(model, ids).ffn[0]) == pytest.approx(float(1 - cosine.mean()), rel=1e-4)
+
+
+# --- how far predictions move, against a sum over the whole vocabulary done by hand
+
+
+class Nothing(nn.Module):
+    def forward(self, x):
+        return torch.zeros_like(x)
+
+
+def divergence_by_hand(model, block, module, ids):
+    with torch.no_grad():
+        p = model(input_ids=ids).logits[:, :-1].double().softmax(-1)
+        with swap(model, {block: module}):
+            q = model(input_ids=ids).logits[:, :-1].double().softmax(-1)
+    return float((p * (p / q).log()).sum(-1).mean())
+
+
+def test_the_divergence_is_the_mean_of_all_predictions(model, ids):
+    found = divergences(model, {0: Nothing(), 2: Nothing()}, ids, batch_size=5)
+    assert list(found) == [0, 2]
+    for block, divergence in found.items():
+        assert divergence == pytest.approx(divergence_by_hand(model, block, Nothing(), ids), rel=1e-4)
+        assert divergence > 1e-3
+
+
+def test_a_block_in_its_own_place_moves_nothing(model, ids):
+    assert divergences(model, {1: sites(model)[1].output}, ids)[1] == pytest.approx(0, abs=1e-7)
+
+
+def test_nothing_to_predict_and_predictions_that_are_not_finite_are_refused(gpt2, ids):
+    with pytest.raises(InputError, match="there is nothing to predict"):
+        divergences(gpt2, {0: Nothing()}, ids[:, :1])
+
+    class Overflow(nn.Module):
+        def forward(self, x):
+            return x * float("inf")
+
+    with pytest.raises(InputError, match="predictions with block 1 replaced are not finite"):
+        divergences(gpt2, {1: Overflow()}, ids)
+
+
+# --- all of them
+
+
+def test_every_signal_by_hand(gpt2, rows):
+    """From a table of powers of ten that says which column a signal is made of."""
+    columns = ["residual", "residual_over_stream", "ablation", "price", "price_paired", "block_influence"]
+    columns += ["sublayer_cosine", "cca_bound", "replace_one"]
+    table = pd.DataFrame([{name: 10.0**place for place, name in enumerate(columns)} | {"r2": 0.75}])
+    (row,) = signals(table).to_dict("records")
+    assert row == {
+        "1 − R²": 0.25,
+        "residual": 1,
+        "residual / stream": 10,
+        "ablation": 100,
+        "ablation × (1 − R²)": 25,
+        "price": 1e3,
+        "price, paired": 1e4,
+        "block influence": 1e5,
+        "sub-layer cosine": 1e6,
+        "CCA bound": 1e7,
+        REPLACE_ONE: 1e8,
+    }
+    assert list(row) == list(SIGNALS)
+    assert "CCA bound" not in signals(table.assign(cca_bound=math.nan))
+
+
+def test_all_blocks_are_measured_as_the_functions_measure_them(gpt2, rows, ids):
+    maps = {block: fit(sum(kept.train))[0] for block, kept in capture(gpt2, rows).items()}
+    prices = price(gpt2, maps, ids)
+    table = measure(gpt2, maps, prices, ids[:9], ids[:4])
+    assert table.index.tolist() == list(range(BLOCKS))
+    for block, row in table.iterrows():
+        assert (row.price, row.price_paired) == (prices[block].cost, prices[block].paired)
+        assert row.residual == pytest.approx(float(prices[block].error.trace()))
+        assert row.residual_over_stream == pytest.approx(row.residual / prices[block].stream)
+    assert table["block_influence"].tolist() == stream(gpt2, ids[:9]).influence.tolist()
+    assert table["sublayer_cosine"].tolist() == stream(gpt2, ids[:9]).ffn.tolist()
+    assert table["cca_bound"].to_dict() == cca_bounds(gpt2, ids[:9])
+    assert table["replace_one"].to_dict() == replace_one(gpt2, maps, ids[:4])
+    # no norm reads what the FFN adds to: the stream's signals are left out, the others stand
+    gpt2.transformer.h[1].register_forward_hook(lambda layer, args, output: 2 * output)
+    table = measure(gpt2, maps, price(gpt2, maps, ids[:4]), ids[:4], ids[:4])
+    assert table[["block_influence", "sublayer_cosine", "cca_bound"]].isna().all(axis=None)
+    assert table["price"].notna().all()

@@ -3,28 +3,31 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils import parametrize, prune
 
+import howlinear as hl
 from conftest import WIDTH
 from helpers.families import FAMILIES
 from howlinear.core.ceilings import AffineMap
+from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression.units import (
     RIDGES,
     UnitMoments,
-    chosen_ridge,
+    choose_ridge,
     eliminate,
-    in_order,
-    priced,
+    eliminate_units,
+    error_costs,
+    gram,
+    position_weights,
     refit,
-    select,
-    smoothed,
-    stakes,
     unit_moments,
+    weighted_rows,
 )
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
-from howlinear.models.units import LAYERS, readout, unit_count, unit_layers, units_hooked, with_units
+from howlinear.models.units import LAYERS, check_plain, readout, unit_count, unit_layers, units_hooked, with_units
 
 UNITS, OUT = 24, 5
 
@@ -35,12 +38,17 @@ def correlated(seed=0, rows=400, units=UNITS):
     return torch.tensor(generator.normal(size=(rows, units)) @ generator.normal(size=(units, units)) + 3)
 
 
-def moments_of(h, weight=None):
-    moments = UnitMoments(h.shape[1])
+def gram_of(h, weight=None):
+    """Σ w [h, 1] [h, 1]ᵀ, in chunks."""
+    moments = Moments(h.shape[1] + 1)
+    weight = torch.ones(len(h)) if weight is None else weight
     for part in range(0, len(h), 150):
-        rows = h[part : part + 150]
-        moments.update(rows, torch.ones(len(rows)) if weight is None else weight[part : part + 150])
-    return moments
+        moments.update(weighted_rows(h[part : part + 150], weight[part : part + 150]))
+    return gram(moments)
+
+
+def moments_of(h, weight=None, ridge=RIDGES[0]):
+    return UnitMoments(gram_of(h, weight), ridge)
 
 
 def own_readout(units=UNITS, seed=1, bias=True):
@@ -110,8 +118,8 @@ def test_a_metric_says_which_direction_counts():
     own = AffineMap(torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
     plain = torch.eye(2, dtype=torch.float64)
     blind = torch.diag(torch.tensor([1e-6, 1.0], dtype=torch.float64))
-    assert priced(moments_of(h), own, plain, centred=True).order.tolist() == [1, 0]
-    first = priced(moments_of(h), own, blind, centred=True)
+    assert eliminate_units(moments_of(h), own, plain, centred=True).order.tolist() == [1, 0]
+    first = eliminate_units(moments_of(h), own, blind, centred=True)
     assert first.order.tolist() == [0, 1]
     # ½ M Var(h)
     assert float(first.price[1]) == pytest.approx(0.5 * 1e-6 * float(h[:, 0].var()), rel=1e-2)
@@ -125,89 +133,27 @@ def test_a_unit_that_never_fires_goes_first_for_nothing():
     assert float(found.price[1]) < 1e-9 * float(found.price[-1])
 
 
-@pytest.mark.parametrize("panel", [1, 7, 64])
-def test_selection_is_that_of_trying_every_unit_on_rows(panel):
-    h, own = correlated(), own_readout()
-    y = own(h)
-    weight = torch.ones(len(h), dtype=torch.float64)
-    found = select(moments_of(h).covariance(), own.weight, panel)
-    taken = []
-    for step in range(UNITS // 2):
-        losses = {u: least_squares_loss(h, y, [*taken, u], weight) for u in range(UNITS) if u not in taken}
-        best = min(losses, key=losses.get)
-        assert int(found.order[-1 - step]) == best
-        taken.append(best)
-        # what stays is read out best, and all others are gone
-        assert float(found.price[UNITS - 1 - step]) == pytest.approx(losses[best], rel=5e-3)
-    assert found.price[0] == 0
-    assert sorted(found.order.tolist()) == list(range(UNITS))
-
-
-def test_a_given_order_is_priced_by_what_is_lost_on_rows():
-    h, own = correlated(), own_readout()
-    y = own(h)
-    order = torch.randperm(UNITS, generator=torch.Generator().manual_seed(3))
-    found = in_order(moments_of(h).covariance(), own.weight, order)
-    for gone in (1, 5, 12, UNITS - 1):
-        lost = least_squares_loss(h, y, found.kept(UNITS - gone).tolist(), torch.ones(len(h)))
-        assert float(found.price[gone]) == pytest.approx(lost, rel=5e-3)
-    assert float(found.price[-1]) == pytest.approx(float(y.var(0, correction=0).sum()), rel=1e-4)
-
-
-def test_an_elimination_in_its_own_order_has_its_own_price():
-    covariance, own = moments_of(correlated()).covariance(), own_readout()
-    for found in (eliminate(covariance, own.weight), select(covariance, own.weight)):
-        torch.testing.assert_close(in_order(covariance, own.weight, found.order).price, found.price, rtol=1e-6, atol=0)
-
-
-def test_selection_can_miss_what_elimination_keeps():
-    """Planted: two units whose difference is all that is read, and one that follows it from afar and is taken first."""
-    h = torch.randn(20_000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    common = 10 * h[:, :1]
-    h = torch.cat([common + h[:, 1:2], common, h[:, 1:2] + h[:, 2:]], 1)
-    own = torch.tensor([[1.0], [-1.0], [0.0]], dtype=torch.float64)
-    covariance = moments_of(h).covariance()
-    assert eliminate(covariance, own).order[0] == 2
-    assert select(covariance, own).order[-1] == 2
-
-
-@pytest.mark.parametrize("function", [eliminate, lambda s, b: in_order(s, b, torch.arange(len(s)))])
-def test_a_covariance_that_is_none_is_refused(function):
+def test_a_covariance_that_is_none_is_refused():
     with pytest.raises(InputError, match="covariance of 3 units is not positive definite"):
-        function(-torch.eye(3, dtype=torch.float64), torch.ones(3, 2, dtype=torch.float64))
-
-
-def test_rows_that_are_not_finite_are_refused():
-    with pytest.raises(InputError, match="NaN or infinity among 2 rows of hidden units"):
-        UnitMoments(2).update(torch.tensor([[1.0, 2.0], [float("nan"), 0.0]]), torch.ones(2))
+        eliminate(-torch.eye(3, dtype=torch.float64), torch.ones(3, 2, dtype=torch.float64))
 
 
 # --- ridge
 
 
-def of_halves(h, split=None):
-    """Moments of rows in two halves."""
-    moments = UnitMoments(h.shape[1], halves=2)
+def halves_of(h, split=None):
+    """Σ w [h, 1] [h, 1]ᵀ of the rows before a place, and of those behind it."""
     split = len(h) // 2 if split is None else split
-    for half, rows in enumerate((h[:split], h[split:])):
-        moments.update(rows, torch.ones(len(rows)), half)
-    return moments
+    return gram_of(h[:split]), gram_of(h[split:])
 
 
-def test_the_halves_are_together_what_all_rows_are():
-    h = correlated()
-    torch.testing.assert_close(of_halves(h).second, moments_of(h).second)
-    torch.testing.assert_close(of_halves(h, 70).covariance(), moments_of(h).covariance())
-
-
-def test_halves_that_are_joined_are_one_and_choose_no_ridge():
-    moments = of_halves(correlated())
-    covariance = moments.covariance()
-    moments.join()
-    assert len(moments.halves) == 1
-    assert torch.equal(moments.covariance(), covariance)
-    with pytest.raises(InputError, match="two halves of the text"):
-        chosen_ridge(moments, own_readout(), torch.eye(OUT, dtype=torch.float64), centred=True)
+def test_weighted_moments_are_those_of_the_definition():
+    h = correlated(rows=20)
+    weight = torch.rand(20, dtype=torch.float64) + 0.1
+    rows = torch.cat([h, torch.ones(20, 1, dtype=torch.float64)], 1)
+    torch.testing.assert_close(gram_of(h, weight), (rows * weight[:, None]).T @ rows)
+    first, second = halves_of(h, 7)
+    torch.testing.assert_close(first + second, gram_of(h))
 
 
 def test_few_rows_of_independent_units_take_a_large_ridge_and_many_rows_of_a_law_the_least():
@@ -215,11 +161,11 @@ def test_few_rows_of_independent_units_take_a_large_ridge_and_many_rows_of_a_law
     generator = torch.Generator().manual_seed(0)
     own, metric = own_readout(), torch.eye(OUT, dtype=torch.float64)
     independent = torch.randn(60, UNITS, dtype=torch.float64, generator=generator)
-    assert chosen_ridge(of_halves(independent), own, metric, centred=True) >= RIDGES[-2] / 2
+    assert choose_ridge(halves_of(independent), own, metric, centred=True) >= RIDGES[-2] / 2
     inner = torch.randn(20_000, UNITS // 2, dtype=torch.float64, generator=generator)
     law = torch.randn(UNITS // 2, UNITS // 2, dtype=torch.float64, generator=generator)
     lawful = torch.cat([10 * inner, inner @ law / 10], 1)
-    assert chosen_ridge(of_halves(lawful), own, metric, centred=True) == RIDGES[0]
+    assert choose_ridge(halves_of(lawful), own, metric, centred=True) == RIDGES[0]
 
 
 def test_the_chosen_ridge_serves_other_rows_better_than_the_least():
@@ -227,30 +173,28 @@ def test_the_chosen_ridge_serves_other_rows_better_than_the_least():
     mixing = 0.3 * torch.randn(UNITS, UNITS, dtype=torch.float64, generator=generator) / UNITS**0.5
     mixing += torch.eye(UNITS, dtype=torch.float64)
     h = torch.randn(20_040, UNITS, dtype=torch.float64, generator=generator) @ mixing + 1
-    few, others = of_halves(h[:40]), h[40:]
+    few, others = h[:40], h[40:]
     own = own_readout()
     kept = torch.arange(UNITS // 2)
 
-    def error():
-        new = refit(few, own, kept, centred=True)
+    def error(ridge):
+        new = refit(moments_of(few, ridge=ridge), own, kept, centred=True)
         return float((own(others) - new(others[:, kept])).square().sum(1).mean())
 
-    least = error()
-    few.ridge = chosen_ridge(few, own, torch.eye(OUT, dtype=torch.float64), centred=True)
-    assert few.ridge > RIDGES[0]
-    assert error() < 0.95 * least
+    chosen = choose_ridge(halves_of(few), own, torch.eye(OUT, dtype=torch.float64), centred=True)
+    assert chosen > RIDGES[0]
+    assert error(chosen) < 0.95 * error(RIDGES[0])
 
 
 def test_a_ridge_draws_the_readout_towards_the_blocks_own():
     h, own, kept = correlated(), own_readout(), torch.arange(10)
-    moments = moments_of(h)
-    moments.ridge = 1e9
+    moments = moments_of(h, ridge=1e9)
     torch.testing.assert_close(refit(moments, own, kept, centred=True).weight, own.weight[kept], atol=1e-6, rtol=0)
 
 
 def test_a_half_without_rows_tells_no_ridge():
     h, own = correlated(), own_readout()
-    assert chosen_ridge(of_halves(h, split=len(h)), own, torch.eye(OUT, dtype=torch.float64), centred=True) == RIDGES[0]
+    assert choose_ridge(halves_of(h, split=len(h)), own, torch.eye(OUT, dtype=torch.float64), centred=True) == RIDGES[0]
 
 
 # --- readout
@@ -275,19 +219,19 @@ def test_all_units_keep_the_readout_they_had():
     torch.testing.assert_close(new(h), own(h), rtol=0, atol=1e-2)
 
 
-# --- stakes
+# --- what errors cost
 
 
 def test_the_weight_of_a_position_is_what_positions_of_its_octave_have_in_common():
     squares = torch.tensor([8.0, 4.0, 1.0, 3.0, 2.0, 2.0, 2.0, 0.0])
-    weight = smoothed(squares.double())
+    weight = position_weights(squares.double())
     # the last predicts nothing: it counts like the one before it
     torch.testing.assert_close(weight, torch.tensor([8.0, 4, 2, 2, 2, 2, 2, 2]).double() / 3)
-    assert torch.equal(smoothed(torch.zeros(4).double()), torch.ones(4).double())
+    assert torch.equal(position_weights(torch.zeros(4).double()), torch.ones(4).double())
 
 
 def test_what_an_error_costs_is_the_second_moment_of_the_losss_gradient(model, ids):
-    found = stakes(model, ids, [1], batch_size=5)[1]
+    found = error_costs(model, ids, [1], batch_size=5)[1]
     seen = []
 
     def keep(_, __, y):
@@ -298,22 +242,22 @@ def test_what_an_error_costs_is_the_second_moment_of_the_losss_gradient(model, i
     total = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
     [g] = torch.autograd.grad(total, seen)
     g = g.view(*ids.shape, -1).double()
-    expected = torch.einsum("nti,ntj->ij", g, g) / ids.numel()
+    expected = torch.einsum("nti,ntj->ij", g, g) / ids[:, 1:].numel()  # per predicted token, as losses are told
     torch.testing.assert_close(found.metric, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max()))
-    torch.testing.assert_close(found.weight, smoothed(g.square().sum((0, 2))), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(found.weight, position_weights(g.square().sum((0, 2))), rtol=1e-3, atol=1e-5)
     assert float(found.weight.mean()) == pytest.approx(1)
 
 
-def test_stakes_of_nothing_to_predict_are_refused(gpt2, ids):
+def test_costs_of_nothing_to_predict_are_refused(gpt2, ids):
     with pytest.raises(InputError, match="there is nothing to predict"):
-        stakes(gpt2, ids[:, :1], [0])
+        error_costs(gpt2, ids[:, :1], [0])
 
 
 def test_a_gradient_that_is_not_finite_is_refused(gpt2, ids):
     with torch.no_grad():
         gpt2.lm_head.weight.fill_(float("nan"))
     with pytest.raises(InputError, match="the loss gradient at block 1 is not finite"):
-        stakes(gpt2, ids, [1])
+        error_costs(gpt2, ids, [1])
 
 
 # --- units of models
@@ -329,8 +273,11 @@ def test_moments_are_those_of_the_units(model, ids):
     h = torch.cat([h, torch.ones(len(h), 1)], 1)
     weight = weight.repeat(len(ids))
     expected = (h * weight[:, None]).T @ h
-    torch.testing.assert_close(found.second, expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()))
-    assert found.rows == ids.numel()
+    torch.testing.assert_close(gram(found), expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()))
+    plain = unit_moments(model, ids)
+    torch.testing.assert_close(plain[2].mean_x, h[:, :-1].mean(0), rtol=1e-4, atol=1e-6)
+    assert len(plain) == len(sites(model))
+    assert found.n == plain[2].n == ids.numel()
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name][1].model_type in LAYERS])
@@ -366,4 +313,51 @@ def test_a_family_whose_units_cannot_be_reached_is_refused_by_name(name):
 def test_a_block_that_is_linear_already_has_no_units(gpt2):
     line = AffineMap(torch.eye(WIDTH).double(), torch.zeros(WIDTH).double())
     with swap(gpt2, {1: line}), pytest.raises(InputError, match=r"block 1 has no hidden units: .* lacks c_fc, c_proj"):
+        unit_count(gpt2, sites(gpt2)[1])
+
+
+# --- layers that are not what their weights say
+
+
+def masked(layer):
+    prune.l1_unstructured(layer, "weight", 0.5)
+
+
+def parametrised(layer):
+    parametrize.register_parametrization(layer, "weight", torch.nn.Identity())
+
+
+def hooked_before(layer):
+    layer.register_forward_pre_hook(lambda _, args: args)
+
+
+def hooked_behind(layer):
+    layer.register_forward_hook(lambda *_: None)
+
+
+def replaced_forward(layer):
+    layer.forward = lambda x: x
+
+
+def quantised(layer):
+    layer.weight = torch.nn.Parameter(layer.weight.to(torch.int8), requires_grad=False)
+
+
+@pytest.mark.parametrize("spoil", [masked, parametrised, hooked_before, hooked_behind, replaced_forward, quantised])
+@pytest.mark.parametrize("last", [False, True])
+def test_layers_that_compute_something_else_are_refused_before_anything_runs(gpt2, rows, monkeypatch, spoil, last):
+    check_plain(gpt2)
+    ffn = sites(gpt2)[1].output
+    spoil(ffn.c_proj if last else ffn.c_fc)
+    monkeypatch.setattr(type(gpt2.base_model), "forward", None)  # nothing may run
+    with pytest.raises(InputError, match=r"block 1: "):
+        hl.compress(gpt2, rows, 0.9)
+
+
+def test_a_wrapped_layer_is_no_conv1d(gpt2):
+    ffn = sites(gpt2)[1].output
+    adapted = torch.nn.Module()
+    adapted.base_layer, adapted.weight, adapted.bias = ffn.c_proj, ffn.c_proj.weight, ffn.c_proj.bias
+    ffn.c_proj = adapted
+    with pytest.raises(InputError, match="is no plain linear layer: merge adapters"):
         unit_count(gpt2, sites(gpt2)[1])

@@ -8,8 +8,8 @@ from helpers.families import small
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.compression import width
 from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.compressors import width
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
@@ -62,7 +62,7 @@ def test_ridge_by_hand(monkeypatch):
 def test_scores_by_hand(gpt2, rows):
     """‖h‖ ‖V‖, and Var(h) ‖V‖²; of what a constant adds the second knows nothing."""
     calibration = Calibration(gpt2, rows)
-    calibration.units = {site.block: moments(HIDDEN) for site in sites(gpt2)}
+    calibration.memory["moments_of",] = {site.block: moments(HIDDEN) for site in sites(gpt2)}
     weight = torch.zeros(3, WIDTH)
     weight[:, 7] = READOUT.weight[:, 0]
     for site in sites(gpt2):

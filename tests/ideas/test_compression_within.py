@@ -10,10 +10,19 @@ from helpers.families import FAMILIES
 from helpers.unit_rows import short_rows
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.ideas.compression import within
+from howlinear.ideas.compression import compress as within
 from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.own_units import Compressed, compress, layout
-from howlinear.ideas.compression.within import AIM, GUESSES, NEAR, STEP, compress_within, next_price, share_priced
+from howlinear.ideas.compression.compress import (
+    AIM,
+    GUESSES,
+    NEAR,
+    STEP,
+    Compressed,
+    compress,
+    next_price,
+    share_priced,
+)
+from howlinear.ideas.compression.own_units import layout
 from howlinear.instrument.perplexity import Change, perplexity
 from howlinear.models.layers import parameters
 
@@ -25,19 +34,18 @@ def rows():
     return short_rows()
 
 
-@pytest.mark.parametrize("lines", [False, True])
-def test_it_keeps_its_budget_and_is_the_smallest_that_was_tried(model, rows, monkeypatch, lines):
+def test_it_keeps_its_budget_and_is_the_smallest_that_was_tried(model, rows, monkeypatch):
     tried = {}
-    measured = within.judged
+    measured = within.evaluate
 
     def noted(calibration, smaller, judged_on, share, *others):
         tried[share] = measured(calibration, smaller, judged_on, share, *others)
         return tried[share]
 
-    monkeypatch.setattr(within, "judged", noted)
+    monkeypatch.setattr(within, "evaluate", noted)
     whole = perplexity(model, rows)
     budget = 0.02 * whole
-    found = compress_within(model, rows, budget, lines=lines)
+    found = compress(model, rows, max_dppl=budget)
     assert perplexity(found.model, rows) - whole == pytest.approx(found.delta.delta, rel=1e-3, abs=1e-4)
     assert found.delta.delta <= budget
     assert 1 <= len(tried) <= GUESSES
@@ -45,8 +53,8 @@ def test_it_keeps_its_budget_and_is_the_smallest_that_was_tried(model, rows, mon
     assert tried[share] is found
     assert parameters(found.model) <= share * parameters(model)
     # it is what the same share makes of the model without a search
-    alone = compress(model, rows, share, lines=lines)
-    assert (alone.units, alone.lines) == (found.units, found.lines)
+    alone = compress(model, rows, share)
+    assert alone.units == found.units
     assert alone.perplexity == pytest.approx(found.perplexity, rel=1e-6)
 
 
@@ -64,25 +72,24 @@ def test_a_planted_cost_is_nearly_met(gpt2, rows, monkeypatch, factor):
     tried = []
     aims = []  # what guesses after the first may cost
 
-    def judged(_, __, ___, share, *____):
+    def evaluate(_, __, ___, share, *____):
         tried.append(share)
         rise = base * (exp(cost(share)) - 1)
         units = {0: round(share / STEP)}  # which share it is
         delta = Change(Estimate(rise, rise, rise))
-        return Compressed(gpt2, units, {}, base, base + rise, delta, price(share), None, (1.0, 1.0))
+        return Compressed(gpt2, units, base, base + rise, delta, price(share), None, (1.0, 1.0))
 
     for name, stands_for in {
-        "check_causal": lambda _: None,
         "least_share": lambda _: 0.2,
-        "prepared": lambda *_: Calibration(gpt2, rows),
+        "check_and_calibrate": lambda *_: Calibration(gpt2, rows),
         "timed_losses": lambda *_: (torch.full((4,), log(base)).double(), 1.0),
         "layout": lambda _, share, *__: SimpleNamespace(price=price(share)),
         "own_units": lambda _, share, *__: share,
-        "judged": judged,
+        "evaluate": evaluate,
         "next_price": lambda measured, allowed: aims.append(allowed) or next_price(measured, allowed),
     }.items():
         monkeypatch.setattr(within, name, stands_for)
-    share = compress_within(gpt2, rows, budget).units[0] * STEP
+    share = compress(gpt2, rows, max_dppl=budget).units[0] * STEP
     assert NEAR <= cost(share) / log1p(budget / base) <= 1
     assert len(tried) <= 4
     # all guesses aim at a little less than is allowed, the first by its price
@@ -96,7 +103,7 @@ def test_a_larger_size_found_later_is_not_taken(gpt2, rows, monkeypatch):
     """Planted: sizes of 80 % and then of 90 %, both within the budget."""
     sizes = [0.8, 0.9, None]
     monkeypatch.setattr(within, "share_priced", lambda *_: sizes.pop(0))
-    found = compress_within(gpt2, rows, 50.0)
+    found = compress(gpt2, rows, max_dppl=50.0)
     assert not sizes
     assert 0.78 < parameters(found.model) / parameters(gpt2) <= 0.8
 
@@ -127,39 +134,37 @@ def test_a_share_is_the_smallest_that_is_priced_so(gpt2, rows):
 @pytest.mark.parametrize("budget", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_budget_that_is_none_is_refused(gpt2, rows, budget):
     with pytest.raises(InputError, match="give by how much perplexity may rise"):
-        compress_within(gpt2, rows, budget)
+        compress(gpt2, rows, max_dppl=budget)
 
 
 def test_a_budget_that_no_size_keeps_is_refused(gpt2, rows, monkeypatch):
     monkeypatch.setattr(within, "layout", lambda *_: SimpleNamespace(price=1.0))
     with pytest.raises(InputError, match=r"of 0 sizes tried none is within 0.01 of perplexity: allow more"):
-        compress_within(gpt2, rows, 0.01)
+        compress(gpt2, rows, max_dppl=0.01)
 
 
 def test_models_that_cannot_be_compressed_are_refused(gpt2, rows):
     with pytest.raises(InputError, match="predicts no next token"):
-        compress_within(gpt2.transformer, rows, 1.0)
+        compress(gpt2.transformer, rows, max_dppl=1.0)
     kind, config = FAMILIES["opt"][:2]
     with pytest.raises(InputError, match="the hidden units of OPTForCausalLM, a 'opt' model, cannot be reached"):
-        compress_within(kind(config).eval(), rows, 1.0)
+        compress(kind(config).eval(), rows, max_dppl=1.0)
 
 
-@pytest.mark.parametrize(("alike", "lines"), [(True, False), (False, True)])
-def test_every_step_is_of_the_kind_asked_for(gpt2, rows, monkeypatch, alike, lines):
+def test_every_step_is_of_blocks_alike(gpt2, rows, monkeypatch):
     asked = set()
 
     def noting(name, place):
         step = getattr(within, name)
 
         def noted(*given):
-            asked.add((name, *given[place : place + 2]))
+            asked.add((name, given[place]))
             return step(*given)
 
         monkeypatch.setattr(within, name, noted)
 
-    for name, place in {"share_priced": 3, "own_units": 2, "judged": 4, "layout": 2}.items():
+    for name, place in {"share_priced": 3, "own_units": 2, "evaluate": 4, "layout": 2}.items():
         noting(name, place)
-    found = compress_within(gpt2, rows, 0.02 * perplexity(gpt2, rows), alike, lines)
-    assert asked == {(name, alike, lines) for name in ("share_priced", "own_units", "judged", "layout")}
-    if alike:
-        assert len(set(found.units.values())) == 1
+    found = compress(gpt2, rows, max_dppl=0.02 * perplexity(gpt2, rows), alike=True)
+    assert asked == {(name, True) for name in ("share_priced", "own_units", "evaluate", "layout")}
+    assert len(set(found.units.values())) == 1

@@ -10,8 +10,8 @@ from helpers.families import CAUSAL, DEPTH, FAMILIES, PADDING, PAIRS, VOCABULARY
 from helpers.nearly import assert_same_outputs
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
-from howlinear.ideas.compression.price import price
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
+from howlinear.ideas.compression.signals import price
 from howlinear.instrument.capture import capture, hooked
 from howlinear.models.ffn_sites import FAMILIES as TABLE
 from howlinear.models.ffn_sites import InputTap, Replacement, pattern_of, sites

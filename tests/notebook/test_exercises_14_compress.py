@@ -3,7 +3,7 @@
 import torch
 
 from helpers.exercises import Exercises
-from howlinear.ideas.compression import width
+from howlinear.ideas.compression.compressors import width
 
 
 def left_of(names, for_each_block, blocks=None):

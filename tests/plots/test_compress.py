@@ -19,7 +19,7 @@ def race(models=("m", "n"), methods=("ours", "rival"), far=2.0):
             for kept in (0.8, 0.95):
                 ratio = 1 + (1 - kept) * (i + 1) * far
                 row = {"model": model, "method": method, "kept": kept, "ratio": ratio}
-                rows.append(row | {"low": ratio - 0.01, "high": ratio + 0.02})
+                rows.append(row | {"ratio_low": ratio - 0.01, "ratio_high": ratio + 0.02})
     return pd.DataFrame(rows)
 
 
@@ -38,7 +38,7 @@ def test_a_panel_per_model_and_a_line_per_method():
             rows = table[(table.model == "m") & (table.method == method)].iloc[::-1]  # the largest copy first
             data, _, (bars,) = container.lines
             np.testing.assert_allclose(data.get_xydata(), np.stack([100 * rows.kept, rows.ratio], 1))
-            np.testing.assert_allclose(np.array(bars.get_segments())[:, :, 1], rows[["low", "high"]])
+            np.testing.assert_allclose(np.array(bars.get_segments())[:, :, 1], rows[["ratio_low", "ratio_high"]])
         assert set(names(axis)) == {"ours", "rival"}
     looks = {(line.get_color(), line.get_marker()) for line in figure.axes[0].lines if len(line.get_xdata()) == 2}
     assert len(looks) >= 2
@@ -59,7 +59,7 @@ def test_a_line_that_leaves_the_panel_says_how_far_it_goes():
 def test_a_line_that_goes_very_far_says_so_without_an_exponent():
     table = race(["m"], ["near", "far"], far=20.0)
     table.loc[table.method == "far", "ratio"] *= 4_000
-    table.loc[table.method == "far", "high"] *= 4_000
+    table.loc[table.method == "far", "ratio_high"] *= 4_000
     (axis,) = compress.pareto(table, ["near", "far"], top=3.0).axes
     assert "far (36,000)" in names(axis)
 

@@ -124,6 +124,7 @@ def test_notebook_01_tells_how_long_the_public_models_take():
     seconds = {}
     for path in (paths.results("public") / "runs").glob("*.json"):
         seconds[path.stem] = results.load(path)["seconds"]
+    seconds["14_compress"] = tables.load_results("public", "14_compress").run["seconds"]
     hour = seconds.pop("14_compress")
     assert 50 * 60 < hour < 70 * 60
     assert 15 * 60 < max(seconds.values()) < 22 * 60
@@ -230,71 +231,69 @@ def test_the_findings_tell_what_the_protocol_decides_of_the_public_models(findin
     assert flips["minilm-l6", "spread"]["alone"] == "position_0, loud"
 
 
-def test_the_findings_tell_how_the_race_on_the_public_model_ended(findings):
-    found = results.load(paths.results("public") / "14_compress.json")
-    race = {(row["method"], row["share"], row["text"]): row for row in found["models"]["smollm2-135m"]["race"]}
+def smaller(profile, table):
+    """A table of notebook 14; of the public models there is one with a perplexity."""
+    return tables.load_results(profile, "14_compress")[table]
 
-    def times(method, share=0.9, text="wikitext"):
-        return f"{race[method, share, text]['ratio']:.2f}"
+
+def times(row, name="ratio"):
+    return f"{row[name]:.2f}"
+
+
+def with_interval(row, name="over_first"):
+    return f"{row[name]:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
+
+
+def test_the_findings_tell_how_the_race_on_the_public_model_ended(findings):
+    race = smaller("public", "race").set_index(["method", "share", "corpus"])
+    settings = tables.load_results("public", "14_compress").settings
+
+    def raced(method, share=0.9, text="wikitext"):
+        return race.loc[method, share, text]
 
     def best_rival(share):
-        rivals = {name for name, *_ in race if not name.startswith("own units")}
-        return min(rivals, key=lambda name: race[name, share, "wikitext"]["ratio"] or float("inf"))
+        at_share = race.xs((share, "wikitext"), level=("share", "corpus"))["ratio"].dropna()
+        return at_share[~at_share.index.str.startswith("own units")].idxmin()
 
-    ours = race["own units", 0.9, "wikitext"]
-    assert (
-        f"WikiText-2 is {times('own units')} times that of the whole model, interval {ours['low']:.2f} to" in findings
-    )
-    assert f"to {ours['high']:.2f}; the best rival" in findings
+    ours = raced("own units")
+    assert f"WikiText-2 is {times(ours)} times that of the whole model, interval {ours['ratio_low']:.2f} to" in findings
+    assert f"to {ours['ratio_high']:.2f}; the best rival" in findings
     assert best_rival(0.9) == "GRAIL on FLAP"
     assert (
-        f"comes to {times('GRAIL on FLAP')}, lines by their price to {times('lines by price')}, "
-        f"ShortGPT to {times('ShortGPT')}."
+        f"comes to {times(raced('GRAIL on FLAP'))}, lines by their price to {times(raced('lines by price'))}, "
+        f"ShortGPT to {times(raced('ShortGPT'))}."
     ) in findings
-    rival = best_rival(0.8)
-    assert f"it is {times('own units', 0.8)} times, and {times(rival, 0.8)} by the best rival" in findings
-
-    def beside(share):
-        row = race[best_rival(share), share, "wikitext"]
-        return f"{row['over_first']:.2f} [{row['over_first_low']:.2f}, {row['over_first_high']:.2f}] with {share:.0%}"
-
-    told = [beside(share).replace("%", " %") for share in (0.95, 0.9, 0.8)]
-    assert f"paired over documents, is {told[0]}, {told[1]} and {told[2]}, on" in findings
-    assert f"with 80 %, on {found['settings']['cost_rows']:,} held-out tokens" in findings
-    rows = [row for row in found["models"]["smollm2-135m"]["limit"] if row["share"] == 0.8]
-    _, seen, held_out, of_fewer = (f"{row['ratio']:.2f}" for row in rows)
-    told = (
-        f"the model comes to {seen} on the very rows that it was fitted on, to {held_out} held out, and to {of_fewer}"
-    )
-    assert f"{told} held out if half as many rows (15,360) are fitted on." in findings
-    assert rows[-1]["what"] == "held out, fitted on 15,360 rows"
-    (healed,) = [row for row in found["models"]["smollm2-135m"]["healing"] if row["name"] == "own units"]
-    steps = found["settings"]["heal_steps"]
-    assert f"After {steps} steps of training it comes to {healed['behind']:.2f} times the perplexity" in findings
-    whale, puzzles = (times("own units", text=text) for text in ("moby_dick", "puzzles"))
+    rival = raced(best_rival(0.8), 0.8)
+    assert f"it is {times(raced('own units', 0.8))} times, and {times(rival)} by the best rival" in findings
+    beside = [
+        f"{with_interval(raced(best_rival(share), share))} with {100 * share:.0f} %" for share in (0.95, 0.9, 0.8)
+    ]
+    assert f"paired over documents, is {beside[0]}, {beside[1]} and {beside[2]}, on" in findings
+    assert f"with 80 %, on {settings['cost_rows']:,} held-out tokens" in findings
+    limit = smaller("public", "limit")
+    _, seen, held_out, of_fewer = (f"{ratio:.2f}" for ratio in limit["ratio"])
+    assert (
+        f"the model comes to {seen} on the very rows that it was fitted on, to {held_out} held out, and to {of_fewer} "
+        "held out if half as many rows (15,360) are fitted on."
+    ) in findings
+    assert limit["what"].iloc[-1] == "held out, fitted on 15,360 rows"
+    healed = smaller("public", "healing").set_index("method").loc["own units"]
+    assert f"After {settings['heal_steps']} steps of training it comes to {times(healed, 'behind')} times" in findings
+    whale, puzzles = (times(raced("own units", text=text)) for text in ("moby_dick", "puzzles"))
     assert f"it is {whale} times (Moby-Dick) and {puzzles} times (puzzles) at 90 %" in findings
-    whale, puzzles = (times("lines by price", text=text) for text in ("moby_dick", "puzzles"))
+    whale, puzzles = (times(raced("lines by price", text=text)) for text in ("moby_dick", "puzzles"))
     assert f"lines by their price come to {whale} and {puzzles} (" in findings
 
 
 def test_the_findings_tell_that_mended_lines_are_the_plain_ones(findings):
-    race = results.load(paths.results("public") / "14_compress.json")["models"]["smollm2-135m"]["race"]
-    mended, plain = (
-        [row["ratio"] for row in race if row["method"] == name] for name in ("lines, mended", "lines by price")
-    )
+    race = smaller("public", "race").set_index("method")["ratio"]
     assert "*Lines, mended* come to the same as *lines by price*" in findings
-    assert mended == plain
+    assert list(race["lines, mended"]) == list(race["lines by price"])
 
 
 def test_the_findings_tell_what_each_part_of_own_units_buys(findings):
-    found = results.load(paths.results("public") / "14_compress.json")["models"]["smollm2-135m"]["exchanges"]
-    over = {row["method"]: row for row in found}
-
-    def times(method):
-        row = over[method]
-        return f"{row['over_first']:.2f} [{row['over_first_low']:.2f}, {row['over_first_high']:.2f}]"
-
-    assert max(over, key=lambda method: over[method]["over_first"]) == "by plain squares"
+    over = smaller("public", "exchanges").set_index("method")
+    assert over["over_first"].idxmax() == "by plain squares"
     for said, method in (
         ("Plain squares come to", "by plain squares"),
         ("scores of single units in the same metric to", "by scores of single units"),
@@ -306,7 +305,7 @@ def test_the_findings_tell_what_each_part_of_own_units_buys(findings):
         ("and the anchor to", "anchored on the stream"),
         ("They do not add up: lines and the anchor together come to", "with lines, anchored on the stream"),
     ):
-        assert f"{said} {times(method)}" in findings
+        assert f"{said} {with_interval(over.loc[method])}" in findings
 
 
 def test_the_findings_tell_how_many_tokens_take_the_line(findings):
@@ -331,12 +330,10 @@ def test_the_findings_tell_how_many_tokens_take_the_line(findings):
 
 
 def test_readme_tells_how_the_race_ended(readme):
-    found = results.load(paths.results("public") / "14_compress.json")
-    rows = found["models"]["smollm2-135m"]["race"]
-    ratio = {row["method"]: row["ratio"] for row in rows if (row["share"], row["text"]) == (0.9, "wikitext")}
-    rival = min(value for method, value in ratio.items() if not method.startswith("own units"))
-    told = f"multiply perplexity by {ratio['own units']:.2f}; the best rival comes to {rival:.2f}"
-    assert f"{told}, lines to {ratio['lines by price']:.2f} (14)" in readme
+    race = smaller("public", "race").query("share == 0.9 and corpus == 'wikitext'").set_index("method")["ratio"]
+    rival = race[~race.index.str.startswith("own units")].min()
+    told = f"multiply perplexity by {race['own units']:.2f}; the best rival comes to {rival:.2f}"
+    assert f"{told}, lines to {race['lines by price']:.2f} (14)" in readme
 
 
 def test_the_findings_tell_which_signal_ranks_blocks(findings):
@@ -411,20 +408,20 @@ def test_the_findings_tell_that_profiles_are_higher_on_prose(findings):
 
 
 def test_the_findings_tell_what_a_fifth_of_all_parameters_costs(findings):
-    found = numbers("14_compress")
-    rows = [row for model in found["models"].values() for row in model["race"] if row["share"] == 0.8]
+    race = smaller("minis", "race")
+    ratios = race[race["share"] == 0.8].set_index("method")["ratio"]
 
     def rises(method):
-        return [100 * (row["ratio"] - 1) for row in rows if row["method"] == method]
+        return 100 * (ratios[method] - 1)
 
     def between(method):
-        return f"{min(rises(method)):.0f} to {max(rises(method)):.0f} %"
+        return f"{rises(method).min():.0f} to {rises(method).max():.0f} %"
 
-    assert f"perplexity rises by {max(rises('own units')):.0f} % at most" in findings
+    assert f"perplexity rises by {rises('own units').max():.0f} % at most" in findings
     assert f"(GRAIL) comes to {between('GRAIL on Wanda')}" in findings
     assert f"lines taken by their price to {between('lines by price')}" in findings
     assert f"block influence to {between('ShortGPT')} (" in findings
-    assert f"{found['settings']['cost_rows']:,} held-out tokens" in findings
+    assert f"{tables.load_results('minis', '14_compress').settings['cost_rows']:,} held-out tokens" in findings
 
 
 def test_the_findings_tell_what_twins_say(findings):

@@ -222,7 +222,6 @@ KEYS = {
     "10_degrees": "reach",
     "11_protocol": "limit_agrees",
     "13_claims": "verdict",
-    "14_compress": "race",
 }
 
 

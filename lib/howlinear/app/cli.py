@@ -349,9 +349,9 @@ def compress(
     """
     units = units or max_parameters is not None
     check_budget(max_dppl, max_parameters, units, alike)
-    from howlinear.ideas.compression.vacant import vacant
+    from howlinear.ideas.compression.output_folder import check_output_folder
 
-    vacant(out, force)
+    check_output_folder(out, force)
     check_sources(model, corpus)
 
     from howlinear.ideas.compression.card import compressed_card
@@ -359,10 +359,8 @@ def compress(
     loaded, text = read_inputs(model, corpus, sites=sites)
     packed = text.rows(rows or (40_000 if units else 20_000), seq_len, seed)
     progress = sys.stderr.isatty()
-    if max_parameters is not None:
-        outcome = hl.compress(loaded, packed, max_parameters, alike=alike, progress=progress)
-    elif units:
-        outcome = hl.compress_within(loaded, packed, max_dppl, alike=alike, progress=progress)
+    if units:
+        outcome = hl.compress(loaded, packed, max_parameters, max_dppl, alike, progress)
     else:
         outcome = hl.compress_to(loaded, packed, max_dppl, progress=progress)
     smaller = outcome.model if units else hl.replace(loaded, outcome.maps)

@@ -14,8 +14,8 @@ from rich.table import Table
 from howlinear.app.measurement import Measurement
 from howlinear.core.intervals import Estimate
 from howlinear.ideas.claims.contrasts import Estimates, distance
+from howlinear.ideas.compression.compress import Compressed
 from howlinear.ideas.compression.greedy import Plan
-from howlinear.ideas.compression.own_units import Compressed
 from howlinear.ideas.corpora.agreement import Agreement
 from howlinear.ideas.corpora.comparison import Comparison
 from howlinear.instrument.baseline import APART, Baseline

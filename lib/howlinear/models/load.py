@@ -28,10 +28,9 @@ from transformers import (
 from transformers.utils import logging
 
 from howlinear.errors import InputError, SourceError
-from howlinear.models.beside import add_lines
 from howlinear.models.checks import unwrapped
 from howlinear.models.ffn_sites import note, put, sites, width_of
-from howlinear.models.replace import linear_layers, lines_beside, replaced, units_left
+from howlinear.models.replace import linear_layers, replaced, units_left
 from howlinear.models.sources import loading, located
 from howlinear.models.units import narrow
 
@@ -199,7 +198,7 @@ def _class_of(config: PreTrainedConfig) -> type:
 
 
 def _with_smaller_blocks(kind: type[PreTrainedModel], config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """What builds a model of class `kind` in which linear layers, or fewer hidden units and a line, stand for FFNs.
+    """What builds a model of class `kind` in which linear layers, or fewer hidden units, stand for FFNs.
 
     Three steps would be plainer: build the model, put the modules, load the state dict. But `from_pretrained` builds
     and loads in one call, and what it does after building (shards, renamed weights, dtype, device maps, tied weights,
@@ -208,15 +207,14 @@ def _with_smaller_blocks(kind: type[PreTrainedModel], config: PreTrainedConfig) 
 
     Args:
         kind: the class of the model.
-        config: says which blocks were replaced by what (`replaced`, `units_left` and `lines_beside` in `replace`).
+        config: says which blocks were replaced by what (`replaced` and `units_left` in `replace`).
 
     Returns:
         `kind` itself if nothing is replaced; else a class whose instances become of class `kind` as they are built.
     """
     ranks = replaced(config)
     counts = units_left(config)
-    lines = lines_beside(config)
-    if not (ranks or counts or lines):
+    if not (ranks or counts):
         return kind
 
     class WithSmallerBlocks(kind):
@@ -225,7 +223,6 @@ def _with_smaller_blocks(kind: type[PreTrainedModel], config: PreTrainedConfig) 
             for site in sites(self, list(ranks)) if ranks else []:
                 put(self, site, linear_layers(width_of(self), ranks[site.block]))
             narrow(self, counts)
-            add_lines(self, lines)
             self.post_init()  # that of `kind`: its weights are drawn or expected with the layers in their places
 
     return WithSmallerBlocks

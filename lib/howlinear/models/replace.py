@@ -1,11 +1,9 @@
 """Put smaller modules in the place of feed-forward blocks for good, in a model that is an ordinary one otherwise.
 
-They are linear layers, or the blocks themselves with fewer hidden units (`units.with_units`), some of them with a line
-beside these (`beside.BesideLine`). The config of such a model carries
-`"howlinear": {"replaced": {block: rank}, "units": {block: count}, "lines": {block: rank}}`, from which
-`load.load_model` builds the same modules again; a rank of null is one full layer. A model whose blocks all have equally
-many units, and no lines, needs no such entry: its config has another number of hidden units, and everything that reads
-models reads it.
+They are linear layers, or the blocks themselves with fewer hidden units (`units.with_units`). The config of such a
+model carries `"howlinear": {"replaced": {block: rank}, "units": {block: count}}`, from which `load.load_model` builds
+the same modules again; a rank of null is one full layer. A model whose blocks all have equally many units needs no such
+entry: its config has another number of hidden units, and everything that reads models reads it.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.models.beside import BesideLine, line_layers, without_line
 from howlinear.models.checks import unwrapped
 from howlinear.models.ffn_sites import FAMILIES, Site, note, pattern_of, sites, width_of
 from howlinear.models.swap import swap
@@ -34,8 +31,7 @@ def replace(model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor
     Args:
         model: the model; left as it was.
         maps: block → an `AffineMap`, a `Linear(d, d)`, a pair `Sequential(Linear(d, r, bias=False), Linear(r, d))`, or
-            an object whose `module()` is one of these; or the block with fewer hidden units, see `units.with_units`,
-            alone or in a `beside.BesideLine`.
+            an object whose `module()` is one of these; or the block with fewer hidden units, see `units.with_units`.
 
     Returns:
         The copy, its replaced blocks noted in `config.howlinear`.
@@ -54,40 +50,31 @@ def replace(model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor
     # copy the model while the maps stand in it, so that the FFNs that go are not copied
     ranks = replaced(model.config)
     counts = units_left(model.config)
-    lines = lines_beside(model.config)
     with swap(model, modules):
         for site in sites(model, blocks):
-            for of_all in (ranks, counts, lines):
+            for of_all in (ranks, counts):
                 of_all.pop(site.block, None)
             if _has_units(model, site):
                 counts[site.block] = unit_count(model, site)
-                if isinstance(site.output, BesideLine):
-                    lines[site.block] = _rank_beside(site, width)
             else:
                 ranks[site.block] = _rank(site, width)
         copied = copy_of(model)
     for site in sites(copied, blocks):
         site.output.to(model.device, model.dtype).requires_grad_(True)
-    _note(copied, ranks, counts, lines)
+    _note(copied, ranks, counts)
     return copied
 
 
-def _note(
-    model: PreTrainedModel,
-    ranks: Mapping[int, int | None],
-    counts: Mapping[int, int],
-    lines: Mapping[int, int | None],
-) -> None:
+def _note(model: PreTrainedModel, ranks: Mapping[int, int | None], counts: Mapping[int, int]) -> None:
     """Note in a model's config what stands in its blocks: by its own name if all have as many units, else as an entry.
 
     Args:
         model: the model.
         ranks: block → rank of the linear layers that stand there; None is full rank.
         counts: block → how many hidden units it has, of blocks that have fewer than the config says.
-        lines: block → rank of the line beside its units, of blocks that have one; None is full rank.
     """
     family = model.config.model_type
-    alike = not ranks and not lines and len(set(counts.values())) == 1 and len(counts) == len(sites(model))
+    alike = not ranks and len(set(counts.values())) == 1 and len(counts) == len(sites(model))
     if alike and family in WIDTHS:
         setattr(model.config, WIDTHS[family], next(iter(counts.values())))
         if hasattr(model.config, "howlinear"):
@@ -96,8 +83,6 @@ def _note(
     entry = {"replaced": {str(block): ranks[block] for block in sorted(ranks)}}
     if counts:
         entry["units"] = {str(block): counts[block] for block in sorted(counts)}
-    if lines:
-        entry["lines"] = {str(block): lines[block] for block in sorted(lines)}
     model.config.howlinear = entry
 
 
@@ -154,31 +139,13 @@ def units_left(config: PreTrainedConfig) -> dict[int, int]:
     return counts
 
 
-def lines_beside(config: PreTrainedConfig) -> dict[int, int | None]:
-    """Blocks that have a line beside their hidden units (`replace.replace`), each with its rank; None is full rank.
-
-    Raises:
-        InputError: the config's entry is damaged.
-    """
-    entry = getattr(config, "howlinear", {})
-    try:
-        ranks = {int(block): rank for block, rank in entry.get("lines", {}).items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"{_ENTRY} holds {entry!r}") from error
-    damaged = {block: rank for block, rank in ranks.items() if not _is_rank(rank)}
-    if damaged:
-        raise InputError(f"{_ENTRY} gives ranks {damaged} to lines beside units")
-    return ranks
-
-
 _ENTRY = 'the config\'s "howlinear" names replaced blocks and their ranks, as in {"replaced": {"3": null}}, but'
 
 
 def _has_units(model: PreTrainedModel, site: Site) -> bool:
     """Whether the module at a site is of the kind that its family's blocks are, with hidden units."""
     layers = LAYERS.get(model.config.model_type, ())
-    block = without_line(site.output)
-    return bool(layers) and all(hasattr(block, name) for name in layers)
+    return bool(layers) and all(hasattr(site.output, name) for name in layers)
 
 
 def linear_layers(width: int, rank: int | None) -> nn.Module:
@@ -200,45 +167,16 @@ def _rank(site: Site, width: int) -> int | None:
         InputError: it is neither, or of another width.
     """
     module = site.ffn
-    rank = _dimensions_between(module)
-    if not _is_built_by(linear_layers, module, width, rank):
+    is_pair = isinstance(module, nn.Sequential) and len(module) > 0
+    rank = getattr(module[0], "out_features", None) if is_pair else None  # dimensions between the two
+    with torch.device("meta"):
+        expected = linear_layers(width, rank)
+    if _structure(module) != _structure(expected):
         raise InputError(
             f"block {site.block}: this {type(module).__name__} cannot be kept in a model folder; give an affine map, "
             f"Linear({width}, {width}) or Sequential(Linear({width}, r, bias=False), Linear(r, {width}))"
         )
     return rank
-
-
-def _rank_beside(site: Site, width: int) -> int | None:
-    """The rank to note for the line that stands beside a block's units.
-
-    Raises:
-        InputError: it is none that a model folder can hold.
-    """
-    line = site.output.line
-    rank = _dimensions_between(line)
-    if not _is_built_by(line_layers, line, width, rank):
-        raise InputError(
-            f"block {site.block}: the line beside its units, a {type(line).__name__}, cannot be kept in a model "
-            f"folder; give Linear({width}, {width}, bias=False) or a pair of such layers through fewer dimensions"
-        )
-    return rank
-
-
-def _dimensions_between(module: nn.Module) -> int | None:
-    """Where a module is a pair of linear layers, the dimensions between them; else None."""
-    if isinstance(module, nn.Sequential) and len(module) > 0:
-        return getattr(module[0], "out_features", None)
-    return None
-
-
-def _is_built_by(
-    layers: Callable[[int, int | None], nn.Module], module: nn.Module, width: int, rank: int | None
-) -> bool:
-    """Whether a module is of the kind that a function builds for a width and a rank."""
-    with torch.device("meta"):
-        expected = layers(width, rank)
-    return _structure(module) == _structure(expected)
 
 
 def _structure(module: nn.Module) -> tuple[list[type], dict[str, torch.Size]]:

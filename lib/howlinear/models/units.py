@@ -19,7 +19,6 @@ from transformers.pytorch_utils import Conv1D
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
-from howlinear.models.beside import without_line
 from howlinear.models.ffn_sites import Site, sites
 
 _GATED = ("gate_proj", "up_proj", "down_proj")
@@ -41,7 +40,8 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
     """The layers of a block's FFN: one or two from x to the hidden units, the last from these to y.
 
     Raises:
-        InputError: a family whose hidden units cannot be reached, or a block that is a linear layer already.
+        InputError: a family whose hidden units cannot be reached, or a block that is a linear layer already, or whose
+            layers are wrapped in something else.
     """
     family = model.config.model_type
     if family not in LAYERS:
@@ -49,25 +49,49 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
             f"the hidden units of {type(model).__name__}, a {family!r} model, cannot be reached: known are those of "
             f"{', '.join(sorted(LAYERS))}"
         )
-    block = without_line(site.output)
-    missing = [name for name in LAYERS[family] if not hasattr(block, name)]
+    ffn = site.output
+    missing = [name for name in LAYERS[family] if not hasattr(ffn, name)]
     if missing:
         raise InputError(
-            f"block {site.block} has no hidden units: {site.name}, a {type(block).__name__}, lacks {', '.join(missing)}"
+            f"block {site.block} has no hidden units: {site.name}, a {type(ffn).__name__}, lacks {', '.join(missing)}"
         )
-    layers = [getattr(block, name) for name in LAYERS[family]]
-    for name, layer in zip(LAYERS[family], layers, strict=True):
+    layers = {name: getattr(ffn, name) for name in LAYERS[family]}
+    for name, layer in layers.items():
         if not isinstance(layer, nn.Linear | Conv1D):
             raise InputError(
-                f"the hidden units of block {site.block} cannot be reached: {name} is a {type(layer).__name__}, no "
-                "plain linear layer (quantised, or with an adapter?): give the model in float32, adapters merged"
+                f"block {site.block}: {site.name}.{name}, a {type(layer).__name__}, is no plain linear layer: merge "
+                "adapters into the weights first, or load the model without them"
             )
-    return layers
+    return list(layers.values())
+
+
+def check_plain(model: PreTrainedModel) -> None:
+    """Refuse a model whose layers of hidden units compute anything but x W + b of float weights of their own.
+
+    Raises:
+        InputError: weights that are pruned by a mask, parametrised, quantised or not in memory, a layer with hooks, or
+            a family whose hidden units cannot be reached.
+    """
+    devices = set(getattr(model, "hf_device_map", {}).values())
+    if len(devices) > 1:
+        raise InputError(f"this model lies on {len(devices)} devices: load it without device_map to make it smaller")
+    for site in sites(model):
+        for layer in unit_layers(model, site):
+            weight = layer._parameters.get("weight")  # what `layer.weight` computes is none of these
+            if weight is None:
+                odd = "its weights are computed from others: make pruning and parametrisations permanent first"
+            elif not weight.is_floating_point() or type(weight.data) is not Tensor or weight.is_meta:
+                odd = "its weights are quantised, or not in memory: load the model in float32 or bfloat16"
+            elif layer._forward_pre_hooks or layer._forward_hooks or "forward" in vars(layer):
+                odd = "hooks change what it computes: remove them first"
+            else:
+                continue
+            raise InputError(f"block {site.block}: a layer of {site.name} is not as its weights say: {odd}")
 
 
 def unit_count(model: PreTrainedModel, site: Site) -> int:
     """How many hidden units a block has."""
-    return _in_features(unit_layers(model, site)[-1])
+    return len(_weight(unit_layers(model, site)[-1]))
 
 
 def readout(model: PreTrainedModel, site: Site) -> AffineMap:
@@ -75,14 +99,17 @@ def readout(model: PreTrainedModel, site: Site) -> AffineMap:
     return affine_of(unit_layers(model, site)[-1])
 
 
-def affine_of(layer: nn.Module) -> AffineMap:
+def affine_of(layer: nn.Linear | Conv1D) -> AffineMap:
     """A layer's map in float64, whichever way round it keeps its weight."""
-    weight = layer.weight.detach().double().cpu()
-    if isinstance(layer, nn.Linear):  # keeps its weight as (out, in), GPT-2's Conv1D as (in, out)
-        weight = weight.T
+    weight = _weight(layer).detach().double().cpu()
     if layer.bias is None:
         return AffineMap(weight, torch.zeros(weight.shape[1], dtype=torch.float64))
     return AffineMap(weight, layer.bias.detach().double().cpu())
+
+
+def _weight(layer: nn.Linear | Conv1D) -> Tensor:
+    """A layer's own weight as (in, out): `nn.Linear` keeps it as (out, in), GPT-2's Conv1D as (in, out)."""
+    return layer.weight if isinstance(layer, Conv1D) else layer.weight.T
 
 
 @contextmanager
@@ -100,7 +127,7 @@ def units_hooked(model: PreTrainedModel, listened: list[Site], keep: Callable[[S
 
 
 def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], new: AffineMap) -> nn.Module:
-    """A copy of a block's FFN with some of its hidden units and another readout of them; a line beside them stays.
+    """A copy of a block's FFN with some of its hidden units and another readout of them.
 
     Args:
         model: the model; left as it was.
@@ -111,25 +138,23 @@ def with_units(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], ne
     names = LAYERS[model.config.model_type]
     layers = unit_layers(model, site)
     thin = _hollow(site.output, layers)
-    of_units = without_line(thin)
     for name, layer in zip(names[:-1], layers[:-1], strict=True):
-        narrow = _empty_like(layer, _in_features(layer), len(kept))
-        weight = layer.weight[:, kept] if isinstance(layer, Conv1D) else layer.weight[kept]
+        narrow = _empty_like(layer, len(_weight(layer)), len(kept))
         with torch.no_grad():
-            narrow.weight.copy_(weight)
+            _weight(narrow).copy_(_weight(layer)[:, kept])
             if layer.bias is not None:
                 narrow.bias.copy_(layer.bias[kept])
-        setattr(of_units, name, narrow)
+        setattr(thin, name, narrow)
     last = _empty_like(layers[-1], len(kept), new.weight.shape[1])
     write(last, new)
-    setattr(of_units, names[-1], last)
+    setattr(thin, names[-1], last)
     return thin
 
 
 def write(layer: nn.Module, new: AffineMap) -> None:
     """Give a layer another map of its shape; the map's bias is left out where the layer has none."""
     with torch.no_grad():
-        layer.weight.copy_(new.weight if isinstance(layer, Conv1D) else new.weight.T)
+        _weight(layer).copy_(new.weight)
         if layer.bias is not None:
             layer.bias.copy_(new.bias)
 
@@ -146,8 +171,8 @@ def narrow(model: PreTrainedModel, counts: Mapping[int, int]) -> None:
         thin = _hollow(site.output, layers)
         for name, layer in zip(LAYERS[model.config.model_type], layers, strict=True):
             last = layer is layers[-1]
-            inside = counts[site.block] if last else _in_features(layer)
-            outside = _out_features(layer) if last else counts[site.block]
+            inside, outside = _weight(layer).shape
+            inside, outside = (counts[site.block], outside) if last else (inside, counts[site.block])
             setattr(thin, name, _empty_like(layer, inside, outside))
         model.set_submodule(site.name, thin)
 
@@ -164,11 +189,3 @@ def _empty_like(layer: nn.Module, inside: int, outside: int) -> nn.Module:
         if isinstance(layer, Conv1D):
             return Conv1D(outside, inside).to(place.dtype)
         return nn.Linear(inside, outside, bias=layer.bias is not None).to(place.dtype)
-
-
-def _in_features(layer: nn.Module) -> int:
-    return layer.weight.shape[0 if isinstance(layer, Conv1D) else 1]
-
-
-def _out_features(layer: nn.Module) -> int:
-    return layer.weight.shape[1 if isinstance(layer, Conv1D) else 0]

@@ -26,8 +26,8 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
     """Parameters kept across, perplexity over that of the whole model up: lower and further right is better.
 
     Args:
-        table: a row per `model`, `method` and share: `kept` (of all parameters), `ratio`, `low`, `high`; of one
-            text. What has no ratio is left out.
+        table: a row per `model`, `method` and share: `kept` (of all parameters) and `ratio` with its interval;
+            of one text. What has no ratio is left out.
         methods: which, each with the same look in all panels; the first is drawn thick and black.
         top: where panels end; a line that leaves a panel there goes on, and its name says how far.
 
@@ -42,9 +42,9 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
     )
     for axis, model in zip(axes[:, 0], models, strict=True):
         of_model = table[table["model"] == model]
-        worst = min(top, 1.03 * of_model.loc[of_model["method"].isin(methods), "high"].max())
+        worst = min(top, 1.03 * of_model.loc[of_model["method"].isin(methods), "ratio_high"].max())
         axis.axhline(1, color=style.GREY, lw=0.6)
-        axis.set(yscale="log", ylim=(min(0.99, of_model["low"].min()), worst))
+        axis.set(yscale="log", ylim=(min(0.99, of_model["ratio_low"].min()), worst))
         ends = {}
         for i, method in enumerate(methods):
             rows = of_model[of_model["method"] == method].sort_values("kept", ascending=False)
@@ -52,7 +52,7 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
                 continue
             look = {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)]}
             look |= {"linestyle": _DASHES[i % len(_DASHES)], "linewidth": 1.8 if i == 0 else 1.0}
-            bars = style.error_bars(rows["ratio"], rows["low"], rows["high"])
+            bars = style.error_bars(rows["ratio"], rows["ratio_low"], rows["ratio_high"])
             bars[:, rows["ratio"] > worst] = np.nan  # of a point that is not seen a bar would say nothing
             axis.errorbar(100 * rows["kept"], rows["ratio"], bars, **look, **_BARS, zorder=3 if i == 0 else 2)
             ends[method] = (rows["ratio"].iloc[-1], look)

@@ -1,15 +1,15 @@
 """What each part of own units buys: the same compressor with one part exchanged, to the same size.
 
 Own units takes hidden units away one by one, by what is lost in the metric of the loss once the others are read out
-anew, with a ridge, from moments of the whole model (`prune`); at last it anchors the readouts (`anchor`). What comes
-before the anchor is what others exchange a part of, since an anchor for each would take most of the time. Here are
+anew, with a ridge, from moments of the whole model (`allocate`); at last it anchors the readouts (`own_units`). What
+comes before it is what others exchange a part of, since an anchor for each would take most of the time. Here are
 
 - another sharing-out: as many units in every block;
 - other choices of units: by scores that know nothing of the other units, and by forward selection;
 - another metric: plain squares, all directions of the output and all positions alike;
 - no ridge;
 - a larger family: a line of the block's input beside its units, of any rank, where that is priced lower at equal
-  parameters (`line_beside`);
+  parameters;
 - the anchor: readouts fitted once more on what the smaller model really gives them, towards the whole model's residual
   stream, or towards each block's own output;
 - both, lines and the anchor on the stream: whether what each buys adds up.
@@ -24,29 +24,52 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+import pandas as pd
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int64
+from scipy import linalg
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
-from howlinear.errors import InputError
-from howlinear.ideas.compression.anchor import anchor
-from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.own_units import before_anchor, own_units
-from howlinear.ideas.compression.prune import fewer_units, has_constant, units_for
-from howlinear.ideas.compression.race import Compressor
+from howlinear.ideas.compression.allocate import (
+    allocate_budget,
+    allocate_units,
+    budget_for,
+    costs_of,
+    eliminations_of,
+    fewer_units,
+    has_constant,
+    size_options,
+    thinned,
+)
+from howlinear.ideas.compression.calibration import Calibration, once
+from howlinear.ideas.compression.own_units import anchor, before_anchor, own_units
+from howlinear.ideas.compression.race import Compressor, check_known
 from howlinear.ideas.compression.units import (
+    PANEL,
+    RIDGES,
     Elimination,
     UnitMoments,
-    in_order,
-    priced,
+    covariance_of,
+    cross,
+    eliminate_units,
+    gram,
+    not_positive_definite,
     root_of,
-    select,
+    sweep_units,
+    unit_moments,
+    weighted_rows,
+    with_ridge,
 )
-from howlinear.ideas.compression.width import gram
-from howlinear.models.ffn_sites import sites
-from howlinear.models.units import readout
+from howlinear.instrument.capture import hooked
+from howlinear.models.ffn_sites import Site, device_of, sites, width_of
+from howlinear.models.forward import trunk
+from howlinear.models.replace import copy_of
+from howlinear.models.swap import swap
+from howlinear.models.units import readout, units_hooked, with_units, write
 
 
 def by_scores(calibration: Calibration, share: float) -> PreTrainedModel:
@@ -77,23 +100,55 @@ def plain_squares(calibration: Calibration, share: float) -> PreTrainedModel:
 
     Arguments and errors as of `by_scores`.
     """
-    _, own = calibration.eliminations
-    moments = {block: unweighted(calibration.units[block], of_block.ridge) for block, of_block in own.items()}
-    alike = {
-        block: torch.eye(len(of_block.metric), dtype=torch.float64) for block, of_block in calibration.stakes.items()
-    }
-    return _eliminated(calibration, share, moments, alike)
+    model = calibration.model
+    _, own = eliminations_of(calibration)
+    every_position = torch.ones(calibration.ids.shape[1], dtype=torch.float64)
+    unweighted = unit_moments(model, calibration.ids, dict.fromkeys(own, every_position))
+    moments = {block: UnitMoments(gram(unweighted[block]), of_block.ridge) for block, of_block in own.items()}
+    every_direction = torch.eye(width_of(model), dtype=torch.float64)
+    return _eliminated(calibration, share, moments, dict.fromkeys(own, every_direction))
 
 
 def no_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
     """Own units chosen and read out by plain least squares; arguments and errors as of `by_scores`."""
-    _, own = calibration.eliminations
-    moments = {}
-    for block, of_block in own.items():
-        moments[block] = UnitMoments(len(of_block.mean))
-        moments[block].halves = of_block.halves
-    metrics = {block: of_block.metric for block, of_block in calibration.stakes.items()}
+    _, own = eliminations_of(calibration)
+    moments = {block: replace(of_block, ridge=RIDGES[0]) for block, of_block in own.items()}
+    metrics = {block: cost.metric for block, cost in costs_of(calibration).items()}
     return _eliminated(calibration, share, moments, metrics)
+
+
+def with_lines(calibration: Calibration, share: float) -> PreTrainedModel:
+    """A line of a block's input stands beside fewer units where that is priced lower; as of `by_scores` otherwise."""
+    model = calibration.model
+    eliminations, moments = eliminations_of(calibration)
+    costs = costs_of(calibration)
+    options = {
+        site.block: options_beside(
+            model, site, eliminations[site.block], joint_moments(calibration)[site.block], costs[site.block].metric
+        )
+        for site in sites(model)
+    }
+    modules = {}
+    for block, place in allocate_budget(options, budget_for(model, sites(model), share)).items():
+        (site,) = sites(model, [block])
+        units, rank = (int(options[block].iloc[place][column]) for column in ("units", "rank"))
+        kept = eliminations[block].kept(units)
+        if rank:
+            modules[block] = beside_line(
+                model, site, kept, joint_moments(calibration)[block], costs[block].metric, rank
+            )
+        else:
+            modules[block] = thinned(model, site, kept, moments[block])
+    # the copy is taken while the smaller blocks stand in the model, so that those that go are not copied
+    with swap(model, modules):
+        return copy_of(model).to(model.dtype)
+
+
+def with_lines_anchored(calibration: Calibration, share: float) -> PreTrainedModel:
+    """`with_lines`, anchored towards the residual stream; arguments and errors as of `by_scores`."""
+    smaller = with_lines(calibration, share)
+    anchor(calibration.model, smaller, calibration.ids, costs_of(calibration))
+    return smaller
 
 
 def on_own_outputs(calibration: Calibration, share: float) -> PreTrainedModel:
@@ -102,7 +157,7 @@ def on_own_outputs(calibration: Calibration, share: float) -> PreTrainedModel:
     Arguments and errors as of `by_scores`.
     """
     smaller = before_anchor(calibration, share)
-    anchor(calibration.model, smaller, calibration.ids, calibration.stakes, own_outputs=True)
+    anchor(calibration.model, smaller, calibration.ids, costs_of(calibration), own_outputs=True)
     return smaller
 
 
@@ -113,10 +168,10 @@ ABLATIONS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
     "by forward selection": forwards,
     "by plain squares": plain_squares,
     "without a ridge": no_ridge,
-    "with lines beside units": partial(before_anchor, lines=True),
+    "with lines beside units": with_lines,
     "anchored on own outputs": on_own_outputs,
     "anchored on the stream": own_units,
-    "with lines, anchored on the stream": partial(own_units, lines=True),
+    "with lines, anchored on the stream": with_lines_anchored,
 }
 """Name → compressor; the first is the one whose parts the others exchange."""
 
@@ -133,9 +188,7 @@ def ablations(calibration: Calibration, names: Sequence[str] | None = None) -> d
     """
     own, *variants = ABLATIONS
     names = variants if names is None else names
-    unknown = [name for name in names if name not in variants]
-    if unknown:
-        raise InputError(f"no part of own units is called {', '.join(unknown)}: there are {', '.join(variants)}")
+    check_known(names, variants, "part of own units")
     return {name: partial(ABLATIONS[name], calibration) for name in [own, *names]}
 
 
@@ -149,13 +202,13 @@ def _chosen_by(
 ) -> PreTrainedModel:
     """Own units, chosen by something else in the same metric."""
     model = calibration.model
-    own, moments = calibration.eliminations
+    own, moments = eliminations_of(calibration)
     eliminations = {}
     for site in sites(model):
         covariance = moments[site.block].covariance(has_constant(model, site))
-        weight = readout(model, site).weight @ root_of(calibration.stakes[site.block].metric)
+        weight = readout(model, site).weight @ root_of(costs_of(calibration)[site.block].metric)
         eliminations[site.block] = scaled_to(choose(covariance, weight), own[site.block])
-    return fewer_units(model, eliminations, moments, units_for(model, eliminations, share))
+    return fewer_units(model, eliminations, moments, allocate_units(model, eliminations, share))
 
 
 def _eliminated(
@@ -166,13 +219,13 @@ def _eliminated(
 ) -> PreTrainedModel:
     """Own units by other moments, in other metrics."""
     model = calibration.model
-    own, _ = calibration.eliminations
+    own, _ = eliminations_of(calibration)
     eliminations = {}
     for site in sites(model):
         block = site.block
-        found = priced(moments[block], readout(model, site), metrics[block], has_constant(model, site))
+        found = eliminate_units(moments[block], readout(model, site), metrics[block], has_constant(model, site))
         eliminations[block] = scaled_to(found, own[block])
-    return fewer_units(model, eliminations, moments, units_for(model, eliminations, share))
+    return fewer_units(model, eliminations, moments, allocate_units(model, eliminations, share))
 
 
 def scaled_to(found: Elimination, own: Elimination) -> Elimination:
@@ -182,20 +235,267 @@ def scaled_to(found: Elimination, own: Elimination) -> Elimination:
     return replace(found, price=found.price * factor)
 
 
-def unweighted(moments: Moments, ridge: float) -> UnitMoments:
-    """The moments of hidden units, all rows alike, in the form that `refit` takes.
+# --- Other orders of the units
+
+
+def select(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], panel: int = PANEL) -> Elimination:
+    """Take units in one after the other, each time the one that explains most of what is left to explain.
+
+    Forward selection (orthogonal least squares; Chen, Billings & Luo 1989), greedy from the other end: with S for P and
+    C = S β, the units' covariance with the output, for β, its steps are those of `eliminate`. Arguments as there.
+
+    Returns:
+        The units in the order in which they go, the last one taken in first.
+    """
+    cross = covariance @ readout
+    taken, gains = sweep_units(covariance.numpy().copy(), cross.numpy(), panel, np.argmax)
+    total = np.concatenate([[0.0], np.maximum(gains[::-1], 0).cumsum()])
+    return Elimination(torch.tensor(taken[::-1].copy()), torch.tensor(total))
+
+
+def in_order(
+    covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], order: Int64[Tensor, " m"]
+) -> Elimination:
+    """What it costs to take units away in a given order, the others read out anew each time.
+
+    With the units that go first put last, S = L Lᵀ, and the error without the last t of them is the sum of the squares
+    of the last t rows of Lᵀ β: those of L that stand for what the units before them do not explain.
 
     Args:
-        moments: of the units, as inputs alone.
-        ridge: what is to be added to the variance of every unit, as a share of it.
+        covariance: S of the units, positive definite, shape (m, m).
+        readout: β, shape (m, d), times a root of the metric where errors are weighed by one.
+        order: units, the first to go first, shape (m,).
+
+    Raises:
+        InputError: a covariance that is not positive definite.
     """
-    sums = moments.n * moments.mean_x
-    gathered = UnitMoments(moments.d_in)
-    second = gathered.second
-    second[:-1, :-1] = gram(moments)
-    second[:-1, -1] = sums
-    second[-1, :-1] = sums
-    second[-1, -1] = moments.n
-    gathered.rows = moments.n
-    gathered.ridge = ridge
+    last_first = order.flip(0)
+    try:
+        factor = linalg.cholesky(covariance[last_first][:, last_first].numpy(), lower=True)
+    except linalg.LinAlgError as error:
+        raise not_positive_definite(len(covariance)) from error
+    squares = np.square(factor.T @ readout[last_first].numpy()).sum(1)
+    return Elimination(order, torch.tensor(np.concatenate([[0.0], squares[::-1].cumsum()])))
+
+
+# --- Lines beside units
+#
+# A line beside a block's own hidden units, of any rank: y ≈ R h_K + B A x + c, all of it in closed form.
+#
+# Sparse transcoders with a skip are trained to this form (Paulo et al. 2025, "Transcoders beat sparse autoencoders for
+# interpretability", arXiv 2501.18823). Here K are the units that stay longest of own units' elimination (`units`). The
+# best line of rank r beside them is reduced-rank regression (Izenman 1975) on what the units do not say: with x' the
+# part of the input x that no affine map of h_K gives, t' that of the output, and S the covariances, the singular values
+# of ::
+#
+#     S_x'x'^(-1/2) S_x't' M^(1/2)
+#
+# are, squared, what each direction of the line takes off the price in the metric M of the loss. A direction holds 2 d
+# numbers, where a unit of a gated block holds 3 d, and of any other 2 d; a line of full rank holds d², however many
+# directions it has. How many units and directions each block gets is one question for all blocks together (`allocate`).
+
+BETWEEN = 6
+"""Of the numbers of units that a block may keep, every which one a line is tried beside."""
+
+RANKS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Ranks that a line is tried with, besides the full one."""
+
+
+@once
+def joint_moments(calibration: Calibration) -> dict[int, tuple[Float[Tensor, "both both"], Float[Tensor, " both"]]]:
+    """Block → covariance and mean of its hidden units and its inputs together, the units first.
+
+    Own units' ridge is on all of both: a line is fitted to the same rows, and knows some of them by heart as well.
+    """
+    model = calibration.model
+    _, moments = eliminations_of(calibration)
+    inputs = input_moments(
+        model, calibration.ids, {block: cost.weight for block, cost in costs_of(calibration).items()}
+    )
+    found = {}
+    for site in sites(model):
+        units, (second, of_units) = moments[site.block], (gram(inputs[site.block]), cross(inputs[site.block]))
+        # of h, x and 1, in this order
+        with_inputs, sums = of_units[:, :-1].T, torch.cat([units.second[-1, :-1], of_units[:, -1]])[:, None]
+        both = torch.cat([torch.cat([units.second[:-1, :-1], with_inputs], 1), torch.cat([with_inputs.T, second], 1)])
+        weights = units.second[-1:, -1:]
+        whole = torch.cat([torch.cat([both, sums], 1), torch.cat([sums.T, weights], 1)])
+        covariance = with_ridge(covariance_of(whole, has_constant(model, site)), units.ridge)
+        found[site.block] = (covariance, sums[:, 0] / weights[0, 0])
+    return found
+
+
+@torch.no_grad()
+def input_moments(
+    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], weights: Mapping[int, Float[Tensor, " seq_len"]]
+) -> dict[int, Moments]:
+    """Block → moments of its inputs √w x, and of √w [h, 1] as their outputs, by one forward pass without the head.
+
+    Args:
+        model: the model; left as it was.
+        ids: token ids, shape (n, seq_len).
+        weights: block → weight of each position, shape (seq_len,).
+    """
+    listened = sites(model, list(weights))
+    gathered: dict[int, Moments] = {}
+    hidden: dict[int, Tensor] = {}
+
+    def keep_units(site: Site, h: Tensor) -> None:
+        hidden[site.block] = h.flatten(0, -2)
+
+    def keep(site: Site, x: Tensor, _: Tensor) -> None:
+        weight = weights[site.block].repeat(len(x))
+        units = weighted_rows(hidden.pop(site.block), weight)
+        inputs = weighted_rows(x.flatten(0, -2), weight)[:, :-1]
+        if site.block not in gathered:
+            gathered[site.block] = Moments(inputs.shape[1], units.shape[1])
+        gathered[site.block].update(inputs, units)
+
+    with units_hooked(model, listened, keep_units), hooked(listened, keep):
+        for batch in ids.split(8):
+            trunk(model, batch)
     return gathered
+
+
+def options_beside(
+    model: PreTrainedModel,
+    site: Site,
+    own: Elimination,
+    joint: tuple[Float[Tensor, "both both"], Float[Tensor, " both"]],
+    metric: Float[Tensor, "d d"],
+) -> pd.DataFrame:
+    """The ways that a block can go: so many units, and a line of so many directions beside them.
+
+    Args:
+        model: the model.
+        site: of the block.
+        own: the order in which its units go, and their prices.
+        joint: covariance and mean of units and inputs together.
+        metric: M, what errors cost, shape (d, d).
+
+    Returns:
+        A row a way: `units`, the line's `rank` (0: no line), the block's `parameters`, and their `price`.
+    """
+    alone = size_options(model, site, own.price.numpy()).assign(rank=0)
+    covariance, _ = joint
+    weight = readout(model, site).weight @ root_of(metric)
+    units = len(weight)
+    # own units' prices are scaled to what a swap measured: without any unit the block would cost tr(βᵀ S β)
+    unscaled = float((covariance[:units, :units] @ weight * weight).sum())
+    factor = float(own.price[-1]) / unscaled if unscaled > 0 else 1.0
+
+    tried = alone.iloc[::BETWEEN]
+    gains = gains_of_directions(covariance, weight, own.order, list(tried["units"]))
+    tables = [alone]
+    width = width_of(model)
+    for rank in [*(rank for rank in RANKS if rank < width), width]:
+        saved = [factor * float(gains[count][:rank].sum()) for count in tried["units"]]
+        parameters = tried["parameters"] + line_size(width, weight.shape[1], rank)
+        price = (tried["price"] - saved).clip(lower=0)
+        tables.append(tried.assign(rank=rank, parameters=parameters, price=price))
+    return pd.concat(tables, ignore_index=True)
+
+
+def line_size(inputs: int, outputs: int, rank: int) -> int:
+    """How many parameters a line has, as two matrices or one; its constant is in the units' readout, if anywhere."""
+    return min(rank * (inputs + outputs), inputs * outputs)
+
+
+def gains_of_directions(
+    covariance: Float[Tensor, "both both"],
+    weight: Float[Tensor, "m d"],
+    order: Int64[Tensor, " m"],
+    counts: Sequence[int],
+) -> dict[int, Float[Tensor, " directions"]]:
+    """What each direction of a line takes off the price, beside the units that stay longest.
+
+    With the units that stay longest first, S_hh = C Cᵀ, and what the first k of them say of inputs and output is the
+    first k columns of F = S_xh C⁻ᵀ and rows of T = Cᵀ β: one factorisation serves every k.
+
+    Args:
+        covariance: of units and inputs together, the units first, positive definite.
+        weight: the units' readout β times a root of the metric, shape (m, d).
+        order: units, the first to go first, shape (m,).
+        counts: how many units stay, each number tried.
+
+    Returns:
+        Number of units → the gains, falling, in the units that `weight` has when it is squared.
+    """
+    units = len(order)
+    longest_first = order.flip(0)
+    factor = torch.linalg.cholesky(covariance[:units, :units][longest_first][:, longest_first])
+    with_inputs = covariance[:units, units:][longest_first]
+    said_of_inputs = torch.linalg.solve_triangular(factor, with_inputs, upper=False).T  # F
+    said_of_output = factor.T @ weight[longest_first]  # T
+
+    gains = {}
+    for count in counts:
+        known = said_of_inputs[:, :count]
+        inputs_left = covariance[units:, units:] - known @ known.T
+        cross_left = said_of_inputs[:, count:] @ said_of_output[count:]
+        root = torch.linalg.cholesky(inputs_left)
+        whitened = torch.linalg.solve_triangular(root, cross_left, upper=False)
+        squares = torch.linalg.eigvalsh(whitened.T @ whitened).flip(0).clamp_min(0)
+        gains[int(count)] = squares
+    return gains
+
+
+def beside_line(
+    model: PreTrainedModel,
+    site: Site,
+    kept: Int64[Tensor, " k"],
+    joint: tuple[Float[Tensor, "both both"], Float[Tensor, " both"]],
+    metric: Float[Tensor, "d d"],
+    rank: int,
+) -> nn.Module:
+    """A block with some of its units and a line beside them, both fitted together.
+
+    Args:
+        model: the model; left as it was.
+        site: of the block.
+        kept: the units that stay, shape (k,).
+        joint: covariance and mean of units and inputs together.
+        metric: M, what errors cost, shape (d, d); it decides which directions the line has.
+        rank: of the line.
+    """
+    own = readout(model, site)
+    units = len(own.weight)
+    covariance, mean = joint
+    of_units = torch.linalg.cholesky(covariance[kept][:, kept])
+    with_output = covariance[:, :units] @ own.weight
+    from_units = torch.cholesky_solve(covariance[kept][:, units:], of_units)  # S_KK⁻¹ S_Kx
+
+    # x' and t': what the units that stay do not say of inputs and output
+    inputs_left = covariance[units:, units:] - covariance[units:, kept] @ from_units
+    cross_left = with_output[units:] - from_units.T @ with_output[kept]
+    root = torch.linalg.cholesky(inputs_left)
+    whitened = torch.linalg.solve_triangular(root, cross_left, upper=False)
+    leading = torch.linalg.svd(whitened @ root_of(metric), full_matrices=False).U[:, :rank]
+    down = torch.linalg.solve_triangular(root.T, leading, upper=True)  # A
+    up = leading.T @ whitened  # B
+
+    weight = torch.cholesky_solve(with_output[kept], of_units) - from_units @ down @ up
+    bias = own.bias
+    if has_constant(model, site):
+        # the mean output stays what it was
+        bias = bias + mean[:units] @ own.weight - mean[kept] @ weight - mean[units:] @ down @ up
+    ffn = with_units(model, site, kept, AffineMap(weight, bias))
+    ffn.line = _line(model, site, down, up)
+    ffn.register_forward_hook(_add_line)
+    return ffn
+
+
+def _add_line(ffn: nn.Module, args: tuple[Tensor], y: Tensor) -> Tensor:
+    return y + ffn.line(args[0])
+
+
+def _line(model: PreTrainedModel, site: Site, down: Float[Tensor, "d_in r"], up: Float[Tensor, "r d"]) -> nn.Module:
+    """The line x A B, as two layers, or as one where that holds fewer numbers."""
+    inputs, rank = down.shape
+    outputs = up.shape[1]
+    weights = [down, up] if line_size(inputs, outputs, rank) < inputs * outputs else [down @ up]
+    with torch.device(device_of(site.output)):
+        layers = [nn.Linear(*weight.shape, bias=False).to(model.dtype) for weight in weights]
+    for layer, weight in zip(layers, weights, strict=True):
+        write(layer, AffineMap(weight, weight.new_zeros(weight.shape[1])))
+    return nn.Sequential(*layers)

@@ -13,12 +13,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from torch import get_num_threads
 from transformers import PreTrainedModel
 
+from howlinear.ideas.compression.compress import Compressed
 from howlinear.ideas.compression.greedy import Plan
-from howlinear.ideas.compression.own_units import Compressed
+from howlinear.ideas.compression.output_folder import OURS
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
-from howlinear.ideas.compression.vacant import OURS
 from howlinear.models.ffn_sites import sites
-from howlinear.models.replace import lines_beside, replaced, units_left
+from howlinear.models.replace import replaced, units_left
 from howlinear.models.units import unit_count
 from howlinear.text.rows import TokenRows
 
@@ -96,7 +96,7 @@ def _render(model: PreTrainedModel, **shown: Any) -> str:
         ours=OURS,
         dtype=str(model.dtype).removeprefix("torch."),
         maps=replaced(config),
-        alone=not (replaced(config) or units_left(config) or lines_beside(config)),
+        alone=not (replaced(config) or units_left(config)),
         **shown,
     )
 
@@ -126,7 +126,7 @@ def _layers(model: PreTrainedModel, kept: dict[int, str], already: set[int]) -> 
         kept: block → its hidden units, in words, of blocks that keep some.
         already: blocks that were replaced before, in the model that was compressed.
     """
-    ranks, lines = replaced(model.config), lines_beside(model.config)
+    ranks = replaced(model.config)
     rows = []
     for site in sites(model):
         block = site.block
@@ -134,8 +134,6 @@ def _layers(model: PreTrainedModel, kept: dict[int, str], already: set[int]) -> 
             holds = _linear(ranks[block]) + (", replaced before" if block in already else "")
         else:
             holds = kept.get(block, "as the config says")
-        if block in lines:
-            holds += f", beside them {_linear(lines[block])}"
         rows.append({"block": block, "feed-forward": holds})
     return _markdown(pd.DataFrame(rows))
 

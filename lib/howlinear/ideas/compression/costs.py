@@ -55,9 +55,8 @@ def cost(
         fold: the document fold of each sequence, shape (n,); by default each is a document of its own.
 
     Returns:
-        `nats`, what the loss rises by per token; `delta`, what perplexity rises by, with the ends `low` and `high` of
-        its 95 % interval.
+        `nats`, what the loss rises by per token; `delta`, what perplexity rises by, with the ends `delta_low` and
+        `delta_high` of its 95 % interval.
     """
-    risen = change(base, after, fold)
     nats = float((after - base).mean())
-    return {"nats": nats, "delta": risen.delta, "low": risen.low, "high": risen.high}
+    return {"nats": nats} | change(base, after, fold).estimate.columns("delta")

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from howlinear.errors import SourceError
 from howlinear.files.atomic import folder_aside, written_aside
 from howlinear.ideas.compression.card import plain_card
-from howlinear.ideas.compression.vacant import vacant
+from howlinear.ideas.compression.output_folder import check_output_folder
 from howlinear.models.load import bars, tokenizer_of
 from howlinear.models.seals import seal
 
@@ -35,7 +35,7 @@ def save(
         folder: where to.
         card: README.md, see `card.compressed_card`; by default what the model itself tells (`card.plain_card`).
         tokenizer: to lie beside the weights; by default the model's own, if it has one.
-        force: replace a compressed model that is there, see `vacant`.
+        force: replace a compressed model that is there, see `check_output_folder`.
 
     Returns:
         The folder.
@@ -43,7 +43,7 @@ def save(
     Raises:
         SourceError: something is there, or it cannot be written.
     """
-    folder = vacant(folder, force)
+    folder = check_output_folder(folder, force)
     if card is None:
         card = plain_card(model)
     if tokenizer is None:

@@ -8,7 +8,7 @@ held-out text. What one map alone keeps is in `reduced_rank`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite
 
@@ -23,17 +23,17 @@ from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression.costs import swap_cost, timed_losses
-from howlinear.ideas.compression.price import price
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
+from howlinear.ideas.compression.signals import price
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import Change, change, held_out_folds, losses
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
 from howlinear.models.load import check_causal
 from howlinear.models.swap import swap
-from howlinear.text.rows import TokenRows
+from howlinear.text.rows import Rows, TokenRows, check
 
-JUDGES = 24
+TRIAL_SEQUENCES = 24
 """Sequences, spread over all to fit on, by which candidates are compared and a budget is checked."""
 
 
@@ -96,7 +96,7 @@ class Step:
     Attributes:
         block: the block that this step replaced.
         maps: every block replaced so far → its map now.
-        base: loss of the whole model on the judging sequences, nats per token.
+        base: loss of the whole model on the sequences that losses are compared on, nats per token.
         loss: loss with `maps`.
         naive: loss with the same blocks and the maps that each has alone; never below `loss`.
     """
@@ -109,7 +109,7 @@ class Step:
 
     @property
     def delta(self) -> float:
-        """Change of perplexity on the judging sequences."""
+        """Change of perplexity on the sequences that losses are compared on."""
         return exp(self.loss) - exp(self.base)
 
 
@@ -119,7 +119,7 @@ def greedy(
     maps: Mapping[int, AffineMap],
     order: Sequence[int],
     candidates: int = 4,
-    judges: int = JUDGES,
+    trial_sequences: int = TRIAL_SEQUENCES,
     refit: Int64[Tensor, "m seq_len"] | None = None,
 ) -> Iterator[Step]:
     """Replace blocks one after another, each time the one of the next `candidates` that costs least in loss.
@@ -134,25 +134,26 @@ def greedy(
         maps: block → the map it has alone.
         order: the blocks, most promising first.
         candidates: how many of those left to try at each step.
-        judges: sequences to compare losses on, spread over `ids`.
+        trial_sequences: how many sequences to compare losses on, spread over `ids`.
         refit: token ids to refit on where all of `ids` are too many, shape (m, seq_len). Few rows are soon learned by
-            heart, so these should be none of `ids` (`apart`): else the judges are among them, and praise the refit.
+            heart, so these should be none of `ids` (`hold_out`): else losses are compared on what the refit has seen.
 
     Yields:
         A `Step` per block, until none is left.
 
     Raises:
-        InputError: fewer than one candidate or judge, or no block.
+        InputError: fewer than one candidate or sequence to compare them on, or no block.
     """
-    if candidates < 1 or judges < 1 or not order:
+    if candidates < 1 or trial_sequences < 1 or not order:
         raise InputError(
-            f"{candidates} candidates of {len(order)} blocks, compared on {judges} sequences: give at least one of each"
+            f"{candidates} candidates of {len(order)} blocks, compared on {trial_sequences} sequences: give at least "
+            "one of each"
         )
-    judging = ids[:: -(-len(ids) // judges)]
+    trial = ids[:: -(-len(ids) // trial_sequences)]
 
     def loss(replaced: Mapping[int, AffineMap]) -> float:
         with swap(model, replaced):
-            return float(losses(model, judging).mean())
+            return float(losses(model, trial).mean())
 
     base = loss({})
     left = list(order)
@@ -174,7 +175,7 @@ def greedy(
         yield Step(block, chosen, base, best, naive)
 
 
-def apart(
+def hold_out(
     ids: Int64[Tensor, "n seq_len"], count: int
 ) -> tuple[Int64[Tensor, "some seq_len"], Int64[Tensor, "others seq_len"]]:
     """About so many sequences, evenly spread, and all others.
@@ -183,7 +184,7 @@ def apart(
         InputError: fewer than one, or nothing left for the others.
     """
     if not 1 <= count <= len(ids) // 2:
-        raise InputError(f"{count} of {len(ids)} sequences to set apart: take from 1 to half of them")
+        raise InputError(f"{count} of {len(ids)} sequences to hold out: take from 1 to half of them")
     picked = torch.zeros(len(ids), dtype=torch.bool)
     picked[:: len(ids) // count] = True
     return ids[picked], ids[~picked]
@@ -198,7 +199,7 @@ class Plan:
         base: perplexity before.
         perplexity: perplexity after.
         delta: after minus before, with its interval.
-        steps: per step in order, the `block` and the change of perplexity `dppl` where candidates were judged.
+        steps: per step in order, the `block` and the change of perplexity `dppl` where candidates were compared.
         speeds: tokens of held-out text per second before and after, by the clock of this machine at this hour.
         next_step: why there are no more: the `block` that was tried next, the change `dppl` with it, above the budget,
             and on which `text`; None where no block is left.
@@ -224,7 +225,7 @@ class Plan:
 
 
 def compress_to(
-    model: PreTrainedModel, rows: TokenRows, max_dppl: float, candidates: int = 4, progress: bool = False
+    model: PreTrainedModel, rows: Rows, max_dppl: float, candidates: int = 4, progress: bool = False
 ) -> Plan:
     """Replace as many blocks by maps as a budget of perplexity allows.
 
@@ -233,25 +234,31 @@ def compress_to(
 
     Args:
         model: the model; left as it was. Blocks that are linear layers already are passed over.
-        rows: packed sequences with their split.
+        rows: sequences without padding, with their split.
         max_dppl: the most that perplexity may rise.
         candidates: blocks to try at each step.
         progress: show a bar.
 
     Raises:
         InputError: a budget that is not finite, or that not even the cheapest block keeps (says which, and its cost);
-            nothing left to replace; or an empty side.
+            nothing left to replace; an empty side, padding, or rows that the model cannot read.
     """
     check_causal(model)
     free = [site.block for site in sites(model) if not site.linear]
-    train = rows.ids[~rows.test]
     test = rows.ids[rows.test]
-    fold = rows.fold[rows.test]
+    train = rows.ids[~rows.test]
     if not isfinite(max_dppl) or not free or not len(train) or len(test) < 2:
         raise InputError(
             f"a budget of {max_dppl} for {len(free)} blocks that are not replaced yet, {len(train)} sequences to fit "
             f"on and {len(test)} held out: it takes a finite budget, a block, and sequences on both sides"
         )
+    check(model, rows)
+    if rows.mask is not None and not rows.mask.all():
+        raise InputError(
+            "these rows hold padding, which maps would be fitted to: give packed rows, as `load_corpus(…).rows(…)` has "
+            "them, or sequences of one length"
+        )
+    fold = rows.fold[rows.test]
     maps = fit_maps(model, train, free)
     prices = price(model, maps, train)
     order = sorted(free, key=lambda block: prices[block].cost)
@@ -306,9 +313,9 @@ def _impossible(max_dppl: float, block: int, cost: float, text: str) -> InputErr
     )
 
 
-def prefixes(maps: Mapping[int, AffineMap], order: Sequence[int], deep: int) -> list[dict[int, AffineMap]]:
-    """The first block of an order with its map, the first two, and so on up to `deep` of them."""
-    return [{block: maps[block] for block in order[:count]} for count in range(1, deep + 1)]
+def prefixes(maps: Mapping[int, AffineMap], order: Sequence[int], count: int) -> list[dict[int, AffineMap]]:
+    """The first block of an order with its map, the first two, and so on up to `count` of them."""
+    return [{block: maps[block] for block in order[:taken]} for taken in range(1, count + 1)]
 
 
 def frontier(
@@ -316,24 +323,22 @@ def frontier(
     ways: Mapping[str, Sequence[Mapping[int, AffineMap]]],
     text: TokenRows | Int64[Tensor, "n seq_len"],
 ) -> pd.DataFrame:
-    """What several ways to pick blocks cost, the more blocks go.
-
-    Args:
-        model: the model; left as it was.
-        ways: way → the maps put in place, one block more each time.
-        text: rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
+    """What several ways to pick blocks cost, the more blocks go: way → the maps in place, one block more each time.
 
     Returns:
-        A row per way and number of blocks (`way`, `count`): `share`, the part of the FFN parameters that is left, and
-        what it costs, see `costs.cost`.
+        A row per way and number of blocks (`way`, `count`): `block`, the one that is new; `share`, the part of the FFN
+        parameters that is left; and what it costs, see `costs.cost`.
     """
     ids, _ = held_out_folds(text)
     base = losses(model, ids)
     whole = ffn_parameters(model)
     rows = []
     for way, plans in ways.items():
+        before: Mapping[int, AffineMap] = {}
         for maps in plans:
-            row = {"way": way, "count": len(maps), "share": ffn_parameters(model, maps) / whole}
+            (new,) = maps.keys() - before.keys()
+            before = maps
+            row = {"way": way, "count": len(maps), "block": new, "share": ffn_parameters(model, maps) / whole}
             rows.append(row | swap_cost(model, maps, text, base))
     return pd.DataFrame(rows)
 
@@ -341,23 +346,22 @@ def frontier(
 def together(
     model: PreTrainedModel,
     alone: Mapping[int, AffineMap],
-    refitted: Mapping[int, AffineMap],
+    blocks: Iterable[int],
     costs: pd.Series,
     ids: Int64[Tensor, "n seq_len"],
 ) -> dict[str, float]:
-    """Is what a set of blocks costs the sum of what each costs alone? All in nats per token.
+    """Is what a set of blocks costs the sum of what each costs alone?
 
     Args:
         model: the model; left as it was.
         alone: block → the map it has alone, of the set or of more blocks.
-        refitted: block → its map as `greedy` left it, of the set.
-        costs: block → what its swap alone costs.
+        blocks: the set.
+        costs: block → what its swap alone costs, in nats per token.
         ids: held-out token ids, shape (n, seq_len).
+
+    Returns:
+        In nats per token: `naive`, what the set costs with the maps that its blocks have alone, and `summed`.
     """
     base = losses(model, ids)
-    naive = {block: alone[block] for block in refitted}
-    return {
-        "together, naive": swap_cost(model, naive, ids, base)["nats"],
-        "together, refitted": swap_cost(model, refitted, ids, base)["nats"],
-        "sum of single costs": float(costs[list(refitted)].sum()),
-    }
+    naive = {block: alone[block] for block in blocks}
+    return {"naive": swap_cost(model, naive, ids, base)["nats"], "summed": float(costs[list(naive)].sum())}

@@ -1,4 +1,4 @@
-"""What a little training of the swapped layer mends, beside what it does for the block that was never swapped.
+"""What a little training of the swapped layer gains, beside what it does for the block that was never swapped.
 
 After a swap only the new layer is trained, on text that the fit may see: 200 steps of Adam at 1e-4 on four sequences
 each, the rest of the model frozen (arXiv 2606.19379, section 5.6). A healed line may end below the model as it was;
@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import process_time
 
 import pandas as pd
@@ -36,26 +35,11 @@ from howlinear.text.rows import TokenRows
 
 SEQUENCES = 4  # a step
 
+LAYERS = ("line", "line, healed", "original, healed")
+"""What stands in the block's place."""
 
-@dataclass(frozen=True)
-class Healing:
-    """Changes of perplexity on held-out text against the model as it is, paired.
-
-    The intervals leave out held-out document folds and take the trained layers as given: that another order of the
-    training text, or other training text, would train other layers is not in them. Another `seed` shows how far the
-    order alone moves a change; notebook 06 prints it for one model.
-
-    Attributes:
-        swapped: with the line in the block's place.
-        line: with the line after its training.
-        original: with the block itself after the same training.
-        behind: the healed line's perplexity less the healed original's.
-    """
-
-    swapped: Estimate
-    line: Estimate
-    original: Estimate
-    behind: Estimate
+BEHIND = "line less original, both healed"
+"""How far the healed line's perplexity lies above the healed original's."""
 
 
 def healing(
@@ -67,8 +51,12 @@ def healing(
     steps: int = 200,
     rate: float = 1e-4,
     seed: int = 0,
-) -> Healing:
+) -> pd.DataFrame:
     """Heal the line in a block's place, and the block itself.
+
+    The intervals leave out held-out document folds and take the trained layers as given: that another order of the
+    training text, or other training text, would train other layers is not in them. Another `seed` shows how far the
+    order alone moves a change; notebook 06 prints it for one model.
 
     Args:
         model: the model; left as it was.
@@ -80,29 +68,35 @@ def healing(
         rate: its learning rate.
         seed: of the order of sequences, the same for both.
 
+    Returns:
+        Changes of perplexity on held-out text, paired: `block`, `layer`, and `delta` with its interval; a row for each
+        layer in the block's place, `LAYERS`, against the model as it is, and one for `BEHIND`.
+
     Raises:
-        InputError: as for `heal`.
+        InputError: a block that is no single module, or as for `heal`.
     """
     (site,) = sites(model, [block])
     if site.ffn is None:
         raise InputError(f"block {block} is no single module, which healing trains a copy of: give another model")
     ids, fold = held_out_folds(text)
-    base = losses(model, ids)
 
-    def held_losses(module: nn.Module) -> Tensor:
+    def losses_with(module: nn.Module) -> Tensor:
         with swap(model, {block: module}):
             return losses(model, ids)
 
-    straight = _linear(model, line)
-    swapped = held_losses(straight)
-    healed_line = held_losses(heal(model, block, straight, fitted, steps, rate, seed))
-    healed_original = held_losses(heal(model, block, site.ffn, fitted, steps, rate, seed))
-    return Healing(
-        swapped=change(base, swapped, fold).estimate,
-        line=change(base, healed_line, fold).estimate,
-        original=change(base, healed_original, fold).estimate,
-        behind=change(healed_original, healed_line, fold).estimate,
-    )
+    linear = _linear(model, line)
+    after = {
+        "line": losses_with(linear),
+        "line, healed": losses_with(heal(model, block, linear, fitted, steps, rate, seed)),
+        "original, healed": losses_with(heal(model, block, site.ffn, fitted, steps, rate, seed)),
+    }
+    base = losses(model, ids)
+    changes = {layer: change(base, after[layer], fold) for layer in LAYERS}
+    changes[BEHIND] = change(after["original, healed"], after["line, healed"], fold)
+    rows = []
+    for layer, delta in changes.items():
+        rows.append({"block": block, "layer": layer} | delta.estimate.columns("delta"))
+    return pd.DataFrame(rows)
 
 
 def heal(
@@ -114,20 +108,7 @@ def heal(
     rate: float = 1e-4,
     seed: int = 0,
 ) -> nn.Module:
-    """A copy of a module, trained in a block's place on the model's own loss while everything else stands still.
-
-    Args:
-        model: the model; left as it was.
-        block: which block.
-        module: what to train, rows to rows.
-        ids: token ids, shape (m, seq_len).
-        steps: of Adam; each takes `SEQUENCES` sequences, in a fresh order every pass.
-        rate: learning rate.
-        seed: of that order.
-
-    Raises:
-        InputError: no step to take, a rate that is none, or no sequences of two tokens.
-    """
+    """A copy of a module, trained in a block's place on the model's own loss while everything else stands still."""
     trained = copy.deepcopy(module)
     with _frozen(model), swap(model, {block: trained}):
         _train(model, list(trained.parameters()), ids, steps, rate, seed)
@@ -137,18 +118,7 @@ def heal(
 def heal_blocks(
     model: PreTrainedModel, ids: Int64[Tensor, "m seq_len"], steps: int = 200, rate: float = 1e-4, seed: int = 0
 ) -> PreTrainedModel:
-    """A copy of a model whose feed-forward blocks are all trained on, while everything else stands still.
-
-    Args:
-        model: the model, compressed or not; left as it was.
-        ids: token ids, shape (m, seq_len).
-        steps: of Adam; each takes `SEQUENCES` sequences, in a fresh order every pass.
-        rate: learning rate.
-        seed: of that order.
-
-    Raises:
-        InputError: no step to take, a rate that is none, or no sequences of two tokens.
-    """
+    """A copy of a model whose feed-forward blocks are all trained on, while everything else stands still."""
     trained = copy_of(model)
     with _frozen(trained):
         parameters = [parameter for site in sites(trained) for parameter in site.parameters()]
@@ -164,44 +134,32 @@ def healed_beside(
     rate: float = 1e-4,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Models healed alike, each beside the first of them, which is to be the original.
-
-    Args:
-        copies: name → model, the original first; left as they were.
-        fitted: token ids to train on, of text that the fit may see, shape (m, seq_len).
-        text: rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
-        steps: of Adam, for each of them.
-        rate: its learning rate.
-        seed: of the order of sequences, the same for all.
+    """Models healed alike (name → model), each beside the first of them, which is to be the original.
 
     Returns:
         A row a model: `name`; `ratio`, its perplexity over the original's, both as they are; `healed`, over the
         original's as it is, and `behind`, over that of the original healed alike, each with the ends of its 95 %
         interval over document folds (`healed_low`, …); and `seconds`, the CPU time that healing took.
-
-    Raises:
-        InputError: as for `heal_blocks`.
     """
     ids, fold = held_out_folds(text)
-    rows = []
-    original: Tensor | None = None  # losses of the first, as it is and healed
-    original_healed: Tensor | None = None
+    before: dict[str, Tensor] = {}
+    after: dict[str, Tensor] = {}
+    seconds: dict[str, float] = {}
     for name, model in copies.items():
-        before = losses(model, ids)
+        before[name] = losses(model, ids)
         began = process_time()
         trained = heal_blocks(model, fitted, steps, rate, seed)
-        seconds = process_time() - began
-        after = losses(trained, ids)
+        seconds[name] = process_time() - began
+        after[name] = losses(trained, ids)
         del trained  # before the next copy is made
-        original = before if original is None else original
-        original_healed = after if original_healed is None else original_healed
-        ratio, _, _ = ratio_of(original, before, fold)
-        healed, healed_low, healed_high = ratio_of(original, after, fold)
-        behind, behind_low, behind_high = ratio_of(original_healed, after, fold)
-        row = {"name": name, "ratio": ratio}
-        row |= {"healed": healed, "healed_low": healed_low, "healed_high": healed_high}
-        row |= {"behind": behind, "behind_low": behind_low, "behind_high": behind_high}
-        rows.append(row | {"seconds": seconds})
+    original = next(iter(copies))
+    rows = []
+    for name in copies:
+        ratio, _, _ = ratio_of(before[original], before[name], fold)
+        healed = Estimate(*ratio_of(before[original], after[name], fold))
+        behind = Estimate(*ratio_of(after[original], after[name], fold))
+        row = {"name": name, "ratio": ratio} | healed.columns("healed") | behind.columns("behind")
+        rows.append(row | {"seconds": seconds[name]})
     return pd.DataFrame(rows)
 
 
@@ -213,7 +171,15 @@ def _train(
     rate: float,
     seed: int,
 ) -> None:
-    """Train parameters of a model on its own loss.
+    """Train parameters of a model on its own loss: steps of Adam on `SEQUENCES` sequences each.
+
+    Args:
+        model: the model.
+        parameters: those that are trained.
+        ids: token ids, shape (m, seq_len), in a fresh order every pass.
+        steps: of Adam.
+        rate: learning rate.
+        seed: of the order.
 
     Raises:
         InputError: no step to take, a rate that is none, or no sequences of two tokens.
@@ -234,21 +200,6 @@ def _train(
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-
-
-def healing_table(found: Mapping[str, Healing], block: int) -> pd.DataFrame:
-    """Changes of perplexity, a row a model and a layer.
-
-    Returns:
-        Columns `model`, `block`, `layer` ("line", "line, healed", "original, healed"), `delta`, `low`, `high`.
-    """
-    rows = []
-    for model, healed in found.items():
-        layers = {"line": healed.swapped, "line, healed": healed.line, "original, healed": healed.original}
-        for layer, delta in layers.items():
-            row = {"model": model, "block": block, "layer": layer}
-            rows.append(row | {"delta": delta.value, "low": delta.low, "high": delta.high})
-    return pd.DataFrame(rows)
 
 
 def _linear(model: PreTrainedModel, line: AffineMap) -> nn.Module:

@@ -1,37 +1,60 @@
 """A smaller model without training: the dearest hidden units of every block stay, read out anew in closed form.
 
 The paper (arXiv 2606.19379) puts an affine map in the place of a whole block. Here a block keeps some of its own hidden
-units, so that it may give up a little instead of everything: y ≈ R h_K + c (`units`, `prune`). At last the readouts are
-fitted once more, block after block, so that the residual stream stays near the whole model's (`anchor`). Everything is
-chosen on the text to fit on; what it costs is measured on held-out text.
+units, so that it may give up a little instead of everything: y ≈ R h_K + c (`units`, `allocate`). At last the readouts
+are fitted once more, block after block, so that the residual stream stays near the whole model's: the *anchor*.
 
-If asked, a block may have a line of its input beside fewer units, y ≈ R h_K + A x + c, of any rank, where that is
-priced lower (`line_beside`). On SmolLM2-135M that costs less without the anchor, and as much with it (notebook 14).
+Until then every block is fitted as if all others were whole. In the smaller model they are not: a block reads another
+stream, and what the blocks before it have lost stays lost. So, from the first block to the last, with s the whole
+model's stream behind a layer, ŝ the smaller model's as it is by now, at the same tokens, and h the units that stay, ::
+
+    r = s − ŝ,    B = argmin Σ w ‖r − h B‖² + ridge,
+
+and B is added to the block's readout. A block gives back what it has lost itself, as far as its units can tell it on
+the inputs that they really get, and what those before it have lost.
+
+How strong a ridge keeps B near 0 is chosen block by block: B is fitted on one half of the text, and judged on the other
+in the metric of the loss. Where no B costs less there than none, the block stays as it is.
+
+The other target that suggests itself, each block's own output in the whole model, leaves lost what is lost: each
+block strives for what it would have written to a stream that is no longer there.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import exp
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
+from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from howlinear.errors import InputError
-from howlinear.ideas.compression.anchor import anchor
-from howlinear.ideas.compression.budget import share_out
-from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.costs import timed_losses
-from howlinear.ideas.compression.line_beside import beside_line
-from howlinear.ideas.compression.prune import budget_for, check_rows, fewer_units, thinned, total_price, units_for
-from howlinear.instrument.perplexity import Change, change
-from howlinear.models.ffn_sites import sites
-from howlinear.models.load import check_causal
-from howlinear.models.replace import replace
-from howlinear.models.units import unit_layers
-from howlinear.text.rows import TokenRows
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.moments import Moments
+from howlinear.ideas.compression.allocate import allocate_units, costs_of, eliminations_of, fewer_units
+from howlinear.ideas.compression.calibration import Calibration, once
+from howlinear.ideas.compression.units import (
+    ErrorCost,
+    covariance_of,
+    cross,
+    gram,
+    root_of,
+    weighted_rows,
+    with_ridge,
+)
+from howlinear.instrument.capture import hooked
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.layers import writes_to_stream
+from howlinear.models.layerwise import Layerwise, layer_number
+from howlinear.models.units import affine_of, unit_layers, units_hooked, write
+
+ANCHOR_RIDGES = (1e-2, 0.3, 1.0, 3.0)
+"""What the anchor may add to the variance of every unit, as a share of it."""
+
+BATCH = 8  # sequences at a time
 
 
 @dataclass(frozen=True)
@@ -40,217 +63,173 @@ class Layout:
 
     Attributes:
         units: block → how many of its hidden units.
-        lines: block → rank of the line beside them, of blocks that have one.
         price: what that is predicted to cost on the text to fit on, nats per token.
     """
 
     units: dict[int, int]
-    lines: dict[int, int]
     price: float
 
 
-def layout(calibration: Calibration, share: float, alike: bool = False, lines: bool = False) -> Layout:
-    """Share a budget out among the blocks.
+def layout(calibration: Calibration, share: float, alike: bool = False) -> Layout:
+    """Allocate a budget among the blocks.
 
     Args:
         calibration: the model and the text.
         share: of all parameters, what the copy may hold at most.
         alike: every block keeps as many units.
-        lines: a block may have a line beside its units.
 
     Raises:
-        InputError: the FFNs cannot give so much, or the model's hidden units cannot be reached; lines in blocks that
-            are to be alike.
+        InputError: the FFNs cannot give so much, or the model's hidden units cannot be reached.
     """
-    if alike and lines:
-        raise InputError("alike=True is for transformers alone, which knows no lines beside units: ask for one of both")
-    model = calibration.model
-    if not lines:
-        eliminations, _ = calibration.eliminations
-        counts = units_for(model, eliminations, share, alike)
-        return Layout(counts, {}, total_price(eliminations, counts))
-    budget = budget_for(model, sites(model), share)
-    ways = calibration.ways_beside
-    chosen = {block: ways[block].iloc[place] for block, place in share_out(ways, budget).items()}
-    return Layout(
-        units={block: int(way["units"]) for block, way in chosen.items()},
-        lines={block: int(way["rank"]) for block, way in chosen.items() if way["rank"]},
-        price=sum(float(way["price"]) for way in chosen.values()),
-    )
+    eliminations, _ = eliminations_of(calibration)
+    counts = allocate_units(calibration.model, eliminations, share, alike)
+    price = sum(float(eliminations[block].price[-1 - count]) for block, count in counts.items())
+    return Layout(counts, price)
 
 
-def before_anchor(calibration: Calibration, share: float, alike: bool = False, lines: bool = False) -> PreTrainedModel:
+def before_anchor(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
     """Own units whose readouts are fitted in the whole model alone; arguments and errors as of `layout`."""
-    model = calibration.model
-    eliminations, moments = calibration.eliminations
-    found = layout(calibration, share, alike, lines)
-    if not found.lines:
-        return fewer_units(model, eliminations, moments, found.units)
-    modules = {}
-    for site in sites(model):
-        block = site.block
-        kept = eliminations[block].kept(found.units[block])
-        if block in found.lines:
-            joint = calibration.joint(block)
-            metric = calibration.stakes[block].metric
-            modules[block] = beside_line(model, site, kept, joint, metric, found.lines[block])
-        else:
-            modules[block] = thinned(model, site, kept, moments[block])
-    return replace(model, modules)
+    eliminations, moments = eliminations_of(calibration)
+    return fewer_units(calibration.model, eliminations, moments, layout(calibration, share, alike).units)
 
 
-def own_units(
-    calibration: Calibration, share: float, alike: bool = False, lines: bool = False, progress: bool = False
-) -> PreTrainedModel:
+def own_units(calibration: Calibration, share: float, alike: bool = False) -> PreTrainedModel:
     """A smaller copy: units chosen, read out anew, and anchored to the whole model's residual stream.
 
-    Args:
-        calibration: the model and the text; it keeps the readouts, since an anchor takes minutes.
-        share: of all parameters, what the copy may hold at most.
-        alike: every block keeps as many units.
-        lines: a block may have a line beside its units.
-        progress: show a bar.
-
-    Raises:
-        InputError: as of `layout`.
+    Arguments and errors as of `layout`.
     """
-    smaller = before_anchor(calibration, share, alike, lines)
-    layers = {site.block: unit_layers(smaller, site)[-1] for site in sites(smaller)}
-    known = calibration.anchored.get((share, alike, lines))
-    if known is None:
-        anchor(calibration.model, smaller, calibration.ids, calibration.stakes, progress=progress)
-        readouts = {block: copy.deepcopy(layer.state_dict()) for block, layer in layers.items()}
-        calibration.anchored[share, alike, lines] = readouts
-    else:
-        for block, layer in layers.items():
-            layer.load_state_dict(known[block])
+    smaller = before_anchor(calibration, share, alike)
+    for site in sites(smaller):
+        unit_layers(smaller, site)[-1].load_state_dict(_anchored(calibration, share, alike)[site.block])
     return smaller
 
 
-@dataclass(frozen=True)
-class Compressed:
-    """A smaller model, and what it costs on held-out text.
-
-    Attributes:
-        model: the copy; an ordinary `transformers` model.
-        units: block → how many hidden units it keeps.
-        lines: block → rank of the line beside them, of blocks that have one.
-        base: perplexity before.
-        perplexity: perplexity after.
-        delta: after minus before, with its paired interval.
-        price: what was predicted on the text to fit on, before the anchor, nats per token.
-        next_price: what is predicted for one part in a hundred of all parameters less; None where that cannot be.
-        speeds: tokens of held-out text per second before and after, by the clock of this machine at this hour.
-    """
-
-    model: PreTrainedModel
-    units: dict[int, int]
-    lines: dict[int, int]
-    base: float
-    perplexity: float
-    delta: Change
-    price: float
-    next_price: float | None
-    speeds: tuple[float, float]
-
-    @property
-    def outlook(self) -> str:
-        """One sentence: what the next step would have cost."""
-        if self.next_price is None:
-            return "Its blocks cannot give another hundredth of all parameters."
-        return (
-            f"Another hundredth of all parameters would cost {self.next_price - self.price:.3f} nats per token more, "
-            f"by the price that said {self.price:.3f} for these."
-        )
+@once
+def _anchored(calibration: Calibration, share: float, alike: bool) -> dict[int, dict[str, Tensor]]:
+    """Block → the state of its readout once anchored: it takes minutes, and other measurements ask for it again."""
+    smaller = before_anchor(calibration, share, alike)
+    anchor(calibration.model, smaller, calibration.ids, costs_of(calibration), progress=calibration.progress)
+    return {site.block: copy.deepcopy(unit_layers(smaller, site)[-1].state_dict()) for site in sites(smaller)}
 
 
-def compress(
+@torch.no_grad()
+def anchor(
     model: PreTrainedModel,
-    rows: TokenRows,
-    max_parameters: float,
-    alike: bool = False,
-    lines: bool = False,
-    progress: bool = False,
-) -> Compressed:
-    """A copy of a model with smaller feed-forward blocks; nothing is trained.
-
-    Readouts are fitted once more in the copy (`anchor`), but not in families that norm what a block writes (Gemma 2 and
-    3, OLMo 2).
-
-    Args:
-        model: a causal language model; left as it was.
-        rows: packed sequences with their split: units are chosen and read out anew on one side, the other says what
-            that costs. Four rows to fit on for every hidden unit of a block are the least, twenty are better.
-        max_parameters: the share of all parameters that the copy may have at most, as 0.9.
-        alike: every block keeps as many units, so that the folder loads in `transformers` alone; it costs more.
-        lines: a block may have a line beside its units, where that is priced lower.
-        progress: show bars.
-
-    Raises:
-        InputError: a share that is none or that cannot be met, a text too short, a model that predicts no next token,
-            or one whose hidden units cannot be reached; lines in blocks that are to be alike.
-    """
-    calibration = prepared(model, rows, max_parameters, progress)
-    smaller = own_units(calibration, max_parameters, alike, lines, progress)
-    before = timed_losses(model, rows.ids[rows.test])
-    return judged(calibration, smaller, rows, max_parameters, alike, lines, before)
-
-
-def prepared(model: PreTrainedModel, rows: TokenRows, max_parameters: float, progress: bool = False) -> Calibration:
-    """What a compression starts from, after everything that can be refused before anything is computed.
-
-    Args:
-        model: a causal language model.
-        rows: packed sequences with their split.
-        max_parameters: the smallest share of all parameters that may be asked for.
-        progress: show bars.
-
-    Raises:
-        InputError: a share that is none or that cannot be met, a text too short, a model that predicts no next token,
-            or one whose hidden units cannot be reached.
-    """
-    check_causal(model)
-    chosen = sites(model)
-    budget_for(model, chosen, max_parameters)
-    check_rows(model, chosen, rows)
-    return Calibration(model, rows, progress=progress)
-
-
-def judged(
-    calibration: Calibration,
     smaller: PreTrainedModel,
-    rows: TokenRows,
-    share: float,
-    alike: bool,
-    lines: bool,
-    before: tuple[Float[Tensor, " n"], float],
-) -> Compressed:
-    """A smaller model on the held-out side of the rows, beside the whole one.
+    ids: Int64[Tensor, "n seq_len"],
+    costs: Mapping[int, ErrorCost],
+    own_outputs: bool = False,
+    progress: bool = False,
+) -> None:
+    """Fit the readouts of a smaller model once more, block after block, each on what those before it now give.
+
+    Both models move layer by layer through the text. Behind each layer all rows are there: its readout is fitted, and
+    the smaller model's streams go on with what the new readout gives. A family that norms what its FFNs write
+    (`layers.writes_to_stream`) stays as it is: what a readout adds there is not what the stream gets.
 
     Args:
-        calibration: the whole model and the text to fit on.
-        smaller: what `own_units` made of it.
-        rows: packed sequences with their split.
-        share: of all parameters, what the copy may hold at most.
-        alike: every block keeps as many units.
-        lines: a block may have a line beside its units.
-        before: the whole model's losses there, and its speed, as of `costs.timed_losses`.
+        model: the whole model; left as it was.
+        smaller: a copy with fewer hidden units; its readouts change.
+        ids: token ids to fit on, shape (n, seq_len).
+        costs: block → what errors cost there.
+        own_outputs: towards each block's own output in the whole model, and not towards the stream.
+        progress: show a bar.
     """
-    losses, speed = before
-    after, speed_after = timed_losses(smaller, rows.ids[rows.test])
-    found = layout(calibration, share, alike, lines)
-    try:
-        next_price = layout(calibration, share - 0.01, alike, lines).price
-    except InputError:
-        next_price = None
-    return Compressed(
-        model=smaller,
-        units=found.units,
-        lines=found.lines,
-        base=exp(losses.mean()),
-        perplexity=exp(after.mean()),
-        delta=change(losses, after, rows.fold[rows.test]),
-        price=found.price,
-        next_price=next_price,
-        speeds=(speed, speed_after),
-    )
+    if not writes_to_stream(model):
+        return
+    batches = [of_half.split(BATCH) if len(of_half) else () for of_half in ids.tensor_split(2)]
+    half_of = [half for half, of_half in enumerate(batches) for _ in of_half]  # of each batch
+    whole, small = (Layerwise(each, [*batches[0], *batches[1]]) for each in (model, smaller))
+    site_of = {layer_number(site): site for site in sites(smaller)}
+    for number in tqdm(range(len(small.layers)), disable=not progress, unit="block"):
+        if number not in site_of:
+            whole.advance()
+            small.advance()
+            continue
+        hidden: list[Tensor] = []
+        written: list[Tensor] = []
+        targets: list[Tensor] = []
+        site = site_of[number]
+        with units_hooked(smaller, [site], _keep(hidden)), hooked([site], _keep(written)):
+            small.advance()
+        with hooked(sites(model, [site.block]), _keep(targets)):
+            whole.advance()
+        if not own_outputs:
+            written, targets = small.streams, whole.streams
+
+        layer = unit_layers(smaller, site)[-1]
+        halves = [Moments(hidden[0].shape[-1] + 1, targets[0].shape[-1]) for _ in range(2)]
+        for h, target, now, half in zip(hidden, targets, written, half_of, strict=True):
+            weight = costs[site.block].weight.repeat(len(h))
+            r = (target - now).flatten(0, -2).double().cpu()
+            halves[half].update(weighted_rows(h.flatten(0, -2), weight), weight.sqrt()[:, None] * r)
+        added = fit_correction(halves, costs[site.block].metric, centred=layer.bias is not None)
+        if added is None:
+            continue
+        before = affine_of(layer)
+        write(layer, AffineMap(before.weight + added[:-1], before.bias + added[-1]))
+        for stream, h in zip(small.streams, hidden, strict=True):
+            stream += h @ added[:-1].to(h) + added[-1].to(h)
+
+
+def fit_correction(
+    halves: list[Moments], metric: Float[Tensor, "d d"], centred: bool
+) -> Float[Tensor, "k_and_1 d"] | None:
+    """What is to be added to the readout of [h, 1], shape (k + 1, d).
+
+    Args:
+        halves: of either half of the text, moments of `weighted_rows` of the units, and of √w r.
+        metric: M, what errors cost.
+        centred: whether the readout has a constant; its row is 0 otherwise.
+
+    Returns:
+        None where the other half gains by no ridge, or where a half has no rows.
+    """
+    seconds, crosses = [gram(half) for half in halves], [cross(half) for half in halves]
+    weights = [second[-1, -1] for second in seconds]
+    if not all(weight > 0 for weight in weights):
+        return None
+    root = root_of(metric)
+    costs = torch.zeros(len(ANCHOR_RIDGES), dtype=torch.float64)
+    for fitted, other in ((0, 1), (1, 0)):
+        second, missing = seconds[other] / weights[other], crosses[other] / weights[other] @ root
+        for place, ridge in enumerate(ANCHOR_RIDGES):
+            fitted_cross = crosses[fitted] / weights[fitted] @ root
+            added = ridge_regression(seconds[fitted] / weights[fitted], fitted_cross, ridge, centred)
+            # E‖(r − [h, 1] B) root‖² − E‖r root‖²
+            costs[place] += ((second @ added - 2 * missing) * added).sum()
+    best = int(costs.argmin())
+    if costs[best] >= 0:
+        return None
+    # all rows are twice as many as those of a half, and take half of its ridge
+    return ridge_regression(sum(seconds) / sum(weights), sum(crosses) / sum(weights), ANCHOR_RIDGES[best] / 2, centred)
+
+
+def ridge_regression(
+    second: Float[Tensor, "k_and_1 k_and_1"], cross: Float[Tensor, "k_and_1 d"], ridge: float, centred: bool
+) -> Float[Tensor, "k_and_1 d"]:
+    """B of the least E‖r − [h, 1] B‖² plus a ridge on the rows of h.
+
+    Args:
+        second: E [h, 1] [h, 1]ᵀ, shape (k + 1, k + 1).
+        cross: E [h, 1]ᵀ r, shape (k + 1, d).
+        ridge: what is added to the variance of every unit, as a share of it.
+        centred: whether there is a constant; its row of B is 0 otherwise.
+    """
+    mean, mean_missing = second[-1, :-1], cross[-1]
+    towards = cross[:-1]
+    if centred:
+        towards = towards.addr(mean, mean_missing, alpha=-1)
+    factor = torch.linalg.cholesky(with_ridge(covariance_of(second, centred), ridge))
+    change = torch.cholesky_solve(towards, factor)
+    constant = mean_missing - mean @ change if centred else torch.zeros_like(mean_missing)
+    return torch.cat([change, constant[None]])
+
+
+def _keep(rows: list[Tensor]) -> Callable[..., None]:
+    """A listener that appends the last of what it hears to a list."""
+
+    def keep(*heard: Site | Tensor) -> None:
+        rows.append(heard[-1].clone())
+
+    return keep

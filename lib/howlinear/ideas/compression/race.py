@@ -1,29 +1,34 @@
 """A race: several compressors on the same text, to the same sizes, judged by the same held-out perplexity.
 
-Ours is `own_units`. The rivals are those of `straight`, `drop`, `replace_me` and `width`, each as its paper describes
-it. None is trained. A budget is a share of *all* parameters of the model, embeddings and attention too, wherever a
-compressor takes them from. One that drops whole blocks or layers cannot fill it exactly; it ends below.
+Ours is `own_units`. The rivals are those of `compressors`: `lines`, `drop`, `replace_me` and `width`, each as its paper
+describes it. None is trained. A budget is a share of *all* parameters of the model, embeddings and attention too,
+wherever a compressor takes them from. One that drops whole blocks or layers cannot fill it exactly; it ends below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from time import process_time
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.ideas.compression import drop, replace_me, straight, width
+from howlinear.ideas.compression.allocate import least_share
 from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.compressors import drop, lines, replace_me, width
 from howlinear.ideas.compression.costs import timed_losses
-from howlinear.ideas.compression.own_units import own_units
-from howlinear.instrument.perplexity import change, held_out_folds, ratio_of
+from howlinear.ideas.compression.own_units import layout, own_units
+from howlinear.instrument.perplexity import change, held_out_folds, perplexity, ratio_of
 from howlinear.models.layers import parameters
+from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
 Compressor = Callable[[float], PreTrainedModel]
@@ -33,9 +38,9 @@ Compressor = Callable[[float], PreTrainedModel]
 COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
     "own units": own_units,
     "own units, alike": partial(own_units, alike=True),
-    "lines by R²": straight.by_r2,
-    "lines by price": straight.by_price,
-    "lines, mended": straight.mended,
+    "lines by R²": lines.by_r2,
+    "lines by price": lines.by_price,
+    "lines, mended": lines.without_massive,
     "ShortGPT": drop.layers,
     "LLM-Drop, FFN": drop.ffns,
     "LLM-Drop, joint": drop.sub_layers,
@@ -50,10 +55,38 @@ COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
 """Name → compressor."""
 
 CLOCKS = ["seconds", "tokens_per_second", "tokens_per_second_before"]
-"""Columns of a race that another machine, or another hour, would fill with other numbers."""
+"""Columns of a race that another machine, or another hour, would fill with other numbers: they are not recorded."""
 
-OVER_NOBODY = dict.fromkeys(("over_first", "over_first_low", "over_first_high"), np.nan)
-"""What a copy comes to beside the first compressor's where that has made none."""
+
+def check_shares(shares: Sequence[float]) -> None:
+    """Refuse shares of all parameters that are none.
+
+    Raises:
+        InputError: none is given, or one is not between 0 and 1.
+    """
+    if not shares or not all(0 < share < 1 for share in shares):
+        raise InputError(f"shares of all parameters {list(shares)}: give at least one between 0 and 1, as 0.9")
+
+
+def choose_shares(model: PreTrainedModel, shares: Sequence[float]) -> list[float]:
+    """Of shares of all parameters those that a model can keep; where it can keep none of them, one that it can.
+
+    Raises:
+        InputError: a model that cannot race: it predicts no next token, or its hidden units cannot be reached.
+    """
+    check_shares(shares)
+    if not is_causal(model):
+        raise InputError("it predicts no next token")
+    least = least_share(model)
+    possible = [share for share in shares if share > least + 5e-4]  # a budget is counted in whole parameters
+    return possible or [round((1 + least) / 2, 3)]
+
+
+COLUMNS = [
+    *("corpus", "method", "share", "kept", "perplexity_after", "ratio", "ratio_low", "ratio_high"),
+    *("delta", "delta_low", "delta_high", "over_first", "over_first_low", "over_first_high", "why"),
+]
+"""Columns of a race."""
 
 
 def racers(calibration: Calibration, names: Sequence[str] = tuple(COMPRESSORS)) -> dict[str, Compressor]:
@@ -66,10 +99,19 @@ def racers(calibration: Calibration, names: Sequence[str] = tuple(COMPRESSORS)) 
     Raises:
         InputError: an unknown name.
     """
-    unknown = [name for name in names if name not in COMPRESSORS]
-    if unknown:
-        raise InputError(f"no compressor is called {', '.join(unknown)}: there are {', '.join(COMPRESSORS)}")
+    check_known(names, COMPRESSORS, "compressor")
     return {name: partial(COMPRESSORS[name], calibration) for name in names}
+
+
+def check_known(names: Sequence[str], known: Collection[str], kind: str) -> None:
+    """Refuse names that no compressor, or no part of one, has.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError(f"no {kind} is called {', '.join(unknown)}: there are {', '.join(known)}")
 
 
 def race(
@@ -87,13 +129,11 @@ def race(
         texts: name → rows, whose held-out side counts.
 
     Returns:
-        A row per compressor, share and text: `method`, `share` (allowed), `kept` (the share it holds), `text`,
-        `before` and `perplexity` (after); `ratio` of the two with the ends of its 95 % interval, `low` and `high`;
-        `delta`, their difference, with `delta_low` and `delta_high`, both paired over document folds; `seconds` of
-        CPU time to compress; `tokens_per_second` of the copy, and of the whole model `tokens_per_second_before`; and
-        `why` a compressor could not make one, empty if it could: its numbers are NaN then. `over_first` is its
-        perplexity over that of the first compressor at the same share, with the ends of its interval, `over_first_low`
-        and `over_first_high`, paired likewise; NaN where either made none.
+        A row per text (`corpus`), compressor (`method`) and `share` that a copy may hold: `kept`, what it holds;
+        `perplexity_after`; `ratio` of that to the whole model's and `delta`, their difference, each with a 95 %
+        interval paired over document folds; `over_first`, its perplexity over that of the first compressor at the same
+        share, likewise; `why` a compressor made none, empty if it did, as all else is then; and the columns of
+        `CLOCKS`: `seconds` of CPU time to compress, and tokens per second of the copy and of the whole model.
 
     Raises:
         InputError: a copy that holds more than it may (says which).
@@ -103,35 +143,31 @@ def race(
     whole = parameters(model)
     first: dict[tuple[float, str], Float[Tensor, " n"]] = {}  # losses of the first compressor's copies
     rows = []
-    for place, (method, compress) in enumerate(compressors.items()):
+    for method, compress in compressors.items():
         for share in shares:
             began = process_time()
             try:
                 smaller = compress(share)
             except InputError as error:
-                missing = {"method": method, "share": share, "kept": np.nan, "why": str(error)} | OVER_NOBODY
-                rows += [missing | {"text": name} for name in texts]
+                rows += [{"corpus": name, "method": method, "share": share, "why": str(error)} for name in texts]
                 continue
             seconds = process_time() - began
             held = parameters(smaller)
             if held > round(share * whole):
                 raise InputError(f"{method} leaves {held} of {whole} parameters, more than {share:.0%}")
             for name, (ids, fold) in held_out.items():
-                after, speed = timed_losses(smaller, ids)
-                row = {"method": method, "share": share, "kept": held / whole, "text": name}
                 losses_before, speed_before = before[name]
+                after, speed = timed_losses(smaller, ids)
+                row = {"corpus": name, "method": method, "share": share, "kept": held / whole}
                 row |= cost(losses_before, after, fold)
-                if place == 0:
+                if method == next(iter(compressors)):
                     first[share, name] = after
                 if (share, name) in first:
-                    over = ratio_of(first[share, name], after, fold)
-                    row |= dict(zip(OVER_NOBODY, over, strict=True))
-                else:
-                    row |= OVER_NOBODY
+                    row |= Estimate(*ratio_of(first[share, name], after, fold)).columns("over_first")
                 row |= dict(zip(CLOCKS, (seconds, speed, speed_before), strict=True))
                 rows.append(row | {"why": ""})
             del smaller  # before the next copy is made
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=[*COLUMNS, *CLOCKS])
 
 
 def ratios(table: pd.DataFrame) -> pd.DataFrame:
@@ -147,25 +183,92 @@ def ratios(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def cost(before: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64[Tensor, " n"]) -> dict[str, float]:
-    """What a smaller model costs in perplexity, from the losses of the same sequences.
+    """The columns of `race` from `perplexity_after` to `delta_high`, from losses of the same sequences, in nats."""
+    ratio = Estimate(*ratio_of(before, after, fold)).columns("ratio")
+    delta = change(before, after, fold).estimate.columns("delta")
+    return {"perplexity_after": float(after.mean().exp())} | ratio | delta
+
+
+def whole_perplexities(model: PreTrainedModel, texts: Mapping[str, TokenRows]) -> pd.DataFrame:
+    """Perplexity of the whole model on the held-out side of texts: a row a text, `corpus` and `perplexity`."""
+    return pd.DataFrame([{"corpus": name, "perplexity": perplexity(model, text)} for name, text in texts.items()])
+
+
+# --- What keeps own units from costing less
+#
+# Numbers for one smaller model, each a perplexity over that of the whole model:
+#
+# - *by the blocks' prices*: exp of the sum of its blocks' prices, which are before the anchor. Where the model costs no
+#   more, prices of single blocks add up, so the knapsack over them (`allocate`) has found what there is among blocks;
+# - *on the text fitted on*: what any amount of text would leave lies between this and the next, since a readout costs
+#   least on the rows that it has seen;
+# - *held out*: what it costs;
+# - *held out, fitted on … rows*: the same, chosen and read out anew on fewer or on more rows. Where more rows buy no
+#   more, what is left is the units' own.
+
+WHAT = ("by the blocks' prices", "on the text fitted on", "held out")
+"""The numbers of `limits`, in order; those after a fit to other numbers of rows follow."""
+
+
+def after(fitted: int) -> str:
+    """The name of the number that is held out, after a fit to so many rows."""
+    return f"held out, fitted on {fitted:,} rows"
+
+
+def limits(
+    model: PreTrainedModel,
+    rows: TokenRows,
+    calibration: Calibration,
+    shares: Sequence[float],
+    held_out: TokenRows,
+    raced: pd.DataFrame,
+    others: Sequence[TokenRows] = (),
+    tokens: int = 2048,
+) -> pd.DataFrame:
+    """Own units, priced, on the text that they were fitted on, and held out; and fitted to less or more text.
 
     Args:
-        before: loss of each sequence before, in nats per token, shape (n,).
-        after: the same after.
-        fold: the document fold of each sequence, shape (n,).
+        model: the model; left as it was.
+        rows: what `calibration` was made from.
+        calibration: the model and the text that it is compressed on.
+        shares: of all parameters, what a copy may hold at most.
+        held_out: rows whose held-out side counts.
+        raced: what own units came to there, as of `race`.
+        others: fewer rows, or more, to fit the same on.
+        tokens: of the text fitted on, that count.
 
     Returns:
-        The columns of `race` from `before` to `delta_high`.
+        A row per `share` and each of `WHAT` and of `others` (`after`), `what`: `ratio` with its 95 % interval over
+        document folds, none where it is priced.
+
+    Raises:
+        InputError: a share that cannot be met, or a text too short.
     """
-    ratio, low, high = ratio_of(before, after, fold)
-    difference = change(before, after, fold)
-    return {
-        "before": float(before.mean().exp()),
-        "perplexity": float(after.mean().exp()),
-        "ratio": ratio,
-        "low": low,
-        "high": high,
-        "delta": difference.delta,
-        "delta_low": difference.low,
-        "delta_high": difference.high,
-    }
+    columns = ["share", "what", "ratio", "ratio_low", "ratio_high"]
+    found = [
+        race(model, {"": partial(own_units, calibration)}, shares, {WHAT[1]: fitted_on(rows, tokens)}),
+        raced.assign(corpus=WHAT[2]),
+    ]
+    for other in others:
+        refitted = Calibration(model, other, calibration.priced)
+        name = after(refitted.ids.numel())
+        found.append(race(model, {"": partial(own_units, refitted)}, shares, {name: held_out}))
+    measured = pd.concat(found).rename(columns={"corpus": "what"})[columns]
+    table = []
+    for share in shares:
+        price = layout(calibration, share).price
+        table.append({"share": share, "what": WHAT[0], "ratio": float(np.exp(price))})
+        table += measured[measured["share"] == share].to_dict("records")
+    return pd.DataFrame(table, columns=columns)
+
+
+def fitted_on(rows: TokenRows, tokens: int) -> TokenRows:
+    """The side of rows to fit on as if it were held out, the first sequences of every document fold.
+
+    Args:
+        rows: the rows.
+        tokens: about so many of them.
+    """
+    turned = replace(rows, test=~rows.test)
+    thinned = turned.with_fewer_held_out(tokens)
+    return thinned.subset(torch.nonzero(thinned.test).flatten())

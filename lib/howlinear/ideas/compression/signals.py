@@ -1,331 +1,531 @@
-"""Which signal tells beforehand what a swap costs? Signals, measured costs, and how well the one ranks the other.
+"""What tells beforehand which block can go: signals, a number a block, the smaller the cheaper its replacement.
 
-A signal is a number per block that needs no swap: 1 − R²_lin (by which the paper, arXiv 2606.19379, would go), the size
-of the error, the cost of mean ablation, the price in the loss (`price`), or what other papers choose blocks by
-(`rivals`). Beside them stands `REPLACE_ONE`, which does swap, on text to fit on. A good one puts the blocks of a model
-in the order of what their swaps cost on held-out text: Spearman's ρ, within each model and averaged.
+Of the map's error r = y − (xW + b), which capture knows already
+    1 − R²_lin, by which the paper (arXiv 2606.19379) would go; E‖r‖², and the same over the residual stream's variance.
+
+Of the loss (`price`). With g = ∂(Σ loss)/∂y the gradient of a sequence's summed loss at the block's output, a swap
+adds −r at every token, so to second order, with the Fisher information in the place of the Hessian and errors taken
+as independent between tokens,
+
+    Δ loss per token ≈ −E[g·r] + ½ E[(g·r)²] ≈ ½ tr(E[g gᵀ] E[r rᵀ]).
+
+The first term has no sign to rely on in a trained model; the last form asks for second moments alone, so it prices any
+other map too. Empirical Fisher: gradients at the labels of the text (Kunstner, Balles & Hennig 2019 on its limits).
+
+Of the residual stream (`stream`, `cca_bounds`), with s what the FFN's norm reads and s + y the stream behind the FFN
+    block influence, ShortGPT (Men et al. 2024, arXiv 2403.03853): 1 − mean cosine of a whole layer's input and output;
+    sub-layer cosine, LLM-Drop (He et al. 2024, arXiv 2406.15786): 1 − mean cosine of s and s + y;
+    CCA bound, NBL (Erdogan, Tonin & Cevher 2025, arXiv 2505.21077): Σ (1 − ρᵢ²) over the canonical correlations of s
+    and s + y, which bounds the error of the best line between them. The paper replaces attention by it.
+
+Measured, a run of the model for each block: mean ablation (`ranking.block_costs`), the swap itself on a few sequences
+of the text to fit on (`replace_one`), and how far it moves the predictions (`divergences`).
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
-from jaxtyping import Int64
-from scipy import stats
-from torch import Tensor
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, normalize
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import AffineMap, fit, r2
-from howlinear.core.intervals import CONFIDENCE, Estimate
+from howlinear.core.ceilings import whitening
+from howlinear.core.moments import Moments, add_gram
 from howlinear.errors import InputError
-from howlinear.ideas.compression.costs import cost, swap_cost
-from howlinear.ideas.compression.price import Price
-from howlinear.ideas.compression.reduced_rank import recovered
-from howlinear.ideas.compression.rivals import Rivals
-from howlinear.instrument.capture import BlockCapture
-from howlinear.instrument.perplexity import held_out_folds, losses
-from howlinear.instrument.swap_costs import swap_losses
-from howlinear.text.rows import TokenRows
+from howlinear.ideas.compression.loss_gradients import loss_gradients
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.swap_costs import swap_losses, swapped_passes
+from howlinear.models.ffn_sites import Site, sites, width_of
+from howlinear.models.forward import logits, trunk
+from howlinear.models.layers import stream_of, streams_hooked
+from howlinear.models.load import check_causal
 
 REPLACE_ONE = "replace one"
 """The signal that measures: what the swap costs on a few sequences of the text to fit on."""
 
-IN_NATS = ("ablation × (1 − R²)", "price", "price, paired", REPLACE_ONE)
-"""Signals in the unit of the costs; of these alone one can ask by which factor they miss."""
-
-RESTS = 0.1
-"""A map rests on massive rows if the ordinary ones' own map beats it by more than this on them, in R²; our choice."""
+ADDS_WITHIN = 1e-3
+"""How far, relative to it, a layer's output may be from s + y before we say that the FFN does not add y to s."""
 
 
-def block_costs(
-    model: PreTrainedModel,
-    blocks: Mapping[int, BlockCapture],
-    maps: Mapping[int, AffineMap],
-    text: TokenRows | Int64[Tensor, "n seq_len"],
-) -> pd.DataFrame:
-    """What each block costs that is replaced alone: by its map, and by its mean output.
-
-    Args:
-        model: the model; left as it was.
-        blocks: block → its capture.
-        maps: block → its map, fitted on the train side.
-        text: rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
-
-    Returns:
-        A row per block: `r2` of the map; `nats`, `delta`, `low` and `high` as in `costs.cost`; `ablation`, what the
-        mean costs in nats per token; `recovered`, the share of that which the map keeps (`reduced_rank.recovered`),
-        and `width`, the length of its interval; NaN where ablation costs nothing that the text can show.
-    """
-    means = {block: AffineMap.constant(sum(kept.train)) for block, kept in blocks.items()}
-    ids, fold = held_out_folds(text)
-    base, swapped = swap_losses(model, maps, ids)
-    _, ablated = swap_losses(model, means, ids)
-    rows = []
-    for block, kept in blocks.items():
-        row = {"block": block, "r2": r2(maps[block], sum(kept.test))}
-        row["ablation"] = float((ablated[block] - base).mean())
-        share = recovered(base, swapped[block], ablated[block], fold)
-        row["recovered"] = share.value if share else np.nan
-        row["width"] = share.high - share.low if share else np.nan
-        rows.append(row | cost(base, swapped[block], fold))
-    return pd.DataFrame(rows).set_index("block")
-
-
-def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineMap]) -> pd.DataFrame:
-    """Which maps rest on a few massive rows (`instrument.massive`), and say nothing of all others.
-
-    Args:
-        blocks: block → its capture.
-        maps: block → its map, fitted on the train side, all rows.
-
-    Returns:
-        A row per block that has massive rows: `block`, how many `massive_rows`; held out, `r2` of the map on all rows,
-        `r2_ordinary` of the same map on the ordinary ones, and `own` of a map of their own on these; and whether the
-        map `rests` on the massive ones, see `RESTS`.
-    """
-    rows = []
-    for block, kept in blocks.items():
-        count = len(kept.massive())
-        if count:
-            of_all = r2(maps[block], sum(kept.test))
-            ordinary = kept.ordinary()
-            of_ordinary = r2(maps[block], sum(ordinary.test))
-            own_map, _ = fit(sum(ordinary.train))
-            own = r2(own_map, sum(ordinary.test))
-            row = {"block": block, "massive_rows": count, "r2": of_all, "r2_ordinary": of_ordinary, "own": own}
-            rows.append(row | {"rests": own - of_ordinary > RESTS})
-    return pd.DataFrame(rows, columns=["block", "massive_rows", "r2", "r2_ordinary", "own", "rests"])
-
-
-def massive_sentence(tables: Mapping[str, pd.DataFrame]) -> str:
-    """Which blocks' maps, signals and costs a few massive rows decide, by name.
-
-    Args:
-        tables: model → its table, from `massive_table`.
-    """
-    sentences = []
-    for model, table in tables.items():
-        resting = table[table["rests"].astype(bool)]
-        if len(resting):
-            blocks = "; ".join(
-                f"block {row.block}, R² {row.r2:.2f} on all rows and {row.r2_ordinary:.2f} on the ordinary ones, "
-                f"where a map of their own has {row.own:.2f}"
-                for row in resting.itertuples()
-            )
-            sentences.append(
-                f"In {model} a few massive rows decide the map, and with it the signals and the cost, of {blocks}. "
-                "Notebook 12 tells of them, and how such a map is mended."
-            )
-    return " ".join(sentences) or "No map of these models rests on massive rows (notebook 12 tells of them)."
-
-
-def signals(
-    costs: pd.DataFrame,
-    prices: Mapping[int, Price],
-    rivals: Mapping[int, Rivals] | None = None,
-    replaced: Mapping[int, float] | None = None,
-) -> pd.DataFrame:
-    """What is said of each block before it is swapped; the smaller, the cheaper.
-
-    Args:
-        costs: of one model, from `block_costs`; R² and the cost of mean ablation are taken from it, no other cost.
-        prices: block → its price, from `price.price`.
-        rivals: block → what other papers say of it, from `rivals.rivals`; none by default.
-        replaced: block → what its swap costs on text to fit on, from `rivals.replace_one`; none by default.
-
-    Returns:
-        A row per block, a column per signal; those in `IN_NATS` are in nats per token.
-    """
-    priced = [prices[block] for block in costs.index]
-    unexplained = 1 - costs["r2"]
-    columns = {
-        "1 − R²": unexplained,
-        "residual": [found.residual for found in priced],
-        "residual / stream": [found.residual / found.stream for found in priced],
-        "ablation": costs["ablation"],
-        "ablation × (1 − R²)": costs["ablation"] * unexplained,
-        "price": [found.cost for found in priced],
-        "price, paired": [found.paired for found in priced],
-    }
-    if rivals is not None:
-        columns["block influence"] = [rivals[block].influence for block in costs.index]
-        columns["sub-layer cosine"] = [rivals[block].cosine for block in costs.index]
-        columns["CCA bound"] = [rivals[block].bound for block in costs.index]
-    if replaced is not None:
-        columns[REPLACE_ONE] = [replaced[block] for block in costs.index]
-    return pd.DataFrame(columns, index=costs.index)
-
-
-def set_costs(
-    model: PreTrainedModel,
-    maps: Mapping[int, AffineMap],
-    said: pd.DataFrame,
-    ids: Int64[Tensor, "n seq_len"],
-    sets: int,
-    generator: np.random.Generator,
-) -> pd.DataFrame:
-    """What random sets of two to four blocks cost together, beside the sums of what was said of their blocks.
-
-    Args:
-        model: the model; left as it was.
-        maps: block → its map.
-        said: a row per block, a column per signal, from `signals`.
-        ids: held-out token ids, shape (n, seq_len).
-        sets: how many sets to draw.
-        generator: draws them.
-
-    Returns:
-        A row per set: its measured `cost` in nats per token, and a column per signal.
-    """
-    base = losses(model, ids)
-    rows = []
-    for _ in range(sets):
-        size = min(generator.integers(2, 5), len(maps))
-        drawn = sorted(generator.choice(list(maps), size, replace=False).tolist())
-        measured = swap_cost(model, {block: maps[block] for block in drawn}, ids, base)
-        rows.append({"cost": measured["nats"]} | said.loc[drawn].sum().to_dict())
-    return pd.DataFrame(rows)
+# --- of the loss
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """How a signal ranks what it should predict.
+class Price:
+    """What one backward pass says of a block and its map.
 
     Attributes:
-        rho: Spearman's ρ, averaged over groups, with its 95 % bootstrap interval.
-        factor: typical ratio by which the signal misses, e to the median |log(signal / truth)|; 1 is exact. Only
-            where the signal is in the truth's own units does it say anything.
+        metric: E[g gᵀ], the second moment of the loss gradient at the output, shape (d_out, d_out); nats²
+            per squared unit of y.
+        error: E[r rᵀ], the second moment of the map's error, shape (d_out, d_out).
+        paired: ½ E[(g·r)²], nats per token: as `cost`, with g and r of the same token.
+        slope: −E[g·r], nats per token: the first-order term.
+        stream: variance of the residual stream after the block, summed over features.
     """
 
-    rho: Estimate
-    factor: float
+    metric: Float[Tensor, "d_out d_out"]
+    error: Float[Tensor, "d_out d_out"]
+    paired: float
+    slope: float
+    stream: float
+
+    @property
+    def cost(self) -> float:
+        """½ tr(E[g gᵀ] E[r rᵀ]): the predicted cost of the swap, nats per token."""
+        return float((self.metric * self.error).sum() / 2)
+
+    @property
+    def residual(self) -> float:
+        """E‖r‖²: the same error, every direction weighed alike."""
+        return float(self.error.trace())
 
 
-def agreement(signal: Sequence, truth: Sequence, draws: int = 999, seed: int = 0) -> Agreement:
-    """Compare a signal with measured costs, group by group (a group: the blocks of one model).
+def price(
+    model: PreTrainedModel,
+    maps: Mapping[int, Callable[[Tensor], Tensor]],
+    ids: Int64[Tensor, "n seq_len"],
+    batch_size: int = 8,
+) -> dict[int, Price]:
+    """Predict what swapping each block for its map would cost, without swapping any.
 
     Args:
-        signal: per group, the predictions.
-        truth: per group, the measured costs, in the same order.
-        draws: bootstrap draws, with replacement within each group (Efron's percentile interval). A draw of one value
-            alone has no ranks and is left out.
-        seed: of those draws.
+        model: a causal model; left as it was.
+        maps: block → an `AffineMap`, or any function of float64 rows.
+        ids: token ids of the text to fit on, shape (n, seq_len); one forward and one backward pass over them.
+        batch_size: sequences in a pass.
+
+    Returns:
+        Block → `Price`.
 
     Raises:
-        InputError: a group of fewer than four, sides of different lengths, or a group without any spread.
+        InputError: no map, nothing to predict, a model that predicts no next token, or gradients that are not finite.
     """
-    groups = _paired(signal, truth)
-    generator = np.random.default_rng(seed)
-    # each group is drawn anew on its own, and each draw of all of them gives one mean
-    drawn = np.mean([_bootstrapped(*group, draws, generator) for group in groups], axis=0)
-    low, high = np.nanquantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    rho = np.mean([_rho(*group) for group in groups])
-    return Agreement(Estimate(float(rho), float(low), float(high)), _factor(groups))
+    if not maps:
+        raise InputError("no map to price: give at least one")
+    check_causal(model)
+    priced = sites(model, list(maps))
+    sums = {site.block: _Sums(maps[site.block], width_of(model)) for site in priced}
+
+    def add(block: int, x: Tensor, y: Tensor, g: Tensor) -> None:
+        sums[block].add(x, y, g)
+
+    with streams_hooked(model, priced, lambda site, hidden: sums[site.block].add_stream(hidden)):
+        predicted = loss_gradients(model, ids, list(maps), add, batch_size)
+    return {block: sums[block].price(predicted) for block in maps}
 
 
-def _rho(said: np.ndarray, measured: np.ndarray, axis: int = -1) -> np.ndarray | np.floating:
-    return stats.spearmanrho(said, measured, axis=axis).statistic
+class _Sums:
+    """Running sums of one block, float64."""
+
+    def __init__(self, affine: Callable[[Tensor], Tensor], width: int):
+        self.map = affine
+        self.metric = torch.zeros(width, width, dtype=torch.float64)  # Σ g gᵀ
+        self.error = torch.zeros(width, width, dtype=torch.float64)  # Σ r rᵀ
+        self.slope = 0.0  # Σ g·r
+        self.paired = 0.0  # Σ (g·r)²
+        # of the residual stream h
+        self.count = 0  # rows
+        self.total = torch.zeros(width, dtype=torch.float64)  # Σ h
+        self.squares = torch.zeros(width, dtype=torch.float64)  # Σ h², by feature
+
+    def add_stream(self, hidden: Tensor) -> None:
+        """Add the residual stream behind the layer."""
+        rows = hidden.detach().flatten(0, -2).double().cpu()
+        self.count += len(rows)
+        self.total += rows.sum(0)
+        self.squares += rows.square().sum(0)
+
+    def add(self, x: Tensor, y: Tensor, g: Tensor) -> None:
+        """Add a batch's rows and the gradient at them."""
+        g = g.flatten(0, -2)
+        # r = y − (xW + b)
+        error = y.double() - self.map(x.double())
+        r = error.flatten(0, -2).cpu()
+        add_gram(self.metric, g)
+        add_gram(self.error, r)
+        # g·r, token by token
+        along = (g * r).sum(1)
+        self.slope += float(along.sum())
+        self.paired += float(along.square().sum())
+
+    def price(self, predicted: int) -> Price:
+        """The means: of what has a gradient over the tokens predicted, of the others over all tokens."""
+        # Var h = E h² − (E h)²
+        mean = self.total / self.count
+        variance = self.squares / self.count - mean.square()
+        return Price(
+            metric=self.metric / predicted,
+            error=self.error / self.count,
+            paired=self.paired / predicted / 2,
+            slope=-self.slope / predicted,
+            stream=float(variance.sum()),
+        )
 
 
-def _bootstrapped(said: np.ndarray, measured: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:
-    """Spearman's ρ of a group drawn anew, shape (draws,); NaN for a draw of one value alone."""
-    with warnings.catch_warnings():
-        # such a draw has no ρ, and scipy no interval where there is one; the interval is over all groups' draws
-        warnings.simplefilter("ignore", stats.ConstantInputWarning)
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        return stats.bootstrap(
-            (said, measured), _rho, paired=True, vectorized=True, n_resamples=draws, method="percentile", rng=generator
-        ).bootstrap_distribution
+# --- of the residual stream
 
 
-def _factor(groups: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    """E to the median |log(signal / truth)|, over the pairs that have logarithms; infinite if none has."""
-    said = np.concatenate([group[0] for group in groups])
-    measured = np.concatenate([group[1] for group in groups])
-    positive = (said > 0) & (measured > 0)
-    if not positive.any():
-        return float("inf")
-    return float(np.exp(np.median(np.abs(np.log(said[positive] / measured[positive])))))
+class NoPreNormError(InputError):
+    """A layer whose FFN does not add its output to what a norm before it read."""
 
 
-def _paired(signal: Sequence, truth: Sequence) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The groups as pairs of arrays, if they have ranks to compare."""
-    if not signal or len(signal) != len(truth):
-        raise InputError(f"{len(signal)} groups of predictions for {len(truth)} of costs: give them in pairs")
-    groups = []
-    for i, (said, measured) in enumerate(zip(signal, truth, strict=True)):
-        if len(said) != len(measured) or len(said) < 4:
-            raise InputError(
-                f"group {i}: {len(said)} predictions for {len(measured)} costs; ranks need at least four pairs"
+@dataclass(frozen=True)
+class Around:
+    """The residual stream around one layer in a batch; each of shape (batch, seq_len, d).
+
+    Attributes:
+        entered: what the layer got.
+        read: s, what the norm of its FFN read: the same, or that with attention's output added to it.
+        written: y, what its FFN wrote.
+        left: what the layer returned.
+    """
+
+    entered: Tensor
+    read: Tensor
+    written: Tensor
+    left: Tensor
+
+    @property
+    def attended(self) -> Tensor:
+        """What the layer returned, without what its FFN wrote."""
+        return self.left - self.written
+
+
+@contextmanager
+def layers_hooked(model: PreTrainedModel, keep: Callable[[int, Around], None]) -> Iterator[None]:
+    """While it lasts, call `keep(block, around)` behind every layer with a feed-forward block.
+
+    Raises:
+        NoPreNormError: in a pass through such a layer.
+    """
+    listened = sites(model)
+    taps = {site.block: _Tap(site) for site in listened}
+
+    def leave(site: Site, output: Tensor | tuple) -> None:
+        keep(site.block, taps[site.block].leave(output))
+
+    with ExitStack() as hooks:
+        hooks.enter_context(hooked(listened, lambda site, x, y: taps[site.block].note_ffn(x, y)))
+        for site in listened:
+            layer, tap = layer_of(model, site), taps[site.block]
+            hooks.callback(layer.register_forward_pre_hook(tap.enter, with_kwargs=True).remove)
+            for module in layer.children():
+                hooks.callback(module.register_forward_hook(tap.note_module).remove)
+            after = lambda layer, args, output, site=site: leave(site, output)  # noqa: E731
+            hooks.callback(layer.register_forward_hook(after).remove)
+        yield
+
+
+class _Tap:
+    """Listens at one layer, its modules and its FFN.
+
+    s is the input of the module, the norm, that returned the FFN's own input. That holds where attention and FFN come
+    one after the other and where both read the layer's input (GPT-NeoX): y is added to what the norm read.
+    """
+
+    def __init__(self, site: Site):
+        self.site = site
+        self.returned: list[tuple[Tensor, Tensor]] = []  # what the layer's modules got and returned
+
+    def enter(self, layer: nn.Module, args: tuple, named: dict) -> None:
+        self.entered = args[0] if args else named["hidden_states"]
+        self.returned.clear()
+
+    def note_module(self, module: nn.Module, args: tuple, output: Tensor | tuple) -> None:
+        if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
+            self.returned.append((args[0], output))
+
+    def note_ffn(self, x: Tensor, y: Tensor) -> None:
+        self.read = next((got for got, gave in self.returned if gave is x), None)
+        self.written = y.clone()  # Falcon adds attention to y in place
+
+    def leave(self, output: Tensor | tuple) -> Around:
+        left = stream_of(output)
+        if self.read is None or not self._adds(left):
+            raise NoPreNormError(
+                f"block {self.site.block} ({self.site.name}) does not add its output to what a norm before it read: "
+                "these signals are about models with the norm before the FFN"
             )
-        if np.ptp(said) == 0 or np.ptp(measured) == 0:
-            raise InputError(f"group {i}: all values are the same, so there is no rank to compare")
-        groups.append((np.asarray(said, dtype=float), np.asarray(measured, dtype=float)))
-    return groups
+        return Around(self.entered, self.read, self.written, left)
+
+    def _adds(self, left: Tensor) -> bool:
+        """Whether the layer returned s + y, or reads its input in the FFN and in attention alike."""
+        if self.read is self.entered:
+            return True
+        off = (left - self.read - self.written).norm()
+        return bool(off <= ADDS_WITHIN * left.norm())
 
 
-def compare(said: pd.DataFrame, truth: pd.Series, seed: int = 0) -> pd.DataFrame:
-    """The `Agreement` of every signal with the truth.
+def layer_of(model: PreTrainedModel, site: Site) -> nn.Module:
+    """The transformer layer that a block stands in, as `transformer.h.3` of a site `transformer.h.3.mlp`."""
+    inside = re.match(r"(.*?\.\d+)\.", site.name)
+    return model.get_submodule(inside.group(1) if inside else site.name)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """How far the layers of a model turn its residual stream; means over all rows.
+
+    Attributes:
+        layers: cosine of the stream before layer i with that before layer j, shape (layers + 1, layers + 1); the last
+            is the stream behind all layers, before the norm.
+        influence: 1 − cosine of a layer's input and output, ShortGPT's block influence, shape (layers,).
+        attention: 1 − cosine of the stream that attention's norm reads with the same once attention has written to it,
+            shape (layers,).
+        ffn: the same of the FFN, which is LLM-Drop's sub-layer cosine, shape (layers,).
+    """
+
+    layers: Float[Tensor, "states states"]
+    influence: Float[Tensor, " layers"]
+    attention: Float[Tensor, " layers"]
+    ffn: Float[Tensor, " layers"]
+
+    def span_distances(self, count: int) -> Float[Tensor, " starts"]:
+        """1 − cosine of the stream before `count` layers in a row with that behind them, by the first of them."""
+        return 1 - self.layers.diagonal(count)
+
+
+@torch.no_grad()
+def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 8) -> Stream:
+    """Look at the residual stream before and behind every layer and sub-layer, in one pass.
 
     Args:
-        said: a column per signal; the first level of the index says which group a row belongs to.
-        truth: the measured costs, with the same index.
-        seed: of the bootstrap draws.
+        model: a model whose norms come before attention and FFN; left as it was. Layers without an FFN are not seen.
+        ids: token ids, shape (n, seq_len).
+        batch_size: sequences in a forward pass.
+
+    Raises:
+        InputError: no rows, or it cannot be told where an FFN's norm reads the residual stream.
+    """
+    _check_rows(ids)
+    count = len(sites(model))
+    states: list[Tensor] = []  # of a batch, before each layer and behind the last; directions of length 1
+    layers = torch.zeros(count + 1, count + 1, dtype=torch.float64)  # Σ cos
+    influence = torch.zeros(count, dtype=torch.float64)  # Σ 1 − cos
+    attention = torch.zeros_like(influence)
+    ffn = torch.zeros_like(influence)
+
+    def keep(_: int, around: Around) -> None:
+        number = len(states)
+        influence[number] += cosine_distance(around.entered, around.left).sum().cpu()
+        attention[number] += cosine_distance(around.entered, around.attended).sum().cpu()
+        ffn[number] += cosine_distance(around.read, around.read + around.written).sum().cpu()
+        states.append(_directions(around.entered))
+        if number == count - 1:
+            states.append(_directions(around.left))
+
+    with layers_hooked(model, keep):
+        for batch in ids.split(batch_size):
+            states.clear()
+            trunk(model, batch)
+            directions = torch.stack(states)
+            layers += directions @ directions.T
+    rows = ids.numel()
+    return Stream(layers / rows, influence / rows, attention / rows, ffn / rows)
+
+
+def _directions(rows: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, " batch_seq_len_d"]:
+    return normalize(rows.double(), dim=-1).flatten().cpu()
+
+
+def cosine_distance(before: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"]) -> Float[Tensor, " rows"]:
+    """1 − cosine of each row with the row at the same place, float64, shape (rows,)."""
+    return 1 - cosine_similarity(before.flatten(0, -2).double(), after.flatten(0, -2).double(), dim=1)
+
+
+@torch.no_grad()
+def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 16) -> dict[int, float]:
+    """NBL's bound of each block: `cca_bound` of s and s + y, from one forward pass without the head.
+
+    Args:
+        model: a model whose norms come before attention and FFN; left as it was.
+        ids: token ids of the text to fit on, shape (n, seq_len). The bound is low by chance where there are not many
+            more rows than twice the width.
+        batch_size: sequences in a pass.
+
+    Raises:
+        InputError: no rows, or it cannot be told where an FFN's norm reads the residual stream.
+    """
+    _check_rows(ids)
+    width = width_of(model)
+    pairs: dict[int, Moments] = {}
+    outputs: dict[int, Moments] = {}
+
+    def keep(block: int, around: Around) -> None:
+        before = around.read.flatten(0, -2).double()
+        after = before + around.written.flatten(0, -2).double()
+        if block not in pairs:
+            pairs[block] = Moments(width, width, before.device)
+            outputs[block] = Moments(width, 0, before.device)
+        pairs[block].update(before, after)
+        outputs[block].update(after)
+
+    with layers_hooked(model, keep):
+        for batch in ids.split(batch_size):
+            trunk(model, batch)
+    return {block: cca_bound(pairs[block].to("cpu"), outputs[block].to("cpu")) for block in pairs}
+
+
+def cca_bound(moments: Moments, outputs: Moments) -> float:
+    """Σ (1 − ρᵢ²) over the canonical correlations ρᵢ: at least the share of variance that the best line misses.
+
+    With whitened z = (x − x̄) A and v = (y − ȳ) B, the ρᵢ are the singular values of the correlations zᵀv / n. Null
+    directions of either side are left out; each direction of y beyond the inputs' number counts as 1, as in the paper.
+
+    Args:
+        moments: of the rows (x, y).
+        outputs: of the outputs of the same rows alone, as inputs: `outputs.sxx` is Syy.
+
+    Raises:
+        InputError: moments of different rows, or a side that does not vary.
+    """
+    if moments.n != outputs.n or moments.d_out != outputs.d_in:
+        raise InputError(
+            f"moments of {moments.n} rows with {moments.d_out} outputs, and of {outputs.n} rows with {outputs.d_in}: "
+            "give those of the same rows"
+        )
+    whiten_x = whitening(moments)
+    whiten_y = whitening(outputs)
+    # Cxx^(−1/2) Cxy Cyy^(−1/2), whose singular values are the canonical correlations
+    correlations = whiten_x.T @ (moments.sxy / moments.n) @ whiten_y
+    rho = torch.linalg.svdvals(correlations).clamp(max=1)
+    missing = whiten_y.shape[1] - len(rho)  # outputs beyond the inputs' number
+    return float(missing + (1 - rho.square()).sum())
+
+
+def _check_rows(ids: Int64[Tensor, "n seq_len"]) -> None:
+    if not ids.numel():
+        raise InputError(f"ids of shape {tuple(ids.shape)}: give at least one sequence to look at the stream of")
+
+
+# --- measured
+
+
+def replace_one(
+    model: PreTrainedModel,
+    maps: Mapping[int, Callable[[Tensor], Tensor]],
+    ids: Int64[Tensor, "n seq_len"],
+    batch_size: int = 16,
+) -> dict[int, float]:
+    """What each map costs alone in its block's place on text to fit on, in nats per token."""
+    base, swapped = swap_losses(model, maps, ids, batch_size)
+    return {block: float((after - base).mean()) for block, after in swapped.items()}
+
+
+def divergences(
+    model: PreTrainedModel,
+    replacements: Mapping[int, Callable[[Tensor], Tensor]],
+    ids: Int64[Tensor, "n seq_len"],
+    batch_size: int = 4,
+) -> dict[int, float]:
+    """KL(p ‖ q) per predicted token with each block alone replaced, in nats: p of the model as it is, q of it replaced.
+
+    Its second-order expansion is the Fisher price. Unlike a difference of losses it is never negative and has little
+    noise, so two thousand tokens are enough. What comes before a replaced block is computed once for all.
+
+    Args:
+        model: a causal model; left as it was.
+        replacements: block → what stands in its place, as `swap` takes it.
+        ids: token ids, shape (n, seq_len).
+        batch_size: sequences in a pass.
+
+    Raises:
+        InputError: a model that predicts no next token, nothing to predict, or predictions that are not finite.
+    """
+    if not len(ids) or ids.shape[1] < 2:
+        raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so nothing diverges")
+    whole = _WholeModel(model)
+    swaps = {block: (block, replacement) for block, replacement in replacements.items()}
+    _, batches = swapped_passes(model, swaps, ids, whole.divergence, batch_size)
+    means = {block: float(torch.cat(of_block).mean()) for block, of_block in batches.items()}
+    for block, divergence in means.items():
+        if not divergence < float("inf"):
+            raise InputError(f"predictions with block {block} replaced are not finite: the weights overflow")
+    return means
+
+
+class _WholeModel:
+    """The predictions of the whole model for one batch, which those with a block replaced are held against."""
+
+    def __init__(self, model: PreTrainedModel):
+        self.model = model
+        self.batch: Int64[Tensor, "n seq_len"] | None = None
+        self.log_p: list[Float[Tensor, "predicted vocabulary"]] = []
+
+    def divergence(self, batch: Int64[Tensor, "n seq_len"]) -> Float[Tensor, " n"]:
+        """Mean KL per predicted token of each sequence; of a batch that is new, the predictions are kept."""
+        log_q = [scores.float().log_softmax(-1) for scores in logits(self.model, batch)[:, :-1]]
+        if batch is not self.batch:  # its first pass is that of the whole model
+            self.batch = batch
+            self.log_p = log_q
+        pairs = zip(self.log_p, log_q, strict=True)
+        # KL = Σ p (log p − log q)
+        return torch.stack([(p.exp() * (p - q)).sum(-1).double().mean() for p, q in pairs]).cpu()
+
+
+# --- all of them
+
+SIGNALS = {
+    "1 − R²": lambda table: 1 - table["r2"],
+    "residual": lambda table: table["residual"],
+    "residual / stream": lambda table: table["residual_over_stream"],
+    "ablation": lambda table: table["ablation"],
+    "ablation × (1 − R²)": lambda table: table["ablation"] * (1 - table["r2"]),
+    "price": lambda table: table["price"],
+    "price, paired": lambda table: table["price_paired"],
+    "block influence": lambda table: table["block_influence"],
+    "sub-layer cosine": lambda table: table["sublayer_cosine"],
+    "CCA bound": lambda table: table["cca_bound"],
+    REPLACE_ONE: lambda table: table["replace_one"],
+}
+"""Signal → what it is of a table with a row per block: of `measure`, and of `ranking.block_costs`."""
+
+
+def measure(
+    model: PreTrainedModel,
+    maps: Mapping[int, Callable[[Tensor], Tensor]],
+    prices: Mapping[int, Price],
+    ids: Int64[Tensor, "n seq_len"],
+    few: Int64[Tensor, "m seq_len"],
+) -> pd.DataFrame:
+    """What is measured of each block before it is replaced, on text to fit on.
+
+    Args:
+        model: a causal model; left as it was.
+        maps: block → its map, of all blocks.
+        prices: block → its price.
+        ids: token ids whose residual stream is looked at, shape (n, seq_len).
+        few: token ids that each swap is tried on, shape (m, seq_len).
 
     Returns:
-        A row per signal: `rho`, its interval's ends `low` and `high`, and `factor`.
+        A row per block: `residual`, `residual_over_stream`, `price` and `price_paired`, see `Price`; `block_influence`,
+        `sublayer_cosine` and `cca_bound`, NaN where the FFN does not add to a stream that a norm before it reads; and
+        `replace_one`, what the swap costs on `few` in nats per token.
     """
-    group = said.index.get_level_values(0)
-    names = group.unique()
-    costs = [truth[group == name].to_numpy() for name in names]
-    rows = {}
-    for signal in said:
-        predictions = [said.loc[group == name, signal].to_numpy() for name in names]
-        found = agreement(predictions, costs, seed=seed)
-        rows[signal] = {"rho": found.rho.value, "low": found.rho.low, "high": found.rho.high, "factor": found.factor}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    table = pd.DataFrame(index=pd.Index(list(maps), name="block"))
+    table["residual"] = [prices[block].residual for block in maps]
+    table["residual_over_stream"] = [prices[block].residual / prices[block].stream for block in maps]
+    table["price"] = [prices[block].cost for block in maps]
+    table["price_paired"] = [prices[block].paired for block in maps]
+    try:
+        turned = stream(model, ids)
+        table["block_influence"] = turned.influence.tolist()
+        table["sublayer_cosine"] = turned.ffn.tolist()
+        table["cca_bound"] = pd.Series(cca_bounds(model, ids))
+    except NoPreNormError:
+        table[["block_influence", "sublayer_cosine", "cca_bound"]] = float("nan")
+    table["replace_one"] = pd.Series(replace_one(model, maps, few))
+    return table
 
 
-def ranking(said: pd.DataFrame, costs: pd.DataFrame, joint: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
-    """How well every signal ranks the costs of single blocks, and of sets of blocks.
-
-    Args:
-        said: of `signals`, a row per model and block.
-        costs: of `block_costs`, with the same index.
-        joint: of `set_costs`, a row per model and set.
-        seed: of the bootstrap draws.
-
-    Returns:
-        A row per signal; columns (`one block` or `several`; `rho`, `low`, `high` or `factor`). The factor is NaN for
-        signals that are not in the unit of the costs (`IN_NATS`).
-    """
-    single = compare(said, costs["nats"], seed)
-    several = compare(joint[list(said)], joint["cost"], seed)
-    for table in (single, several):
-        table.loc[~table.index.isin(IN_NATS), "factor"] = np.nan
-    return pd.concat({"one block": single, "several": several}, axis=1)
-
-
-def folded(table: pd.DataFrame, most: int = 12) -> pd.DataFrame:
-    """A deep table laid out in several columns side by side, so that it reads at one column of a page.
-
-    Args:
-        table: a row per block.
-        most: rows that stand below one another; a table of no more stays as it is.
-    """
-    if len(table) <= most:
-        return table
-    parts = -(-len(table) // most)
-    height = -(-len(table) // parts)
-    flat = table.copy()
-    if flat.columns.nlevels == 2 and len(set(flat.columns.get_level_values(1))) == 1:
-        flat.columns = flat.columns.get_level_values(0)  # one model: its name at every column says nothing
-    flat.columns = [" ".join(map(str, name)) if isinstance(name, tuple) else name for name in flat.columns]
-    flat = flat.reset_index()
-    pieces = [flat.iloc[start : start + height].reset_index(drop=True) for start in range(0, len(flat), height)]
-    side_by_side = pd.concat(pieces, axis=1).astype(object)
-    return side_by_side.where(side_by_side.notna(), "")
+def signals(table: pd.DataFrame) -> pd.DataFrame:
+    """Every signal that some block has, a column each, of a table as in `SIGNALS`."""
+    columns = {signal: of_blocks(table) for signal, of_blocks in SIGNALS.items()}
+    return pd.DataFrame(columns).dropna(axis="columns", how="all")

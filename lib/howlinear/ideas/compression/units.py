@@ -8,20 +8,20 @@ Hassibi & Stork 1993), with P = S⁻¹ the precision of the units left and β th
     ‖β_j‖²_M / P_jj,    and once it is gone    β ← β − P_·j β_j / P_jj,    P ← P − P_·j P_j· / P_jj.
 
 A readout of a thousand units is fitted to some ten thousand rows, and knows some of them by heart. So every variance
-gets a ridge, chosen block by block on one half of the text for the other (`chosen_ridge`). It draws the new readout
+gets a ridge, chosen block by block on one half of the text for the other (`choose_ridge`). It draws the new readout
 towards the block's own: with K the units that stay and D those that go, the ridge regression of h_D V_D on h_K is added
 to V_K.
 
 Errors are weighed by what they cost in the loss, twice. Among directions of y, by M = E[g gᵀ], with g the gradient of
-a sequence's loss at the block's output (`price`): that decides which units go, not how the others are read out. Among
-tokens, by w, the mean of ‖g‖² at each position of a sequence over its mean at all: that decides both. First tokens are
-the sinks that all later ones attend to; in SmolLM2-135M an error there costs up to sixty times as much in the blocks
-before the sink is made, and a tenth in those behind.
+a sequence's loss at the block's output (`loss_gradients`): that decides which units go, not how the others are read
+out. Among tokens, by w, the mean of ‖g‖² at each position of a sequence over its mean at all: that decides both. First
+tokens are the sinks that all later ones attend to; in SmolLM2-135M an error there costs up to sixty times as much in
+the blocks before the sink is made, and a tenth in those behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,29 +29,28 @@ import torch
 from jaxtyping import Float, Int64
 from scipy import linalg
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.moments import add_gram
+from howlinear.core.moments import Moments, add_gram
 from howlinear.errors import InputError
-from howlinear.instrument.capture import hooked
-from howlinear.models.ffn_sites import Site, device_of, sites
-from howlinear.models.forward import logits, trunk
+from howlinear.ideas.compression.loss_gradients import loss_gradients
+from howlinear.models.ffn_sites import Site, sites, width_of
+from howlinear.models.forward import trunk
 from howlinear.models.units import unit_count, units_hooked
 
 RIDGES = (1e-6, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0)
 """What may be added to the variance of every unit, as a share of it. The first keeps apart float32 units that are
-copies of one another; which of them suits a block and the rows there are is told by `chosen_ridge`."""
+copies of one another; which of them suits a block and the rows there are, `choose_ridge` finds out."""
 
 TRIED_SHARE = 2 / 3
-"""Of a block's units, those that ridges are tried with: as many as stay where SmolLM2 gives up a fifth of its own."""
+"""The share of a block's units that ridges are tried with: what stays where SmolLM2 gives up a fifth of its own."""
 
 PANEL = 64  # units that go before the matrices are brought up to date
 
 
 @dataclass(frozen=True)
-class Stakes:
+class ErrorCost:
     """What an error at a block's output costs.
 
     Attributes:
@@ -81,57 +80,46 @@ class Elimination:
         return self.order[len(self.order) - count :].sort().values
 
 
+@dataclass(frozen=True)
 class UnitMoments:
     """Weighted second moments of a block's hidden units, and of a 1 for the constant.
 
     Attributes:
-        halves: Σ w [h, 1] [h, 1]ᵀ, shape (m + 1, m + 1), float64: of either half of the text, or of all of it.
-        rows: how many rows there were.
-        ridge: what is added to the variance of every unit, as a share of it: one number, or one for each.
+        second: Σ w [h, 1] [h, 1]ᵀ, shape (m + 1, m + 1), float64.
+        ridge: what is added to the variance of every unit, as a share of it.
     """
 
-    def __init__(self, units: int, halves: int = 1):
-        """Start from no rows, with the least ridge; in two halves if a ridge is to be chosen (`chosen_ridge`)."""
-        self.halves = [torch.zeros(units + 1, units + 1, dtype=torch.float64) for _ in range(halves)]
-        self.rows = 0
-        self.ridge = RIDGES[0]
-
-    def update(self, h: Float[Tensor, "n m"], weight: Float[Tensor, " n"], half: int = 0) -> None:
-        """Add rows, each with its weight, to the first half or to all (0), or to the second half (1).
-
-        Raises:
-            InputError: a row that is not finite.
-        """
-        root = weight.double().sqrt()[:, None]
-        weighted = torch.cat([h.double().cpu() * root, root], 1)
-        if not weighted.isfinite().all():
-            raise InputError(f"NaN or infinity among {len(h)} rows of hidden units")
-        add_gram(self.halves[half], weighted)
-        self.rows += len(h)
-
-    def join(self) -> None:
-        """Keep the sum of the halves alone, which takes half the memory; it is all that is asked for later."""
-        self.halves = [self.second]
-
-    @property
-    def second(self) -> Float[Tensor, "m_and_1 m_and_1"]:
-        """Σ w [h, 1] [h, 1]ᵀ of all rows."""
-        first, *others = self.halves
-        return first + others[0] if others else first
+    second: Float[Tensor, "m_and_1 m_and_1"]
+    ridge: float = RIDGES[0]
 
     @property
     def mean(self) -> Float[Tensor, " m"]:
         """Weighted mean of the units, shape (m,)."""
-        second = self.second
-        return second[-1, :-1] / second[-1, -1]
+        return self.second[-1, :-1] / self.second[-1, -1]
 
     def covariance(self, centred: bool = True) -> Float[Tensor, "m m"]:
         """Weighted covariance of the units with the ridge, shape (m, m); not centred where there is no constant."""
         return with_ridge(covariance_of(self.second, centred), self.ridge)
 
 
-def with_ridge(covariance: Float[Tensor, "m m"], ridge: float | Float[Tensor, " m"]) -> Float[Tensor, "m m"]:
-    """A covariance with a share of every unit's variance added to it, of all units the same or each its own.
+def weighted_rows(h: Float[Tensor, "n m"], weight: Float[Tensor, " n"]) -> Float[Tensor, "n m_and_1"]:
+    """Rows √w [h, 1], float64: plain moments of these are the weighted moments of h, its sums beside them."""
+    root = weight.double().sqrt()[:, None]
+    return torch.cat([h.double().cpu() * root, root], 1)
+
+
+def gram(moments: Moments) -> Float[Tensor, "d d"]:
+    """Σ x xᵀ of the inputs, their means not taken out."""
+    return moments.sxx + moments.n * torch.outer(moments.mean_x, moments.mean_x)
+
+
+def cross(moments: Moments) -> Float[Tensor, "d_in d_out"]:
+    """Σ x yᵀ, the means not taken out."""
+    return moments.sxy + moments.n * torch.outer(moments.mean_x, moments.mean_y)
+
+
+def with_ridge(covariance: Float[Tensor, "m m"], ridge: float) -> Float[Tensor, "m m"]:
+    """A covariance with a share of every unit's variance added to it.
 
     A readout solved by it keeps nearer to the block's own: its change is what ridge regression makes of the units that
     go, from those that stay.
@@ -151,9 +139,9 @@ def covariance_of(second: Float[Tensor, "m_and_1 m_and_1"], centred: bool) -> Fl
     return covariance.addr(mean, mean, alpha=-1)
 
 
-def stakes(
+def error_costs(
     model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], blocks: list[int], batch_size: int = 4
-) -> dict[int, Stakes]:
+) -> dict[int, ErrorCost]:
     """What errors cost, by one forward and one backward pass.
 
     Args:
@@ -165,36 +153,19 @@ def stakes(
     Raises:
         InputError: nothing to predict, or gradients that are not finite.
     """
-    if not len(ids) or ids.shape[1] < 2:
-        raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so no error costs anything")
-    chosen = sites(model, blocks)
-    outputs: dict[int, Tensor] = {}
-    metric: dict[int, Tensor] = {}
-    squares = {block: torch.zeros(ids.shape[1], dtype=torch.float64) for block in blocks}
+    width = width_of(model)
+    metric = {block: torch.zeros(width, width, dtype=torch.float64) for block in blocks}  # Σ g gᵀ
+    squares = {block: torch.zeros(ids.shape[1], dtype=torch.float64) for block in blocks}  # Σ ‖g‖², by position
 
-    def keep(site: Site, _: Tensor, y: Tensor) -> None:
-        # of a frozen model nothing asks for gradients, so its outputs start a graph of their own
-        outputs[site.block] = y if y.requires_grad else y.requires_grad_()
+    def add(block: int, _: Tensor, __: Tensor, g: Tensor) -> None:
+        add_gram(metric[block], g.flatten(0, 1).contiguous())
+        squares[block] += g.square().sum((0, 2))
 
-    with torch.enable_grad(), hooked(chosen, keep):
-        for batch in ids.split(batch_size):
-            batch = batch.to(device_of(model))
-            predictions = logits(model, batch)[:, :-1].float()
-            # summed, not averaged: g is the gradient of a sequence's whole loss
-            loss = cross_entropy(predictions.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
-            gradients = torch.autograd.grad(loss, [outputs[site.block] for site in chosen])
-            for site, gradient in zip(chosen, gradients, strict=True):
-                g = gradient.view(len(batch), -1, gradient.shape[-1]).double().cpu()
-                if not g.isfinite().all():
-                    raise InputError(f"the loss gradient at block {site.block} is not finite: the model overflows")
-                if site.block not in metric:
-                    metric[site.block] = torch.zeros(g.shape[-1], g.shape[-1], dtype=torch.float64)
-                add_gram(metric[site.block], g.flatten(0, 1).contiguous())
-                squares[site.block] += g.square().sum((0, 2))
-    return {block: Stakes(metric[block] / ids.numel(), smoothed(squares[block])) for block in blocks}
+    predicted = loss_gradients(model, ids, blocks, add, batch_size)
+    return {block: ErrorCost(metric[block] / predicted, position_weights(squares[block])) for block in blocks}
 
 
-def smoothed(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_len"]:
+def position_weights(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_len"]:
     """Weights of positions: means over 0, 1, 2 to 3, 4 to 7, …, over the mean of all.
 
     A token's own gradient is too noisy a weight, and what positions have in common is not: the first is a sink, early
@@ -215,72 +186,77 @@ def smoothed(squares: Float[Tensor, " seq_len"]) -> Float[Tensor, " seq_len"]:
 
 @torch.no_grad()
 def unit_moments(
-    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], weights: dict[int, Float[Tensor, " seq_len"]]
-) -> dict[int, UnitMoments]:
+    model: PreTrainedModel,
+    ids: Int64[Tensor, "n seq_len"],
+    weights: Mapping[int, Float[Tensor, " seq_len"]] | None = None,
+    batch_size: int = 8,
+) -> dict[int, Moments]:
     """Moments of the hidden units of blocks, by one forward pass without the head.
 
     Args:
         model: the model; left as it was.
         ids: token ids, shape (n, seq_len).
-        weights: block → weight of each position, shape (seq_len,).
+        weights: block → weight of each position, shape (seq_len,), for moments of `weighted_rows`; by default those of
+            the units alone, of every block, all rows alike.
+        batch_size: sequences in a pass.
 
     Raises:
         InputError: a family whose hidden units cannot be reached, or activations that are not finite.
     """
-    listened = sites(model, list(weights))
-    gathered = {site.block: UnitMoments(unit_count(model, site), halves=2) for site in listened}
-    halves = ids.tensor_split(2)  # first and second half of the text, so that few documents are in both
+    listened = sites(model, None if weights is None else list(weights))
+    constant = 0 if weights is None else 1
+    moments = {site.block: Moments(unit_count(model, site) + constant) for site in listened}
 
-    for half, of_half in enumerate(halves):
+    def keep(site: Site, h: Tensor) -> None:
+        rows = h.flatten(0, -2).cpu()
+        if weights is not None:
+            rows = weighted_rows(rows, weights[site.block].repeat(len(h)))
+        moments[site.block].update(rows)
 
-        def keep(site: Site, h: Tensor, half: int = half) -> None:
-            rows = h.flatten(0, -2)
-            gathered[site.block].update(rows, weights[site.block].repeat(len(rows) // ids.shape[1]), half)
-
-        with units_hooked(model, listened, keep):
-            for batch in of_half.split(8):
-                trunk(model, batch)
-    return gathered
+    with units_hooked(model, listened, keep):
+        for batch in ids.split(batch_size):
+            trunk(model, batch)
+    return moments
 
 
-def chosen_ridge(moments: UnitMoments, readout: AffineMap, metric: Float[Tensor, "d d"], centred: bool) -> float:
+def choose_ridge(
+    halves: tuple[Float[Tensor, "m_and_1 m_and_1"], Float[Tensor, "m_and_1 m_and_1"]],
+    readout: AffineMap,
+    metric: Float[Tensor, "d d"],
+    centred: bool,
+) -> float:
     """The ridge by which a readout fitted on one half of the text costs least on the other, and the other way round.
 
     It is tried where the loudest units stay, `TRIED_SHARE` of all: those of the largest variance times readout, a
     choice that needs no regression. All rows are twice as many as those of a half, and take half of its ridge.
 
     Args:
-        moments: of the units, in two halves.
+        halves: Σ w [h, 1] [h, 1]ᵀ of either half.
         readout: the block's own.
         metric: M, what errors cost.
         centred: whether the new readout has a constant.
 
     Returns:
         One of `RIDGES`, halved, or the least of them where a half has no rows.
-
-    Raises:
-        InputError: the moments are not in halves.
     """
-    if len(moments.halves) != 2:
-        raise InputError("a ridge is chosen by two halves of the text: gather the moments with halves=2")
-    if not all(half[-1, -1] > 0 for half in moments.halves):
+    if not all(half[-1, -1] > 0 for half in halves):
         return RIDGES[0]
+    first, second = halves
     weight = readout.weight @ root_of(metric)
-    own_covariance = covariance_of(moments.second, centred)
-    loudness = own_covariance.diagonal() * weight.square().sum(1)
+    variance = covariance_of(first + second, centred).diagonal()
+    loudness = variance * weight.square().sum(1)
     by_loudness = loudness.argsort(descending=True)
     count = round(TRIED_SHARE * len(loudness))
     stay, go = by_loudness[:count], by_loudness[count:]
 
     costs = torch.zeros(len(RIDGES), dtype=torch.float64)
-    for fitted, judged in (moments.halves, reversed(moments.halves)):
+    for fitted, other in ((first, second), (second, first)):
         covariance = covariance_of(fitted, centred)
         # second moments of the other half about the mean of this one: a constant is fitted here as well
-        beyond = covariance_of(judged, centred=False)
+        beyond = covariance_of(other, centred=False)
         if centred:
-            mean = fitted[-1, :-1] / fitted[-1, -1]
-            shift = judged[-1, :-1] / judged[-1, -1] - mean
-            beyond = covariance_of(judged, centred=True).addr(shift, shift)
+            shift = other[-1, :-1] / other[-1, -1] - fitted[-1, :-1] / fitted[-1, -1]
+            beyond = covariance_of(other, centred=True).addr(shift, shift)
         towards = covariance[stay][:, go] @ weight[go]
         for place, ridge in enumerate(RIDGES):
             factor = torch.linalg.cholesky(with_ridge(covariance, ridge)[stay][:, stay])
@@ -310,58 +286,19 @@ def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], p
     try:
         factor = linalg.cho_factor(covariance.numpy())
     except linalg.LinAlgError as error:
-        raise _not_positive_definite(m) from error
+        raise not_positive_definite(m) from error
     precision = linalg.cho_solve(factor, np.eye(m))
-    order, prices = _one_by_one(precision, readout.numpy().copy(), panel, np.argmin)
+    order, prices = sweep_units(precision, readout.numpy().copy(), panel, np.argmin)
     total = np.concatenate([[0.0], np.maximum(prices, 0).cumsum()])
     return Elimination(torch.tensor(order), torch.tensor(total))
 
 
-def select(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], panel: int = PANEL) -> Elimination:
-    """Take units in one after the other, each time the one that explains most of what is left to explain.
-
-    Forward selection (orthogonal least squares; Chen, Billings & Luo 1989), greedy from the other end: with S for P and
-    C = S β, the units' covariance with the output, for β, its steps are those of `eliminate`. Arguments as there.
-
-    Returns:
-        The units in the order in which they go, the last one taken in first.
-    """
-    cross = covariance @ readout
-    taken, gains = _one_by_one(covariance.numpy().copy(), cross.numpy(), panel, np.argmax)
-    total = np.concatenate([[0.0], np.maximum(gains[::-1], 0).cumsum()])
-    return Elimination(torch.tensor(taken[::-1].copy()), torch.tensor(total))
-
-
-def in_order(
-    covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], order: Int64[Tensor, " m"]
-) -> Elimination:
-    """What it costs to take units away in a given order, the others read out anew each time.
-
-    With the units that go first put last, S = L Lᵀ, and the error without the last t of them is the sum of the squares
-    of the last t rows of Lᵀ β: those of L that stand for what the units before them do not explain.
-
-    Args:
-        covariance: S of the units, positive definite, shape (m, m).
-        readout: β, shape (m, d), times a root of the metric where errors are weighed by one.
-        order: units, the first to go first, shape (m,).
-
-    Raises:
-        InputError: a covariance that is not positive definite.
-    """
-    last_first = order.flip(0)
-    try:
-        factor = linalg.cholesky(covariance[last_first][:, last_first].numpy(), lower=True)
-    except linalg.LinAlgError as error:
-        raise _not_positive_definite(len(covariance)) from error
-    squares = np.square(factor.T @ readout[last_first].numpy()).sum(1)
-    return Elimination(order, torch.tensor(np.concatenate([[0.0], squares[::-1].cumsum()])))
-
-
-def _not_positive_definite(m: int) -> InputError:
+def not_positive_definite(m: int) -> InputError:
+    """What to say of a covariance of m units that has no Cholesky factor."""
     return InputError(f"the covariance of {m} units is not positive definite: give more rows")
 
 
-def _one_by_one(
+def sweep_units(
     matrix: np.ndarray, rows: np.ndarray, panel: int, pick: Callable[[np.ndarray], np.intp]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sweep a symmetric matrix P, and rows β beside it, by one unit after the other, chosen by ‖β_j‖² / P_jj.
@@ -413,7 +350,9 @@ def _one_by_one(
     return np.array(order), np.array(ratios)
 
 
-def priced(moments: UnitMoments, readout: AffineMap, metric: Float[Tensor, "d d"], centred: bool) -> Elimination:
+def eliminate_units(
+    moments: UnitMoments, readout: AffineMap, metric: Float[Tensor, "d d"], centred: bool
+) -> Elimination:
     """The elimination of a block's units in nats per token: ½ tr(M E[w r rᵀ]) for the errors r that are left.
 
     Args:

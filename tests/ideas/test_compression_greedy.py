@@ -1,3 +1,4 @@
+from dataclasses import astuple
 from itertools import islice
 
 import numpy as np
@@ -11,13 +12,13 @@ from helpers.reference import least_squares
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.ideas.compression.greedy import apart, compress_to, fit_maps, frontier, greedy, prefixes, together
-from howlinear.ideas.compression.price import price
+from howlinear.ideas.compression.greedy import compress_to, fit_maps, frontier, greedy, hold_out, prefixes, together
+from howlinear.ideas.compression.signals import price
 from howlinear.instrument.capture import capture, hooked
 from howlinear.instrument.perplexity import Change, change, losses, perplexity
 from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
-from howlinear.text.rows import TokenRows
+from howlinear.text.rows import ModelInputs, TokenRows
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_refitting_never_does_worse_than_naive_on_the_text_it_fits(seed, ids):
     for name in ("mini-gpt2", "mini-llama"):
         model = tiny(name, seed)
         maps = fit_maps(model, ids, range(BLOCKS))
-        steps = list(greedy(model, ids, maps, [2, 0, 1], judges=len(ids)))
+        steps = list(greedy(model, ids, maps, [2, 0, 1], trial_sequences=len(ids)))
         chosen = []
         for step in steps:
             chosen.append(step.block)
@@ -117,16 +118,16 @@ def test_refitting_helps_where_it_should(gpt2):
     ids = text_of(linear_block(gpt2, 0)).ids
     maps = fit_maps(gpt2, ids, [0, 1])
     maps[1] = AffineMap(maps[1].weight, maps[1].bias + 9 * torch.eye(WIDTH).double()[0])
-    last = list(greedy(gpt2, ids, maps, [0, 1], judges=len(ids)))[-1]
+    last = list(greedy(gpt2, ids, maps, [0, 1], trial_sequences=len(ids)))[-1]
     assert last.naive - last.base > 20 * abs(last.loss - last.base)
 
 
 def test_maps_are_refitted_on_the_text_for_it_and_judged_on_the_other(gpt2):
     """Planted: two linear blocks, the second with a map off by a constant, so that the refit is taken."""
-    refit, others = apart(text_of(linear_block(gpt2, 0)).ids, 8)
+    refit, others = hold_out(text_of(linear_block(gpt2, 0)).ids, 8)
     maps = fit_maps(gpt2, others, [0, 1])
     maps[1] = AffineMap(maps[1].weight, maps[1].bias + 9 * torch.eye(WIDTH).double()[0])
-    last = list(greedy(gpt2, others, maps, [0, 1], judges=len(others), refit=refit))[-1]
+    last = list(greedy(gpt2, others, maps, [0, 1], trial_sequences=len(others), refit=refit))[-1]
     expected = fit_maps(gpt2, refit, [0, 1], maps)
     for block in (0, 1):
         assert torch.allclose(last.maps[block].weight, expected[block].weight)
@@ -134,14 +135,14 @@ def test_maps_are_refitted_on_the_text_for_it_and_judged_on_the_other(gpt2):
     assert last.loss == pytest.approx(loss(gpt2, last.maps, others), abs=1e-9)
 
 
-def test_sequences_are_set_apart_evenly(ids):
-    some, others = apart(ids, 4)
+def test_sequences_are_held_out_evenly(ids):
+    some, others = hold_out(ids, 4)
     assert torch.equal(some, ids[::6])
     assert len(some) + len(others) == len(ids)
     assert torch.equal(others[:5], ids[1:6])
     for count in (0, 13):
-        with pytest.raises(InputError, match="to set apart"):
-            apart(ids, count)
+        with pytest.raises(InputError, match="to hold out"):
+            hold_out(ids, count)
 
 
 def test_the_cheapest_candidate_goes_first(gpt2, ids):
@@ -150,14 +151,14 @@ def test_the_cheapest_candidate_goes_first(gpt2, ids):
     costs = {block: loss(gpt2, {block: maps[block]}, ids) for block in maps}
     cheapest, dearest = min(costs, key=costs.get), max(costs, key=costs.get)
     order = sorted(costs, key=costs.get, reverse=True)
-    assert next(greedy(gpt2, ids, maps, order, candidates=3, judges=len(ids))).block == cheapest
-    assert next(greedy(gpt2, ids, maps, order, candidates=1, judges=len(ids))).block == dearest
+    assert next(greedy(gpt2, ids, maps, order, candidates=3, trial_sequences=len(ids))).block == cheapest
+    assert next(greedy(gpt2, ids, maps, order, candidates=1, trial_sequences=len(ids))).block == dearest
     assert [step.block for step in greedy(gpt2, ids, maps, order, candidates=1)] == order
 
 
-def test_judges_are_spread_over_all_sequences(gpt2, ids):
+def test_losses_are_compared_on_sequences_spread_over_all(gpt2, ids):
     maps = fit_maps(gpt2, ids, [1])
-    step = next(greedy(gpt2, ids, maps, [1], judges=5))
+    step = next(greedy(gpt2, ids, maps, [1], trial_sequences=5))
     assert step.base == pytest.approx(loss(gpt2, {}, ids[::5]), abs=1e-9)
 
 
@@ -264,6 +265,17 @@ def test_a_budget_that_only_the_text_to_fit_on_allows_is_impossible(gpt2, long, 
         compress_to(gpt2, long, -5.0)
 
 
+def test_padding_and_ids_that_the_model_has_not_are_refused(gpt2, ids):
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    whole = ModelInputs.of(inputs)
+    assert sorted(compress_to(gpt2, whole, 1e6).maps) == list(range(BLOCKS))
+    inputs["attention_mask"][5, -3:] = 0
+    with pytest.raises(InputError, match="these rows hold padding"):
+        compress_to(gpt2, ModelInputs.of(inputs), 1e6)
+    with pytest.raises(InputError, match="the model knows 0 to"):
+        compress_to(gpt2, TokenRows.from_ids(ids + 100), 1e6)
+
+
 @pytest.mark.parametrize("budget", [float("nan"), float("inf")])
 def test_a_budget_that_is_no_number_is_refused(gpt2, long, budget):
     with pytest.raises(InputError, match="takes a finite budget, a block, and sequences on both sides"):
@@ -278,7 +290,7 @@ def test_a_side_without_sequences_is_refused(gpt2, ids):
 
 def test_a_search_without_candidates_is_refused(gpt2, ids):
     maps = fit_maps(gpt2, ids, [1])
-    for order, options in (([1], {"candidates": 0}), ([1], {"judges": 0}), ([], {})):
+    for order, options in (([1], {"candidates": 0}), ([1], {"trial_sequences": 0}), ([], {})):
         with pytest.raises(InputError, match="give at least one of each"):
             next(greedy(gpt2, ids, maps, order, **options))
     with pytest.raises(InputError, match=r"20 train rows for 32 inputs"):
@@ -299,24 +311,22 @@ def test_the_frontier_measures_every_step_of_every_way(gpt2, ids):
     ways = {"up": prefixes(maps, [0, 1, 2], 3), "down": prefixes(maps, [2, 1, 0], 2)}
     table = frontier(gpt2, ways, ids)
     assert table[["way", "count"]].to_numpy().tolist() == [["up", 1], ["up", 2], ["up", 3], ["down", 1], ["down", 2]]
+    assert table["block"].tolist() == [0, 1, 2, 2, 1]
     whole, line = 8 * WIDTH**2 + 5 * WIDTH, WIDTH**2 + WIDTH
     left = {count: (line * count + whole * (3 - count)) / (3 * whole) for count in (1, 2, 3)}
     assert table.share.tolist() == pytest.approx([left[count] for count in table["count"]])
     taken = [plan for plans in ways.values() for plan in plans]
     for row, plan in zip(table.itertuples(), taken, strict=True):
         assert row.nats == pytest.approx(loss(gpt2, plan, ids) - loss(gpt2, {}, ids), abs=1e-9)
-        assert row.low <= row.delta <= row.high
+        assert row.delta_low <= row.delta <= row.delta_high
 
 
 def test_a_set_together_beside_the_sum_of_its_blocks(gpt2, ids):
     maps = fit_maps(gpt2, ids, range(BLOCKS))
-    refitted = {2: maps[2], 0: AffineMap(maps[0].weight / 2, maps[0].bias)}
     costs = pd.Series({0: 1.0, 1: 10.0, 2: 100.0})
-    found = together(gpt2, maps, refitted, costs, ids)
-    base = loss(gpt2, {}, ids)
-    assert found["sum of single costs"] == 101
-    assert found["together, refitted"] == pytest.approx(loss(gpt2, refitted, ids) - base, abs=1e-9)
-    assert found["together, naive"] == pytest.approx(loss(gpt2, {0: maps[0], 2: maps[2]}, ids) - base, abs=1e-9)
+    found = together(gpt2, maps, [2, 0], costs, ids)
+    both = loss(gpt2, {0: maps[0], 2: maps[2]}, ids)
+    assert found == {"naive": pytest.approx(both - loss(gpt2, {}, ids), abs=1e-9), "summed": 101}
 
 
 def test_the_frontier_of_rows_is_of_their_held_out_side_and_folds(gpt2, rows):
@@ -325,7 +335,7 @@ def test_the_frontier_of_rows_is_of_their_held_out_side_and_folds(gpt2, rows):
     with swap(gpt2, {0: maps[0]}):
         after = losses(gpt2, rows)
     expected = change(losses(gpt2, rows), after, rows.fold[rows.test])
-    assert row[["delta", "low", "high"]].to_dict() == pytest.approx(expected.to_dict(), rel=1e-9)
+    assert row[["delta", "delta_low", "delta_high"]].tolist() == pytest.approx(astuple(expected.estimate), rel=1e-9)
 
 
 def test_a_plans_interval_leaves_out_the_held_out_folds(gpt2, rows):
@@ -364,7 +374,7 @@ def test_each_step_refits_on_what_the_maps_in_place_send(gpt2):
     ids = text_of(linear_block(gpt2, 0)).ids
     maps = fit_maps(gpt2, ids, range(BLOCKS))
     maps[1] = AffineMap(maps[1].weight, maps[1].bias + 9 * torch.eye(WIDTH).double()[0])
-    _, second, third = greedy(gpt2, ids, maps, [0, 1, 2], candidates=1, judges=len(ids))
+    _, second, third = greedy(gpt2, ids, maps, [0, 1, 2], candidates=1, trial_sequences=len(ids))
     in_place = second.maps | {2: maps[2]}
     refitted = fit_maps(gpt2, ids, [0, 1, 2], in_place)
     assert third.loss == pytest.approx(min(loss(gpt2, each, ids) for each in (in_place, maps, refitted)), abs=1e-9)

@@ -13,7 +13,7 @@ OURS = "---\ntags: [howlinear]\n"
 """How the card begins of a model with fewer hidden units."""
 
 
-def vacant(folder: Path | str, force: bool = False) -> Path:
+def check_output_folder(folder: Path | str, force: bool = False) -> Path:
     """The folder to write to, if it may be written.
 
     With `force`, an empty folder or one that holds a compressed model may be replaced; anything else never is.
@@ -37,7 +37,7 @@ def vacant(folder: Path | str, force: bool = False) -> Path:
     if not nearest.is_dir():
         raise SourceError(f"cannot write {folder}: {nearest} is a file; choose another folder")
     try:
-        with tempfile.TemporaryDirectory(dir=nearest):  # whether one may is told by trying alone
+        with tempfile.TemporaryDirectory(dir=nearest):  # whether one may only a try tells
             pass
     except OSError as error:
         raise SourceError(f"cannot write {folder}: {error.strerror}; choose another folder") from error

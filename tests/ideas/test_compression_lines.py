@@ -5,20 +5,26 @@ import torch
 
 from conftest import BLOCKS, WIDTH, tiny
 from howlinear.errors import InputError
-from howlinear.ideas.compression.calibration import Anchored, Calibration
-from howlinear.ideas.compression.straight import by_price, by_r2, mended
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.compressors.lines import (
+    ConstantFirst,
+    by_price,
+    by_r2,
+    lines_of,
+    without_massive,
+)
 from howlinear.ideas.sinks.planted import sunk
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
 
-COMPRESSORS = [by_r2, by_price, mended]
+COMPRESSORS = [by_r2, by_price, without_massive]
 
 
 def replaced(model):
     """The blocks that are maps."""
-    return [site.block for site in sites(model) if site.linear or isinstance(site.ffn, Anchored)]
+    return [site.block for site in sites(model) if site.linear or isinstance(site.ffn, ConstantFirst)]
 
 
 def share_without(model, count, numbers=WIDTH * WIDTH + WIDTH):
@@ -66,12 +72,12 @@ def test_a_sink_fools_the_order_of_r2_and_mending_mends_it(gpt2, rows):
     vector[5] = 300 * sizes[1]
     with sunk(gpt2, 1, mark, vector):
         calibration = Calibration(gpt2, rows, priced=4)
-        assert max(calibration.lines, key=lambda block: calibration.lines[block].r2) == 1
+        assert max(lines_of(calibration), key=lambda block: lines_of(calibration)[block].r2) == 1
         held_out = rows.ids[rows.test]
         share = share_without(gpt2, 1)
         base = losses(gpt2, held_out).mean()
         assert replaced(by_r2(calibration, share)) == [1]
-        line, anchored = calibration.lines[1].all_rows, calibration.lines[1].mended
+        line, anchored = lines_of(calibration)[1].all_rows, lines_of(calibration)[1].ordinary
         x, y = {}, {}
 
         def keep(site, given, wrote):
@@ -81,6 +87,6 @@ def test_a_sink_fools_the_order_of_r2_and_mending_mends_it(gpt2, rows):
             gpt2.base_model(input_ids=held_out, use_cache=False)
         missed = [((found(x[1].double()) - y[1])[:, 1:]).square().sum() for found in (line, anchored)]
         assert missed[1] < missed[0] / 2
-        smaller = mended(calibration, share_without(gpt2, BLOCKS, WIDTH * WIDTH + 2 * WIDTH))
+        smaller = without_massive(calibration, share_without(gpt2, BLOCKS, WIDTH * WIDTH + 2 * WIDTH))
         assert losses(smaller, held_out).mean() - base < 3
         assert not smaller.config.use_cache

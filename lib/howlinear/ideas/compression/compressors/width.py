@@ -1,4 +1,4 @@
-"""Rival compressors that narrow every FFN: hidden units scored, the lowest dropped, and the readout mended or not.
+"""Rival compressors that narrow every FFN: hidden units scored, the lowest dropped, and the readout fitted anew or not.
 
 What they have in common is y = h V + b, with h the hidden units; a score for each; how many go in which block; and what
 becomes of V and b. All leave attention as it is: in this race the budget is filled from the FFNs.
@@ -32,11 +32,13 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.allocate import unit_sizes
+from howlinear.ideas.compression.calibration import Calibration, once
+from howlinear.ideas.compression.units import gram, unit_moments
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.layers import parameters
 from howlinear.models.replace import replace
-from howlinear.models.units import LAYERS, readout, unit_count, unit_layers, with_units
+from howlinear.models.units import LAYERS, affine_of, readout, unit_layers, with_units
 
 RIDGE = 1e-5
 """λ as a share of the mean diagonal of G_PP. The authors' code has 1e-3 if nothing is said and 0 in its examples; where
@@ -92,8 +94,7 @@ def weight_norms(model: PreTrainedModel, site: Site) -> Float[Tensor, " m"]:
     *inner, _ = unit_layers(model, site)
     norms = readout(model, site).weight.norm(dim=1)
     for layer in inner:
-        weight = layer.weight.detach().double().cpu()
-        norms = norms * weight.norm(dim=1 if isinstance(layer, nn.Linear) else 0)
+        norms = norms * affine_of(layer).weight.norm(dim=0)
     return norms
 
 
@@ -101,7 +102,7 @@ def loudness(calibration: Calibration) -> dict[int, Float[Tensor, " m"]]:
     """Block → ‖hⱼ‖ · ‖Vⱼ‖ of each unit."""
     scores = {}
     for site in sites(calibration.model):
-        second_moment = gram(calibration.units[site.block]).diagonal()
+        second_moment = gram(moments_of(calibration)[site.block]).diagonal()
         scores[site.block] = second_moment.sqrt() * readout(calibration.model, site).weight.norm(dim=1)
     return scores
 
@@ -110,15 +111,16 @@ def fluctuation(calibration: Calibration) -> dict[int, Float[Tensor, " m"]]:
     """Block → Var(hⱼ) · ‖Vⱼ‖² of each unit."""
     scores = {}
     for site in sites(calibration.model):
-        moments = calibration.units[site.block]
+        moments = moments_of(calibration)[site.block]
         variance = moments.sxx.diagonal() / (moments.n - 1)
         scores[site.block] = variance * readout(calibration.model, site).weight.square().sum(1)
     return scores
 
 
-def gram(moments: Moments) -> Float[Tensor, "m m"]:
-    """Σ h hᵀ, the means not taken out."""
-    return moments.sxx + moments.n * torch.outer(moments.mean_x, moments.mean_x)
+@once
+def moments_of(calibration: Calibration) -> dict[int, Moments]:
+    """Block → moments of its hidden units, as inputs alone, all rows alike."""
+    return unit_moments(calibration.model, calibration.ids)
 
 
 # --- How many go in which block
@@ -128,8 +130,8 @@ def evenly(
     calibration: Calibration, share: float, scores: Mapping[int, Float[Tensor, " m"]]
 ) -> dict[int, Int64[Tensor, " k"]]:
     """Block → the units to keep, in every block as many, those of the highest scores."""
-    too_many, unit_sizes = _to_remove(calibration, share)
-    removed = -(-too_many // sum(unit_sizes.values()))
+    too_many, of_a_unit = _to_remove(calibration, share)
+    removed = -(-too_many // sum(of_a_unit.values()))
     narrowest = min(len(score) for score in scores.values())
     if removed >= narrowest:
         raise _impossible(removed, narrowest)
@@ -146,7 +148,7 @@ def standing_out(
 
     Of every block the highest stays.
     """
-    too_many, unit_sizes = _to_remove(calibration, share)
+    too_many, of_a_unit = _to_remove(calibration, share)
     too_many += _new_biases(calibration.model)
     candidates = []
     for block, score in scores.items():
@@ -158,7 +160,7 @@ def standing_out(
         if too_many <= 0:
             break
         removed[block].add(unit)
-        too_many -= unit_sizes[block]
+        too_many -= of_a_unit[block]
     if too_many > 0:
         raise _impossible(len(candidates), len(candidates) + 1)
     return {
@@ -170,12 +172,8 @@ def standing_out(
 def _to_remove(calibration: Calibration, share: float) -> tuple[int, dict[int, int]]:
     """How many parameters are too many, and block → how many go with a hidden unit."""
     model = calibration.model
-    unit_sizes = {}
-    for site in sites(model):
-        *_, last = unit_layers(model, site)
-        stays = 0 if last.bias is None else last.bias.numel()
-        unit_sizes[site.block] = (parameters(site.output) - stays) // unit_count(model, site)
-    return max(0, parameters(model) - calibration.allowed(share)), unit_sizes
+    of_a_unit = {site.block: unit_sizes(model, site)[0] for site in sites(model)}
+    return max(0, parameters(model) - calibration.allowed(share)), of_a_unit
 
 
 def _new_biases(model: PreTrainedModel) -> int:
@@ -215,19 +213,19 @@ def ridge(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> Affine
 
 
 def narrowed(
-    calibration: Calibration, kept: Mapping[int, Int64[Tensor, " k"]], mend: Readout | None = None
+    calibration: Calibration, kept: Mapping[int, Int64[Tensor, " k"]], refit: Readout | None = None
 ) -> PreTrainedModel:
-    """A copy that keeps these units of every block, their readouts mended, or as they were."""
+    """A copy that keeps these units of every block, their readouts refitted, or as they were."""
     model = calibration.model
     thin = {}
     for site in sites(model):
         units = kept[site.block]
         own = readout(model, site)
-        if mend is None:
-            mended = AffineMap(own.weight[units], own.bias)
+        if refit is None:
+            new = AffineMap(own.weight[units], own.bias)
         else:
-            mended = mend(own, calibration.units[site.block], units)
-        thin[site.block] = _with_bias(with_units(model, site, units, mended), model, mended)
+            new = refit(own, moments_of(calibration)[site.block], units)
+        thin[site.block] = _with_bias(with_units(model, site, units, new), model, new)
     return replace(model, thin)
 
 

@@ -24,8 +24,9 @@ from transformers import PreTrainedModel
 from howlinear.core.batches import shuffled_batches
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
-from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.rivals import cosine_distance
+from howlinear.ideas.compression.calibration import Calibration, once
+from howlinear.ideas.compression.compressors.drop import stream_of_layers
+from howlinear.ideas.compression.signals import cosine_distance
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
@@ -69,7 +70,7 @@ def span(calibration: Calibration, share: float) -> range:
         raise InputError(f"{count} of {len(layers)} layers are to go: one must be left before them")
     if count == 0:
         return range(0)
-    distances = calibration.stream.span_distances(count)[1:]  # the first layer has none before it
+    distances = stream_of_layers(calibration).span_distances(count)[1:]  # the first layer has none before it
     first = int(distances.argmin()) + 1
     return range(first, first + count)
 
@@ -118,17 +119,11 @@ def cosine_map(
     return transform.detach().double()
 
 
+@once
 def span_maps(calibration: Calibration, gone: range) -> dict[str, Float[Tensor, "d d"]]:
-    """T of a span by "least squares" and by "cosine", both from one pass; the calibration keeps them.
-
-    Args:
-        calibration: the model and the text.
-        gone: the span.
-    """
-    if gone not in calibration.spans:
-        rows = around(calibration, gone)
-        calibration.spans[gone] = {"least squares": least_squares_map(*rows), "cosine": cosine_map(*rows)}
-    return calibration.spans[gone]
+    """T of a span by "least squares" and by "cosine", both from one pass."""
+    rows = around(calibration, gone)
+    return {"least squares": least_squares_map(*rows), "cosine": cosine_map(*rows)}
 
 
 def _replaced(calibration: Calibration, share: float, way: str) -> PreTrainedModel:

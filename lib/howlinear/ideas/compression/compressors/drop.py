@@ -15,8 +15,16 @@ from __future__ import annotations
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.ideas.compression.calibration import Calibration
-from howlinear.models.layers import drop_attention, drop_ffn, drop_layers, layers_of, parameters, sub_layer_sizes
+from howlinear.ideas.compression.calibration import Calibration, once
+from howlinear.ideas.compression.signals import Stream, stream
+from howlinear.models.layers import (
+    drop_attention,
+    drop_ffn,
+    drop_layers,
+    layers_of,
+    parameters,
+    sub_layer_sizes,
+)
 from howlinear.models.replace import copy_of
 
 
@@ -30,7 +38,7 @@ def layers(calibration: Calibration, share: float) -> PreTrainedModel:
     Raises:
         InputError: the copy would have no layer, or the parts of the model's layers are not known.
     """
-    influence = calibration.stream.span_distances(1).tolist()
+    influence = stream_of_layers(calibration).span_distances(1).tolist()
     sizes = {number: parameters(layer) for number, layer in enumerate(layers_of(calibration.model))}
     dropped = _lowest(calibration, share, dict(enumerate(influence)), sizes)
     copied = copy_of(calibration.model)
@@ -60,10 +68,10 @@ def _without_sub_layers(calibration: Calibration, share: float, with_attention: 
     scores, sizes = {}, {}
     for number in range(len(layers_of(calibration.model))):
         attention_size, ffn_size = sub_layer_sizes(calibration.model, number)
-        scores["ffn", number] = float(calibration.stream.ffn[number])
+        scores["ffn", number] = float(stream_of_layers(calibration).ffn[number])
         sizes["ffn", number] = ffn_size
         if with_attention:
-            scores["attention", number] = float(calibration.stream.attention[number])
+            scores["attention", number] = float(stream_of_layers(calibration).attention[number])
             sizes["attention", number] = attention_size
     dropped = _lowest(calibration, share, scores, sizes)
     copied = copy_of(calibration.model)
@@ -93,3 +101,9 @@ def _lowest(calibration: Calibration, share: float, scores: dict, sizes: dict) -
     if held > allowed:
         raise InputError(f"with all of them dropped {held} parameters are left, {allowed} are allowed")
     return dropped
+
+
+@once
+def stream_of_layers(calibration: Calibration) -> Stream:
+    """How far layers and sub-layers turn the residual stream on the text to fit on."""
+    return stream(calibration.model, calibration.ids)

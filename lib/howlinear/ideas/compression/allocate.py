@@ -1,0 +1,310 @@
+"""How many hidden units every block keeps: a budget of parameters allocated among blocks at the least cost.
+
+In which order a block's units can go, and at which price, follows from `units`: one forward and one backward pass say
+what errors cost, one forward pass how units vary, and one swap a block how far the price is off. Every block then has a
+table of sizes, each with its number of parameters and its price in nats. To choose one size a block, of the least total
+price within a budget, is the multiple-choice knapsack problem (Sinha & Zoltners 1979, "The multiple-choice knapsack
+problem"), solved here by dynamic programming over the budget, block after block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from howlinear.errors import InputError
+from howlinear.ideas.compression.calibration import Calibration, once
+from howlinear.ideas.compression.signals import divergences
+from howlinear.ideas.compression.units import (
+    Elimination,
+    ErrorCost,
+    UnitMoments,
+    choose_ridge,
+    eliminate_units,
+    error_costs,
+    gram,
+    refit,
+    unit_moments,
+)
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.replace import replace as replace_blocks
+from howlinear.models.units import readout, unit_count, unit_layers, with_units
+
+SIZES = 192  # numbers of units that a block may keep, evenly spaced
+COST_TOKENS = 8_192  # spread over all to fit on, that say what errors cost
+CALIBRATION_TOKENS = 2_048  # likewise, on which each block is tried alone
+NOTHING = 1e-6  # nats per token: what is below is the rounding of float32, which calibrates no price
+
+CELLS = 20_000
+"""Steps that a larger saving is counted in."""
+
+
+# --- What it costs to take units away
+
+
+@once
+def costs_of(calibration: Calibration) -> dict[int, ErrorCost]:
+    """Block → what errors at its output cost."""
+    model = calibration.model
+    return error_costs(model, spread(calibration.ids, COST_TOKENS), [site.block for site in sites(model)])
+
+
+@once
+def eliminations_of(calibration: Calibration) -> tuple[dict[int, Elimination], dict[int, UnitMoments]]:
+    """Block → the order in which its hidden units can go, and block → what the others are read out anew by."""
+    return eliminate_blocks(calibration.model, calibration.ids, costs_of(calibration), calibration.progress)
+
+
+def eliminate_blocks(
+    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], costs: Mapping[int, ErrorCost], progress: bool = False
+) -> tuple[dict[int, Elimination], dict[int, UnitMoments]]:
+    """In which order the hidden units of blocks can go at which price, and the moments to read the others out by.
+
+    Args:
+        model: the model; left as it was.
+        ids: token ids to fit on, shape (n, seq_len).
+        costs: block → what errors cost there.
+        progress: show a bar.
+    """
+    weights = {block: cost.weight for block, cost in costs.items()}
+    # first and second half of the text, so that few documents are in both
+    first, second = (unit_moments(model, half, weights) for half in ids.tensor_split(2))
+    moments = {}
+    eliminations = {}
+    for site in tqdm(sites(model, list(costs)), disable=not progress, unit="block"):
+        block, own, centred = site.block, readout(model, site), has_constant(model, site)
+        halves = gram(first.pop(block)), gram(second.pop(block))
+        ridge = choose_ridge(halves, own, costs[block].metric, centred)
+        moments[block] = UnitMoments(sum(halves), ridge)
+        eliminations[block] = eliminate_units(moments[block], own, costs[block].metric, centred)
+    return calibrate_prices(model, spread(ids, CALIBRATION_TOKENS), eliminations, moments), moments
+
+
+def calibrate_prices(
+    model: PreTrainedModel,
+    ids: Int64[Tensor, "n seq_len"],
+    eliminations: Mapping[int, Elimination],
+    moments: Mapping[int, UnitMoments],
+) -> dict[int, Elimination]:
+    """Prices multiplied, block by block, so that they are right where a quarter of the units is gone.
+
+    The price takes errors as independent of what they cost, token by token. In the last blocks they are not: the tokens
+    that are hard to give back are those that count, and the price is too low by a factor of two or three. One swap a
+    block measures that (`signals.divergences`).
+
+    Args:
+        model: the model; left as it was.
+        ids: token ids to try on, shape (n, seq_len).
+        eliminations: block → the order in which its units go at which price.
+        moments: block → the moments of all its units.
+    """
+    modules = {}
+    predicted = {}
+    for site in sites(model, list(eliminations)):
+        order = eliminations[site.block]
+        count = len(order.order) - len(order.order) // 4
+        modules[site.block] = thinned(model, site, order.kept(count), moments[site.block])
+        predicted[site.block] = float(order.price[-1 - count])
+    measured = divergences(model, modules, ids)
+    scaled = {}
+    for block, order in eliminations.items():
+        # a block that gives a quarter of its units for nothing has no factor
+        informative = min(predicted[block], measured[block]) > NOTHING
+        factor = measured[block] / predicted[block] if informative else 1.0
+        scaled[block] = replace(order, price=order.price * factor)
+    return scaled
+
+
+def spread(ids: Int64[Tensor, "n seq_len"], tokens: int) -> Int64[Tensor, "some seq_len"]:
+    """Sequences of about so many tokens, evenly spread over all."""
+    return ids[:: max(1, ids.numel() // tokens)]
+
+
+# --- Blocks with fewer units
+
+
+def fewer_units(
+    model: PreTrainedModel,
+    eliminations: Mapping[int, Elimination],
+    moments: Mapping[int, UnitMoments],
+    counts: Mapping[int, int],
+) -> PreTrainedModel:
+    """A copy of a model whose blocks keep so many units each, read out anew.
+
+    Args:
+        model: the model; left as it was.
+        eliminations: block → the order in which its units go.
+        moments: block → the moments of all its units.
+        counts: block → how many it keeps.
+    """
+    modules = {}
+    for site in sites(model, list(counts)):
+        kept = eliminations[site.block].kept(counts[site.block])
+        modules[site.block] = thinned(model, site, kept, moments[site.block])
+    return replace_blocks(model, modules)
+
+
+def thinned(model: PreTrainedModel, site: Site, kept: Int64[Tensor, " k"], moments: UnitMoments) -> nn.Module:
+    """A block with some of its units, read out anew."""
+    new = refit(moments, readout(model, site), kept, has_constant(model, site))
+    return with_units(model, site, kept, new)
+
+
+def has_constant(model: PreTrainedModel, site: Site) -> bool:
+    """Whether a block's readout has a bias: the new one has one if the own had, so that the family stays what it is."""
+    return unit_layers(model, site)[-1].bias is not None
+
+
+# --- Sizes and budgets
+
+
+def size_options(model: PreTrainedModel, site: Site, price: Float[np.ndarray, " m_and_none"]) -> pd.DataFrame:
+    """The numbers of hidden units that a block may keep.
+
+    Args:
+        model: the model.
+        site: of the block.
+        price: what it costs that so many units are gone, from none to all, shape (m + 1,).
+
+    Returns:
+        A row a number, all units first: `units`, the block's `parameters` with so many, and their `price`.
+    """
+    count = unit_count(model, site)
+    of_a_unit, fixed = unit_sizes(model, site)
+    units = np.arange(count, 0, -max(1, count // SIZES))
+    return pd.DataFrame({"units": units, "parameters": units * of_a_unit + fixed, "price": price[count - units]})
+
+
+def unit_sizes(model: PreTrainedModel, site: Site) -> tuple[int, int]:
+    """How many parameters go with a hidden unit of a block, and how many stay: those of its readout's constant."""
+    whole = sum(parameter.numel() for parameter in site.parameters())
+    bias = unit_layers(model, site)[-1].bias
+    fixed = 0 if bias is None else bias.numel()
+    return (whole - fixed) // unit_count(model, site), fixed
+
+
+def allocate_units(
+    model: PreTrainedModel, eliminations: Mapping[int, Elimination], max_parameters: float, alike: bool = False
+) -> dict[int, int]:
+    """How many hidden units each block keeps, so that the model meets a budget and is priced least.
+
+    Args:
+        model: the model.
+        eliminations: block → the prices of its units.
+        max_parameters: the share of all parameters that a copy may have at most.
+        alike: every block keeps as many.
+
+    Raises:
+        InputError: a share that is none or that cannot be met.
+    """
+    chosen = sites(model, list(eliminations))
+    budget = budget_for(model, chosen, max_parameters)
+    options = {site.block: size_options(model, site, eliminations[site.block].price.numpy()) for site in chosen}
+    if not alike:
+        places = allocate_budget(options, budget)
+        return {block: int(options[block]["units"].iloc[place]) for block, place in places.items()}
+    # the most units that all blocks may keep alike
+    for count in next(iter(options.values()))["units"]:
+        if sum(int(table.set_index("units")["parameters"][count]) for table in options.values()) <= budget:
+            return dict.fromkeys(options, int(count))
+    raise InputError(f"{budget:,} parameters for {len(options)} blocks are too few for one hidden unit in each")
+
+
+def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[int, int]:
+    """Choose a size for every block, of the least total price within a budget.
+
+    Args:
+        options: block → a row a size, with its number of `parameters` and its `price`.
+        budget: how many parameters all blocks may have together.
+
+    Returns:
+        Block → the place of its size in its table. Exact where what the sizes save is counted in at most `CELLS` steps
+        of their common divisor; beyond that every block may save up to one part in `CELLS` more than it is counted for.
+
+    Raises:
+        InputError: even the smallest sizes are too large together.
+    """
+    whole = sum(int(table["parameters"].max()) for table in options.values())
+    smallest = sum(int(table["parameters"].min()) for table in options.values())
+    if not options or smallest > budget:
+        raise InputError(f"{budget:,} parameters for {len(options)} blocks: at their smallest they have {smallest:,}")
+    to_save = max(0, whole - budget)
+    savings = {block: table["parameters"].max() - table["parameters"].to_numpy() for block, table in options.items()}
+    cell = max(1, int(np.gcd.reduce(np.concatenate(list(savings.values())))), to_save // CELLS)
+    cells = -(-to_save // cell)
+
+    # least[c]: the least price at which the blocks so far save c cells or more; chosen[block][c]: the last one's size
+    least = np.full(cells + 1, np.inf)
+    least[0] = 0
+    chosen = {}
+    saved = {}
+    place = np.arange(cells + 1)
+    for block, table in options.items():
+        saved[block] = savings[block] // cell
+        before = least
+        least = np.full(cells + 1, np.inf)
+        chosen[block] = np.zeros(cells + 1, dtype=int)
+        for size, price in enumerate(table["price"]):
+            with_this = before[np.maximum(place - saved[block][size], 0)] + price
+            better = with_this < least
+            least[better] = with_this[better]
+            chosen[block][better] = size
+
+    if not np.isfinite(least[-1]):  # what is saved was counted in cells that are too coarse
+        return {block: int(table["parameters"].argmin()) for block, table in options.items()}
+
+    # from the last block back to the first
+    left = cells
+    places = {}
+    for block in reversed(list(options)):
+        places[block] = int(chosen[block][left])
+        left = max(0, left - int(saved[block][places[block]]))
+    return {block: places[block] for block in options}
+
+
+def budget_for(model: PreTrainedModel, chosen: list[Site], max_parameters: float) -> int:
+    """How many parameters the blocks may have together.
+
+    Args:
+        model: the model.
+        chosen: its blocks that give parameters up.
+        max_parameters: the share of all parameters that a copy may have at most.
+
+    Raises:
+        InputError: a share that is none, or that not even one hidden unit a block would meet.
+    """
+    if not 0 < max_parameters < 1:
+        raise InputError(f"a share of {max_parameters:g} of all parameters: give one between 0 and 1, as 0.9")
+    total = model.num_parameters()
+    outside, least = _outside_and_least(model, chosen)
+    budget = int(max_parameters * total) - outside
+    if budget < least:
+        raise InputError(
+            f"{max_parameters:g} of all parameters cannot be met: {outside:,} of {total:,} lie outside the "
+            f"feed-forward blocks, and these need {least:,}; give at least {(outside + least) / total + 5e-4:.3f}"
+        )
+    return budget
+
+
+def least_share(model: PreTrainedModel) -> float:
+    """The share of all parameters that a model has left with a single hidden unit in every block.
+
+    Raises:
+        InputError: a family whose hidden units cannot be reached.
+    """
+    return sum(_outside_and_least(model, sites(model))) / model.num_parameters()
+
+
+def _outside_and_least(model: PreTrainedModel, chosen: list[Site]) -> tuple[int, int]:
+    """How many parameters lie outside some blocks, and how many these have at the smallest size there is."""
+    inside = sum(parameter.numel() for site in chosen for parameter in site.parameters())
+    free = {site.block: np.zeros(unit_count(model, site) + 1) for site in chosen}
+    least = sum(int(size_options(model, site, free[site.block])["parameters"].min()) for site in chosen)
+    return model.num_parameters() - inside, least

@@ -1,0 +1,267 @@
+"""A smaller model and what it costs on held-out text, within a budget of parameters or of perplexity.
+
+How many parameters a budget of perplexity takes is not known beforehand: prices are predicted on the text to fit on,
+before the anchor, and such a budget is met on held-out text. So a size is guessed by its price, made and measured, and
+what it costs corrects the next guess. The held-out text has then said where to stop: on other text the rise may be
+larger.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log, log1p
+
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.errors import InputError
+from howlinear.ideas.compression.allocate import budget_for, least_share
+from howlinear.ideas.compression.calibration import Calibration
+from howlinear.ideas.compression.costs import timed_losses
+from howlinear.ideas.compression.own_units import layout, own_units
+from howlinear.instrument.perplexity import Change, change
+from howlinear.models.ffn_sites import sites
+from howlinear.models.load import check_causal
+from howlinear.models.units import check_plain, unit_count
+from howlinear.text.rows import Rows, TokenRows, check
+from howlinear.text.unpad import without_padding
+
+ROWS_A_UNIT = 4
+"""With fewer rows than this for a unit, units cannot be told apart."""
+
+GUESSES = 5
+"""Sizes that are made and measured at most; on SmolLM2-135M each takes three minutes."""
+
+AIM = 0.99
+"""Of what is allowed, what a guess aims at, so that one a little too small is still within."""
+
+NEAR = 0.97
+"""A size that costs this share of what is allowed, or more, is near enough."""
+
+FURTHER = 4
+"""A price is at most so many times the one before."""
+
+STEP = 0.001
+"""Shares of all parameters that differ by less are one size."""
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """A smaller model, and what it costs on held-out text.
+
+    Attributes:
+        model: the copy; an ordinary `transformers` model.
+        units: block → how many hidden units it keeps.
+        base: perplexity before.
+        perplexity: perplexity after.
+        delta: after minus before, with its paired interval.
+        price: what was predicted on the text to fit on, before the anchor, nats per token.
+        next_price: what is predicted for one part in a hundred of all parameters less; None where that cannot be.
+        speeds: tokens of held-out text per second before and after, by the clock of this machine at this hour.
+    """
+
+    model: PreTrainedModel
+    units: dict[int, int]
+    base: float
+    perplexity: float
+    delta: Change
+    price: float
+    next_price: float | None
+    speeds: tuple[float, float]
+
+    @property
+    def outlook(self) -> str:
+        """One sentence: what the next step would have cost."""
+        if self.next_price is None:
+            return "Its blocks cannot give another hundredth of all parameters."
+        return (
+            f"Another hundredth of all parameters would cost {self.next_price - self.price:.3f} nats per token more, "
+            f"by the price that said {self.price:.3f} for these."
+        )
+
+
+def compress(
+    model: PreTrainedModel,
+    rows: Rows,
+    max_parameters: float | None = None,
+    max_dppl: float | None = None,
+    alike: bool = False,
+    progress: bool = False,
+) -> Compressed:
+    """A copy of a model with smaller feed-forward blocks; nothing is trained.
+
+    Every block keeps some of its hidden units, read out anew (`own_units`), within one budget: so many parameters, or
+    as few as keep perplexity within so much. Readouts are fitted once more in the copy, but not in families that norm
+    what a block writes (Gemma 2 and 3, OLMo 2).
+
+    Args:
+        model: a causal language model; left as it was.
+        rows: sequences with their split: units are chosen and read out anew on one side, the other says what that
+            costs. Four rows to fit on for every hidden unit of a block are the least, twenty are better.
+        max_parameters: the share of all parameters that the copy may have at most, as 0.9.
+        max_dppl: by how much perplexity on the held-out side may rise, as 1.0; the smallest copy within it that is
+            found.
+        alike: every block keeps as many units, so that the folder loads in `transformers` alone; it costs more.
+        progress: show bars.
+
+    Raises:
+        InputError: no budget or both, a budget that is none or that cannot be met, a text too short, a model that
+            predicts no next token, or one whose hidden units cannot be reached.
+    """
+    if (max_parameters is None) == (max_dppl is None):
+        raise InputError("give one budget: max_parameters, as 0.9 of all, or max_dppl, a rise of perplexity, as 1.0")
+    if max_dppl is not None and not 0 < max_dppl < float("inf"):
+        raise InputError(f"a budget of {max_dppl:g}: give by how much perplexity may rise, as 1.0")
+    rows = without_padding(rows)
+    calibration = check_and_calibrate(model, rows, max_parameters, progress)
+    whole = timed_losses(model, rows.ids[rows.test])
+    if max_dppl is not None:
+        return _smallest_within(calibration, rows, max_dppl, alike, whole)
+    smaller = own_units(calibration, max_parameters, alike)
+    return evaluate(calibration, smaller, rows, max_parameters, alike, whole)
+
+
+def check_and_calibrate(
+    model: PreTrainedModel, rows: TokenRows, max_parameters: float | None, progress: bool = False
+) -> Calibration:
+    """What a compression starts from, after everything that can be refused before anything is computed.
+
+    Args:
+        model: a causal language model.
+        rows: packed sequences with their split.
+        max_parameters: the share of all parameters that is asked for; None if that is to be found.
+        progress: show bars.
+
+    Raises:
+        InputError: see `compress`.
+    """
+    check_causal(model)
+    check_plain(model)
+    check(model, rows)
+    chosen = sites(model)
+    if max_parameters is not None:
+        budget_for(model, chosen, max_parameters)
+    widest = max(unit_count(model, site) for site in chosen)
+    train = rows.ids[~rows.test].numel()
+    held_out = int(rows.test.sum())
+    if train < ROWS_A_UNIT * widest or held_out < 2 or rows.ids.shape[1] < 2:
+        raise InputError(
+            f"{train:,} rows to fit on and {held_out} sequences held out are too few to choose among {widest:,} hidden "
+            f"units by: give {ROWS_A_UNIT * widest:,} rows to fit on or more, and two sequences of two tokens held out"
+        )
+    return Calibration(model, rows, progress=progress)
+
+
+def evaluate(
+    calibration: Calibration,
+    smaller: PreTrainedModel,
+    rows: TokenRows,
+    share: float,
+    alike: bool,
+    whole: tuple[Float[Tensor, " n"], float],
+) -> Compressed:
+    """A smaller model on the held-out side of the rows, beside the whole one.
+
+    Args:
+        calibration: the whole model and the text to fit on.
+        smaller: what `own_units` made of it.
+        rows: packed sequences with their split.
+        share: of all parameters, what the copy may hold at most.
+        alike: every block keeps as many units.
+        whole: the whole model's losses there, and its speed, as of `costs.timed_losses`.
+    """
+    losses, speed = whole
+    after, speed_after = timed_losses(smaller, rows.ids[rows.test])
+    found = layout(calibration, share, alike)
+    try:
+        next_price = layout(calibration, share - 0.01, alike).price
+    except InputError:
+        next_price = None
+    return Compressed(
+        model=smaller,
+        units=found.units,
+        base=exp(losses.mean()),
+        perplexity=exp(after.mean()),
+        delta=change(losses, after, rows.fold[rows.test]),
+        price=found.price,
+        next_price=next_price,
+        speeds=(speed, speed_after),
+    )
+
+
+# --- The smallest model within a budget of perplexity
+
+
+def _smallest_within(
+    calibration: Calibration, rows: TokenRows, max_dppl: float, alike: bool, whole: tuple[Float[Tensor, " n"], float]
+) -> Compressed:
+    """The smallest copy that is found within a rise of perplexity.
+
+    Raises:
+        InputError: none is within it.
+    """
+    losses, _ = whole
+    allowed = log1p(max_dppl / exp(losses.mean()))  # nats per token
+    least = (int(least_share(calibration.model) / STEP) + 1) * STEP
+
+    best: tuple[float, Compressed] | None = None
+    measured: list[tuple[float, float]] = []  # of each size, its price and what it costs, nats per token
+    tried: set[float] = set()
+    price = AIM * allowed
+    for _ in range(GUESSES):
+        share = share_priced(calibration, price, least, alike)
+        if share is None or share in tried:
+            break
+        tried.add(share)
+        found = evaluate(calibration, own_units(calibration, share, alike), rows, share, alike, whole)
+        if found.delta.delta <= max_dppl and (best is None or share < best[0]):
+            best = (share, found)
+        cost = log1p(found.delta.delta / found.base)
+        if NEAR * allowed <= cost <= allowed:
+            break
+        measured.append((found.price, cost))
+        price = next_price(measured, AIM * allowed)
+    if best is None:
+        raise InputError(
+            f"of {len(tried)} sizes tried none is within {max_dppl:g} of perplexity: allow more, or give more rows"
+        )
+    return best[1]
+
+
+def next_price(measured: Sequence[tuple[float, float]], allowed: float) -> float:
+    """The price to aim at next: a power law through the last two sizes, or in proportion to the only one.
+
+    Args:
+        measured: of each size so far, its price and what it costs, nats per token.
+        allowed: what it may cost.
+    """
+    price, cost = measured[-1]
+    furthest = FURTHER * price
+    if cost <= 0:
+        return furthest
+    power = 1.0
+    if len(measured) > 1:
+        price_before, cost_before = measured[-2]
+        if cost_before > 0 and price not in (0, price_before):
+            power = log(cost / cost_before) / log(price / price_before)
+    # costs may be so near one another that chance decides
+    power = min(max(power, 0.5), 3.0)
+    return min(price * (allowed / cost) ** (1 / power), furthest)
+
+
+def share_priced(calibration: Calibration, price: float, least: float, alike: bool = False) -> float | None:
+    """The smallest share of all parameters that is priced within a budget, to a `STEP`; None if there is none.
+
+    Args:
+        calibration: the model and the text.
+        price: what it may be predicted to cost, nats per token.
+        least: the smallest share that there is.
+        alike: every block keeps as many units.
+    """
+    shares = [round(steps * STEP, 3) for steps in range(round(least / STEP), round(1 / STEP))]
+    # prices fall as shares rise
+    place = bisect_left(shares, -price, key=lambda share: -layout(calibration, share, alike).price)
+    return shares[place] if place < len(shares) else None

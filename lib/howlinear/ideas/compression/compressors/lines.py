@@ -1,0 +1,202 @@
+"""Rival compressors that make whole FFNs straight: affine maps in their place, what the paper (2606.19379) suggests.
+
+Blocks are replaced by their affine maps one after another until the copy is small enough, in the order of R²_lin, the
+most linear first, as the paper would have it, or in the order of the map's price in the loss, the cheapest first. Maps
+are those of least squares; or, where a few massive rows decide them (notebook 12), fitted to all other rows with
+one constant output at position 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import AffineMap, fit, r2
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.compression.calibration import Calibration, once
+from howlinear.ideas.compression.signals import price
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.massive import HeavyRowsKeeper
+from howlinear.models.ffn_sites import Site, sites, width_of
+from howlinear.models.forward import trunk
+from howlinear.models.layers import parameters
+from howlinear.models.replace import copy_of
+from howlinear.models.swap import swap
+
+
+def by_r2(calibration: Calibration, share: float) -> PreTrainedModel:
+    """Least-squares maps in the place of the most linear blocks.
+
+    Args:
+        calibration: the model and the text.
+        share: of all parameters, what the copy may hold at most.
+
+    Raises:
+        InputError: maps in the place of all blocks hold more than that.
+    """
+    lines = lines_of(calibration)
+    order = sorted(lines, key=lambda block: -lines[block].r2)
+    return _straightened(calibration, share, {block: lines[block].all_rows for block in lines}, order)
+
+
+def by_price(calibration: Calibration, share: float) -> PreTrainedModel:
+    """Least-squares maps where these are cheapest in the loss; arguments and errors as of `by_r2`."""
+    lines, prices = lines_of(calibration), line_prices(calibration)
+    order = sorted(lines, key=prices.__getitem__)
+    return _straightened(calibration, share, {block: lines[block].all_rows for block in lines}, order)
+
+
+def without_massive(calibration: Calibration, share: float) -> PreTrainedModel:
+    """Maps refitted without massive rows, where these are cheapest in the loss; arguments and errors as of `by_r2`."""
+    lines, prices = lines_of(calibration), prices_without_massive(calibration)
+    order = sorted(lines, key=prices.__getitem__)
+    return _straightened(calibration, share, {block: lines[block].ordinary for block in lines}, order)
+
+
+def _straightened(
+    calibration: Calibration, share: float, maps: Mapping[int, AffineMap | ConstantFirst], order: Sequence[int]
+) -> PreTrainedModel:
+    """A copy with maps in the place of the first blocks of an order, of as few as make it small enough."""
+    model = calibration.model
+    allowed = calibration.allowed(share)
+    held = parameters(model)
+    sizes = {site.block: sum(parameter.numel() for parameter in site.parameters()) for site in sites(model)}
+    chosen: dict[int, AffineMap | ConstantFirst] = {}
+    for block in order:
+        if held <= allowed:
+            break
+        chosen[block] = maps[block]
+        held -= sizes[block] - _numbers(maps[block])
+    if held > allowed:
+        raise InputError(f"with maps in the place of all blocks {held} parameters are left, {allowed} are allowed")
+    # the copy is taken while the maps stand in the model, so that the FFNs that go are not copied
+    with swap(model, chosen):
+        copied = copy_of(model).to(model.dtype)
+    if any(isinstance(replacement, ConstantFirst) for replacement in chosen.values()):
+        copied.config.use_cache = False  # an anchored map must see whole sequences
+    return copied
+
+
+def _numbers(replacement: AffineMap | ConstantFirst) -> int:
+    """How many numbers a map holds."""
+    if isinstance(replacement, ConstantFirst):
+        return parameters(replacement)
+    return replacement.weight.numel() + replacement.bias.numel()
+
+
+# --- The maps and their prices
+
+
+@once
+def lines_of(calibration: Calibration) -> dict[int, Lines]:
+    """Block → its affine maps."""
+    return fit_lines(calibration.model, calibration.ids)
+
+
+@once
+def line_prices(calibration: Calibration) -> dict[int, float]:
+    """Block → the price of its least-squares map, nats per token."""
+    return _prices(calibration, {block: lines.all_rows for block, lines in lines_of(calibration).items()})
+
+
+@once
+def prices_without_massive(calibration: Calibration) -> dict[int, float]:
+    """Block → the price of its map refitted without massive rows; where no block has any, those of the others."""
+    lines = lines_of(calibration)
+    if not any(of_block.massive_rows for of_block in lines.values()):
+        return line_prices(calibration)
+    return _prices(calibration, {block: of_block.ordinary for block, of_block in lines.items()})
+
+
+def _prices(calibration: Calibration, maps: Mapping[int, AffineMap | ConstantFirst]) -> dict[int, float]:
+    spread = calibration.ids[:: -(-len(calibration.ids) // calibration.priced)]
+    return {block: found.cost for block, found in price(calibration.model, maps, spread).items()}
+
+
+class ConstantFirst(nn.Module):
+    """An affine map, and one constant output at position 0: for a block that writes massive outputs there.
+
+    It takes a sequence to begin where its input begins, so a model with one must be run without a cache of keys and
+    values.
+    """
+
+    def __init__(self, line: AffineMap, first: Float[Tensor, " d"]):
+        """Hold the map of all later positions, and the output at position 0, shape (d,)."""
+        super().__init__()
+        self.weight = nn.Parameter(line.weight.clone(), requires_grad=False)
+        self.bias = nn.Parameter(line.bias.clone(), requires_grad=False)
+        self.first = nn.Parameter(first.clone(), requires_grad=False)
+
+    def forward(self, x: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, "batch seq_len d"]:
+        """The constant at position 0, the map elsewhere."""
+        y = x @ self.weight + self.bias
+        first = self.first.expand(len(x), 1, -1)
+        return torch.cat([first, y[:, 1:]], dim=1)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The affine maps of a block.
+
+    Attributes:
+        all_rows: least squares on all rows.
+        r2: its R² on the rows that it was fitted on; held-out rows are not for a compressor to see.
+        massive_rows: how many rows are massive (`instrument.massive`).
+        ordinary: least squares on ordinary rows, with the block's mean output at position 0 as it is there; where no
+            row is massive, the map of all rows.
+    """
+
+    all_rows: AffineMap
+    r2: float
+    massive_rows: int
+    ordinary: AffineMap | ConstantFirst
+
+
+@torch.no_grad()
+def fit_lines(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 16) -> dict[int, Lines]:
+    """Fit the affine maps of every block, in one pass.
+
+    Args:
+        model: the model; left as it was.
+        ids: token ids to fit on, shape (n, seq_len).
+        batch_size: sequences in a forward pass.
+
+    Raises:
+        InputError: too few rows for the width.
+    """
+    width = width_of(model)
+    listened = sites(model)
+    moments = {site.block: Moments(width, width) for site in listened}
+    firsts = {site.block: Moments(width) for site in listened}  # of the outputs at position 0
+    heavy = {site.block: HeavyRowsKeeper() for site in listened}
+
+    def keep(site: Site, x: Tensor, y: Tensor) -> None:
+        n, seq_len, _ = x.shape
+        sequence = torch.arange(n).repeat_interleave(seq_len)
+        position = torch.arange(seq_len).repeat(n)
+        firsts[site.block].update(y[:, 0].cpu())
+        x = x.flatten(0, -2).cpu()
+        y = y.flatten(0, -2).cpu()
+        moments[site.block].update(x, y)
+        heavy[site.block].update(x, y, sequence, position, test=False, fold=0)
+
+    with hooked(listened, keep):
+        for batch in ids.split(batch_size):
+            trunk(model, batch)
+
+    found = {}
+    for block, of_all in moments.items():
+        line, _ = fit(of_all)
+        massive = heavy[block].finish().beyond()
+        ordinary: AffineMap | ConstantFirst = line
+        if len(massive):
+            later, _ = fit(of_all - massive.moments(test=False, fold=0))
+            ordinary = ConstantFirst(later, firsts[block].mean_x)
+        found[block] = Lines(line, r2(line, of_all), len(massive), ordinary)
+    return found

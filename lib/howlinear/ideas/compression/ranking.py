@@ -1,0 +1,303 @@
+"""How well a signal ranks what swaps cost: the costs of blocks and of sets of blocks, and Spearman's ρ with them.
+
+A signal (`signals`) is a number per block; a good one puts the blocks of a model in the order of what their swaps cost
+on held-out text. So ρ is taken within each model, and averaged over models.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int64
+from scipy import stats
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import AffineMap, fit, r2
+from howlinear.core.intervals import CONFIDENCE, Estimate, fold_means
+from howlinear.errors import InputError
+from howlinear.ideas.compression.costs import cost, swap_cost
+from howlinear.ideas.compression.signals import REPLACE_ONE
+from howlinear.instrument.capture import BlockCapture
+from howlinear.instrument.perplexity import held_out_folds, losses
+from howlinear.instrument.swap_costs import swap_losses
+from howlinear.text.rows import TokenRows
+
+FEWEST = 4
+"""Pairs that a rank correlation takes, at least."""
+
+RESTS = 0.1
+"""A map rests on massive rows if the ordinary ones' own map beats it by more than this on them, in R²; our choice."""
+
+
+# --- what swaps cost
+
+
+def block_costs(
+    model: PreTrainedModel,
+    blocks: Mapping[int, BlockCapture],
+    maps: Mapping[int, AffineMap],
+    text: TokenRows | Int64[Tensor, "n seq_len"],
+) -> pd.DataFrame:
+    """What each block costs that is replaced alone: by its map, and by its mean output.
+
+    Args:
+        model: the model; left as it was.
+        blocks: block → its capture.
+        maps: block → its map, fitted on the train side.
+        text: rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
+
+    Returns:
+        A row per block: `r2` of the map; `ablation`, what the mean costs in nats per token; `recovered`, the share of
+        that which the map keeps, with its interval, NaN where ablation costs nothing that the text can show; and what
+        the map costs, see `costs.cost`.
+    """
+    means = {block: AffineMap.constant(sum(kept.train)) for block, kept in blocks.items()}
+    ids, fold = held_out_folds(text)
+    base, swapped = swap_losses(model, maps, ids)
+    _, ablated = swap_losses(model, means, ids)
+    rows = []
+    for block, kept in blocks.items():
+        row = {"block": block, "r2": r2(maps[block], sum(kept.test))}
+        row["ablation"] = float((ablated[block] - base).mean())
+        share = recovered(base, swapped[block], ablated[block], fold) or Estimate(np.nan, np.nan, np.nan)
+        rows.append(row | share.columns("recovered") | cost(base, swapped[block], fold))
+    return pd.DataFrame(rows).set_index("block")
+
+
+def recovered(
+    base: Float[Tensor, " n"],
+    swapped: Float[Tensor, " n"],
+    ablated: Float[Tensor, " n"],
+    fold: Int64[Tensor, " n"] | None = None,
+) -> Estimate | None:
+    """Loss recovered: 1 − (L_swapped − L) / (L_ablated − L), in nats; 1 is lossless, 0 no better than a mean.
+
+    Tells a block that is cheap to replace from one that does little: both have a small ΔPPL, only the first recovers.
+
+    Args:
+        base: loss of each sequence before, shape (n,), see `perplexity.losses`.
+        swapped: the same with the map in the block's place.
+        ablated: the same with its mean output in the block's place.
+        fold: the document fold of each sequence, shape (n,); by default each is a document of its own.
+
+    Returns:
+        The share, with a jackknife over document folds; None where ablating costs nothing that the text can show
+        (its interval reaches 0), as a share of nothing is undefined.
+
+    Raises:
+        InputError: fewer than two folds, or different numbers of sequences.
+    """
+    n = len(base)
+    if n < 2 or not n == len(swapped) == len(ablated):
+        raise InputError(
+            f"a paired interval needs the same sequences three times, at least two sequences: got {n}, "
+            f"{len(swapped)} and {len(ablated)}"
+        )
+    line = (swapped - base).numpy()
+    mean = (ablated - base).numpy()
+    # what both cost on the mean, without each fold in turn
+    places = np.arange(n) if fold is None else fold.numpy()
+    line_without = fold_means(line, places)
+    mean_without = fold_means(mean, places)
+    if Estimate.jackknife(float(mean.mean()), mean_without).low <= 0:
+        return None
+    share = 1 - float(line.mean() / mean.mean())
+    return Estimate.jackknife(share, 1 - line_without / mean_without)
+
+
+def set_costs(
+    model: PreTrainedModel,
+    maps: Mapping[int, AffineMap],
+    table: pd.DataFrame,
+    ids: Int64[Tensor, "n seq_len"],
+    sets: int,
+    generator: np.random.Generator,
+) -> pd.DataFrame:
+    """What random sets of two to four blocks cost together, beside the sums of their blocks' signals.
+
+    Args:
+        model: the model; left as it was.
+        maps: block → its map.
+        table: a row per block, a column per signal, from `signals`.
+        ids: held-out token ids, shape (n, seq_len).
+        sets: how many sets to draw.
+        generator: draws them.
+
+    Returns:
+        A row per set: its measured `cost` in nats per token, and a column per signal.
+    """
+    base = losses(model, ids)
+    rows = []
+    for _ in range(sets):
+        size = min(generator.integers(2, 5), len(maps))
+        drawn = sorted(generator.choice(list(maps), size, replace=False).tolist())
+        measured = swap_cost(model, {block: maps[block] for block in drawn}, ids, base)
+        rows.append({"cost": measured["nats"]} | table.loc[drawn].sum().to_dict())
+    return pd.DataFrame(rows)
+
+
+def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineMap]) -> pd.DataFrame:
+    """Which maps rest on a few massive rows (`instrument.massive`), and say nothing of all others.
+
+    Args:
+        blocks: block → its capture.
+        maps: block → its map, fitted on the train side, all rows.
+
+    Returns:
+        A row per block that has massive rows: `block`, how many `massive_rows`; held out, `r2` of the map on all rows,
+        `r2_ordinary` of the same map on the ordinary ones, and `r2_own` of a map of their own on these; and whether
+        the map `rests` on the massive ones, see `RESTS`.
+    """
+    rows = []
+    for block, kept in blocks.items():
+        count = len(kept.massive())
+        if not count:
+            continue
+        ordinary = kept.ordinary()
+        own_map, _ = fit(sum(ordinary.train))
+        row = {
+            "block": block,
+            "massive_rows": count,
+            "r2": r2(maps[block], sum(kept.test)),
+            "r2_ordinary": r2(maps[block], sum(ordinary.test)),
+            "r2_own": r2(own_map, sum(ordinary.test)),
+        }
+        rows.append(row | {"rests": row["r2_own"] - row["r2_ordinary"] > RESTS})
+    return pd.DataFrame(rows, columns=["block", "massive_rows", "r2", "r2_ordinary", "r2_own", "rests"])
+
+
+# --- how well a signal ranks them
+
+
+def agreement(signal: Sequence, truth: Sequence, draws: int = 999, seed: int = 0) -> Estimate:
+    """Spearman's ρ of a signal with measured costs, group by group (a group: the blocks of one model).
+
+    Args:
+        signal: per group, the predictions.
+        truth: per group, the measured costs, in the same order.
+        draws: bootstrap draws, with replacement within each group (Efron's percentile interval). A draw of one value
+            alone has no ranks and is left out.
+        seed: of those draws.
+
+    Returns:
+        ρ, averaged over groups, with its 95 % bootstrap interval.
+
+    Raises:
+        InputError: a group of fewer than four, sides of different lengths, or a group without any spread.
+    """
+    groups = _pairs(signal, truth)
+    generator = np.random.default_rng(seed)
+    # each group is drawn anew on its own, and each draw of all of them gives one mean
+    drawn = np.mean([_bootstrap(*group, draws, generator) for group in groups], axis=0)
+    low, high = np.nanquantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    rho = np.mean([_rho(*group) for group in groups])
+    return Estimate(float(rho), float(low), float(high))
+
+
+def _pairs(signal: Sequence, truth: Sequence) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The groups as pairs of arrays, if they have ranks to compare."""
+    if not signal or len(signal) != len(truth):
+        raise InputError(f"{len(signal)} groups of predictions for {len(truth)} of costs: give them in pairs")
+    groups = []
+    for i, (predicted, measured) in enumerate(zip(signal, truth, strict=True)):
+        if len(predicted) != len(measured) or len(predicted) < FEWEST:
+            raise InputError(
+                f"group {i}: {len(predicted)} predictions for {len(measured)} costs; ranks need at least four pairs"
+            )
+        if np.ptp(predicted) == 0 or np.ptp(measured) == 0:
+            raise InputError(f"group {i}: all values are the same, so there is no rank to compare")
+        groups.append((np.asarray(predicted, dtype=float), np.asarray(measured, dtype=float)))
+    return groups
+
+
+def _rho(predicted: np.ndarray, measured: np.ndarray, axis: int = -1) -> np.ndarray | np.floating:
+    return stats.spearmanrho(predicted, measured, axis=axis).statistic
+
+
+def _bootstrap(predicted: np.ndarray, measured: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:
+    """Spearman's ρ of a group drawn anew, shape (draws,); NaN for a draw of one value alone."""
+    with warnings.catch_warnings():
+        # such a draw has no ρ, and scipy no interval where there is one; the interval is over all groups' draws
+        warnings.simplefilter("ignore", stats.ConstantInputWarning)
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        drawn = stats.bootstrap(
+            (predicted, measured),
+            _rho,
+            paired=True,
+            vectorized=True,
+            n_resamples=draws,
+            method="percentile",
+            rng=generator,
+        )
+    return drawn.bootstrap_distribution
+
+
+def compare(table: pd.DataFrame, truth: pd.Series, seed: int = 0) -> pd.DataFrame:
+    """The `agreement` of every signal with the truth, over the models that have ranks to compare.
+
+    Args:
+        table: a column per signal; the first level of the index says which model a row belongs to.
+        truth: the measured costs, with the same index.
+        seed: of the bootstrap draws.
+
+    Returns:
+        A row per signal that varies in some model of `FEWEST` rows or more: `signal`, and `rho` with its interval.
+    """
+    rows = []
+    for signal in table:
+        pairs = pd.DataFrame({"predicted": table[signal], "measured": truth})
+        models = [rows_of for _, rows_of in pairs.groupby(level=0, sort=False)]
+        ranked = [rows_of for rows_of in models if len(rows_of) >= FEWEST and (rows_of.min() < rows_of.max()).all()]
+        if ranked:
+            predicted = [rows_of["predicted"] for rows_of in ranked]
+            measured = [rows_of["measured"] for rows_of in ranked]
+            rows.append({"signal": signal} | agreement(predicted, measured, seed=seed).columns("rho"))
+    return pd.DataFrame(rows, columns=["signal", "rho", "rho_low", "rho_high"])
+
+
+def ranking(
+    table: pd.DataFrame,
+    costs: pd.DataFrame,
+    joint: pd.DataFrame,
+    resting: Sequence[tuple[str, int]] = (),
+    seed: int = 0,
+) -> pd.DataFrame:
+    """How well every signal ranks the costs of single blocks, and of sets of blocks.
+
+    Args:
+        table: of `signals`, a row per model and block.
+        costs: of `block_costs`, with the same index.
+        joint: of `set_costs`, a row per model and set.
+        resting: (model, block) whose maps rest on massive rows; if there are any, single blocks are ranked once more
+            without them.
+        seed: of the bootstrap draws.
+
+    Returns:
+        The rows of `compare` for each of `costs`: "one block", "several", and "one block, without massive rows".
+    """
+    parts = {
+        "one block": compare(table, costs["nats"], seed),
+        "several": compare(joint[list(table)], joint["cost"], seed),
+    }
+    if resting:
+        fewer = list(resting)
+        parts["one block, without massive rows"] = compare(table.drop(fewer), costs["nats"].drop(fewer), seed)
+    return pd.concat([part.assign(costs=kind) for kind, part in parts.items()], ignore_index=True)
+
+
+def deciding(rankings: pd.DataFrame, count: int = 4) -> list[str]:
+    """The signals to look at: the paper's own, the price, and those that rank single blocks best and swap nothing.
+
+    Args:
+        rankings: of `ranking`.
+        count: how many.
+    """
+    single = rankings[(rankings["costs"] == "one block") & (rankings["signal"] != REPLACE_ONE)]
+    by_rho = single.sort_values("rho", ascending=False, kind="stable")["signal"]
+    chosen = [signal for signal in ("1 − R²", "price") if signal in set(by_rho)]
+    others = [signal for signal in by_rho if signal not in chosen]
+    return (chosen + others)[:count]

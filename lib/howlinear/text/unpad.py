@@ -1,0 +1,44 @@
+"""Padded sequences as packed ones, for what counts tokens and must count no padding."""
+
+from __future__ import annotations
+
+import torch
+
+from howlinear.errors import InputError
+from howlinear.text.rows import Rows, TokenRows
+
+
+def without_padding(rows: Rows) -> TokenRows:
+    """The same tokens, each document fold's in a row, cut into sequences of one length; the rest of a fold is left out.
+
+    Args:
+        rows: token rows, or model inputs with token ids. Rows without padding keep their sequences.
+
+    Returns:
+        Packed rows; every token stays on its side and in its document fold.
+
+    Raises:
+        InputError: inputs that are no token ids, or a fold of fewer than two tokens.
+    """
+    if rows.ids is None:
+        raise InputError(f"these are no token ids but {', '.join(rows.inputs)}: what follows needs a text")
+    if isinstance(rows, TokenRows):
+        return rows
+    if rows.mask is None or rows.mask.all():
+        return TokenRows(rows.ids, rows.test, rows.fold, rows.corpus)
+
+    # the tokens of every fold of either side, then sequences as long as the shortest fold allows
+    tokens = {}
+    for test in (False, True):
+        for members in rows.folds(test):
+            tokens[test, int(rows.fold[members[0]])] = rows.ids[members][rows.mask[members]]
+    length = min(rows.ids.shape[1], *(len(of_fold) for of_fold in tokens.values()))
+    if length < 2:
+        raise InputError("a document fold has fewer than two tokens: give more text, or fewer folds")
+    ids = {key: of_fold[: len(of_fold) // length * length].view(-1, length) for key, of_fold in tokens.items()}
+    return TokenRows(
+        ids=torch.cat(list(ids.values())),
+        test=torch.cat([torch.full((len(of_fold),), test) for (test, _), of_fold in ids.items()]),
+        fold=torch.cat([torch.full((len(of_fold),), fold) for (_, fold), of_fold in ids.items()]),
+        corpus=rows.corpus,
+    )

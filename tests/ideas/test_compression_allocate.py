@@ -1,0 +1,141 @@
+"""Hidden units that go and their prices: against units taken at random, and against what a swap measures."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import BLOCKS, tiny
+from helpers.unit_rows import short_rows
+from howlinear.errors import InputError
+from howlinear.ideas.compression import allocate
+from howlinear.ideas.compression.allocate import (
+    NOTHING,
+    allocate_budget,
+    calibrate_prices,
+    eliminate_blocks,
+    fewer_units,
+    thinned,
+)
+from howlinear.ideas.compression.signals import divergences
+from howlinear.ideas.compression.units import Elimination, error_costs
+from howlinear.models.ffn_sites import sites
+from howlinear.models.forward import logits
+
+
+@pytest.fixture
+def rows():
+    return short_rows()
+
+
+def test_elimination_with_refit_beats_units_taken_at_random(model, rows):
+    train = rows.ids[~rows.test]
+    eliminations, moments = eliminate_blocks(model, train, error_costs(model, train, list(range(BLOCKS))))
+    kept = {block: found.order.numel() // 2 for block, found in eliminations.items()}
+    chosen = fewer_units(model, eliminations, moments, kept)
+    shuffled = {
+        block: Elimination(found.order[torch.randperm(len(found.order))], found.price)
+        for block, found in eliminations.items()
+    }
+    at_random = fewer_units(model, shuffled, moments, kept)
+    whole = logits(model, train)
+    assert (logits(chosen, train) - whole).square().mean() < 0.7 * (logits(at_random, train) - whole).square().mean()
+
+
+def test_a_price_is_what_one_swap_measures_where_a_quarter_is_gone(model, rows):
+    train = rows.ids[~rows.test]
+    eliminations, moments = eliminate_blocks(model, train, error_costs(model, train, [0, 2]))
+    for site in sites(model, [0, 2]):
+        found = eliminations[site.block]
+        quarter = len(found.order) // 4
+        module = thinned(model, site, found.kept(len(found.order) - quarter), moments[site.block])
+        moved = divergences(model, {site.block: module}, train)[site.block]
+        if moved > NOTHING:
+            assert float(found.price[quarter]) == pytest.approx(moved, rel=1e-3)
+        else:  # it goes for nothing, which tells no factor: what is measured is rounding, and may be below 0
+            assert 0 <= float(found.price[quarter]) < 10 * NOTHING
+        assert (found.price.diff() >= 0).all()
+
+
+def test_a_cost_that_is_no_more_than_rounding_scales_no_price():
+    """Planted: a block whose first quarter of units costs 0.002 nats by its price, and what one swap says of it."""
+    model = tiny("mini-gpt2")
+    ids = torch.randint(80, (4, 16), generator=torch.Generator().manual_seed(0))
+    eliminations, moments = eliminate_blocks(model, ids, error_costs(model, ids, [1]))
+    units = len(eliminations[1].order)
+    linear = Elimination(eliminations[1].order, torch.linspace(0, 0.008, units + 1).double())
+
+    def scaled(cost):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(allocate, "divergences", lambda *_: {1: cost})
+            return calibrate_prices(model, ids, {1: linear}, moments)[1].price
+
+    assert torch.equal(scaled(NOTHING / 2), linear.price)
+    assert torch.equal(scaled(-NOTHING), linear.price)
+    torch.testing.assert_close(scaled(0.004), 2 * linear.price)
+
+
+# --- A budget among blocks: what is chosen is what a search through everything chooses
+
+WAY = st.tuples(st.integers(1, 30), st.floats(0, 10, allow_subnormal=False))
+WAYS = st.lists(st.lists(WAY, min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+def tables(blocks):
+    return {3 * number: pd.DataFrame(ways, columns=["parameters", "price"]) for number, ways in enumerate(blocks)}
+
+
+def total(ways, chosen, column):
+    return sum(ways[block][column][place] for block, place in chosen.items())
+
+
+@settings(max_examples=150, deadline=None)
+@given(WAYS, st.integers(1, 100))
+def test_nothing_within_the_budget_costs_less(blocks, most):
+    ways = tables(blocks)
+    best = min(
+        (sum(way[1] for way in chosen) for chosen in product(*blocks) if sum(way[0] for way in chosen) <= most),
+        default=None,
+    )
+    if best is None:
+        with pytest.raises(InputError, match="at their smallest they have"):
+            allocate_budget(ways, most)
+        return
+    chosen = allocate_budget(ways, most)
+    assert list(chosen) == list(ways)
+    assert total(ways, chosen, "parameters") <= most
+    assert total(ways, chosen, "price") == pytest.approx(best, abs=1e-9)
+
+
+@pytest.mark.long
+def test_a_large_budget_is_counted_in_steps_and_still_kept(monkeypatch):
+    generator = np.random.default_rng(0)
+    ways = {}
+    for block in range(6):
+        parameters = np.sort(generator.integers(1, 10**6, 20))[::-1]
+        ways[block] = pd.DataFrame({"parameters": parameters, "price": np.sort(generator.random(20))})
+    least = sum(table["parameters"].min() for table in ways.values())
+    most = sum(table["parameters"].max() for table in ways.values())
+    for share in (0, 0.2, 0.6, 1):
+        allowed = int(least + share * (most - least))
+        monkeypatch.setattr(allocate, "CELLS", 10**6)
+        fine = allocate_budget(ways, allowed)
+        monkeypatch.setattr(allocate, "CELLS", 2000)
+        coarse = allocate_budget(ways, allowed)
+        assert total(ways, coarse, "parameters") <= allowed
+        assert total(ways, coarse, "price") <= total(ways, fine, "price") * 1.02 + 1e-12
+
+
+def test_a_block_that_costs_nothing_gives_all_and_one_that_costs_gives_nothing():
+    free = pd.DataFrame({"parameters": [100, 50, 10], "price": [0.0, 0.0, 0.0]})
+    dear = pd.DataFrame({"parameters": [100, 50, 10], "price": [0.0, 5.0, 9.0]})
+    assert allocate_budget({0: free, 1: dear}, 110) == {0: 2, 1: 0}
+
+
+def test_no_blocks_are_refused():
+    with pytest.raises(InputError, match="10 parameters for 0 blocks"):
+        allocate_budget({}, 10)
