@@ -372,7 +372,6 @@ print(spread.round(3).to_string())
 
 # %%
 run.record("solver", pd.DataFrame([{"r2_by_svd": reference, "within": near, "agrees": agrees}]))
-run.record("left_out", ceilings.list_left_out(profiles))
 run.save(settings={"confidence": CONFIDENCE, "null": NULL, "folds": FOLDS})
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-"""Notebook 02: blocks, models, likeness of profiles, the solver, and what of the text was left out."""
+"""Notebook 02: blocks, models, likeness of profiles, and the solver."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ def to_tables(results: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     likeness.insert(0, "model", [model for model, _ in pairs])
     likeness.insert(1, "other", [other for _, other in pairs])
     solver = {"r2_by_svd": results["solver"]["reference"], "within": 1e-9}
-    left_out = [{"model": name, **part} for name, model in models.items() for part in model["text"]["left_out"]]
     return {
         "blocks": pd.concat([_blocks(name, model) for name, model in models.items()], ignore_index=True),
         "models": pd.DataFrame([_model(name, model) for name, model in models.items()]),
         "likeness": likeness,
         "solver": pd.DataFrame([solver | {"agrees": results["solver"]["ours_within_1e-9"]}]),
-        "left_out": pd.DataFrame(left_out)[["model", "why", "count", "unit"]],
     }
 
 
@@ -42,13 +40,9 @@ def _blocks(name: str, model: Mapping[str, Any]) -> pd.DataFrame:
 
 def _model(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
     own = ("perplexity", "rows", "rows_per_input", "untrained_rows", "rises_and_falls")
-    text = model["text"]
     return {
         "model": name,
         **{key: model[key] for key in own},
         "spearman": model["spearman_r2_delta"],
-        "documents": text["documents"],
-        "source": text["source"],
-        "text_sha256": text["sha256"],
         "rows_sha256": model["sha256"],
     }

@@ -6,7 +6,6 @@ What the instrument measures of one model at a time stands here side by side, a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from itertools import combinations
 
 import numpy as np
@@ -91,7 +90,7 @@ def by_block(table: pd.DataFrame, column: str) -> pd.DataFrame:
 def describe_models(
     profiles: Mapping[str, Profile], untrained: Mapping[str, Baseline], blocks: pd.DataFrame
 ) -> pd.DataFrame:
-    """What is known of each model as a whole and of the text it read: a row a model.
+    """What is known of each model as a whole: a row a model.
 
     Args:
         profiles: model → its profile.
@@ -108,19 +107,10 @@ def describe_models(
             "untrained_rows": untrained[model].rows,
             "rises_and_falls": profile.rises_and_falls,
             "spearman": of_model[model]["r2"].corr(of_model[model]["dppl"], method="spearman"),
-            "documents": profile.reading.documents,
-            "source": profile.reading.source,
-            "text_sha256": profile.reading.sha256,
             "rows_sha256": profile.rows.sha256,
         }
         for model, profile in profiles.items()
     )
-
-
-def list_left_out(profiles: Mapping[str, Profile]) -> pd.DataFrame:
-    """What of the text was left out, and why: a row a reason and model."""
-    rows = [{"model": name, **asdict(part)} for name, profile in profiles.items() for part in profile.reading.left_out]
-    return pd.DataFrame(rows, columns=["model", "why", "count", "unit"])
 
 
 def summarise(blocks: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
