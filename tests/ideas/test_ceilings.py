@@ -24,10 +24,6 @@ from howlinear.instrument.baseline import Baseline
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import profile_of
 from howlinear.instrument.perplexity import Change
-<<<<<<< HEAD
-from howlinear.text.rows import TokenRows
-=======
->>>>>>> 78ffb3e (Notebook 02 keeps of its text the hash of the rows: what was left out is a sentence of the rows' own)
 
 
 def test_a_threshold_above_a_planted_eigenvalue_takes_its_direction_out():
