@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from howlinear.text.reading import LeftOut, Reading
 
 from conftest import BLOCKS, tiny
 from howlinear.core.ceilings import fit, r2
