@@ -75,7 +75,7 @@ bench-scale: .venv/ready  ## and a measurement's three parts over tokens, width 
 	$(BIN)/python benchmarks/scale.py
 
 sweep: .venv/ready  ## notebook 02 over rows, texts and seeds, and one figure of it: build/scratch/sweep/sweep.png
-	$(BIN)/python -m examples.sweep
+	$(BIN)/python -m tools.sweep
 
 minis: .venv/ready  ## train the embedded models again, or go on where it stopped
 	$(BIN)/howlinear minis

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from examples import sweep
 from howlinear.files import paths
 from howlinear.notebook import settings
+from tools import sweep
 
 
 @pytest.fixture
