@@ -204,7 +204,7 @@ if PROFILE == "minis":
             [f"figures/minis/{stem}_{name}.svg" for stem, (_, drawn) in NOTEBOOKS.items() for name in drawn],
             "results/prose/05_corpora/run.json",
             "results/public/02_ceilings/run.json",
-            "results/public/12_sinks.json",
+            "results/public/12_sinks/run.json",
             "results/public/14_compress/run.json",
             "figures/public/02_ceilings_profile.svg",
             "figures/public/14_compress_pareto.svg",

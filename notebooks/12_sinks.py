@@ -24,7 +24,7 @@ swapped = 8  # blocks of each model with massive rows whose maps are swapped in,
 others = 2  # blocks without massive rows that are swapped beside them: the most and the least linear
 cost_rows: int | None = None  # held-out token rows that costs are measured on; None: all
 planted_rows = 8192  # token rows for the model with a planted sink
-planted_block = 5  # where it is planted
+planted_in: list | str = "depth 0.4"  # in which block after the first: a rule, or a list of a number
 planted_mark, planted_size = 50.0, 300.0  # norms of the mark, a block before, and of the sink, in their blocks' medians
 
 # %%
@@ -33,24 +33,21 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.sinks import questions, replies, sentences
 from howlinear.core.ceilings import r2
 from howlinear.files.published import load_published
-from howlinear.files.results import rounded
 from howlinear.ideas.sinks import costs, planted, predictions, tokens
-from howlinear.ideas.sinks.look import (
-    answers,
+from howlinear.ideas.sinks.measure import (
     block_table,
     depth_table,
     left_out_table,
     look,
-    records,
     rest,
     sensitivity_table,
 )
 from howlinear.instrument.capture import capture
 from howlinear.instrument.massive import MULTIPLE
-from howlinear.models.load import tokenizer_of
+from howlinear.instrument.selection import choose_blocks
+from howlinear.models.load import is_causal, tokenizer_of
 from howlinear.notebook.run import start
 from howlinear.plots import sinks as plots
 
@@ -76,7 +73,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # below shows what they do, and `figures/public/12_sinks_without.png` shows two public models that have them.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -112,9 +109,9 @@ print(f"R² on the eight of the line of all nine: {r2(of_all.map, ordinary_rows)
 # %% [markdown]
 # | what | function of `howlinear.ideas.sinks` |
 # |---|---|
-# | everything about one block, rows and features left out | `look.look` |
-# | $R^2_{\mathrm{lin}}$ without the $k$ heaviest rows, in the fit as in the score | `look.rest` |
-# | $R^2$ without the $k$ loudest output features | `look.r2_without_loudest` |
+# | everything about one block, rows and features left out | `measure.look` |
+# | $R^2_{\mathrm{lin}}$ without the $k$ heaviest rows, in the fit as in the score | `measure.rest` |
+# | $R^2$ without the $k$ loudest output features | `measure.r2_without_loudest` |
 # | which tokens and positions, how large, in which direction | `tokens.massive_table`, `token_table` |
 # | who writes massive outputs, who takes them away | `tokens.flow_table` |
 # | what a map costs, five ways | `costs.cost_table` |
@@ -125,16 +122,20 @@ print(f"R² on the eight of the line of all nine: {r2(of_all.map, ordinary_rows)
 # tokens both do what they did.
 
 # %% tags=["nbval-check-output"]
-first = next(iter(run.models))
+predicting = (name for name in run.models if is_causal(run.model(name)))
+first = next(predicting, next(iter(run.models)))
 model = run.model(first)
+planted_block, *_ = choose_blocks(planted_in, [site.block for site in hl.sites(model)][1:])
 planted_text = run.corpus(run.corpora[0], model).rows(min(planted_rows, run.rows), run.seq_len, run.seed)
 around = [planted_block - 1, planted_block]
 before = capture(model, planted_text, around, sample=run.sample, seed=run.seed)
 clean = before[planted_block]
 mark = torch.zeros(clean.outputs.d_in)
-mark[[20, 70]] = planted_mark * before[planted_block - 1].heavy_rows().median * torch.tensor([0.8, 0.6])
+marked = torch.tensor([20, 70]) % len(mark)  # two features, of a narrow model too
+mark[marked] = planted_mark * before[planted_block - 1].heavy_rows().median * torch.tensor([0.8, 0.6])
 vector = torch.zeros(clean.outputs.d_in)
-vector[[10, 60, 100]] = planted_size * clean.heavy_rows().median * torch.tensor([0.8, -0.5, 0.33])
+written = torch.tensor([10, 60, 100]) % len(vector)
+vector[written] = planted_size * clean.heavy_rows().median * torch.tensor([0.8, -0.5, 0.33])
 
 with planted.sunk(model, planted_block, mark, vector):
     sunk = capture(model, planted_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
@@ -142,10 +143,10 @@ with planted.sunk(model, planted_block, mark, vector):
         ("clean", planted_block): look(clean, counts, features),
         ("sunk", planted_block): look(sunk, counts, features),
     }
-    planted_costs = costs.cost_table("sunk", model, planted_looks, planted_text, [planted_block])
+    costs_of_sunk = costs.cost_table("sunk", model, planted_looks, planted_text, [planted_block])
 
-planted_blocks = block_table(planted_looks).set_index("model")
-shown = ["massive_rows", "r2", "median", "effective_rank", "r2_ordinary", "effective_rank_ordinary", "of_all"]
+planted_blocks = run.record("planted", block_table(planted_looks).rename(columns={"model": "case"})).set_index("case")
+shown = ["massive_rows", "r2", "median_r2", "effective_rank", "r2_ordinary", "effective_rank_ordinary", "of_all"]
 print(planted_blocks[shown].astype(float).T.to_string(float_format="{:.2g}".format))
 print(planted_blocks[["rank_one", "rank_one_ordinary", "carried_by"]].T.to_string())
 
@@ -168,7 +169,8 @@ print(planted_blocks[["rank_one", "rank_one_ordinary", "carried_by"]].T.to_strin
 # model has never learned to need a sink, so (c), which takes the sink away, may even help it; a trained sink is missed.
 
 # %% tags=["nbval-check-output"]
-print(costs.worth_table(planted_costs).round(2).to_string())
+run.record("planted_costs", costs_of_sunk.drop(columns="model"))
+print(costs.worth_table(costs_of_sunk).round(2).to_string())
 
 # %% [markdown]
 # ## Run
@@ -186,7 +188,7 @@ for name in run.models:
     for number, block in stored.blocks.items():
         looks[name, number] = look(block, counts, features)
 
-blocks = block_table(looks)
+blocks = run.record("blocks", block_table(looks))
 values = ["massive_rows", "heaviest", "r2", "r2_ordinary", "of_all", "effective_rank", "effective_rank_ordinary"]
 every = blocks.set_index(["model", "block"])[values].round(2)
 run.folded("every block", every)
@@ -198,13 +200,14 @@ every[every["massive_rows"] > 0]
 
 # %%
 described = tokens.massive_table(looks)
+run.record("massive", described.drop(columns="massive_rows"))
 described.round(3)
 
 # %% [markdown]
 # Which tokens they are:
 
 # %%
-token_rows = tokens.token_table(looks, ids, decode)
+token_rows = run.record("tokens", tokens.token_table(looks, ids, decode))
 token_rows.round(3)
 
 # %% [markdown]
@@ -214,8 +217,8 @@ token_rows.round(3)
 # block's massive rows that are massive in the writer too.
 
 # %%
-flow = tokens.flow_table(looks)
-cosines = tokens.cosine_table(looks)
+flow = run.record("flow", tokens.flow_table(looks))
+run.record("cosines", tokens.cosine_table(looks))
 flow.round(2)
 
 # %% [markdown]
@@ -227,7 +230,7 @@ flow.round(2)
 # has none before it, and no point.
 
 # %%
-figure = plots.massive(rounded(blocks), rounded(flow), MULTIPLE)
+figure = plots.massive(blocks, flow, MULTIPLE)
 run.figure(figure, "massive")
 plt.show()
 
@@ -238,7 +241,7 @@ plt.show()
 # %%
 sensitivity = sensitivity_table(looks)
 most_changed = blocks.loc[blocks.groupby("model", sort=False)["fall"].apply(lambda fall: fall.abs().idxmax())]
-changed = sensitivity.merge(most_changed[["model", "block"]], on=["model", "block"])
+changed = run.record("rules", sensitivity.merge(most_changed[["model", "block"]], on=["model", "block"]))
 changed.round(2)
 
 # %% [markdown]
@@ -249,7 +252,7 @@ changed.round(2)
 # row is massive the three coincide.
 
 # %%
-figure = plots.with_and_without(rounded(blocks))
+figure = plots.with_and_without(blocks)
 run.figure(figure, "without")
 plt.show()
 
@@ -268,7 +271,7 @@ plt.show()
 # %%
 curves = left_out_table(looks)
 resting = blocks[blocks["carried_by"].isin(["tokens", "both"])]
-figure = plots.left_out(rounded(curves), resting)
+figure = plots.left_out(curves, resting)
 run.figure(figure, "left_out")
 plt.show()
 
@@ -303,8 +306,8 @@ cost_tables = []
 for name, numbers in chosen.items():
     text = run.capture(name).rows.with_fewer_held_out(cost_rows)
     cost_tables.append(costs.cost_table(name, run.model(name), looks, text, numbers))
-swap_costs = costs.joined(cost_tables)
-figure = plots.costs(rounded(swap_costs), costs.KINDS)
+swap_costs = run.record("costs", costs.joined(cost_tables))
+figure = plots.costs(swap_costs, costs.KINDS)
 run.figure(figure, "costs")
 plt.show()
 
@@ -321,7 +324,7 @@ costs.worth_table(swap_costs).round(3)
 # (`delta`). Shown are medians over the blocks; below the fold, every map of every block with its 95 % interval.
 
 # %%
-arises = ["nats_first", "nats_later", "delta", "low", "high"]
+arises = ["nats_first", "nats_later", "delta", "delta_low", "delta_high"]
 run.folded("every map of every block", swap_costs.set_index(["model", "block", "kind"])[arises].round(3))
 swap_costs.groupby("kind", sort=False)[arises[:3]].median().round(3)
 
@@ -341,48 +344,19 @@ print(to_fall.round(2).to_string(index=False))
 
 # %%
 comparison = predictions.compared(predicted, blocks)
+run.record("predictions", predictions.prediction_table(predicted, comparison))
 print(predictions.sentence(comparison))
 comparison[["model", "block", "prediction", "r2", "r2_ordinary", "massive_rows", "right"]].round(2)
 
 # %%
-said = answers(rounded(blocks))
-
-# %%
-results = {}
-tables = {
-    "blocks": blocks,
-    "massive": described,
-    "tokens": token_rows,
-    "flow": flow,
-    "cosines": cosines,
-    "rules": changed,
-    "costs": swap_costs,
-}
-for name in run.models:
-    of_model = {"answer": said[name], "depth": depth.loc[name].to_dict()}
-    for key, table in tables.items():
-        of_model[key] = records(table[table["model"] == name].drop(columns="model"))
-    results[name] = of_model
 settings = {"counts": counts, "features": features, "multiple": MULTIPLE, "swapped": swapped, "others": others}
-ranks = ("effective_rank", "effective_rank_ordinary")
-run.save(
-    {
-        "models": results,
-        "planted": records(block_table(planted_looks)),
-        "planted_costs": records(planted_costs),
-        "predictions": records(predicted),
-        "compared": records(comparison),
-        "settings": settings,
-    },
-    tolerance=dict.fromkeys(ranks, 0.01) | {"of_all": 0.05, "heaviest": 0.01, "delta": 0.02, "low": 0.02, "high": 0.02},
-    digits=dict.fromkeys(ranks, 4),
-)
+run.save(settings=settings | {"deciding_fall": predictions.FALL})
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
 
 # %% [markdown]
 # Ours beside the paper's:
@@ -424,7 +398,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run: all rows → ordi
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises

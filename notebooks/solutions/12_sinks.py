@@ -20,21 +20,24 @@ import torch
 import howlinear as hl
 from howlinear.core.ceilings import fit, r2
 from howlinear.ideas.sinks import planted
-from howlinear.ideas.sinks.look import look, rest
+from howlinear.ideas.sinks.measure import look, rest
 from howlinear.instrument.capture import capture
+from howlinear.instrument.selection import choose_blocks
 from howlinear.notebook.run import start
 
 run = start("12_sinks", profile)
 first = next(iter(run.models))
 model = run.model(first)
-planted_block = 5
+planted_block, *_ = choose_blocks("depth 0.4", [site.block for site in hl.sites(model)][1:])
 planted_text = run.corpus(run.corpora[0], model).rows(min(8192, run.rows), run.seq_len, run.seed)
 before = capture(model, planted_text, [planted_block - 1, planted_block], sample=run.sample, seed=run.seed)
 clean = before[planted_block]
 mark = torch.zeros(clean.outputs.d_in)
-mark[[20, 70]] = 50 * before[planted_block - 1].heavy_rows().median * torch.tensor([0.8, 0.6])
+marked = torch.tensor([20, 70]) % len(mark)
+mark[marked] = 50 * before[planted_block - 1].heavy_rows().median * torch.tensor([0.8, 0.6])
 vector = torch.zeros(clean.outputs.d_in)
-vector[[10, 60, 100]] = 300 * clean.heavy_rows().median * torch.tensor([0.8, -0.5, 0.33])
+written = torch.tensor([10, 60, 100]) % len(vector)
+vector[written] = 300 * clean.heavy_rows().median * torch.tensor([0.8, -0.5, 0.33])
 with planted.sunk(model, planted_block, mark, vector):
     sunk = capture(model, planted_text, [planted_block], sample=run.sample, seed=run.seed)[planted_block]
 planted_looks = {

@@ -529,8 +529,10 @@ def sunk(block, massive_rows, r2, ordinary, rank_one=(False, False), at_first=1.
 def sinks(*blocks, costs=()):
     """Results of notebook 12 for one model."""
     kinds = [kind for block, kind in blocks if block["massive_rows"]]
-    model = {"blocks": [block for block, _ in blocks], "massive": kinds, "costs": list(costs)}
-    return {"models": {"a": model}}
+    rows = {"blocks": [block for block, _ in blocks], "massive": kinds, "costs": list(costs)}
+    found = {name: pd.DataFrame([{"model": "a"} | row for row in of_table]) for name, of_table in rows.items()}
+    found = {name: table if len(table) else pd.DataFrame(columns=["model"]) for name, table in found.items()}
+    return tables.Results("12_sinks", found, {"settings": {"models": ["a"]}})
 
 
 def swapped(block, kind, nats, massive_rows=9):

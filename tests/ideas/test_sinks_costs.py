@@ -22,7 +22,7 @@ from howlinear.ideas.sinks.costs import (
     without_costs,
     worth_table,
 )
-from howlinear.ideas.sinks.look import block_table, look
+from howlinear.ideas.sinks.measure import block_table, look
 from howlinear.ideas.sinks.planted import ffn_of, planted, sink
 from howlinear.ideas.sinks.planted import sunk as planted_twice
 from howlinear.instrument.capture import capture, hooked
@@ -92,7 +92,7 @@ def test_costs_are_those_of_the_instrument(sunk, costs):
     affine = looks["tiny", BLOCK].solved.ceiling.map
     expected = swap_costs(model, {BLOCK: affine}, rows)[BLOCK]
     found = costs.query("block == @BLOCK and kind == 'a'").iloc[0]
-    assert (found["delta"], found["low"], found["high"]) == pytest.approx(
+    assert (found["delta"], found["delta_low"], found["delta_high"]) == pytest.approx(
         (expected.delta, expected.low, expected.high), rel=1e-6
     )
     with swap(model, {BLOCK: affine}):

@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from howlinear.files.published import load_published
-from howlinear.ideas.sinks.predictions import compared, predictions, sentence
+from howlinear.ideas.sinks.predictions import compared, prediction_table, predictions, sentence
 
 
 def published(*rows):
@@ -59,6 +59,9 @@ def test_predictions_are_held_against_what_was_measured():
     found = compared(predicted, blocks("gpt2", 0.4, 0.05, 0.0, -0.3))
     assert found["fell"].tolist() == [True, False, False, False]  # a rise is no fall
     assert found["right"].tolist() == [True, False, True, True]
+    table = prediction_table(predicted, found[1:])
+    assert table["falls"].tolist() == [True, True, False, False]
+    assert table["fell"].tolist() == [pd.NA, False, False, False]
     assert sentence(found) == "Of 2 blocks that were to fall, 1 fell; of 2 that were to stay, 2 stayed."
 
 

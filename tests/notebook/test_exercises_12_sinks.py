@@ -49,6 +49,10 @@ def one_mean_repaired(block):
     return hl.AffineMap(slope, everything.mean_y - ordinary.mean_x @ slope)
 
 
+def sinks(names):
+    return names["planted_looks"]["sunk", names["planted_block"]].solved.massive_rows
+
+
 WRONG = {
     "sink_size": {
         "a constant": lambda names: lambda length, r: 34.0,
@@ -71,10 +75,10 @@ WRONG = {
         "the unexplained share": lambda names: lambda block: 1 - names["elsewhere"](block),
     },
     "enough": {
-        "half of the sinks": lambda names: names["planted_looks"]["sunk", 5].solved.massive_rows // 2,
+        "half of the sinks": lambda names: sinks(names) // 2,
         "one too few": lambda names: names["enough"] - 1,
         "one too many": lambda names: names["enough"] + 1,
-        "all sinks": lambda names: names["planted_looks"]["sunk", 5].solved.massive_rows,
+        "all sinks": sinks,
     },
     "change": {
         "no change": lambda names: lambda x, y: y,

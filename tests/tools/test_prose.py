@@ -16,7 +16,7 @@ from howlinear.ideas.degrees.products import Learned
 from howlinear.ideas.dynamics.timing import Vote
 from howlinear.ideas.optimisers.training import Shortfall
 from howlinear.ideas.rank.spread import rank_estimate
-from howlinear.ideas.sinks import look, predictions
+from howlinear.ideas.sinks import measure, predictions
 from howlinear.instrument.perplexity import change
 
 MINUS = str.maketrans("-", "−")
@@ -71,8 +71,14 @@ def letter():
     return words("paper/correspondence.md")
 
 
+def sinks_of(model):
+    """Table of notebook 12 on the public models → its rows of one of them."""
+    found = tables.load_results("public", "12_sinks").items()
+    return {name: table[table["model"] == model].to_dict("records") for name, table in found if "model" in table}
+
+
 def test_the_findings_tell_what_massive_rows_cost(findings):
-    found = results.load(paths.results("public") / "12_sinks.json")["models"]["smollm2-135m"]
+    found = sinks_of("smollm2-135m")
     nats = {(row["block"], row["kind"]): f"{row['nats']:.2f}" for row in found["costs"]}
     assert f"in the place of block 11 it costs {nats[11, 'a']} nats per token, and {nats[28, 'a']} in the" in findings
     assert f"with a constant at the first position, {nats[11, 'e']} and {nats[28, 'e']}" in findings
@@ -91,8 +97,7 @@ def test_the_findings_tell_what_massive_rows_cost(findings):
     assert roles[28] == roles[29] == (11, "takes away")
     at_first = {row["block"]: row["at_first"] for row in found["massive"]}
     assert min(at_first[11], at_first[28]) > 0.9  # "the first token of nearly every sequence"
-    minis = numbers("12_sinks")["models"].values()
-    assert all(row["massive_rows"] == 0 for model in minis for row in model["blocks"])
+    assert (tables.load_results("minis", "12_sinks")["blocks"]["massive_rows"] == 0).all()
 
 
 def test_what_products_win_back_in_the_public_models_is_told(readme, findings):
@@ -137,8 +142,11 @@ def test_notebook_12_tells_by_which_thresholds_it_judges():
     assert "a map of at most ten directions" in said
     assert predictions.FEW == 10
     assert f"lower than that of all rows by more than {predictions.FALL}" in said
-    assert f"changes by {look.FEW_ROWS_DECIDE} or more without the massive rows" in said
-    assert f"effective rank below {look.RANK_ONE:g}, the median feature's $R^2$ at least {look.FAR_BELOW} below" in said
+    assert f"changes by {measure.FEW_ROWS_DECIDE} or more without the massive rows" in said
+    assert (
+        f"effective rank below {measure.RANK_ONE:g}, the median feature's $R^2$ at least {measure.FAR_BELOW} below"
+        in said
+    )
 
 
 def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
@@ -453,7 +461,7 @@ def test_readme_tells_of_the_public_models(readme):
     assert f"runs from {blocks.r2.min():.2f} to {blocks.r2.max():.2f} over its thirty blocks" in readme
     assert len(blocks) == 30
     assert f"block 11 of SmolLM2 falls from {blocks.r2[11]:.2f} to {blocks.r2_ordinary[11]:.2f}" in readme
-    found = results.load(paths.results("public") / "12_sinks.json")["models"]["smollm2-135m"]
+    found = sinks_of("smollm2-135m")
     (massive,) = [row for row in found["massive"] if row["block"] == 11]
     assert f"Without {massive['share']:.1%} of its rows".replace("%", " %") in readme
     assert massive["at_first"] > 0.5  # "most of them the first token of a sequence"

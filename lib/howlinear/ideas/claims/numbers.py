@@ -670,7 +670,16 @@ def _beside_seeds(results: Results, effect: str, number: str) -> Readings:
 # Notebook 12: massive rows
 
 
-def fall_without_massive_rows(results: Results) -> Readings:
+def _sinks(results: tables.Results) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Model → table → its rows, as mappings."""
+    found = {name: results[name] for name in ("blocks", "massive", "costs")}
+    return {
+        model: {name: table[table["model"] == model].to_dict("records") for name, table in found.items()}
+        for model in results.settings["models"]
+    }
+
+
+def fall_without_massive_rows(results: tables.Results) -> Readings:
     """Largest fall of R²_lin over a model's blocks when the map is fitted and scored without their massive rows."""
 
     def read(model: Any) -> Reading:
@@ -685,10 +694,10 @@ def fall_without_massive_rows(results: Results) -> Readings:
             falls.append(Reading(fall, f"block {block['block']}"))
         return extreme(falls, np.max)
 
-    return each_model(results["models"], read)
+    return each_model(_sinks(results), read)
 
 
-def rank_one_of_tokens(results: Results) -> Readings:
+def rank_one_of_tokens(results: tables.Results) -> Readings:
     """Of a model's blocks that are nearly linear along one direction: the share that is not so without massive rows."""
 
     def read(model: Any) -> Reading:
@@ -699,10 +708,10 @@ def rank_one_of_tokens(results: Results) -> Readings:
         share = 1 - len(still) / len(along_one)
         return Reading(exactly(share), f"of {len(along_one)} blocks")
 
-    return each_model(results["models"], read)
+    return each_model(_sinks(results), read)
 
 
-def least_at_first_position(results: Results) -> Readings:
+def least_at_first_position(results: tables.Results) -> Readings:
     """Share of a block's massive rows at position 0, of the block where it is least; of blocks that rest on them."""
 
     def read(model: Any) -> Reading:
@@ -712,10 +721,10 @@ def least_at_first_position(results: Results) -> Readings:
             raise UntestableError(f"without its massive rows no block's R²_lin moves by {FEW_ROWS_DECIDE} or more")
         return extreme([Reading(exactly(kind["at_first"]), f"block {kind['block']}") for kind in resting], np.min)
 
-    return each_model(results["models"], read)
+    return each_model(_sinks(results), read)
 
 
-def dearest_mended(results: Results) -> Readings:
+def dearest_mended(results: tables.Results) -> Readings:
     """Of the dearest block with massive rows: the share of its swap's cost that is saved by a map of the other rows.
 
     The map is fitted to ordinary rows, and massive rows are left to the FFN (`d` of notebook 12; `a` is least squares
@@ -744,7 +753,7 @@ def dearest_mended(results: Results) -> Readings:
         )
         return Reading(saved, f"block {dearest}")
 
-    return each_model(results["models"], read)
+    return each_model(_sinks(results), read)
 
 
 def _with_massive_rows(model: Any) -> list[Mapping[str, Any]]:

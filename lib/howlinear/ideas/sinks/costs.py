@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate, fold_means
-from howlinear.ideas.sinks.look import Look, Looks
+from howlinear.ideas.sinks.measure import Look, Looks
 from howlinear.ideas.sinks.planted import ffn_of
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import MULTIPLE
@@ -43,7 +43,7 @@ KINDS = {
 COLUMNS = [
     *("model", "block", "kind", "massive_rows"),
     *("nats", "nats_low", "nats_high", "nats_first", "nats_later"),
-    *("perplexity", "delta", "low", "high"),
+    *("perplexity", "delta", "delta_low", "delta_high"),
 ]
 
 
@@ -143,7 +143,7 @@ def chosen_blocks(blocks: pd.DataFrame, most: int = 8, others: int = 2) -> dict[
     """Model → the blocks that are swapped: those with massive rows, and a few others beside them.
 
     Args:
-        blocks: as `look.block_table` makes it.
+        blocks: as `measure.block_table` makes it.
         most: of those with massive rows so many, whose R²_lin changes most without them.
         others: of those without, so many: the most linear, the least linear, the second most, and so on.
     """
@@ -172,10 +172,8 @@ def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows,
         blocks: which blocks.
 
     Returns:
-        Columns model, block, kind (a letter of `KINDS`), massive_rows; nats, by how much the loss per predicted token
-        rises, with its interval as in nats_low; nats_first, what is predicted from position 0 alone, where sinks mostly
-        are, and nats_later, from all later positions; perplexity (of the model as it is), delta, by how much it rises,
-        with its interval, low and high. Intervals are paired over document folds, see `perplexity.change`. No row of a
+        Columns `COLUMNS`: nats, by how much the loss per predicted token rises; nats_first, what is predicted from
+        position 0 alone, and nats_later, from all later positions; delta, by how much the perplexity rises. No row of a
         model that predicts no next token.
 
     Raises:
@@ -216,13 +214,11 @@ def _rises(
     nats = Estimate.jackknife(float(rise.mean()), fold_means(rise, fold.numpy()))
     in_perplexity = change(before.mean(1), after.mean(1), fold)
     return {
-        "nats": nats.value,
-        "nats_low": nats.low,
-        "nats_high": nats.high,
+        **nats.columns("nats"),
         "nats_first": float((after - before)[:, 0].mean()),
         "nats_later": float((after - before)[:, 1:].mean()),
         "perplexity": float(before.mean().exp()),
-        **in_perplexity.to_dict(),
+        **in_perplexity.estimate.columns("delta"),
     }
 
 

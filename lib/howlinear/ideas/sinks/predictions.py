@@ -56,7 +56,7 @@ def compared(predicted: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         predicted: as of `predictions`.
-        blocks: as of `look.block_table`.
+        blocks: as of `measure.block_table`.
 
     Returns:
         The columns of `predicted`, and r2, r2_ordinary, massive_rows, fall (r2 less r2_ordinary), fell (whether that is
@@ -83,3 +83,10 @@ def sentence(comparison: pd.DataFrame) -> str:
         f"Of {predicted.sum()} blocks that were to fall, {(predicted & fell).sum()} fell; of {(~predicted).sum()} that "
         f"were to stay, {(~predicted & ~fell).sum()} stayed."
     )
+
+
+def prediction_table(predicted: pd.DataFrame, comparison: pd.DataFrame) -> pd.DataFrame:
+    """Whether each block of the paper is predicted to fall, and whether it fell, where it was run; a row a block."""
+    table = predicted[["model", "block", "falls"]]
+    table = table.merge(comparison[["model", "block", "fell"]].astype({"fell": "boolean"}), "left", ["model", "block"])
+    return table.astype({"fell": "boolean"})

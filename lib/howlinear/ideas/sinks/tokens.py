@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from howlinear.ideas.sinks.look import Looks
+from howlinear.ideas.sinks.measure import Looks
 from howlinear.instrument.massive import HeavyRows
 
 ALIGNED = 0.5
@@ -71,26 +71,27 @@ def token_table(
         most: how many tokens of each block are listed, at position 0 and elsewhere.
 
     Returns:
-        Columns model, block, place ("position 0" or "elsewhere"), token (its text, quoted), count, and share (of the
-        block's massive rows).
+        Columns model, block, place ("position 0" or "elsewhere"), rank (1 the most frequent there), token (its text,
+        quoted), count, and share (of the block's massive rows).
     """
     rows = []
     for (model, block), massive in _massive_rows(looks).items():
         token = ids[model][massive.sequence, massive.position]
         for place, there in (("position 0", massive.position == 0), ("elsewhere", massive.position > 0)):
             counts = pd.Series(token[there].tolist(), dtype="int64").value_counts(sort=True)
-            for token_id, count in counts.head(most).items():
+            for rank, (token_id, count) in enumerate(counts.head(most).items(), start=1):
                 rows.append(
                     {
                         "model": model,
                         "block": block,
                         "place": place,
+                        "rank": rank,
                         "token": repr(decode[model](token_id)),
                         "count": int(count),
                         "share": count / len(massive),
                     }
                 )
-    return pd.DataFrame(rows, columns=["model", "block", "place", "token", "count", "share"])
+    return pd.DataFrame(rows, columns=["model", "block", "place", "rank", "token", "count", "share"])
 
 
 def flow_table(looks: Looks) -> pd.DataFrame:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import pandas as pd
 import torch
@@ -244,15 +243,7 @@ def r2_without_loudest(affine: AffineMap, block: BlockCapture, count: int) -> fl
 
 
 def block_table(looks: Looks) -> pd.DataFrame:
-    """R²_lin of all rows and of ordinary ones, a row a block.
-
-    Returns:
-        Columns model, block, rows, massive_rows, heaviest (norm of the heaviest output in medians); r2 and r2_ordinary,
-        each with its interval as in r2_low, r2_high; of_all (R² on ordinary rows of the map of all rows); fall (r2 less
-        r2_ordinary); median, median_ordinary, effective_rank, effective_rank_ordinary, rank_one, rank_one_ordinary
-        (whether the block is of the rank-1 regime, see `RANK_ONE`); loud and loud_ordinary (R² without the loudest
-        features); carried_by.
-    """
+    """R²_lin of all rows and of ordinary ones, a row a block; table `blocks` of the results."""
     rows = []
     for (model, block), seen in looks.items():
         whole = seen.solved.ceiling
@@ -272,14 +263,14 @@ def block_table(looks: Looks) -> pd.DataFrame:
                 "r2_ordinary_high": ordinary.r2_high,
                 "of_all": seen.ordinary.of_all,
                 "fall": whole.r2 - ordinary.r2,
-                "median": whole.r2_median,
-                "median_ordinary": ordinary.r2_median,
+                "median_r2": whole.r2_median,
+                "median_r2_ordinary": ordinary.r2_median,
                 "effective_rank": seen.solved.effective_rank,
                 "effective_rank_ordinary": seen.solved.ordinary_effective_rank,
                 "rank_one": _rank_one(whole.r2, whole.r2_median, seen.solved.effective_rank),
                 "rank_one_ordinary": _rank_one(ordinary.r2, ordinary.r2_median, seen.solved.ordinary_effective_rank),
-                "loud": seen.loud.r2,
-                "loud_ordinary": seen.loud.ordinary,
+                "r2_without_loudest": seen.loud.r2,
+                "r2_ordinary_without_loudest": seen.loud.ordinary,
                 "carried_by": seen.carried_by,
             }
         )
@@ -291,12 +282,7 @@ def _rank_one(pooled: float, median: float, rank: float) -> bool:
 
 
 def left_out_table(looks: Looks) -> pd.DataFrame:
-    """R²_lin of the rest, as more and more is left out.
-
-    Returns:
-        Columns model, block, kind ("heaviest rows", "rows far out", "loudest features", or "loudest features, ordinary
-        rows"), left_out (how many) and r2; a row per count.
-    """
+    """R²_lin of the rest, as more and more is left out: columns model, block, kind (of what), left_out and r2."""
     rows = []
     for (model, block), seen in looks.items():
         where = {"model": model, "block": block}
@@ -312,12 +298,7 @@ def left_out_table(looks: Looks) -> pd.DataFrame:
 
 
 def sensitivity_table(looks: Looks) -> pd.DataFrame:
-    """What becomes of the answer if other rows count as massive.
-
-    Returns:
-        Columns model, block, rule, left_out (rows that count as massive), at_first (share of them at position 0; NaN of
-        none), r2 (of the others) and effective_rank (of theirs).
-    """
+    """What becomes of the answer if other rows count as massive, a row a block and a rule; table `rules`."""
     rows = []
     for (model, block), seen in looks.items():
         for rule, others in seen.rules.items():
@@ -339,13 +320,9 @@ def sensitivity_table(looks: Looks) -> pd.DataFrame:
 def depth_table(blocks: pd.DataFrame) -> pd.DataFrame:
     """What is left of a profile's shape without the massive rows, a row a model.
 
-    Args:
-        blocks: as `block_table` makes it.
-
-    Returns:
-        Highest less lowest R²_lin over depth, `spread`, and the largest step between neighbours, `step`, each of all
-        rows and of ordinary ones; how many blocks are of the rank-1 regime, `rank_one`, likewise; how many have
-        massive rows, `massive`, and of how many R²_lin rests on them, `resting`.
+    Highest less lowest R²_lin, `spread`, the largest step between neighbours, `step`, and how many blocks are of the
+    rank-1 regime, `rank_one`, each of all rows and of ordinary ones; how many blocks have massive rows, `massive`, and
+    of how many R²_lin rests on them, `resting`.
     """
     rows = {}
     for model, of_model in blocks.groupby("model", sort=False):
@@ -360,35 +337,3 @@ def depth_table(blocks: pd.DataFrame) -> pd.DataFrame:
         row["resting"] = int(few_rows_decide(in_order["r2"].to_numpy(), in_order["r2_ordinary"].to_numpy()).sum())
         rows[model] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("model")
-
-
-def answers(blocks: pd.DataFrame) -> dict[str, str]:
-    """Model → the answer in one sentence.
-
-    Args:
-        blocks: as `block_table` makes it.
-    """
-    return {str(model): _answer(str(model), of_model) for model, of_model in blocks.groupby("model", sort=False)}
-
-
-def _answer(model: str, blocks: pd.DataFrame) -> str:
-    massive = blocks[blocks["massive_rows"] > 0]
-    if massive.empty:
-        top = blocks.loc[blocks["heaviest"].idxmax()]
-        return (
-            f"No block of {model} has a massive row: the heaviest of {top['rows']:,} has {top['heaviest']:.1f} times "
-            f"the median norm, in block {top['block']}."
-        )
-    beginning = f"{len(massive)} of {len(blocks)} blocks of {model} have massive rows, at most "
-    beginning += f"{massive['massive_rows'].max():,} of {massive['rows'].max():,}"
-    resting = massive[few_rows_decide(massive["r2"].to_numpy(), massive["r2_ordinary"].to_numpy())]
-    if resting.empty:
-        most = massive.loc[massive["fall"].abs().idxmax()]
-        return f"{beginning}; without them R²_lin changes by {-most['fall']:+.2f} at most, in block {most['block']}."
-    changes = [f"block {row['block']} {row['r2']:.2f} → {row['r2_ordinary']:.2f}" for _, row in resting.iterrows()]
-    return f"{beginning}; R²_lin rests on them in {len(resting)}: {', '.join(changes)}."
-
-
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table as results keep it, a mapping a row, what is missing as None."""
-    return table.astype(object).where(table.notna(), None).to_dict("records")
