@@ -19,19 +19,18 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
-block = 4  # the block we look at closely
+block: int | None = None  # the block we look at closely; None: a third of the way up
 
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.capture import questions, replies, sentences
 from howlinear.core.ceilings import NULL
-from howlinear.files.results import rounded
+from howlinear.ideas.inputs import describe_inputs, null_directions, summarise
 from howlinear.instrument.capture import hooked
-from howlinear.instrument.tables import inputs_summary, inputs_table, null_directions
 from howlinear.notebook.run import start
 from howlinear.plots import capture as plots
 
@@ -54,7 +53,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -89,7 +88,7 @@ plt.show()
 # %%
 model = run.model(first)
 sites = hl.sites(model)
-block = min(block, len(sites) - 1)
+block = len(sites) // 3 if block is None else min(block, len(sites) - 1)
 for site in sites[:3]:
     print(site.block, site.name, type(site.output).__name__)
 rows = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed)
@@ -156,7 +155,9 @@ print("rows kept as they are:", len(kept.sample.x), "of width", kept.sample.x.sh
 # - **position 0**: mean norm of the rows at the first position over the mean norm elsewhere.
 
 # %%
-inputs = inputs_table({name: stored.blocks for name, stored in captures.items()})
+described = describe_inputs({name: stored.blocks for name, stored in captures.items()})
+# an eigenvalue below the rule for null directions is rounding noise, see below
+inputs = run.record("inputs", described.assign(null=described["null"].where(described["null"] > NULL, 0.0)))
 by_model = inputs.groupby("model", sort=False)
 by_model[["condition", "effective_rank", "dynamic_range"]].agg(["min", "max"]).round(1)
 
@@ -169,11 +170,7 @@ by_model[["condition", "effective_rank", "dynamic_range"]].agg(["min", "max"]).r
 # output $y$ (strong lines). Sequences are cut from joined documents, so position 0 is rarely a document's beginning.
 
 # %%
-tolerance = {"condition": 0.02, "null": 1.0, "second": 0.1, "first_position_in": 0.01, "first_position_out": 0.01}
-digits = {"null": 2, "second": 2}
-recorded = inputs.assign(null=inputs["null"].where(inputs["null"] > NULL, 0.0))  # below: rounding noise, see next
-recorded = rounded(recorded, tolerance, digits)
-figure = plots.inputs(recorded)
+figure = plots.inputs(inputs)
 run.figure(figure, "inputs")
 plt.show()
 
@@ -186,7 +183,7 @@ plt.show()
 # are divided by the largest eigenvalue.
 
 # %% tags=["nbval-check-output"]
-print(null_directions(inputs).to_string(float_format=lambda value: f"{value:.0e}"))
+print(null_directions(described).to_string(float_format=lambda value: f"{value:.0e}"))
 
 # %% [markdown]
 # Where `smallest, at most` lies many powers of ten below `next, at least`, it is no variance but float32 rounding. The
@@ -196,16 +193,17 @@ print(null_directions(inputs).to_string(float_format=lambda value: f"{value:.0e}
 
 # %%
 sha256 = {name: stored.rows.sha256 for name, stored in captures.items()}
-run.save({"inputs": recorded.to_dict("records"), "sha256": sha256}, tolerance, digits)
+run.record("rows", pd.DataFrame(sha256.items(), columns=["model", "rows_sha256"]))
+run.save()
 
 # %%
-inputs_summary(inputs)
+summarise(inputs)
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
 
 # %% [markdown]
 # | | the paper | ours |
@@ -224,7 +222,7 @@ run.conclusion(sentences, replies)
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises

@@ -210,12 +210,11 @@ def test_without_results_the_notebook_to_run_is_named(project):
 
 
 def test_results_of_another_notebook_that_lack_what_its_answer_says_are_named(tmp_path):
-    for profile in ("minis", "public"):
-        (tmp_path / profile).mkdir()
-    shutil.copy(RECORDED / "minis" / "01_capture.json", tmp_path / "minis")
+    shutil.copytree(RECORDED / "minis" / "01_capture", tmp_path / "minis" / "01_capture")
     with_minis_alone = pages.expected("01_capture", tmp_path)
     assert "Of the embedded models:" in with_minis_alone
     assert "public" not in with_minis_alone
-    (tmp_path / "public" / "01_capture.json").write_text('{"models": {}}', encoding="utf-8")
-    with pytest.raises(SourceError, match=r"01_capture\.json does not hold .*run notebook 01 again"):
+    shutil.copytree(RECORDED / "public" / "01_capture", tmp_path / "public" / "01_capture")
+    (tmp_path / "public" / "01_capture" / "inputs.csv").unlink()
+    with pytest.raises(SourceError, match=r"results of 01_capture do not hold .*run the notebook again"):
         pages.expected("01_capture", tmp_path)

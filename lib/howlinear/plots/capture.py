@@ -29,7 +29,7 @@ def inputs(table: pd.DataFrame) -> Figure:
 
     Args:
         table: a row a block: `model`, `block`, the columns of `INPUTS`, and `first_position_out`, beside which
-            `first_position_in` is drawn faintly; as of `tables.inputs_table`.
+            `first_position_in` is drawn faintly; as of `ideas.inputs.describe_inputs`.
 
     Returns:
         The figure.

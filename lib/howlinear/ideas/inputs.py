@@ -10,7 +10,7 @@ import pandas as pd
 from howlinear.instrument.capture import BlockCapture, describe
 
 
-def inputs_table(captures: Mapping[str, Mapping[int, BlockCapture]]) -> pd.DataFrame:
+def describe_inputs(captures: Mapping[str, Mapping[int, BlockCapture]]) -> pd.DataFrame:
     """What the rows that go into every block are like.
 
     Args:
@@ -35,7 +35,7 @@ def null_directions(inputs: pd.DataFrame) -> pd.DataFrame:
     """How far apart the two smallest eigenvalues of the inputs' correlation matrix are.
 
     Args:
-        inputs: as of `inputs_table`.
+        inputs: as of `describe_inputs`.
 
     Returns:
         A row a model: `width`; `rank`, the largest of any block; over the blocks the largest of the smallest eigenvalue
@@ -52,11 +52,11 @@ def null_directions(inputs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def inputs_summary(inputs: pd.DataFrame) -> pd.DataFrame:
+def summarise(inputs: pd.DataFrame) -> pd.DataFrame:
     """The inputs of a model in three numbers: a row a model.
 
     Args:
-        inputs: as of `inputs_table`.
+        inputs: as of `describe_inputs`.
     """
     by_model = inputs.groupby("model", sort=False)
     return pd.DataFrame(

@@ -3,12 +3,12 @@ import pytest
 
 from conftest import BLOCKS, WIDTH, tiny
 from howlinear.errors import InputError
-from howlinear.instrument.capture import capture, describe
-from howlinear.instrument.tables import (
-    inputs_summary,
-    inputs_table,
+from howlinear.ideas.inputs import (
+    describe_inputs,
     null_directions,
+    summarise,
 )
+from howlinear.instrument.capture import capture, describe
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def captures(rows):
 
 
 def test_the_table_of_inputs_has_a_row_a_block_and_model(captures):
-    table = inputs_table(captures)
+    table = describe_inputs(captures)
     assert list(zip(table["model"], table["block"], strict=True)) == [
         (name, block) for name in ("gpt2", "llama") for block in range(BLOCKS)
     ]
@@ -31,7 +31,7 @@ def test_the_table_of_inputs_has_a_row_a_block_and_model(captures):
 
 def test_inputs_without_sampled_rows_are_refused(rows):
     with pytest.raises(InputError, match="capture with sample"):
-        inputs_table({"gpt2": capture(tiny("mini-gpt2"), rows)})
+        describe_inputs({"gpt2": capture(tiny("mini-gpt2"), rows)})
 
 
 INPUTS = pd.DataFrame(
@@ -60,7 +60,7 @@ def test_null_directions_take_the_worst_block_of_each_model():
 
 
 def test_the_summary_of_inputs_by_hand():
-    assert inputs_summary(INPUTS).to_dict("index") == {
+    assert summarise(INPUTS).to_dict("index") == {
         "b": {"largest condition number": 20.6, "mean effective rank": 2.6, "null directions": 2},
         "a": {"largest condition number": 3.0, "mean effective rank": 4.0, "null directions": 0},
     }
