@@ -31,7 +31,6 @@ from IPython.display import HTML
 from transformers import AutoModelForCausalLM
 
 import howlinear as hl
-from howlinear.answers.by_hand import questions, replies, sentences
 from howlinear.ideas import by_hand as ideas
 from howlinear.notebook.run import start
 from howlinear.plots import by_hand as plots
@@ -57,7 +56,7 @@ print("model:", name, "· text:", run.corpora[0])
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -281,13 +280,14 @@ run.figure(figure, "parabola")
 plt.show()
 
 # %% tags=["nbval-check-output"]
-at_home = {}
-away = {}
+on_flanks = []
 for side, other in (("left", "right"), ("right", "left")):
-    at_home[side] = r_squared(flank_lines[side], *flanks[side]["held out"])
-    away[side] = r_squared(flank_lines[side], *flanks[other]["held out"])
+    at_home = r_squared(flank_lines[side], *flanks[side]["held out"])
+    away = r_squared(flank_lines[side], *flanks[other]["held out"])
+    on_flanks.append({"fitted": side, "scored": side, "r2": at_home})
+    on_flanks.append({"fitted": side, "scored": other, "r2": away})
     slope, _ = ends[side]
-    print(f"{side}: slope {slope:+.1f}, R² at home {at_home[side]:.2f}, on the other flank {away[side]:.1f}")
+    print(f"{side}: slope {slope:+.1f}, R² at home {at_home:.2f}, on the other flank {away:.1f}")
 
 # %% [markdown]
 # ## Figure: a neuron to play with
@@ -313,12 +313,12 @@ HTML(plots.slider(ideas.QUANTILES))
 # %%
 states = [(1.7, 1.0, 0.0), (1.7, 1.0, 2.0), (1.7, 0.25, 0.0), (6.8, 0.25, 0.0)]  # bend, width, middle
 panels = {}
-toys = []
+neurons = []
 for bend, width, middle in states:
     toy = ideas.toy_neuron(bend, width, middle)
     title = f"bend {bend:g}, width {width:g},\nmiddle {middle:g}: $R^2$ = {toy.r2:.3f}"
     panels[title] = toy.points
-    toys.append({"bend": bend, "width": width, "middle": middle, "r2": toy.r2})
+    neurons.append({"bend": bend, "width": width, "middle": middle, "r2": toy.r2})
 figure = plots.neurons(panels)
 run.figure(figure, "neuron")
 plt.show()
@@ -340,26 +340,22 @@ hasty_in_sample = r_squared(hasty, x[few_rows], y[few_rows])
 hasty_r2 = r_squared(hasty, x[held_out], y[held_out])
 
 # %%
-record = {
-    "model": name,
-    "blocks": [{"block": block, "r2": r2[block], "r2_in_sample": in_sample[block]} for block in r2],
-    "rows_to_fit": int((~held_out).sum()),
-    "hasty": {"block": bent, "rows": len(few_rows), "r2_in_sample": hasty_in_sample, "r2": hasty_r2},
-    "agrees_to_three_digits": bool(largest < 0.0005),
-    "planted": planted,
-    "nonsense": nonsense,
-    "rank": rank,
-    "drawn": shares,
-    "parabola": {"at_home": at_home, "away": away},
-    "toys": toys,
-}
-run.save(record, {"hasty": 0.02})  # from so few rows processors disagree in the third digit
+both = pd.DataFrame({"r2": r2, "r2_in_sample": in_sample}).rename_axis("block").reset_index()
+run.record("blocks", both.assign(model=name)[["model", "block", "r2", "r2_in_sample"]])
+few = {"model": name, "block": bent, "rows": len(few_rows), "r2": hasty_r2, "r2_in_sample": hasty_in_sample}
+run.record("hasty", pd.DataFrame([few]))  # from so few rows processors disagree in the third digit
+checks = {"model": name, "rows_to_fit": int((~held_out).sum()), "agrees": largest < 0.0005}
+run.record("checks", pd.DataFrame([checks | {"planted": planted, "nonsense": nonsense, "rank": rank}]))
+run.record("drawn", pd.DataFrame(shares.items(), columns=["panel", "r2"]))
+run.record("parabola", pd.DataFrame(on_flanks))
+run.record("neurons", pd.DataFrame(neurons))
+run.save()
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
 
 # %% [markdown]
 # | | the paper | ours |
@@ -383,7 +379,7 @@ run.conclusion(sentences, replies)
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises

@@ -9,7 +9,7 @@ import torch
 
 from helpers.reference import normal
 from howlinear.errors import InputError
-from howlinear.files import paths, results
+from howlinear.files import paths
 from howlinear.files.tables import load_results
 from howlinear.ideas.by_hand import POINTS, QUANTILES, SLICES, cloud, toy_neuron
 
@@ -64,10 +64,12 @@ def test_what_is_planted_is_found_and_what_is_shuffled_is_not(ran):
 
 def test_the_recorded_numbers_are_those_of_notebook_02():
     """On the same rows, but for the direction that only rounding fills."""
-    here = results.load(paths.results("minis") / f"{STEM}.json")
-    there = load_results("minis", "02_ceilings")["blocks"].query("model == @here['model']")
-    assert here["agrees_to_three_digits"]
-    np.testing.assert_allclose([row["r2"] for row in here["blocks"]], there["r2"], atol=5e-4)
+    here = load_results("minis", STEM)
+    there = load_results("minis", "02_ceilings")["blocks"]
+    assert here["checks"].agrees.all()
+    both = here["blocks"].merge(there, on=["model", "block"], suffixes=["", "_there"])
+    assert len(both) == len(here["blocks"]) > 1
+    np.testing.assert_allclose(both["r2"], both["r2_there"], atol=5e-4)
 
 
 def test_the_words_are_explained_and_their_links_lead_to_the_glossary():
