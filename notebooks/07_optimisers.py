@@ -23,32 +23,18 @@ sample_rows: int | None = None  # token rows that everyone trains on and is scor
 steps: int | None = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
 batch = 256  # rows a step
 baseline_steps = 3_000  # of the paper's untuned baseline; the paper's
-baseline_blocks = [0, 1, 10]  # where it is trained; 1 and 10 are the paper's
+baseline_blocks: list | str = (
+    "depth 0 0.09 0.9"  # where it is trained: numbers or a rule; of twelve 0, and the paper's 1 and 10
+)
 
 # %%
-import matplotlib.pyplot as plt
-import numpy as np
-import pandas as pd
-import torch
-
-import howlinear as hl
-from howlinear.answers.optimisers import questions, replies, sentences
-from howlinear.core.ceilings import r2
-from howlinear.files.results import rounded
-from howlinear.ideas.optimisers import tables
-from howlinear.ideas.optimisers.baseline import planted
-from howlinear.ideas.optimisers.gradient_descent import descent
-from howlinear.ideas.optimisers.problem import SCALINGS, Problem
-from howlinear.ideas.optimisers.training import OPTIMISERS, train
 from howlinear.instrument.resample import resampled
-from howlinear.instrument.selection import selected
+from howlinear.instrument.selection import choose_blocks, selected
 from howlinear.notebook.run import start
-from howlinear.plots import optimisers as plots
 
 run = start("07_optimisers", profile)
 sampled = {name: resampled(run.capture(name), run.model(name), sample_rows) for name in run.models}
 models = selected(sampled, blocks)
-first = next(iter(models))
 widths = {}
 for name, captured in models.items():
     widths[name] = next(iter(captured.values())).rows().x.shape[1]
@@ -70,7 +56,7 @@ print("blocks:", {name: list(captured) for name, captured in models.items()})
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -110,6 +96,11 @@ run.answer(sentences)
 # variance to each. We walk, and look up what was foretold.
 
 # %%
+import torch
+
+import howlinear as hl
+from howlinear.ideas.optimisers.gradient_descent import descent
+
 generator = torch.Generator().manual_seed(0)
 x = torch.randn(1_000, 2, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 0.1])
 y = x[:, :1] + 10 * x[:, 1:]
@@ -135,8 +126,13 @@ for step in range(1, 101):
 # all but arrives. For these two inputs that is enough, because they are not correlated; those of a block are.
 
 # %%
-surfaces, walks = tables.valley(x, y, steps=[0, 1, 10, 30, 100, 300])
-figure = plots.valley(rounded(surfaces), rounded(walks, 0.001))
+import matplotlib.pyplot as plt
+
+from howlinear.ideas.optimisers import measure
+from howlinear.plots import optimisers as plots
+
+surfaces, walks = measure.valley(x, y, steps=[0, 1, 10, 30, 100, 300])
+figure = plots.valley(surfaces.round(4), walks.round(3))
 run.figure(figure, "valley")
 plt.show()
 
@@ -147,12 +143,13 @@ plt.show()
 # half is learned after our steps, and the share of the output's variance that the map explains through them.
 
 # %%
-forecasts = tables.forecasts(models, steps)
+forecasts = measure.forecasts(models, steps)
+blocks = run.record("blocks", forecasts.drop(columns="reached"))
 
 # %% tags=["nbval-check-output"]
-worst = forecasts.loc[forecasts.groupby("model", sort=False)["GD gap"].idxmax()].set_index(["model", "block"])
+worst = forecasts.loc[(forecasts.r2 - forecasts.reached).groupby(forecasts.model, sort=False).idxmax()]
 print("the block of each model that gradient descent is foretold to fall furthest short on:")
-shown = worst[["condition", "exact", "GD", "asleep", "asleep share", "steps to 0.01"]]
+shown = worst.set_index(["model", "block"])[["condition", "r2", "reached", "asleep", "asleep_share", "steps_needed"]]
 print(shown.map(lambda value: f"{value:.2g}").to_string())
 
 # %% [markdown]
@@ -161,17 +158,29 @@ print(shown.map(lambda value: f"{value:.2g}").to_string())
 # once and gets as many row visits. Rates for SGD count in units of $1/\lambda_1$, so that even the grid is informed.
 
 # %%
-studied = forecasts.loc[forecasts["GD gap"].idxmax()]
+import numpy as np
+
+from howlinear.ideas.optimisers.problem import SCALINGS, Problem
+from howlinear.ideas.optimisers.training import OPTIMISERS, train
+
+(studied,) = blocks[blocks.raced].itertuples()
 place = f"{studied.model}, block {studied.block}"
 problem = Problem.of(models[studied.model][studied.block])
 at = np.unique(np.geomspace(1, steps, 16).astype(int)).tolist()
-race = tables.race(problem, steps, batch, at, run.seed)
-scores = tables.scores(race)
+paths = measure.race(problem, steps, batch, at, run.seed)
+scores = measure.scores(paths)
+
+# %% [markdown]
+# (The steps of L-BFGS, and a little those of Muon, amplify what processors round differently: we draw and record L-BFGS
+# less finely.)
 
 # %%
-finals = tables.finals(scores)
-print(f"{place}: closed form {studied.exact:.3f} ({studied.low:.3f} to {studied.high:.3f})")
-print((studied.exact - finals).round(3).to_string())
+scores["reached"] = scores.reached.round(3).where(scores.optimiser != "L-BFGS", scores.reached.round(2))
+last = scores.groupby(["scaling", "optimiser"], sort=False, as_index=False).last()
+race = run.record("race", last[["scaling", "optimiser", "reached"]])
+print(f"{place}: closed form {studied.r2:.3f} ({studied.r2_low:.3f} to {studied.r2_high:.3f})")
+finals = race.pivot(index="optimiser", columns="scaling", values="reached").loc[list(OPTIMISERS), list(SCALINGS)]
+print((studied.r2 - finals).round(3).to_string())
 print(f"{len(problem.x)} rows to train on, {len(problem.x) / problem.x.shape[1]:.1f} for each input")
 
 # %% [markdown]
@@ -181,7 +190,7 @@ print(f"{len(problem.x)} rows to train on, {len(problem.x) / problem.x.shape[1]:
 # maps as given; where each document has one massive row it is too narrow, see the book's page on coverage.
 
 # %%
-rates = tables.finals(scores, "rate")
+rates = last.pivot(index="optimiser", columns="scaling", values="rate").loc[list(OPTIMISERS), list(SCALINGS)]
 rates["grid"] = [", ".join(f"{rate:g}" for rate in OPTIMISERS[optimiser].rates) for optimiser in rates.index]
 print(rates.to_string())
 
@@ -190,14 +199,10 @@ print(rates.to_string())
 #
 # **How to read it.** Held-out $R^2$ against steps, one panel for each choice of coordinates. The dashed line is the
 # closed form on the same rows, the band its 95 % interval. Whoever ends below the band would have reported a wrong
-# number. Values below zero are cut off. L-BFGS is drawn at the number of steps that would have seen as many rows. (Its
-# steps, and a little those of Muon, amplify what processors round differently: we draw and record them less finely.)
+# number. Values below zero are cut off. L-BFGS is drawn at the number of steps that would have seen as many rows.
 
 # %%
-uneasy = {"Muon": 0.001, "L-BFGS": 0.01}
-scores = pd.concat([rounded(path, uneasy.get(name, 0.001)) for name, path in scores.groupby("optimiser", sort=False)])
-best = rounded(studied.to_dict())
-figure = plots.paths(scores, best["exact"], best["low"], best["high"], batch)
+figure = plots.paths(scores, studied.r2, studied.r2_low, studied.r2_high, batch)
 run.figure(figure, "paths")
 plt.show()
 
@@ -205,6 +210,8 @@ plt.show()
 # Does the theory hold? Here is full-batch descent on the rows, by torch in float32, beside the moments' forecast.
 
 # %% tags=["nbval-check-output"]
+from howlinear.core.ceilings import r2
+
 theory = descent(problem.moments)
 plain = train(problem, "SGD", "raw", 1.0, steps, batch=None, at=at, decay=False)
 forecast = [r2(theory.after(step), problem.held_out) for step in plain.steps]
@@ -218,12 +225,13 @@ print(f"foretold and run differ by less than 1e-4 at all {len(plain.steps)} step
 # %%
 near = {}
 for optimiser in ("momentum", "Adam"):
-    won = race["raw", optimiser].rate
+    won = paths["raw", optimiser].rate
     near[optimiser] = (won / 3, won)
-trained = tables.trained(models, near, steps, batch, run.seed)
-profiles = tables.profiles(forecasts, trained)
-gaps = profiles.pivot_table(index=["model", "block"], columns="way", values="gap", sort=False)
-run.folded("shortfall of every block", gaps.reindex(pd.MultiIndex.from_frame(forecasts[["model", "block"]])).round(3))
+trained = measure.trained(models, near, steps, batch, run.seed)
+ways = run.record("ways", measure.ways(forecasts, trained))
+beside = measure.beside_exact(blocks, ways)
+gaps = beside.pivot_table(index=["model", "block"], columns="way", values="gap", sort=False)
+run.folded("shortfall of every block", gaps.round(3))
 gaps.groupby("model", sort=False).agg(["median", "max"]).round(3)
 
 # %% [markdown]
@@ -235,9 +243,10 @@ gaps.groupby("model", sort=False).agg(["median", "max"]).round(3)
 # theory, and the area of a point is the share of variance it carries. What lies at the bottom left is not yet learned.
 
 # %%
-maps = {"GD, run": plain.map, "Adam": race["raw", "Adam"].map, "Muon": race["raw", "Muon"].map}
-directions = rounded(tables.directions(theory, maps), {"learned": 0.01}, {"loudness": 2})
-figure = plots.shortfall(rounded(profiles, 0.001), directions, steps, place)
+maps = {"GD, run": plain.map, "Adam": paths["raw", "Adam"].map, "Muon": paths["raw", "Muon"].map}
+directions = measure.directions(theory, maps).round({"learned": 2, "share": 4})
+directions["loudness"] = [float(f"{loudness:.2g}") for loudness in directions.loudness]
+figure = plots.shortfall(beside.round({"gap": 3}), directions, steps, place)
 run.figure(figure, "shortfall")
 plt.show()
 
@@ -248,19 +257,25 @@ plt.show()
 # inputs fall in loudness by $10^4$, each carries as much of the output, and one output is ten times as loud.
 
 # %%
-problem_planted, truth = planted(seed=run.seed)
-on_planted = pd.DataFrame(tables.baseline_rows(problem_planted, baseline_steps, run.seed))
-on_planted.insert(0, "model", "planted")
-on_blocks = tables.baselines(models, baseline_blocks, baseline_steps, run.seed)
-untuned = pd.concat([on_planted, on_blocks], ignore_index=True)
-untuned = rounded(untuned, dict.fromkeys(["r2", "gap", "gap low", "gap high"], 0.001))
-gaps = untuned.pivot_table(index=["model", "block"], columns="way", values="gap", sort=False, dropna=False)
-gaps.dropna(how="all").round(3)
+import pandas as pd
+
+from howlinear.ideas.optimisers.baseline import planted as planted_problem
+
+problem_planted, truth = planted_problem(seed=run.seed)
+on_planted = measure.untuned({"planted": {None: problem_planted}}, baseline_steps, run.seed)
+problems = {
+    name: {block: Problem.of(captured[block]) for block in choose_blocks(baseline_blocks, captured)}
+    for name, captured in models.items()
+}
+on_blocks = measure.untuned(problems, baseline_steps, run.seed)
+planted = run.record("planted", on_planted[["way", "condition", "exact", "reached"]])
+baseline = run.record("baseline", on_blocks[["model", "block", "way", "reached"]])
+untuned = pd.concat([on_planted, on_blocks], ignore_index=True).round(3)
+untuned[["model", "block", "way", "exact", "reached", "gap"]]
 
 # %% tags=["nbval-check-output"]
-by_way = on_planted.set_index("way")
-print(f"planted: truth {truth:.2f}, closed form {by_way.exact.iloc[0]:.2f}, condition {by_way.condition.iloc[0]:.0e}")
-print("each baseline reports less than a third of it:", bool((by_way.r2 < truth / 3).all()))
+print(f"planted: truth {truth:.2f}, closed form {planted.exact[0]:.2f}, condition {planted.condition[0]:.0e}")
+print("each baseline reports less than a third of it:", bool((planted.reached < truth / 3).all()))
 
 # %% [markdown]
 # ## Figure: the paper's baseline
@@ -281,96 +296,31 @@ plt.show()
 # linear at one depth, at the blocks that both have.
 
 # %%
-verdicts = tables.verdicts(profiles)
+exactly = measure.beside_exact(forecasts, measure.ways(forecasts, trained))  # before rounding
+verdicts = run.record("verdicts", measure.verdicts(exactly))
 print(verdicts.set_index(["model", "way"]).round(2).to_string())
 print("of so many blocks:", {name: len(captured) for name, captured in models.items()})
 
 # %%
-turned, compared = tables.turned(profiles)
-print(f"of {compared} comparisons of two models, turned round:", {way: int(count) for way, count in turned.items()})
-by_condition = {}
-for way, group in profiles.groupby("way", sort=False):
-    by_condition[way] = float(group.gap.corr(group.condition, method="spearman"))
-print("Spearman ρ of shortfall and condition number:", {way: round(rho, 2) for way, rho in by_condition.items()})
+by_way = run.record("by_way", measure.by_way(exactly))
+by_way.round(2)
+
+# %% [markdown]
+# Every table goes into the results.
 
 # %%
-columns = ["condition", "exact", "low", "high", "asleep", "asleep share", "steps to 0.01", "GD"]
-recorded = {}
-for name in models:
-    recorded[name] = {"block": list(models[name])} | forecasts[forecasts.model == name][columns].to_dict("list")
-    for way in near:
-        mine = profiles[(profiles.model == name) & (profiles.way == way)]
-        recorded[name][way] = mine.r2.tolist()
-    mine = untuned[untuned.model == name]
-    one_way = mine[mine.way == "SGD"]
-    recorded[name]["baseline"] = {"blocks": one_way.block.astype(int).tolist(), "exact": one_way.exact.tolist()}
-    recorded[name]["baseline"] |= {way: group.r2.tolist() for way, group in mine.groupby("way", sort=False)}
-    recorded[name]["baseline"]["condition"] = one_way.condition.tolist()
-ends = scores.groupby(["optimiser", "scaling"], sort=False).r2.last()
-numbers = {
-    "models": recorded,
-    "verdicts": {
-        name: group.drop(columns="model").set_index("way").to_dict("index")
-        for name, group in verdicts.groupby("model", sort=False)
-    },
-    "race": {f"{optimiser}, {scaling}": end for (optimiser, scaling), end in ends.items()},
-    "studied": {"model": studied.model, "block": studied.block, "exact": studied.exact, "agree": agreement < 1e-4},
-    "planted": rounded(by_way[["exact", "condition", "r2"]], {"r2": 0.001}).to_dict("index"),
-    "turned": turned,
-    "compared": compared,
-    "spearman_condition": by_condition,
-    "steps": steps,
-    "settings": {"steps": steps, "batch": batch, "rates": {way: list(tried) for way, tried in near.items()}}
-    | {"baseline_steps": baseline_steps},
-}
-
-# %%
-amplified = {"condition": 0.02, "steps to 0.01": 0.05, "asleep": 2.0, "race": 0.02, "momentum": 0.02, "Adam": 0.02}
-amplified |= {"baseline": 0.02, "planted": 0.02}
-counts = {"verdicts": 0.1, "turned": 2.0, "spearman_condition": 0.1}
-steady = [
-    "baseline",
-    "planted",
-    "condition",
-    "asleep",
-    "steps to 0.01",
-    "race",
-    "momentum",
-    "Adam",
-    "verdicts",
-    "spearman_condition",
-]
-steady += ["baseline", "planted"]
-digits = dict.fromkeys(steady, 4)  # on another processor these hardly move
-run.save(numbers, amplified | counts, digits)
+rates = {way: list(tried) for way, tried in near.items()}
+run.save(settings={"steps": steps, "batch": batch, "rates": rates, "baseline_steps": baseline_steps})
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
 
 # %%
-reach = {}
-for scaling in SCALINGS:
-    gap = studied.exact - finals[scaling]
-    reach[scaling] = f"{gap.min():+.3f} ({gap.idxmin()}) to {gap.max():+.3f} ({gap.idxmax()})"
-surely = trained[trained["gap low"] > 0].groupby("way", sort=False).size().reindex(list(near), fill_value=0)
-surely = ", ".join(f"{way} {count}" for way, count in surely.items())
-rho = ", ".join(f"{way} {value:+.2f}" for way, value in by_condition.items())
-
-# %%
-furthest = untuned.loc[untuned.groupby(["model", "way"], sort=False)["gap"].idxmax()]
-below = [f"{row.model}, {row.way}: {row.r2:.2f} against {row.exact:.2f}" for row in furthest.itertuples()]
-untuned_worst = "; ".join(below)
-pd.set_option("display.max_colwidth", None)
-claims = [
-    ("a trained linear baseline can badly under-converge", "yes, badly", "raw inputs, worst block: " + reach["raw"]),
-    ("because inputs are ill-conditioned", "yes", f"ρ with condition: {rho}; whitened: {reach['whitened']}"),
-    ("its own baseline, untuned", "0.25 against 0.95, GPT-2 block 1", untuned_worst),
-    ("the closed form does not", "exact", f"surely below it, of {len(forecasts)} blocks: {surely}"),
-]
-pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
+surely = trained[trained.gap_low > 0].groupby("way", sort=False).size().reindex(list(near), fill_value=0)
+print(f"of {len(blocks)} blocks, a trained layer is surely below the closed form in:", surely.to_dict())
 
 # %% [markdown]
 # - A convex problem has one answer; it does not follow that a given number of steps gets there.
@@ -389,7 +339,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises

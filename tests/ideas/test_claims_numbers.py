@@ -389,10 +389,14 @@ def test_healing_is_judged_by_the_original():
     assert found["a"].beside == {"healed line": -6.92}
 
 
-def trained(condition):
-    model = {"exact": [0.9, 0.6], "low": [0.88, 0.55], "high": [0.95, 0.63], "GD": [0.9, 0.3], "Adam": [0.7, 0.6]}
-    verdicts = {"a": {"GD": {}, "Adam": {}}}
-    return {"steps": 500, "models": {"a": model | {"condition": condition}}, "verdicts": verdicts}
+def trained(condition, numbers=(0, 1)):
+    blocks = pd.DataFrame({"model": "a", "block": numbers, "condition": condition})
+    blocks = blocks.assign(r2=[0.9, 0.6], r2_low=[0.88, 0.55], r2_high=[0.95, 0.63])
+    reached = {"GD": [0.9, 0.3], "Adam": [0.7, 0.6]}
+    ways = [("a", block, way, r2) for way, both in reached.items() for block, r2 in zip(numbers, both, strict=True)]
+    ways = pd.DataFrame(ways, columns=["model", "block", "way", "reached"])
+    run = {"settings": {"models": ["a"], "steps": 500}}
+    return tables.Results("07_optimisers", {"blocks": blocks, "ways": ways}, run)
 
 
 def test_the_shortfall_is_the_worst_of_ill_conditioned_blocks():
@@ -400,9 +404,7 @@ def test_the_shortfall_is_the_worst_of_ill_conditioned_blocks():
     wider = simultaneous(4)
     near(found, 0.3, 0.3 - 0.05 * wider, max(0.3 + 0.03 * wider, 0.2 + 0.05 * wider), "GD, block 1")
     assert read("shortfall", trained([1e5, 100]))["a"].note == "Adam, block 0"
-    some = trained([1e5, 1e5])
-    some["models"]["a"]["block"] = [11, 28]
-    assert read("shortfall", some)["a"].note == "GD, block 28"
+    assert read("shortfall", trained([1e5, 1e5], (11, 28)))["a"].note == "GD, block 28"
     mild = read("shortfall", trained([20, 100]))["a"]
     assert mild == Silent("no inputs are ill-conditioned: no condition number exceeds the 500 steps taken")
 

@@ -5,7 +5,7 @@ import torch
 
 from howlinear.core.ceilings import AffineMap, decompose, fit, r2
 from howlinear.errors import InputError
-from howlinear.ideas.optimisers import tables
+from howlinear.ideas.optimisers import measure
 from howlinear.ideas.optimisers.baseline import BASELINES, baseline, planted
 from howlinear.ideas.optimisers.training import shortfall
 
@@ -60,11 +60,12 @@ def test_steps_are_torchs_on_the_mean_squared_error(ill):
 
 def test_the_rows_of_the_table_are_the_shortfalls(ill):
     problem, _ = ill
-    rows = tables.baseline_rows(problem, steps=5)
-    assert [row["way"] for row in rows] == list(BASELINES)
+    table = measure.untuned({"planted": {None: problem}, "one": {4: problem}}, steps=5)
+    assert table.way.to_list() == list(BASELINES) * 2
+    assert table.block.isna().to_list() == [True, True, False, False]
     found = shortfall(problem, baseline(problem, "AdamW", steps=5))
-    assert (rows[1]["r2"], rows[1]["gap"], rows[1]["gap low"]) == (found.r2, found.gap.value, found.gap.low)
-    assert rows[0]["exact"] == pytest.approx(rows[0]["r2"] + rows[0]["gap"])
+    assert table.loc[1, ["reached", "gap", "gap_low"]].to_list() == [found.r2, found.gap.value, found.gap.low]
+    assert table.exact[0] == pytest.approx(table.reached[0] + table.gap[0])
 
 
 @pytest.mark.parametrize(("way", "steps"), [("Adam", 5), ("SGD", 0)])

@@ -28,7 +28,7 @@ def labels(legend):
 def scores(scalings=("raw", "whitened"), names=("SGD", "Adam", "Muon")):
     rows = [(scaling, name, step) for scaling in scalings for name in names for step in (1, 10, 100)]
     table = pd.DataFrame(rows, columns=["scaling", "optimiser", "step"])
-    return table.assign(r2=np.linspace(-0.5, 0.8, len(table)) ** 3)
+    return table.assign(reached=np.linspace(-0.5, 0.8, len(table)) ** 3)
 
 
 @pytest.mark.parametrize("scalings", [("raw",), ("raw", "standardised", "whitened")])
@@ -43,7 +43,7 @@ def test_paths_have_a_panel_for_each_scaling_and_a_line_for_each_optimiser(scali
         np.testing.assert_allclose(closed.get_ydata(), 0.6)
         for line, name in zip(paths, ("SGD", "Adam", "Muon"), strict=True):
             mine = table[(table.scaling == scaling) & (table.optimiser == name)]
-            np.testing.assert_allclose(line.get_xydata(), mine[["step", "r2"]])
+            np.testing.assert_allclose(line.get_xydata(), mine[["step", "reached"]])
         assert len({line.get_marker() for line in paths}) == len({line.get_color() for line in paths}) == 3
         band = axis.patches[0].get_bbox()
         assert (band.y0, band.y1) == pytest.approx((0.55, 0.7))
@@ -69,7 +69,7 @@ def test_no_optimiser_has_a_colour_that_stands_for_a_model():
 
 def test_adam_and_adamw_can_both_be_seen_where_their_paths_coincide():
     style.use()
-    table = pd.DataFrame({"scaling": "raw", "step": [1, 10, 100], "r2": [0.1, 0.3, 0.5]})
+    table = pd.DataFrame({"scaling": "raw", "step": [1, 10, 100], "reached": [0.1, 0.3, 0.5]})
     both = pd.concat([table.assign(optimiser=name) for name in ("Adam", "AdamW")])
 
     def pixels(scores, colour):
@@ -81,7 +81,7 @@ def test_adam_and_adamw_can_both_be_seen_where_their_paths_coincide():
 
     (axis,) = optimisers.paths(both, 0.6, 0.55, 0.7, 32).axes
     for line in axis.lines[1:]:
-        alone = pixels(both.assign(r2=both.r2.where(both.optimiser == line.get_label())), line.get_color())
+        alone = pixels(both.assign(reached=both.reached.where(both.optimiser == line.get_label())), line.get_color())
         assert pixels(both, line.get_color()) > 0.3 * alone > 0
 
 
@@ -152,8 +152,8 @@ def test_the_baseline_stands_beside_the_closed_form_block_by_block():
     rows = []
     for model, block, exact in (("planted", None, 0.95), ("mini-gpt2", 0, 0.9), ("mini-gpt2", 10, 0.6)):
         for way, gap in (("SGD", 0.8), ("AdamW", 0.1)):
-            row = {"model": model, "block": block, "way": way, "exact": exact, "r2": exact - gap}
-            rows.append(row | {"gap": gap, "gap low": gap - 0.05, "gap high": gap + 0.02})
+            row = {"model": model, "block": block, "way": way, "exact": exact, "reached": exact - gap}
+            rows.append(row | {"gap": gap, "gap_low": gap - 0.05, "gap_high": gap + 0.02})
     figure = optimisers.baseline(pd.DataFrame(rows))
     (axis,) = figure.axes
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["planted", "mini-gpt2\n0", "mini-gpt2\n10"]

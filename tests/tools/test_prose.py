@@ -211,13 +211,13 @@ def test_the_findings_tell_what_shuffled_weights_and_low_degrees_explain(finding
 
 
 def test_the_findings_tell_where_gradient_descent_falls_short_in_the_public_model(findings):
-    found = results.load(paths.results("public") / "07_optimisers.json")
-    model = found["models"]["smollm2-135m"]
-    places = [model["block"].index(block) for block in (0, 11)]
-    first, sunk = (f"{model['exact'][place] - model['GD'][place]:.2f}" for place in places)
-    condition, largest = (f"{model['condition'][place]:,.0f}" for place in places)
-    assert f"falls short of the exact line by {first} after {found['steps']} steps in block 0" in findings
-    assert f"condition number of {condition}, and by {sunk} in block 11, where it is {largest}:" in findings
+    found = tables.load_results("public", "07_optimisers")
+    both = found["ways"].query("way == 'GD'").merge(found["blocks"], on=["model", "block"])
+    first, sunk = (both.query(f"model == 'smollm2-135m' and block == {block}").iloc[0] for block in (0, 11))
+    steps = found.settings["steps"]
+    assert f"falls short of the exact line by {first.r2 - first.reached:.2f} after {steps} steps in block 0" in findings
+    short = f"by {sunk.r2 - sunk.reached:.2f} in block 11, where it is {sunk.condition:,.0f}:"
+    assert f"condition number of {first.condition:,.0f}, and {short}" in findings
 
 
 def test_the_findings_tell_what_the_protocol_decides_of_the_public_models(findings):
@@ -535,10 +535,9 @@ def test_the_letter_tells_how_the_controls_and_the_baseline_ended(letter):
     kept = [model[kind]["step"] for model in found["models"].values() for kind in ("dense2x", "poly2x")]
     assert int((np.ravel(kept) < steps).sum()) == 1  # "all controls but one"
     assert f"all controls but one were still improving when {steps:,} steps ended" in letter
-    planted = numbers("07_optimisers")["planted"]
-    for trained in planted.values():
-        assert trained["exact"] - trained["r2"] > 0.5  # "both fall far short"
-        assert f"where the exact map reaches {trained['exact']:.2f}" in letter
+    for trained in tables.load_results("minis", "07_optimisers")["planted"].itertuples():
+        assert trained.exact - trained.reached > 0.5  # "both fall far short"
+        assert f"where the exact map reaches {trained.exact:.2f}" in letter
 
 
 def coverage(interval, of="these rows"):

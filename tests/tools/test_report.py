@@ -216,7 +216,6 @@ KEYS = {
     "02_ceilings": "rises_and_falls",
     "03_bilinear": "recovered",
     "06_compression": "price",
-    "07_optimisers": "spearman_condition",
     "08_controls": "outside_fresh",
     "09_dynamics": "peak_loss",
     "10_degrees": "reach",

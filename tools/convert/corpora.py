@@ -14,8 +14,7 @@ ENDS = {"value": "", "low": "_low", "high": "_high"}
 
 def to_tables(results: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The tables of notebook 05, models and texts in the order of the run profile."""
-    sources = settings.read(results["profile"]).models
-    models = {name: results["models"][name] for name in map(settings.short, sources)}
+    models = {name: results["models"][name] for name in settings.read(results["profile"]).models_by_name}
     corpora = results["corpora"]
     ordered = [f"{one} → {other}" for one in corpora for other in corpora if one != other]
     unordered = [f"{one} ~ {other}" for place, one in enumerate(corpora) for other in corpora[place + 1 :]]

@@ -65,7 +65,7 @@ def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: in
     """Held-out R² against steps, one panel for each scaling of the inputs.
 
     Args:
-        scores: a row a score: `scaling`, `optimiser`, `step`, `r2`.
+        scores: a row a score: `scaling`, `optimiser`, `step`, `reached`.
         exact: the closed form's R², a dashed line.
         low: lower end of its interval, a band.
         high: upper end.
@@ -85,7 +85,7 @@ def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: in
             look = {"color": _COLOURS[i % len(_COLOURS)], "marker": _MARKERS[i % len(_MARKERS)], "markersize": 3}
             if optimiser == "Adam":
                 look |= _RING
-            axis.plot(path.step, path.r2, linewidth=1, label=optimiser, **look)
+            axis.plot(path.step, path.reached, linewidth=1, label=optimiser, **look)
         axis.set(xscale="log", xlabel=f"steps of {batch} rows", ylim=(-0.02, 1.1 * high))
     style.panels(axes[0], [f"{scaling} inputs" for scaling in scalings])
     axes[0, 0].set_ylabel("$R^2$, held out")
@@ -117,8 +117,8 @@ def baseline(table: pd.DataFrame) -> Figure:
     """The untuned baseline beside the closed form, a column a block.
 
     Args:
-        table: a row a baseline on a block: `model`, `block` (None of a planted problem), `way`, `exact`, `r2`, `gap`,
-            `gap low`, `gap high`.
+        table: a row a baseline on a block: `model`, `block` (None of a planted problem), `way`, `exact`, `reached`,
+            `gap`, `gap_low`, `gap_high`.
 
     Returns:
         The figure. A dash is the closed form; points are the baselines, with the interval of their distance to it.
@@ -134,9 +134,11 @@ def baseline(table: pd.DataFrame) -> Figure:
     for k, (way, group) in enumerate(table.groupby("way", sort=False)):
         at = [names.index(name) for name in group.name]
         shifted = np.array(at) + 0.16 * (k - (len(ways) - 1) / 2)
-        bars = style.error_bars(group.gap, group["gap low"], group["gap high"])[::-1]  # r2 falls as the gap grows
+        bars = style.error_bars(group.gap, group.gap_low, group.gap_high)[
+            ::-1
+        ]  # what is reached falls as the gap grows
         look = {"color": ("#0072B2", style.ACCENT)[k % 2], "marker": "o^"[k % 2], "ls": ""}
-        axis.errorbar(shifted, group.r2, bars, elinewidth=0.7, label=f"{way}, untuned", **look)
+        axis.errorbar(shifted, group.reached, bars, elinewidth=0.7, label=f"{way}, untuned", **look)
         if k == 0:
             axis.hlines(group.exact, np.array(at) - 0.3, np.array(at) + 0.3, color="0.1", lw=1.2, label="closed form")
     axis.axhline(0, color=style.GREY, lw=0.6)

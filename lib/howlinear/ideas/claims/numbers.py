@@ -595,35 +595,31 @@ def healed_original(results: Results) -> Readings:
 # Notebook 07: trained linear layers
 
 
-def shortfall(results: Results) -> Readings:
+def shortfall(results: tables.Results) -> Readings:
     """Largest shortfall in held-out R² of a trained linear layer, over ill-conditioned blocks and ways of training.
 
     Inputs count as ill-conditioned where their condition number exceeds the number of steps, as the claim was settled.
     (Gradient descent needs about as many steps as its square, so the rule is a narrow one.) The trained layer is taken
     as given; the interval is the closed form's.
     """
-    taken = int(results["steps"])
+    taken = results.settings["steps"]
+    both = results["ways"].merge(results["blocks"], on=["model", "block"])
 
-    def worst(name: str, model: Any) -> Reading:
-        exact = Estimates.of(model["exact"], model["low"], model["high"])
-        condition = np.array(model["condition"], dtype=float)
-        ill = np.flatnonzero(condition > taken)
-        blocks = model.get("block", range(len(condition)))  # a run may look at some blocks alone
-        if not len(ill):
+    def worst(model: str) -> Reading:
+        rows = both[(both["model"] == model) & (both["condition"] > taken)]
+        if rows.empty:
             raise UntestableError(f"no inputs are ill-conditioned: no condition number exceeds the {taken} steps taken")
-        below = []
-        for way in results["verdicts"][name]:
-            # R² of the closed form − R² of the trained layer, block by block
-            trained = np.array(model[way], dtype=float)
-            gap = Estimates(exact.value - trained, exact.low - trained, exact.high - trained)
-            readings = gap.readings()
-            below += [Reading(readings[place].estimate, f"{way}, block {blocks[place]}") for place in ill]
+        # R² of the closed form − R² of the trained layer, block by block
+        below = [
+            Reading(
+                Estimate(row.r2 - row.reached, row.r2_low - row.reached, row.r2_high - row.reached),
+                f"{row.way}, block {row.block}",
+            )
+            for row in rows.itertuples()
+        ]
         return extreme(below, np.max)
 
-    readings: Readings = {}
-    for name, model in results["models"].items():
-        readings |= each_model({name: model}, lambda model, name=name: worst(name, model))
-    return readings
+    return each_model(_by_name(results), worst)
 
 
 # Notebook 08: models at random, and twins

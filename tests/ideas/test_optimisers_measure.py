@@ -2,11 +2,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import spearmanr
 
 from helpers.planted_products import OUT, kept_of, line, skewed
 from helpers.reference import normal
 from howlinear.core.ceilings import ceiling, fit, r2
-from howlinear.ideas.optimisers import tables
+from howlinear.ideas.optimisers import measure
 from howlinear.ideas.optimisers.gradient_descent import descent
 from howlinear.ideas.optimisers.problem import SCALINGS, Problem
 from howlinear.ideas.optimisers.training import OPTIMISERS, shortfall, tuned
@@ -23,29 +24,31 @@ def models():
 
 @pytest.fixture(scope="module")
 def paths(models):
-    return tables.race(Problem.of(models["one"][0]), STEPS, 128, [1, 10])
+    return measure.race(Problem.of(models["one"][0]), STEPS, 128, [1, 10])
 
 
 def test_forecasts_are_those_of_the_descent_and_of_the_closed_form(models):
-    table = tables.forecasts(models, STEPS)
+    table = measure.forecasts(models, STEPS)
     assert table[["model", "block"]].to_numpy().tolist() == [["one", 0], ["one", 4], ["two", 4]]
     problem = Problem.of(models["one"][4])
     exact, theory = ceiling(problem.folds, problem.test), descent(problem.moments)
     row = table.iloc[1]
-    assert (row.exact, row.low, row.high) == pytest.approx((exact.r2, exact.r2_low, exact.r2_high))
+    assert (row.r2, row.r2_low, row.r2_high) == pytest.approx((exact.r2, exact.r2_low, exact.r2_high))
     assert row.condition == pytest.approx(exact.condition)
-    assert row["GD"] == pytest.approx(r2(theory.after(STEPS), problem.held_out))
-    assert row["GD gap"] == pytest.approx(row.exact - row.GD)
+    assert row.reached == pytest.approx(r2(theory.after(STEPS), problem.held_out))
+    assert table.raced.sum() == 1
+    assert (table.r2 - table.reached)[table.raced].item() == (table.r2 - table.reached).max()
     asleep = (1 - theory.rate * theory.values) ** STEPS > 0.5
     assert 0 < row.asleep == int(asleep.sum()) < len(asleep)
-    assert row["asleep share"] == pytest.approx(float(theory.shares[asleep].sum()))
-    assert theory.unlearned(int(row["steps to 0.01"])) <= 0.01 < theory.unlearned(int(row["steps to 0.01"]) - 1)
+    assert row.asleep_share == pytest.approx(float(theory.shares[asleep].sum()))
+    needed = int(row.steps_needed)
+    assert theory.unlearned(needed) <= 0.01 < theory.unlearned(needed - 1)
 
 
 def test_the_valley_is_long_in_raw_inputs_and_a_bowl_in_standardised_ones():
     x = normal(1_000, 2, seed=5) * torch.tensor([1.0, 0.1])
     y = x[:, :1] + 10 * x[:, 1:] + 3
-    surfaces, walks = tables.valley(x, y, steps=[0, 1, 2_000])
+    surfaces, walks = measure.valley(x, y, steps=[0, 1, 2_000])
     assert list(surfaces.scaling.unique()) == list(walks.scaling.unique()) == ["raw", "standardised"]
     raw, bowl = (walks[walks.scaling == scaling].set_index("step") for scaling in ("raw", "standardised"))
     np.testing.assert_allclose(raw.loc[0, ["first", "second"]].astype(float), 0, atol=1e-9)
@@ -67,33 +70,23 @@ def test_a_race_is_run_by_all_in_all_scalings_and_its_scores_are_tidy(models, pa
     assert list(paths) == [(scaling, optimiser) for scaling in SCALINGS for optimiser in OPTIMISERS]
     alone = tuned(Problem.of(models["one"][0]), "Adam", "raw", steps=STEPS, batch=128, at=[1, 10])
     assert paths["raw", "Adam"].r2 == alone.r2
-    table = tables.scores(paths)
+    table = measure.scores(paths)
     adam = table[(table.scaling == "raw") & (table.optimiser == "Adam")]
     assert adam.step.tolist() == [1, 10, STEPS]
-    assert adam.r2.tolist() == list(alone.r2)
+    assert adam.reached.tolist() == list(alone.r2)
     assert set(adam.rate) == {alone.rate}
     assert len(table) == sum(len(path.steps) for path in paths.values())
 
 
-def test_finals_are_the_last_scores_in_the_order_of_the_race(paths):
-    table = tables.scores(paths)
-    finals, rates = tables.finals(table), tables.finals(table, "rate")
-    assert finals.index.tolist() == rates.index.tolist() == list(OPTIMISERS)
-    assert finals.columns.tolist() == list(SCALINGS)
-    for (scaling, optimiser), path in paths.items():
-        assert finals.loc[optimiser, scaling] == path.r2[-1]
-        assert rates.loc[optimiser, scaling] == path.rate
-
-
 def test_trained_blocks_fall_short_as_shortfall_says(models):
-    table = tables.trained(models, {"momentum": [1.0], "Adam": [0.1, 0.3]}, STEPS, 128, seed=2)
+    table = measure.trained(models, {"momentum": [1.0], "Adam": [0.1, 0.3]}, STEPS, 128, seed=2)
     assert table.way.tolist() == ["momentum", "Adam"] * 3
     assert table.block.tolist() == [0, 0, 4, 4, 4, 4]
     problem = Problem.of(models["one"][4])
     path = tuned(problem, "Adam", "raw", [0.1, 0.3], steps=STEPS, batch=128, seed=2)
     found, row = shortfall(problem, path.map), table.iloc[3]
-    assert (row.r2, row.gap) == (found.r2, found.gap.value)
-    assert (row["gap low"], row["gap high"]) == (found.gap.low, found.gap.high)
+    assert (row.reached, row.gap) == (found.r2, found.gap.value)
+    assert (row.gap_low, row.gap_high) == (found.gap.low, found.gap.high)
 
 
 def made_up():
@@ -103,26 +96,25 @@ def made_up():
             "model": ["a"] * 3 + ["b"] * 3,
             "block": [0, 1, 2] * 2,
             "condition": [1.0, 2, 3, 4, 5, 6],
-            "exact": [0.5, 0.6, 0.7, 0.8, 0.4, 0.9],
-            "GD": [0.4, 0.5, 0.55, 0.3, 0.5, 0.2],
+            "r2": [0.5, 0.6, 0.7, 0.8, 0.4, 0.9],
+            "reached": [0.4, 0.5, 0.55, 0.3, 0.5, 0.2],
         }
     )
-    forecasts["low"], forecasts["high"] = forecasts.exact - 0.12, forecasts.exact + 0.12
-    forecasts["GD gap"] = forecasts.exact - forecasts.GD
-    trained = forecasts[["model", "block"]].assign(way="Adam", r2=forecasts.exact, gap=0.0)
-    return tables.profiles(forecasts, trained)
+    forecasts["r2_low"], forecasts["r2_high"] = forecasts.r2 - 0.12, forecasts.r2 + 0.12
+    trained = forecasts[["model", "block"]].assign(way="Adam", reached=forecasts.r2)
+    return measure.beside_exact(forecasts, measure.ways(forecasts, trained))
 
 
-def test_profiles_put_every_way_beside_the_closed_form():
+def test_every_way_stands_beside_the_closed_form():
     table = made_up()
     assert table.groupby("way", sort=False).size().to_dict() == {"GD": 6, "Adam": 6}
     row = table[(table.way == "GD") & (table.model == "b") & (table.block == 1)].iloc[0]
-    assert (row.r2, row.gap, row.exact, row.condition) == pytest.approx((0.5, -0.1, 0.4, 5))
-    assert (row.low, row.high) == pytest.approx((0.28, 0.52))
+    assert (row.reached, row.gap, row.r2, row.condition) == pytest.approx((0.5, -0.1, 0.4, 5))
+    assert (row.r2_low, row.r2_high) == pytest.approx((0.28, 0.52))
 
 
 def test_verdicts_by_hand():
-    table = tables.verdicts(made_up()).set_index(["model", "way"])
+    table = measure.verdicts(made_up()).set_index(["model", "way"])
     assert table.loc[("a", "GD")].to_dict() == pytest.approx({"spearman": 1, "outside": 1, "flipped": 0, "worst": 0.15})
     assert table.loc[("b", "GD")].to_dict() == pytest.approx({"spearman": -1, "outside": 2, "flipped": 2, "worst": 0.7})
     for model in ("a", "b"):
@@ -132,17 +124,26 @@ def test_verdicts_by_hand():
 
 
 def test_comparisons_of_models_are_made_block_by_block():
-    counts, compared = tables.turned(made_up())
-    assert counts == {"GD": 2, "Adam": 0}  # at block 0 and 2, b is the more linear, and descent says a; at 1 both agree
-    assert compared == 3
+    table = measure.by_way(made_up()).set_index("way")
+    assert table.turned.to_dict() == {"GD": 2, "Adam": 0}  # at 0 and 2 b is the more linear, and descent says a
+    assert set(table.compared) == {3}
+    gaps, condition = [0.1, 0.1, 0.15, 0.5, -0.1, 0.7], [1, 2, 3, 4, 5, 6]
+    assert table.rho_condition["GD"] == pytest.approx(spearmanr(gaps, condition)[0])
     alone = made_up()
-    assert tables.turned(alone[alone.model == "a"]) == ({"GD": 0, "Adam": 0}, 0)
+    assert measure.by_way(alone[alone.model == "a"])[["compared", "turned"]].to_numpy().tolist() == [[0, 0], [0, 0]]
 
 
 def test_models_of_unlike_depth_are_compared_where_both_have_a_block():
     table = made_up()
-    shorter = table[(table.model == "a") | (table.block < 2)]
-    assert tables.turned(shorter) == ({"GD": 1, "Adam": 0}, 2)
+    shorter = measure.by_way(table[(table.model == "a") | (table.block < 2)]).set_index("way")
+    assert shorter.turned.to_dict() == {"GD": 1, "Adam": 0}
+    assert set(shorter.compared) == {2}
+
+
+def test_a_single_block_has_no_rank_correlation():
+    table = made_up().query("model == 'a' and block == 0")
+    assert measure.verdicts(table).spearman.isna().all()
+    assert measure.by_way(table).rho_condition.isna().all()
 
 
 def test_directions_are_the_modes_that_are_not_null(models):
@@ -151,7 +152,7 @@ def test_directions_are_the_modes_that_are_not_null(models):
     problem = Problem.of(kept_of(x, line(x)))
     theory = descent(problem.moments)
     exact, _ = fit(problem.moments)
-    table = tables.directions(theory, {"exact": exact, "start": theory.after(0)})
+    table = measure.directions(theory, {"exact": exact, "start": theory.after(0)})
     assert table.way.tolist() == ["exact"] * 10 + ["start"] * 10
     start, ways = table[table.way == "start"], table.way
     np.testing.assert_allclose(start.loudness.iloc[-1], 1)

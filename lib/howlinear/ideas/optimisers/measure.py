@@ -1,4 +1,4 @@
-"""Notebook 07's tables: the forecast of every block, the race on one, who falls short where; a row a measurement."""
+"""How far trained linear layers fall short, as tidy tables: every block's forecast, the race on one, who ends where."""
 
 from __future__ import annotations
 
@@ -69,71 +69,60 @@ def _around(target: float, points: int = 81) -> np.ndarray:
 def forecasts(models: Mapping[str, Blocks], steps: int) -> pd.DataFrame:
     """The closed form of every block on its sampled rows, and where full-batch gradient descent would be by then.
 
-    Args:
-        models: model → its captured blocks, with samples.
-        steps: of the descent, at the rate 1/λ₁.
-
     Returns:
-        A row a block: `model`, `block`, `condition` of the inputs; `exact`, the closed form's held-out R², with its
-        interval `low`, `high`; `GD`, the descent's, and `GD gap`, how much less that is; `asleep`, the directions of
-        which less than half is learned, and `asleep share`, the share of the output's variance that the exact map
-        explains through them; `steps to 0.01`, until no more than that share is left to learn.
+        A row a block: `model`, `block`, `condition` of the inputs; `r2` of the closed form, with its ends; `reached`,
+        the R² of a descent of so many steps at the rate 1/λ₁; `asleep`, the directions of which less than half is
+        learned then, and `asleep_share`, the share of the output's variance that the exact map explains through them;
+        `steps_needed`, until no more than a hundredth of that variance is left to learn; `raced`, whether the descent
+        falls furthest short there.
     """
-    table = []
+    rows = []
     for model, blocks in models.items():
         for block, kept in blocks.items():
             problem = Problem.of(kept)
             exact = ceiling(problem.folds, problem.test)
             path = descent(problem.moments)
-            reached = r2(path.after(steps), problem.held_out)
             asleep = path.left(steps) > 0.5
-            table.append(
+            rows.append(
                 {
                     "model": model,
                     "block": block,
                     "condition": exact.condition,
-                    "exact": exact.r2,
-                    "low": exact.r2_low,
-                    "high": exact.r2_high,
-                    "GD": reached,
-                    "GD gap": exact.r2 - reached,
-                    "asleep": float(asleep.sum()),
-                    "asleep share": float(path.shares[asleep].sum()),
-                    f"steps to {NEAR}": float(path.steps_to(NEAR)),
+                    "r2": exact.r2,
+                    "r2_low": exact.r2_low,
+                    "r2_high": exact.r2_high,
+                    "reached": r2(path.after(steps), problem.held_out),
+                    "asleep": int(asleep.sum()),
+                    "asleep_share": float(path.shares[asleep].sum()),
+                    "steps_needed": path.steps_to(NEAR),
                 }
             )
-    return pd.DataFrame(table)
+    table = pd.DataFrame(rows)
+    table["raced"] = table.index == (table["r2"] - table["reached"]).idxmax()
+    return table
 
 
-def baselines(models: Mapping[str, Blocks], blocks: Sequence[int], steps: int = 3_000, seed: int = 0) -> pd.DataFrame:
-    """The paper's trained linear baseline, untuned, on some blocks of each model, as far as it has them.
+def untuned(models: Mapping[str, Mapping[int | None, Problem]], steps: int = 3_000, seed: int = 0) -> pd.DataFrame:
+    """The paper's trained linear baseline, with nothing tuned, on some problems.
 
-    Returns:
-        A row a baseline on a block, as of `baseline_rows`, behind `model` and `block`.
-    """
-    table = []
-    for model, captured in models.items():
-        for block in blocks:
-            if block in captured:
-                for row in baseline_rows(Problem.of(captured[block]), steps, seed):
-                    table.append({"model": model, "block": block} | row)
-    return pd.DataFrame(table)
-
-
-def baseline_rows(problem: Problem, steps: int = 3_000, seed: int = 0) -> list[dict[str, float | str]]:
-    """Each of `BASELINES` on one problem.
+    Args:
+        models: model → block → its problem; or another name → None → a problem that is no block's.
+        steps: of each run.
+        seed: of the start and of the rows drawn.
 
     Returns:
-        Per baseline: `way`, `condition` of the inputs, `exact` (the closed form's held-out R² on the same rows), `r2`,
-        `gap` = exact − r2 with its interval `gap low`, `gap high`.
+        A row a baseline on a problem: `model`, `block`, `way`, `condition` of the inputs, `exact` (the closed form's
+        R² on the same rows), `reached` (the baseline's), and `gap`, exact − reached, with its interval.
     """
-    exact = ceiling(problem.folds, problem.test)
     rows = []
-    for way in BASELINES:
-        found = shortfall(problem, baseline(problem, way, steps, seed))
-        row = {"way": way, "condition": exact.condition, "exact": exact.r2, "r2": found.r2}
-        rows.append(row | {"gap": found.gap.value, "gap low": found.gap.low, "gap high": found.gap.high})
-    return rows
+    for model, problems in models.items():
+        for block, problem in problems.items():
+            exact = ceiling(problem.folds, problem.test)
+            for way in BASELINES:
+                found = shortfall(problem, baseline(problem, way, steps, seed))
+                row = {"model": model, "block": block, "way": way, "condition": exact.condition, "exact": exact.r2}
+                rows.append(row | {"reached": found.r2} | found.gap.columns("gap"))
+    return pd.DataFrame(rows)
 
 
 def race(problem: Problem, steps: int, batch: int, at: Sequence[int], seed: int = 0) -> dict[tuple[str, str], Path]:
@@ -146,32 +135,19 @@ def race(problem: Problem, steps: int, batch: int, at: Sequence[int], seed: int 
 
 
 def scores(paths: Mapping[tuple[str, str], Path]) -> pd.DataFrame:
-    """What a race scored.
-
-    Args:
-        paths: as from `race`.
-
-    Returns:
-        A row a score: `scaling`, `optimiser`, `rate`, `step`, `r2` (held out).
-    """
-    table = []
+    """What a race scored, a row a score: `scaling`, `optimiser`, `rate`, `step`, `reached`."""
+    rows = []
     for (scaling, optimiser), path in paths.items():
         for step, score in zip(path.steps, path.r2, strict=True):
-            row = {"scaling": scaling, "optimiser": optimiser, "rate": path.rate, "step": step, "r2": score}
-            table.append(row)
-    return pd.DataFrame(table)
-
-
-def finals(scores: pd.DataFrame, column: str = "r2") -> pd.DataFrame:
-    """The last score of each optimiser (or another column of its last row), a row an optimiser, a column a scaling."""
-    last = scores.pivot_table(index="optimiser", columns="scaling", values=column, aggfunc="last")
-    return last.loc[scores.optimiser.unique(), scores.scaling.unique()]
+            row = {"scaling": scaling, "optimiser": optimiser, "rate": path.rate}
+            rows.append(row | {"step": step, "reached": score})
+    return pd.DataFrame(rows)
 
 
 def trained(
     models: Mapping[str, Blocks], rates: Mapping[str, Sequence[float]], steps: int, batch: int, seed: int = 0
 ) -> pd.DataFrame:
-    """Every block's shortfall on raw inputs.
+    """What some optimisers reach on every block's raw inputs, and how far that is below the closed form.
 
     Args:
         models: model → its captured blocks, with samples.
@@ -181,89 +157,86 @@ def trained(
         seed: of the order of rows.
 
     Returns:
-        A row an optimiser on a block: `model`, `block`, `way` (the optimiser), held-out `r2`; `gap` to the closed form
-        with its interval `gap low`, `gap high`.
+        A row an optimiser on a block: `model`, `block`, `way` (the optimiser), `reached`, and `gap` with its interval.
     """
-    table = []
+    rows = []
     for model, blocks in models.items():
         for block, kept in blocks.items():
             problem = Problem.of(kept)
             for optimiser, tried in rates.items():
                 path = tuned(problem, optimiser, "raw", tried, steps=steps, batch=batch, seed=seed)
                 found = shortfall(problem, path.map)
-                row = {"model": model, "block": block, "way": optimiser, "r2": found.r2, "gap": found.gap.value}
-                table.append(row | {"gap low": found.gap.low, "gap high": found.gap.high})
-    return pd.DataFrame(table)
+                row = {"model": model, "block": block, "way": optimiser, "reached": found.r2}
+                rows.append(row | found.gap.columns("gap"))
+    return pd.DataFrame(rows)
 
 
-def profiles(forecasts: pd.DataFrame, trained: pd.DataFrame) -> pd.DataFrame:
-    """The exact profile beside each that training would have reported.
-
-    Args:
-        forecasts: as from `forecasts`; gradient descent is the first way of training.
-        trained: as from `trained`; the other ways.
-
-    Returns:
-        A row a way on a block: `model`, `block`, `way`, `r2`, `gap`; and of the closed form `exact`, `low`, `high`,
-        `condition`.
-    """
-    foretold = forecasts.rename(columns={"GD": "r2", "GD gap": "gap"}).assign(way="GD")
-    measured = ["model", "block", "way", "r2", "gap"]
-    ways = pd.concat([foretold[measured], trained[measured]], ignore_index=True)
-    exact = forecasts[["model", "block", "exact", "low", "high", "condition"]]
-    return ways.merge(exact, on=["model", "block"], how="left")
+def ways(forecasts: pd.DataFrame, trained: pd.DataFrame) -> pd.DataFrame:
+    """What each way of training reaches on each block, gradient descent first: `model`, `block`, `way`, `reached`."""
+    columns = ["model", "block", "way", "reached"]
+    return pd.concat([forecasts.assign(way="GD")[columns], trained[columns]], ignore_index=True)
 
 
-def verdicts(profiles: pd.DataFrame) -> pd.DataFrame:
+def beside_exact(blocks: pd.DataFrame, ways: pd.DataFrame) -> pd.DataFrame:
+    """Each way on each block, with the closed form's columns of that block, and `gap`, how far the way is below it."""
+    both = ways.merge(blocks.drop(columns="reached", errors="ignore"), on=["model", "block"], how="left")
+    return both.assign(gap=both["r2"] - both["reached"])
+
+
+def verdicts(beside: pd.DataFrame) -> pd.DataFrame:
     """What would have been concluded of each model from each way of training.
 
     Args:
-        profiles: as from `profiles`, blocks in order.
+        beside: as from `beside_exact`, blocks in order.
 
     Returns:
         A row a way on a model: `model`, `way`; `spearman`, the rank correlation with the exact profile; `outside`, the
         blocks outside the exact interval; `flipped`, the steps from one block to the next that change their sign;
         `worst`, the largest shortfall.
     """
-    table = []
-    for (model, way), group in profiles.groupby(["model", "way"], sort=False):
-        outside = (group.r2 < group.low) | (group.r2 > group.high)
-        flipped = np.sign(np.diff(group.exact)) != np.sign(np.diff(group.r2))
-        table.append(
+    rows = []
+    for (model, way), group in beside.groupby(["model", "way"], sort=False):
+        outside = (group.reached < group.r2_low) | (group.reached > group.r2_high)
+        flipped = np.sign(np.diff(group.r2)) != np.sign(np.diff(group.reached))
+        rows.append(
             {
                 "model": model,
                 "way": way,
-                "spearman": group.r2.corr(group.exact, method="spearman"),
-                "outside": float(outside.sum()),
-                "flipped": float(flipped.sum()),
-                "worst": (group.exact - group.r2).max(),
+                "spearman": _spearman(group.reached, group.r2),
+                "outside": int(outside.sum()),
+                "flipped": int(flipped.sum()),
+                "worst": group.gap.max(),
             }
         )
-    return pd.DataFrame(table)
+    return pd.DataFrame(rows)
 
 
-def turned(profiles: pd.DataFrame) -> tuple[dict[str, float], int]:
-    """How often training turns round which of two models is the more linear at one depth.
-
-    Args:
-        profiles: as from `profiles`.
+def by_way(beside: pd.DataFrame) -> pd.DataFrame:
+    """A row a way of training, over all models.
 
     Returns:
-        Way → comparisons turned round, and the number of comparisons: pairs of models, at each block both have.
+        `way`; `rho_condition`, the rank correlation over blocks of the shortfall with the condition number; `compared`,
+        pairs of models at each block both have; `turned`, of how many of these training turns round which is the more
+        linear.
     """
-    counts = {}
-    compared = 0
-    for way, group in profiles.groupby("way", sort=False):
-        exact = group.pivot_table(index="block", columns="model", values="exact")
-        reached = group.pivot_table(index="block", columns="model", values="r2")
-        counts[way] = 0.0
-        compared = 0
+    rows = []
+    for way, group in beside.groupby("way", sort=False):
+        exact = group.pivot_table(index="block", columns="model", values="r2")
+        reached = group.pivot_table(index="block", columns="model", values="reached")
+        compared, turned = 0, 0
         for a, b in combinations(group.model.unique(), 2):
             truth = (exact[a] - exact[b]).dropna()
             reported = (reached[a] - reached[b]).dropna()
-            counts[way] += float((truth * reported < 0).sum())
+            turned += int((truth * reported < 0).sum())
             compared += len(truth)
-    return counts, compared
+        rho = _spearman(group.gap, group.condition)
+        rows.append({"way": way, "rho_condition": rho, "compared": compared, "turned": turned})
+    return pd.DataFrame(rows)
+
+
+def _spearman(one: pd.Series, other: pd.Series) -> float:
+    """Rank correlation; NaN where one of the two does not vary, as over a single block."""
+    return one.corr(other, method="spearman") if min(one.nunique(), other.nunique()) > 1 else float("nan")
 
 
 def directions(theory: Descent, maps: Mapping[str, AffineMap]) -> pd.DataFrame:
