@@ -14,7 +14,7 @@
 # **Question.** The straight line of notebook 02 was solved for. Most people would train one instead: a linear layer,
 # an optimiser, some steps. How much lower would its $R^2_{\mathrm{lin}}$ come out, and what would we have concluded?
 #
-# **You need** notebook 02, and to have trained something once. **Time** 30 minutes to read, two to run.
+# **You need** notebook 02, and to have trained something once. **Time** 25 minutes to read, two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
