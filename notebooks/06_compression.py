@@ -26,59 +26,32 @@ rival_sequences = 96  # sequences to fit on that the signals of other papers loo
 replaced_sequences = 16  # sequences to fit on that the rival measures its swaps on
 cost_rows: int | None = None  # held-out token rows that costs are measured on; None: all
 refit_sequences: int | None = None  # sequences that the greedy search refits its maps on; None: all to fit on
-judges = 24  # sequences to fit on that the greedy search compares losses on
-healed_block = 1  # whose line and original are trained on; the paper's early block
+trial_sequences = 24  # sequences to fit on that the greedy search compares losses on
 heal_steps = 200  # of four sequences each; the paper's
 heal_again = True  # once more in another order, for one model
 
 # %%
-from itertools import islice
-
 import numpy as np
 import pandas as pd
+from IPython.display import display
 
-from howlinear.answers.compression import questions, replies, sentences
-from howlinear.core.reduced_rank import reduced_rank
-from howlinear.errors import InputError
-from howlinear.files.results import rounded
-from howlinear.ideas.compression.greedy import apart, frontier, greedy, prefixes, together
-from howlinear.ideas.compression.healing import healing, healing_table
-from howlinear.ideas.compression.price import price
-from howlinear.ideas.compression.reduced_rank import first_middle_last, rank_costs, rank_curves
-from howlinear.ideas.compression.rivals import replace_one, rivals
-from howlinear.ideas.compression.signals import (
-    REPLACE_ONE,
-    block_costs,
-    compare,
-    folded,
-    massive_sentence,
-    massive_table,
-    ranking,
-    set_costs,
-    signals,
-)
+from howlinear.ideas.compression.measure import stack, worth
 from howlinear.models.load import is_causal
 from howlinear.notebook.run import start
 from howlinear.plots import compression as plots
 
 run = start("06_compression", profile)
 models = {name: run.model(name) for name in run.models}
-encoders = [name for name, model in models.items() if not is_causal(model)]
-models = {name: model for name, model in models.items() if name not in encoders}
-if not models:
-    raise InputError(
-        f"no model of run profile {profile} predicts a next token ({', '.join(encoders)}), so no swap has a cost: "
-        "leave notebook 06 out of the profile's notebooks, or add a causal model"
-    )
+for name in list(models):
+    if not is_causal(models[name]):
+        del models[name]
+        print(f"{name} predicts no next token: it has no loss, so nothing below applies to it.")
 
 captures = {name: run.capture(name) for name in models}
 texts = {name: stored.rows.with_fewer_held_out(cost_rows) for name, stored in captures.items()}  # costs are of these
 held_out = {name: text.ids[text.test] for name, text in texts.items()}
 fitted = {name: stored.rows.ids[~stored.rows.test] for name, stored in captures.items()}
-deep = min(deep, *(len(stored.blocks) for stored in captures.values()))
 print("models:", ", ".join(models), "· text:", run.corpora[0], "·", run.rows, "token rows")
-for name in encoders:
-    print(f"{name} predicts no next token: it has no loss, so nothing below applies to it.")
 if cost_rows is not None:
     print("costs are measured on", {name: ids.numel() for name, ids in held_out.items()}, "held-out token rows")
 
@@ -93,12 +66,12 @@ if cost_rows is not None:
 # ## The answer
 #
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows. A
-# *signal* is a number that is to tell beforehand what a swap costs. Spearman's ρ compares the order of the blocks by
+# *signal* is a number that is to foresee what a swap costs. Spearman's ρ compares the order of the blocks by
 # the signal with that by the measured cost: 1 if the two are the same, −1 if one is the other reversed, about 0 if they
 # have nothing to do with each other.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -137,13 +110,14 @@ run.answer(sentences)
 #
 # | what | function |
 # |---|---|
-# | $\tfrac12 \operatorname{tr}(\mathbb E[g g^\top]\, \mathbb E[r r^\top])$, the price in the loss | `price.price` |
+# | $\tfrac12 \operatorname{tr}(\mathbb E[g g^\top]\, \mathbb E[r r^\top])$, the price in the loss | `signals.price` |
 # | best map of rank $k$: $W_k = W V_k V_k^\top$, $V$ eigenvectors of $W^\top S_{xx} W$ | `reduced_rank`, in `core` |
-# | loss recovered: $1 - (L_\text{swap} - L)/(L_\text{ablated} - L)$ | `reduced_rank.recovered` |
-# | Spearman's $\rho$ of a signal with the measured costs, model by model | `signals.ranking` |
+# | loss recovered: $1 - (L_\text{swap} - L)/(L_\text{ablated} - L)$ | `ranking.recovered` |
+# | Spearman's $\rho$ of a signal with the measured costs, model by model | `ranking.ranking` |
 # | the swapped layer trained on, and the original likewise | `healing.healing` |
 # | several blocks, each map refitted on the inputs it now gets | `greedy.greedy` |
-# | what ShortGPT, LLM-Drop and NBL go by; the swap measured on text to fit on | `rivals.rivals`, `rivals.replace_one` |
+# | what ShortGPT and LLM-Drop go by; NBL | `signals.stream`; `signals.cca_bounds` |
+# | the swap measured on text to fit on | `signals.replace_one` |
 #
 # A case to follow by hand: a block with two output features, and a loss that reads the first of them alone, a logistic
 # regression on $y_1$. We add the same random error to one feature or to the other. The size of the error, which is all
@@ -177,56 +151,30 @@ for feature in (0, 1):
 
 
 # %%
-def per_model(table_of):
-    """One table for all models, from a function that makes it for one."""
-    return pd.concat({name: table_of(name) for name in models}, names=["model"])
-
-
-def wide(column):
-    """A column with the models side by side."""
-    return column.unstack("model")[list(models)]
-
+from howlinear.core.reduced_rank import reduced_rank
+from howlinear.ideas.compression.ranking import block_costs, deciding, massive_table, ranking, set_costs
+from howlinear.ideas.compression.signals import measure, price, signals
 
 maps, prices = {}, {}
 for name, stored in captures.items():
     curves = {block: reduced_rank(sum(kept.train), sum(kept.test)) for block, kept in stored.blocks.items()}
     maps[name] = {block: curve.map for block, curve in curves.items()}
     prices[name] = price(models[name], maps[name], fitted[name][:price_sequences])
-costs = per_model(lambda name: block_costs(models[name], captures[name].blocks, maps[name], texts[name]))
-folded(wide(costs["delta"]).round(2))
+costs = {name: block_costs(models[name], captures[name].blocks, maps[name], texts[name]) for name in models}
 
 # %% [markdown]
-# What perplexity rises by is in the table above. *Recovered* compares the line with a block that always returns its
-# mean: at 1 the line loses nothing, at 0 it is no better than the mean; NaN stands where the mean costs nothing that
-# this text can show.
-
-# %% tags=["nbval-check-output"]
-worth = pd.concat({"recovered": wide(costs["recovered"].round(1)), "ablation": wide(costs["ablation"])}, axis=1)
-worth = folded(worth.round(2))
-print("loss recovered, and what mean ablation costs in nats per token")
-print(worth.to_string(index=worth.index.name is not None))
-print("median width of the intervals:", costs["width"].groupby("model", sort=False).median().round(1).to_dict())
-
-# %% [markdown]
-# A few rows can decide a map for all others: where a block writes massive outputs at the first position of a sequence,
-# least squares serves them alone. The maps here are fitted on all rows, as the paper's are, so what is said of such a
-# block, and what it costs, is about the spoiled map; a map of the ordinary rows may cost little.
-
-# %%
-massive = {name: massive_table(stored.blocks, maps[name]) for name, stored in captures.items()}
-print(massive_sentence(massive))
-
-# %% [markdown]
-# Now the signals; smaller should mean cheaper. The price has these rivals:
+# Then the signals, which swap nothing on held-out text. Four decide here, by rule: the paper's own,
+# $1 - R^2_{\mathrm{lin}}$; the *price*, by which `howlinear compress --max-dppl` goes; and the two of all others that
+# rank the costs best. Among these others are:
 #
-# - *residual*, the mean squared length of the line's error $r$;
-# - $1 - R^2_{\mathrm{lin}}$, which is the same error as a share of the output's own variance, so that a large error in
-#   a loud block counts for little;
-# - *residual / stream*, the same error as a share of the residual stream's variance;
-# - *ablation*, the cost of mean ablation, which takes one run of the model per block;
-# - *ablation × (1 − R²)*, that cost times the share that the line misses.
+# - *residual*, the mean squared length of the line's error $r$, and *residual / stream*, the same as a share of the
+#   residual stream's variance. $1 - R^2_{\mathrm{lin}}$ is it as a share of the output's own variance, so that a large
+#   error in a loud block counts for little;
+# - *ablation*, the cost of mean ablation, and *ablation × (1 − R²)*, that times the share that the line misses.
 #
-# And rivals from other papers, each as its paper has it, with $s$ the residual stream that the block's norm reads:
+# <details><summary>Signals that other papers choose blocks by</summary>
+#
+# Each as its paper has it, with $s$ the residual stream that the block's norm reads:
 #
 # | signal | what it is | paper |
 # |---|---|---|
@@ -238,76 +186,98 @@ print(massive_sentence(massive))
 # The first two were made for leaving a layer out, and know of no map; the third bounds the error of the best line from
 # $s$ to $s + y$, and NBL uses it for attention. (The canonical correlations $\rho_i$ are the highest that a direction
 # of the one and a direction of the other can have, pair by pair; each is 1 where a line loses nothing.) *Replace one*
-# tells nothing beforehand: it makes every swap, with a run of the model for each block. So it is no candidate for the
-# best signal below, and shows how much of the order a few sequences can tell at all.
+# foresees nothing: it makes every swap, with a run of the model for each block. So it is no candidate for the best
+# signal, and shows how much of the order a few sequences can reveal at all.
 #
-# We judge all twice: on single blocks, and on random sets of two to four blocks, where we predict the sum over the set.
+# </details>
 
 # %%
-seen = {name: rivals(models[name], fitted[name][:rival_sequences]) for name in models}
-spread = {name: fitted[name][:: max(1, len(fitted[name]) // replaced_sequences)] for name in models}
-tried = {name: replace_one(models[name], maps[name], spread[name][:replaced_sequences]) for name in models}
-signal_table = per_model(lambda name: signals(costs.loc[name], prices[name], seen[name], tried[name]))
-generator = np.random.default_rng(run.seed)
-costs_of_sets = per_model(
-    lambda name: set_costs(models[name], maps[name], signal_table.loc[name], held_out[name], sets, generator)
-)
-rankings = rounded(ranking(signal_table, costs, costs_of_sets, run.seed), digits=3)
+for name, table in costs.items():
+    few = fitted[name][:: max(1, len(fitted[name]) // replaced_sequences)][:replaced_sequences]
+    seen = fitted[name][:rival_sequences]
+    costs[name] = table.join(measure(models[name], maps[name], prices[name], seen, few))
+blocks = run.record("blocks", stack("blocks", costs))
 
-slopes = [prices[name][block].slope for name, block in costs.index]
+# %% [markdown]
+# What perplexity rises by (*delta*), block by block, and what mean ablation costs in nats per token. *Recovered*
+# compares the line with a block that always returns its mean: at 1 the line loses nothing, at 0 it is no better than
+# the mean; NaN stands where the mean costs nothing that this text can show.
+
+# %%
+table = blocks.pivot(index="block", columns="model", values=["delta", "recovered", "ablation"]).round(2)
+if len(table) > 12:
+    run.folded("What replacing each block costs", table)
+else:
+    display(table)
+
+# %% [markdown]
+# A few rows can decide a map for all others: where a block writes massive outputs at the first position of a sequence,
+# least squares serves them alone. The maps here are fitted on all rows, as the paper's are, so what stands of such a
+# block, and what it costs, is about the spoiled map; a map of the ordinary rows may cost little (notebook 12).
+
+# %%
+massive = run.record(
+    "massive", stack("massive", {name: massive_table(captures[name].blocks, maps[name]) for name in models})
+)
+resting = massive[massive["rests"].astype(bool)]
+for row in resting.itertuples():
+    print(
+        f"{row.model}, block {row.block}: a few massive rows decide the map. On the ordinary ones it has R² "
+        f"{row.r2_ordinary:.2f}, where a map of their own has {row.r2_own:.2f}."
+    )
+if resting.empty:
+    print("No map of these models rests on massive rows.")
+
+# %% [markdown]
+# Which signal ranks the costs? *rho* is Spearman's ρ, within each model and averaged; 1 ranks perfectly, and below 0
+# blocks are ordered worse than by chance. The interval redraws the blocks. We ask twice: of single blocks, and of
+# random sets of two to four blocks (*several*), where the signal is the sum over the set. Sums grow with the set, so
+# there every signal gains. If some maps rest on massive rows, single blocks are ranked once more without them.
+
+# %%
+generator = np.random.default_rng(run.seed)
+known = {name: signals(table) for name, table in costs.items()}
+drawn = {name: set_costs(models[name], maps[name], known[name], held_out[name], sets, generator) for name in models}
+agreements = ranking(known, costs, drawn, list(zip(resting["model"], resting["block"], strict=True)), run.seed)
+agreements = run.record("agreements", agreements)
+run.record("worth", worth(blocks))
+decisive = deciding(agreements)
+
+# %%
+shown = agreements[agreements["signal"].isin(decisive)]
+print(shown.round(2).to_string(index=False) if len(shown) else "No model here has four blocks to rank.")
+
+# %%
+run.folded("All signals", agreements.round(2))
+priced = blocks[(blocks["price"] > 0) & (blocks["nats"] > 0)]
+factor = np.exp(np.log(priced["price"] / priced["nats"]).abs().median())
+slopes = [found.slope for of_model in prices.values() for found in of_model.values()]
+if len(priced):
+    print(f"the price typically misses the cost by a factor of {factor:.1f}")
 print("blocks with a positive first-order term:", sum(slope > 0 for slope in slopes), "of", len(slopes))
 
 # %% [markdown]
 # Had nearly all of these terms one sign, the price could go by it. In the embedded models they have not, so the price
 # leaves them out.
 
-# %%
-single = rankings["one block"]
-best = rankings.drop(REPLACE_ONE).xs("rho", axis=1, level=1).mean(axis=1).idxmax()
-near = [signal for signal in signal_table if signal != best and single.high[signal] >= single.low[best]]
-spearman = {name: float(costs.loc[name].r2.corr(costs.loc[name].delta, method="spearman")) for name in models}
-print(f"best mean ρ of what swaps nothing: {best}")
-print(f"its interval for one block also reaches: {', '.join(near) or 'none'}")
-print(f"ρ of {REPLACE_ONE}, which swaps: {single.rho[REPLACE_ONE]:+.2f} for one block")
-print("ρ of R²_lin with ΔPPL, by model (−1: more linear is cheaper):", {k: round(v, 2) for k, v in spearman.items()})
-
 # %% [markdown]
-# *rho* is Spearman's ρ, within each model and averaged; 1 ranks perfectly. The interval redraws the blocks (or sets).
-# *factor*: by how much a signal in nats typically misses the cost. Sums grow with the set, so there every signal gains.
-
-# %% tags=["nbval-check-output"]
-print(rankings.round(1).to_string())
-
-# %% [markdown]
-# Does the order hang on the blocks whose maps rest on massive rows? The same, of single blocks, without them; nothing
-# is printed where there are none.
-
-# %%
-resting = []
-for name, table in massive.items():
-    resting += [(name, row.block) for row in table.itertuples() if row.rests]
-ordinary = None
-if resting:
-    ordinary = compare(signal_table.drop(resting), costs["nats"].drop(resting), run.seed).drop(columns="factor")
-    print(ordinary.round(2).to_string())
-
-# %% [markdown]
-# ## Figure: what was said, and what it cost
+# ## Figure: what was foreseen, and what it cost
 #
-# **How to read it.** A point is a block: what the signal said (across) and what the swap cost on held-out text (up),
+# **How to read it.** A point is a block: the signal (across) and what the swap cost on held-out text (up),
 # both logarithmic. (a) $1 - R^2_{\mathrm{lin}}$; (b) the price, exact on the grey diagonal; (c) the cost of
 # switching the block off, which is mean ablation. The points of a good signal rise together. Costs too low to show are
 # drawn at the bottom.
 
 # %%
-points = rounded(costs[["nats"]].join(rounded(signal_table, digits=3))).reset_index()
+points = blocks[["model", "nats"]].join(signals(blocks))
 shown = [
-    {"column": "1 − R²", "label": r"$1 - R^2_{\mathrm{lin}}$", "title": f"ρ = {single.rho['1 − R²']:+.2f}"},
-    {"column": "price", "label": "price in the loss, nats / token", "title": f"ρ = {single.rho['price']:+.2f}"},
+    {"column": "1 − R²", "label": r"$1 - R^2_{\mathrm{lin}}$"},
+    {"column": "price", "label": "price in the loss, nats / token", "exact": True},
+    {"column": "ablation", "label": "cost of switching off, nats / token"},
 ]
-shown[1]["exact"] = True
-ablation = f"ρ = {single.rho['ablation']:+.2f}"
-shown.append({"column": "ablation", "label": "cost of switching off, nats / token", "title": ablation})
+for signal in shown:
+    ranked = agreements.query("costs == 'one block' and signal == @signal['column']")["rho"]
+    signal["title"] = "".join(f"ρ = {value:+.2f}" for value in ranked)
 figure = plots.signal_against_cost(points, shown, floor=max(1e-3, points["nats"].max() / 1e4))
 _ = run.figure(figure, "signal")
 
@@ -322,16 +292,16 @@ _ = run.figure(figure, "signal")
 # twelve times as many weights as its map. Top: held-out $R^2$, bands are 95 % intervals. Bottom: what the swap costs.
 
 # %%
+from howlinear.ideas.compression.reduced_rank import first_middle_last, rank_costs, rank_curves
+
 curves = {}
 for name, stored in captures.items():
-    curves[name] = {}
-    for block in first_middle_last(len(stored.blocks)):
-        kept = stored.blocks[block]
-        curves[name][block] = reduced_rank(kept.train, kept.test)  # with the folds, for the intervals
-lines = per_model(lambda name: rank_curves(models[name], curves[name])).reset_index("model")
-thin = per_model(lambda name: rank_costs(models[name], curves[name], texts[name])).reset_index("model")
-lines, thin = rounded(lines), rounded(thin)
-figure = plots.reduced_rank(lines, thin)
+    looked_at = {block: stored.blocks[block] for block in first_middle_last(list(stored.blocks))}
+    curves[name] = {block: reduced_rank(kept.train, kept.test) for block, kept in looked_at.items()}  # by folds
+thin = {name: rank_costs(models[name], curves[name], texts[name]) for name in models}
+thin = run.record("reduced_rank", stack("reduced_rank", thin))
+lines = [rank_curves(models[name], curves[name]).assign(model=name) for name in models]
+figure = plots.reduced_rank(pd.concat(lines) if lines else thin, thin)
 _ = run.figure(figure, "reduced_rank")
 
 # %% [markdown]
@@ -346,42 +316,47 @@ _ = run.figure(figure, "reduced_rank")
 # what perplexity rises by on held-out text, logarithmic (what is not above 0 falls off), with 95 % intervals.
 
 # %%
-ways, refitted = {}, {}
-for name in models:
-    refit_on, judged_on = None, fitted[name]
+from itertools import islice
+
+from howlinear.ideas.compression.greedy import frontier, greedy, hold_out, prefixes, together
+
+several, sums = {}, {}
+at_most = min([deep, *(len(of_model) for of_model in maps.values())])
+for name, model in models.items():
+    refit, trial = None, fitted[name]
     if refit_sequences is not None:
-        refit_on, judged_on = apart(fitted[name], refit_sequences)
+        refit, trial = hold_out(fitted[name], min(refit_sequences, len(fitted[name]) // 2))
     by_price = sorted(maps[name], key=lambda block: prices[name][block].cost)
-    by_r2 = sorted(maps[name], key=lambda block: -costs.r2[name, block])
-    search = greedy(models[name], judged_on, maps[name], by_price, candidates, judges, refit_on)
-    steps = list(islice(search, deep))
-    refitted[name] = steps[-1].maps
-    ways[name] = {
-        "greedy, refitted": [step.maps for step in steps],
-        "order of price": prefixes(maps[name], by_price, deep),
-        "order of R²": prefixes(maps[name], by_r2, deep),
+    by_r2 = sorted(maps[name], key=lambda block: -costs[name]["r2"][block])
+    search = greedy(model, trial, maps[name], by_price, candidates, trial_sequences, refit)
+    steps = [step.maps for step in islice(search, at_most)]
+    ways = {
+        "greedy, refitted": steps,
+        "order of price": prefixes(maps[name], by_price, at_most),
+        "order of R²": prefixes(maps[name], by_r2, at_most),
     }
+    several[name] = frontier(model, ways, texts[name])
+    sums[name] = pd.DataFrame([together(model, maps[name], steps[-1], costs[name]["nats"], held_out[name])])
 
 # %%
-several = per_model(lambda name: frontier(models[name], ways[name], texts[name])).reset_index("model")
-several = rounded(several)
-figure = plots.frontier(several)
-_ = run.figure(figure, "frontier")
+several = run.record("frontier", stack("frontier", several))
+_ = run.figure(plots.frontier(several), "frontier")
 
 # %% tags=["nbval-check-output"]
-at_once = wide(several[several["count"] == deep].set_index(["way", "model"])["delta"])
-print(f"ΔPPL with {deep} blocks replaced, held out\n" + at_once.round(1).to_string())
+at_once = several[several["count"] == at_most]
+if len(at_once):
+    print(f"ΔPPL with {at_most} blocks replaced, held out")
+    print(at_once.pivot(index="way", columns="model", values="delta").round(1).to_string())
 
 # %% [markdown]
-# Is it the sum? The set that the greedy search ended with, in nats per token: with the maps that its blocks have alone
-# (*naive*), with the refitted ones, and the sum of what its blocks cost one by one.
+# Is it the sum? The set that the greedy search ended with, in nats per token: with the refitted maps, with those that
+# its blocks have alone (*naive*), and the sum of what its blocks cost one by one.
 
 # %%
-sums = {
-    name: together(models[name], maps[name], refitted[name], costs.loc[name, "nats"], held_out[name]) for name in models
-}
-sums = rounded(pd.DataFrame(sums).T, digits=3)
-print(sums.round(3).to_string())
+sums = run.record("together", stack("together", sums))
+refitted = at_once[at_once["way"] == "greedy, refitted"][["model", "nats"]].rename(columns={"nats": "refitted"})
+if len(sums):
+    print(refitted.merge(sums, on="model").round(3).to_string(index=False))
 
 # %% [markdown]
 # **Healing.** The paper lets the new layer learn on after the swap: 200 steps of Adam at $10^{-4}$, four sequences
@@ -391,30 +366,37 @@ print(sums.round(3).to_string())
 # comparison.)
 
 # %%
+from howlinear.errors import InputError
+from howlinear.ideas.compression.healing import BEHIND, LAYERS, healing
+
 healed = {}
-for name in models:
-    line = maps[name][healed_block]
-    healed[name] = healing(models[name], healed_block, line, fitted[name], texts[name], heal_steps, seed=run.seed)
-mended = rounded(healing_table(healed, healed_block))
+second = {name: list(of_model)[:2][-1] for name, of_model in maps.items()}  # the block after the first, as in the paper
+for name, block in second.items():
+    try:
+        line = maps[name][block]
+        healed[name] = healing(models[name], block, line, fitted[name], texts[name], heal_steps, seed=run.seed)
+    except InputError as problem:
+        print(f"{name} is not healed: {problem}")
+healed = run.record("healing", stack("healing", healed))
 
 # %% tags=["nbval-check-output"]
-print(f"ΔPPL against the model as it was, block {healed_block}, {heal_steps} steps of healing")
-print(wide(mended.set_index(["layer", "model"])["delta"]).round(1).to_string())
-surely_behind = {name: found.behind.low > 0 for name, found in healed.items()}
-print("the healed line stays behind the healed original, surely:", surely_behind)
+if len(healed):
+    print(f"ΔPPL against the model as it was, the block after the first, {heal_steps} steps of healing")
+    print(healed.pivot(index="layer", columns="model", values="delta").round(2).to_string())
+    surely = healed[(healed["layer"] == BEHIND) & (healed["delta_low"] > 0)]["model"]
+    print("the healed line surely stays behind the healed original in:", ", ".join(surely) or "none")
 
 # %% [markdown]
 # *Surely* is about the held-out documents. The intervals take the trained layers as given: another order of the
 # training text would train others, and that is not in them. How far does it move the changes? One model, healed again:
 
 # %%
-name = next(iter(models))
-line = maps[name][healed_block]
-if heal_again:
-    again = healing(models[name], healed_block, line, fitted[name], texts[name], heal_steps, seed=run.seed + 1)
-    for layer in ("line", "original"):
-        before, after = getattr(healed[name], layer), getattr(again, layer)
-        print(f"{name}, {layer}: {before.value:+.2f} and {after.value:+.2f}; half an interval {before.half_width:.2f}")
+for name in healed["model"].unique()[: int(heal_again)]:
+    block = second[name]
+    again = healing(models[name], block, maps[name][block], fitted[name], texts[name], heal_steps, seed=run.seed + 1)
+    pairs = healed[healed["model"] == name].merge(again, on="layer", suffixes=("", "_again"))
+    pairs["half_interval"] = (pairs["delta_high"] - pairs["delta_low"]) / 2
+    print(name, pairs[["layer", "delta", "delta_again", "half_interval"]].round(2).to_string(index=False), sep="\n")
 
 # %% [markdown]
 # ## Figure: healing, with its control
@@ -423,73 +405,60 @@ if heal_again:
 # the model as it was. Top to bottom: the line put in, the line after its training, the original block after the same.
 
 # %%
-figure = plots.healing(mended)
+figure = plots.healing(healed[healed["layer"].isin(LAYERS)])
 _ = run.figure(figure, "healing")
 
 # %%
-tables = {
-    "blocks": rounded(costs.reset_index()),
-    "signals": rounded(signal_table, digits=3).reset_index(),
-    "reduced_rank": thin.drop(columns="place"),
-    "frontier": several,
-}
-record = {name: {"spearman_r2_delta": spearman[name]} for name in models}
-for key, table in tables.items():
-    table = table.astype(object).where(table.notna(), None)  # None where there is no number
-    for name in models:
-        record[name][key] = table[table["model"] == name].drop(columns="model").to_dict("records")
-for name, found in healed.items():
-    layers = {"swapped": found.swapped, "line": found.line, "original": found.original, "behind": found.behind}
-    record[name]["healing"] = {"block": healed_block} | {layer: vars(delta) for layer, delta in layers.items()}
-    record[name]["massive"] = massive[name].to_dict("records")
-record |= {name: {"without": "a loss: it predicts no next token"} for name in encoders}
-agreements = {kind: rankings[kind].drop(columns="factor").T.to_dict() for kind in ("one block", "several")}
-if ordinary is not None:
-    agreements["one block, without massive rows"] = ordinary.T.to_dict()
-joint_costs = sums.to_dict()
-
-# %%
-tolerance = {"blocks": 0.02, "signals": 0.02, "reduced_rank": 0.02, "agreements": 0.1, "spearman_r2_delta": 0.1}
-tolerance |= {"healing": 0.05, "together": 0.1, "frontier": 0.5}  # the greedy search may decide a near-tie either way
-numbers = {"models": record, "agreements": agreements, "together": joint_costs}
 settings = {"deep": deep, "candidates": candidates, "sets": sets, "price_sequences": price_sequences}
 settings |= {"heal_steps": heal_steps, "rival_sequences": rival_sequences, "replaced_sequences": replaced_sequences}
-settings |= {"cost_rows": cost_rows, "refit_sequences": refit_sequences, "judges": judges}
-# recorded to three digits: the tolerance is for who compares two runs, and coarser than they are
-run.save(rounded(numbers) | {"settings": settings}, tolerance, digits=dict.fromkeys(tolerance, 3))
+settings |= {"cost_rows": cost_rows, "refit_sequences": refit_sequences, "trial_sequences": trial_sequences}
+run.save(settings=settings)
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
+
 
 # %%
-lowest = costs.r2.groupby("model", sort=False).idxmin()
-rank_of_cost = costs.delta.groupby("model").rank()
-early = [f"{name} block 0 {costs.delta[name, 0]:+.2f}" for name in models]
-least_linear = [
-    f"{name} block {block} {costs.delta[name, block]:+.2f}, place {rank_of_cost[name, block]:.0f} from the cheapest"
-    for name, block in lowest
-]
-correlations = [f"ρ of {signal} {single.rho[signal]:+.2f}" for signal in ("1 − R²", best)]
-others = ("block influence", "sub-layer cosine", "CCA bound", REPLACE_ONE)
-rival_correlations = [f"ρ of {signal} {single.rho[signal]:+.2f}" for signal in others]
-means = [f"{way} {mean:+.1f}" for way, mean in at_once.mean(axis=1).items()]
+def each_model(table, text):
+    """What is to be said of the rows of a table, one a model."""
+    return "; ".join(f"{row.model} {text(row)}" for row in table.itertuples())
+
+
+place = blocks["delta"].groupby(blocks["model"]).rank()
+first = blocks[~blocks.duplicated("model")]
+lowest = blocks.loc[blocks.groupby("model", sort=False)["r2"].idxmin()].assign(place=place)
+rho = agreements[agreements["costs"] == "one block"].set_index("signal")["rho"]
+correlations = [f"ρ of {signal} {rho[signal]:+.2f}" for signal in decisive]
+others = [f"ρ of {signal} {value:+.2f}" for signal, value in rho.items() if signal not in decisive]
+means = "; ".join(f"{way} {mean:+.1f}" for way, mean in at_once.groupby("way", sort=False)["delta"].mean().items())
+trained = healed.pivot(index="model", columns="layer", values="delta").reset_index()
 claims = [
-    ("an early block swaps cheaply", "GPT-2: +0.77", "; ".join(early)),
-    ("the block of lowest R²_lin does not", "ΔPPL large", "; ".join(least_linear)),
+    (
+        "an early block swaps cheaply",
+        "GPT-2: +0.77",
+        each_model(first, lambda row: f"block {row.block} {row.delta:+.2f}"),
+    ),
+    (
+        "the block of lowest R²_lin does not",
+        "ΔPPL large",
+        each_model(lowest, lambda row: f"block {row.block} {row.delta:+.2f}, place {row.place:.0f} from the cheapest"),
+    ),
     ("R²_lin ranks the costs", "implied", "; ".join(correlations)),
-    ("what other papers go by ranks the costs", "not tried", "; ".join(rival_correlations)),
-    (f"{deep} blocks at once, mean", "not tried", "; ".join(means)),
+    ("what other papers go by ranks the costs", "not tried", "; ".join(others)),
+    (f"{at_most} blocks at once, mean", "not tried", means),
+    (
+        "healed line and healed original",
+        "GPT-2 block 1: −6.92 and −20.70",
+        "; ".join(f"{row['model']} {row[LAYERS[1]]:+.2f} and {row[LAYERS[2]]:+.2f}" for _, row in trained.iterrows()),
+    ),
 ]
-healings = [f"{name} {found.line.value:+.2f} and {found.original.value:+.2f}" for name, found in healed.items()]
-claims.append(("healed line and healed original", "GPT-2 block 1: −6.92 and −20.70", "; ".join(healings)))
 pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"])
 
 # %% [markdown]
-# - A signal whose ρ is below 0 orders the blocks worse than drawing lots does.
 # - The price and *ablation × (1 − R²)* aim at one thing: a block's worth, times the share that the line misses.
 #   The first takes one backward pass and prices any map; `howlinear compress` goes by it, then measures.
 # - The cosines of ShortGPT and LLM-Drop and NBL's bound are read off the residual stream. They know how far a block
@@ -504,7 +473,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"])
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises
@@ -549,8 +518,7 @@ if share_recovered is not None:
 # </details>
 
 # %%
-first = next(iter(models))
-final = max(curves[first])
+first, final = next(((name, max(of_model)) for name, of_model in curves.items()), (None, None))
 thin_share = None  # a number
 
 if thin_share is not None:

@@ -383,10 +383,14 @@ def test_the_scale_probe_is_of_tinyllama_alone():
 
 
 def test_healing_is_judged_by_the_original():
-    line, original = ({"value": v, "low": v - 1, "high": v + 1} for v in (-6.92, -20.70))
-    found = read("healed_original", {"models": {"a": {"healing": {"block": 1, "line": line, "original": original}}}})
+    rows = [("a", 1, "line, healed", -6.92, -7.92, -5.92), ("a", 1, "original, healed", -20.70, -21.70, -19.70)]
+    columns = ["model", "block", "layer", "delta", "delta_low", "delta_high"]
+    run = {"settings": {"models": ["a", "encoder"]}}
+    healing = {"healing": pd.DataFrame(rows, columns=columns)}
+    found = read("healed_original", tables.Results("06_compression", healing, run))
     near(found["a"], -20.70, -21.70, -19.70, "block 1")
     assert found["a"].beside == {"healed line": -6.92}
+    assert isinstance(found["encoder"], Silent)
 
 
 def trained(condition, numbers=(0, 1)):
@@ -417,7 +421,6 @@ LACKING = {
     "saved_later": probed([0.1] * 6, range(6)),
     "fold_spread": ceilings(a=[0.5, 0.6]),
     "largest_fold_spread": ceilings(a=[0.5, 0.6]),
-    "healed_original": {"models": {"a": {"blocks": []}}},
 }
 
 

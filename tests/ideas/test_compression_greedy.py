@@ -19,6 +19,7 @@ from howlinear.instrument.perplexity import Change, change, losses, perplexity
 from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 from howlinear.text.rows import ModelInputs, TokenRows
+from howlinear.text.unpad import without_padding
 
 
 @pytest.fixture
@@ -265,13 +266,13 @@ def test_a_budget_that_only_the_text_to_fit_on_allows_is_impossible(gpt2, long, 
         compress_to(gpt2, long, -5.0)
 
 
-def test_padding_and_ids_that_the_model_has_not_are_refused(gpt2, ids):
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    whole = ModelInputs.of(inputs)
-    assert sorted(compress_to(gpt2, whole, 1e6).maps) == list(range(BLOCKS))
-    inputs["attention_mask"][5, -3:] = 0
-    with pytest.raises(InputError, match="these rows hold padding"):
-        compress_to(gpt2, ModelInputs.of(inputs), 1e6)
+def test_padding_is_left_out_and_ids_that_the_model_has_not_are_refused(gpt2, ids):
+    padded = {"input_ids": torch.cat([ids, torch.zeros_like(ids[:, :4])], 1)}
+    padded["attention_mask"] = (torch.arange(36) < 32).long().expand(len(ids), -1)
+    plan = compress_to(gpt2, ModelInputs.of(padded), 1e6)
+    packed = without_padding(ModelInputs.of(padded))
+    assert packed.ids.numel() <= ids.numel()
+    assert plan.base == pytest.approx(perplexity(gpt2, packed), rel=1e-9)
     with pytest.raises(InputError, match="the model knows 0 to"):
         compress_to(gpt2, TokenRows.from_ids(ids + 100), 1e6)
 

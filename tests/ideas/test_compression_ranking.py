@@ -245,17 +245,23 @@ def test_what_has_no_ranks_is_left_out():
     assert compare(table[:3], truth[:3]).empty
 
 
+def of_each(table):
+    """Model → its rows."""
+    return {model: table.xs(model) for model in ("a", "b")}
+
+
 def test_blocks_and_sets_are_ranked_and_once_more_without_some_blocks():
     table, truth = planted()
-    joint = table.assign(cost=-truth)
-    found = ranking(table, truth.to_frame(), joint).set_index(["costs", "signal"])
+    sets = of_each(table.assign(cost=-truth))
+    found = ranking(of_each(table), of_each(truth.to_frame()), sets).set_index(["costs", "signal"])
     assert found.rho.to_dict() == pytest.approx(
         {("one block", "twice"): 1, ("one block", "order"): 0, ("several", "twice"): -1, ("several", "order"): 0}
     )
     table.loc[("a", 0), "twice"] = 99.0  # one block spoils the order
-    found = ranking(table, truth.to_frame(), joint, [("a", 0)]).set_index(["costs", "signal"])
+    found = ranking(of_each(table), of_each(truth.to_frame()), sets, [("a", 0)]).set_index(["costs", "signal"])
     assert found.rho["one block", "twice"] < 1
     assert found.rho["one block, without massive rows", "twice"] == pytest.approx(1)
+    assert ranking({}, {}, {}).empty
 
 
 def test_the_papers_signal_the_price_and_the_best_others_decide():

@@ -65,16 +65,16 @@ def test_only_a_signal_in_the_unit_of_the_costs_has_a_diagonal(points):
 # --- thin maps
 
 
-def thin(models=("mini-gpt2", "mini-llama"), places=("first block", "last block")):
+def thin(models=("mini-gpt2", "mini-llama"), blocks=(0, 5)):
     rows = []
     for i, model in enumerate(models):
-        for j, place in enumerate(places):
+        for j, block in enumerate(blocks):
             for rank in (1, 2, 4):
                 r2 = 0.1 * rank + 0.01 * i + 0.02 * j
-                row = {"model": model, "place": place, "share": 0.01 * rank, "r2": r2, "delta": 3 / rank - 0.01 * j}
-                rows.append(row | {"low": row["delta"] - 0.1, "high": row["delta"] + 0.3})
+                row = {"model": model, "block": block, "share": 0.01 * rank, "r2": r2, "delta": 3 / rank - 0.01 * j}
+                rows.append(row | {"delta_low": row["delta"] - 0.1, "delta_high": row["delta"] + 0.3})
     points = pd.DataFrame(rows)
-    curves = points.assign(low=points.r2 - 0.05, high=points.r2 + 0.05)[points.share < 0.03]
+    curves = points.assign(r2_low=points.r2 - 0.05, r2_high=points.r2 + 0.05)[points.share < 0.03]
     return curves, points
 
 
@@ -84,27 +84,31 @@ def test_curves_lie_above_and_costs_below():
     axes = np.array(figure.axes).reshape(2, 2)
     assert titles(axes[0]) == ["(a) first block", "(b) last block"]
     top, bottom = axes[:, 1]
-    here = points[points.place == "last block"]
+    here = points[points.block == 5]
     for i, (model, rows) in enumerate(here.groupby("model", sort=False)):
         line, full = top.lines[2 * i : 2 * i + 2]
-        drawn = curves[(curves.model == model) & (curves.place == "last block")]
+        drawn = curves[(curves.model == model) & (curves.block == 5)]
         np.testing.assert_array_equal(line.get_xydata(), drawn[["share", "r2"]])
         np.testing.assert_array_equal(full.get_xydata(), rows[["share", "r2"]].tail(1))
         band = top.collections[i].get_paths()[0].vertices[:, 1]
-        assert (band.min(), band.max()) == pytest.approx((drawn.low.min(), drawn.high.max()))
+        assert (band.min(), band.max()) == pytest.approx((drawn.r2_low.min(), drawn.r2_high.max()))
         data, _, (bars,) = bottom.containers[i].lines
         np.testing.assert_array_equal(data.get_xydata(), rows[["share", "delta"]])
         ends = np.array(bars.get_segments())[:, :, 1]
-        np.testing.assert_allclose(ends, rows[["low", "high"]])
+        np.testing.assert_allclose(ends, rows[["delta_low", "delta_high"]])
         assert to_hex(data.get_color()) == style.look(model)["color"].lower()
     assert (bottom.get_xscale(), bottom.get_yscale(), top.get_yscale()) == ("log", "log", "linear")
     assert bottom.get_ylim()[0] == pytest.approx(points.delta.abs().min() / 3)
     assert legend(figure) == ["mini-gpt2", "mini-llama"]
 
 
-@pytest.mark.parametrize("places", [["only"], ["a", "b", "c", "d"]])
-def test_there_is_a_column_for_every_place(places):
-    figure = compression.reduced_rank(*thin(["mini-gpt2"], places))
+@pytest.mark.parametrize(
+    ("blocks", "places"), [([3], ["first"]), ([0, 1], ["first", "last"]), ([0, 6, 11], ["first", "middle", "last"])]
+)
+def test_there_is_a_column_for_every_place(blocks, places):
+    figure = compression.reduced_rank(*thin(["mini-gpt2"], blocks))
+    columns = [f"({letter}) {place} block" for letter, place in zip("abc", places, strict=False)]
+    assert titles(figure.axes[: len(places)]) == columns
     assert len(figure.axes) == 2 * len(places)
 
 
@@ -117,7 +121,7 @@ def at_once(models, ways):
         for j, way in enumerate(ways):
             for count in (1, 2):
                 row = {"model": model, "way": way, "share": 1 - 0.1 * count, "delta": count + i - 0.2 * j}
-                rows.append(row | {"low": row["delta"] - 0.5, "high": row["delta"] + 0.25})
+                rows.append(row | {"delta_low": row["delta"] - 0.5, "delta_high": row["delta"] + 0.25})
     return pd.DataFrame(rows)
 
 
@@ -133,7 +137,7 @@ def test_a_panel_per_model_and_a_line_per_way(models, ways):
             rows = table[(table.model == model) & (table.way == way)]
             data, _, (bars,) = container.lines
             np.testing.assert_allclose(data.get_xydata(), np.stack([100 * rows.share, rows.delta], 1))
-            np.testing.assert_allclose(np.array(bars.get_segments())[:, :, 1], rows[["low", "high"]])
+            np.testing.assert_allclose(np.array(bars.get_segments())[:, :, 1], rows[["delta_low", "delta_high"]])
 
 
 # --- healing
@@ -143,7 +147,7 @@ def test_healing_draws_a_point_with_its_interval_for_every_layer_and_model():
     rows = []
     for model, shift in (("mini-gpt2", 0.0), ("mini-llama", 1.0)):
         for layer, delta in (("line", 2.0), ("line, healed", -1.0), ("original, healed", -3.0)):
-            ends = {"low": delta + shift - 0.5, "high": delta + shift + 1}
+            ends = {"delta_low": delta + shift - 0.5, "delta_high": delta + shift + 1}
             rows.append({"model": model, "layer": layer, "delta": delta + shift} | ends)
     figure = compression.healing(pd.DataFrame(rows))
     (axis,) = figure.axes
@@ -155,3 +159,19 @@ def test_healing_draws_a_point_with_its_interval_for_every_layer_and_model():
     np.testing.assert_allclose(np.diff(np.asarray(first.lines[0].get_ydata(), float)), -1)
     reach = [line[:, 0] for line in first.lines[2][0].get_segments()]
     np.testing.assert_allclose(reach, [[1.5, 3], [-1.5, 0], [-3.5, -2]])
+
+
+# --- nothing to draw
+
+
+def test_where_a_table_is_empty_a_figure_says_so_in_a_sentence(points):
+    curves, thin_points = thin()
+    figures = [
+        compression.signal_against_cost(points[:0], SIGNALS, floor=1e-3),
+        compression.reduced_rank(curves[:0], thin_points[:0]),
+        compression.frontier(at_once("m", "x")[:0]),
+        compression.healing(points[:0]),
+    ]
+    for figure in figures:
+        assert not figure.axes
+        assert len(figure.texts) == 1

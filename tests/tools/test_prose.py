@@ -150,27 +150,27 @@ def test_notebook_12_tells_by_which_thresholds_it_judges():
 
 
 def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
-    found = results.load(paths.results("public") / "06_compression.json")
-    one = found["agreements"]["one block"]
-    told = {signal: f"{row['rho']:.2f}".translate(MINUS) for signal, row in one.items()}
+    found = tables.load_results("public", "06_compression")
+    one = found["agreements"].query("costs == 'one block'").set_index("signal")
+    told = {signal: f"{rho:.2f}".translate(MINUS) for signal, rho in one["rho"].items()}
     assert f"ρ is {told['ablation']} for the cost of switching the block off, {told['price']} for the price" in findings
     assert f"{told['block influence']} for ShortGPT's block influence, {told['sub-layer cosine']} for LLM-" in findings
     assert f"{told['CCA bound']} for NBL's bound and {told['1 − R²']} for 1 − R²_lin" in findings
-    widths = {signal: row["high"] - row["low"] for signal, row in one.items()}
-    best = one["ablation"]
-    assert f"the interval of the first is {best['low']:.2f} to {best['high']:.2f}, the others' are wider" in findings
-    assert min(widths, key=widths.get) == "ablation"
-    model = found["models"]["smollm2-135m"]
-    first = {row["way"]: f"{row['delta']:+.0f}" for row in model["frontier"] if row["count"] == 1}
+    best = one.loc["ablation"]
+    ends = f"{best['rho_low']:.2f} to {best['rho_high']:.2f}"
+    assert f"the interval of the first is {ends}, the others' are wider" in findings
+    assert (one["rho_high"] - one["rho_low"]).idxmin() == "ablation"
+    frontier = found["frontier"].query("model == 'smollm2-135m' and count == 1").set_index("way")
+    first = {way: f"{delta:+.0f}" for way, delta in frontier["delta"].items()}
     told = f"the block that goes first, block 11, costs {first['order of R²']} of perplexity"
-    assert f"{told} on {found['settings']['cost_rows']:,} held-out tokens" in findings
+    assert f"{told} on {found.settings['cost_rows']:,} held-out tokens" in findings
     swaps = load_results("public", "02_ceilings")["blocks"].set_index(["model", "block"])["dppl"]
     on_all = swaps["smollm2-135m", 11]
     assert f"({on_all:+.0f} on all of them, in notebook 02)" in findings
     assert f"by the error's price in the loss costs {first['order of price']}." in findings
-    original = model["healing"]["original"]
-    assert original["high"] < 0
-    assert f"the original block lowers perplexity by {-original['value']:.1f} (" in findings
+    healing = found["healing"].query("model == 'smollm2-135m'").set_index("layer")
+    assert healing["delta_high"]["original, healed"] < 0
+    assert f"the original block lowers perplexity by {-healing['delta']['original, healed']:.1f} (" in findings
 
 
 def test_a_profile_belongs_to_the_model_and_a_line_to_the_text(findings):
@@ -345,8 +345,8 @@ def test_readme_tells_how_the_race_ended(readme):
 
 
 def test_the_findings_tell_which_signal_ranks_blocks(findings):
-    rho = {signal: found["rho"] for signal, found in numbers("06_compression")["agreements"]["one block"].items()}
-    told = {signal: f"{value:.2f}".translate(MINUS) for signal, value in rho.items()}
+    agreements = tables.load_results("minis", "06_compression")["agreements"].query("costs == 'one block'")
+    told = {signal: f"{rho:.2f}".translate(MINUS) for signal, rho in agreements.set_index("signal")["rho"].items()}
     assert f"ρ of 1 − R²_lin with the cost is {told['1 − R²']}" in findings
     assert f"loss's gradient ranks blocks at {told['price']}, its plain size at {told['residual']}" in findings
     assert told["ablation"] == told["sub-layer cosine"]
@@ -365,15 +365,11 @@ def test_the_findings_tell_that_the_first_block_is_surely_the_dearest(findings):
 
 
 def test_it_is_told_why_the_most_linear_block_is_dear(readme, findings):
-    worth = [
-        sorted(block["ablation"] for block in model["blocks"]) for model in numbers("06_compression")["models"].values()
-    ]
-    assert all(
-        max(model["blocks"], key=lambda block: block["ablation"])["block"] == 0
-        for model in numbers("06_compression")["models"].values()
-    )
-    first = [of_model[-1] for of_model in worth]
-    second = max(of_model[-2] for of_model in worth)
+    blocks = tables.load_results("minis", "06_compression")["blocks"]
+    worth = blocks.pivot(index="model", columns="block", values="ablation")
+    assert (worth.idxmax(axis=1) == 0).all()
+    first = worth[0].tolist()
+    second = worth.drop(columns=0).to_numpy().max()
     assert f"Switched off, it costs {spanned(first, 1)} nats per token, any other at most {second:.2f}," in readme
     assert (
         f"switched off, it costs {spanned(first, 1)} nats per token and no other block more than {second:.2f},"

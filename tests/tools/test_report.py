@@ -215,7 +215,6 @@ KEYS = {
     "01_capture": "condition",
     "02_ceilings": "rises_and_falls",
     "03_bilinear": "recovered",
-    "06_compression": "price",
     "08_controls": "outside_fresh",
     "09_dynamics": "peak_loss",
     "10_degrees": "reach",

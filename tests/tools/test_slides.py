@@ -101,8 +101,9 @@ def test_the_most_linear_block_is_the_dearest():
 
 
 def test_the_loss_foretells_the_cost_and_r2_does_not():
-    one = found("06_compression")["agreements"]["one block"]
-    assert one["1 − R²"]["high"] < 0 < 0.5 < one["price"]["low"]
+    agreements = load_results("minis", "06_compression")["agreements"]
+    one = agreements[agreements["costs"] == "one block"].set_index("signal")
+    assert one["rho_high"]["1 − R²"] < 0 < 0.5 < one["rho_low"]["price"]
 
 
 def test_massive_rows_are_in_public_models_alone():

@@ -1,4 +1,7 @@
-"""Figures of notebook 06: signals beside costs, thin maps, several blocks at once, healing."""
+"""Figures of notebook 06: signals beside costs, thin maps, several blocks at once, healing.
+
+Each says in one sentence what is missing where its table is empty.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ from matplotlib.ticker import LogLocator
 from howlinear.plots import style
 
 _BARS = {"elinewidth": 0.7, "capsize": 1.5}
+_NO_LOSS = "No model of this run predicts a next token, so no swap of a block has a cost to show."
 
 
 def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: float) -> Figure:
-    """What signals said of blocks, and what their swaps cost: a panel per signal, a point per block.
+    """Signals of blocks, and what their swaps cost: a panel per signal, a point per block.
 
     Args:
         points: a row per block: `model`, its measured cost `nats`, and a column per signal.
@@ -28,15 +32,17 @@ def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: fl
     Returns:
         The figure; both axes of every panel are logarithmic.
     """
+    if points.empty or not signals:
+        return style.sentence_figure(_NO_LOSS)
     figure, axes = plt.subplots(
         1, len(signals), figsize=(style.PAGE, 2.7), sharey=True, squeeze=False, layout="constrained"
     )
     top = points["nats"].max()
     for axis, signal in zip(axes[0], signals, strict=True):
         for model, rows in points.groupby("model", sort=False):
-            said = rows[signal["column"]].clip(lower=floor / 10)
+            foreseen = rows[signal["column"]].clip(lower=floor / 10)
             cost = rows["nats"].clip(lower=floor)
-            axis.plot(said, cost, **style.look(model) | {"linestyle": "none"}, alpha=0.85)
+            axis.plot(foreseen, cost, **style.look(model) | {"linestyle": "none"}, alpha=0.85)
         if signal.get("exact"):
             axis.plot([floor, top], [floor, top], color=style.GREY, lw=0.8, zorder=0)
         axis.set(xscale="log", yscale="log", xlabel=signal["label"])
@@ -60,16 +66,20 @@ def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame, marks: Sequence[flo
     """How thin the map of a block may be: held-out R² above, what the swap costs below, a column per place.
 
     Args:
-        curves: a row per model, place and rank: `model`, `place`, `share` (numbers held, of the block's own), `r2`,
-            `low`, `high`.
-        points: a row per model, place and rank that was swapped: `model`, `place`, `share`, `r2`, `delta`, `low`,
-            `high`; the last rank of each is the full map.
+        curves: a row per model, block and rank: `model`, `block`, `share` (numbers held, of the block's own), and `r2`
+            with its interval.
+        points: a row per model, block and rank that was swapped: `model`, `block`, `share`, `r2`, and `delta` with its
+            interval; the last rank of each is the full map.
         marks: shares to mark by dotted lines.
 
     Returns:
         The figure; shares and costs are logarithmic.
     """
-    places = list(points["place"].drop_duplicates())
+    if points.empty:
+        return style.sentence_figure(_NO_LOSS)
+    curves = curves.assign(place=_places(curves))
+    points = points.assign(place=_places(points))
+    places = [place for place in PLACES if place in set(points["place"])]
     figure, axes = plt.subplots(
         2,
         len(places),
@@ -85,31 +95,45 @@ def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame, marks: Sequence[flo
             look = style.look(model)
             line = curves[(curves["model"] == model) & (curves["place"] == place)]
             top.plot(line["share"], line["r2"], color=look["color"], linestyle=look["linestyle"])
-            top.fill_between(line["share"], line["low"], line["high"], color=look["color"], alpha=0.2, lw=0)
+            top.fill_between(line["share"], line["r2_low"], line["r2_high"], color=look["color"], alpha=0.2, lw=0)
             full = rows.iloc[-1]
             top.plot(full["share"], full["r2"], **look)
-            bars = style.error_bars(rows["delta"], rows["low"], rows["high"])
+            bars = _error_bars(rows)
             bottom.errorbar(rows["share"], rows["delta"], bars, **look, **_BARS)
     for axis in axes.flat:
         axis.vlines(marks, 0, 1, transform=axis.get_xaxis_transform(), color=style.GREY, ls=":", lw=0.7)
     style.panels(axes[0], places)
     axes[0, 0].set(xscale="log", ylabel="held-out $R^2$", xticks=[0.01, 0.1], xticklabels=["1 %", "10 %"])
+    axes[0, 0].xaxis.set_minor_formatter("")
     axes[1, 0].set(yscale="log", ylabel=r"$\Delta$ perplexity", ylim=(_lowest(points["delta"]), None))
     figure.supxlabel("numbers held, share of the block's own", fontsize=plt.rcParams["axes.labelsize"])
     _legend(figure, axes[0, 0])
     return figure
 
 
+PLACES = ("first block", "middle block", "last block")
+
+
+def _places(table: pd.DataFrame) -> pd.Series:
+    """Where each row's block stands among those of its model."""
+    of_model = table.groupby("model")["block"]
+    first = table["block"] == of_model.transform("min")
+    last = table["block"] == of_model.transform("max")
+    return pd.Series(np.select([first, last], [PLACES[0], PLACES[2]], PLACES[1]), table.index)
+
+
 def frontier(table: pd.DataFrame) -> Figure:
     """What several blocks cost that go at once: a panel per model, a line per way to pick them.
 
     Args:
-        table: a row per model, way and number of blocks: `model`, `way`, `share` (of the FFN parameters left), `delta`,
-            `low`, `high`.
+        table: a row per model, way and number of blocks: `model`, `way`, `share` (of the FFN parameters left), and
+            `delta` with its interval.
 
     Returns:
         The figure; costs are logarithmic.
     """
+    if table.empty:
+        return style.sentence_figure(_NO_LOSS)
     models = list(table["model"].drop_duplicates())
     looks = _ways(list(table["way"].drop_duplicates()))
     figure, axes = plt.subplots(
@@ -118,7 +142,7 @@ def frontier(table: pd.DataFrame) -> Figure:
     for axis, model in zip(axes[0], models, strict=True):
         for way, look in looks.items():
             rows = table[(table["model"] == model) & (table["way"] == way)]
-            bars = style.error_bars(rows["delta"], rows["low"], rows["high"])
+            bars = _error_bars(rows)
             axis.errorbar(100 * rows["share"], rows["delta"], bars, **look, **_BARS)
         axis.set(yscale="log", xlabel="FFN parameters left, %")
     style.panels(axes[0], models)
@@ -131,18 +155,20 @@ def healing(table: pd.DataFrame) -> Figure:
     """What a little training of one layer does to perplexity, a row a layer, a point a model.
 
     Args:
-        table: a row a model and layer: `model`, `layer`, `delta`, `low`, `high`.
+        table: a row a model and layer: `model`, `layer`, and `delta` with its interval.
 
     Returns:
         The figure.
     """
+    if table.empty:
+        return style.sentence_figure("No block of this run was healed.")
     layers = list(table["layer"].drop_duplicates())
     models = list(table["model"].drop_duplicates())
     figure, axis = plt.subplots(figsize=(style.COLUMN, 2.0), layout="constrained")
     for i, model in enumerate(models):
         rows = table[table["model"] == model]
         places = [-layers.index(layer) - 0.18 * (i - (len(models) - 1) / 2) for layer in rows["layer"]]
-        bars = style.error_bars(rows["delta"], rows["low"], rows["high"])
+        bars = _error_bars(rows)
         axis.errorbar(rows["delta"], places, xerr=bars, **style.look(model) | {"linestyle": ""}, **_BARS)
     axis.axvline(0, color=style.GREY, lw=0.6)
     axis.set(yticks=[-place for place in range(len(layers))], yticklabels=layers, xlabel=r"$\Delta$ perplexity")
@@ -160,6 +186,10 @@ def _ways(ways: Sequence[str]) -> dict[str, dict]:
         k = i % len(colours)
         looks[way] = {"color": colours[k], "marker": markers[k], "ls": dashes[k], "label": way}
     return looks
+
+
+def _error_bars(rows: pd.DataFrame) -> np.ndarray:
+    return style.error_bars(rows["delta"], rows["delta_low"], rows["delta_high"])
 
 
 def _lowest(costs: pd.Series) -> float:

@@ -12,9 +12,11 @@ from string import ascii_lowercase
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 COLUMN = 3.3  # inches: one column of a paper
@@ -117,3 +119,10 @@ def error_bars(value: ArrayLike, low: ArrayLike, high: ArrayLike) -> np.ndarray:
     """How far intervals reach below and above their values, shape (2, n), as matplotlib's `errorbar` takes them."""
     value = np.asarray(value, dtype=float)
     return np.stack([value - np.asarray(low, dtype=float), np.asarray(high, dtype=float) - value])
+
+
+def sentence_figure(text: str) -> Figure:
+    """A figure that says in one sentence why there is nothing to draw."""
+    figure = plt.figure(figsize=(PAGE, 0.6))
+    figure.text(0.5, 0.5, text, ha="center", va="center", wrap=True)
+    return figure

@@ -583,13 +583,18 @@ def _pair_readings(rows: pd.DataFrame, name: str) -> list[Reading]:
 
 def healed_original(results: Results) -> Readings:
     """What healing the original block does to perplexity, as it was done to the line: below 0, it lowers it."""
-
-    def read(model: Any) -> Reading:
-        healing = measured(model, "healing")
-        line, original = estimate(healing["line"]), estimate(healing["original"])
-        return Reading(original, f"block {healing['block']}", {"healed line": line.value})
-
-    return each_model(results["models"], read)
+    readings: Readings = {}
+    for name in results.settings["models"]:
+        table = results["healing"]
+        layers = table[table["model"] == name].set_index("layer")
+        if layers.empty:
+            readings[name] = Silent("not measured in this run: its results hold no healing")
+            continue
+        original = layers.loc["original, healed"]
+        delta = Estimate(original["delta"], original["delta_low"], original["delta_high"])
+        beside = {"healed line": float(layers["delta"]["line, healed"])}
+        readings[name] = Reading(delta, f"block {original['block']}", beside)
+    return readings
 
 
 # Notebook 07: trained linear layers

@@ -32,6 +32,7 @@ from howlinear.models.forward import trunk
 from howlinear.models.load import check_causal
 from howlinear.models.swap import swap
 from howlinear.text.rows import Rows, TokenRows, check
+from howlinear.text.unpad import without_padding
 
 TRIAL_SEQUENCES = 24
 """Sequences, spread over all to fit on, by which candidates are compared and a budget is checked."""
@@ -234,31 +235,27 @@ def compress_to(
 
     Args:
         model: the model; left as it was. Blocks that are linear layers already are passed over.
-        rows: sequences without padding, with their split.
+        rows: sequences with their split; padding is left out.
         max_dppl: the most that perplexity may rise.
         candidates: blocks to try at each step.
         progress: show a bar.
 
     Raises:
         InputError: a budget that is not finite, or that not even the cheapest block keeps (says which, and its cost);
-            nothing left to replace; an empty side, padding, or rows that the model cannot read.
+            nothing left to replace; an empty side, or rows that the model cannot read.
     """
     check_causal(model)
+    rows = without_padding(rows)
     free = [site.block for site in sites(model) if not site.linear]
-    test = rows.ids[rows.test]
     train = rows.ids[~rows.test]
+    test = rows.ids[rows.test]
+    fold = rows.fold[rows.test]
     if not isfinite(max_dppl) or not free or not len(train) or len(test) < 2:
         raise InputError(
             f"a budget of {max_dppl} for {len(free)} blocks that are not replaced yet, {len(train)} sequences to fit "
             f"on and {len(test)} held out: it takes a finite budget, a block, and sequences on both sides"
         )
     check(model, rows)
-    if rows.mask is not None and not rows.mask.all():
-        raise InputError(
-            "these rows hold padding, which maps would be fitted to: give packed rows, as `load_corpus(…).rows(…)` has "
-            "them, or sequences of one length"
-        )
-    fold = rows.fold[rows.test]
     maps = fit_maps(model, train, free)
     prices = price(model, maps, train)
     order = sorted(free, key=lambda block: prices[block].cost)

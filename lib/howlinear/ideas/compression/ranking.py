@@ -55,15 +55,20 @@ def block_costs(
         that which the map keeps, with its interval, NaN where ablation costs nothing that the text can show; and what
         the map costs, see `costs.cost`.
     """
-    means = {block: AffineMap.constant(sum(kept.train)) for block, kept in blocks.items()}
+    means = {block: AffineMap.constant(sum(captured.train)) for block, captured in blocks.items()}
     ids, fold = held_out_folds(text)
     base, swapped = swap_losses(model, maps, ids)
     _, ablated = swap_losses(model, means, ids)
     rows = []
-    for block, kept in blocks.items():
-        row = {"block": block, "r2": r2(maps[block], sum(kept.test))}
-        row["ablation"] = float((ablated[block] - base).mean())
-        share = recovered(base, swapped[block], ablated[block], fold) or Estimate(np.nan, np.nan, np.nan)
+    for block, captured in blocks.items():
+        share = recovered(base, swapped[block], ablated[block], fold)
+        if share is None:
+            share = Estimate(np.nan, np.nan, np.nan)
+        row = {
+            "block": block,
+            "r2": r2(maps[block], sum(captured.test)),
+            "ablation": float((ablated[block] - base).mean()),
+        }
         rows.append(row | share.columns("recovered") | cost(base, swapped[block], fold))
     return pd.DataFrame(rows).set_index("block")
 
@@ -134,9 +139,11 @@ def set_costs(
     rows = []
     for _ in range(sets):
         size = min(generator.integers(2, 5), len(maps))
-        drawn = sorted(generator.choice(list(maps), size, replace=False).tolist())
-        measured = swap_cost(model, {block: maps[block] for block in drawn}, ids, base)
-        rows.append({"cost": measured["nats"]} | table.loc[drawn].sum().to_dict())
+        drawn = generator.choice(list(maps), size, replace=False)
+        blocks = sorted(drawn.tolist())
+        measured = swap_cost(model, {block: maps[block] for block in blocks}, ids, base)
+        signals = table.loc[blocks].sum()
+        rows.append({"cost": measured["nats"]} | signals.to_dict())
     return pd.DataFrame(rows)
 
 
@@ -153,16 +160,16 @@ def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineM
         the map `rests` on the massive ones, see `RESTS`.
     """
     rows = []
-    for block, kept in blocks.items():
-        count = len(kept.massive())
+    for block, captured in blocks.items():
+        count = len(captured.massive())
         if not count:
             continue
-        ordinary = kept.ordinary()
+        ordinary = captured.ordinary()
         own_map, _ = fit(sum(ordinary.train))
         row = {
             "block": block,
             "massive_rows": count,
-            "r2": r2(maps[block], sum(kept.test)),
+            "r2": r2(maps[block], sum(captured.test)),
             "r2_ordinary": r2(maps[block], sum(ordinary.test)),
             "r2_own": r2(own_map, sum(ordinary.test)),
         }
@@ -192,9 +199,10 @@ def agreement(signal: Sequence, truth: Sequence, draws: int = 999, seed: int = 0
     groups = _pairs(signal, truth)
     generator = np.random.default_rng(seed)
     # each group is drawn anew on its own, and each draw of all of them gives one mean
-    drawn = np.mean([_bootstrap(*group, draws, generator) for group in groups], axis=0)
-    low, high = np.nanquantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    rho = np.mean([_rho(*group) for group in groups])
+    drawn = [_bootstrap(predicted, measured, draws, generator) for predicted, measured in groups]
+    ends = [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]
+    low, high = np.nanquantile(np.mean(drawn, axis=0), ends)
+    rho = np.mean([_rho(predicted, measured) for predicted, measured in groups])
     return Estimate(float(rho), float(low), float(high))
 
 
@@ -249,29 +257,32 @@ def compare(table: pd.DataFrame, truth: pd.Series, seed: int = 0) -> pd.DataFram
     """
     rows = []
     for signal in table:
+        predicted, measured = [], []
         pairs = pd.DataFrame({"predicted": table[signal], "measured": truth})
-        models = [rows_of for _, rows_of in pairs.groupby(level=0, sort=False)]
-        ranked = [rows_of for rows_of in models if len(rows_of) >= FEWEST and (rows_of.min() < rows_of.max()).all()]
-        if ranked:
-            predicted = [rows_of["predicted"] for rows_of in ranked]
-            measured = [rows_of["measured"] for rows_of in ranked]
-            rows.append({"signal": signal} | agreement(predicted, measured, seed=seed).columns("rho"))
+        for _, of_model in pairs.groupby(level=0, sort=False):
+            varies = (of_model.min() < of_model.max()).all()
+            if len(of_model) >= FEWEST and varies:
+                predicted.append(of_model["predicted"])
+                measured.append(of_model["measured"])
+        if predicted:
+            rho = agreement(predicted, measured, seed=seed)
+            rows.append({"signal": signal} | rho.columns("rho"))
     return pd.DataFrame(rows, columns=["signal", "rho", "rho_low", "rho_high"])
 
 
 def ranking(
-    table: pd.DataFrame,
-    costs: pd.DataFrame,
-    joint: pd.DataFrame,
+    known: Mapping[str, pd.DataFrame],
+    costs: Mapping[str, pd.DataFrame],
+    sets: Mapping[str, pd.DataFrame],
     resting: Sequence[tuple[str, int]] = (),
     seed: int = 0,
 ) -> pd.DataFrame:
     """How well every signal ranks the costs of single blocks, and of sets of blocks.
 
     Args:
-        table: of `signals`, a row per model and block.
-        costs: of `block_costs`, with the same index.
-        joint: of `set_costs`, a row per model and set.
+        known: model → its signals, a row per block.
+        costs: model → what its blocks cost, from `block_costs`.
+        sets: model → what its sets cost, from `set_costs`.
         resting: (model, block) whose maps rest on massive rows; if there are any, single blocks are ranked once more
             without them.
         seed: of the bootstrap draws.
@@ -279,14 +290,20 @@ def ranking(
     Returns:
         The rows of `compare` for each of `costs`: "one block", "several", and "one block, without massive rows".
     """
+    if not known:
+        return pd.DataFrame(columns=["costs", "signal", "rho", "rho_low", "rho_high"])
+    table = pd.concat(known)
+    nats = pd.concat(costs)["nats"]
+    joint = pd.concat(sets)
     parts = {
-        "one block": compare(table, costs["nats"], seed),
-        "several": compare(joint[list(table)], joint["cost"], seed),
+        "one block": compare(table, nats, seed),
+        "several": compare(joint.drop(columns="cost"), joint["cost"], seed),
     }
     if resting:
         fewer = list(resting)
-        parts["one block, without massive rows"] = compare(table.drop(fewer), costs["nats"].drop(fewer), seed)
-    return pd.concat([part.assign(costs=kind) for kind, part in parts.items()], ignore_index=True)
+        parts["one block, without massive rows"] = compare(table.drop(fewer), nats.drop(fewer), seed)
+    tables = [part.assign(costs=kind) for kind, part in parts.items()]
+    return pd.concat(tables, ignore_index=True)[["costs", "signal", "rho", "rho_low", "rho_high"]]
 
 
 def deciding(rankings: pd.DataFrame, count: int = 4) -> list[str]:

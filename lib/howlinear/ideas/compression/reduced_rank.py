@@ -15,7 +15,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
-from howlinear.core.intervals import Estimate
 from howlinear.core.reduced_rank import RankCurve, Reduced
 from howlinear.ideas.compression.costs import swap_cost
 from howlinear.instrument.perplexity import held_out_folds, losses
@@ -30,13 +29,16 @@ def ffn_parameters(model: PreTrainedModel, maps: Mapping[int, AffineMap | Reduce
         model: the model, whole.
         maps: block → the map in its place, if any.
     """
-    held = {site.block: sum(parameter.numel() for parameter in site.parameters()) for site in sites(model)}
-    for block, replacement in (maps or {}).items():
-        if isinstance(replacement, AffineMap):
-            held[block] = replacement.weight.numel() + replacement.bias.numel()
+    held = 0
+    for site in sites(model):
+        replacement = maps.get(site.block) if maps else None
+        if replacement is None:
+            held += sum(parameter.numel() for parameter in site.parameters())
+        elif isinstance(replacement, AffineMap):
+            held += replacement.weight.numel() + replacement.bias.numel()
         else:
-            held[block] = replacement.parameters
-    return sum(held.values())
+            held += replacement.parameters
+    return held
 
 
 def share_of_block(curve: RankCurve, rank: int, own: float) -> float:
@@ -48,8 +50,10 @@ def share_of_block(curve: RankCurve, rank: int, own: float) -> float:
         own: numbers that the block holds.
     """
     d_in, d_out = curve.map.weight.shape
-    matrices = d_in * d_out if rank == len(curve.r2) - 1 else rank * (d_in + d_out)
-    return (matrices + d_out) / own
+    full = len(curve.r2) - 1
+    # D of d_in × r and U of r × d_out, or W of d_in × d_out; and the bias
+    weights = d_in * d_out if rank == full else rank * (d_in + d_out)
+    return (weights + d_out) / own
 
 
 def first_middle_last(blocks: Sequence[int]) -> list[int]:
@@ -69,9 +73,15 @@ def rank_curves(model: PreTrainedModel, curves: Mapping[int, RankCurve]) -> pd.D
     for block, curve in curves.items():
         width = len(curve.r2) - 1
         for rank in range(1, width // 2 + 1):
-            row = {"block": block, "rank": rank, "share": share_of_block(curve, rank, own)}
-            ends = (curve.r2[rank], curve.r2_low[rank], curve.r2_high[rank])
-            rows.append(row | Estimate(*map(float, ends)).columns("r2"))
+            row = {
+                "block": block,
+                "rank": rank,
+                "share": share_of_block(curve, rank, own),
+                "r2": float(curve.r2[rank]),
+                "r2_low": float(curve.r2_low[rank]),
+                "r2_high": float(curve.r2_high[rank]),
+            }
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -93,9 +103,15 @@ def rank_costs(
     rows = []
     for block, curve in curves.items():
         width = len(curve.r2) - 1
-        for rank in sorted({max(1, width // part) for part in parts}):
+        ranks = {max(1, width // part) for part in parts}
+        for rank in sorted(ranks):
+            # past half the width a pair of thin matrices is no smaller than the full one
             replacement = curve.map if rank == width else curve.at(rank)
-            row = {"block": block, "rank": rank, "share": share_of_block(curve, rank, own)}
-            row["r2"] = float(curve.r2[rank])
+            row = {
+                "block": block,
+                "rank": rank,
+                "share": share_of_block(curve, rank, own),
+                "r2": float(curve.r2[rank]),
+            }
             rows.append(row | swap_cost(model, {block: replacement}, text, base))
     return pd.DataFrame(rows)

@@ -214,7 +214,8 @@ def layers_hooked(model: PreTrainedModel, keep: Callable[[int, Around], None]) -
     with ExitStack() as hooks:
         hooks.enter_context(hooked(listened, lambda site, x, y: taps[site.block].note_ffn(x, y)))
         for site in listened:
-            layer, tap = layer_of(model, site), taps[site.block]
+            layer = layer_of(model, site)
+            tap = taps[site.block]
             hooks.callback(layer.register_forward_pre_hook(tap.enter, with_kwargs=True).remove)
             for module in layer.children():
                 hooks.callback(module.register_forward_hook(tap.note_module).remove)
@@ -313,18 +314,21 @@ def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: 
     ffn = torch.zeros_like(influence)
 
     def keep(_: int, around: Around) -> None:
-        number = len(states)
-        influence[number] += cosine_distance(around.entered, around.left).sum().cpu()
-        attention[number] += cosine_distance(around.entered, around.attended).sum().cpu()
-        ffn[number] += cosine_distance(around.read, around.read + around.written).sum().cpu()
+        layer = len(states)
+        behind_ffn = around.read + around.written
+        # Σ 1 − cos over the rows of the batch: around the layer, around its attention, around its FFN
+        influence[layer] += cosine_distance(around.entered, around.left).sum().cpu()
+        attention[layer] += cosine_distance(around.entered, around.attended).sum().cpu()
+        ffn[layer] += cosine_distance(around.read, behind_ffn).sum().cpu()
         states.append(_directions(around.entered))
-        if number == count - 1:
+        if layer == count - 1:
             states.append(_directions(around.left))
 
     with layers_hooked(model, keep):
         for batch in ids.split(batch_size):
             states.clear()
             trunk(model, batch)
+            # rows of length 1 in a row: a product of two states is the sum of their cosines
             directions = torch.stack(states)
             layers += directions @ directions.T
     rows = ids.numel()
@@ -337,7 +341,9 @@ def _directions(rows: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, " batch
 
 def cosine_distance(before: Float[Tensor, "*batch d"], after: Float[Tensor, "*batch d"]) -> Float[Tensor, " rows"]:
     """1 − cosine of each row with the row at the same place, float64, shape (rows,)."""
-    return 1 - cosine_similarity(before.flatten(0, -2).double(), after.flatten(0, -2).double(), dim=1)
+    before = before.flatten(0, -2).double()
+    after = after.flatten(0, -2).double()
+    return 1 - cosine_similarity(before, after, dim=1)
 
 
 @torch.no_grad()
@@ -394,10 +400,12 @@ def cca_bound(moments: Moments, outputs: Moments) -> float:
     whiten_x = whitening(moments)
     whiten_y = whitening(outputs)
     # Cxx^(−1/2) Cxy Cyy^(−1/2), whose singular values are the canonical correlations
-    correlations = whiten_x.T @ (moments.sxy / moments.n) @ whiten_y
+    covariance = moments.sxy / moments.n
+    correlations = whiten_x.T @ covariance @ whiten_y
     rho = torch.linalg.svdvals(correlations).clamp(max=1)
-    missing = whiten_y.shape[1] - len(rho)  # outputs beyond the inputs' number
-    return float(missing + (1 - rho.square()).sum())
+    # outputs beyond the inputs' number have ρ = 0
+    beyond = whiten_y.shape[1] - len(rho)
+    return float(beyond + (1 - rho.square()).sum())
 
 
 def _check_rows(ids: Int64[Tensor, "n seq_len"]) -> None:
@@ -444,9 +452,10 @@ def divergences(
     whole = _WholeModel(model)
     swaps = {block: (block, replacement) for block, replacement in replacements.items()}
     _, batches = swapped_passes(model, swaps, ids, whole.divergence, batch_size)
-    means = {block: float(torch.cat(of_block).mean()) for block, of_block in batches.items()}
-    for block, divergence in means.items():
-        if not divergence < float("inf"):
+    means = {}
+    for block, of_block in batches.items():
+        means[block] = float(torch.cat(of_block).mean())
+        if not means[block] < float("inf"):
             raise InputError(f"predictions with block {block} replaced are not finite: the weights overflow")
     return means
 
@@ -461,31 +470,21 @@ class _WholeModel:
 
     def divergence(self, batch: Int64[Tensor, "n seq_len"]) -> Float[Tensor, " n"]:
         """Mean KL per predicted token of each sequence; of a batch that is new, the predictions are kept."""
-        log_q = [scores.float().log_softmax(-1) for scores in logits(self.model, batch)[:, :-1]]
+        predictions = logits(self.model, batch)[:, :-1]
+        # sequence by sequence: all at once would hold several copies of all logits
+        log_q = [scores.float().log_softmax(-1) for scores in predictions]
         if batch is not self.batch:  # its first pass is that of the whole model
             self.batch = batch
             self.log_p = log_q
-        pairs = zip(self.log_p, log_q, strict=True)
-        # KL = Σ p (log p − log q)
-        return torch.stack([(p.exp() * (p - q)).sum(-1).double().mean() for p, q in pairs]).cpu()
+        means = []
+        for p, q in zip(self.log_p, log_q, strict=True):
+            # KL = Σ p (log p − log q)
+            divergence = (p.exp() * (p - q)).sum(-1)
+            means.append(divergence.double().mean())
+        return torch.stack(means).cpu()
 
 
 # --- all of them
-
-SIGNALS = {
-    "1 − R²": lambda table: 1 - table["r2"],
-    "residual": lambda table: table["residual"],
-    "residual / stream": lambda table: table["residual_over_stream"],
-    "ablation": lambda table: table["ablation"],
-    "ablation × (1 − R²)": lambda table: table["ablation"] * (1 - table["r2"]),
-    "price": lambda table: table["price"],
-    "price, paired": lambda table: table["price_paired"],
-    "block influence": lambda table: table["block_influence"],
-    "sub-layer cosine": lambda table: table["sublayer_cosine"],
-    "CCA bound": lambda table: table["cca_bound"],
-    REPLACE_ONE: lambda table: table["replace_one"],
-}
-"""Signal → what it is of a table with a row per block: of `measure`, and of `ranking.block_costs`."""
 
 
 def measure(
@@ -509,11 +508,18 @@ def measure(
         `sublayer_cosine` and `cca_bound`, NaN where the FFN does not add to a stream that a norm before it reads; and
         `replace_one`, what the swap costs on `few` in nats per token.
     """
-    table = pd.DataFrame(index=pd.Index(list(maps), name="block"))
-    table["residual"] = [prices[block].residual for block in maps]
-    table["residual_over_stream"] = [prices[block].residual / prices[block].stream for block in maps]
-    table["price"] = [prices[block].cost for block in maps]
-    table["price_paired"] = [prices[block].paired for block in maps]
+    rows = []
+    for block in maps:
+        of_block = prices[block]
+        row = {
+            "block": block,
+            "residual": of_block.residual,
+            "residual_over_stream": of_block.residual / of_block.stream,
+            "price": of_block.cost,
+            "price_paired": of_block.paired,
+        }
+        rows.append(row)
+    table = pd.DataFrame(rows).set_index("block")
     try:
         turned = stream(model, ids)
         table["block_influence"] = turned.influence.tolist()
@@ -526,6 +532,19 @@ def measure(
 
 
 def signals(table: pd.DataFrame) -> pd.DataFrame:
-    """Every signal that some block has, a column each, of a table as in `SIGNALS`."""
-    columns = {signal: of_blocks(table) for signal, of_blocks in SIGNALS.items()}
+    """Every signal that some block has, a column each, of a table with the columns of `measure` and `block_costs`."""
+    unexplained = 1 - table["r2"]
+    columns = {
+        "1 − R²": unexplained,
+        "residual": table["residual"],
+        "residual / stream": table["residual_over_stream"],
+        "ablation": table["ablation"],
+        "ablation × (1 − R²)": table["ablation"] * unexplained,
+        "price": table["price"],
+        "price, paired": table["price_paired"],
+        "block influence": table["block_influence"],
+        "sub-layer cosine": table["sublayer_cosine"],
+        "CCA bound": table["cca_bound"],
+        REPLACE_ONE: table["replace_one"],
+    }
     return pd.DataFrame(columns).dropna(axis="columns", how="all")

@@ -1,0 +1,60 @@
+"""What notebook 06 records: the tables of all its models, one below the other.
+
+A model that predicts no next token has no loss, so no swap in it has a cost: it is in none of these tables, and where
+no model has a loss they are empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from howlinear.core.correlation import FEWEST, correlation
+
+COST = ("nats", "delta", "delta_low", "delta_high")
+RECOVERED = ("recovered", "recovered_low", "recovered_high")
+LOSS = ("residual", "residual_over_stream", "price", "price_paired")
+STREAM = ("block_influence", "sublayer_cosine", "cca_bound")
+COLUMNS = {
+    "blocks": ("block", "r2", "ablation", *RECOVERED, *COST, *LOSS, *STREAM, "replace_one"),
+    "massive": ("block", "massive_rows", "r2_ordinary", "r2_own", "rests"),
+    "reduced_rank": ("block", "rank", "share", "r2", *COST),
+    "frontier": ("way", "count", "block", "share", *COST),
+    "together": ("naive", "summed"),
+    "healing": ("block", "layer", "delta", "delta_low", "delta_high"),
+}
+"""Table → its columns behind `model`."""
+
+
+def stack(name: str, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The table of that name of all models, from model → its own."""
+    columns = ["model", *COLUMNS[name]]
+    parts = []
+    for model, table in tables.items():
+        if len(table):
+            parts.append(table.reset_index().assign(model=model))
+    if not parts:
+        return pd.DataFrame(columns=columns)
+    return pd.concat(parts, ignore_index=True)[columns]
+
+
+def worth(blocks: pd.DataFrame) -> pd.DataFrame:
+    """Whether the more linear blocks are worth more: the rank correlation over blocks of R²_lin with mean ablation.
+
+    Returns:
+        A row per model of `correlation.FEWEST` blocks or more: `rho` with its interval, and `inner`, the same without
+        the first and the last block.
+    """
+    rows = []
+    for model, of_model in blocks.groupby("model", sort=False):
+        if len(of_model) < FEWEST:
+            continue
+        r2 = of_model["r2"].to_numpy()
+        ablation = of_model["ablation"].to_numpy()
+        # what does not vary over the inner blocks has no correlation
+        if np.ptp(r2[1:-1]) > 0 and np.ptp(ablation[1:-1]) > 0:
+            rho = correlation(r2, ablation, order=True)
+            rows.append({"model": model} | rho.r.columns("rho") | {"inner": rho.inner})
+    return pd.DataFrame(rows, columns=["model", "rho", "rho_low", "rho_high", "inner"])
