@@ -23,9 +23,7 @@ sample_rows: int | None = None  # token rows that everyone trains on and is scor
 steps: int | None = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
 batch = 256  # rows a step
 baseline_steps = 3_000  # of the paper's untuned baseline; the paper's
-baseline_blocks: list | str = (
-    "depth 0 0.09 0.9"  # where it is trained: numbers or a rule; of twelve 0, and the paper's 1 and 10
-)
+baseline_blocks: list | str = "depth 0 0.09 0.9"  # where it is trained: numbers or a rule; the paper's 1 and 10 of 12
 
 # %%
 from howlinear.instrument.resample import resampled

@@ -100,7 +100,7 @@ def measured(run, gpt2):
     for seed, corpus in enumerate(run.corpora):
         ids = torch.randint(80, (24, 32), generator=torch.Generator().manual_seed(seed))
         rows = TokenRows.from_ids(ids, folds=3)
-        about = {"sizes": run.sizes, "perplexity": 1.0, "model": "one"}
+        about = {"sizes": run.sizes, "sources": run._sources("one", corpus), "perplexity": 1.0, "model": "one"}
         save_capture(run.capture_path("one", corpus), capture(gpt2, rows), rows, about)
     blocks = pd.DataFrame({"model": "one", "block": range(3), "dppl": [0.123, 1.123, 2.123]})
     tables.write(paths.results("tiny") / "02_ceilings", {"blocks": blocks}, {})

@@ -6,17 +6,14 @@ import pytest
 
 from conftest import fingerprint
 from howlinear.errors import InputError
-from howlinear.files import paths, results
+from howlinear.files import paths
+from howlinear.files.tables import load_results
 from howlinear.notebook.prose import describe_recorded
 from tools import lessons, teaching
 from tools.book import build
 
 STEM = "02_ceilings"
 PARTS = {"predict", "show", "run", "exercise", "back"}
-
-
-def recorded(stem):
-    return results.load(paths.results("minis") / f"{stem}.json")
 
 
 def plan(**changed):
@@ -58,13 +55,12 @@ def test_a_page_asks_the_notebooks_prediction_and_answers_with_the_recorded_numb
         'Everyone writes down a guess: "You replace the *most* linear block by its best straight line. Does perplexity '
         'barely move?"',
     )
-    dearest = max(recorded(STEM)["models"]["mini-gpt2"]["swap"], key=lambda swap: swap["delta"])
-    assert parts[-1][1].startswith(f"Back to the prediction. Perplexity rises by {dearest['delta']:.2f} from")
+    blocks = load_results("minis", STEM)["blocks"].query("model == 'mini-gpt2'").set_index("block")
+    assert parts[-1][1].startswith(f"Back to the prediction. Perplexity rises by {blocks.dppl.max():.2f} from")
     assert parts[-2] == ("15", "In pairs, exercise 1 (warm-up).")
     assert "**At home.** Exercise 4 (find the bug)." in text
-    least = min(recorded(STEM)["models"]["mini-gpt2"]["blocks"], key=lambda block: block["r2"])["block"]
     asked = "If linearity alone decided what a swap costs, which block would be the dearest?"
-    assert f'Then ask: "{asked}" The least linear one, that is, block {least}' in text
+    assert f'Then ask: "{asked}" The least linear one, that is, block {blocks.r2.idxmin()}' in text
     assert "](../../figures/minis/02_ceilings_profile.png)" in text
 
 

@@ -258,7 +258,8 @@ def _fitting(where: str, value: Any, parameter: Parameter) -> Any:
             f"{where} is {value!r}, a {type(value).__name__}: give {wanted}, as its default {parameter.default!r} is"
         )
     if isinstance(value, list):
-        item_types = {type(item) for item in parameter.default or []} or {int, str}
+        default = parameter.default if isinstance(parameter.default, list) else []
+        item_types = {type(item) for item in default} or {int, str}
         item = Parameter(parameter.default, tuple(item_types))
         return [_fitting(f"{where}[{i}]", entry, item) for i, entry in enumerate(value)]
     return value
