@@ -87,7 +87,7 @@ def test_layers_and_sub_layers_by_hand(model, rows):
     for number, cosine in enumerate((0.5, 0.9, 0.7)):
         states[number, number + 1] = cosine
     attention, ffn = torch.tensor([0.01, 0.3, 0.08]).double(), torch.tensor([0.2, 0.05, 0.1]).double()
-    calibration.memory["stream_of_layers",] = Stream(states, attention, ffn)
+    calibration.memory["stream_of_layers",] = Stream(states, 1 - states.diagonal(1), attention, ffn)
 
     sizes = [parameters(layer) for layer in layers_of(model)]
     smaller = drop.layers(calibration, share_without(model, sizes[1], sizes[2]))

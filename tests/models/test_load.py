@@ -219,7 +219,17 @@ def test_the_shell_takes_sites_and_says_what_to_pass(tmp_path, monkeypatch, caps
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "text.txt").write_text("\n\n".join(f"document {i} of some words and {i * i} more" for i in range(400)))
-    common = ("measure", tmp_path / "model", "--corpus", tmp_path / "text.txt", "--rows", 2048, "--seq-len", 32)
+    common = (
+        "measure",
+        tmp_path / "model",
+        "--corpus",
+        tmp_path / "text.txt",
+        "--rows",
+        2048,
+        "--seq-len",
+        32,
+        "--force",
+    )
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     pair = "model.layers.*.mlp.up_proj,model.layers.*.mlp.down_proj"
     assert howlinear(monkeypatch, capsys, *common, "--json", one)[0] == 0
@@ -239,9 +249,9 @@ def test_the_shell_takes_sites_and_says_what_to_pass(tmp_path, monkeypatch, caps
 @pytest.mark.parametrize(("device", "processes"), [("cuda", 1), ("cpu", 2)])
 def test_a_device_map_goes_with_one_process_and_no_device(device, processes):
     with pytest.raises(InputError, match="leave --device and torchrun out"):
-        cli._check_device_map("auto", device, processes)
-    cli._check_device_map("auto", "cpu", 1)
-    cli._check_device_map(None, device, processes)
+        cli.check_device_map("auto", device, processes)
+    cli.check_device_map("auto", "cpu", 1)
+    cli.check_device_map(None, device, processes)
 
 
 def test_loading_says_nothing_and_leaves_the_bars_as_they_were(capfd):

@@ -8,6 +8,7 @@ import pytest
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
+from howlinear.files.tables import Results
 from howlinear.ideas.claims import ledger as claims
 from tools import pages
 from tools.book import build
@@ -69,20 +70,17 @@ def test_the_table_of_public_models_by_hand():
 
 
 def test_the_table_of_the_race_by_hand():
-    row = {"text": "a", "low": 1.0, "high": 1.25}
+    row = {"model": "talks", "corpus": "a", "ratio_low": 1.0, "ratio_high": 1.25}
     race = [
         row | {"method": "second", "share": 0.9, "ratio": 1.1},
         row | {"method": "second", "share": 0.8, "ratio": 1.5},
         row | {"method": "first", "share": 0.9, "ratio": 1.126},
         row | {"method": "first", "share": 0.8, "ratio": 1.2},
-        row | {"method": "first", "share": 0.8, "ratio": 9.0, "text": "another text"},
+        row | {"method": "first", "share": 0.8, "ratio": 9.0, "corpus": "another text"},
         row | {"method": "wild", "share": 0.9, "ratio": 1234.5},
         row | {"method": "wild", "share": 0.8, "ratio": None},
     ]
-    results = {
-        "models": {"encodes": {"without": "a loss"}, "talks": {"race": race}},
-        "settings": {"shares": [0.9, 0.8]},
-    }
+    results = Results("14_compress", {"race": pd.DataFrame(race)})
     head, _, *rows = pages.race_table(results).splitlines()
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows)] == [
         ["way", "90%", "80%"],

@@ -1,14 +1,12 @@
 """The sweep: every combination is run once, on a run profile of its own, and drawn."""
 
-import json
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
-from howlinear.files import paths
+from howlinear.files import paths, tables
 from howlinear.notebook import settings
 from tools import sweep
 
@@ -23,9 +21,8 @@ def runs(tmp_path, monkeypatch):
         made.append(name)
         profile = settings.read(name)
         blocks = [{"block": block, "r2": profile.rows / 1e5 + profile.seed / 10 + block / 100} for block in (0, 1)]
-        path = paths.scratch(name) / "results" / f"{stem}.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({"models": {"mini-gpt2": {"blocks": blocks}}}))
+        table = pd.DataFrame({"model": "mini-gpt2"} | block for block in blocks)
+        tables.write(paths.scratch(name) / "results" / stem, {"blocks": table}, {})
 
     monkeypatch.setattr(paths, "BUILD", tmp_path)
     monkeypatch.setattr(paths, "OWN_PROFILES", tmp_path / "profiles")

@@ -48,7 +48,7 @@ def test_a_wide_model_has_the_papers_width_and_heads(name):
     assert config.architectures == small.architectures
     assert (config.hidden_size, config.num_attention_heads) == (768, 12)
     assert (small.hidden_size, small.num_attention_heads) == (128, 4)
-    assert f"build/wide/{name}" in settings.read("wide").models
+    assert any(source.endswith(f"build/wide/{name}") for source in settings.read("wide").models)
 
 
 def test_every_family_is_tested():
