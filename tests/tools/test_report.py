@@ -215,7 +215,7 @@ KEYS = {
     "01_capture": "condition",
     "02_ceilings": "rises_and_falls",
     "03_bilinear": "recovered",
-    "04_rank": "regime",
+    "04_rank": "median_r2",
     "06_compression": "rho",
     "08_controls": "outside_fresh",
     "09_dynamics": "peak_loss",
