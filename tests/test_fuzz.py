@@ -117,7 +117,7 @@ def odd_call(draw, tmp_path):
             ["notebook", draw.choice([path, odd, word, f"01_capture{odd or '.'}"])],
             ["notebook", "01_capture", "-p", word],
             ["notebook", "01_capture", "-p", f"{word}{odd}=1"],
-            ["notebook", "01_capture", "-p", "block=" + draw.choice([odd + "x", "1.5", "[1]", "None", "True", "'4'"])],
+            ["notebook", "01_capture", "-p", "block=" + draw.choice([odd + "x", "1.5", "[1]", "2.0", "True", "'4'"])],
             ["notebook", "03_bilinear", "-p", "ranks=" + draw.choice(["4", "['4']", "[1, [2]]", "{1: 2}", "(1, 'x')"])],
             ["notebook", "01_capture", "-p", "profile=" + draw.choice([path, odd or "x", f"{word}x", "a/..", "'; ls"])],
             ["minis", word],

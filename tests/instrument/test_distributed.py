@@ -260,6 +260,7 @@ def test_torchrun_writes_what_one_process_writes(project, monkeypatch, capsys):
     run = subprocess.run([*module, *command(project)], env=env, capture_output=True, text=True, timeout=2 * SOON)
     assert run.returncode == 0, run.stderr
     two = json.loads((project / "out.json").read_text())
+    (project / "out.json").unlink()
     monkeypatch.setattr(sys, "argv", ["howlinear", *command(project)])
     with pytest.raises(SystemExit, match="0"):
         cli.main()

@@ -136,6 +136,8 @@ def join_moments(
         for part in sums:
             if part.numel():
                 dist.reduce(part, dst=to)
+        eps = torch.tensor([mine.eps], dtype=torch.float64).to(group.device)
+        dist.reduce(eps, dst=to, op=dist.ReduceOp.MAX)  # the coarsest rows of any process
     count, first_x, first_y, sxx, sxy, syy = (part.cpu() for part in sums)
     # The way back, about the mean of all rows.
     n = max(float(count), 1.0)
@@ -148,6 +150,7 @@ def join_moments(
         "sxy": sxy - n * torch.outer(delta_x, delta_y),
         "syy": syy - n * delta_y.square(),
     }
+    joined["eps"] = eps.cpu()
     return Moments.from_tensors(joined)
 
 

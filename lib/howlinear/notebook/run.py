@@ -106,7 +106,13 @@ class Run:
         return load_capture(path)
 
     def make_capture(self, name: str, corpus: str) -> Path:
-        """Capture a model on a corpus, whatever is there already; the file's path."""
+        """Capture a model on a corpus of the run profile, whatever is there already; the file's path.
+
+        Raises:
+            InputError: the run profile has no such corpus.
+        """
+        if corpus not in self.corpora:
+            raise InputError(f"profile {self.profile} has no text {corpus!r}: {', '.join(self.corpora)}")
         model = self.model(name)
         rows = self.corpus(corpus, model).rows(self.rows, self.seq_len, self.seed)
         losses = HeldOutLosses(model, rows)
