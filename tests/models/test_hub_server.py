@@ -29,7 +29,7 @@ def load(name, revision=None):
     return float(model.transformer.ln_f.bias[0].detach())
 
 def documents(name):
-    return read_public(name).documents
+    return read_public(name)
 
 def tokenizer(name, revision=None):
     return hl.load_corpus("docs", hl.load_model(name, revision=revision)).tokenizer.eos_token

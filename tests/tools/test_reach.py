@@ -88,7 +88,8 @@ def finished(tmp_path):
     outputs = [tmp_path / "build/smoke/captures/mini-gpt2/docs.safetensors"]
     outputs += [tmp_path / "build/smoke/notebooks" / f"{notebook.stem}.ipynb" for notebook in NOTEBOOKS]
     for kind in ("results", "figures"):
-        outputs += [tmp_path / kind / "smoke" / path.name for path in (paths.ROOT / kind / "minis").iterdir()]
+        made = paths.ROOT / kind / "minis"
+        outputs += [tmp_path / kind / "smoke" / path.relative_to(made) for path in made.rglob("*.*") if path.is_file()]
     now = time.time()
     for path in outputs:
         path.parent.mkdir(parents=True, exist_ok=True)
