@@ -93,7 +93,7 @@ def finished(tmp_path):
     now = time.time()
     for path in outputs:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        path.write_text("{}" if path.suffix == ".json" else "")
         os.utime(path, (now, now))  # all at once: some notebooks read others' results
     return tmp_path
 
