@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from test_claims_numbers import ceilings
 
 from howlinear.core.intervals import Estimate
 from howlinear.errors import SourceError
@@ -38,6 +37,7 @@ from howlinear.ideas.claims.ledger import (
     tally,
     to_markdown,
 )
+from tests.ideas.test_claims_numbers import ceilings
 
 CLAIM = Claim(
     *("wide", "§5.1", "Blocks differ.", "a lot", "02_ceilings", "spread", "highest − lowest"),

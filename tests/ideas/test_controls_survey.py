@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from test_controls import sample_of
 
 from conftest import BLOCKS, tiny
 from helpers.families import small
@@ -23,6 +22,7 @@ from howlinear.instrument.capture import capture, describe
 from howlinear.models.ffn_sites import sites, whole
 from howlinear.models.load import untrained
 from howlinear.text.rows import TokenRows
+from tests.ideas.test_controls import sample_of
 
 
 def ffns_of(model):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import PolynomialFeatures
-from test_degrees import block_of, captured, sides_of
 
 from helpers.reference import held_out_r2, normal
 from howlinear.core.ceilings import AffineMap, ceiling
@@ -19,6 +18,7 @@ from howlinear.ideas.degrees.nested import nested, prefix_maps
 from howlinear.ideas.degrees.neurons import Hidden
 from howlinear.ideas.degrees.products import Products, gaussian, learning_curve, polynomial, products, score
 from howlinear.ideas.degrees.spectrum import degrees, features, loudest
+from tests.ideas.test_degrees import block_of, captured, sides_of
 
 gelu = torch.nn.functional.gelu
 

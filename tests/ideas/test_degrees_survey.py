@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from test_degrees import block_of, captured
 
 from conftest import BLOCKS
 from helpers.reference import normal
@@ -15,6 +14,7 @@ from howlinear.ideas.degrees.products import learning_curve, polynomial, product
 from howlinear.ideas.degrees.spectrum import degrees, loudest
 from howlinear.instrument.capture import BlockCapture, capture
 from howlinear.text.rows import TokenRows
+from tests.ideas.test_degrees import block_of, captured
 
 
 @pytest.fixture(scope="module")

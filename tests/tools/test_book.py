@@ -16,17 +16,16 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
-import test_charts
-import test_in_browser
 import yaml
 from filelock import FileLock
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
-from test_solutions import answers, small
 
 from helpers.browser import Browser, must_have_chromium
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths, results
 from howlinear.ideas.claims import ledger
+from tests.tools import test_charts, test_in_browser
+from tests.tools.test_solutions import answers, small
 from tools.book import build, printed, solutions
 
 pytestmark = pytest.mark.long

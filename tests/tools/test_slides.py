@@ -4,14 +4,14 @@ import json
 import re
 
 import pytest
-import test_report
-from test_report import PAPER, changed, copy  # noqa: F401
 
 from conftest import fingerprint
 from howlinear.errors import SourceError
 from howlinear.files import paths, results, tables
 from howlinear.files.tables import load_results
 from howlinear.ideas.claims import ledger
+from tests.tools import test_report
+from tests.tools.test_report import PAPER, changed, copy  # noqa: F401
 from tools import report
 
 SOURCE = (PAPER / "slides.typ").read_text(encoding="utf-8")
