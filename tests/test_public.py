@@ -7,7 +7,6 @@ import sys
 import pytest
 
 import howlinear as hl
-from howlinear import public
 
 pytestmark = pytest.mark.long
 
@@ -72,17 +71,15 @@ def test_help_and_names_of_nothing_wait_for_nothing_heavy():
 
 
 def test_every_public_name_is_there_in_each_way_of_asking():
-    assert hl.__all__ == public.__all__
-    assert set(public.__all__) <= set(dir(hl))
-    for name in public.__all__:
-        assert getattr(hl, name) is getattr(public, name)
+    assert {"measure", "ceiling", "results", "plots"} <= set(hl.__all__) <= set(dir(hl))
     namespace = {}
     exec("from howlinear import *", namespace)
-    assert namespace["measure"] is public.measure
+    for name in hl.__all__:
+        assert namespace[name] is getattr(hl, name)
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'howlinear' has no attribute 'mesure'"):
+    with pytest.raises(AttributeError, match=r"howlinear.* has no attribute '?mesure"):
         _ = hl.mesure
     assert not hasattr(hl, "__wrapped__")
 

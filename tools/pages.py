@@ -18,7 +18,8 @@ import pandas as pd
 from howlinear.core.profile_statistics import few_rows_decide
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths
-from howlinear.files.tables import Results, load_results
+from howlinear.files.tables import Results
+from howlinear.files.tables import results as load_results
 from howlinear.ideas.claims import ledger as claims
 from howlinear.instrument.baseline import APART
 from howlinear.notebook.prose import Prose, describe_recorded

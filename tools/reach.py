@@ -37,18 +37,45 @@ def reached(source: Path, library: Path = LIBRARY) -> list[Path]:
 @cache
 def _imported(source: Path, library: Path) -> list[Path]:
     """The library's files that one file imports."""
-    return [path for name in _names(source) for path in _files(name, library)]
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    return [path for name in (*_names(tree), *_lazy_names(tree, library)) for path in _files(name, library)]
 
 
-def _names(source: Path) -> Iterator[str]:
+def _names(tree: ast.Module) -> Iterator[str]:
     """Dotted names of modules, and of what may be one, that a file imports."""
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             # `from package import name`: the name may be a module of its own
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _lazy_names(tree: ast.Module, library: Path) -> Iterator[str]:
+    """Modules behind the names that a file asks of a package whose stub `__init__.pyi` says where each name lives.
+
+    `import howlinear as hl` imports next to nothing; `hl.ceiling` is what imports `howlinear.core.ceilings`.
+    """
+    packages = {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in packages:
+            package = packages[node.value.id]
+            stub = library / package / "__init__.pyi"
+            if stub.is_file():
+                yield from _homes(stub, package, node.attr)
+
+
+def _homes(stub: Path, package: str, name: str) -> Iterator[str]:
+    """The module, by its dotted name, from which a package's stub imports a name."""
+    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            yield f"{package}.{node.module or name}"
 
 
 def _files(name: str, library: Path) -> Iterator[Path]:

@@ -254,12 +254,12 @@ def test_swap_says_what_each_blocks_map_costs_and_the_page_holds_it_all(monkeypa
     model = load_model(folder)
     profile = measure(model, load_corpus(str(text), model), 4100)
     costs = swap_costs(model, {block: found.map for block, found in profile.items()}, profile.rows)
-    written = json.loads(target.read_text())["swap"]
+    written = json.loads(target.read_text())["blocks"]
     assert [cost["block"] for cost in written] == [0, 1, 2]
     html = page.read_text()
     for cost in written:
         expected = costs[cost["block"]]
-        assert cost["delta"] == pytest.approx(expected.delta, abs=1e-3)
+        assert cost["dppl"] == pytest.approx(expected.delta, abs=1e-3)
         assert f"{expected.delta:+.2f}" in out
         assert f"<td>{expected.low:+.2f} to {expected.high:+.2f}</td>" in html
     assert profile.outlook in html
@@ -444,8 +444,10 @@ def profile_of(blocks, r2=0.5, condition=1234.5, massive_rows=0):
         interval=Estimate(r2, r2 - 0.03, r2 + 0.03),
         r2_train=r2 + 0.02,
         limit=Estimate(r2 + 0.01, r2 - 0.02, r2 + 0.04),
+        r2_median=r2,
         r2_per_feature=torch.tensor([r2, r2], dtype=torch.float64),
         map=AffineMap(torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)),
+        inputs=768,
         rank=767,
         condition=condition,
         rows_train=15_360,
@@ -459,7 +461,9 @@ def profile_of(blocks, r2=0.5, condition=1234.5, massive_rows=0):
 def table_of(blocks, width=80, costs=None, **numbers):
     """What is printed of a profile of so many blocks."""
     console = Console(width=width, file=io.StringIO())
-    console.print(profile_table(Measurement("mini-gpt2", profile_of(blocks, **numbers), costs=costs), width))
+    console.print(
+        profile_table(Measurement("mini-gpt2", dataclasses.replace(profile_of(blocks, **numbers), costs=costs)), width)
+    )
     return console.file.getvalue()
 
 

@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import matplotlib.pyplot as plt
@@ -69,7 +70,7 @@ def measured(gpt2):
 @pytest.mark.parametrize("swapped", [False, True])
 def test_the_page_has_every_block_and_loads_nothing(measured, swapped):
     profile, costs = measured
-    page = render(Measurement("tiny", profile, costs=costs if swapped else None))
+    page = render(Measurement("tiny", replace(profile, costs=costs if swapped else None)))
     read = Reader(page)
     assert read.open == []
     assert read.loaded == []
@@ -87,7 +88,7 @@ def test_the_page_has_every_block_and_loads_nothing(measured, swapped):
 
 def test_the_figure_is_sound_and_of_outlines(measured):
     profile, costs = measured
-    page = render(Measurement("tiny", profile, costs=costs))
+    page = render(Measurement("tiny", replace(profile, costs=costs)))
     svg = page[page.index("<svg") : page.index("</svg>") + len("</svg>")]
     root = ET.fromstring(svg)
     assert root.get("viewBox")
@@ -108,7 +109,7 @@ def made_up(r2, ordinary=None, perplexity=25.0):
         line = AffineMap(torch.zeros(2, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64))
         per_feature = torch.tensor([value, value], dtype=torch.float64)
         interval = Estimate(value, value - 0.03, value + 0.03)
-        return Ceiling(value, value, interval, interval, per_feature, line, 2, 1.0, 960, 320)
+        return Ceiling(value, value, interval, interval, value, per_feature, line, 2, 2, 1.0, 960, 320)
 
     rows = TokenRows.from_ids(torch.zeros(10, 128, dtype=torch.long))
     solved = {}
@@ -125,7 +126,7 @@ def costing(deltas):
 def test_what_to_think_of_it_by_hand():
     r2 = [0.9, 0.5, 0.6, 0.3, 0.4, 0.8]
     deltas = [3.0, 0.2, 0.3, 0.1, 4.25, 0.4]
-    span, dearest, massive, rank = thoughts(made_up(r2, {1: 0.2, 2: 0.55}), costing(deltas))
+    span, dearest, massive, rank = thoughts(replace(made_up(r2, {1: 0.2, 2: 0.55}), costs=costing(deltas)))
     assert span == "R²_lin goes from 0.300 (block 3) to 0.900 (block 0)."
     assert dearest == (
         "The dearest swap is that of block 4: its map costs +4.25 of perplexity in its place (95 % interval +3.75 to "
@@ -153,7 +154,7 @@ def test_what_to_think_of_less():
 
 @pytest.mark.parametrize("blocks", [1, 2, 6])
 def test_where_nothing_correlates_no_correlation_is_told(blocks):
-    said = thoughts(made_up([0.5] * blocks), costing([1.0] * blocks))
+    said = thoughts(replace(made_up([0.5] * blocks), costs=costing([1.0] * blocks)))
     assert f"over {blocks} block{'s' * (blocks > 1)} no correlation says how the two go together" in said[-1]
 
 

@@ -13,7 +13,8 @@ FORKS.set_forkserver_preload(
     [
         "howlinear.app.cli",
         "howlinear.app.console",
-        "howlinear.public",
+        "howlinear.ideas.compression.folder",
+        "howlinear.instrument.measure",
         "howlinear.training.minis",
         "hypothesis",
         "pydantic",

@@ -9,8 +9,7 @@ import torch
 
 from helpers.reference import normal
 from howlinear.errors import InputError
-from howlinear.files import paths
-from howlinear.files.tables import load_results
+from howlinear.files import paths, tables
 from howlinear.ideas.by_hand import POINTS, QUANTILES, SLICES, cloud, toy_neuron
 
 pytestmark = pytest.mark.long
@@ -64,8 +63,8 @@ def test_what_is_planted_is_found_and_what_is_shuffled_is_not(ran):
 
 def test_the_recorded_numbers_are_those_of_notebook_02():
     """On the same rows, but for the direction that only rounding fills."""
-    here = load_results("minis", STEM)
-    there = load_results("minis", "02_ceilings")["blocks"]
+    here = tables.results("minis", STEM)
+    there = tables.results("minis", "02_ceilings")["blocks"]
     assert here["checks"].agrees.all()
     both = here["blocks"].merge(there, on=["model", "block"], suffixes=["", "_there"])
     assert len(both) == len(here["blocks"]) > 1

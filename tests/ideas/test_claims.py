@@ -460,7 +460,7 @@ def test_the_record_of_notebook_11_is_the_ledger_of_the_committed_results(ledger
 def test_the_committed_ledger_says_on_which_texts_and_by_which_blocks_its_ticks_stand(ledger):
     """By another way: from the profiles that notebooks 02 and 05 kept, without the rules of the claims."""
     ends, texts = remarks(ledger)
-    for _, blocks in tables.load_results("minis", "02_ceilings")["blocks"].groupby("model"):
+    for _, blocks in tables.results("minis", "02_ceilings")["blocks"].groupby("model"):
         inner = blocks.iloc[1:-1]
         assert inner.r2_high.max() - inner.r2_low.min() < 0.27  # what heterogeneous asks for, of the furthest ends
     told = (
@@ -469,7 +469,7 @@ def test_the_committed_ledger_says_on_which_texts_and_by_which_blocks_its_ticks_
     assert re.findall(r"\*([\w-]+)\*", told.partition(" can all")[0]) == [row.claim.id for row in ledger if row.hanging]
     every = "mini-gpt2, mini-llama and mini-pythia"
     assert f"*heterogeneous* ✗ {every}; *adjacent* ✗ {every}; *non-monotone* ~ " in ends
-    prose = tables.load_results("prose", "05_corpora")
+    prose = tables.results("prose", "05_corpora")
     *_, one, other, last = prose.settings["corpora"]
     assert f"On prose ({one}, {other} and {last}) the same rules give:" in texts
     lowest = prose["agreement"].query("corpus == 'docs'").groupby("model").r_low.min()
@@ -490,7 +490,7 @@ def test_no_verdict_is_typed_in_the_notebook_or_its_prose():
 def test_the_committed_ledger_agrees_with_numbers_the_other_notebooks_kept(ledger):
     """By another way: flags and extremes that notebooks 02 and 04 recorded themselves."""
     rows = {row.claim.id: row for row in ledger}
-    ceilings, ranks = tables.load_results("minis", "02_ceilings"), tables.load_results("minis", "04_rank")["blocks"]
+    ceilings, ranks = tables.results("minis", "02_ceilings"), tables.results("minis", "04_rank")["blocks"]
     for model in ceilings["models"].itertuples():
         assert (rows["non-monotone"].readings[model.model].estimate.low > 0) == model.rises_and_falls
         spearman = rows["dissociation"].readings[model.model].estimate.value

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from howlinear.files import paths
-from howlinear.files.tables import Results, load_results
+from howlinear.files import paths, tables
+from howlinear.files.tables import Results
 from howlinear.ideas.compression.measure import COLUMNS, stack, worth
 from howlinear.notebook.prose import describe
 
@@ -39,7 +39,7 @@ def test_the_more_linear_blocks_are_worth_more_or_less_or_too_few():
 
 @pytest.fixture
 def recorded():
-    return load_results(paths.results("minis"), "06_compression")
+    return tables.results(paths.results("minis"), "06_compression")
 
 
 def fewer(found, keep):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from howlinear.files.tables import Results, load_results
+from howlinear.files import tables
+from howlinear.files.tables import Results
 from howlinear.notebook.prose import describe
 
 STEM = "00_by_hand"
@@ -19,6 +20,6 @@ STEM = "00_by_hand"
     ],
 )
 def test_answers_move_with_the_tables(table, column, value, question, answer):
-    found = load_results("minis", STEM)
+    found = tables.results("minis", STEM)
     changed = {**found, table: found[table].assign(**{column: value})}
     assert answer in describe(Results(STEM, changed, found.run)).questions[question][1]

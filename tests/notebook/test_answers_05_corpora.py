@@ -11,12 +11,12 @@ from howlinear.notebook.prose import describe
 
 @pytest.fixture
 def found():
-    recorded = tables.load_results("minis", "05_corpora")
+    recorded = tables.results("minis", "05_corpora")
     return {name: table.copy() for name, table in recorded.items()}
 
 
 def said(found, **settings):
-    known = dict(tables.load_results("minis", "05_corpora").settings)
+    known = dict(tables.results("minis", "05_corpora").settings)
     return describe(tables.Results("05_corpora", found, {"settings": known | settings}))
 
 
@@ -117,7 +117,7 @@ def test_extremes_and_counts_are_those_of_the_tables(found):
 
 @pytest.mark.parametrize(("profile", "place"), list(product(["minis", "public", "prose"], range(5))))
 def test_answers_on_record_are_whole_sentences_with_numbers(profile, place):
-    question, answer = describe(tables.load_results(profile, "05_corpora")).questions[place]
+    question, answer = describe(tables.results(profile, "05_corpora")).questions[place]
     assert question.endswith("?")
     assert answer.endswith(".")
     assert any(letter.isdigit() for letter in answer)

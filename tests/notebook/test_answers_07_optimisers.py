@@ -90,7 +90,7 @@ def test_untuned_layers_may_or_may_not_mislead(reached, answer):
 
 @pytest.mark.parametrize("profile", ["minis", "public"])
 def test_answers_on_record_are_whole_sentences_with_numbers(profile):
-    for question, answer in describe(tables.load_results(profile, "07_optimisers")).questions:
+    for question, answer in describe(tables.results(profile, "07_optimisers")).questions:
         assert question.endswith("?")
         assert answer.endswith(".")
         assert any(letter.isdigit() for letter in answer)

@@ -7,8 +7,7 @@ import pytest
 
 import howlinear.plots
 from conftest import fingerprint
-from howlinear.files import figures, paths
-from howlinear.files.tables import load_results
+from howlinear.files import figures, paths, tables
 from howlinear.plots import style
 from howlinear.plots.ceilings import clouds, profile, profile_and_swaps, solvers
 
@@ -75,7 +74,7 @@ def test_a_table_with_costs_of_swaps_has_their_panel_too(named):
 def test_the_committed_figure_is_what_the_committed_numbers_draw(tmp_path):
     """To the byte: the looks of the embedded models have not changed."""
     style.use()
-    blocks = load_results("minis", "02_ceilings")["blocks"].set_index("model")
+    blocks = tables.results("minis", "02_ceilings")["blocks"].set_index("model")
     in_order = pd.concat([blocks.loc[[name]] for name in ("mini-gpt2", "mini-pythia", "mini-llama")]).reset_index()
     drawn = figures.save(profile_and_swaps(in_order), tmp_path, "again")
     committed = paths.figures("minis") / "02_ceilings_profile.svg"

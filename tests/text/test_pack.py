@@ -8,7 +8,7 @@ from tokenizers import processors
 
 from helpers.packed import END, corpus_of, pieces, places, texts
 from howlinear.errors import InputError
-from howlinear.files.tables import load_results
+from howlinear.files import tables
 from howlinear.models.load import load_model
 from howlinear.text.corpus import Corpus, load_corpus
 from howlinear.text.documents import Document
@@ -223,7 +223,7 @@ def test_a_bos_that_the_tokenizer_does_not_put_before_a_text_is_in_no_row(tokeni
 
 def test_the_built_in_corpora_give_the_rows_that_results_were_measured_on(tokenizer):
     """One document may fill four sequences and no more as long as that is enough, as for every recorded result."""
-    recorded = load_results("minis", "02_ceilings")["models"].set_index("model").rows_sha256["mini-gpt2"]
+    recorded = tables.results("minis", "02_ceilings")["models"].set_index("model").rows_sha256["mini-gpt2"]
     assert load_corpus("docs", load_model("mini-gpt2")).rows().sha256 == recorded
 
 

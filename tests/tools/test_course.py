@@ -14,7 +14,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from howlinear.errors import InputError
 from howlinear.files import paths, results, tables
-from howlinear.files.tables import load_results
 from tools import course, report
 from tools.book import build
 
@@ -360,7 +359,7 @@ def recorded(stem):
 
 
 def read_race(profile):
-    return tables.load_results(profile, "14_compress")["race"]
+    return tables.results(profile, "14_compress")["race"]
 
 
 def test_what_to_conclude_has_no_number_and_is_found():
@@ -376,7 +375,7 @@ def test_what_to_conclude_has_no_number_and_is_found():
 
 def test_what_to_conclude_is_what_the_results_bear_out():
     text = " ".join(CONCLUDE.read_text(encoding="utf-8").split())
-    embedded, public = (load_results(profile, "02_ceilings") for profile in ("minis", "public"))
+    embedded, public = (tables.results(profile, "02_ceilings") for profile in ("minis", "public"))
     models = pd.concat([embedded["models"], public["models"]])
     assert "So it is in all four measured here" in text
     assert models[models.perplexity.notna()].rises_and_falls.tolist() == [True] * 4

@@ -6,8 +6,7 @@ import pytest
 
 from conftest import fingerprint
 from howlinear.errors import InputError
-from howlinear.files import paths
-from howlinear.files.tables import load_results
+from howlinear.files import paths, tables
 from howlinear.notebook.prose import describe_recorded
 from tools import lessons, teaching
 from tools.book import build
@@ -55,7 +54,7 @@ def test_a_page_asks_the_notebooks_prediction_and_answers_with_the_recorded_numb
         'Everyone writes down a guess: "You replace the *most* linear block by its best straight line. Does perplexity '
         'barely move?"',
     )
-    blocks = load_results("minis", STEM)["blocks"].query("model == 'mini-gpt2'").set_index("block")
+    blocks = tables.results("minis", STEM)["blocks"].query("model == 'mini-gpt2'").set_index("block")
     assert parts[-1][1].startswith(f"Back to the prediction. Perplexity rises by {blocks.dppl.max():.2f} from")
     assert parts[-2] == ("15", "In pairs, exercise 1 (warm-up).")
     assert "**At home.** Exercise 4 (find the bug)." in text

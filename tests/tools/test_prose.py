@@ -8,7 +8,6 @@ import pytest
 from howlinear.core.ceilings import r2_intervals
 from howlinear.core.correlation import correlation
 from howlinear.files import paths, results, tables
-from howlinear.files.tables import load_results
 from howlinear.ideas.claims.claim import load_claims
 from howlinear.ideas.corpora.agreement import Agreement
 from howlinear.ideas.degrees.nested import Nested
@@ -73,7 +72,7 @@ def letter():
 
 def sinks_of(model):
     """Table of notebook 12 on the public models → its rows of one of them."""
-    found = tables.load_results("public", "12_sinks").items()
+    found = tables.results("public", "12_sinks").items()
     return {name: table[table["model"] == model].to_dict("records") for name, table in found if "model" in table}
 
 
@@ -97,7 +96,7 @@ def test_the_findings_tell_what_massive_rows_cost(findings):
     assert roles[28] == roles[29] == (11, "takes away")
     at_first = {row["block"]: row["at_first"] for row in found["massive"]}
     assert min(at_first[11], at_first[28]) > 0.9  # "the first token of nearly every sequence"
-    assert (tables.load_results("minis", "12_sinks")["blocks"]["massive_rows"] == 0).all()
+    assert (tables.results("minis", "12_sinks")["blocks"]["massive_rows"] == 0).all()
 
 
 def test_what_products_win_back_in_the_public_models_is_told(readme, findings):
@@ -129,7 +128,7 @@ def test_notebook_01_tells_how_long_the_public_models_take():
     seconds = {}
     for path in (paths.results("public") / "runs").glob("*.json"):
         seconds[path.stem] = results.load(path)["seconds"]
-    seconds["14_compress"] = tables.load_results("public", "14_compress").run["seconds"]
+    seconds["14_compress"] = tables.results("public", "14_compress").run["seconds"]
     hour = seconds.pop("14_compress")
     assert 50 * 60 < hour < 70 * 60
     assert 15 * 60 < max(seconds.values()) < 22 * 60
@@ -150,7 +149,7 @@ def test_notebook_12_tells_by_which_thresholds_it_judges():
 
 
 def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
-    found = tables.load_results("public", "06_compression")
+    found = tables.results("public", "06_compression")
     one = found["agreements"].query("costs == 'one block'").set_index("signal")
     told = {signal: f"{rho:.2f}".translate(MINUS) for signal, rho in one["rho"].items()}
     assert f"ρ is {told['ablation']} for the cost of switching the block off, {told['price']} for the price" in findings
@@ -164,7 +163,7 @@ def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
     first = {way: f"{delta:+.0f}" for way, delta in frontier["delta"].items()}
     told = f"the block that goes first, block 11, costs {first['order of R²']} of perplexity"
     assert f"{told} on {found.settings['cost_rows']:,} held-out tokens" in findings
-    swaps = load_results("public", "02_ceilings")["blocks"].set_index(["model", "block"])["dppl"]
+    swaps = tables.results("public", "02_ceilings")["blocks"].set_index(["model", "block"])["dppl"]
     on_all = swaps["smollm2-135m", 11]
     assert f"({on_all:+.0f} on all of them, in notebook 02)" in findings
     assert f"by the error's price in the loss costs {first['order of price']}." in findings
@@ -174,7 +173,7 @@ def test_which_signal_ranks_the_swaps_of_the_public_model_is_told(findings):
 
 
 def test_a_profile_belongs_to_the_model_and_a_line_to_the_text(findings):
-    corpora = tables.load_results("public", "05_corpora")
+    corpora = tables.results("public", "05_corpora")
     smol = {name: table[table.model == "smollm2-135m"] for name, table in corpora.items()}
     (r,) = {f"{r:.2f}" for r in smol["agreement"].r}
     curves = smol["profiles"].pivot(index="block", columns="corpus", values="r2")
@@ -211,7 +210,7 @@ def test_the_findings_tell_what_shuffled_weights_and_low_degrees_explain(finding
 
 
 def test_the_findings_tell_where_gradient_descent_falls_short_in_the_public_model(findings):
-    found = tables.load_results("public", "07_optimisers")
+    found = tables.results("public", "07_optimisers")
     both = found["ways"].query("way == 'GD'").merge(found["blocks"], on=["model", "block"])
     first, sunk = (both.query(f"model == 'smollm2-135m' and block == {block}").iloc[0] for block in (0, 11))
     steps = found.settings["steps"]
@@ -241,7 +240,7 @@ def test_the_findings_tell_what_the_protocol_decides_of_the_public_models(findin
 
 def smaller(profile, table):
     """A table of notebook 14; of the public models there is one with a perplexity."""
-    return tables.load_results(profile, "14_compress")[table]
+    return tables.results(profile, "14_compress")[table]
 
 
 def times(row, name="ratio"):
@@ -254,7 +253,7 @@ def with_interval(row, name="over_first"):
 
 def test_the_findings_tell_how_the_race_on_the_public_model_ended(findings):
     race = smaller("public", "race").set_index(["method", "share", "corpus"])
-    settings = tables.load_results("public", "14_compress").settings
+    settings = tables.results("public", "14_compress").settings
 
     def raced(method, share=0.9, text="wikitext"):
         return race.loc[method, share, text]
@@ -345,7 +344,7 @@ def test_readme_tells_how_the_race_ended(readme):
 
 
 def test_the_findings_tell_which_signal_ranks_blocks(findings):
-    agreements = tables.load_results("minis", "06_compression")["agreements"].query("costs == 'one block'")
+    agreements = tables.results("minis", "06_compression")["agreements"].query("costs == 'one block'")
     told = {signal: f"{rho:.2f}".translate(MINUS) for signal, rho in agreements.set_index("signal")["rho"].items()}
     assert f"ρ of 1 − R²_lin with the cost is {told['1 − R²']}" in findings
     assert f"loss's gradient ranks blocks at {told['price']}, its plain size at {told['residual']}" in findings
@@ -357,7 +356,7 @@ def test_the_findings_tell_which_signal_ranks_blocks(findings):
 def test_the_findings_tell_that_the_first_block_is_surely_the_dearest(findings):
     assert "and surely: the interval of its cost lies above those of all other blocks" in findings
     margins = {}
-    for name, blocks in load_results("minis", "02_ceilings")["blocks"].set_index("block").groupby("model"):
+    for name, blocks in tables.results("minis", "02_ceilings")["blocks"].set_index("block").groupby("model"):
         margins[name] = blocks.dppl_low[0] - blocks.dppl_high.drop(0).max()
     assert min(margins.values()) > 0
     assert min(margins, key=margins.get) == "mini-gpt2"  # "only just"
@@ -365,7 +364,7 @@ def test_the_findings_tell_that_the_first_block_is_surely_the_dearest(findings):
 
 
 def test_it_is_told_why_the_most_linear_block_is_dear(readme, findings):
-    blocks = tables.load_results("minis", "06_compression")["blocks"]
+    blocks = tables.results("minis", "06_compression")["blocks"]
     worth = blocks.pivot(index="model", columns="block", values="ablation")
     assert (worth.idxmax(axis=1) == 0).all()
     first = worth[0].tolist()
@@ -385,7 +384,7 @@ def test_the_findings_tell_of_what_rank_the_straight_blocks_are(findings):
 
 
 def test_the_findings_tell_that_profiles_are_higher_on_prose(findings):
-    corpora = tables.load_results("prose", "05_corpora")
+    corpora = tables.results("prose", "05_corpora")
     from_docs, apart, largest, r, inner = {}, [], [], [], {}
     for name, rows in corpora["profiles"].groupby("model"):
         profile = {corpus: curve.to_numpy() for corpus, curve in rows.pivot(columns="corpus", index="block").r2.items()}
@@ -425,7 +424,7 @@ def test_the_findings_tell_what_a_fifth_of_all_parameters_costs(findings):
     assert f"(GRAIL) comes to {between('GRAIL on Wanda')}" in findings
     assert f"lines taken by their price to {between('lines by price')}" in findings
     assert f"block influence to {between('ShortGPT')} (" in findings
-    assert f"{tables.load_results('minis', '14_compress').settings['cost_rows']:,} held-out tokens" in findings
+    assert f"{tables.results('minis', '14_compress').settings['cost_rows']:,} held-out tokens" in findings
 
 
 def test_the_findings_tell_what_twins_say(findings):
@@ -453,7 +452,7 @@ def test_the_findings_tell_what_the_protocol_moves(findings):
 
 
 def test_readme_tells_of_the_public_models(readme):
-    blocks = load_results("public", "02_ceilings")["blocks"].query("model == 'smollm2-135m'").set_index("block")
+    blocks = tables.results("public", "02_ceilings")["blocks"].query("model == 'smollm2-135m'").set_index("block")
     assert f"runs from {blocks.r2.min():.2f} to {blocks.r2.max():.2f} over its thirty blocks" in readme
     assert len(blocks) == 30
     assert f"block 11 of SmolLM2 falls from {blocks.r2[11]:.2f} to {blocks.r2_ordinary[11]:.2f}" in readme
@@ -467,7 +466,7 @@ def test_readme_tells_of_the_public_models(readme):
 
 
 def test_readme_tells_of_the_embedded_models(readme):
-    measured = load_results("minis", "02_ceilings")["blocks"]
+    measured = tables.results("minis", "02_ceilings")["blocks"]
     for _, blocks in measured.groupby("model"):
         assert blocks.r2.idxmax() == blocks.dppl.idxmax()
     gelu = measured[measured.model.isin(["mini-gpt2", "mini-pythia"])]
@@ -498,7 +497,7 @@ def test_readme_and_findings_tell_where_the_trained_weights_of_the_public_model_
 
 
 def test_the_findings_tell_how_far_profiles_keep_their_shape_on_other_programmers_text(findings):
-    agreement = tables.load_results("minis", "05_corpora")["agreement"]
+    agreement = tables.results("minis", "05_corpora")["agreement"]
     assert f"their shape, r {spanned(agreement.r, 2)}" in findings
     inner = dict(iter(agreement.groupby("model").inner))
     assert f"only mini-gpt2's keeps it (r {spanned(inner['mini-gpt2'], 2)};" in findings
@@ -531,7 +530,7 @@ def test_the_letter_tells_how_the_controls_and_the_baseline_ended(letter):
     kept = [model[kind]["step"] for model in found["models"].values() for kind in ("dense2x", "poly2x")]
     assert int((np.ravel(kept) < steps).sum()) == 1  # "all controls but one"
     assert f"all controls but one were still improving when {steps:,} steps ended" in letter
-    for trained in tables.load_results("minis", "07_optimisers")["planted"].itertuples():
+    for trained in tables.results("minis", "07_optimisers")["planted"].itertuples():
         assert trained.exact - trained.reached > 0.5  # "both fall far short"
         assert f"where the exact map reaches {trained.exact:.2f}" in letter
 

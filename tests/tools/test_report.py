@@ -254,7 +254,7 @@ def of_texts(root, profile, change):
     """Change what is recorded of the embedded models on several texts, in a copy of the project."""
     unlinked(root, "results")
     folder = root / "results" / profile
-    found = tables.load_results(profile, "05_corpora")
+    found = tables.results(profile, "05_corpora")
     if folder.is_symlink():
         folder.unlink()
         folder.mkdir()

@@ -8,7 +8,6 @@ import pytest
 from conftest import fingerprint
 from howlinear.errors import SourceError
 from howlinear.files import paths, results, tables
-from howlinear.files.tables import load_results
 from howlinear.ideas.claims import ledger
 from tests.tools import test_report
 from tests.tools.test_report import PAPER, changed, copy  # noqa: F401
@@ -94,28 +93,28 @@ def found(stem, profile="minis"):
 
 
 def test_the_most_linear_block_is_the_dearest():
-    measured = load_results("minis", "02_ceilings")
+    measured = tables.results("minis", "02_ceilings")
     for _, blocks in measured["blocks"].groupby("model"):
         assert blocks.r2.idxmax() == blocks.dppl.idxmax()
     assert (measured["models"].spearman > 0).all()
 
 
 def test_the_loss_foretells_the_cost_and_r2_does_not():
-    agreements = load_results("minis", "06_compression")["agreements"]
+    agreements = tables.results("minis", "06_compression")["agreements"]
     one = agreements[agreements["costs"] == "one block"].set_index("signal")
     assert one["rho_high"]["1 − R²"] < 0 < 0.5 < one["rho_low"]["price"]
 
 
 def test_massive_rows_are_in_public_models_alone():
-    assert (tables.load_results("minis", "12_sinks")["blocks"]["massive_rows"] == 0).all()
-    costs = tables.load_results("public", "12_sinks")["costs"].query("model == 'smollm2-135m'")
+    assert (tables.results("minis", "12_sinks")["blocks"]["massive_rows"] == 0).all()
+    costs = tables.results("public", "12_sinks")["costs"].query("model == 'smollm2-135m'")
     nats = costs.pivot(index="block", columns="kind", values="nats")
     dearest = nats.loc[nats["a"].idxmax()]
     assert dearest["e"] < 0.1 * dearest["a"]
 
 
 def test_training_bends_gelu_models_and_all_go_up_first():
-    for name, blocks in load_results("minis", "02_ceilings")["blocks"].groupby("model"):
+    for name, blocks in tables.results("minis", "02_ceilings")["blocks"].groupby("model"):
         if name != "mini-llama":
             assert blocks.r2.sum() < blocks.r2_untrained.sum()
         else:
@@ -134,7 +133,7 @@ def test_twins_of_two_architectures_or_texts_differ_by_more_than_seeds():
 
 
 def test_profiles_travel_and_lines_do_not():
-    corpora = tables.load_results("minis", "05_corpora")
+    corpora = tables.results("minis", "05_corpora")
     assert corpora["agreement"].r.min() > 0.9
     assert corpora["transfer"].groupby("model")["drop"].mean().min() > 0.1
 
@@ -150,7 +149,7 @@ def test_the_slide_on_texts_says_what_was_tried_and_what_came_of_prose():
     rows = [row.elsewhere["prose"] for row in other if row.elsewhere]
     assert {row.claim.id for row in rows} == {"text-same-shape", "text-small-shift"}
     assert not any(verdict is ledger.Verdict.HOLDS for row in rows for verdict in row.verdicts.values())
-    agreement = tables.load_results("prose", "05_corpora")["agreement"]
+    agreement = tables.results("prose", "05_corpora")["agreement"]
     beside_docs = agreement[(agreement.corpus == "docs") | (agreement.other == "docs")]
     assert beside_docs.groupby("model").inner.min().max() < 0.9
 

@@ -16,9 +16,8 @@ import torch
 from howlinear.core.ceilings import ceiling
 from howlinear.core.moments import effective_rank
 from howlinear.core.reduced_rank import reduced_rank
-from howlinear.files import paths
+from howlinear.files import paths, tables
 from howlinear.files import results as record
-from howlinear.files.tables import load_results
 from howlinear.instrument.capture import BlockCapture
 from howlinear.notebook import run as notebooks
 
@@ -40,7 +39,7 @@ def collect(run: notebooks.Run) -> list[dict[str, Any]]:
         SourceError: notebook 02 has not run on this profile.
         InputError: a block cannot be fitted.
     """
-    costs = load_results(run.profile, "02_ceilings")["blocks"].set_index(["model", "block"])["dppl"]
+    costs = tables.results(run.profile, "02_ceilings")["blocks"].set_index(["model", "block"])["dppl"]
     rows = []
     for name in run.models:
         for corpus in run.corpora:

@@ -20,9 +20,8 @@ import torch
 from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.files import paths
+from howlinear.files import paths, tables
 from howlinear.files import results as record
-from howlinear.files.tables import load_results
 from howlinear.instrument.capture import BlockCapture
 from howlinear.notebook import run as notebooks
 
@@ -45,7 +44,7 @@ def collect(run: notebooks.Run) -> dict[str, Any]:
         InputError: a block cannot be fitted, or the record is of another capture.
     """
     model = next(iter(run.models))
-    recorded = load_results(run.profile, "02_ceilings")["blocks"].query("model == @model").to_dict("records")
+    recorded = tables.results(run.profile, "02_ceilings")["blocks"].query("model == @model").to_dict("records")
     chosen = choose(recorded)
     captured = run.capture(model).blocks
     blocks = {name: captured[row["block"]] for name, row in chosen.items()}

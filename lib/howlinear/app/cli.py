@@ -1,4 +1,4 @@
-"""The command line: `howlinear measure`, `compare`, `compress`, `notebook`, `minis`.
+"""The command line: `howlinear measure`, `compare`, `compress`, `figures`, `notebook`, `minis`.
 
 Each command does the same in the same order: check what it was given, read inputs, measure, write, show. Wrong input
 ends with one clear line on standard error and exit code 2; files appear whole or not at all, and a file that is there
@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -191,11 +192,10 @@ def measure_all(
     profile = hl.measure(loaded, text, **options, progress=progress)
     gather(None)  # all have done their part: if one is lost, there is no file
 
-    costs = None
     if swap and profile.perplexity is not None:
         maps = {block: ceiling.map for block, ceiling in profile.items()}
-        costs = hl.swap_costs(loaded, maps, profile.rows, progress=progress)
-    return Measurement(profile.model, profile, swap, costs, untrained, rows, options["seed"])
+        profile = replace(profile, costs=hl.swap_costs(loaded, maps, profile.rows, progress=progress))
+    return Measurement(profile.model, profile, swap, untrained, rows, options["seed"])
 
 
 def write_measurement(measurement: Measurement, targets: Mapping[str, Path | None]) -> None:
@@ -398,6 +398,51 @@ def show_compressed(outcome: Plan | Compressed, where: str) -> None:
     _say(outcome.outlook)
 
 
+# --- howlinear figures
+
+
+@app.command()
+def figures(
+    model: Model,
+    corpus: Annotated[
+        list[str] | None, typer.Option(help="a text by name or path; again for more, the first leads")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="a new folder; by default howlinear-MODEL here")] = None,
+    short: Annotated[bool, typer.Option("--short", help="few rows and few steps: a first look in minutes")] = False,
+    cores: Annotated[
+        int | None, typer.Option(min=1, help="notebooks that run side by side; by default all cores")
+    ] = None,
+) -> None:
+    """Run every notebook that applies on a model and texts of yours: tables, figures, and a page that tells it all.
+
+    Interrupted and called again, it goes on where it stopped.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from howlinear.app.figures import not_run
+
+    corpora = corpus or ["docs"]
+    for text in corpora:
+        check_sources(model, text)
+    columns = (TextColumn("notebooks"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        bar = bars.add_task("notebooks", total=None)
+        show = partial(bars.update, bar)
+        page = hl.figures(model, corpora, out, short, cores, lambda done, of: show(completed=done, total=of))
+    missing = not_run(page)
+    _say(f"the page on {model}: {_from_here(page)}")
+    if missing:
+        _say(f"notebooks that could not be run, and why, stand there too: {', '.join(missing)}")
+        raise typer.Exit(FAILED)
+
+
 # --- howlinear notebook, howlinear minis
 
 
@@ -487,6 +532,7 @@ EXAMPLES = {
         "howlinear compress mini-gpt2 --max-dppl 1.0 --out straighter",
         "howlinear compress mini-gpt2 --max-dppl 1.0 --units --out narrower",
     ),
+    "figures": ("howlinear figures my-model --corpus my.txt --short",),
     "notebook": (
         "howlinear notebook --list",
         "howlinear notebook 04_rank -p profile=lesson -p counts='[0, 1, 2]'",

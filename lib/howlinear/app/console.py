@@ -84,7 +84,7 @@ def profile_table(measurement: Measurement, width: int) -> Table:
         width: characters in a line.
     """
     caption = "held-out documents; jackknife over document folds; median over features"
-    if measurement.costs is not None:
+    if measurement.profile.costs is not None:
         caption += "; ΔPPL: of the block alone replaced by its map"
     if measurement.profile.stop is not None:
         caption += f"\n{measurement.profile.stop}"
@@ -100,7 +100,7 @@ def headline(measurement: Measurement) -> str:
 
 def profile_columns(measurement: Measurement) -> list[Column]:
     """What there is to say of each block, column by column."""
-    profile, costs = measurement.profile, measurement.costs
+    profile, costs = measurement.profile, measurement.profile.costs
     rows = list(profile.to_frame().itertuples())
     columns = [
         Column("block", [str(row.block) for row in rows], worth=100),
@@ -166,7 +166,7 @@ def profile_notes(measurement: Measurement) -> list[str]:
         sentences.append(f"{measurement.model}: {PACKAGED[measurement.model].about}")
     if measurement.untrained is not None:
         sentences += _untrained_notes(profile, measurement.untrained)
-    if measurement.swap and measurement.costs is None:
+    if measurement.swap and measurement.profile.costs is None:
         sentences.append(
             "--swap does not apply: this model predicts no next token, so a swap has no cost in perplexity"
         )

@@ -5,7 +5,6 @@ The table on the terminal, the page, the figure, the CSV and the JSON all show a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from transformers import PreTrainedModel
 from howlinear.errors import HowlinearError, InputError
 from howlinear.files import results
 from howlinear.instrument.baseline import Baseline, baseline
-from howlinear.instrument.perplexity import Change
 from howlinear.instrument.profile import Profile
 from howlinear.models.ffn_sites import sites
 from howlinear.text.corpus import Corpus
@@ -36,7 +34,6 @@ class Measurement:
         model: what the user called it.
         profile: R²_lin over depth.
         swap: whether costs of swaps were asked for; a model that predicts no next token has none.
-        costs: block → what its map costs in perplexity in the block's place, where that was measured.
         untrained: R²_lin before training, where that was measured.
         rows_asked: rows that were asked for.
         seed: decided which documents were drawn.
@@ -46,7 +43,6 @@ class Measurement:
     model: str
     profile: Profile
     swap: bool = False
-    costs: Mapping[int, Change] | None = None
     untrained: Baseline | None = None
     rows_asked: int | None = None
     seed: int = 0
@@ -57,7 +53,7 @@ class Measurement:
 
         `r2_untrained` is held out, `r2_untrained_in_sample` of the rows of the fit; the truth lies between.
         """
-        frame = self.profile.to_frame(self.costs)
+        frame = self.profile.to_frame()
         if self.untrained is not None:
             frame["r2_untrained"] = self.untrained.held_out
             frame["r2_untrained_in_sample"] = self.untrained.in_sample
@@ -71,8 +67,6 @@ class Measurement:
     def to_dict(self) -> dict[str, Any]:
         """What `--json` writes: `Profile.to_dict`, and how it came about."""
         content = self.profile.to_dict() | {"model": self.model, "seed": self.seed, "versions": results.versions()}
-        if self.costs is not None:
-            content["swap"] = [{"block": block, **cost.to_dict()} for block, cost in self.costs.items()]
         if self.untrained is not None:
             content["untrained"] = self.untrained.held_out
             content["untrained_in_sample"] = self.untrained.in_sample

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,7 +14,6 @@ from howlinear.app.measurement import Measurement
 from howlinear.core.correlation import correlation
 from howlinear.errors import InputError
 from howlinear.instrument.massive import MULTIPLE
-from howlinear.instrument.perplexity import Change
 from howlinear.instrument.profile import Profile
 from howlinear.plots import ceilings, style
 
@@ -38,22 +36,21 @@ def render(measurement: Measurement) -> str:
     return environment.get_template("page.html.jinja").render(
         title=headline(measurement),
         figure=_draw_svg(measurement),
-        notes=[*thoughts(profile, measurement.costs), *notes],
+        notes=[*thoughts(profile), *notes],
         headings=[" ".join(column.heading.split()) for column in columns],
         rows=list(zip(*(column.cells for column in columns), strict=True)),
         settings=measurement.settings(),
-        costs=measurement.costs,
+        costs=profile.costs,
         untrained=measurement.untrained,
         massive=any(solved.massive_rows for solved in profile.solved.values()),
     )
 
 
-def thoughts(profile: Profile, costs: Mapping[int, Change] | None = None) -> list[str]:
+def thoughts(profile: Profile) -> list[str]:
     """What to think of a measurement, a sentence each: its span, its dearest block, and what R²_lin does not tell.
 
     Args:
         profile: what was measured.
-        costs: block → what its swap costs in perplexity, where that was measured.
     """
     r2 = {block: found.r2 for block, found in profile.items()}
     least, most = min(r2, key=r2.__getitem__), max(r2, key=r2.__getitem__)
@@ -62,7 +59,7 @@ def thoughts(profile: Profile, costs: Mapping[int, Change] | None = None) -> lis
         sentences.append(f"R²_lin of block {least} is {r2[least]:.3f}; no other block was measured.")
     else:
         sentences.append(f"R²_lin goes from {r2[least]:.3f} (block {least}) to {r2[most]:.3f} (block {most}).")
-    if costs:
+    if costs := profile.costs:
         dearest = max(costs, key=lambda block: costs[block].delta)
         cost = costs[dearest]
         more_linear = sum(value > r2[dearest] for value in r2.values())
@@ -72,7 +69,7 @@ def thoughts(profile: Profile, costs: Mapping[int, Change] | None = None) -> lis
             f"(95 % interval {cost.low:+.2f} to {cost.high:+.2f}), with an R²_lin of {r2[dearest]:.3f}{beside}."
         )
     sentences.append(_massive_rows_sentence(profile))
-    sentences.append(f"R²_lin alone does not rank blocks by what swapping them costs{_ranking_clause(profile, costs)}.")
+    sentences.append(f"R²_lin alone does not rank blocks by what swapping them costs{_ranking_clause(profile)}.")
     return sentences
 
 
@@ -87,8 +84,9 @@ def _massive_rows_sentence(profile: Profile) -> str:
     return "Some blocks have massive rows, but without them R²_lin would be nearly the same in each."
 
 
-def _ranking_clause(profile: Profile, costs: Mapping[int, Change] | None) -> str:
+def _ranking_clause(profile: Profile) -> str:
     """How R²_lin and the costs of swaps go together here, or how to find out."""
+    costs = profile.costs
     if not costs:
         return "; --swap measures the costs" if profile.perplexity is not None else ""
     r2 = [profile[block].r2 for block in costs]

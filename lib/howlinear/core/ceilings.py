@@ -64,8 +64,11 @@ class Ceiling:
             document folds.
         limit: what the two tend to with ever more rows (`core.limits`), with its jackknife interval; None without
             document folds, and where rows are too few to say.
-        r2_per_feature: the same ratio per output feature, shape (d_out,); NaN where a feature is constant.
-        map: the least-squares map, minimum norm (in column-scaled inputs) off the null directions.
+        r2_median: median of the per-feature R².
+        r2_per_feature: the same ratio per output feature, shape (d_out,); NaN where a feature is constant. None where
+            the ceiling was read from a file of numbers alone.
+        map: the least-squares map, minimum norm (in column-scaled inputs) off the null directions; None likewise.
+        inputs: of the block, d_in.
         rank: number of input directions that are not null.
         condition: ratio of the largest to the smallest singular value of the centred inputs, as they come
             (not column-scaled), over the `rank` leading directions; the Gram matrix's is its square.
@@ -77,8 +80,10 @@ class Ceiling:
     r2_train: float
     interval: Estimate | None
     limit: Estimate | None
-    r2_per_feature: Float[Tensor, " d_out"]
-    map: AffineMap
+    r2_median: float
+    r2_per_feature: Float[Tensor, " d_out"] | None
+    map: AffineMap | None
+    inputs: int
     rank: int
     condition: float
     rows_train: int
@@ -93,11 +98,6 @@ class Ceiling:
     def r2_high(self) -> float | None:
         """Upper end of the interval; None without document folds."""
         return None if self.interval is None else self.interval.high
-
-    @property
-    def r2_median(self) -> float:
-        """Median of the per-feature R²."""
-        return float(self.r2_per_feature.nanquantile(0.5))
 
 
 def ceiling(
@@ -137,13 +137,16 @@ def ceiling(
             refitted.append((score_refit(test_rows), score_refit(others)))
         rescored = [score(others) for others in left_out(test_folds)]
         interval, limit = r2_intervals(r2_test, r2_train, refitted, rescored, confidence)
+    per_feature = r2_per_feature(affine, test_rows)
     return Ceiling(
         r2=r2_test,
         r2_train=r2_train,
         interval=interval,
         limit=limit,
-        r2_per_feature=r2_per_feature(affine, test_rows),
+        r2_median=float(per_feature.nanquantile(0.5)),
+        r2_per_feature=per_feature,
         map=affine,
+        inputs=len(affine.weight),
         rank=inputs.rank,
         condition=inputs.condition,
         rows_train=train_rows.n,

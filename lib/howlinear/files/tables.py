@@ -239,8 +239,8 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise SourceError(f"cannot read {folder / RUN}: {error}; delete it and run make figures") from error
 
 
-def load_results(profile: str | Path, stem: str) -> Results:
-    """What a notebook found on a run profile: `load_results("public", "02_ceilings")["blocks"]` is a data frame.
+def results(profile: str | Path, stem: str) -> Results:
+    """What a notebook found on a run profile: `results("public", "02_ceilings")["blocks"]` is a data frame.
 
     Args:
         profile: name of a run profile, or a folder of results.

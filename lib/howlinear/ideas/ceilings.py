@@ -6,6 +6,7 @@ What the instrument measures of one model at a time stands here side by side, a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -69,8 +70,8 @@ def measure_blocks(
     """
     tables = []
     for model, profile in profiles.items():
-        table = profile.to_frame(costs.get(model, {}))
-        table.insert(0, "model", model)
+        table = replace(profile, costs=costs.get(model, {})).to_frame().drop(columns=["corpus", "inputs"])
+        table["model"] = model
         table["r2_untrained"] = untrained[model].held_out
         table["r2_untrained_in_sample"] = untrained[model].in_sample
         table["r2_sd"] = [fold_spread(captures[model][block].train) for block in profile]

@@ -15,6 +15,7 @@ from howlinear.instrument.distributed import check_same_rows, gather, is_first, 
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, name_of, profile_of, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
+from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.checks import unwrapped
 from howlinear.models.ffn_sites import width_of
 from howlinear.text.corpus import Corpus, rows_of
@@ -35,6 +36,7 @@ def measure(
     batch_size: int = 16,
     progress: bool = False,
     tolerance: float | None = None,
+    swap: bool = False,
 ) -> Profile:
     """Measure R²_lin of every block.
 
@@ -56,6 +58,7 @@ def measure(
             20,480 rows or a little more and whenever they have doubled. The intervals are wide enough to hold
             in spite of the looking (`instrument.stopping`); `Profile.stop` says how it ended, `Profile.rows` what
             was used.
+        swap: also measure what each block's map costs in perplexity in the block's place (`swap_costs`).
 
     Raises:
         InputError: too little text, unknown block, activations that are not finite, a tolerance out of (0, 1), a
@@ -103,7 +106,11 @@ def measure(
 
     # The model ran through its head where sequences are held out: their losses are there already
     losses.parts = [part for of_process in gather(losses.parts) for part in of_process]
-    return Profile(name_of(model), packed, solved, losses.perplexity(), stop)
+    costs = None
+    if swap:
+        maps = {block: answer.ceiling.map for block, answer in solved.items()}
+        costs = swap_costs(model, maps, packed, progress=progress)
+    return Profile(name_of(model), packed, solved, losses.perplexity(), stop, costs)
 
 
 def _folds(rows: Rows, batches: list[Tensor]) -> list[tuple[bool, int]]:

@@ -22,7 +22,7 @@ from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import Change
-from howlinear.text.rows import Rows
+from howlinear.text.rows import Rows, RowsOnRecord
 
 if TYPE_CHECKING:  # who measures may never draw, and to import these takes a second
     import matplotlib.axes
@@ -90,17 +90,19 @@ class Profile(Mapping):
 
     Attributes:
         model: where the model came from.
-        rows: what it was measured on.
+        rows: what it was measured on; of a profile read from a file, what that says of them.
         solved: block → what its moments say, also without massive rows.
         perplexity: of the model on the held-out rows; None if it predicts no next token.
         stop: why no more rows were used; None where no tolerance was asked for.
+        costs: block → what its map costs in perplexity in the block's place; None where that was not measured.
     """
 
     model: str
-    rows: Rows
+    rows: Rows | RowsOnRecord
     solved: dict[int, Solved]
     perplexity: float | None
     stop: Stop | None = None
+    costs: Mapping[int, Change] | None = None
 
     def __getitem__(self, block: int) -> Ceiling:
         """The `Ceiling` of a block."""
@@ -166,7 +168,7 @@ class Profile(Mapping):
     @property
     def rows_per_input(self) -> float:
         """Train rows over the width of a block's input, n / d; of the block that has fewest."""
-        return min(block.rows_train / len(block.map.weight) for block in self.values())
+        return min(block.rows_train / block.inputs for block in self.values())
 
     @property
     def outlook(self) -> str:
@@ -212,18 +214,19 @@ class Profile(Mapping):
         high = np.array(self.curves["r2_high"], dtype=float)
         return rises_and_falls(low, high)
 
-    def to_frame(self, costs: Mapping[int, Change] | None = None) -> pd.DataFrame:
-        """A row per block, with the columns of `howlinear measure --json`.
+    def to_frame(self) -> pd.DataFrame:
+        """A row per block, with the columns of `howlinear measure --json`, after its model and its text.
 
         `r2_train` is R² of the rows of the fit, `r2_limit` what it and `r2` tend to with ever more rows, missing where
-        these are too few to say. `condition` and `rank` describe the inputs of the fit, `effective_rank` the held-out
-        outputs. `massive_rows` are the rows of massive outputs, and what ends in `_ordinary` is of all others.
-
-        Args:
-            costs: block → what its swap costs, as of `swap_costs`; adds `dppl`, `dppl_low` and `dppl_high`.
+        these are too few to say. `inputs` are a block's, `condition` and `rank` describe those of the fit, and
+        `effective_rank` the held-out outputs. `massive_rows` are the rows of massive outputs, and what ends in
+        `_ordinary` is of all others. `dppl`, `dppl_low` and `dppl_high`, where they were measured, say what the map
+        costs in the block's place.
         """
         frame = pd.DataFrame(
             {
+                "model": self.model,
+                "corpus": self.rows.corpus,
                 "block": block,
                 "r2": answer.ceiling.r2,
                 "r2_low": answer.ceiling.r2_low,
@@ -235,6 +238,7 @@ class Profile(Mapping):
                 "r2_median": answer.ceiling.r2_median,
                 "effective_rank": answer.effective_rank,
                 "condition": answer.ceiling.condition,
+                "inputs": answer.ceiling.inputs,
                 "rank": answer.ceiling.rank,
                 "rows_train": answer.ceiling.rows_train,
                 "rows_test": answer.ceiling.rows_test,
@@ -246,9 +250,11 @@ class Profile(Mapping):
             }
             for block, answer in self.solved.items()
         )
-        if costs is not None:
+        if self.costs is not None:
             for column, number in (("dppl", "delta"), ("dppl_low", "low"), ("dppl_high", "high")):
-                frame[column] = [getattr(costs[block], number) if block in costs else np.nan for block in self]
+                frame[column] = [
+                    getattr(self.costs[block], number) if block in self.costs else np.nan for block in self
+                ]
         return frame
 
     def to_dict(self) -> dict:
@@ -258,12 +264,12 @@ class Profile(Mapping):
             "corpus": self.rows.corpus,
             "sha256": self.rows.sha256,
             "rows": self.rows_used,
-            "seq_len": None if self.rows.ids is None else self.rows.ids.shape[1],
+            "seq_len": self.rows.seq_len,
             "perplexity": self.perplexity,
             "rows_per_input": self.rows_per_input,
             "blocks": [
                 {key: None if value != value else value for key, value in block.items()}  # NaN where there is no limit
-                for block in self.to_frame().to_dict("records")
+                for block in self.to_frame().drop(columns=["model", "corpus"]).to_dict("records")
             ],
         }
         if self.rows.note:
@@ -272,18 +278,37 @@ class Profile(Mapping):
             content["stop"] = asdict(self.stop)
         return content
 
-    def plot(
-        self, ax: matplotlib.axes.Axes | None = None, costs: Mapping[int, Change] | None = None
-    ) -> matplotlib.figure.Figure:
-        """Draw R²_lin over depth with its intervals (`plots.ceilings.profile`).
+    def to_markdown(self) -> str:
+        """The columns that a reader looks at first, as a Markdown table."""
+        columns = ["block", "r2", "r2_low", "r2_high", "r2_median", "effective_rank", "massive_rows"]
+        frame = self.to_frame()
+        columns += [name for name in frame if name.startswith("dppl")]
+        return frame[columns].to_markdown(index=False, floatfmt=".3f")
+
+    def save(self, path: Path | str, force: bool = False) -> None:
+        """Write the profile to a file that `load_profile` reads (`instrument.profile_files`).
 
         Args:
-            ax: where to draw; a figure of its own by default.
-            costs: block → what its swap costs, as of `swap_costs`; drawn in a panel below, in a figure of its own.
+            path: `.safetensors` keeps the maps too, `.json` the numbers alone.
+            force: replace a file that is there.
+
+        Raises:
+            InputError: another kind of file.
+            SourceError: it is there already, or cannot be written.
+        """
+        from howlinear.instrument.profile_files import save_profile
+
+        save_profile(self, Path(path), force)
+
+    def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.figure.Figure:
+        """Draw R²_lin over depth with its intervals, and below it the costs of swaps where they were measured.
+
+        Args:
+            ax: where to draw R²_lin alone; a figure of its own by default.
         """
         from howlinear.plots.ceilings import profile
 
-        return profile(self.to_frame(costs).assign(model=Path(self.model).name), ax)
+        return profile(self.to_frame().assign(model=Path(self.model).name), ax)
 
 
 def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, perplexity: float | None) -> Profile:

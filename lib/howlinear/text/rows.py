@@ -45,6 +45,11 @@ class Rows(ABC):
     def count(self) -> int:
         """How many tokens there are, without padding; of images, how many there are of these."""
 
+    @property
+    def seq_len(self) -> int | None:
+        """Tokens in a sequence; None of what has no token ids."""
+        return None if self.ids is None else self.ids.shape[1]
+
     @abstractmethod
     def subset(self, indices: Int64[Tensor, " some"]) -> Rows:
         """Some of the sequences, with their sides and folds."""
@@ -229,6 +234,25 @@ class ModelInputs(Rows):
         """Some of the sequences, with their sides and folds."""
         inputs = {name: tensor[indices] for name, tensor in self.inputs.items()}
         return replace(self, inputs=inputs, test=self.test[indices], fold=self.fold[indices])
+
+
+@dataclass(frozen=True)
+class RowsOnRecord:
+    """What a file says of rows that are not at hand themselves.
+
+    Attributes:
+        corpus: name of the text.
+        sha256: hash of the content.
+        count: how many tokens there were.
+        seq_len: tokens in a sequence; None of what had no token ids.
+        note: how they were made of a text, in a sentence.
+    """
+
+    corpus: str
+    sha256: str
+    count: int
+    seq_len: int | None
+    note: str = ""
 
 
 def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:

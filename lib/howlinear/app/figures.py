@@ -1,0 +1,276 @@
+"""Every notebook on a model and texts of the user's own, and one page that reads like a short paper on that model.
+
+The pipeline does the work: a run profile is written for the model and its texts, Snakemake runs the notebooks side by
+side, and tables, figures and executed notebooks are copied into one folder with a page that loads nothing. Interrupted
+and called again, it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader
+from markdown_it import MarkdownIt
+
+from howlinear.errors import InputError, SourceError
+from howlinear.files import atomic, paths
+from howlinear.notebook import execute, prose, settings
+
+PAGE = "index.html"
+RUN_PROFILE = "run.yaml"
+COPIED = ("results", "figures", "notebooks")
+
+Progress = Callable[[int, int], None]
+"""Called with the number of notebooks that are done, and of all."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the page: what one notebook found on this model.
+
+    Attributes:
+        question: the heading.
+        stem: of the notebook.
+        figures: name → what it shows.
+    """
+
+    question: str
+    stem: str
+    figures: dict[str, str]
+
+
+PARTS = (
+    Part(
+        "How linear is each block?",
+        "02_ceilings",
+        {
+            "profile": "R²_lin of every block, and below it what its map costs in perplexity in its place. Grey: "
+            "the paper's three models. Dotted: the same architecture before training."
+        },
+    ),
+    Part(
+        "What do a few rows of massive outputs decide?",
+        "12_sinks",
+        {
+            "without": "R²_lin of all rows, and of the rows without massive outputs.",
+            "costs": "What it costs to put a block's map in its place, on all rows and on ordinary ones.",
+        },
+    ),
+    Part(
+        "Which features, directions and tokens carry R²_lin?",
+        "04_rank",
+        {
+            "carried": "R² without the loudest features or directions, and over the frequency of tokens.",
+            "reduced": "How many directions the map needs.",
+        },
+    ),
+    Part("Does it hold on another text?", "05_corpora", {"profiles": "R²_lin of every block on each text."}),
+    Part(
+        "How much of the rest is a product of two lines?",
+        "03_bilinear",
+        {"gain": "What a bilinear term adds to the line, and which share of the rest that is."},
+    ),
+    Part("Of which degree is the rest?", "10_degrees", {"spectrum": "R² of polynomials of rising degree."}),
+    Part(
+        "How far does a trained line fall short?", "07_optimisers", {"shortfall": "R² of lines that optimisers found."}
+    ),
+    Part(
+        "Is it learned, or is any such model so?",
+        "08_controls",
+        {"random": "R²_lin beside models with random and with permuted weights."},
+    ),
+    Part(
+        "What does the way of measuring decide?",
+        "11_protocol",
+        {"profiles": "R²_lin under the paper's protocol and under ours."},
+    ),
+    Part(
+        "What tells the cost of replacing a block?",
+        "06_compression",
+        {"signal": "Signals beside the measured cost of replacing a block by its line."},
+    ),
+    Part(
+        "Which tokens can go through a line?",
+        "15_gate",
+        {"shares": "Share of the tokens that may go through the line at little cost."},
+    ),
+    Part("What could be cut?", "14_compress", {"pareto": "Perplexity over parameters kept, of each method."}),
+    Part("Which of the paper's claims hold here?", "13_claims", {"board": "Each claim, and what this model says."}),
+)
+
+
+def figures(
+    model: str,
+    corpus: str | Sequence[str] = "docs",
+    folder: Path | str | None = None,
+    short: bool = False,
+    cores: int | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Run every notebook that applies on a model and texts, and write a page about that model.
+
+    Args:
+        model: as `load_model` takes it by name: a folder, a Hub id, an embedded or a packaged model.
+        corpus: a text, as `load_corpus` takes it by name or path, or several; the first is the main one.
+        folder: where everything goes; by default `howlinear-<model>` here. One that an earlier call with the same model
+            and texts has begun is gone on with.
+        short: few rows and few steps, minutes in the place of hours; for a first look.
+        cores: notebooks that run side by side; by default as many as there are cores.
+        progress: told how many notebooks are done.
+
+    Returns:
+        The page, `index.html` in the folder.
+
+    Raises:
+        InputError: the folder holds something else.
+        SourceError: no such model or text, or no notebook could be run.
+    """
+    corpora = [corpus] if isinstance(corpus, str) else list(corpus)
+    out = Path(folder or f"howlinear-{Path(model).name}").absolute()
+    content = {
+        "extends": str(paths.PROFILES / f"{'own-short' if short else 'own'}.yaml"),
+        "models": [_whole(model)],
+        "corpora": [_whole(text) for text in corpora],
+    }
+    profile = settings.read(_write_run_profile(out, content))
+    _run_pipeline(profile, cores or os.cpu_count() or 1, progress)
+    made = paths.scratch(profile.name)
+    for name in COPIED:
+        if (made / name).is_dir():
+            shutil.copytree(
+                made / name, out / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("source", "*.png")
+            )
+    with atomic.written_aside(out / PAGE) as aside:
+        aside.write_text(_render(profile, out, short), encoding="utf-8")
+    if not (out / "results").is_dir():
+        raise SourceError(f"no notebook could be run on {model}: {_reason(profile, '02_ceilings')}")
+    return out / PAGE
+
+
+def not_run(page: Path) -> list[str]:
+    """The notebooks of a run whose page this is that could not be run."""
+    profile = settings.read(_profile_of(page.parent))
+    return [stem for stem in profile.notebooks or () if not (page.parent / "notebooks" / f"{stem}.ipynb").is_file()]
+
+
+# --- the pipeline
+
+
+def _whole(source: str) -> str:
+    """The whole path of a file or folder that is there; a name as it is."""
+    path = Path(source).expanduser()
+    return str(path.absolute()) if path.exists() else source
+
+
+def _profile_of(out: Path) -> Path:
+    """The run profile of a folder of figures; results go by its name, so no two folders have one of the same name."""
+    digest = hashlib.sha256(str(out).encode()).hexdigest()[:6]
+    return out / f"{out.name}-{digest}.yaml"
+
+
+def _write_run_profile(out: Path, content: dict[str, Any]) -> Path:
+    """Write the run profile into a folder that is new, empty or of an earlier call with the same model and texts.
+
+    Raises:
+        InputError: the folder holds something else.
+        SourceError: it cannot be made.
+    """
+    path, text = _profile_of(out), yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    if path.is_file():
+        if path.read_text(encoding="utf-8") != text:
+            raise InputError(f"{out} holds figures of another model or text: name another folder")
+        return path
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} is there already and holds something else: name another folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with atomic.written_aside(path) as aside:
+            aside.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SourceError(f"cannot write to {out}: {error.strerror}; name another folder") from error
+    return path
+
+
+def _run_pipeline(profile: settings.RunProfile, cores: int, progress: Progress | None) -> None:
+    """Have Snakemake run all notebooks; one that fails does not keep others from running."""
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--cores",
+        str(cores),
+        "--nolock",
+        "--rerun-incomplete",
+        "--keep-going",
+    ]
+    command += ["--quiet", "all", "--config", f"profile={profile.path}"]
+    log = paths.build(profile.name) / "logs" / "snakemake.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    executed = [paths.scratch(profile.name) / "notebooks" / f"{stem}.ipynb" for stem in profile.notebooks or ()]
+    with log.open("w", encoding="utf-8") as said:
+        process = subprocess.Popen(command, cwd=paths.ROOT, stdout=said, stderr=said)  # noqa: S603 (all of it is ours)
+        try:
+            while process.poll() is None:
+                if progress is not None:
+                    progress(sum(path.is_file() for path in executed), len(executed))
+                time.sleep(0.5)
+        finally:
+            if process.poll() is None:  # Ctrl-C reaches Snakemake too, which ends its notebooks
+                process.terminate()
+                process.wait()
+    if progress is not None:
+        progress(sum(path.is_file() for path in executed), len(executed))
+
+
+def _reason(profile: settings.RunProfile, stem: str) -> str:
+    """The last line that a notebook which failed has left, or the capture that it waited for."""
+    logs = paths.build(profile.name) / "logs"
+    for name in (stem, *profile.corpora_by_name, "snakemake"):
+        log = logs / f"{name}.log"
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
+        said = [line.removeprefix("howlinear: ") for line in lines if line.strip()]
+        if said:
+            return said[-1]
+    return "it was not begun"
+
+
+# --- the page
+
+
+def _render(profile: settings.RunProfile, out: Path, short: bool) -> str:
+    """The page: each notebook's question, answer and figures; of one that failed, why."""
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
+    environment.filters["markdown"] = MarkdownIt().renderInline
+    parts = [_filled(part, profile, out) for part in PARTS if part.stem in (profile.notebooks or ())]
+    return environment.get_template("figures.html.jinja").render(
+        model=next(iter(profile.models_by_name)),
+        corpora=list(profile.corpora_by_name),
+        rows=profile.rows,
+        seq_len=profile.seq_len,
+        parts=parts,
+        short=short,
+    )
+
+
+def _filled(part: Part, profile: settings.RunProfile, out: Path) -> dict[str, Any]:
+    """A part as the template takes it."""
+    filled = {"question": part.question, "stem": part.stem, "title": execute.listed(part.stem).title}
+    if not (out / "notebooks" / f"{part.stem}.ipynb").is_file():
+        return filled | {"failed": _reason(profile, part.stem)}
+    drawn = {}
+    for name, caption in part.figures.items():
+        figure = out / "figures" / f"{part.stem}_{name}.svg"
+        if figure.is_file():
+            drawn[caption] = base64.b64encode(figure.read_bytes()).decode()
+    return filled | {"answer": prose.describe_recorded(out / "results", part.stem).answer, "figures": drawn}

@@ -1,0 +1,148 @@
+"""Profiles on disk: numbers as JSON, or numbers and maps as safetensors, and back."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from howlinear.core.ceilings import AffineMap, Ceiling
+from howlinear.core.intervals import Estimate
+from howlinear.errors import InputError, SourceError
+from howlinear.files import atomic
+from howlinear.instrument.perplexity import Change
+from howlinear.instrument.profile import Profile, Solved, Stop
+from howlinear.text.rows import RowsOnRecord
+
+SUFFIXES = (".safetensors", ".json")
+
+
+def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
+    """Write a profile.
+
+    Args:
+        profile: what was measured.
+        path: `.safetensors` keeps the maps and R² of every feature too, in float64; `.json` the numbers of
+            `Profile.to_dict` alone.
+        force: replace a file that is there.
+
+    Raises:
+        InputError: another kind of file, or one that keeps maps of a profile that has none.
+        SourceError: it is there already, or cannot be written.
+    """
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path}: give a file that ends in {' or '.join(SUFFIXES)}")
+    if os.path.lexists(path) and not force:
+        raise SourceError(f"cannot write {path}: it is there already; name another, or give force=True to replace it")
+    numbers = json.dumps(profile.to_dict(), allow_nan=False, ensure_ascii=False)
+    tensors = {} if path.suffix == ".json" else _tensors(profile)
+    with atomic.written_aside(path) as aside:
+        if path.suffix == ".json":
+            aside.write_text(numbers + "\n", encoding="utf-8")
+        else:
+            save_file(tensors, aside, metadata={"profile": numbers})
+
+
+def load_profile(path: Path | str) -> Profile:
+    """Read a profile that `Profile.save` or `howlinear measure --json` wrote.
+
+    Returns:
+        The profile; of a `.json` file its ceilings have no `map` and no `r2_per_feature`.
+
+    Raises:
+        SourceError: no such file, or not one of a profile.
+    """
+    path = Path(path)
+    try:
+        if path.suffix != ".safetensors":
+            return profile_from_dict(json.loads(path.read_text(encoding="utf-8")))
+        with safe_open(path, framework="pt") as file:
+            profile = profile_from_dict(json.loads(file.metadata()["profile"]))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        return replace(profile, solved=_with_maps(profile.solved, tensors))
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+        raise SourceError(f"cannot read a profile from {path}: {error}; give a file that Profile.save wrote") from error
+
+
+def profile_from_dict(content: Mapping[str, Any]) -> Profile:
+    """The profile whose `to_dict` this is, without maps.
+
+    Raises:
+        LookupError: a number is missing.
+    """
+    rows = RowsOnRecord(
+        content["corpus"], content["sha256"], content["rows"], content["seq_len"], content.get("text", "")
+    )
+    stop = Stop(**content["stop"]) if "stop" in content else None
+    solved = {block["block"]: _solved(block) for block in content["blocks"]}
+    blocks = [block for block in content["blocks"] if block.get("dppl") is not None]
+    costs = {block["block"]: Change(Estimate(block["dppl"], block["dppl_low"], block["dppl_high"])) for block in blocks}
+    return Profile(content["model"], rows, solved, content["perplexity"], stop, costs or None)
+
+
+def _solved(block: Mapping[str, Any]) -> Solved:
+    """A block's numbers as `to_dict` has them; of the ceiling without massive rows it has R² and interval."""
+    whole = Ceiling(
+        r2=block["r2"],
+        r2_train=block["r2_train"],
+        interval=_estimate(block, "r2"),
+        limit=_estimate(block, "r2_limit"),
+        r2_median=block["r2_median"],
+        r2_per_feature=None,
+        map=None,
+        inputs=block["inputs"],
+        rank=block["rank"],
+        condition=block["condition"],
+        rows_train=block["rows_train"],
+        rows_test=block["rows_test"],
+    )
+    ordinary = whole
+    if block["massive_rows"]:
+        r2, interval = block["r2_ordinary"], _estimate(block, "r2_ordinary")
+        ordinary = replace(whole, r2=r2, interval=interval, r2_train=math.nan, limit=None, r2_median=math.nan)
+    return Solved(whole, block["effective_rank"], block["massive_rows"], ordinary, block["effective_rank_ordinary"])
+
+
+def _estimate(block: Mapping[str, Any], name: str) -> Estimate | None:
+    """A number with its interval; None where there is none."""
+    ends = [block[name], block[f"{name}_low"], block[f"{name}_high"]]
+    return None if None in ends else Estimate(*ends)
+
+
+def _tensors(profile: Profile) -> dict[str, Tensor]:
+    """Maps and R² of every feature, by `<block>.weight`, `<block>.bias` and `<block>.r2_per_feature`.
+
+    Raises:
+        InputError: the profile has none, since it was read from a file of numbers alone.
+    """
+    tensors = {}
+    for block, found in profile.items():
+        if found.map is None:
+            raise InputError("this profile has numbers alone, no maps: save it as .json, or measure again")
+        tensors[f"{block}.weight"] = found.map.weight.contiguous()
+        tensors[f"{block}.bias"] = found.map.bias.contiguous()
+        tensors[f"{block}.r2_per_feature"] = found.r2_per_feature.contiguous()
+    return tensors
+
+
+def _with_maps(solved: Mapping[int, Solved], tensors: Mapping[str, Tensor]) -> dict[int, Solved]:
+    """The same with each block's map and R² of its features."""
+    return {
+        block: replace(
+            of_block,
+            ceiling=replace(
+                of_block.ceiling,
+                map=AffineMap(tensors[f"{block}.weight"], tensors[f"{block}.bias"]),
+                r2_per_feature=tensors[f"{block}.r2_per_feature"],
+            ),
+        )
+        for block, of_block in solved.items()
+    }

@@ -1,0 +1,85 @@
+"""What is saved of a profile comes back: every number, and its maps to the bit."""
+
+import json
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+
+import howlinear as hl
+from howlinear.errors import InputError, SourceError
+from howlinear.instrument.profile_files import profile_from_dict
+
+
+@pytest.fixture(scope="module")
+def profile():
+    from conftest import tiny
+
+    ids = torch.randint(0, 80, (48, 32), generator=torch.Generator().manual_seed(0))
+    return hl.measure(tiny("mini-gpt2"), ids, swap=True)
+
+
+def test_numbers_and_maps_come_back_from_safetensors(profile, tmp_path):
+    profile.save(tmp_path / "p.safetensors")
+    read = hl.load_profile(tmp_path / "p.safetensors")
+    pd.testing.assert_frame_equal(read.to_frame(), profile.to_frame())
+    assert read.to_dict() == profile.to_dict()
+    for block, found in profile.items():
+        torch.testing.assert_close(read[block].map.weight, found.map.weight, rtol=0, atol=0)
+        torch.testing.assert_close(read[block].map.bias, found.map.bias, rtol=0, atol=0)
+        torch.testing.assert_close(read[block].r2_per_feature, found.r2_per_feature, rtol=0, atol=0)
+
+
+def test_numbers_alone_come_back_from_json(profile, tmp_path):
+    profile.save(tmp_path / "p.json")
+    read = hl.load_profile(str(tmp_path / "p.json"))
+    pd.testing.assert_frame_equal(read.to_frame(), profile.to_frame())
+    assert read[0].map is None
+    assert read.outlook == profile.outlook
+    with pytest.raises(InputError, match="no maps"):
+        read.save(tmp_path / "p.safetensors")
+    assert not (tmp_path / "p.safetensors").exists()
+
+
+def test_what_was_said_of_massive_rows_and_of_the_end_comes_back(profile, tmp_path):
+    massive = replace(profile.solved[1], massive_rows=3, ordinary=replace(profile.solved[1].ceiling, r2=0.125))
+    noted = replace(profile, solved=profile.solved | {1: massive}, costs=None, perplexity=None)
+    read = profile_from_dict(json.loads(json.dumps(noted.to_dict())))
+    assert read.warning == noted.warning
+    assert (read.costs, read.perplexity) == (None, None)
+    pd.testing.assert_frame_equal(read.to_frame(), noted.to_frame())
+
+
+def test_a_measurement_with_swaps_has_their_costs_of_every_block(profile):
+    frame = profile.to_frame()
+    assert [*frame.columns[:3]] == ["model", "corpus", "block"]
+    assert (frame["dppl_low"] <= frame["dppl"]).all()
+    assert profile.costs.keys() == profile.keys()
+    lines = profile.to_markdown().splitlines()
+    assert len(lines) == 2 + len(profile)
+    assert "dppl" in lines[0]
+
+
+def test_no_file_is_replaced_unasked(profile, tmp_path):
+    (tmp_path / "p.json").write_text("mine")
+    with pytest.raises(SourceError, match="there already"):
+        profile.save(tmp_path / "p.json")
+    assert (tmp_path / "p.json").read_text() == "mine"
+    profile.save(tmp_path / "p.json", force=True)
+    assert len(hl.load_profile(tmp_path / "p.json")) == len(profile)
+
+
+def test_another_kind_of_file_is_refused(profile, tmp_path):
+    with pytest.raises(InputError, match="safetensors"):
+        profile.save(tmp_path / "p.pickle")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"model": "m"}'])
+@pytest.mark.parametrize("name", ["p.json", "p.safetensors"])
+def test_a_file_of_something_else_is_one_line(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(SourceError, match="cannot read a profile from"):
+        hl.load_profile(tmp_path / name)
+    with pytest.raises(SourceError, match="cannot read a profile from"):
+        hl.load_profile(tmp_path / "absent.json")
