@@ -11,6 +11,7 @@ from .ideas.compression.greedy import Plan, compress_to
 from .instrument.capture import capture
 from .instrument.measure import Profile, measure
 from .instrument.perplexity import Change, change, losses, perplexity
+from .instrument.profile import compare
 from .instrument.profile_files import load_profile
 from .instrument.swap_costs import swap_costs
 from .models.ffn_sites import Site, sites

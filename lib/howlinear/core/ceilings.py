@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -100,24 +102,29 @@ class Ceiling:
         return None if self.interval is None else self.interval.high
 
 
-def ceiling(
-    train: Moments | Sequence[Moments], test: Moments | Sequence[Moments], confidence: float = CONFIDENCE
-) -> Ceiling:
-    """Fit on train moments, score on test moments.
+def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
+    """Fit on train rows, score on held-out rows: `ceiling(train, test)`, `ceiling(X_train, Y_train, X_test, Y_test)`.
 
     Args:
-        train: moments of the train rows, or one per document fold.
-        test: moments of the held-out rows, or one per document fold; folds on both sides give the interval.
+        *sides: moments of the train rows, or one per document fold, and the same of the held-out rows; folds on both
+            sides give the interval. Or rows themselves, arrays or tensors of shapes (n, d_in) and (n, d_out), which
+            have no folds.
         confidence: of that interval; other than 95 % where it is one of several looks (`instrument.stopping`).
 
     Returns:
         The `Ceiling`.
 
     Raises:
-        InputError: too few rows for the width, constant inputs or constant outputs, a row that was not finite.
+        InputError: too few rows for the width, constant inputs or constant outputs, a row that is not finite, or
+            something else than moments and rows.
     """
-    train_folds = [train] if isinstance(train, Moments) else list(train)
-    test_folds = [test] if isinstance(test, Moments) else list(test)
+    if len(sides) == 4:
+        x_train, y_train, x_test, y_test = sides
+        sides = (moments_of(x_train, y_train), moments_of(x_test, y_test))
+    if len(sides) != 2 or not all(_are_moments(side) for side in sides):
+        kinds = ", ".join(type(side).__name__ for side in sides) or "nothing"
+        raise InputError(f"ceiling of {kinds}: give (train, test) moments, or (X_train, Y_train, X_test, Y_test) rows")
+    train_folds, test_folds = ([side] if isinstance(side, Moments) else list(side) for side in sides)
     if not train_folds or not test_folds:
         raise InputError("a ceiling needs rows to fit on and held-out rows; one side has none")
     train_rows = Moments.total(train_folds)
@@ -152,6 +159,38 @@ def ceiling(
         rows_train=train_rows.n,
         rows_test=test_rows.n,
     )
+
+
+def moments_of(x: Any, y: Any) -> Moments:
+    """Moments of rows that are at hand, as arrays, tensors or lists.
+
+    Args:
+        x: inputs, shape (n, d_in).
+        y: outputs, shape (n, d_out), or (n,) for one.
+
+    Raises:
+        InputError: they are no numbers, of other shapes, of different lengths, or not finite.
+    """
+    rows = []
+    for name, given in (("X", x), ("Y", y)):
+        try:
+            tensor = given.detach().cpu() if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"{name} is a {type(given).__name__} that holds no rows of numbers") from error
+        if name == "Y" and tensor.ndim == 1:
+            tensor = tensor[:, None]
+        if tensor.ndim != 2 or tensor.is_complex():
+            raise InputError(f"{name} of shape {tuple(tensor.shape)} and {tensor.dtype}: give real rows, (n, features)")
+        rows.append(tensor if tensor.is_floating_point() else tensor.double())
+    if len(rows[0]) != len(rows[1]):
+        raise InputError(f"{len(rows[0])} rows of X and {len(rows[1])} of Y: a row of each belongs together")
+    return Moments(rows[0].shape[1], rows[1].shape[1]).update(*rows)
+
+
+def _are_moments(side: Any) -> bool:
+    """Whether one side is moments, or a list of them."""
+    folds = [side] if isinstance(side, Moments) else side
+    return isinstance(folds, list | tuple) and all(isinstance(fold, Moments) for fold in folds)
 
 
 # --- The map: (W, b) = argmin ‖Y − XW − 1b‖²_F

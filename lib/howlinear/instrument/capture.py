@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +18,12 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import decompose
 from howlinear.core.moments import Moments, effective_rank
 from howlinear.errors import InputError
+from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
 from howlinear.instrument.perplexity import HeldOutLosses
-from howlinear.models.checks import evaluating, unwrapped
+from howlinear.models.checks import evaluating
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import logits, running, trunk
-from howlinear.text.corpus import rows_of
 from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
 
 NO_FLOAT64 = "device mps has no float64, which moments are kept in: use cpu"
@@ -112,9 +112,9 @@ class BlockCapture:
 
 
 def capture(
-    model: PreTrainedModel,
-    rows: Rows,
-    blocks: list[int] | None = None,
+    model: Any,
+    rows: Any,
+    blocks: int | Iterable[int] | None = None,
     sample: int = 0,
     seed: int = 0,
     batch_size: int = 16,
@@ -125,9 +125,9 @@ def capture(
 
     Args:
         model: the model; left exactly as it was.
-        rows: sequences with their split and folds; padding is left out of everything. Or what makes such rows: token
-            ids, or what a tokenizer returns.
-        blocks: which blocks; all by default.
+        rows: sequences with their split and folds; padding is left out of everything. Or what makes such rows: a text,
+            token ids, what a tokenizer returns (`brought.rows_of`).
+        blocks: which blocks, or which one; all by default.
         sample: how many rows to keep as they are, drawn without replacement.
         seed: of that draw.
         batch_size: sequences in a forward pass.
@@ -141,8 +141,8 @@ def capture(
         InputError: an empty side, inputs that the model cannot read, a sample of what has no token ids,
             activations that are not finite (names block and batch), or a device without float64.
     """
-    model = unwrapped(model)
-    rows = rows_of(rows)
+    model = model_of(model)
+    rows = rows_of(rows, model)
     return capture_batches(model, rows, list(batches(rows, batch_size)), blocks, sample, seed, progress, losses)
 
 
@@ -150,7 +150,7 @@ def capture_batches(
     model: PreTrainedModel,
     rows: Rows,
     indices: list[Tensor],
-    blocks: list[int] | None = None,
+    blocks: int | Iterable[int] | None = None,
     sample: int = 0,
     seed: int = 0,
     progress: bool = False,
@@ -162,7 +162,7 @@ def capture_batches(
         model: the model; left exactly as it was.
         rows: sequences with their split and folds.
         indices: per batch, the sequences in it, all of one document fold (`rows.batches`).
-        blocks: which blocks; all by default.
+        blocks: which blocks, or which one; all by default.
         sample: how many rows to keep as they are, if these are all batches.
         seed: of that draw.
         progress: show a bar.

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from typing import Any
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from howlinear.core.intervals import CONFIDENCE
+from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.capture import BlockCapture, capture_batches
 from howlinear.instrument.distributed import check_same_rows, gather, is_first, join_captures, own_share
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, name_of, profile_of, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
 from howlinear.instrument.swap_costs import swap_costs
-from howlinear.models.checks import unwrapped
 from howlinear.models.ffn_sites import width_of
-from howlinear.text.corpus import Corpus, rows_of
 from howlinear.text.rows import Rows, fold_of
 
 __all__ = ["Profile", "measure", "profile_of"]
@@ -27,12 +25,12 @@ ROWS = 20_000  # that are measured on by default
 
 
 def measure(
-    model: PreTrainedModel,
-    corpus: Corpus | Rows | Int64[Tensor, "n_sequences seq_len"] | Mapping[str, Tensor],
+    model: Any,
+    corpus: Any,
     rows: int | None = None,
     seq_len: int = 128,
     seed: int = 0,
-    blocks: list[int] | None = None,
+    blocks: int | Iterable[int] | None = None,
     batch_size: int = 16,
     progress: bool = False,
     tolerance: float | None = None,
@@ -43,15 +41,16 @@ def measure(
     Within `distributed.joined`, all processes call this with the same arguments, share the work, and get the profile.
 
     Args:
-        model: see `load_model`; an encoder's profile has no perplexity. It is run in evaluation mode, and left as it
-            was.
-        corpus: a corpus, packed rows, or token ids of shape (n_sequences, seq_len), each row its own document; or what
-            a tokenizer or image processor returns, keyword → tensor (padding is left out, see `rows.ModelInputs`).
+        model: a model, or its name as `load_model` takes it; an encoder's profile has no perplexity. It is run in
+            evaluation mode, and left as it was.
+        corpus: a text by name or path, strings, a data set, a corpus, packed rows; token ids of shape
+            (n_sequences, seq_len), each row its own document; what a tokenizer or image processor returns, keyword →
+            tensor (padding is left out, see `rows.ModelInputs`), or a `DataLoader` of these (`brought.rows_of`).
         rows: tokens in all, a quarter of them held out; 20,000 by default. With a tolerance, the most that may be
             used; 1,310,720 by default, or what the corpus has. What is no corpus is there to be used whole.
         seq_len: tokens in a sequence.
         seed: decides which documents are drawn.
-        blocks: which blocks; all by default.
+        blocks: which blocks, or which one; all by default.
         batch_size: sequences in a forward pass.
         progress: show a bar.
         tolerance: stop as soon as the interval of every block is at most this much to either side, looking at
@@ -66,15 +65,15 @@ def measure(
         SourceError: the model was loaded from somewhere and does not run at all.
         ProcessError: another process is gone.
     """
-    model = unwrapped(model)
+    model = model_of(model)
 
     # Text → token rows in document folds, a quarter of them held out
     if tolerance is None:
-        packed = rows_of(corpus, ROWS if rows is None else rows, seq_len, seed)
+        packed = rows_of(corpus, model, ROWS if rows is None else rows, seq_len, seed)
         looks = [torch.arange(len(packed.test))]  # one look, at all sequences
     else:
         check_tolerance(tolerance)
-        packed = rows_of(corpus, MOST if rows is None else rows, seq_len, seed)
+        packed = rows_of(corpus, model, MOST if rows is None else rows, seq_len, seed)
         looks = schedule(packed, width_of(model))
     check_same_rows(packed)
     confidence = CONFIDENCE if tolerance is None else look_confidence(len(looks))

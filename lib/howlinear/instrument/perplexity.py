@@ -5,8 +5,9 @@ Perplexity is exp(mean negative log-likelihood per predicted token), token-weigh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,11 +18,11 @@ from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
-from howlinear.models.checks import as_ids, check_ids, evaluating, unwrapped
+from howlinear.instrument.brought import batches_joined, is_text, model_of, rows_of
+from howlinear.models.checks import as_ids, check_ids, evaluating
 from howlinear.models.forward import logits, running
 from howlinear.models.load import check_causal, is_causal
-from howlinear.text.corpus import Corpus
-from howlinear.text.rows import ModelInputs, Rows, TokenRows
+from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows
 
 NO_TARGET = -100  # what `cross_entropy` does not count
 
@@ -60,20 +61,20 @@ class Change:
         return {"delta": self.delta, "low": self.low, "high": self.high}
 
 
-def perplexity(model: PreTrainedModel, corpus: Corpus | Rows | Int64[Tensor, "n seq_len"], **rows) -> float:
+def perplexity(model: Any, text: Any, **rows) -> float:
     """Perplexity of a model on held-out text.
 
     Args:
-        model: a causal language model.
-        corpus: a corpus, or rows (their held-out part is used, without padding), or token ids (all are used).
-        **rows: passed to `Corpus.rows`; to compare with a profile, pass its `rows` as the corpus instead.
+        model: a causal language model, or its name.
+        text: a text, a corpus or rows, whose held-out part counts, without padding; or token ids or a tokenizer's
+            output, all of which count (`brought.rows_of`).
+        **rows: of a text or a corpus, passed to `Corpus.rows`; to compare with a profile, pass its `rows` as the text.
 
     Raises:
         InputError: nothing to predict, a model that predicts no next token, or a loss that is not finite.
     """
-    if rows and not isinstance(corpus, Corpus):
-        raise InputError(f"{', '.join(rows)} given with rows that are packed already: leave them out")
-    scored = held_out(corpus.rows(**rows) if isinstance(corpus, Corpus) else corpus)
+    model = model_of(model)
+    scored = scored_of(text, model, **rows)
     return mean_perplexity(losses(model, scored.ids, mask=scored.mask), scored.mask)
 
 
@@ -145,6 +146,31 @@ class HeldOut(NamedTuple):
         return None if self.mask is None else self.mask[:, 1:].sum(1)
 
 
+def scored_of(text: Any, model: PreTrainedModel, **rows) -> HeldOut:
+    """The sequences that a perplexity is of, from whatever a person has at hand.
+
+    Args:
+        text: a text, a corpus or rows, whose held-out part counts; or token ids or a tokenizer's output, all of which
+            count, each sequence a document of its own.
+        model: the model that reads it.
+        **rows: of a text or a corpus, passed to `Corpus.rows`.
+
+    Raises:
+        InputError: there is nothing to predict, or it is none of these.
+    """
+    if is_text(text) or isinstance(text, Rows | RowsOnRecord):
+        if rows and not is_text(text):
+            raise InputError(f"{', '.join(rows)} given with rows that are packed already: leave them out")
+        return held_out(rows_of(text, model, **rows))
+    if rows:
+        raise InputError(f"{', '.join(rows)} given with token ids: leave them out")
+    text = batches_joined(text)
+    if not isinstance(text, Mapping):
+        return held_out(as_ids(text))
+    inputs = ModelInputs.of(text)
+    return held_out(replace(inputs, test=torch.ones_like(inputs.test), fold=torch.arange(len(inputs.test))))
+
+
 def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> HeldOut:
     """The sequences of which a perplexity is: what is held out of rows, or all of token ids, each its own document.
 
@@ -204,8 +230,8 @@ def mean_perplexity(losses: Float[Tensor, " n"], mask: Bool[Tensor, "n seq_len"]
 
 @torch.inference_mode()
 def losses(
-    model: PreTrainedModel,
-    ids: Rows | Int64[Tensor, "n seq_len"],
+    model: Any,
+    ids: Any,
     batch_size: int = LOSS_BATCH,
     mask: Bool[Tensor, "n seq_len"] | None = None,
 ) -> Float[Tensor, " n"]:
@@ -213,17 +239,17 @@ def losses(
 
     Args:
         model: a causal language model.
-        ids: token ids, shape (n, seq_len), all of which count; or rows, whose held-out part counts, without padding.
+        ids: token ids, shape (n, seq_len), all of which count; or what `perplexity` takes.
         batch_size: sequences in a forward pass.
         mask: of token ids, which places are tokens, padding on the right; all by default.
 
     Raises:
         InputError: a model that predicts no next token, nothing to predict, or a loss that is not finite.
     """
-    model = unwrapped(model)
+    model = model_of(model)
     check_causal(model)
     if mask is None:
-        ids, mask, _ = held_out(ids)
+        ids, mask, _ = scored_of(ids, model)
     check_ids(model, ids)
     with evaluating(model), running(model):
         return finite_losses([batch_losses(model, *batch) for batch in loss_batches(ids, mask, batch_size)])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import Ceiling, ceiling
-from howlinear.core.intervals import CONFIDENCE
+from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.core.moments import effective_rank
 from howlinear.core.profile_statistics import FEW_ROWS_DECIDE as FEW_ROWS_DECIDE  # also read from here
 from howlinear.core.profile_statistics import few_rows_decide, rises_and_falls
@@ -311,6 +311,42 @@ class Profile(Mapping):
         return profile(self.to_frame().assign(model=Path(self.model).name), ax)
 
 
+def compare(first: Any, second: Any) -> pd.DataFrame:
+    """Two profiles block by block: R²_lin of either, and how far the first lies above the second.
+
+    The interval of a difference takes the two as measured on independent documents: half² = half₁² + half₂². Measured
+    on the same rows the two go together, and it is narrower in truth (`howlinear compare` measures so).
+
+    Args:
+        first: one `Profile`.
+        second: another of as many blocks, of another model or on another text.
+
+    Returns:
+        A row a block: `block`, `r2_first`, `r2_second`, `difference` with its 95 % interval, and `differs`, whether the
+        interval excludes 0.
+
+    Raises:
+        InputError: something else than profiles, or profiles of other blocks.
+    """
+    for given in (first, second):
+        if not isinstance(given, Profile):
+            raise InputError(f"compare takes two profiles, as of measure, and not a {type(given).__name__}")
+    if list(first) != list(second):
+        raise InputError(f"profiles of {len(first)} and {len(second)} blocks, not of the same: nothing to compare")
+    rows = []
+    for block, one in first.items():
+        other = second[block]
+        row = {"block": block, "r2_first": one.r2, "r2_second": other.r2}
+        if one.interval is not None and other.interval is not None:
+            half = np.hypot(one.interval.half_width, other.interval.half_width)
+            difference = Estimate(one.r2 - other.r2, one.r2 - other.r2 - half, one.r2 - other.r2 + half)
+            row |= difference.columns("difference") | {"differs": difference.excludes(0.0)}
+        else:
+            row["difference"] = one.r2 - other.r2
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, perplexity: float | None) -> Profile:
     """The profile that a capture implies.
 
@@ -347,13 +383,13 @@ def solve(
 
 def _solved(block: BlockCapture, confidence: float) -> Solved:
     """One block's answer; where no row is massive, the ordinary rows are all there are."""
-    whole = ceiling(block.train, block.test, confidence)
+    whole = ceiling(block.train, block.test, confidence=confidence)
     rank = effective_rank(block.outputs.sxx)
     massive_rows = len(block.massive())
     if massive_rows == 0:
         return Solved(whole, rank, 0, whole, rank)
     others = block.ordinary()
-    ordinary = ceiling(others.train, others.test, confidence)
+    ordinary = ceiling(others.train, others.test, confidence=confidence)
     return Solved(whole, rank, massive_rows, ordinary, effective_rank(others.outputs.sxx))
 
 

@@ -21,29 +21,29 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from howlinear.instrument.brought import model_of
 from howlinear.instrument.perplexity import (
     LOSS_BATCH,
     Change,
     batch_losses,
     change,
     finite_losses,
-    held_out,
+    scored_of,
     targets_of,
 )
 from howlinear.models.checks import check_ids, evaluating, unwrapped
 from howlinear.models.ffn_sites import device_of, sites
 from howlinear.models.forward import logits, running
 from howlinear.models.load import check_causal
-from howlinear.models.swap import swap
-from howlinear.text.rows import Rows
+from howlinear.models.swap import maps_of, swap
 
 Name = TypeVar("Name", bound=Hashable)
 
 
 def swap_costs(
-    model: PreTrainedModel,
-    maps: Mapping[int, Callable[[Tensor], Tensor]],
-    text: Rows | Int64[Tensor, "n seq_len"],
+    model: Any,
+    maps: Any,
+    text: Any,
     batch_size: int = LOSS_BATCH,
     progress: bool = False,
 ) -> dict[int, Change]:
@@ -51,8 +51,8 @@ def swap_costs(
 
     Args:
         model: the model; left as it was.
-        maps: block → map, as `swap` takes it.
-        text: rows, whose held-out part counts, without padding; or token ids, each sequence a document of its own.
+        maps: block → map, as `swap` takes it; or a profile.
+        text: as of `perplexity`.
         batch_size: sequences in a pass.
         progress: show a bar.
 
@@ -62,7 +62,9 @@ def swap_costs(
     Raises:
         InputError: a loss is not finite, a block that the model does not have, or fewer than two document folds.
     """
-    scored = held_out(text)
+    model = model_of(model)
+    maps = maps_of(maps)
+    scored = scored_of(text, model)
     before, after = swap_losses(model, maps, scored.ids, batch_size, progress, scored.mask)
     return {block: change(before, means, scored.fold, scored.predicted) for block, means in after.items()}
 

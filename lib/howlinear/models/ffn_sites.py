@@ -9,13 +9,16 @@ module's end. Paths are below `model.base_model`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.models.checks import unwrapped
 from howlinear.models.structure import Unclear, find
 
 _BERT = "encoder.layer.*.intermediate.dense,encoder.layer.*.output.dense"  # `output` adds the residual and a norm
@@ -86,20 +89,25 @@ class Site:
         return list(nn.ModuleList([self.input, self.output]).parameters())
 
 
-def sites(model: PreTrainedModel, blocks: list[int] | None = None) -> list[Site]:
+def sites(model: Any, blocks: int | Iterable[int] | None = None) -> list[Site]:
     """The FFN sites of a model, in order of depth.
 
     Args:
         model: any `transformers` model; `load_model(…, sites=…)` says where to look if that cannot be told.
-        blocks: which blocks; all by default.
+        blocks: which blocks, or which one; all by default.
 
     Raises:
         InputError: it cannot be told where this architecture keeps its FFNs (says what was found and what to pass), or
             a block that the model does not have.
     """
+    model = unwrapped(model)
     all_sites = _resolved(model, pattern_of(model))
     if blocks is None:
         return all_sites
+    blocks = [blocks] if isinstance(blocks, int) else blocks
+    if isinstance(blocks, str) or not isinstance(blocks, Iterable):
+        raise InputError(f"blocks={blocks!r}: give block numbers, as in [0, 3]")
+    blocks = list(blocks)
     numbers = [site.block for site in all_sites]
     missing = [block for block in blocks if block not in numbers]
     if missing or not blocks:

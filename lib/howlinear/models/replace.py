@@ -9,7 +9,8 @@ entry: its config has another number of hidden units, and everything that reads 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +19,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.models.checks import unwrapped
 from howlinear.models.ffn_sites import FAMILIES, Site, note, pattern_of, sites, width_of
-from howlinear.models.swap import swap
+from howlinear.models.swap import maps_of, swap
 from howlinear.models.units import LAYERS, WIDTHS, unit_count
 
 
-def replace(model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor]]) -> PreTrainedModel:
+def replace(model: Any, maps: Any) -> PreTrainedModel:
     """A copy of a model with maps in the place of FFN blocks, for good; `swap` is the same for a while.
 
     The copy is an ordinary `transformers` model: it generates, trains and saves, and shares no memory with the
@@ -40,6 +41,7 @@ def replace(model: PreTrainedModel, maps: Mapping[int, Callable[[Tensor], Tensor
         InputError: no maps, an unknown block, a map that is none of these or not of its width, or a model over devices.
     """
     model = unwrapped(model)
+    maps = maps_of(maps)
     blocks = [site.block for site in sites(model, list(maps))]  # before anything is copied
     width = width_of(model)
     modules = {}

@@ -26,7 +26,7 @@ from howlinear.text import plain
 from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
 from howlinear.text.library import NAMES, check_known, read_public
 from howlinear.text.pack import pack, pack_contiguous
-from howlinear.text.rows import FOLDS, TRAIN_SHARE, ModelInputs, Rows, TokenRows
+from howlinear.text.rows import FOLDS, TRAIN_SHARE, Rows, TokenRows
 
 TRAINED_ON = ("docs", "code")
 MODEL_SHARE = 0.8  # of their documents, for training the embedded models
@@ -204,30 +204,6 @@ def _enough(documents: list[str]) -> bool:
     """Whether there is a document for every fold of both sides."""
     sides = Counter(_split(Document(text), 0.0)[1] for text in set(documents))
     return min(sides["train"], sides["test"]) >= FOLDS
-
-
-def rows_of(corpus: Any, rows: int = 20_000, seq_len: int = 128, seed: int = 0) -> Rows:
-    """What a model reads, from whatever a user brings.
-
-    Args:
-        corpus: a corpus, which is packed; rows, which are taken as they are; token ids, or what a tokenizer or image
-            processor returns, of which each sequence is a document of its own.
-        rows: tokens in all to take of a corpus, or what it has.
-        seq_len: tokens in a sequence of a corpus.
-        seed: decides which documents of a corpus are drawn.
-
-    Raises:
-        InputError: too little text, tensors that do not belong together, or something else altogether.
-    """
-    if isinstance(corpus, Corpus):
-        return corpus.rows(rows, seq_len, seed)
-    if isinstance(corpus, Rows):
-        return corpus
-    if isinstance(corpus, Mapping):
-        return ModelInputs.of(corpus)
-    if isinstance(corpus, str | Path):
-        raise InputError(f"{corpus!r} is the name of a text: give load_corpus({corpus!r}, model)")
-    return TokenRows.from_ids(corpus)
 
 
 def model_documents(name: str) -> Iterator[str]:

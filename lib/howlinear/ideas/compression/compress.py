@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, log1p
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -22,11 +23,12 @@ from howlinear.ideas.compression.allocate import budget_for, least_share
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.own_units import layout, own_units
+from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.perplexity import Change, change
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import check_causal
 from howlinear.models.units import check_plain, unit_count
-from howlinear.text.rows import Rows, TokenRows, check
+from howlinear.text.rows import TokenRows, check
 from howlinear.text.unpad import without_padding
 
 ROWS_A_UNIT = 4
@@ -84,8 +86,8 @@ class Compressed:
 
 
 def compress(
-    model: PreTrainedModel,
-    rows: Rows,
+    model: Any,
+    rows: Any,
     max_parameters: float | None = None,
     max_dppl: float | None = None,
     alike: bool = False,
@@ -98,9 +100,10 @@ def compress(
     what a block writes (Gemma 2 and 3, OLMo 2).
 
     Args:
-        model: a causal language model; left as it was.
-        rows: sequences with their split: units are chosen and read out anew on one side, the other says what that
-            costs. Four rows to fit on for every hidden unit of a block are the least, twenty are better.
+        model: a causal language model, or its name; left as it was.
+        rows: a text, or sequences with their split (`brought.rows_of`): units are chosen and read out anew on one side,
+            the other says what that costs. Four rows to fit on for every hidden unit of a block are the least, twenty
+            are better.
         max_parameters: the share of all parameters that the copy may have at most, as 0.9.
         max_dppl: by how much perplexity on the held-out side may rise, as 1.0; the smallest copy within it that is
             found.
@@ -115,7 +118,8 @@ def compress(
         raise InputError("give one budget: max_parameters, as 0.9 of all, or max_dppl, a rise of perplexity, as 1.0")
     if max_dppl is not None and not 0 < max_dppl < float("inf"):
         raise InputError(f"a budget of {max_dppl:g}: give by how much perplexity may rise, as 1.0")
-    rows = without_padding(rows)
+    model = model_of(model)
+    rows = without_padding(rows_of(rows, model))
     calibration = check_and_calibrate(model, rows, max_parameters, progress)
     whole = timed_losses(model, rows.ids[rows.test])
     if max_dppl is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite
+from typing import Any
 
 import pandas as pd
 import torch
@@ -25,13 +26,14 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.costs import swap_cost, timed_losses
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
 from howlinear.ideas.compression.signals import price
+from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import Change, change, held_out_folds, losses
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
 from howlinear.models.load import check_causal
 from howlinear.models.swap import swap
-from howlinear.text.rows import Rows, TokenRows, check
+from howlinear.text.rows import TokenRows, check
 from howlinear.text.unpad import without_padding
 
 TRIAL_SEQUENCES = 24
@@ -225,17 +227,15 @@ class Plan:
         )
 
 
-def compress_to(
-    model: PreTrainedModel, rows: Rows, max_dppl: float, candidates: int = 4, progress: bool = False
-) -> Plan:
+def compress_to(model: Any, rows: Any, max_dppl: float, candidates: int = 4, progress: bool = False) -> Plan:
     """Replace as many blocks by maps as a budget of perplexity allows.
 
     Chosen and refitted on the rows to fit on (`greedy`, in the order of `price`), then confirmed on the held-out rows:
     last steps that do not keep the budget there are dropped.
 
     Args:
-        model: the model; left as it was. Blocks that are linear layers already are passed over.
-        rows: sequences with their split; padding is left out.
+        model: the model, or its name; left as it was. Blocks that are linear layers already are passed over.
+        rows: a text, or sequences with their split; padding is left out.
         max_dppl: the most that perplexity may rise.
         candidates: blocks to try at each step.
         progress: show a bar.
@@ -244,8 +244,9 @@ def compress_to(
         InputError: a budget that is not finite, or that not even the cheapest block keeps (says which, and its cost);
             nothing left to replace; an empty side, or rows that the model cannot read.
     """
+    model = model_of(model)
     check_causal(model)
-    rows = without_padding(rows)
+    rows = without_padding(rows_of(rows, model))
     free = [site.block for site in sites(model) if not site.linear]
     train = rows.ids[~rows.test]
     test = rows.ids[rows.test]

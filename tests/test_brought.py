@@ -1,0 +1,256 @@
+"""Whatever a person brings, each public function takes it, or says in one line what came and what to give.
+
+A table: every function that runs a model × every kind of text, of token ids and of models, good and bad.
+"""
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import AutoTokenizer
+
+import howlinear as hl
+from conftest import tiny
+from howlinear.errors import HowlinearError, InputError
+from howlinear.files import paths
+from howlinear.training.minis import new_model
+
+LENGTH = 16
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A small model with the tokenizer of an embedded one."""
+    tokenizer = AutoTokenizer.from_pretrained(paths.MODELS / "mini-gpt2")
+    made = new_model("mini-gpt2", 0, blocks=2, width=32, vocabulary=len(tokenizer))
+    made.config.name_or_path = str(paths.MODELS / "mini-gpt2")
+    made.name_or_path = str(paths.MODELS / "mini-gpt2")
+    return made.eval()
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return torch.randint(0, 500, (320, LENGTH), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def maps(model, ids):
+    return {0: hl.measure(model, ids)[0].map}
+
+
+def lines(count=400):
+    """Documents of a dozen words each."""
+    random = np.random.default_rng(0)
+    words = ["stone", "river", "table", "green", "seven", "light", "where", "under", "about", "glass"]
+    return [" ".join(random.choice(words, 12)) + f" {number}." for number in range(count)]
+
+
+FUNCTIONS = {
+    "measure": lambda model, text, maps: hl.measure(model, text, rows=8192, seq_len=LENGTH),
+    "capture": lambda model, text, maps: hl.capture(model, text),
+    "perplexity": lambda model, text, maps: hl.perplexity(model, text),
+    "losses": lambda model, text, maps: hl.losses(model, text),
+    "swap_costs": lambda model, text, maps: hl.swap_costs(model, maps, text),
+    "compress": lambda model, text, maps: hl.compress(model, text, max_parameters=0.999),
+    "compress_to": lambda model, text, maps: hl.compress_to(model, text, max_dppl=1e6, candidates=1),
+}
+
+IDS = {  # all of the same token ids
+    "int64": lambda ids: ids,
+    "int32": lambda ids: ids.int(),
+    "numpy": lambda ids: ids.numpy(),
+    "numpy uint16": lambda ids: ids.numpy().astype(np.uint16),
+    "lists": lambda ids: ids.tolist(),
+    "rows": hl.TokenRows.from_ids,
+    "batch": lambda ids: {"input_ids": ids, "attention_mask": torch.ones_like(ids)},
+    "batch of lists": lambda ids: {"input_ids": ids.tolist()},
+    "loader of ids": lambda ids: DataLoader(ids, batch_size=64),
+    "loader of batches": lambda ids: DataLoader([{"input_ids": row} for row in ids], batch_size=64),
+}
+
+TEXTS = {
+    "strings": lambda folder: lines(),
+    "tuple of strings": lambda folder: tuple(lines()),
+    "data set": lambda folder: datasets.Dataset.from_dict({"text": lines()}),
+    "data frame": lambda folder: pd.DataFrame({"text": lines()}),
+    "path": lambda folder: written(folder / "mine.txt"),
+    "path as text": lambda folder: str(written(folder / "mine.md")),
+}
+
+BAD = {
+    "nothing": lambda ids: None,
+    "a number": lambda ids: 3,
+    "no such text": lambda ids: "no/such/text.txt",
+    "an unknown name": lambda ids: "wikitext-2-raw",
+    "no strings": lambda ids: [],
+    "one sequence": lambda ids: ids[0],
+    "no sequences": lambda ids: ids[:0],
+    "floats": lambda ids: ids.float(),
+    "a negative id": lambda ids: ids - 400,
+    "an id beyond the vocabulary": lambda ids: ids + 10**6,
+    "sequences too long": lambda ids: ids.repeat(1, 200)[:8],
+    "ragged lists": lambda ids: [[1, 2], [3]],
+    "padding on the left": lambda ids: {"input_ids": ids, "attention_mask": (torch.arange(LENGTH) > 3).expand_as(ids)},
+    "a mask of another shape": lambda ids: {"input_ids": ids, "attention_mask": torch.ones(3, 4)},
+    "another keyword": lambda ids: {"pixels": ids},
+    "a set": lambda ids: {1, 2},
+    "a model": lambda ids: nn.Linear(2, 2),
+}
+
+MODELS = {
+    "nothing": lambda model: None,
+    "a number": lambda model: 7,
+    "no such name": lambda model: "no/such/model",
+    "a layer": lambda model: nn.Linear(4, 4),
+    "weights": lambda model: model.state_dict(),
+}
+
+
+def written(path):
+    path.write_text("\n".join(lines()))
+    return path
+
+
+def numbers_of(found):
+    """What to compare of two results: numbers of any public function."""
+    if isinstance(found, hl.Profile):
+        return found.to_frame()["r2"].tolist()
+    if isinstance(found, dict):
+        return [getattr(value, "delta", None) or value.train[0].n for value in found.values()]
+    if isinstance(found, float):
+        return [found]
+    if isinstance(found, torch.Tensor):
+        return found.tolist()
+    return [found.base, found.perplexity]
+
+
+@pytest.fixture(scope="module")
+def expected(model, ids, maps):
+    """What each function makes of the ids themselves."""
+    return {name: numbers_of(call(model, ids, maps)) for name, call in FUNCTIONS.items()}
+
+
+@pytest.mark.parametrize("kind", IDS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_token_ids_of_every_kind_give_the_same(model, ids, maps, expected, name, kind):
+    brought = IDS[kind](ids)
+    if kind == "rows" and name in ("perplexity", "losses", "swap_costs"):  # of rows the held-out part alone counts
+        brought = hl.TokenRows(ids, torch.ones(len(ids), dtype=torch.bool), torch.arange(len(ids)))
+    model.train()
+    found = numbers_of(FUNCTIONS[name](model, brought, maps))
+    assert model.training
+    model.eval()
+    assert found == pytest.approx(expected[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_texts_of_every_kind_give_the_same(model, maps, tmp_path, name, kind):
+    brought = TEXTS[kind](tmp_path)
+    found = numbers_of(FUNCTIONS[name](model, brought, maps))
+    rows = hl.load_corpus(lines(), model).rows(*((8192, LENGTH) if name == "measure" else ()))
+    assert found == pytest.approx(numbers_of(FUNCTIONS[name](model, rows, maps)), rel=1e-5)
+
+
+def one_line(call):
+    """What a call refuses with: one line, no traceback of another kind."""
+    with pytest.raises(HowlinearError) as error:
+        call()
+    message = str(error.value)
+    assert message
+    assert "\n" not in message
+    assert "config.json" not in message
+    return message
+
+
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_no_text_is_one_line(model, ids, maps, name, kind):
+    one_line(lambda: FUNCTIONS[name](model, BAD[kind](ids), maps))
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("name", [*FUNCTIONS, "swap", "replace", "sites"])
+def test_what_is_no_model_is_one_line(model, ids, maps, name, kind):
+    brought = MODELS[kind](model)
+
+    def call():
+        if name == "swap":
+            hl.swap(brought, maps).__enter__()
+        elif name == "replace":
+            hl.replace(brought, maps)
+        elif name == "sites":
+            hl.sites(brought)
+        else:
+            FUNCTIONS[name](brought, ids, maps)
+
+    one_line(call)
+
+
+@pytest.mark.parametrize("name", ["measure", "perplexity", "swap_costs"])
+def test_a_model_may_be_named_or_wrapped(model, ids, maps, name):
+    wrapped = nn.DataParallel(model)
+    assert numbers_of(FUNCTIONS[name](wrapped, ids, maps)) == numbers_of(FUNCTIONS[name](model, ids, maps))
+    if name != "swap_costs":  # maps of another width
+        by_name = numbers_of(FUNCTIONS[name]("mini-gpt2", ids, maps))
+        assert by_name == numbers_of(FUNCTIONS[name](hl.load_model("mini-gpt2"), ids, maps))
+
+
+@pytest.mark.parametrize("given", [None, 3, [1], {0: None}, {0: 3.0}, {7: lambda x: x}, {0: nn.Linear(3, 3)}])
+def test_what_are_no_maps_is_one_line(model, ids, given):
+    one_line(lambda: hl.swap_costs(model, given, ids))
+    one_line(lambda: hl.swap(model, given).__enter__())
+    one_line(lambda: hl.replace(model, given))
+
+
+def test_a_profile_is_taken_for_its_maps(model, ids):
+    profile = hl.measure(model, ids)
+    by_profile = hl.swap_costs(model, profile, ids)
+    by_maps = hl.swap_costs(model, {block: profile[block].map for block in profile}, ids)
+    assert by_profile == by_maps
+    with hl.swap(model, profile):
+        swapped = hl.perplexity(model, ids)
+    assert swapped == pytest.approx(hl.perplexity(hl.replace(model, profile), ids), rel=1e-6)
+
+
+@pytest.mark.parametrize("blocks", [9, [9], [], [0, 9]])
+def test_what_are_no_blocks_is_one_line(model, ids, blocks):
+    one_line(lambda: hl.measure(model, ids, blocks=blocks))
+    one_line(lambda: hl.capture(model, ids, blocks=blocks))
+
+
+def test_one_block_may_be_given_by_its_number(model, ids):
+    assert list(hl.measure(model, ids, blocks=1)) == [1]
+
+
+def test_a_ceiling_is_of_arrays_or_of_moments():
+    generator = np.random.default_rng(0)
+    x, noise = generator.standard_normal((400, 3)), generator.standard_normal((400, 2))
+    y = x @ generator.standard_normal((3, 2)) + 0.5 * noise
+    found = hl.ceiling(x[:300], y[:300], x[300:], y[300:])
+    # W by lstsq of centred rows; R² about the held-out rows' own mean
+    weight = np.linalg.lstsq(x[:300] - x[:300].mean(0), y[:300] - y[:300].mean(0), rcond=None)[0]
+    residual = y[300:] - y[:300].mean(0) - (x[300:] - x[:300].mean(0)) @ weight
+    expected = 1 - (residual**2).sum() / ((y[300:] - y[300:].mean(0)) ** 2).sum()
+    assert found.r2 == pytest.approx(expected, abs=1e-12)
+    train = hl.Moments(3, 2).update(torch.tensor(x[:300]), torch.tensor(y[:300]))
+    test = hl.Moments(3, 2).update(torch.tensor(x[300:]), torch.tensor(y[300:]))
+    assert hl.ceiling(train, test).r2 == pytest.approx(found.r2, abs=1e-12)
+    for bad in [(), (x,), (x, y), (train, x), (x, y, x), ("a", "b", "c", "d"), (x[:5], y, x, y), (x, y, x, None)]:
+        one_line(lambda bad=bad: hl.ceiling(*bad))
+
+
+def test_profiles_are_compared_block_by_block(model, ids):
+    first, second = hl.measure(model, ids), hl.measure(tiny("mini-gpt2"), ids % 80)
+    with pytest.raises(InputError, match="2 and 3 blocks"):
+        hl.compare(first, second)
+    with pytest.raises(InputError, match="two profiles"):
+        hl.compare(first, "second")
+    table = hl.compare(first, first)
+    assert table["difference"].tolist() == [0, 0]
+    assert not table["differs"].any()
+    # half² = half₁² + half₂²
+    assert table["difference_high"][0] == pytest.approx(2**0.5 * first[0].interval.half_width)
