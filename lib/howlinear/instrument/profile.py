@@ -338,7 +338,7 @@ def compare(first: Any, second: Any) -> pd.DataFrame:
         other = second[block]
         row = {"block": block, "r2_first": one.r2, "r2_second": other.r2}
         if one.interval is not None and other.interval is not None:
-            half = np.hypot(one.interval.half_width, other.interval.half_width)
+            half = float(np.hypot(one.interval.half_width, other.interval.half_width))
             difference = Estimate(one.r2 - other.r2, one.r2 - other.r2 - half, one.r2 - other.r2 + half)
             row |= difference.columns("difference") | {"differs": difference.excludes(0.0)}
         else:

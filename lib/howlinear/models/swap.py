@@ -77,7 +77,8 @@ class Mapped(nn.Module):
 def _as_module(map_: Callable[[Tensor], Tensor], model: PreTrainedModel, site: Site) -> nn.Module:
     """A map as a module on the site's device; an affine one as a `Linear` in the model's precision."""
     width = width_of(model)
-    affine = isinstance(map_, nn.Linear) or (hasattr(map_, "weight") and hasattr(map_, "bias"))
+    of_numbers = not isinstance(map_, nn.Module) and hasattr(map_, "weight") and hasattr(map_, "bias")
+    affine = of_numbers or isinstance(map_, nn.Linear)
     if affine and map_.weight.shape != (width, width):
         raise InputError(f"a map of shape {tuple(map_.weight.shape)} for blocks of width {width}: fit it on this model")
     if isinstance(map_, nn.Module):

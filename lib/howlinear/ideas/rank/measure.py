@@ -126,7 +126,7 @@ def measure_block(
     Args:
         block: its capture, with a sample.
         ids: train token ids, for the frequency of tokens.
-        counts: how many of the loudest features, and of the loudest directions, to leave out.
+        counts: how many of the loudest features, and of the loudest directions, to leave out, of a block that has more.
         bands: bands of token frequency with equal shares of `ids`.
         heavy: share of the held-out rows that counts as heaviest by leverage.
 
@@ -148,6 +148,7 @@ def measure_block(
     # Directions: the eigenvectors of sampled train outputs.
     basis = directions(train_rows.y)
     loudest_directions = torch.arange(basis.shape[1])
+    fewer = [count for count in sorted(counts) if count < len(basis)]  # of a narrow model
 
     # Tokens: R² within each band of frequency.
     band = frequency_bands(ids, test_rows.token, bands)
@@ -174,8 +175,8 @@ def measure_block(
         rank_95=curve.rank_reaching(0.95),
         outputs=spread(block.outputs.sxx),
         predictions=spread(prediction_covariance(maps.whole, sum(block.test))),
-        features=without_loudest(by_moments, loudest(block.train), counts),
-        directions=without_loudest(score_rows(maps, test_rows, basis), loudest_directions, counts),
+        features=without_loudest(by_moments, loudest(block.train), fewer),
+        directions=without_loudest(score_rows(maps, test_rows, basis), loudest_directions, fewer),
         bands=[estimate(Score.r2, in_band) for in_band in in_bands],
         without_first=estimate(rise, score_rows(maps, later_test), by_rows),
         refitted=estimate(rise, fitted_on_later, fitted_on_all),
@@ -229,7 +230,7 @@ def loudest_table(views: Views, counts: Sequence[int]) -> pd.DataFrame:
     rows = []
     for (model, block), seen in views.items():
         for axis in ("features", "directions"):
-            for count, rest in zip(counts, getattr(seen, axis), strict=True):
+            for count, rest in zip(sorted(counts), getattr(seen, axis), strict=False):  # a narrow model has fewer
                 rows.append({"model": model, "block": block, "axis": axis, "left_out": count, "r2": rest.value})
     return pd.DataFrame(rows)
 

@@ -136,7 +136,7 @@ def look(block: BlockCapture, counts: Sequence[int], feature_counts: Sequence[in
     Args:
         block: its capture, with heavy rows and a sample.
         counts: how many of the heaviest rows, and of those far out, to leave out.
-        feature_counts: how many of the loudest output features to leave out.
+        feature_counts: how many of the loudest output features to leave out, of a block that has more.
 
     Raises:
         InputError: heavy rows or a sample were not kept, or a count leaves nothing.
@@ -164,7 +164,7 @@ def look(block: BlockCapture, counts: Sequence[int], feature_counts: Sequence[in
         tokens=[without(count) for count in counts],
         rules=rules,
         far_out=_far_out_curve(block, counts),
-        features=[_quieter(block, ordinary_block, maps, count) for count in feature_counts],
+        features=[_quieter(block, ordinary_block, maps, count) for count in feature_counts if count < width],
         loud=_quieter(block, ordinary_block, maps, loudest_count),
     )
 
