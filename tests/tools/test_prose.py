@@ -52,7 +52,8 @@ def listed(values):
 
 
 def ratio(of):
-    found = tables.load_results("minis", "08_controls")["beside_seeds"].query("measured_on == 'all'").set_index("effect")
+    moving = tables.load_results("minis", "08_controls")["beside_seeds"]
+    found = moving.query("measured_on == 'all'").set_index("effect")
     return [f"{number:.1f}" for number in found.loc[of, ["ratio", "ratio_low", "ratio_high"]]]
 
 
@@ -384,9 +385,10 @@ def test_it_is_told_why_the_most_linear_block_is_dear(readme, findings):
 
 
 def test_the_findings_tell_of_what_rank_the_straight_blocks_are(findings):
-    live = numbers("09_dynamics")["live"]
-    straightest = int(np.argmax(np.mean(live["r2"], axis=1)))
-    start, there = (f"{100 * live['rank'][step]:.0f}" for step in (0, straightest))
+    found = tables.load_results("minis", "09_dynamics")
+    rank = found["live"].set_index("step")["rank"]
+    straightest = found["live_blocks"].groupby("step").r2.mean().idxmax()
+    start, there = (f"{100 * rank[step]:.0f}" for step in (0, straightest))
     assert f"outputs' effective rank has fallen from {start} to {there} % of the width by then" in findings
 
 
