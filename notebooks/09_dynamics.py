@@ -196,8 +196,9 @@ import pandas as pd
 
 from howlinear.ideas.dynamics import measure
 
-passages = run.record("passages", measure.passages(all_films, share, patience))
-runs = run.record("runs", measure.runs(all_films, passages, share, patience))
+timed = measure.passages(all_films, share, patience)  # not rounded: orders are taken of it
+passages = run.record("passages", timed)
+runs = run.record("runs", measure.runs(all_films, timed, share, patience))
 unigram_loss = run.record("unigram", pd.DataFrame({"loss": [plateau]}))["loss"].item()
 
 # %% tags=["nbval-check-output"]
@@ -313,7 +314,7 @@ _ = run.figure(figure, "settling")
 # too narrow for it.
 
 # %% tags=["nbval-check-output"]
-orders = run.record("orders", measure.orders(passages, {"recorded": list(FACTORY), "twins": list(twins)}))
+orders = run.record("orders", measure.orders(timed, {"recorded": list(FACTORY), "twins": list(twins)}))
 for order in orders.itertuples():
     print(f"{order.event}: {order.group}, mean ρ of two runs {order.rho:+.2f}, p {order.p:.1g}")
 print("ρ with depth:")

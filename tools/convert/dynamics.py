@@ -26,9 +26,9 @@ def to_tables(results: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     recordings |= {twin.name: Trajectory.of(twin.name, found["steps"]) for twin, found in load_twins().items()}
 
     passages = measure.passages(recordings, share, patience)
+    runs = measure.runs(recordings, passages, share, patience).set_index("run")
     for event in measure.EVENTS:
         passages[event] = [results[event][row.run][row.block] for row in passages.itertuples()]
-    runs = measure.runs(recordings, passages, share, patience).set_index("run")
     for run, found in results["summary"].items():
         counts = {name: int(found[name]) for name in ("up", "below", "peak_step")}
         for name, number in (found | counts | {"lag": results["typical"][run]}).items():
