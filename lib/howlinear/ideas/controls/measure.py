@@ -40,12 +40,24 @@ def controls(model: str, blocks: Blocks, ffns: Sequence[nn.Module], fresh: Seque
     """
     rows = []
     for block, captured in blocks.items():
-        for control, (x, ffn) in _cases(captured, ffns[block], fresh[block]).items():
-            found = sample_ceiling(x, respond(ffn, x), captured.rows(), intervals=control == "own")
-            row = {"model": model, "block": block, "control": control}
-            row |= {"r2": found.r2, "r2_low": found.r2_low, "r2_high": found.r2_high}
-            rows.append(row | {"rank": found.rank, "rows_train": found.rows_train})
-    return pd.DataFrame(rows).astype({"r2_low": float, "r2_high": float})
+        cases = _cases(captured, ffns[block], fresh[block])
+        for control, (x, ffn) in cases.items():
+            y = respond(ffn, x)
+            found = sample_ceiling(x, y, captured.rows(), intervals=control == "own")
+            rows.append(
+                {
+                    "model": model,
+                    "block": block,
+                    "control": control,
+                    "r2": found.r2,
+                    "r2_low": found.r2_low,
+                    "r2_high": found.r2_high,
+                    "rank": found.rank,
+                    "rows_train": found.rows_train,
+                }
+            )
+    table = pd.DataFrame(rows)
+    return table.astype({"r2_low": float, "r2_high": float})
 
 
 def _cases(captured: BlockCapture, ffn: nn.Module, fresh: nn.Module) -> dict[str, tuple[Tensor, nn.Module]]:
@@ -80,9 +92,12 @@ def closed_form(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float])
         model, block, fitted, closed, and priced: the closed form less what a fit on these rows costs.
     """
     normal = controls[controls["control"] == "normal"].reset_index(drop=True)
-    table = normal[["model", "block"]].assign(fitted=normal["r2"])
+    table = normal[["model", "block"]].copy()
+    table["fitted"] = normal["r2"]
     table["closed"] = [closed[row.model, row.block] for row in table.itertuples()]
-    table["priced"] = 1 - (1 - table["closed"]) * (1 + cost_of_fit(normal))
+    # the residual 1 − R² of a fit is too large by this factor
+    factor = 1 + cost_of_fit(normal)
+    table["priced"] = 1 - (1 - table["closed"]) * factor
     return table
 
 
@@ -98,8 +113,14 @@ def random_models(baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
     tables = []
     for model, of_seeds in baselines.items():
         for seed, found in enumerate(of_seeds):
-            keys = {"model": model, "seed": seed, "block": range(len(found.held_out))}
-            tables.append(pd.DataFrame(keys | {"r2": found.held_out, "r2_in_sample": found.in_sample}))
+            columns = {
+                "model": model,
+                "seed": seed,
+                "block": range(len(found.held_out)),
+                "r2": found.held_out,
+                "r2_in_sample": found.in_sample,
+            }
+            tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -113,18 +134,25 @@ def by_model(controls: pd.DataFrame, random: pd.DataFrame, baselines: Mapping[st
     """
     own = controls[controls["control"] == "own"]
     # a model at random may lie anywhere from its held-out to its in-sample R²
-    bracket = random.groupby(["model", "block"]).agg(lowest=("r2", "min"), highest=("r2_in_sample", "max"))
+    by_block = random.groupby(["model", "block"])
+    bracket = by_block.agg(lowest=("r2", "min"), highest=("r2_in_sample", "max"))
     beside = own.join(bracket, on=["model", "block"])
-    outside = (beside["r2_low"] > beside["highest"]) | (beside["r2_high"] < beside["lowest"])
-    table = outside.groupby(own["model"], sort=False).sum().rename("outside").reset_index()
-    most = {model: max(found.rows for found in of_seeds) for model, of_seeds in baselines.items()}
-    return table.assign(random_rows=table["model"].map(most))
+    above = beside["r2_low"] > beside["highest"]
+    below = beside["r2_high"] < beside["lowest"]
+
+    rows = []
+    for model, of_seeds in baselines.items():
+        outside = (above | below)[beside["model"] == model]
+        most = max(found.rows for found in of_seeds)
+        rows.append({"model": model, "outside": outside.sum(), "random_rows": most})
+    return pd.DataFrame(rows)
 
 
 def floors(sample: Sample, factors: Sequence[int] = (2, 4, 16, 64)) -> pd.DataFrame:
     """`weights.chance_floor` on train rows these factors times the width, or on all there are, a row each."""
+    width = sample.x.shape[1]
     all_train = int((~sample.test).sum())
-    sizes = {min(factor * sample.x.shape[1], all_train) for factor in factors}
+    sizes = {min(factor * width, all_train) for factor in factors}
     return pd.DataFrame([chance_floor(sample, rows) for rows in sorted(sizes)])
 
 
@@ -138,9 +166,13 @@ def inputs(model: str, blocks: Blocks) -> pd.DataFrame:
     rows = []
     for block, captured in blocks.items():
         sample = captured.rows()
-        support = {"support_in": effective_support(sample.x), "support_out": effective_support(sample.y)}
-        rows.append({"model": model, "block": block} | vars(describe(captured)) | support)
-    return pd.DataFrame(rows).drop(columns=["null", "second"])
+        row = {"model": model, "block": block}
+        row |= vars(describe(captured))
+        row["support_in"] = effective_support(sample.x)
+        row["support_out"] = effective_support(sample.y)
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    return table.drop(columns=["null", "second"])
 
 
 # Transplants
@@ -148,7 +180,10 @@ def inputs(model: str, blocks: Blocks) -> pd.DataFrame:
 
 def alike(captures: Mapping[str, Blocks]) -> list[str]:
     """The models of the first one's width and depth, if there are two: rows can be transplanted between these."""
-    shapes = {name: (len(blocks), blocks[0].train[0].d_in) for name, blocks in captures.items()}
+    shapes = {}
+    for name, blocks in captures.items():
+        width = blocks[0].train[0].d_in
+        shapes[name] = (len(blocks), width)
     first = next(iter(shapes.values()))
     names = [name for name, shape in shapes.items() if shape == first]
     return names if len(names) > 1 else []
@@ -170,13 +205,22 @@ def transplants(
     """
     names = alike(captures)
     found = []
-    for place, block in enumerate(captures[names[0]] if names else ()):
-        samples = {name: captures[name][block].rows() for name in names}
-        colours = {name: Colour.of(sum(captures[name][block].train)) for name in names}
+    blocks = captures[names[0]] if names else ()
+    for place, block in enumerate(blocks):
+        all_free = place % three_way_every == 0
+        samples = {}
+        colours = {}
+        for name in names:
+            captured = captures[name][block]
+            samples[name] = captured.rows()
+            colours[name] = Colour.of(sum(captured.train))
+
         for shape, colour in product(names, repeat=2):
-            x = recolour(samples[shape].x, colours[shape], colours[colour])
-            for weights in names if place % three_way_every == 0 else [colour]:
-                r2 = sample_ceiling(x, respond(ffns[weights][block], x), samples[shape], intervals=False).r2
+            sample = samples[shape]
+            x = recolour(sample.x, colours[shape], colours[colour])
+            for weights in names if all_free else [colour]:
+                y = respond(ffns[weights][block], x)
+                r2 = sample_ceiling(x, y, sample, intervals=False).r2
                 found.append((block, shape, colour, weights, r2))
     return pd.DataFrame(found, columns=["block", "shape", "colour", "weights", "r2"])
 
@@ -195,11 +239,15 @@ def effects(transplants: pd.DataFrame) -> pd.DataFrame:
     if transplants.empty:
         columns = ["design", "effect", "share", "share_low", "share_high", "freedom", "size"]
         return pd.DataFrame(columns=columns)
+    # blocks in which every combination of three models was made
+    models = transplants["shape"].nunique()
     in_block = transplants.groupby("block")["r2"].transform("size")
-    free = transplants[in_block == transplants["shape"].nunique() ** 3]
-    two_way = anova(pairs(transplants), ["inputs", "weights"]).assign(design="two-way")
-    three_way = anova(free, ["shape", "colour", "weights"]).assign(design="three-way")
-    return pd.concat([two_way, three_way], ignore_index=True)
+    free = transplants[in_block == models**3]
+
+    two_way = anova(pairs(transplants), ["inputs", "weights"])
+    three_way = anova(free, ["shape", "colour", "weights"])
+    designs = [two_way.assign(design="two-way"), three_way.assign(design="three-way")]
+    return pd.concat(designs, ignore_index=True)
 
 
 def nearness(pairs: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
@@ -217,11 +265,13 @@ def nearness(pairs: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
         "turned": ("turned", "weights"),
     }
     found = []
-    for curve, (control, owner) in curves.items() if len(foreign) else ():
-        profile = controls[controls["control"] == control]
-        both = foreign.merge(profile, left_on=[owner, "block"], right_on=["model", "block"], suffixes=["", "_followed"])
-        found.append((curve, (both["r2"] - both["r2_followed"]).abs().mean()))
-    return pd.DataFrame(found, columns=["curve", "gap"])
+    for curve, (control, owner) in curves.items():
+        profile = controls[controls["control"] == control].rename(columns={"model": owner, "r2": "followed"})
+        both = foreign.merge(profile[[owner, "block", "followed"]], on=[owner, "block"])
+        distance = (both["r2"] - both["followed"]).abs()
+        found.append((curve, distance.mean()))
+    table = pd.DataFrame(found, columns=["curve", "gap"])
+    return table.dropna().reset_index(drop=True)
 
 
 # Twins
@@ -236,9 +286,17 @@ def twins(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     tables = []
     for twin in measurements:
         for text, profile in twin["profiles"].items():
-            keys = {factor: twin[factor] for factor in FACTORS}
-            keys |= {"measured_on": text, "block": range(len(profile["r2"]))}
-            tables.append(pd.DataFrame(keys | {name: profile[name] for name in ("r2", "r2_low", "r2_high")}))
+            columns = {
+                "family": twin["family"],
+                "text": twin["text"],
+                "seed": twin["seed"],
+                "measured_on": text,
+                "block": range(len(profile["r2"])),
+                "r2": profile["r2"],
+                "r2_low": profile["r2_low"],
+                "r2_high": profile["r2_high"],
+            }
+            tables.append(pd.DataFrame(columns))
     if not tables:
         raise InputError("no twins to compare: run make twins")
     return pd.concat(tables, ignore_index=True)
@@ -248,14 +306,15 @@ def twin_gaps(twins: pd.DataFrame) -> pd.DataFrame:
     """Mean |difference| in R²_lin of two twins that differ in one factor alone: measured_on, factor, gap."""
 
     def mean_gap(r2: pd.Series) -> float:
-        return float(np.mean([abs(one - other) for one, other in combinations(r2, 2)]))
+        gaps = [abs(one - other) for one, other in combinations(r2, 2)]
+        return float(np.mean(gaps))
 
     found = []
     for text, of_text in twins.groupby("measured_on", sort=False):
         for factor in FACTORS:
             shared = [other for other in FACTORS if other != factor]
-            gaps = of_text.groupby(["block", *shared])["r2"].agg(mean_gap)
-            found.append((text, factor, gaps.mean()))
+            groups = of_text.groupby(["block", *shared])["r2"]
+            found.append((text, factor, groups.agg(mean_gap).mean()))
     return pd.DataFrame(found, columns=["measured_on", "factor", "gap"])
 
 
@@ -267,18 +326,31 @@ def twins_beside_seeds(twins: pd.DataFrame) -> pd.DataFrame:
         `as measured` or `shape only` (less the profile's mean over blocks); effect, of `MOVED_BY`; and the numbers of
         `anova.BesideSeeds`.
     """
-    end_to_end = twins.assign(block=twins["measured_on"] + " " + twins["block"].astype(str))
+    # a block of one text and the same block of another are two places of one long profile
+    long_block = twins["measured_on"] + " " + twins["block"].astype(str)
+    views = {("all", "as measured"): twins.assign(block=long_block)}
+
     own_mean = twins.groupby([*FACTORS, "measured_on"])["r2"].transform("mean")
     shape = twins.assign(r2=twins["r2"] - own_mean)
-    views = {("all", "as measured"): end_to_end}
     for text in twins["measured_on"].unique():
-        views[text, "as measured"] = twins[twins["measured_on"] == text]
-        views[text, "shape only"] = shape[shape["measured_on"] == text]
+        on_text = twins["measured_on"] == text
+        views[text, "as measured"] = twins[on_text]
+        views[text, "shape only"] = shape[on_text]
 
     rows = []
     for (text, view), profiles in views.items():
         for effect, parts in MOVED_BY.items():
-            found = dict(vars(beside_seeds(profiles, FACTORS, parts)))
-            ends = found.pop("share").columns("share") | found.pop("ratio").columns("ratio")
-            rows.append({"measured_on": text, "view": view, "effect": effect} | found | ends)
+            found = beside_seeds(profiles, FACTORS, parts)
+            row = {
+                "measured_on": text,
+                "view": view,
+                "effect": effect,
+                "f": found.f,
+                "freedom": found.freedom,
+                "error_freedom": found.error_freedom,
+                "independent_blocks": found.independent_blocks,
+            }
+            row |= found.share.columns("share")
+            row |= found.ratio.columns("ratio")
+            rows.append(row)
     return pd.DataFrame(rows)

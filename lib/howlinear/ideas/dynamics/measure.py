@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from howlinear.errors import InputError
 from howlinear.ideas.dynamics.timing import Passage, agreement, correlation, departures, lag, settling, spread, vote
 from howlinear.ideas.dynamics.trajectory import Trajectory
 
 EVENTS = ("leaves", "settles")
+FEWEST = 2  # measured steps of a part of a run
 
 Films = Mapping[str, Trajectory]
 
@@ -29,17 +29,25 @@ def passages(films: Films, share: float = 0.9, patience: int = 2) -> pd.DataFram
     """
     tables = []
     for run, film in films.items():
-        table = {"run": run, "block": range(film.r2.shape[1])}
-        table |= _columns("leaves", departures(film, patience).first)
-        table |= _columns("settles", settling(film.steps, film.r2, share))
-        table |= dict(zip(("lag", "lag_low", "lag_high"), lag(film, share, patience), strict=True))
-        tables.append(pd.DataFrame(table))
+        left = departures(film, patience).first
+        settled = settling(film.steps, film.r2, share)
+        value, low, high = lag(film, share, patience)
+        columns = {"run": run, "block": range(film.r2.shape[1])}
+        columns |= _columns("leaves", left)
+        columns |= _columns("settles", settled)
+        columns |= {"lag": value, "lag_low": low, "lag_high": high}
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
 
 def _columns(name: str, passage: Passage) -> dict[str, np.ndarray]:
-    ends = {name: passage.step, f"{name}_low": passage.after, f"{name}_high": passage.by}
-    return {column: np.where(np.isinf(steps), np.nan, steps) for column, steps in ends.items()}
+    """What never happened is an empty cell."""
+    happened = np.isfinite(passage.step)
+    return {
+        name: np.where(happened, passage.step, np.nan),
+        f"{name}_low": np.where(happened, passage.after, np.nan),
+        f"{name}_high": np.where(happened, passage.by, np.nan),
+    }
 
 
 def runs(films: Films, passages: pd.DataFrame, share: float = 0.9, patience: int = 2) -> pd.DataFrame:
@@ -55,19 +63,32 @@ def runs(films: Films, passages: pd.DataFrame, share: float = 0.9, patience: int
     """
     rows = []
     for run, film in films.items():
-        mean, deviation, loss = film.r2.mean(1), film.r2.std(1), film.loss
+        mean = film.r2.mean(1)
+        deviation = film.r2.std(1)
         peak = int(mean.argmax())
         left = departures(film, patience)
+        loss = settling(film.steps, film.loss[:, None], share)
         of_run = passages[passages["run"] == run]
-        whole_fall = loss[0] - loss[-1]
-        row = {"run": run, "start": mean[0], "peak": mean[peak], "end": mean[-1]}
-        row |= {"peak_step": film.steps[peak], "peak_loss": loss[peak]}
         # a loss that ends where it began has no fall to take a share of
-        row |= {"fall": (loss[0] - loss[peak]) / whole_fall if whole_fall else 0.0}
-        row |= {"spread_start": deviation[0], "spread_end": deviation[-1]}
-        row |= {"up": (left.first_side > 0).sum(), "below": (left.last_side < 0).sum()}
-        row |= {name: ends[0] for name, ends in _columns("loss_settles", _loss(film, share)).items()}
-        row |= {"lag": of_run["lag"].median()}
+        whole_fall = film.loss[0] - film.loss[-1]
+        fall = (film.loss[0] - film.loss[peak]) / whole_fall if whole_fall else 0.0
+        row = {
+            "run": run,
+            "start": mean[0],
+            "peak": mean[peak],
+            "end": mean[-1],
+            "peak_step": film.steps[peak],
+            "peak_loss": film.loss[peak],
+            "fall": fall,
+            "spread_start": deviation[0],
+            "spread_end": deviation[-1],
+            "up": (left.first_side > 0).sum(),
+            "below": (left.last_side < 0).sum(),
+            "loss_settles": loss.step[0],
+            "loss_settles_low": loss.after[0],
+            "loss_settles_high": loss.by[0],
+            "lag": of_run["lag"].median(),
+        }
         for event in EVENTS:
             times = of_run[event].fillna(np.inf)
             row[f"{event}_with_depth"] = correlation(np.stack([of_run["block"], times]))
@@ -75,15 +96,12 @@ def runs(films: Films, passages: pd.DataFrame, share: float = 0.9, patience: int
     return pd.DataFrame(rows)
 
 
-def _loss(film: Trajectory, share: float) -> Passage:
-    return settling(film.steps, film.loss[:, None], share)
-
-
 def orders(passages: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
     """Do the runs of a group, all of one depth, have one order? Columns event, group; rho and p of `agreement`."""
     rows = []
     for event in EVENTS:
-        times = passages.fillna({event: np.inf}).pivot_table(index="run", columns="block", values=event)
+        never_last = passages.fillna({event: np.inf})
+        times = never_last.pivot_table(index="run", columns="block", values=event)
         for group, names in groups.items():
             blocks = passages.loc[passages["run"] == names[0], "block"]
             rho, p = agreement(times.loc[list(names), blocks].to_numpy())
@@ -99,12 +117,13 @@ def cuts(films: Films) -> dict[str, dict[str, Trajectory]]:
     """
     found = {"whole run": dict(films), "first half": {}, "from the peak": {}}
     for run, film in films.items():
-        peak = film.steps[film.r2.mean(1).argmax()]
-        for cut, ends in {"first half": (0, film.steps[-1] // 2), "from the peak": (peak, film.steps[-1])}.items():
-            try:
-                found[cut][run] = film.part(*map(int, ends))
-            except InputError:  # too few steps
-                continue
+        last = int(film.steps[-1])
+        peak = int(film.steps[film.r2.mean(1).argmax()])
+        ends = {"first half": (0, last // 2), "from the peak": (peak, last)}
+        for cut, (begin, end) in ends.items():
+            inside = (film.steps >= begin) & (film.steps <= end)
+            if inside.sum() >= FEWEST:
+                found[cut][run] = film.part(begin, end)
     return found
 
 
@@ -118,10 +137,16 @@ def votes(films: Films, shares: Sequence[float], patience: int = 2) -> pd.DataFr
     rows = []
     for cut, parts in cuts(films).items():
         for share in shares:
-            lags = pd.DataFrame({run: pd.Series(lag(film, share, patience)[0]) for run, film in parts.items()})
-            found = vote(lags.median().dropna().tolist())
+            lags = []
+            for film in parts.values():
+                of_blocks, _, _ = lag(film, share, patience)
+                left = of_blocks[np.isfinite(of_blocks)]
+                if len(left):
+                    lags.append(np.median(left))
+            found = vote(lags)
             row = {"cut": cut, "share": share, "below": found.below, "above": found.above, "p": found.p}
-            rows.append(row | found.mean.columns("lag"))
+            row |= found.mean.columns("lag")
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
