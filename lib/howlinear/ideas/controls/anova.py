@@ -111,24 +111,27 @@ def beside_seeds(
     unknown = [name for name in effects if name not in squares or name == seed]
     if unknown or not effects:
         raise InputError(f"no effect {', '.join(unknown) or 'is named'}: there are {', '.join(set(squares) - {seed})}")
-    error = float(squares[seed].sum()) / freedom[seed]
+    error = float(squares[seed].sum()) / freedom[seed]  # the mean square of the seeds
     if not error > 1e-20 * np.square(profiles).sum():
         raise InputError("two seeds of one kind are the same to the last digit: there is nothing to measure against")
 
     # F = MS / MS_seeds; its mean is about 1 + n θ² / σ², with n profiles behind every mean that is compared
     degrees = sum(freedom[name] for name in effects)
-    f = sum(float(squares[name].sum()) for name in effects) / degrees / error
-    taking_part = {factor for name in effects for factor in name.split(" × ")}
-    levels = dict(zip(factors, profiles.shape[1:], strict=True))
-    behind_a_mean = int(np.prod([count for factor, count in levels.items() if factor not in taking_part]))
+    mean_square = sum(float(squares[name].sum()) for name in effects) / degrees
+    f = mean_square / error
+    taking_part = " × ".join(effects).split(" × ")
+    behind_a_mean = 1
+    for factor, levels in zip(factors, profiles.shape[1:], strict=True):
+        if factor not in taking_part:
+            behind_a_mean *= levels
 
     # λ = degrees · n θ² / σ², the noncentrality under which F would be this high, or this low, in 1 of 40
     blocks = _independent_blocks(profiles, list(factors).index(seed) + 1)
+    of_effect = blocks * degrees
+    of_seeds = blocks * freedom[seed]
     tail = (1 - CONFIDENCE) / 2
-    low, high = (
-        _noncentrality(f, blocks * degrees, blocks * freedom[seed], probability) / (blocks * degrees * behind_a_mean)
-        for probability in (1 - tail, tail)
-    )
+    low = _noncentrality(f, of_effect, of_seeds, 1 - tail) / (of_effect * behind_a_mean)
+    high = _noncentrality(f, of_effect, of_seeds, tail) / (of_effect * behind_a_mean)
     value = min(max(f - 1, 0) / behind_a_mean, high)  # θ² / σ²
     return BesideSeeds(
         f=f,
@@ -193,8 +196,11 @@ def _effects(profiles: Profiles) -> dict[tuple[int, ...], np.ndarray]:
     for size in axes:
         for subset in combinations(axes, size):
             others = tuple(axis for axis in axes if axis not in subset)
-            mean = profiles.mean(axis=others, keepdims=True)
-            effects[subset] = mean - sum(part for smaller, part in effects.items() if set(smaller) < set(subset))
+            effect = profiles.mean(axis=others, keepdims=True)
+            for smaller, of_fewer in effects.items():
+                if set(smaller) < set(subset):
+                    effect = effect - of_fewer
+            effects[subset] = effect
     del effects[()]
     return effects
 
@@ -205,7 +211,8 @@ def _bootstrap_shares(by_block: np.ndarray, seed: int) -> tuple[np.ndarray, np.n
     drawn = np.random.default_rng(seed).integers(blocks, size=(DRAWS, blocks))
     sums = by_block[:, drawn].sum(2)  # (effects, draws)
     shares = sums / sums.sum(0).clip(np.finfo(float).tiny)
-    low, high = np.quantile(shares, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=1)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(shares, [tail, 1 - tail], axis=1)
     return low, high
 
 

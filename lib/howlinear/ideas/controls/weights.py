@@ -52,7 +52,11 @@ def sample_ceiling(
         folds = sample.folds(test=test)
         if not intervals:
             folds = [torch.cat(folds)]
-        sides.append([Moments(x.shape[1], y.shape[1]).update(x[index], y[index]) for index in folds])
+        moments = []
+        for index in folds:
+            of_fold = Moments(x.shape[1], y.shape[1]).update(x[index], y[index])
+            moments.append(of_fold)
+        sides.append(moments)
     train, held_out = sides
     return ceiling(train, held_out)
 
@@ -108,7 +112,7 @@ def chance_floor(sample: Sample, rows: int, seed: int = 0) -> dict[str, int | fl
     Raises:
         InputError: the sample has too few train rows, or `rows` are too few for its width.
     """
-    width = sample.x.shape[1]
+    width, width_out = sample.x.shape[1], sample.y.shape[1]
     train = (~sample.test).nonzero()[:, 0]
     test = sample.test.nonzero()[:, 0]
     if not width + 3 < rows <= len(train):
@@ -120,8 +124,8 @@ def chance_floor(sample: Sample, rows: int, seed: int = 0) -> dict[str, int | fl
 
     def fit_pairs(train_outputs: Tensor, test_outputs: Tensor) -> Ceiling:
         """The ceiling of inputs with these rows' outputs."""
-        fitted = Moments(width, sample.y.shape[1]).update(sample.x[train], sample.y[train_outputs])
-        held_out = Moments(width, sample.y.shape[1]).update(sample.x[test], sample.y[test_outputs])
+        fitted = Moments(width, width_out).update(sample.x[train], sample.y[train_outputs])
+        held_out = Moments(width, width_out).update(sample.x[test], sample.y[test_outputs])
         return ceiling(fitted, held_out)
 
     true_pairs = fit_pairs(train, test)
