@@ -21,41 +21,15 @@ profile = "minis"  # which models and texts: minis (embedded), public (from pack
 sample_rows: int | None = None  # token rows of a block that controls are fitted and scored on; None: the sample
 seeds = 5  # random initialisations per model
 most_rows: int | None = None  # token rows for a random model; None: up to four times the profile's
-thorough: bool | None = None  # True: intervals for all controls, all blocks three-way; None: so up to width 256
+thorough: bool | None = None  # True: three-way transplants in all blocks, not in a third; None: so up to width 256
 with_twins = True  # the embedded twins as well, whatever the models of the run profile
 
 # %%
-import matplotlib.pyplot as plt
-import numpy as np
-import pandas as pd
-import torch
-
-import howlinear as hl
-from howlinear.answers.controls import questions, replies, sentences
-from howlinear.files.results import rounded
-from howlinear.ideas.controls import survey
-from howlinear.ideas.controls.anova import anova, beside_seeds, effect_table, profile_array
-from howlinear.ideas.controls.inputs import Colour, recolour
-from howlinear.ideas.degrees.hermite import predict_spectrum
-from howlinear.ideas.degrees.neurons import take_apart
-from howlinear.instrument.baseline import baseline
-from howlinear.instrument.resample import resampled
-from howlinear.models.ffn_sites import whole
 from howlinear.notebook.run import start
-from howlinear.plots import controls as figures
-from howlinear.training import twins
 
 run = start("08_controls", profile)
-names = list(run.models)
-first = names[0]
-captures = {name: run.capture(name) for name in names}
-language_models = {name: run.model(name) for name in names}
-blocks = {name: resampled(captures[name], language_models[name], sample_rows) for name in names}
-depth = len(blocks[first])
-sampled, width = blocks[first][0].rows().x.shape
-if thorough is None:
-    thorough = width <= 256
-print("models:", ", ".join(names), "· text:", run.corpora[0], "· width", width, "·", sampled, "rows per block")
+first = next(iter(run.models))
+print("models:", ", ".join(run.models), "· text:", run.corpora[0])
 
 # %% [markdown]
 # ## Predict first
@@ -71,7 +45,7 @@ print("models:", ", ".join(names), "· text:", run.corpora[0], "· width", width
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -119,12 +93,16 @@ run.answer(sentences)
 # (Stein's lemma), and Hermite's expansion gives the outputs' variance: $R^2_{\mathrm{lin}}$ needs no rows there.
 # All fits use the stored sample, held out by document; it is smaller than notebook 02's rows, so compare numbers
 # within this notebook.
-
 #
 # Each on a case small enough to follow. **Recolour:** rows with two features, one of them skewed, get the mean and the
 # covariance of other rows. The first feature stays skewed, a little less so, since the other is now mixed into it.
 
 # %%
+import torch
+
+import howlinear as hl
+from howlinear.ideas.controls.inputs import Colour, recolour
+
 generator = torch.Generator().manual_seed(0)
 noise = torch.randn(5_000, 2, generator=generator, dtype=torch.float64)
 skewed = torch.stack([noise[:, 0].exp(), noise[:, 1]], 1)
@@ -150,10 +128,14 @@ for label, rows in (("rows", skewed), ("in another colour", dressed), ("the othe
 # kinds say little.
 
 # %%
-by_hand = np.array([[[1.0, 2.0], [3.0, 8.0]]])  # one block
-of_seeds = beside_seeds(by_hand, ["weights", "seed"], ["weights"])
+import pandas as pd
+
+from howlinear.ideas.controls.anova import anova, beside_seeds
+
+by_hand = pd.DataFrame({"block": 0, "weights": [0, 0, 1, 1], "inputs": [0, 1, 0, 1], "r2": [1.0, 2.0, 3.0, 8.0]})
+of_seeds = beside_seeds(by_hand.rename(columns={"inputs": "seed"}), ["weights", "seed"], ["weights"])
 print(f"beside seeds: F = {of_seeds.f:.1f}, ratio {of_seeds.ratio}")
-effect_table({"by hand": anova(by_hand, ["weights", "inputs"])})[["effect", "size", "share"]].round(2)
+anova(by_hand, ["weights", "inputs"])[["effect", "size", "share"]].round(2)
 
 # %% [markdown]
 # ## Run
@@ -165,49 +147,73 @@ effect_table({"by hand": anova(by_hand, ["weights", "inputs"])})[["effect", "siz
 # used up, and we keep both ends, as a bracket.
 
 # %%
+from howlinear.instrument.resample import resampled
+
+captures = {name: run.capture(name) for name in run.models}
+language_models = {name: run.model(name) for name in run.models}
+blocks = {name: resampled(captures[name], language_models[name], sample_rows) for name in run.models}
+depth = len(blocks[first])
+sampled, width = blocks[first][0].rows().x.shape
+if thorough is None:
+    thorough = width <= 256
+print("width", width, "·", sampled, "rows per block")
+
+# %%
+from howlinear.ideas.controls import measure
+from howlinear.ideas.degrees.hermite import predict_spectrum
+from howlinear.ideas.degrees.neurons import take_apart
+from howlinear.instrument.baseline import baseline
+from howlinear.models.ffn_sites import whole
+
 ffns = {}
-controls = {}
+measured = []
 baselines = {}
 closed = {}
 most = most_rows or 4 * run.rows
-for name in names:
-    model = language_models[name]
+for name, model in language_models.items():
     fresh = hl.untrained(model)
     ffns[name] = [whole(model, site) for site in hl.sites(model)]
     fresh_ffns = [whole(fresh, site) for site in hl.sites(fresh)]
-    controls[name] = survey.control_table(blocks[name], ffns[name], fresh_ffns, thorough)
+    measured.append(measure.controls(name, blocks[name], ffns[name], fresh_ffns))
     text = run.corpus(run.corpora[0], model).rows(most, run.seq_len, run.seed)
     baselines[name] = [baseline(model, text, seed, first=min(run.rows, most)) for seed in range(seeds)]
     for block, captured in captures[name].blocks.items():
         closed[name, block] = predict_spectrum(take_apart(model, block), sum(captured.train), 1)[0]
-controls = survey.stack_models(controls)
-random = survey.random_table(baselines)
-
-# %% tags=["nbval-check-output"]
-print("whole models at random\n" + survey.bracket_table(random).round(2).to_string())
 
 # %%
-for name, share in survey.price(controls).items():
+fits = pd.concat(measured, ignore_index=True)
+controls = run.record("controls", fits.drop(columns=["rank", "rows_train"]))
+random = run.record("random", measure.random_models(baselines))
+by_model = run.record("by_model", measure.by_model(controls, random, baselines))
+
+# %% tags=["nbval-check-output"]
+brackets = random.assign(widest=random["r2_in_sample"] - random["r2"]).groupby("model", sort=False)
+brackets = brackets.agg({"r2": "mean", "r2_in_sample": "mean", "widest": "max"})
+print("whole models at random, means over seeds and blocks, and the widest bracket of a block")
+print(brackets.join(by_model.set_index("model")["random_rows"]).round(2).to_string())
+
+# %%
+for name, share in measure.cost_of_fit(fits).groupby(fits["model"], sort=False).max().items():
     print(f"{name}: a fit on so few rows leaves up to {share:.0%} more than the best line would, in every column alike")
 means = controls.pivot_table(index="model", columns="control", values="r2", sort=False)
-means[list(survey.CONTROLS)].round(2)
+means[list(measure.CONTROLS)].round(2)
 
 # %% [markdown]
 # Does the closed form agree with the fit on normal rows? A fit on $n$ rows of rank $r$ pays for its weights with a
 # held-out residual about $1 + r/(n - r - 2)$ times too large; *priced* takes that into account.
 
 # %% tags=["nbval-check-output"]
-closed = survey.closed_form_table(controls, closed)
-gap = float((closed.fitted - closed.closed).abs().max())
-priced = float((closed.fitted - closed.priced).abs().max())
-print(f"{len(closed)} blocks; largest gap of fit and closed form: {gap:.2f}, priced {priced:.2f}")
+normal = measure.closed_form(fits, closed).round(4)
+gaps = normal[["closed", "priced"]].sub(normal["fitted"], axis=0).abs().max()
+closed_form = run.record("closed_form", pd.DataFrame({"gap": [gaps["closed"]], "priced_gap": [gaps["priced"]]}))
+print(f"{len(normal)} blocks; largest gap of fit and closed form: {gaps['closed']:.2f}, priced {gaps['priced']:.2f}")
 
 # %% [markdown]
 # **The chance floor.** Deal the outputs to the inputs at random and there is nothing to explain. In sample, least
 # squares explains $r / (n - 1)$ all the same. That is why an in-sample figure misleads, and most of all at large width.
 
 # %% tags=["nbval-check-output"]
-floors = survey.floor_table(blocks[first][depth // 2].rows())
+floors = run.record("floors", measure.floors(blocks[first][depth // 2].rows()))
 print(floors.round(2).to_string(index=False))
 
 # %% [markdown]
@@ -220,18 +226,15 @@ print(floors.round(2).to_string(index=False))
 # the fold.
 
 # %%
-inputs = survey.stack_models({name: survey.input_table(blocks[name]) for name in names})
-own = controls[controls.control == "own"]
-inputs = inputs.merge(own[["model", "block", "r2"]], on=["model", "block"])
+inputs = pd.concat([measure.inputs(name, blocks[name]) for name in run.models], ignore_index=True)
+support = run.record("support", inputs[["model", "block", "support_in", "support_out"]])  # the rest is notebook 01's
+inputs = inputs.merge(controls.query("control == 'own'")[["model", "block", "r2"]], on=["model", "block"])
 statistics = inputs.drop(columns="block").groupby("model", sort=False)
-rho = statistics.corr("spearman")["r2"].unstack().reindex(names).drop(columns="r2")
+rho = statistics.corr("spearman")["r2"].unstack().reindex(list(run.models)).drop(columns="r2")
 print("Spearman ρ with R²_lin over blocks:")
 print(rho.round(1).to_string(na_rep="–"))
 run.folded("every block", inputs.set_index(["model", "block"]).round(2))
-ends = {}
-for name, table in inputs.groupby("model", sort=False):
-    ends[name] = table.drop(columns=["model", "block"]).agg(["min", "max"])
-pd.concat(ends, names=["model"]).round(2)
+pd.concat({end: statistics.agg(end) for end in ("min", "max")}, names=["end"]).swaplevel().sort_index().round(2)
 
 # %% [markdown]
 # **Transplants.** For every ordered pair: rows of one model (*shape*), in the mean and covariance of another
@@ -243,17 +246,18 @@ pd.concat(ends, names=["model"]).round(2)
 # rows alone.
 
 # %%
-transplanted = survey.transplant(blocks, ffns, controls, three_way_every=1 if thorough else 3)
-if not transplanted.models:
+transplants = measure.transplants(blocks, ffns, three_way_every=1 if thorough else 3)
+pairs = run.record("pairs", measure.pairs(transplants))
+effects = run.record("effects", measure.effects(transplants))
+nearness = run.record("nearness", measure.nearness(pairs, controls))
+if transplants.empty:
     shapes = {name: (len(found), found[0].rows().x.shape[1]) for name, found in blocks.items()}
     print("no transplants: no two models are alike in their number of blocks and their width:", shapes)
 
 # %% tags=["nbval-check-output"]
-nearness = transplanted.nearness
-effects = transplanted.effects
-print("mean |gap| from a transplant to …", {key: round(gap, 2) for key, gap in nearness.items()})
-for view, of_view in effects.groupby("view", sort=False):
-    print(f"{view}:", of_view.set_index("effect").share.round(2).to_dict())
+print("mean |gap| from a transplant to …", nearness.set_index("curve")["gap"].round(2).to_dict())
+for design, of_design in effects.groupby("design", sort=False):
+    print(f"{design}:", of_design.set_index("effect")["share"].round(2).to_dict())
 
 # %% [markdown]
 # **Twins.** Small models: every architecture × two training texts × two seeds, all measured on the same rows. Two seeds
@@ -265,35 +269,19 @@ for view, of_view in effects.groupby("view", sort=False):
 # they were trained, on documents that were split one by one and not yet by folder of source files.
 
 # %% tags=["nbval-check-output"]
-measured = {}
-gaps = {}
+from howlinear.training.twins import TEXTS, load_twins
+
 if with_twins:
-    measured = {twin.name: found for twin, found in twins.load_twins().items()}
-    siblings = survey.twin_table(measured.values())
-    main = twins.TEXTS[0]
-    print(len(measured), "twins of", ", ".join(siblings.family.unique()))
-    for text in twins.TEXTS:
-        gaps[text] = survey.twin_gaps(siblings[siblings.measured_on == text])
-        shown = {name: round(gap, 3) for name, gap in gaps[text].items()}
-        print(f"on {text}, mean |gap| of two that differ in:", shown)
+    twins = run.record("twins", measure.twins(load_twins().values()))
+    gaps = run.record("twin_gaps", measure.twin_gaps(twins))
+    moving = run.record("beside_seeds", measure.twins_beside_seeds(twins))
+    print("twins of", ", ".join(twins["family"].unique()))
+    print("mean |gap| of two that differ in one factor alone:")
+    print(gaps.pivot(index="measured_on", columns="factor", values="gap").round(3).to_string())
+    shown = ["f", *(f"{name}{end}" for name in ("share", "ratio") for end in ("", "_low", "_high"))]
+    print(moving.set_index(["measured_on", "view", "effect"])[shown].round(2).to_string())
 else:
     print("left out: the twins are embedded models, and say nothing of this run's; run profile minis has them")
-
-# %% tags=["nbval-check-output"]
-if with_twins:
-    moving = survey.beside_seeds_table(siblings)
-    columns = ["f", "share", "low", "high", "ratio", "ratio_low", "ratio_high"]
-    print(moving.set_index(["view", "effect"])[columns].round(2).to_string())
-
-# %% [markdown]
-# From here on numbers are rounded to what another machine would find too.
-
-# %%
-tables = {"controls": controls, "random": random, "closed": closed}
-tables |= {"pairs": transplanted.pairs, "effects": effects}
-if with_twins:
-    tables |= {"twins": siblings, "moving": moving}
-tables = rounded(tables)
 
 # %% [markdown]
 # ## Figure: trained against random
@@ -305,7 +293,11 @@ tables = rounded(tables)
 # matter. An $R^2$ below 0 would say that rows are too few, not how linear a block is.
 
 # %%
-run.figure(figures.trained_and_random(tables["controls"], tables["random"]), "random")
+import matplotlib.pyplot as plt
+
+from howlinear.plots import controls as plots
+
+run.figure(plots.trained_and_random(controls, random), "random")
 plt.show()
 
 # %% [markdown]
@@ -318,8 +310,7 @@ plt.show()
 # transplanted, there are the owner's rows alone and no last panel.
 
 # %%
-sources_of_transplants = tables["effects"][tables["effects"]["view"] == "three_way"]
-figure = figures.transplants(tables["pairs"], tables["controls"], tables["closed"], sources_of_transplants)
+figure = plots.transplants(pairs, controls, normal, effects[effects["design"] == "three-way"])
 run.figure(figure, "transplant")
 plt.show()
 
@@ -332,50 +323,22 @@ plt.show()
 
 # %%
 if with_twins:
-    by_text = tables["moving"][tables["moving"]["view"] != "as measured"]
-    run.figure(figures.twins(tables["twins"], by_text, main), "twins")
+    by_text = moving[moving["measured_on"] != "all"]
+    run.figure(plots.twins(twins, by_text, TEXTS[0]), "twins")
     plt.show()
 
 # %%
-outside = survey.outside_random(tables["controls"], tables["random"])
-numbers = {"outside_fresh": outside, "closed": [gap, priced], "nearness": nearness}
-numbers |= survey.control_record(tables["controls"])
-numbers |= survey.random_record(tables["random"])
-numbers |= survey.effect_record(tables["effects"])
-numbers["floors"] = floors.to_dict("records")
-numbers["inputs"] = inputs.drop(columns=["model", "block"]).to_dict("list")
-if transplanted.models:
-    numbers["pairs"] = profile_array(tables["pairs"], ["inputs", "weights"])
-if with_twins:
-    numbers["twin_gaps"] = gaps
-    numbers["twins"] = {name: found["profiles"] for name, found in measured.items()}
-    numbers["beside_seeds"] = survey.beside_seeds_record(siblings, tables["moving"])
-numbers["settings"] = {"seeds": seeds, "sampled": sampled}
-run.save(numbers, {"inputs": 0.02})
+run.save(settings={"seeds": seeds, "sampled": sampled})
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
-
-# %%
-apart = {"family": "left out on this run profile", "text": "left out on this run profile"}
-if with_twins:
-    apart = {effect: f"twins: {survey.beside(moving, effect)}" for effect in apart}
-
-depths = "/".join(dict.fromkeys(str(len(blocks[name])) for name in names))
-claims = [
-    ("training makes it", "argued from two models", f"blocks (of {depths}) outside all random models: {outside}"),
-    ("weights with their colour, not the rows", "not tested", "two-way: " + survey.ranked(effects, "two_way")),
-    ("… colour set free", "not tested", "three-way: " + survey.ranked(effects, "three_way")),
-    ("not architecture", "argued", apart["family"]),
-    ("falls if two trainings match", "no such pair", apart["text"]),
-]
-pd.set_option("display.max_colwidth", None)
-pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
+run.conclusion()
 
 # %% [markdown]
+# - The paper argues from its two models that training makes the profile, and not architecture. It tests neither weights
+#   against inputs, nor has it two models that differ in their text alone.
 # - Disorder in the weights and normal inputs need not push the same way: what counts is how far apart a unit's
 #   pre-activations lie, and which units act together.
 # - Where the × terms lead, neither parent has the profile alone: it lies in how weights and inputs fit together.
@@ -389,7 +352,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises
@@ -457,6 +420,8 @@ if quiet is not None:
 turns = None  # a list of five R²
 
 if turns is not None:
+    import numpy as np
+
     from howlinear.ideas.controls.weights import respond, sample_ceiling
 
     captured, ffn = blocks[first][depth // 2], ffns[first][depth // 2]

@@ -28,27 +28,7 @@ shares = [0.8, 0.9, 0.95]  # of its range that a curve has covered when it count
 every = 1  # of a Pythia's twenty revisions, measure each, every second, …: half a gigabyte to fetch, a minute each
 
 # %%
-from dataclasses import replace
-from itertools import islice
-
-import numpy as np
-import pandas as pd
-import torch
-
-import howlinear as hl
-from howlinear.answers.dynamics import questions, replies, sentences
-from howlinear.files import paths, results
-from howlinear.files.results import rounded
-from howlinear.ideas.dynamics import timing
-from howlinear.ideas.dynamics.timing import departures, settling
-from howlinear.ideas.dynamics.trajectory import DOUBLINGS, Trajectory, films, has_revisions, revisions, unigram
-from howlinear.models.load import tokenizer_of
 from howlinear.notebook.run import start
-from howlinear.plots import dynamics as plots
-from howlinear.text.corpus import load_corpus, model_documents
-from howlinear.training.loop import log_spaced, train
-from howlinear.training.minis import FACTORY, new_model
-from howlinear.training.twins import RECIPE, load_twins
 
 run = start("09_dynamics", profile)
 share = shares[len(shares) // 2]
@@ -66,7 +46,7 @@ share = shares[len(shares) // 2]
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -90,7 +70,7 @@ run.answer(sentences)
 #
 # | what | function |
 # |---|---|
-# | $t_{\text{leaves}}$, for the first time and for good | `timing.departures` |
+# | $t_{\text{leaves}}$ | `timing.departures` |
 # | $t_{\text{settles}}$ at the share $q$, of $R^2_{\mathrm{lin}}$ or of the loss | `timing.settling` |
 # | doublings of the step from the loss's $t_{\text{settles}}$ to the block's | `timing.lag` |
 # | one vote a run, as its blocks are not independent | `timing.vote` |
@@ -99,12 +79,18 @@ run.answer(sentences)
 #
 # "Settled" is relative to where a recording ends, and no training here ran to its limit. That is fair between two
 # curves of one run, but says nothing of longer ones; so we also ask with each run cut at half its length, and begun at
-# its straightest step (`timing.cuts`).
+# its straightest step (`measure.cuts`).
 #
 # First, curves whose answers we know. Blocks that hold their value until a planted step each, and then fall, must leave
 # in the planted order; noise that stays within its intervals must not depart at all.
 
 # %% tags=["nbval-check-output"]
+import numpy as np
+
+from howlinear.ideas.dynamics.timing import departures, settling
+from howlinear.ideas.dynamics.trajectory import Trajectory
+from howlinear.training.loop import log_spaced
+
 at = np.array(log_spaced(2_000))
 begins = np.array([700, 11, 150, 40, 2])
 time = np.log1p(at)  # τ = log(1 + t)
@@ -151,6 +137,12 @@ print(f"measured at {settled.after[0]:.0f} and {settled.by[0]:.0f}")
 # else, has the *unigram* loss; we count tokens in text that no film was measured on.
 
 # %%
+import howlinear as hl
+from howlinear.files import paths
+from howlinear.ideas.dynamics.trajectory import DOUBLINGS, films, has_revisions, revisions
+from howlinear.training.minis import FACTORY
+from howlinear.training.twins import RECIPE, load_twins
+
 embedded = [paths.MODELS / name for name in FACTORY]
 of_this_run = [paths.ROOT / source for source in run.models.values()]
 curves = films(embedded + of_this_run)
@@ -166,12 +158,21 @@ for name, source in run.models.items():
 twins = {}
 for twin, measured in load_twins().items():
     twins[twin.name] = Trajectory.of(twin.name, measured["steps"])
-runs = curves | twins
+all_films = curves | twins
 absent = [name for name in run.models if name not in curves]
 print(f"films: {', '.join(curves)}, {len(twins)} twins", end=" · ")
 print("neither recorded nor published:", ", ".join(absent) or "none")
 
 # %%
+from itertools import islice
+
+import torch
+
+from howlinear.files import results
+from howlinear.ideas.dynamics.trajectory import unigram
+from howlinear.models.load import tokenizer_of
+from howlinear.text.corpus import load_corpus, model_documents
+
 tokenizer = tokenizer_of(hl.load_model("mini-gpt2"))
 texts = list(islice(model_documents("docs"), documents))
 tokens = []
@@ -190,13 +191,21 @@ for name in FACTORY:
 same = filmed == {rows.sha256}
 print(f"{len(stream):,} training tokens · unigram loss {plateau:.2f} nats · on the rows of the films: {same}")
 
+# %%
+import pandas as pd
+
+from howlinear.ideas.dynamics import measure
+
+timed = measure.passages(all_films, share, patience)  # not rounded: orders are taken of it
+passages = run.record("passages", timed)
+runs = run.record("runs", measure.runs(all_films, timed, share, patience))
+unigram_loss = run.record("unigram", pd.DataFrame({"loss": [plateau]}))["loss"].item()
+
 # %% tags=["nbval-check-output"]
-table = timing.summaries(runs, patience)
-below_0 = {name: (curve.r2[0] < 0).sum() for name, curve in runs.items()}
-shown = table.copy()
-shown["too few rows"] = pd.Series(below_0)
-whole_numbers = dict.fromkeys(["peak_step", "up", "below"], "{:.0f}".format)
-print(shown.round(2).to_string(formatters=whole_numbers))
+too_few_rows = [(film.r2[0] < 0).sum() for film in all_films.values()]
+shown = ["start", "peak", "end", "peak_step", "peak_loss", "fall", "spread_start", "spread_end", "up", "below"]
+table = runs.set_index("run")[shown].assign(**{"too few rows": too_few_rows})
+print(table.round(2).to_string(formatters={"peak_step": "{:.0f}".format}))
 
 # %% [markdown]
 # *spread*: standard deviation over blocks; *peak*: the highest mean $R^2_{\mathrm{lin}}$ on the way; *fall*: the share
@@ -211,19 +220,12 @@ print(shown.round(2).to_string(formatters=whole_numbers))
 # pieces of a file could be on both sides. All else in the project is split by folder. Whether today's rows are those of
 # the films is what the line above says last.
 
-# %%
-times = timing.passages(runs, share, patience)
-with_depth = timing.with_depth(times)
-lags = timing.lags(runs, share)
-typical = lags.groupby("run", sort=False)["doublings"].median()
-
 # %% tags=["nbval-check-output"]
-flat = table["spread_start"] < table["spread_end"] / 10
-not_flat = ", ".join(table.index[~flat]) or "none"
-higher_end = table[["start", "end"]].max(axis=1)
-detours = (table["peak"] > higher_end + 0.01).sum()
-leaves = with_depth["leaves"]
-earlier = (typical < 0).sum()
+flat = runs["spread_start"] < runs["spread_end"] / 10
+not_flat = ", ".join(runs["run"][~flat]) or "none"
+detours = (runs["peak"] > runs[["start", "end"]].max(axis=1) + 0.01).sum()
+leaves = runs["leaves_with_depth"]
+earlier = (runs["lag"] < 0).sum()
 of_runs = f"of {len(runs)} runs"
 print("Expected → found:")
 print(f"- all start flat → {flat.sum()} {of_runs} do; not: {not_flat}")
@@ -241,6 +243,11 @@ print(f"- R² settles before the loss → in {earlier} {of_runs} (median block)"
 # trains the same model: in float32 rounding differs, and training amplifies it step after step.
 
 # %%
+from dataclasses import replace
+
+from howlinear.training.loop import train
+from howlinear.training.minis import new_model
+
 glance = corpus.rows(4_096)
 measured_steps = iter(log_spaced(steps))  # those at which `train` calls `watch`
 
@@ -259,8 +266,9 @@ warm_up = min(60, steps // 4)
 recipe = replace(RECIPE, steps=steps, warm_up=warm_up, seed=run.seed, dtype="float64")
 snapshots = train(nano, {"docs": stream}, rows, recipe, beside=watch)
 live = Trajectory.of("live", snapshots)
-ranks = np.array([snapshot["rank"] for snapshot in snapshots])
-mean_rank = ranks.mean(1)
+mean_rank = np.array([snapshot["rank"] for snapshot in snapshots]).mean(1)
+live_blocks = run.record("live_blocks", live.to_frame().drop(columns="run"))
+course = run.record("live", pd.DataFrame({"step": live.steps, "loss": live.loss, "rank": mean_rank / width}))
 
 # %% [markdown]
 # ## Figure: the live model
@@ -270,8 +278,9 @@ mean_rank = ranks.mean(1)
 # right axis). Near rank 1 a block writes little but one direction, and one direction is easily straight.
 
 # %%
-course = pd.DataFrame({"step": live.steps, "loss": live.loss, "rank": mean_rank})
-figure = plots.live(rounded(live.to_frame()), rounded(course), rounded(plateau))
+from howlinear.plots import dynamics as plots
+
+figure = plots.live(live_blocks, course.assign(rank=course["rank"] * width), unigram_loss)
 _ = run.figure(figure, "live")
 
 # %% [markdown]
@@ -281,10 +290,8 @@ _ = run.figure(figure, "live")
 # in a band as far as errors could move it (`timing.spread`); dotted, right axis: the held-out loss.
 
 # %%
-frames = pd.concat([curve.to_frame() for curve in curves.values()])
-spreads = timing.spreads(curves)
-peak_steps = table["peak_step"].to_dict()
-figure = plots.films(rounded(frames), rounded(spreads), peak_steps)
+frames = pd.concat([curve.to_frame() for curve in curves.values()]).round(4)
+figure = plots.films(frames, measure.spreads(curves).round(4), runs)
 _ = run.figure(figure, "profiles")
 
 # %% [markdown]
@@ -296,11 +303,7 @@ _ = run.figure(figure, "profiles")
 # dot for each block, a diamond for the run's median. Right of 0 the loss settles first.
 
 # %%
-losses = {}
-for name, curve in curves.items():
-    losses[name] = timing.settled_loss(curve, share).value
-recorded = times[times["run"].isin(list(curves))]
-figure = plots.settling(rounded(recorded), rounded(losses), rounded(lags))
+figure = plots.settling(passages, runs, list(curves))
 _ = run.figure(figure, "settling")
 
 # %% [markdown]
@@ -311,59 +314,31 @@ _ = run.figure(figure, "settling")
 # too narrow for it.
 
 # %% tags=["nbval-check-output"]
-alike = timing.alike(times, {"recorded": list(FACTORY), "twins": list(twins)})
-for order in alike.itertuples():
-    print(f"{order.what}: {order.group}, mean ρ of two runs {order.rho:+.2f}, p {order.p:.1g}")
+orders = run.record("orders", measure.orders(timed, {"recorded": list(FACTORY), "twins": list(twins)}))
+for order in orders.itertuples():
+    print(f"{order.event}: {order.group}, mean ρ of two runs {order.rho:+.2f}, p {order.p:.1g}")
 print("ρ with depth:")
-print(with_depth.round(2).to_string())
+print(runs.set_index("run")[["leaves_with_depth", "settles_with_depth"]].round(2).to_string())
 
 # %% tags=["nbval-check-output"]
-votes = timing.votes(runs, shares)
+votes = run.record("votes", measure.votes(all_films, shares, patience))
 for vote in votes.itertuples():
-    lag = f"lag {vote.mean:+.2f} ({vote.low:+.2f} to {vote.high:+.2f})"
+    lag = f"lag {vote.lag:+.2f} ({vote.lag_low:+.2f} to {vote.lag_high:+.2f})"
     counts = f"{vote.above} runs later, {vote.below} earlier, p {vote.p:.2g}"
     print(f"{vote.cut}, {vote.share}: {lag}, {counts}")
 
 # %%
-numbers = timing.record(table, times, lags, alike, votes)
-numbers["unigram"] = plateau
-numbers["live"] = {"r2": live.r2, "loss": live.loss, "rank": mean_rank / width}
-recorded_numbers = rounded(numbers, digits={"p": 4})
-recorded_numbers["settings"] = {
-    "patience": patience,
-    "share": share,
-    "live": {"steps": steps, "blocks": blocks, "width": width},
-}
-# recorded as drawn: the tolerance of `live` is for who compares two runs, and coarser than its numbers are
-tolerance = {"live": 0.1}
-run.save(recorded_numbers, tolerance, digits={"live": 4, "p": 4})
+live_model = {"steps": steps, "blocks": blocks, "width": width}
+run.save(settings={"patience": patience, "share": share, "live": live_model})
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
-
-# %%
-peaks = [f"{name} {table.peak[name]:.3f} at loss {table.peak_loss[name]:.1f}" for name in curves]
-middle = votes[votes["share"] == share]
-later = [f"{vote.cut} {vote.mean:+.2f}" for vote in middle.itertuples()]
-orders = [f"{order.what}, {order.group} ρ {order.rho:+.2f}" for order in alike.itertuples()]
-guess = "not asked; our guess: yes"
-bends = f"{detours} of {len(runs)} detour: {'; '.join(peaks)} (unigram: {plateau:.1f})"
-settles = f"mean lag in doublings, {'; '.join(later)}"
-claims = pd.DataFrame(
-    [
-        ("blocks bend steadily", guess, bends),
-        ("R² settles before the loss", guess, settles),
-        ("one order of leaving", "not asked", "; ".join(orders)),
-    ],
-    columns=["claim", "the paper", "this run"],
-)
-pd.set_option("display.max_colwidth", None)
-claims.set_index("claim")
+run.conclusion()
 
 # %% [markdown]
+# - The paper shows no training run. Our own guess was that blocks bend steadily and that $R^2$ settles before the loss.
 # - A profile near 1 need not mean that blocks compute something linear; it may mean that they write hardly more than
 #   one direction, as a model may that has learned how often words occur and no more. The paper's "two regimes" may be
 #   stages of one training.
@@ -378,7 +353,7 @@ claims.set_index("claim")
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises (solutions: `solutions/09_dynamics.py`)

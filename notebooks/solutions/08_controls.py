@@ -18,8 +18,8 @@ profile = "minis"
 import numpy as np
 
 import howlinear as hl
+from howlinear.ideas.controls import measure
 from howlinear.ideas.controls.inputs import Colour, recolour
-from howlinear.ideas.controls.survey import floor_table
 from howlinear.ideas.controls.weights import respond, sample_ceiling
 from howlinear.ideas.degrees.hermite import predict_spectrum
 from howlinear.ideas.degrees.neurons import take_apart
@@ -40,7 +40,7 @@ captured, ffn = blocks[first][depth // 2], ffns[first][depth // 2]
 # each direction of the inputs, and one.
 
 # %%
-floors = floor_table(captured.rows())
+floors = measure.floors(captured.rows())
 rank = hl.ceiling(captured.train, captured.test).rank
 enough = 100 * rank + 1
 assert rank / (enough - 1) <= 0.01 < rank / (enough - 2)

@@ -192,9 +192,15 @@ def test_corpora_are_compared_with_the_main_one_and_the_worst_counts():
 
 
 def controls(own, fresh, half=0.05, in_sample=None):
-    ends = {"own": own, "own_low": [v - half for v in own], "own_high": [v + half for v in own]}
-    bracket = {"fresh": fresh, "fresh_in_sample": fresh if in_sample is None else in_sample}
-    return {key: {"a": value} for key, value in (ends | bracket).items()}
+    r2 = np.array(own)
+    trained = pd.DataFrame({"model": "a", "block": range(len(r2)), "control": "own", "r2": r2})
+    trained = trained.assign(r2_low=r2 - half, r2_high=r2 + half)
+    other = trained.assign(control="normal", r2=0.3, r2_low=np.nan, r2_high=np.nan)
+    seeds = [
+        pd.DataFrame({"model": "a", "seed": seed, "block": range(len(r2)), "r2": below, "r2_in_sample": above})
+        for seed, (below, above) in enumerate(zip(fresh, in_sample or fresh, strict=True))
+    ]
+    return tables.Results("08_controls", {"controls": pd.concat([trained, other]), "random": pd.concat(seeds)})
 
 
 def test_training_is_measured_from_the_nearest_and_the_farthest_random_model():
@@ -223,12 +229,14 @@ def test_random_weights_left_as_they_are_have_not_moved():
 
 @pytest.mark.parametrize("families", [["gpt2", "pythia"], ["gpt2", "pythia", "llama"]])
 def test_twins_are_judged_beside_their_seeds_and_say_which_families_there_are(families):
-    number = {"value": 0.4, "low": 0.1, "high": 0.7}
-    ratio = {"value": 1.7, "low": 1.1, "high": 2.5}
-    beside = {"families": families, "texts": ["docs", "code"], "family": {"share": number}, "text": {"ratio": ratio}}
+    moving = pd.DataFrame({"measured_on": ["all", "all", "docs"], "effect": ["family", "text", "text"]})
+    moving = moving.assign(share=[0.4, 0.2, 0], share_low=[0.1, 0, 0], share_high=[0.7, 0.3, 0])
+    moving = moving.assign(ratio=[3, 1.7, 9], ratio_low=[2, 1.1, 9], ratio_high=[4, 2.5, 9])
+    twins = pd.DataFrame([(f, on) for f in families for on in ("docs", "code")], columns=["family", "measured_on"])
+    results = tables.Results("08_controls", {"beside_seeds": moving, "twins": twins})
     note = f"among {' and '.join(families)} twins, read on docs and code"
-    near(read("architecture_beside_seeds", {"beside_seeds": beside})[TOGETHER], 0.4, 0.1, 0.7, note)
-    near(read("text_beside_seeds", {"beside_seeds": beside})[TOGETHER], 1.7, 1.1, 2.5, note)
+    near(read("architecture_beside_seeds", results)[TOGETHER], 0.4, 0.1, 0.7, note)
+    near(read("text_beside_seeds", results)[TOGETHER], 1.7, 1.1, 2.5, note)
 
 
 def probed(gains, left, **more):
@@ -433,7 +441,7 @@ def test_a_measure_that_a_run_did_not_take_is_said_to_be_missing(statistic):
 
 def test_twins_that_were_not_measured_beside_their_seeds_are_said_to_be_missing():
     with pytest.raises(UntestableError, match="hold no beside_seeds"):
-        read("text_beside_seeds", {"twins": {}})
+        read("text_beside_seeds", tables.Results("08_controls", {}))
 
 
 @pytest.mark.parametrize("statistic", ["cost_correlation", "dearest_near_linear", "cheapest_near_linear"])

@@ -1,7 +1,7 @@
-from dataclasses import astuple
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,13 +10,12 @@ from scipy.linalg import sqrtm
 from scipy.stats import f_oneway
 from torch import nn
 
-from conftest import tiny
 from helpers.reference import held_out_r2, normal
 from howlinear.core.ceilings import ceiling
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.controls.anova import anova, beside_seeds
-from howlinear.ideas.controls.inputs import Colour, gaussian, recolour, standardise, transplants
+from howlinear.ideas.controls.inputs import Colour, gaussian, recolour, standardise
 from howlinear.ideas.controls.weights import (
     chance_floor,
     effective_support,
@@ -164,11 +163,12 @@ def test_shuffled_pairs_score_as_least_squares_on_noise_does():
     sample = sample_of(x, x @ normal(30, 20, seed=1))
     for rows in (90, 1_000):
         floors = [chance_floor(sample, rows, seed) for seed in range(5)]
-        assert floors[0].expected_in_sample == pytest.approx(30 / (rows - 1))
-        assert np.mean([f.shuffled_in_sample for f in floors]) == pytest.approx(30 / (rows - 1), rel=0.1)
-        assert np.mean([f.shuffled_held_out for f in floors]) == pytest.approx(floors[0].expected_held_out, rel=0.15)
-        assert min(min(f.in_sample, f.held_out) for f in floors) > 1 - 1e-9
-    assert chance_floor(sample, 90).expected_held_out == pytest.approx(1 - 91 * 88 / (90 * 58))
+        assert floors[0]["expected_in_sample"] == pytest.approx(30 / (rows - 1))
+        table = pd.DataFrame(floors)
+        assert table.shuffled_in_sample.mean() == pytest.approx(30 / (rows - 1), rel=0.1)
+        assert table.shuffled_held_out.mean() == pytest.approx(floors[0]["expected_held_out"], rel=0.15)
+        assert table[["in_sample", "held_out"]].min().min() > 1 - 1e-9
+    assert chance_floor(sample, 90)["expected_held_out"] == pytest.approx(1 - 91 * 88 / (90 * 58))
 
 
 def test_a_floor_is_the_same_again_and_does_not_look_at_more_rows_than_it_says():
@@ -177,7 +177,7 @@ def test_a_floor_is_the_same_again_and_does_not_look_at_more_rows_than_it_says()
     assert chance_floor(sample, 50, 1) == chance_floor(sample, 50, 1) != chance_floor(sample, 50, 2)
     whole = chance_floor(sample, 300)
     held = [(sample.x[m], sample.y[m]) for m in (~sample.test, sample.test)]
-    assert whole.held_out == pytest.approx(held_out_r2(*held), abs=1e-9)
+    assert whole["held_out"] == pytest.approx(held_out_r2(*held), abs=1e-9)
 
 
 @pytest.mark.parametrize("rows", [7, 301])
@@ -214,40 +214,44 @@ def effects(**sizes):
     return made
 
 
+def tidy(profiles, factors):
+    """Profiles, an axis of blocks and one a factor, as a table: a row a block and combination of levels."""
+    index = pd.MultiIndex.from_product([range(size) for size in profiles.shape], names=["block", *factors])
+    return pd.DataFrame({"r2": profiles.ravel()}, index=index).reset_index()
+
+
+def analysed(profiles, factors):
+    return anova(tidy(profiles, factors), factors).set_index("effect")
+
+
 def test_anova_by_hand():
-    found = anova(np.array([[[1.0, 2.0], [3.0, 8.0]]]), ("a", "b"))  # mean 3.5; a ∓2, b ∓1.5, a × b ±1
-    assert {name: effect.share.value for name, effect in found.items()} == pytest.approx(
-        {"a": 16 / 29, "b": 9 / 29, "a × b": 4 / 29}
-    )
-    assert [effect.size for effect in found.values()] == pytest.approx([2, 1.5, 1])
-    assert [effect.freedom for effect in found.values()] == [1, 1, 1]
-    assert found["a"].share.error_bars == (0, 0)  # one block: nothing to draw
+    found = analysed(np.array([[[1.0, 2.0], [3.0, 8.0]]]), ("a", "b"))  # mean 3.5; a ∓2, b ∓1.5, a × b ±1
+    assert found.share.to_dict() == pytest.approx({"a": 16 / 29, "b": 9 / 29, "a × b": 4 / 29})
+    assert found["size"].tolist() == pytest.approx([2, 1.5, 1])
+    assert found.freedom.tolist() == [1, 1, 1]
+    assert found.share_low["a"] == found.share["a"] == found.share_high["a"]  # one block: nothing to draw
 
 
 @pytest.mark.parametrize("name", ["family", "text", "seed", "family_text", "family_text_seed"])
 def test_a_single_effect_has_the_whole_share(name):
-    found = anova(effects(**{name: 0.1}), NAMES)
-    mine = found.pop(name.replace("_", " × "))
-    assert (*astuple(mine.share), mine.size) == pytest.approx((1, 1, 1, 0.1))
-    assert len(found) == 6
-    assert max(other.share.high for other in found.values()) < 1e-12
+    found = analysed(effects(**{name: 0.1}), NAMES)
+    mine = found.loc[name.replace("_", " × "), ["share", "share_low", "share_high", "size"]]
+    assert mine.tolist() == pytest.approx([1, 1, 1, 0.1])
+    assert len(found) == 7
+    assert found.share_high.sort_values().iloc[:-1].max() < 1e-12
 
 
 def test_shares_go_by_the_square():
-    found = anova(effects(family=0.3, text=0.1, family_text=0.1), NAMES)
-    assert [found[name].share.value for name in ("family", "text", "family × text", "seed")] == pytest.approx(
-        [9 / 11, 1 / 11, 1 / 11, 0]
-    )
+    found = analysed(effects(family=0.3, text=0.1, family_text=0.1), NAMES).share
+    assert found[["family", "text", "family × text", "seed"]].tolist() == pytest.approx([9 / 11, 1 / 11, 1 / 11, 0])
 
 
 def test_pure_noise_is_shared_by_degrees_of_freedom():
-    found = anova(np.random.default_rng(1).normal(size=(2_000, 2, 3, 2)), ("a", "b", "c"), draws=100)
-    assert sum(effect.freedom for effect in found.values()) == 11
-    for effect in found.values():
-        assert effect.share.value == pytest.approx(effect.freedom / 11, rel=0.1)
-        assert effect.share.low < effect.freedom / 11 < effect.share.high or effect.share.value == pytest.approx(
-            effect.freedom / 11, rel=0.05
-        )
+    found = analysed(np.random.default_rng(1).normal(size=(800, 2, 3, 2)), ("a", "b", "c"))
+    assert found.freedom.sum() == 11
+    expected = found.freedom / 11
+    assert found.share.to_numpy() == pytest.approx(expected.to_numpy(), rel=0.12)
+    assert ((found.share_low < expected) & (expected < found.share_high)).sum() >= 6
 
 
 def test_anova_is_regression_on_dummies():
@@ -262,7 +266,7 @@ def test_anova_is_regression_on_dummies():
             made = (made[:, :, None] * dummies[factor][:, None]).reshape(12, -1)
         return made
 
-    found = anova(made, ("a", "b", "c"))
+    found = analysed(made, ("a", "b", "c"))
     design, before, gained = np.ones((12, 1)), None, []
     for effect in [(), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]:
         design = np.hstack([design, columns(effect)])
@@ -270,40 +274,29 @@ def test_anova_is_regression_on_dummies():
         left = np.square(y - design @ np.linalg.lstsq(design, y, rcond=None)[0]).sum()
         gained, before = [*gained, (before or 0) - left], left
     expected = np.array(gained[1:]) / sum(gained[1:])
-    assert [effect.share.value for effect in found.values()] == pytest.approx(expected, abs=1e-12)
-
-
-def test_a_factor_of_mere_labels_takes_its_interactions_with_it():
-    made = effects(family=0.2, seed=0.1, family_seed=0.1, text_seed=0.1, family_text_seed=0.1)
-    found = anova(made, NAMES, within="seed")
-    assert list(found) == ["family", "text", "seed", "family × text"]
-    assert found["seed"].share.value == pytest.approx(0.5)
-    assert (found["seed"].freedom, found["family × text"].freedom) == (4, 1)
-    swapped = made.copy()
-    swapped[:, 0, 1] = made[:, 0, 1, ::-1]  # one cell's seeds the other way round
-    assert anova(swapped, NAMES, within="seed")["seed"].share.value == pytest.approx(0.5)
-    assert anova(swapped, NAMES)["seed"].share.value != pytest.approx(anova(made, NAMES)["seed"].share.value)
+    assert found.share.tolist() == pytest.approx(expected, abs=1e-12)
 
 
 @given(seed=st.integers(0, 2**31), shift=st.floats(-5, 5), factor=st.floats(0.01, 100))
 @settings(deadline=None, max_examples=12)
-def test_shares_add_up_and_do_not_mind_units_or_a_common_profile(seed, shift, factor):
+def test_shares_add_up_and_do_not_mind_units_order_or_a_common_profile(seed, shift, factor):
     random = np.random.default_rng(seed)
     made = random.normal(size=(5, 2, 3))
-    found = anova(made, ("a", "b"), draws=50)
-    assert sum(effect.share.value for effect in found.values()) == pytest.approx(1)
-    other = anova(factor * made + shift * random.normal(size=(5, 1, 1)), ("a", "b"), draws=50)
-    assert [e.share.value for e in other.values()] == pytest.approx([e.share.value for e in found.values()], abs=1e-7)
-    assert all(0 <= effect.share.low <= effect.share.high <= 1 for effect in found.values())
+    found = analysed(made, ("a", "b"))
+    assert found.share.sum() == pytest.approx(1)
+    other = tidy(factor * made + shift * random.normal(size=(5, 1, 1)), ("a", "b")).sample(frac=1, random_state=0)
+    assert anova(other, ("a", "b")).share.tolist() == pytest.approx(found.share.tolist(), abs=1e-7)
+    assert ((found.share_low >= 0) & (found.share_low <= found.share_high) & (found.share_high <= 1)).all()
 
 
 def test_the_interval_is_as_wide_as_blocks_differ_in_their_shares():
     """Half of the blocks are all family, half all text: the family's share is that of the blocks drawn."""
     made = effects(family=1.0)
     made[::2] = effects(text=1.0)[::2]
-    found = anova(made, NAMES)["family"]
-    assert found.share.value == pytest.approx(0.5)
-    assert (found.share.low, found.share.high) == pytest.approx((0.5 - 1.96 / 48**0.5, 0.5 + 1.96 / 48**0.5), abs=0.05)
+    found = analysed(made, NAMES).loc["family"]
+    assert found.share == pytest.approx(0.5)
+    expected = (0.5 - 1.96 / 48**0.5, 0.5 + 1.96 / 48**0.5)
+    assert (found.share_low, found.share_high) == pytest.approx(expected, abs=0.05)
 
 
 # beside seeds
@@ -318,11 +311,15 @@ def repeated(families, theta, rho, random, seeds=2):
     return sign * levels[None, :, None, None] + sign * rho**0.5 * common + (1 - rho) ** 0.5 * own
 
 
+def compared(profiles, effects, factors=NAMES):
+    return beside_seeds(tidy(profiles, factors), factors, effects)
+
+
 def test_beside_seeds_by_hand():
     """Means 1.5 and 5.5, a mean square of 16; seeds ∓0.5 and ∓2.5, one of 6.5."""
-    found = beside_seeds(np.array([[[1.0, 2.0], [3.0, 8.0]]]), ("weights", "seed"), ("weights",))
+    found = compared(np.array([[[1.0, 2.0], [3.0, 8.0]]]), ("weights",), ("weights", "seed"))
     assert found.f == pytest.approx(16 / 6.5)
-    assert (found.freedom, found.error_freedom, found.blocks) == (1, 2, pytest.approx(1))
+    assert (found.freedom, found.error_freedom, found.independent_blocks) == (1, 2, pytest.approx(1))
     variance = (16 / 6.5 - 1) / 2  # θ² / σ²
     assert found.share.value == pytest.approx(variance / (1 + variance))
     assert found.ratio.value == pytest.approx((1 + variance) ** 0.5)
@@ -330,7 +327,7 @@ def test_beside_seeds_by_hand():
 
 def test_beside_seeds_is_fishers_f_of_one_block():
     made = np.random.default_rng(0).normal(size=(1, 3, 4))
-    found = beside_seeds(made, ("family", "seed"), ("family",))
+    found = compared(made, ("family",), ("family", "seed"))
     known = f_oneway(*made[0])
     assert found.f == pytest.approx(known.statistic)
     assert (found.share.low > 0) == (known.pvalue < 0.025)
@@ -342,7 +339,7 @@ def test_beside_seeds_is_fishers_f_of_one_block():
 def test_the_interval_beside_seeds_is_covered(families, theta, rho):
     random, held, truth = np.random.default_rng(1), 0, theta**2 / (1 + theta**2)
     for _ in range(80):
-        found = beside_seeds(repeated(families, theta, rho, random), NAMES, ("family",)).share
+        found = compared(repeated(families, theta, rho, random), ("family",)).share
         held += found.low - 1e-12 <= truth <= found.high + 1e-12
     assert held / 80 > 0.88
 
@@ -353,43 +350,52 @@ def test_a_planted_text_effect_is_found_and_none_is_not(families):
     random = np.random.default_rng(0)
     within = ("text", "family × text")
     nothing = repeated(families, 0.0, 0.3, random, seeds=12)
-    assert beside_seeds(nothing, NAMES, within).ratio.high < 1.41
+    assert compared(nothing, within).ratio.high < 1.41
     text = nothing + np.array([-2.0, 2.0])[None, None, :, None]
-    assert beside_seeds(text, NAMES, within).ratio.low > 1.41
-    assert beside_seeds(text, NAMES, ("family",)).share.high < 0.5
+    assert compared(text, within).ratio.low > 1.41
+    assert compared(text, ("family",)).share.high < 0.5
     few = repeated(families, 0.0, 0.3, random)
-    assert beside_seeds(few, NAMES, within).ratio.low < 1.41  # two seeds: it cannot tell, but it does not cry wolf
+    assert compared(few, within).ratio.low < 1.41  # two seeds: it cannot tell, but it does not cry wolf
 
 
 def test_a_clear_effect_far_above_the_seeds_has_a_finite_interval():
     made = repeated(2, 1_000.0, 0.5, np.random.default_rng(0))
-    found = beside_seeds(made, NAMES, ("family",)).ratio
+    found = compared(made, ("family",)).ratio
     assert 100 < found.low < found.value < found.high < 1e4
 
 
 def test_what_cannot_be_measured_beside_seeds_is_refused():
     good = repeated(2, 1.0, 0.5, np.random.default_rng(0))
     with pytest.raises(InputError, match="no effect seed: there are"):
-        beside_seeds(good, NAMES, ("seed",))
+        compared(good, ("seed",))
     with pytest.raises(InputError, match="no effect is named"):
-        beside_seeds(good, NAMES, ())
+        compared(good, ())
     with pytest.raises(InputError, match="two seeds of one kind are the same"):
-        beside_seeds(effects(family=1.0), NAMES, ("family",))
+        compared(effects(family=1.0), ("family",))
+
+
+def test_the_seeds_of_one_kind_are_mere_labels():
+    """One cell's seeds the other way round: the second seed of one has nothing to do with that of another."""
+    made = repeated(3, 1.0, 0.5, np.random.default_rng(0))
+    swapped = made.copy()
+    swapped[:, 0, 1] = made[:, 0, 1, ::-1]
+    assert compared(swapped, ("family",)).f == pytest.approx(compared(made, ("family",)).f)
+    assert analysed(swapped, NAMES).share["seed"] != pytest.approx(analysed(made, NAMES).share["seed"])
 
 
 def test_profiles_that_cannot_be_analysed_are_refused():
     good = effects(family=1.0)
-    with pytest.raises(InputError, match="have 3 factors, not"):
-        anova(good, ("a", "b"))
-    with pytest.raises(InputError, match="and run"):
-        anova(good, NAMES, within="run")
+    with pytest.raises(InputError, match="95 values for 96 combinations of block, family, text, seed"):
+        anova(tidy(good, NAMES)[:-1], NAMES)
+    with pytest.raises(InputError, match="96 values for 24 combinations of block, family: give each one"):
+        anova(tidy(good, NAMES), ["family"])
     with pytest.raises(InputError, match=f"{NAMES[0]} has one level, compare at least two"):
-        anova(good[:, :1], NAMES)
+        analysed(good[:, :1], NAMES)
     with pytest.raises(InputError, match="the same: there is no variance"):
-        anova(np.ones((4, 2, 2)) * 0.7, ("a", "b"))
+        analysed(np.ones((4, 2, 2)) * 0.7, ("a", "b"))
     good[0, 0, 0, 0] = np.nan
     with pytest.raises(InputError, match="1 values of R² are not finite"):
-        anova(good, NAMES)
+        analysed(good, NAMES)
 
 
 # other inputs
@@ -505,21 +511,3 @@ def test_transplants_tell_what_lies_in_the_inputs_from_what_lies_in_the_weights(
         assert found == pytest.approx(expected, abs=0.03)
     drawn = gaussian(colours[1], 9_000)
     assert sample_ceiling(drawn, respond(square, drawn), sample_of(drawn, drawn)).r2 == pytest.approx(0, abs=0.02)
-
-
-def test_a_transplant_knows_whose_rows_colour_and_weights_it_takes(gpt2, rows):
-    """The table equals the same by hand; own rows, colour and weights give the block's own ceiling."""
-    models = [gpt2, tiny("mini-pythia")]
-    kept = [capture(model, rows, sample=500)[1] for model in models]
-    ffns = [sites(model)[1].output for model in models]
-    table = transplants(kept, ffns)
-    for i, block in enumerate(kept):
-        own = sample_ceiling(block.sample.x, block.sample.y, block.sample)
-        assert table[i, i, i] == pytest.approx(own.r2, abs=1e-5)
-    x = recolour(kept[1].sample.x, *(Colour.of(sum(kept[i].train)) for i in (1, 0)))
-    assert table[1, 0, 1] == pytest.approx(sample_ceiling(x, respond(ffns[1], x), kept[1].sample).r2, abs=1e-9)
-    few = transplants(kept, ffns, all_three=False)
-    assert np.isnan(few).tolist() == [[[i != j for i in range(2)] for j in range(2)]] * 2
-    np.testing.assert_array_equal(few[:, [0, 1], [0, 1]], table[:, [0, 1], [0, 1]])
-    with pytest.raises(InputError, match="2 samples of 2 blocks for 1 FFNs"):
-        transplants(kept, ffns[:1])

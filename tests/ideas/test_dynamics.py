@@ -16,27 +16,8 @@ from scipy.stats import binomtest, spearmanr, ttest_1samp
 from conftest import BLOCKS, VOCABULARY, tiny
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
-from howlinear.ideas.dynamics.timing import (
-    Passage,
-    agreement,
-    alike,
-    cuts,
-    departures,
-    lag,
-    lags,
-    passages,
-    record,
-    settled_loss,
-    settling,
-    spread,
-    spreads,
-    summaries,
-    summary,
-    typical_lag,
-    vote,
-    votes,
-    with_depth,
-)
+from howlinear.ideas.dynamics import measure as tables
+from howlinear.ideas.dynamics.timing import agreement, correlation, departures, lag, settling, spread, vote
 from howlinear.ideas.dynamics.trajectory import (
     DOUBLINGS,
     PUBLIC,
@@ -83,10 +64,8 @@ def test_a_departure_by_hand():
     assert found.first_side.tolist() == [1, 0, 1]
     assert found.last_side.tolist() == [1, 0, -1]
     assert (found.first.after.tolist(), found.first.by.tolist()) == ([1, np.inf, 0], [3, np.inf, 1])
-    assert (found.last.after.tolist(), found.last.by.tolist()) == ([1, np.inf, 3], [3, np.inf, 7])
     # block 0 leaves where low − high(0) goes from −0.2 to 0.1: two thirds of the way from log 2 to log 4
     assert found.first.step[0] == pytest.approx(2 ** (1 + 2 / 3) - 1)
-    assert found.last.step[2] == pytest.approx(2 ** (2 + 6 / 7) - 1)  # low(0) − high: from −0.6 to 0.1
 
 
 @pytest.mark.parametrize("slope", [-0.1, 0.1])
@@ -99,7 +78,7 @@ def test_planted_departures_are_found_in_their_order(slope):
     np.testing.assert_allclose(np.log1p(found.first.step), np.log1p(clear), atol=0.11)  # it bends between two steps
     assert np.argsort(found.first.step).tolist() == np.argsort(starts).tolist()
     assert (found.first_side == np.sign(slope)).all()
-    assert found.last.step.tolist() == found.first.step.tolist()
+    assert (found.last_side == np.sign(slope)).all()
 
 
 def test_departures_are_exact_where_nothing_bends():
@@ -116,7 +95,7 @@ def test_noise_within_its_intervals_never_departs(seed):
     found = departures(run_of(0.9 + noise, half=0.01))
     assert not found.first_side.any()
     assert np.isinf(found.first.step).all()
-    assert np.isinf(found.last.by).all()
+    assert not found.last_side.any()
 
 
 def test_patience_is_what_tells_a_departure_from_an_outlier():
@@ -137,7 +116,7 @@ def test_a_departure_at_the_very_end_needs_its_patience_too():
     r2[-1, 0], r2[-2:, 1] = 0.5, 0.5
     found = departures(run_of(r2))
     assert found.first_side.tolist() == found.last_side.tolist() == [0, -1]
-    assert found.last.by.tolist() == [np.inf, STEPS[-2]]
+    assert found.first.by.tolist() == [np.inf, STEPS[-2]]
 
 
 def test_no_patience_is_refused():
@@ -214,28 +193,22 @@ def sigmoid(middle, steps=STEPS):
     return 1 / (1 + np.exp(-3 * (np.log1p(steps) - middle)))
 
 
-def columns(gaps):
-    """Values, lower and upper ends of several estimates."""
-    return np.array([astuple(gap) for gap in gaps]).T
-
-
 def test_a_planted_lag_is_found():
     """Two blocks whose curves are the loss's own, one and two doublings later, and one a doubling earlier."""
     steps = np.unique(np.round(np.geomspace(1, 20_001, 900)).astype(int) - 1)
     middles = np.log(2) * np.array([7, 8, 5])
     r2 = np.stack([1 - sigmoid(middle, steps) for middle in middles], 1)
     planted = run_of(r2, steps=steps, loss=8 - 5 * sigmoid(np.log(2) * 6, steps))
-    value, low, high = columns(lag(planted))
+    value, low, high = lag(planted)
     np.testing.assert_allclose(value, [1, 2, -1], atol=0.02)
     assert (low <= value).all()
     assert (value <= high).all()
     assert (high - low < 0.1).all()
-    assert typical_lag(planted) == pytest.approx(1, abs=0.02)
 
 
 def test_curves_that_settle_together_have_no_lag():
     moved = sigmoid(4)
-    value, low, high = columns(lag(run_of(np.stack([moved, 1 - 0.3 * moved], 1), loss=8 - 5 * moved)))
+    value, low, high = lag(run_of(np.stack([moved, 1 - 0.3 * moved], 1), loss=8 - 5 * moved))
     np.testing.assert_allclose(value, 0, atol=1e-9)
     assert (low < 0).all()
     assert (high > 0).all()
@@ -243,9 +216,8 @@ def test_curves_that_settle_together_have_no_lag():
 
 def test_the_lags_resolution_is_that_of_the_measured_steps():
     run = run_of(ramps([50, 400]), loss=8 - sigmoid(3))
-    _, low, high = columns(lag(run))
+    _, low, high = lag(run)
     r2, loss = settling(STEPS, ramps([50, 400])), settling(STEPS, 8 - sigmoid(3)[:, None])
-    assert astuple(settled_loss(run)) == (loss.step[0], loss.after[0], loss.by[0])
     np.testing.assert_allclose(low, np.log2((1 + r2.after) / (1 + loss.by)))
     np.testing.assert_allclose(high, np.log2((1 + r2.by) / (1 + loss.after)))
     assert low[1] > 0
@@ -253,10 +225,8 @@ def test_the_lags_resolution_is_that_of_the_measured_steps():
 
 def test_a_block_that_never_left_has_no_lag():
     r2 = np.concatenate([ramps([8]), np.full((len(STEPS), 1), 0.9)], 1)
-    value, low, high = columns(lag(run_of(r2)))
-    assert np.isfinite(value).tolist() == [True, False]
-    assert np.isnan([low[1], high[1]]).all()
-    assert typical_lag(run_of(r2)) == value[0]
+    assert np.isfinite(lag(run_of(r2))).tolist() == [[True, False]] * 3
+    assert np.isfinite(lag(run_of(r2), patience=len(STEPS))).sum() == 0
 
 
 def test_a_vote_is_the_sign_test_and_students_interval():
@@ -304,6 +274,7 @@ def test_agreement_is_the_mean_spearman_correlation_of_all_pairs():
     ranked = np.where(np.isinf(orders), 99, orders)
     pairs = [spearmanr(ranked[i], ranked[j]).statistic for i in range(4) for j in range(i)]
     assert agreement(orders, draws=10)[0] == pytest.approx(np.mean(pairs))
+    assert correlation(orders) == pytest.approx(np.mean(pairs))
 
 
 def test_one_order_agrees_and_independent_orders_do_not():
@@ -350,96 +321,79 @@ def two_runs():
     }
 
 
-def test_a_run_in_ten_numbers():
+def test_a_run_in_numbers():
     r2 = [[0.5, 0.5], [0.9, 0.7], [0.9, 0.7], [0.2, 0.4], [0.2, 0.4]]
     run = run_of(r2, half=0.01, steps=[0, 1, 2, 3, 4], loss=[8, 7, 6, 5, 4])
+    flat = run_of(r2, steps=[0, 1, 2, 3, 4], loss=[4, 5, 3, 4, 4])
+    table = tables.runs({"a": run, "flat": flat}, tables.passages({"a": run, "flat": flat})).set_index("run")
     expected = {"start": 0.5, "peak": 0.8, "end": 0.3, "peak_step": 1, "peak_loss": 7, "fall": 0.25}
     expected |= {"spread_start": 0, "spread_end": 0.1, "up": 2, "below": 2}
-    assert summary(run) == pytest.approx(expected)
-    assert summary(run_of(r2, steps=[0, 1, 2, 3, 4], loss=[4, 5, 3, 4, 4]))["fall"] == 0  # it does not fall
-    table = summaries({"a": run, "b": run})
-    assert table.loc["b"].to_dict() == summary(run)
+    assert table.loc["a", list(expected)].to_dict() == pytest.approx(expected)
+    assert table.fall["flat"] == 0  # its loss does not fall
+    loss = settling(run.steps, run.loss[:, None])
+    ends = table.loc["a", ["loss_settles", "loss_settles_low", "loss_settles_high"]].tolist()
+    assert ends == [loss.step[0], loss.after[0], loss.by[0]]
 
 
-def test_the_table_of_passages_holds_departures_and_settling():
+def test_the_table_of_passages_holds_departures_settling_and_lags():
     runs = two_runs()
-    table = passages(runs, share=0.8, patience=3)
-    assert len(table) == 2 * 2 * 4
-    for name, run in runs.items():
-        events = {"leaves": departures(run, 3).first, "settles": settling(run.steps, run.r2, 0.8)}
-        for what, passage in events.items():
-            rows = table[(table.run == name) & (table.what == what)]
-            assert rows.block.tolist() == [0, 1, 2, 3]
-            np.testing.assert_array_equal(rows[["step", "after", "by"]].T, astuple(passage))
-
-
-def test_the_table_of_lags_holds_every_block():
-    runs = two_runs()
-    table = lags(runs, 0.8)
+    runs["never"] = run_of(ramps([300, 40, 8, 1]), half=1.0, name="never")  # all within the first interval
+    table = tables.passages(runs, share=0.8, patience=3)
+    assert len(table) == 3 * 4
     for name, run in runs.items():
         rows = table[table.run == name]
         assert rows.block.tolist() == [0, 1, 2, 3]
-        np.testing.assert_array_equal(rows[["doublings", "low", "high"]].T, columns(lag(run, 0.8)))
+        events = {"leaves": departures(run, 3).first, "settles": settling(run.steps, run.r2, 0.8)}
+        for event, passage in events.items():
+            expected = np.array(astuple(passage))
+            found = rows[[event, f"{event}_low", f"{event}_high"]].T
+            np.testing.assert_array_equal(found, np.where(np.isinf(expected), np.nan, expected))
+        np.testing.assert_array_equal(rows[["lag", "lag_low", "lag_high"]].T, lag(run, 0.8, 3))
+    assert table[table.run == "never"].leaves.isna().all()
 
 
 def test_the_table_of_spreads_holds_every_step():
     runs = two_runs()
-    table = spreads(runs)
+    table = tables.spreads(runs)
     for name, run in runs.items():
         rows = table[table.run == name]
         np.testing.assert_array_equal(rows[["step", "loss", "spread", "reach"]].T, [run.steps, run.loss, *spread(run)])
 
 
 def test_orders_planted_by_depth_are_found():
-    table = passages(two_runs())
-    found = with_depth(table)
-    assert found["leaves"].to_dict() == pytest.approx({"up": -1, "down": 1})
-    groups = alike(table, {"opposite": ["up", "down"], "same": ["up", "up", "up"]}).set_index(["what", "group"])
-    assert groups.rho["leaves", "opposite"] == pytest.approx(-1)
-    assert groups.rho["leaves", "same"] == pytest.approx(1)
-    assert groups.p["leaves", "same"] < 0.01 < groups.p["leaves", "opposite"]
+    runs = two_runs()
+    runs["never"] = run_of(ramps([300, 40, 8, 1]), half=1.0, name="never")
+    runs["deeper"] = run_of(ramps([300, 40, 8, 1, 0]), name="deeper")
+    passages = tables.passages(runs)
+    with_depth = tables.runs(runs, passages).set_index("run").leaves_with_depth
+    assert with_depth.to_dict() == pytest.approx({"up": -1, "down": 1, "never": 0, "deeper": -1})
+    groups = {"opposite": ["up", "down"], "same": ["up", "up", "up"], "none": ["up", "never"]}
+    found = tables.orders(passages, groups).set_index(["event", "group"])
+    assert found.rho["leaves"].to_dict() == pytest.approx({"opposite": -1, "same": 1, "none": 0})
+    assert found.p["leaves", "same"] < 0.01 < found.p["leaves", "opposite"]
 
 
 def test_runs_are_cut_at_half_their_length_and_at_their_peak():
     r2 = 0.9 + 0.05 * np.exp(-np.square(np.log1p(STEPS) - np.log1p(64)))[:, None]
     run = run_of(np.concatenate([r2, r2], 1))
-    parts = cuts({"a": run})
+    parts = tables.cuts({"a": run, "short": run.part(512)})
     assert parts["whole run"]["a"] is run
     assert parts["first half"]["a"].steps[-1] == 512
     assert (parts["from the peak"]["a"].steps[0], parts["from the peak"]["a"].steps[-1]) == (64, 1_024)
-
-
-def three_runs():
-    """Runs that settle, each with its loss, at every cut."""
-    return {f"run {i}": run_of(ramps([20 + i, 300]), loss=8 - 5 * sigmoid(3 + 0.1 * i)) for i in range(3)}
+    assert list(parts["first half"]) == ["a"]  # half of the other has one measured step
 
 
 def test_every_cut_and_share_has_its_vote():
-    runs = three_runs()
-    table = votes(runs, [0.8, 0.9]).set_index(["cut", "share"])
+    """Runs that settle, each with its loss, at every cut; and one that never leaves, which has no vote."""
+    runs = {f"run {i}": run_of(ramps([20 + i, 300]), loss=8 - 5 * sigmoid(3 + 0.1 * i)) for i in range(3)}
+    never = run_of(ramps([20, 300]), half=1.0)
+    table = tables.votes(runs | {"never": never}, [0.8, 0.9]).set_index(["cut", "share"])
     assert len(table) == 6
-    halves = [typical_lag(run.part(last=512), 0.9) for run in runs.values()]
+    halves = [np.nanmedian(lag(run.part(last=512), 0.9)[0]) for run in runs.values()]
     expected = vote(halves)
     row = table.loc[("first half", 0.9)]
     assert (row.below, row.above, row.p) == (expected.below, expected.above, expected.p)
-    assert (row["mean"], row.low, row.high) == astuple(expected.mean)
-
-
-def test_the_record_holds_every_table_by_run():
-    runs = two_runs()
-    runs["never"] = run_of(ramps([300, 40, 8, 1]), half=1.0, name="never")  # all within the first interval
-    times, delays = passages(runs), lags(runs)
-    votes_of = votes(three_runs(), [0.8, 0.9])
-    orders = alike(times, {"opposite": ["up", "down"]})
-    kept = record(summaries(runs), times, delays, orders, votes_of)
-    assert kept["summary"]["down"] == summary(runs["down"])
-    assert kept["leaves"]["never"] == [None] * 4
-    assert kept["leaves"]["up"] == pytest.approx(departures(runs["up"]).first.step)
-    assert kept["settles"]["down"] == pytest.approx(settling(STEPS, runs["down"].r2).step)
-    assert kept["typical"]["up"] == pytest.approx(delays[delays.run == "up"].doublings.median())
-    assert kept["alike"]["leaves, opposite"][0] == pytest.approx(-1)
-    late = votes_of[(votes_of.cut == "first half") & (votes_of.share == 0.9)].iloc[0]
-    assert kept["votes"]["first half"]["0.9"] == late.drop(["cut", "share"]).to_dict()
+    assert (row.lag, row.lag_low, row.lag_high) == astuple(expected.mean)
 
 
 # --- trajectories
@@ -473,10 +427,10 @@ def test_a_frame_holds_every_step_and_block():
     run = run_of(ramps([3, 5]))
     table = run.to_frame()
     assert table.run.unique().tolist() == ["planted"]
-    for column in ("r2", "low", "high"):
+    for column, expected in (("r2", run.r2), ("r2_low", run.low), ("r2_high", run.high)):
         wide = table.pivot_table(index="step", columns="block", values=column)
         assert wide.index.tolist() == STEPS.tolist()
-        np.testing.assert_array_equal(wide.to_numpy(), getattr(run, column))
+        np.testing.assert_array_equal(wide.to_numpy(), expected)
 
 
 def test_films_are_read_where_there_are_any(tmp_path):
@@ -629,8 +583,3 @@ def test_unigram_of_uniform_tokens_is_the_logarithm_of_the_vocabulary(ids):
 def test_unigram_refuses_what_it_cannot_count(train, held_out, message):
     with pytest.raises(InputError, match=message):
         unigram(train, held_out, 80)
-
-
-def test_a_passage_is_frozen():
-    with pytest.raises(AttributeError):
-        Passage(*np.zeros((3, 2))).step = np.zeros(2)

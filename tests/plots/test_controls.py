@@ -20,7 +20,7 @@ def profiles():
     rows = [(model, block, kind) for model in MODELS for block in range(4) for kind in KINDS]
     table = pd.DataFrame(rows, columns=["model", "block", "control"])
     r2 = np.linspace(0.1, 0.9, len(table))
-    return table.assign(r2=r2, low=r2 - 0.02, high=r2 + 0.01)
+    return table.assign(r2=r2, r2_low=r2 - 0.02, r2_high=r2 + 0.01)
 
 
 def points(axis, label):
@@ -34,14 +34,14 @@ def profile(table, model, kind):
 
 
 def effects(names=("shape", "weights")):
-    return pd.DataFrame({"effect": names, "share": [0.3, 0.6], "low": [0.2, 0.61], "high": [0.4, 0.7]})
+    return pd.DataFrame({"effect": names, "share": [0.3, 0.6], "share_low": [0.2, 0.61], "share_high": [0.4, 0.7]})
 
 
 def test_trained_profiles_lie_on_a_band_of_random_ones(profiles):
     seeds = [(model, seed, block) for model in MODELS for seed in (0, 1) for block in range(4)]
     random = pd.DataFrame(seeds, columns=["model", "seed", "block"])
     random["r2"] = 0.9 + 0.02 * random.seed + 0.01 * random.block
-    random["in_sample"] = random.r2 + 0.03
+    random["r2_in_sample"] = random.r2 + 0.03
     axes = controls.trained_and_random(profiles, random).axes
     assert [axis.get_title(loc="left") for axis in axes] == ["(a) mini-gpt2", "(b) mini-pythia"]
     for axis, model in zip(axes, MODELS, strict=True):
@@ -55,7 +55,7 @@ def test_trained_profiles_lie_on_a_band_of_random_ones(profiles):
         }  # the lowest held out, the highest in sample
         bars = axis.containers[0].lines[2][0].get_segments()
         own = profiles[(profiles.model == model) & (profiles.control == "own")]
-        np.testing.assert_allclose([bar[:, 1] for bar in bars], own[["low", "high"]])
+        np.testing.assert_allclose([bar[:, 1] for bar in bars], own[["r2_low", "r2_high"]])
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -94,8 +94,8 @@ def test_twins_differ_by_colour_line_and_view():
             for on in ("docs", "code") for b in range(3)]  # fmt: skip
     profiles = pd.DataFrame(rows, columns=["family", "text", "seed", "measured_on", "block"])
     profiles["r2"] = np.linspace(0, 1, len(profiles))
-    views = [f"{text}, {kind}" for text in ("docs", "code") for kind in ("as measured", "shape only")]
-    shares = pd.concat([effects(("family", "seed")).assign(view=view) for view in views])
+    views = [(text, kind) for text in ("docs", "code") for kind in ("as measured", "shape only")]
+    shares = pd.concat([effects(("family", "text")).assign(measured_on=text, view=view) for text, view in views])
     left, right = controls.twins(profiles, shares, "docs").axes
     assert left.get_title(loc="left") == "(a) twins, measured on docs"
     assert len(left.lines) == 8
@@ -104,7 +104,7 @@ def test_twins_differ_by_colour_line_and_view():
     dotted = [line for line in left.lines if line.get_linestyle() == ":"]
     assert len(dotted) == 4
     assert {line.get_color() for line in left.lines} == {style.look(name)["color"] for name in ("gpt2", "pythia")}
-    assert [container.get_label() for container in right.containers] == views
+    assert [container.get_label() for container in right.containers] == [f"{text}, {view}" for text, view in views]
     heights = [container.lines[0].get_ydata()[0] for container in right.containers]
     assert heights == sorted(heights, reverse=True)
     assert len(set(np.round(heights, 6))) == 4
@@ -113,10 +113,9 @@ def test_twins_differ_by_colour_line_and_view():
 
 
 def test_without_transplants_every_model_has_its_own_rows_and_no_shares(profiles):
-    own = profiles[profiles.control == "own"]
-    pairs = own[["block", "r2"]].assign(inputs=own.model, weights=own.model)
     closed = profiles[profiles.control == "normal"].assign(closed=0.5)
-    figure = controls.transplants(pairs, profiles, closed, effects().iloc[:0])
+    none = pd.DataFrame(columns=["block", "inputs", "weights", "r2"])
+    figure = controls.transplants(none, profiles, closed, effects().iloc[:0])
     assert len(figure.axes) == len(MODELS)
     for axis, owner in zip(figure.axes, MODELS, strict=True):
         np.testing.assert_allclose(points(axis, f"rows of {owner}"), profile(profiles, owner, "own"))
@@ -129,7 +128,7 @@ def test_without_transplants_every_model_has_its_own_rows_and_no_shares(profiles
 def test_random_models_far_below_0_do_not_set_the_scale(profiles):
     rows = [(model, 0, block) for model in MODELS for block in range(4)]
     random = pd.DataFrame(rows, columns=["model", "seed", "block"])
-    deep = controls.trained_and_random(profiles, random.assign(r2=-3.0, in_sample=0.9))
+    deep = controls.trained_and_random(profiles, random.assign(r2=-3.0, r2_in_sample=0.9))
     assert deep.axes[0].get_ylim() == (-0.5, 1.05)
-    shallow = controls.trained_and_random(profiles, random.assign(r2=0.2, in_sample=0.9))
+    shallow = controls.trained_and_random(profiles, random.assign(r2=0.2, r2_in_sample=0.9))
     assert 0 < shallow.axes[0].get_ylim()[0] + 0.2 < 0.4

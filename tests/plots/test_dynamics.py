@@ -24,7 +24,7 @@ def film_of(run, blocks=3):
     for i, step in enumerate(STEPS):
         for block in range(blocks):
             r2 = 0.9 - 0.1 * i + 0.01 * block
-            rows.append({"run": run, "step": step, "block": block, "r2": r2, "low": r2 - 0.02, "high": r2 + 0.03})
+            rows.append({"run": run, "step": step, "block": block, "r2": r2, "r2_low": r2 - 0.02, "r2_high": r2 + 0.03})
     return pd.DataFrame(rows)
 
 
@@ -33,7 +33,7 @@ def assert_film(axis, table):
     for block, rows in table.groupby("block"):
         np.testing.assert_array_equal(axis.lines[block].get_xydata(), rows[["step", "r2"]])
         band = axis.collections[block].get_paths()[0].vertices[:, 1]
-        assert (band.min(), band.max()) == pytest.approx((rows.low.min(), rows.high.max()))
+        assert (band.min(), band.max()) == pytest.approx((rows.r2_low.min(), rows.r2_high.max()))
     assert axis.get_xscale() == "symlog"
     assert axis.get_xlim() == (0, 100)
 
@@ -73,7 +73,7 @@ def test_a_column_for_every_film(runs):
             "loss": np.linspace(8, 4, 4 * len(runs)),
         }
     )
-    figure = dynamics.films(tables, spreads, dict.fromkeys(runs, 10.0))
+    figure = dynamics.films(tables, spreads, pd.DataFrame({"run": runs, "peak_step": 10}))
     tops, bottoms = np.array(figure.axes[: 2 * len(runs)]).reshape(2, len(runs))
     losses = figure.axes[2 * len(runs) : 3 * len(runs)]
     assert titles(tops) == [f"({letter}) {run}" for letter, run in zip("abcd", runs, strict=False)]
@@ -97,20 +97,23 @@ def test_a_column_for_every_film(runs):
     assert legend.get_window_extent().y1 < min(axis.get_tightbbox().y0 for axis in bottoms)
 
 
-def times_of(runs):
+def passages_of(lags):
+    """The last block of a run never leaves and never settles."""
     rows = []
-    for i, run in enumerate(runs):
-        for what in ("leaves", "settles"):
-            for block in range(4):
-                step = 10.0 * (block + 1) + i if block < 3 else np.inf
-                rows.append({"what": what, "run": run, "block": block, "step": step, "after": step - 2, "by": step + 5})
+    for i, (run, doublings) in enumerate(lags.items()):
+        for block, lag in enumerate(doublings):
+            step = 10.0 * (block + 1) + i if block < 3 else np.nan
+            times = {"": step, "_low": step - 2, "_high": step + 5}
+            events = {f"{event}{end}": time for event in ("leaves", "settles") for end, time in times.items()}
+            rows.append({"run": run, "block": block, "lag": lag} | events)
     return pd.DataFrame(rows)
 
 
 def test_times_with_the_measured_steps_around_them_and_what_never_happened_left_out():
     runs = ["mini-gpt2", "mini-llama"]
-    lags = pd.DataFrame({"run": np.repeat([*runs, "gpt2-docs-0"], 3), "doublings": [1, 2, 9, -1, 0, 1, 3, np.nan, 4.0]})
-    figure = dynamics.settling(times_of(runs), {"mini-gpt2": 70.0, "mini-llama": 80.0}, lags)
+    lags = {"mini-gpt2": [1, 2, 9, np.nan], "mini-llama": [-1, 0, 1, np.nan], "gpt2-docs-0": [3, np.nan, 4, np.nan]}
+    summary = pd.DataFrame({"run": list(lags), "loss_settles": [70.0, 80.0, 90.0]})
+    figure = dynamics.settling(passages_of(lags), summary, runs)
     leaves, settles, lagging = figure.axes
     assert titles(figure.axes) == ["(a) leaves", "(b) settles", "(c) lag"]
     for axis in (leaves, settles):
@@ -127,5 +130,5 @@ def test_times_with_the_measured_steps_around_them_and_what_never_happened_left_
     dots, medians = lagging.lines[0:6:2], lagging.lines[1:6:2]
     assert [line.get_ydata()[0] for line in medians] == ["gpt2-docs-0", "mini-llama", "mini-gpt2"]
     assert [float(line.get_xdata()[0]) for line in medians] == [3.5, 0, 2]
-    np.testing.assert_array_equal(dots[0].get_xdata(), [3, np.nan, 4])
+    np.testing.assert_array_equal(dots[0].get_xdata(), [3, np.nan, 4, np.nan])
     assert to_hex(dots[0].get_color()) == style.look("gpt2")["color"].lower()

@@ -51,8 +51,16 @@ def listed(values):
 
 
 def ratio(of):
-    found = numbers("08_controls")["beside_seeds"][of]["ratio"]
-    return [f"{found[key]:.1f}" for key in ("value", "low", "high")]
+    moving = tables.load_results("minis", "08_controls")["beside_seeds"]
+    found = moving.query("measured_on == 'all'").set_index("effect")
+    return [f"{number:.1f}" for number in found.loc[of, ["ratio", "ratio_low", "ratio_high"]]]
+
+
+def fall_without_order():
+    """R²_lin of the public model's blocks, less that with permuted weights."""
+    controls = tables.load_results("public", "08_controls")["controls"].query("model == 'smollm2-135m'")
+    by_control = controls.pivot(index="block", columns="control", values="r2")
+    return (by_control["own"] - by_control["permuted"]).to_numpy()
 
 
 @pytest.fixture(scope="module")
@@ -183,8 +191,7 @@ def test_a_profile_belongs_to_the_model_and_a_line_to_the_text(findings):
 
 
 def test_the_findings_tell_what_shuffled_weights_and_low_degrees_explain(findings):
-    controls = results.load(paths.results("public") / "08_controls.json")
-    fall = np.array(controls["own"]["smollm2-135m"]) - np.array(controls["permuted"]["smollm2-135m"])
+    fall = fall_without_order()
     inner = np.abs(fall[12:27])
     assert (
         f"it moves by {inner.mean():.2f} on the mean over blocks 12 to 26, and by {inner.max():.2f} at most" in findings
@@ -193,7 +200,7 @@ def test_the_findings_tell_what_shuffled_weights_and_low_degrees_explain(finding
     assert straighter == [0, 1, 2, 9, 10, 11, 28]
     least, most = fall[straighter].min(), fall[straighter].max()
     assert f"straighter than shuffled ones by {least:.2f} to {most:.2f}" in findings
-    assert f"{controls['settings']['sampled']:,} rows" in findings
+    assert f"{tables.load_results('public', '08_controls').settings['sampled']:,} rows" in findings
     model = results.load(paths.results("public") / "10_degrees.json")["models"]["smollm2-135m"]
     r2 = np.array([block["r2"] for block in model["blocks"]])
     explained = 1 - (1 - r2[:, 1:]) / (1 - r2[:, :1])
@@ -377,9 +384,10 @@ def test_it_is_told_why_the_most_linear_block_is_dear(readme, findings):
 
 
 def test_the_findings_tell_of_what_rank_the_straight_blocks_are(findings):
-    live = numbers("09_dynamics")["live"]
-    straightest = int(np.argmax(np.mean(live["r2"], axis=1)))
-    start, there = (f"{100 * live['rank'][step]:.0f}" for step in (0, straightest))
+    found = tables.load_results("minis", "09_dynamics")
+    rank = found["live"].set_index("step")["rank"]
+    straightest = found["live_blocks"].groupby("step").r2.mean().idxmax()
+    start, there = (f"{100 * rank[step]:.0f}" for step in (0, straightest))
     assert f"outputs' effective rank has fallen from {start} to {there} % of the width by then" in findings
 
 
@@ -486,14 +494,14 @@ def test_readme_tells_of_the_embedded_models(readme):
 
 
 def test_readme_and_findings_tell_where_the_trained_weights_of_the_public_model_show(readme, findings):
-    found = results.load(paths.results("public") / "08_controls.json")
-    fall = np.array(found["own"]["smollm2-135m"]) - np.array(found["permuted"]["smollm2-135m"])
+    fall = fall_without_order()
     assert "In SmolLM2 the trained weights show in seven blocks" in readme
     shown = fall[fall > 0.25]
     assert len(shown) == 7
     assert f"R²_lin falls there by {spanned(shown, 2)}, and in the blocks 12 to 26" in readme
     assert f"it moves by {np.abs(fall[12:27]).max():.2f} at most (08)" in readme
-    assert f"only {found['outside_fresh']['smollm2-135m']} of the thirty blocks surely differ" in findings
+    by_model = tables.load_results("public", "08_controls")["by_model"].set_index("model")
+    assert f"only {by_model.outside['smollm2-135m']} of the thirty blocks surely differ" in findings
 
 
 def test_the_findings_tell_how_far_profiles_keep_their_shape_on_other_programmers_text(findings):

@@ -217,7 +217,7 @@ KEYS = {
     "03_bilinear": "recovered",
     "04_rank": "median_r2",
     "06_compression": "rho",
-    "08_controls": "outside_fresh",
+    "08_controls": "outside",
     "09_dynamics": "peak_loss",
     "10_degrees": "reach",
     "11_protocol": "limit_agrees",

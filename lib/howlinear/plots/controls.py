@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from howlinear.plots import style
 
 _LOWEST = -0.5  # of R² in a panel, unless all lie above
+_SHALLOW = 4  # blocks that each have a label
 _DEEP = 16  # blocks; beyond it labels at every other one run into each other
 _R2 = "$R^2_{\\mathrm{lin}}$, held out"
 _DISORDER = {"permuted": ("x", "-"), "redrawn": ("+", "--"), "fresh": ("", ":")}  # marker, line
@@ -23,8 +24,8 @@ def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
     """Trained profiles beside those of random models and of weights in disorder, a panel a model.
 
     Args:
-        controls: a row a `model`, `block` and `control`, with `r2`; `own` has `low` and `high` too.
-        random: a row a `model`, `seed` and `block`, with `r2`, held out, and `in_sample`: whole models at random
+        controls: a row a `model`, `block` and `control`, with `r2`; `own` has its ends too.
+        random: a row a `model`, `seed` and `block`, with `r2`, held out, and `r2_in_sample`: whole models at random
             initialisations.
     """
     models = list(controls.model.unique())
@@ -52,13 +53,13 @@ def _draw_band(axis: Axes, random: pd.DataFrame) -> None:
     """Where one model's random initialisations lie: from the lowest held-out to the highest in-sample R²."""
     by_block = random.groupby("block")
     lowest = by_block.r2.min()
-    highest = by_block.in_sample.max()
+    highest = by_block.r2_in_sample.max()
     axis.fill_between(lowest.index, lowest, highest, color=style.ACCENT, lw=2, label="random models")
 
 
 def _draw_trained(axis: Axes, model: str, own: pd.DataFrame) -> None:
     """The trained model's profile with its intervals."""
-    bars = style.error_bars(own.r2, own.low, own.high)
+    bars = style.error_bars(own.r2, own.r2_low, own.r2_high)
     look = style.look(model) | {"label": "trained", "lw": 1.8}
     axis.errorbar(own.block, own.r2, bars, capsize=1.5, elinewidth=0.7, **look)
 
@@ -69,12 +70,15 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
     All owners' panels have one scale of R².
 
     Args:
-        pairs: a row a `block`, model whose `inputs` are fed and model of the `weights`, with `r2`.
+        pairs: a row a `block`, model whose `inputs` are fed and model of the `weights`, with `r2`; without any, as
+            where no two models are of one width, every model has its own rows alone.
         controls: a row a `model`, `block` and `control`, with `r2`; `normal` and `turned` are drawn.
         closed: a row a `model` and `block`: `closed`, R² on normal rows by the closed form.
-        effects: a row an `effect`, with `share`, `low` and `high`; without any, as where no two models are of one
-            width, there is no panel of them.
+        effects: a row an `effect`, with `share` and its ends; without any, there is no panel of them.
     """
+    if pairs.empty:
+        own = controls[controls["control"] == "own"]
+        pairs = own[["block", "r2"]].assign(inputs=own["model"], weights=own["model"])
     models = list(pairs.weights.unique())
     titles = [f"weights of {model}" for model in models]
     if len(effects):
@@ -139,8 +143,8 @@ def twins(profiles: pd.DataFrame, effects: pd.DataFrame, main: str) -> Figure:
 
     Args:
         profiles: a row a `family`, `text`, `seed`, text `measured_on` and `block`, with `r2`.
-        effects: a row a `view` and `effect`, with `share` (beside what a seed does), `low` and `high`; a view is a
-            text, a comma, and `as measured` or `shape only`.
+        effects: a row a text `measured_on`, `view` (`as measured` or `shape only`) and `effect`, with its `share`
+            beside what a seed does, and that number's ends.
         main: the text whose profiles are drawn.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.8), width_ratios=[1.2, 1])
@@ -165,12 +169,12 @@ def _draw_twins(axis: Axes, profiles: pd.DataFrame, main: str) -> None:
 
 def _draw_views(axis: Axes, effects: pd.DataFrame, main: str) -> None:
     """What moves the profile, view by view: black for the main text, open for the shape alone."""
-    views = list(effects.view.unique())
+    views = effects.groupby(["measured_on", "view"], sort=False)
     shifts = np.linspace(0.24, -0.24, len(views))
-    for view, shift in zip(views, shifts, strict=True):
-        color = "black" if view.startswith(main) else style.ACCENT
-        face = "white" if "shape" in view else None
-        _draw_shares(axis, effects[effects.view == view], shift, color=color, mfc=face, label=view)
+    for ((text, view), of_view), shift in zip(views, shifts, strict=True):
+        color = "black" if text == main else style.ACCENT
+        face = "white" if view == "shape only" else None
+        _draw_shares(axis, of_view, shift, color=color, mfc=face, label=f"{text}, {view}")
     axis.axvline(0.5, color=style.GREY, lw=0.6)  # as much as a seed
     axis.set(xlabel="variance, as a share of its own and the seeds'", xlim=(-0.02, 1))
     axis.legend(fontsize=6, ncols=2, loc="upper center", bbox_to_anchor=(0.4, -0.2))
@@ -185,13 +189,13 @@ def _profile(controls: pd.DataFrame, model: str, control: str) -> pd.DataFrame:
 def _block_axis(axis: Axes, blocks: pd.Series) -> None:
     """Block numbers below a panel, fewer of them where there are many."""
     last = int(blocks.max())
-    every = 2 if last <= _DEEP else 5
+    every = 1 if last < _SHALLOW else 2 if last <= _DEEP else 5
     axis.set(xlabel="block", xticks=range(0, last + 1, every))
 
 
 def _draw_shares(axis: Axes, effects: pd.DataFrame, shift: float = 0.0, **look: object) -> None:
     """Shares with their intervals, the first effect on top; `shift` moves them up."""
     places = np.arange(len(effects))[::-1]
-    bars = style.error_bars(effects.share, effects.low, effects.high).clip(min=0)
+    bars = style.error_bars(effects.share, effects.share_low, effects.share_high).clip(min=0)
     axis.errorbar(effects.share, places + shift, xerr=bars, fmt="o", capsize=1.5, lw=0.8, **look)
     axis.set_yticks(places, list(effects.effect))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,6 +16,7 @@ from matplotlib.patches import Patch
 
 from howlinear.plots import style
 
+_DEEP = 16  # blocks; beyond it labels at every other one run into each other
 _LIGHTEST = 0.92  # of viridis: its yellow end is hard to see on white
 
 
@@ -24,13 +25,13 @@ def film(axis: Axes, table: pd.DataFrame) -> None:
 
     Args:
         axis: where; its horizontal axis becomes logarithmic, with a linear part for step 0.
-        table: a row per step and block: `step`, `block`, `r2`, `low`, `high`.
+        table: a row per step and block: `step`, `block`, and `r2` with its ends.
     """
     blocks = sorted(table["block"].unique())
     shades = plt.get_cmap("viridis")(np.linspace(0, _LIGHTEST, len(blocks)))
     for block, shade in zip(blocks, shades, strict=True):
         rows = table[table["block"] == block]
-        axis.fill_between(rows["step"], rows["low"], rows["high"], color=shade, alpha=0.2, lw=0)
+        axis.fill_between(rows["step"], rows["r2_low"], rows["r2_high"], color=shade, alpha=0.2, lw=0)
         axis.plot(rows["step"], rows["r2"], color=shade, lw=0.9)
     _steps(axis, float(table["step"].max()))
     axis.set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
@@ -70,18 +71,19 @@ def live(table: pd.DataFrame, course: pd.DataFrame, unigram: float) -> Figure:
     return figure
 
 
-def films(tables: pd.DataFrame, spreads: pd.DataFrame, peaks: Mapping[str, float]) -> Figure:
+def films(tables: pd.DataFrame, spreads: pd.DataFrame, summary: pd.DataFrame) -> Figure:
     """Recorded runs: a column per run, its blocks above, their spread and the loss below.
 
     Args:
         tables: a row per run, step and block: `run`, and the columns of `film`.
         spreads: a row per run and step: `run`, `step`, `spread`, its `reach`, and the held-out `loss`.
-        peaks: run → the step to mark.
+        summary: a row per run: `run`, and the `peak_step` to mark.
 
     Returns:
         The figure.
     """
     runs = list(tables["run"].drop_duplicates())
+    peaks = summary.set_index("run")["peak_step"]
     figure, axes = plt.subplots(
         2, len(runs), figsize=(style.PAGE, 3.9), sharex="col", squeeze=False, layout="constrained"
     )
@@ -124,44 +126,46 @@ def _depth_bar(figure: Figure, axes: np.ndarray) -> None:
     bar.ax.set(ylim=(0, 1), yticklabels=["first\nblock", "last"])
 
 
-def settling(times: pd.DataFrame, losses: Mapping[str, float], lags: pd.DataFrame) -> Figure:
+def settling(passages: pd.DataFrame, summary: pd.DataFrame, drawn: Sequence[str]) -> Figure:
     """Who goes first, and who last: when blocks leave, when they settle, and how long after the loss.
 
     Args:
-        times: a row per event, run and block: `what` (leaves or settles), `run`, `block`, `step`, `after`, `by`; only
-            these runs are drawn in the first two panels.
-        losses: run → the step at which its loss settles.
-        lags: a row per run and block: `run`, `doublings`; all of these runs are drawn in the third panel.
+        passages: a row per run and block: `run`, `block`, the steps at which it `leaves` and `settles`, with their
+            ends, and its `lag`, which the third panel has of all runs.
+        summary: a row per run: `run`, and the step at which its loss settles, `loss_settles`.
+        drawn: the runs of the first two panels.
 
     Returns:
         The figure; steps are logarithmic.
     """
     figure, (leaves, settles, lagging) = plt.subplots(1, 3, figsize=(style.PAGE, 2.6), layout="constrained")
-    for run in times["run"].drop_duplicates():
+    losses = summary.set_index("run")["loss_settles"]
+    for run in drawn:
         look = style.look(run)
         settles.axhline(losses[run], color=look["color"], ls=look["linestyle"], lw=1)
-        for axis, what in ((leaves, "leaves"), (settles, "settles")):
-            _times(axis, times[(times["run"] == run) & (times["what"] == what)], look)
-    _lags(lagging, lags)
+        for axis, event in ((leaves, "leaves"), (settles, "settles")):
+            _times(axis, passages[passages["run"] == run], event, look)
+    _lags(lagging, passages)
     style.panels([leaves, settles, lagging], ["leaves", "settles", "lag"])
     handles, labels = leaves.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4)
     return figure
 
 
-def _times(axis: Axes, rows: pd.DataFrame, look: dict[str, str]) -> None:
+def _times(axis: Axes, rows: pd.DataFrame, event: str, look: dict[str, str]) -> None:
     """Block by block when something happened; bars span the measured steps between which it did."""
-    happened = rows[np.isfinite(rows["step"])]
-    bars = style.error_bars(happened["step"], happened["after"], happened["by"])
-    axis.errorbar(happened["block"], happened["step"], bars, elinewidth=0.6, capsize=1.5, **look)
-    axis.set(xlabel="block", ylabel="step", yscale="log", xticks=rows["block"][::2])
+    happened = rows.dropna(subset=[event])
+    bars = style.error_bars(happened[event], happened[f"{event}_low"], happened[f"{event}_high"])
+    axis.errorbar(happened["block"], happened[event], bars, elinewidth=0.6, capsize=1.5, **look)
+    every = 2 if len(rows) <= _DEEP else 5
+    axis.set(xlabel="block", ylabel="step", yscale="log", xticks=rows["block"][::every])
 
 
-def _lags(axis: Axes, lags: pd.DataFrame) -> None:
+def _lags(axis: Axes, passages: pd.DataFrame) -> None:
     """A row per run, the first on top: a dot per block, a diamond for the median."""
-    runs = list(lags["run"].drop_duplicates())
+    runs = list(passages["run"].drop_duplicates())
     for run in reversed(runs):
-        doublings = lags.loc[lags["run"] == run, "doublings"]
+        doublings = passages.loc[passages["run"] == run, "lag"]
         colour = style.look(run)["color"]
         axis.plot(doublings, [run] * len(doublings), "o", color=colour, ms=2.5, alpha=0.6)
         axis.plot(doublings.median(), run, "D", color=colour, mec="black", ms=5)

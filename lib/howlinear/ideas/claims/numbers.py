@@ -74,11 +74,6 @@ def measured(tree: Any, key: str) -> Any:
     return tree[key]
 
 
-def estimate(numbers: Mapping[str, Any]) -> Estimate:
-    """A number as results hold it: `value`, `low`, `high`."""
-    return Estimate(float(numbers["value"]), float(numbers["low"]), float(numbers["high"]))
-
-
 def exactly(value: float) -> Estimate:
     """A number that has no interval, such as a whole number of directions, or one that the paper gives without."""
     return Estimate(float(value), float(value), float(value))
@@ -630,42 +625,46 @@ def shortfall(results: tables.Results) -> Readings:
 # Notebook 08: models at random, and twins
 
 
-def moved(results: Results) -> Readings:
+def moved(results: tables.Results) -> Readings:
     """Mean distance of the trained profile from those of the same architecture at random, whole models.
 
     A random model is known as a bracket, from its held-out to its in-sample R². Value: from the middle of the brackets,
     averaged over seeds; lower end: from the nearest end of any seed; upper end: from the farthest.
     """
-    readings: Readings = {}
-    for name, held_out in results["fresh"].items():
-        below = np.array(held_out, dtype=float)  # (seeds, blocks)
-        above = np.array(results["fresh_in_sample"][name], dtype=float)
-        lowest_seed, highest_seed = below.min(axis=0), above.max(axis=0)
-        own = Estimates.of(results["own"][name], results["own_low"][name], results["own_high"][name])
+    own = results["controls"][results["controls"]["control"] == "own"]
+    by_block = results["random"].assign(middle=(results["random"]["r2"] + results["random"]["r2_in_sample"]) / 2)
+    bracket = by_block.groupby(["model", "block"]).agg(
+        middle=("middle", "mean"), lowest=("r2", "min"), highest=("r2_in_sample", "max")
+    )
+    both = own.join(bracket, on=["model", "block"])
+    distances = both[["model"]].assign(
         # |r_b − mean over seeds of the bracket's middle|
-        from_mean = np.abs(own.value - (below + above).mean(axis=0) / 2)
+        value=(both["r2"] - both["middle"]).abs(),
         # from r_b's interval to the range of the seeds: 0 where they overlap
-        to_range = np.maximum(own.low - highest_seed, lowest_seed - own.high).clip(min=0)
+        low=np.maximum(both["r2_low"] - both["highest"], both["lowest"] - both["r2_high"]).clip(lower=0),
         # from the far end of the interval to the far end of the range
-        across = np.maximum(own.high - lowest_seed, highest_seed - own.low)
-        readings[name] = Reading(Estimate(float(from_mean.mean()), float(to_range.mean()), float(across.mean())))
-    return readings
+        high=np.maximum(both["r2_high"] - both["lowest"], both["highest"] - both["r2_low"]),
+    )
+    means = distances.groupby("model", sort=False).mean()
+    return {row.Index: Reading(Estimate(row.value, row.low, row.high)) for row in means.itertuples()}
 
 
-def architecture_beside_seeds(results: Results) -> Readings:
+def architecture_beside_seeds(results: tables.Results) -> Readings:
     """The architecture's variance between twins, as a share of its own and the seeds' (notebook 08, `beside_seeds`)."""
     return _beside_seeds(results, "family", "share")
 
 
-def text_beside_seeds(results: Results) -> Readings:
+def text_beside_seeds(results: tables.Results) -> Readings:
     """How many times as far apart twins of two training texts lie as twins of two seeds (notebook 08)."""
     return _beside_seeds(results, "text", "ratio")
 
 
-def _beside_seeds(results: Results, effect: str, number: str) -> Readings:
-    found = measured(results, "beside_seeds")
-    note = f"among {' and '.join(found['families'])} twins, read on {' and '.join(found['texts'])}"
-    return {TOGETHER: Reading(estimate(found[effect][number]), note)}
+def _beside_seeds(results: tables.Results, effect: str, number: str) -> Readings:
+    moving = measured(results, "beside_seeds")
+    (row,) = moving[(moving["measured_on"] == "all") & (moving["effect"] == effect)].to_dict("records")
+    families, texts = (" and ".join(results["twins"][column].unique()) for column in ("family", "measured_on"))
+    found = Estimate(row[number], row[f"{number}_low"], row[f"{number}_high"])
+    return {TOGETHER: Reading(found, f"among {families} twins, read on {texts}")}
 
 
 # Notebook 12: massive rows

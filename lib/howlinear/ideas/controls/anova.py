@@ -10,7 +10,7 @@ as with transplants, `anova` shares out what there is and can only draw blocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -22,59 +22,46 @@ from scipy.special import ncfdtrinc
 from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.errors import InputError
 
+DRAWS = 2_000  # of blocks, in the bootstrap
 
-@dataclass(frozen=True)
-class Effect:
-    """What one factor, or some factors together, do to profiles.
-
-    Attributes:
-        share: of the variance between profiles, pooled over blocks; its interval is from a bootstrap over blocks.
-        freedom: degrees of freedom in each block; over those of all effects, the share that pure noise would have.
-        size: root mean square of the effect over blocks and cells, in units of R².
-    """
-
-    share: Estimate
-    freedom: int
-    size: float
+Profiles = Float[np.ndarray, "blocks ..."]  # R²: an axis of blocks, then one a factor with a place a level
 
 
-def anova(
-    r2: Float[np.ndarray, "blocks ..."],
-    factors: Sequence[str],
-    within: str | None = None,
-    seed: int = 0,
-    draws: int = 2_000,
-) -> dict[str, Effect]:
-    """Analysis of variance of a balanced set of profiles, in each block, pooled over blocks.
+def anova(table: pd.DataFrame, factors: Sequence[str], seed: int = 0) -> pd.DataFrame:
+    """Analysis of variance of a balanced set of profiles, in each block, added up over blocks.
 
-    Each cell of `r2[block]` is one profile at that block. What all cells of a block share is left out: the shares are
-    of what tells the profiles apart. The interval draws blocks with replacement; neighbouring blocks are alike, so it
-    is on the narrow side.
+    What all profiles share is left out: shares are of what tells them apart. The interval is from a bootstrap over
+    blocks; neighbouring blocks are alike, so it is on the narrow side.
 
     Args:
-        r2: shape (blocks, levels of the first factor, levels of the second, …), one profile a cell.
-        factors: their names.
-        within: a factor whose levels are mere labels (the second seed of one cell has nothing to do with that of
-            another): all its effects are added up under its name.
+        table: a row a `block` and combination of the factors' levels, with its `r2`.
+        factors: columns that hold the factors.
         seed: of the bootstrap.
-        draws: of the bootstrap.
 
     Returns:
-        Effect → `Effect`, main effects first; interactions are named `a × b`.
+        A row an effect, those of one factor first; an interaction is called `a × b`. Columns: effect; share of the
+        variance, with its ends; freedom, its degrees in each block (over those of all effects, the share that pure
+        noise would have); size, its root mean square over blocks and combinations, in units of R².
 
     Raises:
-        InputError: names do not fit the axes, a factor has one level, a value is not finite, or all profiles are equal.
+        InputError: a combination is missing or there twice, a factor has one level, a value is not finite, or all
+            profiles are equal.
     """
-    squares, freedom = _sums_of_squares(r2, factors, within)
-    table = np.stack(list(squares.values()))  # (effects, blocks)
-    low, high = _bootstrap_shares(table, seed, draws)
-    shares = table.sum(1) / table.sum()
-    sizes = np.sqrt(table.sum(1) / r2.size)
-    effects = {}
-    for i, name in enumerate(squares):
-        share = Estimate(float(shares[i]), float(low[i]), float(high[i]))
-        effects[name] = Effect(share, freedom[name], float(sizes[i]))
-    return effects
+    profiles = _as_array(table, factors)
+    squares, freedom = _sums_of_squares(profiles, factors)
+    by_block = np.stack(list(squares.values()))  # (effects, blocks)
+    shares = by_block.sum(1) / by_block.sum()
+    low, high = _bootstrap_shares(by_block, seed)
+    return pd.DataFrame(
+        {
+            "effect": list(squares),
+            "share": shares,
+            "share_low": low,
+            "share_high": high,
+            "freedom": list(freedom.values()),
+            "size": np.sqrt(by_block.sum(1) / profiles.size),
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -85,7 +72,7 @@ class BesideSeeds:
         f: Fisher's F, the mean square of the effect over that of the seeds, both pooled over blocks.
         freedom: degrees of freedom of the effect in each block.
         error_freedom: of the seeds in each block.
-        blocks: how many blocks that err each by itself would err as these do; from 1 to all.
+        independent_blocks: how many blocks that err each by itself would err as these do; from 1 to all.
         share: θ² / (θ² + σ²), of the effect's variance θ² and that of the seeds σ²: ½ if both move a profile alike.
         ratio: √(1 + θ² / σ²): how many times as far apart (root mean square) two profiles lie that differ in the effect
             and in the seed, as two that differ in the seed alone; 1 if the effect does nothing.
@@ -94,13 +81,13 @@ class BesideSeeds:
     f: float
     freedom: int
     error_freedom: int
-    blocks: float
+    independent_blocks: float
     share: Estimate
     ratio: Estimate
 
 
 def beside_seeds(
-    r2: Float[np.ndarray, "blocks ..."], factors: Sequence[str], effects: Sequence[str], seed: str = "seed"
+    table: pd.DataFrame, factors: Sequence[str], effects: Sequence[str], seed: str = "seed"
 ) -> BesideSeeds:
     """How much one effect, or several together, move a profile beside what a new seed does.
 
@@ -111,49 +98,128 @@ def beside_seeds(
     than too narrow.
 
     Args:
-        r2: as `anova` takes it.
-        factors: the names of its axes, in their order.
-        effects: names as `anova` gives them, `["family"]`; or `["text", "family × text"]`, the text within a family.
+        table: as `anova` takes it.
+        factors: columns that hold the factors, `seed` among them.
+        effects: as `anova` names them, `["family"]`; or `["text", "family × text"]`, the text within a family.
         seed: the factor that numbers the repetitions.
 
     Raises:
         InputError: as `anova`; an effect that is not there; or no seed differs from another.
     """
-    squares, freedom = _sums_of_squares(r2, factors, seed)
+    profiles = _as_array(table, factors)
+    squares, freedom = _sums_of_squares(profiles, factors, seed)
     unknown = [name for name in effects if name not in squares or name == seed]
     if unknown or not effects:
         raise InputError(f"no effect {', '.join(unknown) or 'is named'}: there are {', '.join(set(squares) - {seed})}")
-    error = float(squares[seed].sum()) / freedom[seed]
-    if not error > 1e-20 * np.square(r2).sum():
+    error = float(squares[seed].sum()) / freedom[seed]  # the mean square of the seeds
+    if not error > 1e-20 * np.square(profiles).sum():
         raise InputError("two seeds of one kind are the same to the last digit: there is nothing to measure against")
-    degrees = sum(freedom[name] for name in effects)
+
     # F = MS / MS_seeds; its mean is about 1 + n θ² / σ², with n profiles behind every mean that is compared
-    f = sum(float(squares[name].sum()) for name in effects) / degrees / error
-    taking_part = {part for name in effects for part in name.split(" × ")}
-    means = np.prod([levels for name, levels in zip(factors, r2.shape[1:], strict=True) if name in taking_part])
-    behind_a_mean = int(np.prod(r2.shape[1:]) / means)
+    degrees = sum(freedom[name] for name in effects)
+    mean_square = sum(float(squares[name].sum()) for name in effects) / degrees
+    f = mean_square / error
+    taking_part = " × ".join(effects).split(" × ")
+    behind_a_mean = 1
+    for factor, levels in zip(factors, profiles.shape[1:], strict=True):
+        if factor not in taking_part:
+            behind_a_mean *= levels
+
     # λ = degrees · n θ² / σ², the noncentrality under which F would be this high, or this low, in 1 of 40
-    blocks = _independent_blocks(r2, list(factors).index(seed) + 1)
+    blocks = _independent_blocks(profiles, list(factors).index(seed) + 1)
+    of_effect = blocks * degrees
+    of_seeds = blocks * freedom[seed]
     tail = (1 - CONFIDENCE) / 2
-    low, high = (
-        _noncentrality(f, blocks * degrees, blocks * freedom[seed], probability) / (blocks * degrees * behind_a_mean)
-        for probability in (1 - tail, tail)
-    )
-    value = min(max(f - 1, 0) / behind_a_mean, high)
+    low = _noncentrality(f, of_effect, of_seeds, 1 - tail) / (of_effect * behind_a_mean)
+    high = _noncentrality(f, of_effect, of_seeds, tail) / (of_effect * behind_a_mean)
+    value = min(max(f - 1, 0) / behind_a_mean, high)  # θ² / σ²
     return BesideSeeds(
         f=f,
         freedom=degrees,
         error_freedom=freedom[seed],
-        blocks=blocks,
+        independent_blocks=blocks,
         share=Estimate(value / (1 + value), low / (1 + low), high / (1 + high)),
         ratio=Estimate((1 + value) ** 0.5, (1 + low) ** 0.5, (1 + high) ** 0.5),
     )
 
 
-def _independent_blocks(r2: np.ndarray, axis: int) -> float:
+def _as_array(table: pd.DataFrame, factors: Sequence[str]) -> Profiles:
+    """A tidy table of profiles with an axis of blocks, then one a factor; levels in the order of the table."""
+    keys = ["block", *factors]
+    levels = [table[key].unique() for key in keys]
+    every = pd.MultiIndex.from_product(levels, names=keys)
+    values = table.set_index(keys)["r2"]
+    if len(values) != len(every) or not values.index.is_unique:
+        raise InputError(f"{len(values)} values for {len(every)} combinations of {', '.join(keys)}: give each one")
+    return values.reindex(every).to_numpy().reshape([len(level) for level in levels])
+
+
+def _sums_of_squares(
+    profiles: Profiles, factors: Sequence[str], labels: str | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """Every effect's sum of squares in each block, shape (blocks,), and its degrees of freedom there.
+
+    The levels of the factor `labels` are mere labels (the second seed of one cell has nothing to do with that of
+    another), so all effects that it takes part in are added up under its name.
+    """
+    _check(profiles, factors)
+    squares: dict[str, np.ndarray] = {}
+    freedom: dict[str, int] = {}
+    for axes, effect in _effects(profiles).items():
+        names = [factors[axis - 1] for axis in axes]
+        name = labels if labels in names else " × ".join(names)
+        cells = np.broadcast_to(effect, profiles.shape).reshape(len(profiles), -1)
+        squares[name] = squares.get(name, 0) + np.square(cells).sum(1)
+        # (levels − 1) of every factor that takes part
+        freedom[name] = freedom.get(name, 0) + int(np.prod([profiles.shape[axis] - 1 for axis in axes]))
+    if not sum(square.sum() for square in squares.values()) > 1e-20 * np.square(profiles).sum():
+        count = int(np.prod(profiles.shape[1:]))
+        raise InputError(f"all {count} profiles are the same: there is no variance to share out")
+    return squares, freedom
+
+
+def _check(profiles: Profiles, factors: Sequence[str]) -> None:
+    single = [factor for factor, count in zip(factors, profiles.shape[1:], strict=True) if count < 2]
+    if single:
+        raise InputError(
+            f"nothing to share the variance among: {', '.join(single)} has one level, compare at least two"
+        )
+    not_finite = int((~np.isfinite(profiles)).sum())
+    if not_finite:
+        raise InputError(f"{not_finite} values of R² are not finite: measure those blocks again")
+
+
+def _effects(profiles: Profiles) -> dict[tuple[int, ...], np.ndarray]:
+    """Axes → the effect of these factors together, in each block: their means, less all effects of fewer of them."""
+    axes = range(1, profiles.ndim)
+    effects = {(): profiles.mean(axis=tuple(axes), keepdims=True)}  # what all share
+    for size in axes:
+        for subset in combinations(axes, size):
+            others = tuple(axis for axis in axes if axis not in subset)
+            effect = profiles.mean(axis=others, keepdims=True)
+            for smaller, of_fewer in effects.items():
+                if set(smaller) < set(subset):
+                    effect = effect - of_fewer
+            effects[subset] = effect
+    del effects[()]
+    return effects
+
+
+def _bootstrap_shares(by_block: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of each effect's share, from sums of squares (effects, blocks) of blocks drawn with replacement."""
+    blocks = by_block.shape[1]
+    drawn = np.random.default_rng(seed).integers(blocks, size=(DRAWS, blocks))
+    sums = by_block[:, drawn].sum(2)  # (effects, draws)
+    shares = sums / sums.sum(0).clip(np.finfo(float).tiny)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(shares, [tail, 1 - tail], axis=1)
+    return low, high
+
+
+def _independent_blocks(profiles: Profiles, axis: int) -> float:
     """(tr S)² / tr S², with S the covariance over blocks of what sets repetitions of one kind apart."""
-    apart = (r2 - r2.mean(axis=axis, keepdims=True)).reshape(len(r2), -1)
-    covariance = apart @ apart.T
+    differences = (profiles - profiles.mean(axis=axis, keepdims=True)).reshape(len(profiles), -1)
+    covariance = differences @ differences.T
     return float(np.trace(covariance) ** 2 / np.square(covariance).sum())
 
 
@@ -163,100 +229,3 @@ def _noncentrality(f: float, degrees: float, error_degrees: float, probability: 
     if f > most:
         return f / most * _noncentrality(most, degrees, error_degrees, probability)
     return float(ncfdtrinc(degrees, error_degrees, probability, f))
-
-
-def profile_array(table: pd.DataFrame, factors: Sequence[str], value: str = "r2") -> Float[np.ndarray, "blocks ..."]:
-    """A tidy table of profiles as `anova` takes them.
-
-    Args:
-        table: a row a `block` and combination of the factors' levels.
-        factors: columns that hold the factors; levels stay in the order in which they appear.
-        value: column that holds R².
-
-    Raises:
-        InputError: a combination is missing, or there twice.
-    """
-    keys = ["block", *factors]
-    levels = [table[key].unique() for key in keys]
-    combinations_of_levels = pd.MultiIndex.from_product(levels, names=keys)
-    values = table.set_index(keys)[value]
-    if len(values) != len(combinations_of_levels) or not values.index.is_unique:
-        raise InputError(
-            f"{len(values)} values for {len(combinations_of_levels)} combinations of {', '.join(keys)}: give each one"
-        )
-    return values.reindex(combinations_of_levels).to_numpy().reshape([len(level) for level in levels])
-
-
-def effect_table(views: Mapping[str, Mapping[str, Effect]]) -> pd.DataFrame:
-    """Several analyses as one table: a row a `view` and `effect`, with `share`, `low`, `high`, `freedom`, `size`."""
-    rows = []
-    for view, effects in views.items():
-        for name, effect in effects.items():
-            share = {"share": effect.share.value, "low": effect.share.low, "high": effect.share.high}
-            rows.append({"view": view, "effect": name} | share | {"freedom": effect.freedom, "size": effect.size})
-    return pd.DataFrame(rows, columns=["view", "effect", "share", "low", "high", "freedom", "size"])
-
-
-def _check(r2: np.ndarray, factors: Sequence[str], within: str | None) -> None:
-    levels = r2.shape[1:]
-    fits = len(factors) == len(levels) == len(set(factors))
-    if not fits or (within and within not in factors):
-        raise InputError(f"profiles of shape {r2.shape} have {len(levels)} factors, not {list(factors)} (and {within})")
-    single = [factor for factor, count in zip(factors, levels, strict=True) if count < 2]
-    if single:
-        raise InputError(
-            f"nothing to share the variance among: {', '.join(single)} has one level, compare at least two"
-        )
-    if not levels or not len(r2):
-        raise InputError(f"nothing to share the variance among: no profile in shape {r2.shape}")
-    not_finite = int((~np.isfinite(r2)).sum())
-    if not_finite:
-        raise InputError(f"{not_finite} values of R² are not finite: measure those blocks again")
-
-
-def _sums_of_squares(
-    r2: np.ndarray, factors: Sequence[str], within: str | None
-) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """Every effect's sum of squares in each block, shape (blocks,), and its degrees of freedom there.
-
-    Raises:
-        InputError: as `anova`.
-    """
-    _check(r2, factors, within)
-    squares: dict[str, np.ndarray] = {}
-    freedom: dict[str, int] = {}
-    for axes, effect in _effects(r2).items():
-        names = [factors[axis - 1] for axis in axes]
-        name = within if within in names else " × ".join(names)
-        cells = np.broadcast_to(effect, r2.shape).reshape(len(r2), -1)
-        squares[name] = squares.get(name, 0) + np.square(cells).sum(1)
-        # (levels − 1) of every factor that takes part
-        freedom[name] = freedom.get(name, 0) + int(np.prod([r2.shape[axis] - 1 for axis in axes]))
-    if not sum(square.sum() for square in squares.values()) > 1e-20 * np.square(r2).sum():
-        count = int(np.prod(r2.shape[1:]))
-        raise InputError(f"all {count} profiles are the same: there is no variance to share out")
-    return squares, freedom
-
-
-def _effects(r2: np.ndarray) -> dict[tuple[int, ...], np.ndarray]:
-    """Axes → the effect of these factors together, in each block: their means, less all effects of fewer of them."""
-    axes = range(1, r2.ndim)
-    common = r2.mean(axis=tuple(axes), keepdims=True)
-    effects = {(): common}
-    for size in axes:
-        for subset in combinations(axes, size):
-            others = tuple(axis for axis in axes if axis not in subset)
-            mean = r2.mean(axis=others, keepdims=True)
-            effects[subset] = mean - sum(part for smaller, part in effects.items() if set(smaller) < set(subset))
-    del effects[()]
-    return effects
-
-
-def _bootstrap_shares(table: np.ndarray, seed: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends of each effect's share, from sums of squares (effects, blocks) of blocks drawn with replacement."""
-    blocks = table.shape[1]
-    picked = np.random.default_rng(seed).integers(blocks, size=(draws, blocks))
-    sums = table[:, picked].sum(2)  # (effects, draws)
-    shares = sums / sums.sum(0).clip(np.finfo(float).tiny)
-    low, high = np.quantile(shares, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=1)
-    return low, high

@@ -7,19 +7,15 @@ On normal rows `degrees.hermite.predict_spectrum` knows the answer without a fit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from howlinear.core.ceilings import decompose, whitening
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.controls.weights import respond, sample_ceiling
-from howlinear.instrument.capture import BlockCapture
 
 
 @dataclass(frozen=True)
@@ -82,37 +78,6 @@ def recolour(x: Float[Tensor, "n d"], source: Colour, target: Colour, turn: int 
     left, _, right = torch.linalg.svd(directions @ target.vectors, full_matrices=False)
     coloured = source.white(x) @ (left @ (right @ target.root))
     return (target.mean + coloured).to(x.dtype)
-
-
-def transplants(
-    captured: Sequence[BlockCapture], ffns: Sequence[nn.Module], all_three: bool = True
-) -> Float[np.ndarray, "shapes colours weights"]:
-    """R²_lin of one block of several models on one another's rows.
-
-    Args:
-        captured: each model's rows at this block.
-        ffns: each model's FFN there.
-        all_three: False: only where weights and colour are of one model (what the referee asked for); the rest is NaN.
-
-    Returns:
-        R² on held-out rows, by whose rows, whose mean and covariance, and whose weights.
-
-    Raises:
-        InputError: no rows were sampled, a block for each is not there, or widths differ.
-    """
-    samples = [block.rows() for block in captured]
-    if not len(samples) == len(ffns):
-        raise InputError(f"{len(samples)} samples of {len(captured)} blocks for {len(ffns)} FFNs: give each model's")
-    colours = [Colour.of(sum(block.train)) for block in captured]
-    models = range(len(samples))
-    r2 = np.full([len(samples)] * 3, np.nan)
-    for rows in models:
-        for colour in models:
-            x = recolour(samples[rows].x, colours[rows], colours[colour])
-            for weights in models if all_three else [colour]:
-                y = respond(ffns[weights], x)
-                r2[rows, colour, weights] = sample_ceiling(x, y, samples[rows], intervals=False).r2
-    return r2
 
 
 def gaussian(colour: Colour, n: int, seed: int = 0) -> Float[Tensor, "n d"]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -53,7 +52,11 @@ def sample_ceiling(
         folds = sample.folds(test=test)
         if not intervals:
             folds = [torch.cat(folds)]
-        sides.append([Moments(x.shape[1], y.shape[1]).update(x[index], y[index]) for index in folds])
+        moments = []
+        for index in folds:
+            of_fold = Moments(x.shape[1], y.shape[1]).update(x[index], y[index])
+            moments.append(of_fold)
+        sides.append(moments)
     train, held_out = sides
     return ceiling(train, held_out)
 
@@ -99,36 +102,17 @@ def _change_matrices(ffn: nn.Module, change: Callable[[Tensor, torch.Generator],
     return copy
 
 
-@dataclass(frozen=True)
-class Floor:
-    """What least squares scores by chance on few rows.
+def chance_floor(sample: Sample, rows: int, seed: int = 0) -> dict[str, int | float]:
+    """What least squares scores on `rows` of a sample's train rows, of true pairs and with y dealt at random to x.
 
-    Attributes:
-        rows: train rows.
-        in_sample: R² on the train rows themselves, true pairs.
-        held_out: on held-out rows, true pairs.
-        shuffled_in_sample: R² on the train rows, with y dealt at random to x.
-        shuffled_held_out: the same on held-out rows.
-        expected_in_sample: rank / (rows − 1), for any x and exchangeable y.
-        expected_held_out: 1 − (n + 1)(n − 2) / (n (n − rank − 2)), for normal x and independent y.
-    """
-
-    rows: int
-    in_sample: float
-    held_out: float
-    shuffled_in_sample: float
-    shuffled_held_out: float
-    expected_in_sample: float
-    expected_held_out: float
-
-
-def chance_floor(sample: Sample, rows: int, seed: int = 0) -> Floor:
-    """Fit true and shuffled pairs on `rows` of a sample's train rows; score on the same and on its held-out rows.
+    Returns:
+        rows; R² on these rows and on all held-out ones, `in_sample` and `held_out`; the same of shuffled pairs,
+        `shuffled_…`, and what theory expects of them, `expected_…` (held out: for normal x and independent y).
 
     Raises:
         InputError: the sample has too few train rows, or `rows` are too few for its width.
     """
-    width = sample.x.shape[1]
+    width, width_out = sample.x.shape[1], sample.y.shape[1]
     train = (~sample.test).nonzero()[:, 0]
     test = sample.test.nonzero()[:, 0]
     if not width + 3 < rows <= len(train):
@@ -138,26 +122,25 @@ def chance_floor(sample: Sample, rows: int, seed: int = 0) -> Floor:
     shuffled_train = train[torch.randperm(len(train), generator=generator)]
     shuffled_test = test[torch.randperm(len(test), generator=generator)]
 
-    def score(train_outputs: Tensor, test_outputs: Tensor) -> tuple[float, Ceiling]:
-        """R² in sample, and the ceiling with its held-out R², of inputs with these rows' outputs."""
-        fitted = Moments(width, sample.y.shape[1]).update(sample.x[train], sample.y[train_outputs])
-        held_out = Moments(width, sample.y.shape[1]).update(sample.x[test], sample.y[test_outputs])
-        return ceiling(fitted, fitted).r2, ceiling(fitted, held_out)
+    def fit_pairs(train_outputs: Tensor, test_outputs: Tensor) -> Ceiling:
+        """The ceiling of inputs with these rows' outputs."""
+        fitted = Moments(width, width_out).update(sample.x[train], sample.y[train_outputs])
+        held_out = Moments(width, width_out).update(sample.x[test], sample.y[test_outputs])
+        return ceiling(fitted, held_out)
 
-    in_sample, true_pairs = score(train, test)
-    shuffled_in_sample, shuffled_pairs = score(shuffled_train, shuffled_test)
-    rank = true_pairs.rank
-    # Stein (1960): the held-out residual of normal rows, over the variance
-    residual = (rows + 1) * (rows - 2) / (rows * (rows - rank - 2))
-    return Floor(
-        rows=rows,
-        in_sample=in_sample,
-        held_out=true_pairs.r2,
-        shuffled_in_sample=shuffled_in_sample,
-        shuffled_held_out=shuffled_pairs.r2,
-        expected_in_sample=rank / (rows - 1),
-        expected_held_out=1 - residual,
-    )
+    true_pairs = fit_pairs(train, test)
+    shuffled = fit_pairs(shuffled_train, shuffled_test)
+    n, rank = rows, true_pairs.rank
+    return {
+        "rows": rows,
+        "in_sample": true_pairs.r2_train,
+        "held_out": true_pairs.r2,
+        "shuffled_in_sample": shuffled.r2_train,
+        "shuffled_held_out": shuffled.r2,
+        "expected_in_sample": rank / (n - 1),
+        # Stein (1960): the held-out residual of normal rows, over the variance
+        "expected_held_out": 1 - (n + 1) * (n - 2) / (n * (n - rank - 2)),
+    }
 
 
 def effective_support(rows: Float[Tensor, "n d"]) -> float:

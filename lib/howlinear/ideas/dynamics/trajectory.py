@@ -108,7 +108,7 @@ class Trajectory:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per measured step and block: `run`, `step`, `block`, `r2`, and its interval's ends `low` and `high`."""
+        """A row a measured step and block: run, step, block, and r2 with its ends."""
         n, blocks = self.r2.shape
         return pd.DataFrame(
             {
@@ -116,8 +116,8 @@ class Trajectory:
                 "step": np.repeat(self.steps, blocks),
                 "block": np.tile(np.arange(blocks), n),
                 "r2": self.r2.flatten(),
-                "low": self.low.flatten(),
-                "high": self.high.flatten(),
+                "r2_low": self.low.flatten(),
+                "r2_high": self.high.flatten(),
             }
         )
 

@@ -1,0 +1,356 @@
+"""Who makes a profile, as tidy tables: controls, models at random, what blocks are fed, transplants and twins.
+
+A control is named by what it changes: `own` is the block as it is; `normal`, `turned` and `standardised` change its
+inputs (see `inputs`); `permuted`, `redrawn` and `fresh` its weights (`weights`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor, nn
+
+from howlinear.errors import InputError
+from howlinear.ideas.controls.anova import anova, beside_seeds
+from howlinear.ideas.controls.inputs import Colour, gaussian, recolour, standardise
+from howlinear.ideas.controls.weights import chance_floor, effective_support, permute, redraw, respond, sample_ceiling
+from howlinear.instrument.baseline import Baseline
+from howlinear.instrument.capture import BlockCapture, Sample, describe
+
+CONTROLS = ("own", "normal", "turned", "standardised", "permuted", "redrawn", "fresh")
+
+FACTORS = ("family", "text", "seed")
+"""What one twin may differ in from another."""
+
+MOVED_BY = {"family": ["family"], "text": ["text", "family × text"]}
+"""What is asked of the twins → the effects that answer: the architecture; and the training text within a family."""
+
+Blocks = Mapping[int, BlockCapture]
+
+
+def controls(model: str, blocks: Blocks, ffns: Sequence[nn.Module], fresh: Sequence[nn.Module]) -> pd.DataFrame:
+    """R²_lin of every block of a model on its own rows and weights, and under six controls.
+
+    Returns:
+        model, block, control; r2, with its ends of `own`; rank and rows_train of the fit.
+    """
+    rows = []
+    for block, captured in blocks.items():
+        cases = _cases(captured, ffns[block], fresh[block])
+        for control, (x, ffn) in cases.items():
+            y = respond(ffn, x)
+            found = sample_ceiling(x, y, captured.rows(), intervals=control == "own")
+            rows.append(
+                {
+                    "model": model,
+                    "block": block,
+                    "control": control,
+                    "r2": found.r2,
+                    "r2_low": found.r2_low,
+                    "r2_high": found.r2_high,
+                    "rank": found.rank,
+                    "rows_train": found.rows_train,
+                }
+            )
+    table = pd.DataFrame(rows)
+    return table.astype({"r2_low": float, "r2_high": float})
+
+
+def _cases(captured: BlockCapture, ffn: nn.Module, fresh: nn.Module) -> dict[str, tuple[Tensor, nn.Module]]:
+    """Control → the rows to feed, and the FFN to feed them to."""
+    x = captured.rows().x
+    moments = sum(captured.train)
+    own = Colour.of(moments)
+    return {
+        "own": (x, ffn),
+        "normal": (gaussian(own, len(x)), ffn),
+        "turned": (recolour(x, own, own, turn=0), ffn),
+        "standardised": (standardise(x, moments), ffn),
+        "permuted": (x, permute(ffn)),
+        "redrawn": (x, redraw(ffn)),
+        "fresh": (x, fresh),
+    }
+
+
+def cost_of_fit(controls: pd.DataFrame) -> pd.Series:
+    """By what share the held-out residual of a fit on n rows of rank r is too large, r / (n − r − 2): one a control."""
+    return controls["rank"] / (controls["rows_train"] - controls["rank"] - 2)
+
+
+def closed_form(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float]) -> pd.DataFrame:
+    """R²_lin on normal rows beside the closed form, which needs no rows.
+
+    Args:
+        controls: as `controls` gives it, of several models.
+        closed: (model, block) → R²_lin on normal inputs by `degrees.hermite.predict_spectrum`.
+
+    Returns:
+        model, block, fitted, closed, and priced: the closed form less what a fit on these rows costs.
+    """
+    normal = controls[controls["control"] == "normal"].reset_index(drop=True)
+    table = normal[["model", "block"]].copy()
+    table["fitted"] = normal["r2"]
+    table["closed"] = [closed[row.model, row.block] for row in table.itertuples()]
+    # the residual 1 − R² of a fit is too large by this factor
+    factor = 1 + cost_of_fit(normal)
+    table["priced"] = 1 - (1 - table["closed"]) * factor
+    return table
+
+
+# Models at random, chance, inputs
+
+
+def random_models(baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
+    """Whole models at random, where random blocks also feed one another: model, seed, block, r2, r2_in_sample.
+
+    Args:
+        baselines: model → its `Baseline` at each seed. The R² of infinitely many rows lies between the two numbers.
+    """
+    tables = []
+    for model, of_seeds in baselines.items():
+        for seed, found in enumerate(of_seeds):
+            columns = {
+                "model": model,
+                "seed": seed,
+                "block": range(len(found.held_out)),
+                "r2": found.held_out,
+                "r2_in_sample": found.in_sample,
+            }
+            tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def by_model(controls: pd.DataFrame, random: pd.DataFrame, baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
+    """How many trained blocks lie, interval and all, above or below all models at random: model, outside, random_rows.
+
+    Args:
+        controls: as `controls` gives it, of several models.
+        random: as `random_models` gives it.
+        baselines: what it was made of; random_rows are the most rows of a block that any seed took.
+    """
+    own = controls[controls["control"] == "own"]
+    # a model at random may lie anywhere from its held-out to its in-sample R²
+    by_block = random.groupby(["model", "block"])
+    bracket = by_block.agg(lowest=("r2", "min"), highest=("r2_in_sample", "max"))
+    beside = own.join(bracket, on=["model", "block"])
+    above = beside["r2_low"] > beside["highest"]
+    below = beside["r2_high"] < beside["lowest"]
+
+    rows = []
+    for model, of_seeds in baselines.items():
+        outside = (above | below)[beside["model"] == model]
+        most = max(found.rows for found in of_seeds)
+        rows.append({"model": model, "outside": outside.sum(), "random_rows": most})
+    return pd.DataFrame(rows)
+
+
+def floors(sample: Sample, factors: Sequence[int] = (2, 4, 16, 64)) -> pd.DataFrame:
+    """`weights.chance_floor` on train rows these factors times the width, or on all there are, a row each."""
+    width = sample.x.shape[1]
+    all_train = int((~sample.test).sum())
+    sizes = {min(factor * width, all_train) for factor in factors}
+    return pd.DataFrame([chance_floor(sample, rows) for rows in sorted(sizes)])
+
+
+def inputs(model: str, blocks: Blocks) -> pd.DataFrame:
+    """What goes into each block of a model, as a referee asked.
+
+    Returns:
+        model, block; rank, condition, effective_rank, dynamic_range, first_position_in and first_position_out of
+        `capture.InputStatistics`; support_in and support_out, the shares of rows that carry the variance.
+    """
+    rows = []
+    for block, captured in blocks.items():
+        sample = captured.rows()
+        row = {"model": model, "block": block}
+        row |= vars(describe(captured))
+        row["support_in"] = effective_support(sample.x)
+        row["support_out"] = effective_support(sample.y)
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    return table.drop(columns=["null", "second"])
+
+
+# Transplants
+
+
+def alike(captures: Mapping[str, Blocks]) -> list[str]:
+    """The models of the first one's width and depth, if there are two: rows can be transplanted between these."""
+    shapes = {}
+    for name, blocks in captures.items():
+        width = blocks[0].train[0].d_in
+        shapes[name] = (len(blocks), width)
+    first = next(iter(shapes.values()))
+    names = [name for name, shape in shapes.items() if shape == first]
+    return names if len(names) > 1 else []
+
+
+def transplants(
+    captures: Mapping[str, Blocks], ffns: Mapping[str, Sequence[nn.Module]], three_way_every: int = 1
+) -> pd.DataFrame:
+    """Rows of one model, in the mean and covariance of another, through the weights of a third, block by block.
+
+    Args:
+        captures: model → its captured blocks.
+        ffns: model → its FFNs.
+        three_way_every: all three are free in every so manieth block; in the others, colour and weights are of one
+            model, which is what the referee asked for.
+
+    Returns:
+        block; the models that shape, colour and weights are of; r2. No row where no two models are `alike`.
+    """
+    names = alike(captures)
+    found = []
+    blocks = captures[names[0]] if names else ()
+    for place, block in enumerate(blocks):
+        all_free = place % three_way_every == 0
+        samples = {}
+        colours = {}
+        for name in names:
+            captured = captures[name][block]
+            samples[name] = captured.rows()
+            colours[name] = Colour.of(sum(captured.train))
+
+        for shape, colour in product(names, repeat=2):
+            sample = samples[shape]
+            x = recolour(sample.x, colours[shape], colours[colour])
+            for weights in names if all_free else [colour]:
+                y = respond(ffns[weights][block], x)
+                r2 = sample_ceiling(x, y, sample, intervals=False).r2
+                found.append((block, shape, colour, weights, r2))
+    return pd.DataFrame(found, columns=["block", "shape", "colour", "weights", "r2"])
+
+
+def pairs(transplants: pd.DataFrame) -> pd.DataFrame:
+    """The referee's experiment: those whose colour and weights are of one model. Columns block, inputs, weights, r2."""
+    table = transplants[transplants["colour"] == transplants["weights"]].drop(columns="colour")
+    return table.rename(columns={"shape": "inputs"}).reset_index(drop=True)
+
+
+def effects(transplants: pd.DataFrame) -> pd.DataFrame:
+    """What moves R²_lin among transplants: the columns of `anova.anova` for each design, `two-way` and `three-way`.
+
+    Two-way is that of `pairs`; three-way that of the blocks in which all three are free. No row without transplants.
+    """
+    if transplants.empty:
+        columns = ["design", "effect", "share", "share_low", "share_high", "freedom", "size"]
+        return pd.DataFrame(columns=columns)
+    # blocks in which every combination of three models was made
+    models = transplants["shape"].nunique()
+    in_block = transplants.groupby("block")["r2"].transform("size")
+    free = transplants[in_block == models**3]
+
+    two_way = anova(pairs(transplants), ["inputs", "weights"])
+    three_way = anova(free, ["shape", "colour", "weights"])
+    designs = [two_way.assign(design="two-way"), three_way.assign(design="three-way")]
+    return pd.concat(designs, ignore_index=True)
+
+
+def nearness(pairs: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
+    """How far transplants between two models lie from four curves that they could follow.
+
+    Returns:
+        curve (the profile of the weights' owner, of the inputs' owner, or of the weights' owner on `normal` rows or on
+        its own `turned`); gap, the mean |difference| over pairs of models and blocks. No row without transplants.
+    """
+    foreign = pairs[pairs["inputs"] != pairs["weights"]]
+    curves = {
+        "weights' owner": ("own", "weights"),
+        "inputs' owner": ("own", "inputs"),
+        "normal": ("normal", "weights"),
+        "turned": ("turned", "weights"),
+    }
+    found = []
+    for curve, (control, owner) in curves.items():
+        profile = controls[controls["control"] == control].rename(columns={"model": owner, "r2": "followed"})
+        both = foreign.merge(profile[[owner, "block", "followed"]], on=[owner, "block"])
+        distance = (both["r2"] - both["followed"]).abs()
+        found.append((curve, distance.mean()))
+    table = pd.DataFrame(found, columns=["curve", "gap"])
+    return table.dropna().reset_index(drop=True)
+
+
+# Twins
+
+
+def twins(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Profiles of twins, as `training.twins` measured them: family, text, seed, measured_on, block, r2 with its ends.
+
+    Raises:
+        InputError: no twin is given.
+    """
+    tables = []
+    for twin in measurements:
+        for text, profile in twin["profiles"].items():
+            columns = {
+                "family": twin["family"],
+                "text": twin["text"],
+                "seed": twin["seed"],
+                "measured_on": text,
+                "block": range(len(profile["r2"])),
+                "r2": profile["r2"],
+                "r2_low": profile["r2_low"],
+                "r2_high": profile["r2_high"],
+            }
+            tables.append(pd.DataFrame(columns))
+    if not tables:
+        raise InputError("no twins to compare: run make twins")
+    return pd.concat(tables, ignore_index=True)
+
+
+def twin_gaps(twins: pd.DataFrame) -> pd.DataFrame:
+    """Mean |difference| in R²_lin of two twins that differ in one factor alone: measured_on, factor, gap."""
+
+    def mean_gap(r2: pd.Series) -> float:
+        gaps = [abs(one - other) for one, other in combinations(r2, 2)]
+        return float(np.mean(gaps))
+
+    found = []
+    for text, of_text in twins.groupby("measured_on", sort=False):
+        for factor in FACTORS:
+            shared = [other for other in FACTORS if other != factor]
+            groups = of_text.groupby(["block", *shared])["r2"]
+            found.append((text, factor, groups.agg(mean_gap).mean()))
+    return pd.DataFrame(found, columns=["measured_on", "factor", "gap"])
+
+
+def twins_beside_seeds(twins: pd.DataFrame) -> pd.DataFrame:
+    """How much architecture and training text move the twins' profiles beside what another seed does.
+
+    Returns:
+        measured_on (a text; or `all`, a twin's profiles on all texts one after the other, as one long profile); view,
+        `as measured` or `shape only` (less the profile's mean over blocks); effect, of `MOVED_BY`; and the numbers of
+        `anova.BesideSeeds`.
+    """
+    # a block of one text and the same block of another are two places of one long profile
+    long_block = twins["measured_on"] + " " + twins["block"].astype(str)
+    views = {("all", "as measured"): twins.assign(block=long_block)}
+
+    own_mean = twins.groupby([*FACTORS, "measured_on"])["r2"].transform("mean")
+    shape = twins.assign(r2=twins["r2"] - own_mean)
+    for text in twins["measured_on"].unique():
+        on_text = twins["measured_on"] == text
+        views[text, "as measured"] = twins[on_text]
+        views[text, "shape only"] = shape[on_text]
+
+    rows = []
+    for (text, view), profiles in views.items():
+        for effect, parts in MOVED_BY.items():
+            found = beside_seeds(profiles, FACTORS, parts)
+            row = {
+                "measured_on": text,
+                "view": view,
+                "effect": effect,
+                "f": found.f,
+                "freedom": found.freedom,
+                "error_freedom": found.error_freedom,
+                "independent_blocks": found.independent_blocks,
+            }
+            row |= found.share.columns("share")
+            row |= found.ratio.columns("ratio")
+            rows.append(row)
+    return pd.DataFrame(rows)

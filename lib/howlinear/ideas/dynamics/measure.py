@@ -1,0 +1,160 @@
+"""When training makes a profile, as tidy tables: runs in numbers, when blocks leave and settle, their order, the votes.
+
+Everywhere `films` is run → `Trajectory`, `share` the part of its range that a curve has covered when it counts as
+settled, and `patience` the measured steps in a row that make a departure, see `timing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from howlinear.ideas.dynamics.timing import Passage, agreement, correlation, departures, lag, settling, spread, vote
+from howlinear.ideas.dynamics.trajectory import Trajectory
+
+EVENTS = ("leaves", "settles")
+FEWEST = 2  # measured steps of a part of a run
+
+Films = Mapping[str, Trajectory]
+
+
+def passages(films: Films, share: float = 0.9, patience: int = 2) -> pd.DataFrame:
+    """When each block of each run leaves its initial value, when it settles, and how long after the loss.
+
+    Returns:
+        run, block; leaves and settles, interpolated steps whose ends are the measured ones between which it happened,
+        empty where it never did; lag, in doublings of the step, see `timing.lag`.
+    """
+    tables = []
+    for run, film in films.items():
+        left = departures(film, patience).first
+        settled = settling(film.steps, film.r2, share)
+        value, low, high = lag(film, share, patience)
+        columns = {"run": run, "block": range(film.r2.shape[1])}
+        columns |= _columns("leaves", left)
+        columns |= _columns("settles", settled)
+        columns |= {"lag": value, "lag_low": low, "lag_high": high}
+        tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _columns(name: str, passage: Passage) -> dict[str, np.ndarray]:
+    """What never happened is an empty cell."""
+    happened = np.isfinite(passage.step)
+    return {
+        name: np.where(happened, passage.step, np.nan),
+        f"{name}_low": np.where(happened, passage.after, np.nan),
+        f"{name}_high": np.where(happened, passage.by, np.nan),
+    }
+
+
+def runs(films: Films, passages: pd.DataFrame, share: float = 0.9, patience: int = 2) -> pd.DataFrame:
+    """Each run in numbers, a row a run.
+
+    Returns:
+        run; start, peak and end: mean R²_lin over blocks at the first step, where it is highest, and at the last;
+        peak_step and peak_loss: the measured step of the peak, and the loss there; fall: the share of its whole fall
+        that the loss has behind it at the peak; spread_start and spread_end: standard deviation over blocks; up: how
+        many blocks first leave upwards; below: how many end below; loss_settles, with the measured steps on either
+        side; lag: that of the median block; leaves_with_depth and settles_with_depth: the rank correlation of a block's
+        number with its time, positive where the first blocks come first.
+    """
+    rows = []
+    for run, film in films.items():
+        mean = film.r2.mean(1)
+        deviation = film.r2.std(1)
+        peak = int(mean.argmax())
+        left = departures(film, patience)
+        loss = settling(film.steps, film.loss[:, None], share)
+        of_run = passages[passages["run"] == run]
+        # a loss that ends where it began has no fall to take a share of
+        whole_fall = film.loss[0] - film.loss[-1]
+        fall = (film.loss[0] - film.loss[peak]) / whole_fall if whole_fall else 0.0
+        row = {
+            "run": run,
+            "start": mean[0],
+            "peak": mean[peak],
+            "end": mean[-1],
+            "peak_step": film.steps[peak],
+            "peak_loss": film.loss[peak],
+            "fall": fall,
+            "spread_start": deviation[0],
+            "spread_end": deviation[-1],
+            "up": (left.first_side > 0).sum(),
+            "below": (left.last_side < 0).sum(),
+            "loss_settles": loss.step[0],
+            "loss_settles_low": loss.after[0],
+            "loss_settles_high": loss.by[0],
+            "lag": of_run["lag"].median(),
+        }
+        for event in EVENTS:
+            times = of_run[event].fillna(np.inf)
+            row[f"{event}_with_depth"] = correlation(np.stack([of_run["block"], times]))
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def orders(passages: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Do the runs of a group, all of one depth, have one order? Columns event, group; rho and p of `agreement`."""
+    rows = []
+    for event in EVENTS:
+        never_last = passages.fillna({event: np.inf})
+        times = never_last.pivot_table(index="run", columns="block", values=event)
+        for group, names in groups.items():
+            blocks = passages.loc[passages["run"] == names[0], "block"]
+            rho, p = agreement(times.loc[list(names), blocks].to_numpy())
+            rows.append({"event": event, "group": group, "rho": rho, "p": p})
+    return pd.DataFrame(rows)
+
+
+def cuts(films: Films) -> dict[str, dict[str, Trajectory]]:
+    """The same runs whole, as if each had ended at half its length, and as if each had begun at its straightest step.
+
+    "Settled" is relative to where a recording begins and ends; what holds of all three does not hang on that. A run is
+    left out of a cut that leaves fewer than two of its measured steps.
+    """
+    found = {"whole run": dict(films), "first half": {}, "from the peak": {}}
+    for run, film in films.items():
+        last = int(film.steps[-1])
+        peak = int(film.steps[film.r2.mean(1).argmax()])
+        ends = {"first half": (0, last // 2), "from the peak": (peak, last)}
+        for cut, (begin, end) in ends.items():
+            inside = (film.steps >= begin) & (film.steps <= end)
+            if inside.sum() >= FEWEST:
+                found[cut][run] = film.part(begin, end)
+    return found
+
+
+def votes(films: Films, shares: Sequence[float], patience: int = 2) -> pd.DataFrame:
+    """Does R²_lin settle after the loss? One vote a run, its median block's lag, at every cut and share.
+
+    Returns:
+        cut, share; runs below and above 0, and p of their sign test; lag, the mean over runs, with its ends. A run of
+        which no block ever left has no vote.
+    """
+    rows = []
+    for cut, parts in cuts(films).items():
+        for share in shares:
+            lags = []
+            for film in parts.values():
+                of_blocks, _, _ = lag(film, share, patience)
+                left = of_blocks[np.isfinite(of_blocks)]
+                if len(left):
+                    lags.append(np.median(left))
+            found = vote(lags)
+            row = {"cut": cut, "share": share, "below": found.below, "above": found.above, "p": found.p}
+            row |= found.mean.columns("lag")
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def spreads(films: Films) -> pd.DataFrame:
+    """A row a run and measured step: run, step, the held-out loss, and `timing.spread` with its reach."""
+    tables = []
+    for run, film in films.items():
+        deviation, reach = spread(film)
+        columns = {"run": run, "step": film.steps, "loss": film.loss, "spread": deviation, "reach": reach}
+        tables.append(pd.DataFrame(columns))
+    return pd.concat(tables, ignore_index=True)
