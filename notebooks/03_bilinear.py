@@ -198,8 +198,7 @@ both.set_index(["model", "block"]).round(2)
 # permutation p-value: how often a shuffled pairing correlates as strongly. Blocks of several models are not thrown
 # together, since models differ in level. Twelve blocks are few, and one far from the rest can make $r$ what it is:
 # *inner* leaves out the first and the last block, *lowest* and *highest* are the ends of what leaving out any one block
-# gives. Where nothing varies, or blocks are fewer than six, $r$ is undefined; we then write $r = 0$, from −1 to 1, $p =
-# 1$ (`measure.correlation_table`).
+# gives. Where nothing varies, or blocks are fewer than six, $r$ is undefined, and nothing is said.
 
 # %%
 views = {"gain": unrounded, "recovered": unrounded}
@@ -209,7 +208,10 @@ correlations = run.record("correlations", measure.correlation_table(views, run.s
 correlations.set_index(["of", "model"]).round(2)
 
 # %% tags=["nbval-check-output"]
-for row in correlations[correlations["of"] == "gain"].itertuples():
+of_gain = correlations[correlations["of"] == "gain"]
+for name in of_gain.model[of_gain.r.isna()]:
+    print(f"{name}: no r, since blocks are fewer than six, or nothing varies over them")
+for row in of_gain.dropna(subset="r").itertuples():
     largest = probed[probed.model == row.model].gain.max()
     sign, inner = (">" if r > 0 else "≤" for r in (row.r, row.inner))
     verdict = "excludes 0" if row.r_low * row.r_high > 0 else "holds 0"
@@ -426,7 +428,7 @@ spans = probed.groupby("model", sort=False)[["gain", "recovered"]].agg(["min", "
 gain_spans = "; ".join(f"{name} {row['min']:.2f} to {row['max']:.2f}" for name, row in spans["gain"].iterrows())
 share_spans = "; ".join(f"{name} {row['min']:.2f} to {row['max']:.2f}" for name, row in spans["recovered"].iterrows())
 slopes = {}
-for view, found in correlations.groupby("of"):
+for view, found in correlations.dropna(subset="r").groupby("of"):
     of_models = [f"{row.model} {row.r:+.2f} [{row.r_low:+.2f}, {row.r_high:+.2f}]" for row in found.itertuples()]
     inner = [f", inner {r:+.2f}" for r in found.inner]
     slopes[view] = "; ".join(map("".join, zip(of_models, inner, strict=True)))
@@ -449,7 +451,11 @@ spared = "; ".join(f"{row.model} at most {row.saved:.2f} (block {row.block})" fo
 pd.set_option("display.max_colwidth", None)
 claims = [
     ("the gain is small", "almost everywhere: median below 0.01, largest 0.126", gain_spans),
-    ("it does not follow what is left", "r +0.004 over 36 blocks; by model +0.05, +0.46, −0.01", slopes["gain"]),
+    (
+        "it does not follow what is left",
+        "r +0.004 over 36 blocks; by model +0.05, +0.46, −0.01",
+        slopes.get("gain", "no r"),
+    ),
     ("… without massive rows", "not asked", slopes.get("gain of ordinary rows", "no block has any")),
     ("share of the residual recovered", "not given", share_spans),
     ("gain by the paper's own recipe, mean", "median below 0.01", recipe_means),

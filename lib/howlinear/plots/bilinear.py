@@ -334,10 +334,10 @@ def _side_by_side(table: pd.DataFrame, step: float) -> dict[str, float]:
 
 
 def _every_other_block(ax: Axes, table: pd.DataFrame) -> None:
-    """An axis of blocks with a tick at every other one, in deep models at every fifth."""
+    """An axis of blocks with a tick at every other one, in deep models at every fifth, of two blocks at both."""
     blocks = np.unique(table["block"])
     deep = len(blocks) > 0 and blocks[-1] > _DEEP
-    ax.set_xticks(np.arange(0, blocks[-1] + 1, 5) if deep else blocks[::2])
+    ax.set_xticks(np.arange(0, blocks[-1] + 1, 5) if deep else blocks[:: 1 + (len(blocks) > 2)])
     ax.set_xlabel("block")
 
 

@@ -12,8 +12,7 @@ from scipy.stats import PermutationMethod, pearsonr
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core.correlation import Correlation, correlation
-from howlinear.core.intervals import Estimate
+from howlinear.core.correlation import correlation
 from howlinear.errors import InputError
 from howlinear.ideas.bilinear.gate import end_to_end
 from howlinear.ideas.bilinear.layers import CONTROLS, LineAndProducts, conjunction, control, cosine, rmse
@@ -118,8 +117,8 @@ def _without_massive(kept: BlockCapture) -> BlockCapture:
 def correlation_table(views: Mapping[str, pd.DataFrame], seed: int = 0) -> pd.DataFrame:
     """Table `correlations`: of what the line leaves, 1 − R²_lin, with the column of a view, over a model's blocks.
 
-    Each model by itself, as models differ in level. `p` is how often a shuffled pairing correlates as strongly; where r
-    is undefined, as nothing varies or blocks are too few, all are 0, from −1 to 1, with p = 1.
+    Each model by itself, as models differ in level. `p` is how often a shuffled pairing correlates as strongly. Where r
+    is undefined, as nothing varies or blocks are too few, all cells are empty.
 
     Args:
         views: name → table with `model`, `r2` and the column that the name begins with, as `gain of ordinary rows`.
@@ -130,16 +129,16 @@ def correlation_table(views: Mapping[str, pd.DataFrame], seed: int = 0) -> pd.Da
         column, *_ = view.split()
         for model, blocks in table.groupby("model", sort=False):
             left, gained = 1 - blocks["r2"].to_numpy(), blocks[column].to_numpy()
+            row = {"model": model, "of": view}
             try:
                 found = correlation(left, gained)
             except InputError:
-                found, p = Correlation(Estimate(0.0, -1.0, 1.0), inner=0.0, lowest=-1.0, highest=1.0), 1.0
-            else:
-                shuffles = PermutationMethod(n_resamples=RESAMPLES, rng=np.random.default_rng(seed))
-                p = float(pearsonr(left, gained, method=shuffles).pvalue)
-            row = {"model": model, "of": view} | found.r.columns("r") | {"p": p}
+                rows.append(row)
+                continue
+            shuffles = PermutationMethod(n_resamples=RESAMPLES, rng=np.random.default_rng(seed))
+            row |= found.r.columns("r") | {"p": pearsonr(left, gained, method=shuffles).pvalue}
             rows.append(row | {"inner": found.inner, "lowest": found.lowest, "highest": found.highest})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["model", "of", "r", "r_low", "r_high", "p", "inner", "lowest", "highest"])
 
 
 # --- what the probe can see
