@@ -18,6 +18,7 @@ from howlinear.ideas.bilinear.probe import probe
 from howlinear.ideas.bilinear.recipe import recipe
 from howlinear.instrument.capture import Sample, capture
 from howlinear.instrument.swap_costs import swap_costs
+from howlinear.notebook import prose
 
 RANK = 2
 
@@ -263,3 +264,18 @@ def test_where_no_row_is_massive_nothing_is_fitted_again(sinks):
     massive = measure.massive_table(clean)
     ordinary = measure.ordinary_table(clean, massive)
     assert recorded(massive.merge(ordinary, on=["model", "block"]), "ordinary").empty
+
+
+def test_an_encoder_of_two_blocks_has_an_answer():
+    """It predicts no next token, and two blocks have no correlation."""
+    found = tables.load_results("public", "03_bilinear")
+    of_model = {
+        name: table[table["model"] == "minilm-l6"] if "model" in table else table for name, table in found.items()
+    }
+    some = {name: table[table["block"].isin([0, 3])] if "block" in table else table for name, table in of_model.items()}
+    some["correlations"] = some["correlations"].assign(r=np.nan)
+    said = prose.describe(
+        tables.Results("03_bilinear", some, {"settings": {**found.settings, "models": ["minilm-l6"]}})
+    )
+    assert (len(said.replies), len(said.questions)) == (3, 5)
+    assert "nan" not in " ".join([*said.answer, *said.replies, *(answer for _, answer in said.questions)])

@@ -16,6 +16,7 @@ from howlinear.ideas.degrees.neurons import take_apart
 from howlinear.ideas.degrees.products import learning_curve, polynomial, products
 from howlinear.ideas.degrees.spectrum import degrees, loudest
 from howlinear.instrument.capture import capture
+from howlinear.notebook import prose
 from howlinear.text.rows import TokenRows
 from tests.ideas.test_degrees import block_of, captured
 
@@ -135,3 +136,15 @@ def test_training_is_read_at_the_middle_block_of_models_that_recorded_it():
     assert found["step"].tolist() == [8, 8, 16, 16]
     assert found["r2"].tolist() == [0.5, 0.7] * 2
     assert found["spread"].tolist() == [1.5] * 4
+
+
+def test_two_blocks_without_probes_have_an_answer():
+    found = tables.load_results("public", "10_degrees")
+    of_model = {
+        name: table[table["model"] == "minilm-l6"] if "model" in table else table for name, table in found.items()
+    }
+    some = {name: table[table["block"].isin([0, 3])] if "block" in table else table for name, table in of_model.items()}
+    some["probes"] = some["probes"].iloc[:0]
+    said = prose.describe(tables.Results("10_degrees", some, {"settings": {**found.settings, "models": ["minilm-l6"]}}))
+    assert (len(said.replies), len(said.questions)) == (3, 5)
+    assert "nan" not in " ".join([*said.answer, *said.replies, *(answer for _, answer in said.questions)])
