@@ -36,18 +36,13 @@ swap_rows: int | None = None  # held-out token rows that the costs of swaps are 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import torch
 
-from howlinear.answers.bilinear import questions, replies, sentences
 from howlinear.files import published
-from howlinear.files.results import rounded
-from howlinear.ideas.bilinear import tables
-from howlinear.ideas.bilinear.layers import conjunction
-from howlinear.ideas.bilinear.probe import branch, ranks_within, residual_rows, scores
-from howlinear.ideas.bilinear.tables import correlations, gains, gate_order, gates, powers, rank_sweep
+from howlinear.ideas.bilinear import measure
+from howlinear.ideas.bilinear.probe import ranks_within
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.resample import resampled
-from howlinear.instrument.selection import selected
+from howlinear.instrument.selection import choose_blocks, selected
 from howlinear.notebook.run import start
 from howlinear.plots import bilinear as plots
 
@@ -56,9 +51,10 @@ captures = {name: run.capture(name) for name in run.models}
 language_models = {name: run.model(name) for name in run.models}
 models = {name: resampled(stored, language_models[name], sample_rows) for name, stored in captures.items()}
 first = next(iter(models))
-ranks = ranks_within(ranks, [of_model[0] for of_model in models.values()])  # all blocks have the same tokens
+of_each = [next(iter(of_model.values())) for of_model in models.values()]  # all blocks have the same tokens
+ranks = ranks_within(ranks, of_each)
+sampled = len(of_each[0].rows().x)
 some = selected(models, blocks)
-sampled = len(models[first][0].rows().x)
 print("models:", ", ".join(models), "· text:", run.corpora[0], "·", sampled, "sampled rows, a quarter held out")
 for name, of_model in some.items():
     print(f"{name}: gains of {len(models[name])} blocks; gate, recipe and layers of blocks", *of_model)
@@ -79,7 +75,7 @@ for name, of_model in some.items():
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -163,8 +159,8 @@ for a, b in (([1, 0], [1, 0]), ([1, 0], [0, 1]), ([1, 1], [1, 1])):
 # *shuffled* of the residual's. The limits printed below the table are our choice. Then come the blocks themselves.
 
 # %%
-power = powers(models, swept, rank, power_seeds or seeds, steps)
-power.set_index(["model", "block"]).round(2)
+power = run.record("power", measure.power_table(models, swept, rank, power_seeds or seeds, steps))
+power.set_index(["model", "block"])
 
 # %% tags=["nbval-check-output"]
 print("the probe finds what is planted (≥ 0.9 everywhere):", bool((power.planted >= 0.9).all()))
@@ -173,10 +169,10 @@ print("it takes no cubic for a product (≤ 0.5 everywhere):", bool((power.cubic
 print("of a hidden teacher it finds 0.4 or more (everywhere):", bool((power.hidden >= 0.4).all()))
 
 # %%
-probes = tables.probes(models, rank, seeds, steps)
-gained = gains(probes)
-as_found = gained
-gained.pivot(index="block", columns="model", values="gain")[list(models)].round(2)
+probes = measure.probe_blocks(models, rank, seeds, steps)
+unrounded = measure.block_table(probes)
+probed = run.record("blocks", unrounded)
+probed.pivot(index="block", columns="model", values="gain")[list(models)]
 
 # %% [markdown]
 # **Massive rows.** Some blocks write outputs far beyond all others for a few tokens, the first of a sequence above all
@@ -186,46 +182,46 @@ gained.pivot(index="block", columns="model", values="gain")[list(models)].round(
 # and in the score.
 
 # %%
-massive = tables.massive(models)
-ordinary = tables.ordinary_gains(models, massive, rank, seeds, steps)
+massive = measure.massive_table(models)
+unrounded_ordinary = measure.ordinary_table(models, massive, rank, seeds, steps)
+ordinary = run.record("ordinary", massive.merge(unrounded_ordinary, on=["model", "block"]))
 print(f"massive: an output norm beyond {MULTIPLE:g} medians; sampled in the share in which the text has them")
 for name in models:
-    print(tables.massive_sentence(name, massive))
-beside_ordinary = tables.beside_ordinary(gained, ordinary)
-beside_ordinary.set_index(["model", "block"]).round(2)
+    if name not in set(massive.model):
+        print(f"{name}: no block has massive rows")
+of_all = probed[["model", "block", "r2", "gain", "recovered"]]
+both = ordinary.merge(of_all, on=["model", "block"], suffixes=("", "_of_all"))
+both.set_index(["model", "block"]).round(2)
 
 # %% [markdown]
 # Does the gain follow what is left? Pearson's $r$ over the blocks of each model, with Fisher's interval and a
 # permutation p-value: how often a shuffled pairing correlates as strongly. Blocks of several models are not thrown
 # together, since models differ in level. Twelve blocks are few, and one far from the rest can make $r$ what it is:
 # *inner* leaves out the first and the last block, *lowest* and *highest* are the ends of what leaving out any one block
-# gives. Where nothing varies, $r$ is undefined; we then write $r = 0$, from −1 to 1, $p = 1$ (`tables.correlations`).
+# gives. Where nothing varies, or blocks are fewer than six, $r$ is undefined, and nothing is said.
 
 # %%
-with_gain = correlations(gained, "gain", run.seed)
-with_share = correlations(gained, "recovered", run.seed)
-views = {"gain": with_gain, "share recovered": with_share}
+views = {"gain": unrounded, "recovered": unrounded}
 if len(ordinary):  # blocks with massive rows count by their ordinary rows
-    views["gain, ordinary rows"] = correlations(tables.with_ordinary(gained, ordinary), "gain", run.seed)
-pd.concat({view: found.set_index("model") for view, found in views.items()}).round(2)
+    views["gain of ordinary rows"] = measure.with_ordinary(unrounded, unrounded_ordinary)
+correlations = run.record("correlations", measure.correlation_table(views, run.seed))
+correlations.set_index(["of", "model"]).round(2)
 
 # %% tags=["nbval-check-output"]
-for row in with_gain.itertuples():
-    largest = gained[gained.model == row.model].gain.max()
+of_gain = correlations[correlations["of"] == "gain"]
+for name in of_gain.model[of_gain.r.isna()]:
+    print(f"{name}: no r, since blocks are fewer than six, or nothing varies over them")
+for row in of_gain.dropna(subset="r").itertuples():
+    largest = probed[probed.model == row.model].gain.max()
     sign, inner = (">" if r > 0 else "≤" for r in (row.r, row.inner))
-    verdict = "excludes 0" if row.low * row.high > 0 else "holds 0"
+    verdict = "excludes 0" if row.r_low * row.r_high > 0 else "holds 0"
     print(f"{row.model}: largest gain {largest:.1f}; r {sign} 0, its interval {verdict}; inner blocks r {inner} 0")
 
 # %% [markdown]
 # How many of these digits hold? The search builds every step from differences of nearby gradients, so what two
 # processors round differently grows along the way: gains hang on it by less than 0.001, the ends of their intervals,
 # which rest on a few fits, by up to 0.005 (more precise arithmetic does not help, see `ideas/bilinear/probe.py`). So
-# from here on we draw and record these numbers to 0.01.
-
-# %%
-to_a_hundredth = dict.fromkeys(["gain", "low", "high", "r2_poly", "recovered"], 0.01)
-power = rounded(power, 0.01)
-gained, ordinary = rounded(gained, to_a_hundredth), rounded(ordinary, to_a_hundredth)
+# gains are recorded and drawn to 0.01.
 
 # %% [markdown]
 # ## Figure: the paper's figure 3
@@ -239,7 +235,7 @@ gained, ordinary = rounded(gained, to_a_hundredth), rounded(ordinary, to_a_hundr
 # %%
 papers = published.of_models(run.models)
 beside = None if papers.empty else papers
-figure = plots.gain(gained, rank, beside)
+figure = plots.gain(probed, rank, beside)
 run.figure(figure, "gain")
 plt.show()
 
@@ -248,7 +244,7 @@ plt.show()
 # table is empty; the paper's probe is not ours, see *the paper's recipe* below.)
 
 # %%
-published.apart(gained, "gain", "bilinear_gain_r16").round(3)
+published.apart(probed, "gain", "bilinear_gain_r16").round(3)
 
 # %% [markdown]
 # **Is sixteen the right rank?** For a few blocks per model we let the rank grow, with one fit each. How far can we
@@ -258,8 +254,8 @@ published.apart(gained, "gain", "bilinear_gain_r16").round(3)
 # where it stops growing and the teacher is lost too, nothing follows for the block.
 
 # %%
-sweep = rounded(rank_sweep(models, ranks, swept, steps), dict.fromkeys(["recovered", "hidden"], 0.01))
-by_rank = sweep.groupby(["model", "rank"], sort=False)[["recovered", "hidden"]].median()
+swept_ranks = run.record("ranks", measure.rank_table(models, ranks, swept, steps))
+by_rank = swept_ranks.groupby(["model", "rank"], sort=False)[["recovered", "hidden"]].median()
 by_rank.rename(columns={"recovered": "recovered (median)", "hidden": "hidden teacher"}).unstack("rank").round(2)
 
 # %% [markdown]
@@ -270,7 +266,7 @@ by_rank.rename(columns={"recovered": "recovered (median)", "hidden": "hidden tea
 # residuals: *planted* must be at 1, *shuffled* at 0.
 
 # %%
-figure = plots.rank(sweep, power, gained, rank)
+figure = plots.rank(swept_ranks, power, probed, rank)
 run.figure(figure, "rank")
 plt.show()
 
@@ -280,13 +276,19 @@ plt.show()
 # several learning rates. Beside the gate we keep what it stands for: the share of the output's variance that passes it.
 
 # %%
-trained = rounded(gates(some, rates, rank, batches), dict.fromkeys(["gain", "gate", "share"], 0.001))
-ordered = gate_order(trained, tables.same_blocks(gained, trained))
-follows = tables.gate_correlations(trained)
+gates = run.record("gates", measure.gate_table(some, rates, rank, batches))
+by_rate = run.record("rates", measure.rate_table(gates, probed))
 print("gates start at 1; where they end, and the gain behind them:")
-print(ordered.set_index("rate").T.round(2).to_string())
-print("Spearman's ρ with what the line leaves, over the blocks of each model:")
-print(follows.set_index(["model", "rate"]).round(2).to_string())
+print(by_rate.set_index("rate").T.round(2).to_string())
+
+# %% [markdown]
+# Do they go by what the line leaves? Spearman's $\rho$ with $1 - R^2_{\mathrm{lin}}$, over the blocks of each model:
+
+# %%
+left = gates.merge(probed[["model", "block", "r2"]], on=["model", "block"]).assign(left=lambda table: 1 - table["r2"])
+of_gates = left.groupby(["model", "rate"], sort=False)[["left", "gate", "share"]]
+follows = of_gates.corr("spearman")["left"].unstack()[["gate", "share"]]
+follows.round(2)
 
 # %% [markdown]
 # ## Figure: the gate, and what it lets through
@@ -297,7 +299,7 @@ print(follows.set_index(["model", "rate"]).round(2).to_string())
 # blocks of one model: models differ in level.
 
 # %%
-figure = plots.gate(trained)
+figure = plots.gate(gates, probed)
 run.figure(figure, "gate")
 plt.show()
 
@@ -315,14 +317,14 @@ plt.show()
 # start are the same throughout; our own gain is the mean over its fits, and both are scored by our $R^2$.
 
 # %%
-compared = tables.recipes(some, as_found, rank, recipe_steps, run.seed)
-parts = tables.changes(compared)
+recipe = run.record("recipe", measure.recipe_table(some, unrounded, rank, recipe_steps, run.seed))
+parts = recipe.groupby("model", sort=False)[["gain", *measure.CHANGES, "ours"]].mean()
 parts.map("{:+.3f}".format).T
 
 # %% tags=["nbval-check-output"]
-summed = compared[list(tables.CHANGES)].sum(axis=1)
-print("the parts add up to the gap in every block:", bool(np.allclose(summed, compared.gap, atol=1e-9)))
-print("our probe gains more than the recipe on the mean:", dict(parts.gap > 0))
+summed = recipe[["gain", *measure.CHANGES]].sum(axis=1)
+print("recipe and changes add up to our probe in every block:", bool(np.allclose(summed, recipe.ours, atol=1e-9)))
+print("our probe gains more than the recipe on the mean:", (parts.ours > parts.gain).to_dict())
 
 # %% [markdown]
 # ## Figure: two probes on the same rows
@@ -332,7 +334,7 @@ print("our probe gains more than the recipe on the mean:", dict(parts.gap > 0))
 # the rows that are scored cannot do worse there.
 
 # %%
-figure = plots.recipe(compared)
+figure = plots.recipe(recipe)
 run.figure(figure, "recipe")
 plt.show()
 
@@ -345,9 +347,8 @@ plt.show()
 # products: GELU(h) is about $h/2 + 0.4\,h^2$ near 0 (notebook 02), so the hidden layer has squares of its own.
 
 # %%
-depth = rounded(tables.controls(some, swept, rank, control_steps), dict.fromkeys(["r2", "low", "high"], 0.001))
-depth = rounded(depth, {"conjunction": 0.01})
-depth.pivot_table(index=["model", "block"], columns="control", values="r2", sort=False)
+controls = run.record("controls", measure.control_table(some, swept, rank, control_steps))
+controls.pivot_table(index=["model", "block"], columns="control", values="r2", sort=False)
 
 # %% [markdown]
 # Beside $R^2$ the paper gives the mean *cosine* of outputs and predictions, the *root mean squared error*, and a
@@ -360,6 +361,10 @@ depth.pivot_table(index=["model", "block"], columns="control", values="r2", sort
 # where it is positive and, by the clipping, 0 where it is negative. By hand, on inputs that are all positive:
 
 # %% tags=["nbval-check-output"]
+import torch
+
+from howlinear.ideas.bilinear.layers import conjunction
+
 halves = torch.from_numpy(corners) + 3
 planted = {
     "line": lambda x: x @ torch.tensor([[2.0], [-1.0]]).double() + 5,
@@ -371,9 +376,8 @@ for name, map_ in planted.items():
     print(f"{name}: {conjunction(map_, halves):.2f}")
 
 # %%
-layers = tables.layers(some, probes)
-measures = rounded(tables.layer_measures(some, layers), {"rmse_poly": 0.001, "cosine_poly": 0.001})
-measures = rounded(measures, dict.fromkeys(["conjunction", "conjunction_poly"], 0.01))
+built = measure.build_layers(some, probes)
+measures = measure.measure_table(some, built, swept)
 measures.groupby("model", sort=False).mean().drop(columns="block").round(2)
 
 # %% [markdown]
@@ -387,8 +391,9 @@ texts = {name: stored.rows.with_fewer_held_out(swap_rows) for name, stored in ca
 for name, stored in captures.items():
     if stored.about["perplexity"] is None:
         print(f"{name} predicts no next token: no swap of it has a cost in perplexity")
-swapped = rounded(tables.swaps(language_models, layers, texts), 0.01)
-swapped.pivot(index="block", columns="model", values=["linear", "poly"]).round(2)
+swaps = measure.swap_table(language_models, built, texts)
+layers = run.record("layers", measures.merge(swaps, how="left", on=["model", "block"]))
+layers.pivot(index="block", columns="model", values=["dppl", "dppl_poly"])
 
 # %% [markdown]
 # ## Figure: depth and products
@@ -399,90 +404,59 @@ swapped.pivot(index="block", columns="model", values=["linear", "poly"]).round(2
 # intervals. What the paper gives for its own models is thin and grey.
 
 # %%
-figure = plots.layers(tables.fits(gained, depth), swapped, beside)
+figure = plots.layers(probed, controls, layers, beside)
 run.figure(figure, "layers")
 plt.show()
 
 # %%
-line_apart = published.apart(swapped, "linear", "dppl_linear")
-products_apart = published.apart(swapped, "poly", "dppl_poly")
+line_apart = published.apart(layers, "dppl", "dppl_linear")
+products_apart = published.apart(layers, "dppl_poly", "dppl_poly")
 pd.concat({"line": line_apart, "line and products": products_apart}).round(2)
 
-
 # %%
-def by_model(table):
-    """Model → its rows, as they are recorded."""
-    return {name: table[table.model == name].drop(columns="model").to_dict("records") for name in models}
-
-
-def swept_by_block(name):
-    """Block → rank → share recovered."""
-    blocks = sweep[sweep.model == name].pivot(index="rank", columns="block", values="recovered")
-    return blocks.to_dict()
-
-
-numbers = {
-    "settings": {"rank": rank, "seeds": seeds, "steps": steps, "ranks": ranks, "rates": rates, "batches": batches}
-    | {"recipe_steps": recipe_steps, "control_steps": control_steps, "sampled": sampled},
-    "models": tables.record(gained.drop(columns="left"), measures, compared, depth, swapped),
-    "correlation": {
-        "gain": with_gain.set_index("model").to_dict("index"),
-        "recovered": with_share.set_index("model").to_dict("index"),
-    },
-    "massive": tables.massive_record(massive, ordinary),
-    "power": by_model(power),
-    "ranks": {name: swept_by_block(name) for name in models}
-    | {"hidden": sweep.dropna().pivot(index="rank", columns="model", values="hidden").to_dict()},
-    "gate": by_model(trained.drop(columns="left")),
-    "gate_order": ordered.set_index("rate").to_dict("index"),
-    "gate_correlation": by_model(follows),
-}
-tolerance = {"models": 0.02, "correlation": 0.1, "power": 0.1, "ranks": 0.1, "gate": 0.1, "gate_order": 0.1}
-tolerance |= {"gate_correlation": 0.2}  # ranks of twelve blocks
-digits = dict.fromkeys(tolerance, 4) | {"correlation": 2, "p": 1}  # the others are rounded already
-digits |= {"gate_order": 3, "gate_correlation": 2}
-if len(ordinary):
-    numbers["correlation"]["gain_ordinary"] = views["gain, ordinary rows"].set_index("model").to_dict("index")
-run.save(numbers, tolerance, digits)
+settings = {"rank": rank, "seeds": seeds, "steps": steps, "ranks": ranks, "rates": rates, "batches": batches}
+run.save(settings=settings | {"recipe_steps": recipe_steps, "control_steps": control_steps, "sampled": sampled})
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
 
 # %%
-spans = gained.groupby("model", sort=False)[["gain", "recovered"]].agg(["min", "max"])
+spans = probed.groupby("model", sort=False)[["gain", "recovered"]].agg(["min", "max"])
 gain_spans = "; ".join(f"{name} {row['min']:.2f} to {row['max']:.2f}" for name, row in spans["gain"].iterrows())
 share_spans = "; ".join(f"{name} {row['min']:.2f} to {row['max']:.2f}" for name, row in spans["recovered"].iterrows())
-slopes, ordinary_slopes = (
-    "; ".join(
-        f"{row.model} {row.r:+.2f} [{row.low:+.2f}, {row.high:+.2f}], inner {row.inner:+.2f}"
-        for row in found.itertuples()
-    )
-    for found in (with_gain, views.get("gain, ordinary rows", with_gain))
-)
+slopes = {}
+for view, found in correlations.dropna(subset="r").groupby("of"):
+    of_models = [f"{row.model} {row.r:+.2f} [{row.r_low:+.2f}, {row.r_high:+.2f}]" for row in found.itertuples()]
+    inner = [f", inner {r:+.2f}" for r in found.inner]
+    slopes[view] = "; ".join(map("".join, zip(of_models, inner, strict=True)))
 closing = "; ".join(
-    f"{row['model']} at rate {row['rate']:g}: gate {row['ρ of gate']:+.2f}, share {row['ρ of share']:+.2f}"
-    for _, row in follows.iterrows()
+    f"{model} at rate {rate:g}: gate {row.gate:+.2f}, share {row.share:+.2f}"
+    for (model, rate), row in follows.iterrows()
 )
 
 # %%
-recipe_means = "; ".join(f"{name} {row['gain']:.3f} against {row['ours']:.3f}" for name, row in parts.iterrows())
-signed = parts[list(tables.CHANGES)].map("{:+.3f}".format)
+recipe_means = "; ".join(f"{name} {row.gain:.3f} against {row.ours:.3f}" for name, row in parts.iterrows())
+signed = parts[list(measure.CHANGES)].map("{:+.3f}".format)
 shares = "; ".join(f"{name}: {', '.join(f'{k} {v}' for k, v in row.items())}" for name, row in signed.iterrows())
-both = depth.pivot_table(index=["model", "block"], columns="control", values="r2", sort=False)
+both = controls.pivot_table(index=["model", "block"], columns="control", values="r2", sort=False)
 apart = (both["poly2x"] - both["dense2x"]).abs()
-saved = swapped.linear - swapped.poly
-most = swapped.assign(saved=saved).loc[saved.groupby(swapped.model, sort=False).idxmax()]
+saved = layers.assign(saved=layers.dppl - layers.dppl_poly).dropna(subset="saved")
+most = saved.loc[saved.groupby("model", sort=False)["saved"].idxmax()]
 spared = "; ".join(f"{row.model} at most {row.saved:.2f} (block {row.block})" for row in most.itertuples())
 
 # %%
 pd.set_option("display.max_colwidth", None)
 claims = [
     ("the gain is small", "almost everywhere: median below 0.01, largest 0.126", gain_spans),
-    ("it does not follow what is left", "r +0.004 over 36 blocks; by model +0.05, +0.46, −0.01", slopes),
-    ("… without massive rows", "not asked", ordinary_slopes if len(ordinary) else "no block has any"),
+    (
+        "it does not follow what is left",
+        "r +0.004 over 36 blocks; by model +0.05, +0.46, −0.01",
+        slopes.get("gain", "no r"),
+    ),
+    ("… without massive rows", "not asked", slopes.get("gain of ordinary rows", "no block has any")),
     ("share of the residual recovered", "not given", share_spans),
     ("gain by the paper's own recipe, mean", "median below 0.01", recipe_means),
     ("what parts the two probes", "not asked", shares),
@@ -507,7 +481,7 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises
@@ -516,7 +490,10 @@ run.questions(questions)
 # block, and a branch fitted to it:
 
 # %%
-rows = residual_rows(models[first][len(models[first]) // 2])
+from howlinear.ideas.bilinear.probe import branch, residual_rows, scores
+
+(middle,) = choose_blocks("depth 0.5", models[first])
+rows = residual_rows(models[first][middle])
 fitted = branch(rows, rank, seed=0, steps=steps)
 
 # %% [markdown]

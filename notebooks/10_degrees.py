@@ -26,7 +26,9 @@ held = 16_000_000  # inputs held in memory at a time, rows × width × blocks: m
 kernel_rows = [750, 1500, 3000, 6000]  # train rows of the kernels, the last for degree 2 alone: time grows as its cube
 counts = [0, 16, 32, 64, 128, 256]  # neurons that weigh their squares anew, the loudest first; all are added
 directions = [0, 8, 16, 32, 48]  # leading directions all of whose products are taken
-streamed = []  # blocks of every model whose products are streamed, up to width 128; always the first's middle block
+streamed: (
+    list | str
+) = []  # blocks of every model whose products are streamed, up to width 128; always the first's middle block
 streamed_rows = [16_000, 32_000]  # train rows for that: about a minute and a half and 3 GB a block
 share_reached = 0.9  # of the quadratic step: how many products does it take to get there?
 with_twins = True  # the embedded small models in training as well, whatever the models of the run profile
@@ -36,17 +38,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from torch.nn.functional import gelu
 
 import howlinear as hl
-from howlinear.answers.degrees import questions, replies, sentences
-from howlinear.core.ceilings import AffineMap
-from howlinear.files import results as record
-from howlinear.files.results import rounded
-from howlinear.ideas.degrees import survey
-from howlinear.ideas.degrees.hermite import hermite, predict_spectrum
+from howlinear.files import tables
+from howlinear.ideas.degrees import measure
 from howlinear.ideas.degrees.neurons import Hidden, take_apart
-from howlinear.instrument.selection import selected
+from howlinear.instrument.selection import choose_blocks, selected, spaced
 from howlinear.notebook.run import start
 from howlinear.plots import degrees as figures
 from howlinear.training import twins
@@ -54,13 +51,16 @@ from howlinear.training import twins
 run = start("10_degrees", profile)
 first = next(iter(run.models))
 stored = {name: run.capture(name) for name in run.models}
-middle = {name: len(stored[name].blocks) // 2 for name in run.models}
 used = {name: found.rows.thinned(token_rows) for name, found in stored.items()}
 some = selected({name: found.blocks for name, found in stored.items()}, blocks)
-asked_blocks = {name: survey.surveyed_blocks(len(found.blocks), some.get(name, [])) for name, found in stored.items()}
+checked = {name: spaced(found.blocks, 3) for name, found in stored.items()}  # an early, a middle and a late block
+middle = {name: numbers[len(numbers) // 2] for name, numbers in checked.items()}
+surveyed = {name: sorted({*some.get(name, ()), *checked[name]}) for name in run.models}
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", used[first].count, "token rows")
 for name, found in stored.items():
-    print(f"{name}: {survey.blocks_sentence(found.blocks, asked_blocks[name])}")
+    massive = [block for block in surveyed[name] if len(found.blocks[block].massive())]
+    print(f"{name}: {len(surveyed[name])} of {len(found.blocks)} blocks;", end=" ")
+    print("few massive rows weigh most (notebook 12) in:", ", ".join(map(str, massive)) or "none")
 
 # %% [markdown]
 # ## Predict first
@@ -77,7 +77,7 @@ for name, found in stored.items():
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -118,6 +118,9 @@ run.answer(sentences)
 # square has variance 2. So a third is of degree 1, and all is of degree 2.
 
 # %%
+from howlinear.core.ceilings import AffineMap
+from howlinear.ideas.degrees.hermite import hermite, predict_spectrum
+
 identity = AffineMap(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
 squares = Hidden(gate=identity, up=None, activation=torch.square, out=identity)
 draws = torch.randn(10_000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -131,9 +134,9 @@ print("z² of normal z, mean ½:", predict_spectrum(squares, hl.Moments(1).updat
 # %%
 model = run.model(first)
 parts = take_apart(model, middle[first])
-_, captured = next(survey.captured_blocks(model, used[first], [middle[first]], held))
-planted = survey.teacher_table(captured, parts, degree)
-planted = planted.pivot_table(index="teacher", columns="degree", values="r2")
+_, captured = next(measure.captured_blocks(model, used[first], [middle[first]], held))
+teachers = run.record("teachers", measure.teacher_table(captured, parts, degree))
+planted = teachers.pivot(index="teacher", columns="degree", values="r2")
 
 # %% tags=["nbval-check-output"]
 print("teacher of degree D (row) explained up to degree k:")
@@ -148,52 +151,73 @@ print(planted.add_prefix("R²_").rename_axis(index=None, columns=None).round(2).
 # blocks of fresh models on the same tokens, and all products streamed over more text.
 
 # %%
-kernel_rows = [rows for rows in kernel_rows if rows <= 0.65 * used[first].count]  # as many train, less a fold of 8
-surveys = {}
-fresh = {}
+fitted = int(0.65 * used[first].count)  # of all rows: the train rows, less a fold of eight
+kernel_rows = [rows for rows in kernel_rows if rows <= fitted]
+if len(kernel_rows) < 2:
+    kernel_rows = [fitted // 2, fitted]
+surveys = []
+fresh = []
 for name in run.models:
     model = run.model(name)
-    rows = used[name]
-    surveys[name] = survey.survey(model, rows, degree, kernel_rows, counts, directions, held, asked_blocks[name])
+    what = (surveyed[name], checked[name], degree, kernel_rows, counts, directions, held)
+    surveys.append(measure.survey_blocks(name, model, used[name], *what))
     untrained = hl.untrained(model)
-    _, captured = next(survey.captured_blocks(untrained, rows, [middle[name]], held))
+    _, captured = next(measure.captured_blocks(untrained, used[name], [middle[name]], held))
     parts_untrained = take_apart(untrained, middle[name])
-    fresh[name] = survey.spectrum_table(captured, parts_untrained, degree)
-tables = survey.stack_models(surveys) | {"fresh": survey.stack(fresh, "model")}
+    table = measure.spectrum_table(captured, parts_untrained, degree)
+    spread = measure.spread_table(captured, parts_untrained)
+    fresh.append(measure.with_keys(table.merge(spread, how="cross"), name, middle[name]))
+tables = {kind: pd.concat([found[kind] for found in surveys]) for kind in surveys[0]}
+spectra, neurons, kernels, leading = (
+    run.record(kind, tables[kind]) for kind in ("spectra", "neurons", "kernels", "directions")
+)
+reach = neurons[neurons.share >= share_reached].groupby(["model", "block"])["neurons"].min().rename("reach")
+spreads = run.record("blocks", tables["blocks"].join(reach.astype("Int64"), on=["model", "block"]))
+fresh = pd.concat(fresh)
+fresh_r2 = run.record("fresh", fresh[["model", "degree", "r2"]])
+
+# %% [markdown]
+# All products of a block's inputs, up to width 128, over more of the text.
 
 # %%
-asked = {(first, middle[first])}
-asked |= {(name, block) for name in run.models for block in streamed}
-curves = {}
-for name, block in sorted(asked):
+curves = []
+for name in run.models:
+    asked = {*choose_blocks(streamed, stored[name].blocks), *([middle[name]] if name == first else [])}
+    if stored[name].blocks[middle[name]].outputs.d_in > 128:
+        print(f"{name} is wider than 128: all products of its inputs are not streamed")
+        continue
     model = run.model(name)
-    if model.config.hidden_size <= 128:
-        more = int(1.6 * streamed_rows[-1])  # 0.65 of them are fitted on
-        rows = hl.load_corpus(run.corpora[0], model).rows(more)
-        curves[name, block] = survey.streamed_table(model, rows, block, streamed_rows)
-if not curves:
-    print("all products of inputs are streamed up to width 128: these models are wider, and the stars are left out")
-tables["streamed"] = survey.stack_curves(curves)
+    rows = run.corpus(run.corpora[0], model).rows(int(1.6 * streamed_rows[-1]))  # 0.65 of them are fitted on
+    train_rows = [count for count in streamed_rows if count <= 0.65 * rows.count]
+    if not train_rows:
+        print(f"{name}: the text has {rows.count} rows, too few to stream all products over more of it")
+        continue
+    for block in sorted(asked):
+        table = measure.streamed_table(model, rows, block, train_rows)
+        curves.append(measure.with_keys(table, name, block))
+nothing = pd.DataFrame(columns=["model", "block", "rows", "r2", "r2_low", "r2_high"])
+streamed_curves = run.record("streamed", pd.concat(curves) if curves else nothing)
 
 # %% [markdown]
 # Beside them we need the probes of notebook 03: what share they explain of what the line leaves, by rank.
 
 # %%
-swept = record.load(run.results / "03_bilinear.json")["ranks"]  # model → block → rank → share
-tables["shares"] = survey.all_shares(tables["neurons"], swept)
-for name, block in survey.not_probed(tables["shares"]):
-    print(f"{name}, block {block}: notebook 03 has no probe of several ranks")
-tables = rounded(tables)  # as finely as another machine would find them too
+swept = tables.results(run.results, "03_bilinear")["ranks"]
+probes = run.record("probes", measure.probe_table(neurons, swept))
+for name, numbers in checked.items():
+    for block in numbers:
+        if probes.query("model == @name and block == @block").empty:
+            print(f"{name}, block {block}: notebook 03 has no probe of several ranks")
 
 # %% tags=["nbval-check-output"]
-table = survey.by_degree(tables["spectra"], "r2", run.models)
-predicted = survey.by_degree(tables["spectra"], "hermite", run.models)
-falls = int((table.diff(axis=1).iloc[:, 1:] < 0).to_numpy().sum())
-print(table.groupby("model", sort=False).mean().round(2).to_string())
+r2 = spectra.pivot(index=["model", "block"], columns="degree", values="r2").reindex(run.models, level="model")
+print(r2.groupby("model", sort=False).mean().add_prefix("R²_").rename_axis(columns=None).round(2).to_string())
+predicted = spectra.pivot(index=["model", "block"], columns="degree", values="hermite").reindex(r2.index)
+miss = (r2 - predicted).groupby("model", sort=False).agg(lambda gap: gap.loc[gap.abs().idxmax()])
 print("largest miss of Hermite's prediction, per degree and model:")
-miss = survey.largest_miss(table, predicted).round(1) + 0.0  # no −0.0
-print(miss.to_string())
-print("steps down from one degree to the next:", falls, "of", table.shape[0] * (degree - 1))
+print((miss.round(1) + 0.0).add_prefix("R²_").rename_axis(columns=None).to_string())  # no −0.0
+falls = int((r2.diff(axis=1).iloc[:, 1:] < 0).to_numpy().sum())
+print("steps down from one degree to the next:", falls, "of", len(r2) * (degree - 1))
 
 # %% [markdown]
 # ## Figure: the degree spectrum
@@ -203,7 +227,7 @@ print("steps down from one degree to the next:", falls, "of", table.shape[0] * (
 # expansion predicts for Gaussian inputs of the same covariance. (Intervals leave out document folds on both sides.)
 
 # %%
-run.figure(figures.spectrum(tables["spectra"]), "spectrum")
+run.figure(figures.spectrum(spectra), "spectrum")
 plt.show()
 
 # %% [markdown]
@@ -216,18 +240,29 @@ plt.show()
 # intervals of the curves take the fit as given, and are a little too narrow where outputs have heavy tails.
 
 # %%
-bounds = survey.neuron_bounds(tables)
-of_middle = survey.of_blocks(tables | {"bounds": bounds}, middle)
-run.figure(figures.kernel_curves(of_middle["kernels"], of_middle["bounds"], of_middle["streamed"]), "full")
+
+
+def of_middle(table):
+    """The rows of a table that are of a model's middle block."""
+    return table[table.block == table.model.map(middle)]
+
+
+figure = figures.kernel_curves(*map(of_middle, (kernels, spectra, neurons, streamed_curves)))
+run.figure(figure, "full")
 plt.show()
 
 # %% tags=["nbval-check-output"]
-print(survey.close_table(bounds, tables["kernels"]).round(2).to_string())
-for (name, block), curve in tables["streamed"].groupby(["model", "block"]):
+by_kernel = kernels[kernels.kernel == "degree 2"].groupby(["model", "block"], sort=False).r2
+bounds = pd.DataFrame({"each free": neurons.groupby(["model", "block"], sort=False).r2.last()})
+bounds.insert(0, "pooled", r2[2])
+bounds["all products"] = by_kernel.last()
+bounds["last step"] = by_kernel.last() - by_kernel.apply(lambda curve: curve.iloc[-2])
+print(bounds.round(2).to_string())
+for (name, block), curve in streamed_curves.groupby(["model", "block"]):
     points = ", ".join(f"{point.rows:,} rows: {point.r2:.3f}" for point in curve.itertuples())
     print(f"{name}, block {block}, streamed, {points}")
-leading = {name: found.r2.round(2).tolist() for name, found in tables["products"].groupby("model", sort=False)}
-print(f"middle block, all products of {directions} leading directions:", leading)
+print("middle block, all products of so many leading directions:")
+print(leading.pivot(index="model", columns="directions", values="r2").reindex(run.models).round(2).to_string())
 
 # %% [markdown]
 # ## Figure: how many products?
@@ -237,7 +272,7 @@ print(f"middle block, all products of {directions} leading directions:", leading
 # probes of notebook 03, free to find better products. Steep at first means low rank; climbing to the end, distributed.
 
 # %%
-run.figure(figures.products_needed(of_middle["shares"]), "rank")
+run.figure(figures.products_needed(of_middle(neurons), of_middle(probes)), "rank")
 plt.show()
 
 # %% [markdown]
@@ -250,7 +285,7 @@ plt.show()
 
 # %%
 if with_twins:
-    run.figure(figures.training(survey.training_table(twins.load_twins().values())), "training")
+    run.figure(figures.training(measure.training_table(twins.load_twins().values())), "training")
     plt.show()
 else:
     print("left out: of these models there are no steps of training; run profile minis has the small ones")
@@ -261,40 +296,39 @@ else:
 # What share of the rest, which the line leaves, do the degrees explain? The mean over the blocks of each model:
 
 # %%
-survey.summary(tables, share_reached).filter(like="rest by degree", axis=0).T.reindex(run.models)
+rest = (
+    r2.sub(r2[1], axis=0).div(1 - r2[1], axis=0).drop(columns=1).add_prefix("rest by degree ").rename_axis(columns=None)
+)
+rest.groupby("model", sort=False).mean().round(2)
 
 # %% [markdown]
-# The same of an early, a middle and a late block; then the share of the quadratic step that a probe of rank 16 reaches,
-# and how many neurons, or which rank, it takes for `share_reached` of it:
+# The same of an early, a middle and a late block; then the share of the quadratic step that a probe of each rank
+# reaches, and how many neurons it takes for `share_reached` of it:
 
 # %%
-learned = {}
-for (name, block), shares in tables["shares"].groupby(["model", "block"], sort=False):
-    spectra = tables["spectra"].query("model == @name and block == @block")
-    learned[name, block] = survey.summary(tables | {"spectra": spectra, "shares": shares}, share_reached)[name]
-pd.DataFrame(learned).T.drop(columns=["R² fresh, degree 1 and 2", "spread, quartiles"])
+by_rank = probes.pivot(index=["model", "block"], columns="rank", values="share").add_prefix("rank ")
+of_checked = rest.loc[pd.MultiIndex.from_tuples((name, block) for name in checked for block in checked[name])]
+of_checked.join(by_rank).join(reach.rename(f"neurons for {share_reached:.0%}")).round(2)
 
 # %% [markdown]
 # The middle blocks, fresh and trained, on the same tokens: $R^2$ up to degrees 1 and 2, and the quartiles of the
 # pre-activations' spread:
 
 # %%
-states = pd.concat({"fresh": tables["fresh"], "trained": of_middle["spectra"]}, names=["state"])
+trained = of_middle(spectra.merge(spreads.drop(columns="reach"), on=["model", "block"]))
+states = pd.concat({"fresh": fresh, "trained": trained}, names=["state"]).reset_index(level=0)
 quartiles = states.groupby(["model", "state"])[["spread_lower", "spread", "spread_upper"]].first()
-r2 = states.pivot_table(index=["model", "state"], columns="degree", values="r2").add_prefix("R²_")
-r2[["R²_1", "R²_2"]].join(quartiles).reindex(run.models, level="model").round(2)
+by_state = states.pivot(index=["model", "state"], columns="degree", values="r2")[[1, 2]].add_prefix("R²_")
+by_state.join(quartiles).reindex(run.models, level="model").round(2)
 
 # %%
-tolerance = {"low": 0.01, "high": 0.01, "degree 2": 0.02, "degree 3": 0.02, "Gaussian": 0.02, "probe": 0.1, "reach": 2}
-settings = {"degree": degree, "share_reached": share_reached, "token_rows": used[first].count}
-numbers = {"models": survey.results(tables, share_reached), "planted": planted.to_numpy(), "steps_down": falls}
-run.save(numbers | {"settings": settings}, tolerance, digits={"probe": 3})
+run.save(settings={"degree": degree, "share_reached": share_reached, "token_rows": used[first].count})
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
 
 # %% [markdown]
 # - *What degree?* The shares are lower bounds: where *all products* or *each free* lies above *pooled*, the true share
@@ -310,7 +344,7 @@ run.conclusion(sentences, replies)
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises
@@ -333,7 +367,7 @@ absent = None  # a set of degrees, as in {2, 4}
 
 if absent is not None:
     nodes, weights = (torch.tensor(part) for part in np.polynomial.hermite_e.hermegauss(60))
-    coefficients = torch.stack(hermite(nodes, 5)) @ (weights * gelu(nodes))
+    coefficients = torch.stack(hermite(nodes, 5)) @ (weights * torch.nn.functional.gelu(nodes))
     assert absent == {k for k in range(1, 6) if abs(coefficients[k]) < 1e-9}, "split GELU into an odd and an even part"
     print("right: GELU is z / 2 and an even rest; about a mean other than 0, as real z have it, that rest is not even")
 

@@ -5,7 +5,7 @@ from helpers.planted_products import OUT, D, kept_of, line, products
 from helpers.reference import normal
 from howlinear.errors import InputError
 from howlinear.ideas.bilinear import recipe as module
-from howlinear.ideas.bilinear.recipe import chosen, ended, recipe
+from howlinear.ideas.bilinear.recipe import follow, recipe
 
 STEPS = 400
 
@@ -65,18 +65,18 @@ def test_where_the_sample_holds_no_more_few_is_all():
 
 
 @pytest.mark.parametrize(
-    ("scores", "kept"),
+    ("scores", "kept", "is_over"),
     [
-        ([], None),
-        ([-0.1, -0.2, 0.0], None),
-        ([0.00005], None),  # not better by 1e-4
-        ([0.1, 0.10005], 0),
-        ([0.1, 0.0, 0.0, 0.0, 0.5], 0),  # three without a better one end it
-        ([0.1, 0.0, 0.0, 0.2, 0.0, 0.0, 0.0, 0.9], 3),
+        ([], None, False),
+        ([-0.1, -0.2], None, False),
+        ([0.00005], None, False),  # not better by 1e-4
+        ([0.1, 0.10005, 0.0], 0, False),
+        ([0.1, 0.0, 0.0, 0.0, 0.5], 0, True),  # three without a better one end it
+        ([0.1, 0.0, 0.0, 0.2, 0.0, 0.0, 0.0, 0.9], 3, True),
     ],
 )
-def test_which_evaluation_is_kept_by_hand(scores, kept):
-    assert chosen(scores, patience=3) == kept
+def test_which_evaluation_is_kept_by_hand(scores, kept, is_over):
+    assert follow(scores, patience=3) == (kept, is_over)
 
 
 def test_the_start_is_the_papers():
@@ -95,13 +95,6 @@ def test_a_rank_or_a_number_of_steps_that_cannot_be_is_refused(rank, steps):
     x = even(200)
     with pytest.raises(InputError, match=f"rank={rank}, steps={steps}"):
         recipe({0: kept_of(x, line(x))}, rank, steps)
-
-
-@pytest.mark.parametrize(
-    ("scores", "is_over"), [([0.1, 0.0, 0.0], False), ([0.1, 0.0, 0.0, 0.0, 0.5], True), ([], False)]
-)
-def test_a_run_ends_after_so_many_without_a_better_one(scores, is_over):
-    assert ended(scores, patience=3) == is_over
 
 
 @pytest.mark.long

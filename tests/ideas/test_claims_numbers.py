@@ -240,11 +240,10 @@ def test_twins_are_judged_beside_their_seeds_and_say_which_families_there_are(fa
 
 
 def probed(gains, left, **more):
-    blocks = [
-        {"block": b, "gain": g, "low": g - 0.01, "high": g + 0.02, "r2_lin": 1 - rest}
-        for b, (g, rest) in enumerate(zip(gains, left, strict=True))
-    ]
-    return {"models": {"a": {"blocks": blocks} | more if more else blocks}}
+    """Tables of notebook 03 for one model, the others of some of its blocks."""
+    blocks = pd.DataFrame({"model": "a", "block": range(len(gains)), "r2": 1 - np.array(left), "gain": gains})
+    blocks = blocks.assign(gain_low=blocks["gain"] - 0.01, gain_high=blocks["gain"] + 0.02)
+    return {"blocks": blocks} | {name: pd.DataFrame({"model": "a"} | rows) for name, rows in more.items()}
 
 
 def test_gains_are_notebook_03s():
@@ -261,7 +260,8 @@ def test_gains_are_notebook_03s():
 
 def test_the_papers_recipe_has_no_interval():
     gains, left = [0.2, 0.1, 0.05, 0.1, 0.1, 0.3], [0.3, 0.2, 0.1, 0.2, 0.2, 0.5]
-    results = probed(gains, left, recipe={"gain": [0.1, 0.0, 0.0, 0.3, 0.0, 0.2]})
+    by_recipe = [0.1, 0.0, 0.0, 0.3, 0.0, 0.2]
+    results = probed(gains, left, recipe={"block": range(6), "gain": by_recipe})
     near(read("recipe_median_gain", results)["a"], 0.05, 0.05, 0.05)
     order, of_some = [6, 5, 0, 3, 2, 1], [0.4, 0.2, 0.1, 0.3, 0.0, 0.25]  # of some blocks, in any order
     longer = [*left, 0.05, 0.9]
@@ -269,39 +269,37 @@ def test_the_papers_recipe_has_no_interval():
     expected = np.corrcoef([longer[block] for block in order], of_some)[0, 1]
     assert read("recipe_correlation", some)["a"].estimate.value == pytest.approx(expected)
     found = read("recipe_correlation", results)["a"].estimate
-    assert found.value == pytest.approx(np.corrcoef([0.1, 0.0, 0.0, 0.3, 0.0, 0.2], left)[0, 1])
+    assert found.value == pytest.approx(np.corrcoef(by_recipe, left)[0, 1])
 
 
 def test_products_beside_depth_by_hand():
-    dense = {"blocks": [0, 6], "r2": [0.9, 0.8], "low": [0.88, 0.78], "high": [0.92, 0.82]}
-    poly = dense | {"r2": [0.901, 0.77], "low": [0.891, 0.76], "high": [0.911, 0.78]}
-    results = probed([0.1] * 6, range(6), dense2x=dense, poly2x=poly)
+    controls = {"block": [0, 6, 0, 6], "control": ["dense2x"] * 2 + ["poly2x"] * 2, "r2": [0.9, 0.8, 0.901, 0.77]}
+    controls |= {"r2_low": [0.88, 0.78, 0.891, 0.76], "r2_high": [0.92, 0.82, 0.911, 0.78]}
+    results = probed([0.1] * 7, range(7), controls=controls)
     wider = simultaneous(2)
     near(read("products_at_depth", results)["a"], 0.03, 0.03 - 0.02 * wider, 0.03 + 0.02 * wider, "block 6")
 
 
-def costs(linear, poly):
-    table = {"block": list(range(len(linear)))}
-    for name, values in (("linear", linear), ("poly", poly)):
-        table[name] = list(values)
-        table[f"{name}_low"] = [value - 0.1 for value in values]
-        table[f"{name}_high"] = [value + 0.1 for value in values]
+def costs(line, products):
+    table = {"block": range(len(line))}
+    for name, values in (("dppl", line), ("dppl_poly", products)):
+        ends = ((name, 0.0), (f"{name}_low", -0.1), (f"{name}_high", 0.1))
+        table |= {column: np.add(values, shift) for column, shift in ends}
     return table
 
 
 def test_products_save_on_critical_early_blocks_and_elsewhere_not():
     """Block 0 of six is critical, block 1 is not; from block 2 on they are later ones."""
-    dppl = costs([40, 2, 2, 1, 2, 2], [20, 0.5, 2, 1, 1.9, 2.1])
-    results = probed([0.1] * 6, range(6), dppl=dppl)
+    results = probed([0.1] * 6, range(6), layers=costs([40, 2, 2, 1, 2, 2], [20, 0.5, 2, 1, 1.9, 2.1]))
     near(read("saved_early", results)["a"], 0.5, 19.8 / 40, 20.2 / 40, "block 0")
     wider = simultaneous(4)
     assert read("saved_later", results)["a"].estimate.value == pytest.approx(0.05)
     assert read("saved_later", results)["a"].estimate.high == pytest.approx(max(0.05 + wider * 0.1, wider * 0.2))
-    none = probed([0.1] * 6, range(6), dppl=costs([2, 2, 2, 1, 2, 2], [2] * 6))
+    none = probed([0.1] * 6, range(6), layers=costs([2, 2, 2, 1, 2, 2], [2] * 6))
     assert read("saved_early", none)["a"] == Silent("no early block costs 3 times what later ones do")
-    part = probed([0.1] * 6, range(6), dppl=costs([2, 2], [2, 2]))
+    part = probed([0.1] * 6, range(6), layers=costs([2, 2], [2, 2]))
     assert read("saved_later", part)["a"] == Silent("dppl is of blocks 0, 1 alone: all are needed")
-    encoder = probed([0.1] * 6, range(6), dppl=costs([], []))
+    encoder = probed([0.1] * 6, range(6), layers=costs([np.nan] * 6, [np.nan] * 6))
     assert read("saved_early", encoder)["a"] == Silent(
         "an encoder predicts no next token, so a swap costs no perplexity"
     )
@@ -422,11 +420,8 @@ def test_the_shortfall_is_the_worst_of_ill_conditioned_blocks():
 
 
 LACKING = {
-    "recipe_median_gain": probed([0.1] * 6, range(6)),
-    "recipe_correlation": probed([0.1] * 6, range(6), dppl={}),
-    "products_at_depth": probed([0.1] * 6, range(6), recipe={}),
-    "saved_early": probed([0.1] * 6, range(6)),
-    "saved_later": probed([0.1] * 6, range(6)),
+    **dict.fromkeys(("recipe_median_gain", "recipe_correlation"), probed([0.1] * 6, range(6))),
+    **dict.fromkeys(("products_at_depth", "saved_early", "saved_later"), probed([0.1] * 6, range(6))),
     "fold_spread": ceilings(a=[0.5, 0.6]),
     "largest_fold_spread": ceilings(a=[0.5, 0.6]),
 }

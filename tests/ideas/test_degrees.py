@@ -28,7 +28,6 @@ from howlinear.ideas.degrees.neurons import Hidden, take_apart
 from howlinear.ideas.degrees.products import (
     FLAT,
     Products,
-    curve_frame,
     gaussian,
     learning_curve,
     polynomial,
@@ -131,12 +130,6 @@ def test_every_set_matches_svd_of_its_rows():
         sides = sides_of(kept, lambda x, size=size: squares(x)[:, :size])
         assert estimate.value == pytest.approx(held_out_r2(*sides), abs=1e-6)
         assert estimate.low < estimate.value < estimate.high
-    frame = found.to_frame()
-    assert list(frame) == ["size", "r2", "low", "high"]
-    assert frame["size"].tolist() == [2, 6, 9, 12]
-    assert frame.r2.tolist() == found.r2.tolist()
-    assert frame.low.tolist() == [estimate.low for estimate in found.estimates]
-    assert frame.high.tolist() == [estimate.high for estimate in found.estimates]
 
 
 def test_the_interval_is_that_of_the_ceiling():
@@ -386,9 +379,6 @@ def test_the_ridge_is_chosen_on_validation_rows_and_carried_to_the_last():
     kept = captured(x, x[:, :2].prod(1, keepdim=True) + 2 * normal(800, 1, seed=5))
     curve = learning_curve(kept, polynomial(2), [100, 200, 400], (1e-6, 1.0))
     assert [one.rows for one in curve] == [100, 200, 400]
-    frame = curve_frame(curve)
-    assert list(frame) == ["rows", "r2", "low", "high", "ridge"]
-    assert frame.iloc[1].tolist() == [200, *astuple(curve[1].r2), curve[1].ridge]
     assert curve[0].ridge == 1.0
     assert curve[2].ridge == curve[1].ridge
     clean = captured(x, x[:, :2].prod(1, keepdim=True))

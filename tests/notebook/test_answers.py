@@ -44,8 +44,8 @@ def test_a_template_says_what_the_tables_hold(results):
 def test_results_that_lack_what_is_said_are_an_error_that_says_what_to_do(results):
     with pytest.raises(SourceError, match="run the notebook again"):
         prose.describe(Results("02_ceilings", {}, results.run))
-    with pytest.raises(SourceError, match=r"no template 03_bilinear\.md"):
-        prose.describe(Results("03_bilinear", {}, results.run))
+    with pytest.raises(SourceError, match=r"no template 13_claims\.md"):
+        prose.describe(Results("13_claims", {}, results.run))
 
 
 def test_a_template_without_a_part_is_an_error(results, tmp_path):

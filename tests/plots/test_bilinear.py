@@ -5,6 +5,7 @@ import pytest
 
 from howlinear.plots import bilinear, style
 
+ENDS = ["gain_low", "gain_high"]
 LOOKS = {"a-gpt2": "#0072B2", "b-llama": "#009E73"}
 
 
@@ -18,11 +19,11 @@ def gains(blocks=3):
     """Two models, numbers that are all different."""
     table = pd.DataFrame([{"model": model, "block": block} for model in LOOKS for block in range(blocks)])
     number = np.arange(len(table))
-    table["left"] = 0.2 + 0.05 * number
+    table["r2"] = 0.8 - 0.05 * number
     table["gain"] = 0.1 + 0.01 * number
-    table["low"] = table.gain - 0.02
-    table["high"] = table.gain + 0.03 + 0.001 * number
-    table["recovered"] = table.gain / table.left
+    table["gain_low"] = table.gain - 0.02
+    table["gain_high"] = table.gain + 0.03 + 0.001 * number
+    table["recovered"] = table.gain / (1 - table.r2)
     return table
 
 
@@ -57,15 +58,15 @@ def test_gains_are_drawn_against_what_is_left_with_their_intervals():
     assert set(legend(figure)) == {*LOOKS, "all of it"}
     for container, (model, colour) in zip(cloud.containers, LOOKS.items(), strict=True):
         group = table[table.model == model]
-        np.testing.assert_allclose(points(container[0]), group[["left", "gain"]])
-        np.testing.assert_allclose(bars_of(container), group[["low", "high"]])
+        np.testing.assert_allclose(points(container[0]), np.stack([1 - group.r2, group.gain], 1))
+        np.testing.assert_allclose(bars_of(container), group[ENDS])
         assert container[0].get_color() == colour
         assert container[0].get_linestyle() == "None"
     for container, model in zip(depth.containers, LOOKS, strict=True):
         group = table[table.model == model]
         np.testing.assert_allclose(points(container[0])[:, 1], group.recovered)
         np.testing.assert_allclose(points(container[0])[:, 0], group.block, atol=0.1)
-        ends = group[["low", "high"]].to_numpy() / group.left.to_numpy()[:, None]
+        ends = group[ENDS].to_numpy() / (1 - group.r2.to_numpy()[:, None])
         np.testing.assert_allclose(bars_of(container), ends)
 
 
@@ -74,34 +75,34 @@ def test_every_point_and_the_whole_diagonal_are_in_sight():
     cloud, _ = bilinear.gain(table).axes
     (diagonal,) = [line for line in cloud.lines if line.get_label() == "all of it"]
     np.testing.assert_allclose(diagonal.get_xdata(), diagonal.get_ydata())
-    assert cloud.get_xlim()[1] > table.left.max()
-    assert cloud.get_ylim()[0] < min(0, table.low.min())
-    assert cloud.get_ylim()[1] > table.high.max()
+    assert cloud.get_xlim()[1] > (1 - table.r2).max()
+    assert cloud.get_ylim()[0] < min(0, table.gain_low.min())
+    assert cloud.get_ylim()[1] > table.gain_high.max()
 
 
 def test_a_gain_below_zero_is_in_sight():
     table = gains()
-    table["low"] -= 0.13
+    table["gain_low"] -= 0.13
     cloud, depth = bilinear.gain(table).axes
-    assert cloud.get_ylim()[0] < table.low.min()
-    assert depth.get_ylim()[0] < (table.low / table.left).min()
+    assert cloud.get_ylim()[0] < table.gain_low.min()
+    assert depth.get_ylim()[0] < (table.gain_low / (1 - table.r2)).min()
 
 
 def test_a_share_whose_bar_is_wider_than_the_whole_does_not_set_the_scale():
     table = gains()
-    table.loc[1, ["low", "high"]] = [table.gain[1] - 0.15, table.gain[1] + 0.15]  # of 0.25 that are left
+    table.loc[1, ENDS] = [table.gain[1] - 0.15, table.gain[1] + 0.15]  # of 0.25 that are left
     cloud, depth = bilinear.gain(table).axes
     low, high = depth.get_ylim()
     narrow = table.drop(index=1)
     assert low == 0
-    assert (narrow.high / narrow.left).max() < high < table.high[1] / table.left[1]
-    assert cloud.get_ylim()[0] < table.low.min()  # a gain is in sight with its bar, however wide
+    assert (narrow.gain_high / (1 - narrow.r2)).max() < high < table.gain_high[1] / (1 - table.r2[1])
+    assert cloud.get_ylim()[0] < table.gain_low.min()  # a gain is in sight with its bar, however wide
 
 
 @pytest.mark.parametrize("bar", [0.15, 1.0])
 def test_the_papers_points_are_in_sight_where_a_wide_bar_is_not(bar):
     table = gains()
-    table.loc[1, ["low", "high"]] = [table.gain[1] - bar, table.gain[1] + bar]
+    table.loc[1, ENDS] = [table.gain[1] - bar, table.gain[1] + bar]
     papers = published("a-gpt2")
     papers["bilinear_gain_r16"] = [0.36, 0.3, 0.36]  # 0.9 of what is left in the last block
     cloud, depth = bilinear.gain(table, published=papers).axes
@@ -194,15 +195,17 @@ def test_gates_are_filled_at_the_highest_rate_only():
     rows = [(rate, model, block) for rate in (0.001, 0.01) for model in LOOKS for block in range(3)]
     table = pd.DataFrame(rows, columns=["rate", "model", "block"])
     number = np.arange(len(table))
-    table = table.assign(left=0.1 + 0.02 * number, gate=1 - 0.05 * number, share=0.01 * number)
-    figure = bilinear.gate(table)
+    table = table.assign(gate=1 - 0.05 * number, share=0.01 * number)
+    blocks = gains()
+    figure = bilinear.gate(table, blocks)
     assert titles(figure) == ["(a) the gate", "(b) what passes it"]
     assert legend(figure) == [f"{model}, rate {rate}" for rate in (0.001, 0.01) for model in LOOKS]
     groups = table.groupby(["rate", "model"], sort=False)
     for axis, column in zip(figure.axes, ("gate", "share"), strict=True):
         points = [line for line in axis.lines if line.get_color() != style.GREY]
-        for line, ((rate, _), group) in zip(points, groups, strict=True):
-            np.testing.assert_allclose(line.get_xydata(), group[["left", column]])
+        for line, ((rate, model), group) in zip(points, groups, strict=True):
+            left = 1 - blocks[blocks.model == model].r2
+            np.testing.assert_allclose(line.get_xydata(), np.stack([left, group[column]], 1))
             assert (line.get_markerfacecolor() == "white") == (rate == 0.001)
     (one,) = of(figure.axes[0].lines, style.GREY)
     np.testing.assert_allclose(one.get_ydata(), 1)
@@ -231,38 +234,42 @@ def test_both_probes_are_drawn_and_a_bar_is_the_mean_of_a_models_blocks():
     np.testing.assert_allclose(heights, [-0.01, 0.03, 0.05] * 2)
 
 
+def layers(model, costs, poly):
+    table = pd.DataFrame({"model": model, "block": range(len(costs)), "dppl": costs, "dppl_poly": poly})
+    for cost in ("dppl", "dppl_poly"):
+        table[f"{cost}_low"], table[f"{cost}_high"] = table[cost] - 0.2, table[cost] + 0.4
+    return table
+
+
+def controls(model, blocks, r2=0.5):
+    rows = [(model, block, control) for control in ("dense2x", "poly2x") for block in blocks]
+    return pd.DataFrame(rows, columns=["model", "block", "control"]).assign(r2=lambda t: r2 + 0.01 * np.arange(len(t)))
+
+
 def test_layers_are_joined_by_block_and_products_are_open():
-    names = ["line", "+ products", "dense 2×", "poly 2×"]
-    rows = [(model, block, name) for model in LOOKS for block in (0, 4) for name in names]
-    fits = pd.DataFrame(rows, columns=["model", "block", "layer"])
-    fits = fits.assign(r2=np.linspace(0.1, 0.9, len(fits)))
-    swaps = pd.DataFrame([{"model": model, "block": block} for model in LOOKS for block in (0, 4)])
-    swaps = swaps.assign(linear=[3.0, 1.0, 9.0, 2.0], poly=[1.0, 0.5, 4.0, 1.0])
-    for kind in ("linear", "poly"):
-        swaps[f"{kind}_low"], swaps[f"{kind}_high"] = swaps[kind] - 0.2, swaps[kind] + 0.4
-    figure = bilinear.layers(fits, swaps)
+    blocks = gains().assign(r2_poly=0.9)
+    costs = {"a-gpt2": ([3.0, 1.0, 2.0], [1.0, 0.5, 0.7]), "b-llama": ([np.nan] * 3, [np.nan] * 3)}  # an encoder
+    measured = pd.concat([layers(model, *both) for model, both in costs.items()])
+    figure = bilinear.layers(blocks, pd.concat([controls(model, (0, 2)) for model in LOOKS]), measured)
     depth, cost = figure.axes
-    assert [tick.get_text() for tick in depth.get_xticklabels()] == names
+    assert [tick.get_text() for tick in depth.get_xticklabels()] == ["line", "+ products", "dense 2×", "poly 2×"]
     assert legend(figure) == [*LOOKS, "line", "line and products"]
     for model, colour in LOOKS.items():
         first, _ = of(depth.lines, colour)
-        of_first = fits[(fits.model == model) & (fits.block == 0)]
-        np.testing.assert_allclose(np.asarray(first.get_ydata(), float), of_first.r2)
+        r2 = blocks[blocks.model == model].r2.iloc[0]
+        np.testing.assert_allclose(np.asarray(first.get_ydata(), float), [r2, 0.9, 0.5, 0.52])
         numbers = [text for text in depth.texts if text.get_color() == colour]
-        assert [text.get_text() for text in numbers] == ["0", "4"]
-        assert numbers[0].xy == (3, of_first.r2.iloc[-1])  # where its line ends
+        assert [text.get_text() for text in numbers] == ["0", "2"]
+        assert numbers[0].xy == (3, 0.52)  # where its line ends
         filled, hollow = of(cost.lines, colour)
-        np.testing.assert_allclose(np.asarray(filled.get_ydata(), float), swaps[swaps.model == model].linear)
-        np.testing.assert_allclose(np.asarray(hollow.get_ydata(), float), swaps[swaps.model == model].poly)
+        np.testing.assert_allclose(np.asarray(filled.get_ydata(), float), costs[model][0])
+        np.testing.assert_allclose(np.asarray(hollow.get_ydata(), float), costs[model][1])
         assert hollow.get_markerfacecolor() == "white"
 
 
 def test_the_papers_swaps_lie_behind_ours():
-    fits = pd.DataFrame({"model": "gpt2", "block": 0, "layer": ["line", "poly 2×"], "r2": [0.5, 0.6]})
-    swaps = pd.DataFrame({"model": "gpt2", "block": [0, 1], "linear": 1.0, "poly": 0.8})
-    for kind in ("linear", "poly"):
-        swaps[f"{kind}_low"], swaps[f"{kind}_high"] = swaps[kind] - 0.1, swaps[kind] + 0.1
-    figure = bilinear.layers(fits, swaps, published("gpt2"))
+    blocks = pd.DataFrame({"model": "gpt2", "block": [0, 1], "r2": 0.5, "r2_poly": 0.6})
+    figure = bilinear.layers(blocks, controls("gpt2", [0]), layers("gpt2", [1.0, 1.0], [0.8, 0.8]), published("gpt2"))
     _, cost = figure.axes
     filled, hollow = cost.lines[:2]
     np.testing.assert_allclose(points(filled), [[0, 1], [1, 2], [2, 3]])
@@ -272,9 +279,15 @@ def test_the_papers_swaps_lie_behind_ours():
     assert legend(figure)[-1] == "the paper"
 
 
+def test_an_encoder_alone_is_drawn_too():
+    blocks = pd.DataFrame({"model": "bert", "block": [0, 1], "r2": 0.5, "r2_poly": 0.6})
+    figure = bilinear.layers(blocks, controls("bert", [0]), layers("bert", [np.nan] * 2, [np.nan] * 2))
+    assert legend(figure) == ["bert", "line", "line and products"]
+
+
 def test_a_bar_beyond_all_that_is_left_does_not_set_the_scale():
     table = gains()
-    table.loc[1, ["low", "high"]] = [-3.0, 3.0]
+    table.loc[1, ENDS] = [-3.0, 3.0]
     cloud, depth = bilinear.gain(table).axes
     assert table.gain.max() < cloud.get_ylim()[1] < 0.5
     assert cloud.get_ylim()[0] < table.gain.min()

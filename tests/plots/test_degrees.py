@@ -24,7 +24,7 @@ def spectra(models=("mini-gpt2", "mini-llama"), blocks=5, highest=3):
     rows = [(m, b, k) for m in models for b in range(blocks) for k in range(1, highest + 1)]
     table = pd.DataFrame(rows, columns=["model", "block", "degree"])
     r2 = 0.1 * table.degree + 0.05 * table.block + 0.01 * (table.model == models[-1])
-    return table.assign(r2=r2, low=r2 - 0.02, high=r2 + 0.03, hermite=r2 / 2)
+    return table.assign(r2=r2, r2_low=r2 - 0.02, r2_high=r2 + 0.03, hermite=r2 / 2)
 
 
 def test_a_spectrum_has_a_panel_a_model_and_a_curve_a_degree():
@@ -38,13 +38,13 @@ def test_a_spectrum_has_a_panel_a_model_and_a_curve_a_degree():
         line = table[(table.model == model) & (table.degree == 1)]
         np.testing.assert_allclose(lines(axis, "Hermite, Gaussian inputs"), line[["block", "hermite"]])
         ends = axis.containers[0].lines[2][0].get_segments()
-        np.testing.assert_allclose([end[:, 1] for end in ends], line[["low", "high"]])
+        np.testing.assert_allclose([end[:, 1] for end in ends], line[["r2_low", "r2_high"]])
     assert axes[0].get_ylim()[0] <= -0.02
 
 
 def test_a_spectrum_goes_below_zero_but_not_without_end():
     table = spectra(models=("mini-gpt2",))
-    table.loc[0, ["r2", "low", "high"]] = [-40.0, -41.0, -39.0]
+    table.loc[0, ["r2", "r2_low", "r2_high"]] = [-40.0, -41.0, -39.0]
     assert degrees.spectrum(table).axes[0].get_ylim()[0] == -1
 
 
@@ -54,43 +54,46 @@ def curves():
     tables = [table.assign(model=model, block=block) for model, block in (("mini-gpt2", 6), ("mini-pythia", 4))]
     table = pd.concat(tables, ignore_index=True)
     r2 = np.linspace(0.5, 0.9, len(table))
-    return table.assign(r2=r2, low=r2 - 0.01, high=r2 + 0.01)
+    return table.assign(r2=r2, r2_low=r2 - 0.01, r2_high=r2 + 0.01)
+
+
+POOLED = pd.DataFrame({"model": ["mini-gpt2", "mini-pythia"], "degree": 2, "r2": [0.6, 0.7]})
+FREE = pd.DataFrame({"model": ["mini-gpt2", "mini-pythia"] * 2, "neurons": [9, 9, 0, 0], "r2": [0.65, 0.75, 0.1, 0.1]})
 
 
 def test_kernel_curves_stand_beside_the_neurons_bounds_and_the_streamed_products():
     table = curves()
-    bounds = pd.DataFrame({"model": ["mini-gpt2", "mini-pythia"], "pooled": [0.6, 0.7], "free": [0.65, 0.75]})
     streamed = pd.DataFrame({"model": ["mini-gpt2"] * 2, "block": 6, "rows": [800, 1_600], "r2": [0.8, 0.85]})
-    axes = degrees.kernel_curves(table, bounds, streamed).axes
+    axes = degrees.kernel_curves(table, POOLED, FREE, streamed).axes
     titles = [axis.get_title(loc="left") for axis in axes]
     assert titles == ["(a) mini-gpt2, block 6", "(b) mini-pythia, block 4"]
-    for axis, bound in zip(axes, bounds.itertuples(), strict=True):
-        mine = table[(table.model == bound.model) & (table.kernel == "degree 2")]
+    bounds = {"mini-gpt2": (0.6, 0.65), "mini-pythia": (0.7, 0.75)}
+    for axis, (model, (pooled, free)) in zip(axes, bounds.items(), strict=True):
+        mine = table[(table.model == model) & (table.kernel == "degree 2")]
         np.testing.assert_allclose(lines(axis, "degree 2 kernel"), mine[["rows", "r2"]])
-        assert set(lines(axis, "neurons, degree 2")[:, 1]) == {bound.pooled}
-        assert set(lines(axis, "neurons' squares, each free")[:, 1]) == {bound.free}
+        assert set(lines(axis, "neurons, degree 2")[:, 1]) == {pooled}
+        assert set(lines(axis, "neurons' squares, each free")[:, 1]) == {free}
         assert [label.get_text() for label in axis.get_xticklabels()] == ["100", "400", "1,600"]
     np.testing.assert_allclose(lines(axes[0], "degree 2, streamed"), streamed[["rows", "r2"]])
     assert "degree 2, streamed" not in axes[1].get_legend_handles_labels()[1]
 
 
 def test_kernel_curves_need_no_streamed_products():
-    bounds = pd.DataFrame({"model": ["mini-gpt2", "mini-pythia"], "pooled": [0.6, 0.7], "free": [0.65, 0.75]})
     nothing = pd.DataFrame(columns=["model", "block", "rows", "r2"])
-    axes = degrees.kernel_curves(curves(), bounds, nothing).axes
+    axes = degrees.kernel_curves(curves(), POOLED, FREE, nothing).axes
     assert [label.get_text() for label in axes[0].get_xticklabels()] == ["100", "400"]
 
 
 def test_products_needed_are_drawn_from_the_first_product_on():
-    neurons = pd.DataFrame({"source": "neurons", "products": [0, 16, 64], "share": [0, 0.5, 1.0]})
-    probe = pd.DataFrame({"source": "probe", "products": [1, 4], "share": [0.2, 0.4]})
-    table = pd.concat([neurons, probe]).assign(model="mini-pythia")
-    (axis,) = degrees.products_needed(table).axes
+    neurons = pd.DataFrame({"model": "mini-pythia", "neurons": [0, 16, 64], "share": [0, 0.5, 1.0]})
+    probes = pd.DataFrame({"model": "mini-pythia", "rank": [1, 4], "share": [0.2, 0.4]})
+    (axis,) = degrees.products_needed(neurons, probes).axes
     np.testing.assert_allclose(lines(axis, "mini-pythia"), [[16, 0.5], [64, 1]])
     stars = [line for line in axis.lines if line.get_marker() == "*" and len(line.get_xdata())]
     np.testing.assert_allclose(stars[0].get_xydata(), [[1, 0.2], [4, 0.4]])
     assert stars[0].get_color() == style.look("mini-pythia")["color"]
     assert [label.get_text() for label in axis.get_xticklabels()] == ["1", "4", "16", "64"]
+    assert len(degrees.products_needed(neurons, probes.iloc[:0]).axes) == 1  # of blocks that were not probed
 
 
 def test_training_shows_every_degree_of_every_family():

@@ -32,8 +32,8 @@ def numbers(stem):
 
 def by_recipe(key):
     """Mean over blocks of a part of the comparison with the paper's recipe, in the order gpt2, pythia, llama."""
-    models = numbers("03_bilinear")["models"]
-    return [float(np.mean(models[f"mini-{name}"]["recipe"][key])) for name in ("gpt2", "pythia", "llama")]
+    means = tables.results("minis", "03_bilinear")["recipe"].groupby("model")[key].mean()
+    return [means[f"mini-{name}"] for name in ("gpt2", "pythia", "llama")]
 
 
 def effect(level, key="mean"):
@@ -51,14 +51,14 @@ def listed(values):
 
 
 def ratio(of):
-    moving = tables.load_results("minis", "08_controls")["beside_seeds"]
+    moving = tables.results("minis", "08_controls")["beside_seeds"]
     found = moving.query("measured_on == 'all'").set_index("effect")
     return [f"{number:.1f}" for number in found.loc[of, ["ratio", "ratio_low", "ratio_high"]]]
 
 
 def fall_without_order():
     """R²_lin of the public model's blocks, less that with permuted weights."""
-    controls = tables.load_results("public", "08_controls")["controls"].query("model == 'smollm2-135m'")
+    controls = tables.results("public", "08_controls")["controls"].query("model == 'smollm2-135m'")
     by_control = controls.pivot(index="block", columns="control", values="r2")
     return (by_control["own"] - by_control["permuted"]).to_numpy()
 
@@ -108,27 +108,28 @@ def test_the_findings_tell_what_massive_rows_cost(findings):
 
 
 def test_what_products_win_back_in_the_public_models_is_told(readme, findings):
-    found = results.load(paths.results("public") / "03_bilinear.json")
-    smol, mini = (found["models"][name] for name in ("smollm2-135m", "minilm-l6"))
-    by_smol, by_mini = (float(np.median(model["recipe"]["gain"])) for model in (smol, mini))
+    found = tables.results("public", "03_bilinear")
+    recipe = found["recipe"].merge(found["blocks"][["model", "block", "r2"]], on=["model", "block"])
+    by_recipe = recipe.groupby("model")["gain"].median()
+    by_smol, by_mini = by_recipe["smollm2-135m"], by_recipe["minilm-l6"]
     assert f"by its own recipe {by_smol:.3f} of R² in the median block tried of SmolLM2, {by_mini:.3f} of M" in readme
     assert f"the median is {by_smol:.3f} over nine blocks, and {by_mini:.3f} over MiniLM's six" in findings
-    assert (len(smol["recipe"]["gain"]), len(mini["recipe"]["gain"]), len(smol["blocks"])) == (9, 6, 30)
-    gains = {block["block"]: block["gain"] for block in smol["blocks"]}
-    most = max(gains, key=gains.get)
-    median = float(np.median(list(gains.values())))
-    assert f"gains {median:.2f} of R² in the median and {gains[most]:.2f} at most (block {most})" in findings
-    r = f"{found['correlation']['gain']['smollm2-135m']['r']:.2f}".translate(MINUS)
-    left = [1 - block["r2_lin"] for block in smol["blocks"] if block["block"] in smol["recipe"]["block"]]
-    by_recipe = np.corrcoef(left, smol["recipe"]["gain"])[0, 1]
-    assert f"does not follow what is left (r {r} and, by the recipe, {by_recipe:.2f})" in findings
-    first, middle, last = (row["planted"] for row in found["power"]["smollm2-135m"])
+    assert recipe["model"].value_counts().to_dict() == {"smollm2-135m": 9, "minilm-l6": 6}
+    smol = found["blocks"].query("model == 'smollm2-135m'").set_index("block")
+    assert len(smol) == 30
+    median, most = smol["gain"].median(), smol["gain"].idxmax()
+    assert f"gains {median:.2f} of R² in the median and {smol['gain'][most]:.2f} at most (block {most})" in findings
+    (r,) = found["correlations"].query("model == 'smollm2-135m' and of == 'gain'")["r"]
+    tried = recipe.query("model == 'smollm2-135m'")
+    r_of_recipe = np.corrcoef(1 - tried["r2"], tried["gain"])[0, 1]
+    wanted = f"does not follow what is left (r {r:.2f} and, by the recipe, {r_of_recipe:.2f})"
+    assert wanted.replace("r -", "r −") in findings
+    first, middle, last = found["power"].query("model == 'smollm2-135m'")["planted"]
     assert f"it recovers {middle:.2f} in the middle block of SmolLM2, and nothing in the first and the" in findings
     assert (first, last) == (0, 0)
-    shares = {block["block"]: f"{block['recovered']:.2f}" for block in smol["blocks"]}
-    ordinary = {row["block"]: f"{row['recovered']:.2f}" for row in found["massive"]["smollm2-135m"]}
-    assert f"in blocks 11 and 28, {shares[11]} and {shares[28]}, are" in findings
-    assert f"without them they are {ordinary[11]} and {ordinary[28]} (" in findings
+    ordinary = found["ordinary"].query("model == 'smollm2-135m'").set_index("block")["recovered"]
+    assert f"in blocks 11 and 28, {smol['recovered'][11]:.2f} and {smol['recovered'][28]:.2f}, are" in findings
+    assert f"without them they are {ordinary[11]:.2f} and {ordinary[28]:.2f} (" in findings
 
 
 def test_notebook_01_tells_how_long_the_public_models_take():
@@ -200,20 +201,16 @@ def test_the_findings_tell_what_shuffled_weights_and_low_degrees_explain(finding
     assert straighter == [0, 1, 2, 9, 10, 11, 28]
     least, most = fall[straighter].min(), fall[straighter].max()
     assert f"straighter than shuffled ones by {least:.2f} to {most:.2f}" in findings
-    assert f"{tables.load_results('public', '08_controls').settings['sampled']:,} rows" in findings
-    model = results.load(paths.results("public") / "10_degrees.json")["models"]["smollm2-135m"]
-    r2 = np.array([block["r2"] for block in model["blocks"]])
-    explained = 1 - (1 - r2[:, 1:]) / (1 - r2[:, :1])
-    by_squares = [f"{100 * share:.0f}" for share in (explained[:, 0].min(), explained[:, 0].max())]
-    assert len(r2) == 13
-    assert f"explain {by_squares[0]} to {by_squares[1]} % of it in the thirteen blocks" in findings
-    assert f"with their cubes at least {100 * explained[:, 1].min():.0f} %" in findings
-    loudest = model["checks"]["15"]["loudest"]
-    line, *_, everything = loudest["r2"]
-    width, *_, widest = loudest["sizes"]
-    sixteen = loudest["r2"][loudest["sizes"].index(width + 16)]
-    share = (sixteen - line) / (everything - line)
-    assert f"sixteen loudest reach {100 * share:.0f} % of what all {widest - width:,} squares add" in findings
+    assert f"{tables.results('public', '08_controls').settings['sampled']:,} rows" in findings
+    found = tables.results("public", "10_degrees")
+    smol = found["spectra"].query("model == 'smollm2-135m'").pivot(index="block", columns="degree", values="r2")
+    squares, cubes = (100 * (smol[degree] - smol[1]) / (1 - smol[1]) for degree in (2, 3))
+    assert len(smol) == 13
+    assert f"explain {squares.min():.0f} to {squares.max():.0f} % of it in the thirteen blocks" in findings
+    assert f"with their cubes at least {cubes.min():.0f} %" in findings
+    loudest = found["neurons"].query("model == 'smollm2-135m' and block == 15").set_index("neurons")
+    share = 100 * loudest["share"][16]
+    assert f"sixteen loudest reach {share:.0f} % of what all {loudest.index.max():,} squares add" in findings
 
 
 def test_the_findings_tell_where_gradient_descent_falls_short_in_the_public_model(findings):
@@ -384,7 +381,7 @@ def test_it_is_told_why_the_most_linear_block_is_dear(readme, findings):
 
 
 def test_the_findings_tell_of_what_rank_the_straight_blocks_are(findings):
-    found = tables.load_results("minis", "09_dynamics")
+    found = tables.results("minis", "09_dynamics")
     rank = found["live"].set_index("step")["rank"]
     straightest = found["live_blocks"].groupby("step").r2.mean().idxmax()
     start, there = (f"{100 * rank[step]:.0f}" for step in (0, straightest))
@@ -482,7 +479,7 @@ def test_readme_tells_of_the_embedded_models(readme):
     assert f"they spread from {gelu.r2.min():.2f} to {gelu.r2.max():.2f}" in readme
     assert f"moves the profile {ratio('family')[0]} times as far as the seed does" in readme
     assert f"training text {ratio('text')[0]} times" in readme
-    by_median = [np.median(model["recipe"]["gain"]) for model in numbers("03_bilinear")["models"].values()]
+    by_median = tables.results("minis", "03_bilinear")["recipe"].groupby("model")["gain"].median()
     assert f"which are narrower, {spanned(by_median, 2)} in the median block" in readme
     moved = {level: f"{effect(level):+.2f}".translate(MINUS) for level in ("scalar", "16")}
     assert f"moves R²_lin of the embedded models by {moved['scalar']} on average" in readme
@@ -500,7 +497,7 @@ def test_readme_and_findings_tell_where_the_trained_weights_of_the_public_model_
     assert len(shown) == 7
     assert f"R²_lin falls there by {spanned(shown, 2)}, and in the blocks 12 to 26" in readme
     assert f"it moves by {np.abs(fall[12:27]).max():.2f} at most (08)" in readme
-    by_model = tables.load_results("public", "08_controls")["by_model"].set_index("model")
+    by_model = tables.results("public", "08_controls")["by_model"].set_index("model")
     assert f"only {by_model.outside['smollm2-135m']} of the thirty blocks surely differ" in findings
 
 
@@ -533,10 +530,9 @@ def test_the_letter_tells_what_the_recipe_gains(letter):
 
 
 def test_the_letter_tells_how_the_controls_and_the_baseline_ended(letter):
-    found = numbers("03_bilinear")
-    steps = found["settings"]["control_steps"]
-    kept = [model[kind]["step"] for model in found["models"].values() for kind in ("dense2x", "poly2x")]
-    assert int((np.ravel(kept) < steps).sum()) == 1  # "all controls but one"
+    found = tables.results("minis", "03_bilinear")
+    steps = found.settings["control_steps"]
+    assert (found["controls"]["step"] < steps).sum() == 1  # "all controls but one"
     assert f"all controls but one were still improving when {steps:,} steps ended" in letter
     for trained in tables.results("minis", "07_optimisers")["planted"].itertuples():
         assert trained.exact - trained.reached > 0.5  # "both fall far short"

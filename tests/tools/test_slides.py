@@ -124,8 +124,8 @@ def test_training_bends_gelu_models_and_all_go_up_first():
 
 
 def test_what_is_left_is_quadratic_and_of_many_products():
-    degrees = found("10_degrees")["models"].values()
-    assert all(check["probe"]["16"] < 0.6 for model in degrees for check in model["checks"].values())
+    probes = load_results("minis", "10_degrees")["probes"]
+    assert (probes[probes["rank"] == 16].share < 0.6).all()
 
 
 def test_twins_of_two_architectures_or_texts_differ_by_more_than_seeds():

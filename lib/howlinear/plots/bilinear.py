@@ -20,11 +20,11 @@ _NUMBER = {"textcoords": "offset points", "fontsize": 5.5, "va": "center"}  # of
 # --- Figure 3 of the paper: what products gain
 
 
-def gain(gains: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = None) -> Figure:
+def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = None) -> Figure:
     """The paper's figure 3: gain against what the line leaves, a point per block; and the share recovered over depth.
 
     Args:
-        gains: a row a block: `model`, `block`, `left`, `gain`, `low`, `high`, `recovered`.
+        blocks: table `blocks`: a row a block, with `r2`, `gain` and its ends, `recovered`.
         rank: of the branch.
         published: what the paper gives of its models, a row a block: `model`, `block`, `r2_lin`, `bilinear_gain_r16`;
             as of `files.published`. It is drawn behind, thin and grey, with the model's own marker.
@@ -33,10 +33,12 @@ def gain(gains: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = N
         The figure, two panels. Bars of the second take what is left as given.
     """
     figure, (cloud, depth) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5))
-    most_left = gains["left"].max()
-    highest = gains["high"].max()
-    gained = gains["gain"]
-    recovered = gains["recovered"]
+    left = 1 - blocks["r2"]
+    low, high = blocks["gain_low"], blocks["gain_high"]
+    most_left = left.max()
+    highest = high.max()
+    gained = blocks["gain"]
+    recovered = blocks["recovered"]
     if published is not None and len(published):
         papers = published.assign(left=1 - published["r2_lin"])
         papers["recovered"] = papers["bilinear_gain_r16"] / papers["left"]
@@ -45,23 +47,23 @@ def gain(gains: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = N
         highest = max(highest, papers["bilinear_gain_r16"].max())
         gained = pd.concat([gained, papers["bilinear_gain_r16"]])
         recovered = pd.concat([recovered, papers["recovered"]])
-    for model, shift in _side_by_side(gains, _SHIFT).items():
-        _draw_gains(cloud, depth, gains[gains["model"] == model], style.look(model), shift)
+    for model, shift in _side_by_side(blocks, _SHIFT).items():
+        _draw_gains(cloud, depth, blocks[blocks["model"] == model], style.look(model), shift)
 
     # on this line a branch would win back all that the line leaves
     edge = 1.08 * most_left
     cloud.plot([0, edge], [0, edge], color=style.GREY, linewidth=0.8, linestyle="--", label="all of it")
     cloud.set_xlim(0, edge)
-    cloud.set_ylim(min(-0.01, 1.1 * gains["low"].min()), max(1.2 * highest, 0.02))
+    cloud.set_ylim(min(-0.01, 1.1 * low.min()), max(1.2 * highest, 0.02))
     if highest > edge:  # a bar beyond all that could be won back says too little to set the scale: it leaves the panel
         _scale_by_points(cloud, gained)
         _scale_by_points(depth, recovered)
     else:
-        _scale_by_narrow_bars(depth, recovered, gains["low"] / gains["left"], gains["high"] / gains["left"])
+        _scale_by_narrow_bars(depth, recovered, low / left, high / left)
         depth.set_ylim(bottom=min(0, depth.get_ylim()[0]))
     cloud.set_xlabel(_LEFT)
     cloud.set_ylabel(f"gain of rank {rank}")
-    _every_other_block(depth, gains)
+    _every_other_block(depth, blocks)
     depth.set_ylabel("share recovered")
     style.panels([cloud, depth], ["gain", "of what is left"])
     handles, labels = cloud.get_legend_handles_labels()
@@ -97,45 +99,46 @@ def _draw_paper_gains(cloud: Axes, depth: Axes, papers: pd.DataFrame) -> None:
 def _draw_gains(cloud: Axes, depth: Axes, blocks: pd.DataFrame, look: dict[str, str], shift: float) -> None:
     """One model's points in both panels of `gain`, moved by `shift` blocks in the second."""
     bars = {"elinewidth": 0.7, "capsize": 1.5}
-    reach = style.error_bars(blocks["gain"], blocks["low"], blocks["high"])
-    relative_reach = reach / blocks["left"].to_numpy()
+    left = 1 - blocks["r2"]
+    reach = style.error_bars(blocks["gain"], blocks["gain_low"], blocks["gain_high"])
+    relative_reach = reach / left.to_numpy()
     points = look | {"linestyle": ""}
-    cloud.errorbar(blocks["left"], blocks["gain"], reach, **bars, **points)
+    cloud.errorbar(left, blocks["gain"], reach, **bars, **points)
     depth.errorbar(blocks["block"] + shift, blocks["recovered"], relative_reach, **bars, **look)
 
 
 # --- What a rank is worth, and what the probe can see
 
 
-def rank(sweep: pd.DataFrame, powers: pd.DataFrame, gains: pd.DataFrame, probe_rank: int = 16) -> Figure:
+def rank(ranks: pd.DataFrame, power: pd.DataFrame, blocks: pd.DataFrame, probe_rank: int = 16) -> Figure:
     """Share recovered against rank; and what the probe recovers of teachers that are known, beside the real residuals.
 
     Args:
-        sweep: a row a rank of a block: `model`, `block`, `rank`, `recovered`.
-        powers: a row a block: `model`, `block`, then a column of shares per kind of teacher.
-        gains: a row a block: `model`, `recovered`, of the real residuals.
-        probe_rank: rank of the probe in `powers` and `gains`.
+        ranks: table `ranks`: a row a rank of a block, with the share `recovered`.
+        power: table `power`: a row a block, a column of shares per kind of teacher.
+        blocks: table `blocks`: a row a block, with the share `recovered` of the real residuals.
+        probe_rank: rank of the probe in `power` and `blocks`.
 
     Returns:
         The figure, two panels.
     """
     figure, (growth, sight) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5))
-    teachers = [column for column in powers.columns if column not in ("model", "block")]
-    shifts = _side_by_side(sweep, -0.18)  # rows are counted downwards, and models as well
+    teachers = [column for column in power.columns if column not in ("model", "block")]
+    shifts = _side_by_side(ranks, -0.18)  # rows are counted downwards, and models as well
     for model, shift in shifts.items():
         look = style.look(model)
-        _draw_growth(growth, sweep[sweep["model"] == model], look)
-        shares = {"real": gains.loc[gains["model"] == model, "recovered"]}
+        _draw_growth(growth, ranks[ranks["model"] == model], look)
+        shares = {"real": blocks.loc[blocks["model"] == model, "recovered"]}
         for teacher in teachers:
-            shares[teacher] = powers.loc[powers["model"] == model, teacher]
+            shares[teacher] = power.loc[power["model"] == model, teacher]
         dots = {"color": look["color"], "marker": look["marker"], "linestyle": "", "alpha": 0.7}
         for row, values in enumerate(shares.values()):
             sight.plot(values, np.full(len(values), shift - row), **dots)
 
-    ranks = sorted(sweep["rank"].unique())
+    tried = sorted(ranks["rank"].unique())
     growth.axvline(probe_rank, color=style.GREY, linestyle=":")
     growth.set_xscale("log")
-    growth.set_xticks(ranks, ranks)
+    growth.set_xticks(tried, tried)
     growth.minorticks_off()
     growth.set_xlabel("rank of the branch")
     growth.set_ylabel("share recovered")
@@ -147,9 +150,9 @@ def rank(sweep: pd.DataFrame, powers: pd.DataFrame, gains: pd.DataFrame, probe_r
     return figure
 
 
-def _draw_growth(ax: Axes, sweep: pd.DataFrame, look: dict[str, str]) -> None:
+def _draw_growth(ax: Axes, ranks: pd.DataFrame, look: dict[str, str]) -> None:
     """Shares recovered against rank: a thin line a block, and their median."""
-    by_block = sweep.pivot_table(index="rank", columns="block", values="recovered")
+    by_block = ranks.pivot_table(index="rank", columns="block", values="recovered")
     ax.plot(by_block.index, by_block, color=look["color"], linewidth=0.5, alpha=0.6)
     ax.plot(by_block.index, by_block.median(axis=1), **look)
 
@@ -157,23 +160,25 @@ def _draw_growth(ax: Axes, sweep: pd.DataFrame, look: dict[str, str]) -> None:
 # --- What passes a gate
 
 
-def gate(gates: pd.DataFrame) -> Figure:
+def gate(gates: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     """The gate of a branch trained end to end, and what passes it, against what the line leaves, a point per block.
 
     Args:
-        gates: a row a block at a learning rate: `rate`, `model`, `left`, `gate`, `share`. Points of the highest rate
-            are filled, the others open.
+        gates: table `gates`: a row a block at a learning rate, with `gate` and `share`. Points of the highest rate are
+            filled, the others open.
+        blocks: table `blocks`, with `r2` of these blocks at least.
 
     Returns:
         The figure, two panels.
     """
     figure, (closing, passing) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
-    for (rate, model), blocks in gates.groupby(["rate", "model"], sort=False):
+    gates = gates.merge(blocks[["model", "block", "r2"]], on=["model", "block"])
+    for (rate, model), trained in gates.groupby(["rate", "model"], sort=False):
         look = style.look(model) | {"linestyle": "", "label": f"{model}, rate {rate:g}"}
         if rate < gates["rate"].max():
             look["markerfacecolor"] = "white"
-        closing.plot(blocks["left"], blocks["gate"], **look)
-        passing.plot(blocks["left"], blocks["share"], **look)
+        closing.plot(1 - trained["r2"], trained["gate"], **look)
+        passing.plot(1 - trained["r2"], trained["share"], **look)
 
     closing.axhline(1, color=style.GREY, linestyle=":")  # where the gate begins
     closing.set_xlim(0)
@@ -197,7 +202,7 @@ def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows
     """The paper's recipe beside our probe, over depth; and what each change from one to the other is worth.
 
     Args:
-        recipes: a row a block: `model`, `block`, `gain` (the recipe's), `ours`, and a column per change.
+        recipes: table `recipe`: a row a block, with `gain` (the recipe's), `ours`, and a column per change.
         changes: in the order in which they are made.
 
     Returns:
@@ -232,12 +237,15 @@ def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows
 # --- Whole layers in a block's place
 
 
-def layers(fits: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
+def layers(
+    blocks: pd.DataFrame, controls: pd.DataFrame, layers: pd.DataFrame, published: pd.DataFrame | None = None
+) -> Figure:
     """R² of what may stand in a block's place; and what it costs to put the line there, alone and with products.
 
     Args:
-        fits: a row a layer of a block: `model`, `block`, `layer`, `r2`, layers in the order to be drawn.
-        swaps: a row a block: `model`, `block`, `linear`, `poly` and their ends, as in `linear_low`, `linear_high`.
+        blocks: table `blocks`: `r2` of the line, `r2_poly` with products.
+        controls: table `controls`: `r2` of each control of some blocks.
+        layers: table `layers`: `dppl`, `dppl_poly` and their ends.
         published: what the paper gives of its models, a row a block: `model`, `block`, `dppl_linear`, `dppl_poly`; as
             of `files.published`. It is drawn behind, thin and grey, with the model's own marker.
 
@@ -246,22 +254,21 @@ def layers(fits: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | No
         line, open with products.
     """
     figure, (depth, cost) = plt.subplots(1, 2, figsize=(style.PAGE, 2.7))
-    names = list(fits["layer"].unique())
+    fits = _fits(blocks, controls)
+    names = list(fits.columns)
     has_papers = published is not None and len(published) > 0
     if has_papers:
         _draw_paper_costs(cost, published)
-    step = _SHIFT * _scale_of_depth(swaps)
-    shifts = _side_by_side(fits, 2 * step)
+    step = _SHIFT * _scale_of_depth(layers)
+    shifts = _side_by_side(layers, 2 * step)
     for model, shift in shifts.items():
         look = style.look(model)
         thin_line = look | {"linewidth": 0.7}
         column = 5 + 9 * list(shifts).index(model)  # a model's numbers stand below one another, in points from the end
-        for block, of_block in fits[fits["model"] == model].groupby("block"):
-            places = [names.index(name) for name in of_block["layer"]]
-            depth.plot(places, of_block["r2"], **thin_line)
-            end = (places[-1], of_block["r2"].iloc[-1])
-            depth.annotate(str(block), end, (column, 0), **_NUMBER, color=look["color"])
-        _draw_costs(cost, swaps[swaps["model"] == model], look, shift, step)
+        for block, r2 in fits.loc[model].iterrows():
+            depth.plot(range(len(names)), r2, **thin_line)
+            depth.annotate(str(block), (len(names) - 1, r2.iloc[-1]), (column, 0), **_NUMBER, color=look["color"])
+        _draw_costs(cost, layers[layers["model"] == model], look, shift, step)
 
     depth.set_xticks(range(len(names)), names)
     depth.set_xlim(right=len(names) - 0.8 + 0.2 * len(shifts))  # room for the numbers
@@ -272,7 +279,7 @@ def layers(fits: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | No
     cost.set_yscale("symlog", linthresh=1)
     cost.yaxis.set_major_formatter(ScalarFormatter())
     cost.axhline(0, color=style.GREY, linewidth=0.6)
-    _every_other_block(cost, swaps)
+    _every_other_block(cost, layers)
     cost.set_ylabel("ΔPPL")
     style.panels([depth, cost], ["what depth is worth", "what products are worth"])
 
@@ -287,6 +294,15 @@ def layers(fits: pd.DataFrame, swaps: pd.DataFrame, published: pd.DataFrame | No
     return figure
 
 
+def _fits(blocks: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
+    """R² of the line, of the line with products, and of each control, a row a block that has controls."""
+    keys = ["model", "block"]
+    of_controls = controls.pivot_table(index=keys, columns="control", values="r2", sort=False)
+    of_controls.columns = [control.replace("2x", " 2×") for control in of_controls.columns]
+    of_probe = blocks.set_index(keys)[["r2", "r2_poly"]]
+    return of_probe.set_axis(["line", "+ products"], axis=1).join(of_controls, how="right")
+
+
 def _draw_paper_costs(ax: Axes, published: pd.DataFrame) -> None:
     """The paper's costs of a swap, behind ours: filled for the line, open with products."""
     for model, blocks in published.groupby("model", sort=False):
@@ -295,16 +311,16 @@ def _draw_paper_costs(ax: Axes, published: pd.DataFrame) -> None:
         ax.plot(blocks["block"], blocks["dppl_poly"], **thin | {"markerfacecolor": "white"})
 
 
-def _draw_costs(ax: Axes, swaps: pd.DataFrame, look: dict[str, str], shift: float, step: float) -> None:
+def _draw_costs(ax: Axes, layers: pd.DataFrame, look: dict[str, str], shift: float, step: float) -> None:
     """One model's costs of a swap with their bars, the line and the line with products `step` blocks apart."""
-    faces = {"linear": look["color"], "poly": "white"}
-    labels = {"linear": look["label"], "poly": "_"}  # a model is named once
-    apart = {"linear": -step / 2, "poly": step / 2}
-    for kind, face in faces.items():
-        reach = style.error_bars(swaps[kind], swaps[f"{kind}_low"], swaps[f"{kind}_high"])
+    faces = {"dppl": look["color"], "dppl_poly": "white"}
+    labels = {"dppl": look["label"], "dppl_poly": "_"}  # a model is named once
+    aside = {"dppl": -step / 2, "dppl_poly": step / 2}
+    for cost, face in faces.items():
+        reach = style.error_bars(layers[cost], layers[f"{cost}_low"], layers[f"{cost}_high"])
         dots = {"color": look["color"], "marker": look["marker"], "markerfacecolor": face, "linestyle": ""}
-        places = swaps["block"] + shift + apart[kind]
-        ax.errorbar(places, swaps[kind], reach, elinewidth=0.5, label=labels[kind], **dots)
+        places = layers["block"] + shift + aside[cost]
+        ax.errorbar(places, layers[cost], reach, elinewidth=0.5, label=labels[cost], **dots)
 
 
 # --- What several figures share
@@ -318,10 +334,10 @@ def _side_by_side(table: pd.DataFrame, step: float) -> dict[str, float]:
 
 
 def _every_other_block(ax: Axes, table: pd.DataFrame) -> None:
-    """An axis of blocks with a tick at every other one, in deep models at every fifth."""
+    """An axis of blocks with a tick at every other one, in deep models at every fifth, of two blocks at both."""
     blocks = np.unique(table["block"])
     deep = len(blocks) > 0 and blocks[-1] > _DEEP
-    ax.set_xticks(np.arange(0, blocks[-1] + 1, 5) if deep else blocks[::2])
+    ax.set_xticks(np.arange(0, blocks[-1] + 1, 5) if deep else blocks[:: 1 + (len(blocks) > 2)])
     ax.set_xlabel("block")
 
 

@@ -25,7 +25,7 @@ def spectrum(table: pd.DataFrame) -> Figure:
     """The degree spectrum over depth, a panel a model, with Hermite's prediction dashed.
 
     Args:
-        table: a row a `model`, `block` and `degree`, with `r2`, `low`, `high` and `hermite`.
+        table: table `spectra`: a row a `model`, `block` and `degree`, with `r2`, its ends, and `hermite`.
     """
     models = list(table.model.unique())
     degrees = sorted(table.degree.unique().tolist())
@@ -35,7 +35,7 @@ def spectrum(table: pd.DataFrame) -> Figure:
         for degree in degrees:
             mine = table[(table.model == model) & (table.degree == degree)].sort_values("block")
             color = _shade(degree, max(degrees))
-            bars = style.error_bars(mine.r2, mine.low, mine.high)
+            bars = style.error_bars(mine.r2, mine.r2_low, mine.r2_high)
             marker = _MARKERS[(degree - 1) % len(_MARKERS)]
             look = {"lw": 1, "elinewidth": 0.7, "color": color, "marker": marker}
             axis.errorbar(mine.block, mine.r2, bars, label=f"degree {degree}", **look)
@@ -49,13 +49,16 @@ def spectrum(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def kernel_curves(kernels: pd.DataFrame, bounds: pd.DataFrame, streamed: pd.DataFrame) -> Figure:
-    """Learning curves of all products against the neurons' bounds, a panel a model.
+def kernel_curves(
+    kernels: pd.DataFrame, spectra: pd.DataFrame, neurons: pd.DataFrame, streamed: pd.DataFrame
+) -> Figure:
+    """Learning curves of all products against what the neurons' degree 2 reaches on all train rows, a panel a model.
 
     Args:
-        kernels: a row a `model`, `kernel` and number of train `rows`, with `block` (one a model), `r2`, `low`, `high`.
-        bounds: a row a `model`: `pooled` and `free`, what the neurons' degree 2 reaches on all train rows.
-        streamed: a row a `model` and number of train `rows`, with `r2`: all products of the same block; may be empty.
+        kernels: a row a `kernel` and number of train `rows`, with `r2` and its ends; one block a model, as all tables.
+        spectra: `r2` by `degree`: neurons pooled.
+        neurons: `r2` by number of `neurons`, the last of all: each free.
+        streamed: all products, a row a number of train `rows`, with `r2`; may be empty.
     """
     models = list(kernels.model.unique())
     figure, axes = _model_panels(len(models), sharex=True)
@@ -65,12 +68,13 @@ def kernel_curves(kernels: pd.DataFrame, bounds: pd.DataFrame, streamed: pd.Data
         mine = kernels[kernels.model == model]
         for kernel, (marker_and_line, color) in _KERNELS.items():
             curve = mine[mine.kernel == kernel].sort_values("rows")
-            bars = style.error_bars(curve.r2, curve.low, curve.high)
+            bars = style.error_bars(curve.r2, curve.r2_low, curve.r2_high)
             look = {"fmt": marker_and_line, "color": color, "elinewidth": 0.7}
             axis.errorbar(curve.rows, curve.r2, bars, label=f"{kernel} kernel", **look)
-        bound = bounds[bounds.model == model].iloc[0]
-        axis.axhline(bound.pooled, color=style.GREY, ls="--", lw=0.9, label="neurons, degree 2")
-        axis.axhline(bound.free, color="black", ls=":", lw=1, label="neurons' squares, each free")
+        (pooled,) = spectra[(spectra.model == model) & (spectra.degree == 2)].r2
+        free = neurons[neurons.model == model].sort_values("neurons").r2.iloc[-1]
+        axis.axhline(pooled, color=style.GREY, ls="--", lw=0.9, label="neurons, degree 2")
+        axis.axhline(free, color="black", ls=":", lw=1, label="neurons' squares, each free")
         stars = streamed[streamed.model == model].sort_values("rows")
         if not stars.empty:
             axis.plot(stars.rows, stars.r2, "k*-", label="degree 2, streamed")
@@ -81,26 +85,26 @@ def kernel_curves(kernels: pd.DataFrame, bounds: pd.DataFrame, streamed: pd.Data
     return figure
 
 
-def products_needed(shares: pd.DataFrame) -> Figure:
+def products_needed(neurons: pd.DataFrame, probes: pd.DataFrame) -> Figure:
     """What share of the quadratic step some products reach: the loudest neurons' squares, and probes of that rank.
 
     Args:
-        shares: a row a `model`, `source` (`neurons` or `probe`) and number of `products`, with `share`; one block a
-            model.
+        neurons: a row a number of `neurons`, with `share`; one block a model.
+        probes: a row a `rank`, with `share`; of the same blocks, may be empty.
     """
     figure, axis = plt.subplots(figsize=(style.COLUMN, 2.4))
-    for model in shares.model.unique():
-        mine = shares[(shares.model == model) & (shares.products > 0)].sort_values("products")
-        neurons = mine[mine.source == "neurons"]
-        probe = mine[mine.source == "probe"]
+    for model in neurons.model.unique():
+        squares = neurons[(neurons.model == model) & (neurons.neurons > 0)].sort_values("neurons")
+        probe = probes[probes.model == model].sort_values("rank")
         look = style.look(model)
-        axis.plot(neurons.products, neurons.share, **look)
-        axis.plot(probe.products, probe.share, color=look["color"], ls=":", lw=0.8, **_STAR)
+        axis.plot(squares.neurons, squares.share, **look)
+        axis.plot(probe["rank"], probe.share, color=look["color"], ls=":", lw=0.8, **_STAR)
     axis.plot([], [], color="white", ls="none", label="probes of notebook 03", **_STAR)
-    ticks = 4 ** np.arange(np.ceil(np.log(shares.products.max()) / np.log(4)) + 1).astype(int)
+    most = max(neurons.neurons.max(), probes["rank"].max() if len(probes) else 1)
+    ticks = 4 ** np.arange(np.ceil(np.log(most) / np.log(4)) + 1).astype(int)
+    ticks = ticks[ticks <= most]
     axis.set(xscale="log", xlabel="products", ylabel="share of the quadratic step", ylim=(0, 1.05))
-    axis.set_xticks(ticks[ticks <= shares.products.max()])
-    axis.set_xticklabels([str(tick) for tick in ticks[ticks <= shares.products.max()]])
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.minorticks_off()
     axis.legend()
     return figure

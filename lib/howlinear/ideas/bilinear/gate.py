@@ -32,13 +32,11 @@ class EndToEnd:
         gain: R² with the branch, minus that of the closed-form map.
         gate: g where training stopped; it starts at 1.
         share: variance of what the branch adds, over the variance of the output; it starts at 0.
-        r2_lin: R²_lin on the same rows.
     """
 
     gain: float
     gate: float
     share: float
-    r2_lin: float
 
 
 def end_to_end(
@@ -65,9 +63,13 @@ def end_to_end(
             f"rank={rank}, rate={rate}, steps={steps}: take a rank of 1 to {d}, a positive rate, "
             f"at least {CHECKS} steps"
         )
-    spread = (moments.sxx.diagonal() / moments.n).sqrt().clamp_min(1e-30)
-    x = ((kept.rows().x - moments.mean_x) / spread).float()
-    unit = (moments.syy.mean() / moments.n).sqrt().float()
+    # Inputs at variance 1 each, outputs at variance 1 on the mean; what is fitted is what the line leaves
+    variance = moments.sxx.diagonal() / moments.n
+    deviation = variance.sqrt().clamp_min(1e-30)
+    centred = kept.rows().x - moments.mean_x
+    x = (centred / deviation).float()
+    mean_variance = moments.syy.mean() / moments.n
+    unit = mean_variance.sqrt().float()
     target = rows.e / unit
     used, apart = rows.split_train(seed)
 
@@ -75,7 +77,8 @@ def end_to_end(
     model = _Gated(d, moments.d_out, rank, generator)
     optimiser = AdamW(model.parameters(), lr=rate, weight_decay=decay, fused=True)
     schedule = CosineAnnealingLR(optimiser, steps)
-    best, least = deepcopy(model), target[apart].square().mean()
+    best = deepcopy(model)  # the line, if no check does better on the fold kept apart
+    least = target[apart].square().mean()
     for step in range(1, steps + 1):
         batch = used[torch.randint(len(used), (BATCH,), generator=generator)]
         loss = model.loss(x[batch], target[batch])
@@ -87,15 +90,19 @@ def end_to_end(
             with torch.no_grad():
                 loss = model.loss(x[apart], target[apart])
             if loss < least:
-                best, least = deepcopy(model), loss
+                best = deepcopy(model)
+                least = loss
 
     with torch.no_grad():
         straight, product = best(x)
     line, poly = scores(rows, unit * (straight + product))
-    y = rows.y[rows.test].double()
     added = unit.double() * product[rows.test]
-    share = (added - added.mean(0)).square().sum() / (y - y.mean(0)).square().sum()
-    return EndToEnd(gain=float(poly[0] - line[0]), gate=best.gate.item(), share=float(share), r2_lin=float(line[0]))
+    share = _squares_about_mean(added) / _squares_about_mean(rows.y[rows.test].double())
+    return EndToEnd(gain=float(poly[0] - line[0]), gate=best.gate.item(), share=float(share))
+
+
+def _squares_about_mean(values: Float[Tensor, "n d_out"]) -> Float[Tensor, ""]:
+    return (values - values.mean(0)).square().sum()
 
 
 class _Gated(nn.Module):
@@ -113,8 +120,8 @@ class _Gated(nn.Module):
     def forward(self, x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d_out"], Float[Tensor, "n d_out"]]:
         """What has moved of the straight part, and the branch."""
         straight = x @ self.weight + self.bias
-        product = self.gate * (((x @ self.left) * (x @ self.right)) @ self.readout)
-        return straight, product
+        products = (x @ self.left) * (x @ self.right)
+        return straight, self.gate * (products @ self.readout)
 
     def loss(self, x: Float[Tensor, "n d"], target: Float[Tensor, "n d_out"]) -> Float[Tensor, ""]:
         """Mean squared error of both together."""

@@ -23,7 +23,7 @@ from torch.optim import AdamW
 from howlinear.core.ceilings import AffineMap, fit, whitening
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.ideas.bilinear.probe import Branch, residual_rows, scores
+from howlinear.ideas.bilinear.probe import Branch, ProbeRows, residual_rows, scores
 from howlinear.ideas.bilinear.recipe import BATCH, EVERY, RATE, Products, summed_error
 from howlinear.instrument.capture import BlockCapture
 
@@ -92,7 +92,7 @@ def conjunction(map_: Callable[[Tensor], Tensor], x: Float[Tensor, "n d"]) -> fl
         map_: rows (n, d) to rows (n, d_out).
         x: inputs as they come.
     """
-    half = x.shape[1] // 2
+    half = x.shape[1] // 2  # A is the first half of the features, B the second
     without_a = x.clone()
     without_a[:, :half] = 0
     without_b = x.clone()
@@ -105,7 +105,8 @@ def conjunction(map_: Callable[[Tensor], Tensor], x: Float[Tensor, "n d"]) -> fl
     drop_a = whole - response(without_a)
     drop_b = whole - response(without_b)
     drop_both = whole - response(torch.zeros_like(x))
-    index = (drop_a + drop_b - drop_both) / drop_both.abs().clamp_min(1e-8)
+    excess = drop_a + drop_b - drop_both
+    index = excess / drop_both.abs().clamp_min(1e-8)
     return float(index.clamp(0, 1).mean())
 
 
@@ -150,8 +151,9 @@ def control(
     captured = list(blocks.values())
     rows = [residual_rows(kept) for kept in captured]
     used, apart = rows[0].split_train(seed)
-    x = torch.stack([kept.rows().x for kept in captured])
-    y = torch.stack([kept.rows().y for kept in captured])
+    samples = [kept.rows() for kept in captured]
+    x = torch.stack([sample.x for sample in samples])
+    y = torch.stack([sample.y for sample in samples])
 
     generator = torch.Generator().manual_seed(seed)
     products = rank if kind == "poly2x" else 0
@@ -167,8 +169,10 @@ def control(
         loss.backward()
         optimiser.step()
         if step % EVERY == 0:
+            # Each block keeps its parameters from the step that does best on the fold kept apart
             with torch.no_grad():
-                error = (y[:, apart] - model(x[:, apart])).square().mean(dim=(1, 2))
+                left = y[:, apart] - model(x[:, apart])
+            error = left.square().mean(dim=(1, 2))
             better = error < least
             least[better] = error[better]
             kept_at[better] = step
@@ -176,21 +180,21 @@ def control(
                 best[name][better] = parameter.detach()[better]
 
     model.load_state_dict(best)
-    return {number: _scored(model, i, rows[i], x, int(kept_at[i])) for i, number in enumerate(blocks)}
+    return {block: _score(model, i, rows[i], x[i], int(kept_at[i])) for i, block in enumerate(blocks)}
 
 
-def _scored(model: _TwoLayers, i: int, rows, x: Tensor, step: int) -> Control:
+def _score(model: _TwoLayers, i: int, rows: ProbeRows, x: Float[Tensor, "rows d"], step: int) -> Control:
     """The scores of the i-th block's control."""
 
     @torch.no_grad()
-    def of_block(inputs: Tensor) -> Tensor:
-        several = inputs.expand(len(x), *inputs.shape)
-        return model(several)[i]
+    def answer(inputs: Tensor) -> Tensor:
+        alike = inputs.expand(model.blocks, *inputs.shape)  # the layers answer for all blocks at once
+        return model(alike)[i]
 
     line = rows.y - rows.e
-    _, poly = scores(rows, of_block(x[i]) - line)
-    r2 = Estimate.jackknife(float(poly[0]), poly[1:])
-    return Control(r2, conjunction(of_block, x[i][rows.test]), step)
+    _, with_layers = scores(rows, answer(x) - line)
+    r2 = Estimate.jackknife(float(with_layers[0]), with_layers[1:])
+    return Control(r2, conjunction(answer, x[rows.test]), step)
 
 
 class _Layer(nn.Module):
@@ -215,6 +219,7 @@ class _TwoLayers(nn.Module):
 
     def __init__(self, blocks: int, d: int, d_out: int, rank: int, generator: torch.Generator):
         super().__init__()
+        self.blocks = blocks
         self.first = _Layer(blocks, d, d, rank, generator)
         self.second = _Layer(blocks, d, d_out, rank, generator)
 

@@ -23,13 +23,13 @@ class Power:
 
     Attributes:
         planted: of a bilinear teacher of the probe's own rank.
-        in_noise: of the same teacher, when the block's residual, rows shuffled, hides it.
+        hidden: of the same teacher, when the block's residual, rows shuffled, hides it.
         cubic: of a teacher that multiplies three inputs.
         shuffled: of the block's residual with its rows shuffled: nothing to be found.
     """
 
     planted: float
-    in_noise: float
+    hidden: float
     cubic: float
     shuffled: float
 
@@ -63,9 +63,9 @@ def power(
 
 
 def hidden_teacher(kept: BlockCapture, rank: int = 16, planted: float = 0.25, seed: int = 0, steps: int = 100) -> float:
-    """`Power.in_noise` alone, from one start; otherwise the same arguments and errors as `power`."""
+    """`Power.hidden` alone, from one start; otherwise the same arguments and errors as `power`."""
     rows = residual_rows(kept)
-    task = _tasks(rows, rank, planted, seed)["in_noise"]
+    task = _tasks(rows, rank, planted, seed)["hidden"]
     return _recovered(rows, task, rank, 0, steps)
 
 
@@ -90,7 +90,7 @@ def _tasks(rows: ProbeRows, rank: int, planted: float, seed: int) -> dict[str, _
     weak = bilinear * (ratio * planted / (1 - planted)).sqrt()
     return {
         "planted": _Task(bilinear, truth=bilinear),
-        "in_noise": _Task(weak + noise, truth=weak),
+        "hidden": _Task(weak + noise, truth=weak),
         "cubic": _Task(cubic, truth=cubic),
         "shuffled": _Task(noise, truth=noise),
     }
@@ -115,9 +115,11 @@ def teacher(rows: ProbeRows, degree: int, rank: int, generator: torch.Generator)
     ridge = torch.eye(d + 1, dtype=torch.float64) * d
     ridge[0, 0] = 0
     train = ones[~rows.test]
-    straight = torch.linalg.solve(train.T @ train + ridge, train.T @ products[~rows.test].double())
+    cross = train.T @ products[~rows.test].double()
+    straight = torch.linalg.solve(train.T @ train + ridge, cross)
+    bent = products - (ones @ straight).float()
     mixture = torch.randn(rank, rows.e.shape[1], generator=generator)
-    return (products - (ones @ straight).float()) @ mixture
+    return bent @ mixture
 
 
 def shuffled(rows: ProbeRows, generator: torch.Generator) -> Float[Tensor, "rows d_out"]:
@@ -135,4 +137,5 @@ def _recovered(rows: ProbeRows, task: _Task, rank: int, seed: int, steps: int) -
     fitted = branch(replace(rows, e=task.target), rank, seed, steps)
     truth = task.truth[rows.test].double()
     guess = fitted(rows.z)[rows.test].double()
-    return float(1 - (truth - guess).square().sum() / (truth - truth.mean(0)).square().sum())
+    error = (truth - guess).square().sum()
+    return float(1 - error / (truth - truth.mean(0)).square().sum())

@@ -22,11 +22,10 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from scipy.optimize import minimize
-from scipy.stats import t as student_t
 from torch import Tensor
 
 from howlinear.core.ceilings import fit, whitening
-from howlinear.core.intervals import CONFIDENCE, Estimate
+from howlinear.core.intervals import Estimate, half_width
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
 from howlinear.text.rows import fold_indices
@@ -146,16 +145,27 @@ def probe(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) 
     left_out = np.mean([gain[1:] for gain in gains], axis=0)
 
     # Held-out folds: the delete-one-fold jackknife, (F − 1)/F Σ (gain without fold − their mean)²
-    variances = [(left_out.size - 1) * np.var(left_out)]
-    freedoms = [left_out.size - 1]
+    variances = np.array([(left_out.size - 1) * np.var(left_out)])
+    degrees = np.array([left_out.size - 1])
     if seeds > 1:
         # Train folds and starts: the same sum, estimated from the folds that were left out
-        variances.append((folds - 1) * np.var(by_seed, ddof=1))
-        freedoms.append(seeds - 1)
-    half = _half_width(np.array(variances), np.array(freedoms))
+        variances = np.append(variances, (folds - 1) * np.var(by_seed, ddof=1))
+        degrees = np.append(degrees, seeds - 1)
+
+    # Degrees of freedom of the sum of variances (Welch–Satterthwaite): (Σ v)² / Σ (v² / degrees)
+    half = 0.0
+    if variances.any():
+        pooled_degrees = variances.sum() ** 2 / (variances**2 / degrees).sum()
+        half = half_width(variances.sum(), pooled_degrees)
     gain = float(by_seed.mean())
     r2_lin = float(line[0])
-    return Probe(Estimate(gain, gain - half, gain + half), r2_lin, r2_lin + gain, by_seed, branches[0])
+    return Probe(
+        gain=Estimate(gain, gain - half, gain + half),
+        r2_lin=r2_lin,
+        r2_poly=r2_lin + gain,
+        by_seed=by_seed,
+        branch=branches[0],
+    )
 
 
 def fewest_rows(rank: int) -> int:
@@ -346,12 +356,3 @@ def scores(rows: ProbeRows, added: Float[Tensor, "rows d_out"]) -> tuple[np.ndar
         line.append(1 - float(left_by_line.double().square().sum()) / total)
         poly.append(1 - float(left_by_both.double().square().sum()) / total)
     return np.array(line), np.array(poly)
-
-
-def _half_width(variances: np.ndarray, freedoms: np.ndarray) -> float:
-    """Half of the 95 % interval for a sum of variances with their degrees of freedom (Welch–Satterthwaite)."""
-    total = variances.sum()
-    if total == 0:
-        return 0.0
-    freedom = total**2 / (variances**2 / freedoms).sum()
-    return float(student_t.ppf((1 + CONFIDENCE) / 2, freedom) * total**0.5)

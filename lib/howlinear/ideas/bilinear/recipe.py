@@ -79,6 +79,7 @@ def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_00
     order = torch.randperm(len(used), generator=torch.Generator().manual_seed(seed))
     few = used[order[:count]].sort().values
 
+    # Where the sample holds no more rows than the paper's, few are all
     by_few = _train(captured, few, rank, steps, seed)
     by_all = by_few if count == len(used) else _train(captured, used, rank, steps, seed)
     return Recipe(
@@ -91,26 +92,14 @@ def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_00
     )
 
 
-def chosen(scores: Sequence[float], patience: int = PATIENCE, better: float = BETTER) -> int | None:
-    """Which evaluation the recipe keeps; None for none, the line alone.
+def follow(scores: Sequence[float], patience: int = PATIENCE, better: float = BETTER) -> tuple[int | None, bool]:
+    """Which evaluation the recipe keeps (None: none, the line alone), and whether these scores have ended the run.
 
     Args:
         scores: gain over the line at each evaluation, in order.
         patience: evaluations without a better one that end the run.
         better: by how much a score must exceed the best so far, at first the line's 0.
     """
-    kept, _ = _follow(scores, patience, better)
-    return kept
-
-
-def ended(scores: Sequence[float], patience: int = PATIENCE, better: float = BETTER) -> bool:
-    """Whether the recipe has ended the run by these scores; arguments as of `chosen`."""
-    _, waited = _follow(scores, patience, better)
-    return waited == patience
-
-
-def _follow(scores: Sequence[float], patience: int, better: float) -> tuple[int | None, int]:
-    """Which evaluation is kept, and how many went by without a better one, when the run or the scores end."""
     best = 0.0
     kept = None
     waited = 0
@@ -120,8 +109,8 @@ def _follow(scores: Sequence[float], patience: int, better: float) -> tuple[int 
         else:
             waited += 1
         if waited == patience:
-            break
-    return kept, waited
+            return kept, True
+    return kept, False
 
 
 class Products(nn.Module):
@@ -143,8 +132,10 @@ class Products(nn.Module):
     def forward(self, x: Float[Tensor, "blocks n d"]) -> Float[Tensor, "blocks n d_out"]:
         """What the products add to the line."""
         # The gate multiplies the readout instead of the output, and A and B make one product: fewer passes over rows
-        left, right = (x @ torch.cat([self.left, self.right], dim=2)).chunk(2, dim=2)
-        return (left * right) @ (self.readout * self.gate.exp())
+        factors = torch.cat([self.left, self.right], dim=2)
+        left, right = (x @ factors).chunk(2, dim=2)
+        readout = self.readout * self.gate.exp()
+        return (left * right) @ readout
 
 
 @dataclass(frozen=True)
@@ -160,10 +151,10 @@ class _Evaluations:
     apart: Float[Tensor, "evaluations blocks"]
 
     def gain(self, judge: Float[Tensor, "evaluations blocks"]) -> Float[Tensor, " blocks"]:
-        """Held-out gain of each block at the evaluation that `judge` chooses."""
+        """Held-out gain of each block at the evaluation that these scores choose."""
         gains = torch.zeros(judge.shape[1], dtype=torch.float64)
         for block in range(judge.shape[1]):
-            kept = chosen(judge[:, block].tolist())
+            kept, _ = follow(judge[:, block].tolist())
             if kept is not None:
                 gains[block] = self.held_out[kept, block]
         return gains
@@ -171,12 +162,12 @@ class _Evaluations:
 
 def _train(captured: Sequence[BlockCapture], used: Tensor, rank: int, steps: int, seed: int) -> _Evaluations:
     """Train the products of all blocks on the rows `used`, and evaluate them as the recipe does."""
-    rows = residual_rows(captured[0])
+    rows = residual_rows(captured[0])  # all blocks have the same rows
     all_used, apart = rows.split_train(seed)
     held_out = rows.test.nonzero()[:, 0]
-    lines = [_left_by_line(kept, used if len(used) < len(all_used) else None) for kept in captured]
+    fit_on = used if len(used) < len(all_used) else None
     x = torch.stack([kept.rows().x for kept in captured])
-    e = torch.stack(lines)
+    e = torch.stack([_left_by_line(kept, fit_on) for kept in captured])
     variance_held_out = _variance(captured, held_out)
     variance_apart = _variance(captured, apart)
 
@@ -210,7 +201,7 @@ def summed_error(
 def _all_ended(evaluations: Sequence[Float[Tensor, " blocks"]]) -> bool:
     """Whether the run of every block has ended by these scores."""
     by_block = torch.stack(list(evaluations)).T.tolist()
-    return all(ended(scores) for scores in by_block)
+    return all(ended for _, ended in map(follow, by_block))
 
 
 def _left_by_line(kept: BlockCapture, used: Tensor | None) -> Float[Tensor, "rows d_out"]:

@@ -343,131 +343,115 @@ def scale_probe(results: Results) -> Readings:
 # Notebook 03: products
 
 
-def _probe(model: Any) -> list[Mapping[str, Any]]:
-    """A row a block of our probe: `block`, `r2_lin`, `gain`, `low`, `high`."""
-    return model["blocks"] if isinstance(model, Mapping) else model
+def _beside(blocks: pd.DataFrame, results: Results, table: str) -> pd.DataFrame:
+    """The blocks of a model that another table speaks of, with the columns of both.
+
+    Raises:
+        UntestableError: it speaks of none.
+    """
+    rows = results[table] if table in results else blocks[["model", "block"]].iloc[:0]
+    both = blocks.merge(rows, on=["model", "block"], suffixes=("", f"_{table}"))
+    if both.empty:
+        raise UntestableError(f"not measured in this run: its results hold no {table}")
+    return both
 
 
-def _gains(model: Any) -> Estimates:
-    blocks = _probe(model)
-    return Estimates.of(
-        value=[block["gain"] for block in blocks],
-        low=[block["low"] for block in blocks],
-        high=[block["high"] for block in blocks],
-    )
-
-
-def _recipe_gains(model: Any) -> Estimates:
-    """Gains by the paper's own recipe: chosen on the rows that they are scored on, so they have no interval."""
-    return without_interval(measured(measured(model, "recipe"), "gain"))
+def _gains(blocks: pd.DataFrame) -> Estimates:
+    return Estimates.of(blocks["gain"], blocks["gain_low"], blocks["gain_high"])
 
 
 def median_gain(results: Results) -> Readings:
     """Median over blocks of the bilinear probe's gain."""
-    return each_model(results["models"], lambda model: Reading(_gains(model).reduce(np.median)))
+    return each_model(blocks_of(results), lambda blocks: Reading(_gains(blocks).reduce(np.median)))
 
 
 def recipe_median_gain(results: Results) -> Readings:
-    """The same, by the paper's own recipe; without an interval."""
-    return each_model(results["models"], lambda model: Reading(_recipe_gains(model).reduce(np.median)))
+    """The same, by the paper's own recipe, chosen on the rows that it is scored on: without an interval."""
+
+    def read(blocks: pd.DataFrame) -> Reading:
+        tried = _beside(blocks, results, "recipe")
+        return Reading(exactly(tried["gain_recipe"].median()))
+
+    return each_model(blocks_of(results), read)
 
 
 def largest_gain(results: Results) -> Readings:
     """Largest gain of the bilinear probe over a model's blocks."""
-    return each_model(results["models"], lambda model: extreme(_gains(model).readings(), np.max))
+    return each_model(blocks_of(results), lambda blocks: extreme(_gains(blocks).readings(), np.max))
 
 
 def gain_correlation(results: Results) -> Readings:
     """Correlation over a model's blocks of the probe's gain with what the line leaves, 1 − R²_lin."""
-
-    def read(model: Any) -> Reading:
-        left = [1 - block["r2_lin"] for block in _probe(model)]
-        return correlate(left, _gains(model).value)
-
-    return each_model(results["models"], read)
+    return each_model(blocks_of(results), lambda blocks: correlate(1 - blocks["r2"].to_numpy(), _gains(blocks).value))
 
 
 def recipe_correlation(results: Results) -> Readings:
-    """The same, by the paper's own recipe."""
+    """The same, by the paper's own recipe, over the blocks that it was tried on."""
 
-    def read(model: Any) -> Reading:
-        gains = _recipe_gains(model).value
-        left = {block["block"]: 1 - block["r2_lin"] for block in _probe(model)}
-        tried = model["recipe"].get("block", list(left))  # all of them, or those that the run profile names
-        return correlate([left[block] for block in tried], gains)
+    def read(blocks: pd.DataFrame) -> Reading:
+        tried = _beside(blocks, results, "recipe")
+        return correlate(1 - tried["r2"].to_numpy(), tried["gain_recipe"].to_numpy())
 
-    return each_model(results["models"], read)
+    return each_model(blocks_of(results), read)
 
 
 def products_at_depth(results: Results) -> Readings:
     """Largest difference of two hidden layers with products from the same two layers without, over blocks tried."""
 
-    def read(model: Any) -> Reading:
-        dense, poly = (_two_layers(measured(model, key)) for key in ("dense2x", "poly2x"))
-        blocks = model["dense2x"]["blocks"]
-        gaps = []
-        for i, block in enumerate(blocks):
-            gap = abs(float(poly.value[i] - dense.value[i]))
-            # the same rows: the wider of the two intervals is an upper bound of what their difference can err by
-            half = max(dense.high[i] - dense.low[i], poly.high[i] - poly.low[i]) / 2
-            gaps.append(Reading(Estimate(gap, max(gap - half, 0.0), gap + half), f"block {block}"))
+    def read(blocks: pd.DataFrame) -> Reading:
+        tried = _beside(blocks[["model", "block"]], results, "controls").set_index("block")
+        dense, poly = (tried[tried["control"] == control] for control in ("dense2x", "poly2x"))
+        gap = (poly["r2"] - dense["r2"]).abs()
+        # the same rows: the wider of the two intervals is an upper bound of what their difference can err by
+        half = np.maximum(dense["r2_high"] - dense["r2_low"], poly["r2_high"] - poly["r2_low"]) / 2
+        ends = zip(gap, (gap - half).clip(lower=0), gap + half, strict=True)
+        gaps = [Reading(Estimate(*gap_of), f"block {block}") for block, gap_of in zip(gap.index, ends, strict=True)]
         return extreme(gaps, np.max)
 
-    return each_model(results["models"], read)
-
-
-def _two_layers(layers: Mapping[str, Any]) -> Estimates:
-    return Estimates.of(layers["r2"], layers["low"], layers["high"])
+    return each_model(blocks_of(results), read)
 
 
 def saved_early(results: Results) -> Readings:
     """Largest share of a critical early block's cost that products save."""
 
-    def read(model: Any) -> Reading:
-        linear, savings = _savings(model)
-        _, blocks, _ = critical(linear)
-        if not blocks:
+    def read(blocks: pd.DataFrame) -> Reading:
+        line, savings = _savings(blocks, results)
+        _, dear, _ = critical(line)
+        if not dear:
             raise UntestableError(f"no early block costs {CRITICAL:g} times what later ones do")
-        return extreme([savings[block] for block in sorted(blocks)], np.max)
+        return extreme([savings[block] for block in sorted(dear)], np.max)
 
-    return each_model(results["models"], read)
+    return each_model(blocks_of(results), read)
 
 
 def saved_later(results: Results) -> Readings:
     """Largest share of a later block's cost that products save."""
 
-    def read(model: Any) -> Reading:
-        _, savings = _savings(model)
+    def read(blocks: pd.DataFrame) -> Reading:
+        _, savings = _savings(blocks, results)
         return extreme(savings[early(len(savings)) :], np.max)
 
-    return each_model(results["models"], read)
+    return each_model(blocks_of(results), read)
 
 
-def _savings(model: Any) -> tuple[Estimates, list[Reading]]:
-    """Every block's ΔPPL with the line, and the share of it that products save: (linear − poly) / linear.
+def _savings(blocks: pd.DataFrame, results: Results) -> tuple[Estimates, list[Reading]]:
+    """Every block's ΔPPL with the line, and the share of it that products save: (line − products) / line.
 
     Raises:
         UntestableError: not measured, or not of all blocks.
     """
-    costs = measured(model, "dppl")
-    blocks = costs["block"]
-    if not blocks:
-        raise UntestableError("an encoder predicts no next token, so a swap costs no perplexity")
-    if blocks != list(range(len(_probe(model)))):
-        raise UntestableError(f"dppl is of blocks {', '.join(map(str, blocks))} alone: all are needed")
-    linear = Estimates.of(costs["linear"], costs["linear_low"], costs["linear_high"])
-    poly = Estimates.of(costs["poly"], costs["poly_low"], costs["poly_high"])
-    savings = []
-    for block in blocks:
-        line = linear.value[block]
-        share = Estimate(
-            float((line - poly.value[block]) / line),
-            # at the least: the line as cheap, the layer as dear as they may be
-            float((linear.low[block] - poly.high[block]) / abs(line)),
-            float((linear.high[block] - poly.low[block]) / abs(line)),
-        )
-        savings.append(Reading(share, f"block {block}"))
-    return linear, savings
+    swapped = _beside(blocks, results, "layers")
+    line = _costs(swapped)
+    if len(swapped) < len(blocks):
+        raise UntestableError(f"dppl is of blocks {', '.join(map(str, swapped['block']))} alone: all are needed")
+    products = Estimates.of(swapped["dppl_poly"], swapped["dppl_poly_low"], swapped["dppl_poly_high"])
+    # at the least: the line as cheap, the layer as dear as they may be
+    shares = Estimates(
+        (line.value - products.value) / line.value,
+        (line.low - products.high) / np.abs(line.value),
+        (line.high - products.low) / np.abs(line.value),
+    )
+    return line, shares.readings()
 
 
 # Notebook 04: what carries a high R²

@@ -32,14 +32,11 @@ def as_results(notebook: str, table: pd.DataFrame) -> dict[str, Any] | tables.Re
     Raises:
         InputError: the paper publishes nothing that this notebook measures.
     """
-    models = {
-        name: blocks.sort_values("block").to_dict("records") for name, blocks in table.groupby("model", sort=False)
-    }
     match notebook.split("_")[1]:
         case "ceilings":
             return {"blocks": _ceilings(table)}
         case "bilinear":
-            return {"models": {name: _bilinear(blocks) for name, blocks in models.items()}}
+            return _bilinear(table)
         case "rank":
             return _rank(table)
         case "corpora":
@@ -80,17 +77,17 @@ def _ceilings(table: pd.DataFrame) -> pd.DataFrame:
     return blocks
 
 
-def _bilinear(blocks: list[dict]) -> dict[str, Any]:
-    gains = [block["bilinear_gain_r16"] for block in blocks]
-    probed = [
-        {"block": block["block"], "r2_lin": block["r2_lin"], "gain": gain, "low": gain, "high": gain}
-        for block, gain in zip(blocks, gains, strict=True)
-    ]
-    costs: dict[str, list] = {"block": [block["block"] for block in blocks]}
-    for layer in ("linear", "poly"):
-        for end in ("", "_low", "_high"):
-            costs[layer + end] = [block[f"dppl_{layer}"] for block in blocks]
-    return {"blocks": probed, "recipe": {"gain": gains}, "dppl": costs}
+def _bilinear(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    blocks = table.sort_values("block", kind="stable")
+    keys = blocks[["model", "block"]]
+    gain = {f"gain{end}": blocks["bilinear_gain_r16"] for end in ("", *tables.ENDS)}
+    costs = {f"dppl{end}": blocks["dppl_linear"] for end in ("", *tables.ENDS)}
+    costs |= {f"dppl_poly{end}": blocks["dppl_poly"] for end in ("", *tables.ENDS)}
+    return {
+        "blocks": keys.assign(r2=blocks["r2_lin"], **gain),
+        "recipe": keys.assign(gain=blocks["bilinear_gain_r16"]),
+        "layers": keys.assign(**costs),
+    }
 
 
 def _rank(table: pd.DataFrame) -> tables.Results:

@@ -52,17 +52,22 @@ def predict_spectrum(block: Hidden, moments: Moments, degree: int = 4) -> np.nda
     pool = block.out.weight @ block.out.weight.T
     parts = []  # of Σ Var(y), by degree
     own = torch.zeros_like(covariances.up_mean)  # of each neuron's variance, what degrees up to TERMS explain
-    before, below, here = torch.zeros_like(covariances.gate), torch.ones_like(covariances.gate), covariances.gate
+    # ρ^(k−2), ρ^(k−1) and ρ^k; at k = 1 the first is multiplied by 0
+    before = torch.zeros_like(covariances.gate)
+    below = torch.ones_like(covariances.gate)
+    here = covariances.gate
     for k in range(1, TERMS + 1):
         covariance = _part_covariance(k, expansion.coefficients, covariances, (before, below, here))
         parts.append((covariance * pool).sum())
         own += covariance.diagonal()
         before, below, here = below, here, here * covariances.gate
+    # What lies beyond TERMS, neuron by neuron as if uncorrelated
     beyond = _neuron_variance(expansion, covariances) - own
     whole = sum(parts) + beyond @ pool.diagonal()
     if not whole > 0:
         raise InputError("the outputs would be constant: there is no variance to share out")
-    return (torch.stack(parts[:degree]).cumsum(0) / whole).numpy()
+    explained = torch.stack(parts[:degree]).cumsum(0)
+    return (explained / whole).numpy()
 
 
 def plant_teacher(captured: BlockCapture, block: Hidden, power: int) -> tuple[BlockCapture, Hidden]:
@@ -74,11 +79,13 @@ def plant_teacher(captured: BlockCapture, block: Hidden, power: int) -> tuple[Bl
     mean, deviation = block.spread(sum(captured.train))
 
     def bend(z: Tensor) -> Tensor:
-        return hermite((z - mean.to(z)) / deviation.to(z), power)[power]
+        standardised = (z - mean.to(z)) / deviation.to(z)
+        return hermite(standardised, power)[power]
 
     teacher = replace(block, activation=bend, up=None)
     outputs = teacher(captured.sample.x.double()).float()
-    return replace(captured, sample=replace(captured.sample, y=outputs)), teacher
+    sample = replace(captured.sample, y=outputs)
+    return replace(captured, sample=sample), teacher
 
 
 @dataclass(frozen=True)
@@ -103,8 +110,9 @@ def _expand(block: Hidden, moments: Moments) -> _Expansion:
     nodes, weights = (torch.from_numpy(part) for part in hermegauss(NODES))
     weights = weights / weights.sum()
     values = block.activation(mean + nodes[:, None] * deviation)
-    coefficients = torch.stack([(weights * term) @ values for term in hermite(nodes, TERMS + 1)])
-    return _Expansion(nodes, weights, values, coefficients)
+    # E[a h_j] = Σ over nodes of weight · h_j · a
+    coefficients = [(weights * term) @ values for term in hermite(nodes, TERMS + 1)]
+    return _Expansion(nodes, weights, values, torch.stack(coefficients))
 
 
 @dataclass(frozen=True)
@@ -132,11 +140,12 @@ def _covariances(block: Hidden, moments: Moments) -> _Covariances:
     if block.up is None:
         nothing = torch.zeros_like(gate_cov)
         return _Covariances(torch.ones_like(deviation), gate_cov, nothing, nothing)
+    up = block.up.weight
     return _Covariances(
-        up_mean=moments.mean_x @ block.up.weight + block.up.bias,
+        up_mean=moments.mean_x @ up + block.up.bias,
         gate=gate_cov,
-        up=block.up.weight.T @ inputs @ block.up.weight,
-        cross=block.up.weight.T @ inputs @ gate,
+        up=up.T @ inputs @ up,
+        cross=up.T @ inputs @ gate,
     )
 
 
@@ -176,6 +185,8 @@ def _neuron_variance(expansion: _Expansion, covariances: _Covariances) -> Float[
     slope = covariances.cross.diagonal()
     up_given_gate = covariances.up_mean + expansion.nodes[:, None] * slope  # E[u | g]
     up_left = covariances.up.diagonal() - slope.square()  # Var(u | g)
-    second = expansion.weights @ ((up_given_gate.square() + up_left) * expansion.values.square())
+    # Var(u a) = E[E[u² | g] a²] − E[E[u | g] a]²
+    up_square_given_gate = up_given_gate.square() + up_left
+    second = expansion.weights @ (up_square_given_gate * expansion.values.square())
     first = expansion.weights @ (up_given_gate * expansion.values)
     return second - first.square()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -47,12 +46,6 @@ class Nested:
         """Pooled R² per set, shape (sets,)."""
         return np.array([estimate.value for estimate in self.estimates])
 
-    def to_frame(self) -> pd.DataFrame:
-        """A row a set: `size`, `r2`, `low`, `high`."""
-        frame = pd.DataFrame([vars(estimate) for estimate in self.estimates]).rename(columns={"value": "r2"})
-        frame.insert(0, "size", self.sizes)
-        return frame
-
 
 def nested(captured: BlockCapture, features: Features, sizes: Sequence[int], ridge: float = RIDGE) -> Nested:
     """R² of the block's outputs on the first `sizes` features of its inputs.
@@ -72,13 +65,16 @@ def nested(captured: BlockCapture, features: Features, sizes: Sequence[int], rid
     train = [feature_moments(sample, index, features) for index in sample.folds(test=False)]
     _check_rows(train, sizes[-1])
 
-    held_out = sample.folds(test=True)
-    test_features = [torch.cat([features(sample.x[part]) for part in index.split(CHUNK)]) for index in held_out]
-    truth = [sample.y[index] for index in held_out]
+    test_features = []
+    truth = []
     test = Moments(width, sample.y.shape[1])
-    for x, y in zip(test_features, truth, strict=True):
-        test.update(x, y)
+    for index in sample.folds(test=True):
+        x = torch.cat([features(sample.x[part]) for part in index.split(CHUNK)])
+        test.update(x, sample.y[index])
+        test_features.append(x)
+        truth.append(sample.y[index])
 
+    # Jackknife: maps refitted without each train fold, and one map scored without each held-out fold
     maps = prefix_maps(sum(train), sizes, ridge)
     maps_without_fold = [prefix_maps(moments, sizes, ridge) for moments in left_out(train)]
     estimates = []

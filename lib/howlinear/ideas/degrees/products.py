@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Float, Int64
 from sklearn.kernel_ridge import KernelRidge
@@ -59,19 +58,6 @@ class Learned:
     rows: int
     r2: Estimate
     ridge: float
-
-
-def curve_frame(curve: Sequence[Learned]) -> pd.DataFrame:
-    """A learning curve as a table, a row a number of train rows: `rows`, `r2`, `low`, `high`, `ridge`."""
-    return pd.DataFrame(
-        {
-            "rows": [point.rows for point in curve],
-            "r2": [point.r2.value for point in curve],
-            "low": [point.r2.low for point in curve],
-            "high": [point.r2.high for point in curve],
-            "ridge": [point.ridge for point in curve],
-        }
-    )
 
 
 # On few rows, by kernels
@@ -122,7 +108,8 @@ def learning_curve(
     line = inputs.solution(moments)
     left = sample.y.double() - line(sample.x.double())
     # mean 0 and variance 1 / d; 0 for an input that is constant but for rounding
-    scaled = (sample.x.double() - moments.mean_x) * inputs.scale * (moments.n / moments.d_in) ** 0.5
+    centred = sample.x.double() - moments.mean_x
+    scaled = centred * inputs.scale * (moments.n / moments.d_in) ** 0.5
     held_out = sample.folds(test=True)
     truth = [sample.y[index] for index in held_out]
     curve = []
@@ -155,9 +142,11 @@ def _fit_kernel(
     errors = {}
     for ridge in ridges:
         # α = (K + λI)⁻¹ Y
-        regression = KernelRidge(alpha=ridge * level, kernel="precomputed").fit(gram, left[used].numpy())
+        regression = KernelRidge(alpha=ridge * level, kernel="precomputed")
+        regression.fit(gram, left[used].numpy())
+        error = left[validation].numpy() - regression.predict(beside)
         regressions[ridge] = regression
-        errors[ridge] = np.square(left[validation].numpy() - regression.predict(beside)).sum()
+        errors[ridge] = np.square(error).sum()
     best = min(errors, key=errors.get)
     return regressions[best], best
 

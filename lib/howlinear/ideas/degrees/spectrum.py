@@ -13,6 +13,7 @@ feature of its own: a tighter bound, for more features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,10 +63,11 @@ class Features:
 
     def __call__(self, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n p"]:
         """The features of some rows, in their dtype."""
-        line = (x - self.centre.to(x)) @ self.whiten.to(x)
+        centred = x - self.centre.to(x)
+        parts = [centred @ self.whiten.to(x)]
         terms = _terms(self.gate, self.up, x, self.adds.shape[1])
-        parts = [line]
         for coefficients in self.adds.to(x):
+            # q_k − q_{k−1} of every neuron, then each by itself or all pooled as the block does
             added = sum(row * term for row, term in zip(coefficients, terms, strict=True))
             parts.append(added[:, self.order] if self.out is None else added @ self.out.to(x))
         return torch.cat(parts, 1)
@@ -90,14 +92,16 @@ def features(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool 
     gate = _standardised_gate(block, moments)
     count = degree + 1 if block.up is None else degree  # terms of a neuron: u ⊙ He_j(g) has degree j + 1
     train = torch.cat(sample.folds(test=False))
-    every = -(-len(train) // FIT_ROWS)
-    gram, cross = _normal_equations(block, gate, sample.x[train[::every]], count)
+    every = math.ceil(len(train) / FIT_ROWS)
+    fitted = sample.x[train[::every]]
+    gram, cross = _normal_equations(block, gate, fitted, count)
 
     # The nearest polynomial of degree k, neuron by neuron: least squares on its first terms
     fewest = count - degree + 1  # terms of degree 1 and below
     fits = []
     for used in range(fewest, count + 1):
-        fit = torch.linalg.solve(gram[:, :used, :used], cross[:, :used])[..., 0]
+        leading = gram[:, :used, :used]
+        fit = torch.linalg.solve(leading, cross[:, :used])[..., 0]
         fits.append(torch.nn.functional.pad(fit, (0, count - used)))
     adds = torch.stack(fits).diff(dim=0)  # q_k − q_{k−1}, shape (degree − 1, m, j)
 
@@ -177,8 +181,10 @@ def _normal_equations(
         if block.up is not None:
             values = values * block.up(part)
         terms = torch.stack(_terms(gate, block.up, part, count)).permute(2, 0, 1)  # (m, j, n)
+        values = values.T.to(terms)[..., None]  # (m, n, 1)
         gram += (terms @ terms.mT).double()
-        cross += (terms @ values.T.to(terms)[..., None]).double()
+        cross += (terms @ values).double()
     diagonal = gram.diagonal(dim1=1, dim2=2)
-    diagonal.add_(JITTER * diagonal.mean(1, keepdim=True) + 1e-30)
+    jitter = JITTER * diagonal.mean(1, keepdim=True)
+    diagonal.add_(jitter + 1e-30)
     return gram, cross

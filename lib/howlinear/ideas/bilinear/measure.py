@@ -1,0 +1,305 @@
+"""What products of inputs add to the line, measured on the blocks of several models: models → tidy tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Int64
+from scipy.stats import PermutationMethod, pearsonr
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.core.correlation import correlation
+from howlinear.errors import InputError
+from howlinear.ideas.bilinear.gate import end_to_end
+from howlinear.ideas.bilinear.layers import CONTROLS, LineAndProducts, conjunction, control, cosine, rmse
+from howlinear.ideas.bilinear.power import hidden_teacher, power
+from howlinear.ideas.bilinear.probe import Probe, probe
+from howlinear.ideas.bilinear.recipe import recipe
+from howlinear.instrument.capture import BlockCapture, Sample
+from howlinear.instrument.massive import MULTIPLE
+from howlinear.instrument.selection import spaced
+from howlinear.instrument.swap_costs import swap_costs
+from howlinear.models.load import is_causal
+from howlinear.text.rows import TokenRows
+
+RESAMPLES = 9_999
+STEADY = 3  # decimal places of a gain that was trained for: what other processors find too
+CHANGES = ("selection", "rows", "optimiser")  # from the paper's recipe to our probe, one after the other
+COSTS = ["dppl", "dppl_low", "dppl_high", "dppl_poly", "dppl_poly_low", "dppl_poly_high"]
+KEYS = ["model", "block"]
+
+Blocks = Mapping[int, BlockCapture]  # block → what was captured of it, with a sample
+Models = Mapping[str, Blocks]
+Probes = Mapping[str, Mapping[int, Probe]]  # model → block → what the probe found
+Layers = Mapping[str, Mapping[int, LineAndProducts]]  # model → block → the line with products on top
+
+
+# --- our probe
+
+
+def probe_blocks(models: Models, rank: int = 16, seeds: int = 3, steps: int = 100) -> Probes:
+    """The probe of every block, with so many fits a block and so many iterations a fit at most."""
+    return {
+        model: {block: probe(kept, rank, seeds, steps) for block, kept in blocks.items()}
+        for model, blocks in models.items()
+    }
+
+
+def block_table(probes: Probes) -> pd.DataFrame:
+    """Table `blocks`: what the line explains of a block, what products gain, and which share of the rest that is."""
+    rows = []
+    for model, of_model in probes.items():
+        for block, found in of_model.items():
+            row = {"model": model, "block": block, "r2": found.r2_lin, "r2_poly": found.r2_poly}
+            rows.append(row | found.gain.columns("gain") | {"recovered": found.recovered})
+    columns = [*KEYS, "r2", "r2_poly", "gain", "gain_low", "gain_high", "recovered"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def massive_table(models: Models) -> pd.DataFrame:
+    """Blocks with massive rows: how many of all rows, of the sample, and of its held-out side, and their variance."""
+    rows = []
+    for model, block, kept in _each_block(models):
+        massive_rows = len(kept.massive())
+        if not massive_rows:
+            continue
+        sample = kept.rows()
+        is_massive = ~_is_ordinary(kept)
+        held_out = sample.y[sample.test].double()
+        squares = (held_out - held_out.mean(0)).square().sum(1)
+        rows.append(
+            {
+                "model": model,
+                "block": block,
+                "massive_rows": massive_rows,
+                "sampled": int(is_massive.sum()),
+                "held_out": int(is_massive[sample.test].sum()),
+                "share": float(squares[is_massive[sample.test]].sum() / squares.sum()),
+            }
+        )
+    return pd.DataFrame(rows, columns=[*KEYS, "massive_rows", "sampled", "held_out", "share"])
+
+
+def ordinary_table(
+    models: Models, massive: pd.DataFrame, rank: int = 16, seeds: int = 3, steps: int = 100
+) -> pd.DataFrame:
+    """`block_table` of the blocks in `massive` without these rows: in the line, in the fit and in the score."""
+    ordinary = {
+        model: {block: _without_massive(models[model][block]) for block in rows["block"]}
+        for model, rows in massive.groupby("model", sort=False)
+    }
+    return block_table(probe_blocks(ordinary, rank, seeds, steps))
+
+
+def with_ordinary(blocks: pd.DataFrame, ordinary: pd.DataFrame) -> pd.DataFrame:
+    """`blocks` with those of `ordinary_table` in the place of the same blocks with massive rows."""
+    both = pd.concat([blocks, ordinary]).drop_duplicates(KEYS, keep="last")
+    return blocks[KEYS].merge(both, on=KEYS)
+
+
+def _is_ordinary(kept: BlockCapture) -> Tensor:
+    """Which sampled rows are not massive: within `MULTIPLE` times the median output norm of all rows."""
+    return kept.rows().y.norm(dim=1) <= MULTIPLE * kept.heavy_rows().median
+
+
+def _without_massive(kept: BlockCapture) -> BlockCapture:
+    """The block's ordinary rows, of the sample as well."""
+    sample = kept.rows()
+    ordinary = _is_ordinary(kept)
+    fewer = {field.name: getattr(sample, field.name)[ordinary] for field in fields(sample)}
+    return replace(kept.ordinary(), sample=Sample(**fewer))
+
+
+def correlation_table(views: Mapping[str, pd.DataFrame], seed: int = 0) -> pd.DataFrame:
+    """Table `correlations`: of what the line leaves, 1 − R²_lin, with the column of a view, over a model's blocks.
+
+    Each model by itself, as models differ in level. `p` is how often a shuffled pairing correlates as strongly. Where r
+    is undefined, as nothing varies or blocks are too few, all cells are empty.
+
+    Args:
+        views: name → table with `model`, `r2` and the column that the name begins with, as `gain of ordinary rows`.
+        seed: of the shuffles.
+    """
+    rows = []
+    for view, table in views.items():
+        column, *_ = view.split()
+        for model, blocks in table.groupby("model", sort=False):
+            left, gained = 1 - blocks["r2"].to_numpy(), blocks[column].to_numpy()
+            row = {"model": model, "of": view}
+            try:
+                found = correlation(left, gained)
+            except InputError:
+                rows.append(row)
+                continue
+            shuffles = PermutationMethod(n_resamples=RESAMPLES, rng=np.random.default_rng(seed))
+            row |= found.r.columns("r") | {"p": pearsonr(left, gained, method=shuffles).pvalue}
+            rows.append(row | {"inner": found.inner, "lowest": found.lowest, "highest": found.highest})
+    return pd.DataFrame(rows, columns=["model", "of", "r", "r_low", "r_high", "p", "inner", "lowest", "highest"])
+
+
+# --- what the probe can see
+
+
+def power_table(models: Models, count: int, rank: int = 16, seeds: int = 3, steps: int = 100) -> pd.DataFrame:
+    """Table `power`: shares that the probe recovers of teachers that are known, on `count` blocks of each model."""
+    rows = []
+    for model, block, kept in _each_block(models, count):
+        rows.append({"model": model, "block": block, **vars(power(kept, rank, seeds, steps=steps))})
+    return pd.DataFrame(rows)
+
+
+def rank_table(models: Models, ranks: Sequence[int], count: int, steps: int = 100) -> pd.DataFrame:
+    """Table `ranks`: the share recovered by one fit of each rank, on `count` blocks of each model.
+
+    In the middle one of these blocks stands what is recovered of a `hidden` teacher of that rank as well.
+    """
+    rows = []
+    for model, blocks in models.items():
+        swept = spaced(blocks, count)
+        for block in swept:
+            for rank in ranks:
+                recovered = probe(blocks[block], rank, seeds=1, steps=steps).recovered
+                is_middle = block == swept[len(swept) // 2]
+                hidden = hidden_teacher(blocks[block], rank, steps=steps) if is_middle else np.nan
+                row = {"model": model, "block": block, "rank": rank}
+                rows.append(row | {"recovered": recovered, "hidden": hidden})
+    return pd.DataFrame(rows)
+
+
+# --- the paper's gate, recipe and controls
+
+
+def gate_table(models: Models, rates: Sequence[float], rank: int = 16, steps: int = 600) -> pd.DataFrame:
+    """Table `gates`: every block's branch trained end to end, at each learning rate."""
+    rows = []
+    for rate in rates:
+        for model, block, kept in _each_block(models):
+            found = end_to_end(kept, rank, rate, steps)
+            rows.append({"model": model, "block": block, "rate": rate, **vars(found)})
+    return pd.DataFrame(rows)
+
+
+def rate_table(gates: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
+    """Table `rates`: at each rate the median gate over all blocks, and their summed gain over that of our probe."""
+    both = gates.merge(blocks[[*KEYS, "gain"]], on=KEYS, suffixes=("", "_of_probe"))
+    rows = []
+    for rate, at_rate in both.groupby("rate"):
+        share = at_rate["gain"].sum() / max(at_rate["gain_of_probe"].sum(), 1e-9)
+        rows.append({"rate": rate, "gate": at_rate["gate"].median(), "gain_over_probe": share})
+    return pd.DataFrame(rows)
+
+
+def recipe_table(
+    models: Models, blocks: pd.DataFrame, rank: int = 16, steps: int = 4_000, seed: int = 0
+) -> pd.DataFrame:
+    """Table `recipe`: gain by the paper's recipe, `ours`, and what each of `CHANGES` from one to the other is worth.
+
+    Gains are rounded before they are compared, so that gain + selection + rows + optimiser is ours, to the digit.
+
+    Args:
+        models: model → its captured blocks, with samples.
+        blocks: as from `block_table`, not rounded.
+        rank: number of products.
+        steps: of the recipe.
+        seed: of the recipe.
+    """
+    tables = []
+    for model, of_model in models.items():
+        trained = recipe(of_model, rank, steps, seed)
+        gains = (trained.published, trained.apart, trained.apart_all, trained.scored_all)
+        published, apart, apart_all, scored_all = (gain.numpy().round(STEADY) for gain in gains)
+        ours = blocks[blocks["model"] == model].set_index("block").loc[list(of_model), "gain"].to_numpy().round(STEADY)
+        table = {
+            "model": model,
+            "block": list(of_model),
+            "gain": published,
+            "gain_all": scored_all,
+            "ours": ours,
+            "selection": apart - published,
+            "rows": apart_all - apart,
+            "optimiser": ours - apart_all,
+            "rows_few": trained.few,
+            "rows_all": trained.all,
+        }
+        tables.append(pd.DataFrame(table))
+    return pd.concat(tables, ignore_index=True)
+
+
+def control_table(models: Models, count: int, rank: int = 16, steps: int = 2_000) -> pd.DataFrame:
+    """Table `controls`: the paper's controls for depth on `count` blocks of each model."""
+    rows = []
+    for model, blocks in models.items():
+        few = {block: blocks[block] for block in spaced(blocks, count)}
+        for kind in CONTROLS:
+            for block, found in control(few, kind, rank, steps).items():
+                row = {"model": model, "block": block, "control": kind} | found.r2.columns("r2")
+                rows.append(row | {"conjunction": found.conjunction, "step": found.step})
+    return pd.DataFrame(rows)
+
+
+# --- the line with products, as a layer
+
+
+def build_layers(models: Models, probes: Probes) -> Layers:
+    """The line of every block with the products on top that the probe's first fit found."""
+    return {
+        model: {block: LineAndProducts.of(kept, probes[model][block].branch) for block, kept in blocks.items()}
+        for model, blocks in models.items()
+    }
+
+
+def measure_table(models: Models, layers: Layers, count: int) -> pd.DataFrame:
+    """Cosine and root mean squared error of every block's line and, as `…_poly`, of the line with products, held out.
+
+    Conjunction indices are of `count` blocks of each model, those that `control_table` has.
+    """
+    rows = []
+    for model, block, kept in _each_block(models):
+        sample = kept.rows()
+        x, y = sample.x[sample.test].double(), sample.y[sample.test]
+        both = layers[model][block]
+        row = {"model": model, "block": block}
+        for suffix, layer in (("", both.line), ("_poly", both)):
+            predicted = layer(x)
+            row |= {f"cosine{suffix}": cosine(y, predicted), f"rmse{suffix}": rmse(y, predicted)}
+            row[f"conjunction{suffix}"] = np.nan
+            if block in spaced(models[model], count):
+                row[f"conjunction{suffix}"] = conjunction(layer, x)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def swap_table(
+    language_models: Mapping[str, PreTrainedModel],
+    layers: Layers,
+    texts: Mapping[str, TokenRows | Int64[Tensor, "n seq_len"]],
+) -> pd.DataFrame:
+    """What perplexity rises by with each block's line in its place, and with the line and products.
+
+    Args:
+        language_models: model → the model; one that predicts no next token, as an encoder, has no row.
+        layers: as from `build_layers`.
+        texts: model → rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
+    """
+    rows = []
+    for model, of_blocks in layers.items():
+        if not is_causal(language_models[model]):
+            continue
+        lines = {block: both.line for block, both in of_blocks.items()}
+        by_line = swap_costs(language_models[model], lines, texts[model])
+        by_both = swap_costs(language_models[model], of_blocks, texts[model])
+        for block in of_blocks:
+            costs = by_line[block].estimate.columns("dppl") | by_both[block].estimate.columns("dppl_poly")
+            rows.append({"model": model, "block": block} | costs)
+    return pd.DataFrame(rows, columns=[*KEYS, *COSTS])
+
+
+def _each_block(models: Models, count: int | None = None) -> Iterator[tuple[str, int, BlockCapture]]:
+    """Model, block and capture of every block, or of `count` blocks of each model."""
+    for model, blocks in models.items():
+        for block in blocks if count is None else spaced(blocks, count):
+            yield model, block, blocks[block]

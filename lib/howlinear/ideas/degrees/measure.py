@@ -1,0 +1,180 @@
+"""Of what degree blocks are, and how tight that bound is, measured on the blocks of a model: models → tidy tables.
+
+Blocks are captured with all their rows, a few at a time, since features are made of single rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import whitening
+from howlinear.ideas.degrees.hermite import plant_teacher, predict_spectrum
+from howlinear.ideas.degrees.neurons import Hidden, take_apart
+from howlinear.ideas.degrees.products import Learned, gaussian, learning_curve, polynomial, products, quadratic
+from howlinear.ideas.degrees.spectrum import degrees, loudest
+from howlinear.instrument.capture import BlockCapture, capture
+from howlinear.models.ffn_sites import width_of
+from howlinear.text.rows import TokenRows
+
+HELD = 16_000_000  # inputs held in memory at a time, rows × width × blocks
+KERNELS = {"degree 2": polynomial(2), "degree 3": polynomial(3), "Gaussian": gaussian}
+KEYS = ["model", "block"]
+
+
+def survey_blocks(
+    name: str,
+    model: PreTrainedModel,
+    rows: TokenRows,
+    blocks: Sequence[int],
+    checked: Sequence[int],
+    degree: int,
+    kernel_rows: Sequence[int],
+    counts: Sequence[int],
+    directions: Sequence[int],
+    held: int = HELD,
+) -> dict[str, pd.DataFrame]:
+    """Tables `spectra` and `blocks`; of checked blocks `neurons` and `kernels`; of the middle one `directions`.
+
+    Args:
+        name: of the model.
+        model: the model.
+        rows: token rows; all of them are used.
+        blocks: whose spectrum is taken, the checked ones among them.
+        checked: an early, a middle and a late block.
+        degree: the highest of the spectrum.
+        kernel_rows: train rows of the kernels, ascending; the last for degree 2 alone, since time grows as its cube.
+        counts: numbers of neurons that weigh their squares anew, see `neuron_table`.
+        directions: numbers of leading directions, see `direction_table`.
+        held: inputs held in memory at a time, rows × width × blocks.
+    """
+    middle = checked[len(checked) // 2]
+    found: dict[str, list[pd.DataFrame]] = {}
+    for block, captured in captured_blocks(model, rows, blocks, held):
+        parts = take_apart(model, block)
+        tables = {"spectra": spectrum_table(captured, parts, degree), "blocks": spread_table(captured, parts)}
+        if block in checked:
+            tables["neurons"] = neuron_table(captured, parts, counts)
+            tables["kernels"] = kernel_table(captured, kernel_rows, all_kernels=block == middle)
+        if block == middle:
+            tables["directions"] = direction_table(captured, directions)
+        for kind, table in tables.items():
+            found.setdefault(kind, []).append(with_keys(table, name, block))
+    return {kind: pd.concat(tables, ignore_index=True) for kind, tables in found.items()}
+
+
+def with_keys(table: pd.DataFrame, model: str, block: int) -> pd.DataFrame:
+    """The table with `model` and `block` as its first columns."""
+    return table.assign(model=model, block=block)[[*KEYS, *table.columns]]
+
+
+def captured_blocks(
+    model: PreTrainedModel, rows: TokenRows, blocks: Sequence[int], held: int = HELD
+) -> Iterator[tuple[int, BlockCapture]]:
+    """Blocks with all their rows, in order; the model runs once for as many as fit in memory together."""
+    at_a_time = max(1, held // (rows.count * width_of(model)))
+    for start in range(0, len(blocks), at_a_time):
+        some = list(blocks[start : start + at_a_time])
+        yield from capture(model, rows, some, sample=rows.count).items()
+
+
+# --- the spectrum
+
+
+def spectrum_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.DataFrame:
+    """Held-out `r2` up to each degree, and as `hermite` predicts it for Gaussian inputs."""
+    predicted = predict_spectrum(parts, sum(captured.train), degree)
+    estimates = degrees(captured, parts, degree).estimates
+    rows = []
+    for number, (estimate, hermite) in enumerate(zip(estimates, predicted, strict=True), start=1):
+        rows.append({"degree": number, **estimate.columns("r2"), "hermite": hermite})
+    return pd.DataFrame(rows)
+
+
+def spread_table(captured: BlockCapture, parts: Hidden) -> pd.DataFrame:
+    """One row: quartiles over neurons of the standard deviation of a pre-activation; a median may hide two humps."""
+    _, deviation = parts.spread(sum(captured.train))
+    lower, upper = deviation.quantile(0.25), deviation.quantile(0.75)
+    row = {"spread": float(deviation.median()), "spread_lower": float(lower), "spread_upper": float(upper)}
+    return pd.DataFrame([row])
+
+
+def teacher_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.DataFrame:
+    """Table `teachers`: spectra of planted teachers, whose neurons are all He_D, for D up to the degree."""
+    rows = []
+    for power in range(1, degree + 1):
+        taught, teacher = plant_teacher(captured, parts, power)
+        for number, r2 in enumerate(degrees(taught, teacher, degree).r2, start=1):
+            rows.append({"teacher": power, "degree": number, "r2": r2})
+    return pd.DataFrame(rows)
+
+
+def training_table(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """The middle block's spectrum and median `spread` on the way through training, of the twins that recorded it."""
+    rows = []
+    for measured in measurements:
+        middle = str(measured["blocks"] // 2)
+        for step in measured["steps"]:
+            found = step.get("degrees", {}).get(middle, {"r2": []})
+            for degree, r2 in enumerate(found["r2"], start=1):
+                row = {"family": measured["family"], "step": step["step"], "degree": degree}
+                rows.append(row | {"r2": r2, "spread": found["spread"]})
+    return pd.DataFrame(rows)
+
+
+# --- how tight the bound of degree 2 is, and how many products it takes
+
+
+def neuron_table(captured: BlockCapture, parts: Hidden, counts: Sequence[int]) -> pd.DataFrame:
+    """The line with the squares of the loudest neurons, and the `share` of the step from the line to all squares.
+
+    Numbers that the block does not have are left out; none and all of its neurons are added.
+    """
+    numbers = sorted({0, *(count for count in counts if count < parts.neurons), parts.neurons})
+    r2 = loudest(captured, parts, numbers).r2
+    # (R² − R²_1) / (R²_all − R²_1)
+    share = (r2 - r2[0]) / (r2[-1] - r2[0])
+    return pd.DataFrame({"neurons": numbers, "r2": r2, "share": share})
+
+
+def probe_table(neurons: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
+    """Table `probes`: the share of that step that the probes of notebook 03 reach, in the blocks that both looked at.
+
+    Args:
+        neurons: `neuron_table` of several blocks.
+        ranks: what share of what the line leaves a probe of some rank has `recovered`, as notebook 03 records it.
+    """
+    ends = neurons.groupby(KEYS, sort=False)["r2"].agg(line="first", squares="last").reset_index()
+    both = ends.merge(ranks, on=KEYS)
+    # recovered · (1 − R²_1) / (R²_all − R²_1)
+    share = both["recovered"] * (1 - both["line"]) / (both["squares"] - both["line"])
+    return both[[*KEYS, "rank"]].assign(share=share)
+
+
+def kernel_table(captured: BlockCapture, rows: Sequence[int], all_kernels: bool = True) -> pd.DataFrame:
+    """Learning curves of `KERNELS`, the last number of rows for degree 2 alone; or of degree 2 alone altogether."""
+    curves = {"degree 2": _curve(learning_curve(captured, KERNELS["degree 2"], rows))}
+    if all_kernels:
+        for name in ("degree 3", "Gaussian"):
+            curves[name] = _curve(learning_curve(captured, KERNELS[name], rows[:-1]))
+    return pd.concat(curves, names=["kernel"]).reset_index(level=0).reset_index(drop=True)
+
+
+def direction_table(captured: BlockCapture, directions: Sequence[int]) -> pd.DataFrame:
+    """All products of some leading directions of the inputs, as far as these have so many."""
+    rank = whitening(sum(captured.train)).shape[1]
+    numbers = [count for count in directions if count <= rank]
+    return pd.DataFrame({"directions": numbers, "r2": products(captured, numbers).r2})
+
+
+def streamed_table(model: PreTrainedModel, rows: TokenRows, block: int, train_rows: Sequence[int]) -> pd.DataFrame:
+    """Table `streamed`: all products of a block's inputs, by the number of train rows that they are fitted on."""
+    captured = capture(model, rows, [block], sample=rows.count)[block]
+    return _curve(quadratic(captured, train_rows))
+
+
+def _curve(curve: Sequence[Learned]) -> pd.DataFrame:
+    return pd.DataFrame([{"rows": point.rows, **point.r2.columns("r2")} for point in curve])
