@@ -37,8 +37,7 @@ def by_recipe(key):
 
 
 def effect(level, key="mean"):
-    (found,) = [row for row in numbers("11_protocol")["effects"] if row["level"] == level]
-    return found[key]
+    return load_results("minis", "11_protocol")["effects"].set_index("level").loc[level, key]
 
 
 def spanned(values, digits):
@@ -220,22 +219,21 @@ def test_the_findings_tell_where_gradient_descent_falls_short_in_the_public_mode
 
 
 def test_the_findings_tell_what_the_protocol_decides_of_the_public_models(findings):
-    found = results.load(paths.results("public") / "11_protocol.json")
-    assert f"Four statements were put to {found['universes']} protocols. For SmolLM2 none of them turns" in findings
+    found = load_results("public", "11_protocol")
+    assert (
+        f"Four statements were put to {found.settings['universes']} protocols. For SmolLM2 none of them turns"
+        in findings
+    )
     assert len(found["statements"]) == 4
-    (without,) = [row["largest"] for row in found["effects"] if (row["choice"], row["level"]) == ("position_0", "out")]
+    (without,) = found["effects"].query("choice == 'position_0' and level == 'out'").largest
     assert f"moves by up to {-without:.2f} where position 0 is left out" in findings
-    flips = {(row["model"], row["statement"]): row for row in found["flips"]}
-    assert not any(flips["smollm2-135m", statement]["flips"] for statement in found["statements"])
-    assert f"at most {max(found['settings']['factors'])} rows for each input" in findings
-    (ours,) = [
-        row["value"]
-        for row in found["side_by_side"]
-        if (row["model"], row["protocol"], row["statement"]) == ("minilm-l6", "ours", "spread")
-    ]
-    most = flips["minilm-l6", "spread"]["high"]
+    flips = found["flips"].set_index(["model", "statement"])
+    assert not flips.loc["smollm2-135m"].flips.any()
+    assert f"at most {max(found.settings['factors'])} rows for each input" in findings
+    (ours,) = found["verdicts"].query("model == 'minilm-l6' and protocol == 'ours' and statement == 'spread'").value
+    most = flips.largest["minilm-l6", "spread"]
     assert f"its blocks lie within {ours:.2f} of each other under ours, and up to {most:.2f} apart" in findings
-    assert flips["minilm-l6", "spread"]["alone"] == "position_0, loud"
+    assert flips.alone["minilm-l6", "spread"] == "position_0, loud"
 
 
 def smaller(profile, table):
@@ -445,10 +443,10 @@ def test_the_findings_tell_what_the_protocol_moves(findings):
     moved = {level: f"{effect(level):+.2f}".translate(MINUS) for level in ("scalar", "tail", "16")}
     assert f"in the denominator by {moved['scalar']} on average, a contiguous tail by {moved['tail']}" in findings
     assert f"16 rows for each input instead of 100 by {moved['16']}" in findings
-    found = numbers("11_protocol")
-    assert f"Of {found['universes']} protocols none turns round" in findings
-    assert list(found["orders"].values()) == [1.0]
-    assert {row["statement"] for row in found["flips"] if row["flips"]} == {"neighbours"}
+    found = load_results("minis", "11_protocol")
+    assert f"Of {found.settings['universes']} protocols none turns round" in findings
+    assert found["orders"].share.tolist() == [1.0]
+    assert set(found["flips"].query("flips").statement) == {"neighbours"}
 
 
 def test_readme_tells_of_the_public_models(readme):
@@ -479,10 +477,10 @@ def test_readme_tells_of_the_embedded_models(readme):
     moved = {level: f"{effect(level):+.2f}".translate(MINUS) for level in ("scalar", "16")}
     assert f"moves R²_lin of the embedded models by {moved['scalar']} on average" in readme
     assert f"instead of 100 move it by {moved['16']}" in readme
-    public = results.load(paths.results("public") / "11_protocol.json")
-    mean = {row["level"]: f"{row['mean']:+.2f}".translate(MINUS) for row in public["effects"]}
+    public = load_results("public", "11_protocol")
+    mean = {row["level"]: f"{row['mean']:+.2f}".translate(MINUS) for _, row in public["effects"].iterrows()}
     assert f"the first moves it by {mean['scalar']}, and 16 rows instead of 32 by {mean['16']}" in readme
-    assert public["settings"]["factors"] == [16, 32]
+    assert public.settings["factors"] == [16, 32]
 
 
 def test_readme_and_findings_tell_where_the_trained_weights_of_the_public_model_show(readme, findings):
@@ -510,8 +508,8 @@ def test_the_letter_tells_what_the_protocol_moves(letter):
     assert f"R²_lin is {-effect('tail'):.3f} lower on average, by up to {-tail:.2f}" in letter
     assert f"at 16 rows an input R²_lin is {-effect('16'):.2f} lower than at 100, on average" in letter
     assert f"and at 8, as for TinyLlama, {-effect('8'):.2f} lower" in letter
-    for split in numbers("11_protocol")["agreement"]:
-        assert f"in {split['limit_agrees']} of {split['blocks']} blocks within its interval" in letter
+    for split in load_results("minis", "11_protocol")["agreement"].itertuples():
+        assert f"in {split.limit_agrees} of {split.blocks} blocks within its interval" in letter
     assert abs(effect("rows out", "largest")) < 0.06
 
 
