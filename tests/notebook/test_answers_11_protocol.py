@@ -9,7 +9,7 @@ from howlinear.notebook.prose import describe
 
 @pytest.fixture
 def recorded():
-    return tables.load_results("minis", "11_protocol")
+    return tables.results("minis", "11_protocol")
 
 
 def described(recorded, **changed):

@@ -170,9 +170,9 @@ def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
         many, mean over blocks, held out and in the limit.
     """
     keys = ["model", "split", "block"]
-    told = curves.dropna(subset="r2_limit")
-    early = told[told["factor"] == few].set_index(keys)
-    late = told[told["factor"] == many].set_index(keys)
+    with_limit = curves.dropna(subset="r2_limit")
+    early = with_limit[with_limit["factor"] == few].set_index(keys)
+    late = with_limit[with_limit["factor"] == many].set_index(keys)
     early = early[early.index.isin(late.index)]
     late = late.loc[early.index]
 
