@@ -40,20 +40,25 @@ from howlinear.core import limits
 from howlinear.core.ceilings import ceiling
 from howlinear.ideas.protocol import measure, statements
 from howlinear.ideas.protocol.choices import CHOICES, factors_within, named_protocol
-from howlinear.ideas.protocol.layout import first_documents
+from howlinear.ideas.protocol.layout import available_train_rows, first_documents
 from howlinear.models.ffn_sites import width_of
 from howlinear.models.load import tokenizer_of
 from howlinear.notebook.run import start
 from howlinear.plots import protocol as plots
-from howlinear.text.rows import TRAIN_SHARE
 
 run = start("11_protocol", profile)
 models = {name: run.model(name) for name in run.models}
-widest = max(width_of(model) for model in models.values())
-factors = factors_within(factors, int(TRAIN_SHARE * run.rows), widest)
-few = max((factor for factor in factors[:-1] if factor <= few), default=factors[0])
+text = first_documents(run.corpus(run.corpora[0], next(iter(models.values()))), documents, run.seed)
 seq_lens = seq_lens or [run.seq_len // 4, run.seq_len]
+widths = [width_of(model) for model in models.values()]
+train_rows = available_train_rows(text, run.rows, run.seq_len, run.seed)
+factors = factors_within(factors, train_rows, widths, max(seq_lens))
+few = max((factor for factor in factors[:-1] if factor <= few), default=factors[0])
 named = {name: named_protocol(name, seq_lens[-1]) for name in protocols}
+for name, protocol in list(named.items()):
+    if protocol.rows.isdecimal() and int(protocol.rows) not in factors:
+        del named[name]
+        print(f"The protocol {name} takes {protocol.rows} train rows for each input, which this run does not measure.")
 ours = named_protocol("ours", seq_lens[-1])
 print("models:", ", ".join(models), "· text:", run.corpora[0], "· train rows for each input:", factors)
 shown = run.record("protocols", pd.DataFrame({"protocol": name} | asdict(one) for name, one in named.items()))
@@ -135,7 +140,6 @@ for count in (5, 50):
 # For every model, both splits and both lengths: one pass over the text, moments in groups, and every combination.
 
 # %%
-text = first_documents(run.corpus(run.corpora[0], models[next(iter(models))]), documents, run.seed)
 found = {}
 for name, model in models.items():
     corpus = replace(text, tokenizer=tokenizer_of(model))

@@ -66,10 +66,21 @@ def test_a_universe_is_found_and_one_that_was_not_measured_is_named():
 
 
 def test_factors_are_those_that_rows_allow():
-    assert factors_within([8, 16, 32, 100], 15_000, 128) == [8, 16, 32, 100]
-    assert factors_within([100, 8, 16, 32], 3_072, 128) == [8, 16]
-    with pytest.raises(InputError, match=r"1500 train rows for 128 inputs: a curve over rows needs \[8, 16\]"):
-        factors_within([8, 16, 32], 1_500, 128)
+    assert factors_within([8, 16, 32, 100], 15_000, [128], 128) == [8, 16, 32, 100]
+    assert factors_within([100, 8, 16, 32], 3_072, [128, 64], 32) == [8, 16]
+    # eight folds of sequences of 128: 1,024 rows more at every step, 16 for each input of the narrower model
+    assert factors_within([8, 16, 32, 100], 15_000, [64, 128], 128) == [8, 32, 100]
+    assert factors_within([8, 16, 32], 1_500, [128], 64) == [5, 11]
+    with pytest.raises(InputError, match="500 train rows for 128 inputs"):
+        factors_within([8, 16, 32], 500, [128], 128)
+
+
+def test_a_short_text_has_fewer_train_rows_and_can_be_laid_out(corpus):
+    assert layout.available_train_rows(corpus, 4_096, 16) == 3_072
+    train_rows = layout.available_train_rows(corpus, 1_000_000, 16)
+    (most,) = factors_within([1], train_rows, [32], 16)[1:]
+    for split in ("documents", "tail"):
+        assert layout.lay_out(corpus, split, 16, 32, [most // 2, most]).train_rows(1) <= train_rows + 8 * 16
 
 
 # --- One number, by hand

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 import pandas as pd
 
 from howlinear.errors import InputError
+from howlinear.text.rows import FOLDS
 
 # what held-out outputs are compared with: one scalar, the mean of all of them, or each feature's own mean
 DENOMINATORS = ("scalar", "feature")
@@ -92,16 +93,32 @@ def one_away(table: pd.DataFrame, protocol: Protocol, choice: str | None = None)
     return agreeing
 
 
-def factors_within(factors: Sequence[int], train_rows: int, width: int) -> list[int]:
-    """Those multiples of a width that so many train rows allow, ascending.
+def factors_within(factors: Sequence[int], train_rows: int, widths: Sequence[int], seq_len: int) -> list[int]:
+    """Those multiples of the inputs' width that so many train rows allow of models of these widths, ascending.
+
+    Each adds a sequence to every fold at least. Where fewer than two do, they are half of the rows and all.
 
     Raises:
-        InputError: not even the two smallest.
+        InputError: not even four train rows an input.
     """
-    possible = [factor for factor in sorted(factors) if factor * width <= train_rows]
-    if len(possible) < 2:
+    possible = []
+    per_fold = 0
+    for factor in sorted(factors):
+        sequences = sequences_per_fold(factor, min(widths), seq_len)
+        if factor * max(widths) <= train_rows and sequences > per_fold:
+            possible.append(factor)
+            per_fold = sequences
+    if len(possible) > 1:
+        return possible
+    most = train_rows // max(widths)
+    if most < 4:
         raise InputError(
-            f"{train_rows} train rows for {width} inputs: a curve over rows needs {sorted(factors)[:2]} rows an input; "
+            f"{train_rows} train rows for {max(widths)} inputs: a curve over rows needs four rows an input at least; "
             "use more rows"
         )
-    return possible
+    return [most // 2, most]
+
+
+def sequences_per_fold(factor: int, width: int, seq_len: int) -> int:
+    """Sequences in each of the folds that are so many rows for each input."""
+    return -(-factor * width // (FOLDS * seq_len))

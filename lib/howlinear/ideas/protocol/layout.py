@@ -17,11 +17,13 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from howlinear.errors import InputError
+from howlinear.ideas.protocol.choices import sequences_per_fold
 from howlinear.text.corpus import Corpus
 from howlinear.text.documents import seeded_hash
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, TokenRows
 
 TAIL = 0.2  # of a text in its own order, held out as the paper does
+SURE = 0.95  # of the rows that a short text gives in one order, what it gives in any
 FEWEST_SEQUENCES = 4 * FOLDS  # that `Corpus.rows` packs
 
 
@@ -51,13 +53,22 @@ def first_documents(corpus: Corpus, most: int, seed: int = 0) -> Corpus:
     return replace(corpus, documents=lambda _: iter(documents))
 
 
+def available_train_rows(corpus: Corpus, rows: int, seq_len: int, seed: int = 0) -> int:
+    """Train rows that there are where so many rows are asked for of a corpus, which may have fewer."""
+    found = corpus.rows(rows, seq_len, seed).count
+    if rows - found < seq_len:
+        return int(TRAIN_SHARE * rows)
+    # a short text: even folds of documents in another order hold a little less, and each takes whole sequences
+    return int(SURE * TRAIN_SHARE * found) - 2 * FOLDS * seq_len
+
+
 def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Sequence[int], seed: int = 0) -> Layout:
     """Rows of a corpus in its own order, under one of the two splits, for so many train rows an input at every step.
 
     Raises:
         InputError: the corpus is too small, an unknown split, or steps that add nothing.
     """
-    per_fold = [-(-factor * width // (FOLDS * seq_len)) for factor in factors]
+    per_fold = [sequences_per_fold(factor, width, seq_len) for factor in factors]
     if any(more <= fewer for fewer, more in pairwise(per_fold)):
         raise InputError(
             f"{list(factors)} rows an input, of width {width}, in sequences of {seq_len}: each step must add "
