@@ -20,40 +20,49 @@
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
 factors = [8, 16, 32, 64, 100]  # train rows for each input of a block, as far as the run profile has rows
 compared = [8, 16]  # those that are combined with every other choice, besides the most
-seq_lens = [32, 128]  # tokens in a sequence; curves over rows are of the last
-few, many = 16, 100  # the limit is told from so many train rows an input, and checked on so many
-protocols = ["paper", "ours"]  # what stands side by side: names known to `choices.PROTOCOLS`
+few = 16  # the limit is told from so many train rows an input, and checked on the most
+seq_lens: list | None = (
+    None  # tokens in a sequence, curves over rows are of the last; None: a quarter of the run's, all
+)
+protocols = ["paper", "ours"]  # what stands side by side, names known to `choices.named_protocol`
 held = 1_000_000_000  # bytes of moments held at a time: a wider model takes several passes, more bytes fewer
 documents = 6000  # read from the text, in its own order; only some of them are needed
 
 # %%
+from dataclasses import asdict, replace
+
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.protocol import questions, replies, sentences
 from howlinear.core import limits
 from howlinear.core.ceilings import ceiling
-from howlinear.files.results import rounded
-from howlinear.ideas.protocol import statements
-from howlinear.ideas.protocol.choices import PROTOCOLS, factors_within, named
-from howlinear.ideas.protocol.layout import read
-from howlinear.ideas.protocol.survey import agreement, survey
+from howlinear.ideas.protocol import measure, statements
+from howlinear.ideas.protocol.choices import CHOICES, factors_within, named_protocol
+from howlinear.ideas.protocol.layout import available_train_rows, first_documents
 from howlinear.models.ffn_sites import width_of
+from howlinear.models.load import tokenizer_of
 from howlinear.notebook.run import start
-from howlinear.plots import protocol as figures
-from howlinear.text.rows import TRAIN_SHARE
+from howlinear.plots import protocol as plots
 
-asked = {name: named(name) for name in protocols}
-marked = {name: vars(protocol) for name, protocol in asked.items()}
 run = start("11_protocol", profile)
 models = {name: run.model(name) for name in run.models}
-width = max(width_of(model) for model in models.values())
-factors = factors_within(factors, int(TRAIN_SHARE * run.rows), width)
-few, many = min(few, factors[-2]), min(many, factors[-1])
+text = first_documents(run.corpus(run.corpora[0], next(iter(models.values()))), documents, run.seed)
+seq_lens = seq_lens or [run.seq_len // 4, run.seq_len]
+widths = [width_of(model) for model in models.values()]
+train_rows = available_train_rows(text, run.rows, run.seq_len, run.seed)
+factors = factors_within(factors, train_rows, widths, max(seq_lens))
+few = max((factor for factor in factors[:-1] if factor <= few), default=factors[0])
+named = {name: named_protocol(name, seq_lens[-1]) for name in protocols}
+for name, protocol in list(named.items()):
+    if protocol.rows.isdecimal() and int(protocol.rows) not in factors:
+        del named[name]
+        print(f"The protocol {name} takes {protocol.rows} train rows for each input, which this run does not measure.")
+ours = named_protocol("ours", seq_lens[-1])
 print("models:", ", ".join(models), "· text:", run.corpora[0], "· train rows for each input:", factors)
-pd.DataFrame(marked).T
+shown = run.record("protocols", pd.DataFrame({"protocol": name} | asdict(one) for name, one in named.items()))
+shown.set_index("protocol").T
 
 # %% [markdown]
 # The table holds the two protocols that stand side by side below. *Position 0* is the first token of every sequence.
@@ -74,7 +83,7 @@ pd.DataFrame(marked).T
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -98,8 +107,9 @@ run.answer(sentences)
 # | unexplained shares $u_n$, $u'_n$ and the limit | `limits.limit` |
 # | $v/n$, the optimism; above ½ the rows are too few, and it is refused | `limits.optimism`, `check` |
 # | its interval: document folds left out on both sides | `ceilings.ceiling(…).limit` |
-# | moments of every group of rows (fold, step, position 0, loud), one pass | `groups.stream` |
-# | a block under every protocol | `multiverse.block_table` |
+# | moments of every group of rows (fold, step, position 0, loud), one pass | `groups.stream_groups` |
+# | $R^2$ of a map under a denominator | `measure.r2` |
+# | a block under every protocol | `measure.universe_rows` |
 # | what its profile says, and what flips it | `statements.flip_table` |
 #
 # The constant $v$ is the width for independent Gaussian rows, and a few times that for text, whose rows resemble their
@@ -130,16 +140,17 @@ for count in (5, 50):
 # For every model, both splits and both lengths: one pass over the text, moments in groups, and every combination.
 
 # %%
-texts = read(run.corpus(run.corpora[0], models[next(iter(models))]), documents, run.seed)
-surveys = {}
+found = {}
 for name, model in models.items():
-    corpus = hl.Corpus(texts.name, hl.load_corpus(texts.name, model).tokenizer, texts.documents, texts.reserved)
-    surveys[name] = survey(model, corpus, factors, compared, seq_lens, asked, run.seed, held)
-blocks = pd.concat([found.blocks.assign(model=name) for name, found in surveys.items()], ignore_index=True)
-curves = rounded(pd.concat([found.curves.assign(model=name) for name, found in surveys.items()], ignore_index=True))
-profiles = {name: found.named for name, found in surveys.items()}
-said = rounded(statements.statement_table(blocks))
-print(statements.universes(blocks, list(models)), "protocols,", len(blocks), "values of R²")
+    corpus = replace(text, tokenizer=tokenizer_of(model))
+    found[name] = measure.survey(model, corpus, factors, compared, seq_lens, named, run.seed, held)
+universes, curves, folds = (
+    pd.concat({name: tables[kind] for name, tables in found.items()}, names=["model", "row"]).reset_index("model")
+    for kind in ("universes", "curves", "folds")
+)
+numbers = statements.number_table(universes)
+count = len(numbers[CHOICES].drop_duplicates())
+print(count, "protocols,", len(universes), "values of R²")
 
 # %% [markdown]
 # ## Figure: how many rows?
@@ -149,23 +160,23 @@ print(statements.universes(blocks, list(models)), "protocols,", len(blocks), "va
 # rises. Black, with 95 % intervals: where they will meet, told from these rows alone. It should be flat.
 
 # %%
-by_documents = curves[curves.split == "documents"]
-final = by_documents[by_documents.factor == many]
-extremes = {
-    name: [int(mine.block[mine.limit.idxmax()]), int(mine.block[mine.limit.idxmin()])]
-    for name, mine in final.groupby("model", sort=False)
-}
-run.figure(figures.rows_needed(by_documents, extremes), "rows")
+by_documents = curves[curves["split"] == "documents"]
+extremes = {}
+for name, of_model in by_documents[by_documents["factor"] == factors[-1]].groupby("model", sort=False):
+    r2 = of_model.set_index("block")["r2_limit"].fillna(of_model.set_index("block")["r2"])
+    extremes[name] = [int(r2.idxmax()), int(r2.idxmin())]
+run.figure(plots.rows_needed(by_documents, extremes), "rows")
 plt.show()
 
 # %% [markdown]
-# Does the limit told from few rows come true? For every block: is the limit told from many inside the interval of the
-# one told from few? And is the value measured on many where the few foretold it?
+# Does the limit told from few rows come true? For every block: is the limit told from the most inside the interval of
+# the one told from few? And is the value measured on the most where the few foretold it?
 
 # %% tags=["nbval-check-output"]
-agreed = rounded(agreement(curves, few, many))
-print(f"told from {few} train rows an input, checked on {many}:")
-print(agreed.round(2).to_string(index=False))
+run.record("curves", curves[curves["factor"].isin([few, factors[-1]])])
+agreement = run.record("agreement", measure.limit_agreement(curves, few, factors[-1]))
+print(f"told from {few} train rows an input, checked on {factors[-1]}:")
+print(agreement.round(2).to_string(index=False))
 
 # %% [markdown]
 # ## Figure: the multiverse
@@ -176,11 +187,14 @@ print(agreed.round(2).to_string(index=False))
 
 # %%
 spread = statements.STATEMENTS["spread"]
-run.figure(figures.multiverse(said, "spread", spread.threshold, spread.asks, marked), "multiverse")
+figure = plots.multiverse(
+    numbers, "spread", spread.threshold, spread.asks, {name: asdict(one) for name, one in named.items()}
+)
+run.figure(figure, "multiverse")
 plt.show()
 
 # %% tags=["nbval-check-output"]
-effects = rounded(statements.effect_table(blocks, PROTOCOLS["ours"]))
+effects = run.record("effects", statements.effect_table(universes, ours))
 print("change of a block's R² against ours in that choice, all others equal:")
 print(effects.round(2).to_string(index=False))
 
@@ -190,54 +204,45 @@ print(effects.round(2).to_string(index=False))
 # **How to read it.** The profile of each model under the paper's protocol (dotted) and under ours, with 95 % intervals.
 
 # %%
-run.figure(figures.profiles(rounded(statements.profile_table(profiles))), "profiles")
+run.figure(plots.profiles(measure.profile_table(folds)), "profiles")
 plt.show()
 
 # %% [markdown]
 # ## Which verdicts flip?
 #
-# `low` and `high`: the number over all protocols. `share`: of the protocols in which the statement holds. `alone`:
-# choices that flip it from what it is under ours, changed one at a time.
+# `smallest` and `largest`: the number over all protocols. `share`: of the protocols in which the statement holds.
+# `alone`: choices that flip it from what it is under ours, changed one at a time.
 
 # %% tags=["nbval-check-output"]
-flips = rounded(statements.flip_table(said, PROTOCOLS["ours"]))
-print(flips.round(2).to_string(index=False))
+run.record("statements", statements.statement_table())
+flips = run.record("flips", statements.flip_table(numbers, ours))
+print(flips.fillna({"alone": ""}).round(2).to_string(index=False))
 
 # %% [markdown]
-# And side by side: `✓` the whole interval clears the threshold, `✗` all of it lies beyond, `~` it straddles.
+# And side by side: it *holds* if the whole interval clears the threshold, *fails* if all of it lies beyond, and is
+# *open* if it straddles.
 
 # %%
-beside = rounded(statements.side_by_side(profiles))
-statements.verdicts_wide(beside)
+verdicts = run.record("verdicts", statements.verdict_table(folds))
+statements.verdicts_side_by_side(verdicts)
+
+# %% [markdown]
+# In which order do the models come, by mean $R^2$, and which block is the least linear? `share`: of the protocols.
 
 # %%
-orders = rounded(statements.orders(said))
-lowest = rounded(statements.lowest_blocks(said))
-print("order of the models by mean R², share of the protocols:", orders.round(2).to_dict())
-print("least linear block, share of the protocols:")
-print(lowest.round(2).to_string(index=False))
+orders = run.record("orders", statements.order_table(numbers))
+lowest_blocks = run.record("lowest_blocks", statements.lowest_table(numbers))
+print(orders.round(2).to_string(index=False))
+print(lowest_blocks.round(2).to_string(index=False))
 
 # %%
-numbers = {
-    "settings": {"factors": factors, "seq_lens": seq_lens, "few": few, "many": many},
-    "universes": statements.universes(blocks, list(models)),
-    "protocols": marked,
-    "statements": {name: vars(statement) for name, statement in statements.STATEMENTS.items()},
-    "agreement": agreed.to_dict("records"),
-    "effects": effects.to_dict("records"),
-    "flips": flips.to_dict("records"),
-    "side_by_side": beside.to_dict("records"),
-    "orders": orders.to_dict(),
-    "lowest_blocks": lowest.to_dict("records"),
-    "curves": curves[curves.factor.isin([few, many])].to_dict("records"),
-}
-run.save(numbers, {"share": 0.02, "low": 0.01, "high": 0.01, "limit_agrees": 1, "value_agrees": 1})
+run.save(settings={"factors": factors, "seq_lens": seq_lens, "few": few, "many": factors[-1], "universes": count})
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
 
 # %% [markdown]
 # - *Denominator.* The scalar mean can only add to what is compared with, so it can only raise $R^2$.
@@ -251,7 +256,7 @@ run.conclusion(sentences, replies)
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises

@@ -14,7 +14,7 @@
 # **Question.** A line in the place of a whole block serves all tokens alike. What if it serves only those that it
 # serves well, and the others keep the block: how many tokens is that, and who tells which?
 #
-# **You need** notebooks 02 and 12; least squares. **Time** 20 minutes to read, two to run.
+# **You need** notebooks 02 and 12; least squares. **Time** 15 minutes to read, two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -24,24 +24,20 @@ fit_rows: int | None = None  # token rows of the main text, a quarter of them he
 choose_rows: int | None = 2048  # token rows that thresholds are chosen on; None: all of their documents
 cost_rows: int | None = 4096  # held-out token rows that costs are measured on; None: all
 curve_shares = [0.25, 0.5, 0.75, 1.0]  # of the tokens, whose cost is measured in the dearest block
-planted_in = "mini-gpt2"  # the model that straight tokens are planted in
-planted_block = 10  # and its block
-planted_text = "docs"  # built in; the kind of text that it was trained on
+planted_model: str | None = None  # in which model tokens are made straight; None: the run's first with a loss
+planted_in: list | str = "depth 0.9"  # in which of its blocks: a rule, or a list of a number
+planted_text: str | None = None  # on which text; None: the run's main text
 planted_rows = 8192  # token rows of it
 
 # %%
-import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.answers.gate import questions, replies, sentences
 from howlinear.core.ceilings import fit
-from howlinear.files.results import rounded
-from howlinear.ideas.gate import tables
-from howlinear.ideas.gate.fit import fit_gate
+from howlinear.ideas.gate import measure
+from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, fit_gate
 from howlinear.ideas.gate.planted import planted_table
-from howlinear.ideas.gate.rows import BlockRows, parts
-from howlinear.ideas.gate.tables import ALL, GATE, LOTS, ORACLE
+from howlinear.ideas.gate.rows import BlockRows, split_in_three
 from howlinear.instrument.selection import choose_blocks
 from howlinear.models.load import is_causal
 from howlinear.notebook.run import start
@@ -49,18 +45,19 @@ from howlinear.plots import gate as plots
 
 run = start("15_gate", profile)
 models = {name: run.model(name) for name in run.models}
-encoders = [name for name in models if not is_causal(models[name])]
-models = {name: models[name] for name in models if name not in encoders}
-print("models:", ", ".join(models), "· text:", run.corpora[0])
-print("without a next token, so without a perplexity and a gate:", ", ".join(encoders) or "none")
+for name in list(models):
+    if not is_causal(models[name]):
+        del models[name]
+        print(f"{name} predicts no next token: it has no loss that could tell how many of its tokens take a line.")
+first = next(iter(models), next(iter(run.models)))
+print("models:", ", ".join(models) or "none", "· text:", run.corpora[0])
 
 # %% [markdown]
 # ## Predict first
 #
 # 1. In the dearest block of each model a line for *all* tokens raises perplexity by 5 to 250 %. If it may rise by 1 %,
 #    what share of the tokens can take the line: a tenth, a half, nearly all?
-# 2. The same share of the tokens takes the line, but they are drawn at random (*lots*). How many times the cost is
-#    that?
+# 2. The same share of the tokens takes the line, but they are drawn at random. How many times the cost is that?
 # 3. The error of a line on a token is the block's output minus the line's. How much of the logarithm of its square can
 #    an affine function of the input tell, in $R^2$: nothing, half, nearly all?
 
@@ -70,7 +67,7 @@ print("without a next token, so without a perplexity and a gate:", ", ".join(enc
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -114,34 +111,39 @@ print(f"the line, fitted anew to these: y = {anew.weight.item():.2f} x + {abs(an
 # %% [markdown]
 # | what | function of `howlinear.ideas.gate` |
 # |---|---|
-# | a text in three parts | `rows.parts` |
-# | line, score, oracle and lots of a block | `fit.fit_gate` |
+# | a text in three parts | `rows.split_in_three` |
+# | line, score, oracle and random rank of a block | `fit.fit_gate` |
 # | the module in the block's place | `fit.BlockGate.gated` |
-# | the largest share within the limit | `search.chosen_shares` |
-# | shares and costs, held out | `tables.cost_table` |
-# | what is saved | `tables.saved` |
-# | all gates at once | `tables.together` |
+# | the largest share within the limit | `search.choose_shares` |
+# | shares and costs, held out | `measure.cost_table` |
+# | what is saved | `measure.saved` |
+# | all gates at once | `measure.together_table` |
 #
 # Beside the gate stand an *oracle*, which knows the true error of every token (it computes the block to know it, so it
-# saves nothing), and *lots*. Both get a line and a threshold in the same way.
+# saves nothing), and a *random* rank, which knows nothing. Both get a line and a threshold in the same way.
 #
 # We test the gate on a block whose answer is known. In a block of a trained model half of the tokens are made straight:
 # on them it becomes its own least-squares line, and on the other half an error of one size is added to that. In the
-# case *told* the straight tokens lie on one side of a plane through the inputs, which an affine score can tell; in the
-# case *untold* they are drawn at random, which no score can tell. The limit is a tenth of what a line costs on all
+# case *plane* the straight tokens lie on one side of a plane through the inputs, which an affine score can tell; in the
+# case *random* they are drawn at random, which no score can tell. The limit is a tenth of what a line costs on all
 # tokens.
 
 # %% tags=["nbval-check-output"]
-model = hl.load_model(planted_in)
-text = run.corpus(planted_text, model).rows(planted_rows, run.seq_len, run.seed)
-planted = planted_table(model, planted_block, parts(text, choose_rows), run.seed)
-print(planted.set_index(["case", "kind"])[["told", "share", "right"]].round(2).to_string())
+if planted_model or models:
+    model = hl.load_model(planted_model) if planted_model else models[first]
+    planted_block, *_ = choose_blocks(planted_in, [site.block for site in hl.sites(model)])
+    text = run.corpus(planted_text or run.corpora[0], model).rows(min(planted_rows, run.rows), run.seq_len, run.seed)
+    table = planted_table(model, planted_block, split_in_three(text, choose_rows), run.seed)
+    planted = run.record("planted", table.assign(model=planted_model or first)[["model", *table.columns]])
+    print(planted.set_index(["case", "kind"])[["score_r2", "share", "right"]].round(2).to_string())
+else:
+    print("No model of this run has a loss, so there is none to plant straight tokens in.")
 
 # %% [markdown]
-# The column `told` is the $R^2$ with which the score tells the log error, held out; `right` is the share of straight
-# tokens among the half that comes first by each rank. Where a plane tells, the gate puts the right half first, nearly
-# as well as the oracle. Where none does, its half has about as many straight tokens as one by lots. `share` is how many
-# take the line within the limit.
+# The column `score_r2` is the $R^2$ with which the score tells the log error, held out; `right` is the share of
+# straight tokens among the half that comes first by each rank. Where a plane tells, the gate puts the right half first,
+# nearly as well as the oracle. Where none does, its half has about as many straight tokens as one at random. `share` is
+# how many take the line within the limit.
 
 # %% [markdown]
 # ## Run
@@ -149,63 +151,51 @@ print(planted.set_index(["case", "kind"])[["told", "share", "right"]].round(2).t
 # All rows of a block are kept for the pass of its own part of the text; every cost is of that block alone changed.
 
 # %%
-costs, told, curves, means, in_dear, at_once = {}, {}, {}, {}, {}, {}
+surveys = {}
 for name, model in models.items():
     text = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
-    three = parts(text, choose_rows, cost_rows)
     chosen = choose_blocks(blocks, [site.block for site in hl.sites(model)])
-    gates, held_out = tables.fit_gates(model, three, chosen, run.seed)
-    shares = tables.gate_shares(model, gates, three.choosing, limit)
-    gated = tables.modules(gates, shares)
-    costs[name] = tables.cost_table(model, gated, shares, three.judging, held_out)
-    told[name] = tables.told_table(gates, gated, held_out)
-    means[name] = tables.mean_shares(gated, list(gates), three.judging, held_out)
-    dear = tables.dear_blocks(shares)
-    in_dear[name] = tables.mean_shares(gated, dear, three.judging, held_out) if dear else {}
-    at_once[name] = tables.together(model, {block: gated[block, GATE] for block in gates}, three.judging)
-    of_all = costs[name][costs[name]["kind"] == ALL].set_index("block")["rise"]
-    dearest = int(of_all.idxmax())
-    curves[name] = tables.curve_table(model, dearest, gates[dearest], curve_shares, three.judging)
+    three = split_in_three(text, choose_rows, cost_rows)
+    surveys[name] = measure.survey(model, three, chosen, limit, curve_shares, run.seed)
+tables = {name: run.record(name, measure.stack(name, surveys)) for name in measure.COLUMNS}
 
 # %% [markdown]
 # How many held-out tokens take the line, in per cent, and by how many per cent perplexity rises: with the gate, with an
-# oracle, with lots at the same limit, with lots at the share that was chosen for the gate, and with all tokens on the
-# line. Shares were chosen on the second part of the text, so on held-out text they come out a little otherwise.
+# oracle, at random within the same limit, at random with as many tokens as the gate, and with all tokens on the line.
+# Shares were chosen on the second part of the text, so on held-out text they come out a little otherwise.
 
 # %%
-every = tables.joined(costs)
-tables.beside(every).round(1)
+measure.side_by_side(tables["costs"]).round(1)
 
 # %% [markdown]
 # As a mean over blocks, and over the dear ones alone, where all tokens on the line would cost more than is allowed on
 # the part of the text by which thresholds are chosen; and the gates of all blocks at once:
 
 # %% tags=["nbval-check-output"]
-for name, together in at_once.items():
-    for which, of_blocks in {"all blocks": means[name], "dear blocks": in_dear[name]}.items():
-        shown = [f"{kind} {of_blocks[kind]['share']:.0%}" for kind in (GATE, ORACLE, LOTS) if kind in of_blocks]
-        print(f"{name}, {which}:", ", ".join(shown) or "none")
-    print(f"{name}, all gates at once: {together['share']:.0%}; perplexity {together['rise']:+.1%}")
+means = tables["means"][tables["means"]["kind"].isin([GATE, ORACLE, RANDOM])]
+print((100 * means.set_index(["model", "blocks", "kind"])[["share"]]).round(0).to_string())
+print((100 * tables["together"].set_index("model")[["share", "rise", "saved"]]).round(1).to_string())
 
 # %% [markdown]
 # How much of the log error the score tells ($R^2$, held out), and how many massive held-out rows it leaves to the
-# block, of how many:
+# block, of how many; mean over blocks:
 
 # %%
-run.folded("every block", tables.joined(told).round(2))
-pd.DataFrame({name: table[["told", "massive_rows", "massive_kept"]].mean() for name, table in told.items()}).round(2)
+every = tables["blocks"].set_index(["model", "block"])
+run.folded("every block", every.round(2))
+every.groupby("model", sort=False)[["score_r2", "massive_rows", "massive_kept"]].mean().round(2)
 
 # %% [markdown]
 # ## Figure: how many tokens take the line
 #
 # **How to read it.** A panel a model, from left to right its blocks; up, the share of held-out tokens that take the
-# line, with 95 % intervals over documents. Filled: the gate. Open: the oracle. Crosses: lots. Each has a threshold of
-# its own, chosen for the same rise of perplexity; at the top all tokens take the line. The oracle knows the line's
+# line, with 95 % intervals over documents. Filled: the gate. Open: the oracle. Crosses: at random. Each has a threshold
+# of its own, chosen for the same rise of perplexity; at the top all tokens take the line. The oracle knows the line's
 # error on each token, but not what that costs in the loss, so here and there it has fewer tokens than the gate. The
 # band is what arXiv 2603.03459 reports for blocks of GPT-2.
 
 # %%
-figure = plots.shares(rounded(every), tables.PUBLISHED)
+figure = plots.shares(tables["costs"], measure.PUBLISHED)
 _ = run.figure(figure, "shares")
 
 # %% [markdown]
@@ -217,44 +207,19 @@ _ = run.figure(figure, "shares")
 # line is the rise that is allowed.
 
 # %%
-figure = plots.curves(rounded(tables.joined(curves)), limit)
+figure = plots.curves(tables["curves"], limit)
 _ = run.figure(figure, "curves")
 
 # %%
-record = {}
-for name in models:
-    record[name] = {
-        "blocks": told[name].to_dict("records"),
-        "costs": costs[name].to_dict("records"),
-        "curves": curves[name].to_dict("records"),
-        "mean": means[name],
-        "dear": in_dear[name],
-        "together": at_once[name],
-    }
-record |= {name: {"without": "a loss: it predicts no next token"} for name in encoders}
-settings = {
-    "limit": limit,
-    "beside": "arXiv 2603.03459",
-    "published_low": min(tables.PUBLISHED),
-    "published_high": max(tables.PUBLISHED),
-    "choose_rows": choose_rows,
-    "cost_rows": cost_rows,
-    "planted": {"model": planted_in, "block": planted_block},
-}
-tolerance = {"rise": 0.002, "share": 0.02, "chosen": 0.02, "saved": 0.02, "right": 0.02}
-for key in ("rise", "share"):
-    tolerance |= {f"{key}_{end}": tolerance[key] for end in ("low", "high")}
-run.save(
-    {"models": record, "planted": planted.to_dict("records"), "settings": settings},
-    tolerance,
-    digits=dict.fromkeys(tolerance, 3),
-)
+low, high = measure.PUBLISHED
+about = {"limit": limit, "beside": "arXiv 2603.03459", "published_low": low, "published_high": high}
+run.save(settings=about | {"choose_rows": choose_rows, "cost_rows": cost_rows})
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
 
 # %% [markdown]
 # - How large a line's error will be is partly written in the input, and an affine function reads that. It takes no
@@ -270,7 +235,7 @@ run.conclusion(sentences, replies)
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises
@@ -293,11 +258,11 @@ run.questions(questions)
 saving = None  # a number between 0 and 1
 
 if saving is not None:
-    first_model = models[next(iter(models))]
+    first_model = run.model(first)
     d = first_model.config.get_text_config().hidden_size
     block = hl.sites(first_model)[0].ffn
     assert saving < 0.5, "half of the tokens cannot save more than half, and the line is not for nothing"
-    assert abs(saving - tables.saved(0.5, block, d)) < 1e-5, "the line for half of the tokens, the score for all"
+    assert abs(saving - measure.saved(0.5, block, d)) < 1e-5, "the line for half of the tokens, the score for all"
     print(f"right: {saving:.1%} of the multiplications, and no parameter")
 
 # %% [markdown]
@@ -313,9 +278,10 @@ if saving is not None:
 # </details>
 
 # %%
-first_model = models[next(iter(models))]
+first_model = run.model(first)
 text = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
-(gate,), (rows,) = [part.values() for part in tables.fit_gates(first_model, parts(text), [planted_block], run.seed)]
+asked = choose_blocks("depth 0.9", [site.block for site in hl.sites(first_model)])
+(gate,), (rows,) = [each.values() for each in measure.fit_gates(first_model, split_in_three(text), asked, run.seed)]
 
 # %%
 common = None  # a function of scores and errors, both of shape (n,) → a number
@@ -328,12 +294,12 @@ if common is not None:
     expected = float((errors <= errors.median())[scores <= scores.median()].float().mean())
     assert abs(common(scores, errors) - expected) < 1e-3, "half by each, and the share that both take"
     assert abs(common(3 * scores + 1, errors) - expected) < 1e-3, "only the order counts, not the numbers"
-    print(f"right: {expected:.0%} in common, where lots would have 50 %")
+    print(f"right: {expected:.0%} in common, where a random half would have 50 %")
 
 # %% [markdown]
 # **3 (harder).** Make a gate fail. Write a function of inputs that says which rows are straight: about half of them,
-# by a *smooth* rule (no lots), which no affine score can tell. The cell plants it and asks what the score tells of
-# $\log$ errors, in $R^2$.
+# by a *smooth* rule (nothing random), which no affine score can tell. The cell plants it and asks what the score tells
+# of $\log$ errors, in $R^2$.
 #
 # <details><summary>Hint</summary>
 #

@@ -23,11 +23,14 @@ from howlinear.ideas.optimisers.baseline import planted
 from howlinear.ideas.optimisers.gradient_descent import descent
 from howlinear.ideas.optimisers.problem import Coordinates, Problem
 from howlinear.ideas.optimisers.training import train
+from howlinear.instrument.selection import choose_blocks
 from howlinear.notebook.run import start
 
 run = start("07_optimisers", profile)
 first = next(iter(run.models))
-problem = Problem.of(run.capture(first).blocks[1])
+captured = run.capture(first).blocks
+(block,) = choose_blocks("depth 0.09", captured)
+problem = Problem.of(captured[block])
 theory = descent(problem.moments)
 steps = 100
 

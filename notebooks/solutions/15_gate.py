@@ -19,20 +19,18 @@ import torch
 
 import howlinear as hl
 from howlinear.core.ceilings import fit
-from howlinear.ideas.gate import tables
-from howlinear.ideas.gate.rows import parts
-from howlinear.ideas.gate.tables import GATE, ORACLE
+from howlinear.ideas.gate import measure
+from howlinear.ideas.gate.fit import GATE, ORACLE
+from howlinear.ideas.gate.rows import split_in_three
+from howlinear.instrument.selection import choose_blocks
 from howlinear.notebook.run import start
 
 run = start("15_gate", profile)
 first = next(iter(run.models))
-models = {first: run.model(first)}
-first_model = models[first]
-planted_block = 10
+first_model = run.model(first)
 text = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed)
-gates, captured = tables.fit_gates(first_model, parts(text), [planted_block], run.seed)
-gate = gates[planted_block]
-rows = captured[planted_block]
+asked = choose_blocks("depth 0.9", [site.block for site in hl.sites(first_model)])
+(gate,), (rows,) = [each.values() for each in measure.fit_gates(first_model, split_in_three(text), asked, run.seed)]
 
 # %% [markdown]
 # **1.** Of $F$ multiplications a token, half are left, and $d^2/2 + d$ come: $\frac12 - (\frac12 d^2 + d)/F$. In a
@@ -47,8 +45,8 @@ assert saving < 0.5
 print(f"{saving:.3f}")
 
 # %% [markdown]
-# **2.** Half of the oracle's half is what lots would have. The gate has more in common with it, since the score orders
-# rows nearly as the error does; and any function that keeps the order gives the same gate.
+# **2.** Half of the oracle's half is what a random half would have. The gate has more in common with it, since the
+# score orders rows nearly as the error does; and any function that keeps the order gives the same gate.
 
 
 # %%

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -12,10 +11,10 @@ from helpers.families import small
 from howlinear.core.ceilings import AffineMap, fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.gate import planted, search, tables
-from howlinear.ideas.gate.fit import FEWEST, GATE, LOTS, ORACLE, fit_gate
-from howlinear.ideas.gate.gated import Gated, Lots, Score, TrueError, log_error
-from howlinear.ideas.gate.rows import BlockRows, Part, Parts, block_rows, parts
+from howlinear.ideas.gate import measure, planted, search
+from howlinear.ideas.gate.fit import FEWEST, GATE, ORACLE, RANDOM, fit_gate
+from howlinear.ideas.gate.gated import Gated, RandomRank, Score, TrueError, log_error
+from howlinear.ideas.gate.rows import BlockRows, block_rows, split_in_three
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import change, losses
 from howlinear.models.ffn_sites import sites
@@ -63,50 +62,50 @@ def fitted(straight):
 
 
 @pytest.fixture(scope="module")
-def told():
+def known():
     return fitted(beyond_the_plane)
 
 
 # --- what a gate finds where the truth is planted
 
 
-def test_the_gate_finds_the_straight_half_and_its_line(told):
-    x = rows_of(told.ffn, seed=3).x
-    half = told.gated(GATE, 0.5)
+def test_the_gate_finds_the_straight_half_and_its_line(known):
+    x = rows_of(known.ffn, seed=3).x
+    half = known.gated(GATE, 0.5)
     takes = half.takes(x)
     assert float(takes.float().mean()) == pytest.approx(0.5, abs=0.03)
     assert float(beyond_the_plane(x)[takes].float().mean()) > 0.97
     # on all rows the first line errs, on the straight ones the second does not
-    error = (half.line(x[takes]) - told.ffn(x)[takes]).norm(dim=1)
-    assert float(error.median()) < 0.1 * float((told.line(x[takes]) - told.ffn(x)[takes]).norm(dim=1).median())
-    assert told.told.r2 > 0.4
-    assert told.told.r2_low < told.told.r2 < told.told.r2_high
+    error = (half.line(x[takes]) - known.ffn(x)[takes]).norm(dim=1)
+    assert float(error.median()) < 0.1 * float((known.line(x[takes]) - known.ffn(x)[takes]).norm(dim=1).median())
+    assert known.error_score_fit.r2 > 0.4
+    assert known.error_score_fit.r2_low < known.error_score_fit.r2 < known.error_score_fit.r2_high
 
 
-def test_the_oracle_finds_it_too_and_lots_do_not(told):
-    x = rows_of(told.ffn, seed=3).x
-    right = {kind: beyond_the_plane(x)[told.gated(kind, 0.5).takes(x)].float().mean() for kind in (ORACLE, LOTS)}
+def test_the_oracle_finds_it_too_and_a_random_rank_does_not(known):
+    x = rows_of(known.ffn, seed=3).x
+    right = {kind: beyond_the_plane(x)[known.gated(kind, 0.5).takes(x)].float().mean() for kind in (ORACLE, RANDOM)}
     assert right[ORACLE] > 0.97
-    assert float(right[LOTS]) == pytest.approx(0.5, abs=0.04)
+    assert float(right[RANDOM]) == pytest.approx(0.5, abs=0.04)
 
 
-def test_a_gate_is_no_better_than_lots_where_no_affine_function_tells():
+def test_a_gate_is_no_better_than_a_random_rank_where_no_affine_function_tells():
     blind = fitted(near_the_plane)
     x = rows_of(blind.ffn, seed=3).x
-    assert blind.told.r2 < 0.02
+    assert blind.error_score_fit.r2 < 0.02
     straight = near_the_plane(x)
     assert float(straight.float().mean()) == pytest.approx(0.5, abs=0.03)
     assert float(straight[blind.gated(GATE, 0.5).takes(x)].float().mean()) == pytest.approx(0.5, abs=0.05)
     assert float(straight[blind.gated(ORACLE, 0.45).takes(x)].float().mean()) > 0.97
 
 
-def test_the_score_is_the_least_squares_line_of_the_log_error(told):
-    x, y = told.rows.x.double().numpy(), told.rows.y.double().numpy()
+def test_the_score_is_the_least_squares_line_of_the_log_error(known):
+    x, y = known.rows.x.double().numpy(), known.rows.y.double().numpy()
     design = np.c_[x, np.ones(len(x))]
     residual = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
     target = np.log(np.square(residual).sum(1))
     expected = design @ np.linalg.lstsq(design, target, rcond=None)[0]
-    np.testing.assert_allclose(told.ranks[GATE](told.rows.x), expected, atol=1e-3)
+    np.testing.assert_allclose(known.ranks[GATE](known.rows.x), expected, atol=1e-3)
 
 
 def test_massive_rows_are_fitted_by_no_line_and_told_by_the_score():
@@ -125,7 +124,7 @@ def test_massive_rows_are_fitted_by_no_line_and_told_by_the_score():
     expected, _ = fit(Moments(D, D).update(plain.x[~massive], plain.y[~massive]))
     torch.testing.assert_close(gate.line.weight, expected.weight)
     assert not gate.gated(GATE, 0.95).takes(gate.rows.x)[massive].any()
-    refitted = gate.refitted(LOTS, 1.0)
+    refitted = gate.refitted(RANDOM, 1.0)
     torch.testing.assert_close(refitted.weight, expected.weight)
 
 
@@ -154,43 +153,43 @@ def test_rows_of_low_rank_take_the_line_and_the_block_computes_no_other():
     assert torch.equal(everybody(x), torch.tensor([7.0, 8.0]).expand(2, 2, 2))
 
 
-def test_a_threshold_lets_a_share_of_the_rows_through(told):
-    for kind in (GATE, ORACLE, LOTS):
+def test_a_threshold_lets_a_share_of_the_rows_through(known):
+    for kind in (GATE, ORACLE, RANDOM):
         for share in (0.1, 0.5, 0.7531):
-            takes = told.ranked[kind] <= told.threshold(kind, share)
+            takes = known.ranked[kind] <= known.threshold(kind, share)
             assert int(takes.sum()) == round(share * len(takes))
-            assert int(told.gated(kind, share).takes(told.rows.x).sum()) == pytest.approx(int(takes.sum()), abs=3)
-    assert told.threshold(GATE, 1.0) == math.inf
-    assert told.threshold(GATE, 0.0) == -math.inf
-    assert told.gated(LOTS, 1.0).takes(told.rows.x).all()
-    assert not told.gated(ORACLE, 0.0).takes(told.rows.x).any()
+            assert int(known.gated(kind, share).takes(known.rows.x).sum()) == pytest.approx(int(takes.sum()), abs=3)
+    assert known.threshold(GATE, 1.0) == math.inf
+    assert known.threshold(GATE, 0.0) == -math.inf
+    assert known.gated(RANDOM, 1.0).takes(known.rows.x).all()
+    assert not known.gated(ORACLE, 0.0).takes(known.rows.x).any()
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5, math.nan])
-def test_a_share_that_is_none_is_refused(told, share):
+def test_a_share_that_is_none_is_refused(known, share):
     with pytest.raises(InputError, match="tokens on the line: give a number from 0 to 1"):
-        told.gated(GATE, share)
+        known.gated(GATE, share)
 
 
-def test_an_unknown_rank_is_refused(told):
-    with pytest.raises(InputError, match="no rank is called luck: there are gate, oracle, lots"):
-        told.gated("luck", 0.5)
+def test_an_unknown_rank_is_refused(known):
+    with pytest.raises(InputError, match="no rank is called luck: there are gate, oracle, random"):
+        known.gated("luck", 0.5)
 
 
-def test_a_line_is_not_fitted_anew_to_too_few_rows(told):
+def test_a_line_is_not_fitted_anew_to_too_few_rows(known):
     few = FEWEST * (D + 2)
-    least = (few + 0.4) / len(told.rows.x)
-    assert told.refitted(GATE, told.threshold(GATE, least)) is not told.line
-    assert told.refitted(GATE, told.threshold(GATE, (few - 1) / len(told.rows.x))) is told.line
+    least = (few + 0.4) / len(known.rows.x)
+    assert known.refitted(GATE, known.threshold(GATE, least)) is not known.line
+    assert known.refitted(GATE, known.threshold(GATE, (few - 1) / len(known.rows.x))) is known.line
 
 
-def test_the_line_is_refitted_to_the_rows_that_take_it(told):
-    threshold = told.threshold(GATE, 0.6)
-    takes = told.ranked[GATE] <= threshold
-    expected, _ = fit(Moments(D, D).update(told.rows.x[takes], told.rows.y[takes]))
-    torch.testing.assert_close(told.gated(GATE, 0.6).line.weight, expected.weight)
-    first = told.gated(GATE, 0.6, anew=False)
-    assert first.line is told.line
+def test_the_line_is_refitted_to_the_rows_that_take_it(known):
+    threshold = known.threshold(GATE, 0.6)
+    takes = known.ranked[GATE] <= threshold
+    expected, _ = fit(Moments(D, D).update(known.rows.x[takes], known.rows.y[takes]))
+    torch.testing.assert_close(known.gated(GATE, 0.6).line.weight, expected.weight)
+    first = known.gated(GATE, 0.6, anew=False)
+    assert first.line is known.line
     assert first.threshold == threshold
 
 
@@ -208,60 +207,60 @@ def test_a_score_is_affine_and_the_true_error_needs_the_block():
     assert true(x).tolist() == [5.0, 1.0]
 
 
-def test_lots_are_even_and_know_nothing_and_a_row_draws_its_own_again():
+def test_random_ranks_are_even_and_know_nothing_and_a_row_draws_its_own_again():
     x = torch.randn(8_000, D, generator=torch.Generator().manual_seed(4))
-    lots = Lots.of(x)
-    drawn = lots(x)
+    rank = RandomRank.of(x)
+    drawn = rank(x)
     shares = torch.histc(drawn, 10, 0, 1) / len(x)
     assert float((shares - 0.1).abs().max()) < 0.015
     assert float(torch.corrcoef(torch.cat([x.T, drawn[None]]))[-1, :-1].abs().max()) < 0.05
-    again = lots(x[100:103])
+    again = rank(x[100:103])
     torch.testing.assert_close(again, drawn[100:103], atol=1e-6, rtol=0)
-    assert not torch.allclose(Lots.of(x, seed=1)(x), drawn, atol=0.1)
+    assert not torch.allclose(RandomRank.of(x, seed=1)(x), drawn, atol=0.1)
 
 
-def test_what_another_processor_rounds_in_the_inputs_moves_next_to_no_lot():
+def test_what_another_processor_rounds_in_the_inputs_moves_next_to_no_random_rank():
     x = torch.randn(8_000, D, generator=torch.Generator().manual_seed(4))
     rounded = x * (1 + 1e-6 * torch.randn(x.shape, generator=torch.Generator().manual_seed(5)))
-    half = Lots.of(x)(x) < 0.5
-    elsewhere = Lots.of(rounded)(rounded) < 0.5
+    half = RandomRank.of(x)(x) < 0.5
+    elsewhere = RandomRank.of(rounded)(rounded) < 0.5
     assert int((half != elsewhere).sum()) <= 4  # of 8,000
 
 
 def test_what_is_saved_by_hand():
     block = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 4))  # 128 multiplications, and biases
     # the line takes 16 of the 128, and the score 4
-    assert tables.saved(0.5, block, 4) == pytest.approx(0.5 * (1 - 16 / 128) - 4 / 128)
-    assert tables.saved(0.0, block, 4) < 0
+    assert measure.saved(0.5, block, 4) == pytest.approx(0.5 * (1 - 16 / 128) - 4 / 128)
+    assert measure.saved(0.0, block, 4) < 0
 
 
 # --- the parts of a text
 
 
 def test_three_parts_of_a_text_have_no_document_in_common(rows):
-    three = parts(TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8))
+    three = split_in_three(TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8))
     seen = [set(part.ids.flatten().tolist()) for part in (three.fitting, three.choosing, three.judging)]
     assert sum(map(len, seen)) == len(set().union(*seen)) == 64 * 4
     assert set(three.choosing.fold.tolist()) == {6, 7}
     assert set(three.fitting.fold.tolist()) == set(range(6))
     assert len(three.judging.ids) == 16
-    assert set(parts(rows).choosing.fold.tolist()) == {2}  # of three folds one
+    assert set(split_in_three(rows).choosing.fold.tolist()) == {2}  # of three folds one
 
 
 def test_fewer_rows_choose_and_judge_from_every_fold():
-    three = parts(TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8), choose_rows=16, cost_rows=32)
+    three = split_in_three(TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8), choose_rows=16, cost_rows=32)
     assert three.choosing.fold.tolist() == [6, 7, 6, 7]
     assert three.judging.fold.tolist() == list(range(8))
-    assert len(parts(TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8)).choosing.ids) == 12
+    assert len(split_in_three(TokenRows.from_ids(torch.arange(64 * 4).view(64, 4), folds=8)).choosing.ids) == 12
 
 
 def test_too_few_folds_are_refused():
     with pytest.raises(InputError, match="2 document folds to fit on: a gate needs three"):
-        parts(TokenRows.from_ids(torch.arange(64).view(16, 4), folds=2))
+        split_in_three(TokenRows.from_ids(torch.arange(64).view(16, 4), folds=2))
 
 
 def test_rows_are_those_that_the_block_sees(gpt2, ids):
-    part = Part(ids, torch.arange(len(ids)) % 3)
+    part = TokenRows.from_ids(ids, folds=3)
     seen = {}
 
     def keep(site, x, y):
@@ -284,7 +283,7 @@ def test_rows_are_those_that_the_block_sees(gpt2, ids):
     ("power", "dear", "share"), [(1, 0.04, 0.25), (2, 0.04, 0.5), (4, 2.56, 0.25), (3, 0.009, 1.0)]
 )
 def test_the_share_at_the_limit_is_bracketed(power, dear, share):
-    bracket = search._Bracket(dear, limit=0.01)
+    bracket = search.Bracket(dear, limit=0.01)
     for _ in range(search.HALVINGS):
         if not bracket.closed:
             bracket.halve(dear * bracket.middle**power)
@@ -293,7 +292,7 @@ def test_the_share_at_the_limit_is_bracketed(power, dear, share):
 
 
 def test_where_nothing_may_be_spent_nothing_takes_the_line():
-    bracket = search._Bracket(1e6, limit=0.01)
+    bracket = search.Bracket(1e6, limit=0.01)
     for _ in range(search.HALVINGS):
         bracket.halve(1e6)
     assert 0 <= bracket.share < 1e-8
@@ -310,30 +309,30 @@ DEAR = [0, 11]  # blocks of mini-gpt2 where a line on all tokens costs several p
 def trained():
     """A trained model, and a text in three parts: of a random one no line costs anything worth measuring."""
     model = load_model("mini-gpt2")
-    return model, parts(load_corpus("docs", model).rows(4096, SEQ_LEN, 0))
+    return model, split_in_three(load_corpus("docs", model).rows(4096, SEQ_LEN, 0))
 
 
 @pytest.fixture(scope="module")
 def measured(trained):
+    """Gates, held-out rows, modules and costs of dear blocks."""
     model, three = trained
-    gates, held_out = tables.fit_gates(model, three, DEAR)
-    shares = tables.gate_shares(model, gates, three.choosing)
-    gated = tables.modules(gates, shares)
-    return gates, held_out, shares, gated, tables.cost_table(model, gated, shares, three.judging, held_out)
+    gates, held_out = measure.fit_gates(model, three, DEAR)
+    modules = measure.gated_modules(model, gates, three.choosing)
+    return gates, held_out, modules, measure.cost_table(model, modules, three.judging, held_out)
 
 
 def test_every_kind_has_its_share_and_its_cost(measured):
-    _, _, shares, _, costs = measured
-    assert sorted(zip(costs["block"], costs["kind"], strict=True)) == sorted(shares)
-    assert set(costs["kind"]) == set(tables.KINDS)
+    _, _, modules, costs = measured
+    assert sorted(zip(costs["block"], costs["kind"], strict=True)) == sorted(modules)
+    assert set(costs["kind"]) == set(measure.KINDS)
     by_kind = costs.set_index(["block", "kind"])
     for block in DEAR:
         of_block = by_kind.loc[block]
         assert of_block.loc["all", "share"] == 1
         assert of_block.loc["all", "rise"] > 0.02  # else there would be nothing to choose
-        assert of_block.loc["oracle", "share"] > of_block.loc["lots", "share"]
-        assert shares[block, "lots, as many"] == shares[block, "gate"]
-        for kind in ("gate", "oracle", "lots"):
+        assert of_block.loc["oracle", "share"] > of_block.loc["random", "share"]
+        assert of_block.loc["random, as many", "chosen"] == of_block.loc["gate", "chosen"]
+        for kind in ("gate", "oracle", "random"):
             assert 0 < of_block.loc[kind, "chosen"] < 1
             assert 0 < of_block.loc[kind, "rise"] < of_block.loc["all", "rise"]
     assert (costs["share_low"] <= costs["share"]).all()
@@ -342,20 +341,20 @@ def test_every_kind_has_its_share_and_its_cost(measured):
 
 def test_the_limit_is_kept_on_the_text_that_chooses(trained, measured):
     model, three = trained
-    _, _, _, gated, _ = measured
-    swaps = {name: (name[0], module) for name, module in gated.items() if name[1] in (GATE, ORACLE, LOTS)}
+    _, _, modules, _ = measured
+    swaps = {name: (name[0], module) for name, module in modules.items() if name[1] in (GATE, ORACLE, RANDOM)}
     before, after = search.losses_with(model, swaps, three.choosing)
     for name, changed in after.items():
-        # interpolated in a bracket of a sixteenth, where the curve bends up; of lots, a few dozen tokens, it wavers
-        least, most = (0.1, 1.5) if name[1] == LOTS else (0.3, 1.2)
-        assert least * tables.LIMIT < search.rise(before, changed) < most * tables.LIMIT, name
+        # interpolated in a bracket of a sixteenth, where the curve bends up; of a few dozen random tokens, it wavers
+        least, most = (0.1, 1.5) if name[1] == RANDOM else (0.3, 1.2)
+        assert least * measure.LIMIT < search.rise(before, changed) < most * measure.LIMIT, name
 
 
 def test_costs_and_shares_are_those_of_a_model_that_has_the_module(trained, measured):
     model, three = trained
-    gates, held_out, _, gated, costs = measured
+    gates, held_out, modules, costs = measured
     row = costs.query("block == 11 and kind == 'gate'").iloc[0]
-    module = gated[11, GATE]
+    module = modules[11, GATE]
     takes = []
     original = module.takes
     before = losses(model, three.judging.ids)
@@ -367,15 +366,15 @@ def test_costs_and_shares_are_those_of_a_model_that_has_the_module(trained, meas
     perplexity = float(before.mean().exp())
     assert row["rise"] == pytest.approx(expected.delta / perplexity, rel=1e-4)
     assert row["share"] == pytest.approx(float(torch.cat(takes).float().mean()), abs=1e-6)
-    assert row["saved"] == pytest.approx(tables.saved(row["share"], gates[11].ffn, 128))
-    assert (held_out[11].x.shape[0], held_out[11].x.shape[1]) == (three.judging.ids.numel(), 128)
+    assert row["saved"] == pytest.approx(measure.saved(row["share"], gates[11].ffn, 128))
+    assert held_out[11].x.shape == (three.judging.ids.numel(), 128)
 
 
 def test_shares_have_the_jackknife_interval_of_their_documents(trained, measured):
     _, three = trained
-    _, held_out, _, gated, costs = measured
+    _, held_out, modules, costs = measured
     row = costs.query("block == 0 and kind == 'gate'").iloc[0]
-    of_sequences = gated[0, GATE].takes(held_out[0].x).view(-1, SEQ_LEN).double().mean(1).numpy()
+    of_sequences = modules[0, GATE].takes(held_out[0].x).view(-1, SEQ_LEN).double().mean(1).numpy()
     folds = three.judging.fold.numpy()
     without = [of_sequences[folds != fold].mean() for fold in np.unique(folds)]
     spread = math.sqrt((len(without) - 1) * np.var(without))
@@ -384,90 +383,128 @@ def test_shares_have_the_jackknife_interval_of_their_documents(trained, measured
 
 def test_one_gate_alone_is_all_gates_at_once(trained, measured):
     model, three = trained
-    _, _, _, gated, costs = measured
-    alone = tables.together(model, {0: gated[0, GATE]}, three.judging, batch_size=7)
+    _, _, modules, costs = measured
+    alone = measure.together_table(model, {0: modules[0, GATE]}, three.judging, batch_size=7).iloc[0]
     row = costs.query("block == 0 and kind == 'gate'").iloc[0]
-    assert alone == pytest.approx({key: row[key] for key in alone}, rel=1e-4, abs=1e-6)
-    both = tables.together(model, {block: gated[block, GATE] for block in DEAR}, three.judging)
-    assert both["rise"] > alone["rise"]
-    assert sites(model)[0].ffn is gated[0, GATE].ffn  # the model is as it was
+    assert alone.tolist() == pytest.approx(row[alone.index].tolist(), rel=1e-4, abs=1e-6)
+    both = measure.together_table(model, {block: modules[block, GATE] for block in DEAR}, three.judging)
+    assert both["rise"].item() > alone["rise"]
+    assert sites(model)[0].ffn is modules[0, GATE].ffn  # the model is as it was
 
 
 def test_means_are_over_blocks_and_differences_are_paired(trained, measured):
     _, three = trained
-    _, held_out, shares, gated, costs = measured
-    assert tables.dear_blocks(shares) == DEAR
-    assert tables.dear_blocks(shares | {(0, GATE): 1.0}) == [11]
-    means = tables.mean_shares(gated, DEAR, three.judging, held_out)
+    _, held_out, modules, costs = measured
+    means = measure.mean_table(modules, three.judging, held_out).set_index(["blocks", "kind"])
     for kind, of_kind in costs.groupby("kind"):
-        assert means[kind]["share"] == pytest.approx(of_kind["share"].mean())
-    assert means["gate"]["share_low"] < means["gate"]["share"] < means["gate"]["share_high"]
-    ahead, behind = means[tables.AHEAD], means[tables.BEHIND]
-    assert ahead["share"] == pytest.approx(means["gate"]["share"] - means["lots"]["share"])
-    assert behind["share"] == pytest.approx(means["oracle"]["share"] - means["gate"]["share"])
-    one = tables.mean_shares(gated, [0], three.judging, held_out)
-    of_block = costs.query("block == 0 and kind == 'gate'").iloc[0]
-    assert [one["gate"][key] for key in one["gate"]] == pytest.approx([of_block[key] for key in one["gate"]])
+        assert means.share["all", kind] == pytest.approx(of_kind["share"].mean())
+        assert means.share["dear", kind] == means.share["all", kind]  # both blocks are dear
+    of_all = means.loc["all"]
+    assert of_all.share[measure.AHEAD] == pytest.approx(of_all.share["gate"] - of_all.share["random"])
+    assert of_all.share[measure.BEHIND] == pytest.approx(of_all.share["oracle"] - of_all.share["gate"])
     # gate and oracle go together from document to document, so their difference is surer than either
-    assert behind["share_high"] - behind["share_low"] < one["gate"]["share_high"] - one["gate"]["share_low"]
+    length = of_all.share_high - of_all.share_low
+    assert 0 < length[measure.BEHIND] < length["gate"]
 
 
-def test_what_the_score_tells_is_tabled_with_massive_rows(measured):
-    gates, held_out, _, gated, _ = measured
-    table = tables.told_table(gates, gated, held_out).set_index("block")
-    assert table.loc[11, "told"] == gates[11].told.r2
+def test_dear_blocks_are_those_where_not_all_tokens_may_take_the_line(trained, measured):
+    _, three = trained
+    gates, held_out, modules, costs = measured
+    cheap = modules | {(0, GATE): gates[0].gated(GATE, 1.0)}
+    means = measure.mean_table(cheap, three.judging, held_out).set_index(["blocks", "kind"])
+    of_block = costs.query("block == 11 and kind == 'gate'").iloc[0]
+    columns = ["share", "share_low", "share_high"]
+    assert means.loc[("dear", "gate"), columns].tolist() == pytest.approx(of_block[columns].tolist())
+    nowhere = cheap | {(11, GATE): gates[11].gated(GATE, 1.0)}
+    assert set(measure.mean_table(nowhere, three.judging, held_out)["blocks"]) == {"all"}
+
+
+def test_what_the_score_explains_is_tabled_with_massive_rows(measured):
+    gates, held_out, modules, _ = measured
+    table = measure.block_table(gates, modules, held_out).set_index("block")
+    assert table.loc[11, "score_r2"] == gates[11].error_score_fit.r2
     assert (table["massive_kept"] <= table["massive_rows"]).all()
     row = held_out[0]
     loud = BlockRows(row.x, torch.where(torch.arange(len(row.y))[:, None] < 5, 1e4 * row.y, row.y), row.fold)
     nobody = {(0, GATE): Gated(gates[0].ffn, gates[0].line, gates[0].ranks[GATE], -math.inf)}
-    table = tables.told_table({0: gates[0]}, nobody, {0: loud})
+    table = measure.block_table({0: gates[0]}, nobody, {0: loud})
     assert table.loc[0, ["massive_rows", "massive_kept"]].tolist() == [5, 5]
 
 
 def test_curves_end_where_all_tokens_take_the_line(trained, measured):
     model, three = trained
-    gates, _, _, _, costs = measured
-    table = tables.curve_table(model, 0, gates[0], [0.5, 1.0], three.judging).set_index(["kind", "share"])
+    gates, _, _, costs = measured
+    table = measure.curve_table(model, 0, gates[0], [0.5, 1.0], three.judging).set_index(["kind", "share"])
     of_all = costs.query("block == 0 and kind == 'all'").iloc[0]
-    for kind in (GATE, ORACLE, LOTS):
+    for kind in (GATE, ORACLE, RANDOM):
         assert table.loc[(kind, 1.0), "rise"] == pytest.approx(of_all["rise"], rel=1e-4)
         assert table.loc[(kind, 0.5), "rise"] < table.loc[(kind, 1.0), "rise"]
-    assert table.loc[(GATE, 0.5), "rise"] < table.loc[(tables.FIRST, 0.5), "rise"]  # what the second fit is for
+    assert table.loc[(GATE, 0.5), "rise"] < table.loc[(measure.FIRST, 0.5), "rise"]  # what the second fit is for
 
 
 def test_a_block_that_may_go_whole_is_measured_once(trained, measured, monkeypatch):
     model, three = trained
-    gates, held_out, _, _, _ = measured
-    assert set(tables.gate_shares(model, gates, three.choosing, limit=1e6).values()) == {1.0}
-    shares = tables.gate_shares(model, {0: gates[0]}, three.choosing, limit=1e6)
+    gates, held_out, _, _ = measured
+    modules = measure.gated_modules(model, {0: gates[0]}, three.choosing, limit=1e6)
+    assert {module.share for module in modules.values()} == {1.0}
     passes = []
 
     def counted(model, swaps, part, **options):
         passes.append(list(swaps))
         return search.losses_with(model, swaps, part, **options)
 
-    monkeypatch.setattr(tables, "losses_with", counted)
-    tables.cost_table(model, tables.modules(gates, shares), shares, three.judging, held_out)
-    assert passes == [[(0, ("all", 1.0))]]
-    tables.curve_table(model, 0, gates[0], [0.5, 1.0], three.judging)
+    monkeypatch.setattr(measure, "losses_with", counted)
+    measure.cost_table(model, modules, three.judging, held_out)
+    assert passes == [[(0, "all", 1.0)]]
+    measure.curve_table(model, 0, gates[0], [0.5, 1.0], three.judging)
     assert passes[1].count(("all", 1.0)) == 1
     assert len(passes[1]) == 5
+
+
+def test_a_survey_holds_all_tables_of_a_model(trained, measured):
+    model, three = trained
+    _, _, _, costs = measured
+    found = measure.survey(model, three, DEAR)
+    assert set(found) == set(measure.COLUMNS)
+    assert found["costs"]["rise"].tolist() == pytest.approx(costs["rise"].tolist())
+    dearest = costs.query("kind == 'all'").set_index("block")["rise"].idxmax()
+    assert set(found["curves"]["block"]) == {dearest}
+    both = measure.stack("costs", {"a": found, "b": found})
+    assert list(both.columns) == ["model", *measure.COLUMNS["costs"]]
+    side = measure.side_by_side(both)
+    assert side.loc[("b", 0), ("rise", "all")] == pytest.approx(100 * costs.query("kind == 'all'")["rise"].iloc[0])
+
+
+@pytest.mark.parametrize("name", measure.COLUMNS)
+def test_no_model_with_a_loss_leaves_empty_tables(name):
+    table = measure.stack(name, {})
+    assert table.empty
+    assert list(table.columns) == ["model", *measure.COLUMNS[name]]
+    assert measure.side_by_side(table).empty
 
 
 @pytest.mark.long
 def test_planted_blocks_come_with_the_truth(trained):
     model, _ = trained
     # six sequences to choose on, as other tests have, are too few for a limit as low as this one
-    three = parts(load_corpus("docs", model).rows(8192, SEQ_LEN, 0), 2048)
+    three = split_in_three(load_corpus("docs", model).rows(8192, SEQ_LEN, 0), 2048)
     table = planted.planted_table(model, 10, three).set_index(["case", "kind"])
-    assert set(table.index) == {(case, kind) for case in ("told", "untold") for kind in (GATE, ORACLE, LOTS)}
-    assert table.loc[("told", GATE), "right"] > 0.85
-    assert table.loc[("untold", GATE), "right"] == pytest.approx(0.5, abs=0.06)  # of 1,000 tokens, within four errors
-    for case in ("told", "untold"):
+    assert set(table.index) == {(case, kind) for case in ("plane", "random") for kind in (GATE, ORACLE, RANDOM)}
+    assert table.loc[("plane", GATE), "right"] > 0.85
+    assert table.loc[("random", GATE), "right"] == pytest.approx(0.5, abs=0.06)  # of 1,000 tokens, within four errors
+    for case in ("plane", "random"):
         assert table.loc[(case, ORACLE), "right"] > 0.85
-        assert table.loc[(case, LOTS), "right"] == pytest.approx(0.5, abs=0.06)
-    assert table.loc[("told", GATE), "told"] > 0.3 > table.loc[("untold", GATE), "told"]
+        assert table.loc[(case, RANDOM), "right"] == pytest.approx(0.5, abs=0.06)
+    assert table.loc[("plane", GATE), "score_r2"] > 0.3 > table.loc[("random", GATE), "score_r2"]
     assert sites(model)[10].ffn is model.transformer.h[10].mlp
+
+
+def test_where_a_line_costs_nothing_all_tokens_may_take_it(gpt2, rows, monkeypatch):
+    monkeypatch.setattr(planted, "rise", lambda before, after: -0.1)
+    monkeypatch.setattr(search, "rise", lambda before, after: -0.1)
+    table = planted.planted_table(gpt2, 1, split_in_three(rows))
+    assert (table["chosen"] == 1).all()
+    assert (table["limit"] == planted.LEAST).all()
 
 
 def test_planted_rows_are_straight_or_off_by_one_size(gpt2):
@@ -484,34 +521,16 @@ def test_planted_rows_are_straight_or_off_by_one_size(gpt2):
 
 
 def test_an_encoder_is_refused_with_its_reason(rows):
-    part = Part(rows.ids[:4], torch.arange(4))
     with pytest.raises(InputError, match="predicts no next token, so it has no perplexity"):
-        tables.gate_shares(small("bert"), {}, part)
+        measure.gated_modules(small("bert"), {}, rows)
 
 
 @pytest.mark.parametrize("limit", [0.0, -0.01, math.nan])
 def test_a_limit_that_allows_nothing_is_refused(gpt2, rows, limit):
     with pytest.raises(InputError, match="every change costs something, give more than 0"):
-        search.chosen_shares(gpt2, {}, Part(rows.ids, rows.fold), limit, [GATE])
+        search.choose_shares(gpt2, {}, rows, limit, [GATE])
 
 
 def test_a_block_that_is_not_there_is_refused(gpt2, rows):
     with pytest.raises(InputError, match="no block"):
-        tables.fit_gates(gpt2, parts(rows), [17])
-
-
-def test_tables_of_models_are_joined_and_none_is_empty():
-    one = pd.DataFrame({"block": [0, 0], "kind": ["gate", "all"], "share": [0.5, 1.0], "rise": [0.01, 0.2]})
-    both = tables.joined({"a": one, "b": one})
-    assert both["model"].tolist() == ["a", "a", "b", "b"]
-    side = tables.beside(both)
-    assert side.loc[("a", 0), ("share", "gate")] == 50
-    assert side.loc[("b", 0), ("rise", "all")] == 20
-    assert tables.joined({}).empty
-    assert tables.beside(tables.joined({})).empty
-
-
-def test_parts_are_a_plain_triple(rows):
-    three = parts(rows)
-    assert isinstance(three, Parts)
-    assert len(three.fitting.ids) + len(three.choosing.ids) + len(three.judging.ids) == len(rows.ids)
+        measure.fit_gates(gpt2, split_in_three(rows), [17])

@@ -3,7 +3,6 @@
 from dataclasses import asdict, replace
 from itertools import islice
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -13,19 +12,16 @@ from howlinear.core import ceilings
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.protocol import groups as grouping
-from howlinear.ideas.protocol import layout, multiverse
+from howlinear.ideas.protocol import layout, measure
 from howlinear.ideas.protocol.choices import (
-    COLUMNS,
+    CHOICES,
     LIMIT,
     MOST,
-    PROTOCOLS,
     Protocol,
     factors_within,
-    named,
+    named_protocol,
     one_away,
-    universe,
 )
-from howlinear.ideas.protocol.survey import survey
 from howlinear.instrument.capture import capture
 from howlinear.text.corpus import Corpus
 from howlinear.text.documents import Document
@@ -33,6 +29,7 @@ from howlinear.text.rows import TokenRows
 from howlinear.training.minis import new_model
 
 FACTORS = [8, 16]
+PAPER, OURS = named_protocol("paper", 16), named_protocol("ours", 16)
 KINDS = ["apple", "north", "seven", "green"]
 
 
@@ -47,31 +44,43 @@ def corpus(tokenizer):
 
 
 def test_protocols_have_names_and_others_are_refused():
-    assert named("paper").denominator == "scalar"
-    assert named("ours").split == "documents"
-    with pytest.raises(InputError, match="unknown protocol 'theirs': use paper or ours"):
-        named("theirs")
-
-
-def table_of(**columns):
-    """A row with the protocol of the paper but for some levels, and what else is given."""
-    return asdict(PROTOCOLS["paper"]) | columns
+    assert (PAPER.denominator, PAPER.rows, PAPER.seq_len) == ("scalar", "16", 16)
+    assert (OURS.split, OURS.rows) == ("documents", MOST)
+    with pytest.raises(InputError, match="unknown protocol 'theirs'"):
+        named_protocol("theirs")
 
 
 def test_a_universe_is_found_and_one_that_was_not_measured_is_named():
-    table = pd.DataFrame([table_of(r2=0.1), table_of(rows="8", r2=0.2), table_of(rows="8", split="documents", r2=0.3)])
-    assert universe(table, PROTOCOLS["paper"]).r2.tolist() == [0.1]
-    assert one_away(table, PROTOCOLS["paper"], "rows").r2.tolist() == [0.1, 0.2]
-    assert one_away(table, PROTOCOLS["paper"], "split").r2.tolist() == [0.1]
+    paper = asdict(PAPER)
+    rows = [
+        paper | {"r2": 0.1},
+        paper | {"rows": "8", "r2": 0.2},
+        paper | {"rows": "8", "split": "documents", "r2": 0.3},
+    ]
+    table = pd.DataFrame(rows)
+    assert one_away(table, PAPER).r2.tolist() == [0.1]
+    assert one_away(table, PAPER, "rows").r2.tolist() == [0.1, 0.2]
+    assert one_away(table, PAPER, "split").r2.tolist() == [0.1]
     with pytest.raises(InputError, match="nothing was measured with rows = limit: there is 16, 8"):
-        universe(table, replace(PROTOCOLS["paper"], rows=LIMIT))
+        one_away(table, replace(PAPER, rows=LIMIT))
 
 
 def test_factors_are_those_that_rows_allow():
-    assert factors_within([8, 16, 32, 100], 15_000, 128) == [8, 16, 32, 100]
-    assert factors_within([100, 8, 16, 32], 3_072, 128) == [8, 16]
-    with pytest.raises(InputError, match=r"1500 train rows for 128 inputs: a curve over rows needs \[8, 16\]"):
-        factors_within([8, 16, 32], 1_500, 128)
+    assert factors_within([8, 16, 32, 100], 15_000, [128], 128) == [8, 16, 32, 100]
+    assert factors_within([100, 8, 16, 32], 3_072, [128, 64], 32) == [8, 16]
+    # eight folds of sequences of 128: 1,024 rows more at every step, 16 for each input of the narrower model
+    assert factors_within([8, 16, 32, 100], 15_000, [64, 128], 128) == [8, 32, 100]
+    assert factors_within([8, 16, 32], 1_500, [128], 64) == [5, 11]
+    with pytest.raises(InputError, match="500 train rows for 128 inputs"):
+        factors_within([8, 16, 32], 500, [128], 128)
+
+
+def test_a_short_text_has_fewer_train_rows_and_can_be_laid_out(corpus):
+    assert layout.available_train_rows(corpus, 4_096, 16) == 3_072
+    train_rows = layout.available_train_rows(corpus, 1_000_000, 16)
+    (most,) = factors_within([1], train_rows, [32], 16)[1:]
+    for split in ("documents", "tail"):
+        assert layout.lay_out(corpus, split, 16, 32, [most // 2, most]).train_rows(1) <= train_rows + 8 * 16
 
 
 # --- One number, by hand
@@ -83,12 +92,10 @@ def test_the_scalar_denominator_counts_differences_between_features():
     y = torch.tensor([[0.0, 9.0], [0.0, 11.0], [0.0, 11.0], [0.0, 9.0]])
     moments = Moments(1, 2).update(x, y)
     mean = ceilings.AffineMap.constant(moments)
-    assert multiverse.total_squares(moments, "feature").tolist() == [0, 4]
-    assert multiverse.total_squares(moments, "scalar").tolist() == [100, 104]
-    assert multiverse.r2(mean, moments, "feature") == pytest.approx(0)
-    assert multiverse.r2(mean, moments, "scalar") == pytest.approx(1 - 4 / 204)
-    with pytest.raises(InputError, match="unknown denominator 'mean': use scalar or feature"):
-        multiverse.total_squares(moments, "mean")
+    assert measure.r2(mean, moments, "feature") == pytest.approx(0)
+    assert measure.r2(mean, moments, "scalar") == pytest.approx(1 - 4 / 204)
+    with pytest.raises(InputError, match="unknown denominator 'mean'"):
+        measure.r2(mean, moments, "mean")
 
 
 def test_the_scalar_denominator_is_that_of_all_outputs():
@@ -98,8 +105,8 @@ def test_the_scalar_denominator_is_that_of_all_outputs():
     moments = Moments(4, 3).update(x, y)
     affine, _ = ceilings.fit(moments)
     left = (y - affine(x)).square().sum()
-    assert multiverse.r2(affine, moments, "scalar") == pytest.approx(float(1 - left / (y - y.mean()).square().sum()))
-    assert multiverse.r2(affine, moments, "feature") == pytest.approx(ceilings.r2(affine, moments), abs=1e-12)
+    assert measure.r2(affine, moments, "scalar") == pytest.approx(float(1 - left / (y - y.mean()).square().sum()))
+    assert measure.r2(affine, moments, "feature") == pytest.approx(ceilings.r2(affine, moments), abs=1e-12)
 
 
 def test_without_the_loudest_feature_the_others_are_scored():
@@ -107,17 +114,17 @@ def test_without_the_loudest_feature_the_others_are_scored():
     x = torch.randn(80, 3, generator=generator, dtype=torch.float64)
     y = torch.stack([x[:, 0], 100 * torch.randn(80, generator=generator, dtype=torch.float64)], 1)
     moments = Moments(3, 2).update(x, y)
-    kept = multiverse.without_loudest(moments)
+    kept = measure.without_loudest(moments)
     assert kept.tolist() == [True, False]
     affine, _ = ceilings.fit(moments)
-    assert multiverse.r2(affine, moments, "feature", kept) == pytest.approx(1)
-    assert multiverse.r2(affine, moments, "feature") < 0.3
+    assert measure.r2(affine, moments, "feature", kept) == pytest.approx(1)
+    assert measure.r2(affine, moments, "feature") < 0.3
 
 
 def test_constant_outputs_are_refused():
     moments = Moments(1, 1).update(torch.randn(9, 1), torch.zeros(9, 1))
     with pytest.raises(InputError, match="constant over 9 rows"):
-        multiverse.r2(ceilings.AffineMap.constant(moments), moments, "feature")
+        measure.r2(ceilings.AffineMap.constant(moments), moments, "feature")
 
 
 # --- The split
@@ -137,7 +144,7 @@ def test_a_tail_is_the_end_of_the_text_and_steps_grow_towards_it(corpus):
 
 
 def test_documents_are_drawn_over_the_whole_text_and_steps_add_to_every_fold(corpus):
-    laid = layout.lay_out(layout.read(corpus, 1_200), "documents", 16, 32, FACTORS)
+    laid = layout.lay_out(layout.first_documents(corpus, 1_200), "documents", 16, 32, FACTORS)
     for step in (0, 1):
         joined = laid.rows.fold[~laid.rows.test & (laid.step <= step)]
         assert joined.bincount().tolist() == [2 * (step + 1)] * 8
@@ -153,7 +160,7 @@ def test_only_the_first_documents_are_read_and_only_once(corpus):
         asked.append(seed)
         return corpus.documents(seed)
 
-    some = layout.read(replace(corpus, documents=documents), 50, seed=3)
+    some = layout.first_documents(replace(corpus, documents=documents), 50, seed=3)
     first = [Document(text) for text in islice(corpus.documents(0), 50)]
     assert list(some.documents(0)) == list(some.documents(1)) == first
     assert asked == [3]
@@ -162,7 +169,7 @@ def test_only_the_first_documents_are_read_and_only_once(corpus):
 def test_a_text_that_has_an_order_is_read_in_it(corpus):
     """Its documents are drawn otherwise, and then its tail would be none."""
     book = replace(corpus, documents=[f"document {i}" for i in range(20)])
-    assert [document.text for document in layout.read(book, 5).documents(0)] == book.documents[:5]
+    assert [document.text for document in layout.first_documents(book, 5).documents(0)] == book.documents[:5]
 
 
 @pytest.mark.parametrize(
@@ -194,10 +201,10 @@ def test_groups_are_the_rows_that_they_say(ids, monkeypatch):
     rows = TokenRows.from_ids(ids.repeat(3, 1), folds=8)
     model, laid = tiny("mini-gpt2"), laid_of(rows)
     everything = capture(model, rows, sample=rows.ids.numel())
-    for block, groups in grouping.stream(model, laid):
+    for block, groups in grouping.stream_groups(model, laid):
         kept = everything[block].sample
         sequence = torch.arange(len(kept.x)) // rows.ids.shape[1]
-        threshold = grouping.loudness(model, laid, grouping.sites(model))[block]
+        threshold = grouping.measure_loudness(model, laid, grouping.sites(model))[block]
         loud = kept.y.norm(dim=1) > threshold
         assert 0 < loud.float().mean() < 0.05
         for first, quiet_only in ((True, False), (False, False), (True, True), (False, True)):
@@ -214,8 +221,8 @@ def test_groups_are_the_rows_that_they_say(ids, monkeypatch):
 def test_blocks_take_turns_when_memory_is_short(ids):
     rows = TokenRows.from_ids(ids.repeat(3, 1), folds=8)
     model, laid = tiny("mini-gpt2"), laid_of(rows)
-    at_once = dict(grouping.stream(model, laid))
-    in_turn = dict(grouping.stream(model, laid, memory=1))
+    at_once = dict(grouping.stream_groups(model, laid))
+    in_turn = dict(grouping.stream_groups(model, laid, memory=1))
     assert list(at_once) == list(in_turn) == list(range(BLOCKS))
     for block, groups in at_once.items():
         assert groups.keys() == in_turn[block].keys()
@@ -249,16 +256,13 @@ def planted(per_fold=40, d=4, seed=0):
 
 def test_every_combination_is_there_once_and_agrees_with_least_squares():
     groups = planted()
-    table = multiverse.block_table(groups, FACTORS)
-    choices = [choice for choice in COLUMNS if choice not in ("split", "seq_len")]
+    table = pd.DataFrame(measure.universe_rows(groups, FACTORS))
+    choices = [choice for choice in CHOICES if choice not in ("split", "seq_len")]
     assert len(table) == len(table[choices].drop_duplicates()) == 2 * 3 * 2 * 3 * 3
     assert set(table.rows) == {"8", MOST, LIMIT}
 
     def here(**levels):
-        found = table
-        for choice, level in levels.items():
-            found = found[found[choice] == level]
-        return found.r2.item()
+        return table[(table[list(levels)] == pd.Series(levels)).all(axis=1)].r2.item()
 
     usual = {"position_0": "in", "loud": "in", "null": "1e-12", "denominator": "feature"}
     train, test = (sum(grouping.select(groups, side, 1)) for side in (False, True))
@@ -272,36 +276,38 @@ def test_every_combination_is_there_once_and_agrees_with_least_squares():
 
 
 def test_only_some_numbers_of_rows_may_be_combined():
-    table = multiverse.block_table(planted(), [4, 8], compared=[])
-    assert set(table.rows) == {MOST, LIMIT}
+    assert {row["rows"] for row in measure.universe_rows(planted(), [4, 8], compared=[])} == {MOST, LIMIT}
 
 
-def test_a_limit_from_too_few_rows_is_refused():
-    with pytest.raises(InputError, match="train rows are too few to say what R² tends to"):
-        multiverse.block_table(planted(per_fold=2, d=150), FACTORS, compared=[])
+def test_a_limit_that_the_rows_are_too_few_to_tell_is_not_told():
+    table = pd.DataFrame(measure.universe_rows(planted(per_fold=20, d=170), FACTORS, compared=[]))
+    missing = table[table.r2.isna()]
+    # 320 rows for 170 inputs without the first and the loudest, and 416 or more otherwise
+    assert set(zip(missing.rows, missing.position_0, missing.loud, strict=True)) == {(LIMIT, "out", "rows out")}
+    assert len(missing) == 3 * 2
 
 
-def test_a_point_equals_the_ceiling_of_the_same_folds():
+def test_folds_give_the_interval_of_the_ceiling():
     groups = planted(seed=1)
-    train, test = (grouping.select(groups, side, 1) for side in (False, True))
-    measured, expected = multiverse.point(train, test), ceilings.ceiling(train, test)
-    assert float(measured.in_sample.value) == pytest.approx(expected.r2_train)
-    for found, wanted in ((measured.held_out, expected.interval), (measured.limit, expected.limit)):
-        assert list(asdict(found.estimate()).values()) == pytest.approx(list(asdict(wanted).values()))
+    expected = ceilings.ceiling(*(grouping.select(groups, side, 1) for side in (False, True)))
+    for rows, wanted in ((MOST, expected.interval), (LIMIT, expected.limit)):
+        folds = pd.DataFrame(measure.fold_rows(groups, replace(OURS, rows=rows), FACTORS))
+        found = measure.jackknife(folds.r2)
+        assert list(asdict(found).values()) == pytest.approx(list(asdict(wanted).values()))
 
 
-def test_scores_follow_the_protocol():
+def test_folds_follow_the_protocol():
     groups = planted(seed=2)
     quiet = Protocol("feature", "documents", LIMIT, 128, "in", "rows out", "1e-12")
-    assert float(multiverse.scores(groups, quiet, FACTORS).value) == pytest.approx(0.5, abs=0.06)
-    assert not multiverse.scores(groups, quiet, FACTORS).estimate().excludes(0.5)
-    table = multiverse.block_table(groups, FACTORS)
+    estimate = measure.jackknife([row["r2"] for row in measure.fold_rows(groups, quiet, FACTORS)])
+    assert estimate.value == pytest.approx(0.5, abs=0.06)
+    assert not estimate.excludes(0.5)
+    table = pd.DataFrame(measure.universe_rows(groups, FACTORS)).assign(split="documents", seq_len=128)
     for protocol in (quiet, replace(quiet, rows="8", denominator="scalar", loud="feature out", position_0="out")):
-        levels = {key: level for key, level in asdict(protocol).items() if key in table}
-        same = table[np.logical_and.reduce([table[key] == level for key, level in levels.items()])]
-        assert float(multiverse.scores(groups, protocol, FACTORS).value) == pytest.approx(same.r2.item())
+        first = next(measure.fold_rows(groups, protocol, FACTORS))
+        assert first["r2"] == pytest.approx(one_away(table, protocol).r2.item())
     with pytest.raises(InputError, match="no 32 train rows an input were measured: there are 8, 16"):
-        multiverse.step_of("32", FACTORS)
+        next(measure.fold_rows(groups, replace(quiet, rows="32"), FACTORS))
 
 
 # --- A model
@@ -309,15 +315,42 @@ def test_scores_follow_the_protocol():
 
 def test_a_survey_holds_every_protocol_the_curves_and_those_with_names(corpus):
     model = new_model("mini-gpt2", 0, blocks=2, width=32, vocabulary=len(corpus.tokenizer))
-    ours = replace(PROTOCOLS["ours"], seq_len=16)
-    chosen = {"paper": replace(PROTOCOLS["paper"], seq_len=16), "ours": ours}
-    found = survey(model, corpus, [16, 32], [16], [8, 16], chosen)
-    assert len(found.blocks) == 2 * len(found.blocks[COLUMNS].drop_duplicates()) == 2 * 2 * 2 * 3 * 2 * 3 * 3 * 2
-    assert set(found.curves.split) == {"tail", "documents"}
-    assert found.curves.factor.tolist() == [16, 32] * 4
-    assert (found.curves.low < found.curves.limit).all()
-    for name, protocol in chosen.items():
-        recorded = universe(found.blocks, protocol).sort_values("block").r2
-        assert found.named[name].value == pytest.approx(recorded.to_numpy(), abs=1e-12)
-    last = found.curves[(found.curves.split == "documents") & (found.curves.factor == 32)]
-    assert last.held_out.to_numpy() == pytest.approx(found.named["ours"].value)
+    named = {"paper": PAPER, "ours": OURS}
+    found = measure.survey(model, corpus, [16, 32], [16], [8, 16], named)
+    universes, curves = found["universes"], found["curves"]
+    assert len(universes) == 2 * len(universes[CHOICES].drop_duplicates()) == 2 * 2 * 2 * 3 * 2 * 3 * 3 * 2
+    assert set(curves.split) == {"tail", "documents"}
+    assert curves.factor.tolist() == [16, 32] * 4
+    assert (curves.r2_limit_low < curves.r2_limit).all()
+    profiles = measure.profile_table(found["folds"].assign(model="x")).set_index("protocol")
+    assert list(profiles.index.unique()) == ["paper", "ours"]
+    for name, protocol in named.items():
+        recorded = one_away(universes, protocol).sort_values("block").r2
+        assert profiles.r2[name].tolist() == pytest.approx(recorded.tolist(), abs=1e-12)
+    last = curves[(curves.split == "documents") & (curves.factor == 32)]
+    assert last.r2.tolist() == pytest.approx(profiles.r2["ours"].tolist())
+
+
+# --- What few rows foretell
+
+
+def curve(split, block, few, many):
+    """Two rows of a curve: (in sample, held out, limit, half-width) at 16 and at 100 rows an input."""
+    rows = []
+    for factor, (r2_train, r2, limit, half) in ((16, few), (100, many)):
+        about = {"model": "a", "split": split, "block": block, "factor": factor, "rows": 128 * factor}
+        ends = {"r2_limit": limit, "r2_limit_low": limit - half, "r2_limit_high": limit + half}
+        rows.append({**about, "r2_train": r2_train, "r2": r2, **ends})
+    return rows
+
+
+def test_agreement_counts_what_came_true():
+    # u = 0.5 and v / n = 0.2 at 16 d, so 0.032 at 100 d: held out 1 − 0.5 / 0.968 there
+    true = ((0.6, 0.375, 0.5, 0.02), (0.516, 1 - 0.5 / 0.968, 0.5, 0.01))
+    missed = ((0.6, 0.375, 0.5, 0.02), (0.7, 0.68, 0.69, 0.01))
+    untold = ((0.9, 0.1, float("nan"), 0), (0.7, 0.68, 0.69, 0.01))
+    curves = curve("tail", 0, *true) + curve("tail", 1, *missed) + curve("tail", 2, *untold)
+    row = measure.limit_agreement(pd.DataFrame(curves), 16, 100).iloc[0]
+    assert (row.blocks, row.limit_agrees, row.value_agrees) == (2, 1, 1)
+    assert row.raw_error == pytest.approx(((0.375 - 0.5) + (0.375 - 0.69)) / 2)
+    assert row.limit_error == pytest.approx((0 + 0.5 - 0.69) / 2)

@@ -9,21 +9,24 @@ import pytest
 
 from howlinear.core.intervals import Estimate
 from howlinear.ideas.protocol import statements
-from howlinear.ideas.protocol.choices import PROTOCOLS
-from howlinear.ideas.protocol.multiverse import Scores
-from howlinear.ideas.protocol.survey import agreement
+from howlinear.ideas.protocol.choices import named_protocol
+from howlinear.ideas.protocol.measure import profile_table
+from howlinear.text.rows import FOLDS
 
-OURS = PROTOCOLS["ours"]
+OURS = named_protocol("ours")
+SPREAD = statements.STATEMENTS["spread"]
+LOWEST = statements.STATEMENTS["lowest"]
 STEEP = [0.9, 0.5, 0.6, 0.7]
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "above", "below"), [(0.3, 0.4, "✓", "✗"), (0.1, 0.2, "✗", "✓"), (0.2, 0.3, "~", "~")]
+    ("low", "high", "above", "below"),
+    [(0.92, 0.95, "holds", "fails"), (0.1, 0.2, "fails", "holds"), (0.2, 0.92, "open", "open")],
 )
 def test_verdicts_need_the_whole_interval(low, high, above, below):
     estimate = Estimate((low + high) / 2, low, high)
-    assert statements.Statement("", 0.25).verdict(estimate) == above
-    assert statements.Statement("", 0.25, above=False).verdict(estimate) == below
+    assert SPREAD.verdict(estimate) == above
+    assert LOWEST.verdict(estimate) == below
 
 
 def universes(profile_of):
@@ -44,12 +47,12 @@ def planted(model, protocol):
 
 
 def test_the_choice_that_flips_a_verdict_is_found_and_no_other():
-    table = statements.statement_table(universes(planted))
+    table = statements.number_table(universes(planted))
     assert len(table) == 2 * 8
     flips = statements.flip_table(table, OURS).set_index(["model", "statement"])
     spread = flips.loc[("a", "spread")]
     assert (spread.flips, spread.alone, spread.share) == (True, "denominator", 0.5)
-    assert (spread.low, spread.high) == pytest.approx((0.1, 0.4))
+    assert (spread.smallest, spread.largest) == pytest.approx((0.1, 0.4))
     steady = flips.loc[("b", "spread")]
     assert (steady.flips, steady.alone, steady.share) == (False, "", 0)
     assert flips.loc[("b", "lowest")].share == 1
@@ -66,57 +69,50 @@ def test_effects_are_of_one_choice_with_all_others_equal():
 
 
 def test_orders_and_lowest_blocks_are_counted_over_universes():
-    table = statements.statement_table(universes(planted))
-    assert statements.orders(table).to_dict() == {"a > b": 1.0}
-    lowest = statements.lowest_blocks(table).set_index(["model", "block"]).share
+    table = statements.number_table(universes(planted))
+    assert statements.order_table(table).to_numpy().tolist() == [["a > b", 1.0]]
+    lowest = statements.lowest_table(table).set_index(["model", "block"]).share
     assert lowest[("a", 1)] == 1
     assert lowest[("b", 0)] == 1
 
 
-def noisy(profile, spread=0.01):
-    """A profile whose blocks all move together when a fold is left out."""
-    folds = np.linspace(-spread, spread, 8)[:, None]
-    profile = np.array(profile)
-    return Scores(profile, profile + folds, profile + 0 * folds)
+def test_a_universe_of_which_a_block_has_no_limit_is_left_out():
+    def untold(model, protocol):
+        return [0.9, float("nan")] if protocol.rows == "16" else [0.9, 0.5]
+
+    table = statements.number_table(universes(untold))
+    assert set(table.rows) == {"most"}
+    assert len(table) == 2 * 4
 
 
-def test_side_by_side_gives_each_protocol_its_verdict():
-    named = {"a": {"paper": noisy([0.9, 0.8, 0.85]), "ours": noisy(STEEP)}}
-    table = statements.side_by_side(named)
+def folds_of(protocol, profile, spread=0.01):
+    """Folds of a profile whose blocks all move together when one is left out of the fit."""
+    moves = [("none", 0, 0.0)]
+    moves += [("fit", fold, move) for fold, move in enumerate(np.linspace(-spread, spread, FOLDS))]
+    moves += [("score", fold, 0.0) for fold in range(FOLDS)]
+    about = {"model": "a", "protocol": protocol}
+    return [
+        about | {"side": side, "fold": fold, "block": block, "r2": r2 + move}
+        for block, r2 in enumerate(profile)
+        for side, fold, move in moves
+    ]
+
+
+def test_each_protocol_has_its_verdict():
+    table = statements.verdict_table(pd.DataFrame(folds_of("paper", [0.9, 0.8, 0.85]) + folds_of("ours", STEEP)))
     verdicts = table.set_index(["statement", "protocol"]).verdict
-    assert (verdicts["spread", "paper"], verdicts["spread", "ours"]) == ("✗", "✓")
-    assert verdicts["lowest", "ours"] == "✓"
-    wide = statements.verdicts_wide(table)
+    assert (verdicts["spread", "paper"], verdicts["spread", "ours"]) == ("fails", "holds")
+    assert verdicts["lowest", "ours"] == "holds"
+    wide = statements.verdicts_side_by_side(table)
     assert list(wide.columns) == ["paper", "ours"]
     # blocks that move together leave their differences alone, and so the interval of a spread has no length
-    assert wide.loc[("a", "spread"), "ours"] == "✓ 0.40 [0.40, 0.40]"
+    assert wide.loc[("a", "spread"), "ours"] == "holds 0.40 [0.40, 0.40]"
 
 
 def test_profiles_are_tables_with_intervals():
-    table = statements.profile_table({"a": {"ours": noisy(STEEP)}})
+    table = profile_table(pd.DataFrame(folds_of("ours", STEEP)))
     assert table.r2.tolist() == STEEP
-    assert (table.low < table.r2).all()
-    assert (table.r2 < table.high).all()
-
-
-def curve(split, block, few, many):
-    """Two rows of a curve: (in sample, held out, limit, half-width) at 16 and at 100 rows an input."""
-    rows = []
-    for factor, (in_sample, held_out, limit, half) in ((16, few), (100, many)):
-        about = {"model": "a", "split": split, "block": block, "factor": factor, "rows": 128 * factor}
-        found = {"in_sample": in_sample, "held_out": held_out, "limit": limit}
-        rows.append({**about, **found, "low": limit - half, "high": limit + half})
-    return rows
-
-
-def test_agreement_counts_what_came_true():
-    # u = 0.5 and v / n = 0.2 at 16 d, so 0.032 at 100 d: held out 1 − 0.5 / 0.968 there
-    kept = ((0.6, 0.375, 0.5, 0.02), (0.516, 1 - 0.5 / 0.968, 0.5, 0.01))
-    missed = ((0.6, 0.375, 0.5, 0.02), (0.7, 0.68, 0.69, 0.01))
-    found = agreement(pd.DataFrame(curve("tail", 0, *kept) + curve("tail", 1, *missed)), 16, 100)
-    row = found.iloc[0]
-    assert row.blocks == 2
-    assert row.limit_agrees == 1
-    assert row.value_agrees == 1
-    assert row.raw_error == pytest.approx(np.mean([0.375 - 0.5, 0.375 - 0.69]))
-    assert row.limit_error == pytest.approx(np.mean([0, 0.5 - 0.69]))
+    # 7/8 Σ (move − mean)² of evenly spaced moves, times Student's t of 7 degrees of freedom
+    half = 2.3646 * (7 * np.var(np.linspace(-0.01, 0.01, FOLDS))) ** 0.5
+    assert (table.r2 - table.r2_low).tolist() == pytest.approx([half] * 4, abs=1e-5)
+    assert (table.r2_high - table.r2).tolist() == pytest.approx([half] * 4, abs=1e-5)

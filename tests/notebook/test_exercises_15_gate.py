@@ -4,7 +4,7 @@ import torch
 
 import howlinear as hl
 from helpers.exercises import Exercises
-from howlinear.ideas.gate.tables import GATE
+from howlinear.ideas.gate.fit import GATE
 
 
 def share_in_common(gates_half, oracles_half):
@@ -55,7 +55,7 @@ WRONG = {
         "no row": lambda names: lambda x: torch.zeros(len(x), dtype=torch.bool),
         "all rows": lambda names: lambda x: torch.ones(len(x), dtype=torch.bool),
         "beyond a plane": beyond_the_middle,
-        "by lots": lambda names: lambda x: (1_000 * (x @ names["direction"])).remainder(1) < 0.5,
+        "at random": lambda names: lambda x: (1_000 * (x @ names["direction"])).remainder(1) < 0.5,
         "far too near": lambda names: (
             lambda x: (x @ names["direction"] - names["middle"]).abs() < 0.1 * names["typical"]
         ),
@@ -68,7 +68,9 @@ WRONG = {
         "another share": lambda names: line_of(
             lambda gate, share: gate.ranked[GATE] <= gate.threshold(GATE, 0.5 * share)
         ),
-        "lots": lambda names: line_of(lambda gate, share: gate.ranked["lots"] <= gate.threshold("lots", share)),
+        "random rows": lambda names: line_of(
+            lambda gate, share: gate.ranked["random"] <= gate.threshold("random", share)
+        ),
         "the oracle's rows": lambda names: line_of(
             lambda gate, share: gate.ranked["oracle"] <= gate.threshold("oracle", share)
         ),

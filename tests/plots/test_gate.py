@@ -5,8 +5,8 @@ import pytest
 
 from howlinear.plots import gate, style
 
-KINDS = {"gate": 0.6, "oracle": 0.7, "lots": 0.3}
-DRAWN = ("gate", "gate, first line", "oracle", "lots")  # as curves
+KINDS = {"gate": 0.6, "oracle": 0.7, "random": 0.3}
+DRAWN = ("gate", "gate, first line", "oracle", "random")  # as curves
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def costs(*models, blocks=3):
     rows = []
     for model in models:
         for block in range(blocks):
-            for kind, share in {**KINDS, "lots, as many": 0.6, "all": 1.0}.items():
+            for kind, share in {**KINDS, "random, as many": 0.6, "all": 1.0}.items():
                 here = share if kind == "all" else share - 0.1 * block
                 row = {"model": model, "block": block, "kind": kind, "share": here}
                 rows.append(row | {"share_low": here - 0.02, "share_high": here + 0.03})
@@ -48,7 +48,7 @@ def test_shares_have_a_panel_per_model_and_a_mark_per_kind():
     figure = gate.shares(table, (0.25, 0.56))
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["(a) mini-gpt2", "(b) mini-llama"]
     for ax, model in zip(figure.axes, ("mini-gpt2", "mini-llama"), strict=True):
-        assert len(ax.containers) == len(KINDS)  # neither all tokens nor lots, as many
+        assert len(ax.containers) == len(KINDS)  # neither all tokens nor as many at random
         for container, kind in zip(ax.containers, KINDS, strict=True):
             of_kind = table[(table["model"] == model) & (table["kind"] == kind)]
             data, _, (bars,) = container.lines
@@ -83,7 +83,7 @@ def test_curves_are_of_one_block_a_model_with_the_limit():
         drawn = [container.lines[0].get_xydata() for container in ax.containers]
         expected = [
             100 * table[(table["model"] == "mini-gpt2") & (table["kind"] == kind)][["share", "rise"]].to_numpy()
-            for kind in ("lots", "gate, first line", "gate", "oracle")
+            for kind in ("random", "gate, first line", "gate", "oracle")
         ]
         np.testing.assert_allclose(np.array(drawn)[..., 0], np.array(expected)[..., 0], atol=1.5)
         np.testing.assert_allclose(np.array(drawn)[..., 1], np.array(expected)[..., 1])
@@ -96,9 +96,16 @@ def test_curves_are_of_one_block_a_model_with_the_limit():
 @pytest.mark.parametrize(
     "draw", [lambda empty: gate.shares(empty, (0.25, 0.56)), lambda empty: gate.curves(empty, 0.01)]
 )
-def test_encoders_alone_leave_a_word(draw):
-    (ax,) = draw(pd.DataFrame(columns=["model", "block", "kind"])).axes
-    assert [text.get_text() for text in ax.texts] == ["no model predicts a next token"]
+def test_encoders_alone_leave_a_sentence(draw):
+    figure = draw(pd.DataFrame(columns=["model", "block", "kind"]))
+    assert not figure.axes
+    assert len(figure.texts) == 1
+
+
+def test_of_many_blocks_some_are_named():
+    for blocks, named in ((8, 8), (12, 6), (40, 14)):
+        (ax,) = gate.shares(costs("m", blocks=blocks), (0.25, 0.56)).axes
+        assert len(ax.get_xticks()) == named
 
 
 def test_blocks_that_lie_apart_stand_side_by_side_under_their_own_numbers():

@@ -36,9 +36,9 @@ def curves():
     rows = [(m, b, f) for m in MODELS for b in range(3) for f in (8, 16, 100)]
     table = pd.DataFrame(rows, columns=["model", "block", "factor"])
     left = 0.2 + 0.1 * table.block
-    table["in_sample"] = 1 - left * (1 - 2 / table.factor)
-    table["held_out"] = 1 - left * (1 + 3 / table.factor)
-    return table.assign(limit=1 - left, low=0.97 - left, high=1.02 - left)
+    table["r2_train"] = 1 - left * (1 - 2 / table.factor)
+    table["r2"] = 1 - left * (1 + 3 / table.factor)
+    return table.assign(r2_limit=1 - left, r2_limit_low=0.97 - left, r2_limit_high=1.02 - left)
 
 
 def test_rows_needed_shows_both_sides_and_the_limit_of_the_blocks_asked_for():
@@ -47,10 +47,10 @@ def test_rows_needed_shows_both_sides_and_the_limit_of_the_blocks_asked_for():
     first, second = figure.axes
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["(a) mini-gpt2", "(b) mini-llama"]
     mine = table[(table.model == "mini-gpt2") & (table.block == 2)]
-    for label, column in (("rows of the fit", "in_sample"), ("held-out rows", "held_out"), ("limit", "limit")):
+    for label, column in (("rows of the fit", "r2_train"), ("held-out rows", "r2"), ("limit", "r2_limit")):
         np.testing.assert_allclose(line(first, label), mine[["factor", column]])
     ends = first.containers[0].lines[2][0].get_segments()
-    np.testing.assert_allclose([end[:, 1] for end in ends], mine[["low", "high"]])
+    np.testing.assert_allclose([end[:, 1] for end in ends], mine[["r2_limit_low", "r2_limit_high"]])
     assert [text.get_text() for text in second.texts] == ["block 0", "block 1"]
     assert [text.get_text() for text in figure.legends[0].texts] == ["rows of the fit", "held-out rows", "limit"]
 
@@ -98,7 +98,7 @@ def test_profiles_have_a_panel_a_model_and_a_line_a_protocol():
     rows = [(m, p, b) for m in MODELS for p in ("paper", "ours") for b in range(4)]
     table = pd.DataFrame(rows, columns=["model", "protocol", "block"])
     r2 = 0.5 + 0.1 * table.block
-    figure = protocol.profiles(table.assign(r2=r2, low=r2 - 0.02, high=r2 + 0.03))
+    figure = protocol.profiles(table.assign(r2=r2, r2_low=r2 - 0.02, r2_high=r2 + 0.03))
     assert len(figure.axes) == 2
     for axis, model in zip(figure.axes, MODELS, strict=True):
         assert axis.get_legend_handles_labels()[1] == ["paper", "ours"]
@@ -111,6 +111,6 @@ def test_profiles_have_a_panel_a_model_and_a_line_a_protocol():
 def test_models_of_unlike_depth_have_each_their_own_axis():
     table = pd.DataFrame([("smollm2", "ours", b) for b in range(30)] + [("minilm", "ours", b) for b in range(6)])
     table.columns = ["model", "protocol", "block"]
-    deep, shallow = protocol.profiles(table.assign(r2=0.5, low=0.4, high=0.6)).axes
+    deep, shallow = protocol.profiles(table.assign(r2=0.5, r2_low=0.4, r2_high=0.6)).axes
     assert deep.get_xlim()[1] > 29
     assert shallow.get_xlim()[1] < 6

@@ -37,8 +37,7 @@ def by_recipe(key):
 
 
 def effect(level, key="mean"):
-    (found,) = [row for row in numbers("11_protocol")["effects"] if row["level"] == level]
-    return found[key]
+    return tables.results("minis", "11_protocol")["effects"].set_index("level").loc[level, key]
 
 
 def spanned(values, digits):
@@ -137,7 +136,8 @@ def test_notebook_01_tells_how_long_the_public_models_take():
     seconds = {}
     for path in (paths.results("public") / "runs").glob("*.json"):
         seconds[path.stem] = results.load(path)["seconds"]
-    seconds["14_compress"] = tables.results("public", "14_compress").run["seconds"]
+    for path in paths.results("public").glob(f"*/{tables.RUN}"):
+        seconds[path.parent.name] = tables.read_run(path.parent)["seconds"]
     hour = seconds.pop("14_compress")
     assert 50 * 60 < hour < 70 * 60
     assert 15 * 60 < max(seconds.values()) < 22 * 60
@@ -224,22 +224,21 @@ def test_the_findings_tell_where_gradient_descent_falls_short_in_the_public_mode
 
 
 def test_the_findings_tell_what_the_protocol_decides_of_the_public_models(findings):
-    found = results.load(paths.results("public") / "11_protocol.json")
-    assert f"Four statements were put to {found['universes']} protocols. For SmolLM2 none of them turns" in findings
+    found = tables.results("public", "11_protocol")
+    assert (
+        f"Four statements were put to {found.settings['universes']} protocols. For SmolLM2 none of them turns"
+        in findings
+    )
     assert len(found["statements"]) == 4
-    (without,) = [row["largest"] for row in found["effects"] if (row["choice"], row["level"]) == ("position_0", "out")]
+    (without,) = found["effects"].query("choice == 'position_0' and level == 'out'").largest
     assert f"moves by up to {-without:.2f} where position 0 is left out" in findings
-    flips = {(row["model"], row["statement"]): row for row in found["flips"]}
-    assert not any(flips["smollm2-135m", statement]["flips"] for statement in found["statements"])
-    assert f"at most {max(found['settings']['factors'])} rows for each input" in findings
-    (ours,) = [
-        row["value"]
-        for row in found["side_by_side"]
-        if (row["model"], row["protocol"], row["statement"]) == ("minilm-l6", "ours", "spread")
-    ]
-    most = flips["minilm-l6", "spread"]["high"]
+    flips = found["flips"].set_index(["model", "statement"])
+    assert not flips.loc["smollm2-135m"].flips.any()
+    assert f"at most {max(found.settings['factors'])} rows for each input" in findings
+    (ours,) = found["verdicts"].query("model == 'minilm-l6' and protocol == 'ours' and statement == 'spread'").value
+    most = flips.largest["minilm-l6", "spread"]
     assert f"its blocks lie within {ours:.2f} of each other under ours, and up to {most:.2f} apart" in findings
-    assert flips["minilm-l6", "spread"]["alone"] == "position_0, loud"
+    assert flips.alone["minilm-l6", "spread"] == "position_0, loud"
 
 
 def smaller(profile, table):
@@ -320,22 +319,23 @@ def test_the_findings_tell_what_each_part_of_own_units_buys(findings):
 
 
 def test_the_findings_tell_how_many_tokens_take_the_line(findings):
-    model = results.load(paths.results("public") / "15_gate.json")["models"]["smollm2-135m"]
-    share = {kind: f"{100 * found['share']:.0f}" for kind, found in model["mean"].items()}
-    low, high = (f"{100 * model['mean']['gate'][key]:.0f}" for key in ("share_low", "share_high"))
-    of_blocks = [100 * row["share"] for row in model["costs"] if row["kind"] == "gate"]
+    found = tables.results("public", "15_gate")
+    mean = found["means"].query("blocks == 'all'").set_index("kind")
+    share = {kind: f"{100 * mean.share[kind]:.0f}" for kind in ("gate", "oracle", "random")}
+    low, high = (f"{100 * mean[name]['gate']:.0f}" for name in ("share_low", "share_high"))
+    of_blocks = 100 * found["costs"].query("kind == 'gate'").share
     assert (
         f"sends {share['gate']} % of the held-out tokens to the line as a mean over {len(of_blocks)} blocks" in findings
     )
     assert f"interval {low} to {high} %, and {min(of_blocks):.0f} to {max(of_blocks):.0f} % from block" in findings
-    assert f"that knows each token's error sends {share['oracle']} %, and lots," in findings
-    assert f"at random as the limit allows, {share['lots']} %." in findings
-    together = model["together"]
-    assert f"with all of these gates at once {100 * together['saved']:.0f} % of those blocks" in findings
-    assert f"and perplexity rises by {100 * together['rise']:.1f} % ([15_gate]" in findings
-    embedded = numbers("15_gate")["models"].values()
-    means = [100 * found["mean"]["gate"]["share"] for found in embedded]
-    rises = [100 * found["together"]["rise"] for found in embedded]
+    assert f"that knows each token's error sends {share['oracle']} %, and a random choice," in findings
+    assert f"of as many tokens as the limit allows, {share['random']} %." in findings
+    (together,) = found["together"].itertuples()
+    assert f"with all of these gates at once {100 * together.saved:.0f} % of those blocks" in findings
+    assert f"and perplexity rises by {100 * together.rise:.1f} % ([15_gate]" in findings
+    embedded = tables.results("minis", "15_gate")
+    means = 100 * embedded["means"].query("blocks == 'all' and kind == 'gate'").share
+    rises = 100 * embedded["together"].rise
     assert f"sends {min(means):.0f} to {max(means):.0f} % of the held-out tokens to the line where" in findings
     assert f"all gates at once perplexity rises by {min(rises):.0f} to {max(rises):.0f} % ([15_gate]" in findings
 
@@ -450,10 +450,10 @@ def test_the_findings_tell_what_the_protocol_moves(findings):
     moved = {level: f"{effect(level):+.2f}".translate(MINUS) for level in ("scalar", "tail", "16")}
     assert f"in the denominator by {moved['scalar']} on average, a contiguous tail by {moved['tail']}" in findings
     assert f"16 rows for each input instead of 100 by {moved['16']}" in findings
-    found = numbers("11_protocol")
-    assert f"Of {found['universes']} protocols none turns round" in findings
-    assert list(found["orders"].values()) == [1.0]
-    assert {row["statement"] for row in found["flips"] if row["flips"]} == {"neighbours"}
+    found = tables.results("minis", "11_protocol")
+    assert f"Of {found.settings['universes']} protocols none turns round" in findings
+    assert found["orders"].share.tolist() == [1.0]
+    assert set(found["flips"].query("flips").statement) == {"neighbours"}
 
 
 def test_readme_tells_of_the_public_models(readme):
@@ -484,10 +484,10 @@ def test_readme_tells_of_the_embedded_models(readme):
     moved = {level: f"{effect(level):+.2f}".translate(MINUS) for level in ("scalar", "16")}
     assert f"moves R²_lin of the embedded models by {moved['scalar']} on average" in readme
     assert f"instead of 100 move it by {moved['16']}" in readme
-    public = results.load(paths.results("public") / "11_protocol.json")
-    mean = {row["level"]: f"{row['mean']:+.2f}".translate(MINUS) for row in public["effects"]}
+    public = tables.results("public", "11_protocol")
+    mean = {row["level"]: f"{row['mean']:+.2f}".translate(MINUS) for _, row in public["effects"].iterrows()}
     assert f"the first moves it by {mean['scalar']}, and 16 rows instead of 32 by {mean['16']}" in readme
-    assert public["settings"]["factors"] == [16, 32]
+    assert public.settings["factors"] == [16, 32]
 
 
 def test_readme_and_findings_tell_where_the_trained_weights_of_the_public_model_show(readme, findings):
@@ -515,8 +515,8 @@ def test_the_letter_tells_what_the_protocol_moves(letter):
     assert f"R²_lin is {-effect('tail'):.3f} lower on average, by up to {-tail:.2f}" in letter
     assert f"at 16 rows an input R²_lin is {-effect('16'):.2f} lower than at 100, on average" in letter
     assert f"and at 8, as for TinyLlama, {-effect('8'):.2f} lower" in letter
-    for split in numbers("11_protocol")["agreement"]:
-        assert f"in {split['limit_agrees']} of {split['blocks']} blocks within its interval" in letter
+    for split in tables.results("minis", "11_protocol")["agreement"].itertuples():
+        assert f"in {split.limit_agrees} of {split.blocks} blocks within its interval" in letter
     assert abs(effect("rows out", "largest")) < 0.06
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -15,7 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from howlinear.plots import style
 
-GATE, ORACLE, LOTS = KINDS = ("gate", "oracle", "lots")
+GATE, ORACLE, RANDOM = KINDS = ("gate", "oracle", "random")
 """What decides which tokens take the line, in the order drawn."""
 
 FIRST = "gate, first line"
@@ -25,35 +24,38 @@ _LINEAR = 1.0  # per cent of perplexity: rises below it are drawn on a linear sc
 _TICKS = (-1, 0, 1, 3, 10, 30, 100, 300, 1000)
 _APART = 0.7  # per cent of the tokens, between the marks of one share
 _ASIDE = 0.22  # of the step from block to block, between the marks of one block
-_MOST_NAMED = 8  # blocks along an axis that are all named; of more every other one is
+_MOST_NAMED = 8  # blocks along an axis that are all named; of more every other one is, of many fewer
+_NO_LOSS = "No model of this run predicts a next token, so no line in a block's place has a cost in perplexity."
 
 
 def _look(kind: str, model: str) -> dict:
-    """How a kind is drawn: gates in the model's own look, an oracle hollow, lots grey."""
+    """How a kind is drawn: gates in the model's own look, an oracle hollow, random grey."""
     own = style.look(model)
     looks = {
         GATE: {"color": own["color"], "marker": own["marker"], "linestyle": "-", "linewidth": 1.6},
         FIRST: {"color": own["color"], "marker": "+", "linestyle": (0, (1, 1)), "linewidth": 1.0, "markersize": 5},
         ORACLE: {"color": own["color"], "marker": own["marker"], "linestyle": "--", "linewidth": 1.0, "mfc": "white"},
-        LOTS: {"color": style.GREY, "marker": "x", "linestyle": ":", "linewidth": 1.0},
+        RANDOM: {"color": style.GREY, "marker": "x", "linestyle": ":", "linewidth": 1.0},
     }
     return looks[kind]
 
 
 def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
-    """The share of tokens on the line in each block, by gate, oracle and lots; a panel a model, blocks side by side.
+    """The share of tokens on the line in each block, by gate, oracle and at random; a panel a model.
 
     Args:
         table: columns model, block, kind, share, share_low and share_high; may be empty.
         published: lowest and highest share that another work reports, drawn as a band.
     """
-    models = list(table["model"].unique()) if len(table) else []
-    rows = max(1, len(models))
-    figure, axes = plt.subplots(rows, 1, figsize=(style.COLUMN, 0.6 + 1.5 * rows), squeeze=False, sharey=True)
+    if table.empty:
+        return style.sentence_figure(_NO_LOSS)
+    models = list(table["model"].unique())
+    size = (style.COLUMN, 0.6 + 1.5 * len(models))
+    figure, axes = plt.subplots(len(models), 1, figsize=size, squeeze=False, sharey=True)
     panels = list(axes[:, 0])
-    style.panels(panels[: len(models)], models)
+    style.panels(panels, models)
     low, high = (100 * end for end in published)
-    for ax, model in zip(panels, models, strict=False):
+    for ax, model in zip(panels, models, strict=True):
         ax.axhspan(low, high, color=style.ACCENT, alpha=0.2, lw=0, zorder=0)
         of_model = table[table["model"] == model]
         blocks = sorted(of_model["block"].unique())
@@ -63,12 +65,12 @@ def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
             marks = _look(kind, model) | {"linestyle": "none", "zorder": 4 - number}
             places = of_kind["block"].map(blocks.index) + _ASIDE * (number - 1)
             ax.errorbar(places, 100 * of_kind["share"], bars, elinewidth=0.6, **marks)
-        named = range(0, len(blocks), 1 if len(blocks) <= _MOST_NAMED else 2)
+        named = range(0, len(blocks), 1 if len(blocks) <= _MOST_NAMED else max(2, len(blocks) // 12))
         ax.set_xticks(named, [str(blocks[place]) for place in named])
         ax.set_ylim(-4, 106)
         ax.set_yticks([0, 25, 50, 75, 100])
     band = Patch(color=style.ACCENT, alpha=0.2, lw=0, label="arXiv 2603.03459")
-    _named(figure, panels, KINDS, "none", band)
+    _add_legend(figure, KINDS, "none", band)
     panels[-1].set_xlabel("block")
     figure.supylabel("tokens on the line, %", fontsize=plt.rcParams["axes.labelsize"])
     return figure
@@ -81,15 +83,16 @@ def curves(table: pd.DataFrame, limit: float) -> Figure:
         table: columns model, block, kind, share, rise, rise_low and rise_high; may be empty.
         limit: the rise that is allowed, drawn as a line.
     """
-    models = list(table["model"].unique()) if len(table) else []
-    rows = max(1, len(models))
-    figure, axes = plt.subplots(rows, 1, figsize=(style.COLUMN, 0.6 + 1.6 * rows), squeeze=False, sharex=True)
+    if table.empty:
+        return style.sentence_figure(_NO_LOSS)
+    blocks = table.groupby("model", sort=False)["block"].first()
+    size = (style.COLUMN, 0.6 + 1.6 * len(blocks))
+    figure, axes = plt.subplots(len(blocks), 1, figsize=size, squeeze=False, sharex=True)
     panels = list(axes[:, 0])
-    blocks: Mapping[str, int] = table.groupby("model", sort=False)["block"].first().to_dict() if models else {}
-    style.panels(panels[: len(models)], [f"{model}, block {block}" for model, block in blocks.items()])
-    for ax, model in zip(panels, models, strict=False):
+    style.panels(panels, [f"{model}, block {block}" for model, block in blocks.items()])
+    for ax, model in zip(panels, blocks.index, strict=True):
         of_model = table[table["model"] == model]
-        for number, kind in enumerate((LOTS, FIRST, GATE, ORACLE)):
+        for number, kind in enumerate((RANDOM, FIRST, GATE, ORACLE)):
             of_kind = of_model[of_model["kind"] == kind].sort_values("share")
             bars = 100 * style.error_bars(of_kind["rise"], of_kind["rise_low"], of_kind["rise_high"])
             places = 100 * of_kind["share"] + _APART * (number - 1.5)
@@ -101,26 +104,14 @@ def curves(table: pd.DataFrame, limit: float) -> Figure:
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
         ax.set_xticks(sorted(100 * of_model["share"].unique()))
     spent = Line2D([], [], color=style.ACCENT, lw=1, ls="-.", label="limit")
-    _named(figure, panels, (GATE, FIRST, ORACLE, LOTS), None, spent)
+    _add_legend(figure, (GATE, FIRST, ORACLE, RANDOM), None, spent)
     panels[-1].set_xlabel("tokens on the line, %")
     figure.supylabel("rise of perplexity, %", fontsize=plt.rcParams["axes.labelsize"])
     return figure
 
 
-def _named(figure: Figure, panels: list[Axes], kinds: Sequence[str], linestyle: str | None, other: Artist) -> None:
-    """A legend in grey, since colours are the models'; or, in the first panel, that there is no model.
-
-    Args:
-        figure: the figure.
-        panels: its panels.
-        kinds: that are drawn.
-        linestyle: of all kinds in the legend; None: each has its own.
-        other: what else is drawn, with its label.
-    """
-    if not panels[0].has_data():
-        words = "no model predicts a next token"
-        panels[0].text(0.5, 0.5, words, transform=panels[0].transAxes, ha="center", color=style.GREY)
-        return
+def _add_legend(figure: Figure, kinds: Sequence[str], linestyle: str | None, other: Artist) -> None:
+    """A legend in grey, since colours are the models', of kinds with one line style or each its own."""
     handles: list[Artist] = []
     for kind in kinds:
         look = _look(kind, "") | {"color": style.GREY, "label": kind}

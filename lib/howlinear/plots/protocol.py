@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from howlinear.plots import style
 
 _SIDES = {  # column → label and look
-    "in_sample": ("rows of the fit", {"marker": "v", "color": "#56B4E9", "ls": ":"}),
-    "held_out": ("held-out rows", {"marker": "o", "color": "#0072B2", "ls": "--"}),
+    "r2_train": ("rows of the fit", {"marker": "v", "color": "#56B4E9", "ls": ":"}),
+    "r2": ("held-out rows", {"marker": "o", "color": "#0072B2", "ls": "--"}),
 }
 _CHOICES = {  # column → what its rows are called below the curve
     "denominator": "denominator",
@@ -33,8 +33,8 @@ def rows_needed(curves: pd.DataFrame, blocks: Mapping[str, Sequence[int]]) -> Fi
     """R² on both sides of the split over growing train rows, and the limit told from each: a panel a model.
 
     Args:
-        curves: a row a `model`, `block` and number of train rows: `factor`, `in_sample`, `held_out`, `limit`, `low`,
-            `high`.
+        curves: a row a `model`, `block` and number of train rows: `factor`, `r2_train`, `r2` and `r2_limit` with its
+            interval.
         blocks: model → the blocks to draw.
     """
     models = list(blocks)
@@ -45,14 +45,14 @@ def rows_needed(curves: pd.DataFrame, blocks: Mapping[str, Sequence[int]]) -> Fi
             curve = curves[(curves.model == model) & (curves.block == block)].sort_values("factor")
             for column, (label, look) in _SIDES.items():
                 axis.plot(curve.factor, curve[column], lw=0.9, label=label, **look)
-            bars = style.error_bars(curve.limit, curve.low, curve.high)
+            bars = style.error_bars(curve.r2_limit, curve.r2_limit_low, curve.r2_limit_high)
             axis.errorbar(
-                curve.factor, curve.limit, bars, fmt="s-", color="black", lw=0.9, elinewidth=0.7, label="limit"
+                curve.factor, curve.r2_limit, bars, fmt="s-", color="black", lw=0.9, elinewidth=0.7, label="limit"
             )
             last = curve.iloc[-1]
             axis.annotate(
                 f"block {block}",
-                (last.factor, last.limit),
+                (last.factor, last.r2 if np.isnan(last.r2_limit) else last.r2_limit),
                 xytext=(5, 0),
                 textcoords="offset points",
                 fontsize=7,
@@ -138,7 +138,7 @@ def profiles(table: pd.DataFrame) -> Figure:
     """The profile of every model under each protocol that has a name: a panel a model.
 
     Args:
-        table: a row a `model`, `protocol` and `block`: `r2`, `low`, `high`.
+        table: a row a `model`, `protocol` and `block`: `r2` with its interval.
     """
     models = list(table.model.unique())
     figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.5), sharey=True, squeeze=False)
@@ -147,7 +147,7 @@ def profiles(table: pd.DataFrame) -> Figure:
         color = style.look(model)["color"]
         for number, (protocol, mine) in enumerate(table[table.model == model].groupby("protocol", sort=False)):
             look = _NAMED.get(protocol, {"ls": "-.", "marker": "^"})
-            bars = style.error_bars(mine.r2, mine.low, mine.high)
+            bars = style.error_bars(mine.r2, mine.r2_low, mine.r2_high)
             shift = 0.16 * (number - 0.5)  # side by side, so that bars do not cover one another
             axis.errorbar(mine.block + shift, mine.r2, bars, color=color, lw=1, elinewidth=0.7, label=protocol, **look)
         axis.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))

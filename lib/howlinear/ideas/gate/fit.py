@@ -14,8 +14,8 @@ notebook 06's prices, and to fit the squared error or its root in the place of t
 the line, in three blocks each of mini-llama and mini-gpt2, none did better than the intervals can tell, and the first
 needs a backward pass.
 
-The same steps with the true error in the place of the score make an oracle, and with lots in its place they show what a
-gate that knows nothing comes to.
+The same steps with the true error in the place of the score make an oracle, and with random numbers in its place they
+show what a gate that knows nothing comes to.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from torch import Tensor, nn
 
 from howlinear.core.ceilings import AffineMap, Ceiling, ceiling, fit
 from howlinear.errors import InputError
-from howlinear.ideas.gate.gated import FLOOR, Gated, Lots, Rank, Score, TrueError, log_error
+from howlinear.ideas.gate.gated import FLOOR, Gated, RandomRank, Rank, Score, TrueError, log_error
 from howlinear.ideas.gate.rows import BlockRows
 
-GATE, ORACLE, LOTS = "gate", "oracle", "lots"
+GATE, ORACLE, RANDOM = "gate", "oracle", "random"
 
 FEWEST = 2
 """Rows for each input below which the line is not fitted anew: on so few the new one's own error, a share of about
@@ -48,7 +48,7 @@ class BlockGate:
         rows: its rows to fit on.
         ordinary: which of them are not massive, shape (n,).
         line: the first line.
-        told: how much of the log error the score tells, held out, with its interval; `told.map` is the score's map.
+        error_score_fit: of the score to the log error, held out, with its interval; its `map` is the score's.
         ranks: kind → the rank that rows take the line by.
         ranked: kind → the rank of each row to fit on, shape (n,).
     """
@@ -57,16 +57,12 @@ class BlockGate:
     rows: BlockRows
     ordinary: Bool[Tensor, " n"]
     line: AffineMap
-    told: Ceiling
+    error_score_fit: Ceiling
     ranks: Mapping[str, Rank]
     ranked: Mapping[str, Float[Tensor, " n"]]
 
     def threshold(self, kind: str, share: float) -> float:
         """The rank that a share of the rows to fit on does not exceed; infinite where all or none take the line.
-
-        Args:
-            kind: of rank.
-            share: of the rows that take the line, 0 to 1.
 
         Raises:
             InputError: a share that is none, or an unknown kind.
@@ -83,12 +79,7 @@ class BlockGate:
         return float(self.ranked[kind].kthvalue(count).values)
 
     def refitted(self, kind: str, threshold: float) -> AffineMap:
-        """The line fitted anew to the ordinary rows that take it; the first line where these are too few.
-
-        Args:
-            kind: of rank.
-            threshold: rows of this rank or a lower one take the line.
-        """
+        """The line fitted anew to the ordinary rows of at most this rank; the first line where these are too few."""
         takes = self.ordinary & (self.ranked[kind] <= threshold)
         if int(takes.sum()) < FEWEST * (self.rows.x.shape[1] + 2):
             return self.line
@@ -96,43 +87,48 @@ class BlockGate:
         return affine
 
     def gated(self, kind: str, share: float, anew: bool = True) -> Gated:
-        """The module that goes in the block's place.
+        """The module that goes in the block's place, with the line fitted anew to the rows that take it, or the first.
 
-        Args:
-            kind: `GATE`, `ORACLE` or `LOTS`.
-            share: of the rows to fit on, what takes the line; of other text it will be about as many.
-            anew: fit the line to the rows that take it; else it is the first line.
+        Of the rows to fit on, this share takes the line; of other text it will be about as many.
 
         Raises:
             InputError: a share that is none, or an unknown kind.
         """
         threshold = self.threshold(kind, share)
         line = self.refitted(kind, threshold) if anew else self.line
-        return Gated(self.ffn, line, self.ranks[kind], threshold)
+        return Gated(self.ffn, line, self.ranks[kind], threshold, share)
 
 
 @torch.no_grad()
 def fit_gate(ffn: nn.Module, rows: BlockRows, held_out: BlockRows, seed: int = 0) -> BlockGate:
-    """Fit a block's gate, and see how much of the error it tells on held-out rows.
+    """Fit a block's gate, and see how much of the error its score explains on held-out rows.
 
     Args:
         ffn: the block, one module that maps x to y.
         rows: to fit on, of two document folds at least if there is to be an interval.
         held_out: to judge the score by.
-        seed: of the lots.
+        seed: of the random rank.
 
     Raises:
         InputError: too few rows for a line, inputs that do not vary, or a line without error, which needs no gate.
     """
+    # the first line, of ordinary rows: min ‖y − x W − b‖²
     ordinary = ~rows.massive
     line, _ = fit(rows.moments(ordinary))
-    squared = (rows.y.double() - line(rows.x.double())).square().sum(1)
+    predicted = line(rows.x.double())
+    squared = (rows.y.double() - predicted).square().sum(1)
+
+    # the score, of all rows: the affine function of x nearest to log ‖y − x W − b‖²
     floor = FLOOR * float(squared.mean())
-    told = ceiling(
-        rows.moments_with(log_error(rows.y, line(rows.x.double()), floor)),
-        held_out.moments_with(log_error(held_out.y, line(held_out.x.double()), floor)),
-    )
-    ranks = {GATE: Score(told.map), ORACLE: TrueError(ffn, line), LOTS: Lots.of(rows.x, seed)}
-    # the oracle's rank of rows to fit on is known: their outputs are there
-    ranked = {GATE: ranks[GATE](rows.x), ORACLE: squared.to(rows.x), LOTS: ranks[LOTS](rows.x)}
-    return BlockGate(ffn, rows, ordinary, line, told, ranks, ranked)
+    of_fit = log_error(rows.y, predicted, floor)
+    of_others = log_error(held_out.y, line(held_out.x.double()), floor)
+    error_score_fit = ceiling(rows.moments_with(of_fit), held_out.moments_with(of_others))
+
+    ranks = {GATE: Score(error_score_fit.map), ORACLE: TrueError(ffn, line), RANDOM: RandomRank.of(rows.x, seed)}
+    ranked = {
+        GATE: ranks[GATE](rows.x),
+        # known without the block: the outputs of rows to fit on are there
+        ORACLE: squared.to(rows.x),
+        RANDOM: ranks[RANDOM](rows.x),
+    }
+    return BlockGate(ffn, rows, ordinary, line, error_score_fit, ranks, ranked)

@@ -22,18 +22,12 @@ FLOOR = 1e-6
 make much of it."""
 
 FINE = 256.0
-"""How many times a lot is drawn anew over one unit of a projection of x: too fine for an affine score to know, and so
-coarse that what processors round differently in x moves next to no lot."""
+"""How many times a random rank is drawn anew over one unit of a projection of x: too fine for an affine score to know,
+and so coarse that what processors round differently in x moves next to none."""
 
 
 def log_error(y: Float[Tensor, "n d"], line: Float[Tensor, "n d"], floor: float) -> Float[Tensor, " n"]:
-    """The logarithm of each row's squared error ‖y − line‖², float64, shape (n,).
-
-    Args:
-        y: the FFN's outputs.
-        line: what the line gives for the same rows.
-        floor: squared errors count as no smaller.
-    """
+    """The logarithm of each row's squared error ‖y − line‖², which counts as no smaller than a floor; float64."""
     squared = (y.double() - line.double()).square().sum(1)
     return squared.clamp_min(floor).log()
 
@@ -73,8 +67,8 @@ class TrueError:
 
 
 @dataclass(frozen=True)
-class Lots:
-    """A lot for each row, uniform in [0, 1): the same row draws the same lot wherever it is asked.
+class RandomRank:
+    """A random number for each row, uniform in [0, 1): the same row draws the same wherever it is asked.
 
     It is the fractional part of a large multiple of a random projection of x, so that no smooth function of x knows it.
 
@@ -85,32 +79,37 @@ class Lots:
     direction: Float[Tensor, " d"]
 
     @classmethod
-    def of(cls, x: Float[Tensor, "n d"], seed: int = 0) -> Lots:
-        """Draw a direction for rows like these.
-
-        Args:
-            x: inputs, shape (n, d).
-            seed: of the direction.
-        """
+    def of(cls, x: Float[Tensor, "n d"], seed: int = 0) -> RandomRank:
+        """Draw a direction for rows like these."""
         direction = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(seed)).double()
-        return cls(direction / (x.cpu().double() @ direction).std())
+        spread = (x.cpu().double() @ direction).std()
+        return cls(direction / spread)
 
     def __call__(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """The lot of each row."""
+        """The random number of each row."""
         along = x.double() @ self.direction.to(x.device)
         return (FINE * along).remainder(1.0).to(x)
 
 
 class Gated(nn.Module):
-    """A line in the place of an FFN for rows of low rank; the FFN is computed for all others, and for no more."""
+    """A line in the place of an FFN for rows of low rank; the FFN is computed for all others, and for no more.
 
-    def __init__(self, ffn: nn.Module, line: AffineMap, rank: Rank, threshold: float):
-        """Hold the block, the line, and which rows take it: those of rank at most `threshold`."""
+    Attributes:
+        ffn: the block.
+        line: the line.
+        rank: which rows take the line first.
+        threshold: rows of this rank or a lower one take it.
+        share: of the rows that the gate was fitted to, how many that is.
+    """
+
+    def __init__(self, ffn: nn.Module, line: AffineMap, rank: Rank, threshold: float, share: float = float("nan")):
+        """Hold the block, the line, and which rows take it."""
         super().__init__()
         self.ffn = ffn
         self.line = line
         self.rank = rank
         self.threshold = threshold
+        self.share = share
 
     def takes(self, x: Float[Tensor, "n d"]) -> Bool[Tensor, " n"]:
         """Which rows take the line, shape (n,)."""

@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
 from howlinear.ideas.gate.fit import GATE, BlockGate, fit_gate
-from howlinear.ideas.gate.gated import Lots
+from howlinear.ideas.gate.gated import RandomRank
+from howlinear.ideas.gate.measure import cost_table, gated_modules
 from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
 from howlinear.ideas.gate.search import losses_with, rise
-from howlinear.ideas.gate.tables import cost_table, gate_shares, modules
 from howlinear.models.ffn_sites import sites, whole
 from howlinear.models.swap import swap
 
@@ -28,6 +28,9 @@ HALF = 0.5
 
 TENTH = 0.1
 """Of what a line costs on all tokens: the limit that planted gates keep to, since straight tokens cost nothing."""
+
+LEAST = 1e-6
+"""The limit where a line on all tokens costs nothing: then all may take it."""
 
 
 class HalfStraight(nn.Module):
@@ -51,39 +54,28 @@ class HalfStraight(nn.Module):
         return torch.where(self.straight(x)[..., None], on_line, bent)
 
 
-def cases(rows: BlockRows, seed: int = 0) -> dict[str, Straight]:
-    """Two ways to draw half of the rows: `told` by the side of a plane that x lies on, and `untold`, by lots.
-
-    Args:
-        rows: of the block, whose median decides where the plane lies.
-        seed: of the plane's direction, and of the lots.
-    """
+def draw_halves(rows: BlockRows, seed: int = 0) -> dict[str, Straight]:
+    """Two ways to draw half of a block's rows: by the side of a `plane` that x lies on, and at `random`."""
     direction = torch.randn(rows.x.shape[1], generator=torch.Generator().manual_seed(seed + 1))
     middle = (rows.x @ direction).median()
-    lots = Lots.of(rows.x, seed + 2)
+    rank = RandomRank.of(rows.x, seed + 2)
 
     def beyond_the_plane(x: Tensor) -> Tensor:
         return x @ direction > middle
 
-    def by_lots(x: Tensor) -> Tensor:
-        return lots(x.flatten(0, -2)).view(x.shape[:-1]) < 0.5
+    def at_random(x: Tensor) -> Tensor:
+        return rank(x.flatten(0, -2)).view(x.shape[:-1]) < HALF
 
-    return {"told": beyond_the_plane, "untold": by_lots}
+    return {"plane": beyond_the_plane, "random": at_random}
 
 
 @torch.no_grad()
 def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 0) -> pd.DataFrame:
-    """What gate, oracle and lots find in a block that is straight on half of its tokens.
-
-    Args:
-        model: a causal model; left as it was.
-        block: which block is planted.
-        parts: the text.
-        seed: of what is planted.
+    """What gate, oracle and random find in a block of a causal model that is straight on half of its tokens.
 
     Returns:
-        The columns of `tables.cost_table` by `case`, `told` or `untold`; `right`, see `straight_shares`; `told`, the
-        R² of the log error that the score tells; and `limit`, the rise that was allowed.
+        The columns of `measure.cost_table` by `case`, `plane` or `random`; `right`, see `straight_shares`; `score_r2`,
+        how much of the log error the score explains; and `limit`, the rise that was allowed.
 
     Raises:
         InputError: no such block, a model that predicts no next token, or too few rows for a line.
@@ -93,41 +85,34 @@ def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 
     own = block_rows(model, parts.fitting, [block])[block]
     line = fit_gate(ffn, own, own).line
     size = float(torch.linalg.vector_norm(own.y - line(own.x), dim=1).median())
-    found = []
-    for case, straight in cases(own, seed).items():
+    tables = []
+    for case, straight in draw_halves(own, seed).items():
         half = HalfStraight(ffn, line, size, straight)
         with swap(model, {block: half}):
             rows = block_rows(model, parts.fitting, [block])
             held_out = block_rows(model, parts.judging, [block])
             gate = fit_gate(half, rows[block], held_out[block], seed)
-            gates = {block: gate}
+            # a tenth of what a line on all tokens costs may be spent
             before, after = losses_with(model, {"all": (block, gate.gated(GATE, 1.0))}, parts.choosing)
-            limit = TENTH * rise(before, after["all"])
-            every_share = gate_shares(model, gates, parts.choosing, limit)
-            shares = {(block, kind): every_share[block, kind] for kind in gate.ranks}
-            table = cost_table(model, modules(gates, shares), shares, parts.judging, held_out)
+            limit = max(TENTH * rise(before, after["all"]), LEAST)
+            modules = gated_modules(model, {block: gate}, parts.choosing, limit)
+            ranked = {name: module for name, module in modules.items() if name[1] in gate.ranks}
+            costs = cost_table(model, ranked, parts.judging, held_out)
         x = held_out[block].x
-        right = table.kind.map(straight_shares(gate, x, straight(x)))
-        found.append(table.assign(case=case, right=right, told=gate.told.r2, limit=limit))
-    return pd.concat(found, ignore_index=True)
+        right = costs["kind"].map(straight_shares(gate, x, straight(x)))
+        costs.insert(0, "case", case)
+        tables.append(costs.assign(right=right, score_r2=gate.error_score_fit.r2, limit=limit))
+    return pd.concat(tables, ignore_index=True)
 
 
 def straight_shares(gate: BlockGate, x: Float[Tensor, "n d"], straight: Bool[Tensor, " n"]) -> dict[str, float]:
-    """How many of the tokens that a rank puts first are straight, with half of all tokens taken.
+    """Kind of rank → how many of the tokens that it puts first are straight, with half of all tokens taken.
 
     Half, and not the share that keeps to a limit of perplexity: where no rank tells, that share may come to a hundred
     tokens, and of so few it is chance how many are straight.
-
-    Args:
-        gate: of the block.
-        x: held-out inputs.
-        straight: which of them are planted straight.
-
-    Returns:
-        Kind of rank → a share of the tokens taken.
     """
-    found = {}
+    shares = {}
     for kind, rank in gate.ranks.items():
         first = rank(x) <= gate.threshold(kind, HALF)
-        found[kind] = float(straight[first].double().mean())
-    return found
+        shares[kind] = float(straight[first].double().mean())
+    return shares

@@ -5,7 +5,8 @@ A gate decides row by row and its line is fitted anew to the rows that take it, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -24,21 +25,7 @@ CHOOSING = 4
 """Of the document folds to fit on, one in so many is kept back: a threshold is chosen there."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """Some sequences of a text, and the document fold of each.
-
-    Attributes:
-        ids: token ids, shape (n, seq_len).
-        fold: shape (n,).
-    """
-
-    ids: Int64[Tensor, "n seq_len"]
-    fold: Int64[Tensor, " n"]
-
-
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """A text in three parts that have no document in common.
 
     Attributes:
@@ -47,18 +34,13 @@ class Parts:
         judging: held out; shares and costs are measured here.
     """
 
-    fitting: Part
-    choosing: Part
-    judging: Part
+    fitting: TokenRows
+    choosing: TokenRows
+    judging: TokenRows
 
 
-def parts(rows: TokenRows, choose_rows: int | None = None, cost_rows: int | None = None) -> Parts:
-    """Split a text in three: of the folds to fit on, the last quarter chooses; the held-out side judges.
-
-    Args:
-        rows: packed rows.
-        choose_rows: tokens that choose, about; None: all of these folds.
-        cost_rows: held-out tokens that judge, about; None: all there are.
+def split_in_three(rows: TokenRows, choose_rows: int | None = None, cost_rows: int | None = None) -> Parts:
+    """Split a text: of the folds to fit on, the last quarter chooses, by so many tokens; so many held-out ones judge.
 
     Raises:
         InputError: fewer than three document folds to fit on.
@@ -69,25 +51,20 @@ def parts(rows: TokenRows, choose_rows: int | None = None, cost_rows: int | None
             f"{len(folds)} document folds to fit on: a gate needs three, two to fit it and one to choose its "
             "threshold; use more text"
         )
-    kept_back = folds[-max(1, len(folds) // CHOOSING) :]
-    chooses = ~rows.test & torch.isin(rows.fold, kept_back)
+    chosen_folds = folds[-max(1, len(folds) // CHOOSING) :]
+    chooses = ~rows.test & torch.isin(rows.fold, chosen_folds)
     fits = ~rows.test & ~chooses
-    held_out = rows.with_fewer_held_out(cost_rows)
     return Parts(
-        fitting=Part(rows.ids[fits], rows.fold[fits]),
-        choosing=_first_of_each_fold(Part(rows.ids[chooses], rows.fold[chooses]), choose_rows),
-        judging=Part(held_out.ids[held_out.test], held_out.fold[held_out.test]),
+        fitting=rows.subset(fits.nonzero()[:, 0]),
+        choosing=_held_out(replace(rows, test=chooses), choose_rows),
+        judging=_held_out(rows, cost_rows),
     )
 
 
-def _first_of_each_fold(part: Part, most: int | None) -> Part:
-    """About `most` tokens of a part, the first sequences of every fold."""
-    if most is None:
-        return part
-    folds = part.fold.unique()
-    of_each = max(1, most // (len(folds) * part.ids.shape[1]))
-    chosen = torch.cat([(part.fold == fold).nonzero()[:of_each, 0] for fold in folds]).sort().values
-    return Part(part.ids[chosen], part.fold[chosen])
+def _held_out(rows: TokenRows, most: int | None) -> TokenRows:
+    """The held-out sequences of rows, about so many tokens of every fold alike."""
+    fewer = rows.with_fewer_held_out(most)
+    return fewer.subset(fewer.test.nonzero()[:, 0])
 
 
 @dataclass(frozen=True)
@@ -125,32 +102,24 @@ class BlockRows:
 
 
 @torch.no_grad()
-def block_rows(model: PreTrainedModel, part: Part, blocks: list[int], batch_size: int = 16) -> dict[int, BlockRows]:
-    """The rows of some blocks, by one forward pass without the head.
-
-    Memory: 8 d bytes for each token and block.
-
-    Args:
-        model: the model; left as it was.
-        part: what it reads.
-        blocks: which blocks.
-        batch_size: sequences in a pass.
+def block_rows(
+    model: PreTrainedModel, text: TokenRows, blocks: list[int], batch_size: int = 16
+) -> dict[int, BlockRows]:
+    """The rows of some blocks, by one forward pass without the head; memory is 8 d bytes for each token and block.
 
     Raises:
         InputError: a block that the model does not have.
     """
     listened = sites(model, blocks)
-    seen: dict[int, list[tuple[Tensor, Tensor]]] = {site.block: [] for site in listened}
+    inputs: dict[int, list[Tensor]] = {site.block: [] for site in listened}
+    outputs: dict[int, list[Tensor]] = {site.block: [] for site in listened}
 
     def keep(site: Site, x: Tensor, y: Tensor) -> None:
-        seen[site.block].append((x.flatten(0, -2).float().cpu().clone(), y.flatten(0, -2).float().cpu().clone()))
+        inputs[site.block].append(x.flatten(0, -2).float().cpu().clone())
+        outputs[site.block].append(y.flatten(0, -2).float().cpu().clone())
 
     with hooked(listened, keep):
-        for batch in part.ids.split(batch_size):
+        for batch in text.ids.split(batch_size):
             trunk(model, batch)
-    fold = part.fold.repeat_interleave(part.ids.shape[1])
-    found = {}
-    for block, batches in seen.items():
-        inputs, outputs = zip(*batches, strict=True)
-        found[block] = BlockRows(torch.cat(inputs), torch.cat(outputs), fold)
-    return found
+    fold = text.fold.repeat_interleave(text.ids.shape[1])
+    return {block: BlockRows(torch.cat(inputs[block]), torch.cat(outputs[block]), fold) for block in inputs}

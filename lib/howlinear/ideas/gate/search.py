@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.ideas.gate.fit import GATE, BlockGate
 from howlinear.ideas.gate.gated import Gated
-from howlinear.ideas.gate.rows import Part
 from howlinear.instrument.perplexity import LOSS_BATCH, batch_losses, finite_losses
 from howlinear.instrument.swap_costs import swapped_passes
+from howlinear.text.rows import TokenRows
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -24,15 +24,9 @@ HALVINGS = 4
 
 
 def losses_with(
-    model: PreTrainedModel, swaps: Mapping[Name, tuple[int, Gated]], part: Part, batch_size: int = LOSS_BATCH
+    model: PreTrainedModel, swaps: Mapping[Name, tuple[int, Gated]], text: TokenRows, batch_size: int = LOSS_BATCH
 ) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
-    """The loss of every sequence of the model as it is, and with each swap alone, nats per predicted token.
-
-    Args:
-        model: a causal model; left as it was.
-        swaps: name → block, and what goes in its place.
-        part: the text.
-        batch_size: sequences in a pass.
+    """The loss of every sequence of the model as it is, and with each block's swap alone, nats per predicted token.
 
     Raises:
         InputError: a model that predicts no next token, or a loss that is not finite.
@@ -41,7 +35,7 @@ def losses_with(
     def score(batch: Tensor) -> Tensor:
         return batch_losses(model, batch, batch)
 
-    before, after = swapped_passes(model, swaps, part.ids, score, batch_size)
+    before, after = swapped_passes(model, swaps, text.ids, score, batch_size)
     return finite_losses(before), {name: finite_losses(batches) for name, batches in after.items()}
 
 
@@ -50,10 +44,10 @@ def rise(before: Float[Tensor, " n"], after: Float[Tensor, " n"]) -> float:
     return float(torch.expm1((after - before).mean()))
 
 
-def chosen_shares(
+def choose_shares(
     model: PreTrainedModel,
     gates: Mapping[int, BlockGate],
-    part: Part,
+    text: TokenRows,
     limit: float,
     kinds: Sequence[str],
     halvings: int = HALVINGS,
@@ -66,7 +60,7 @@ def chosen_shares(
     Args:
         model: a causal model; left as it was.
         gates: block → its gate.
-        part: text that nothing was fitted on, and nothing is judged by.
+        text: that nothing was fitted on, and nothing is judged by.
         limit: of the rise of perplexity, as a share: 0.01 is one per cent.
         kinds: of rank.
         halvings: of the bracket.
@@ -80,12 +74,12 @@ def chosen_shares(
     if not limit > 0:
         raise InputError(f"a rise of at most {limit:.2%}: every change costs something, give more than 0")
     everything = {block: (block, gate.gated(GATE, 1.0)) for block, gate in gates.items()}
-    before, after = losses_with(model, everything, part)
+    before, after = losses_with(model, everything, text)
     brackets = {}
     for block, losses in after.items():
         of_all = rise(before, losses)
         for kind in kinds:
-            brackets[block, kind] = _Bracket(of_all, limit)
+            brackets[block, kind] = Bracket(of_all, limit)
     for _ in range(halvings):
         swaps = {}
         for (block, kind), bracket in brackets.items():
@@ -93,13 +87,13 @@ def chosen_shares(
                 swaps[block, kind] = (block, gates[block].gated(kind, bracket.middle))
         if not swaps:
             break
-        before, after = losses_with(model, swaps, part)
+        before, after = losses_with(model, swaps, text)
         for name, losses in after.items():
             brackets[name].halve(rise(before, losses))
     return {name: bracket.share for name, bracket in brackets.items()}
 
 
-class _Bracket:
+class Bracket:
     """Two shares, one that costs no more than the limit and one that costs more, and what was measured at both."""
 
     def __init__(self, of_all: float, limit: float):

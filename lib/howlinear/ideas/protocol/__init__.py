@@ -1,1 +1,1 @@
-"""What hangs on the protocol: R²_lin under every combination of choices. Told by notebook 11."""
+"""What depends on the protocol: R²_lin under every combination of choices. The idea of notebook 11."""

@@ -1,42 +1,39 @@
-"""The choices that a number called R²_lin hangs on, their levels, and the two protocols that have names.
+"""The choices that a number called R²_lin depends on, their levels, and the two protocols that have names.
 
-The paper (arXiv 2606.19379) and this project choose differently. Every choice is a column of the tables in
-`multiverse`, and a universe is one level of each (Steegen, Tuerlinckx, Gelman & Vanpaemel 2016, "Increasing
-transparency through a multiverse analysis").
+The paper (arXiv 2606.19379) and this project choose differently. Every choice is a column of a table, and a universe is
+one level of each (Steegen, Tuerlinckx, Gelman & Vanpaemel 2016, "Increasing transparency through a multiverse
+analysis").
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import pandas as pd
 
 from howlinear.errors import InputError
+from howlinear.text.rows import FOLDS
 
+# what held-out outputs are compared with: one scalar, the mean of all of them, or each feature's own mean
 DENOMINATORS = ("scalar", "feature")
-"""What held-out outputs are compared with: one scalar, the mean of all of them, or each feature's own mean."""
 
+# what is held out: the last fifth of the text, or every fourth document
 SPLITS = ("tail", "documents")
-"""What is held out: the last fifth of the text, or every fourth document."""
 
-POSITIONS = ("in", "out")
-"""Whether the first token of every sequence counts, in the fit and in the score."""
-
-LOUD = ("in", "rows out", "feature out")
-"""Whether the loudest outputs count: the 1 % of rows of largest norm, or the one feature of largest variance."""
-
-NULLS = ("1e-15", "1e-12", "1e-6")
-"""Eigenvalues of the inputs' correlation matrix below this share of the largest are left out of the fit. Written as
-text, so that nothing rounds them; `ceilings.NULL` is the middle one."""
-
+# train rows: a multiple of the width, all there are, or what R²_lin tends to with ever more (`core.limits`)
 MOST = "most"
-"""All train rows that there are."""
-
 LIMIT = "limit"
-"""What R²_lin tends to with ever more rows, told from all that there are (`core.limits`)."""
 
-COLUMNS = ["denominator", "split", "rows", "seq_len", "position_0", "loud", "null"]
+# whether the first token of every sequence counts, in the fit and in the score
+POSITIONS = ("in", "out")
+
+# whether the loudest outputs count: the 1 % of rows of largest norm, or the one feature of largest variance
+LOUD = ("in", "feature out", "rows out")
+
+# eigenvalues of the inputs' correlation matrix below this share of the largest are left out of the fit; the middle one
+# is `ceilings.NULL`
+NULLS = ("1e-15", "1e-12", "1e-6")
 
 
 @dataclass(frozen=True)
@@ -62,68 +59,66 @@ class Protocol:
     null: str
 
 
-PROTOCOLS = {
-    # 12,000 train rows for 768 inputs; a solver that keeps every direction that float64 resolves
-    "paper": Protocol("scalar", "tail", "16", 128, "in", "in", "1e-15"),
-    "ours": Protocol("feature", "documents", MOST, 128, "in", "in", "1e-12"),
-}
+CHOICES = [field.name for field in fields(Protocol)]
 
 
-def named(name: str) -> Protocol:
-    """The protocol of a name.
+def named_protocol(name: str, seq_len: int = 128) -> Protocol:
+    """The protocol called `paper` or `ours`, in sequences of so many tokens.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: another name.
     """
-    if name not in PROTOCOLS:
-        raise InputError(f"unknown protocol {name!r}: use {' or '.join(PROTOCOLS)}")
-    return PROTOCOLS[name]
+    if name == "paper":
+        # 12,000 train rows for 768 inputs; a solver that keeps every direction that float64 resolves
+        return Protocol("scalar", "tail", "16", seq_len, "in", "in", "1e-15")
+    if name == "ours":
+        return Protocol("feature", "documents", MOST, seq_len, "in", "in", "1e-12")
+    raise InputError(f"unknown protocol {name!r}: use paper or ours")
 
 
-def universe(table: pd.DataFrame, protocol: Protocol) -> pd.DataFrame:
-    """The rows of a table that were made under a protocol.
-
-    Args:
-        table: with the columns `COLUMNS`.
-        protocol: which.
+def one_away(table: pd.DataFrame, protocol: Protocol, choice: str | None = None) -> pd.DataFrame:
+    """The rows of a table, with the columns `CHOICES`, that agree with a protocol in all choices but one, or in all.
 
     Raises:
         InputError: there are none; names the choice.
     """
-    chosen = table
-    for choice, level in asdict(protocol).items():
-        chosen = chosen[chosen[choice] == level]
-        if chosen.empty:
-            known = ", ".join(str(other) for other in table[choice].unique())
-            raise InputError(f"nothing was measured with {choice} = {level}: there is {known}")
-    return chosen
+    agreeing = table
+    for name, level in asdict(protocol).items():
+        if name == choice:
+            continue
+        agreeing = agreeing[agreeing[name] == level]
+        if agreeing.empty:
+            known = ", ".join(str(other) for other in table[name].unique())
+            raise InputError(f"nothing was measured with {name} = {level}: there is {known}")
+    return agreeing
 
 
-def one_away(table: pd.DataFrame, protocol: Protocol, choice: str) -> pd.DataFrame:
-    """The rows of a table that agree with a protocol in every choice but one.
+def factors_within(factors: Sequence[int], train_rows: int, widths: Sequence[int], seq_len: int) -> list[int]:
+    """Those multiples of the inputs' width that so many train rows allow of models of these widths, ascending.
 
-    Args:
-        table: with the columns `COLUMNS`.
-        protocol: to stay close to.
-        choice: the one to vary, of `COLUMNS`.
-    """
-    fixed = {name: level for name, level in asdict(protocol).items() if name != choice}
-    agrees = pd.Series(True, index=table.index)
-    for name, level in fixed.items():
-        agrees &= table[name] == level
-    return table[agrees]
-
-
-def factors_within(factors: Sequence[int], train_rows: int, width: int) -> list[int]:
-    """Those multiples of a width that so many train rows allow.
+    Each adds a sequence to every fold at least. Where fewer than two do, they are half of the rows and all.
 
     Raises:
-        InputError: not even the two smallest.
+        InputError: not even four train rows an input.
     """
-    possible = [factor for factor in sorted(factors) if factor * width <= train_rows]
-    if len(possible) < 2:
+    possible = []
+    per_fold = 0
+    for factor in sorted(factors):
+        sequences = sequences_per_fold(factor, min(widths), seq_len)
+        if factor * max(widths) <= train_rows and sequences > per_fold:
+            possible.append(factor)
+            per_fold = sequences
+    if len(possible) > 1:
+        return possible
+    most = train_rows // max(widths)
+    if most < 4:
         raise InputError(
-            f"{train_rows} train rows for {width} inputs: a curve over rows needs {sorted(factors)[:2]} rows an input; "
+            f"{train_rows} train rows for {max(widths)} inputs: a curve over rows needs four rows an input at least; "
             "use more rows"
         )
-    return possible
+    return [most // 2, most]
+
+
+def sequences_per_fold(factor: int, width: int, seq_len: int) -> int:
+    """Sequences in each of the folds that are so many rows for each input."""
+    return -(-factor * width // (FOLDS * seq_len))

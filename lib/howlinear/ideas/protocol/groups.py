@@ -1,4 +1,4 @@
-"""One pass over the text: moments of every block in groups of rows, apart wherever a protocol may want them apart.
+"""One pass over the text: moments of every block in groups of rows, separate wherever a protocol may separate them.
 
 A protocol leaves out rows (the first of every sequence, the loudest) or takes fewer of them. Moments add, so those of
 any selection are a sum over groups, and no activation is stored.
@@ -7,10 +7,11 @@ any selection are a sum over groups, and no activation is stored.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core.moments import Moments
@@ -27,8 +28,7 @@ BATCH = 16  # sequences in a forward pass
 MEMORY = 1_000_000_000  # bytes of moments held at a time; a wider model takes several passes
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Which rows some moments are of.
 
     Attributes:
@@ -49,13 +49,8 @@ class Group:
 Groups = Mapping[Group, Moments]
 
 
-def stream(model: PreTrainedModel, layout: Layout, memory: int = MEMORY) -> Iterator[tuple[int, Groups]]:
-    """Moments of every block, group by group.
-
-    Args:
-        model: the model; left exactly as it was.
-        layout: what it reads.
-        memory: bytes of moments to hold at a time; above it blocks take turns, each with a pass over the text.
+def stream_groups(model: PreTrainedModel, layout: Layout, memory: int = MEMORY) -> Iterator[tuple[int, Groups]]:
+    """The moments of every block, group by group, with so many bytes held at a time: above, blocks take turns.
 
     Yields:
         A block's number, and its moments.
@@ -63,95 +58,83 @@ def stream(model: PreTrainedModel, layout: Layout, memory: int = MEMORY) -> Iter
     Raises:
         InputError: a row that is not finite.
     """
-    chosen = sites(model)
-    thresholds = loudness(model, layout, chosen)
-    width = width_of(model)
+    every_site = sites(model)
+    thresholds = measure_loudness(model, layout, every_site)
     most_groups = FOLDS * (len(layout.factors) + 1) * 4
-    per_block = most_groups * 2 * width**2 * 8
-    at_a_time = max(1, memory // per_block)
-    for start in range(0, len(chosen), at_a_time):
-        some = chosen[start : start + at_a_time]
-        moments: dict[int, dict[Group, Moments]] = {site.block: {} for site in some}
-        _pass(model, layout, some, thresholds, moments)
+    bytes_per_block = most_groups * 2 * width_of(model) ** 2 * 8
+    at_a_time = max(1, memory // bytes_per_block)
+    for start in range(0, len(every_site), at_a_time):
+        some = every_site[start : start + at_a_time]
+        moments = _read(model, layout, some, thresholds)
         for site in some:
             yield site.block, moments.pop(site.block)
 
 
-def loudness(model: PreTrainedModel, layout: Layout, chosen: list[Site]) -> dict[int, float]:
+def measure_loudness(model: PreTrainedModel, layout: Layout, every_site: list[Site]) -> dict[int, float]:
     """Block → the norm of an output above which it is loud: one in a hundred is, on the first train sequences."""
-    norms: dict[int, Tensor] = {}
+    thresholds = {}
 
     def keep(site: Site, _: Tensor, y: Tensor) -> None:
-        norms[site.block] = y.flatten(0, -2).float().norm(dim=1)
+        norms = y.flatten(0, -2).float().norm(dim=1)
+        thresholds[site.block] = float(norms.quantile(1 - LOUDEST))
 
     train = (~layout.rows.test).nonzero()[:, 0]
-    with hooked(chosen, keep), torch.no_grad():
+    with hooked(every_site, keep), torch.no_grad():
         trunk(model, batch_of(model, layout.rows, train[:PILOT]))
-    return {block: float(found.quantile(1 - LOUDEST)) for block, found in norms.items()}
+    return thresholds
 
 
-def _pass(
-    model: nn.Module,
-    layout: Layout,
-    chosen: list[Site],
-    thresholds: Mapping[int, float],
-    moments: dict[int, dict[Group, Moments]],
-) -> None:
-    """Run all sequences once and add their rows to the moments of their groups."""
+@torch.no_grad()
+def _read(
+    model: PreTrainedModel, layout: Layout, some: list[Site], thresholds: Mapping[int, float]
+) -> dict[int, dict[Group, Moments]]:
+    """Run all sequences once; block → the moments of its groups, each of which begins where there are rows of it."""
+    moments: dict[int, dict[Group, Moments]] = {site.block: {} for site in some}
     seq_len = layout.rows.ids.shape[1]
-    for (test, fold, step), sequences in _members(layout):
+    for test, fold, step, sequences in _members(layout):
         for batch in sequences.split(BATCH):
-            first = torch.arange(len(batch) * seq_len) % seq_len == 0
+            position = torch.arange(len(batch) * seq_len) % seq_len
 
-            def keep(site: Site, x: Tensor, y: Tensor, first=first, test=test, fold=fold, step=step) -> None:
+            def keep(site: Site, x: Tensor, y: Tensor, position=position, test=test, fold=fold, step=step) -> None:
                 x = x.flatten(0, -2)
                 y = y.flatten(0, -2)
+                first = position == 0
                 loud = y.float().norm(dim=1) > thresholds[site.block]
-                for is_first in (False, True):
-                    for is_loud in (False, True):
-                        rows = ((first == is_first) & (loud == is_loud)).nonzero()[:, 0]
+                for is_first, is_loud in product((False, True), repeat=2):
+                    rows = ((first == is_first) & (loud == is_loud)).nonzero()[:, 0]
+                    if len(rows):
                         group = Group(test, fold, step, is_first, is_loud)
-                        _add(moments[site.block], group, x[rows], y[rows])
+                        of_block = moments[site.block]
+                        if group not in of_block:
+                            of_block[group] = Moments(x.shape[1], y.shape[1])
+                        of_block[group].update(x[rows], y[rows])
 
-            with hooked(chosen, keep), torch.no_grad():
+            with hooked(some, keep):
                 trunk(model, batch_of(model, layout.rows, batch))
+    return moments
 
 
-def _members(layout: Layout) -> Iterator[tuple[tuple[bool, int, int], Tensor]]:
-    """(held out?, fold, step) → its sequences."""
+def _members(layout: Layout) -> Iterator[tuple[bool, int, int, Tensor]]:
+    """Held out or not, fold, step, and the sequences of these."""
     for test in (False, True):
         for fold, members in enumerate(layout.rows.folds(test)):
             for step in layout.step[members].unique().tolist():
-                yield (test, fold, step), members[layout.step[members] == step]
-
-
-def _add(moments: dict[Group, Moments], group: Group, x: Tensor, y: Tensor) -> None:
-    """Add rows to a group's moments, which begin where there are any."""
-    if not len(x):
-        return
-    if group not in moments:
-        moments[group] = Moments(x.shape[1], y.shape[1])
-    moments[group].update(x, y)
+                yield test, fold, step, members[layout.step[members] == step]
 
 
 def select(groups: Groups, test: bool, step: int, position_0: bool = True, loud: bool = True) -> list[Moments]:
-    """Moments per fold of one side, of the rows that are asked for.
+    """Moments of a block per fold of one side, of the rows that have joined by a step.
 
-    Args:
-        groups: of a block.
-        test: the held-out side, or that of the fit.
-        step: the train rows that have joined by then.
-        position_0: with the first row of every sequence.
-        loud: with the loudest rows.
+    The first rows of all sequences and the loudest ones are among them, or not.
 
     Raises:
         InputError: a fold has none of these rows.
     """
-    folds: list[Moments | int] = [0] * FOLDS
+    folds: list[list[Moments]] = [[] for _ in range(FOLDS)]
     for group, moments in groups.items():
-        wanted = group.test == test and group.step <= step
-        if wanted and (position_0 or not group.first) and (loud or not group.loud):
-            folds[group.fold] = folds[group.fold] + moments
-    if any(isinstance(fold, int) for fold in folds):
+        joined = group.test == test and group.step <= step
+        if joined and (position_0 or not group.first) and (loud or not group.loud):
+            folds[group.fold].append(moments)
+    if not all(folds):
         raise InputError("a fold has no rows left: use more text")
-    return folds
+    return [Moments.total(parts) for parts in folds]

@@ -17,11 +17,13 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from howlinear.errors import InputError
+from howlinear.ideas.protocol.choices import sequences_per_fold
 from howlinear.text.corpus import Corpus
 from howlinear.text.documents import seeded_hash
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, TokenRows
 
 TAIL = 0.2  # of a text in its own order, held out as the paper does
+SURE = 0.95  # of the rows that a short text gives in one order, what it gives in any
 FEWEST_SEQUENCES = 4 * FOLDS  # that `Corpus.rows` packs
 
 
@@ -45,69 +47,69 @@ class Layout:
         return int(joined.sum()) * self.rows.ids.shape[1]
 
 
-def read(corpus: Corpus, most: int, seed: int = 0) -> Corpus:
-    """The same corpus of its first documents, in the text's own order, read once for whoever asks.
-
-    Args:
-        corpus: the text.
-        most: documents to read.
-        seed: decides where the text begins.
-    """
+def first_documents(corpus: Corpus, most: int, seed: int = 0) -> Corpus:
+    """The same corpus of its first documents, in the text's own order, read once for whoever asks."""
     documents = list(islice(corpus.in_order(seed), most))
     return replace(corpus, documents=lambda _: iter(documents))
 
 
-def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Sequence[int], seed: int = 0) -> Layout:
-    """Rows of a corpus under one of the two splits.
+def available_train_rows(corpus: Corpus, rows: int, seq_len: int, seed: int = 0) -> int:
+    """Train rows that there are where so many rows are asked for of a corpus, which may have fewer."""
+    found = corpus.rows(rows, seq_len, seed).count
+    if rows - found < seq_len:
+        return int(TRAIN_SHARE * rows)
+    # a short text: even folds of documents in another order hold a little less, and each takes whole sequences
+    return int(SURE * TRAIN_SHARE * found) - 2 * FOLDS * seq_len
 
-    Args:
-        corpus: the text, in its own order (`read`).
-        split: `documents` or `tail`.
-        seq_len: tokens in a sequence.
-        width: of a block's inputs.
-        factors: train rows over width, ascending.
-        seed: decides which documents are drawn.
+
+def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Sequence[int], seed: int = 0) -> Layout:
+    """Rows of a corpus in its own order, under one of the two splits, for so many train rows an input at every step.
 
     Raises:
         InputError: the corpus is too small, an unknown split, or steps that add nothing.
     """
-    per_fold = [-(-factor * width // (FOLDS * seq_len)) for factor in factors]
+    per_fold = [sequences_per_fold(factor, width, seq_len) for factor in factors]
     if any(more <= fewer for fewer, more in pairwise(per_fold)):
         raise InputError(
             f"{list(factors)} rows an input, of width {width}, in sequences of {seq_len}: each step must add "
             f"a sequence to each of {FOLDS} folds; take steps farther apart, or shorter sequences"
         )
     if split == "documents":
-        return _by_documents(corpus, seq_len, per_fold, list(factors), seed)
-    if split == "tail":
-        return _by_tail(corpus, seq_len, per_fold, list(factors), seed)
-    raise InputError(f"unknown split {split!r}: use documents or tail")
+        rows, step = _by_documents(corpus, seq_len, per_fold, seed)
+    elif split == "tail":
+        rows, step = _by_tail(corpus, seq_len, per_fold, seed)
+    else:
+        raise InputError(f"unknown split {split!r}: use documents or tail")
+    return Layout(rows, step, list(factors))
 
 
-def _by_documents(corpus: Corpus, seq_len: int, per_fold: list[int], factors: list[int], seed: int) -> Layout:
+def _by_documents(corpus: Corpus, seq_len: int, per_fold: list[int], seed: int) -> tuple[TokenRows, Tensor]:
     """As `Corpus.rows` splits documents in any order; at each step so many sequences of every train fold."""
     drawn = sorted(corpus.in_order(seed), key=lambda document: seeded_hash(seed, document.text))
     shuffled = replace(corpus, documents=lambda _: iter(drawn))
-    sequences = max(round(FOLDS * per_fold[-1] / TRAIN_SHARE) + 1, FEWEST_SEQUENCES)
+    needed = round(FOLDS * per_fold[-1] / TRAIN_SHARE) + 1
+    sequences = max(needed, FEWEST_SEQUENCES)
     rows = shuffled.rows(sequences * seq_len, seq_len, seed)
     if len(rows.ids) < sequences:
         raise InputError(f"corpus {corpus.name} is too short: {rows.note}; ask for fewer rows or bring more text")
+
     step = torch.zeros(len(rows.ids), dtype=torch.long)
-    surplus = torch.zeros(len(rows.ids), dtype=torch.bool)
     for members in rows.folds(test=False):
+        # step k has the places below per_fold[k] of every fold, and what is beyond the last step is left out
         place = torch.arange(len(members))
-        # step k has the places below per_fold[k]
         step[members] = torch.bucketize(place, torch.tensor(per_fold), right=True)
-        surplus[members] = place >= per_fold[-1]
-    used = (~surplus).nonzero()[:, 0]
-    return Layout(rows.subset(used), step[used], factors)
+    used = (step < len(per_fold)).nonzero()[:, 0]
+    return rows.subset(used), step[used]
 
 
-def _by_tail(corpus: Corpus, seq_len: int, per_fold: list[int], factors: list[int], seed: int) -> Layout:
+def _by_tail(corpus: Corpus, seq_len: int, per_fold: list[int], seed: int) -> tuple[TokenRows, Tensor]:
     """The text in its own order; at each step so many sequences right before the tail."""
     train = FOLDS * per_fold[-1]
-    rows = corpus.contiguous(round(train / (1 - TAIL)) * seq_len, seq_len, TAIL, seed)
-    train_at = (~rows.test).nonzero()[:, 0].flip(0)  # those next to the tail come first
+    sequences = round(train / (1 - TAIL))
+    rows = corpus.contiguous(sequences * seq_len, seq_len, TAIL, seed)
+
+    # those next to the tail come first
+    train_at = (~rows.test).nonzero()[:, 0].flip(0)
     step = torch.zeros(len(rows.ids), dtype=torch.long)
     fold = rows.fold.clone()
     start = 0
@@ -118,4 +120,4 @@ def _by_tail(corpus: Corpus, seq_len: int, per_fold: list[int], factors: list[in
         # eight runs of neighbours
         fold[added] = torch.arange(len(added)) * FOLDS // len(added)
         start = stop
-    return Layout(replace(rows, fold=fold), step, factors)
+    return replace(rows, fold=fold), step

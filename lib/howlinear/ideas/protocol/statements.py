@@ -1,21 +1,22 @@
-"""What a profile says under each protocol: a few statements, the verdicts on them, and which choices they hang on.
+"""What a profile says under each protocol: a few statements, the verdicts on them, and which choices decide them.
 
 They are of the kind that the ledger (notebook 13) judges, each a number of the profile and a threshold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+import numpy as np
 import pandas as pd
 
 from howlinear.core.intervals import Estimate
 from howlinear.core.profile_statistics import largest_step, lowest, smaller_turn, spread
-from howlinear.ideas.protocol.choices import COLUMNS, Protocol, one_away, universe
-from howlinear.ideas.protocol.multiverse import Scores
+from howlinear.ideas.protocol.choices import CHOICES, Protocol, one_away
+from howlinear.ideas.protocol.measure import jackknife
 
-HOLDS, FAILS, OPEN = "✓", "✗", "~"
+HOLDS, FAILS, OPEN = "holds", "fails", "open"
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,13 @@ class Statement:
 
     Attributes:
         asks: what its number is, in words.
-        threshold: what that number must clear.
+        statistic: profile → that number.
+        threshold: what the number must clear.
         above: whether it must lie above the threshold, or below.
     """
 
     asks: str
+    statistic: Callable[[np.ndarray], float]
     threshold: float
     above: bool = True
 
@@ -37,73 +40,72 @@ class Statement:
         return bool(number > self.threshold if self.above else number < self.threshold)
 
     def verdict(self, estimate: Estimate) -> str:
-        """`✓` if the whole interval clears the threshold, `✗` if none of it does, else `~`."""
+        """`holds` if the whole interval clears the threshold, `fails` if none of it does, else `open`."""
         ends = {self.holds(estimate.low), self.holds(estimate.high)}
         if len(ends) > 1:
             return OPEN
         return HOLDS if ends.pop() else FAILS
 
 
-STATISTICS = {"spread": spread, "both ways": smaller_turn, "neighbours": largest_step, "lowest": lowest}
-
 STATEMENTS = {
-    "spread": Statement("highest − lowest block", 0.25),
-    "both ways": Statement("smaller of largest rise and fall", 0.05),
-    "neighbours": Statement("largest step between neighbours", 0.25),
-    "lowest": Statement("least linear block", 0.90, above=False),
+    "spread": Statement("highest − lowest block", spread, 0.25),
+    "both ways": Statement("smaller of largest rise and fall", smaller_turn, 0.05),
+    "neighbours": Statement("largest step between neighbours", largest_step, 0.25),
+    "lowest": Statement("least linear block", lowest, 0.90, above=False),
 }
 
 
-def statement_table(blocks: pd.DataFrame) -> pd.DataFrame:
-    """The statements' numbers in every universe.
+def statement_table() -> pd.DataFrame:
+    """The statements: a row each, with what it `asks`, its `threshold`, and whether its number must lie `above`."""
+    rows = []
+    for name, about in STATEMENTS.items():
+        rows.append({"statement": name, "asks": about.asks, "threshold": about.threshold, "above": about.above})
+    return pd.DataFrame(rows)
 
-    Args:
-        blocks: a row a `model`, universe (the columns `COLUMNS`) and `block`, with `r2`.
+
+def number_table(universes: pd.DataFrame) -> pd.DataFrame:
+    """The statements' numbers in every universe in which each block of the model has an R².
 
     Returns:
         A row a `model` and universe: a column a statement, `mean` of the profile, and `lowest_block`.
     """
     rows = []
-    for (model, *levels), profile in blocks.groupby(["model", *COLUMNS], sort=False):
-        r2 = profile.sort_values("block").r2.to_numpy()
-        numbers = {name: statistic(r2) for name, statistic in STATISTICS.items()}
-        found = {"mean": float(r2.mean()), "lowest_block": int(r2.argmin())}
-        rows.append({"model": model, **dict(zip(COLUMNS, levels, strict=True)), **numbers, **found})
+    for (model, *levels), profile in universes.groupby(["model", *CHOICES], sort=False):
+        if profile["r2"].isna().any():
+            continue
+        in_order = profile.sort_values("block")
+        r2 = in_order["r2"].to_numpy()
+        row = {"model": model} | dict(zip(CHOICES, levels, strict=True))
+        row |= {name: statement.statistic(r2) for name, statement in STATEMENTS.items()}
+        row |= {"mean": r2.mean(), "lowest_block": int(in_order["block"].iloc[r2.argmin()])}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
-def flip_table(
-    table: pd.DataFrame, reference: Protocol, statements: Mapping[str, Statement] = STATEMENTS
-) -> pd.DataFrame:
+def flip_table(numbers: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
     """Which verdicts flip, and which choice alone flips them.
 
-    Args:
-        table: as of `statement_table`.
-        reference: the protocol that one choice is changed of.
-        statements: name → statement.
-
     Returns:
-        A row a `model` and `statement`: `low` and `high`, the ends of its number over all universes; `share` of the
-        universes in which it holds; `flips`, whether it holds in some and not in others; `alone`, the choices that flip
-        it from what it is under the reference, all others as there.
+        A row a `model` and `statement`: its number's `smallest` and `largest` over all universes; the `share` of them
+        in which it holds; whether it `flips`, holds in some and not in others; `alone`, the choices that flip it from
+        what it is under the reference, all others as there.
     """
     rows = []
-    for model, mine in table.groupby("model", sort=False):
-        for name, statement in statements.items():
-            numbers = mine[name]
-            holds = numbers.map(statement.holds)
-            here = bool(statement.holds(universe(mine, reference)[name].iloc[0]))
-            alone = [
-                choice
-                for choice in COLUMNS
-                if (one_away(mine, reference, choice)[name].map(statement.holds) != here).any()
-            ]
+    for model, mine in numbers.groupby("model", sort=False):
+        for name, statement in STATEMENTS.items():
+            holds = mine[name].map(statement.holds)
+            holds_here = holds[one_away(mine, reference).index[0]]
+            alone = []
+            for choice in CHOICES:
+                varied = one_away(mine, reference, choice)
+                if (holds[varied.index] != holds_here).any():
+                    alone.append(choice)
             rows.append(
                 {
                     "model": model,
                     "statement": name,
-                    "low": numbers.min(),
-                    "high": numbers.max(),
+                    "smallest": mine[name].min(),
+                    "largest": mine[name].max(),
                     "share": holds.mean(),
                     "flips": bool(holds.any() and not holds.all()),
                     "alone": ", ".join(alone),
@@ -112,86 +114,60 @@ def flip_table(
     return pd.DataFrame(rows)
 
 
-def effect_table(blocks: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
+def effect_table(universes: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
     """How far each choice moves R²_lin of a block, all others as they are.
-
-    Args:
-        blocks: a row a `model`, universe and `block`, with `r2`.
-        reference: what each level is compared with.
 
     Returns:
         A row a `choice` and `level` other than the reference's: `mean` change of R² over blocks and universes, and the
         `largest` in absolute value, with its sign.
     """
     rows = []
-    keys = ["model", "block", *COLUMNS]
+    keys = ["model", "block", *CHOICES]
     for choice, level_here in asdict(reference).items():
-        others = [key for key in keys if key != choice]
-        wide = blocks.pivot_table(index=others, columns=choice, values="r2", sort=False)
-        for level in wide.columns:
-            if level != level_here:
-                change = (wide[level] - wide[level_here]).dropna()
-                largest = change.loc[change.abs().idxmax()]
-                rows.append({"choice": choice, "level": str(level), "mean": change.mean(), "largest": largest})
+        all_else = [key for key in keys if key != choice]
+        by_level = universes.pivot_table(index=all_else, columns=choice, values="r2", sort=False)
+        for level in by_level.columns.drop(level_here):
+            change = (by_level[level] - by_level[level_here]).dropna()
+            largest = change.loc[change.abs().idxmax()]
+            rows.append({"choice": choice, "level": str(level), "mean": change.mean(), "largest": largest})
     return pd.DataFrame(rows)
 
 
-def orders(table: pd.DataFrame) -> pd.Series:
-    """Share of the universes in which models come in each order, by the mean of their profiles, most linear first."""
-    wide = table.pivot_table(index=COLUMNS, columns="model", values="mean", sort=False)
-    by_mean = wide.apply(lambda means: " > ".join(means.sort_values(ascending=False).index), axis=1)
-    return by_mean.value_counts(normalize=True)
+def order_table(numbers: pd.DataFrame) -> pd.DataFrame:
+    """The orders in which models come by the mean of their profiles, the most linear first, and the `share` of each."""
+    means = numbers.pivot_table(index=CHOICES, columns="model", values="mean", sort=False).dropna()
+    orders = means.apply(lambda row: " > ".join(row.sort_values(ascending=False).index), axis=1)
+    return orders.value_counts(normalize=True).rename("share").rename_axis("order").reset_index()
 
 
-def lowest_blocks(table: pd.DataFrame) -> pd.DataFrame:
+def lowest_table(numbers: pd.DataFrame) -> pd.DataFrame:
     """How often each block is the least linear: a row a `model` and `block`, with the `share` of universes."""
-    counted = table.groupby("model", sort=False).lowest_block.value_counts(normalize=True)
+    counted = numbers.groupby("model", sort=False)["lowest_block"].value_counts(normalize=True)
     return counted.rename("share").rename_axis(["model", "block"]).reset_index()
 
 
-def side_by_side(
-    named: Mapping[str, Mapping[str, Scores]], statements: Mapping[str, Statement] = STATEMENTS
-) -> pd.DataFrame:
-    """Every statement under each protocol that has a name.
-
-    Args:
-        named: model → protocol → its profile.
-        statements: name → statement.
+def verdict_table(folds: pd.DataFrame) -> pd.DataFrame:
+    """Every statement under each protocol that has a name: a row a `model`, `statement` and `protocol`.
 
     Returns:
-        A row a `model`, `statement` and `protocol`: `value`, `low`, `high`, `verdict`.
+        The statement's `value` with its interval, and the `verdict`.
     """
     rows = []
-    for model, profiles in named.items():
-        for name, statement in statements.items():
-            for protocol, profile in profiles.items():
-                found = profile.estimate(STATISTICS[name])
-                about = {"model": model, "statement": name, "protocol": protocol}
-                rows.append({**about, **asdict(found), "verdict": statement.verdict(found)})
+    for (model, protocol), mine in folds.groupby(["model", "protocol"], sort=False):
+        # a profile for all folds, then one for each fold that is left out
+        profiles = mine.pivot_table(index=["side", "fold"], columns="block", values="r2", sort=False).to_numpy()
+        for name, statement in STATEMENTS.items():
+            estimate = jackknife([statement.statistic(profile) for profile in profiles])
+            about = {"model": model, "statement": name, "protocol": protocol}
+            rows.append(about | estimate.columns("value") | {"verdict": statement.verdict(estimate)})
     return pd.DataFrame(rows)
 
 
-def verdicts_wide(table: pd.DataFrame) -> pd.DataFrame:
-    """`side_by_side` for reading: a row a model and statement, a column a protocol, as in `✓ 0.36 [0.34, 0.37]`."""
-    shown = [f"{row.verdict} {Estimate(row.value, row.low, row.high)}" for row in table.itertuples()]
-    wide = table.assign(shown=shown).pivot_table(
-        index=["model", "statement"], columns="protocol", values="shown", aggfunc="first", sort=False
+def verdicts_side_by_side(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Verdicts for reading: a row a model and statement, a column a protocol, as in `holds 0.36 [0.34, 0.37]`."""
+    estimates = map(Estimate, verdicts["value"], verdicts["value_low"], verdicts["value_high"])
+    cells = [f"{verdict} {estimate}" for verdict, estimate in zip(verdicts["verdict"], estimates, strict=True)]
+    wide = verdicts.assign(cell=cells).pivot_table(
+        index=["model", "statement"], columns="protocol", values="cell", aggfunc="first", sort=False
     )
-    return wide[list(dict.fromkeys(table.protocol))].rename_axis(columns=None)
-
-
-def profile_table(named: Mapping[str, Mapping[str, Scores]]) -> pd.DataFrame:
-    """Profiles under each protocol that has a name: a row a `model`, `protocol` and `block`: `r2`, `low`, `high`."""
-    rows = []
-    for model, profiles in named.items():
-        for protocol, profile in profiles.items():
-            for block in range(len(profile.value)):
-                found = profile.estimate(lambda r2, block=block: float(r2[block]))
-                about = {"model": model, "protocol": protocol, "block": block}
-                rows.append({**about, "r2": found.value, "low": found.low, "high": found.high})
-    return pd.DataFrame(rows)
-
-
-def universes(blocks: pd.DataFrame, models: Sequence[str]) -> int:
-    """How many universes there are: combinations of choices that every model was measured under."""
-    return len(blocks[blocks.model == models[0]][COLUMNS].drop_duplicates())
+    return wide[verdicts["protocol"].unique()].rename_axis(columns=None)

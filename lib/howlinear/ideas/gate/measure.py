@@ -1,0 +1,289 @@
+"""How many tokens take the line in each block, and what it costs: tables of what is measured on held-out text.
+
+A gate saves no parameter: the block stays, and a line and d + 1 numbers come to it. What it saves is arithmetic, the
+block's multiplications for the tokens that take the line, less the line's own and the score's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from howlinear.core.intervals import Estimate, fold_means
+from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, BlockGate, fit_gate
+from howlinear.ideas.gate.gated import Gated
+from howlinear.ideas.gate.rows import BlockRows, Parts, block_rows
+from howlinear.ideas.gate.search import choose_shares, losses_with
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.perplexity import LOSS_BATCH, losses, ratio_of
+from howlinear.models.ffn_sites import Site, sites, whole, width_of
+from howlinear.models.swap import swap
+from howlinear.text.rows import TokenRows
+
+LIMIT = 0.01
+"""The rise of perplexity that is allowed, as a share of it: that of arXiv 2603.03459."""
+
+PUBLISHED = (0.25, 0.56)
+"""Shares of tokens on a line at no more than that rise, lowest and highest of the GPT-2 blocks that arXiv 2603.03459
+reports, by a trained gate of d + 1 parameters."""
+
+ALL = "all"
+AS_MANY = "random, as many"
+FIRST = "gate, first line"
+"""The gate whose line is not fitted anew to the rows that take it; of curves alone."""
+
+KINDS = (GATE, ORACLE, RANDOM, AS_MANY, ALL)
+"""What decides which tokens take the line: an affine score of x; the line's true error, which needs the FFN; nothing,
+at the same limit or with as many tokens as the gate; and all tokens on the line."""
+
+AHEAD, BEHIND = "gate − random", "oracle − gate"
+"""Differences of mean shares."""
+
+Modules = Mapping[tuple[int, str], Gated]
+"""(block, kind) → the module in the block's place."""
+
+ENDS = ("", "_low", "_high")
+COLUMNS = {
+    "blocks": ["block", *(f"score_r2{end}" for end in ENDS), "massive_rows", "massive_kept"],
+    "costs": ["block", "kind", "chosen", *(name + end for name in ("share", "rise") for end in ENDS), "saved"],
+    "means": ["blocks", "kind", *(f"share{end}" for end in ENDS)],
+    "together": [*(name + end for name in ("share", "rise") for end in ENDS), "saved"],
+    "curves": ["block", "kind", "share", *(f"rise{end}" for end in ENDS)],
+}
+"""Table → its columns behind `model`."""
+
+
+def survey(
+    model: PreTrainedModel,
+    parts: Parts,
+    blocks: Sequence[int],
+    limit: float = LIMIT,
+    curve_shares: Sequence[float] = (0.5, 1.0),
+    seed: int = 0,
+) -> dict[str, pd.DataFrame]:
+    """Gate blocks of a model that predicts a next token: the tables of `COLUMNS`, the curve of the dearest block."""
+    gates, held_out = fit_gates(model, parts, blocks, seed)
+    modules = gated_modules(model, gates, parts.choosing, limit)
+    costs = cost_table(model, modules, parts.judging, held_out)
+    of_all = costs[costs["kind"] == ALL].set_index("block")["rise"]
+    dearest = int(of_all.idxmax())
+    return {
+        "blocks": block_table(gates, modules, held_out),
+        "costs": costs,
+        "means": mean_table(modules, parts.judging, held_out),
+        "together": together_table(model, {block: modules[block, GATE] for block in gates}, parts.judging),
+        "curves": curve_table(model, dearest, gates[dearest], curve_shares, parts.judging),
+    }
+
+
+def stack(name: str, surveys: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
+    """The table of that name of all models, one below the other; empty, with its columns, where no model has one."""
+    tables = [tables[name].assign(model=model) for model, tables in surveys.items()]
+    columns = ["model", *COLUMNS[name]]
+    return pd.concat(tables, ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
+
+
+# --- Gates and thresholds
+
+
+def fit_gates(
+    model: PreTrainedModel, parts: Parts, blocks: Sequence[int] | None = None, seed: int = 0
+) -> tuple[dict[int, BlockGate], dict[int, BlockRows]]:
+    """Fit the gate of some blocks or all, by one pass over the text to fit on and one over the held-out text.
+
+    Returns:
+        Block → its gate, and block → its held-out rows.
+
+    Raises:
+        InputError: a block that the model does not have, one whose first and last layer lie apart with who knows what
+            between them, or too few rows for a line.
+    """
+    listened = sites(model, None if blocks is None else list(blocks))
+    numbers = [site.block for site in listened]
+    rows = block_rows(model, parts.fitting, numbers)
+    held_out = block_rows(model, parts.judging, numbers)
+    gates = {}
+    for site in listened:
+        gates[site.block] = fit_gate(whole(model, site), rows[site.block], held_out[site.block], seed)
+    return gates, held_out
+
+
+def gated_modules(
+    model: PreTrainedModel, gates: Mapping[int, BlockGate], choosing: TokenRows, limit: float = LIMIT
+) -> dict[tuple[int, str], Gated]:
+    """(block, kind) → the module in the block's place, with the largest share on the line that keeps to the limit.
+
+    Raises:
+        InputError: a limit that is not above 0, or a model that predicts no next token.
+    """
+    shares = choose_shares(model, gates, choosing, limit, [GATE, ORACLE, RANDOM])
+    modules = {}
+    for block, gate in gates.items():
+        for kind in (GATE, ORACLE, RANDOM):
+            modules[block, kind] = gate.gated(kind, shares[block, kind])
+        modules[block, AS_MANY] = gate.gated(RANDOM, shares[block, GATE])
+        # with all tokens on the line no rank decides
+        modules[block, ALL] = gate.gated(GATE, 1.0)
+    return modules
+
+
+# --- Tables
+
+
+@torch.no_grad()
+def block_table(gates: Mapping[int, BlockGate], modules: Modules, held_out: Mapping[int, BlockRows]) -> pd.DataFrame:
+    """How much of the line's log error the score explains, held out, and what the gate does with massive rows.
+
+    Returns:
+        A row a block: `score_r2` with its interval; how many held-out rows are massive, and how many of these the gate
+        leaves to the block.
+    """
+    table = []
+    for block, gate in gates.items():
+        rows = held_out[block]
+        massive = rows.massive
+        left_to_block = massive & ~modules[block, GATE].takes(rows.x)
+        about = {"block": block} | gate.error_score_fit.interval.columns("score_r2")
+        table.append(about | {"massive_rows": int(massive.sum()), "massive_kept": int(left_to_block.sum())})
+    return pd.DataFrame(table)
+
+
+def cost_table(
+    model: PreTrainedModel, modules: Modules, judging: TokenRows, held_out: Mapping[int, BlockRows]
+) -> pd.DataFrame:
+    """How many held-out tokens take the line, and by how much perplexity rises, each block alone changed.
+
+    Returns:
+        A row a block and kind: the share that was `chosen`; `share`, what it is on this text; `rise` of perplexity, as
+        a share of it; and `saved`, the share of the block's multiplications.
+    """
+    swaps = {(block, *_measured_as(kind, module.share)): (block, module) for (block, kind), module in modules.items()}
+    before, after = losses_with(model, swaps, judging)
+    table = []
+    for (block, kind), module in modules.items():
+        share = _over_folds(sequence_shares(module, held_out[block], judging), judging)
+        changed = after[(block, *_measured_as(kind, module.share))]
+        about = {"block": block, "kind": kind, "chosen": module.share} | share.columns("share")
+        about |= rise_of(before, changed, judging).columns("rise")
+        table.append(about | {"saved": saved(share.value, module.ffn, width_of(model))})
+    return pd.DataFrame(table)
+
+
+def mean_table(modules: Modules, judging: TokenRows, held_out: Mapping[int, BlockRows]) -> pd.DataFrame:
+    """The share of tokens on the line as a mean over blocks, by kind, and how far gate, oracle and random lie apart.
+
+    Returns:
+        A row a kind and difference, with `blocks`, `all` or the `dear` ones, where all tokens on the line would cost
+        more than is allowed; `share` with its interval over document folds, that of a difference paired.
+    """
+    every_block = list(dict.fromkeys(block for block, _ in modules))
+    dear = [block for block in every_block if modules[block, GATE].share < 1]
+    table = []
+    for name, blocks in {"all": every_block, "dear": dear}.items():
+        if not blocks:
+            continue
+        # kind → the mean over blocks, of each sequence
+        means = {}
+        for kind in KINDS:
+            shares = [sequence_shares(modules[block, kind], held_out[block], judging) for block in blocks]
+            means[kind] = torch.stack(shares).mean(0)
+        means[AHEAD] = means[GATE] - means[RANDOM]
+        means[BEHIND] = means[ORACLE] - means[GATE]
+        for kind, mean in means.items():
+            table.append({"blocks": name, "kind": kind} | _over_folds(mean, judging).columns("share"))
+    return pd.DataFrame(table)
+
+
+def curve_table(
+    model: PreTrainedModel, block: int, gate: BlockGate, shares: Sequence[float], text: TokenRows
+) -> pd.DataFrame:
+    """What each share of tokens on the line costs in one block: a row a kind, the gate's first line among them.
+
+    Raises:
+        InputError: a share that is none, or a model that predicts no next token.
+    """
+    kinds = (GATE, FIRST, ORACLE, RANDOM)
+    swaps = {}
+    for kind in kinds:
+        for share in shares:
+            rank = GATE if kind == FIRST else kind
+            swaps[_measured_as(kind, share)] = (block, gate.gated(rank, share, anew=kind != FIRST))
+    before, after = losses_with(model, swaps, text)
+    table = []
+    for kind in kinds:
+        for share in shares:
+            cost = rise_of(before, after[_measured_as(kind, share)], text)
+            table.append({"block": block, "kind": kind, "share": share} | cost.columns("rise"))
+    return pd.DataFrame(table)
+
+
+@torch.no_grad()
+def together_table(
+    model: PreTrainedModel, modules: Mapping[int, Gated], text: TokenRows, batch_size: int = LOSS_BATCH
+) -> pd.DataFrame:
+    """What it costs to gate several blocks at once, and how many tokens take their lines then.
+
+    A block's inputs are no longer what its gate was fitted on, once the blocks before it have changed.
+
+    Returns:
+        One row: `share`, the mean over blocks and tokens, `rise`, and `saved`, of these blocks' multiplications.
+    """
+    taken: list[Float[Tensor, " n"]] = []  # a batch and block: the share of every sequence
+
+    def keep(site: Site, x: Tensor, _: Tensor) -> None:
+        takes = site.ffn.takes(x.flatten(0, -2))
+        taken.append(takes.view(-1, text.ids.shape[1]).double().mean(1).cpu())
+
+    before = losses(model, text.ids, batch_size)
+    with swap(model, modules), hooked(sites(model, list(modules)), keep):
+        after = losses(model, text.ids, batch_size)
+    of_batches = [torch.stack(taken[i : i + len(modules)]).mean(0) for i in range(0, len(taken), len(modules))]
+    share = _over_folds(torch.cat(of_batches), text)
+    saves = [saved(share.value, module.ffn, width_of(model)) for module in modules.values()]
+    row = share.columns("share") | rise_of(before, after, text).columns("rise")
+    return pd.DataFrame([row | {"saved": sum(saves) / len(saves)}])
+
+
+def side_by_side(costs: pd.DataFrame) -> pd.DataFrame:
+    """Shares and rises of every kind beside one another, in per cent: a row a model and block."""
+    if costs.empty:
+        return costs
+    table = costs.pivot_table(index=["model", "block"], columns="kind", values=["share", "rise"], sort=False)
+    return (100 * table).reindex(columns=list(KINDS), level="kind")
+
+
+# --- Numbers
+
+
+@torch.no_grad()
+def sequence_shares(module: Gated, rows: BlockRows, text: TokenRows) -> Float[Tensor, " n"]:
+    """The share of a block's rows that take the line in each sequence of a text, shape (n,)."""
+    return module.takes(rows.x).view(text.ids.shape).double().mean(1)
+
+
+def rise_of(before: Float[Tensor, " n"], after: Float[Tensor, " n"], text: TokenRows) -> Estimate:
+    """By what share of itself perplexity rises, paired, from the losses of each sequence in nats per token."""
+    ratio, low, high = ratio_of(before, after, text.fold)
+    return Estimate(ratio - 1, low - 1, high - 1)
+
+
+def saved(share: float, ffn: nn.Module, width: int) -> float:
+    """The share of a block's multiplications that is saved where a share of the tokens takes the line."""
+    # F multiplications a token in the block's matrices, d² in the line's, and d in the score's, of every token
+    multiplications = sum(parameter.numel() for parameter in ffn.parameters() if parameter.ndim > 1)
+    return share * (1 - width**2 / multiplications) - width / multiplications
+
+
+def _over_folds(values: Float[Tensor, " n"], text: TokenRows) -> Estimate:
+    """The mean of one number a sequence, with its interval over document folds."""
+    return Estimate.jackknife(float(values.mean()), fold_means(values.cpu().numpy(), text.fold.numpy()))
+
+
+def _measured_as(kind: str, share: float) -> tuple[str, float]:
+    """What is measured for a kind: where all tokens take the line it is one and the same line, whoever decides."""
+    return (ALL if share == 1 else kind, share)

@@ -1,0 +1,253 @@
+"""R²_lin of every block under every protocol, its curve over train rows, and the protocols with names, as tables.
+
+Everything follows from moments: a map of the train rows' moments, and per output feature what it leaves of the held-out
+ones. A denominator then compares it with the features' own means or with one scalar, and a loud feature is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+
+import pandas as pd
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.core import limits
+from howlinear.core.ceilings import AffineMap, ceiling, fit, residual
+from howlinear.core.intervals import Estimate, left_out
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+from howlinear.ideas.protocol.choices import (
+    CHOICES,
+    DENOMINATORS,
+    LIMIT,
+    LOUD,
+    MOST,
+    NULLS,
+    POSITIONS,
+    SPLITS,
+    Protocol,
+)
+from howlinear.ideas.protocol.groups import MEMORY, Groups, select, stream_groups
+from howlinear.ideas.protocol.layout import Layout, lay_out
+from howlinear.models.ffn_sites import width_of
+from howlinear.text.corpus import Corpus
+from howlinear.text.rows import FOLDS
+
+
+def survey(
+    model: PreTrainedModel,
+    corpus: Corpus,
+    factors: Sequence[int],
+    compared: Sequence[int],
+    seq_lens: Sequence[int],
+    named: Mapping[str, Protocol],
+    seed: int = 0,
+    memory: int = MEMORY,
+) -> dict[str, pd.DataFrame]:
+    """Measure a model under every combination of choices.
+
+    Returns:
+        `universes`, a row a `block` and combination of `CHOICES`, with `r2`, where only some numbers of rows, those
+        `compared` and the most, are combined with all other choices; `curves`, a row a `split`, `block` and number of
+        rows, of the last of `seq_lens`; `folds`, a row a named `protocol`, `block` and document fold that is left out.
+    """
+    universes, curves, folds = [], [], []
+    for split, seq_len in product(SPLITS, seq_lens):
+        layout = lay_out(corpus, split, seq_len, width_of(model), factors, seed)
+        for block, groups in stream_groups(model, layout, memory):
+            about = {"split": split, "block": block}
+            universes += [about | {"seq_len": seq_len} | row for row in universe_rows(groups, factors, compared)]
+            if seq_len == seq_lens[-1]:
+                curves += [about | row for row in curve_rows(groups, layout)]
+            for name, protocol in named.items():
+                if (protocol.split, protocol.seq_len) == (split, seq_len):
+                    folds += [{"protocol": name, "block": block} | row for row in fold_rows(groups, protocol, factors)]
+    of_protocols = pd.DataFrame(folds)
+    in_order = of_protocols["protocol"].map(list(named).index)
+    return {
+        "universes": pd.DataFrame(universes)[["block", *CHOICES, "r2"]],
+        "curves": pd.DataFrame(curves),
+        "folds": of_protocols.iloc[in_order.argsort(kind="stable")].reset_index(drop=True),
+    }
+
+
+# --- One number
+
+
+def r2(
+    affine: AffineMap, moments: Moments, denominator: str = "feature", features: Bool[Tensor, " d_out"] | None = None
+) -> float:
+    """R² of a map on rows, under a denominator and of some of the output features, all by default.
+
+    Raises:
+        InputError: an unknown denominator, or constant outputs.
+    """
+    if denominator not in DENOMINATORS:
+        raise InputError(f"unknown denominator {denominator!r}: use {' or '.join(DENOMINATORS)}")
+    counted = slice(None) if features is None else features
+    # feature: Σ (y_j − ȳ_j)²
+    squares = moments.syy[counted]
+    if denominator == "scalar":
+        # Σ (y_j − ȳ)² = Σ (y_j − ȳ_j)² + n (ȳ_j − ȳ)²
+        means = moments.mean_y[counted]
+        squares = squares + moments.n * (means - means.mean()).square()
+    total = squares.sum()
+    if total <= 0:
+        raise InputError(f"the outputs are constant over {moments.n} rows: R² is undefined; use more or other text")
+    return float(1 - residual(affine, moments)[counted].sum() / total)
+
+
+def without_loudest(moments: Moments) -> Bool[Tensor, " d_out"]:
+    """All outputs but the one of largest variance, shape (d_out,)."""
+    features = torch.ones(moments.d_out, dtype=torch.bool)
+    features[moments.syy.argmax()] = False
+    return features
+
+
+def limit_of(in_sample: float, held_out: float) -> float:
+    """What R² tends to with ever more rows; NaN where these are too few to say."""
+    return limits.limit(in_sample, held_out) if limits.enough(in_sample, held_out) else float("nan")
+
+
+# --- Under every protocol
+
+
+def universe_rows(groups: Groups, factors: Sequence[int], compared: Sequence[int] | None = None) -> Iterator[dict]:
+    """R²_lin of a block under every combination of choices that its moments hold, those of one split and length.
+
+    Yields:
+        `rows`, `position_0`, `loud`, `null`, `denominator` and `r2`; NaN for a limit that the rows are too few to tell.
+    """
+    last = len(factors) - 1
+    steps = [step for step, factor in enumerate(factors) if compared is None or factor in compared or step == last]
+    for step, position_0, loud_rows in product(steps, POSITIONS, (True, False)):
+        train = Moments.total(select(groups, False, step, position_0 == "in", loud_rows))
+        test = Moments.total(select(groups, True, step, position_0 == "in", loud_rows))
+        # level of `loud` → output features that count
+        everything, quiet_features, quiet_rows = LOUD
+        counted = {everything: None, quiet_features: without_loudest(train)} if loud_rows else {quiet_rows: None}
+        for null in NULLS:
+            affine, _ = fit(train, float(null))
+            for (loud, features), denominator in product(counted.items(), DENOMINATORS):
+                about = {"position_0": position_0, "loud": loud, "null": null, "denominator": denominator}
+                held_out = r2(affine, test, denominator, features)
+                yield {"rows": MOST if step == last else str(factors[step]), **about, "r2": held_out}
+                if step == last:
+                    in_sample = r2(affine, train, denominator, features)
+                    yield {"rows": LIMIT, **about, "r2": limit_of(in_sample, held_out)}
+
+
+# --- Over train rows
+
+
+def curve_rows(groups: Groups, layout: Layout) -> Iterator[dict]:
+    """R² of a block over growing train rows, each feature about its own mean.
+
+    Yields:
+        `factor`, `rows`, `r2_train`, `r2`, and told from these, `r2_limit` with its interval, NaN if rows are too few.
+    """
+    for step, factor in enumerate(layout.factors):
+        measured = ceiling(select(groups, False, step), select(groups, True, step))
+        limit = measured.limit or Estimate(*[float("nan")] * 3)
+        rows = {"factor": factor, "rows": measured.rows_train, "r2_train": measured.r2_train, "r2": measured.r2}
+        yield rows | limit.columns("r2_limit")
+
+
+def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
+    """Whether what few rows foretell comes true on many; both are factors of `curves`, whose models stand together.
+
+    Few rows tell the limit R²_∞ and, by their optimism g = 1 − √(u / u'), the way to it: with n' rows the share of
+    held-out rows that is left is u_∞ / (1 − g n / n'). An interval is that of the limit, about the value foretold.
+
+    Returns:
+        A row a `split`: `blocks` of which few rows tell a limit; of how many `limit_agrees`, the limit told from many
+        rows inside the interval of the one told from few, and `value_agrees`, R² on many rows inside the interval about
+        the value foretold for so many; `raw_error` and `limit_error`, by how much few rows miss the limit told from
+        many, mean over blocks, held out and in the limit.
+    """
+    keys = ["model", "split", "block"]
+    with_limit = curves.dropna(subset="r2_limit")
+    early = with_limit[with_limit["factor"] == few].set_index(keys)
+    late = with_limit[with_limit["factor"] == many].set_index(keys)
+    early = early[early.index.isin(late.index)]
+    late = late.loc[early.index]
+
+    # g = 1 − √(u / u'), and R²(n') = 1 − u_∞ / (1 − g n / n')
+    optimism = 1 - ((1 - early["r2_train"]) / (1 - early["r2"])) ** 0.5
+    foretold = 1 - (1 - early["r2_limit"]) / (1 - optimism * early["rows"] / late["rows"])
+    shift = foretold - early["r2_limit"]
+
+    compared = pd.DataFrame(
+        {
+            "blocks": 1,
+            "limit_agrees": late["r2_limit"].between(early["r2_limit_low"], early["r2_limit_high"]),
+            "value_agrees": late["r2"].between(early["r2_limit_low"] + shift, early["r2_limit_high"] + shift),
+            "raw_error": early["r2"] - late["r2_limit"],
+            "limit_error": early["r2_limit"] - late["r2_limit"],
+        }
+    )
+    by_split = compared.groupby("split", sort=False)
+    counts = by_split[["blocks", "limit_agrees", "value_agrees"]].sum().astype(int)
+    return counts.join(by_split[["raw_error", "limit_error"]].mean()).reset_index()
+
+
+# --- With intervals
+
+
+def fold_rows(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Iterator[dict]:
+    """R²_lin of a block under one protocol, of all document folds and with each left out: what a jackknife is made of.
+
+    Yields:
+        `side` that a fold is left out of, `fit`, `score` or `none`; `fold`, and `r2`.
+
+    Raises:
+        InputError: too few rows for a fit, or none of so many.
+    """
+    step = len(factors) - 1 if protocol.rows in (MOST, LIMIT) else _step_of(protocol.rows, factors)
+    rows = {"position_0": protocol.position_0 == "in", "loud": protocol.loud != "rows out"}
+    train_folds = select(groups, False, step, **rows)
+    test_folds = select(groups, True, step, **rows)
+    train, test = Moments.total(train_folds), Moments.total(test_folds)
+    features = without_loudest(train) if protocol.loud == "feature out" else None
+
+    def score(affine: AffineMap, fitted: Moments, others: Moments) -> float:
+        held_out = r2(affine, others, protocol.denominator, features)
+        if protocol.rows != LIMIT:
+            return held_out
+        return limit_of(r2(affine, fitted, protocol.denominator, features), held_out)
+
+    null = float(protocol.null)
+    affine, _ = fit(train, null)
+    yield {"side": "none", "fold": 0, "r2": score(affine, train, test)}
+    for fold, fitted in enumerate(left_out(train_folds)):
+        refit, _ = fit(fitted, null)
+        yield {"side": "fit", "fold": fold, "r2": score(refit, fitted, test)}
+    for fold, others in enumerate(left_out(test_folds)):
+        yield {"side": "score", "fold": fold, "r2": score(affine, train, others)}
+
+
+def _step_of(rows: str, factors: Sequence[int]) -> int:
+    """The step at which there are so many train rows an input."""
+    known = [str(factor) for factor in factors]
+    if rows not in known:
+        raise InputError(f"no {rows} train rows an input were measured: there are {', '.join(known)}; use more text")
+    return known.index(rows)
+
+
+def jackknife(values: Iterable[float]) -> Estimate:
+    """A number with its interval, from its values in the order of `fold_rows`."""
+    value, *without_a_fold = values
+    return Estimate.jackknife(value, without_a_fold[:FOLDS], without_a_fold[FOLDS:])
+
+
+def profile_table(folds: pd.DataFrame) -> pd.DataFrame:
+    """Profiles under the protocols that have names: a row a `model`, `protocol` and `block`, `r2` with its interval."""
+    rows = []
+    for (model, protocol, block), values in folds.groupby(["model", "protocol", "block"], sort=False)["r2"]:
+        about = {"model": model, "protocol": protocol, "block": block}
+        rows.append(about | jackknife(values).columns("r2"))
+    return pd.DataFrame(rows)
