@@ -40,7 +40,6 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.files import tables
 from howlinear.ideas.degrees import measure
 from howlinear.ideas.degrees.neurons import Hidden, take_apart
 from howlinear.instrument.selection import choose_blocks, selected, spaced
@@ -202,7 +201,7 @@ streamed_curves = run.record("streamed", pd.concat(curves) if curves else nothin
 # Beside them we need the probes of notebook 03: what share they explain of what the line leaves, by rank.
 
 # %%
-swept = tables.results(run.results, "03_bilinear")["ranks"]
+swept = hl.results(run.results, "03_bilinear")["ranks"]
 probes = run.record("probes", measure.probe_table(neurons, swept))
 for name, numbers in checked.items():
     for block in numbers:

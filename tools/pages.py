@@ -17,8 +17,9 @@ import pandas as pd
 
 from howlinear.core.profile_statistics import few_rows_decide
 from howlinear.errors import HowlinearError, InputError, SourceError
-from howlinear.files import atomic, paths, tables
+from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
+from howlinear.files.tables import results as load_results
 from howlinear.ideas.claims import ledger as claims
 from howlinear.instrument.baseline import APART
 from howlinear.notebook.prose import Prose, describe_recorded
@@ -135,7 +136,7 @@ def _public(stem: str, results: Path) -> dict[str, Prose]:
 def _shown(path: Path, table: Callable[[Results], str]) -> str:
     """A table of the results of one notebook."""
     try:
-        return table(tables.results(path.parent, path.name))
+        return table(load_results(path.parent, path.name))
     except HowlinearError:
         raise  # it says itself what is wrong
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -386,7 +386,7 @@ def test_what_to_conclude_is_what_the_results_bear_out():
     assert not embedded["blocks"].massive_rows.any()  # "there are none"
     assert public["blocks"].massive_rows.any()
     assert embedded["blocks"].query("model in ['mini-gpt2', 'mini-pythia']").r2_untrained.min() > 0.9
-    assert load_results("minis", "08_controls")["beside_seeds"].query("measured_on == 'all'").ratio_low.min() > 1
+    assert tables.results("minis", "08_controls")["beside_seeds"].query("measured_on == 'all'").ratio_low.min() > 1
     raced = [race for profile in ("minis", "public") for _, race in read_race(profile).groupby("model")]
     assert len(raced) == 4
     for race in raced:

@@ -119,17 +119,17 @@ def test_training_bends_gelu_models_and_all_go_up_first():
             assert blocks.r2.sum() < blocks.r2_untrained.sum()
         else:
             assert blocks.r2.sum() > blocks.r2_untrained_in_sample.sum()
-    runs = load_results("minis", "09_dynamics")["runs"]
+    runs = tables.results("minis", "09_dynamics")["runs"]
     assert (runs.peak > runs[["start", "end"]].max(axis=1)).all()
 
 
 def test_what_is_left_is_quadratic_and_of_many_products():
-    probes = load_results("minis", "10_degrees")["probes"]
+    probes = tables.results("minis", "10_degrees")["probes"]
     assert (probes[probes["rank"] == 16].share < 0.6).all()
 
 
 def test_twins_of_two_architectures_or_texts_differ_by_more_than_seeds():
-    assert load_results("minis", "08_controls")["beside_seeds"].query("measured_on == 'all'").ratio_low.min() > 1
+    assert tables.results("minis", "08_controls")["beside_seeds"].query("measured_on == 'all'").ratio_low.min() > 1
 
 
 def test_profiles_travel_and_lines_do_not():
