@@ -25,7 +25,9 @@ from markdown_it import MarkdownIt
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
+from howlinear.models import sources
 from howlinear.notebook import execute, prose, settings
+from howlinear.text import library
 
 PAGE = "index.html"
 RUN_PROFILE = "run.yaml"
@@ -137,6 +139,9 @@ def figures(
         SourceError: no such model or text, or no notebook could be run.
     """
     corpora = [corpus] if isinstance(corpus, str) else list(corpus)
+    sources.check_there(model)
+    for text in corpora:
+        library.check_known(text)
     out = Path(folder or f"howlinear-{Path(model).name}").absolute()
     content = {
         "extends": str(paths.PROFILES / f"{'own-short' if short else 'own'}.yaml"),

@@ -1,0 +1,92 @@
+"""All notebooks on a model and a text that the project has never seen: four blocks of width 64, a document a line."""
+
+import re
+
+import pytest
+from transformers import AutoTokenizer
+
+import howlinear as hl
+from howlinear.app.figures import PARTS, not_run
+from howlinear.errors import InputError, SourceError
+from howlinear.files import paths
+from howlinear.notebook import execute
+from howlinear.text.documents import offline_documents
+from howlinear.training.minis import new_model
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A LLaMA with fresh weights, in a folder with the tokenizer of an embedded one."""
+    folder = tmp_path_factory.mktemp("models") / "four-blocks"
+    tokenizer = AutoTokenizer.from_pretrained(paths.MODELS / "mini-llama")
+    new_model("mini-llama", 3, blocks=4, width=64, vocabulary=len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """150 kB, a document a line."""
+    path = tmp_path_factory.mktemp("texts") / "my notes.txt"
+    lines, size = [], 0
+    for document in offline_documents("docs", 1):
+        line = " ".join(document.text.split())[:600]
+        if len(line) > 80:
+            lines.append(line)
+            size += len(line)
+        if size > 150_000:
+            break
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(model, text, tmp_path_factory):
+    return hl.figures(str(model), str(text), tmp_path_factory.mktemp("out") / "mine", short=True)
+
+
+def test_every_notebook_that_applies_runs_and_the_page_tells_each(page):
+    assert not_run(page) == []
+    html = page.read_text(encoding="utf-8")
+    for part in PARTS:
+        assert f'id="{part.stem}"' in html
+        assert (page.parent / "results" / part.stem / "run.json").is_file()
+        assert (page.parent / "notebooks" / f"{part.stem}.ipynb").is_file()
+    assert "could not be run" not in html
+    assert html.count("<img") == html.count("data:image/svg+xml;base64,") >= len(PARTS)
+    assert not re.findall(r'(?:src|href)="(?:https?:)?//', html)  # it loads nothing
+    blocks = hl.results(page.parent / "results", "02_ceilings")["blocks"]
+    assert blocks["block"].tolist() == [0, 1, 2, 3]
+    assert set(blocks["model"]) == {"four-blocks"}
+
+
+@pytest.mark.parametrize("stem", ["00_by_hand", "09_dynamics"])
+def test_the_notebooks_that_are_not_about_one_model_run_on_it_too(page, stem):
+    profile = next(page.parent.glob("*.yaml"))
+    assert execute.execute(stem, {"profile": str(profile)}).is_file()
+
+
+def test_called_again_it_does_nothing_anew(page, model, text):
+    before = page.stat().st_mtime_ns
+    made = {path: path.stat().st_mtime_ns for path in (page.parent / "notebooks").glob("*.ipynb")}
+    executed = paths.scratch(next(page.parent.glob("*.yaml")).stem) / "notebooks"
+    times = {path: path.stat().st_mtime_ns for path in executed.glob("*.ipynb")}
+    again = hl.figures(str(model), str(text), page.parent, short=True)
+    assert again == page
+    assert page.stat().st_mtime_ns > before
+    assert times == {path: path.stat().st_mtime_ns for path in executed.glob("*.ipynb")}
+    assert made.keys() == set((page.parent / "notebooks").glob("*.ipynb"))
+
+
+def test_a_folder_of_something_else_is_left_alone(page, model, text, tmp_path):
+    with pytest.raises(InputError, match="another model or text"):
+        hl.figures("mini-gpt2", str(text), page.parent, short=True)
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="something else"):
+        hl.figures(str(model), str(text), tmp_path, short=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    with pytest.raises(SourceError, match="absent.txt"):
+        hl.figures(str(model), str(tmp_path / "absent.txt"), tmp_path / "new", short=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
