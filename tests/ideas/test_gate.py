@@ -455,7 +455,7 @@ def test_a_block_that_may_go_whole_is_measured_once(trained, measured, monkeypat
 
     monkeypatch.setattr(measure, "losses_with", counted)
     measure.cost_table(model, modules, three.judging, held_out)
-    assert passes == [[(0, "all", 1.0)]]
+    assert passes == [[(0, ("all", 1.0))]]
     measure.curve_table(model, 0, gates[0], [0.5, 1.0], three.judging)
     assert passes[1].count(("all", 1.0)) == 1
     assert len(passes[1]) == 5
@@ -470,7 +470,7 @@ def test_a_survey_holds_all_tables_of_a_model(trained, measured):
     dearest = costs.query("kind == 'all'").set_index("block")["rise"].idxmax()
     assert set(found["curves"]["block"]) == {dearest}
     both = measure.stack("costs", {"a": found, "b": found})
-    assert list(both.columns) == ["model", *measure.COLUMNS["costs"]]
+    assert list(both.columns) == ["model", *measure.COLUMNS["costs"].split()]
     side = measure.side_by_side(both)
     assert side.loc[("b", 0), ("rise", "all")] == pytest.approx(100 * costs.query("kind == 'all'")["rise"].iloc[0])
 
@@ -479,7 +479,7 @@ def test_a_survey_holds_all_tables_of_a_model(trained, measured):
 def test_no_model_with_a_loss_leaves_empty_tables(name):
     table = measure.stack(name, {})
     assert table.empty
-    assert list(table.columns) == ["model", *measure.COLUMNS[name]]
+    assert list(table.columns) == ["model", *measure.COLUMNS[name].split()]
     assert measure.side_by_side(table).empty
 
 

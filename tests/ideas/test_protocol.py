@@ -143,6 +143,12 @@ def test_a_tail_is_the_end_of_the_text_and_steps_grow_towards_it(corpus):
         assert (runs.diff() <= 0).all()  # neighbours lie in one fold
 
 
+def test_few_train_rows_lie_before_a_tail_that_every_fold_has_a_sequence_of(corpus):
+    laid = layout.lay_out(corpus, "tail", 16, 16, FACTORS)  # one and two train sequences in every fold
+    assert [laid.train_rows(step) for step in (0, 1)] == [8 * 16, 16 * 16]
+    assert laid.rows.fold[laid.rows.test].unique().tolist() == list(range(8))
+
+
 def test_documents_are_drawn_over_the_whole_text_and_steps_add_to_every_fold(corpus):
     laid = layout.lay_out(layout.first_documents(corpus, 1_200), "documents", 16, 32, FACTORS)
     for step in (0, 1):

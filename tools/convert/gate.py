@@ -33,10 +33,10 @@ def to_tables(results: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     tables = {}
     for name, of_models in rows.items():
         table = pd.DataFrame(of_models).rename(columns=TOLD)
-        tables[name] = _plain(table)[["model", *COLUMNS[name]]]
+        tables[name] = _plain(table)[["model", *COLUMNS[name].split()]]
     planted = pd.DataFrame(results["planted"]).rename(columns=TOLD)
     planted = planted.assign(case=planted["case"].map(CASES), model=results["settings"]["planted"]["model"])
-    tables["planted"] = _plain(planted)[["model", "case", *COLUMNS["costs"], "right", "score_r2", "limit"]]
+    tables["planted"] = _plain(planted)[["model", "case", *COLUMNS["costs"].split(), "right", "score_r2", "limit"]]
     return tables
 
 

@@ -47,13 +47,12 @@ AHEAD, BEHIND = "gate − random", "oracle − gate"
 Modules = Mapping[tuple[int, str], Gated]
 """(block, kind) → the module in the block's place."""
 
-ENDS = ("", "_low", "_high")
 COLUMNS = {
-    "blocks": ["block", *(f"score_r2{end}" for end in ENDS), "massive_rows", "massive_kept"],
-    "costs": ["block", "kind", "chosen", *(name + end for name in ("share", "rise") for end in ENDS), "saved"],
-    "means": ["blocks", "kind", *(f"share{end}" for end in ENDS)],
-    "together": [*(name + end for name in ("share", "rise") for end in ENDS), "saved"],
-    "curves": ["block", "kind", "share", *(f"rise{end}" for end in ENDS)],
+    "blocks": "block score_r2 score_r2_low score_r2_high massive_rows massive_kept",
+    "costs": "block kind chosen share share_low share_high rise rise_low rise_high saved",
+    "means": "blocks kind share share_low share_high",
+    "together": "share share_low share_high rise rise_low rise_high saved",
+    "curves": "block kind share rise rise_low rise_high",
 }
 """Table → its columns behind `model`."""
 
@@ -83,9 +82,11 @@ def survey(
 
 def stack(name: str, surveys: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
     """The table of that name of all models, one below the other; empty, with its columns, where no model has one."""
-    tables = [tables[name].assign(model=model) for model, tables in surveys.items()]
-    columns = ["model", *COLUMNS[name]]
-    return pd.concat(tables, ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
+    columns = ["model", *COLUMNS[name].split()]
+    tables = [pd.DataFrame(columns=columns)]
+    if surveys:
+        tables = [of_model[name].assign(model=model) for model, of_model in surveys.items()]
+    return pd.concat(tables, ignore_index=True)[columns]
 
 
 # --- Gates and thresholds
@@ -148,8 +149,10 @@ def block_table(gates: Mapping[int, BlockGate], modules: Modules, held_out: Mapp
         rows = held_out[block]
         massive = rows.massive
         left_to_block = massive & ~modules[block, GATE].takes(rows.x)
-        about = {"block": block} | gate.error_score_fit.interval.columns("score_r2")
-        table.append(about | {"massive_rows": int(massive.sum()), "massive_kept": int(left_to_block.sum())})
+        row = {"block": block}
+        row |= gate.error_score_fit.interval.columns("score_r2")
+        row |= {"massive_rows": int(massive.sum()), "massive_kept": int(left_to_block.sum())}
+        table.append(row)
     return pd.DataFrame(table)
 
 
@@ -162,15 +165,20 @@ def cost_table(
         A row a block and kind: the share that was `chosen`; `share`, what it is on this text; `rise` of perplexity, as
         a share of it; and `saved`, the share of the block's multiplications.
     """
-    swaps = {(block, *_measured_as(kind, module.share)): (block, module) for (block, kind), module in modules.items()}
+    swaps = {}
+    for (block, kind), module in modules.items():
+        swaps[block, _measured_as(kind, module.share)] = (block, module)
     before, after = losses_with(model, swaps, judging)
+    width = width_of(model)
     table = []
     for (block, kind), module in modules.items():
         share = _over_folds(sequence_shares(module, held_out[block], judging), judging)
-        changed = after[(block, *_measured_as(kind, module.share))]
-        about = {"block": block, "kind": kind, "chosen": module.share} | share.columns("share")
-        about |= rise_of(before, changed, judging).columns("rise")
-        table.append(about | {"saved": saved(share.value, module.ffn, width_of(model))})
+        rise = rise_of(before, after[block, _measured_as(kind, module.share)], judging)
+        row = {"block": block, "kind": kind, "chosen": module.share}
+        row |= share.columns("share")
+        row |= rise.columns("rise")
+        row |= {"saved": saved(share.value, module.ffn, width)}
+        table.append(row)
     return pd.DataFrame(table)
 
 
@@ -233,20 +241,25 @@ def together_table(
     Returns:
         One row: `share`, the mean over blocks and tokens, `rise`, and `saved`, of these blocks' multiplications.
     """
-    taken: list[Float[Tensor, " n"]] = []  # a batch and block: the share of every sequence
+    taken: dict[int, list[Float[Tensor, " n"]]] = {block: [] for block in modules}
 
     def keep(site: Site, x: Tensor, _: Tensor) -> None:
         takes = site.ffn.takes(x.flatten(0, -2))
-        taken.append(takes.view(-1, text.ids.shape[1]).double().mean(1).cpu())
+        of_sequences = takes.view(-1, text.ids.shape[1]).double().mean(1)
+        taken[site.block].append(of_sequences.cpu())
 
     before = losses(model, text.ids, batch_size)
     with swap(model, modules), hooked(sites(model, list(modules)), keep):
         after = losses(model, text.ids, batch_size)
-    of_batches = [torch.stack(taken[i : i + len(modules)]).mean(0) for i in range(0, len(taken), len(modules))]
-    share = _over_folds(torch.cat(of_batches), text)
-    saves = [saved(share.value, module.ffn, width_of(model)) for module in modules.values()]
-    row = share.columns("share") | rise_of(before, after, text).columns("rise")
-    return pd.DataFrame([row | {"saved": sum(saves) / len(saves)}])
+    mean_over_blocks = torch.stack([torch.cat(batches) for batches in taken.values()]).mean(0)
+    share = _over_folds(mean_over_blocks, text)
+
+    width = width_of(model)
+    saves = [saved(share.value, module.ffn, width) for module in modules.values()]
+    row = share.columns("share")
+    row |= rise_of(before, after, text).columns("rise")
+    row |= {"saved": sum(saves) / len(saves)}
+    return pd.DataFrame([row])
 
 
 def side_by_side(costs: pd.DataFrame) -> pd.DataFrame:

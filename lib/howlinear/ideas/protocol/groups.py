@@ -93,33 +93,38 @@ def _read(
     seq_len = layout.rows.ids.shape[1]
     for test, fold, step, sequences in _members(layout):
         for batch in sequences.split(BATCH):
-            position = torch.arange(len(batch) * seq_len) % seq_len
+            first = torch.arange(len(batch) * seq_len) % seq_len == 0
 
-            def keep(site: Site, x: Tensor, y: Tensor, position=position, test=test, fold=fold, step=step) -> None:
+            def keep(site: Site, x: Tensor, y: Tensor, first=first, test=test, fold=fold, step=step) -> None:
                 x = x.flatten(0, -2)
                 y = y.flatten(0, -2)
-                first = position == 0
                 loud = y.float().norm(dim=1) > thresholds[site.block]
                 for is_first, is_loud in product((False, True), repeat=2):
-                    rows = ((first == is_first) & (loud == is_loud)).nonzero()[:, 0]
-                    if len(rows):
-                        group = Group(test, fold, step, is_first, is_loud)
-                        of_block = moments[site.block]
-                        if group not in of_block:
-                            of_block[group] = Moments(x.shape[1], y.shape[1])
-                        of_block[group].update(x[rows], y[rows])
+                    inside = (first == is_first) & (loud == is_loud)
+                    group = Group(test, fold, step, is_first, is_loud)
+                    _add(moments[site.block], group, x[inside], y[inside])
 
             with hooked(some, keep):
                 trunk(model, batch_of(model, layout.rows, batch))
     return moments
 
 
+def _add(of_block: dict[Group, Moments], group: Group, x: Tensor, y: Tensor) -> None:
+    """Add rows to a group's moments."""
+    if not len(x):
+        return
+    if group not in of_block:
+        of_block[group] = Moments(x.shape[1], y.shape[1])
+    of_block[group].update(x, y)
+
+
 def _members(layout: Layout) -> Iterator[tuple[bool, int, int, Tensor]]:
     """Held out or not, fold, step, and the sequences of these."""
     for test in (False, True):
         for fold, members in enumerate(layout.rows.folds(test)):
-            for step in layout.step[members].unique().tolist():
-                yield test, fold, step, members[layout.step[members] == step]
+            steps = layout.step[members]
+            for step in steps.unique().tolist():
+                yield test, fold, step, members[steps == step]
 
 
 def select(groups: Groups, test: bool, step: int, position_0: bool = True, loud: bool = True) -> list[Moments]:

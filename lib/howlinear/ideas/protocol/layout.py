@@ -24,6 +24,7 @@ from howlinear.text.rows import FOLDS, TRAIN_SHARE, TokenRows
 
 TAIL = 0.2  # of a text in its own order, held out as the paper does
 SURE = 0.95  # of the rows that a short text gives in one order, what it gives in any
+MORE = 1.03
 FEWEST_SEQUENCES = 4 * FOLDS  # that `Corpus.rows` packs
 
 
@@ -89,12 +90,17 @@ def _by_documents(corpus: Corpus, seq_len: int, per_fold: list[int], seed: int) 
     shuffled = replace(corpus, documents=lambda _: iter(drawn))
     needed = round(FOLDS * per_fold[-1] / TRAIN_SHARE) + 1
     sequences = max(needed, FEWEST_SEQUENCES)
-    rows = shuffled.rows(sequences * seq_len, seq_len, seed)
-    if len(rows.ids) < sequences:
+    # even folds of a short text may be a sequence shorter than asked for, and then a little more is asked for
+    for asked in (sequences, round(MORE * sequences)):
+        rows = shuffled.rows(asked * seq_len, seq_len, seed)
+        train_folds = rows.folds(test=False)
+        if min(len(members) for members in train_folds) >= per_fold[-1]:
+            break
+    else:
         raise InputError(f"corpus {corpus.name} is too short: {rows.note}; ask for fewer rows or bring more text")
 
     step = torch.zeros(len(rows.ids), dtype=torch.long)
-    for members in rows.folds(test=False):
+    for members in train_folds:
         # step k has the places below per_fold[k] of every fold, and what is beyond the last step is left out
         place = torch.arange(len(members))
         step[members] = torch.bucketize(place, torch.tensor(per_fold), right=True)
@@ -105,12 +111,13 @@ def _by_documents(corpus: Corpus, seq_len: int, per_fold: list[int], seed: int) 
 def _by_tail(corpus: Corpus, seq_len: int, per_fold: list[int], seed: int) -> tuple[TokenRows, Tensor]:
     """The text in its own order; at each step so many sequences right before the tail."""
     train = FOLDS * per_fold[-1]
-    sequences = round(train / (1 - TAIL))
+    sequences = max(round(train / (1 - TAIL)), round(FOLDS / TAIL))  # of a short tail too, one for each fold
     rows = corpus.contiguous(sequences * seq_len, seq_len, TAIL, seed)
 
-    # those next to the tail come first
+    # those next to the tail come first, and those beyond the last step are left out
     train_at = (~rows.test).nonzero()[:, 0].flip(0)
-    step = torch.zeros(len(rows.ids), dtype=torch.long)
+    step = torch.full((len(rows.ids),), len(per_fold))
+    step[rows.test] = 0
     fold = rows.fold.clone()
     start = 0
     for number, size in enumerate(per_fold):
@@ -120,4 +127,5 @@ def _by_tail(corpus: Corpus, seq_len: int, per_fold: list[int], seed: int) -> tu
         # eight runs of neighbours
         fold[added] = torch.arange(len(added)) * FOLDS // len(added)
         start = stop
-    return replace(rows, fold=fold), step
+    used = (step < len(per_fold)).nonzero()[:, 0]
+    return replace(rows, fold=fold).subset(used), step[used]

@@ -59,19 +59,21 @@ def survey(
     for split, seq_len in product(SPLITS, seq_lens):
         layout = lay_out(corpus, split, seq_len, width_of(model), factors, seed)
         for block, groups in stream_groups(model, layout, memory):
-            about = {"split": split, "block": block}
-            universes += [about | {"seq_len": seq_len} | row for row in universe_rows(groups, factors, compared)]
+            for row in universe_rows(groups, factors, compared):
+                universes.append({"block": block, "split": split, "seq_len": seq_len} | row)
             if seq_len == seq_lens[-1]:
-                curves += [about | row for row in curve_rows(groups, layout)]
+                for row in curve_rows(groups, layout):
+                    curves.append({"split": split, "block": block} | row)
             for name, protocol in named.items():
                 if (protocol.split, protocol.seq_len) == (split, seq_len):
-                    folds += [{"protocol": name, "block": block} | row for row in fold_rows(groups, protocol, factors)]
-    of_protocols = pd.DataFrame(folds)
-    in_order = of_protocols["protocol"].map(list(named).index)
+                    for row in fold_rows(groups, protocol, factors):
+                        folds.append({"protocol": name, "block": block} | row)
+    # in the order of their names
+    of_protocols = pd.DataFrame(folds).set_index("protocol").loc[list(named)].reset_index()
     return {
         "universes": pd.DataFrame(universes)[["block", *CHOICES, "r2"]],
         "curves": pd.DataFrame(curves),
-        "folds": of_protocols.iloc[in_order.argsort(kind="stable")].reset_index(drop=True),
+        "folds": of_protocols,
     }
 
 
@@ -127,18 +129,22 @@ def universe_rows(groups: Groups, factors: Sequence[int], compared: Sequence[int
     for step, position_0, loud_rows in product(steps, POSITIONS, (True, False)):
         train = Moments.total(select(groups, False, step, position_0 == "in", loud_rows))
         test = Moments.total(select(groups, True, step, position_0 == "in", loud_rows))
-        # level of `loud` → output features that count
+        # level of `loud` → output features that count, None for all
         everything, quiet_features, quiet_rows = LOUD
-        counted = {everything: None, quiet_features: without_loudest(train)} if loud_rows else {quiet_rows: None}
+        counted = {quiet_rows: None}
+        if loud_rows:
+            counted = {everything: None, quiet_features: without_loudest(train)}
         for null in NULLS:
             affine, _ = fit(train, float(null))
             for (loud, features), denominator in product(counted.items(), DENOMINATORS):
                 about = {"position_0": position_0, "loud": loud, "null": null, "denominator": denominator}
                 held_out = r2(affine, test, denominator, features)
-                yield {"rows": MOST if step == last else str(factors[step]), **about, "r2": held_out}
-                if step == last:
-                    in_sample = r2(affine, train, denominator, features)
-                    yield {"rows": LIMIT, **about, "r2": limit_of(in_sample, held_out)}
+                if step < last:
+                    yield about | {"rows": str(factors[step]), "r2": held_out}
+                    continue
+                in_sample = r2(affine, train, denominator, features)
+                yield about | {"rows": MOST, "r2": held_out}
+                yield about | {"rows": LIMIT, "r2": limit_of(in_sample, held_out)}
 
 
 # --- Over train rows
