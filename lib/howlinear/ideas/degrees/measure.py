@@ -55,14 +55,19 @@ def survey_blocks(
     found: dict[str, list[pd.DataFrame]] = {}
     for block, captured in captured_blocks(model, rows, blocks, held):
         parts = take_apart(model, block)
-        tables = {"spectra": spectrum_table(captured, parts, degree), "blocks": spread_table(captured, parts)}
+        is_middle = block == middle
+        tables = {
+            "spectra": spectrum_table(captured, parts, degree),
+            "blocks": spread_table(captured, parts),
+        }
         if block in checked:
             tables["neurons"] = neuron_table(captured, parts, counts)
-            tables["kernels"] = kernel_table(captured, kernel_rows, all_kernels=block == middle)
-        if block == middle:
+            tables["kernels"] = kernel_table(captured, kernel_rows, all_kernels=is_middle)
+        if is_middle:
             tables["directions"] = direction_table(captured, directions)
         for kind, table in tables.items():
-            found.setdefault(kind, []).append(with_keys(table, name, block))
+            found.setdefault(kind, [])
+            found[kind].append(with_keys(table, name, block))
     return {kind: pd.concat(tables, ignore_index=True) for kind, tables in found.items()}
 
 
@@ -86,43 +91,47 @@ def captured_blocks(
 
 def spectrum_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.DataFrame:
     """Held-out `r2` up to each degree, and as `hermite` predicts it for Gaussian inputs."""
-    predicted = predict_spectrum(parts, sum(captured.train), degree)
-    estimates = degrees(captured, parts, degree).estimates
-    rows = []
-    for number, (estimate, hermite) in enumerate(zip(estimates, predicted, strict=True), start=1):
-        rows.append({"degree": number, **estimate.columns("r2"), "hermite": hermite})
-    return pd.DataFrame(rows)
+    spectrum = degrees(captured, parts, degree)
+    table = pd.DataFrame([estimate.columns("r2") for estimate in spectrum.estimates])
+    table.insert(0, "degree", range(1, degree + 1))
+    table["hermite"] = predict_spectrum(parts, sum(captured.train), degree)
+    return table
 
 
 def spread_table(captured: BlockCapture, parts: Hidden) -> pd.DataFrame:
     """One row: quartiles over neurons of the standard deviation of a pre-activation; a median may hide two humps."""
     _, deviation = parts.spread(sum(captured.train))
-    lower, upper = deviation.quantile(0.25), deviation.quantile(0.75)
-    row = {"spread": float(deviation.median()), "spread_lower": float(lower), "spread_upper": float(upper)}
-    return pd.DataFrame([row])
+    quartiles = {
+        "spread": deviation.median(),
+        "spread_lower": deviation.quantile(0.25),
+        "spread_upper": deviation.quantile(0.75),
+    }
+    return pd.DataFrame(quartiles, index=[0], dtype=float)
 
 
 def teacher_table(captured: BlockCapture, parts: Hidden, degree: int) -> pd.DataFrame:
     """Table `teachers`: spectra of planted teachers, whose neurons are all He_D, for D up to the degree."""
-    rows = []
+    tables = []
     for power in range(1, degree + 1):
         taught, teacher = plant_teacher(captured, parts, power)
-        for number, r2 in enumerate(degrees(taught, teacher, degree).r2, start=1):
-            rows.append({"teacher": power, "degree": number, "r2": r2})
-    return pd.DataFrame(rows)
+        r2 = degrees(taught, teacher, degree).r2
+        tables.append(pd.DataFrame({"teacher": power, "degree": range(1, degree + 1), "r2": r2}))
+    return pd.concat(tables, ignore_index=True)
 
 
 def training_table(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """The middle block's spectrum and median `spread` on the way through training, of the twins that recorded it."""
-    rows = []
+    tables = []
     for measured in measurements:
         middle = str(measured["blocks"] // 2)
         for step in measured["steps"]:
-            found = step.get("degrees", {}).get(middle, {"r2": []})
-            for degree, r2 in enumerate(found["r2"], start=1):
-                row = {"family": measured["family"], "step": step["step"], "degree": degree}
-                rows.append(row | {"r2": r2, "spread": found["spread"]})
-    return pd.DataFrame(rows)
+            if "degrees" not in step:
+                continue
+            found = step["degrees"][middle]
+            table = pd.DataFrame({"r2": found["r2"], "spread": found["spread"]})
+            table["degree"] = range(1, len(table) + 1)
+            tables.append(table.assign(family=measured["family"], step=step["step"]))
+    return pd.concat(tables, ignore_index=True)
 
 
 # --- how tight the bound of degree 2 is, and how many products it takes
@@ -133,7 +142,8 @@ def neuron_table(captured: BlockCapture, parts: Hidden, counts: Sequence[int]) -
 
     Numbers that the block does not have are left out; none and all of its neurons are added.
     """
-    numbers = sorted({0, *(count for count in counts if count < parts.neurons), parts.neurons})
+    smaller = [count for count in counts if count < parts.neurons]
+    numbers = sorted({0, *smaller, parts.neurons})
     r2 = loudest(captured, parts, numbers).r2
     # (R² − R²_1) / (R²_all − R²_1)
     share = (r2 - r2[0]) / (r2[-1] - r2[0])
@@ -150,8 +160,9 @@ def probe_table(neurons: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
     ends = neurons.groupby(KEYS, sort=False)["r2"].agg(line="first", squares="last").reset_index()
     both = ends.merge(ranks, on=KEYS)
     # recovered · (1 − R²_1) / (R²_all − R²_1)
-    share = both["recovered"] * (1 - both["line"]) / (both["squares"] - both["line"])
-    return both[[*KEYS, "rank"]].assign(share=share)
+    gain = both["recovered"] * (1 - both["line"])
+    step = both["squares"] - both["line"]
+    return both[[*KEYS, "rank"]].assign(share=gain / step)
 
 
 def kernel_table(captured: BlockCapture, rows: Sequence[int], all_kernels: bool = True) -> pd.DataFrame:
