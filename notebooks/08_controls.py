@@ -14,7 +14,7 @@
 # **Question.** Every model has a profile of $R^2_{\mathrm{lin}}$ over its blocks. Who made it: the architecture, the
 # trained weights, the inputs those weights are fed, the training text, or chance?
 #
-# **You need** notebook 02; eigenvectors, analysis of variance. **Time** 30 minutes to read, two to run.
+# **You need** notebook 02; eigenvectors, analysis of variance. **Time** 25 minutes to read, two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
