@@ -119,13 +119,13 @@ def _line(text: str) -> str:
 # --- numbers
 
 
-def number(value: float, digits: int = 2, signed: bool = False) -> str:
+def number(value: Any, digits: int = 2, signed: bool = False) -> str:
     """A number with so many decimal places and a minus sign as it is printed; no minus zero."""
     text = f"{round(float(value), digits) + 0.0:{'+' if signed else ''},.{digits}f}"
     return text.replace("-", "−")
 
 
-def significant(value: float, digits: int = 2, signed: bool = False) -> str:
+def significant(value: Any, digits: int = 2, signed: bool = False) -> str:
     """A number to so many significant digits, for what may be large or small."""
     places = _places(digits, value)
     return number(round(float(value), places), max(0, places), signed)
@@ -137,7 +137,7 @@ def _places(digits: int, *values: float) -> int:
     return digits if largest == 0 else digits - 1 - math.floor(math.log10(largest))
 
 
-def percent(share: float) -> str:
+def percent(share: Any) -> str:
     """A share in whole per cent; what is not nothing, and what is not all, does not read as if it were."""
     if 0 < share < 0.005:
         return "less than 1 %"
@@ -146,14 +146,14 @@ def percent(share: float) -> str:
     return f"{number(100 * share, 0)} %"
 
 
-def span(values: Iterable[float], digits: int = 2, signed: bool = False) -> str:
+def span(values: Iterable[Any], digits: int = 2, signed: bool = False) -> str:
     """Lowest to highest; one number where these read the same."""
     values = list(values)
     low, high = number(min(values), digits, signed), number(max(values), digits, signed)
     return low if low == high else f"{low} to {high}"
 
 
-def percents(shares: Iterable[float]) -> str:
+def percents(shares: Iterable[Any]) -> str:
     """Lowest to highest share."""
     shares = list(shares)
     low, high = percent(min(shares)), percent(max(shares))
@@ -187,13 +187,13 @@ def joined(parts: Iterable[Any]) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: Any, noun: str) -> str:
     """How many of something: "no block", "one block", "three blocks", "16 blocks"."""
     word = SMALL[int(count)] if count < len(SMALL) else f"{int(count):,}"
     return f"{word} {noun if count <= 1 else noun + 's'}"
 
 
-def blocks(numbers: Iterable[int]) -> str:
+def blocks(numbers: Iterable[Any]) -> str:
     """Blocks by number: "block 3", "blocks 0, 3 and 11"."""
     named = [str(number) for number in numbers]
     return f"block{'s' if len(named) > 1 else ''} {joined(named)}"
@@ -245,13 +245,13 @@ def per_model(models: Iterable[str], preposition: str = "in", *, caller: Callabl
     return joined(parts)
 
 
-def all_some_none(flags: Iterable[bool], in_all: str, in_some: str, in_none: str) -> str:
+def all_some_none(flags: Iterable[Any], in_all: str, in_some: str, in_none: str) -> str:
     """One of three wordings: something is so of all models, of some, or of none."""
     flags = [bool(flag) for flag in flags]
     return in_all if all(flags) else in_some if any(flags) else in_none
 
 
-def chance(count: int) -> float:
+def chance(count: Any) -> float:
     """The size that a rank correlation of so many pairs has by chance in one of twenty cases, about 1.96 / √(n − 1)."""
     return 1.96 / math.sqrt(max(1, count - 1))
 
