@@ -87,7 +87,8 @@ def _read_statistic(claim: Claim, results: Path, found: tables.Results | None) -
             f"{results / claim.notebook} does not hold what claim {claim.id!r} reads ({claim.statistic}: {problem}): "
             f"run notebook {claim.notebook} again, or mend numbers.{claim.statistic}"
         ) from error
-    unsound = [name for name, said in readings.items() if isinstance(said, Reading) and not _is_interval(said.estimate)]
+    estimates = {name: said.estimate for name, said in readings.items() if isinstance(said, Reading)}
+    unsound = [name for name, estimate in estimates.items() if not _is_interval(estimate)]
     if unsound or not readings:
         whose = ", ".join(unsound) or "any model"
         raise SourceError(f"{results / claim.notebook}: {claim.statistic} gives no finite interval for {whose}")
@@ -113,8 +114,9 @@ def _judge(claim: Claim, said: Reading | NotTestable) -> dict[str, Any]:
 
 def depends_on_ends(verdicts: pd.DataFrame) -> pd.DataFrame:
     """The rows of models in which a claim holds only with the first and the last block."""
+    holds = verdicts["verdict"] == Verdict.HOLDS
     without = verdicts["inner_verdict"]
-    return verdicts[(verdicts["verdict"] == Verdict.HOLDS) & without.notna() & (without != Verdict.HOLDS)]
+    return verdicts[holds & without.notna() & (without != Verdict.HOLDS)]
 
 
 # Moving the thresholds, and what the paper's own numbers say
@@ -193,14 +195,18 @@ def show(verdicts: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
 
 def board(verdicts: pd.DataFrame, paper: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
     """The ledger as one table: a row a claim; what is asked, the paper's own numbers, and a column a model."""
-    shown = show(verdicts, claims)
-    cells = (shown["mark"] + " " + shown["interval"]).str.strip()
-    order = list(dict.fromkeys(shown["model"]))
-    models = shown.assign(cell=cells).pivot_table(index="claim", columns="model", values="cell", aggfunc="first")[order]
+    ours = show(verdicts, claims)
+    ours["cell"] = (ours["mark"] + " " + ours["interval"]).str.strip()
+    models = ours.pivot_table(index="claim", columns="model", values="cell", aggfunc="first")
+    models = models[ours["model"].unique()].fillna("")  # in the order in which they come
+
     theirs = show(paper, claims)
-    theirs = (theirs["mark"] + " " + theirs["number"]).groupby(theirs["claim"]).agg("; ".join)
-    asked = {claim.id: {"asked": claim.question, "the paper": theirs.get(claim.id, "")} for claim in claims}
-    return pd.DataFrame.from_dict(asked, orient="index").join(models.fillna("")).rename_axis("claim")
+    theirs["cell"] = theirs["mark"] + " " + theirs["number"]
+    own = theirs.groupby("claim")["cell"].agg("; ".join)
+
+    table = pd.DataFrame({"asked": [claim.question for claim in claims]}, index=[claim.id for claim in claims])
+    table["the paper"] = own.reindex(table.index).fillna("")
+    return table.join(models).rename_axis("claim")
 
 
 def settings_of_ledger(factors: Sequence[float]) -> dict[str, Any]:
