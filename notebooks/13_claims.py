@@ -22,28 +22,13 @@ profile = "minis"  # whose results to judge: minis (embedded), public (from pack
 factors = [0.5, 0.75, 1.0, 1.5, 2.0]  # multiples of every threshold under which the verdicts are taken once more
 
 # %%
-import textwrap
-from dataclasses import replace
-
-import matplotlib.pyplot as plt
-import numpy as np
-import pandas as pd
-from scipy.stats import norm
-
-from howlinear.answers.claims import questions, replies, sentences
-from howlinear.files.published import load_published
-from howlinear.ideas.claims import ledger as claims
-from howlinear.ideas.claims.claim import Verdict, fingerprint, load_claims, parse, verdict
-from howlinear.ideas.claims.contrasts import TOGETHER
-from howlinear.ideas.claims.numbers import STATISTICS
-from howlinear.ideas.claims.published import as_results, own_verdict
+from howlinear.ideas.claims import claim, ledger, numbers, published
 from howlinear.notebook.run import start
-from howlinear.plots import claims as plots
 
 run = start("13_claims", profile)
-stated = load_claims()
-print(len(stated), "claims, of notebooks:", ", ".join(sorted({claim.notebook for claim in stated})))
-print("the ledger's fingerprint:", fingerprint()[:12])
+stated = claim.load_claims()
+print(len(stated), "claims, of notebooks:", ", ".join(sorted({each.notebook for each in stated})))
+print("the ledger's fingerprint:", claim.fingerprint()[:12])
 
 # %% [markdown]
 # ## Predict first
@@ -52,8 +37,10 @@ print("the ledger's fingerprint:", fingerprint()[:12])
 # (✗) or *mixed* (~) on the first model of this run? Fill in as many as you like; the run will count your hits.
 
 # %%
-for claim in stated:
-    print(textwrap.fill(f"{claim.section} {claim.id}: {claim.sentence}", 110, subsequent_indent="    "))
+import textwrap
+
+for each in stated:
+    print(textwrap.fill(f"{each.section} {each.id}: {each.sentence}", 110, subsequent_indent="    "))
 
 # %%
 guesses = {}  # such as {"heterogeneous": "✓", "compression": "~"}
@@ -64,7 +51,7 @@ guesses = {}  # such as {"heterogeneous": "✓", "compression": "~"}
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
 
 # %%
-run.answer(sentences)
+run.answer()
 
 # %% [markdown]
 # ## Idea
@@ -103,8 +90,7 @@ run.answer(sentences)
 # | the paper's own | the same, of what the paper publishes | `published.as_results`, `own_verdict` |
 # | one verdict | above: ✓ if low > t, ✗ if high < t; below: the reverse; within: ✓ inside ± t | `claim.verdict` |
 # | the largest of $m$ | every interval at $1 - 0.05/m$ first (Bonferroni) | `contrasts.extreme` |
-# | the ledger | all claims on a folder of results | `ledger.evaluate` |
-# | the board | one verdict a cell, a column a model | `ledger.cells` |
+# | the ledger | all claims on a folder of results, a row a model of a claim | `ledger.evaluate` |
 #
 # Where a result holds intervals block by block, a contrast of two blocks takes the worst of both: $r_j - r_i$ runs from
 # $\mathrm{low}_j - \mathrm{high}_i$ to $\mathrm{high}_j - \mathrm{low}_i$. That is wider than need be, and pays for
@@ -119,64 +105,72 @@ run.answer(sentences)
 # %%
 examples = {"clear": (0.31, 0.42), "the other side": (0.05, 0.12), "in doubt": (0.19, 0.33)}
 for name, (low, high) in examples.items():
-    print(f"{name}: [{low}, {high}] above 0.25 → {verdict(low, high, 0.25, 'above')}")
-print(f"a wide interval round 0: [-0.6, 0.6] within ± 0.4 → {verdict(-0.6, 0.6, 0.4, 'within')}")
+    print(f"{name}: [{low}, {high}] above 0.25 → {claim.verdict(low, high, 0.25, 'above')}")
+print(f"a wide interval round 0: [-0.6, 0.6] within ± 0.4 → {claim.verdict(-0.6, 0.6, 0.4, 'within')}")
 
 # %% [markdown]
 # And one claim followed from end to end, on a made-up model of three blocks. Its statistic is *highest block − lowest
 # block*; the largest step runs from block 1 to block 0, and its interval from 0.80 − 0.45 to 0.90 − 0.35.
 
 # %%
-made_up = pd.DataFrame(
-    {"model": "made up", "r2": [0.85, 0.40, 0.60], "r2_low": [0.80, 0.35, 0.55], "r2_high": [0.90, 0.45, 0.65]}
-)
-(claim,) = [claim for claim in stated if claim.id == "heterogeneous"]
-readings = STATISTICS[claim.statistic]({"blocks": made_up})
-estimate = readings["made up"].estimate
-print(claim.question, claim.show(estimate), "→", claim.verdict(estimate))
+import pandas as pd
+
+from howlinear.files.tables import Results
+
+blocks = {"model": "made up", "r2": [0.85, 0.40, 0.60], "r2_low": [0.80, 0.35, 0.55], "r2_high": [0.90, 0.45, 0.65]}
+made_up = Results("02_ceilings", {"blocks": pd.DataFrame(blocks)}, {"settings": {"models": ["made up"]}})
+(heterogeneous,) = [each for each in stated if each.id == "heterogeneous"]
+reading = numbers.STATISTICS[heterogeneous.statistic](made_up)["made up"]
+print(heterogeneous.question, heterogeneous.show(reading.estimate), "→", heterogeneous.verdict(reading.estimate))
 
 # %% [markdown]
 # First the paper, by its own ledger: no finding of its own may fail there.
 
 # %% tags=["nbval-check-output"]
-theirs = STATISTICS["spread"](as_results("02_ceilings", load_published()))
-print({name: round(reading.estimate.value, 2) for name, reading in theirs.items()})
-own = {claim.id: own_verdict(claim) for claim in stated if claim.kind == "finding"}
-print("findings that the paper's own numbers pass:", sum(each is Verdict.HOLDS for each in own.values()))
-print("that it publishes no number for:", [name for name, each in own.items() if each is Verdict.UNTESTABLE])
-print("that it fails:", [name for name, each in own.items() if each in (Verdict.NOT, Verdict.MIXED)])
+paper = run.record("paper", ledger.paper_numbers(stated))
+print(paper[paper.claim == "heterogeneous"].to_string(index=False))
+own = {each.id: published.own_verdict(each) for each in stated if each.kind == "finding"}
+print("findings that the paper's own numbers pass:", sum(each is claim.Verdict.HOLDS for each in own.values()))
+print("that it publishes no number for:", [name for name, each in own.items() if each is claim.Verdict.UNTESTABLE])
 
 # %% [markdown]
 # ## Run
+#
+# One call judges every claim on the recorded results of this run profile: a row a model of a claim, with the number,
+# its interval, which block it is of and the verdict. Where a number can be had without the first and the last block,
+# it stands beside it (`inner`); it decides nothing.
 
-# %% tags=["nbval-check-output"]
-ledger = claims.evaluate(run.results, stated)
-for row in ledger:
-    marks = [f"{name} {mark.symbol}" for name, mark in row.verdicts.items() if name != TOGETHER]
-    pair = [mark.symbol for name, mark in row.verdicts.items() if name == TOGETHER]
-    print(f"{row.claim.section:11s}{row.claim.id:26s}{'  '.join(marks + pair) or '– ' + row.reason[:60]}")
-print()
-print(claims.counted(ledger))
-print(claims.in_one_line(ledger))
+# %%
+found = ledger.evaluate(run.results, stated)
+verdicts = run.record("verdicts", found)
+other_texts = run.record("other_texts", ledger.evaluate_other_texts(run.results, stated))
+verdicts[["claim", "model", "verdict", "value", "value_low", "value_high", "note"]].head(8)
 
 # %% [markdown]
-# The numbers behind them: what was asked, and the answer with its interval. For claims about a pair of models or the
-# twins, the column is *together*.
+# The same as one table, a row a claim and a column a model; *together* is for claims about a pair of models or the
+# twins, and for those that no model here can speak to.
 
 # %%
 pd.set_option("display.max_colwidth", None)
-claims.answers(ledger, list(run.models))
+board = ledger.board(verdicts, paper, stated)
+board
 
 # %% [markdown]
 # ## Figure: the board
 #
-# **How to read it.** A row is a claim, a column a model; *together* is for claims about a pair of models or the twins,
-# and for those that no model here can speak to. Colour and symbol say the same: ✓ holds here, ✗ does not hold here,
-# ~ mixed, – not testable here. The number is the statistic in the unit of its threshold, which stands at the right,
-# with the paper's section. For the rows that would *falsify*, ✗ is what the paper hopes for.
+# **How to read it.** A strip is a claim. Its threshold is in the middle, and to the right lies the side on which the
+# claim holds, whichever way that is: an interval wholly at the right is ✓, wholly at the left ✗, one across the middle
+# ~. Filled marks are this run's models, from the first to the last downwards, with their intervals. Hollow ones are the
+# paper's own numbers; where it says that something *can* be so, one of them at the right is enough. Each strip is
+# scaled to what is furthest out on it, so lengths are compared within a strip alone. At the right stand what is asked
+# and the paper's section; for the rows that would *falsify*, the left is what the paper hopes for.
 
 # %%
-figure = plots.board(claims.cells(ledger), [*run.models, TOGETHER])
+import matplotlib.pyplot as plt
+
+from howlinear.plots import claims as plots
+
+figure = plots.board(ledger.show(verdicts, stated), ledger.show(paper, stated))
 run.figure(figure, "board")
 plt.show()
 
@@ -189,31 +183,30 @@ plt.show()
 # that a factor takes beyond ±1, on an $r$, an $R^2$ or a share, decides the row by itself.
 
 # %% tags=["nbval-check-output"]
-moves = {row.claim.id: claims.changes(row, factors) for row in ledger if row.readings}
-columns = [*run.models, TOGETHER]
-symbols = {
-    name: ["".join(marks[column].symbol for column in columns if column in marks) for marks in by_factor.values()]
-    for name, by_factor in moves.items()
-}
-table = pd.DataFrame.from_dict(symbols, orient="index", columns=[f"× {factor}" for factor in factors])
-print(table.to_string())
-print("the same under all of them:", ", ".join(claims.steady(moves)))
+thresholds = run.record("thresholds", ledger.move_thresholds(found, stated, factors))
+marks = thresholds.assign(mark=[claim.Verdict(each).symbol for each in thresholds.verdict])
+print(marks.groupby(["claim", "factor"], sort=False).mark.agg("".join).unstack().to_string())
 
 # %%
-run.save(claims.contents(ledger, moves), claims.TOLERANCE, claims.DIGITS)
+claims = run.record("claims", ledger.summarise(stated, found, thresholds))
+print("the same under all of them:", ", ".join(claims[claims.steady.fillna(False)].claim))
+
+run.folded("Every threshold, and why", pd.DataFrame([(each.id, each.asked, each.why) for each in stated]))
+
+# %%
+run.save(settings=ledger.settings_of_ledger(factors))
 
 # %% [markdown]
 # ## What we learned
 
 # %%
-run.conclusion(sentences, replies)
+run.conclusion()
 
 # %%
 model = next(iter(run.models))
-marks = {row.claim.id: row.verdicts.get(model, Verdict.UNTESTABLE).symbol for row in ledger}
-hits = [name for name, guess in guesses.items() if marks[name] == guess]
+mine = ledger.show(verdicts[verdicts.model == model], stated).set_index("claim").mark
+hits = [name for name, guess in guesses.items() if mine.get(name, "–") == guess]
 print(f"your guesses for {model}: {len(hits)} of {len(guesses)} right")
-claims.beside_paper(ledger)
 
 # %% [markdown]
 # - A verdict is about *these* models. A claim about GPT-2 that small models do not bear out is not refuted: run the
@@ -244,7 +237,7 @@ claims.beside_paper(ledger)
 # Say each answer to yourself, with a guess at its number, before you unfold it.
 
 # %%
-run.questions(questions)
+run.questions()
 
 # %% [markdown]
 # ## Exercises
@@ -256,32 +249,32 @@ run.questions(questions)
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: `small.readings` holds a reading for each model, and its `.estimate` has a `value`, a `low` and a `high`. The
-# claim is that a number lies *below* a threshold, and it holds where the whole interval does. Which end decides?
+# Step 1: `small` has a row for each model, with `value`, `value_low` and `value_high`. The claim is that a number lies
+# *below* a threshold, and it holds where the whole interval does. Which end decides?
 #
 # Step 2: it is to hold in every model. Which model has the last word?
 #
-# Step 3: that end must still be cleared after rounding to two decimals. `verdict_at(…)` tells whether it is, and
-# whether 0.01 less would do as well.
+# Step 3: that end must still be cleared after rounding to two decimals. `holds_at(…)` tells whether it is, and whether
+# 0.01 less would do as well.
 #
 # </details>
 
 # %%
 generous = None  # a threshold, to two decimals
 
-(small,) = [row for row in ledger if row.claim.id == "products-small"]
+small = verdicts[verdicts.claim == "products-small"].dropna(subset=["value"])
 
 
-def verdict_at(threshold):
-    claim = replace(small.claim, threshold=threshold)
-    return replace(small, claim=claim).verdict
+def holds_at(threshold):
+    ends = zip(small.value_low, small.value_high, strict=True)
+    return all(claim.verdict(low, high, threshold, "below") is claim.Verdict.HOLDS for low, high in ends)
 
 
 if generous is not None:
     assert generous == round(generous, 2), "a threshold to two decimals"
-    assert verdict_at(generous) is Verdict.HOLDS, "not enough: some interval still reaches beyond it"
-    assert verdict_at(generous - 0.01) is not Verdict.HOLDS, "a smaller threshold would do"
-    print(f"right: {generous}, where the claim has {small.claim.threshold}: the highest upper end decides")
+    assert holds_at(generous), "not enough: some interval still reaches beyond it"
+    assert not holds_at(generous - 0.01), "a smaller threshold would do"
+    print(f"right: {generous}: the highest upper end decides")
 
 # %% [markdown]
 # **2 (medium).** With $m$ verdicts, intervals at $1 - 0.05/m$ hold *all* truths with 95 % (Bonferroni). As if errors
@@ -298,9 +291,13 @@ if generous is not None:
 # </details>
 
 # %%
+import numpy as np
+from scipy.stats import norm
+
 stretch = None  # how many times as long every interval becomes
 
-count = sum(len(row.readings) for row in ledger)
+readings = verdicts.dropna(subset=["value"]).merge(claims[["claim", "threshold", "direction"]], on="claim")
+count = len(readings)
 if stretch is not None:
     beyond = norm.cdf(-stretch * norm.ppf(0.975))
     assert np.isclose(beyond, 0.025 / count), "two sides, and as many intervals as there are readings"
@@ -312,12 +309,10 @@ turned = None  # a set of pairs, as in {("heterogeneous", "mini-gpt2")}
 if turned is not None:
     wider = norm.ppf(1 - 0.025 / count) / norm.ppf(0.975)
     expected = set()
-    for row in ledger:
-        for name, reading in row.readings.items():
-            value, low, high = reading.estimate.value, reading.estimate.low, reading.estimate.high
-            ends = value - wider * (value - low), value + wider * (high - value)
-            if verdict(*ends, row.claim.threshold, row.claim.direction) is not row.verdicts[name]:
-                expected.add((row.claim.id, name))
+    for row in readings.itertuples():
+        low, high = (row.value + wider * (end - row.value) for end in (row.value_low, row.value_high))
+        if claim.verdict(low, high, row.threshold, row.direction) != row.verdict:
+            expected.add((row.claim, row.model))
     assert turned <= expected, f"still what they were: {sorted(turned - expected)}"
     assert turned == expected, f"{len(expected - turned)} of those that turn are missing"
     print(f"right: {len(turned)} of {count} verdicts turn mixed; a wider interval turns none round")
@@ -329,13 +324,13 @@ if turned is not None:
 # <details><summary>Hint</summary>
 #
 # Step 1: copy one `[[claim]]` table of `paper/claims.toml` into a text between triple quotes, and change its `id` and
-# its `sentence`. `parse` reads such a text.
+# its `sentence`. `claim.parse` reads such a text.
 #
-# Step 2: `statistic` is one of the names in `STATISTICS`, and `notebook` is the one whose results it reads. With which
-# `threshold` and `direction` do the intervals of all models lie on the wrong side?
+# Step 2: `statistic` is one of the names in `numbers.STATISTICS`, and `notebook` is the one whose results it reads.
+# With which `threshold` and `direction` do the intervals of all models lie on the wrong side?
 #
-# Step 3: `claims.evaluate(run.results, parse(mine))` judges it. Then add the line `verdict = "holds here"` and read
-# what `parse` says.
+# Step 3: `ledger.evaluate(run.results, claim.parse(mine))` judges it. Then add the line `verdict = "holds here"` and
+# read what `claim.parse` says.
 #
 # </details>
 
@@ -343,8 +338,8 @@ if turned is not None:
 mine = None  # a text in TOML, with one claim
 
 if mine is not None:
-    judged = claims.evaluate(run.results, parse(mine))
-    assert len(judged) == 1, "one claim, please"
-    assert judged[0].claim.id not in {claim.id for claim in stated}, "give it an id of its own"
-    assert judged[0].verdict is Verdict.NOT, f"the verdict is {judged[0].verdict}: no model is to bear it out"
-    print("right:", judged[0].claim.sentence, judged[0].verdict)
+    (own,) = claim.parse(mine)
+    assert own.id not in {each.id for each in stated}, "give it an id of its own"
+    judged = ledger.evaluate(run.results, [own]).verdict.unique().tolist()
+    assert judged == [claim.Verdict.NOT], f"the verdicts are {judged}: no model is to bear it out"
+    print("right:", own.sentence, judged[0])

@@ -131,7 +131,10 @@ def test_the_readme_example_runs(monkeypatch):
     assert len(names["profile"]) == 12
 
 
-@pytest.mark.parametrize("page", ["README.md", "FINDINGS.md", "LEDGER.md", ".github/CONTRIBUTING.md"])
+PAGES = ["README.md", "findings/README.md", "findings/ledger.md", "findings/answers.md", ".github/CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_links_of_a_page_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     targets = re.findall(r"\]\((?!https?://)([^)#]+)\)", text) + re.findall(r'src="([^"]+)"', text)

@@ -1,9 +1,10 @@
 """Whether the claims were settled before the results that they judge: asked of the repository's own history.
 
-`python -m tools.frozen`. Two things are held. Every `results/<profile>/*_claims.json` records the SHA-256 of the claims
-that judged it, and that is the file as it is. And for every run profile but the embedded models', on whose results the
-thresholds were tried, the last change of `paper/claims.toml` is part of the history of the first of its results. The
-second needs that history: in a shallow clone, or without git, it is said not to be known, and the first still holds.
+`python -m tools.frozen`. Two things are held. Every `results/<profile>/13_claims/run.json` records the SHA-256 of the
+claims that judged it, and that is the file as it is. And for every run profile but the embedded models', on whose
+results the thresholds were tried, the last change of `paper/claims.toml` is part of the history of the first of its
+results. The second needs that history: in a shallow clone, or without git, it is said not to be known, and the first
+still holds.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ TRIED_ON = ("minis", "bench")
 
 def faults(root: Path = paths.ROOT) -> list[str]:
     """What is wrong, a line each: results judged by another ledger, or older than the claims."""
-    judged = sorted(root.glob("results/*/*_claims.json"))
-    lines = [line for path in judged if (line := another_ledger(path, root / CLAIMS))]
+    judged = sorted(path.parent for path in root.glob("results/*/13_claims/run.json"))
+    lines = [line for folder in judged if (line := another_ledger(folder, root / CLAIMS))]
     if not has_history(root):
         return lines
     settled = git(root, "log", "-1", "--format=%H", "--", str(CLAIMS)) or ""

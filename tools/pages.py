@@ -1,4 +1,4 @@
-"""What FINDINGS.md, LEDGER.md, ANSWERS.md and the course's pages take from the results of public and embedded models.
+"""What the pages of `findings` and of the course take from the results of public and embedded models.
 
 `python -m tools.pages`, or `make readme`, puts each table between its two marks and leaves all else as it was. The
 findings have two of notebook 02's numbers and one of 14's; the ledger has that of the claims; the answers are those of
@@ -10,21 +10,22 @@ results imply, so nothing else has to remember to run this.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-
-import pandas as pd
+from typing import Any
 
 from howlinear.core.profile_statistics import few_rows_decide
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
 from howlinear.files.tables import results as load_results
-from howlinear.ideas.claims import ledger as claims
 from howlinear.instrument.baseline import APART
+from howlinear.notebook import prose
 from howlinear.notebook.prose import Prose, describe_recorded
-from tools import lessons, teaching
+from tools import ledger, lessons, teaching
 from tools.book import build
+
+TEMPLATES = paths.ROOT / "tools" / "templates"
 
 PUBLIC = "<!-- numbers: results/public/02_ceilings -->"
 NUMBERS = "<!-- numbers: results/minis/02_ceilings -->"
@@ -37,6 +38,9 @@ END = "<!-- end -->"
 
 EMBEDDED = "the embedded models"
 
+FINDINGS_PAGE = "findings/README.md"
+LEDGER_PAGE = "findings/ledger.md"
+ANSWERS_PAGE = "findings/answers.md"
 SYLLABUS = "book/course/syllabus.md"
 INSTRUCTOR = "book/course/instructor.md"
 PLANS = "book/course/plans.md"
@@ -49,25 +53,20 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
         results: the folder that holds those of each run profile, `minis` and `public`.
 
     Raises:
-        SourceError: results of notebook 02 are missing, or some lack what a table shows.
+        SourceError: results are missing, or some lack what a table shows.
     """
-    minis = results / "minis"
-    public = results / "public"
-    ledger = claims.to_markdown(claims.evaluate(minis), claims.evaluate(public))
     findings = {
-        PUBLIC: _shown(public / "02_ceilings", public_table),
-        RACE: _shown(public / "14_compress", race_table),
-        NUMBERS: _shown(minis / "02_ceilings", ceilings_table),
+        PUBLIC: public_table(load_results(results / "public", "02_ceilings")),
+        RACE: race_table(load_results(results / "public", "14_compress")),
+        NUMBERS: ceilings_table(load_results(results / "minis", "02_ceilings")),
     }
     stems = build.stems()
-    syllabus = {NOTEBOOKS: teaching.notebooks_table(stems), WEEKS: teaching.weeks_table()}
-    instructor = {expect(stem): expected(stem, results) for stem in stems}
     return {
-        "FINDINGS.md": findings,
-        "LEDGER.md": {CLAIMS: ledger},
-        "ANSWERS.md": {ANSWERS: "\n\n".join(answer(stem, results) for stem in stems)},
-        SYLLABUS: syllabus,
-        INSTRUCTOR: instructor,
+        FINDINGS_PAGE: findings,
+        LEDGER_PAGE: {CLAIMS: ledger.page(results)},
+        ANSWERS_PAGE: {ANSWERS: answers(stems, results)},
+        SYLLABUS: {NOTEBOOKS: teaching.notebooks_table(stems), WEEKS: teaching.weeks_table()},
+        INSTRUCTOR: {expect(stem): expected(stem, results) for stem in stems},
         PLANS: planned(results),
     }
 
@@ -111,19 +110,20 @@ def expected(stem: str, results: Path) -> str:
     return teaching.expected({EMBEDDED: describe_recorded(results / "minis", stem)} | _public(stem, results))
 
 
-def answer(stem: str, results: Path) -> str:
-    """What a notebook asks and what it found, of the public models first, with the figure that its lesson shows.
-
-    Arguments and errors as of `expected`.
-    """
-    _, _, name = lessons.plans()[stem]["figure"].partition("/")
-    profile = "public" if (paths.figures("public") / f"{name}.png").is_file() else "minis"
-    figure = f'<img src="figures/{profile}/{name}.png" width="560" alt="{lessons.captions()[name]}">'
-    answers = teaching.answered(_public(stem, results) | {EMBEDDED: describe_recorded(results / "minis", stem)})
-    heading = f"## {stem[:2]} · {teaching.question(stem)}"
-    whose = "the public models" if profile == "public" else "the embedded models"
-    source = f"From [{stem}](notebooks/{stem}.py); the figure is of {whose}."
-    return "\n\n".join([heading, answers, figure, source])
+def answers(stems: list[str], results: Path) -> str:
+    """What notebooks ask and what they found, of the public models first, each with its lesson's figure."""
+    pages = []
+    for stem in stems:
+        _, _, figure = lessons.plans()[stem]["figure"].partition("/")
+        public = (paths.figures("public") / f"{figure}.png").is_file()
+        found = _public(stem, results) | {EMBEDDED: describe_recorded(results / "minis", stem)}
+        page = {"stem": stem, "question": teaching.question(stem), "answers": teaching.answered(found)}
+        page |= {"figure": figure, "caption": lessons.captions()[figure]}
+        page |= (
+            {"profile": "public", "whose": "the public models"} if public else {"profile": "minis", "whose": EMBEDDED}
+        )
+        pages.append(page)
+    return _filled("answers", Results("answers", {}), pages=pages)
 
 
 def _public(stem: str, results: Path) -> dict[str, Prose]:
@@ -133,99 +133,25 @@ def _public(stem: str, results: Path) -> dict[str, Prose]:
     return {"the public models": describe_recorded(folder, stem)} if there else {}
 
 
-def _shown(path: Path, table: Callable[[Results], str]) -> str:
-    """A table of the results of one notebook."""
-    try:
-        return table(load_results(path.parent, path.name))
-    except HowlinearError:
-        raise  # it says itself what is wrong
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise SourceError(
-            f"{path} does not hold what the table of it shows ({problem}): run notebook {path.stem[:2]} again"
-        ) from error
-
-
-def public_table(results: Mapping[str, pd.DataFrame]) -> str:
+def public_table(found: Results) -> str:
     """What notebook 02 found of public models, a row a model: also the blocks that a few massive rows decide."""
-    rows = []
-    for model in results["models"].itertuples():
-        blocks = results["blocks"].query("model == @model.model")
-        decided = [
-            f"{block.block}: {block.r2:.2f} → {block.r2_ordinary:.2f} without {block.massive_rows / model.rows:.1%} of "
-            "the rows"
-            for block in blocks.itertuples()
-            if few_rows_decide(block.r2, block.r2_ordinary)
-        ]
-        rows.append(
-            {
-                "model": model.model,
-                "perplexity": "none, an encoder" if pd.isna(model.perplexity) else f"{model.perplexity:.1f}",
-                "R²_lin, lowest – highest block": f"{blocks.r2.min():.2f} – {blocks.r2.max():.2f}",
-                "of ordinary rows": f"{blocks.r2_ordinary.min():.2f} – {blocks.r2_ordinary.max():.2f}",
-                "blocks that massive rows decide": "; ".join(decided) or "none",
-            }
-        )
-    return pd.DataFrame(rows).to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True)
+    models = found["models"]
+    encoders = models.loc[models["perplexity"].isna(), "model"].tolist()
+    return _filled("public", found, encoders=encoders, few_rows_decide=few_rows_decide)
 
 
-def race_table(results: Results) -> str:
+def race_table(found: Results) -> str:
     """What notebook 14 found of the first public model on its main text, a row a compressor, the best at first."""
-    race = results["race"].dropna(subset=["ratio"])
-    race = race[(race["model"] == race["model"].iloc[0]) & (race["corpus"] == race["corpus"].iloc[0])]
-    smallest = race[race["share"] == race["share"].min()].set_index("method")["ratio"]
-    rows = []
-    for method in sorted(race["method"].unique(), key=lambda name: smallest.get(name, float("inf"))):
-        cells = {"way": method}
-        for share, of_share in race.groupby("share", sort=False):
-            found = of_share[of_share["method"] == method]
-            cells[f"{share:.0%}"] = _times(found.iloc[0]) if len(found) else "–"
-        rows.append(cells)
-    return pd.DataFrame(rows).to_markdown(index=False, tablefmt="github", stralign=None, disable_numparse=True)
+    return _filled("race", found)
 
 
-def _times(row: pd.Series) -> str:
-    """A ratio of perplexities with its interval; beyond ten nothing but its size matters."""
-    if row["ratio"] >= 10:
-        return f"{row['ratio']:,.0f}"
-    digits = 2 if row["ratio_high"] < 10 else 1
-    return f"{row['ratio']:.{digits}f} [{row['ratio_low']:.{digits}f}, {row['ratio_high']:.{digits}f}]"
-
-
-def ceilings_table(results: Mapping[str, pd.DataFrame]) -> str:
+def ceilings_table(found: Results) -> str:
     """What notebook 02 found, a row a model, and below it how alike the profiles are."""
-    rows = []
-    for model in results["models"].itertuples():
-        blocks = results["blocks"].query("model == @model.model")
-        dearest = blocks.loc[blocks.dppl.idxmax()]
-        rows.append(
-            {
-                "model": model.model,
-                "perplexity": f"{model.perplexity:.1f}",
-                "R²_lin, lowest – highest block": f"{blocks.r2.min():.2f} – {blocks.r2.max():.2f}",
-                "before training": before_training(blocks),
-                "dearest swap, ΔPPL": (
-                    f"{dearest.dppl:+.2f} [{dearest.dppl_low:+.2f}, {dearest.dppl_high:+.2f}], block {dearest.block}"
-                ),
-                "ρ": f"{model.spearman:+.2f}",
-            }
-        )
-    table = pd.DataFrame(rows).to_markdown(index=False, tablefmt="github", disable_numparse=True)
-    alike = [f"{pair.model} ~ {pair.other}: r = {pair.pearson:.2f}" for pair in results["likeness"].itertuples()]
-    legend = (
-        "Before training, *within*: from the lowest held-out to the highest in-sample R², where the two still lie "
-        "apart at the most rows that were tried; the truth lies between. "
-        "ρ: Spearman correlation of R²_lin with the swap's cost; above 0, more linear is dearer."
-    )
-    return f"{table}\n\n{legend} Correlation of profiles: {', '.join(alike)}."
+    return _filled("ceilings", found, apart=APART)
 
 
-def before_training(blocks: pd.DataFrame) -> str:
-    """The lowest and the highest block; or what holds them all, if held-out and in-sample R² do not meet."""
-    held_out, in_sample = blocks.r2_untrained, blocks.r2_untrained_in_sample
-    if (in_sample - held_out).max() > APART:
-        return f"within [{held_out.min():.2f}, {in_sample.max():.2f}]"
-    return f"{held_out.min():.2f} – {held_out.max():.2f}"
+def _filled(name: str, found: Results, **more: Any) -> str:
+    return prose.render(TEMPLATES / f"{name}.md", found, **more).strip()
 
 
 def replace(text: str, mark: str, table: str) -> str:

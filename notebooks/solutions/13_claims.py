@@ -15,14 +15,11 @@
 profile = "minis"
 
 # %%
-from dataclasses import replace
-
 import numpy as np
 from scipy.stats import norm
 
 from howlinear.errors import InputError
-from howlinear.ideas.claims import ledger as claims
-from howlinear.ideas.claims.claim import Verdict, load_claims, parse, verdict
+from howlinear.ideas.claims import claim, ledger
 from howlinear.notebook.run import start
 
 # %% [markdown]
@@ -31,26 +28,27 @@ from howlinear.notebook.run import start
 
 # %%
 run = start("13_claims", "minis" if profile == "smoke" else profile)
-stated = load_claims()
-ledger = claims.evaluate(run.results, stated)
-rows = {row.claim.id: row for row in ledger}
+stated = claim.load_claims()
+verdicts = ledger.evaluate(run.results, stated)
+claims = ledger.summarise(stated, verdicts, ledger.move_thresholds(verdicts, stated, [1.0]))
+readings = verdicts.dropna(subset=["value"]).merge(claims[["claim", "threshold", "direction"]], on="claim")
 
 # %% [markdown]
 # **1.** For *below*, the upper end decides; for all models, the highest of them; and it must be cleared.
 
 # %%
-small = rows["products-small"]
-highest = max(reading.estimate.high for reading in small.readings.values())
+small = readings[readings.claim == "products-small"]
+highest = small.value_high.max()
 generous = round(np.floor(100 * highest) / 100 + 0.01, 2)
 
 
-def verdict_at(threshold):
-    claim = replace(small.claim, threshold=threshold)
-    return replace(small, claim=claim).verdict
+def holds_at(threshold):
+    ends = zip(small.value_low, small.value_high, strict=True)
+    return all(claim.verdict(low, high, threshold, "below") is claim.Verdict.HOLDS for low, high in ends)
 
 
-assert verdict_at(generous) is Verdict.HOLDS
-assert verdict_at(generous - 0.01) is not Verdict.HOLDS
+assert holds_at(generous)
+assert not holds_at(generous - 0.01)
 print("little would be", generous)
 
 # %% [markdown]
@@ -59,23 +57,16 @@ print("little would be", generous)
 # already, so this is strict.)
 
 # %%
-count = sum(len(row.readings) for row in ledger)
+count = len(readings)
 stretch = norm.ppf(1 - 0.025 / count) / norm.ppf(0.975)
 
-
-def stretched(claim, estimate):
-    low = estimate.value - stretch * (estimate.value - estimate.low)
-    high = estimate.value + stretch * (estimate.high - estimate.value)
-    return verdict(low, high, claim.threshold, claim.direction)
-
-
 turned = set()
-for name, row in rows.items():
-    for model, reading in row.readings.items():
-        strict = stretched(row.claim, reading.estimate)
-        if strict is not row.verdicts[model]:
-            assert strict is Verdict.MIXED
-            turned.add((name, model))
+for row in readings.itertuples():
+    low, high = (row.value + stretch * (end - row.value) for end in (row.value_low, row.value_high))
+    strict = claim.verdict(low, high, row.threshold, row.direction)
+    if strict != row.verdict:
+        assert strict is claim.Verdict.MIXED
+        turned.add((row.claim, row.model))
 print(f"{count} cells, stretched by {stretch:.2f}; now mixed: {sorted(turned)}")
 
 # %% [markdown]
@@ -96,10 +87,9 @@ direction = "above"
 unit = "R²"
 why = "A straight line is a straight line."
 """
-(own,) = claims.evaluate(run.results, parse(mine))
-assert own.verdict is Verdict.NOT
+assert set(ledger.evaluate(run.results, claim.parse(mine)).verdict) == {claim.Verdict.NOT}
 try:
-    parse(mine + 'verdict = "holds here"\n')
+    claim.parse(mine + 'verdict = "holds here"\n')
 except InputError as error:
     print("refused:", error)
 else:

@@ -3,31 +3,26 @@
 from scipy.stats import norm
 
 from helpers.exercises import Exercises
-from howlinear.ideas.claims.claim import SOURCE, Verdict, verdict
+from howlinear.ideas.claims.claim import SOURCE, Verdict, load_claims, verdict
 
-
-def ends(names, end):
-    """One end of the interval of every model, of the claim of exercise 1."""
-    return [getattr(reading.estimate, end) for reading in names["small"].readings.values()]
+CLAIMS = {claim.id: claim for claim in load_claims()}
 
 
 def that_turn(names, stretch):
     """What turns if both sides of every interval are as long as the longer one, times a factor."""
     turned = set()
-    for row in names["ledger"]:
-        for model, reading in row.readings.items():
-            estimate = reading.estimate
-            reach = stretch * max(estimate.high - estimate.value, estimate.value - estimate.low)
-            strict = verdict(estimate.value - reach, estimate.value + reach, row.claim.threshold, row.claim.direction)
-            if strict is not row.verdicts[model]:
-                turned.add((row.claim.id, model))
+    for row in names["readings"].itertuples():
+        reach = stretch * max(row.value_high - row.value, row.value - row.value_low)
+        claim = CLAIMS[row.claim]
+        if verdict(row.value - reach, row.value + reach, claim.threshold, claim.direction) != row.verdict:
+            turned.add((row.claim, row.model))
     return turned
 
 
 def all_mixed(names):
     """What is mixed before anything is stretched."""
-    verdicts = {(row.claim.id, model): mark for row in names["ledger"] for model, mark in row.verdicts.items()}
-    return {pair for pair, mark in verdicts.items() if mark is Verdict.MIXED}
+    mixed = names["readings"][names["readings"].verdict == Verdict.MIXED]
+    return set(zip(mixed.claim, mixed.model, strict=True))
 
 
 def stated_with(names, threshold):
@@ -36,17 +31,17 @@ def stated_with(names, threshold):
 
 def between_models(names):
     """A threshold that some models clear and others do not."""
-    lowest = [reading.estimate.value for reading in names["own"].readings.values()]
-    return (min(lowest) + max(lowest)) / 2
+    lowest = names["verdicts"].query("claim == 'falsifier-linear'").value
+    return (lowest.min() + lowest.max()) / 2
 
 
 WRONG = {
     "generous": {
         "a constant": lambda names: 0.5,
-        "as it is stated": lambda names: names["small"].claim.threshold,
-        "the highest value": lambda names: round(max(ends(names, "value")), 2),
-        "the highest lower end": lambda names: round(max(ends(names, "low")), 2),
-        "one model": lambda names: round(min(ends(names, "high")) + 0.01, 2),
+        "as it is stated": lambda names: CLAIMS["products-small"].threshold,
+        "the highest value": lambda names: round(names["small"].value.max(), 2),
+        "the highest lower end": lambda names: round(names["small"].value_low.max(), 2),
+        "one model": lambda names: round(names["small"].value_high.min() + 0.01, 2),
         "a hundredth more": lambda names: round(names["generous"] + 0.01, 2),
         "a hundredth less": lambda names: round(names["generous"] - 0.01, 2),
         "all digits": lambda names: names["highest"] + 1e-6,
@@ -55,7 +50,7 @@ WRONG = {
         "a constant": lambda names: 2.0,
         "one side": lambda names: norm.ppf(1 - 0.05 / names["count"]) / norm.ppf(0.975),
         "standard errors": lambda names: norm.ppf(1 - 0.025 / names["count"]),
-        "claims counted, not models": lambda names: norm.ppf(1 - 0.025 / len(names["ledger"])) / norm.ppf(0.975),
+        "claims counted, not models": lambda names: norm.ppf(1 - 0.025 / len(CLAIMS)) / norm.ppf(0.975),
         "a sign slip": lambda names: -names["stretch"],
         "upside down": lambda names: 1 / names["stretch"],
     },

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from howlinear.files import paths, results
+from howlinear.files import paths, tables
 from howlinear.ideas.claims.claim import fingerprint
 from howlinear.ideas.claims.ledger import JUDGED_BY
 from tools import frozen
@@ -27,7 +27,7 @@ def claims(root, text):
 
 def judged(root, profile):
     by = fingerprint(root / frozen.CLAIMS)
-    results.save(root / "results" / profile / "13_claims.json", {JUDGED_BY: by})
+    tables.write(root / "results" / profile / "13_claims", {}, {JUDGED_BY: by})
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_claims_that_came_first_are_sound(project, capsys):
 
 
 def test_claims_changed_after_a_new_model_was_run_are_seen_even_if_it_is_judged_anew(project, capsys):
-    results.save(project / "results" / "wide" / "02_ceilings.json", {"models": {}})
+    tables.write(project / "results" / "wide" / "02_ceilings", {}, {})
     commit(project)
     claims(project, "two")
     judged(project, "minis")
@@ -71,7 +71,7 @@ def test_the_embedded_models_may_be_judged_anew(project):
 def test_verdicts_of_other_claims_are_seen_without_any_history(project):
     claims(project, "two")
     (line,) = frozen.faults(project)
-    assert "minis/13_claims.json was judged by another ledger" in line
+    assert "minis/13_claims was judged by another ledger" in line
 
 
 def test_results_not_yet_committed_are_not_asked_for_their_age(project):
@@ -80,7 +80,7 @@ def test_results_not_yet_committed_are_not_asked_for_their_age(project):
 
 
 def test_a_shallow_clone_says_what_it_cannot_know(project, tmp_path_factory, capsys):
-    results.save(project / "results" / "wide" / "02_ceilings.json", {"models": {}})
+    tables.write(project / "results" / "wide" / "02_ceilings", {}, {})
     commit(project)
     claims(project, "two")
     judged(project, "minis")

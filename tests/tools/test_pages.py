@@ -1,5 +1,6 @@
 """The pages' tables are what the results imply, and writing them touches nothing else."""
 
+import re
 import shutil
 
 import numpy as np
@@ -9,10 +10,24 @@ import pytest
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
-from howlinear.ideas.claims import ledger as claims
-from tools import pages
+from tools import ledger, pages
 from tools.book import build
-from tools.pages import ANSWERS, CLAIMS, END, INSTRUCTOR, NOTEBOOKS, NUMBERS, PLANS, PUBLIC, RACE, SYLLABUS, WEEKS
+from tools.pages import (
+    ANSWERS,
+    ANSWERS_PAGE,
+    CLAIMS,
+    END,
+    FINDINGS_PAGE,
+    INSTRUCTOR,
+    LEDGER_PAGE,
+    NOTEBOOKS,
+    NUMBERS,
+    PLANS,
+    PUBLIC,
+    RACE,
+    SYLLABUS,
+    WEEKS,
+)
 
 RECORDED = paths.ROOT / "results"
 
@@ -34,6 +49,12 @@ RESULTS = {
 }
 
 
+def rows(table):
+    """The cells of a table in Markdown, without the rule below its head."""
+    head, _, *lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *lines)]
+
+
 def test_the_pages_show_what_the_committed_results_imply():
     """If this fails, results or claims have moved: run `make readme`, and read the text around the tables again."""
     for name, of_page in pages.tables(RECORDED).items():
@@ -43,17 +64,16 @@ def test_the_pages_show_what_the_committed_results_imply():
 
 
 def test_the_table_of_numbers_by_hand():
-    head, _, *rows, empty, legend = pages.ceilings_table(RESULTS).splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows)]
-    assert cells == [
-        ["model", "perplexity", "R²_lin, lowest – highest block", "before training", "dearest swap, ΔPPL", "ρ"],
-        ["a", "39.9", "0.26 – 0.90", "within [-0.10, 0.50]", "+1.50 [+1.00, +2.00], block 1", "-0.50"],
-        ["longer", "10.0", "1.00 – 1.00", "0.00 – 0.00", "+12.00 [+8.00, +16.00], block 0", "+0.00"],
+    table = pages.ceilings_table(Results("02_ceilings", RESULTS))
+    assert [cells[:-2] for cells in rows(table)[1:]] == [
+        ["a", "39.9", "0.26 – 0.90", "within [−0.10, 0.50]"],
+        ["longer", "10.0", "1.00 – 1.00", "0.00 – 0.00"],
     ]
-    assert empty == ""
-    assert legend.startswith("Before training, *within*: from the lowest held-out to the highest in-sample R²")
-    assert "ρ: Spearman correlation of R²_lin with the swap's cost; above 0, more linear is dearer." in legend
-    assert legend.endswith("Correlation of profiles: a ~ longer: r = 0.99.")
+    assert [cells[-2:] for cells in rows(table)[1:]] == [
+        ["+1.50 [1.00, 2.00], block 1", "−0.50"],
+        ["+12.00 [8.00, 16.00], block 0", "+0.00"],
+    ]
+    assert "a ~ longer: r = 0.99" in table
 
 
 def test_the_table_of_public_models_by_hand():
@@ -61,10 +81,8 @@ def test_the_table_of_public_models_by_hand():
     hardly = {"block": 4, "r2": 0.5, "r2_ordinary": 0.45, "massive_rows": 7}
     blocks = pd.DataFrame([decided, hardly, hardly]).assign(model=["talks", "talks", "encodes"])
     models = pd.DataFrame({"model": ["talks", "encodes"], "perplexity": [17.04, None], "rows": 1000})
-    _, _, *rows = pages.public_table({"models": models, "blocks": blocks}).splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in rows]
-    assert cells == [
-        ["talks", "17.0", "0.50 – 0.90", "0.45 – 0.45", "3: 0.90 → 0.45 without 1.2% of the rows"],
+    assert rows(pages.public_table(Results("02_ceilings", {"models": models, "blocks": blocks})))[1:] == [
+        ["talks", "17.0", "0.50 – 0.90", "0.45 – 0.45", "3: 0.90 → 0.45 without 1.2 % of the rows"],
         ["encodes", "none, an encoder", "0.50 – 0.50", "0.45 – 0.45", "none"],
     ]
 
@@ -80,10 +98,8 @@ def test_the_table_of_the_race_by_hand():
         row | {"method": "wild", "share": 0.9, "ratio": 1234.5},
         row | {"method": "wild", "share": 0.8, "ratio": None},
     ]
-    results = Results("14_compress", {"race": pd.DataFrame(race)})
-    head, _, *rows = pages.race_table(results).splitlines()
-    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows)] == [
-        ["way", "90%", "80%"],
+    assert rows(pages.race_table(Results("14_compress", {"race": pd.DataFrame(race)}))) == [
+        ["way", "90 %", "80 %"],
         ["first", "1.13 [1.00, 1.25]", "1.20 [1.00, 1.25]"],
         ["second", "1.10 [1.00, 1.25]", "1.50 [1.00, 1.25]"],
         ["wild", "1,234", "–"],
@@ -91,28 +107,26 @@ def test_the_table_of_the_race_by_hand():
 
 
 def test_an_answer_has_its_question_its_figure_and_both_kinds_of_models():
-    text = pages.answer("02_ceilings", RECORDED)
-    assert text.startswith("## 02 · How much of a feed-forward block is a straight line?\n")
-    assert text.index("Of the public models:") < text.index("Of the embedded models:")
-    assert 'src="figures/public/02_ceilings_profile.png"' in text
-    assert 'alt="How linear each block is' in text
-    trained_here = pages.answer("09_dynamics", RECORDED)
+    text = pages.answers(["02_ceilings", "09_dynamics"], RECORDED)
+    both, trained_here = re.split("(?=^## 09)", text, flags=re.MULTILINE)
+    assert both.startswith("## 02 · How much of a feed-forward block is a straight line?\n")
+    assert both.index("Of the public models:") < both.index("Of the embedded models:")
+    assert 'src="../figures/public/02_ceilings_profile.png"' in both
     assert "the public models" not in trained_here
-    assert 'src="figures/minis/09_dynamics_profiles.png"' in trained_here
+    assert 'src="../figures/minis/09_dynamics_profiles.png"' in trained_here
 
 
 def test_every_table_comes_from_the_recorded_results():
     tables = pages.tables(RECORDED)
     assert {name: set(of_page) for name, of_page in tables.items()} == {
-        "FINDINGS.md": {PUBLIC, RACE, NUMBERS},
-        "LEDGER.md": {CLAIMS},
-        "ANSWERS.md": {ANSWERS},
+        FINDINGS_PAGE: {PUBLIC, RACE, NUMBERS},
+        LEDGER_PAGE: {CLAIMS},
+        ANSWERS_PAGE: {ANSWERS},
         SYLLABUS: {NOTEBOOKS, WEEKS},
         INSTRUCTOR: {pages.expect(stem) for stem in build.stems()},
         PLANS: {pages.plan(stem) for stem in build.stems()},
     }
-    of_both = [claims.evaluate(RECORDED / profile) for profile in ("minis", "public")]
-    assert tables["LEDGER.md"][CLAIMS] == claims.to_markdown(*of_both)
+    assert tables[LEDGER_PAGE][CLAIMS] == ledger.page(RECORDED)
 
 
 OTHER = "<!-- other -->\n| 1 |\n<!-- end -->"
@@ -154,9 +168,10 @@ def project(tmp_path):
         shutil.copytree(RECORDED / profile, tmp_path / "results" / profile)
     marks = "\n\nbetween\n\n".join(f"{mark}\n{END}" for mark in (PUBLIC, RACE, NUMBERS))
     findings = f"# Title\n{marks}\nend\n"
-    (tmp_path / "FINDINGS.md").write_text(findings, encoding="utf-8")
-    (tmp_path / "LEDGER.md").write_text(f"{CLAIMS}\n{END}\nend\n", encoding="utf-8")
-    (tmp_path / "ANSWERS.md").write_text(f"{ANSWERS}\n{END}\n", encoding="utf-8")
+    (tmp_path / "findings").mkdir()
+    (tmp_path / FINDINGS_PAGE).write_text(findings, encoding="utf-8")
+    (tmp_path / LEDGER_PAGE).write_text(f"{CLAIMS}\n{END}\nend\n", encoding="utf-8")
+    (tmp_path / ANSWERS_PAGE).write_text(f"{ANSWERS}\n{END}\n", encoding="utf-8")
     (tmp_path / "book" / "course").mkdir(parents=True)
     for page in (SYLLABUS, INSTRUCTOR, PLANS):
         shutil.copy(paths.ROOT / page, tmp_path / page)
@@ -166,21 +181,21 @@ def project(tmp_path):
 def test_one_command_writes_all_tables_once(project, capsys, monkeypatch):
     assert pages.main(project) == 0
     said = capsys.readouterr().out
-    assert said.startswith("FINDINGS.md: tables written\nLEDGER.md: tables written\n")
+    assert said.startswith(f"{FINDINGS_PAGE}: tables written\n{LEDGER_PAGE}: tables written\n")
     tables = pages.tables(project / "results")
     assert said.count("\n") == len(tables)
-    parts = [f"{mark}\n{tables['FINDINGS.md'][mark]}\n{END}\n" for mark in (PUBLIC, RACE, NUMBERS)]
+    parts = [f"{mark}\n{tables[FINDINGS_PAGE][mark]}\n{END}\n" for mark in (PUBLIC, RACE, NUMBERS)]
     written = "\nbetween\n\n".join(parts)
-    assert (project / "FINDINGS.md").read_text(encoding="utf-8") == f"# Title\n{written}end\n"
-    ledger = tables["LEDGER.md"][CLAIMS]
-    assert (project / "LEDGER.md").read_text(encoding="utf-8") == f"{CLAIMS}\n{ledger}\n{END}\nend\n"
+    assert (project / FINDINGS_PAGE).read_text(encoding="utf-8") == f"# Title\n{written}end\n"
+    claims = tables[LEDGER_PAGE][CLAIMS]
+    assert (project / LEDGER_PAGE).read_text(encoding="utf-8") == f"{CLAIMS}\n{claims}\n{END}\nend\n"
     monkeypatch.setattr(atomic, "written_aside", None)  # what is right is not written again
     assert pages.main(project) == 0
     assert capsys.readouterr().out.count("nothing to do") == len(tables)
 
 
 def test_a_text_with_one_mark_alone_is_left_as_it_was(project, capsys):
-    path = project / "FINDINGS.md"
+    path = project / FINDINGS_PAGE
     path.write_text(f"{NUMBERS}\nold\n{END}\n", encoding="utf-8")
     assert pages.main(project) == 2
     assert capsys.readouterr().err == (
@@ -197,7 +212,7 @@ def test_a_text_that_is_not_there_is_named(project):
 def test_results_that_lack_what_a_table_shows_are_named(project):
     path = project / "results" / "minis" / "02_ceilings" / "blocks.csv"
     pd.read_csv(path).drop(columns="r2_untrained").to_csv(path, index=False)
-    with pytest.raises(SourceError, match=r"02_ceilings does not hold .*'r2_untrained'.*run notebook 02 again"):
+    with pytest.raises(SourceError, match=r"02_ceilings do not hold .*r2_untrained.*run the notebook again"):
         pages.tables(project / "results")
 
 

@@ -69,7 +69,7 @@ def readme():
 
 @pytest.fixture(scope="module")
 def findings():
-    return words("FINDINGS.md")
+    return words("findings/README.md")
 
 
 @pytest.fixture(scope="module")

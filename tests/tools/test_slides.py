@@ -8,7 +8,7 @@ import pytest
 from conftest import fingerprint
 from howlinear.errors import SourceError
 from howlinear.files import paths, results, tables
-from howlinear.ideas.claims import ledger
+from howlinear.ideas.claims.claim import Verdict
 from tests.tools import test_report
 from tests.tools.test_report import PAPER, changed, copy  # noqa: F401
 from tools import report
@@ -145,10 +145,9 @@ def test_the_slide_on_texts_says_what_was_tried_and_what_came_of_prose():
     for text in ("programmers-texts", "prose-texts", 'beside-main("r")', "highest(from-main)", '"text-small-shift"'):
         assert text in caption
     assert 'lowest(beside-main("inner"))' in note
-    other = ledger.evaluate(paths.results("minis"))
-    rows = [row.elsewhere["prose"] for row in other if row.elsewhere]
-    assert {row.claim.id for row in rows} == {"text-same-shape", "text-small-shift"}
-    assert not any(verdict is ledger.Verdict.HOLDS for row in rows for verdict in row.verdicts.values())
+    on_prose = tables.results("minis", "13_claims")["other_texts"]
+    assert set(on_prose.claim) == {"text-same-shape", "text-small-shift"}
+    assert not (on_prose.verdict == Verdict.HOLDS).any()
     agreement = tables.results("prose", "05_corpora")["agreement"]
     beside_docs = agreement[(agreement.corpus == "docs") | (agreement.other == "docs")]
     assert beside_docs.groupby("model").inner.min().max() < 0.9

@@ -26,8 +26,7 @@ from nbformat import NotebookNode
 
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths, results
-from howlinear.ideas.claims import ledger as claims
-from tools import lessons, report
+from tools import ledger, lessons, report
 from tools.book import charts, costs, coverage, in_browser, printed
 from tools.book import solutions as folding
 from tools.book.tables import markdown
@@ -89,7 +88,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
         text = lessons.with_figures(page.read_text(encoding="utf-8"), page.parent)
         _write(page, linked(text, which))
     _write(source / "gallery.txt", gallery(profile, which, source / "figures"))
-    _write(source / "ledger.txt", ledger(profile, which))
+    _write(source / "ledger.txt", ledger_page(profile, which))
     _write(source / "benchmarks.txt", benchmarks(source / "figures"))
     _write(source / "ratios.txt", ratios())
     _write(source / "coverage.txt", coverage_table())
@@ -183,11 +182,10 @@ CARD = """:::{{grid-item-card}}
 :::"""
 
 
-def ledger(profile: str, which: Sequence[str]) -> str:
+def ledger_page(profile: str, which: Sequence[str]) -> str:
     """The paper's claims and what the results say of each, with links to the pages of `which`."""
-    public = paths.results("public")
-    beside = claims.evaluate(public) if profile == "minis" and public.is_dir() else None
-    return linked(claims.to_markdown(claims.evaluate(paths.results(profile)), beside), which)
+    profiles = ("public", "minis") if profile == "minis" else (profile,)
+    return linked(ledger.page(paths.results(profile).parent, profiles), which)
 
 
 def linked(text: str, which: Sequence[str]) -> str:

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from howlinear.app.measurement import Measurement
+from howlinear.core import profile_statistics
 from howlinear.core.intervals import Estimate
-from howlinear.ideas.claims.contrasts import Estimates, distance
 from howlinear.ideas.compression.compress import Compressed
 from howlinear.ideas.compression.greedy import Plan
 from howlinear.ideas.corpora.agreement import Agreement
@@ -244,15 +244,10 @@ def comparison_notes(compared: Comparison) -> list[str]:
 
 
 def mean_distance(agreement: Agreement) -> Estimate:
-    """Mean distance of two profiles over the blocks, in R²; its ends are those of the differences (`contrasts`)."""
+    """Mean distance of two profiles over the blocks, in R²; its ends are those of the differences."""
     differences = list(agreement.difference.values())
-    apart = Estimates.of(
-        value=[each.value for each in differences],
-        low=[each.low for each in differences],
-        high=[each.high for each in differences],
-    )
-    nothing = Estimates.of(*[[0.0] * len(differences)] * 3)
-    return distance(apart, nothing)
+    half = [(each.high - each.low) / 2 for each in differences]
+    return profile_statistics.mean_distance(np.array([each.value for each in differences]), np.array(half))
 
 
 def outcome_table(outcome: Plan | Compressed) -> Table:

@@ -114,6 +114,22 @@ def rises_and_falls(low: Profile, high: Profile) -> bool:
     return smaller_turn(low, above=high) > 0
 
 
+def mean_distance(difference: Profile, half: Profile) -> Estimate:
+    """Mean distance of two profiles over blocks, in R²: the one yardstick for *the same* and for *different*.
+
+    Over blocks the intervals add up as if all blocks erred together, at worst; noise only ever adds to a distance.
+
+    Args:
+        difference: of the two, block by block, shape (blocks,).
+        half: half the length of the interval of each difference.
+    """
+    # d = mean over blocks of |r_b − r'_b|
+    gap = np.abs(difference)
+    nearest = (gap - half).clip(min=0)  # no distance is below 0
+    farthest = gap + half
+    return Estimate(float(gap.mean()), float(nearest.mean()), float(farthest.mean()))
+
+
 def few_rows_decide(
     r2: float | Float[np.ndarray, "*blocks"], r2_ordinary: float | Float[np.ndarray, "*blocks"]
 ) -> bool | Bool[np.ndarray, "*blocks"]:

@@ -49,16 +49,24 @@ def describe(found: Results) -> Prose:
     Raises:
         SourceError: there is no template, or the results lack what it says.
     """
+    return _parse(render(TEMPLATES / f"{found.stem}.md", found), found.stem)
+
+
+def render(template: Path, found: Results, **more: Any) -> str:
+    """Fill a template from the results of a notebook, and from what else is given by name.
+
+    Raises:
+        SourceError: there is no such template, or the results lack what it says.
+    """
     try:
-        text = _environment().get_template(f"{found.stem}.md").render(_context(found))
+        return _environment(template.parent).get_template(template.name).render(_context(found) | more)
     except jinja2.TemplateNotFound as error:
-        raise SourceError(f"no template {error.name} in {TEMPLATES}: what the notebook found is said there") from error
+        raise SourceError(f"no template {error.name} in {template.parent}: what results say is said there") from error
     except (jinja2.TemplateError, LookupError, TypeError, ValueError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise SourceError(
-            f"results of {found.stem} do not hold what its answer says ({problem}): run the notebook again"
+            f"results of {found.stem} do not hold what {template.name} says ({problem}): run the notebook again"
         ) from error
-    return _parse(text, found.stem)
 
 
 def describe_recorded(folder: Path, stem: str) -> Prose:
@@ -76,9 +84,9 @@ def describe_recorded(folder: Path, stem: str) -> Prose:
     return describe(tables.read(folder / stem))
 
 
-def _environment() -> jinja2.Environment:
+def _environment(folder: Path) -> jinja2.Environment:
     environment = jinja2.Environment(  # noqa: S701 (what is rendered is Markdown)
-        loader=jinja2.FileSystemLoader(TEMPLATES),
+        loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -1,60 +1,51 @@
-"""The figure of notebook 13: the board of claims, one verdict a cell."""
+"""The figure of notebook 13: the board of claims, a strip each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from howlinear.plots import style
 
-COLOURS = {
-    "holds here": "#9fd3f0",
-    "does not hold here": "#f2b76b",
-    "mixed": "#f4ec9a",
-    "not testable here": "#ececec",
-}
-"""Verdict → colour of its cell; the symbol in the cell says the same."""
+COLOURS = {"holds here": "#0b72b5", "does not hold here": "#d55e00", "mixed": "#8a7a00"}
+"""Verdict → colour of its mark; which side of the threshold it lies on says the same."""
+
+HEIGHT = 0.24
+"""Inches a strip."""
 
 
-def board(cells: pd.DataFrame, columns: Sequence[str]) -> Figure:
-    """The claims against the models: a row a claim, a column a model, and what was asked at the right.
-
-    Thin lines part the sections of the paper, which stand at the far right.
+def board(verdicts: pd.DataFrame, paper: pd.DataFrame) -> Figure:
+    """A strip a claim, its threshold in the middle and the side where it holds at the right.
 
     Args:
-        cells: a row a cell: `claim`, `section`, `column`, `verdict` (one of `COLOURS`), its `symbol`, the `number` as
-            text, and what the claim `asked`; as of `ledger.cells`.
-        columns: the columns from left to right; a cell of another column is an error.
+        verdicts: a row a model of a claim: `claim`, `section`, `asked`, `verdict`, and how far the number and its
+            interval lie beyond the threshold, `margin`, `margin_low` and `margin_high`, empty where there is none; as
+            of `ledger.show`.
+        paper: the same of the paper's own numbers, which are drawn hollow.
 
     Returns:
-        The figure.
-
-    Raises:
-        ValueError: a cell's column is not among them.
+        The figure; every strip is scaled to what is furthest out on it.
     """
-    claims = list(cells["claim"].unique())
-    places = {name: x for x, name in enumerate(columns)}
-    unknown = sorted(set(cells["column"]) - places.keys())
-    if unknown:
-        raise ValueError(f"no column for {', '.join(unknown)}: the board has {', '.join(columns)}")
-    figure, axis = plt.subplots(figsize=(style.PAGE, 0.24 * len(claims) + 0.7))
-    for y, claim in enumerate(claims):
-        row = cells[cells["claim"] == claim]
-        for cell in row.itertuples():
-            _cell(axis, places[cell.column], y, COLOURS[cell.verdict], f"{cell.symbol} {cell.number}".strip())
-        axis.text(len(columns) - 0.4, y, row["asked"].iloc[0], va="center", fontsize=7, color=style.GREY)
-    for section, first in _first_rows(cells, claims).items():
-        if first > 0:
-            axis.axhline(first - 0.5, color=style.GREY, linewidth=0.4)
-        axis.text(len(columns) + 0.7, first, section, va="center", ha="right", fontsize=7, color=style.GREY)
-    axis.set(xlim=(-0.5, len(columns) + 0.7), ylim=(len(claims) - 0.5, -0.5))
-    axis.set_xticks(range(len(columns) + 1), [*columns, "asked"])
-    axis.set_yticks(range(len(claims)), claims)
+    claims = verdicts.drop_duplicates("claim").reset_index(drop=True)
+    figure, axis = plt.subplots(figsize=(style.PAGE, HEIGHT * len(claims) + 0.7))
+    for y, claim in claims.iterrows():
+        ours, theirs = (table[table["claim"] == claim["claim"]] for table in (verdicts, paper))
+        ours, theirs = ours.dropna(subset=["margin"]), theirs.dropna(subset=["margin"])
+        furthest = np.abs([*ours["margin_low"], *ours["margin_high"], *theirs["margin"]]).max(initial=0) or 1.0
+        _strip(axis, y, ours, theirs, furthest)
+        axis.text(1.1, y, claim["asked"], va="center", fontsize=7, color=style.GREY)
+        if not len(ours):
+            axis.text(-1.0, y, "not testable here", va="center", fontsize=6, color=style.GREY)
+        if y == 0 or claim["section"] != claims["section"][y - 1]:
+            axis.text(2.0, y, claim["section"], va="center", ha="right", fontsize=7, color=style.GREY)
+            axis.axhline(y - 0.5, color=style.GREY, linewidth=0.4)
+    axis.axvline(0, color="black", linewidth=0.8)
+    axis.set(xlim=(-1.05, 2.0), ylim=(len(claims) - 0.5, -0.5))
+    axis.set_xticks([-0.55, 0, 0.55], ["does not hold", "threshold", "holds"])
+    axis.set_yticks(range(len(claims)), claims["claim"])
     axis.xaxis.tick_top()
     axis.tick_params(length=0)
     axis.grid(visible=False)
@@ -62,17 +53,13 @@ def board(cells: pd.DataFrame, columns: Sequence[str]) -> Figure:
     return figure
 
 
-def _first_rows(cells: pd.DataFrame, claims: Sequence[str]) -> dict[str, int]:
-    """Section → the row of its first claim."""
-    sections = cells.drop_duplicates("claim").set_index("claim")["section"]
-    first: dict[str, int] = {}
-    for y, claim in enumerate(claims):
-        first.setdefault(sections[claim], y)
-    return first
-
-
-def _cell(axis: Axes, x: int, y: int, colour: str, text: str) -> None:
-    """One verdict: a coloured rectangle about its place, with its text."""
-    width, height = 0.94, 0.88
-    axis.add_patch(Rectangle((x - width / 2, y - height / 2), width, height, facecolor=colour, linewidth=0))
-    axis.text(x, y, text, ha="center", va="center", fontsize=7)
+def _strip(axis: Axes, y: int, ours: pd.DataFrame, theirs: pd.DataFrame, furthest: float) -> None:
+    """One claim: the paper's numbers hollow, ours filled and with their intervals, models below one another."""
+    shifts = np.linspace(-0.28, 0.28, len(ours)) if len(ours) > 1 else [0.0]
+    for shift, row in zip(shifts, ours.itertuples(), strict=False):
+        colour = COLOURS[row.verdict]
+        ends = [row.margin_low / furthest, row.margin_high / furthest]
+        axis.plot(ends, [y + shift] * 2, color=colour, linewidth=0.9, solid_capstyle="butt")
+        axis.plot(row.margin / furthest, y + shift, marker="o", markersize=2.6, color=colour, linewidth=0)
+    x = theirs["margin"] / furthest
+    axis.plot(x, [y] * len(x), marker="o", markersize=4, markerfacecolor="none", color=style.GREY, linewidth=0)

@@ -16,7 +16,7 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -38,17 +38,11 @@ DIRECTIONS: tuple[str, ...] = get_args(Direction)
 
 @dataclass(frozen=True)
 class Unit:
-    """How numbers of a unit are shown.
+    """How numbers of a unit are shown: times a factor, with so many decimal places, and what follows."""
 
-    Attributes:
-        factor: what a number is multiplied by.
-        digits: how many follow the decimal point.
-        suffix: what follows the number.
-    """
-
-    factor: int
-    digits: int
-    suffix: str
+    factor: int = 1
+    digits: int = 2
+    suffix: str = ""
 
     def format(self, number: float) -> str:
         """A number without its suffix, as in `7.6` for 0.076 in per cent."""
@@ -56,14 +50,14 @@ class Unit:
 
 
 UNITS = {
-    "R²": Unit(factor=1, digits=2, suffix=""),
-    "0.001 R²": Unit(factor=1, digits=3, suffix=""),
-    "r": Unit(factor=1, digits=2, suffix=""),
+    "R²": Unit(),
+    "0.001 R²": Unit(digits=3),
+    "r": Unit(),
     "share": Unit(factor=100, digits=0, suffix=" %"),
     "%": Unit(factor=100, digits=1, suffix=" %"),
-    "rank": Unit(factor=1, digits=0, suffix=""),
-    "times": Unit(factor=1, digits=1, suffix=" ×"),
-    "PPL": Unit(factor=1, digits=1, suffix=""),
+    "rank": Unit(digits=0),
+    "times": Unit(digits=1, suffix=" ×"),
+    "PPL": Unit(digits=1),
 }
 
 
@@ -169,17 +163,13 @@ class Claim:
 
     def show(self, estimate: Estimate) -> str:
         """A number in the claim's unit, as in `0.36 [0.32, 0.40]`; without an interval where it has none."""
-        unit = UNITS[self.unit]
         if estimate.low == estimate.high:
-            return self.show_value(estimate)
-        return f"{self.show_value(estimate)} [{unit.format(estimate.low)}, {unit.format(estimate.high)}]"
-
-    def show_value(self, estimate: Estimate) -> str:
-        """The same without its interval, as in `7.6 %`."""
-        return self.show_number(estimate.value)
+            return self.show_number(estimate.value)
+        unit = UNITS[self.unit]
+        return f"{self.show_number(estimate.value)} [{unit.format(estimate.low)}, {unit.format(estimate.high)}]"
 
     def show_number(self, value: float) -> str:
-        """A bare number in the claim's unit."""
+        """A bare number in the claim's unit, as in `7.6 %`."""
         unit = UNITS[self.unit]
         return f"{unit.format(value)}{unit.suffix}"
 
@@ -196,8 +186,8 @@ class Claim:
         return f"{self.asks}, {self.asked}?"
 
 
-def verdict(low: float, high: float, threshold: float, direction: str) -> Verdict:
-    """Holds if the whole interval clears the threshold, does not if it all lies beyond it the other way, else mixed.
+def margin(low: float, high: float, threshold: float, direction: str) -> tuple[float, float]:
+    """How far an interval lies beyond a threshold, both ends, counted towards the side on which the claim holds.
 
     Args:
         low: lower end of the interval.
@@ -212,19 +202,25 @@ def verdict(low: float, high: float, threshold: float, direction: str) -> Verdic
         raise InputError(f"no interval runs from {low} to {high}")
     match direction:
         case "above":
-            clears = low > threshold
-            fails = high < threshold
+            return low - threshold, high - threshold
         case "below":
-            clears = high < threshold
-            fails = low > threshold
+            return threshold - high, threshold - low
         case "within":
-            clears = -threshold < low and high < threshold
-            fails = high < -threshold or threshold < low
-        case _:
-            raise InputError(f"direction {direction!r} is none of {', '.join(DIRECTIONS)}")
-    if clears:
+            nearest = max(low, -high, 0.0)  # the least |x| of the interval, 0 if it holds 0
+            farthest = max(-low, high)
+            return threshold - farthest, threshold - nearest
+    raise InputError(f"direction {direction!r} is none of {', '.join(DIRECTIONS)}")
+
+
+def verdict(low: float, high: float, threshold: float, direction: str) -> Verdict:
+    """Holds if the whole interval clears the threshold, does not if it all lies beyond it the other way, else mixed.
+
+    Arguments and errors as of `margin`.
+    """
+    worst, best = margin(low, high, threshold, direction)
+    if worst > 0:
         return Verdict.HOLDS
-    if fails:
+    if best < 0:
         return Verdict.NOT
     return Verdict.MIXED  # the interval straddles the threshold
 
@@ -290,11 +286,7 @@ def parse(text: str) -> list[Claim]:
 
 
 def _claim(table: Any) -> Claim:
-    """One claim from its table in the file.
-
-    Raises:
-        InputError: it is no claim; says why, in one line.
-    """
+    """One claim from its table in the file; an `InputError` says in one line what is wrong with it."""
     if not isinstance(table, dict):
         raise InputError(f"a claim must be a [[claim]] table, not {table!r}")
     name = table.get("id", "without an id")
@@ -303,28 +295,5 @@ def _claim(table: Any) -> Claim:
     try:
         return Claim(**table)
     except ValidationError as error:
-        raise InputError(f"claim {name!r}: {_in_one_line(error)}") from error
-
-
-def _in_one_line(error: ValidationError) -> str:
-    """What pydantic found wrong with a claim: its keys if any is wrong, else the kinds of its values, else these."""
-    keys, kinds, values = [], [], []
-    for found in error.errors():
-        key = ".".join(map(str, found["loc"]))
-        match found["type"]:
-            case "missing":
-                keys.append(f"{key} is missing")
-            case "unexpected_keyword_argument":
-                keys.append(f"{key} is unknown")
-            case "string_type" | "float_type" | "dict_type":
-                kinds.append(f"{key} = {found['input']!r}")
-            case "value_error" if not key:  # of `_threshold_can_be_cleared`, which says it itself
-                values.append(str(found["ctx"]["error"]))
-            case _:
-                values.append(f"{key} = {found['input']!r}")
-    if keys:
-        every = ", ".join(each.name for each in fields(Claim))
-        return f"{', '.join(sorted(keys))}; every claim has {every}"
-    if kinds:
-        return f"{', '.join(kinds)}: threshold and what is quoted are numbers, all else text"
-    return f"cannot use {'; '.join(values)}; see the head of {SOURCE.name}"
+        faults = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()]
+        raise InputError(f"claim {name!r}: {'; '.join(faults).replace(': Value error,', '')}") from error

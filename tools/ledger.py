@@ -1,0 +1,112 @@
+"""The page of the ledger: a line a claim, in four groups, with the paper's numbers beside those of every model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from howlinear.files import paths, tables
+from howlinear.files.tables import Results
+from howlinear.ideas.claims import ledger
+from howlinear.ideas.claims.claim import Claim, Verdict, load_claims
+from howlinear.ideas.claims.contrasts import TOGETHER
+from howlinear.notebook import prose
+
+STEM = "13_claims"
+TEMPLATE = paths.ROOT / "tools" / "templates" / "ledger.md"
+PROFILES = {"public": "public", "minis": "embedded"}
+"""Run profiles on the page, the one first that most rests on → what its models are called."""
+
+NEAR = (0.75, 1.5)
+"""Multiples of a threshold between which a tick must stay one, or it is said to hang on where that stands."""
+
+PAIR = "a pair, or twins"
+"""The column of what belongs to no single model."""
+
+BOUNDED = ("r", "R²", "share")
+"""Units whose numbers are 1 at most."""
+
+HOLDS = "Holds in a {kind} model"
+FAILS = "Does not hold in any model that was asked"
+OPEN = "Open"
+UNTESTABLE = "Not testable on these models"
+GROUPS = {
+    HOLDS: "With and without the two end blocks, and at any threshold from 0.75 to 1.5 times the one that stands.",
+    FAILS: "Of what referees named as falsifying, this speaks for the paper.",
+    OPEN: "Mixed, or a tick that hangs on the end blocks (ᵉ) or on the threshold, or one in {other} models alone.",
+    UNTESTABLE: "Models without the kind of block that is asked about, or what was not measured.",
+}
+
+
+def page(results: Path, profiles: Sequence[str] = tuple(PROFILES)) -> str:
+    """The claims on the models of some run profiles.
+
+    Args:
+        results: the folder that holds the results of each run profile.
+        profiles: whose results of notebook 13 are shown, of those that have any; the groups are about the first.
+
+    Raises:
+        SourceError: there are none, or they lack what is shown.
+    """
+    there = [name for name in profiles if (results / name / STEM).is_dir()] or profiles[:1]
+    found = {name: tables.results(results / name, STEM) for name in there}
+    first = found[there[0]]
+    claims = load_claims()
+    verdicts = pd.concat([ledger.show(each["verdicts"], claims) for each in found.values()], ignore_index=True)
+    names = {
+        "kind": PROFILES.get(there[0], there[0]),
+        "other": " and ".join(PROFILES.get(each, each) for each in there[1:]),
+    }
+    lines: dict[str, list[Claim]] = {heading: [] for heading in GROUPS}
+    firm = firm_ticks(first)
+    for claim in claims:
+        lines[group(verdicts.loc[verdicts["claim"] == claim.id, "verdict"], claim.id in firm)].append(claim)
+    groups = [(heading.format(**names), GROUPS[heading].format(**names), of_it) for heading, of_it in lines.items()]
+    paper = ledger.show(first["paper"], claims)
+    return prose.render(TEMPLATE, first, groups=groups, board=cells(verdicts), own=ranges(paper), rows=verdicts).strip()
+
+
+def group(verdicts: pd.Series, firm: bool) -> str:
+    """Heading of the group of a claim: by the verdicts of all models, and whether it holds in one whatever is moved."""
+    asked = verdicts[verdicts != Verdict.UNTESTABLE]
+    if asked.empty:
+        return UNTESTABLE
+    if (asked == Verdict.NOT).all():
+        return FAILS
+    return HOLDS if firm else OPEN
+
+
+def firm_ticks(found: Results) -> set[str]:
+    """The claims that hold in some model without its end blocks as well, and under every threshold near theirs."""
+    verdicts = found["verdicts"]
+    moved = found["thresholds"].merge(found["claims"][["claim", "unit", "threshold"]], on="claim")
+    # what no number of such a unit can clear says nothing of where the threshold stands
+    beyond = moved["unit"].isin(BOUNDED) & ((moved["factor"] * moved["threshold"]).abs() >= 1)
+    near = moved[moved["factor"].between(*NEAR) & ~beyond]
+    steady = (near["verdict"] == Verdict.HOLDS).groupby([near["claim"], near["model"]]).all()
+    ticks = verdicts.drop(ledger.depends_on_ends(verdicts).index)
+    return {row.claim for row in ticks.itertuples() if steady.get((row.claim, row.model), False)}
+
+
+def cells(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Mark and number, and ᵉ if the end blocks make it: a row a claim, a column a model."""
+    hanging = verdicts.index.isin(ledger.depends_on_ends(verdicts).index)
+    cell = verdicts["mark"] + pd.Series(hanging).map({True: "ᵉ", False: ""}) + " " + verdicts["number"]
+    shown = verdicts.assign(cell=cell.str.strip(), model=verdicts["model"].replace(TOGETHER, PAIR))
+    shown = shown[(shown["model"] != PAIR) | (shown["verdict"] != Verdict.UNTESTABLE)]
+    models = sorted(shown["model"].unique(), key=lambda name: name == PAIR)  # the last one
+    return shown.pivot_table(index="claim", columns="model", values="cell", aggfunc="first", sort=False)[models].fillna(
+        ""
+    )
+
+
+def ranges(paper: pd.DataFrame) -> dict[str, str]:
+    """Claim → the paper's own numbers, lowest to highest, with the marks that fell."""
+    shown = {}
+    for claim, rows in paper.sort_values("value").groupby("claim"):
+        ends = dict.fromkeys([rows["number"].iloc[0], rows["number"].iloc[-1]])
+        marks = "".join(mark for mark in "✓✗" if mark in set(rows["mark"]))  # without intervals nothing is mixed
+        shown[claim] = f"{marks} {' to '.join(ends)}"
+    return shown
