@@ -87,9 +87,8 @@ CAPTURING = Path("lib/howlinear/notebook/run.py")  # whose `Run.capture` makes t
 
 def took(stem):
     """Seconds that a notebook took when it was last recorded; None if it never was."""
-    runs = [Path(f"{RESULTS}/{stem}/run.json"), Path(f"{RESULTS}/runs/{stem}.json")]
-    recorded = next((json.loads(run.read_text(encoding="utf-8")) for run in runs if run.is_file()), {})
-    return recorded.get("seconds")
+    run = Path(found(stem))
+    return json.loads(run.read_text(encoding="utf-8")).get("seconds") if run.is_file() else None
 
 
 def minutes_left(stem):
@@ -103,9 +102,8 @@ def minutes_left(stem):
 
 
 def found(stem):
-    """What stands for a notebook's results: `run.json` beside its tables, or one file of numbers."""
-    has_tables = "run.record(" in Path(f"notebooks/{stem}.py").read_text(encoding="utf-8")
-    return f"{RESULTS}/{stem}/run.json" if has_tables else f"{RESULTS}/{stem}.json"
+    """What stands for a notebook's results: `run.json` beside its tables."""
+    return f"{RESULTS}/{stem}/run.json"
 
 
 def modules(source):

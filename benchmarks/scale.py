@@ -19,7 +19,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from howlinear.core.ceilings import ceiling
-from howlinear.files import results
+from howlinear.files import numbers
 from howlinear.instrument.capture import capture
 from howlinear.text.rows import TokenRows, batches
 
@@ -80,8 +80,8 @@ def main():
         print(" ".join(f"{name} {value:.3g}" for name, value in runs[-1].items()), flush=True)
     threads = torch.get_num_threads()
     machine = f"{os.cpu_count()}-core machine, {threads} thread{'s' * (threads > 1)}"
-    about = {"machine": machine, "rounds": options.rounds, "versions": results.versions()}
-    results.save(options.out, about | {"runs": runs})
+    about = {"machine": machine, "rounds": options.rounds, "versions": numbers.versions()}
+    numbers.save(options.out, about | {"runs": runs})
 
 
 if __name__ == "__main__":

@@ -28,8 +28,7 @@ from workload import SHAPES, forget_peak, new_model, new_rows, peak_memory
 
 from howlinear.core.ceilings import ceiling, fit, r2
 from howlinear.core.moments import Moments
-from howlinear.files import figures, paths
-from howlinear.files import results as record
+from howlinear.files import figures, numbers, paths
 from howlinear.instrument.capture import capture, hooked
 from howlinear.instrument.perplexity import losses
 from howlinear.instrument.swap_costs import swap_costs
@@ -252,16 +251,16 @@ def main():
         if options.peak:
             peak(shape, options.peak, options.tokens)
             return
-        found = record.load(kept) if options.keep and kept.exists() and len(options.parts) < len(PARTS) else {}
+        found = numbers.load(kept) if options.keep and kept.exists() and len(options.parts) < len(PARTS) else {}
         if "time" in options.parts:
             found |= times(shape, options.threads)
         if "memory" in options.parts:
             lengths = (shape.compared, shape.many)
             found["memory"] = {str(n): peaks(options.shape, options.threads, n) for n in lengths}
     found["goals"] = goals(found, shape.compared)
-    found["versions"] = record.versions()
+    found["versions"] = numbers.versions()
     if options.keep:
-        record.save(kept, found, digits={"error": 1})  # of the order of 1e-12: its size is what matters
+        numbers.save(kept, found, digits={"error": 1})  # of the order of 1e-12: its size is what matters
         if {"ways", "memory"} <= found.keys():
             draw(found, shape.compared)
     for what, line in found["goals"].items():

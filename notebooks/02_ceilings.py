@@ -31,7 +31,6 @@ import howlinear as hl
 from howlinear.core.ceilings import NULL, fit, r2
 from howlinear.core.intervals import CONFIDENCE
 from howlinear.files import published
-from howlinear.files.results import rounded
 from howlinear.ideas import ceilings
 from howlinear.ideas.by_hand import cloud
 from howlinear.ideas.rank.scores import directions
@@ -239,7 +238,7 @@ print(rule.iloc[[0, 4, 6, 7, 10, 14, 17]].to_string(index=False, float_format=la
 # lie on the flat part.
 
 # %%
-rule_shown = rounded(rule[["r2", "r2_rounded"]], 0.001).assign(threshold=thresholds)
+rule_shown = rule[["r2", "r2_rounded"]].round(3).assign(threshold=thresholds)
 figure = plots.solvers(magnitudes, rule_shown, NULL)
 run.figure(figure, "solvers")
 plt.show()
@@ -307,7 +306,7 @@ clouds = {}
 for place in (-1, len(of_first) // 2, 0):  # the most linear, the middle and the least linear block
     number = of_first.index[place]
     title = f"block {number}, $R^2$ {of_first[number]:.2f}"
-    clouds[title] = rounded(seen_along_its_loudest_direction(number), 0.01)
+    clouds[title] = seen_along_its_loudest_direction(number).round(2)
 figure = plots.clouds(clouds, first)
 run.figure(figure, "clouds")
 plt.show()

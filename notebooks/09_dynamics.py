@@ -168,7 +168,7 @@ from itertools import islice
 
 import torch
 
-from howlinear.files import results
+from howlinear.files import numbers
 from howlinear.ideas.dynamics.trajectory import unigram
 from howlinear.models.load import tokenizer_of
 from howlinear.text.corpus import load_corpus, model_documents
@@ -186,7 +186,7 @@ held_out = rows.ids[rows.test]
 plateau = unigram(stream, held_out, len(tokenizer))
 filmed = set()
 for name in FACTORY:
-    recording = results.load(paths.MODELS / name / "trajectory.json")
+    recording = numbers.load(paths.MODELS / name / "trajectory.json")
     filmed.add(recording["sha256"])
 same = filmed == {rows.sha256}
 print(f"{len(stream):,} training tokens · unigram loss {plateau:.2f} nats · on the rows of the films: {same}")

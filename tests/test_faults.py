@@ -24,7 +24,7 @@ import howlinear as hl
 from conftest import tiny
 from howlinear.app import cli
 from howlinear.errors import SourceError
-from howlinear.files import atomic, figures, paths, results
+from howlinear.files import atomic, figures, numbers, paths
 from howlinear.ideas.compression.folder import save
 from howlinear.instrument.capture import capture
 from howlinear.instrument.store import load_capture, save_capture
@@ -139,7 +139,7 @@ def figure():
 
 
 WRITERS = {
-    "results": lambda at, held: results.save(at / "x.json", {"x": list(range(30_000))}),
+    "results": lambda at, held: numbers.save(at / "x.json", {"x": list(range(30_000))}),
     "capture": lambda at, held: save_capture(at / "c.safetensors", *held, {}),
     "figure": lambda at, held: figures.save(figure(), paths.figures("smoke"), "01_x"),
     "model": lambda at, held: save(replace(tiny("mini-llama"), {1: torch.nn.Linear(32, 32)}), at / "m", "card"),

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from howlinear.files import paths, results, tables
+from howlinear.files import paths, tables
 from howlinear.files.git import git
 from howlinear.notebook import provenance, settings
 from howlinear.notebook.execute import stems
@@ -88,12 +88,8 @@ def _setting(run: dict[str, Any]) -> tuple[Any, ...]:
 def _agrees(stem: str, profile: str) -> bool:
     """Whether every number of a notebook is the committed one, within the tolerance that is stated there."""
     folder = paths.results(profile) / stem
-    if folder.is_dir():
-        committed = _committed_tables(folder)
-        return committed is not None and not tables.differences(committed, tables.read(folder))
-    path = paths.results(profile) / f"{stem}.json"
-    before = _committed(path)
-    return before is not None and path.is_file() and not results.moved(before, results.load(path))
+    committed = _committed_tables(folder)
+    return committed is not None and folder.is_dir() and not tables.differences(committed, tables.read(folder))
 
 
 def _committed_tables(folder: Path) -> tables.Results | None:

@@ -129,7 +129,7 @@ def answers(stems: list[str], results: Path) -> str:
 def _public(stem: str, results: Path) -> dict[str, Prose]:
     """What kind of models the public ones are → what a notebook found of them, if there are results."""
     folder = results / "public"
-    there = (folder / f"{stem}.json").is_file() or (folder / stem).is_dir()
+    there = (folder / stem).is_dir()
     return {"the public models": describe_recorded(folder, stem)} if there else {}
 
 

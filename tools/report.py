@@ -34,10 +34,7 @@ def compiler(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = F
     if not path.is_file():
         raise SourceError(f"no report at {path}: give the project's root, or a copy of it")
     fonts = Path(mpl.get_data_path()) / "fonts" / "ttf"
-    with_tables = [run.parent for run in sorted(Path(root, "results").glob("*/*/run.json"))]
-    inputs = {"tables": " ".join(f"{folder.parent.name}/{folder.name}" for folder in with_tables)}
-    if notes:
-        inputs["notes"] = "yes"
+    inputs = {"notes": "yes"} if notes else {}
     return typst.Compiler(path, root=root, font_paths=[fonts], ignore_system_fonts=True, sys_inputs=inputs)
 
 

@@ -22,7 +22,7 @@ from helpers.forked import exit_codes, start
 from howlinear.app import cli
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.files import results
+from howlinear.files import numbers
 from howlinear.instrument import distributed
 from howlinear.instrument.distributed import Group, join_moments, joined, own_share, place
 from howlinear.instrument.measure import measure
@@ -218,7 +218,7 @@ def full_disk(*_):
 
 
 def read_only(folder, index):
-    results.save = full_disk
+    numbers.save = full_disk
     sys.argv = ["howlinear", *command(folder)]
     cli.main()
 

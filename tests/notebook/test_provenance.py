@@ -30,7 +30,7 @@ def project(tmp_path, monkeypatch):
         f"notebooks/{STEM}.py": "1 + 1\n",
         "profiles/p.yaml": "models: [models/m]\ncorpora: [docs]\nrows: 4\nseq_len: 2\nseed: 0\nsample: 1\n",
         "models/m/model.safetensors": "weights",
-        f"results/p/{STEM}.json": '{"r2": 0.9}',
+        f"results/p/{STEM}/blocks.csv": '{"r2": 0.9}',
         f"figures/p/{STEM}_profile.svg": "<svg/>",
         "figures/p/03_bilinear_gain.svg": "another notebook's",
     }
@@ -63,7 +63,7 @@ def test_a_record_tells_commit_time_machine_inputs_and_outputs(project):
     names = [f"notebooks/{STEM}.py", "profiles/p.yaml", "models/m/model.safetensors"]
     assert run["inputs"] == {name: sha256(project / name) for name in names}
     assert run["outputs"] == {
-        name: sha256(project / name) for name in (f"results/p/{STEM}.json", f"figures/p/{STEM}_profile.svg")
+        name: sha256(project / name) for name in (f"results/p/{STEM}/blocks.csv", f"figures/p/{STEM}_profile.svg")
     }
 
 
@@ -74,7 +74,7 @@ def test_a_run_that_changes_no_byte_leaves_the_record_as_it_was(project):
     assert latest["began"] == "2026-01-03T03:04:05+00:00"
 
 
-@pytest.mark.parametrize("name", [f"results/p/{STEM}.json", f"figures/p/{STEM}_profile.svg"])
+@pytest.mark.parametrize("name", [f"results/p/{STEM}/blocks.csv", f"figures/p/{STEM}_profile.svg"])
 def test_a_run_that_changes_a_number_or_a_figure_is_recorded(project, name):
     made_at(BEGAN)
     (project / name).write_text("other")
@@ -82,10 +82,10 @@ def test_a_run_that_changes_a_number_or_a_figure_is_recorded(project, name):
 
 
 def test_changed_code_is_told_and_changed_results_are_no_change_of_code(project):
-    (project / f"results/p/{STEM}.json").write_text("other")
+    (project / f"results/p/{STEM}/blocks.csv").write_text("other")
     assert not made_at(BEGAN)["modified"]
     (project / f"notebooks/{STEM}.py").write_text("1 + 2\n")
-    (project / f"results/p/{STEM}.json").write_text("yet other")
+    (project / f"results/p/{STEM}/blocks.csv").write_text("yet other")
     assert made_at(LATER)["modified"]
 
 
@@ -140,7 +140,7 @@ def test_a_damaged_record_is_refused(project):
     path = provenance.path_of(STEM, "p")
     made_at(BEGAN)
     path.write_text("{")
-    with pytest.raises(SourceError, match=r"cannot read .*02_ceilings.json"):
+    with pytest.raises(SourceError, match="cannot read"):
         made_at(LATER)
 
 

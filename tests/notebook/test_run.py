@@ -13,10 +13,12 @@ import torch
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.models.load import load_model
-from howlinear.notebook import execute, settings
+from howlinear.notebook import execute, prose, settings
 from howlinear.notebook import run as notebooks
 from howlinear.text.rows import TRAIN_SHARE
 
+ONE = pd.DataFrame({"model": ["m"], "block": [0], "r2": [1.0]})
+FILES = ("blocks.csv", "run.json")
 NOTEBOOK = """# %% tags=["parameters"]
 profile = "minis"
 size = 1  # a number
@@ -107,7 +109,7 @@ def test_parameters_from_the_command_line_are_literals_or_text(text, value):
 
 
 def test_an_unknown_profile_is_named_beside_those_there_are():
-    with pytest.raises(SourceError, match=r"no profile 'nope' .*lesson, minis, paper"):
+    with pytest.raises(SourceError, match=r"no profile 'nope' .*lesson, minis, own"):
         notebooks.start("02_ceilings", "nope")
 
 
@@ -284,16 +286,19 @@ def test_results_and_figures_go_to_scratch_unless_the_environment_says_record(tm
     if told is not None:
         monkeypatch.setenv("HOWLINEAR_RECORD", told)
     run = notebooks.start("02_ceilings", "smoke")
-    run.save({"x": 1.0})
+    run.record("blocks", ONE)
+    run.save()
     run.figure(plt.figure(figsize=(1, 1)), "empty")
     plt.close("all")
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*") if path.is_file()}
     if told == "1":
-        assert written == {"results/smoke/02_ceilings.json"} | {f"figures/smoke/02_ceilings_empty.{k}" for k in KINDS}
+        assert written == {f"results/smoke/02_ceilings/{name}" for name in FILES} | {
+            f"figures/smoke/02_ceilings_empty.{k}" for k in KINDS
+        }
         assert capsys.readouterr().out == ""
     else:
         figures = {f"build/scratch/smoke/figures/02_ceilings_empty.{kind}" for kind in KINDS}
-        assert written == {"build/scratch/smoke/results/02_ceilings.json"} | figures
+        assert written == {f"build/scratch/smoke/results/02_ceilings/{name}" for name in FILES} | figures
         assert capsys.readouterr().out.endswith("are in build/scratch/smoke\n")
 
 
@@ -317,12 +322,17 @@ def test_the_parameters_of_every_run_profile_are_some_that_its_notebooks_have(pa
 # --- what a notebook says of its results
 
 
-def sentences(found):
-    return [f"The answer is {found['x']:.1f} [0.5, 1.5]."]
-
-
-def replies(found):
-    return ["It is.", f"Not {found['x']:.1f}."]
+TEMPLATE = """# Answer
+- The answer is {{ blocks.r2[0] | number(1) }} [0.5, 1.5].
+# Replies
+1. It is.
+2. Not {{ blocks.r2[0] | number(1) }}.
+# Questions
+## Is x < 2?
+It is {{ blocks.r2[0] | number(1) }} [0.5, 1.5].
+## Why?
+For a reason.
+"""
 
 
 @pytest.fixture
@@ -330,6 +340,8 @@ def shown(tmp_path, monkeypatch):
     """A run whose results are kept elsewhere, and what it shows: (text, by which id, whether it replaces)."""
     monkeypatch.setenv("HOWLINEAR_RECORD", "1")
     monkeypatch.setattr(paths, "results", lambda profile: tmp_path / profile)
+    monkeypatch.setattr(prose, "TEMPLATES", tmp_path)
+    (tmp_path / "01_capture.md").write_text(TEMPLATE)
     outputs = []
     monkeypatch.setattr(
         notebooks, "display", lambda text, display_id=None: outputs.append((text.data, display_id, False))
@@ -342,8 +354,9 @@ def shown(tmp_path, monkeypatch):
 
 def test_the_answer_is_that_of_the_recorded_results(shown):
     run, outputs = shown
-    run.save({"x": 1.0})
-    run.answer(sentences)
+    run.record("blocks", ONE)
+    run.save()
+    run.answer()
     assert outputs == [
         ("- The answer is 1.0 [0.5, 1.5].\n\nSquare brackets hold 95 % intervals.", "01_capture-answer", False)
     ]
@@ -351,23 +364,25 @@ def test_the_answer_is_that_of_the_recorded_results(shown):
 
 def test_without_results_the_answer_is_told_to_come(shown):
     run, outputs = shown
-    run.answer(sentences)
+    run.answer()
     ((text, _, _),) = outputs
     assert text.startswith("Of run profile `smoke` nothing is recorded yet.")
 
 
 def test_results_of_an_earlier_form_do_not_stop_a_notebook(shown):
     run, outputs = shown
-    run.save({"y": 1.0})
-    run.answer(sentences)
+    run.record("blocks", ONE.drop(columns="r2"))
+    run.save()
+    run.answer()
     ((text, _, _),) = outputs
-    assert "cannot be read (KeyError: 'x')" in text
+    assert "cannot be read (SourceError: results of 01_capture do not hold" in text
 
 
 def test_the_conclusion_stands_at_both_ends(shown):
     run, outputs = shown
-    run.save({"x": 2.0})
-    run.conclusion(sentences, replies)
+    run.record("blocks", ONE.assign(r2=2.0))
+    run.save()
+    run.conclusion()
     (above, identity, replaces), (below, _, added) = outputs
     assert (identity, replaces, added) == ("01_capture-answer", True, False)
     assert above.startswith("- The answer is 2.0")
@@ -377,17 +392,14 @@ def test_the_conclusion_stands_at_both_ends(shown):
 def test_without_results_there_is_no_conclusion(shown):
     run, _ = shown
     with pytest.raises(SourceError, match="run notebook 01_capture first"):
-        run.conclusion(sentences, replies)
-
-
-def questions(found):
-    return [("Is x < 2?", f"It is {found['x']:.1f} [0.5, 1.5]."), ("Why?", "For a reason.")]
+        run.conclusion()
 
 
 def test_questions_are_shown_with_their_answers_folded(shown):
     run, outputs = shown
-    run.save({"x": 1.0})
-    run.questions(questions)
+    run.record("blocks", ONE)
+    run.save()
+    run.questions()
     ((text, identity, replaces),) = outputs
     assert (identity, replaces) == (None, False)
     assert text == (
@@ -408,7 +420,7 @@ def test_a_long_table_is_folded_and_whole(shown):
 def test_without_results_there_are_no_questions(shown):
     run, _ = shown
     with pytest.raises(SourceError, match="run notebook 01_capture first"):
-        run.questions(questions)
+        run.questions()
 
 
 @pytest.mark.long
@@ -419,19 +431,27 @@ profile = "smoke"
 # %%
 from pathlib import Path
 
+import pandas as pd
+
 from howlinear.files import paths
+from howlinear.notebook import prose
 from howlinear.notebook.run import start
 
 paths.results = lambda profile: Path(FOLDER)
+prose.TEMPLATES = Path(FOLDER)
 run = start("00_tiny", profile)
-sentences = lambda found: [f"It is {found['x']}."]
-run.answer(sentences)
+run.answer()
 
 # %%
-run.save({"x": 7})
-run.conclusion(sentences, sentences)
+run.record("blocks", pd.DataFrame({"model": ["m"], "block": [7], "r2": [0.5]}))
+run.save()
+run.conclusion()
 """
     folder = str(project / "results")
+    (project / "results").mkdir(exist_ok=True)
+    filled = "{{ blocks.block[0] }}"
+    template = f"# Answer\n- It is {filled}.\n# Replies\n1. It is {filled}.\n# Questions\n"
+    (project / "results" / "00_tiny.md").write_text(template)
     (paths.NOTEBOOKS / "00_tiny.py").write_text(tiny.replace("FOLDER", repr(folder)))
     executed = json.loads(execute.execute("00_tiny").read_text())
     outputs = [output for cell in executed["cells"] for output in cell.get("outputs", [])]

@@ -22,7 +22,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
 from helpers.browser import Browser, must_have_chromium
 from howlinear.errors import InputError, SourceError
-from howlinear.files import paths, results
+from howlinear.files import numbers, paths
 from tests.tools import test_charts, test_in_browser
 from tests.tools.test_solutions import answers, small
 from tools import ledger
@@ -92,7 +92,7 @@ def test_what_was_measured_becomes_a_table_with_its_figure(tmp_path, monkeypatch
         "ways": {"howlinear": way},
         "versions": {"torch": "2.13.0"},
     }
-    results.save(tmp_path / "results/bench/bench.json", found, digits={"error": 1})
+    numbers.save(tmp_path / "results/bench/bench.json", found, digits={"error": 1})
     with pytest.raises(SourceError, match="make bench"):
         build.benchmarks(tmp_path / "out")
     (tmp_path / "figures/bench").mkdir(parents=True)
@@ -116,7 +116,7 @@ def test_a_measurement_stands_beside_the_models_own_work(tmp_path, monkeypatch):
     random = {"rows": 8_192, "ratios": {work: 2.5 for work in real["ratios"]}, "errors": real["errors"]}
     machine = {"processor": "a processor", "load": 1.26}
     found = {"machine": machine, "versions": {}, "smollm2-135m": real, "gpt2": random}
-    results.save(tmp_path / "results/bench/ratios.json", found, digits={"errors": 1})
+    numbers.save(tmp_path / "results/bench/ratios.json", found, digits={"errors": 1})
     text = re.sub(" +", " ", build.ratios())
     assert "a processor, one thread of a machine with a load of 1.3 as it began; gpt2 on 8,192 rows, smollm2" in text
     assert "| `hl.measure`: capture, intervals, perplexity | 2.50 (1.62) | 1.88 (1.47) | bare forward passes |" in text
@@ -125,11 +125,11 @@ def test_a_measurement_stands_beside_the_models_own_work(tmp_path, monkeypatch):
     assert "| R² | 3e-15 | 3e-15 |" in text
     assert "| perplexity, as a share | 1e-09 | 1e-09 |" in text
     assert "Peak memory" not in text
-    results.save(tmp_path / "results/bench/ratios.json", found | {"memory": {"16000": 3.21e9, "300000": 3.3e9}})
+    numbers.save(tmp_path / "results/bench/ratios.json", found | {"memory": {"16000": 3.21e9, "300000": 3.3e9}})
     assert "measurement of smollm2-135m: 3.21 GB for 16,000 rows, 3.30 GB for 300,000 rows." in build.ratios()
     assert "start of" not in build.ratios()
     started = {"seconds": {"python": 0.012, "howlinear --help": 0.224}, "ratios": {"howlinear --help": 18.67}}
-    results.save(tmp_path / "results/bench/ratios.json", found | {"start": started})
+    numbers.save(tmp_path / "results/bench/ratios.json", found | {"start": started})
     assert "| howlinear --help | 0.22 | 18.7 |" in re.sub(" +", " ", build.ratios())
 
 
@@ -218,8 +218,8 @@ def build_small_book(folder):
     words = (frame / "explore.md").read_text(encoding="utf-8")  # two of its links lead to notebooks not in this book
     (frame / "explore.md").write_text(re.sub(r"\[(notebook \d+)\]\(notebooks/0[46]\w+\.ipynb\)", r"\1", words))
     patch.setattr(build, "FRAME", frame)
-    results.save(folder / "minis/explorer.json", {"blocks": test_charts.ROWS})
-    results.save(folder / "minis/in_browser.json", test_in_browser.made_up())
+    numbers.save(folder / "minis/explorer.json", {"blocks": test_charts.ROWS})
+    numbers.save(folder / "minis/in_browser.json", test_in_browser.made_up())
     patch.setattr(printed, "chromium", lambda: None)
     build.prepare("minis", folder / "source", [STEM])
     build.build(folder / "source", folder / "html")

@@ -11,7 +11,7 @@ import yaml
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from conftest import WIDTH
-from howlinear.files import paths, results
+from howlinear.files import numbers, paths
 from howlinear.instrument.capture import capture
 from howlinear.models.layers import layers_of
 from howlinear.text.rows import TokenRows
@@ -96,7 +96,7 @@ def test_the_page_reads_a_run_and_shows_the_arithmetic():
 
 
 def test_the_shipped_run_sweeps_every_axis_and_the_page_includes_every_table():
-    measured = results.load(build.FRAME / "scale.json")
+    measured = numbers.load(build.FRAME / "scale.json")
     for axis in ("tokens", "blocks", "width"):
         assert len({run[axis] for run in measured["runs"]}) >= 3
     assert all(run[part] > 0 for run in measured["runs"] for part in costs.PARTS)
@@ -108,7 +108,7 @@ def test_the_benchmark_runs_and_the_page_can_read_it(tmp_path, monkeypatch):
     script = str(paths.ROOT / "benchmarks" / "scale.py")
     monkeypatch.setattr(sys, "argv", [script, str(tmp_path / "out.json"), "--tiny", "--rounds", "1"])
     runpy.run_path(script, run_name="__main__")  # in this process: a new one would import for seconds
-    assert tables(results.load(tmp_path / "out.json"))
+    assert tables(numbers.load(tmp_path / "out.json"))
 
 
 # --- the cluster

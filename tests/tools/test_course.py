@@ -13,7 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from howlinear.errors import InputError
-from howlinear.files import paths, results, tables
+from howlinear.files import paths, tables
 from tools import course, report
 from tools.book import build
 
@@ -348,14 +348,6 @@ def test_a_fault_is_told_with_the_notebook_it_is_in(tmp_path, monkeypatch, capsy
 # --- what to conclude
 
 CONCLUDE = paths.ROOT / "book" / "course" / "conclude.md"
-
-
-def recorded(stem):
-    """What a notebook found of every model with a loss: of the embedded ones, then of the public ones."""
-    found = []
-    for profile in ("minis", "public"):
-        found.append(results.load(paths.results(profile) / f"{stem}.json")["models"])
-    return found
 
 
 def read_race(profile):

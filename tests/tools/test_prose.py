@@ -7,7 +7,7 @@ import pytest
 
 from howlinear.core.ceilings import r2_intervals
 from howlinear.core.correlation import correlation
-from howlinear.files import paths, results, tables
+from howlinear.files import numbers, paths, tables
 from howlinear.ideas.claims.claim import load_claims
 from howlinear.ideas.corpora.agreement import Agreement
 from howlinear.ideas.degrees.nested import Nested
@@ -24,10 +24,6 @@ MINUS = str.maketrans("-", "−")
 def words(name):
     """A text without its line ends."""
     return " ".join((paths.ROOT / name).read_text(encoding="utf-8").split())
-
-
-def numbers(stem):
-    return results.load(paths.results("minis") / f"{stem}.json")
 
 
 def by_recipe(key):
@@ -135,7 +131,7 @@ def test_notebook_01_tells_how_long_the_public_models_take():
     assert "the public models take up to 20 minutes a notebook, 14 an hour" in words("notebooks/01_capture.py")
     seconds = {}
     for path in (paths.results("public") / "runs").glob("*.json"):
-        seconds[path.stem] = results.load(path)["seconds"]
+        seconds[path.stem] = numbers.load(path)["seconds"]
     for path in paths.results("public").glob(f"*/{tables.RUN}"):
         seconds[path.parent.name] = tables.read_run(path.parent)["seconds"]
     hour = seconds.pop("14_compress")
@@ -541,7 +537,7 @@ def test_the_letter_tells_how_the_controls_and_the_baseline_ended(letter):
 
 def coverage(interval, of="these rows"):
     """Percent of simulated measurements in which an interval holds the truth, by case."""
-    rows = results.load(paths.results("bench") / "coverage.json")["rows"]
+    rows = numbers.load(paths.results("bench") / "coverage.json")["rows"]
     found = [row for row in rows if (row["interval"], row["of"]) == (interval, of)]
     return {row["case"]: f"{100 * row['coverage']:.0f}" for row in found}
 

@@ -7,7 +7,7 @@ import pytest
 
 from conftest import fingerprint
 from howlinear.errors import SourceError
-from howlinear.files import paths, results, tables
+from howlinear.files import paths, tables
 from howlinear.ideas.claims.claim import Verdict
 from tests.tools import test_report
 from tests.tools.test_report import PAPER, changed, copy  # noqa: F401
@@ -86,10 +86,6 @@ def test_a_renamed_key_stops_the_build(copy, stem, key):  # noqa: F811
 
 
 # --- what the titles and notes say without a number -------------------------------------------------------------------
-
-
-def found(stem, profile="minis"):
-    return results.load(paths.results(profile) / f"{stem}.json")
 
 
 def test_the_most_linear_block_is_the_dearest():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from howlinear.errors import SourceError
-from howlinear.files import paths, results
+from howlinear.files import numbers, paths
 from howlinear.text.corpus import Corpus
 from howlinear.training import twins
 from howlinear.training.loop import Recipe
@@ -41,7 +41,7 @@ def results_of(families):
     """A file for every twin of some families."""
     for twin in TWINS:
         if twin.family in families:
-            results.save(paths.MODELS / "twins" / f"{twin.name}.json", {"family": twin.family})
+            numbers.save(paths.MODELS / "twins" / f"{twin.name}.json", {"family": twin.family})
 
 
 def test_every_pair_that_differs_in_one_thing_is_there():

@@ -25,7 +25,7 @@ import yaml
 from nbformat import NotebookNode
 
 from howlinear.errors import HowlinearError, InputError, SourceError
-from howlinear.files import atomic, paths, results
+from howlinear.files import atomic, numbers, paths
 from tools import ledger, lessons, report
 from tools.book import charts, costs, coverage, in_browser, printed
 from tools.book import solutions as folding
@@ -92,19 +92,19 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     _write(source / "benchmarks.txt", benchmarks(source / "figures"))
     _write(source / "ratios.txt", ratios())
     _write(source / "coverage.txt", coverage_table())
-    for name, table in costs.tables(results.load(FRAME / "scale.json")).items():
+    for name, table in costs.tables(numbers.load(FRAME / "scale.json")).items():
         _write(source / f"scale_{name}.txt", table)
     for name, page in api():
         _write(source / "api" / f"{name}.md", page)
 
     # the page with cells to run
-    tried = results.load(_there(paths.build(profile) / "in_browser.json", "run make book"))
+    tried = numbers.load(_there(paths.build(profile) / "in_browser.json", "run make book"))
     words = (source / "try.md").read_text(encoding="utf-8")
     _write(source / "try.md", in_browser.filled(words, tried["numbers"]))
     _write(source / "_static" / "blocks.js", in_browser.script(tried["blocks"]))
 
     # the interactive page
-    rows = results.load(_there(paths.build(profile) / "explorer.json", "run make book"))["blocks"]
+    rows = numbers.load(_there(paths.build(profile) / "explorer.json", "run make book"))["blocks"]
     frame = (FRAME / "explorer.html").read_text(encoding="utf-8")
     _write(source / "explorer.txt", charts.fragment(rows, frame))
 
@@ -208,7 +208,7 @@ def coverage_table() -> str:
     path = paths.results("bench") / "coverage.json"
     if not path.is_file():
         return "Nothing is simulated yet: `make bench-coverage` does it, in twenty minutes or so.\n"
-    return coverage.table(results.load(path))
+    return coverage.table(numbers.load(path))
 
 
 def benchmarks(target: Path) -> str:
@@ -220,7 +220,7 @@ def benchmarks(target: Path) -> str:
     path = paths.results("bench") / "bench.json"
     if not path.is_file():
         return "Nothing is measured yet: `make bench` does it, in ten minutes or so.\n"
-    measured = results.load(path)
+    measured = numbers.load(path)
     figure = _there(paths.figures("bench") / "side_by_side.png", "run make bench")
     target.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(figure, target / "bench_side_by_side.png")
@@ -272,7 +272,7 @@ def ratios() -> str:
     path = paths.results("bench") / "ratios.json"
     if not path.is_file():
         return "Nothing is measured yet: `make bench` does it, in an hour or two.\n"
-    measured = results.load(path)
+    measured = numbers.load(path)
     models = {name: measured[name] for name in costs.TIMED if name in measured}
     counted = {name: costs.counted(costs.TIMED[name], found["rows"]) for name, found in models.items()}
     times = []

@@ -16,8 +16,7 @@ import torch
 from howlinear.core.ceilings import ceiling
 from howlinear.core.moments import effective_rank
 from howlinear.core.reduced_rank import reduced_rank
-from howlinear.files import paths, tables
-from howlinear.files import results as record
+from howlinear.files import numbers, paths, tables
 from howlinear.instrument.capture import BlockCapture
 from howlinear.notebook import run as notebooks
 
@@ -97,7 +96,7 @@ def main(profile: str = "minis") -> None:
     """Write `build/<profile>/explorer.json`, what `collect` finds; the pipeline's own step."""
     torch.set_num_threads(1)
     rows = collect(notebooks.start("explorer", profile))
-    record.save(paths.build(profile) / "explorer.json", {"blocks": rows})
+    numbers.save(paths.build(profile) / "explorer.json", {"blocks": rows})
 
 
 if __name__ == "__main__":

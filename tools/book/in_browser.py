@@ -20,8 +20,8 @@ import torch
 from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
+from howlinear.files import numbers as on_disk
 from howlinear.files import paths, tables
-from howlinear.files import results as record
 from howlinear.instrument.capture import BlockCapture
 from howlinear.notebook import run as notebooks
 
@@ -213,7 +213,7 @@ def filled(words: str, told: Mapping[str, str]) -> str:
 def main(profile: str = "minis") -> None:
     """Write `build/<profile>/in_browser.json`, what `collect` finds; the pipeline's own step."""
     torch.set_num_threads(1)
-    record.save(paths.build(profile) / "in_browser.json", collect(notebooks.start("in_browser", profile)))
+    on_disk.save(paths.build(profile) / "in_browser.json", collect(notebooks.start("in_browser", profile)))
 
 
 if __name__ == "__main__":

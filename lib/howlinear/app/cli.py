@@ -279,13 +279,13 @@ def compare(
 def comparison_numbers(compared: Comparison) -> dict[str, Any]:
     """What `--json` writes of a comparison."""
     from howlinear.app.console import mean_distance
-    from howlinear.files import results
+    from howlinear.files import numbers
 
     numbers = {
         "first": compared.first.to_dict(),
         "second": compared.second.to_dict(),
         "paired": compared.paired,
-        "versions": results.versions(),
+        "versions": numbers.versions(),
     }
     if compared.agreement is not None:
         numbers["difference"] = [{"block": b, **asdict(d)} for b, d in compared.agreement.difference.items()]
@@ -643,12 +643,12 @@ def hide_bars() -> None:
     hub_logging.set_verbosity_error()
 
 
-def write_json(path: Path | None, numbers: Callable[[], dict[str, Any]]) -> None:
+def write_json(path: Path | None, content: Callable[[], dict[str, Any]]) -> None:
     """Write numbers, if a file was asked for."""
     if path is not None:
-        from howlinear.files import results
+        from howlinear.files import numbers
 
-        results.save(path, numbers())
+        numbers.save(path, content())
 
 
 def write_csv(path: Path | None, frame: Callable[[], pd.DataFrame]) -> None:

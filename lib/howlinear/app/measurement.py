@@ -13,7 +13,7 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 from howlinear.errors import HowlinearError, InputError
-from howlinear.files import results
+from howlinear.files import numbers
 from howlinear.instrument.baseline import Baseline, baseline
 from howlinear.instrument.profile import Profile
 from howlinear.models.ffn_sites import sites
@@ -66,7 +66,7 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         """What `--json` writes: `Profile.to_dict`, and how it came about."""
-        content = self.profile.to_dict() | {"model": self.model, "seed": self.seed, "versions": results.versions()}
+        content = self.profile.to_dict() | {"model": self.model, "seed": self.seed, "versions": numbers.versions()}
         if self.untrained is not None:
             content["untrained"] = self.untrained.held_out
             content["untrained_in_sample"] = self.untrained.in_sample
@@ -85,7 +85,7 @@ class Measurement:
             "sequences": f"{rows.ids.shape[1]} tokens",
             "seed": str(self.seed),
             "SHA-256 of the rows": rows.sha256,
-            "versions": ", ".join(f"{name} {version}" for name, version in results.versions().items()),
+            "versions": ", ".join(f"{name} {version}" for name, version in numbers.versions().items()),
         }
         if self.profile.stop is not None:
             settings["rows were doubled until"] = str(self.profile.stop)

@@ -27,17 +27,8 @@ def cloud(
 ) -> pd.DataFrame:
     """Rows as points of a scatter, and their slices: ten of equally many rows, from left to right.
 
-    Args:
-        across: horizontal place of each row.
-        up: vertical place of each row.
-        line: vertical place of the fitted line above each row's horizontal place.
-        most: points that are kept, spread evenly over the rows; the slices are of all rows.
-
     Returns:
         A row a point: `across`, `up`, `line`; and of its slice `middle` and `mean`, the mean place across and up.
-
-    Raises:
-        InputError: fewer rows than slices.
     """
     if len(across) < SLICES:
         raise InputError(f"{len(across)} rows for {SLICES} slices: give more rows")
@@ -72,14 +63,6 @@ def toy_neuron(bend: float, width: float, centre: float = 0.0) -> Toy:
 
     The function is Swish (Ramachandran et al. 2017, "Searching for activation functions"): without bend it is the line
     x / 2, with bend 1 the SiLU of llama, with 1.7 nearly GELU, and with ever more of it ReLU.
-
-    Args:
-        bend: how sharply it turns at x = 0; 0 or more.
-        width: standard deviation of the inputs.
-        centre: their mean.
-
-    Raises:
-        InputError: a negative bend, or inputs without width.
     """
     if bend < 0 or width <= 0:
         raise InputError(f"bend {bend}, width {width}: give a bend of 0 or more and a width above 0")

@@ -26,11 +26,6 @@ from howlinear.instrument.perplexity import Change
 def null_rule(train: Moments, scored: Mapping[str, Moments], thresholds: Sequence[float]) -> pd.DataFrame:
     """What becomes of a fit as the rule for null directions moves.
 
-    Args:
-        train: moments of the train rows.
-        scored: name of a column → moments of held-out rows that the maps are scored on.
-        thresholds: values of the rule, relative to the largest eigenvalue of the inputs' correlation matrix.
-
     Returns:
         A row a threshold: `threshold`, `rank` of the inputs under it, `largest weight` of the map in absolute value,
         and R² on each of `scored`.
@@ -60,14 +55,7 @@ def measure_blocks(
     untrained: Mapping[str, Baseline],
     costs: Mapping[str, Mapping[int, Change]],
 ) -> pd.DataFrame:
-    """R²_lin of every block, before and after training, its spread over folds, and what a swap costs: a row a block.
-
-    Args:
-        profiles: model → its profile.
-        captures: model → block → what was kept of it.
-        untrained: model → what is known of the same architecture before training.
-        costs: model → block → change of perplexity; a model that predicts no next token is not there.
-    """
+    """R²_lin of every block, before and after training, its spread over folds, and what a swap costs: a row a block."""
     tables = []
     for model, profile in profiles.items():
         table = replace(profile, costs=costs.get(model, {})).to_frame().drop(columns=["corpus", "inputs"])
@@ -91,13 +79,7 @@ def by_block(table: pd.DataFrame, column: str) -> pd.DataFrame:
 def describe_models(
     profiles: Mapping[str, Profile], untrained: Mapping[str, Baseline], blocks: pd.DataFrame
 ) -> pd.DataFrame:
-    """What is known of each model as a whole: a row a model.
-
-    Args:
-        profiles: model → its profile.
-        untrained: model → what is known of the same architecture before training.
-        blocks: as of `measure_blocks`.
-    """
+    """What is known of each model as a whole: a row a model."""
     of_model = dict(list(blocks.groupby("model", sort=False)))
     return pd.DataFrame(
         {
@@ -116,10 +98,6 @@ def describe_models(
 
 def summarise(blocks: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
     """What the profiles show: a row a model.
-
-    Args:
-        blocks: as of `measure_blocks`.
-        models: as of `describe_models`.
 
     Returns:
         `lowest` and `highest` block; whether the profile `rises and falls` beyond its intervals; the `largest step`
@@ -147,9 +125,6 @@ def summarise(blocks: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
 
 def compare_profiles(blocks: pd.DataFrame) -> pd.DataFrame:
     """How alike the profiles of every two models of one depth are: a row a pair.
-
-    Args:
-        blocks: a row a block: `model`, `block` and `r2`.
 
     Returns:
         `model` and `other`; Pearson's correlation over blocks, `pearson`; the same without first and last block,

@@ -13,15 +13,9 @@ from howlinear.instrument.capture import BlockCapture, describe
 def describe_inputs(captures: Mapping[str, Mapping[int, BlockCapture]]) -> pd.DataFrame:
     """What the rows that go into every block are like.
 
-    Args:
-        captures: model → block → what was kept of it, with sampled rows.
-
     Returns:
         A row a block: `model`, `block`, `width` (features of an input row), and the fields of
         `capture.InputStatistics`.
-
-    Raises:
-        InputError: no rows were sampled.
     """
     rows = []
     for model, blocks in captures.items():
@@ -33,9 +27,6 @@ def describe_inputs(captures: Mapping[str, Mapping[int, BlockCapture]]) -> pd.Da
 
 def null_directions(inputs: pd.DataFrame) -> pd.DataFrame:
     """How far apart the two smallest eigenvalues of the inputs' correlation matrix are.
-
-    Args:
-        inputs: as of `describe_inputs`.
 
     Returns:
         A row a model: `width`; `rank`, the largest of any block; over the blocks the largest of the smallest eigenvalue
@@ -53,11 +44,7 @@ def null_directions(inputs: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise(inputs: pd.DataFrame) -> pd.DataFrame:
-    """The inputs of a model in three numbers: a row a model.
-
-    Args:
-        inputs: as of `describe_inputs`.
-    """
+    """The inputs of a model in three numbers: a row a model."""
     by_model = inputs.groupby("model", sort=False)
     return pd.DataFrame(
         {

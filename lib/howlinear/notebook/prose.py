@@ -8,7 +8,6 @@ numbers, intervals and lists. Templates say what tables hold; what has to be com
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +19,7 @@ import jinja2
 import pandas as pd
 
 from howlinear.errors import SourceError
-from howlinear.files import paths, results, tables
+from howlinear.files import paths, tables
 from howlinear.files.tables import Results
 
 TEMPLATES = paths.NOTEBOOKS / "answers"
@@ -71,16 +70,6 @@ def render(template: Path, found: Results, **more: Any) -> str:
 
 def describe_recorded(folder: Path, stem: str) -> Prose:
     """The same of the results in a folder, as `paths.results("minis")`."""
-    old = folder / f"{stem}.json"
-    if old.is_file():  # a notebook whose results are not tables yet
-        answers, found = importlib.import_module(f"howlinear.answers.{stem[3:]}"), results.load(old)
-        try:
-            return Prose(answers.sentences(found), answers.replies(found), answers.questions(found))
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            problem = f"{type(error).__name__}: {error}"
-            raise SourceError(
-                f"{old} does not hold what its answer says ({problem}): run notebook {stem[:2]} again"
-            ) from error
     return describe(tables.read(folder / stem))
 
 

@@ -1,6 +1,6 @@
 """Where a notebook's numbers and figures come from: commit, machine, versions, and a hash of all that went in and out.
 
-It is kept apart from the numbers, in `results/<profile>/runs/<stem>.json`, and written anew only where a result or a
+It is kept beside the tables, in `results/<profile>/<stem>/run.json`, and written anew only where a result or a
 figure came out with other bytes: a run that changes no number leaves the project as it was. What the latest run was
 like, whether or not it changed anything, stands in `build/<profile>/runs/<stem>.json`.
 """
@@ -72,9 +72,8 @@ def record(stem: str, profile: str, began: datetime, ended: datetime) -> Path:
 
 
 def path_of(stem: str, profile: str) -> Path:
-    """Where the record of the run that made a notebook's results is kept: beside its tables, if it has tables."""
-    beside = paths.results(profile) / stem / tables.RUN
-    return beside if beside.parent.is_dir() else paths.results(profile) / "runs" / f"{stem}.json"
+    """Where the record of the run that made a notebook's results is kept: beside its tables."""
+    return paths.results(profile) / stem / tables.RUN
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -140,8 +139,7 @@ def outputs(stem: str, profile: str) -> list[Path]:
     """The result and the figures of a notebook that are there."""
     folder = paths.results(profile)
     figures = sorted(paths.figures(profile).glob(f"{stem}_*.*"))
-    found = [folder / f"{stem}.json", *sorted((folder / stem).glob("*.csv")), *figures]
-    return [path for path in found if path.is_file()]
+    return [*sorted((folder / stem).glob("*.csv")), *figures]
 
 
 def hashes(files: Iterable[Path]) -> dict[str, str]:

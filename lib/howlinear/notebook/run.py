@@ -11,7 +11,7 @@ one otherwise, in Jupyter or by `howlinear notebook`, finds its numbers and figu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from howlinear.errors import InputError
-from howlinear.files import figures, paths, results, tables
+from howlinear.files import figures, paths, tables
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.store import Stored, about_capture, load_capture, save_capture
@@ -32,12 +32,6 @@ from howlinear.models.load import load_model
 from howlinear.notebook import prose, settings
 from howlinear.plots import style
 from howlinear.text.corpus import Corpus, load_corpus
-
-Answers = Callable[[Mapping[str, Any]], list[str]]
-"""From what a notebook has saved to sentences, as the modules of `howlinear.answers` have them."""
-
-Questions = Callable[[Mapping[str, Any]], list[tuple[str, str]]]
-"""From what a notebook has saved to questions, in plain text, each with its answer, in Markdown."""
 
 
 @dataclass(frozen=True)
@@ -164,94 +158,60 @@ class Run:
         self.tables[name] = tables.as_recorded(table, self.stem, name)
         return self.tables[name]
 
-    def save(
-        self,
-        numbers: Mapping[str, Any] | None = None,
-        tolerance: Mapping[str, float] | None = None,
-        digits: Mapping[str, int] | None = None,
-        *,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
+    def save(self, settings: Mapping[str, Any] | None = None) -> None:
         """Write the recorded tables and the settings to `results/<profile>/<stem>/`, or below scratch.
 
         Args:
-            numbers: of a notebook without tables, its numbers, for `results.save`.
-            tolerance: as of `results.save`.
-            digits: as of `results.save`.
             settings: the notebook's own, beside models, texts and sizes.
         """
         about = {"profile": self.profile, "rows": self.rows, "seq_len": self.seq_len, "seed": self.seed}
-        if numbers is not None:
-            results.save(self.results_path, about | dict(numbers), tolerance, digits)
-        else:
-            about |= {"models": list(self.models), "corpora": self.corpora}
-            tables.write(self.results_path.with_suffix(""), self.tables, about | dict(settings or {}))
+        about |= {"models": list(self.models), "corpora": self.corpora}
+        tables.write(self.results_path, self.tables, about | dict(settings or {}))
         if not self.recorded:
             scratch = os.path.relpath(paths.scratch(self.profile), paths.ROOT)
             print(f"not recorded: numbers and figures of this run are in {scratch}")
 
     @property
     def results_path(self) -> Path:
-        """Where the notebook's numbers are kept: in the record, or below scratch."""
+        """Where the notebook's tables are kept: in the record, or below scratch."""
         folder = paths.results(self.profile) if self.recorded else paths.scratch(self.profile) / "results"
-        return paths.inside(folder, f"{self.stem}.json")
+        return paths.inside(folder, self.stem)
 
-    def answer(self, sentences: Answers | None = None) -> None:
-        """Show what the recorded results of this run profile say, before this run has found anything.
-
-        Args:
-            sentences: of a notebook without a template of prose, its own, of `howlinear.answers`.
-        """
+    def answer(self) -> None:
+        """Show what the recorded results of this run profile say, before this run has found anything."""
         later = "When this notebook has run to its end, the answer stands here and under *What we learned*."
-        recorded = paths.inside(self.results, f"{self.stem}.json")
-        if not recorded.is_file() and not recorded.with_suffix("").is_dir():
+        recorded = paths.inside(self.results, self.stem)
+        if not recorded.is_dir():
             text = f"Of run profile `{self.profile}` nothing is recorded yet. {later}"
         else:
             try:
-                if sentences is None:
-                    text = _listed(prose.describe_recorded(self.results, self.stem).answer)
-                else:
-                    text = _listed(sentences(results.load(recorded)))
+                text = _listed(prose.describe(tables.read(recorded)).answer)
             except (LookupError, TypeError, ValueError, OSError) as error:  # as an earlier version wrote them
                 problem = f"{type(error).__name__}: {error}"
                 text = f"What is recorded of run profile `{self.profile}` cannot be read ({problem}). {later}"
         display(Markdown(text), display_id=self._answer_id)
 
-    def conclusion(self, sentences: Answers | None = None, replies: Answers | None = None) -> None:
+    def conclusion(self) -> None:
         """Show what this run has just saved says, here and where `answer` stands, and a reply to each prediction.
-
-        Args:
-            sentences: of a notebook without a template of prose, its own, of `howlinear.answers`.
-            replies: to the questions of "Predict first", of the same module.
 
         Raises:
             SourceError: nothing has been saved yet.
         """
-        if sentences is None:
-            found = self._prose()
-            answer, replied = _listed(found.answer), found.replies
-        else:
-            saved = results.load(self.results_path)
-            answer, replied = _listed(sentences(saved)), replies(saved)
-        numbered = [f"{number}. {reply}" for number, reply in enumerate(replied, 1)]
+        found = prose.describe(tables.read(self.results_path))
+        answer = _listed(found.answer)
+        numbered = [f"{number}. {reply}" for number, reply in enumerate(found.replies, 1)]
         update_display(Markdown(answer), display_id=self._answer_id)
         display(Markdown(f"{answer}\n\n**Your predictions.**\n\n" + "\n".join(numbered)))
 
-    def questions(self, questions: Questions | None = None) -> None:
+    def questions(self) -> None:
         """Show questions to test oneself with; the answer to each, of what this run has just saved, is folded below it.
-
-        Args:
-            questions: of a notebook without a template of prose, its own, of `howlinear.answers`.
 
         Raises:
             SourceError: nothing has been saved yet.
         """
-        asked = self._prose().questions if questions is None else questions(results.load(self.results_path))
+        asked = prose.describe(tables.read(self.results_path)).questions
         folded = "\n\n".join(_folded(number, *pair) for number, pair in enumerate(asked, 1))
         display(Markdown(_with_key(folded)))
-
-    def _prose(self) -> prose.Prose:
-        return prose.describe(tables.read(self.results_path.with_suffix("")))
 
     def folded(self, title: str, table: pd.DataFrame) -> None:
         """Show a long table, whole, when one opens it by its title."""

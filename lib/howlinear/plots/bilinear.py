@@ -23,12 +23,6 @@ _NUMBER = {"textcoords": "offset points", "fontsize": 5.5, "va": "center"}  # of
 def gain(blocks: pd.DataFrame, rank: int = 16, published: pd.DataFrame | None = None) -> Figure:
     """The paper's figure 3: gain against what the line leaves, a point per block; and the share recovered over depth.
 
-    Args:
-        blocks: table `blocks`: a row a block, with `r2`, `gain` and its ends, `recovered`.
-        rank: of the branch.
-        published: what the paper gives of its models, a row a block: `model`, `block`, `r2_lin`, `bilinear_gain_r16`;
-            as of `files.published`. It is drawn behind, thin and grey, with the model's own marker.
-
     Returns:
         The figure, two panels. Bars of the second take what is left as given.
     """
@@ -113,12 +107,6 @@ def _draw_gains(cloud: Axes, depth: Axes, blocks: pd.DataFrame, look: dict[str, 
 def rank(ranks: pd.DataFrame, power: pd.DataFrame, blocks: pd.DataFrame, probe_rank: int = 16) -> Figure:
     """Share recovered against rank; and what the probe recovers of teachers that are known, beside the real residuals.
 
-    Args:
-        ranks: table `ranks`: a row a rank of a block, with the share `recovered`.
-        power: table `power`: a row a block, a column of shares per kind of teacher.
-        blocks: table `blocks`: a row a block, with the share `recovered` of the real residuals.
-        probe_rank: rank of the probe in `power` and `blocks`.
-
     Returns:
         The figure, two panels.
     """
@@ -163,11 +151,6 @@ def _draw_growth(ax: Axes, ranks: pd.DataFrame, look: dict[str, str]) -> None:
 def gate(gates: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     """The gate of a branch trained end to end, and what passes it, against what the line leaves, a point per block.
 
-    Args:
-        gates: table `gates`: a row a block at a learning rate, with `gate` and `share`. Points of the highest rate are
-            filled, the others open.
-        blocks: table `blocks`, with `r2` of these blocks at least.
-
     Returns:
         The figure, two panels.
     """
@@ -200,10 +183,6 @@ def gate(gates: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
 
 def recipe(recipes: pd.DataFrame, changes: tuple[str, ...] = ("selection", "rows", "optimiser")) -> Figure:
     """The paper's recipe beside our probe, over depth; and what each change from one to the other is worth.
-
-    Args:
-        recipes: table `recipe`: a row a block, with `gain` (the recipe's), `ours`, and a column per change.
-        changes: in the order in which they are made.
 
     Returns:
         The figure, two panels. In the second a point is a block, a bar the mean over a model's blocks.
@@ -241,13 +220,6 @@ def layers(
     blocks: pd.DataFrame, controls: pd.DataFrame, layers: pd.DataFrame, published: pd.DataFrame | None = None
 ) -> Figure:
     """R² of what may stand in a block's place; and what it costs to put the line there, alone and with products.
-
-    Args:
-        blocks: table `blocks`: `r2` of the line, `r2_poly` with products.
-        controls: table `controls`: `r2` of each control of some blocks.
-        layers: table `layers`: `dppl`, `dppl_poly` and their ends.
-        published: what the paper gives of its models, a row a block: `model`, `block`, `dppl_linear`, `dppl_poly`; as
-            of `files.published`. It is drawn behind, thin and grey, with the model's own marker.
 
     Returns:
         The figure, two panels: a line per block in the first, its number at the right end; in the second filled for the

@@ -24,9 +24,6 @@ LOOKS = {"left": (style.GREY, "--"), "right": (style.ACCENT, "-")}  # of the two
 def cloud(clouds: Mapping[str, pd.DataFrame]) -> Figure:
     """Rows of blocks, seen from one neuron of each, with the fitted line; and one of these neurons by itself.
 
-    Args:
-        clouds: title of a panel → points, with the columns of `ideas.by_hand.cloud`; the last is the neuron by itself.
-
     Returns:
         The figure, a panel a cloud; black points are the mean of a slice of the rows.
     """
@@ -42,14 +39,7 @@ def cloud(clouds: Mapping[str, pd.DataFrame]) -> Figure:
 
 
 def draw_cloud(axis: Axes, points: pd.DataFrame, colour: str = POINTS_COLOUR, line: str = "the fitted line") -> None:
-    """Draw rows as faint points, their line, and the mean of each slice of the rows in black.
-
-    Args:
-        axis: where to draw.
-        points: with the columns of `ideas.by_hand.cloud`.
-        colour: of the rows.
-        line: what the line is, for the legend.
-    """
+    """Draw rows as faint points, their line, and the mean of each slice of the rows in black."""
     rows = {"color": colour, "markersize": 1.5, "markeredgewidth": 0, "alpha": 0.4}
     axis.plot(points["across"], points["up"], "o", **rows, label="a row")
     along = points.sort_values("across")
@@ -59,12 +49,7 @@ def draw_cloud(axis: Axes, points: pd.DataFrame, colour: str = POINTS_COLOUR, li
 
 
 def parabola(rows: Mapping[str, pd.DataFrame], lines: Mapping[str, tuple[float, float]]) -> Figure:
-    """The parabola y = x², the rows that two texts visit of it, and the line that each of them gives.
-
-    Args:
-        rows: name of a text, `left` or `right` → its rows, with columns `x` and `y`.
-        lines: name of a text → slope and intercept of its line.
-    """
+    """The parabola y = x², the rows that two texts visit of it, and the line that each of them gives."""
     figure, axis = plt.subplots(figsize=(style.COLUMN, 2.6))
     ends = 1.1 * max(points["x"].abs().max() for points in rows.values())
     x = np.linspace(-ends, ends, 200)
@@ -81,11 +66,7 @@ def parabola(rows: Mapping[str, pd.DataFrame], lines: Mapping[str, tuple[float, 
 
 
 def neurons(toys: Mapping[str, pd.DataFrame]) -> Figure:
-    """Toy neurons side by side, each with the best line through its points and what that leaves, on axes of its own.
-
-    Args:
-        toys: title of a panel → points, with columns `x`, `y` and `line`.
-    """
+    """Toy neurons side by side, each with the best line through its points and what that leaves, on axes of its own."""
     figure, axes = plt.subplots(1, len(toys), figsize=(style.PAGE, 2.0))
     for axis, points in zip(axes, toys.values(), strict=True):
         axis.vlines(points["x"], points["line"], points["y"], color=style.GREY, linewidth=0.5)
@@ -102,12 +83,6 @@ def slider(quantiles: Float[np.ndarray, " n"], bend: float = 1.7, width: float =
 
     It draws and computes by itself, in the browser; with scripts off it says where the same is drawn. Sliders move by
     the arrow keys, and what they make of R² is announced in words.
-
-    Args:
-        quantiles: points of the normal distribution that the neuron is asked at, shape (n,).
-        bend: where the sliders stand at first, as in `ideas.by_hand.toy_neuron`.
-        width: the same.
-        centre: the same.
     """
     html = SLIDER.replace("%QUANTILES%", json.dumps([round(float(point), 5) for point in quantiles]))
     for name, value in {"BEND": bend, "WIDTH": width, "CENTRE": centre}.items():

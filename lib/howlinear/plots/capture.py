@@ -27,10 +27,6 @@ FAR = 20  # outputs at position 0 beyond so many times the others' norm are draw
 def inputs(table: pd.DataFrame) -> Figure:
     """What the inputs of the blocks look like, over depth: four panels, a line a model.
 
-    Args:
-        table: a row a block: `model`, `block`, the columns of `INPUTS`, and `first_position_out`, beside which
-            `first_position_in` is drawn faintly; as of `ideas.inputs.describe_inputs`.
-
     Returns:
         The figure.
     """

@@ -25,16 +25,6 @@ _APART = 0.06  # of the height of a panel: labels of ticks that are nearer would
 def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame | None = None) -> Figure:
     """R²_lin over depth, with its interval: a line a model; below it what swaps cost, where the table has that.
 
-    Args:
-        frame: a row a block: `block`, `r2`, and optionally `r2_low` and `r2_high` (its 95 % interval; missing where
-            there is none), `massive_rows` and `r2_ordinary` (a block without its massive rows, an open point where that
-            moves it by 0.02 or more), `r2_untrained` and `r2_untrained_in_sample` (drawn dotted, with what lies between
-            them shaded, or as one line where they would coincide), `model`, and `dppl`, `dppl_low` and `dppl_high`
-            (what swapping the block for its map costs, drawn in a panel below); as of `Profile.to_frame`.
-        ax: where to draw R²_lin alone; a new figure of one column's width by default.
-        published: what the paper gives, a row a block: `model`, `block`, `r2_lin`; as of `files.published`. It is drawn
-            behind, thin and grey.
-
     Returns:
         The figure.
     """
@@ -67,11 +57,6 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
 
 def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
     """The paper's figure 2: R²_lin over depth, and what swapping each block for its map costs.
-
-    Args:
-        frame: as `profile` takes it, with `model`, and with `dppl`, `dppl_low` and `dppl_high`, missing of a block
-            that was not swapped.
-        published: as `profile` takes it, with `dppl_linear` for the lower panel.
 
     Returns:
         The figure, of two panels one above the other.
@@ -109,10 +94,6 @@ def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None
 def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
     """Rows of blocks: what the block puts out against what its fitted map says, and the line where both are equal.
 
-    Args:
-        blocks: title of a panel → points, with the columns of `ideas.by_hand.cloud`.
-        model: whose blocks they are; its colour is the rows'.
-
     Returns:
         The figure, a panel a block, each on axes of its own.
     """
@@ -129,12 +110,6 @@ def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
 
 def solvers(errors: pd.Series, rule: pd.DataFrame, null: float) -> Figure:
     """Which solver to trust, and what the rule for null directions does.
-
-    Args:
-        errors: solver → error in held-out R²; the first is drawn topmost.
-        rule: a row a threshold: `threshold`, `r2` on rows as they are, and `r2_rounded` on the same rows rounded. A
-            threshold of 0 has no place on the logarithmic axis and is left out; R² below −0.5 is drawn there.
-        null: the threshold that the project uses.
 
     Returns:
         The figure, of two panels.

@@ -20,12 +20,6 @@ HEIGHT = 0.24
 def board(verdicts: pd.DataFrame, paper: pd.DataFrame) -> Figure:
     """A strip a claim, its threshold in the middle and the side where it holds at the right.
 
-    Args:
-        verdicts: a row a model of a claim: `claim`, `section`, `asked`, `verdict`, and how far the number and its
-            interval lie beyond the threshold, `margin`, `margin_low` and `margin_high`, empty where there is none; as
-            of `ledger.show`.
-        paper: the same of the paper's own numbers, which are drawn hollow.
-
     Returns:
         The figure; every strip is scaled to what is furthest out on it.
     """

@@ -25,12 +25,6 @@ _APART = 0.058  # of the height of a panel, between the names of two lines
 def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Figure:
     """Parameters kept across, perplexity over that of the whole model up: lower and further right is better.
 
-    Args:
-        table: a row per `model`, `method` and share: `kept` (of all parameters) and `ratio` with its interval;
-            of one text. What has no ratio is left out.
-        methods: which, each with the same look in all panels; the first is drawn thick and black.
-        top: where panels end; a line that leaves a panel there goes on, and its name says how far.
-
     Returns:
         The figure, a panel a model, one below the other; ratios are logarithmic.
     """

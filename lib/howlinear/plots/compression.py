@@ -23,12 +23,6 @@ _NO_LOSS = "No model of this run predicts a next token, so no swap of a block ha
 def signal_against_cost(points: pd.DataFrame, signals: Sequence[dict], floor: float) -> Figure:
     """Signals of blocks, and what their swaps cost: a panel per signal, a point per block.
 
-    Args:
-        points: a row per block: `model`, its measured cost `nats`, and a column per signal.
-        signals: per panel, the `column`, the `label` of its axis, and the `title`; `exact` where the signal is in the
-            unit of the costs, so that a diagonal is drawn.
-        floor: costs below it are drawn at it, as the axis is logarithmic; signals at a tenth of it.
-
     Returns:
         The figure; both axes of every panel are logarithmic.
     """
@@ -64,13 +58,6 @@ def _enough_ticks(axis: Axes) -> None:
 
 def reduced_rank(curves: pd.DataFrame, points: pd.DataFrame, marks: Sequence[float] = (1 / 8, 1 / 12)) -> Figure:
     """How thin the map of a block may be: held-out R² above, what the swap costs below, a column per place.
-
-    Args:
-        curves: a row per model, block and rank: `model`, `block`, `share` (numbers held, of the block's own), and `r2`
-            with its interval.
-        points: a row per model, block and rank that was swapped: `model`, `block`, `share`, `r2`, and `delta` with its
-            interval; the last rank of each is the full map.
-        marks: shares to mark by dotted lines.
 
     Returns:
         The figure; shares and costs are logarithmic.
@@ -125,10 +112,6 @@ def _places(table: pd.DataFrame) -> pd.Series:
 def frontier(table: pd.DataFrame) -> Figure:
     """What several blocks cost that go at once: a panel per model, a line per way to pick them.
 
-    Args:
-        table: a row per model, way and number of blocks: `model`, `way`, `share` (of the FFN parameters left), and
-            `delta` with its interval.
-
     Returns:
         The figure; costs are logarithmic.
     """
@@ -153,9 +136,6 @@ def frontier(table: pd.DataFrame) -> Figure:
 
 def healing(table: pd.DataFrame) -> Figure:
     """What a little training of one layer does to perplexity, a row a layer, a point a model.
-
-    Args:
-        table: a row a model and layer: `model`, `layer`, and `delta` with its interval.
 
     Returns:
         The figure.

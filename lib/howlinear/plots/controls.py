@@ -21,13 +21,7 @@ _DISORDER = {"permuted": ("x", "-"), "redrawn": ("+", "--"), "fresh": ("", ":")}
 
 
 def trained_and_random(controls: pd.DataFrame, random: pd.DataFrame) -> Figure:
-    """Trained profiles beside those of random models and of weights in disorder, a panel a model.
-
-    Args:
-        controls: a row a `model`, `block` and `control`, with `r2`; `own` has its ends too.
-        random: a row a `model`, `seed` and `block`, with `r2`, held out, and `r2_in_sample`: whole models at random
-            initialisations.
-    """
+    """Trained profiles beside those of random models and of weights in disorder, a panel a model."""
     models = list(controls.model.unique())
     figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.5), sharey=True, squeeze=False)
     panels = axes[0]
@@ -68,13 +62,6 @@ def transplants(pairs: pd.DataFrame, controls: pd.DataFrame, closed: pd.DataFram
     """Blocks fed with other models' rows, a panel an owner of weights; last, what tells all combinations apart.
 
     All owners' panels have one scale of R².
-
-    Args:
-        pairs: a row a `block`, model whose `inputs` are fed and model of the `weights`, with `r2`; without any, as
-            where no two models are of one width, every model has its own rows alone.
-        controls: a row a `model`, `block` and `control`, with `r2`; `normal` and `turned` are drawn.
-        closed: a row a `model` and `block`: `closed`, R² on normal rows by the closed form.
-        effects: a row an `effect`, with `share` and its ends; without any, there is no panel of them.
     """
     if pairs.empty:
         own = controls[controls["control"] == "own"]
@@ -139,14 +126,7 @@ def _by_label(panels: Iterable[Axes]) -> dict[str, Artist]:
 
 
 def twins(profiles: pd.DataFrame, effects: pd.DataFrame, main: str) -> Figure:
-    """Profiles of models that differ in one thing only, and what moves them.
-
-    Args:
-        profiles: a row a `family`, `text`, `seed`, text `measured_on` and `block`, with `r2`.
-        effects: a row a text `measured_on`, `view` (`as measured` or `shape only`) and `effect`, with its `share`
-            beside what a seed does, and that number's ends.
-        main: the text whose profiles are drawn.
-    """
+    """Profiles of models that differ in one thing only, and what moves them."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.8), width_ratios=[1.2, 1])
     style.panels([left, right], [f"twins, measured on {main}", "what moves the profile"])
     _draw_twins(left, profiles[profiles.measured_on == main], main)

@@ -35,13 +35,7 @@ def look(place: int) -> dict[str, str]:
 def flanks(
     rows: Mapping[str, pd.DataFrame], lines: Mapping[str, tuple[float, float]], r2: Mapping[tuple[str, str], float]
 ) -> Figure:
-    """A curve that two texts visit in two places: a panel per text, with its own line and the other text's.
-
-    Args:
-        rows: text, named by the flank that it visits → its held-out rows, with columns `x` and `y`.
-        lines: text → slope and intercept of the line fitted on it.
-        r2: (text fitted on, text scored on) → R².
-    """
+    """A curve that two texts visit in two places: a panel per text, with its own line and the other text's."""
     figure, axes = plt.subplots(1, len(rows), figsize=(style.COLUMN, 2.3))
     for axis, (scored, points) in zip(axes, rows.items(), strict=True):
         axis.plot(points["x"], points["y"], "o", color="black", alpha=0.3, markersize=2.5, markeredgewidth=0)
@@ -59,14 +53,7 @@ def flanks(
 
 
 def profiles(curves: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
-    """R²_lin over depth, a panel per model, a curve per corpus with its intervals.
-
-    Args:
-        curves: columns model, corpus, block, r2, r2_low and r2_high.
-        published: what the paper gives of its models, a row a block: `model`, `block` and the columns of `PUBLISHED`;
-            as of `files.published`. Where a panel's model and a corpus are the paper's, it is drawn behind, thin and
-            grey, with the corpus' own marker.
-    """
+    """R²_lin over depth, a panel per model, a curve per corpus with its intervals."""
     corpora = list(curves["corpus"].unique())
     models = list(curves["model"].unique())
     figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.3), sharey=True, squeeze=False)
@@ -94,12 +81,7 @@ def _draw_published(ax: Axes, papers: pd.DataFrame, corpora: list[str]) -> None:
 
 
 def transfer(curves: pd.DataFrame, drops: pd.DataFrame) -> Figure:
-    """Above, mean R² of every pair of corpora; below, what the first corpus' map loses elsewhere, block by block.
-
-    Args:
-        curves: columns model, corpus, block and r2, of every corpus' own maps.
-        drops: columns model, fitted, scored (corpora), block, drop, drop_low and drop_high.
-    """
+    """Above, mean R² of every pair of corpora; below, what the first corpus' map loses elsewhere, block by block."""
     corpora = list(curves["corpus"].unique())
     models = list(curves["model"].unique())
     main, *others = corpora

@@ -22,11 +22,7 @@ _KERNELS = {  # marker and line, colour
 
 
 def spectrum(table: pd.DataFrame) -> Figure:
-    """The degree spectrum over depth, a panel a model, with Hermite's prediction dashed.
-
-    Args:
-        table: table `spectra`: a row a `model`, `block` and `degree`, with `r2`, its ends, and `hermite`.
-    """
+    """The degree spectrum over depth, a panel a model, with Hermite's prediction dashed."""
     models = list(table.model.unique())
     degrees = sorted(table.degree.unique().tolist())
     figure, axes = _model_panels(len(models))
@@ -52,14 +48,7 @@ def spectrum(table: pd.DataFrame) -> Figure:
 def kernel_curves(
     kernels: pd.DataFrame, spectra: pd.DataFrame, neurons: pd.DataFrame, streamed: pd.DataFrame
 ) -> Figure:
-    """Learning curves of all products against what the neurons' degree 2 reaches on all train rows, a panel a model.
-
-    Args:
-        kernels: a row a `kernel` and number of train `rows`, with `r2` and its ends; one block a model, as all tables.
-        spectra: `r2` by `degree`: neurons pooled.
-        neurons: `r2` by number of `neurons`, the last of all: each free.
-        streamed: all products, a row a number of train `rows`, with `r2`; may be empty.
-    """
+    """Learning curves of all products against what the neurons' degree 2 reaches on all train rows, a panel a model."""
     models = list(kernels.model.unique())
     figure, axes = _model_panels(len(models), sharex=True)
     style.panels(axes, [f"{model}, block {kernels[kernels.model == model].block.iloc[0]}" for model in models])
@@ -86,12 +75,7 @@ def kernel_curves(
 
 
 def products_needed(neurons: pd.DataFrame, probes: pd.DataFrame) -> Figure:
-    """What share of the quadratic step some products reach: the loudest neurons' squares, and probes of that rank.
-
-    Args:
-        neurons: a row a number of `neurons`, with `share`; one block a model.
-        probes: a row a `rank`, with `share`; of the same blocks, may be empty.
-    """
+    """What share of the quadratic step some products reach: the loudest neurons' squares, and probes of that rank."""
     figure, axis = plt.subplots(figsize=(style.COLUMN, 2.4))
     for model in neurons.model.unique():
         squares = neurons[(neurons.model == model) & (neurons.neurons > 0)].sort_values("neurons")
@@ -111,11 +95,7 @@ def products_needed(neurons: pd.DataFrame, probes: pd.DataFrame) -> Figure:
 
 
 def training(table: pd.DataFrame) -> Figure:
-    """The spectrum of a block on the way through training, and the spread of its pre-activations.
-
-    Args:
-        table: a row a `family`, `step` and `degree`, with `r2` and `spread`.
-    """
+    """The spectrum of a block on the way through training, and the spread of its pre-activations."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.4))
     style.panels([left, right])
     degrees = sorted(table.degree.unique().tolist())

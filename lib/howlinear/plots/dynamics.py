@@ -21,12 +21,7 @@ _LIGHTEST = 0.92  # of viridis: its yellow end is hard to see on white
 
 
 def film(axis: Axes, table: pd.DataFrame) -> None:
-    """Draw R²_lin of every block of a run against the step, dark next to the text, light next to the loss.
-
-    Args:
-        axis: where; its horizontal axis becomes logarithmic, with a linear part for step 0.
-        table: a row per step and block: `step`, `block`, and `r2` with its ends.
-    """
+    """Draw R²_lin of every block of a run against the step, dark next to the text, light next to the loss."""
     blocks = sorted(table["block"].unique())
     shades = plt.get_cmap("viridis")(np.linspace(0, _LIGHTEST, len(blocks)))
     for block, shade in zip(blocks, shades, strict=True):
@@ -45,11 +40,6 @@ def _steps(axis: Axes, last: float) -> None:
 
 def live(table: pd.DataFrame, course: pd.DataFrame, unigram: float) -> Figure:
     """The model that is trained while one watches: its blocks on the left, what it learns on the right.
-
-    Args:
-        table: a row per step and block, see `film`.
-        course: a row per step: `step`, the held-out `loss` in nats per token, and the outputs' mean effective `rank`.
-        unigram: loss of a model that knows token frequencies alone.
 
     Returns:
         The figure.
@@ -73,11 +63,6 @@ def live(table: pd.DataFrame, course: pd.DataFrame, unigram: float) -> Figure:
 
 def films(tables: pd.DataFrame, spreads: pd.DataFrame, summary: pd.DataFrame) -> Figure:
     """Recorded runs: a column per run, its blocks above, their spread and the loss below.
-
-    Args:
-        tables: a row per run, step and block: `run`, and the columns of `film`.
-        spreads: a row per run and step: `run`, `step`, `spread`, its `reach`, and the held-out `loss`.
-        summary: a row per run: `run`, and the `peak_step` to mark.
 
     Returns:
         The figure.
@@ -128,12 +113,6 @@ def _depth_bar(figure: Figure, axes: np.ndarray) -> None:
 
 def settling(passages: pd.DataFrame, summary: pd.DataFrame, drawn: Sequence[str]) -> Figure:
     """Who goes first, and who last: when blocks leave, when they settle, and how long after the loss.
-
-    Args:
-        passages: a row per run and block: `run`, `block`, the steps at which it `leaves` and `settles`, with their
-            ends, and its `lag`, which the third panel has of all runs.
-        summary: a row per run: `run`, and the step at which its loss settles, `loss_settles`.
-        drawn: the runs of the first two panels.
 
     Returns:
         The figure; steps are logarithmic.

@@ -41,12 +41,7 @@ def _look(kind: str, model: str) -> dict:
 
 
 def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
-    """The share of tokens on the line in each block, by gate, oracle and at random; a panel a model.
-
-    Args:
-        table: columns model, block, kind, share, share_low and share_high; may be empty.
-        published: lowest and highest share that another work reports, drawn as a band.
-    """
+    """The share of tokens on the line in each block, by gate, oracle and at random; a panel a model."""
     if table.empty:
         return style.sentence_figure(_NO_LOSS)
     models = list(table["model"].unique())
@@ -77,12 +72,7 @@ def shares(table: pd.DataFrame, published: tuple[float, float]) -> Figure:
 
 
 def curves(table: pd.DataFrame, limit: float) -> Figure:
-    """By how much perplexity rises with the share of tokens on the line, in one block of each model.
-
-    Args:
-        table: columns model, block, kind, share, rise, rise_low and rise_high; may be empty.
-        limit: the rise that is allowed, drawn as a line.
-    """
+    """By how much perplexity rises with the share of tokens on the line, in one block of each model."""
     if table.empty:
         return style.sentence_figure(_NO_LOSS)
     blocks = table.groupby("model", sort=False)["block"].first()

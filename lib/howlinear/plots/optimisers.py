@@ -33,10 +33,6 @@ _CLIP = (-0.2, 1.3)  # of the part learned: a direction that holds next to nothi
 def valley(surfaces: pd.DataFrame, walks: pd.DataFrame) -> Figure:
     """The loss over two weights as a map with contours, and gradient descent on its way down: a panel a scaling.
 
-    Args:
-        surfaces: a row a point of the map: `scaling`, `first`, `second` (the two weights), `unlearned`.
-        walks: a row a step that is shown: `scaling`, `step`, `first`, `second`.
-
     Returns:
         The figure. Both weights are drawn to one scale, so that a valley is as long as it looks.
     """
@@ -64,13 +60,6 @@ def valley(surfaces: pd.DataFrame, walks: pd.DataFrame) -> Figure:
 def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: int) -> Figure:
     """Held-out R² against steps, one panel for each scaling of the inputs.
 
-    Args:
-        scores: a row a score: `scaling`, `optimiser`, `step`, `reached`.
-        exact: the closed form's R², a dashed line.
-        low: lower end of its interval, a band.
-        high: upper end.
-        batch: rows a step.
-
     Returns:
         The figure. Values far below zero are cut off.
     """
@@ -97,12 +86,6 @@ def paths(scores: pd.DataFrame, exact: float, low: float, high: float, batch: in
 def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name: str) -> Figure:
     """Who falls short, and where: all blocks by the condition of their inputs, and one block direction by direction.
 
-    Args:
-        profiles: a row a way of training on a block: `model`, `way`, `condition`, `gap`.
-        directions: a row a direction in a way: `way`, `loudness`, `share`, `learned`.
-        steps: of the training.
-        name: of the block in the second panel.
-
     Returns:
         The figure, two panels.
     """
@@ -115,10 +98,6 @@ def shortfall(profiles: pd.DataFrame, directions: pd.DataFrame, steps: int, name
 
 def baseline(table: pd.DataFrame) -> Figure:
     """The untuned baseline beside the closed form, a column a block.
-
-    Args:
-        table: a row a baseline on a block: `model`, `block` (None of a planted problem), `way`, `exact`, `reached`,
-            `gap`, `gap_low`, `gap_high`.
 
     Returns:
         The figure. A dash is the closed form; points are the baselines, with the interval of their distance to it.

@@ -30,13 +30,7 @@ _NAMED = {"paper": {"ls": ":", "marker": "D", "mfc": "white"}, "ours": {"ls": "-
 
 
 def rows_needed(curves: pd.DataFrame, blocks: Mapping[str, Sequence[int]]) -> Figure:
-    """R² on both sides of the split over growing train rows, and the limit told from each: a panel a model.
-
-    Args:
-        curves: a row a `model`, `block` and number of train rows: `factor`, `r2_train`, `r2` and `r2_limit` with its
-            interval.
-        blocks: model → the blocks to draw.
-    """
+    """R² on both sides of the split over growing train rows, and the limit told from each: a panel a model."""
     models = list(blocks)
     figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.7), sharex=True, sharey=True, squeeze=False)
     style.panels(axes[0], models)
@@ -73,15 +67,7 @@ def rows_needed(curves: pd.DataFrame, blocks: Mapping[str, Sequence[int]]) -> Fi
 def multiverse(
     table: pd.DataFrame, statistic: str, threshold: float, label: str, named: Mapping[str, Mapping[str, object]]
 ) -> Figure:
-    """A specification curve: a number of every model's profile in every universe, and below it the choices made there.
-
-    Args:
-        table: a row a `model` and universe, with a column a choice, and the statistic's.
-        statistic: the column to draw.
-        threshold: that the number is to clear.
-        label: what the number is, for the axis.
-        named: name of a protocol → its level of every choice; these are marked.
-    """
+    """A specification curve: a number of every model's profile in every universe, and below it the choices made there."""
     choices = list(_CHOICES)
     wide = table.pivot_table(index=choices, columns="model", values=statistic, sort=False)[list(table.model.unique())]
     ordered = wide.loc[wide.mean(axis=1).sort_values(kind="stable").index]
@@ -135,11 +121,7 @@ def _draw_levels(axis: Axes, universes: pd.DataFrame, levels: Sequence[tuple[str
 
 
 def profiles(table: pd.DataFrame) -> Figure:
-    """The profile of every model under each protocol that has a name: a panel a model.
-
-    Args:
-        table: a row a `model`, `protocol` and `block`: `r2` with its interval.
-    """
+    """The profile of every model under each protocol that has a name: a panel a model."""
     models = list(table.model.unique())
     figure, axes = plt.subplots(1, len(models), figsize=(style.PAGE, 2.5), sharey=True, squeeze=False)
     style.panels(axes[0], models)

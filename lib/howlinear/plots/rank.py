@@ -23,16 +23,7 @@ def median(
     high: float = 0.9,
     published: pd.DataFrame | None = None,
 ) -> Figure:
-    """Pooled R² across, the median feature's R² up, a point per block whose area grows with its effective rank.
-
-    Args:
-        blocks: columns model, block, r2, median_r2, their ends as in r2_low and r2_high, and effective_rank.
-        planted: the same for planted blocks, drawn as open diamonds; the column model holds their names.
-        high: what counts as near-linear from here on is shaded.
-        published: what the paper gives of its models, a row a block: `model`, `r2_lin`, `r2_perfeature_median`; as of
-            `files.published`. It is drawn behind, thin and grey, with the model's own marker, all points alike: the
-            paper's rank is another.
-    """
+    """Pooled R² across, the median feature's R² up, a point per block whose area grows with its effective rank."""
     planted = blocks.iloc[:0] if planted is None else planted
     figure, ax = plt.subplots(figsize=(style.COLUMN, 3.6))
     medians = pd.concat([blocks["median_r2"], planted["median_r2"]])
@@ -90,11 +81,6 @@ def median(
 def axes(outputs: pd.DataFrame, r2: float, model: str) -> Figure:
     """R² of every single output of one block against its share of the variance: along features, and along directions.
 
-    Args:
-        outputs: a row an output: `axis` ("features", "directions"), `share` and `r2`; as of `measure.single_outputs`.
-        r2: pooled, the same along both; a line.
-        model: whose block it is; its colour is the points'.
-
     Returns:
         The figure. Outputs below R² −0.2 are drawn there.
     """
@@ -126,13 +112,7 @@ def _draw_published(ax: Axes, published: pd.DataFrame, column: str) -> None:
 
 
 def reduced(blocks: pd.DataFrame, published: pd.DataFrame | None = None) -> Figure:
-    """The rank that a map needs for 90 and 95 % of its R²: against R²_lin, and against the outputs' effective rank.
-
-    Args:
-        blocks: columns model, block, r2, effective_rank, rank_90 and rank_95; a block without such a rank is left out.
-        published: what the paper gives of its models, a row a block: `model`, `r2_lin`, `rrr_rank90`; as of
-            `files.published`. It is drawn behind in the first panel, thin and grey, with the model's own marker.
-    """
+    """The rank that a map needs for 90 and 95 % of its R²: against R²_lin, and against the outputs' effective rank."""
     figure, (by_r2, by_rank) = plt.subplots(1, 2, figsize=(style.PAGE, 2.6), sharey=True)
     style.panels([by_r2, by_rank], ["R² and rank", "two measures of rank"])
     if published is not None:
@@ -164,15 +144,7 @@ def carried(
     planted: pd.DataFrame | None = None,
     heavy: float = 0.01,
 ) -> Figure:
-    """R² without the loudest features and directions, on bands of tokens, and its rise without some rows.
-
-    Args:
-        loudest: columns model, block, axis ("features" or "directions"), left_out and r2.
-        bands: columns model, block, band (1 the most frequent) and r2.
-        blocks: columns model, block, rise_without_heaviest with its ends, and rise_without_first.
-        planted: columns axis, left_out and r2, one curve for each axis.
-        heavy: share of rows that counts as heaviest, for the legend.
-    """
+    """R² without the loudest features and directions, on bands of tokens, and its rise without some rows."""
     figure, axes = plt.subplots(2, 2, figsize=(style.PAGE, 4.6))
     style.panels(axes.flat, ["features", "directions", "tokens", "rows"])
     for ax, kind in zip(axes[0], ("features", "directions"), strict=True):

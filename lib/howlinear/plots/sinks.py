@@ -24,13 +24,7 @@ _LINEAR = 0.01  # nats per token: costs below it are drawn on a linear scale
 
 
 def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) -> Figure:
-    """The heaviest output of every block in medians, and which way massive outputs point.
-
-    Args:
-        blocks: columns model, block and heaviest.
-        flow: columns model, block and cosine, rows for blocks with massive rows alone; there may be none.
-        multiple: rows beyond so many medians are massive; drawn as a line.
-    """
+    """The heaviest output of every block in medians, and which way massive outputs point."""
     figure, (size, direction) = plt.subplots(1, 2, figsize=(style.PAGE, 2.6))
     style.panels([size, direction], ["size", "direction"])
     for model, of_model in blocks.groupby("model", sort=False):
@@ -55,11 +49,7 @@ def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) ->
 
 
 def with_and_without(blocks: pd.DataFrame) -> Figure:
-    """R²_lin over depth of all rows and of ordinary ones, and of the map of all rows on ordinary ones; a panel a model.
-
-    Args:
-        blocks: columns model, block, r2 and r2_ordinary with their ends as in r2_low and r2_high, and of_all.
-    """
+    """R²_lin over depth of all rows and of ordinary ones, and of the map of all rows on ordinary ones; a panel a model."""
     models = list(blocks["model"].unique())
     abreast = min(_ABREAST, len(models))
     rows = -(-len(models) // abreast)
@@ -97,12 +87,7 @@ def _profiles(ax: Axes, of_model: pd.DataFrame, model: str) -> None:
 
 
 def left_out(curves: pd.DataFrame, resting: pd.DataFrame | None = None) -> Figure:
-    """R²_lin of the rest as rows or features are left out: thin lines are blocks, thick ones their mean by model.
-
-    Args:
-        curves: columns model, block, kind, left_out and r2; a panel a kind.
-        resting: columns model and block of the blocks that rest on massive rows; their lines are as thick as means.
-    """
+    """R²_lin of the rest as rows or features are left out: thin lines are blocks, thick ones their mean by model."""
     kinds = list(curves["kind"].unique())
     abreast = 2
     rows = -(-len(kinds) // abreast)
@@ -147,12 +132,7 @@ def _curves(ax: Axes, table: pd.DataFrame, chosen: set[tuple[str, int]]) -> None
 
 
 def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
-    """What each way to swap a block costs, a line a block, on a logarithmic scale that is linear about 0.
-
-    Args:
-        table: columns model, block, kind (a letter), massive_rows and nats; may be empty.
-        kinds: letter → what it stands for, in the order drawn.
-    """
+    """What each way to swap a block costs, a line a block, on a logarithmic scale that is linear about 0."""
     figure, ax = plt.subplots(figsize=(style.PAGE, 2.8))
     letters = list(kinds)
     for model, of_model in table.groupby("model", sort=False):
@@ -185,13 +165,7 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
 def _names_at(
     heights: Mapping[int, float], apart: float, on_axis: Callable[[float], float] = float
 ) -> dict[float, str]:
-    """Height → what is written there: the numbers of the blocks, those together that would lie on one another.
-
-    Args:
-        heights: block → where it is.
-        apart: how far two numbers must be apart to be read.
-        on_axis: height → place on the axis that `apart` is measured on.
-    """
+    """Height → what is written there: the numbers of the blocks, those together that would lie on one another."""
     groups: list[list[int]] = []
     for block in sorted(heights, key=heights.__getitem__):
         last = groups[-1][-1] if groups else None

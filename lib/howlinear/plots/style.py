@@ -63,11 +63,7 @@ _RC = {
 
 
 def use(models: Iterable[str] = ()) -> None:
-    """Set the style for all figures that follow.
-
-    Args:
-        models: that figures will show together; each gets a look of its own, also two of one family.
-    """
+    """Set the style for all figures that follow."""
     _of_run.clear()
     _of_run.update(looks(models))
     sns.set_theme(context="paper", style="whitegrid", rc=_RC)
@@ -98,12 +94,7 @@ def _of_family(model: str) -> dict[str, Any]:
 
 
 def published(marker: str, label: str = "_") -> dict[str, str | float]:
-    """How the paper's own points look behind ours: thin and grey; pass to `plot`.
-
-    Args:
-        marker: of the model or corpus that they are about, as of ours.
-        label: for a legend; none by default.
-    """
+    """How the paper's own points look behind ours: thin and grey; pass to `plot`."""
     return {"color": GREY, "linewidth": 0.6, "markersize": 2, "marker": marker, "zorder": 1, "label": label}
 
 

@@ -32,7 +32,7 @@ from transformers import (
 )
 
 from howlinear.errors import InputError
-from howlinear.files import atomic, paths, results
+from howlinear.files import atomic, numbers, paths
 from howlinear.instrument.perplexity import perplexity
 from howlinear.models.load import load_model
 from howlinear.models.seals import seal
@@ -200,9 +200,9 @@ def ship(name: str, recipe: Recipe, device: str = "cpu", compiled: bool = True) 
             "corpus": "docs",
             "rows": rows.ids.numel(),
             "sha256": rows.sha256,
-            "versions": results.versions(),
+            "versions": numbers.versions(),
         }
-        results.save(folder / "trajectory.json", measurements)
+        numbers.save(folder / "trajectory.json", measurements)
         card = _card(name, recipe, load_model(folder), trajectory[-1]["loss"])
         with atomic.written_aside(folder / "README.md") as aside:
             aside.write_text(card, encoding="utf-8")

@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from howlinear.errors import SourceError
-from howlinear.files import paths, results
+from howlinear.files import numbers, paths
 from howlinear.ideas.degrees.neurons import take_apart
 from howlinear.ideas.degrees.spectrum import degrees
 from howlinear.instrument.capture import capture
@@ -95,9 +95,9 @@ def train_twin(twin: Twin, recipe: Recipe = RECIPE, device: str = "cpu", compile
         "recipe": asdict(recipe),
         "steps": trajectory,
         "profiles": profiles,
-        "versions": results.versions(),
+        "versions": numbers.versions(),
     }
-    return results.save(_path(twin), measurements)
+    return numbers.save(_path(twin), measurements)
 
 
 def spectra(model: PreTrainedModel, rows: TokenRows) -> dict:
@@ -123,7 +123,7 @@ def load_twins() -> dict[Twin, dict]:
     missing = [twin.name for twin in TWINS if twin not in there and (twin.family in families or len(families) < 2)]
     if missing:
         raise SourceError(f"no measurements of {', '.join(missing)} under {_folder()}: run make twins")
-    return {twin: results.load(_path(twin)) for twin in there}
+    return {twin: numbers.load(_path(twin)) for twin in there}
 
 
 def _folder() -> Path:

@@ -42,19 +42,7 @@ class EndToEnd:
 def end_to_end(
     kept: BlockCapture, rank: int = 16, rate: float = 1e-2, steps: int = 600, decay: float = 0.01, seed: int = 0
 ) -> EndToEnd:
-    """Train W, b, A, B, U and g by AdamW, on inputs scaled to unit variance, the rate falling to 0 as a cosine.
-
-    Args:
-        kept: a captured block with a sample.
-        rank: number of products of two inputs.
-        rate: the learning rate to start from, for outputs scaled to a mean variance of 1.
-        steps: batches of `BATCH` rows.
-        decay: AdamW's decay: of W and b towards the closed form, of the others towards 0.
-        seed: of A, B, the batches, and the train fold that decides where to stop.
-
-    Raises:
-        InputError: no sample, or a rank, rate or number of steps that cannot be.
-    """
+    """Train W, b, A, B, U and g by AdamW, on inputs scaled to unit variance, the rate falling to 0 as a cosine."""
     rows = residual_rows(kept)
     moments = sum(kept.train)
     d = moments.d_in

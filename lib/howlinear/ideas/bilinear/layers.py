@@ -48,12 +48,7 @@ class LineAndProducts:
 
     @classmethod
     def of(cls, kept: BlockCapture, products: Branch) -> LineAndProducts:
-        """The line of all train rows, and products that were fitted to what it leaves.
-
-        Args:
-            kept: a captured block.
-            products: of its whitened inputs, as `probe.branch` and `probe.probe` find them.
-        """
+        """The line of all train rows, and products that were fitted to what it leaves."""
         moments = sum(kept.train)
         line, _ = fit(moments)
         return cls(line, products, moments.mean_x, whitening(moments))
@@ -87,10 +82,6 @@ def conjunction(map_: Callable[[Tensor], Tensor], x: Float[Tensor, "n d"]) -> fl
     averaged over rows. An affine map has Δ_A + Δ_B = Δ_AB, so 0. A product of a sum over A and a sum over B has
     Δ_A = Δ_B = Δ_AB, so 1 on rows where it is positive, and 0, by the clipping, where it is negative. The index depends
     on which features share a half, and is clipped, so a mean of noise lies above 0.
-
-    Args:
-        map_: rows (n, d) to rows (n, d_out).
-        x: inputs as they come.
     """
     half = x.shape[1] // 2  # A is the first half of the features, B the second
     without_a = x.clone()
@@ -135,16 +126,6 @@ def control(
 
     The paper takes 8,000 steps and reports the last. On a sample of some thousand rows that would be by heart, so what
     is scored is the evaluation that does best on a train fold kept apart.
-
-    Args:
-        blocks: block → its capture, with a sample of the same tokens.
-        kind: one of `CONTROLS`.
-        rank: of the products of poly 2×.
-        steps: of AdamW, rate 1e-3, 256 rows each, no decay; evaluated every 200.
-        seed: of the start and of the batches; `seed` modulo the train folds is the one kept apart.
-
-    Raises:
-        InputError: no such control, no sample, or fewer steps than lie between two evaluations.
     """
     if kind not in CONTROLS or steps < EVERY:
         raise InputError(f"no control {kind!r} of {steps} steps: one of {', '.join(CONTROLS)}, {EVERY} steps or more")

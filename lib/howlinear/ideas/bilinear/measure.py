@@ -119,10 +119,6 @@ def correlation_table(views: Mapping[str, pd.DataFrame], seed: int = 0) -> pd.Da
 
     Each model by itself, as models differ in level. `p` is how often a shuffled pairing correlates as strongly. Where r
     is undefined, as nothing varies or blocks are too few, all cells are empty.
-
-    Args:
-        views: name → table with `model`, `r2` and the column that the name begins with, as `gain of ordinary rows`.
-        seed: of the shuffles.
     """
     rows = []
     for view, table in views.items():
@@ -199,13 +195,6 @@ def recipe_table(
     """Table `recipe`: gain by the paper's recipe, `ours`, and what each of `CHANGES` from one to the other is worth.
 
     Gains are rounded before they are compared, so that gain + selection + rows + optimiser is ours, to the digit.
-
-    Args:
-        models: model → its captured blocks, with samples.
-        blocks: as from `block_table`, not rounded.
-        rank: number of products.
-        steps: of the recipe.
-        seed: of the recipe.
     """
     tables = []
     for model, of_model in models.items():
@@ -278,13 +267,7 @@ def swap_table(
     layers: Layers,
     texts: Mapping[str, TokenRows | Int64[Tensor, "n seq_len"]],
 ) -> pd.DataFrame:
-    """What perplexity rises by with each block's line in its place, and with the line and products.
-
-    Args:
-        language_models: model → the model; one that predicts no next token, as an encoder, has no row.
-        layers: as from `build_layers`.
-        texts: model → rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
-    """
+    """What perplexity rises by with each block's line in its place, and with the line and products."""
     rows = []
     for model, of_blocks in layers.items():
         if not is_causal(language_models[model]):

@@ -40,17 +40,6 @@ def power(
     """What the probe recovers of teachers on a block's own inputs, the mean over its starts as in `probe.probe`.
 
     A start may end in a local optimum that misses one of the products; a mean says how much that costs.
-
-    Args:
-        kept: a captured block with a sample.
-        rank: of the teachers and of the probe.
-        seeds: starts of the probe, each stopped by another train fold.
-        planted: the teacher's share of the variance where it is hidden in noise, between 0 and 1.
-        seed: of the teachers.
-        steps: most L-BFGS iterations per fit.
-
-    Raises:
-        InputError: as for `probe.probe`, or a share that is none.
     """
     if seeds < 1:
         raise InputError(f"seeds={seeds}: the probe needs a start or more")
@@ -97,14 +86,7 @@ def _tasks(rows: ProbeRows, rank: int, planted: float, seed: int) -> dict[str, _
 
 
 def teacher(rows: ProbeRows, degree: int, rank: int, generator: torch.Generator) -> Float[Tensor, "rows d_out"]:
-    """Sums of `rank` products of `degree` random inputs, without their straight part.
-
-    Args:
-        rows: whose whitened inputs are multiplied, and whose outputs give the width.
-        degree: how many inputs are multiplied.
-        rank: number of products, mixed into the outputs at random.
-        generator: draws the directions and the mixture.
-    """
+    """Sums of `rank` products of `degree` random inputs, without their straight part."""
     n, d = rows.z.shape
     products = torch.ones(n, rank)
     for _ in range(degree):

@@ -116,20 +116,7 @@ class Probe:
 
 
 def probe(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) -> Probe:
-    """Gain of a rank-`rank` bilinear branch over the affine map.
-
-    Args:
-        kept: a captured block with a sample.
-        rank: number of products of two inputs; the paper's is 16.
-        seeds: fits, each from another start and stopped by another train fold. As each leaves out one fold, their
-            spread is a delete-one-fold jackknife of the train side, cut short at `seeds` folds. The branch sees one
-            train fold less than there are, so its gain is a little low; and the fold that stops it was among those that
-            the line was fitted on, so it stops a little late. No held-out row is seen by either.
-        steps: most L-BFGS iterations per fit.
-
-    Raises:
-        InputError: no sample, too few rows, or a rank, number of seeds or of steps that cannot be.
-    """
+    """Gain of a rank-`rank` bilinear branch over the affine map."""
     rows = residual_rows(kept)
     folds = len(rows.folds(test=False))
     if not 1 <= seeds <= folds:
@@ -174,11 +161,7 @@ def fewest_rows(rank: int) -> int:
 
 
 def ranks_within(ranks: Sequence[int], blocks: Iterable[BlockCapture]) -> list[int]:
-    """Those ranks that the samples of all these blocks have rows for, whichever train fold decides when to stop.
-
-    Raises:
-        InputError: for none of them; says how many rows there are.
-    """
+    """Those ranks that the samples of all these blocks have rows for, whichever train fold decides when to stop."""
     used = []
     for kept in blocks:
         sizes = [len(fold) for fold in kept.rows().folds(test=False)]
@@ -193,11 +176,7 @@ def ranks_within(ranks: Sequence[int], blocks: Iterable[BlockCapture]) -> list[i
 
 
 def residual_rows(kept: BlockCapture) -> ProbeRows:
-    """The sample of a block, whitened, with the closed-form map taken off.
-
-    Raises:
-        InputError: nothing was sampled, or one side of it has fewer than two document folds.
-    """
+    """The sample of a block, whitened, with the closed-form map taken off."""
     sample = kept.rows()
     for test, name in ((True, "held-out"), (False, "train")):
         folds = sample.folds(test=test)
@@ -213,18 +192,7 @@ def residual_rows(kept: BlockCapture) -> ProbeRows:
 
 
 def branch(rows: ProbeRows, rank: int, seed: int = 0, steps: int = 100) -> Branch:
-    """Fit the branch to `rows.e` on the train rows, without one fold that decides when to stop.
-
-    Args:
-        rows: see `residual_rows`.
-        rank: number of products.
-        seed: of the start, and which train fold is kept apart (`seed` modulo their number).
-        steps: most L-BFGS iterations; the one that does best on the fold kept apart is returned, which may be none, a
-            branch that adds nothing.
-
-    Raises:
-        InputError: a rank below 1 or above the inputs', too few rows for it, or no steps.
-    """
+    """Fit the branch to `rows.e` on the train rows, without one fold that decides when to stop."""
     d = rows.z.shape[1]
     if not 1 <= rank <= d or steps < 1:
         raise InputError(f"rank={rank}, steps={steps} for inputs of rank {d}: take a rank of 1 to {d}, a step or more")
@@ -330,15 +298,8 @@ class _Projected:
 def scores(rows: ProbeRows, added: Float[Tensor, "rows d_out"]) -> tuple[np.ndarray, np.ndarray]:
     """Held-out R² of the affine map, and with `added` on top.
 
-    Args:
-        rows: see `residual_rows`.
-        added: what is added to the map's output, for every row.
-
     Returns:
         Two arrays, shape (1 + folds,): of all held-out rows first, then without each document fold.
-
-    Raises:
-        InputError: the outputs are constant.
     """
     folds = rows.folds(test=True)
     subsets = [rows.test]

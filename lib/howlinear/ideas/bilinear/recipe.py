@@ -60,15 +60,6 @@ def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_00
     """Train the products of all blocks at once, on few rows and on all.
 
     The blocks share no weight, so Adam steps each as it would alone; all begin at the same A, B and U.
-
-    Args:
-        blocks: block → its capture, with a sample of the same tokens.
-        rank: number of products of two inputs.
-        steps: the most that Adam takes.
-        seed: of the start, of the few rows and of the batches; `seed` modulo the train folds is the one kept apart.
-
-    Raises:
-        InputError: no sample, a rank that cannot be, or fewer steps than lie between two evaluations.
     """
     captured = list(blocks.values())
     d = captured[0].rows().x.shape[1]
@@ -93,13 +84,7 @@ def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_00
 
 
 def follow(scores: Sequence[float], patience: int = PATIENCE, better: float = BETTER) -> tuple[int | None, bool]:
-    """Which evaluation the recipe keeps (None: none, the line alone), and whether these scores have ended the run.
-
-    Args:
-        scores: gain over the line at each evaluation, in order.
-        patience: evaluations without a better one that end the run.
-        better: by how much a score must exceed the best so far, at first the line's 0.
-    """
+    """Which evaluation the recipe keeps (None: none, the line alone), and whether these scores have ended the run."""
     best = 0.0
     kept = None
     waited = 0

@@ -187,17 +187,7 @@ class Claim:
 
 
 def margin(low: float, high: float, threshold: float, direction: str) -> tuple[float, float]:
-    """How far an interval lies beyond a threshold, both ends, counted towards the side on which the claim holds.
-
-    Args:
-        low: lower end of the interval.
-        high: upper end.
-        threshold: what it must clear; for `within`, half of the band around 0.
-        direction: `above`, `below` or `within`.
-
-    Raises:
-        InputError: an unknown direction, or ends that are no interval.
-    """
+    """How far an interval lies beyond a threshold, both ends, counted towards the side on which the claim holds."""
     if not low <= high:
         raise InputError(f"no interval runs from {low} to {high}")
     match direction:
@@ -236,21 +226,12 @@ def together(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def fingerprint(path: Path = SOURCE) -> str:
-    """SHA-256 of the file of claims, with line ends as they are in the repository.
-
-    Raises:
-        SourceError: it cannot be read.
-    """
+    """SHA-256 of the file of claims, with line ends as they are in the repository."""
     return hashlib.sha256(_read(path).encode()).hexdigest()
 
 
 def load_claims(path: Path | None = None) -> list[Claim]:
-    """The claims in a file; by default the paper's, and then ours.
-
-    Raises:
-        InputError: as `parse`.
-        SourceError: it cannot be read.
-    """
+    """The claims in a file; by default the paper's, and then ours."""
     if path is not None:
         return parse(_read(path))
     return [*parse(_read(SOURCE)), *parse(_read(OURS))]
@@ -265,11 +246,7 @@ def _read(path: Path) -> str:
 
 
 def parse(text: str) -> list[Claim]:
-    """Claims from TOML.
-
-    Raises:
-        InputError: no TOML, an unknown or missing key, a value that cannot be, or an id that comes twice.
-    """
+    """Claims from TOML."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

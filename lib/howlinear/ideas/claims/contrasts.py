@@ -94,13 +94,6 @@ def extreme(
     Of m intervals at 95 % one is often wrong, and the largest value is largest by luck too. So each is widened to
     1 − 0.05 / m first (Bonferroni; Student's t): then all m hold their truth at once in 95 of 100 cases, and with them
     the largest truth lies between the largest lower end and the largest upper end.
-
-    Args:
-        rows: a number with its interval at 95 % in each.
-        name: of the number.
-        pick: which of them.
-        note: says of the row that was picked what it is of; filled from its columns.
-        freedom: degrees of freedom of their intervals.
     """
     value, low, high = intervals(rows, name)
     tail = (1 - CONFIDENCE) / 2
@@ -115,11 +108,7 @@ def extreme(
 
 
 def of_profile(blocks: pd.DataFrame, statistic: profile_statistics.Statistic) -> Reading:
-    """A statistic of R²_lin over depth, and of the blocks between the first and the last, which often stand out.
-
-    Raises:
-        UntestableError: a single block has no profile.
-    """
+    """A statistic of R²_lin over depth, and of the blocks between the first and the last, which often stand out."""
     ends = intervals(blocks, "r2")
     if len(blocks) == 1:
         raise UntestableError("a model of one block has no profile")
@@ -130,15 +119,7 @@ def of_profile(blocks: pd.DataFrame, statistic: profile_statistics.Statistic) ->
 
 
 def distance(first: pd.DataFrame, second: pd.DataFrame) -> Estimate:
-    """Mean distance of two profiles, over blocks, in R²: the one yardstick for *the same* and for *different*.
-
-    Args:
-        first: R²_lin with its interval, a row a block in order of depth.
-        second: the same of another model, or on another text.
-
-    Raises:
-        UntestableError: the profiles differ in depth.
-    """
+    """Mean distance of two profiles, over blocks, in R²: the one yardstick for *the same* and for *different*."""
     check_depth(first, second)
     (value, low, high), (other, other_low, other_high) = intervals(first, "r2"), intervals(second, "r2")
     # half the length of the interval of r_b − r'_b: h = √(h_b² + h'_b²)
@@ -153,11 +134,7 @@ def check_depth(first: pd.DataFrame, second: pd.DataFrame) -> None:
 
 
 def correlate(x: ArrayLike, y: ArrayLike, order: bool = False) -> Reading:
-    """A correlation over blocks, with what hangs on single ones beside it, as of `core.correlation`.
-
-    Raises:
-        UntestableError: too few blocks, or one of the two does not vary.
-    """
+    """A correlation over blocks, with what hangs on single ones beside it, as of `core.correlation`."""
     try:
         found = correlation(x, y, order)
     except InputError as error:

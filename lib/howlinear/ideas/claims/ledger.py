@@ -49,9 +49,6 @@ def evaluate(results: Path, claims: Sequence[Claim] | None = None) -> pd.DataFra
 
     Of a claim that belongs to no single model, and of one that no model can speak to, there is one row under the name
     `TOGETHER`.
-
-    Raises:
-        SourceError: a result that lacks what a claim reads, or holds it in another form.
     """
     read = cache(lambda stem: tables.read(results / stem) if (results / stem).is_dir() else None)
     rows = []
@@ -217,12 +214,7 @@ def settings_of_ledger(factors: Sequence[float]) -> dict[str, Any]:
 
 
 def another_ledger(folder: Path, source: Path = SOURCE) -> str | None:
-    """What to say where results were judged by other claims than those in the file; None if by these.
-
-    Args:
-        folder: results of notebook 13.
-        source: the file of claims.
-    """
+    """What to say where results were judged by other claims than those in the file; None if by these."""
     by, now = tables.read_run(folder).get("settings", {}).get(JUDGED_BY), fingerprint(source)
     if by == now:
         return None

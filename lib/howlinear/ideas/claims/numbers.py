@@ -210,9 +210,6 @@ def critical(blocks: pd.DataFrame) -> tuple[set[int], set[int], set[int]]:
 
     Returns:
         Those that surely do (by the lower end), those that do (by the value), those that may (by the upper end).
-
-    Raises:
-        UntestableError: no early or no later block, or later blocks that cost nothing.
     """
     value, low, high = intervals(blocks, "dppl")
     first_later = early(len(blocks))

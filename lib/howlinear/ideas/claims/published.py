@@ -25,15 +25,7 @@ TEXTS = {"wikitext": "r2_lin", "math_puzzles": "r2_lin_math_puzzles", "moby_dick
 
 
 def as_results(notebook: str, published: pd.DataFrame) -> Results | dict[str, Any]:
-    """What the paper publishes, as a notebook's results hold it; no number has an interval.
-
-    Args:
-        notebook: its stem, as `02_ceilings`.
-        published: as `load_published` gives it.
-
-    Raises:
-        InputError: the paper publishes nothing that this notebook measures.
-    """
+    """What the paper publishes, as a notebook's results hold it; no number has an interval."""
     published = published.sort_values("block", kind="stable")
     match notebook.split("_")[1]:
         case "ceilings":
@@ -61,9 +53,6 @@ def own_numbers(claim: Claim, published: pd.DataFrame | None = None) -> dict[str
 
     Empty where the paper publishes none (`claim.unpublished` says why); a model that the statistic cannot be taken of
     is left out.
-
-    Raises:
-        InputError: neither quoted nor in the figures, and no reason given.
     """
     if claim.quoted or claim.unpublished:
         return dict(claim.quoted)

@@ -73,15 +73,7 @@ from howlinear.models.units import readout, units_hooked, with_units, write
 
 
 def by_scores(calibration: Calibration, share: float) -> PreTrainedModel:
-    """The units of the largest variance times readout stay, in the metric of the loss, and are read out anew.
-
-    Args:
-        calibration: the model and the text.
-        share: of all parameters, what the copy may hold at most.
-
-    Raises:
-        InputError: the FFNs cannot give so much, or the model's hidden units cannot be reached.
-    """
+    """The units of the largest variance times readout stay, in the metric of the loss, and are read out anew."""
 
     def order_by_scores(covariance: Float[Tensor, "m m"], weight: Float[Tensor, "m d"]) -> Elimination:
         scores = covariance.diagonal() * weight.square().sum(1)
@@ -177,15 +169,7 @@ ABLATIONS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
 
 
 def ablations(calibration: Calibration, names: Sequence[str] | None = None) -> dict[str, Compressor]:
-    """Own units before the anchor, and variants of it, ready to race on one model and one text.
-
-    Args:
-        calibration: the model and the text; what several of them ask for is computed once.
-        names: which variants, each of them by default; own units before the anchor stand before them.
-
-    Raises:
-        InputError: an unknown name.
-    """
+    """Own units before the anchor, and variants of it, ready to race on one model and one text."""
     own, *variants = ABLATIONS
     names = variants if names is None else names
     check_known(names, variants, "part of own units")
@@ -260,14 +244,6 @@ def in_order(
 
     With the units that go first put last, S = L Lᵀ, and the error without the last t of them is the sum of the squares
     of the last t rows of Lᵀ β: those of L that stand for what the units before them do not explain.
-
-    Args:
-        covariance: S of the units, positive definite, shape (m, m).
-        readout: β, shape (m, d), times a root of the metric where errors are weighed by one.
-        order: units, the first to go first, shape (m,).
-
-    Raises:
-        InputError: a covariance that is not positive definite.
     """
     last_first = order.flip(0)
     try:
@@ -329,13 +305,7 @@ def joint_moments(calibration: Calibration) -> dict[int, tuple[Float[Tensor, "bo
 def input_moments(
     model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], weights: Mapping[int, Float[Tensor, " seq_len"]]
 ) -> dict[int, Moments]:
-    """Block → moments of its inputs √w x, and of √w [h, 1] as their outputs, by one forward pass without the head.
-
-    Args:
-        model: the model; left as it was.
-        ids: token ids, shape (n, seq_len).
-        weights: block → weight of each position, shape (seq_len,).
-    """
+    """Block → moments of its inputs √w x, and of √w [h, 1] as their outputs, by one forward pass without the head."""
     listened = sites(model, list(weights))
     gathered: dict[int, Moments] = {}
     hidden: dict[int, Tensor] = {}
@@ -365,13 +335,6 @@ def options_beside(
     metric: Float[Tensor, "d d"],
 ) -> pd.DataFrame:
     """The ways that a block can go: so many units, and a line of so many directions beside them.
-
-    Args:
-        model: the model.
-        site: of the block.
-        own: the order in which its units go, and their prices.
-        joint: covariance and mean of units and inputs together.
-        metric: M, what errors cost, shape (d, d).
 
     Returns:
         A row a way: `units`, the line's `rank` (0: no line), the block's `parameters`, and their `price`.
@@ -412,12 +375,6 @@ def gains_of_directions(
     With the units that stay longest first, S_hh = C Cᵀ, and what the first k of them say of inputs and output is the
     first k columns of F = S_xh C⁻ᵀ and rows of T = Cᵀ β: one factorisation serves every k.
 
-    Args:
-        covariance: of units and inputs together, the units first, positive definite.
-        weight: the units' readout β times a root of the metric, shape (m, d).
-        order: units, the first to go first, shape (m,).
-        counts: how many units stay, each number tried.
-
     Returns:
         Number of units → the gains, falling, in the units that `weight` has when it is squared.
     """
@@ -448,16 +405,7 @@ def beside_line(
     metric: Float[Tensor, "d d"],
     rank: int,
 ) -> nn.Module:
-    """A block with some of its units and a line beside them, both fitted together.
-
-    Args:
-        model: the model; left as it was.
-        site: of the block.
-        kept: the units that stay, shape (k,).
-        joint: covariance and mean of units and inputs together.
-        metric: M, what errors cost, shape (d, d); it decides which directions the line has.
-        rank: of the line.
-    """
+    """A block with some of its units and a line beside them, both fitted together."""
     own = readout(model, site)
     units = len(own.weight)
     covariance, mean = joint

@@ -65,14 +65,7 @@ def eliminations_of(calibration: Calibration) -> tuple[dict[int, Elimination], d
 def eliminate_blocks(
     model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], costs: Mapping[int, ErrorCost], progress: bool = False
 ) -> tuple[dict[int, Elimination], dict[int, UnitMoments]]:
-    """In which order the hidden units of blocks can go at which price, and the moments to read the others out by.
-
-    Args:
-        model: the model; left as it was.
-        ids: token ids to fit on, shape (n, seq_len).
-        costs: block → what errors cost there.
-        progress: show a bar.
-    """
+    """In which order the hidden units of blocks can go at which price, and the moments to read the others out by."""
     weights = {block: cost.weight for block, cost in costs.items()}
     # first and second half of the text, so that few documents are in both
     first, second = (unit_moments(model, half, weights) for half in ids.tensor_split(2))
@@ -98,12 +91,6 @@ def calibrate_prices(
     The price takes errors as independent of what they cost, token by token. In the last blocks they are not: the tokens
     that are hard to give back are those that count, and the price is too low by a factor of two or three. One swap a
     block measures that (`signals.divergences`).
-
-    Args:
-        model: the model; left as it was.
-        ids: token ids to try on, shape (n, seq_len).
-        eliminations: block → the order in which its units go at which price.
-        moments: block → the moments of all its units.
     """
     modules = {}
     predicted = {}
@@ -136,14 +123,7 @@ def fewer_units(
     moments: Mapping[int, UnitMoments],
     counts: Mapping[int, int],
 ) -> PreTrainedModel:
-    """A copy of a model whose blocks keep so many units each, read out anew.
-
-    Args:
-        model: the model; left as it was.
-        eliminations: block → the order in which its units go.
-        moments: block → the moments of all its units.
-        counts: block → how many it keeps.
-    """
+    """A copy of a model whose blocks keep so many units each, read out anew."""
     modules = {}
     for site in sites(model, list(counts)):
         kept = eliminations[site.block].kept(counts[site.block])
@@ -168,11 +148,6 @@ def has_constant(model: PreTrainedModel, site: Site) -> bool:
 def size_options(model: PreTrainedModel, site: Site, price: Float[np.ndarray, " m_and_none"]) -> pd.DataFrame:
     """The numbers of hidden units that a block may keep.
 
-    Args:
-        model: the model.
-        site: of the block.
-        price: what it costs that so many units are gone, from none to all, shape (m + 1,).
-
     Returns:
         A row a number, all units first: `units`, the block's `parameters` with so many, and their `price`.
     """
@@ -193,17 +168,7 @@ def unit_sizes(model: PreTrainedModel, site: Site) -> tuple[int, int]:
 def allocate_units(
     model: PreTrainedModel, eliminations: Mapping[int, Elimination], max_parameters: float, alike: bool = False
 ) -> dict[int, int]:
-    """How many hidden units each block keeps, so that the model meets a budget and is priced least.
-
-    Args:
-        model: the model.
-        eliminations: block → the prices of its units.
-        max_parameters: the share of all parameters that a copy may have at most.
-        alike: every block keeps as many.
-
-    Raises:
-        InputError: a share that is none or that cannot be met.
-    """
+    """How many hidden units each block keeps, so that the model meets a budget and is priced least."""
     chosen = sites(model, list(eliminations))
     budget = budget_for(model, chosen, max_parameters)
     options = {site.block: size_options(model, site, eliminations[site.block].price.numpy()) for site in chosen}
@@ -220,16 +185,9 @@ def allocate_units(
 def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[int, int]:
     """Choose a size for every block, of the least total price within a budget.
 
-    Args:
-        options: block → a row a size, with its number of `parameters` and its `price`.
-        budget: how many parameters all blocks may have together.
-
     Returns:
         Block → the place of its size in its table. Exact where what the sizes save is counted in at most `CELLS` steps
         of their common divisor; beyond that every block may save up to one part in `CELLS` more than it is counted for.
-
-    Raises:
-        InputError: even the smallest sizes are too large together.
     """
     whole = sum(int(table["parameters"].max()) for table in options.values())
     smallest = sum(int(table["parameters"].min()) for table in options.values())
@@ -270,16 +228,7 @@ def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[in
 
 
 def budget_for(model: PreTrainedModel, chosen: list[Site], max_parameters: float) -> int:
-    """How many parameters the blocks may have together.
-
-    Args:
-        model: the model.
-        chosen: its blocks that give parameters up.
-        max_parameters: the share of all parameters that a copy may have at most.
-
-    Raises:
-        InputError: a share that is none, or that not even one hidden unit a block would meet.
-    """
+    """How many parameters the blocks may have together."""
     if not 0 < max_parameters < 1:
         raise InputError(f"a share of {max_parameters:g} of all parameters: give one between 0 and 1, as 0.9")
     total = model.num_parameters()
@@ -294,11 +243,7 @@ def budget_for(model: PreTrainedModel, chosen: list[Site], max_parameters: float
 
 
 def least_share(model: PreTrainedModel) -> float:
-    """The share of all parameters that a model has left with a single hidden unit in every block.
-
-    Raises:
-        InputError: a family whose hidden units cannot be reached.
-    """
+    """The share of all parameters that a model has left with a single hidden unit in every block."""
     return sum(_outside_and_least(model, sites(model))) / model.num_parameters()
 
 

@@ -34,11 +34,7 @@ class Calibration:
     """
 
     def __init__(self, model: PreTrainedModel, rows: Rows, priced: int = 96, progress: bool = False):
-        """Take the side of `rows` to fit on, without padding; the other side is not looked at.
-
-        Raises:
-            InputError: a model that predicts no next token, or no sequence to fit on.
-        """
+        """Take the side of `rows` to fit on, without padding; the other side is not looked at."""
         check_causal(model)
         packed = without_padding(rows)
         self.model = model
@@ -50,11 +46,7 @@ class Calibration:
             raise InputError("there is no sequence to fit on: all are held out")
 
     def allowed(self, share: float) -> int:
-        """How many parameters a copy may hold that keeps a share of all.
-
-        Raises:
-            InputError: a share that is none.
-        """
+        """How many parameters a copy may hold that keeps a share of all."""
         if not 0 < share <= 1:
             raise InputError(f"a share of {share} of the parameters to keep: give more than 0, at most 1")
         return round(share * parameters(self.model))

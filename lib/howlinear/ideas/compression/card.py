@@ -47,17 +47,7 @@ def compressed_card(
     max_dppl: float | None = None,
     max_parameters: float | None = None,
 ) -> str:
-    """The card of a compressed model.
-
-    Args:
-        name: what the model before is called: a Hub id, an embedded model or a folder.
-        before: the model before.
-        after: the smaller one.
-        rows: the text; the smaller one was fitted on one side, perplexity was measured on the other.
-        outcome: what was replaced or kept, and what it cost.
-        max_dppl: the budget of perplexity, if that was it.
-        max_parameters: the budget of parameters, if that was it.
-    """
+    """The card of a compressed model."""
     kept = {}
     if isinstance(outcome, Compressed):
         whole = {site.block: unit_count(before, site) for site in sites(before)}
@@ -119,13 +109,7 @@ def _sizes(before: PreTrainedModel, after: PreTrainedModel, corpus: str, outcome
 
 
 def _layers(model: PreTrainedModel, kept: dict[int, str], already: set[int]) -> str:
-    """What stands in each block.
-
-    Args:
-        model: the one in the folder.
-        kept: block → its hidden units, in words, of blocks that keep some.
-        already: blocks that were replaced before, in the model that was compressed.
-    """
+    """What stands in each block."""
     ranks = replaced(model.config)
     rows = []
     for site in sites(model):

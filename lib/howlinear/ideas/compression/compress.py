@@ -131,17 +131,7 @@ def compress(
 def check_and_calibrate(
     model: PreTrainedModel, rows: TokenRows, max_parameters: float | None, progress: bool = False
 ) -> Calibration:
-    """What a compression starts from, after everything that can be refused before anything is computed.
-
-    Args:
-        model: a causal language model.
-        rows: packed sequences with their split.
-        max_parameters: the share of all parameters that is asked for; None if that is to be found.
-        progress: show bars.
-
-    Raises:
-        InputError: see `compress`.
-    """
+    """What a compression starts from, after everything that can be refused before anything is computed."""
     check_causal(model)
     check_plain(model)
     check(model, rows)
@@ -167,16 +157,7 @@ def evaluate(
     alike: bool,
     whole: tuple[Float[Tensor, " n"], float],
 ) -> Compressed:
-    """A smaller model on the held-out side of the rows, beside the whole one.
-
-    Args:
-        calibration: the whole model and the text to fit on.
-        smaller: what `own_units` made of it.
-        rows: packed sequences with their split.
-        share: of all parameters, what the copy may hold at most.
-        alike: every block keeps as many units.
-        whole: the whole model's losses there, and its speed, as of `costs.timed_losses`.
-    """
+    """A smaller model on the held-out side of the rows, beside the whole one."""
     losses, speed = whole
     after, speed_after = timed_losses(smaller, rows.ids[rows.test])
     found = layout(calibration, share, alike)
@@ -202,11 +183,7 @@ def evaluate(
 def _smallest_within(
     calibration: Calibration, rows: TokenRows, max_dppl: float, alike: bool, whole: tuple[Float[Tensor, " n"], float]
 ) -> Compressed:
-    """The smallest copy that is found within a rise of perplexity.
-
-    Raises:
-        InputError: none is within it.
-    """
+    """The smallest copy that is found within a rise of perplexity."""
     losses, _ = whole
     allowed = log1p(max_dppl / exp(losses.mean()))  # nats per token
     least = (int(least_share(calibration.model) / STEP) + 1) * STEP
@@ -236,12 +213,7 @@ def _smallest_within(
 
 
 def next_price(measured: Sequence[tuple[float, float]], allowed: float) -> float:
-    """The price to aim at next: a power law through the last two sizes, or in proportion to the only one.
-
-    Args:
-        measured: of each size so far, its price and what it costs, nats per token.
-        allowed: what it may cost.
-    """
+    """The price to aim at next: a power law through the last two sizes, or in proportion to the only one."""
     price, cost = measured[-1]
     furthest = FURTHER * price
     if cost <= 0:
@@ -257,14 +229,7 @@ def next_price(measured: Sequence[tuple[float, float]], allowed: float) -> float
 
 
 def share_priced(calibration: Calibration, price: float, least: float, alike: bool = False) -> float | None:
-    """The smallest share of all parameters that is priced within a budget, to a `STEP`; None if there is none.
-
-    Args:
-        calibration: the model and the text.
-        price: what it may be predicted to cost, nats per token.
-        least: the smallest share that there is.
-        alike: every block keeps as many units.
-    """
+    """The smallest share of all parameters that is priced within a budget, to a `STEP`; None if there is none."""
     shares = [round(steps * STEP, 3) for steps in range(round(least / STEP), round(1 / STEP))]
     # prices fall as shares rise
     place = bisect_left(shares, -price, key=lambda share: -layout(calibration, share, alike).price)

@@ -22,12 +22,6 @@ def swap_cost(
 ) -> dict[str, float]:
     """What it costs to put maps in the place of blocks, all at once.
 
-    Args:
-        model: the model; left as it was.
-        maps: block → map.
-        text: rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
-        base: the loss of each sequence before, see `perplexity.losses`.
-
     Returns:
         See `cost`.
     """
@@ -48,11 +42,6 @@ def cost(
     base: Float[Tensor, " n"], after: Float[Tensor, " n"], fold: Int64[Tensor, " n"] | None = None
 ) -> dict[str, float]:
     """The cost of a change, from the losses of the same sequences before and after.
-
-    Args:
-        base: loss of each sequence before, in nats per token, shape (n,).
-        after: the same after.
-        fold: the document fold of each sequence, shape (n,); by default each is a document of its own.
 
     Returns:
         `nats`, what the loss rises by per token; `delta`, what perplexity rises by, with the ends `delta_low` and

@@ -51,16 +51,6 @@ def fit_maps(
 
     A block behind a replaced one gets shifted inputs x̃. Its map is fitted from them to the outputs y that the *whole*
     model gives at the same token, so that it also makes good what the maps before it got wrong.
-
-    Args:
-        model: the model; left as it was.
-        ids: token ids to fit on, shape (n, seq_len).
-        blocks: which blocks to fit.
-        maps: block → map, in place while the inputs are seen; none by default.
-        batch_size: sequences in a forward pass.
-
-    Raises:
-        InputError: too few rows for the width.
     """
     maps = maps or {}
     moments: dict[int, Moments] = {}
@@ -131,21 +121,8 @@ def greedy(
     they were and the maps that each block has alone, those with the lowest loss stay: refitting never does harm on
     the sequences that judge.
 
-    Args:
-        model: the model; as it was after every step.
-        ids: token ids to fit on, shape (n, seq_len).
-        maps: block → the map it has alone.
-        order: the blocks, most promising first.
-        candidates: how many of those left to try at each step.
-        trial_sequences: how many sequences to compare losses on, spread over `ids`.
-        refit: token ids to refit on where all of `ids` are too many, shape (m, seq_len). Few rows are soon learned by
-            heart, so these should be none of `ids` (`hold_out`): else losses are compared on what the refit has seen.
-
     Yields:
         A `Step` per block, until none is left.
-
-    Raises:
-        InputError: fewer than one candidate or sequence to compare them on, or no block.
     """
     if candidates < 1 or trial_sequences < 1 or not order:
         raise InputError(
@@ -181,11 +158,7 @@ def greedy(
 def hold_out(
     ids: Int64[Tensor, "n seq_len"], count: int
 ) -> tuple[Int64[Tensor, "some seq_len"], Int64[Tensor, "others seq_len"]]:
-    """About so many sequences, evenly spread, and all others.
-
-    Raises:
-        InputError: fewer than one, or nothing left for the others.
-    """
+    """About so many sequences, evenly spread, and all others."""
     if not 1 <= count <= len(ids) // 2:
         raise InputError(f"{count} of {len(ids)} sequences to hold out: take from 1 to half of them")
     picked = torch.zeros(len(ids), dtype=torch.bool)
@@ -349,13 +322,6 @@ def together(
     ids: Int64[Tensor, "n seq_len"],
 ) -> dict[str, float]:
     """Is what a set of blocks costs the sum of what each costs alone?
-
-    Args:
-        model: the model; left as it was.
-        alone: block → the map it has alone, of the set or of more blocks.
-        blocks: the set.
-        costs: block → what its swap alone costs, in nats per token.
-        ids: held-out token ids, shape (n, seq_len).
 
     Returns:
         In nats per token: `naive`, what the set costs with the maps that its blocks have alone, and `summed`.

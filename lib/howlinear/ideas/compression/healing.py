@@ -58,22 +58,9 @@ def healing(
     training text, or other training text, would train other layers is not in them. Another `seed` shows how far the
     order alone moves a change; notebook 06 prints it for one model.
 
-    Args:
-        model: the model; left as it was.
-        block: which block.
-        line: its map.
-        fitted: token ids to train on, of text that the fit may see, shape (m, seq_len).
-        text: rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
-        steps: of Adam, for each of the two.
-        rate: its learning rate.
-        seed: of the order of sequences, the same for both.
-
     Returns:
         Changes of perplexity on held-out text, paired: `block`, `layer`, and `delta` with its interval; a row for each
         layer in the block's place, `LAYERS`, against the model as it is, and one for `BEHIND`.
-
-    Raises:
-        InputError: a block that is no single module, or as for `heal`.
     """
     (site,) = sites(model, [block])
     if site.ffn is None:
@@ -171,19 +158,7 @@ def _train(
     rate: float,
     seed: int,
 ) -> None:
-    """Train parameters of a model on its own loss: steps of Adam on `SEQUENCES` sequences each.
-
-    Args:
-        model: the model.
-        parameters: those that are trained.
-        ids: token ids, shape (m, seq_len), in a fresh order every pass.
-        steps: of Adam.
-        rate: learning rate.
-        seed: of the order.
-
-    Raises:
-        InputError: no step to take, a rate that is none, or no sequences of two tokens.
-    """
+    """Train parameters of a model on its own loss: steps of Adam on `SEQUENCES` sequences each."""
     if steps < 1 or not rate > 0 or ids.shape[0] < 1 or ids.shape[1] < 2:
         raise InputError(
             f"healing needs a step or more, a positive rate and sequences of two tokens, got steps={steps}, "

@@ -35,18 +35,8 @@ def loss_gradients(
 ) -> int:
     """Run a text through a model and its loss back, and give `add` what a block read and wrote, and its gradient.
 
-    Args:
-        model: the model; left as it was.
-        ids: token ids, shape (n, seq_len).
-        blocks: which blocks.
-        add: gets a block, x, y and g of a batch, each of shape (batch, seq_len, d); g in float64 on the CPU.
-        batch_size: sequences in a pass.
-
     Returns:
         How many tokens were predicted: what sums of products of g are divided by.
-
-    Raises:
-        InputError: nothing to predict, a model that predicts no next token, or a gradient that is not finite.
     """
     if not len(ids) or ids.shape[1] < 2:
         raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so no error costs anything")

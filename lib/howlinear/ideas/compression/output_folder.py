@@ -17,13 +17,6 @@ def check_output_folder(folder: Path | str, force: bool = False) -> Path:
     """The folder to write to, if it may be written.
 
     With `force`, an empty folder or one that holds a compressed model may be replaced; anything else never is.
-
-    Args:
-        folder: where to.
-        force: replace a compressed model that is there.
-
-    Raises:
-        SourceError: something is there, or nothing can be put there.
     """
     folder = Path(folder).resolve()
     if folder.is_dir():

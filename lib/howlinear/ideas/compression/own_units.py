@@ -71,16 +71,7 @@ class Layout:
 
 
 def layout(calibration: Calibration, share: float, alike: bool = False) -> Layout:
-    """Allocate a budget among the blocks.
-
-    Args:
-        calibration: the model and the text.
-        share: of all parameters, what the copy may hold at most.
-        alike: every block keeps as many units.
-
-    Raises:
-        InputError: the FFNs cannot give so much, or the model's hidden units cannot be reached.
-    """
+    """Allocate a budget among the blocks."""
     eliminations, _ = eliminations_of(calibration)
     counts = allocate_units(calibration.model, eliminations, share, alike)
     price = sum(float(eliminations[block].price[-1 - count]) for block, count in counts.items())
@@ -126,14 +117,6 @@ def anchor(
     Both models move layer by layer through the text. Behind each layer all rows are there: its readout is fitted, and
     the smaller model's streams go on with what the new readout gives. A family that norms what its FFNs write
     (`layers.writes_to_stream`) stays as it is: what a readout adds there is not what the stream gets.
-
-    Args:
-        model: the whole model; left as it was.
-        smaller: a copy with fewer hidden units; its readouts change.
-        ids: token ids to fit on, shape (n, seq_len).
-        costs: block → what errors cost there.
-        own_outputs: towards each block's own output in the whole model, and not towards the stream.
-        progress: show a bar.
     """
     if not writes_to_stream(model):
         return
@@ -177,11 +160,6 @@ def fit_correction(
 ) -> Float[Tensor, "k_and_1 d"] | None:
     """What is to be added to the readout of [h, 1], shape (k + 1, d).
 
-    Args:
-        halves: of either half of the text, moments of `weighted_rows` of the units, and of √w r.
-        metric: M, what errors cost.
-        centred: whether the readout has a constant; its row is 0 otherwise.
-
     Returns:
         None where the other half gains by no ridge, or where a half has no rows.
     """
@@ -208,14 +186,7 @@ def fit_correction(
 def ridge_regression(
     second: Float[Tensor, "k_and_1 k_and_1"], cross: Float[Tensor, "k_and_1 d"], ridge: float, centred: bool
 ) -> Float[Tensor, "k_and_1 d"]:
-    """B of the least E‖r − [h, 1] B‖² plus a ridge on the rows of h.
-
-    Args:
-        second: E [h, 1] [h, 1]ᵀ, shape (k + 1, k + 1).
-        cross: E [h, 1]ᵀ r, shape (k + 1, d).
-        ridge: what is added to the variance of every unit, as a share of it.
-        centred: whether there is a constant; its row of B is 0 otherwise.
-    """
+    """B of the least E‖r − [h, 1] B‖² plus a ridge on the rows of h."""
     mean, mean_missing = second[-1, :-1], cross[-1]
     towards = cross[:-1]
     if centred:

@@ -59,21 +59,13 @@ CLOCKS = ["seconds", "tokens_per_second", "tokens_per_second_before"]
 
 
 def check_shares(shares: Sequence[float]) -> None:
-    """Refuse shares of all parameters that are none.
-
-    Raises:
-        InputError: none is given, or one is not between 0 and 1.
-    """
+    """Refuse shares of all parameters that are none."""
     if not shares or not all(0 < share < 1 for share in shares):
         raise InputError(f"shares of all parameters {list(shares)}: give at least one between 0 and 1, as 0.9")
 
 
 def choose_shares(model: PreTrainedModel, shares: Sequence[float]) -> list[float]:
-    """Of shares of all parameters those that a model can keep; where it can keep none of them, one that it can.
-
-    Raises:
-        InputError: a model that cannot race: it predicts no next token, or its hidden units cannot be reached.
-    """
+    """Of shares of all parameters those that a model can keep; where it can keep none of them, one that it can."""
     check_shares(shares)
     if not is_causal(model):
         raise InputError("it predicts no next token")
@@ -90,25 +82,13 @@ COLUMNS = [
 
 
 def racers(calibration: Calibration, names: Sequence[str] = tuple(COMPRESSORS)) -> dict[str, Compressor]:
-    """Compressors ready to race on one model and one text.
-
-    Args:
-        calibration: the model and the text; what several of them ask for is computed once.
-        names: which, all by default.
-
-    Raises:
-        InputError: an unknown name.
-    """
+    """Compressors ready to race on one model and one text."""
     check_known(names, COMPRESSORS, "compressor")
     return {name: partial(COMPRESSORS[name], calibration) for name in names}
 
 
 def check_known(names: Sequence[str], known: Collection[str], kind: str) -> None:
-    """Refuse names that no compressor, or no part of one, has.
-
-    Raises:
-        InputError: an unknown name.
-    """
+    """Refuse names that no compressor, or no part of one, has."""
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InputError(f"no {kind} is called {', '.join(unknown)}: there are {', '.join(known)}")
@@ -122,21 +102,12 @@ def race(
 ) -> pd.DataFrame:
     """Compress a model in several ways to several sizes, and measure what is left on held-out text.
 
-    Args:
-        model: the model; left as it was.
-        compressors: name → what makes a smaller copy.
-        shares: of all parameters, what a copy may hold at most.
-        texts: name → rows, whose held-out side counts.
-
     Returns:
         A row per text (`corpus`), compressor (`method`) and `share` that a copy may hold: `kept`, what it holds;
         `perplexity_after`; `ratio` of that to the whole model's and `delta`, their difference, each with a 95 %
         interval paired over document folds; `over_first`, its perplexity over that of the first compressor at the same
         share, likewise; `why` a compressor made none, empty if it did, as all else is then; and the columns of
         `CLOCKS`: `seconds` of CPU time to compress, and tokens per second of the copy and of the whole model.
-
-    Raises:
-        InputError: a copy that holds more than it may (says which).
     """
     held_out = {name: held_out_folds(text) for name, text in texts.items()}
     before = {name: timed_losses(model, ids) for name, (ids, _) in held_out.items()}
@@ -172,9 +143,6 @@ def race(
 
 def ratios(table: pd.DataFrame) -> pd.DataFrame:
     """Perplexity after over before, of races of one text side by side.
-
-    Args:
-        table: as of `race`, with a column `model`.
 
     Returns:
         A row per method, a column per model and share; NaN where a method does not get so small.
@@ -227,22 +195,9 @@ def limits(
 ) -> pd.DataFrame:
     """Own units, priced, on the text that they were fitted on, and held out; and fitted to less or more text.
 
-    Args:
-        model: the model; left as it was.
-        rows: what `calibration` was made from.
-        calibration: the model and the text that it is compressed on.
-        shares: of all parameters, what a copy may hold at most.
-        held_out: rows whose held-out side counts.
-        raced: what own units came to there, as of `race`.
-        others: fewer rows, or more, to fit the same on.
-        tokens: of the text fitted on, that count.
-
     Returns:
         A row per `share` and each of `WHAT` and of `others` (`after`), `what`: `ratio` with its 95 % interval over
         document folds, none where it is priced.
-
-    Raises:
-        InputError: a share that cannot be met, or a text too short.
     """
     columns = ["share", "what", "ratio", "ratio_low", "ratio_high"]
     found = [
@@ -263,12 +218,7 @@ def limits(
 
 
 def fitted_on(rows: TokenRows, tokens: int) -> TokenRows:
-    """The side of rows to fit on as if it were held out, the first sequences of every document fold.
-
-    Args:
-        rows: the rows.
-        tokens: about so many of them.
-    """
+    """The side of rows to fit on as if it were held out, the first sequences of every document fold."""
     turned = replace(rows, test=~rows.test)
     thinned = turned.with_fewer_held_out(tokens)
     return thinned.subset(torch.nonzero(thinned.test).flatten())

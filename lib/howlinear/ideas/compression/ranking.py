@@ -44,12 +44,6 @@ def block_costs(
 ) -> pd.DataFrame:
     """What each block costs that is replaced alone: by its map, and by its mean output.
 
-    Args:
-        model: the model; left as it was.
-        blocks: block → its capture.
-        maps: block → its map, fitted on the train side.
-        text: rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
-
     Returns:
         A row per block: `r2` of the map; `ablation`, what the mean costs in nats per token; `recovered`, the share of
         that which the map keeps, with its interval, NaN where ablation costs nothing that the text can show; and what
@@ -83,18 +77,9 @@ def recovered(
 
     Tells a block that is cheap to replace from one that does little: both have a small ΔPPL, only the first recovers.
 
-    Args:
-        base: loss of each sequence before, shape (n,), see `perplexity.losses`.
-        swapped: the same with the map in the block's place.
-        ablated: the same with its mean output in the block's place.
-        fold: the document fold of each sequence, shape (n,); by default each is a document of its own.
-
     Returns:
         The share, with a jackknife over document folds; None where ablating costs nothing that the text can show
         (its interval reaches 0), as a share of nothing is undefined.
-
-    Raises:
-        InputError: fewer than two folds, or different numbers of sequences.
     """
     n = len(base)
     if n < 2 or not n == len(swapped) == len(ablated):
@@ -124,14 +109,6 @@ def set_costs(
 ) -> pd.DataFrame:
     """What random sets of two to four blocks cost together, beside the sums of their blocks' signals.
 
-    Args:
-        model: the model; left as it was.
-        maps: block → its map.
-        table: a row per block, a column per signal, from `signals`.
-        ids: held-out token ids, shape (n, seq_len).
-        sets: how many sets to draw.
-        generator: draws them.
-
     Returns:
         A row per set: its measured `cost` in nats per token, and a column per signal.
     """
@@ -149,10 +126,6 @@ def set_costs(
 
 def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineMap]) -> pd.DataFrame:
     """Which maps rest on a few massive rows (`instrument.massive`), and say nothing of all others.
-
-    Args:
-        blocks: block → its capture.
-        maps: block → its map, fitted on the train side, all rows.
 
     Returns:
         A row per block that has massive rows: `block`, how many `massive_rows`; held out, `r2` of the map on all rows,
@@ -183,18 +156,8 @@ def massive_table(blocks: Mapping[int, BlockCapture], maps: Mapping[int, AffineM
 def agreement(signal: Sequence, truth: Sequence, draws: int = 999, seed: int = 0) -> Estimate:
     """Spearman's ρ of a signal with measured costs, group by group (a group: the blocks of one model).
 
-    Args:
-        signal: per group, the predictions.
-        truth: per group, the measured costs, in the same order.
-        draws: bootstrap draws, with replacement within each group (Efron's percentile interval). A draw of one value
-            alone has no ranks and is left out.
-        seed: of those draws.
-
     Returns:
         ρ, averaged over groups, with its 95 % bootstrap interval.
-
-    Raises:
-        InputError: a group of fewer than four, sides of different lengths, or a group without any spread.
     """
     groups = _pairs(signal, truth)
     generator = np.random.default_rng(seed)
@@ -247,11 +210,6 @@ def _bootstrap(predicted: np.ndarray, measured: np.ndarray, draws: int, generato
 def compare(table: pd.DataFrame, truth: pd.Series, seed: int = 0) -> pd.DataFrame:
     """The `agreement` of every signal with the truth, over the models that have ranks to compare.
 
-    Args:
-        table: a column per signal; the first level of the index says which model a row belongs to.
-        truth: the measured costs, with the same index.
-        seed: of the bootstrap draws.
-
     Returns:
         A row per signal that varies in some model of `FEWEST` rows or more: `signal`, and `rho` with its interval.
     """
@@ -279,14 +237,6 @@ def ranking(
 ) -> pd.DataFrame:
     """How well every signal ranks the costs of single blocks, and of sets of blocks.
 
-    Args:
-        known: model → its signals, a row per block.
-        costs: model → what its blocks cost, from `block_costs`.
-        sets: model → what its sets cost, from `set_costs`.
-        resting: (model, block) whose maps rest on massive rows; if there are any, single blocks are ranked once more
-            without them.
-        seed: of the bootstrap draws.
-
     Returns:
         The rows of `compare` for each of `costs`: "one block", "several", and "one block, without massive rows".
     """
@@ -307,12 +257,7 @@ def ranking(
 
 
 def deciding(rankings: pd.DataFrame, count: int = 4) -> list[str]:
-    """The signals to look at: the paper's own, the price, and those that rank single blocks best and swap nothing.
-
-    Args:
-        rankings: of `ranking`.
-        count: how many.
-    """
+    """The signals to look at: the paper's own, the price, and those that rank single blocks best and swap nothing."""
     single = rankings[(rankings["costs"] == "one block") & (rankings["signal"] != REPLACE_ONE)]
     by_rho = single.sort_values("rho", ascending=False, kind="stable")["signal"]
     chosen = [signal for signal in ("1 − R²", "price") if signal in set(by_rho)]

@@ -23,12 +23,7 @@ from howlinear.text.rows import TokenRows
 
 
 def ffn_parameters(model: PreTrainedModel, maps: Mapping[int, AffineMap | Reduced] | None = None) -> int:
-    """How many numbers all feed-forward blocks hold together.
-
-    Args:
-        model: the model, whole.
-        maps: block → the map in its place, if any.
-    """
+    """How many numbers all feed-forward blocks hold together."""
     held = 0
     for site in sites(model):
         replacement = maps.get(site.block) if maps else None
@@ -42,13 +37,7 @@ def ffn_parameters(model: PreTrainedModel, maps: Mapping[int, AffineMap | Reduce
 
 
 def share_of_block(curve: RankCurve, rank: int, own: float) -> float:
-    """How many numbers a map of one rank holds, as a share of the block's own.
-
-    Args:
-        curve: of the block.
-        rank: of the map; at the curve's end it is the full map, one matrix instead of two.
-        own: numbers that the block holds.
-    """
+    """How many numbers a map of one rank holds, as a share of the block's own."""
     d_in, d_out = curve.map.weight.shape
     full = len(curve.r2) - 1
     # D of d_in × r and U of r × d_out, or W of d_in × d_out; and the bias

@@ -95,17 +95,8 @@ def price(
 ) -> dict[int, Price]:
     """Predict what swapping each block for its map would cost, without swapping any.
 
-    Args:
-        model: a causal model; left as it was.
-        maps: block → an `AffineMap`, or any function of float64 rows.
-        ids: token ids of the text to fit on, shape (n, seq_len); one forward and one backward pass over them.
-        batch_size: sequences in a pass.
-
     Returns:
         Block → `Price`.
-
-    Raises:
-        InputError: no map, nothing to predict, a model that predicts no next token, or gradients that are not finite.
     """
     if not maps:
         raise InputError("no map to price: give at least one")
@@ -200,11 +191,7 @@ class Around:
 
 @contextmanager
 def layers_hooked(model: PreTrainedModel, keep: Callable[[int, Around], None]) -> Iterator[None]:
-    """While it lasts, call `keep(block, around)` behind every layer with a feed-forward block.
-
-    Raises:
-        NoPreNormError: in a pass through such a layer.
-    """
+    """While it lasts, call `keep(block, around)` behind every layer with a feed-forward block."""
     listened = sites(model)
     taps = {site.block: _Tap(site) for site in listened}
 
@@ -295,16 +282,7 @@ class Stream:
 
 @torch.no_grad()
 def stream(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 8) -> Stream:
-    """Look at the residual stream before and behind every layer and sub-layer, in one pass.
-
-    Args:
-        model: a model whose norms come before attention and FFN; left as it was. Layers without an FFN are not seen.
-        ids: token ids, shape (n, seq_len).
-        batch_size: sequences in a forward pass.
-
-    Raises:
-        InputError: no rows, or it cannot be told where an FFN's norm reads the residual stream.
-    """
+    """Look at the residual stream before and behind every layer and sub-layer, in one pass."""
     _check_rows(ids)
     count = len(sites(model))
     states: list[Tensor] = []  # of a batch, before each layer and behind the last; directions of length 1
@@ -348,17 +326,7 @@ def cosine_distance(before: Float[Tensor, "*batch d"], after: Float[Tensor, "*ba
 
 @torch.no_grad()
 def cca_bounds(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 16) -> dict[int, float]:
-    """NBL's bound of each block: `cca_bound` of s and s + y, from one forward pass without the head.
-
-    Args:
-        model: a model whose norms come before attention and FFN; left as it was.
-        ids: token ids of the text to fit on, shape (n, seq_len). The bound is low by chance where there are not many
-            more rows than twice the width.
-        batch_size: sequences in a pass.
-
-    Raises:
-        InputError: no rows, or it cannot be told where an FFN's norm reads the residual stream.
-    """
+    """NBL's bound of each block: `cca_bound` of s and s + y, from one forward pass without the head."""
     _check_rows(ids)
     width = width_of(model)
     pairs: dict[int, Moments] = {}
@@ -384,13 +352,6 @@ def cca_bound(moments: Moments, outputs: Moments) -> float:
 
     With whitened z = (x − x̄) A and v = (y − ȳ) B, the ρᵢ are the singular values of the correlations zᵀv / n. Null
     directions of either side are left out; each direction of y beyond the inputs' number counts as 1, as in the paper.
-
-    Args:
-        moments: of the rows (x, y).
-        outputs: of the outputs of the same rows alone, as inputs: `outputs.sxx` is Syy.
-
-    Raises:
-        InputError: moments of different rows, or a side that does not vary.
     """
     if moments.n != outputs.n or moments.d_out != outputs.d_in:
         raise InputError(
@@ -437,15 +398,6 @@ def divergences(
 
     Its second-order expansion is the Fisher price. Unlike a difference of losses it is never negative and has little
     noise, so two thousand tokens are enough. What comes before a replaced block is computed once for all.
-
-    Args:
-        model: a causal model; left as it was.
-        replacements: block → what stands in its place, as `swap` takes it.
-        ids: token ids, shape (n, seq_len).
-        batch_size: sequences in a pass.
-
-    Raises:
-        InputError: a model that predicts no next token, nothing to predict, or predictions that are not finite.
     """
     if not len(ids) or ids.shape[1] < 2:
         raise InputError(f"ids of shape {tuple(ids.shape)}: there is nothing to predict, so nothing diverges")
@@ -495,13 +447,6 @@ def measure(
     few: Int64[Tensor, "m seq_len"],
 ) -> pd.DataFrame:
     """What is measured of each block before it is replaced, on text to fit on.
-
-    Args:
-        model: a causal model; left as it was.
-        maps: block → its map, of all blocks.
-        prices: block → its price.
-        ids: token ids whose residual stream is looked at, shape (n, seq_len).
-        few: token ids that each swap is tried on, shape (m, seq_len).
 
     Returns:
         A row per block: `residual`, `residual_over_stream`, `price` and `price_paired`, see `Price`; `block_influence`,

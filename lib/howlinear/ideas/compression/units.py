@@ -142,17 +142,7 @@ def covariance_of(second: Float[Tensor, "m_and_1 m_and_1"], centred: bool) -> Fl
 def error_costs(
     model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], blocks: list[int], batch_size: int = 4
 ) -> dict[int, ErrorCost]:
-    """What errors cost, by one forward and one backward pass.
-
-    Args:
-        model: the model; left as it was.
-        ids: token ids, shape (n, seq_len).
-        blocks: which blocks.
-        batch_size: sequences in a pass.
-
-    Raises:
-        InputError: nothing to predict, or gradients that are not finite.
-    """
+    """What errors cost, by one forward and one backward pass."""
     width = width_of(model)
     metric = {block: torch.zeros(width, width, dtype=torch.float64) for block in blocks}  # Σ g gᵀ
     squares = {block: torch.zeros(ids.shape[1], dtype=torch.float64) for block in blocks}  # Σ ‖g‖², by position
@@ -191,18 +181,7 @@ def unit_moments(
     weights: Mapping[int, Float[Tensor, " seq_len"]] | None = None,
     batch_size: int = 8,
 ) -> dict[int, Moments]:
-    """Moments of the hidden units of blocks, by one forward pass without the head.
-
-    Args:
-        model: the model; left as it was.
-        ids: token ids, shape (n, seq_len).
-        weights: block → weight of each position, shape (seq_len,), for moments of `weighted_rows`; by default those of
-            the units alone, of every block, all rows alike.
-        batch_size: sequences in a pass.
-
-    Raises:
-        InputError: a family whose hidden units cannot be reached, or activations that are not finite.
-    """
+    """Moments of the hidden units of blocks, by one forward pass without the head."""
     listened = sites(model, None if weights is None else list(weights))
     constant = 0 if weights is None else 1
     moments = {site.block: Moments(unit_count(model, site) + constant) for site in listened}
@@ -229,12 +208,6 @@ def choose_ridge(
 
     It is tried where the loudest units stay, `TRIED_SHARE` of all: those of the largest variance times readout, a
     choice that needs no regression. All rows are twice as many as those of a half, and take half of its ridge.
-
-    Args:
-        halves: Σ w [h, 1] [h, 1]ᵀ of either half.
-        readout: the block's own.
-        metric: M, what errors cost.
-        centred: whether the new readout has a constant.
 
     Returns:
         One of `RIDGES`, halved, or the least of them where a half has no rows.
@@ -273,14 +246,6 @@ def eliminate(covariance: Float[Tensor, "m m"], readout: Float[Tensor, "m d"], p
     """Take units away one after the other, each time the one that costs least, the others read out anew.
 
     Exact (backward elimination).
-
-    Args:
-        covariance: S of the units, positive definite, shape (m, m).
-        readout: β, shape (m, d), times a root of the metric where errors are weighed by one.
-        panel: units that go before P and β are brought up to date.
-
-    Raises:
-        InputError: a covariance that is not positive definite.
     """
     m = len(covariance)
     try:
@@ -305,12 +270,6 @@ def sweep_units(
 
     A rank-one change of P and β a unit would move all of both through memory; so changes are collected, P − L Lᵀ and
     β − L W, and only the one row that is asked for is brought up to date, until a panel of them is full.
-
-    Args:
-        matrix: P, shape (m, m).
-        rows: β, shape (m, d).
-        panel: units that are swept before P and β are brought up to date.
-        pick: the place of the unit among those left, by their ‖β_j‖² / P_jj.
 
     Returns:
         The units in their order and each one's ‖β_j‖² / P_jj when its turn came, both of shape (m,).
@@ -353,14 +312,7 @@ def sweep_units(
 def eliminate_units(
     moments: UnitMoments, readout: AffineMap, metric: Float[Tensor, "d d"], centred: bool
 ) -> Elimination:
-    """The elimination of a block's units in nats per token: ½ tr(M E[w r rᵀ]) for the errors r that are left.
-
-    Args:
-        moments: of the units.
-        readout: the block's own.
-        metric: M, what errors cost.
-        centred: whether the new readout has a constant.
-    """
+    """The elimination of a block's units in nats per token: ½ tr(M E[w r rᵀ]) for the errors r that are left."""
     return eliminate(moments.covariance(centred), readout.weight @ root_of(metric))
 
 
@@ -371,14 +323,7 @@ def root_of(metric: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
 
 
 def refit(moments: UnitMoments, readout: AffineMap, kept: Int64[Tensor, " k"], centred: bool) -> AffineMap:
-    """The least-squares readout of some units, towards what all of them gave.
-
-    Args:
-        moments: of all units.
-        readout: the block's own, y = h V + b.
-        kept: the units that stay, shape (k,).
-        centred: whether the new readout has a constant; without one its bias is the block's own.
-    """
+    """The least-squares readout of some units, towards what all of them gave."""
     covariance = moments.covariance(centred)
     towards = covariance[kept] @ readout.weight
     factor = torch.linalg.cholesky(covariance[kept][:, kept])

@@ -33,19 +33,10 @@ def anova(table: pd.DataFrame, factors: Sequence[str], seed: int = 0) -> pd.Data
     What all profiles share is left out: shares are of what tells them apart. The interval is from a bootstrap over
     blocks; neighbouring blocks are alike, so it is on the narrow side.
 
-    Args:
-        table: a row a `block` and combination of the factors' levels, with its `r2`.
-        factors: columns that hold the factors.
-        seed: of the bootstrap.
-
     Returns:
         A row an effect, those of one factor first; an interaction is called `a × b`. Columns: effect; share of the
         variance, with its ends; freedom, its degrees in each block (over those of all effects, the share that pure
         noise would have); size, its root mean square over blocks and combinations, in units of R².
-
-    Raises:
-        InputError: a combination is missing or there twice, a factor has one level, a value is not finite, or all
-            profiles are equal.
     """
     profiles = _as_array(table, factors)
     squares, freedom = _sums_of_squares(profiles, factors)
@@ -96,15 +87,6 @@ def beside_seeds(
     err each by itself: degrees of freedom are those of one block, times how many blocks the seeds' differences look
     like (Greenhouse & Geisser 1959). From few seeds that number comes out too low, and the interval too wide rather
     than too narrow.
-
-    Args:
-        table: as `anova` takes it.
-        factors: columns that hold the factors, `seed` among them.
-        effects: as `anova` names them, `["family"]`; or `["text", "family × text"]`, the text within a family.
-        seed: the factor that numbers the repetitions.
-
-    Raises:
-        InputError: as `anova`; an effect that is not there; or no seed differs from another.
     """
     profiles = _as_array(table, factors)
     squares, freedom = _sums_of_squares(profiles, factors, seed)

@@ -54,15 +54,6 @@ def recolour(x: Float[Tensor, "n d"], source: Colour, target: Colour, turn: int 
     null directions allow (the polar factor; without null directions, not at all), in coordinates scaled to unit
     variance. Null directions of the target stay null; where the source has fewer directions, some of the target's stay
     empty.
-
-    Args:
-        x: rows, shape (n, d).
-        source: their colour.
-        target: the colour to give them.
-        turn: a seed to turn white rows at random first: then no direction keeps its meaning, only the shape stays.
-
-    Raises:
-        InputError: widths differ.
     """
     width = len(source.mean)
     if not x.shape[1] == width == len(target.mean):

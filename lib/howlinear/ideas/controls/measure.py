@@ -84,10 +84,6 @@ def cost_of_fit(controls: pd.DataFrame) -> pd.Series:
 def closed_form(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float]) -> pd.DataFrame:
     """R²_lin on normal rows beside the closed form, which needs no rows.
 
-    Args:
-        controls: as `controls` gives it, of several models.
-        closed: (model, block) → R²_lin on normal inputs by `degrees.hermite.predict_spectrum`.
-
     Returns:
         model, block, fitted, closed, and priced: the closed form less what a fit on these rows costs.
     """
@@ -105,11 +101,7 @@ def closed_form(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float])
 
 
 def random_models(baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
-    """Whole models at random, where random blocks also feed one another: model, seed, block, r2, r2_in_sample.
-
-    Args:
-        baselines: model → its `Baseline` at each seed. The R² of infinitely many rows lies between the two numbers.
-    """
+    """Whole models at random, where random blocks also feed one another: model, seed, block, r2, r2_in_sample."""
     tables = []
     for model, of_seeds in baselines.items():
         for seed, found in enumerate(of_seeds):
@@ -125,13 +117,7 @@ def random_models(baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
 
 
 def by_model(controls: pd.DataFrame, random: pd.DataFrame, baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
-    """How many trained blocks lie, interval and all, above or below all models at random: model, outside, random_rows.
-
-    Args:
-        controls: as `controls` gives it, of several models.
-        random: as `random_models` gives it.
-        baselines: what it was made of; random_rows are the most rows of a block that any seed took.
-    """
+    """How many trained blocks lie, interval and all, above or below all models at random: model, outside, random_rows."""
     own = controls[controls["control"] == "own"]
     # a model at random may lie anywhere from its held-out to its in-sample R²
     by_block = random.groupby(["model", "block"])
@@ -193,12 +179,6 @@ def transplants(
     captures: Mapping[str, Blocks], ffns: Mapping[str, Sequence[nn.Module]], three_way_every: int = 1
 ) -> pd.DataFrame:
     """Rows of one model, in the mean and covariance of another, through the weights of a third, block by block.
-
-    Args:
-        captures: model → its captured blocks.
-        ffns: model → its FFNs.
-        three_way_every: all three are free in every so manieth block; in the others, colour and weights are of one
-            model, which is what the referee asked for.
 
     Returns:
         block; the models that shape, colour and weights are of; r2. No row where no two models are `alike`.
@@ -278,11 +258,7 @@ def nearness(pairs: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
 
 
 def twins(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Profiles of twins, as `training.twins` measured them: family, text, seed, measured_on, block, r2 with its ends.
-
-    Raises:
-        InputError: no twin is given.
-    """
+    """Profiles of twins, as `training.twins` measured them: family, text, seed, measured_on, block, r2 with its ends."""
     tables = []
     for twin in measurements:
         for text, profile in twin["profiles"].items():

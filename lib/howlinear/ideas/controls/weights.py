@@ -34,17 +34,7 @@ def respond(ffn: nn.Module, x: Float[Tensor, "n d_in"]) -> Float[Tensor, "n d_ou
 def sample_ceiling(
     x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"], sample: Sample, intervals: bool = True
 ) -> Ceiling:
-    """R²_lin of rows made from a sample's: the same tokens to fit on, the same held out, the same document folds.
-
-    Args:
-        x: inputs, shape (n, d_in), a row for each of the sample's.
-        y: outputs, shape (n, d_out).
-        sample: says which rows are held out, and the fold of each.
-        intervals: jackknife over folds; without, it takes a tenth of the time.
-
-    Raises:
-        InputError: rows do not match the sample, or as `ceiling`.
-    """
+    """R²_lin of rows made from a sample's: the same tokens to fit on, the same held out, the same document folds."""
     if not len(x) == len(y) == len(sample.test):
         raise InputError(f"{len(x)} inputs and {len(y)} outputs for a sample of {len(sample.test)} rows: give each one")
     sides = []
@@ -108,9 +98,6 @@ def chance_floor(sample: Sample, rows: int, seed: int = 0) -> dict[str, int | fl
     Returns:
         rows; R² on these rows and on all held-out ones, `in_sample` and `held_out`; the same of shuffled pairs,
         `shuffled_…`, and what theory expects of them, `expected_…` (held out: for normal x and independent y).
-
-    Raises:
-        InputError: the sample has too few train rows, or `rows` are too few for its width.
     """
     width, width_out = sample.x.shape[1], sample.y.shape[1]
     train = (~sample.test).nonzero()[:, 0]
@@ -147,9 +134,6 @@ def effective_support(rows: Float[Tensor, "n d"]) -> float:
     """Share of rows that carry the variance: (Σw)² / (n Σw²), with w the squared distance of a row from the mean.
 
     1 if all rows lie equally far out, 1 / n if one row does alone; d / (d + 2) for a normal ball in d dimensions.
-
-    Raises:
-        InputError: the rows are all the same.
     """
     centred = rows.double() - rows.double().mean(0)
     weight = centred.square().sum(1)

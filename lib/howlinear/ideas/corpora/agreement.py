@@ -65,11 +65,7 @@ class FoldProfiles:
 
     @classmethod
     def of_capture(cls, captured: Mapping[int, BlockCapture]) -> FoldProfiles:
-        """Profiles of one model on one corpus; blocks are read one at a time.
-
-        Raises:
-            InputError: a block cannot be fitted.
-        """
+        """Profiles of one model on one corpus; blocks are read one at a time."""
         return cls._stacked([own_scores(block) for block in captured.values()])
 
     @classmethod
@@ -82,16 +78,7 @@ class FoldProfiles:
 
 
 def agreement(by_block: Mapping[int, Transfer], one: str, other: str) -> Agreement:
-    """Compare the profiles of two corpora.
-
-    Args:
-        by_block: block → `Transfer`.
-        one: name of a corpus.
-        other: of another; differences are R²_lin on the first less on this one.
-
-    Raises:
-        InputError: unknown corpus, fewer than three blocks, or a profile that is flat.
-    """
+    """Compare the profiles of two corpora."""
     corpora = next(iter(by_block.values())).corpora if by_block else ()
     if len(by_block) < 3 or not {one, other} <= set(corpora):
         given = f"{len(by_block)} blocks of {', '.join(corpora) or 'no corpus'}"
@@ -106,19 +93,7 @@ def compare(
     names: tuple[str, str],
     paired: bool = False,
 ) -> Agreement:
-    """Compare two profiles of the same blocks.
-
-    Args:
-        first: of one corpus or model.
-        second: of another; differences are the first less this one.
-        blocks: numbers of the blocks, by depth.
-        names: of the two, for messages.
-        paired: both were measured on the same rows, in the same folds: each fold is left out of both at once, and what
-            the two share cancels. Otherwise the documents are taken as drawn independently, and variances add.
-
-    Raises:
-        InputError: profiles of different depths, fewer than three blocks, or a profile that is flat.
-    """
+    """Compare two profiles of the same blocks."""
     one, other = names
     if not len(first.whole) == len(second.whole) == len(blocks) >= 3:
         raise InputError(

@@ -46,17 +46,7 @@ class Comparison:
 
 
 def measured(model: PreTrainedModel, rows: TokenRows, progress: bool = False) -> Measured:
-    """Measure a model for a comparison; its moments are let go.
-
-    Args:
-        model: the model.
-        rows: in document folds.
-        progress: show a bar.
-
-    Raises:
-        InputError: as `measure`.
-        SourceError: the model's own forward pass fails.
-    """
+    """Measure a model for a comparison; its moments are let go."""
     losses = HeldOutLosses(model, rows)
     captured = capture(model, rows, progress=progress, losses=losses)
     profile = profile_of(captured, name_of(model), rows, losses.perplexity())
@@ -64,16 +54,7 @@ def measured(model: PreTrainedModel, rows: TokenRows, progress: bool = False) ->
 
 
 def comparison(first: Measured, second: Measured, names: tuple[str, str]) -> Comparison:
-    """Compare two that were measured, paired if their rows are the same.
-
-    Args:
-        first: one.
-        second: the other.
-        names: of the two, for messages.
-
-    Raises:
-        InputError: fewer than three blocks, or a profile that is flat.
-    """
+    """Compare two that were measured, paired if their rows are the same."""
     paired = _same_rows(first.profile.rows, second.profile.rows)
     blocks = list(first.profile)
     agreement = None

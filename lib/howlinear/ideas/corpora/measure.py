@@ -132,11 +132,6 @@ def by_model(profiles: pd.DataFrame, transfer: pd.DataFrame, likeness: pd.DataFr
 def drops_by_training(transfer: pd.DataFrame, trained_on: Collection[str], known: Collection[str]) -> pd.DataFrame:
     """Mean drop by whether the model saw a text in training: is one that it never saw the odd one out?
 
-    Args:
-        transfer: as `transfer` gives it.
-        trained_on: the texts that the models were trained on.
-        known: models of which this is known; of others every text is "unknown".
-
     Returns:
         Columns model, fitted, scored ("seen", "unseen" or "unknown") and drop, the mean over blocks, then over pairs.
     """
@@ -155,13 +150,6 @@ def swap_costs(
     main: str,
 ) -> pd.DataFrame:
     """What it costs in perplexity, on each text, to put a map in a block's place, each block alone.
-
-    Args:
-        model: the model; left as it was.
-        by_block: block → `Transfer`, with the maps.
-        texts: corpus → rows, whose held-out part counts, or token ids, see `perplexity.held_out_folds`.
-        blocks: which blocks to replace.
-        main: corpus whose map is used everywhere, as if compressed on one text and deployed on another.
 
     Returns:
         Columns corpus, block, own (what the text's own map costs), extra (what the main text's map costs on top), each

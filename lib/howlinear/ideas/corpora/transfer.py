@@ -68,14 +68,7 @@ class Transfer:
 
 
 def transfers(captures: Mapping[str, Mapping[int, BlockCapture]]) -> dict[int, Transfer]:
-    """`transfer` for every block of a model, by depth.
-
-    Args:
-        captures: corpus → block → what was captured; blocks are read one at a time.
-
-    Raises:
-        InputError: the corpora have different blocks, or a block cannot be compared; names it.
-    """
+    """`transfer` for every block of a model, by depth."""
     blocks = {corpus: sorted(captured) for corpus, captured in captures.items()}
     common = next(iter(blocks.values()), [])
     if any(numbers != common for numbers in blocks.values()):
@@ -95,12 +88,6 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
     The interval of R²_AB leaves out train folds of A, then held-out folds of B. That of a drop leaves out train folds
     of A, of B, then held-out folds of B from both terms at once. That of a likeness leaves out train folds of either,
     and takes the metric as given: the pooled held-out inputs of the two corpora.
-
-    Args:
-        captured: corpus → what was captured of the same block of the same model.
-
-    Raises:
-        InputError: no corpus, different widths, fewer than two folds on a side, or no fit.
     """
     _check(captured)
     corpora = tuple(captured)
@@ -145,14 +132,7 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
 
 
 def own_scores(captured: BlockCapture) -> Scores:
-    """R²_lin of a block with all document folds, and without each: what `transfer` finds of a corpus with itself.
-
-    Args:
-        captured: of a block; an interval needs two folds or more on each side.
-
-    Raises:
-        InputError: no fit.
-    """
+    """R²_lin of a block with all document folds, and without each: what `transfer` finds of a corpus with itself."""
     maps = fit_folds(captured.train)
     held_out = sum(captured.test)
     return Scores(
@@ -188,14 +168,6 @@ def likeness(one: AffineMap, other: AffineMap, moments: Moments) -> float:
 
     It is the correlation, pooled over features, of what the two maps predict on the rows in `moments`: directions that
     those rows do not visit do not count, the biases neither.
-
-    Args:
-        one: a map.
-        other: another.
-        moments: of the rows where the maps are compared, best those of both corpora.
-
-    Raises:
-        InputError: different shapes, or a map that is constant on these rows.
     """
     shapes = [tuple(affine.weight.shape) for affine in (one, other)]
     if shapes[0] != shapes[1] or shapes[0][0] != moments.d_in:

@@ -34,16 +34,7 @@ def hermite(z: Float[Tensor, "*shape"], degree: int) -> list[Float[Tensor, "*sha
 
 
 def predict_spectrum(block: Hidden, moments: Moments, degree: int = 4) -> np.ndarray:
-    """R²₁ … R²_degree of the block if its inputs were Gaussian with these moments, shape (degree,).
-
-    Args:
-        block: a block taken apart, see `neurons.take_apart`.
-        moments: of its inputs.
-        degree: the highest, up to `TERMS`.
-
-    Raises:
-        InputError: a degree out of range, or outputs that would be constant.
-    """
+    """R²₁ … R²_degree of the block if its inputs were Gaussian with these moments, shape (degree,)."""
     if not 1 <= degree <= TERMS:
         raise InputError(f"degree {degree}: ask for 1 to {TERMS}")
     expansion = _expand(block, moments)

@@ -37,20 +37,7 @@ def survey_blocks(
     directions: Sequence[int],
     held: int = HELD,
 ) -> dict[str, pd.DataFrame]:
-    """Tables `spectra` and `blocks`; of checked blocks `neurons` and `kernels`; of the middle one `directions`.
-
-    Args:
-        name: of the model.
-        model: the model.
-        rows: token rows; all of them are used.
-        blocks: whose spectrum is taken, the checked ones among them.
-        checked: an early, a middle and a late block.
-        degree: the highest of the spectrum.
-        kernel_rows: train rows of the kernels, ascending; the last for degree 2 alone, since time grows as its cube.
-        counts: numbers of neurons that weigh their squares anew, see `neuron_table`.
-        directions: numbers of leading directions, see `direction_table`.
-        held: inputs held in memory at a time, rows × width × blocks.
-    """
+    """Tables `spectra` and `blocks`; of checked blocks `neurons` and `kernels`; of the middle one `directions`."""
     middle = checked[len(checked) // 2]
     found: dict[str, list[pd.DataFrame]] = {}
     for block, captured in captured_blocks(model, rows, blocks, held):
@@ -151,12 +138,7 @@ def neuron_table(captured: BlockCapture, parts: Hidden, counts: Sequence[int]) -
 
 
 def probe_table(neurons: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
-    """Table `probes`: the share of that step that the probes of notebook 03 reach, in the blocks that both looked at.
-
-    Args:
-        neurons: `neuron_table` of several blocks.
-        ranks: what share of what the line leaves a probe of some rank has `recovered`, as notebook 03 records it.
-    """
+    """Table `probes`: the share of that step that the probes of notebook 03 reach, in the blocks that both looked at."""
     ends = neurons.groupby(KEYS, sort=False)["r2"].agg(line="first", squares="last").reset_index()
     both = ends.merge(ranks, on=KEYS)
     # recovered · (1 − R²_1) / (R²_all − R²_1)

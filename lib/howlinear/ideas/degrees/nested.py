@@ -48,17 +48,7 @@ class Nested:
 
 
 def nested(captured: BlockCapture, features: Features, sizes: Sequence[int], ridge: float = RIDGE) -> Nested:
-    """R² of the block's outputs on the first `sizes` features of its inputs.
-
-    Args:
-        captured: a captured block; all its sampled rows are used, so capture with `sample` at the number of rows.
-        features: rows x, shape (n, d_in), to features, shape (n, p).
-        sizes: numbers of features, ascending, the last at most p.
-        ridge: relative to unit variance of each feature.
-
-    Raises:
-        InputError: no sample, sizes that do not ascend, or too few rows for the features.
-    """
+    """R² of the block's outputs on the first `sizes` features of its inputs."""
     sample = sample_in_folds(captured)
     width = features(sample.x[:2]).shape[1]
     _check_sizes(sizes, width)
@@ -88,17 +78,7 @@ def nested(captured: BlockCapture, features: Features, sizes: Sequence[int], rid
 
 
 def prefix_maps(moments: Moments, sizes: Sequence[int], ridge: float = RIDGE, null: float = NULL) -> list[AffineMap]:
-    """The least-squares maps on the first `sizes` features.
-
-    Args:
-        moments: of (features, outputs) on the rows to fit.
-        sizes: numbers of features, ascending.
-        ridge: relative to unit variance; a constant feature gets no weight.
-        null: as in `ceilings.varies`, which tells what is constant but for rounding.
-
-    Raises:
-        InputError: the ridge is too small for features that coincide.
-    """
+    """The least-squares maps on the first `sizes` features."""
     p = sizes[-1]
     variance = moments.sxx.diagonal()[:p]
     varying = varies(variance, moments.mean_x[:p], moments.n, null)
@@ -130,15 +110,7 @@ def feature_moments(
     into: Moments | None = None,
     chunk: int | None = None,
 ) -> Moments:
-    """Moments of (features, outputs) over some rows of a sample, a chunk of them at a time.
-
-    Args:
-        sample: the rows.
-        index: which of them.
-        features: rows x to features.
-        into: moments to add them to; new ones by default.
-        chunk: rows whose features are held at a time; `CHUNK` by default.
-    """
+    """Moments of (features, outputs) over some rows of a sample, a chunk of them at a time."""
     if into is None:
         width = features(sample.x[:2]).shape[1]
         into = Moments(width, sample.y.shape[1])
@@ -148,11 +120,7 @@ def feature_moments(
 
 
 def sample_in_folds(captured: BlockCapture) -> Sample:
-    """The sampled rows, which can be jackknifed.
-
-    Raises:
-        InputError: nothing was sampled, or one side of it has fewer than two document folds.
-    """
+    """The sampled rows, which can be jackknifed."""
     sample = captured.rows()
     for test, name in ((True, "held-out"), (False, "train")):
         if len(sample.folds(test=test)) < 2:
@@ -161,12 +129,7 @@ def sample_in_folds(captured: BlockCapture) -> Sample:
 
 
 def left_out_r2(truth: Sequence[Float[Tensor, "_ d_out"]], guess: Sequence[Float[Tensor, "_ d_out"]]) -> list[float]:
-    """R² of a guess with each fold of rows left out in turn.
-
-    Args:
-        truth: outputs of each fold.
-        guess: the guess at them.
-    """
+    """R² of a guess with each fold of rows left out in turn."""
     residuals = [float((y.double() - fold).square().sum()) for y, fold in zip(truth, guess, strict=True)]
     outputs = [Moments(1, y.shape[1]).update(y.new_zeros(len(y), 1), y) for y in truth]
     values = []

@@ -59,11 +59,7 @@ class Hidden:
 
 
 def take_apart(model: PreTrainedModel, block: int) -> Hidden:
-    """Take a block of a model apart, its weights in float64.
-
-    Raises:
-        InputError: unknown family, no such block, or one whose layers are not there (a replaced block is linear).
-    """
+    """Take a block of a model apart, its weights in float64."""
     site = sites(model, [block])[0]
     between = None if site.ffn is not None else activation_beside(model, site)
     if between is not None:  # a pair of layers, as in BERT

@@ -64,11 +64,7 @@ class Learned:
 
 
 def polynomial(degree: int) -> Kernel:
-    """(1 + x·x')^degree: all polynomials up to that degree.
-
-    Raises:
-        InputError: a degree below 1.
-    """
+    """(1 + x·x')^degree: all polynomials up to that degree."""
     if degree < 1:
         raise InputError(f"degree {degree}: a polynomial kernel has 1 or more")
     return lambda a, b: (a @ b.T).add_(1).pow_(degree)
@@ -90,15 +86,6 @@ def learning_curve(
     The line is fitted on all train rows. Inputs are centred, scaled to unit variance, and divided by √d. The first
     train fold chooses the ridge and is never fitted on; the last number of rows takes the ridge of the one before, for
     time, so give the numbers in steps of two or so. Both leave R² a little low. The intervals take the fit as given.
-
-    Args:
-        captured: a captured block with a sample.
-        kernel: `polynomial(2)`, `polynomial(3)`, `gaussian`, or any kernel of two sets of rows.
-        rows: numbers of train rows, ascending; a train row serves every number from the first that it is in.
-        ridges: to choose among.
-
-    Raises:
-        InputError: no sample, fewer train rows than asked for, or too few for a line.
     """
     sample = sample_in_folds(captured)
     validation, order = split_train(sample, rows)
@@ -189,16 +176,7 @@ class Products:
 
 
 def products(captured: BlockCapture, directions: Sequence[int], ridge: float = RIDGE) -> Nested:
-    """The line with all products of the k leading principal directions of x, for several k.
-
-    Args:
-        captured: a captured block whose sample holds all rows.
-        directions: numbers k, ascending.
-        ridge: see `nested.nested`.
-
-    Raises:
-        InputError: no sample, more directions than the inputs have, or too few rows.
-    """
+    """The line with all products of the k leading principal directions of x, for several k."""
     moments = sum(captured.train)
     rank = whitening(moments).shape[1]
     ascending = list(directions) == sorted(set(directions))
@@ -214,15 +192,6 @@ def quadratic(captured: BlockCapture, rows: Sequence[int], ridges: Sequence[floa
 
     The first train fold chooses the ridge and is never fitted on; the last number of rows takes the ridge of the one
     before, for time.
-
-    Args:
-        captured: a captured block whose sample holds all rows.
-        rows: numbers of train rows, ascending.
-        ridges: to choose among.
-
-    Raises:
-        InputError: no sample, fewer train rows than asked for, inputs too wide for all their products, or a ridge too
-            small for products that coincide on the rows.
     """
     sample = sample_in_folds(captured)
     features = Products.of(sum(captured.train))
@@ -257,11 +226,7 @@ def _answer(affine: AffineMap, features: Products, x: Float[Tensor, "n d_in"]) -
 
 
 def split_train(sample: Sample, rows: Sequence[int]) -> tuple[Int64[Tensor, " v"], Int64[Tensor, " n"]]:
-    """The first train fold's rows, to choose a ridge on, and the others' in a random order, to fit on.
-
-    Raises:
-        InputError: `rows`, how many to fit on in turn, do not ascend or are more than there are.
-    """
+    """The first train fold's rows, to choose a ridge on, and the others' in a random order, to fit on."""
     validation, *others = sample.folds(test=False)
     order = torch.cat(others)
     order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(0))]

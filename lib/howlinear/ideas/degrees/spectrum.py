@@ -74,17 +74,7 @@ class Features:
 
 
 def features(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool = False) -> Features:
-    """Find each neuron's nearest polynomials on the train rows, and the features they make.
-
-    Args:
-        captured: a captured block with a sample.
-        block: the same block taken apart.
-        degree: the highest.
-        free: every neuron a feature of its own, instead of all pooled by the layer out.
-
-    Raises:
-        InputError: no sample, or a degree below 2.
-    """
+    """Find each neuron's nearest polynomials on the train rows, and the features they make."""
     if degree < 2:
         raise InputError(f"degree {degree}: neurons add to the line from degree 2 on")
     sample = sample_in_folds(captured)
@@ -124,13 +114,6 @@ def degrees(captured: BlockCapture, block: Hidden, degree: int = 4, free: bool =
 
     The first entry is R²_lin on the sampled rows. The intervals take the neurons' polynomials, a few numbers each, as
     given.
-
-    Args:
-        captured: a captured block whose sample holds all rows.
-        block: the same block taken apart.
-        degree: the highest.
-        free: see `features`.
-        ridge: see `nested`.
     """
     polynomials = features(captured, block, degree, free)
     return nested(captured, polynomials, polynomials.sizes, ridge)
@@ -141,12 +124,6 @@ def loudest(captured: BlockCapture, block: Hidden, counts: Sequence[int], ridge:
 
     Each is one product of two inputs and one vector out, as is each of a rank-r bilinear probe's: the best probe of
     that rank reaches at least as far.
-
-    Args:
-        captured: a captured block whose sample holds all rows.
-        block: the same block taken apart.
-        counts: numbers of neurons, ascending; 0 is the line.
-        ridge: see `nested`.
     """
     squares = features(captured, block, degree=2, free=True)
     line = squares.sizes[0]

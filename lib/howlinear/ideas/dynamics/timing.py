@@ -55,13 +55,6 @@ def departures(trajectory: Trajectory, patience: int = 2) -> Departures:
     A block is away at a step if its interval there and its interval at the first step do not touch: above, or below.
     It has left once it is away on the same side at `patience` measured steps running. All steps read the same rows,
     so their errors are shared and the test is a cautious one.
-
-    Args:
-        trajectory: of one run.
-        patience: measured steps in a row that make a departure.
-
-    Raises:
-        InputError: no patience at all.
     """
     if patience < 1:
         raise InputError(f"a departure takes at least one measured step, not {patience}")
@@ -93,14 +86,6 @@ def settling(steps: Int[np.ndarray, " n"], values: Float[np.ndarray, "n curves"]
     The settling time of control theory. The range is highest minus lowest: for a curve that only rises or falls, this
     is when it has gone `share` of its way. For one that turns round, the *net* way may be nothing, and the *total* way
     would count every wobble as progress; the range does neither. A curve that does not move is settled from the start.
-
-    Args:
-        steps: measured steps, shape (n,).
-        values: shape (n, curves).
-        share: of the range, between 0 and 1.
-
-    Raises:
-        InputError: a share outside 0 to 1.
     """
     if not 0 < share < 1:
         raise InputError(f"the share must lie between 0 and 1, got {share}")
@@ -139,11 +124,6 @@ def _passage(
 def lag(trajectory: Trajectory, share: float = 0.9, patience: int = 2) -> Float[np.ndarray, "3 blocks"]:
     """By how many doublings of the step does R²_lin settle later than the loss? Negative if earlier.
 
-    Args:
-        trajectory: of one run.
-        share: of its range that a curve has covered when it counts as settled, see `settling`.
-        patience: as of `departures`.
-
     Returns:
         Per block log2 of the ratio of (1 + step), with the least and the most that the measured steps on either side
         allow: values, lower and upper ends. NaN for a block that never left its initial value.
@@ -181,11 +161,7 @@ class Vote:
 
 
 def vote(values: Sequence[float]) -> Vote:
-    """One value a run: blocks of a run are not independent, so they share one vote.
-
-    Raises:
-        InputError: fewer than two runs, or a value that is not finite.
-    """
+    """One value a run: blocks of a run are not independent, so they share one vote."""
     runs = np.array(values, dtype=float)
     if len(runs) < 2 or not np.isfinite(runs).all():
         raise InputError(f"a vote needs two runs or more, each with a finite value, got {runs.tolist()}")
@@ -223,14 +199,6 @@ def agreement(orders: Float[np.ndarray, "runs blocks"], draws: int = 10_000, see
     """Do several runs have one order? Their `correlation`, and its p-value.
 
     The p-value is the share of independent shuffles of the blocks that agree as well.
-
-    Args:
-        orders: the times of each run's blocks.
-        draws: shuffles; all of them are counted instead where there are no more.
-        seed: of the shuffles.
-
-    Raises:
-        InputError: fewer than two runs or two blocks.
     """
     if min(orders.shape) < 2:
         raise InputError(f"an agreement takes two runs and two blocks or more, got {orders.shape}")

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError, SourceError
-from howlinear.files import results
+from howlinear.files import numbers
 from howlinear.instrument.measure import measure
 from howlinear.models.load import load_model
 from howlinear.text.rows import TokenRows
@@ -56,11 +56,7 @@ class Trajectory:
 
     @classmethod
     def of(cls, name: str, snapshots: Sequence[Mapping]) -> Trajectory:
-        """From the snapshots that `training.train` returns and trajectory.json holds.
-
-        Raises:
-            InputError: a snapshot lacks something, a number is not finite, steps do not ascend, or there are under two.
-        """
+        """From the snapshots that `training.train` returns and trajectory.json holds."""
         try:
             steps = np.array([snapshot["step"] for snapshot in snapshots], dtype=int)
             loss = np.log(np.array([snapshot["perplexity"] for snapshot in snapshots], dtype=float))
@@ -77,21 +73,12 @@ class Trajectory:
 
     @classmethod
     def read(cls, path: Path | str, name: str = "") -> Trajectory:
-        """From a file with `steps`; the name is that of its folder by default.
-
-        Raises:
-            SourceError: no such file, or not JSON.
-            InputError: it holds no trajectory.
-        """
+        """From a file with `steps`; the name is that of its folder by default."""
         name = name or Path(path).resolve().parent.name
-        return cls.of(name, results.load(path).get("steps", []))
+        return cls.of(name, numbers.load(path).get("steps", []))
 
     def part(self, first: int = 0, last: int | None = None) -> Trajectory:
-        """The same run from step `first` to step `last`, both included, as if it had begun and stopped there.
-
-        Raises:
-            InputError: fewer than two measured steps lie between them.
-        """
+        """The same run from step `first` to step `last`, both included, as if it had begun and stopped there."""
         last = self.steps[-1] if last is None else last
         inside = (self.steps >= first) & (self.steps <= last)
         if inside.sum() < 2:
@@ -123,12 +110,7 @@ class Trajectory:
 
 
 def films(folders: Iterable[Path]) -> dict[str, Trajectory]:
-    """The trajectories that lie in model folders, by the folders' names; a folder without one is passed over.
-
-    Raises:
-        SourceError: a trajectory is no JSON.
-        InputError: a file holds no trajectory.
-    """
+    """The trajectories that lie in model folders, by the folders' names; a folder without one is passed over."""
     files = [folder / "trajectory.json" for folder in folders]
     return {file.parent.name: Trajectory.read(file, file.parent.name) for file in files if file.is_file()}
 
@@ -146,19 +128,8 @@ def revisions(
 ) -> Iterator[dict]:
     """Measure a model's public revisions, one in memory at a time.
 
-    Args:
-        source: Hub id of a Pythia.
-        rows: the token rows, the same for every revision.
-        steps: which of `PUBLIC`; each is a download of its own.
-        load: called as `load(source, revision="step512")`.
-
     Yields:
         A snapshot per revision, as in trajectory.json but without a training loss; `Trajectory.of` takes a list.
-
-    Raises:
-        InputError: a model without public revisions, or a step that is not public.
-        SourceError: neither the Hub nor its cache has a revision, or what is there under its name is another one's
-            weights, as happened to larger Pythias (github.com/EleutherAI/pythia, issues 205 and 206).
     """
     if not has_revisions(source):
         raise InputError(f"{source} has no public revisions; EleutherAI's Pythias have, as EleutherAI/pythia-160m")
@@ -182,9 +153,6 @@ def unigram(train: Int64[Tensor, " n"], held_out: Int64[Tensor, "m seq_len"], vo
 
     Frequencies are counted in `train`, with one added to each (Laplace), and scored on what a language model predicts
     of `held_out`: all but the first token of a sequence.
-
-    Raises:
-        InputError: nothing to count or to predict, or a token outside the vocabulary.
     """
     predicted = held_out[:, 1:].flatten()
     if not len(train) or not len(predicted):

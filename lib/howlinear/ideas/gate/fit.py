@@ -62,11 +62,7 @@ class BlockGate:
     ranked: Mapping[str, Float[Tensor, " n"]]
 
     def threshold(self, kind: str, share: float) -> float:
-        """The rank that a share of the rows to fit on does not exceed; infinite where all or none take the line.
-
-        Raises:
-            InputError: a share that is none, or an unknown kind.
-        """
+        """The rank that a share of the rows to fit on does not exceed; infinite where all or none take the line."""
         if not 0 <= share <= 1:
             raise InputError(f"a share of {share} of the tokens on the line: give a number from 0 to 1")
         if kind not in self.ranked:
@@ -90,9 +86,6 @@ class BlockGate:
         """The module that goes in the block's place, with the line fitted anew to the rows that take it, or the first.
 
         Of the rows to fit on, this share takes the line; of other text it will be about as many.
-
-        Raises:
-            InputError: a share that is none, or an unknown kind.
         """
         threshold = self.threshold(kind, share)
         line = self.refitted(kind, threshold) if anew else self.line
@@ -101,17 +94,7 @@ class BlockGate:
 
 @torch.no_grad()
 def fit_gate(ffn: nn.Module, rows: BlockRows, held_out: BlockRows, seed: int = 0) -> BlockGate:
-    """Fit a block's gate, and see how much of the error its score explains on held-out rows.
-
-    Args:
-        ffn: the block, one module that maps x to y.
-        rows: to fit on, of two document folds at least if there is to be an interval.
-        held_out: to judge the score by.
-        seed: of the random rank.
-
-    Raises:
-        InputError: too few rows for a line, inputs that do not vary, or a line without error, which needs no gate.
-    """
+    """Fit a block's gate, and see how much of the error its score explains on held-out rows."""
     # the first line, of ordinary rows: min ‖y − x W − b‖²
     ordinary = ~rows.massive
     line, _ = fit(rows.moments(ordinary))

@@ -99,10 +99,6 @@ def fit_gates(
 
     Returns:
         Block → its gate, and block → its held-out rows.
-
-    Raises:
-        InputError: a block that the model does not have, one whose first and last layer lie apart with who knows what
-            between them, or too few rows for a line.
     """
     listened = sites(model, None if blocks is None else list(blocks))
     numbers = [site.block for site in listened]
@@ -117,11 +113,7 @@ def fit_gates(
 def gated_modules(
     model: PreTrainedModel, gates: Mapping[int, BlockGate], choosing: TokenRows, limit: float = LIMIT
 ) -> dict[tuple[int, str], Gated]:
-    """(block, kind) → the module in the block's place, with the largest share on the line that keeps to the limit.
-
-    Raises:
-        InputError: a limit that is not above 0, or a model that predicts no next token.
-    """
+    """(block, kind) → the module in the block's place, with the largest share on the line that keeps to the limit."""
     shares = choose_shares(model, gates, choosing, limit, [GATE, ORACLE, RANDOM])
     modules = {}
     for block, gate in gates.items():
@@ -210,11 +202,7 @@ def mean_table(modules: Modules, judging: TokenRows, held_out: Mapping[int, Bloc
 def curve_table(
     model: PreTrainedModel, block: int, gate: BlockGate, shares: Sequence[float], text: TokenRows
 ) -> pd.DataFrame:
-    """What each share of tokens on the line costs in one block: a row a kind, the gate's first line among them.
-
-    Raises:
-        InputError: a share that is none, or a model that predicts no next token.
-    """
+    """What each share of tokens on the line costs in one block: a row a kind, the gate's first line among them."""
     kinds = (GATE, FIRST, ORACLE, RANDOM)
     swaps = {}
     for kind in kinds:

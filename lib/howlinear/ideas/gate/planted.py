@@ -76,9 +76,6 @@ def planted_table(model: PreTrainedModel, block: int, parts: Parts, seed: int = 
     Returns:
         The columns of `measure.cost_table` by `case`, `plane` or `random`; `right`, see `straight_shares`; `score_r2`,
         how much of the log error the score explains; and `limit`, the rise that was allowed.
-
-    Raises:
-        InputError: no such block, a model that predicts no next token, or too few rows for a line.
     """
     (site,) = sites(model, [block])
     ffn = whole(model, site)

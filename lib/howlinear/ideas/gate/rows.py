@@ -40,11 +40,7 @@ class Parts(NamedTuple):
 
 
 def split_in_three(rows: TokenRows, choose_rows: int | None = None, cost_rows: int | None = None) -> Parts:
-    """Split a text: of the folds to fit on, the last quarter chooses, by so many tokens; so many held-out ones judge.
-
-    Raises:
-        InputError: fewer than three document folds to fit on.
-    """
+    """Split a text: of the folds to fit on, the last quarter chooses, by so many tokens; so many held-out ones judge."""
     folds = rows.fold[~rows.test].unique()
     if len(folds) < 3:
         raise InputError(
@@ -105,11 +101,7 @@ class BlockRows:
 def block_rows(
     model: PreTrainedModel, text: TokenRows, blocks: list[int], batch_size: int = 16
 ) -> dict[int, BlockRows]:
-    """The rows of some blocks, by one forward pass without the head; memory is 8 d bytes for each token and block.
-
-    Raises:
-        InputError: a block that the model does not have.
-    """
+    """The rows of some blocks, by one forward pass without the head; memory is 8 d bytes for each token and block."""
     listened = sites(model, blocks)
     inputs: dict[int, list[Tensor]] = {site.block: [] for site in listened}
     outputs: dict[int, list[Tensor]] = {site.block: [] for site in listened}

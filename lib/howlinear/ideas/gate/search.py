@@ -26,11 +26,7 @@ HALVINGS = 4
 def losses_with(
     model: PreTrainedModel, swaps: Mapping[Name, tuple[int, Gated]], text: TokenRows, batch_size: int = LOSS_BATCH
 ) -> tuple[Float[Tensor, " n"], dict[Name, Float[Tensor, " n"]]]:
-    """The loss of every sequence of the model as it is, and with each block's swap alone, nats per predicted token.
-
-    Raises:
-        InputError: a model that predicts no next token, or a loss that is not finite.
-    """
+    """The loss of every sequence of the model as it is, and with each block's swap alone, nats per predicted token."""
 
     def score(batch: Tensor) -> Tensor:
         return batch_losses(model, batch, batch)
@@ -57,19 +53,8 @@ def choose_shares(
     All tokens on the line come first. Where that is dearer than the limit, the share is bracketed: half of the tokens,
     then a quarter or three quarters of them, and so on. Between the ends of the last bracket it is interpolated.
 
-    Args:
-        model: a causal model; left as it was.
-        gates: block → its gate.
-        text: that nothing was fitted on, and nothing is judged by.
-        limit: of the rise of perplexity, as a share: 0.01 is one per cent.
-        kinds: of rank.
-        halvings: of the bracket.
-
     Returns:
         (block, kind) → share.
-
-    Raises:
-        InputError: a limit that is not above 0, a model that predicts no next token, or a loss that is not finite.
     """
     if not limit > 0:
         raise InputError(f"a rise of at most {limit:.2%}: every change costs something, give more than 0")

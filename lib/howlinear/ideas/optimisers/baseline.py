@@ -23,17 +23,7 @@ BATCH = 256
 
 
 def baseline(problem: Problem, optimiser: str = "AdamW", steps: int = 3_000, seed: int = 0) -> AffineMap:
-    """Train the paper's linear baseline on a problem's rows.
-
-    Args:
-        problem: the rows.
-        optimiser: one of `BASELINES`.
-        steps: the paper's are 3,000.
-        seed: of the start and of the rows drawn.
-
-    Raises:
-        InputError: no such baseline, no step to take, or weights that overflowed.
-    """
+    """Train the paper's linear baseline on a problem's rows."""
     if optimiser not in BASELINES or steps < 1:
         raise InputError(f"no baseline {optimiser!r} of {steps} steps: one of {', '.join(BASELINES)}, a step or more")
     x, y = problem.x, problem.y
@@ -65,13 +55,6 @@ def planted(
 
     Directions fall in loudness by a factor `condition`; y = z V + noise, with z the whitened inputs and V orthogonal,
     one output feature ten times as loud as the others (a hundred times their variance).
-
-    Args:
-        n: rows, half to train on, in four folds, the last of which is kept apart, half held out, in four folds.
-        d: inputs and outputs.
-        condition: largest over smallest singular value of the inputs.
-        noise: share of the outputs' variance that is noise.
-        seed: of everything drawn.
 
     Returns:
         The problem, and the R² of the exact map in the limit, 1 − noise.

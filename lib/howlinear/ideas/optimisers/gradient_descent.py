@@ -68,11 +68,7 @@ class Descent:
         return float((self.shares * self.left(steps).square()).sum())
 
     def steps_to(self, gap: float) -> int:
-        """The fewest steps after which the unlearned share is at most `gap`.
-
-        Raises:
-            InputError: `gap` is not positive, or this rate does not get there.
-        """
+        """The fewest steps after which the unlearned share is at most `gap`."""
         if gap <= 0:
             raise InputError(f"descent comes arbitrarily near and never arrives: ask for a gap above 0, not {gap}")
         if self.unlearned(LONGEST) > gap:
@@ -83,15 +79,7 @@ class Descent:
 
 
 def descent(moments: Moments, rate: float | None = None) -> Descent:
-    """Foretell gradient descent on the rows behind `moments`.
-
-    Args:
-        moments: of the train rows.
-        rate: η, below 2/λ₁ (λ₁ the largest eigenvalue); 1/λ₁ by default, at which no mode overshoots.
-
-    Raises:
-        InputError: a rate at which descent diverges; inputs or rows that `fit` refuses; constant outputs.
-    """
+    """Foretell gradient descent on the rows behind `moments`."""
     values, vectors = second_moments(moments)
     largest = float(values[-1])
     if rate is None:
@@ -115,11 +103,7 @@ def descent(moments: Moments, rate: float | None = None) -> Descent:
 
 
 def second_moments(moments: Moments) -> tuple[Float[Tensor, " modes"], Float[Tensor, "modes modes"]]:
-    """Eigenvalues (ascending, none below 0) and eigenvectors of [X 1]ᵀ[X 1] / n: offsets count, as they do in training.
-
-    Raises:
-        InputError: no rows.
-    """
+    """Eigenvalues (ascending, none below 0) and eigenvectors of [X 1]ᵀ[X 1] / n: offsets count, as they do in training."""
     if not moments.n:
         raise InputError("no rows: their second moments are undefined")
     # E[x xᵀ] = Cov(x) + x̄ x̄ᵀ, bordered by x̄ and 1

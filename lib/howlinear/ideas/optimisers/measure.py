@@ -31,12 +31,6 @@ def valley(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The loss of a problem of two weights as a map, and where full-batch gradient descent stands on it.
 
-    Args:
-        inputs: two inputs, the loud one first.
-        outputs: what they are to explain.
-        steps: of the descent to show, at the rate 1/λ₁.
-        scalings: of the inputs, of `problem.SCALINGS`.
-
     Returns:
         The map, a row a point: `scaling`, `first` and `second` (the weights), `unlearned` (the share of the output's
         variance that the best line explains and this one does not); and the walk, a row a step: `scaling`, `step`,
@@ -105,11 +99,6 @@ def forecasts(models: Mapping[str, Blocks], steps: int) -> pd.DataFrame:
 def untuned(models: Mapping[str, Mapping[int | None, Problem]], steps: int = 3_000, seed: int = 0) -> pd.DataFrame:
     """The paper's trained linear baseline, with nothing tuned, on some problems.
 
-    Args:
-        models: model → block → its problem; or another name → None → a problem that is no block's.
-        steps: of each run.
-        seed: of the start and of the rows drawn.
-
     Returns:
         A row a baseline on a problem: `model`, `block`, `way`, `condition` of the inputs, `exact` (the closed form's
         R² on the same rows), `reached` (the baseline's), and `gap`, exact − reached, with its interval.
@@ -149,13 +138,6 @@ def trained(
 ) -> pd.DataFrame:
     """What some optimisers reach on every block's raw inputs, and how far that is below the closed form.
 
-    Args:
-        models: model → its captured blocks, with samples.
-        rates: optimiser → the rates it tries.
-        steps: of each run.
-        batch: rows a step.
-        seed: of the order of rows.
-
     Returns:
         A row an optimiser on a block: `model`, `block`, `way` (the optimiser), `reached`, and `gap` with its interval.
     """
@@ -185,9 +167,6 @@ def beside_exact(blocks: pd.DataFrame, ways: pd.DataFrame) -> pd.DataFrame:
 
 def verdicts(beside: pd.DataFrame) -> pd.DataFrame:
     """What would have been concluded of each model from each way of training.
-
-    Args:
-        beside: as from `beside_exact`, blocks in order.
 
     Returns:
         A row a way on a model: `model`, `way`; `spearman`, the rank correlation with the exact profile; `outside`, the
@@ -241,10 +220,6 @@ def _spearman(one: pd.Series, other: pd.Series) -> float:
 
 def directions(theory: Descent, maps: Mapping[str, AffineMap]) -> pd.DataFrame:
     """How much of each direction of a block's inputs some trained maps have learned; null directions are left out.
-
-    Args:
-        theory: the block's descent.
-        maps: way → the map it reached.
 
     Returns:
         A row a direction in a way: `way`, `loudness` (λ over λ₁), `share` of the output's variance that the exact map

@@ -40,11 +40,7 @@ class Problem:
 
     @classmethod
     def of(cls, kept: BlockCapture) -> Problem:
-        """The problem a block's sampled train rows pose; the last train fold becomes the validation side.
-
-        Raises:
-            InputError: no sampled rows, or train rows in fewer than two document folds.
-        """
+        """The problem a block's sampled train rows pose; the last train fold becomes the validation side."""
         sample = kept.rows()
         folds = sample.folds(test=False)
         if len(folds) < 2:
@@ -90,16 +86,7 @@ class Coordinates:
 
     @classmethod
     def of(cls, moments: Moments, scaling: str) -> Coordinates:
-        """Coordinates that suit the inputs behind `moments`.
-
-        Args:
-            moments: of the rows to train on.
-            scaling: `raw`: as they come; `standardised`: mean 0 and variance 1 per feature; `whitened`: uncorrelated,
-                too, and without null directions.
-
-        Raises:
-            InputError: no such scaling, or no input that varies.
-        """
+        """Coordinates that suit the inputs behind `moments`."""
         if scaling == "raw":
             return cls(torch.zeros_like(moments.mean_x), torch.eye(moments.d_in).to(moments.sxx))
         if scaling == "standardised":

@@ -103,22 +103,6 @@ def train(
 
     The loss is half the squared error, summed over features and averaged over rows; y is divided by one number, its
     spread, so that one grid of rates serves every block. Weights start at 0, the bias at the mean of y: at R² ≈ 0.
-
-    Args:
-        problem: the rows.
-        optimiser: a key of `OPTIMISERS`.
-        scaling: one of `SCALINGS`.
-        rate: learning rate, see `Recipe.relative`.
-        steps: gradient steps. L-BFGS takes all rows at once and gets as many row visits, rounded up to its five
-            iterations.
-        batch: rows a step, without replacement within a pass; None, or as many as there are, takes them all.
-        at: steps after which to score as well; the last is always scored. L-BFGS is scored every five iterations.
-        seed: of the order of rows.
-        dtype: of rows and weights; the recipe's by default.
-        decay: let the rate fall linearly to 0 (L-BFGS keeps its own).
-
-    Raises:
-        InputError: no such optimiser or scaling, or no step to take.
     """
     if optimiser not in OPTIMISERS:
         raise InputError(f"no optimiser {optimiser!r}: one of {', '.join(OPTIMISERS)}")
@@ -152,18 +136,7 @@ def train(
 
 
 def tuned(problem: Problem, optimiser: str, scaling: str, rates: Sequence[float] | None = None, **settings) -> Path:
-    """The best of a sweep over rates (the optimiser's own grid by default), by R² on the validation fold.
-
-    Args:
-        problem: the rows.
-        optimiser: a key of `OPTIMISERS`.
-        scaling: one of `SCALINGS`.
-        rates: what to try.
-        settings: as `train` takes them.
-
-    Raises:
-        InputError: as `train`; or at every rate the weights overflowed.
-    """
+    """The best of a sweep over rates (the optimiser's own grid by default), by R² on the validation fold."""
     if not rates:
         rates = OPTIMISERS[optimiser].rates if optimiser in OPTIMISERS else (1.0,)  # `train` refuses an unknown one
     paths = [train(problem, optimiser, scaling, rate, **settings) for rate in rates]

@@ -63,11 +63,7 @@ CHOICES = [field.name for field in fields(Protocol)]
 
 
 def named_protocol(name: str, seq_len: int = 128) -> Protocol:
-    """The protocol called `paper` or `ours`, in sequences of so many tokens.
-
-    Raises:
-        InputError: another name.
-    """
+    """The protocol called `paper` or `ours`, in sequences of so many tokens."""
     if name == "paper":
         # 12,000 train rows for 768 inputs; a solver that keeps every direction that float64 resolves
         return Protocol("scalar", "tail", "16", seq_len, "in", "in", "1e-15")
@@ -77,11 +73,7 @@ def named_protocol(name: str, seq_len: int = 128) -> Protocol:
 
 
 def one_away(table: pd.DataFrame, protocol: Protocol, choice: str | None = None) -> pd.DataFrame:
-    """The rows of a table, with the columns `CHOICES`, that agree with a protocol in all choices but one, or in all.
-
-    Raises:
-        InputError: there are none; names the choice.
-    """
+    """The rows of a table, with the columns `CHOICES`, that agree with a protocol in all choices but one, or in all."""
     agreeing = table
     for name, level in asdict(protocol).items():
         if name == choice:
@@ -97,9 +89,6 @@ def factors_within(factors: Sequence[int], train_rows: int, widths: Sequence[int
     """Those multiples of the inputs' width that so many train rows allow of models of these widths, ascending.
 
     Each adds a sequence to every fold at least. Where fewer than two do, they are half of the rows and all.
-
-    Raises:
-        InputError: not even four train rows an input.
     """
     possible = []
     per_fold = 0

@@ -54,9 +54,6 @@ def stream_groups(model: PreTrainedModel, layout: Layout, memory: int = MEMORY) 
 
     Yields:
         A block's number, and its moments.
-
-    Raises:
-        InputError: a row that is not finite.
     """
     every_site = sites(model)
     thresholds = measure_loudness(model, layout, every_site)
@@ -131,9 +128,6 @@ def select(groups: Groups, test: bool, step: int, position_0: bool = True, loud:
     """Moments of a block per fold of one side, of the rows that have joined by a step.
 
     The first rows of all sequences and the loudest ones are among them, or not.
-
-    Raises:
-        InputError: a fold has none of these rows.
     """
     folds: list[list[Moments]] = [[] for _ in range(FOLDS)]
     for group, moments in groups.items():

@@ -64,11 +64,7 @@ def available_train_rows(corpus: Corpus, rows: int, seq_len: int, seed: int = 0)
 
 
 def lay_out(corpus: Corpus, split: str, seq_len: int, width: int, factors: Sequence[int], seed: int = 0) -> Layout:
-    """Rows of a corpus in its own order, under one of the two splits, for so many train rows an input at every step.
-
-    Raises:
-        InputError: the corpus is too small, an unknown split, or steps that add nothing.
-    """
+    """Rows of a corpus in its own order, under one of the two splits, for so many train rows an input at every step."""
     per_fold = [sequences_per_fold(factor, width, seq_len) for factor in factors]
     if any(more <= fewer for fewer, more in pairwise(per_fold)):
         raise InputError(

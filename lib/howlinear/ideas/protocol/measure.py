@@ -83,11 +83,7 @@ def survey(
 def r2(
     affine: AffineMap, moments: Moments, denominator: str = "feature", features: Bool[Tensor, " d_out"] | None = None
 ) -> float:
-    """R² of a map on rows, under a denominator and of some of the output features, all by default.
-
-    Raises:
-        InputError: an unknown denominator, or constant outputs.
-    """
+    """R² of a map on rows, under a denominator and of some of the output features, all by default."""
     if denominator not in DENOMINATORS:
         raise InputError(f"unknown denominator {denominator!r}: use {' or '.join(DENOMINATORS)}")
     counted = slice(None) if features is None else features
@@ -209,9 +205,6 @@ def fold_rows(groups: Groups, protocol: Protocol, factors: Sequence[int]) -> Ite
 
     Yields:
         `side` that a fold is left out of, `fit`, `score` or `none`; `fold`, and `r2`.
-
-    Raises:
-        InputError: too few rows for a fit, or none of so many.
     """
     step = len(factors) - 1 if protocol.rows in (MOST, LIMIT) else _step_of(protocol.rows, factors)
     rows = {"position_0": protocol.position_0 == "in", "loud": protocol.loud != "rows out"}

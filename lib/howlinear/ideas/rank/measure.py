@@ -50,14 +50,6 @@ from howlinear.instrument.capture import BlockCapture, Sample
 def regime(r2: float, median: float, rank: float, high: float = 0.9, few: float = 2.0, gap: float = 0.25) -> str:
     """Which of the paper's two regimes a block is in; the thresholds are our choice, since the paper names none.
 
-    Args:
-        r2: pooled R²_lin.
-        median: of single features' R².
-        rank: effective rank of the outputs.
-        high: near-linear from this R² on.
-        few: concentrated up to this rank.
-        gap: the median is far below from this distance on.
-
     Returns:
         "below" for R² under `high`, else "broad", "concentrated" (low rank and median far below), or "mixed" where
         these two signs disagree.
@@ -121,18 +113,7 @@ class RankView:
 def measure_block(
     block: BlockCapture, ids: Int64[Tensor, "*shape"], counts: Sequence[int], bands: int = 4, heavy: float = 0.01
 ) -> RankView:
-    """Measure a block from all sides.
-
-    Args:
-        block: its capture, with a sample.
-        ids: train token ids, for the frequency of tokens.
-        counts: how many of the loudest features, and of the loudest directions, to leave out, of a block that has more.
-        bands: bands of token frequency with equal shares of `ids`.
-        heavy: share of the held-out rows that counts as heaviest by leverage.
-
-    Raises:
-        InputError: no sample, too few rows, a band without held-out rows, a count or share that leaves nothing.
-    """
+    """Measure a block from all sides."""
     if not 0 < heavy < 1:
         raise InputError(f"the heaviest rows are a share of all between 0 and 1, got {heavy}")
     sample = block.rows()
@@ -265,15 +246,9 @@ def single_outputs(block: BlockCapture) -> pd.DataFrame:
 
     The directions are those of the sampled train outputs, so each is a mixture of features; the pooled R² is the same.
 
-    Args:
-        block: its capture, with a sample.
-
     Returns:
         A row a feature and a row a direction: `axis` ("features" or "directions"), `share` of the outputs' variance,
         and `r2`. What does not vary is left out.
-
-    Raises:
-        InputError: no sample, or none of it held out.
     """
     sample = block.rows()
     test_rows = select(sample, sample.test)

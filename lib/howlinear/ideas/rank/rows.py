@@ -14,11 +14,7 @@ PLANTED_SEQUENCE = 16  # rows in a sequence of `planted_block`
 
 
 def select(rows: Sample, mask: Bool[Tensor, " rows"]) -> Sample:
-    """The rows of a sample where `mask` holds.
-
-    Raises:
-        InputError: it holds nowhere.
-    """
+    """The rows of a sample where `mask` holds."""
     if not mask.any():
         raise InputError(
             f"none of the {len(mask)} sampled rows is of the kind that is asked for: capture with a larger sample"
@@ -30,14 +26,6 @@ def frequency_bands(ids: Int64[Tensor, "*shape"], tokens: Int64[Tensor, " n"], b
     """Band of each token by its frequency among `ids`: 0 the most frequent, bands − 1 the rarest and the unseen.
 
     Tokens, by falling count, are cut where each band holds about as many of the `ids`.
-
-    Args:
-        ids: token ids that are counted, any shape.
-        tokens: token ids to sort into bands.
-        bands: how many.
-
-    Raises:
-        InputError: no ids, or fewer than two bands.
     """
     if bands < 2 or not ids.numel():
         raise InputError(f"cannot cut {ids.numel()} token ids into {bands} bands: give train ids and two bands or more")
@@ -57,11 +45,6 @@ def planted_block(inputs: Float[Tensor, "n d_in"], outputs: Float[Tensor, "n d_o
 
     Every sixteen rows are a sequence, every fourth sequence is held out, and every four sequences make the next fold;
     token ids run over 0 … 6.
-
-    Args:
-        inputs: x of each row.
-        outputs: y of each row.
-        folds: document folds.
     """
     row = torch.arange(len(inputs))
     sequence = row // PLANTED_SEQUENCE

@@ -50,11 +50,7 @@ class Score:
         return cls(n, mean, (outputs - mean).square().sum(0), errors.square().sum(0))
 
     def r2(self, without: Int64[Tensor, " k"] | None = None) -> float:
-        """R² pooled over all features but those in `without`.
-
-        Raises:
-            InputError: nothing varies among them.
-        """
+        """R² pooled over all features but those in `without`."""
         pooled = self._varies
         if without is not None:
             pooled = pooled.index_fill(0, without, False)
@@ -92,11 +88,7 @@ class Scored:
 
 
 def score_moments(maps: FoldMaps, test: Sequence[Moments]) -> Scored:
-    """Score maps on held-out moments, one per document fold.
-
-    Raises:
-        InputError: fewer than two held-out folds.
-    """
+    """Score maps on held-out moments, one per document fold."""
     _need_two_folds(len(test))
     rows = sum(test)
     refitted = [Score.of_moments(affine, rows) for affine in maps.refits]
@@ -127,15 +119,7 @@ def score_rows(maps: FoldMaps, rows: Sample, basis: Float[Tensor, "d_out directi
 
 
 def estimate(statistic: Callable[..., float], *sides: Scored) -> Estimate:
-    """A statistic of scores, and its interval from leaving out each held-out fold and, by the refits, each train fold.
-
-    Args:
-        statistic: takes one `Score` per side: `Score.r2`, `Score.median`, `share_of_error`, or a function of yours.
-        sides: sets of rows over the same document folds, so that what they share cancels.
-
-    Raises:
-        InputError: held-out rows from fewer than two folds.
-    """
+    """A statistic of scores, and its interval from leaving out each held-out fold and, by the refits, each train fold."""
     folds = sorted({fold for side in sides for fold in side.rescored})
     _need_two_folds(len(folds))
     value = statistic(*[side.whole for side in sides])
@@ -174,11 +158,7 @@ def loudest(train: Sequence[Moments]) -> Int64[Tensor, " d_out"]:
 
 
 def without_loudest(rows: Scored, order: Int64[Tensor, " d_out"], counts: Sequence[int]) -> list[Estimate]:
-    """R² after leaving out the first k features in `order`, loudest first, for every k in `counts`.
-
-    Raises:
-        InputError: a count that is negative, or leaves no feature.
-    """
+    """R² after leaving out the first k features in `order`, loudest first, for every k in `counts`."""
     estimates = []
     for count in counts:
         if not 0 <= count < len(order):

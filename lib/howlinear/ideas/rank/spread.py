@@ -38,11 +38,7 @@ class Spread:
 
 
 def spread(covariance: Float[Tensor, "d d"]) -> Spread:
-    """Ranks and first direction of a covariance matrix, in any scale.
-
-    Raises:
-        InputError: the matrix is zero.
-    """
+    """Ranks and first direction of a covariance matrix, in any scale."""
     eigenvalues = torch.linalg.eigvalsh(covariance.double()).clamp_min(0)  # rounding may leave −1e-17
     if not eigenvalues.sum() > 0:
         raise InputError(f"{len(eigenvalues)} features without variance have no rank: use more or other text")
@@ -61,10 +57,6 @@ def rank_estimate(whole: Float[Tensor, "d d"], *groups: Sequence[Float[Tensor, "
 
     The jackknife is taken of log rank, since a rank varies by factors; the interval's lower end is never below 1. It
     holds the average rank at these rows in 94 to 96 of 100 simulated measurements (`benchmarks/coverage.py`).
-
-    Args:
-        whole: covariance with all document folds, in any scale.
-        groups: per independent set of folds, the covariances with each fold left out in turn.
     """
     value = effective_rank(whole)
     log_ranks = []
@@ -76,15 +68,7 @@ def rank_estimate(whole: Float[Tensor, "d d"], *groups: Sequence[Float[Tensor, "
 
 
 def output_rank(outputs: Moments, rows: Sample) -> Estimate:
-    """Effective rank of the held-out outputs.
-
-    Args:
-        outputs: moments of all held-out outputs, which give the value.
-        rows: the sampled held-out rows, which give the interval; as they are fewer, it is on the wide side.
-
-    Raises:
-        InputError: the rows come from fewer than two document folds.
-    """
+    """Effective rank of the held-out outputs."""
     folds = rows.fold.unique()
     if len(folds) < 2:
         raise InputError(f"an interval needs held-out rows from two document folds, got {len(folds)}: sample more rows")
@@ -101,12 +85,7 @@ def prediction_covariance(affine: AffineMap, rows: Moments) -> Float[Tensor, "d_
 
 
 def prediction_rank(maps: FoldMaps, test: Sequence[Moments]) -> Estimate:
-    """Effective rank of what maps predict on held-out rows.
-
-    Args:
-        maps: of all train folds, and without each in turn.
-        test: held-out moments, one per document fold.
-    """
+    """Effective rank of what maps predict on held-out rows."""
     rows = sum(test)
     refitted = [prediction_covariance(affine, rows) for affine in maps.refits]
     rescored = [prediction_covariance(maps.whole, others) for others in left_out(test)]

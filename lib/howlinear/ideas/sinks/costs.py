@@ -92,11 +92,6 @@ def first_outputs(
     """Block → its mean output at position 0, shape (d,).
 
     A causal model knows nothing there but the first token, so sequences of one token are enough.
-
-    Args:
-        model: a causal model.
-        ids: token ids of the rows to fit on, shape (n, seq_len).
-        blocks: which blocks.
     """
     means = {}
 
@@ -111,18 +106,7 @@ def first_outputs(
 def swaps(
     model: PreTrainedModel, block: int, seen: Look, constant: Float[Tensor, " d"], seq_len: int
 ) -> dict[str, Callable[[Tensor], Tensor]]:
-    """What is put in a block's place, by the letters of `KINDS`; a and e alone where no row is massive.
-
-    Args:
-        model: the model.
-        block: which block.
-        seen: what was seen of it.
-        constant: its mean output at position 0, shape (d,).
-        seq_len: tokens in a sequence.
-
-    Raises:
-        InputError: a block with massive rows whose FFN is no single module.
-    """
+    """What is put in a block's place, by the letters of `KINDS`; a and e alone where no row is massive."""
     of_all = seen.solved.ceiling.map
     of_ordinary = seen.solved.ordinary.map
     first_constant = FirstConstant(of_ordinary, constant, seq_len)
@@ -140,13 +124,7 @@ def swaps(
 
 
 def chosen_blocks(blocks: pd.DataFrame, most: int = 8, others: int = 2) -> dict[str, list[int]]:
-    """Model → the blocks that are swapped: those with massive rows, and a few others beside them.
-
-    Args:
-        blocks: as `measure.block_table` makes it.
-        most: of those with massive rows so many, whose R²_lin changes most without them.
-        others: of those without, so many: the most linear, the least linear, the second most, and so on.
-    """
+    """Model → the blocks that are swapped: those with massive rows, and a few others beside them."""
     chosen = {}
     for model, of_model in blocks.groupby("model", sort=False):
         with_massive = of_model[of_model["massive_rows"] > 0]
@@ -164,20 +142,10 @@ def chosen_blocks(blocks: pd.DataFrame, most: int = 8, others: int = 2) -> dict[
 def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows, blocks: Iterable[int]) -> pd.DataFrame:
     """What each way costs in each block, that block alone swapped, on held-out text.
 
-    Args:
-        name: what the model is called in `looks`.
-        model: the model; left as it was.
-        looks: by model and block.
-        rows: what they were measured on; the held-out part counts.
-        blocks: which blocks.
-
     Returns:
         Columns `COLUMNS`: nats, by how much the loss per predicted token rises; nats_first, what is predicted from
         position 0 alone, and nats_later, from all later positions; delta, by how much the perplexity rises. No row of a
         model that predicts no next token.
-
-    Raises:
-        InputError: a loss is not finite, or a block with massive rows whose FFN is no single module.
     """
     if not is_causal(model):
         return pd.DataFrame(columns=COLUMNS)
@@ -231,15 +199,6 @@ def swap_token_losses(
     """The loss at every token of the model as it is, and with each map alone in its block's place.
 
     It is `swap_costs.swap_losses` for several maps of one block, and with tokens kept apart.
-
-    Args:
-        model: a causal model; left as it was.
-        maps: (block, name) → map, as `swap` takes it.
-        ids: token ids, shape (n, seq_len).
-        batch_size: sequences in a pass.
-
-    Raises:
-        InputError: a loss is not finite.
     """
     swaps = {(block, kind): (block, replacement) for (block, kind), replacement in maps.items()}
     before, after = swapped_passes(model, swaps, ids, partial(_token_losses, model), batch_size)
@@ -267,9 +226,6 @@ def _whole(parts: list[Float[Tensor, "_ predicted"]]) -> Float[Tensor, "n predic
 def worth_table(costs: pd.DataFrame) -> pd.DataFrame:
     """The five costs of each block beside one another, in nats per token.
 
-    Args:
-        costs: as `cost_table` makes it, of one model or several.
-
     Returns:
         A row a model and block: massive_rows, the letters of `KINDS` (NaN where a way is the same as a), and mended,
         the share of a's cost that d does without (NaN where a costs nothing).
@@ -283,12 +239,7 @@ def worth_table(costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def without_costs(names: Iterable[str], costs: pd.DataFrame) -> str:
-    """One sentence about the models that have no swap cost, being encoders; empty if there is none.
-
-    Args:
-        names: all models of a run.
-        costs: as `cost_table` makes it.
-    """
+    """One sentence about the models that have no swap cost, being encoders; empty if there is none."""
     missing = [name for name in names if name not in set(costs["model"])]
     if not missing:
         return ""

@@ -131,16 +131,7 @@ Looks = Mapping[tuple[str, int], Look]
 
 
 def look(block: BlockCapture, counts: Sequence[int], feature_counts: Sequence[int]) -> Look:
-    """Leave out rows and features of a block.
-
-    Args:
-        block: its capture, with heavy rows and a sample.
-        counts: how many of the heaviest rows, and of those far out, to leave out.
-        feature_counts: how many of the loudest output features to leave out, of a block that has more.
-
-    Raises:
-        InputError: heavy rows or a sample were not kept, or a count leaves nothing.
-    """
+    """Leave out rows and features of a block."""
     heavy = block.heavy_rows()
     solved = solve({0: block})[0]
     ordinary_block = block.ordinary()
@@ -170,16 +161,7 @@ def look(block: BlockCapture, counts: Sequence[int], feature_counts: Sequence[in
 
 
 def rest(block: BlockCapture, left_out: int, of_all: AffineMap) -> Rest:
-    """A block without its heaviest rows.
-
-    Args:
-        block: its capture, with heavy rows.
-        left_out: how many rows.
-        of_all: the map of all rows.
-
-    Raises:
-        InputError: so many were not kept, or too few rows would be left.
-    """
+    """A block without its heaviest rows."""
     others = block.without(block.heavy_rows().heaviest(left_out))
     train = sum(others.train)
     test = sum(others.test)
@@ -223,16 +205,7 @@ def _quieter(block: BlockCapture, ordinary: BlockCapture, maps: tuple[AffineMap,
 
 
 def r2_without_loudest(affine: AffineMap, block: BlockCapture, count: int) -> float:
-    """R² of a map without the output features that are loudest on the train rows: held-out rows have no say in that.
-
-    Args:
-        affine: the map.
-        block: whose rows it is scored on.
-        count: features to leave out.
-
-    Raises:
-        InputError: no feature would be left.
-    """
+    """R² of a map without the output features that are loudest on the train rows: held-out rows have no say in that."""
     loudness = sum(block.train).syy
     if not 0 <= count < len(loudness):
         raise InputError(f"cannot leave out {count} of {len(loudness)} output features: use 0 to {len(loudness) - 1}")

@@ -35,16 +35,8 @@ class Changed(nn.Module):
 def planted(model: PreTrainedModel, block: int, change: Change) -> Iterator[PreTrainedModel]:
     """Change what a block writes while the context lasts.
 
-    Args:
-        model: the model; as it was afterwards.
-        block: which block.
-        change: its new output.
-
     Yields:
         The model.
-
-    Raises:
-        InputError: no such block, or its first and last layer lie apart.
     """
     with swap(model, {block: Changed(ffn_of(model, block), change)}):
         yield model
@@ -58,28 +50,15 @@ def sunk(
 
     Without the mark no line could tell the token from others, and the block would be bent rather than straight.
 
-    Args:
-        model: the model; as it was afterwards.
-        block: which block writes; not the first.
-        mark: what the block before adds at position 0, shape (d,).
-        vector: what this one adds there, shape (d,).
-
     Yields:
         The model.
-
-    Raises:
-        InputError: no such blocks, or an FFN whose first and last layer lie apart.
     """
     with planted(model, block - 1, sink(mark)), planted(model, block, sink(vector)):
         yield model
 
 
 def ffn_of(model: PreTrainedModel, block: int) -> nn.Module:
-    """The one module that is a block's FFN.
-
-    Raises:
-        InputError: no such block, or its first and last layer lie apart.
-    """
+    """The one module that is a block's FFN."""
     (site,) = sites(model, [block])
     if site.ffn is None:
         raise InputError(

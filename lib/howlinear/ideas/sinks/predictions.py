@@ -30,9 +30,6 @@ FALL = FEW_ROWS_DECIDE
 def predictions(published: pd.DataFrame | None = None) -> pd.DataFrame:
     """What is predicted of every block of the paper.
 
-    Args:
-        published: as from `files.published.load_published`, which it is by default.
-
     Returns:
         Columns model, block; the paper's r2_lin, r2_perfeature_median and rrr_rank90; gap (the first less the second);
         falls (whether a fall beyond the threshold is predicted), prediction (in words) and threshold.
@@ -54,10 +51,6 @@ def predictions(published: pd.DataFrame | None = None) -> pd.DataFrame:
 def compared(predicted: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
     """Predictions beside what was measured, for those models of a run that are the paper's.
 
-    Args:
-        predicted: as of `predictions`.
-        blocks: as of `measure.block_table`.
-
     Returns:
         The columns of `predicted`, and r2, r2_ordinary, massive_rows, fall (r2 less r2_ordinary), fell (whether that is
         beyond the threshold) and right (whether it was predicted so). No row where no model is the paper's.
@@ -70,11 +63,7 @@ def compared(predicted: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
 
 
 def sentence(comparison: pd.DataFrame) -> str:
-    """How the predictions did, in one sentence.
-
-    Args:
-        comparison: as of `compared`.
-    """
+    """How the predictions did, in one sentence."""
     if comparison.empty:
         return "No model of this run is the paper's, so no prediction can be checked."
     predicted = comparison["falls"]

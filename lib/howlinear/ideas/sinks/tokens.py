@@ -64,12 +64,6 @@ def token_table(
 ) -> pd.DataFrame:
     """The tokens that massive rows are of, the most frequent first.
 
-    Args:
-        looks: by model and block.
-        ids: model → token ids of all its sequences.
-        decode: model → what gives the text of a token id.
-        most: how many tokens of each block are listed, at position 0 and elsewhere.
-
     Returns:
         Columns model, block, place ("position 0" or "elsewhere"), rank (1 the most frequent there), token (its text,
         quoted), count, and share (of the block's massive rows).

@@ -29,15 +29,7 @@ from howlinear.models.replace import copy_of
 
 
 def layers(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Drop the layers of the lowest block influence (ShortGPT).
-
-    Args:
-        calibration: the model and the text.
-        share: of all parameters, what the copy may hold at most.
-
-    Raises:
-        InputError: the copy would have no layer, or the parts of the model's layers are not known.
-    """
+    """Drop the layers of the lowest block influence (ShortGPT)."""
     influence = stream_of_layers(calibration).span_distances(1).tolist()
     sizes = {number: parameters(layer) for number, layer in enumerate(layers_of(calibration.model))}
     dropped = _lowest(calibration, share, dict(enumerate(influence)), sizes)
@@ -47,15 +39,7 @@ def layers(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def ffns(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Drop the FFNs that turn the stream least (LLM-Drop).
-
-    Args:
-        calibration: the model and the text.
-        share: of all parameters, what the copy may hold at most.
-
-    Raises:
-        InputError: the FFNs do not hold enough, or the parts of the model's layers are not known.
-    """
+    """Drop the FFNs that turn the stream least (LLM-Drop)."""
     return _without_sub_layers(calibration, share, with_attention=False)
 
 
@@ -85,11 +69,7 @@ def _without_sub_layers(calibration: Calibration, share: float, with_attention: 
 
 
 def _lowest(calibration: Calibration, share: float, scores: dict, sizes: dict) -> list:
-    """What scores lowest, as few as make the model small enough.
-
-    Raises:
-        InputError: all of it is not enough.
-    """
+    """What scores lowest, as few as make the model small enough."""
     held = parameters(calibration.model)
     allowed = calibration.allowed(share)
     dropped = []

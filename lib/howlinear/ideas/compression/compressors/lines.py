@@ -31,15 +31,7 @@ from howlinear.models.swap import swap
 
 
 def by_r2(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Least-squares maps in the place of the most linear blocks.
-
-    Args:
-        calibration: the model and the text.
-        share: of all parameters, what the copy may hold at most.
-
-    Raises:
-        InputError: maps in the place of all blocks hold more than that.
-    """
+    """Least-squares maps in the place of the most linear blocks."""
     lines = lines_of(calibration)
     order = sorted(lines, key=lambda block: -lines[block].r2)
     return _straightened(calibration, share, {block: lines[block].all_rows for block in lines}, order)
@@ -160,16 +152,7 @@ class Lines:
 
 @torch.no_grad()
 def fit_lines(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = 16) -> dict[int, Lines]:
-    """Fit the affine maps of every block, in one pass.
-
-    Args:
-        model: the model; left as it was.
-        ids: token ids to fit on, shape (n, seq_len).
-        batch_size: sequences in a forward pass.
-
-    Raises:
-        InputError: too few rows for the width.
-    """
+    """Fit the affine maps of every block, in one pass."""
     width = width_of(model)
     listened = sites(model)
     moments = {site.block: Moments(width, width) for site in listened}

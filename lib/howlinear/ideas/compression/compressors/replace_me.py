@@ -40,15 +40,7 @@ RATE = 1e-2  # of the first step; it falls to 0 along half a cosine
 
 
 def least_squares(calibration: Calibration, share: float) -> PreTrainedModel:
-    """A span of layers replaced by the linear map of least squares.
-
-    Args:
-        calibration: the model and the text.
-        share: of all parameters, what the copy may hold at most.
-
-    Raises:
-        InputError: no layer before the span would be left, or the parts of the model's layers are not known.
-    """
+    """A span of layers replaced by the linear map of least squares."""
     return _replaced(calibration, share, "least squares")
 
 
@@ -58,11 +50,7 @@ def cosine(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def span(calibration: Calibration, share: float) -> range:
-    """The layers that go: as few in a row as make the model small enough, and where their cosine distance is least.
-
-    Raises:
-        InputError: no layer before the span would be left.
-    """
+    """The layers that go: as few in a row as make the model small enough, and where their cosine distance is least."""
     layers = layers_of(calibration.model)
     too_many = parameters(calibration.model) - calibration.allowed(share)
     count = -(-too_many // parameters(layers[0]))
@@ -78,13 +66,7 @@ def span(calibration: Calibration, share: float) -> range:
 def least_squares_map(
     written: Float[Tensor, "n d"], read: Float[Tensor, "n d"], behind: Float[Tensor, "n d"]
 ) -> Float[Tensor, "d d"]:
-    """T of the least ‖M T − (L − Y)‖², float64.
-
-    Args:
-        written: M, what the FFN before the span writes.
-        read: Y, the stream that it writes to.
-        behind: L, the stream behind the span.
-    """
+    """T of the least ‖M T − (L − Y)‖², float64."""
     m = written.double()
     return torch.linalg.lstsq(m, behind.double() - read, driver="gelsd").solution
 
@@ -96,15 +78,7 @@ def cosine_map(
     steps: int = STEPS,
     seed: int = 0,
 ) -> Float[Tensor, "d d"]:
-    """T of the least mean 1 − cos(Y + M T, L), by Adam from the identity, float64; the first arguments as above.
-
-    Args:
-        written: M, what the FFN before the span writes.
-        read: Y, the stream that it writes to.
-        behind: L, the stream behind the span.
-        steps: of Adam.
-        seed: of the order of rows.
-    """
+    """T of the least mean 1 − cos(Y + M T, L), by Adam from the identity, float64; the first arguments as above."""
     transform = torch.eye(written.shape[1], requires_grad=True)
     optimiser = Adam([transform], lr=RATE)
     schedule = CosineAnnealingLR(optimiser, steps)
@@ -148,13 +122,7 @@ def _replaced(calibration: Calibration, share: float, way: str) -> PreTrainedMod
 def around(
     calibration: Calibration, gone: range, batch_size: int = 16
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"], Float[Tensor, "n d"]]:
-    """What is written before a span of layers, the stream that it is written to, and the stream behind the span.
-
-    Args:
-        calibration: the model and the text.
-        gone: the span.
-        batch_size: sequences in a forward pass.
-    """
+    """What is written before a span of layers, the stream that it is written to, and the stream behind the span."""
     model = calibration.model
     before, last = gone.start - 1, gone.stop - 1
     written: list[Tensor] = []

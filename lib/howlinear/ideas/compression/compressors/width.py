@@ -49,15 +49,7 @@ Readout = Callable[[AffineMap, Moments, Int64[Tensor, " k"]], AffineMap]
 
 
 def magnitude(calibration: Calibration, share: float) -> PreTrainedModel:
-    """Keep the units of the largest weights.
-
-    Args:
-        calibration: the model and the text.
-        share: of all parameters, what the copy may hold at most.
-
-    Raises:
-        InputError: FFNs of one unit each would still be too large, or the model's hidden units cannot be reached.
-    """
+    """Keep the units of the largest weights."""
     model = calibration.model
     scores = {site.block: weight_norms(model, site) for site in sites(model)}
     return narrowed(calibration, evenly(calibration, share, scores))
@@ -190,13 +182,7 @@ def _impossible(removed: int, width: int) -> InputError:
 
 
 def with_means(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> AffineMap:
-    """The weights of the units that stay; the others are taken for constants, and the bias takes these up.
-
-    Args:
-        own: the readout of all m units.
-        moments: of these units.
-        kept: those that stay.
-    """
+    """The weights of the units that stay; the others are taken for constants, and the bias takes these up."""
     means = moments.mean_x.clone()
     means[kept] = 0
     return AffineMap(own.weight[kept], own.bias + means @ own.weight)

@@ -1,0 +1,84 @@
+"""Numbers that last as JSON: small, sorted, rounded to what another machine would find too."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from howlinear.errors import InputError, SourceError
+from howlinear.files import atomic
+
+DIGITS = 4
+PLACES = 4
+"""A number is kept to four significant digits, and to no more than four places: what lies below is the processor's."""
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    named = {name: version(name) for name in ("howlinear", "numpy", "scipy", "torch", "transformers")}
+    return named | {"python": platform.python_version()}
+
+
+def save(path: Path | str, numbers: Mapping[str, Any], digits: Mapping[str, int] | None = None) -> Path:
+    """Write numbers as JSON: sorted keys, rounded, finite only.
+
+    Args:
+        path: the file; replaced in one step.
+        numbers: nested mappings and sequences of numbers, strings, arrays or tensors.
+        digits: key → significant digits of the numbers under that key, however small they are.
+
+    Raises:
+        InputError: a number is NaN or infinite, or something is no number; says where.
+        SourceError: the file cannot be written.
+    """
+    content = _rounded(numbers, "numbers", dict(digits or {}), None)
+    with atomic.written_aside(path) as aside:
+        aside.write_text(json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return Path(path)
+
+
+def load(path: Path | str) -> dict[str, Any]:
+    """Read what `save` wrote.
+
+    Raises:
+        SourceError: no such file, or not JSON.
+    """
+    path = Path(path)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SourceError(f"cannot read numbers from {path}: {error}; make them again with make figures") from error
+
+
+def _rounded(value: Any, at: str, digits: Mapping[str, int], own: int | None) -> Any:
+    """Plain values for JSON, each float rounded; `own` are the digits that are stated for where it lies."""
+    if isinstance(value, Mapping):
+        return {str(key): _rounded(item, f"{at}.{key}", digits, digits.get(key, own)) for key, item in value.items()}
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_rounded(item, f"{at}[{place}]", digits, own) for place, item in enumerate(value)]
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InputError(f"{at} is {value}: only finite numbers are kept")
+        return _round(value, own)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    raise InputError(f"{at} is a {type(value).__name__}, not a number, text, list or mapping")
+
+
+def _round(number: float, digits: int | None) -> float:
+    """A number to so many significant digits; by default to `DIGITS` and to at most `PLACES` places."""
+    if number == 0:
+        return 0.0
+    exponent = math.floor(math.log10(abs(number)))  # of its first digit
+    places = min(DIGITS - 1 - exponent, PLACES) if digits is None else digits - 1 - exponent
+    return round(number, places) + 0.0  # and no minus zero
