@@ -67,7 +67,7 @@ def rows_needed(curves: pd.DataFrame, blocks: Mapping[str, Sequence[int]]) -> Fi
 def multiverse(
     table: pd.DataFrame, statistic: str, threshold: float, label: str, named: Mapping[str, Mapping[str, object]]
 ) -> Figure:
-    """A specification curve: a number of every model's profile in every universe, and below it the choices made there."""
+    """A specification curve: a number of every model's profile in every universe, and the choices made there."""
     choices = list(_CHOICES)
     wide = table.pivot_table(index=choices, columns="model", values=statistic, sort=False)[list(table.model.unique())]
     ordered = wide.loc[wide.mean(axis=1).sort_values(kind="stable").index]

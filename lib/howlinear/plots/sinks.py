@@ -49,7 +49,7 @@ def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) ->
 
 
 def with_and_without(blocks: pd.DataFrame) -> Figure:
-    """R²_lin over depth of all rows and of ordinary ones, and of the map of all rows on ordinary ones; a panel a model."""
+    """R²_lin over depth of all rows, of ordinary ones, and of the map of all rows on ordinary ones; a panel a model."""
     models = list(blocks["model"].unique())
     abreast = min(_ABREAST, len(models))
     rows = -(-len(models) // abreast)

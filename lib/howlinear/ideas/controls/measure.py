@@ -117,7 +117,7 @@ def random_models(baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
 
 
 def by_model(controls: pd.DataFrame, random: pd.DataFrame, baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
-    """How many trained blocks lie, interval and all, above or below all models at random: model, outside, random_rows."""
+    """How many trained blocks lie, interval and all, above or below all random ones: model, outside, random_rows."""
     own = controls[controls["control"] == "own"]
     # a model at random may lie anywhere from its held-out to its in-sample R²
     by_block = random.groupby(["model", "block"])
@@ -258,7 +258,7 @@ def nearness(pairs: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
 
 
 def twins(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Profiles of twins, as `training.twins` measured them: family, text, seed, measured_on, block, r2 with its ends."""
+    """Profiles of twins as `training.twins` measured them: family, text, seed, measured_on, block, r2 with its ends."""
     tables = []
     for twin in measurements:
         for text, profile in twin["profiles"].items():

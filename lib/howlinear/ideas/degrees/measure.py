@@ -138,7 +138,7 @@ def neuron_table(captured: BlockCapture, parts: Hidden, counts: Sequence[int]) -
 
 
 def probe_table(neurons: pd.DataFrame, ranks: pd.DataFrame) -> pd.DataFrame:
-    """Table `probes`: the share of that step that the probes of notebook 03 reach, in the blocks that both looked at."""
+    """Table `probes`: the share of that step that the probes of notebook 03 reach, in the blocks that both have."""
     ends = neurons.groupby(KEYS, sort=False)["r2"].agg(line="first", squares="last").reset_index()
     both = ends.merge(ranks, on=KEYS)
     # recovered · (1 − R²_1) / (R²_all − R²_1)

@@ -40,7 +40,7 @@ class Parts(NamedTuple):
 
 
 def split_in_three(rows: TokenRows, choose_rows: int | None = None, cost_rows: int | None = None) -> Parts:
-    """Split a text: of the folds to fit on, the last quarter chooses, by so many tokens; so many held-out ones judge."""
+    """Split a text: the last quarter of the folds to fit on chooses, by so many tokens; so many held-out ones judge."""
     folds = rows.fold[~rows.test].unique()
     if len(folds) < 3:
         raise InputError(

@@ -103,7 +103,7 @@ def descent(moments: Moments, rate: float | None = None) -> Descent:
 
 
 def second_moments(moments: Moments) -> tuple[Float[Tensor, " modes"], Float[Tensor, "modes modes"]]:
-    """Eigenvalues (ascending, none below 0) and eigenvectors of [X 1]ᵀ[X 1] / n: offsets count, as they do in training."""
+    """Eigenvalues (ascending, none below 0) and eigenvectors of [X 1]ᵀ[X 1] / n: offsets count, as in training."""
     if not moments.n:
         raise InputError("no rows: their second moments are undefined")
     # E[x xᵀ] = Cov(x) + x̄ x̄ᵀ, bordered by x̄ and 1

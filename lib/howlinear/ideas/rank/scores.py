@@ -119,7 +119,7 @@ def score_rows(maps: FoldMaps, rows: Sample, basis: Float[Tensor, "d_out directi
 
 
 def estimate(statistic: Callable[..., float], *sides: Scored) -> Estimate:
-    """A statistic of scores, and its interval from leaving out each held-out fold and, by the refits, each train fold."""
+    """A statistic of scores; its interval leaves out each held-out fold and, by the refits, each train fold."""
     folds = sorted({fold for side in sides for fold in side.rescored})
     _need_two_folds(len(folds))
     value = statistic(*[side.whole for side in sides])
