@@ -21,9 +21,7 @@ profile = "minis"  # which models and texts: minis (embedded, offline), or paper
 factors = [8, 16, 32, 64, 100]  # train rows for each input of a block, as far as the run profile has rows
 compared = [8, 16]  # those that are combined with every other choice, besides the most
 few = 16  # the limit is told from so many train rows an input, and checked on the most
-seq_lens: list | None = (
-    None  # tokens in a sequence, curves over rows are of the last; None: a quarter of the run's, all
-)
+seq_lens: list | None = None  # tokens in a sequence, curves are of the last; None: a quarter of the run's, and all
 protocols = ["paper", "ours"]  # what stands side by side, names known to `choices.named_protocol`
 held = 1_000_000_000  # bytes of moments held at a time: a wider model takes several passes, more bytes fewer
 documents = 6000  # read from the text, in its own order; only some of them are needed

@@ -35,7 +35,7 @@ def crate(profile: str) -> ROCrate:
     Raises:
         SourceError: no run of that profile is recorded, or a file that one names is gone.
     """
-    records = sorted([*paths.results(profile).glob("*/run.json"), *(paths.results(profile) / "runs").glob("*.json")])
+    records = sorted(paths.results(profile).glob("*/run.json"))
     if not records:
         raise SourceError(f"no runs of profile {profile} are recorded: run make figures PROFILE={profile}")
     about = yaml.safe_load((paths.ROOT / "CITATION.cff").read_text(encoding="utf-8"))

@@ -138,7 +138,7 @@ def test_without_folds_there_is_no_limit_but_the_other_side():
 @pytest.mark.parametrize("confidence", [0.5, 0.99])
 def test_the_limits_interval_is_of_the_confidence_asked_for(confidence):
     train, test = sides(torch.Generator().manual_seed(6), "independent", 20, 20, 1)
-    usual, asked = ceiling(train, test).limit, ceiling(train, test, confidence).limit
+    usual, asked = ceiling(train, test).limit, ceiling(train, test, confidence=confidence).limit
     assert asked.value == usual.value
     assert (asked.half_width > usual.half_width) == (confidence > 0.95)
 

@@ -24,7 +24,7 @@ from howlinear.text.rows import TokenRows
 
 COLUMNS = [
     "block", "r2", "r2_low", "r2_high", "r2_train", "r2_limit", "r2_limit_low", "r2_limit_high", "r2_median",
-    "effective_rank", "condition", "rank", "rows_train", "rows_test",
+    "effective_rank", "condition", "inputs", "rank", "rows_train", "rows_test",
     "massive_rows", "r2_ordinary", "r2_ordinary_low", "r2_ordinary_high", "effective_rank_ordinary",
 ]  # fmt: skip
 
@@ -89,8 +89,8 @@ def test_planted_blocks_are_recognised(gpt2, rows):
 def test_frame_and_json_hold_the_same_finite_numbers(gpt2, rows):
     profile = measure(gpt2, rows)
     frame, content = profile.to_frame(), json.loads(json.dumps(profile.to_dict(), allow_nan=False))
-    assert list(frame.columns) == COLUMNS
-    assert content["blocks"] == frame.to_dict("records")
+    assert list(frame.columns) == ["model", "corpus", *COLUMNS]
+    assert content["blocks"] == frame[COLUMNS].to_dict("records")
     assert (content["rows"], content["seq_len"], content["model"]) == (24 * 32, 32, "GPT2LMHeadModel")
     assert content["perplexity"] == profile.perplexity
     assert content["sha256"] == rows.sha256

@@ -11,10 +11,9 @@ from conftest import tiny
 from helpers.packed import corpus_of, pieces, places, texts
 from howlinear.errors import InputError, SourceError
 from howlinear.text import corpus as corpora
-from howlinear.text.corpus import Corpus, load_corpus, model_documents, rows_of
+from howlinear.text.corpus import Corpus, load_corpus, model_documents
 from howlinear.text.documents import OFFLINE, Document, offline_documents
 from howlinear.text.pack import pack
-from howlinear.text.rows import ModelInputs, TokenRows
 
 
 def write(path, content):
@@ -353,16 +352,6 @@ def test_what_is_no_text_is_refused_in_one_line(tokenizer, given, options, messa
     with pytest.raises(InputError, match=message) as error:
         load_corpus(given, tokenizer, **options)
     assert "\n" not in str(error.value)
-
-
-def test_whatever_a_model_reads_becomes_rows(tokenizer, ids):
-    corpus, rows = corpus_of(texts(), tokenizer), TokenRows.from_ids(ids)
-    assert rows_of(corpus, 2_048, 16, 1).sha256 == corpus.rows(2_048, 16, 1).sha256
-    assert rows_of(rows, 1) is rows
-    assert rows_of(ids.numpy(), 1).sha256 == rows.sha256
-    assert isinstance(rows_of({"input_ids": ids}, 1), ModelInputs)
-    with pytest.raises(InputError, match=r"give load_corpus\('docs', model\)"):
-        rows_of("docs", 1)
 
 
 def test_a_public_data_set_is_packed_like_any_other(tokenizer, monkeypatch):

@@ -24,7 +24,7 @@ def project(tmp_path, monkeypatch):
         "Snakefile": "rule all:\n",
         f"notebooks/{STEM}.py": "1 + 1\n",
         "profiles/p.yaml": "models: [some/model]\ncorpora: [docs]\nrows: 4\nseq_len: 2\nseed: 0\nsample: 1\n",
-        f"results/p/{STEM}.json": '{"r2": 0.9}',
+        f"results/p/{STEM}/blocks.csv": "model,block,r2\nm,0,0.9\n",
         f"figures/p/{STEM}_profile.svg": "<svg/>",
     }
     for name, text in files.items():
@@ -60,7 +60,7 @@ def test_a_profile_that_has_not_run_is_refused(project):
 
 
 def test_a_result_that_is_gone_is_named(project):
-    (project / f"results/p/{STEM}.json").unlink()
-    with pytest.raises(SourceError, match=r"results/p/02_ceilings.json is recorded and not there"):
+    (project / f"results/p/{STEM}/blocks.csv").unlink()
+    with pytest.raises(SourceError, match=r"results/p/02_ceilings/blocks.csv is recorded and not there"):
         crate.write("p")
     assert not (project / "build/p/crate").exists()

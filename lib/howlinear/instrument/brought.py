@@ -19,7 +19,7 @@ from howlinear.errors import InputError
 from howlinear.models.checks import as_ids, as_tensor, unwrapped
 from howlinear.models.load import load_model
 from howlinear.text.corpus import Corpus, load_corpus
-from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows
+from howlinear.text.rows import FOLDS, ModelInputs, Rows, RowsOnRecord, TokenRows
 
 
 def model_of(model: Any) -> PreTrainedModel:
@@ -39,7 +39,14 @@ def is_text(brought: Any) -> bool:
     return isinstance(brought, list | tuple) and len(brought) > 0 and all(isinstance(item, str) for item in brought)
 
 
-def rows_of(brought: Any, model: PreTrainedModel, rows: int = 20_000, seq_len: int = 128, seed: int = 0) -> Rows:
+def rows_of(
+    brought: Any,
+    model: PreTrainedModel,
+    rows: int = 20_000,
+    seq_len: int = 128,
+    seed: int = 0,
+    folds: int = FOLDS,
+) -> Rows:
     """What a model reads, from whatever a person has at hand.
 
     Args:
@@ -50,6 +57,7 @@ def rows_of(brought: Any, model: PreTrainedModel, rows: int = 20_000, seq_len: i
         rows: tokens in all to take of a text, or what it has.
         seq_len: tokens in a sequence of a text.
         seed: decides which documents of a text are drawn.
+        folds: document folds of a text on each side.
 
     Raises:
         SourceError: nothing is there by that name.
@@ -57,7 +65,7 @@ def rows_of(brought: Any, model: PreTrainedModel, rows: int = 20_000, seq_len: i
     """
     if is_text(brought):
         corpus = brought if isinstance(brought, Corpus) else load_corpus(brought, model)
-        return corpus.rows(rows, seq_len, seed)
+        return corpus.rows(rows, seq_len, seed, folds)
     if isinstance(brought, Rows):
         return brought
     if isinstance(brought, RowsOnRecord):
