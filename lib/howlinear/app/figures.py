@@ -260,7 +260,7 @@ def _render(profile: settings.RunProfile, out: Path, short: bool) -> str:
     parts = [_filled(part, profile, out) for part in PARTS if part.stem in (profile.notebooks or ())]
     return environment.get_template("figures.html.jinja").render(
         model=next(iter(profile.models_by_name)),
-        corpora=list(profile.corpora_by_name),
+        corpora=[Path(source).name for source in profile.corpora],
         rows=profile.rows,
         seq_len=profile.seq_len,
         parts=parts,
