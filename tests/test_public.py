@@ -79,7 +79,7 @@ def test_every_public_name_is_there_in_each_way_of_asking():
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
-    with pytest.raises(AttributeError, match=r"howlinear.* has no attribute '?mesure"):
+    with pytest.raises(AttributeError, match="mesure"):
         _ = hl.mesure
     assert not hasattr(hl, "__wrapped__")
 
