@@ -85,4 +85,4 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
 
 
 def test_the_folders_are_there_too():
-    assert hl.core.moments.Moments is hl.Moments
+    assert hl.Moments is hl.core.moments.Moments
