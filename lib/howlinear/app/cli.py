@@ -281,17 +281,17 @@ def comparison_numbers(compared: Comparison) -> dict[str, Any]:
     from howlinear.app.console import mean_distance
     from howlinear.files import numbers
 
-    numbers = {
+    content = {
         "first": compared.first.to_dict(),
         "second": compared.second.to_dict(),
         "paired": compared.paired,
         "versions": numbers.versions(),
     }
     if compared.agreement is not None:
-        numbers["difference"] = [{"block": b, **asdict(d)} for b, d in compared.agreement.difference.items()]
-        numbers["correlation"] = asdict(compared.agreement.correlation)
-        numbers["distance"] = asdict(mean_distance(compared.agreement))
-    return numbers
+        content["difference"] = [{"block": b, **asdict(d)} for b, d in compared.agreement.difference.items()]
+        content["correlation"] = asdict(compared.agreement.correlation)
+        content["distance"] = asdict(mean_distance(compared.agreement))
+    return content
 
 
 def both_frames(compared: Comparison, names: tuple[str, str]) -> pd.DataFrame:
@@ -428,14 +428,11 @@ def figures(
 
     from howlinear.app.figures import not_run
 
-    corpora = corpus or ["docs"]
-    for text in corpora:
-        check_sources(model, text)
     columns = (TextColumn("notebooks"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bars:
         bar = bars.add_task("notebooks", total=None)
         show = partial(bars.update, bar)
-        page = hl.figures(model, corpora, out, short, cores, lambda done, of: show(completed=done, total=of))
+        page = hl.figures(model, corpus or "docs", out, short, cores, lambda done, of: show(completed=done, total=of))
     missing = not_run(page)
     _say(f"the page on {model}: {_from_here(page)}")
     if missing:

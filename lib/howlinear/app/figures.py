@@ -30,8 +30,9 @@ from howlinear.notebook import execute, prose, settings
 from howlinear.text import library
 
 PAGE = "index.html"
-RUN_PROFILE = "run.yaml"
 COPIED = ("results", "figures", "notebooks")
+MEMORY = 12_000
+"""MB that notebooks side by side may take together, as in the Makefile."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of notebooks that are done, and of all."""
@@ -151,15 +152,14 @@ def figures(
     profile = settings.read(_write_run_profile(out, content))
     _run_pipeline(profile, cores or os.cpu_count() or 1, progress)
     made = paths.scratch(profile.name)
+    if not (made / "results").is_dir():
+        raise SourceError(f"no notebook could be run on {model}: {_reason(profile, '02_ceilings')}")
     for name in COPIED:
-        if (made / name).is_dir():
-            shutil.copytree(
-                made / name, out / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("source", "*.png")
-            )
+        if (out / name).is_dir():  # of an earlier call: what failed since is not to be shown
+            shutil.rmtree(out / name)
+        shutil.copytree(made / name, out / name, ignore=shutil.ignore_patterns("source", "*.failed.ipynb", "*.png"))
     with atomic.written_aside(out / PAGE) as aside:
         aside.write_text(_render(profile, out, short), encoding="utf-8")
-    if not (out / "results").is_dir():
-        raise SourceError(f"no notebook could be run on {model}: {_reason(profile, '02_ceilings')}")
     return out / PAGE
 
 
@@ -209,17 +209,8 @@ def _write_run_profile(out: Path, content: dict[str, Any]) -> Path:
 
 def _run_pipeline(profile: settings.RunProfile, cores: int, progress: Progress | None) -> None:
     """Have Snakemake run all notebooks; one that fails does not keep others from running."""
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "--cores",
-        str(cores),
-        "--nolock",
-        "--rerun-incomplete",
-        "--keep-going",
-    ]
-    command += ["--quiet", "all", "--config", f"profile={profile.path}"]
+    command = [sys.executable, "-m", "snakemake", "--nolock", "--rerun-incomplete", "--keep-going", "--quiet", "all"]
+    command += ["--cores", str(cores), "--resources", f"mem_mb={MEMORY}", "--config", f"profile={profile.path}"]
     log = paths.build(profile.name) / "logs" / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     executed = [paths.scratch(profile.name) / "notebooks" / f"{stem}.ipynb" for stem in profile.notebooks or ()]

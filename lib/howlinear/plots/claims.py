@@ -37,6 +37,7 @@ def board(verdicts: pd.DataFrame, paper: pd.DataFrame) -> Figure:
             axis.text(2.0, y, claim["section"], va="center", ha="right", fontsize=7, color=style.GREY)
             axis.axhline(y - 0.5, color=style.GREY, linewidth=0.4)
     axis.axvline(0, color="black", linewidth=0.8)
+    axis.text(2.0, -0.95, "○ the paper's own models", va="center", ha="right", fontsize=7, color=style.GREY)
     axis.set(xlim=(-1.05, 2.0), ylim=(len(claims) - 0.5, -0.5))
     axis.set_xticks([-0.55, 0, 0.55], ["does not hold", "threshold", "holds"])
     axis.set_yticks(range(len(claims)), claims["claim"])
