@@ -31,7 +31,6 @@ from IPython.display import HTML
 from transformers import AutoModelForCausalLM
 
 import howlinear as hl
-from howlinear.ideas import by_hand as ideas
 from howlinear.notebook.run import start
 from howlinear.plots import by_hand as plots
 
@@ -213,6 +212,9 @@ print("straightest: block", straight, "· least straight: block", bent)
 
 
 # %%
+from howlinear.ideas import by_hand as ideas
+
+
 def seen_from_a_neuron(block):
     x, y = blocks[block]
     mlp = model.transformer.h[block].mlp

@@ -28,9 +28,6 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.core.ceilings import NULL
-from howlinear.ideas.inputs import describe_inputs, null_directions, summarise
-from howlinear.instrument.capture import hooked
 from howlinear.notebook.run import start
 from howlinear.plots import capture as plots
 
@@ -106,6 +103,8 @@ def remember(site, x, y):
 
 
 # %% tags=["nbval-check-output"]
+from howlinear.instrument.capture import hooked
+
 seen = {}
 few = rows.ids[:4]
 ffn = sites[block].output
@@ -155,6 +154,9 @@ print("rows kept as they are:", len(kept.sample.x), "of width", kept.sample.x.sh
 # - **position 0**: mean norm of the rows at the first position over the mean norm elsewhere.
 
 # %%
+from howlinear.core.ceilings import NULL
+from howlinear.ideas.inputs import describe_inputs, null_directions, summarise
+
 described = describe_inputs({name: stored.blocks for name, stored in captures.items()})
 # an eigenvalue below the rule for null directions is rounding noise, see below
 inputs = run.record("inputs", described.assign(null=described["null"].where(described["null"] > NULL, 0.0)))

@@ -28,17 +28,8 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.core.ceilings import NULL, fit, r2
-from howlinear.core.intervals import CONFIDENCE
-from howlinear.files import published
-from howlinear.ideas import ceilings
-from howlinear.ideas.by_hand import cloud
-from howlinear.ideas.rank.scores import directions
-from howlinear.instrument.baseline import baseline
-from howlinear.instrument.measure import profile_of
 from howlinear.notebook.run import start
 from howlinear.plots import ceilings as plots
-from howlinear.text.rows import FOLDS
 
 run = start("02_ceilings", profile)
 first = next(iter(run.models))
@@ -113,6 +104,8 @@ def r2_of_rows(weight, bias, x, y):
 # alone.
 
 # %%
+from howlinear.core.ceilings import NULL, fit, r2
+
 x_train = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
 y_train = torch.tensor([[1.0], [2.0], [4.0], [5.0]])
 x_test = torch.tensor([[0.0], [2.0], [4.0]])
@@ -187,6 +180,8 @@ def by_normal_equations(x, y, dtype):
 # but rounding has no digits that another processor would find too, so we keep its order of magnitude alone.
 
 # %%
+from howlinear.ideas import ceilings
+
 x_train = x[train]
 y_train = y[train]
 held_out = hl.Moments(d, d).update(x[~train], y[~train])
@@ -256,6 +251,9 @@ plt.show()
 # the rows were too few for the fit, and nothing about how linear the block is.
 
 # %%
+from howlinear.instrument.baseline import baseline
+from howlinear.instrument.measure import profile_of
+
 most = most_rows or 4 * run.rows
 profiles, fresh = {}, {}
 for name, stored in captures.items():
@@ -292,6 +290,10 @@ pd.DataFrame(r2_of).rename_axis("block").round(2)
 
 
 # %%
+from howlinear.ideas.by_hand import cloud
+from howlinear.ideas.rank.scores import directions
+
+
 def seen_along_its_loudest_direction(number):
     sample = captures[first].blocks[number].rows()
     loudest = directions(sample.y[~sample.test])[:, [0]]
@@ -339,6 +341,8 @@ ceilings.by_block(measured_blocks, "dppl").round(2)
 # down. Where a model is the paper's own, what the paper gives is drawn behind, thin and grey.
 
 # %%
+from howlinear.files import published
+
 papers = published.load_published() if beside_paper else published.of_models(run.models)
 beside = None if papers.empty else papers
 figure = plots.profile_and_swaps(measured_blocks, beside)
@@ -388,6 +392,9 @@ print("standard deviation over folds, of the mean block and of the largest:")
 print(spread.round(3).to_string())
 
 # %%
+from howlinear.core.intervals import CONFIDENCE
+from howlinear.text.rows import FOLDS
+
 run.record("solver", pd.DataFrame([{"r2_by_svd": reference, "within": near, "agrees": agrees}]))
 run.save(settings={"confidence": CONFIDENCE, "null": NULL, "folds": FOLDS})
 

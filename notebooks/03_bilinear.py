@@ -37,10 +37,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from howlinear.files import published
-from howlinear.ideas.bilinear import measure
 from howlinear.ideas.bilinear.probe import ranks_within
-from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.resample import resampled
 from howlinear.instrument.selection import choose_blocks, selected
 from howlinear.notebook.run import start
@@ -159,6 +156,8 @@ for a, b in (([1, 0], [1, 0]), ([1, 0], [0, 1]), ([1, 1], [1, 1])):
 # *shuffled* of the residual's. The limits printed below the table are our choice. Then come the blocks themselves.
 
 # %%
+from howlinear.ideas.bilinear import measure
+
 power = run.record("power", measure.power_table(models, swept, rank, power_seeds or seeds, steps))
 power.set_index(["model", "block"])
 
@@ -182,6 +181,8 @@ probed.pivot(index="block", columns="model", values="gain")[list(models)]
 # and in the score.
 
 # %%
+from howlinear.instrument.massive import MULTIPLE
+
 massive = measure.massive_table(models)
 unrounded_ordinary = measure.ordinary_table(models, massive, rank, seeds, steps)
 ordinary = run.record("ordinary", massive.merge(unrounded_ordinary, on=["model", "block"]))
@@ -233,6 +234,8 @@ for row in of_gain.dropna(subset="r").itertuples():
 # scale, and such bars leave the panel; a bar of (b) that is wider than 1 leaves it too.
 
 # %%
+from howlinear.files import published
+
 papers = published.of_models(run.models)
 beside = None if papers.empty else papers
 figure = plots.gain(probed, rank, beside)

@@ -31,10 +31,6 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.core.correlation import fisher
-from howlinear.files import published
-from howlinear.ideas.rank import measure, scores, spread
-from howlinear.ideas.rank import rows as token_rows
 from howlinear.notebook.run import start
 from howlinear.plots import rank as plots
 
@@ -113,6 +109,8 @@ run.answer()
 # alone.
 
 # %%
+from howlinear.ideas.rank import measure, scores, spread
+
 score = scores.Score(
     n=10,
     mean=torch.zeros(3, dtype=torch.float64),
@@ -138,6 +136,9 @@ print(f"effective rank = 44² / (36² + 4² + 4²) = {spread.spread(score.square
 
 
 # %%
+from howlinear.ideas.rank import rows as token_rows
+
+
 def normal(*shape, seed):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
@@ -212,6 +213,8 @@ blocks.groupby("model", sort=False)[["r2", "median_r2", "effective_rank"]].agg([
 
 
 # %%
+from howlinear.files import published
+
 planted_blocks = measure.block_table(planted_views, high, few, gap)
 papers = published.of_models(run.models)
 beside = None if papers.empty else papers
@@ -305,6 +308,8 @@ plt.show()
 # large |ρ| may be by chance, of so few blocks. The second table holds means over blocks.
 
 # %% tags=["nbval-check-output"]
+from howlinear.core.correlation import fisher
+
 verdicts = run.record("verdicts", measure.verdict_table(blocks, within_bands)).set_index("model")
 by_model = blocks.groupby("model", sort=False)
 print(

@@ -40,12 +40,8 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.ideas.degrees import measure
-from howlinear.ideas.degrees.neurons import Hidden, take_apart
 from howlinear.instrument.selection import choose_blocks, selected, spaced
 from howlinear.notebook.run import start
-from howlinear.plots import degrees as figures
-from howlinear.training import twins
 
 run = start("10_degrees", profile)
 first = next(iter(run.models))
@@ -119,6 +115,7 @@ run.answer()
 # %%
 from howlinear.core.ceilings import AffineMap
 from howlinear.ideas.degrees.hermite import hermite, predict_spectrum
+from howlinear.ideas.degrees.neurons import Hidden, take_apart
 
 identity = AffineMap(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
 squares = Hidden(gate=identity, up=None, activation=torch.square, out=identity)
@@ -131,6 +128,8 @@ print("z² of normal z, mean ½:", predict_spectrum(squares, hl.Moments(1).updat
 # teachers in it, all of whose neurons are He$_D$.
 
 # %%
+from howlinear.ideas.degrees import measure
+
 model = run.model(first)
 parts = take_apart(model, middle[first])
 _, captured = next(measure.captured_blocks(model, used[first], [middle[first]], held))
@@ -226,6 +225,8 @@ print("steps down from one degree to the next:", falls, "of", len(r2) * (degree 
 # expansion predicts for Gaussian inputs of the same covariance. (Intervals leave out document folds on both sides.)
 
 # %%
+from howlinear.plots import degrees as figures
+
 run.figure(figures.spectrum(spectra), "spectrum")
 plt.show()
 
@@ -283,6 +284,8 @@ plt.show()
 # that move far: the last table has the quartiles.)
 
 # %%
+from howlinear.training import twins
+
 if with_twins:
     run.figure(figures.training(measure.training_table(twins.load_twins().values())), "training")
     plt.show()

@@ -34,13 +34,10 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.core import limits
-from howlinear.core.ceilings import ceiling
 from howlinear.ideas.protocol import measure, statements
 from howlinear.ideas.protocol.choices import CHOICES, factors_within, named_protocol
 from howlinear.ideas.protocol.layout import available_train_rows, first_documents
 from howlinear.models.ffn_sites import width_of
-from howlinear.models.load import tokenizer_of
 from howlinear.notebook.run import start
 from howlinear.plots import protocol as plots
 
@@ -116,6 +113,9 @@ run.answer()
 # A case we know: ten inputs, half of the variance is signal, rows in documents of four that share half of theirs.
 
 # %%
+from howlinear.core import limits
+from howlinear.core.ceilings import ceiling
+
 generator = torch.Generator().manual_seed(0)
 weight = torch.linalg.qr(torch.randn(10, 6, generator=generator, dtype=torch.float64)).Q
 
@@ -138,6 +138,8 @@ for count in (5, 50):
 # For every model, both splits and both lengths: one pass over the text, moments in groups, and every combination.
 
 # %%
+from howlinear.models.load import tokenizer_of
+
 found = {}
 for name, model in models.items():
     corpus = replace(text, tokenizer=tokenizer_of(model))

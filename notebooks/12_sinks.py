@@ -33,21 +33,6 @@ import pandas as pd
 import torch
 
 import howlinear as hl
-from howlinear.core.ceilings import r2
-from howlinear.files.published import load_published
-from howlinear.ideas.sinks import costs, planted, predictions, tokens
-from howlinear.ideas.sinks.measure import (
-    block_table,
-    depth_table,
-    left_out_table,
-    look,
-    rest,
-    sensitivity_table,
-)
-from howlinear.instrument.capture import capture
-from howlinear.instrument.massive import MULTIPLE
-from howlinear.instrument.selection import choose_blocks
-from howlinear.models.load import is_causal, tokenizer_of
 from howlinear.notebook.run import start
 from howlinear.plots import sinks as plots
 
@@ -96,6 +81,8 @@ run.answer()
 # without the massive row is exact, as if it had never come.
 
 # %%
+from howlinear.core.ceilings import r2
+
 x = torch.tensor([[1.0], [1.0], [-1.0], [-1.0], [1.0], [1.0], [-1.0], [-1.0]])
 y = torch.tensor([[1.0], [-1.0], [1.0], [-1.0], [1.0], [-1.0], [1.0], [-1.0]])
 massive_row = hl.Moments(1, 1).update(torch.tensor([[10.0]]), torch.tensor([[100.0]]))
@@ -122,6 +109,12 @@ print(f"R² on the eight of the line of all nine: {r2(of_all.map, ordinary_rows)
 # tokens both do what they did.
 
 # %% tags=["nbval-check-output"]
+from howlinear.ideas.sinks import costs, planted, predictions, tokens
+from howlinear.ideas.sinks.measure import block_table, depth_table, left_out_table, look, rest, sensitivity_table
+from howlinear.instrument.capture import capture
+from howlinear.instrument.selection import choose_blocks
+from howlinear.models.load import is_causal, tokenizer_of
+
 predicting = (name for name in run.models if is_causal(run.model(name)))
 first = next(predicting, next(iter(run.models)))
 model = run.model(first)
@@ -230,6 +223,8 @@ flow.round(2)
 # has none before it, and no point.
 
 # %%
+from howlinear.instrument.massive import MULTIPLE
+
 figure = plots.massive(blocks, flow, MULTIPLE)
 run.figure(figure, "massive")
 plt.show()
@@ -362,6 +357,8 @@ run.conclusion()
 # Ours beside the paper's:
 
 # %%
+from howlinear.files.published import load_published
+
 published = load_published().groupby("model")["r2_lin"]
 paper_spread = published.max() - published.min()
 paper_step = published.apply(lambda profile: profile.diff().abs().max())

@@ -45,14 +45,8 @@ import pandas as pd
 import torch
 from IPython.display import display
 
-from howlinear.core.ceilings import AffineMap
-from howlinear.core.moments import Moments
 from howlinear.ideas.compression.ablations import ABLATIONS, ablations
-from howlinear.ideas.compression.calibration import Calibration
-from howlinear.ideas.compression.compressors import width
-from howlinear.ideas.compression.healing import healed_beside
 from howlinear.ideas.compression.race import (
-    CLOCKS,
     COMPRESSORS,
     check_known,
     check_shares,
@@ -63,7 +57,6 @@ from howlinear.ideas.compression.race import (
     ratios,
     whole_perplexities,
 )
-from howlinear.ideas.compression.units import eliminate, gram
 from howlinear.models.layers import parameters
 from howlinear.notebook.run import start
 from howlinear.plots import compress as plots
@@ -133,6 +126,11 @@ run.answer()
 # Whoever drops *a* and *b* loses nothing: a bias of 4, and half as much again of *c*, make it good.
 
 # %% tags=["nbval-check-output"]
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.moments import Moments
+from howlinear.ideas.compression.compressors import width
+from howlinear.ideas.compression.units import eliminate, gram
+
 names = ["a", "b", "c", "d"]
 hidden = torch.tensor([[1.0, 4, 2, 0], [3, 4, 6, 0], [1, 4, 2, 1], [3, 4, 6, 1]])
 own = AffineMap(torch.ones(4, 1).double(), torch.zeros(1).double())
@@ -169,11 +167,19 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 
 # %% [markdown]
 # In a real model four things are added. Errors are weighed by what they cost in the loss, by its gradient's second
-# moments (notebook 06), so that what is lost has a *price* in nats per token. The budget is shared out among the blocks
+# moments (notebook 06), so that what is lost has a *price* in nats per token. The budget is allocated among the blocks
 # so that their prices add up to the least. Each readout is fitted with a ridge that is chosen by one half of the text
-# for the other. And at last there is an *anchor*: block after block, the readout is fitted once more on the units as
-# they are in the smaller model, towards what the residual stream lacks there beside the whole model's. So a block gives
-# back some of what those before it have lost.
+# for the other. And at last there is an *anchor*. So far every block is fitted as if all others were whole; in the
+# smaller model they are not. So, from the first layer to the last, with $s$ the whole model's residual stream behind
+# the layer, $\hat s$ that of the smaller model as it is by now, $h$ the units that stay, and $w$ what an error at the
+# token costs,
+#
+# $$ (B, c) = \arg\min \; \mathbb E\, w \lVert (s - \hat s) - B^\top h - c \rVert^2
+#    + \lambda \sum_k \operatorname{Var}(h_k) \lVert B_k \rVert^2 $$
+#
+# is added to the block's readout. A block gives back what it has lost itself, as far as its units can tell it on the
+# inputs that they really get, and some of what those before it have lost. The ridge $\lambda$ is fitted on one half of
+# the text and chosen on the other; where no $B$ helps there, the block stays as it is.
 #
 # | method | what goes | paper | function of `howlinear.ideas.compression`; rivals in `compressors` |
 # |---|---|---|---|
@@ -201,6 +207,8 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 # ## Run
 
 # %%
+from howlinear.ideas.compression.calibration import Calibration
+
 main_text = run.corpora[0]
 calibrations = {}  # model → the rows that everything is fitted on, and what compressors ask of them
 otherwise = {}  # model → other rows, that own units are fitted on as well
@@ -227,8 +235,7 @@ def race_model(name):
 
 
 if models:
-    finished = of_every_model(race_model)
-    raced = run.record("race", finished.drop(columns=CLOCKS))
+    raced = run.record("race", of_every_model(race_model))
     run.record("texts", of_every_model(lambda name: whole_perplexities(models[name], held_out[name])))
     main = raced[raced["corpus"] == main_text]
     smallest = raced[raced["share"] == raced.groupby("model")["share"].transform("min")]
@@ -270,16 +277,6 @@ if models:
     display(smallest.pivot_table(index="method", columns=["model", "corpus"], values="ratio", sort=False).round(2))
 
 # %% [markdown]
-# What it takes and what it gives: CPU seconds to compress (what several rivals ask for is counted where it is asked
-# first), and tokens per second of the smaller model and of the whole one. These are the clocks of this machine, which
-# may have had other work, so they are not recorded.
-
-# %%
-if models:
-    of_main = finished[finished["corpus"] == main_text]
-    display(of_main.pivot_table(index="method", columns="model", values=CLOCKS, sort=False).round(1))
-
-# %% [markdown]
 # ## Figure: what a smaller model costs
 #
 # **How to read it.** From left to right the model gets smaller; up, perplexity over that of the whole model, on a
@@ -310,9 +307,7 @@ else:
 # %% tags=["nbval-check-output"]
 def limits_of(name):
     fit_on, calibration = calibrations[name]
-    ours = finished[
-        (finished["model"] == name) & (finished["corpus"] == main_text) & (finished["method"] == "own units")
-    ]
+    ours = main[(main["model"] == name) & (main["method"] == "own units")]
     return limits(
         models[name], fit_on, calibration, [min(shares_of[name])], held_out[name][main_text], ours, otherwise[name]
     )
@@ -353,7 +348,7 @@ def exchange_parts(name):
 
 
 if models:
-    exchanges = run.record("exchanges", of_every_model(exchange_parts).drop(columns=CLOCKS))
+    exchanges = run.record("exchanges", of_every_model(exchange_parts))
     print(exchanges.pivot_table(index="method", columns="model", values="over_first", sort=False).round(2).to_string())
 
 # %%
@@ -370,6 +365,9 @@ if models:
 
 
 # %%
+from howlinear.ideas.compression.healing import healed_beside
+
+
 def heal(name):
     _, calibration = calibrations[name]
     copies = {"whole": models[name]}

@@ -33,12 +33,6 @@ planted_rows = 8192  # token rows of it
 import torch
 
 import howlinear as hl
-from howlinear.core.ceilings import fit
-from howlinear.ideas.gate import measure
-from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, fit_gate
-from howlinear.ideas.gate.planted import planted_table
-from howlinear.ideas.gate.rows import BlockRows, split_in_three
-from howlinear.instrument.selection import choose_blocks
 from howlinear.models.load import is_causal
 from howlinear.notebook.run import start
 from howlinear.plots import gate as plots
@@ -97,6 +91,9 @@ run.answer()
 # between 4 and −4.
 
 # %% tags=["nbval-check-output"]
+from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, fit_gate
+from howlinear.ideas.gate.rows import BlockRows, split_in_three
+
 x = torch.tensor([-6.0, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6])[:, None]
 y = torch.where(x > 0, x, 4 * (-1) ** x)
 twelve = BlockRows(x, y, torch.zeros(12, dtype=torch.long))
@@ -129,6 +126,9 @@ print(f"the line, fitted anew to these: y = {anew.weight.item():.2f} x + {abs(an
 # tokens.
 
 # %% tags=["nbval-check-output"]
+from howlinear.ideas.gate.planted import planted_table
+from howlinear.instrument.selection import choose_blocks
+
 if planted_model or models:
     model = hl.load_model(planted_model) if planted_model else models[first]
     planted_block, *_ = choose_blocks(planted_in, [site.block for site in hl.sites(model)])
@@ -151,6 +151,8 @@ else:
 # All rows of a block are kept for the pass of its own part of the text; every cost is of that block alone changed.
 
 # %%
+from howlinear.ideas.gate import measure
+
 surveys = {}
 for name, model in models.items():
     text = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
@@ -343,6 +345,9 @@ if straight is not None:
 
 
 # %%
+from howlinear.core.ceilings import fit
+
+
 def friends_line(gate, share):
     takes = gate.ranked[GATE] > gate.threshold(GATE, share)
     line, _ = fit(gate.rows.moments(takes))

@@ -24,7 +24,7 @@ from howlinear.notebook.run import start
 run = start("01_capture", profile)
 first = next(iter(run.models))
 captures = {first: run.capture(first)}
-block = 4
+block = len(captures[first].blocks) // 3
 kept = captures[first].blocks[block]
 sample = kept.sample
 

@@ -14,7 +14,6 @@ from howlinear.ideas.compression.allocate import least_share
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compress import compress
 from howlinear.ideas.compression.race import (
-    CLOCKS,
     COMPRESSORS,
     choose_shares,
     cost,
@@ -61,7 +60,6 @@ def test_a_race_of_all_racers(model, rows):
     assert (table["kept"] <= table["share"] + 1e-4).all()
     assert (table["ratio_low"] <= table["ratio"]).all()
     assert (table["ratio"] <= table["ratio_high"]).all()
-    assert (table[CLOCKS] > 0).all().all()
     before = whole_perplexities(model, texts).set_index("corpus")["perplexity"]
     np.testing.assert_allclose(table["ratio"], table["perplexity_after"] / table["corpus"].map(before))
     flap = table[(table["method"] == "FLAP") & (table["share"] == 0.7)].set_index("corpus")
@@ -102,7 +100,7 @@ def test_who_cannot_get_so_small_says_why(gpt2, rows):
     calibration = Calibration(gpt2, rows)
     table = race(gpt2, racers(calibration, ["ShortGPT", "magnitude"]), [0.1, 0.8], {"text": rows})
     impossible = table[table["share"] == 0.1].set_index("method")
-    assert impossible[["kept", "ratio", "seconds"]].isna().all().all()
+    assert impossible[["kept", "ratio"]].isna().all().all()
     assert "with all of them dropped" in impossible["why"]["ShortGPT"]
     assert "would have to go" in impossible["why"]["magnitude"]
     possible = table[table["share"] == 0.8]

@@ -51,6 +51,15 @@ def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_a_run_profile_stands_in_the_record_with_all_that_it_extends(project):
+    """What a file leaves to the one that it extends decides numbers too."""
+    (project / "profiles" / "base.yaml").write_text((project / "profiles" / "p.yaml").read_text())
+    (project / "profiles" / "p.yaml").write_text("extends: base\nseed: 1\n")
+    inputs = made_at(BEGAN)["inputs"]
+    for name in ("p", "base"):
+        assert inputs[f"profiles/{name}.yaml"] == sha256(project / "profiles" / f"{name}.yaml")
+
+
 def test_a_record_tells_commit_time_machine_inputs_and_outputs(project):
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True).stdout.strip()
     run = made_at(BEGAN)

@@ -120,11 +120,12 @@ def machine() -> dict[str, Any]:
 
 def inputs(stem: str, profile: str) -> dict[str, str]:
     """Hash (or, of a model on the Hub, the commit) of what a notebook reads, by path, package or name."""
-    files = [paths.NOTEBOOKS / f"{stem}.py", paths.PROFILES / f"{profile}.yaml"]
+    run_profile = settings.read(profile)
+    files = [paths.NOTEBOOKS / f"{stem}.py", *run_profile.files]
     if "claims" in stem:
         files += [paths.ROOT / "paper" / name for name in ("claims.toml", "claims_ours.toml")]
     hashed = hashes(files)
-    for source in settings.read(profile).models:
+    for source in run_profile.models:
         if source in PACKAGED:
             hashed |= _in_package(PACKAGED[source])
             continue

@@ -72,7 +72,7 @@ class RunProfile(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
-    _path: Path
+    _files: list[Path]
 
     models: list[Name] = Field(min_length=1)
     corpora: list[Name] = Field(min_length=1)
@@ -89,7 +89,12 @@ class RunProfile(BaseModel):
     @property
     def path(self) -> Path:
         """The file that it was read from."""
-        return self._path
+        return self._files[0]
+
+    @property
+    def files(self) -> list[Path]:
+        """That file, the one that it extends, and so on."""
+        return self._files
 
     @property
     def name(self) -> str:
@@ -124,12 +129,12 @@ def read(profile: str | Path) -> RunProfile:
         InputError: a key is missing, unknown or of the wrong kind; it extends itself, or is called as another is.
     """
     path = _find(str(profile), Path.cwd())
-    content = _with_what_it_extends(path)
+    content, files = _with_what_it_extends(path)
     try:
         found = RunProfile.model_validate(content)
     except ValidationError as error:
         raise InputError(_first_fault(path.stem, content, error)) from error
-    found._path = path
+    found._files = files
     if found.own and os.path.isfile(paths.PROFILES / f"{found.name}.yaml"):
         raise InputError(f"{path} is called as profiles/{found.name}.yaml is: rename it, since results go by that name")
     return found
@@ -167,8 +172,8 @@ def _find(profile: str, folder: Path) -> Path:
     raise SourceError(f"no profile {profile!r} under {paths.PROFILES}: {known}; or give the path of a YAML file")
 
 
-def _with_what_it_extends(path: Path) -> dict[str, Any]:
-    """The keys of a file over those of the one that it extends, and so on."""
+def _with_what_it_extends(path: Path) -> tuple[dict[str, Any], list[Path]]:
+    """The keys of a file over those of the one that it extends, and so on; and all these files."""
     chain = [path]
     content = _read_yaml(path)
     while "extends" in content:
@@ -177,7 +182,7 @@ def _with_what_it_extends(path: Path) -> dict[str, Any]:
             raise InputError(f"profile {path.stem} extends itself: {' → '.join(file.stem for file in (*chain, base))}")
         chain.append(base)
         content = _over(_read_yaml(base), content)
-    return content
+    return content, chain
 
 
 def _over(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from time import process_time
 
 import numpy as np
 import pandas as pd
@@ -24,9 +23,8 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.allocate import least_share
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors import drop, lines, replace_me, width
-from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.own_units import layout, own_units
-from howlinear.instrument.perplexity import change, held_out_folds, perplexity, ratio_of
+from howlinear.instrument.perplexity import change, held_out_folds, losses, perplexity, ratio_of
 from howlinear.models.layers import parameters
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
@@ -53,9 +51,6 @@ COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
     "GRAIL on FLAP": width.flap_ridge,
 }
 """Name → compressor."""
-
-CLOCKS = ["seconds", "tokens_per_second", "tokens_per_second_before"]
-"""Columns of a race that another machine, or another hour, would fill with other numbers: they are not recorded."""
 
 
 def check_shares(shares: Sequence[float]) -> None:
@@ -106,39 +101,34 @@ def race(
         A row per text (`corpus`), compressor (`method`) and `share` that a copy may hold: `kept`, what it holds;
         `perplexity_after`; `ratio` of that to the whole model's and `delta`, their difference, each with a 95 %
         interval paired over document folds; `over_first`, its perplexity over that of the first compressor at the same
-        share, likewise; `why` a compressor made none, empty if it did, as all else is then; and the columns of
-        `CLOCKS`: `seconds` of CPU time to compress, and tokens per second of the copy and of the whole model.
+        share, likewise; and `why` a compressor made none, empty if it did, as all else is then.
     """
     held_out = {name: held_out_folds(text) for name, text in texts.items()}
-    before = {name: timed_losses(model, ids) for name, (ids, _) in held_out.items()}
+    before = {name: losses(model, ids) for name, (ids, _) in held_out.items()}
     whole = parameters(model)
     first: dict[tuple[float, str], Float[Tensor, " n"]] = {}  # losses of the first compressor's copies
     rows = []
     for method, compress in compressors.items():
         for share in shares:
-            began = process_time()
             try:
                 smaller = compress(share)
             except InputError as error:
                 rows += [{"corpus": name, "method": method, "share": share, "why": str(error)} for name in texts]
                 continue
-            seconds = process_time() - began
             held = parameters(smaller)
             if held > round(share * whole):
                 raise InputError(f"{method} leaves {held} of {whole} parameters, more than {share:.0%}")
             for name, (ids, fold) in held_out.items():
-                losses_before, speed_before = before[name]
-                after, speed = timed_losses(smaller, ids)
+                after = losses(smaller, ids)
                 row = {"corpus": name, "method": method, "share": share, "kept": held / whole}
-                row |= cost(losses_before, after, fold)
+                row |= cost(before[name], after, fold)
                 if method == next(iter(compressors)):
                     first[share, name] = after
                 if (share, name) in first:
                     row |= Estimate(*ratio_of(first[share, name], after, fold)).columns("over_first")
-                row |= dict(zip(CLOCKS, (seconds, speed, speed_before), strict=True))
                 rows.append(row | {"why": ""})
             del smaller  # before the next copy is made
-    return pd.DataFrame(rows, columns=[*COLUMNS, *CLOCKS])
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def ratios(table: pd.DataFrame) -> pd.DataFrame:
