@@ -19,6 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts; this notebook looks at the first model alone, which is a GPT-2
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 most_rows = 20_000  # tokens that the model reads, or the profile's own number if that is smaller
 
 # %%
@@ -34,7 +36,7 @@ import howlinear as hl
 from howlinear.notebook.run import start
 from howlinear.plots import by_hand as plots
 
-run = start("00_by_hand", profile)
+run = start("00_by_hand", profile, model, corpus)
 name, folder = next(iter(run.models.items()))
 print("model:", name, "· text:", run.corpora[0])
 

@@ -19,6 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 block: int | None = None  # the block we look at closely; None: a third of the way up
 
 # %%
@@ -31,7 +33,7 @@ import howlinear as hl
 from howlinear.notebook.run import start
 from howlinear.plots import capture as plots
 
-run = start("01_capture", profile)
+run = start("01_capture", profile, model, corpus)
 first = next(iter(run.models))
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.rows, "token rows")
 

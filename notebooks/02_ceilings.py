@@ -18,6 +18,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 most_rows: int | None = None  # token rows for a model before training; None: up to four times the profile's
 beside_paper = False  # draw the paper's three profiles behind also where the models are others
 
@@ -31,7 +33,7 @@ import howlinear as hl
 from howlinear.notebook.run import start
 from howlinear.plots import ceilings as plots
 
-run = start("02_ceilings", profile)
+run = start("02_ceilings", profile, model, corpus)
 first = next(iter(run.models))
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.rows, "token rows")
 

@@ -18,6 +18,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 sample_rows: int | None = None  # token rows that the probe is fitted and scored on; None: the run profile's sample
 rank = 16  # products of two inputs in the branch; the paper's
 seeds = 3  # fits per block, each from another start and stopped by another train fold
@@ -43,7 +45,7 @@ from howlinear.instrument.selection import choose_blocks, selected
 from howlinear.notebook.run import start
 from howlinear.plots import bilinear as plots
 
-run = start("03_bilinear", profile)
+run = start("03_bilinear", profile, model, corpus)
 captures = {name: run.capture(name) for name in run.models}
 language_models = {name: run.model(name) for name in run.models}
 models = {name: resampled(stored, language_models[name], sample_rows) for name, stored in captures.items()}

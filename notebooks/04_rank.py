@@ -18,6 +18,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 counts = [0, 1, 2, 4, 8, 16, 32]  # how many of the loudest features, or directions, to leave out
 bands = 4  # of token frequency, each with the same share of the text
 heavy = 0.01  # share of held-out rows that counts as heaviest, by leverage
@@ -34,7 +36,7 @@ import howlinear as hl
 from howlinear.notebook.run import start
 from howlinear.plots import rank as plots
 
-run = start("04_rank", profile)
+run = start("04_rank", profile, model, corpus)
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.rows, "token rows")
 
 # %% [markdown]

@@ -18,13 +18,15 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 probed = 3  # blocks, spread over the depth, for what is slow: swaps and the bilinear probe
 cost_rows: int | None = None  # held-out token rows of each text that costs are measured on; None: all
 
 # %%
 from howlinear.notebook.run import start
 
-run = start("05_corpora", profile)
+run = start("05_corpora", profile, model, corpus)
 main = run.corpora[0]
 print("models:", ", ".join(run.models), "· texts:", ", ".join(run.corpora), "·", run.rows, "token rows of each")
 

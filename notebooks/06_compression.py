@@ -18,6 +18,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 deep = 5  # how many blocks to replace together, at most
 candidates = 2  # blocks that the greedy search tries at each step
 sets = 8  # random sets of two to four blocks, to test predictions of joint costs
@@ -40,7 +42,7 @@ from howlinear.models.load import is_causal
 from howlinear.notebook.run import start
 from howlinear.plots import compression as plots
 
-run = start("06_compression", profile)
+run = start("06_compression", profile, model, corpus)
 models = {name: run.model(name) for name in run.models}
 for name in list(models):
     if not is_causal(models[name]):

@@ -18,6 +18,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 blocks: list | str | dict | None = None  # which blocks: numbers, or a rule as in spaced 3; None: all
 sample_rows: int | None = None  # token rows that everyone trains on and is scored on; None: the run profile's sample
 steps: int | None = None  # gradient steps of every run; None: 500, or 150 where blocks are wider than 256, for time
@@ -30,7 +32,7 @@ from howlinear.instrument.resample import resampled
 from howlinear.instrument.selection import choose_blocks, selected
 from howlinear.notebook.run import start
 
-run = start("07_optimisers", profile)
+run = start("07_optimisers", profile, model, corpus)
 sampled = {name: resampled(run.capture(name), run.model(name), sample_rows) for name in run.models}
 models = selected(sampled, blocks)
 widths = {}

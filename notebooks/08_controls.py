@@ -18,6 +18,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 sample_rows: int | None = None  # token rows of a block that controls are fitted and scored on; None: the sample
 seeds = 5  # random initialisations per model
 most_rows: int | None = None  # token rows for a random model; None: up to four times the profile's
@@ -27,7 +29,7 @@ with_twins = True  # the embedded twins as well, whatever the models of the run 
 # %%
 from howlinear.notebook.run import start
 
-run = start("08_controls", profile)
+run = start("08_controls", profile, model, corpus)
 first = next(iter(run.models))
 print("models:", ", ".join(run.models), "· text:", run.corpora[0])
 

@@ -19,6 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models: minis (embedded, offline), or paper, which adds a Pythia's public revisions
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 steps = 400  # of the live model; a tenth of a second each on one core
 blocks = 6  # of the live model
 width = 64  # of its residual stream
@@ -30,7 +32,7 @@ every = 1  # of a Pythia's twenty revisions, measure each, every second, …: ha
 # %%
 from howlinear.notebook.run import start
 
-run = start("09_dynamics", profile)
+run = start("09_dynamics", profile, model, corpus)
 share = shares[len(shares) // 2]
 
 # %% [markdown]

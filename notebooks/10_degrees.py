@@ -19,6 +19,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 token_rows: int | None = None  # rows that features are made of, a quarter held out; None: all of the run profile
 blocks: list | str | dict | None = None  # whose spectrum is taken, with those checked: numbers or a rule; None: all
 degree = 4  # the highest degree of the spectrum
@@ -43,7 +45,7 @@ import howlinear as hl
 from howlinear.instrument.selection import choose_blocks, selected, spaced
 from howlinear.notebook.run import start
 
-run = start("10_degrees", profile)
+run = start("10_degrees", profile, model, corpus)
 first = next(iter(run.models))
 stored = {name: run.capture(name) for name in run.models}
 used = {name: found.rows.thinned(token_rows) for name, found in stored.items()}

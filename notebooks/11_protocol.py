@@ -18,6 +18,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 factors = [8, 16, 32, 64, 100]  # train rows for each input of a block, as far as the run profile has rows
 compared = [8, 16]  # those that are combined with every other choice, besides the most
 few = 16  # the limit is told from so many train rows an input, and checked on the most
@@ -41,7 +43,7 @@ from howlinear.models.ffn_sites import width_of
 from howlinear.notebook.run import start
 from howlinear.plots import protocol as plots
 
-run = start("11_protocol", profile)
+run = start("11_protocol", profile, model, corpus)
 models = {name: run.model(name) for name in run.models}
 text = first_documents(run.corpus(run.corpora[0], next(iter(models.values()))), documents, run.seed)
 seq_lens = seq_lens or [run.seq_len // 4, run.seq_len]

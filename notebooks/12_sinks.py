@@ -18,6 +18,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 counts = [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512]  # how many of the heaviest rows, or of those far out, to leave out
 features = [0, 1, 2, 4, 8, 16, 32, 64]  # how many of the loudest output features to leave out
 swapped = 8  # blocks of each model with massive rows whose maps are swapped in, those that rest on them most
@@ -36,7 +38,7 @@ import howlinear as hl
 from howlinear.notebook.run import start
 from howlinear.plots import sinks as plots
 
-run = start("12_sinks", profile)
+run = start("12_sinks", profile, model, corpus)
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.rows, "token rows")
 
 # %% [markdown]

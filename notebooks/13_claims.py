@@ -19,13 +19,15 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # whose results to judge: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 factors = [0.5, 0.75, 1.0, 1.5, 2.0]  # multiples of every threshold under which the verdicts are taken once more
 
 # %%
 from howlinear.ideas.claims import claim, ledger, numbers, published
 from howlinear.notebook.run import start
 
-run = start("13_claims", profile)
+run = start("13_claims", profile, model, corpus)
 stated = claim.load_claims()
 print(len(stated), "claims, of notebooks:", ", ".join(sorted({each.notebook for each in stated})))
 print("the ledger's fingerprint:", claim.fingerprint()[:12])

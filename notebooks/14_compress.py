@@ -18,6 +18,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 shares = [0.9, 0.8]  # of all parameters, what a smaller model may hold
 methods = [
     "own units",
@@ -64,7 +66,7 @@ from howlinear.plots import compress as plots
 check_shares(shares)
 check_known([*methods, *healed, *(shown or [])], COMPRESSORS, "compressor")
 check_known(exchanged or [], ABLATIONS, "part of own units")
-run = start("14_compress", profile)
+run = start("14_compress", profile, model, corpus)
 models = {name: run.model(name) for name in run.models}
 without = {}  # model → why it has no part in the race
 shares_of = {}  # model → shares of all parameters that it can keep

@@ -18,6 +18,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 limit = 0.01  # by what share of itself perplexity may rise
 blocks: list | str | None = None  # which blocks of each model: numbers, or a rule as in spaced 4; None: all
 fit_rows: int | None = None  # token rows of the main text, a quarter of them held out; None: all
@@ -37,7 +39,7 @@ from howlinear.models.load import is_causal
 from howlinear.notebook.run import start
 from howlinear.plots import gate as plots
 
-run = start("15_gate", profile)
+run = start("15_gate", profile, model, corpus)
 models = {name: run.model(name) for name in run.models}
 for name in list(models):
     if not is_causal(models[name]):

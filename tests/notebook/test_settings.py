@@ -145,3 +145,46 @@ def test_the_pipeline_takes_a_profile_by_its_path_and_makes_nothing_that_is_comm
         assert done.returncode == 0, said
         assert {"capture", "02_ceilings"} <= set(said.split())
         assert not (Path(paths.ROOT) / "results" / "mine").exists()
+
+
+@pytest.fixture
+def own_profiles(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "OWN_PROFILES", tmp_path / "own profiles")
+    return tmp_path / "own profiles"
+
+
+def test_a_model_and_a_text_take_the_place_of_those_of_a_run_profile(texts, own_profiles, monkeypatch):
+    """Relative paths hold from the folder that they were given in; all else stays as the run profile says."""
+    monkeypatch.chdir(texts)
+    profile = settings.with_own("lesson", corpus="a/my notes.txt")
+    lesson = settings.read("lesson")
+    assert profile.own
+    assert profile.models == lesson.models
+    assert profile.corpora == [str(texts / "a" / "my notes.txt")]
+    assert (profile.rows, profile.parameters) == (lesson.rows, lesson.parameters)
+    assert settings.with_own("lesson", "models/mini-llama").models_by_name.keys() == {"mini-llama"}
+    assert settings.with_own("lesson").path == lesson.path
+    assert settings.read(profile.path).corpora == profile.corpora
+
+
+def test_texts_of_one_name_have_run_profiles_of_their_own_and_a_built_in_name_is_no_folder_here(
+    texts, own_profiles, monkeypatch
+):
+    monkeypatch.chdir(texts)
+    (texts / "docs").mkdir()
+    named = {settings.with_own("lesson", corpus=f"{folder}/my notes.txt").name for folder in "ab"}
+    assert len(named) == 2
+    assert settings.with_own("lesson", corpus="docs").corpora == ["docs"]
+
+
+def test_a_notebook_starts_on_a_text_of_ones_own(texts, own_profiles):
+    run = start("02_ceilings", "lesson", corpus=str(texts / "a" / "my notes.txt"))
+    assert run.corpora == ["my-notes"]
+    assert not run.recorded
+    with pytest.raises(SourceError, match="no text"):
+        start("02_ceilings", "lesson", corpus=str(texts / "absent.txt"))
+
+
+def test_every_notebook_takes_a_model_and_a_text():
+    for stem in execute.stems():
+        assert {"profile", *execute.OWN} <= execute.listed(stem).parameters.keys()

@@ -146,8 +146,8 @@ def figures(
     out = Path(folder or f"howlinear-{Path(model).name}").absolute()
     content = {
         "extends": str(paths.PROFILES / f"{'own-short' if short else 'own'}.yaml"),
-        "models": [_whole(model)],
-        "corpora": [_whole(text) for text in corpora],
+        "models": [settings.whole(model)],
+        "corpora": [text if text in settings.BUILT_IN else settings.whole(text) for text in corpora],
     }
     profile = settings.read(_write_run_profile(out, content))
     _run_pipeline(profile, cores or os.cpu_count() or 1, progress)
@@ -170,12 +170,6 @@ def not_run(page: Path) -> list[str]:
 
 
 # --- the pipeline
-
-
-def _whole(source: str) -> str:
-    """The whole path of a file or folder that is there; a name as it is."""
-    path = Path(source).expanduser()
-    return str(path.absolute()) if path.exists() else source
 
 
 def _profile_of(out: Path) -> Path:

@@ -31,6 +31,9 @@ from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.notebook import provenance, settings
 
+OWN = ("model", "corpus")
+"""Parameters of every notebook that put what the user has into the place of the run profile's."""
+
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
 logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters that `checked` has read
@@ -59,12 +62,14 @@ def execute(
     notebook = _read(stem)
     notebook.metadata["kernelspec"] = KERNEL
     given = checked(stem, parameters or {}, notebook)
-    profile = settings.read(given.get("profile", "minis"))  # a bad one is refused before anything runs
+    own = [given.get(name) for name in OWN]
+    profile = settings.with_own(given.get("profile", "minis"), *own)  # a bad one is refused before anything runs
     if record and profile.own:
         raise InputError(f"profile {profile.name} is one of your own: what is on record needs a file in profiles/")
     parameters = checked(stem, profile.parameters.get(stem, {}) | dict(parameters or {}), notebook)
-    if profile.own:
-        parameters["profile"] = str(profile.path)  # the notebook runs in another folder
+    if profile.own:  # the notebook runs in another folder
+        parameters = {name: value for name, value in parameters.items() if name not in OWN}
+        parameters["profile"] = str(profile.path)
 
     folder = (paths.build(profile.name) if record else paths.scratch(profile.name)) / "notebooks"
     text = folder / "source" / f"{stem}.ipynb"

@@ -243,14 +243,20 @@ def _folded(number: int, question: str, answer: str) -> str:
     return f"<details><summary>{number}. {escape(question)}</summary>\n\n{answer}\n\n</details>"
 
 
-def start(stem: str, profile: str = "minis") -> Run:
+def start(stem: str, profile: str = "minis", model: str | None = None, corpus: str | None = None) -> Run:
     """Set the figure style and read the profile, as a notebook's first cell does.
+
+    Args:
+        stem: of the notebook.
+        profile: name or path of a run profile.
+        model: one in the place of the profile's, as `settings.with_own` takes it.
+        corpus: a text in the place of the profile's, likewise.
 
     Raises:
         SourceError: no such profile.
         InputError: a key is missing from it, or holds what cannot be used.
     """
-    chosen = settings.read(profile)
+    chosen = settings.with_own(profile, model, corpus)
     models, corpora = chosen.models_by_name, chosen.corpora_by_name
     style.use(models)
     disable_progress_bar()

@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from howlinear.errors import InputError, SourceError
-from howlinear.files import paths
+from howlinear.files import atomic, paths
 from howlinear.text.documents import OFFLINE
 from howlinear.text.library import NAMES
 
@@ -138,6 +138,40 @@ def read(profile: str | Path) -> RunProfile:
     if found.own and os.path.isfile(paths.PROFILES / f"{found.name}.yaml"):
         raise InputError(f"{path} is called as profiles/{found.name}.yaml is: rename it, since results go by that name")
     return found
+
+
+def with_own(profile: str, model: str | None = None, corpus: str | None = None) -> RunProfile:
+    """A run profile with a model or a text of the user's in the place of its own; it is kept in `build/profiles`.
+
+    Args:
+        profile: as `read` takes it.
+        model: a folder or file, an id of the Hub, or a name; None: the run profile's.
+        corpus: a text, a folder of texts, or a name; None: the run profile's.
+
+    Raises:
+        SourceError: as of `read`; or it cannot be written.
+        InputError: as of `read`.
+    """
+    base = read(profile)
+    own = {"models": [whole(model)]} if model else {}
+    own |= {"corpora": [corpus if corpus in BUILT_IN else whole(corpus)]} if corpus else {}
+    if not own:
+        return base
+    content = {"extends": str(base.path)} | own
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    names = "-".join([base.name, *(Path(source).stem for [source] in own.values())])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:6]  # two folders may be called the same
+    path = Path(paths.OWN_PROFILES) / f"{_safe(names)[: LONGEST_NAME - 7]}-{digest}.yaml"
+    if not path.is_file():
+        with atomic.written_aside(path) as aside:
+            aside.write_text(text, encoding="utf-8")
+    return read(path)
+
+
+def whole(source: str) -> str:
+    """The whole path of a file or folder that is there; a name as it is."""
+    path = Path(source).expanduser()
+    return str(path.absolute()) if path.exists() else source
 
 
 def from_root(source: str) -> str:
