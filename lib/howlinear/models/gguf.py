@@ -23,15 +23,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import pooch
 import torch
 import transformers
-from filelock import FileLock
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel
 from transformers.utils import logging
 
 from howlinear.errors import SourceError
-from howlinear.files import atomic
+from howlinear.models.cache import made_once
 from howlinear.models.packaged import READERS
 from howlinear.models.seals import digest, seal
 
@@ -57,13 +55,8 @@ def converted(file: Path) -> Path:
     """
     _check_begin(file)
     _check_readers()
-    cache = Path(pooch.os_cache("howlinear")) / "gguf"
-    target = cache / transformers.__version__ / digest(file) / file.stem
-    if not target.is_dir():
-        with _locked(target.parent):
-            if not target.is_dir():  # nobody else made it while we waited for the lock
-                _convert(file, target)
-    return target
+    below = Path("gguf", transformers.__version__, digest(file), file.stem)
+    return made_once(below, lambda new: _convert(file, new))
 
 
 def _check_begin(file: Path) -> None:
@@ -82,25 +75,8 @@ def _check_readers() -> None:
         raise SourceError(f"GGUF files need {' and '.join(missing)}: pip install {' '.join(missing)}")
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """While it lasts, no other process is here with the same folder; the kernel drops a dead one's lock."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / "lock")
-        lock.acquire()
-    except OSError as error:
-        raise SourceError(
-            f"cannot write {folder}, where converted models are kept: {error.strerror}; make it writable"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _convert(file: Path, target: Path) -> None:
-    """Read a GGUF file and save what it holds to a sealed folder."""
+def _convert(file: Path, new: Path) -> None:
+    """Read a GGUF file and save what it holds to a folder, sealed."""
     reader = _opened(file)
     with _without_its_bar(), TemporaryDirectory() as empty:  # transformers looks beside the file for another model's
         options = {"pretrained_model_name_or_path": empty, "gguf_file": str(file.resolve())}
@@ -113,10 +89,9 @@ def _convert(file: Path, target: Path) -> None:
         )
         tokenizer = AutoTokenizer.from_pretrained(**options, trust_remote_code=False)
     _check_all_weights(file, reader, model, sorted(report["missing_keys"]))
-    with atomic.folder_aside(target) as new:
-        model.save_pretrained(new)
-        tokenizer.save_pretrained(new)
-        seal(new, "*")
+    model.save_pretrained(new)
+    tokenizer.save_pretrained(new)
+    seal(new, "*")
 
 
 @contextmanager

