@@ -340,7 +340,8 @@ if turned is not None:
 mine = None  # a text in TOML, with one claim
 
 if mine is not None:
-    (own,) = claim.parse(mine)
+    own, *more = claim.parse(mine)
+    assert not more, "one claim is enough: take the others out"
     assert own.id not in {each.id for each in stated}, "give it an id of its own"
     judged = ledger.evaluate(run.results, [own]).verdict.unique().tolist()
     assert judged == [claim.Verdict.NOT], f"the verdicts are {judged}: no model is to bear it out"

@@ -74,6 +74,6 @@ def test_one_and_two_threads_agree(width, dtype):
             found.append(measure(model, rows))
     finally:
         torch.set_num_threads(before)
-    one, two = (profile.to_frame() for profile in found)
+    one, two = (profile.to_frame().select_dtypes("number") for profile in found)
     np.testing.assert_allclose(one.to_numpy(), two.to_numpy(), rtol=1e-9)
     assert found[0].perplexity == pytest.approx(found[1].perplexity, rel=1e-9)

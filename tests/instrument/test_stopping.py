@@ -152,7 +152,7 @@ def test_intervals_of_real_ceilings_hold_where_a_run_stops():
             for side, n in zip(sides, (60, 20), strict=True):
                 for fold in side:
                     fold.update(*planted(generator, n * 2 ** max(look - 2, 0)))
-            found = ceiling(*sides, look_confidence(looks))
+            found = ceiling(*sides, confidence=look_confidence(looks))
             stop = judge({0: found}, 0.03, look, looks)
             if stop.reached:
                 break
@@ -172,7 +172,7 @@ def test_it_stops_at_the_first_look_where_all_are_narrow_enough(gpt2, many, soon
     halves = []
     for look in (1, 2, 3):
         rows = many.subset(torch.cat(plan[:look]).sort().values)
-        found = {b: ceiling(kept.train, kept.test, confidence) for b, kept in capture(gpt2, rows).items()}
+        found = {b: ceiling(kept.train, kept.test, confidence=confidence) for b, kept in capture(gpt2, rows).items()}
         halves.append(judge(found, 0.5, look, 3).half_width)
     assert halves[0] > halves[1] > halves[2]
     between = (halves[0] + halves[1]) / 2

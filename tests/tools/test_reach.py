@@ -64,13 +64,15 @@ def test_names_of_a_lazy_package_are_followed_to_where_its_stub_has_them(tmp_pat
     for name in ("__init__.py", "near.py", "far.py"):
         (tmp_path / "lazy" / name).write_text("")
     (tmp_path / "lazy" / "__init__.pyi").write_text("from . import far\nfrom .near import f, g\n")
-    source = tmp_path / "source.py"
-    source.write_text("import lazy as z\n")
-    assert [path.stem for path in reached(source, tmp_path)] == ["__init__"]
-    source.write_text("import lazy as z\nz.g(1)\n")
-    assert [path.stem for path in reached(source, tmp_path)] == ["__init__", "near"]
-    source.write_text("import lazy as z\nz.far.h\n")
-    assert [path.stem for path in reached(source, tmp_path)] == ["__init__", "far"]
+
+    def stems(name, used):
+        source = tmp_path / name
+        source.write_text(f"import lazy as z\n{used}\n")
+        return [path.stem for path in reached(source, tmp_path)]
+
+    assert stems("none.py", "") == ["__init__"]
+    assert stems("function.py", "z.g(1)") == ["__init__", "near"]
+    assert stems("module.py", "z.far.h") == ["__init__", "far"]
 
 
 def test_nothing_that_notebooks_import_is_missed(tmp_path):

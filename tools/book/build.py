@@ -40,7 +40,7 @@ HOSTED = re.compile(r"<!-- hosted -->\n(.*?)<!-- end -->\n", re.DOTALL)
 """What a page says of notebooks elsewhere than in a copy of the project."""
 
 # as one reads
-FOLDERS = ("core", "models", "text", "instrument", "ideas", "answers", "training", "plots", "notebook", "files", "app")
+FOLDERS = ("core", "models", "text", "instrument", "ideas", "training", "plots", "notebook", "files", "app")
 
 
 def stems() -> list[str]:
