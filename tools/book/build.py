@@ -324,7 +324,8 @@ def index(everything: Sequence[str]) -> str:
     for name in public.__all__:
         defined = getattr(public, name)
         first_line = inspect.getdoc(defined).splitlines()[0]
-        lines.append(f"- {{py:obj}}`~{defined.__module__}.{name}`: {first_line}")
+        link = f"`{name}`" if inspect.ismodule(defined) else f"{{py:obj}}`~{defined.__module__}.{name}`"
+        lines.append(f"- {link}: {first_line}")
     lines += ["", "The package, folder by folder; imports only go down, from notebooks to `core`.", ""]
     for folder in ("", *FOLDERS):
         lines += [f"## {folder or 'howlinear'}", ""]
