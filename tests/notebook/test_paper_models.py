@@ -18,15 +18,15 @@ pytestmark = pytest.mark.long
 STEMS = sorted(path.stem for path in (paths.ROOT / "notebooks").glob("[0-9]*.py"))
 HEADINGS = {"wikitext": " = Article {} = \n", "moby_dick": "CHAPTER {}. Of it", "puzzles": "{}.--A QUESTION."}
 SMALL = {  # the least that every notebook still runs on
-    "03_bilinear": {"sample_rows": 1024, "steps": 10, "batches": 4, "recipe_steps": 10, "control_steps": 10},
+    "03_bilinear": {"sample_rows": 1024, "steps": 10, "batches": 12, "recipe_steps": 200, "control_steps": 50},
     "06_compression": {"cost_rows": 512},
     "07_optimisers": {"sample_rows": 1024, "steps": 20, "baseline_steps": 20},
     "08_controls": {"sample_rows": 1024, "most_rows": 2048},
     "09_dynamics": {"steps": 4, "documents": 200},
-    "10_degrees": {"token_rows": 1024, "kernel_rows": [100, 200, 400]},
-    "12_sinks": {"planted_rows": 1024},
+    "10_degrees": {"kernel_rows": [100, 200, 400]},
+    "12_sinks": {"planted_rows": 2048},
     "14_compress": {"fit_rows": 2048, "limit_rows": [1024]},
-    "15_gate": {"fit_rows": 1024, "choose_rows": 512, "cost_rows": 512, "planted_rows": 1024},
+    "15_gate": {"fit_rows": 1024, "choose_rows": 512, "cost_rows": 512, "planted_rows": 2048},
 }
 
 
@@ -42,7 +42,7 @@ def profile(tmp_path_factory):
     ]
     documents = [document.text for document in itertools.islice(offline_documents("docs"), 600)]
     for part, (name, heading) in enumerate(HEADINGS.items()):
-        text = "\n\n".join(f"{heading.format(i)}\n\n{each}" for i, each in enumerate(documents[part::3], 1))
+        text = "\n\n\n".join(f"{heading.format(i)}\n\n{each}" for i, each in enumerate(documents[part::3], 1))
         (folder / f"{name}.txt").write_text(text, encoding="utf-8")
     path = folder / "paper-like.yaml"
     content = {
