@@ -59,7 +59,7 @@ rehearse: .venv/ready  ## the paper profile on models of the real shapes (BLOCKS
 	$(BIN)/python -m howlinear.training.stand_ins --blocks $(BLOCKS)
 	$(SNAKEMAKE) --config profile=rehearsal
 
-readme: .venv/ready  ## the tables of findings and book/course, from results; the minutes in the notebooks' headers
+readme: .venv/ready  ## findings, README's summary and the tables of book/course, from results and tools/templates; the minutes in the notebooks' headers
 	$(BIN)/python -m tools.pages
 	$(BIN)/python -m tools.reading_time
 

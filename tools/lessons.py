@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ FIGURE = re.compile(r"\]\((?:\.\./)*figures/(\w+)/(\w+)\.png\)")
 """A picture in a page: its run profile and its name."""
 
 
+@cache
 def plans() -> dict[str, dict[str, Any]]:
     """Stem of a notebook → its plan as `lessons.yaml` has it."""
     return yaml.safe_load(Path(__file__).with_name("lessons.yaml").read_text(encoding="utf-8"))
@@ -125,6 +127,7 @@ def _asked(stem: str, found: Prose, which: str) -> tuple[str, str]:
     return both[int(number) - 1]
 
 
+@cache
 def captions() -> dict[str, str]:
     """Figure → what it shows, as the book's first page says it."""
     return yaml.safe_load((paths.ROOT / "book" / "gallery.yaml").read_text(encoding="utf-8"))

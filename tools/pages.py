@@ -1,24 +1,30 @@
 """What the pages of `findings` and of the course take from the results of public and embedded models.
 
-`python -m tools.pages`, or `make readme`, puts each table between its two marks and leaves all else as it was. The
-findings have two of notebook 02's numbers and one of 14's; the ledger has that of the claims; the answers are those of
-all notebooks, with a figure each. Of the course's pages the syllabus has the notebooks with their minutes, that for
-instructors the numbers to expect, and that of the plans a lesson of each. A test holds that the pages show what the
-results imply, so nothing else has to remember to run this.
+`python -m tools.pages`, or `make readme`, fills the templates of `tools/templates` and puts each between its two marks;
+all else is left as it was. The findings, README's summary of them and the questions to the author are prose with every
+number from a table: reword them in the template. The ledger has the claims; the answers are those of all notebooks,
+with a figure each. Of the course's pages the syllabus has the notebooks with their minutes, that for instructors the
+numbers to expect, and that of the plans a lesson of each. A test holds that the pages show what the results imply, so
+nothing else has to remember to run this.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from howlinear.core.profile_statistics import few_rows_decide
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
 from howlinear.files.tables import results as load_results
+from howlinear.ideas.claims.claim import load_claims
 from howlinear.instrument.baseline import APART
 from howlinear.notebook import prose
 from howlinear.notebook.prose import Prose, describe_recorded
@@ -27,9 +33,8 @@ from tools.book import build
 
 TEMPLATES = paths.ROOT / "tools" / "templates"
 
-PUBLIC = "<!-- numbers: results/public/02_ceilings -->"
-NUMBERS = "<!-- numbers: results/minis/02_ceilings -->"
-RACE = "<!-- numbers: results/public/14_compress -->"
+FINDINGS = "<!-- findings -->"
+ASKED = "<!-- questions -->"
 CLAIMS = "<!-- claims -->"
 ANSWERS = "<!-- answers -->"
 NOTEBOOKS = "<!-- notebooks -->"
@@ -38,6 +43,8 @@ END = "<!-- end -->"
 
 EMBEDDED = "the embedded models"
 
+README = "README.md"
+LETTER = "paper/correspondence.md"
 FINDINGS_PAGE = "findings/README.md"
 LEDGER_PAGE = "findings/ledger.md"
 ANSWERS_PAGE = "findings/answers.md"
@@ -45,30 +52,61 @@ SYLLABUS = "book/course/syllabus.md"
 INSTRUCTOR = "book/course/instructor.md"
 PLANS = "book/course/plans.md"
 
+recorded = cache(describe_recorded)
+"""What a notebook found: three pages say it."""
+
 
 def tables(results: Path) -> dict[str, dict[str, str]]:
     """All tables as a folder of results implies them: page → the mark that each follows → Markdown.
 
     Args:
-        results: the folder that holds those of each run profile, `minis` and `public`.
+        results: the folder that holds those of each run profile, `minis`, `public` and `prose`.
 
     Raises:
         SourceError: results are missing, or some lack what a table shows.
     """
-    findings = {
-        PUBLIC: public_table(load_results(results / "public", "02_ceilings")),
-        RACE: race_table(load_results(results / "public", "14_compress")),
-        NUMBERS: ceilings_table(load_results(results / "minis", "02_ceilings")),
-    }
     stems = build.stems()
     return {
-        FINDINGS_PAGE: findings,
+        README: {FINDINGS: fill_prose("readme", results)},
+        FINDINGS_PAGE: {FINDINGS: findings(results)},
+        LETTER: {ASKED: fill_prose("letter", results)},
         LEDGER_PAGE: {CLAIMS: ledger.page(results)},
         ANSWERS_PAGE: {ANSWERS: answers(stems, results)},
         SYLLABUS: {NOTEBOOKS: teaching.notebooks_table(stems), WEEKS: teaching.weeks_table()},
         INSTRUCTOR: {expect(stem): expected(stem, results) for stem in stems},
         PLANS: planned(results),
     }
+
+
+def fill_prose(template: str, results: Path, **more: Any) -> str:
+    """Prose with its numbers from the tables: `public("02_ceilings")["blocks"]` is one in the template.
+
+    Args:
+        template: its name in `tools/templates`.
+        results: the folder that holds those of each run profile.
+        more: what else the template names.
+
+    Raises:
+        SourceError: results are missing, or some lack what is said.
+    """
+    public, minis, on_prose = (cache(partial(load_results, results / name)) for name in ("public", "minis", "prose"))
+    return _filled(template, Results("several notebooks", {}), public=public, minis=minis, on_prose=on_prose, **more)
+
+
+def findings(results: Path) -> str:
+    """What is found, in public models and in those trained here, with three tables of notebooks 02 and 14."""
+    more = {
+        "public_table": public_table(load_results(results / "public", "02_ceilings")),
+        "race_table": race_table(load_results(results / "public", "14_compress")),
+        "ceilings_table": ceilings_table(load_results(results / "minis", "02_ceilings")),
+        "thresholds": {claim.id: claim.threshold for claim in load_claims()},
+    }
+    return fill_prose("findings", results, furthest=furthest, **more)
+
+
+def furthest(profiles: pd.DataFrame) -> float:
+    """How far two profiles lie apart at most, on the mean over blocks: a row a block, a column a profile."""
+    return max((profiles[one] - profiles[other]).abs().mean() for one, other in combinations(profiles, 2))
 
 
 def expect(stem: str) -> str:
@@ -93,7 +131,7 @@ def planned(results: Path) -> dict[str, str]:
     """
     pages = {}
     for stem, of_notebook in lessons.plans().items():
-        pages[plan(stem)] = lessons.page(stem, of_notebook, describe_recorded(results / "minis", stem))
+        pages[plan(stem)] = lessons.page(stem, of_notebook, recorded(results / "minis", stem))
     return pages
 
 
@@ -107,7 +145,7 @@ def expected(stem: str, results: Path) -> str:
     Raises:
         SourceError: the results are missing, or lack what the answer says.
     """
-    return teaching.expected({EMBEDDED: describe_recorded(results / "minis", stem)} | _public(stem, results))
+    return teaching.expected({EMBEDDED: recorded(results / "minis", stem)} | _public(stem, results))
 
 
 def answers(stems: list[str], results: Path) -> str:
@@ -116,7 +154,7 @@ def answers(stems: list[str], results: Path) -> str:
     for stem in stems:
         _, _, figure = lessons.plans()[stem]["figure"].partition("/")
         public = (paths.figures("public") / f"{figure}.png").is_file()
-        found = _public(stem, results) | {EMBEDDED: describe_recorded(results / "minis", stem)}
+        found = _public(stem, results) | {EMBEDDED: recorded(results / "minis", stem)}
         page = {"stem": stem, "question": teaching.question(stem), "answers": teaching.answered(found)}
         page |= {"figure": figure, "caption": lessons.captions()[figure]}
         page |= (
@@ -130,7 +168,7 @@ def _public(stem: str, results: Path) -> dict[str, Prose]:
     """What kind of models the public ones are → what a notebook found of them, if there are results."""
     folder = results / "public"
     there = (folder / stem).is_dir()
-    return {"the public models": describe_recorded(folder, stem)} if there else {}
+    return {"the public models": recorded(folder, stem)} if there else {}
 
 
 def public_table(found: Results) -> str:

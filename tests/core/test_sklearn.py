@@ -128,6 +128,7 @@ def test_estimator_keeps_scikit_learns_contract(check):
     check(AffineCeiling())
 
 
+@pytest.mark.long
 def test_estimator_passes_all_checks_and_skips_none():
     """With SCIPY_ARRAY_API, which is read at the first import; without the package's own, which takes seconds."""
     code = f"""

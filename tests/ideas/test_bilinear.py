@@ -204,6 +204,7 @@ def test_the_interval_is_the_jackknife_of_folds_and_of_fits(planted):
     assert one.gain.high - one.gain.value == pytest.approx(alone, abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")  # hundreds of small calls: to check shapes would take most of the time
 def test_the_interval_covers_the_truth():
     """y = x₀ x₁ + noise of the same variance: the gain on fresh rows is ½, up to a small loss from fitting."""

@@ -39,14 +39,6 @@ def ran(cells, tmp_path_factory):
     return names
 
 
-def test_the_method_by_hand_is_twenty_five_lines(cells):
-    method = "\n".join(cell.source for cell in cells if "twenty-five-lines" in cell.metadata.get("tags", []))
-    lines = [line for line in method.splitlines() if line.strip() and not line.startswith("print")]
-    assert len(lines) == 25
-    assert "howlinear" not in method
-    assert "hl." not in method
-
-
 def test_by_hand_and_the_package_agree_to_three_digits_block_by_block(ran):
     by_hand, measured = ran["r2"], ran["measured"]
     assert list(by_hand) == list(measured) == list(range(12))
@@ -69,18 +61,6 @@ def test_the_recorded_numbers_are_those_of_notebook_02():
     both = here["blocks"].merge(there, on=["model", "block"], suffixes=["", "_there"])
     assert len(both) == len(here["blocks"]) > 1
     np.testing.assert_allclose(both["r2"], both["r2_there"], atol=5e-4)
-
-
-def test_the_words_are_explained_and_their_links_lead_to_the_glossary():
-    """Every link to the book's words names a heading that is there, by the address that the book and GitHub give it."""
-    text = (paths.NOTEBOOKS / f"{STEM}.py").read_text(encoding="utf-8")
-    glossary = (paths.ROOT / "book/reading.md").read_text(encoding="utf-8")
-    headings = {
-        line[4:].lower().replace(",", "").replace(" ", "-") for line in glossary.splitlines() if line[:4] == "### "
-    }
-    linked = [part.split(")")[0] for part in text.split("](../book/reading.md#")[1:]]
-    assert {"token", "residual-stream", "block", "row", "document", "held-out", "residual", "rank"} <= set(linked)
-    assert set(linked) <= headings
 
 
 # --- the cloud

@@ -289,16 +289,3 @@ def test_the_committed_ledger_agrees_with_numbers_the_other_notebooks_kept(ledge
     on_prose = ledger["other_texts"].query("claim == 'text-same-shape'").set_index("model")
     for name, pairs in prose.groupby("model"):
         assert on_prose.value[name] == pytest.approx(pairs.r.min(), abs=1e-3)
-
-
-def test_ticks_that_are_one_fact_are_named_in_the_notebook(ledger):
-    source = (paths.NOTEBOOKS / "13_claims.py").read_text(encoding="utf-8")
-    said = source.partition("Ticks need not be independent. ")[2].partition(" can all")[0]
-    assert re.findall(r"\*([\w-]+)\*", said) == depends_on_ends(ledger["verdicts"]).claim.unique().tolist()
-
-
-def test_no_verdict_is_typed_in_the_notebook():
-    """Verdict words may be explained there; none may be given to a claim by name."""
-    source = (paths.NOTEBOOKS / "13_claims.py").read_text(encoding="utf-8")
-    for claim in load_claims():
-        assert not re.search(rf"{claim.id}\W{{0,4}}(is|was|:|=)?\W{{0,4}}(holds|does not|mixed)", source), claim.id

@@ -1,6 +1,6 @@
 import hashlib
 import re
-from dataclasses import FrozenInstanceError, asdict, fields, replace
+from dataclasses import FrozenInstanceError, asdict, replace
 from itertools import groupby
 
 import pytest
@@ -94,10 +94,6 @@ def test_an_unknown_direction_has_no_verdict():
 )
 def test_several_verdicts_make_one(several, expected):
     assert together(several) is expected
-
-
-def test_every_verdict_has_a_symbol_of_its_own():
-    assert [kind.symbol for kind in (YES, NO, MIXED, OPEN)] == ["✓", "✗", "~", "–"]
 
 
 def test_a_claim_is_read_as_it_stands():
@@ -239,7 +235,3 @@ def test_every_section_of_the_papers_findings_has_its_claims_together():
     sections = [claim.section for claim in load_claims()]
     assert [f"§5.{i}" for i in range(1, 8)] == list(dict.fromkeys(sections))[:7]
     assert list(dict.fromkeys(sections)) == [name for name, _ in groupby(sections)]  # no section comes twice
-
-
-def test_there_is_no_key_for_a_verdict():
-    assert "verdict" not in {each.name for each in fields(Claim)}

@@ -241,11 +241,6 @@ def test_a_single_effect_has_the_whole_share(name):
     assert found.share_high.sort_values().iloc[:-1].max() < 1e-12
 
 
-def test_shares_go_by_the_square():
-    found = analysed(effects(family=0.3, text=0.1, family_text=0.1), NAMES).share
-    assert found[["family", "text", "family × text", "seed"]].tolist() == pytest.approx([9 / 11, 1 / 11, 1 / 11, 0])
-
-
 def test_pure_noise_is_shared_by_degrees_of_freedom():
     found = analysed(np.random.default_rng(1).normal(size=(800, 2, 3, 2)), ("a", "b", "c"))
     assert found.freedom.sum() == 11
@@ -333,6 +328,7 @@ def test_beside_seeds_is_fishers_f_of_one_block():
     assert (found.share.low > 0) == (known.pvalue < 0.025)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("families", [2, 3])
 @pytest.mark.parametrize("theta", [0.0, 1.0, 3.0])
 @pytest.mark.parametrize("rho", [0.6, 1.0])

@@ -175,6 +175,7 @@ def test_the_diagonal_is_the_ceiling(gpt2, ids):
             assert grid(each.drop)[i, i] == grid(each.drop, "low")[i, i] == grid(each.drop, "high")[i, i] == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")  # hundreds of small calls: to check shapes would take most of the time
 def test_the_drops_interval_covers_the_truth_about_as_often_as_it_says():
     """y = x² on N(0, 1) and N(½, 1): the drop is (4δ² + δ⁴) / (2 + 4 m²) with δ = m = ½."""
@@ -189,6 +190,7 @@ def test_the_drops_interval_covers_the_truth_about_as_often_as_it_says():
     assert 26 <= covered <= 30
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")  # hundreds of small calls: to check shapes would take most of the time
 def test_a_second_draw_of_the_same_text_costs_nothing():
     drops, flagged = [], 0
@@ -200,6 +202,7 @@ def test_a_second_draw_of_the_same_text_costs_nothing():
     assert flagged <= 2
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unchecked")  # hundreds of small calls: to check shapes would take most of the time
 def test_the_expected_likeness_is_that_of_two_draws_of_one_text():
     """A straight line under noise: what the two maps differ by is noise alone, and the jackknife must say how much."""

@@ -32,6 +32,7 @@ def folded(noise, own):
     return FoldProfiles(whole=means.mean(0), refitted=(without[0] + means[1]) / 2, rescored=(means[0] + without[1]) / 2)
 
 
+@pytest.mark.long
 def test_what_two_profiles_share_cancels_where_they_are_paired_and_only_there():
     """The difference is 0; the folds' common noise is ten times what each has of its own."""
     rng = np.random.default_rng(0)
@@ -49,6 +50,7 @@ def test_what_two_profiles_share_cancels_where_they_are_paired_and_only_there():
     assert np.mean(widths[False]) > 5 * np.mean(widths[True])
 
 
+@pytest.mark.long
 def test_independent_profiles_are_held_as_often_as_they_say():
     rng = np.random.default_rng(1)
     held = []

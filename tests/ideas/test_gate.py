@@ -461,6 +461,7 @@ def test_a_block_that_may_go_whole_is_measured_once(trained, measured, monkeypat
     assert len(passes[1]) == 5
 
 
+@pytest.mark.long
 def test_a_survey_holds_all_tables_of_a_model(trained, measured):
     model, three = trained
     _, _, _, costs = measured

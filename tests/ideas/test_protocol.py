@@ -319,6 +319,7 @@ def test_folds_follow_the_protocol():
 # --- A model
 
 
+@pytest.mark.long
 def test_a_survey_holds_every_protocol_the_curves_and_those_with_names(corpus):
     model = new_model("mini-gpt2", 0, blocks=2, width=32, vocabulary=len(corpus.tokenizer))
     named = {"paper": PAPER, "ours": OURS}

@@ -10,8 +10,6 @@ from tools.book import build, solutions
 
 FOLD = re.compile(r"^<details><summary>Hint</summary>\n\n(.+?)\n\n</details>$", re.DOTALL | re.MULTILINE)
 STEP = re.compile(r"^Step (\d): ", re.MULTILINE)
-IN_CODE = re.compile(r"#\s*hint\b.*", re.IGNORECASE)
-
 STEMS = build.stems()
 
 
@@ -25,17 +23,3 @@ def test_every_exercise_has_one_folded_hint_of_two_or_three_steps(stem):
     _, asked = solutions.exercises(jupytext.read(paths.NOTEBOOKS / f"{stem}.py").cells)
     found = {number: hints(cells[0].source) for number, cells in asked.items()}
     assert {number: steps for number, steps in found.items() if steps not in ([[1, 2]], [[1, 2, 3]])} == {}
-
-
-@pytest.mark.parametrize("stem", STEMS)
-def test_no_code_tells_the_hint(stem):
-    cells = jupytext.read(paths.NOTEBOOKS / f"{stem}.py").cells
-    assert [told for cell in cells if cell.cell_type == "code" for told in IN_CODE.findall(cell.source)] == []
-
-
-def test_a_hint_is_folded_and_its_steps_begin_their_lines():
-    folded = "Do it.\n\n<details><summary>Hint</summary>\n\nStep 1: one.\n\nStep 2: two, see Step 1: it.\n\n</details>"
-    assert hints(folded) == [[1, 2]]
-    assert hints(folded.replace("<summary>Hint</summary>", "")) == []
-    assert hints(folded.replace("Step 2: ", "")) == [[1]]
-    assert hints("Do it.") == []

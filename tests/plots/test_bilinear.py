@@ -1,18 +1,12 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.drawn import bars, legend, titles
 from howlinear.plots import bilinear, style
 
 ENDS = ["gain_low", "gain_high"]
 LOOKS = {"a-gpt2": "#0072B2", "b-llama": "#009E73"}
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def gains(blocks=3):
@@ -31,22 +25,9 @@ def of(lines, colour):
     return [line for line in lines if line.get_color() == colour]
 
 
-def legend(figure):
-    return [text.get_text() for text in figure.legends[0].get_texts()]
-
-
-def titles(figure):
-    return [axis.get_title(loc="left") for axis in figure.axes]
-
-
 def points(line):
     """A line's points as numbers; `errorbar` keeps objects."""
     return line.get_xydata().astype(float)
-
-
-def bars_of(container):
-    """Both ends of a container's error bars, shape (points, 2)."""
-    return np.array([segment[:, 1] for segment in container[2][0].get_segments()])
 
 
 def test_gains_are_drawn_against_what_is_left_with_their_intervals():
@@ -59,7 +40,7 @@ def test_gains_are_drawn_against_what_is_left_with_their_intervals():
     for container, (model, colour) in zip(cloud.containers, LOOKS.items(), strict=True):
         group = table[table.model == model]
         np.testing.assert_allclose(points(container[0]), np.stack([1 - group.r2, group.gain], 1))
-        np.testing.assert_allclose(bars_of(container), group[ENDS])
+        np.testing.assert_allclose(bars(container), group[ENDS])
         assert container[0].get_color() == colour
         assert container[0].get_linestyle() == "None"
     for container, model in zip(depth.containers, LOOKS, strict=True):
@@ -67,17 +48,7 @@ def test_gains_are_drawn_against_what_is_left_with_their_intervals():
         np.testing.assert_allclose(points(container[0])[:, 1], group.recovered)
         np.testing.assert_allclose(points(container[0])[:, 0], group.block, atol=0.1)
         ends = group[ENDS].to_numpy() / (1 - group.r2.to_numpy()[:, None])
-        np.testing.assert_allclose(bars_of(container), ends)
-
-
-def test_every_point_and_the_whole_diagonal_are_in_sight():
-    table = gains()
-    cloud, _ = bilinear.gain(table).axes
-    (diagonal,) = [line for line in cloud.lines if line.get_label() == "all of it"]
-    np.testing.assert_allclose(diagonal.get_xdata(), diagonal.get_ydata())
-    assert cloud.get_xlim()[1] > (1 - table.r2).max()
-    assert cloud.get_ylim()[0] < min(0, table.gain_low.min())
-    assert cloud.get_ylim()[1] > table.gain_high.max()
+        np.testing.assert_allclose(bars(container), ends)
 
 
 def test_a_gain_below_zero_is_in_sight():
@@ -133,10 +104,6 @@ def test_the_papers_gains_lie_behind_thin_and_grey():
         assert line.get_zorder() < axis.containers[0][0].get_zorder()
     assert {"gpt2, the paper", "llama-160m, the paper"} < set(legend(figure))
     assert cloud.get_xlim()[1] > 0.8  # its points are in sight
-
-
-def test_without_the_papers_numbers_none_are_drawn():
-    assert not any("the paper" in label for label in legend(bilinear.gain(gains())))
 
 
 def test_one_model_of_two_blocks_is_drawn_too():
@@ -277,12 +244,6 @@ def test_the_papers_swaps_lie_behind_ours():
     assert hollow.get_markerfacecolor() == "white"
     assert {filled.get_color(), hollow.get_color()} == {style.GREY}
     assert legend(figure)[-1] == "the paper"
-
-
-def test_an_encoder_alone_is_drawn_too():
-    blocks = pd.DataFrame({"model": "bert", "block": [0, 1], "r2": 0.5, "r2_poly": 0.6})
-    figure = bilinear.layers(blocks, controls("bert", [0]), layers("bert", [np.nan] * 2, [np.nan] * 2))
-    assert legend(figure) == ["bert", "line", "line and products"]
 
 
 def test_a_bar_beyond_all_that_is_left_does_not_set_the_scale():

@@ -5,17 +5,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import howlinear.plots
 from conftest import fingerprint
+from helpers.drawn import bars
 from howlinear.files import figures, paths, tables
 from howlinear.plots import style
 from howlinear.plots.ceilings import clouds, profile, profile_and_swaps, solvers
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
 
 
 def ceilings(**r2):
@@ -27,12 +21,6 @@ def ceilings(**r2):
     return pd.DataFrame(rows)
 
 
-def ends(container):
-    """Where the error bars of an `errorbar` begin and end."""
-    segments = container[2][0].get_segments()
-    return [segment[:, 1].tolist() for segment in segments]
-
-
 def test_a_profile_is_drawn_block_by_block_with_its_interval():
     frame = ceilings(gpt2=[0.9, 0.4, 0.6])
     figure = profile(frame.drop(columns=["model", "r2_untrained"]))
@@ -40,7 +28,7 @@ def test_a_profile_is_drawn_block_by_block_with_its_interval():
     (container,) = axis.containers
     np.testing.assert_array_equal(container[0].get_xdata(), [0, 1, 2])
     np.testing.assert_array_equal(container[0].get_ydata(), [0.9, 0.4, 0.6])
-    np.testing.assert_allclose(ends(container), [[0.8, 0.95], [0.3, 0.45], [0.5, 0.65]])
+    np.testing.assert_allclose(bars(container), [[0.8, 0.95], [0.3, 0.45], [0.5, 0.65]])
     assert axis.get_xlabel() == "block"
     assert "R^2" in axis.get_ylabel()
     assert axis.get_legend() is None  # a single model without a name
@@ -67,7 +55,7 @@ def test_a_table_with_costs_of_swaps_has_their_panel_too(named):
     top, bottom = profile(frame).axes
     assert top.containers[0][0].get_ydata().tolist() == [0.9, 0.4]
     assert bottom.containers[0][0].get_xydata().tolist() == [[0.0, 5.0]]  # the other block was not swapped
-    assert ends(bottom.containers[0]) == [[4.0, 6.0]]
+    assert bars(bottom.containers[0]).tolist() == [[4.0, 6.0]]
     assert len(profile(frame, plt.figure().add_subplot()).axes) == 1  # where one panel is asked for
 
 
@@ -87,10 +75,6 @@ def test_two_models_of_one_family_do_not_cover_each_other():
     drawn = [container[0] for container in axis.containers]
     assert drawn[0].get_color() != drawn[1].get_color()
     assert drawn[0].get_marker() != drawn[1].get_marker()
-
-
-def test_the_public_name_is_the_same_function():
-    assert howlinear.plots.profile is profile
 
 
 def test_several_models_have_a_line_each_in_their_own_look():
@@ -171,7 +155,7 @@ def test_the_profile_stands_above_what_its_swaps_cost(names):
     shifts = []
     for i, container in enumerate(bottom.containers):
         np.testing.assert_array_equal(container[0].get_ydata(), [3.0 + i, -0.5, 0.0])
-        np.testing.assert_allclose(ends(container), [[2.0 + i, 5.0 + i], [-1.5, 1.5], [-1.0, 2.0]])
+        np.testing.assert_allclose(bars(container), [[2.0 + i, 5.0 + i], [-1.5, 1.5], [-1.0, 2.0]])
         shifts.append(container[0].get_xdata()[0])
     assert sum(shifts) == pytest.approx(0)  # side by side about the block
     assert len(set(shifts)) == len(names)
@@ -203,20 +187,6 @@ def test_costs_have_plain_labels_between_the_powers_of_ten_and_none_touch(costs,
     assert all(upper.y0 + upper.y1 - lower.y0 - lower.y1 > 1.8 * fontsize for lower, upper in itertools.pairwise(boxes))
 
 
-def test_the_lead_figure_is_one_column_wide(tmp_path):
-    style.use()
-    names = ("smollm2-135m", "minilm-l6")
-    frame = ceilings(**{name: [0.9, 0.4, 0.6] for name in names})
-    frame.loc[frame["model"] == "minilm-l6", "r2_untrained_in_sample"] = frame["r2_untrained"]
-    papers = published("gpt2", "pythia-160m", "llama-160m")
-    figure = profile_and_swaps(with_costs(frame, **{"smollm2-135m": [3.0, 20.0, 400.0]}), papers)
-    saved = figures.save(figure, tmp_path, "lead").with_suffix(".png")
-    _, width, _ = plt.imread(saved).shape
-    assert width < 220 * (style.COLUMN + 0.03)
-    (legend,) = figure.legends
-    assert len(legend.get_texts()) == 7
-
-
 def published(*models):
     rows = [(model, block, 0.1 * block + 0.2, block - 1.0) for model in models for block in range(3)]
     return pd.DataFrame(rows, columns=["model", "block", "r2_lin", "dppl_linear"])
@@ -238,11 +208,6 @@ def test_the_papers_points_lie_behind_thin_and_grey_and_say_whose_they_are():
             np.testing.assert_allclose(line.get_ydata(), table[column][:3])
     (legend,) = figure.legends
     assert "gpt2, the paper" in {text.get_text() for text in legend.get_texts()}
-
-
-def test_without_the_papers_points_nothing_changes():
-    (axis,) = profile(ceilings(gpt2=[0.9, 0.4, 0.6])).axes
-    assert not [line for line in axis.get_lines() if "the paper" in str(line.get_label())]
 
 
 def test_the_solvers_and_the_rule():

@@ -1,17 +1,8 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
-from howlinear.ideas.claims.claim import Verdict
 from howlinear.plots.claims import COLOURS, board
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
-
 
 COLUMNS = ["claim", "section", "asked", "model", "verdict", "margin", "margin_low", "margin_high"]
 VERDICTS = pd.DataFrame(
@@ -55,8 +46,3 @@ def test_rows_are_named_in_order_with_what_is_asked_and_what_cannot_be():
     assert axis.get_ylim() == (1.5, -0.5)  # the first row is topmost
     texts = {(text.get_text(), text.get_position()[1]) for text in axis.texts}
     assert texts >= {("above 0.25", 0), ("below 3 %", 1), ("§5.1", 0), ("§5.2", 1), ("not testable here", 1)}
-
-
-def test_every_verdict_that_has_a_number_has_a_colour_of_its_own():
-    assert COLOURS.keys() == {verdict.value for verdict in Verdict} - {Verdict.UNTESTABLE}
-    assert len(set(COLOURS.values())) == len(COLOURS)

@@ -1,24 +1,14 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
+from helpers.drawn import legend
 from howlinear.plots import compression, style
-
-
-@pytest.fixture(autouse=True)
-def _closed():
-    yield
-    plt.close("all")
 
 
 def titles(axes):
     return [axis.get_title(loc="left") for axis in axes]
-
-
-def legend(figure):
-    return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 # --- signals and costs

@@ -1,18 +1,12 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.drawn import points
 from howlinear.plots import controls, style
 
 MODELS = ["mini-gpt2", "mini-pythia"]
 KINDS = ["own", "normal", "turned", "permuted", "redrawn", "fresh"]
-
-
-@pytest.fixture(autouse=True)
-def closed_figures():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture
@@ -21,12 +15,6 @@ def profiles():
     table = pd.DataFrame(rows, columns=["model", "block", "control"])
     r2 = np.linspace(0.1, 0.9, len(table))
     return table.assign(r2=r2, r2_low=r2 - 0.02, r2_high=r2 + 0.01)
-
-
-def points(axis, label):
-    handles, labels = axis.get_legend_handles_labels()
-    handle = handles[labels.index(label)]
-    return np.array((handle[0] if isinstance(handle, tuple) else handle).get_xydata())
 
 
 def profile(table, model, kind):

@@ -1,23 +1,9 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import pytest
 from matplotlib.colors import to_rgba
 
+from helpers.drawn import points
 from howlinear.plots import degrees, style
-
-
-@pytest.fixture(autouse=True)
-def closed_figures():
-    yield
-    plt.close("all")
-
-
-def lines(axis, label):
-    """Points of the line or error bars of a label."""
-    handles, labels = axis.get_legend_handles_labels()
-    handle = handles[labels.index(label)]
-    return np.array((handle[0] if isinstance(handle, tuple) else handle).get_xydata())
 
 
 def spectra(models=("mini-gpt2", "mini-llama"), blocks=5, highest=3):
@@ -34,9 +20,9 @@ def test_a_spectrum_has_a_panel_a_model_and_a_curve_a_degree():
     for axis, model in zip(axes, table.model.unique(), strict=True):
         for degree in (1, 2, 3):
             mine = table[(table.model == model) & (table.degree == degree)]
-            np.testing.assert_allclose(lines(axis, f"degree {degree}"), mine[["block", "r2"]])
+            np.testing.assert_allclose(points(axis, f"degree {degree}"), mine[["block", "r2"]])
         line = table[(table.model == model) & (table.degree == 1)]
-        np.testing.assert_allclose(lines(axis, "Hermite, Gaussian inputs"), line[["block", "hermite"]])
+        np.testing.assert_allclose(points(axis, "Hermite, Gaussian inputs"), line[["block", "hermite"]])
         ends = axis.containers[0].lines[2][0].get_segments()
         np.testing.assert_allclose([end[:, 1] for end in ends], line[["r2_low", "r2_high"]])
     assert axes[0].get_ylim()[0] <= -0.02
@@ -70,11 +56,11 @@ def test_kernel_curves_stand_beside_the_neurons_bounds_and_the_streamed_products
     bounds = {"mini-gpt2": (0.6, 0.65), "mini-pythia": (0.7, 0.75)}
     for axis, (model, (pooled, free)) in zip(axes, bounds.items(), strict=True):
         mine = table[(table.model == model) & (table.kernel == "degree 2")]
-        np.testing.assert_allclose(lines(axis, "degree 2 kernel"), mine[["rows", "r2"]])
-        assert set(lines(axis, "neurons, degree 2")[:, 1]) == {pooled}
-        assert set(lines(axis, "neurons' squares, each free")[:, 1]) == {free}
+        np.testing.assert_allclose(points(axis, "degree 2 kernel"), mine[["rows", "r2"]])
+        assert set(points(axis, "neurons, degree 2")[:, 1]) == {pooled}
+        assert set(points(axis, "neurons' squares, each free")[:, 1]) == {free}
         assert [label.get_text() for label in axis.get_xticklabels()] == ["100", "400", "1,600"]
-    np.testing.assert_allclose(lines(axes[0], "degree 2, streamed"), streamed[["rows", "r2"]])
+    np.testing.assert_allclose(points(axes[0], "degree 2, streamed"), streamed[["rows", "r2"]])
     assert "degree 2, streamed" not in axes[1].get_legend_handles_labels()[1]
 
 
@@ -88,7 +74,7 @@ def test_products_needed_are_drawn_from_the_first_product_on():
     neurons = pd.DataFrame({"model": "mini-pythia", "neurons": [0, 16, 64], "share": [0, 0.5, 1.0]})
     probes = pd.DataFrame({"model": "mini-pythia", "rank": [1, 4], "share": [0.2, 0.4]})
     (axis,) = degrees.products_needed(neurons, probes).axes
-    np.testing.assert_allclose(lines(axis, "mini-pythia"), [[16, 0.5], [64, 1]])
+    np.testing.assert_allclose(points(axis, "mini-pythia"), [[16, 0.5], [64, 1]])
     stars = [line for line in axis.lines if line.get_marker() == "*" and len(line.get_xdata())]
     np.testing.assert_allclose(stars[0].get_xydata(), [[1, 0.2], [4, 0.4]])
     assert stars[0].get_color() == style.look("mini-pythia")["color"]
@@ -105,8 +91,8 @@ def test_training_shows_every_degree_of_every_family():
     for family in ("gpt2", "pythia"):
         for degree in (1, 2):
             mine = table[(table.family == family) & (table.degree == degree)]
-            np.testing.assert_allclose(lines(left, f"{family}, degree {degree}"), mine[["step", "r2"]])
-        np.testing.assert_allclose(lines(right, family), mine[["step", "spread"]])
+            np.testing.assert_allclose(points(left, f"{family}, degree {degree}"), mine[["step", "r2"]])
+        np.testing.assert_allclose(points(right, family), mine[["step", "spread"]])
     shades = {to_rgba(line.get_color()) for line in left.lines}
     assert len(shades) == 2  # a shade a degree; the line style tells families apart
     assert len({line.get_linestyle() for line in left.lines}) == 2

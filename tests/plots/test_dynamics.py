@@ -9,12 +9,6 @@ from howlinear.plots import dynamics, style
 STEPS = [0, 1, 10, 100]
 
 
-@pytest.fixture(autouse=True)
-def _closed():
-    yield
-    plt.close("all")
-
-
 def titles(axes):
     return [axis.get_title(loc="left") for axis in axes]
 
@@ -61,7 +55,7 @@ def test_the_live_model_and_what_it_learns():
     assert legend == ["held-out loss", "unigram loss", "effective rank"]
 
 
-@pytest.mark.parametrize("runs", [["mini-gpt2"], ["mini-gpt2", "mini-pythia", "mini-llama", "other"]])
+@pytest.mark.parametrize("runs", [["mini-gpt2"], ["mini-gpt2", "other"]])
 def test_a_column_for_every_film(runs):
     tables = pd.concat([film_of(run) for run in runs])
     spreads = pd.DataFrame(

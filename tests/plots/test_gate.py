@@ -1,18 +1,12 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.drawn import legend
 from howlinear.plots import gate, style
 
 KINDS = {"gate": 0.6, "oracle": 0.7, "random": 0.3}
 DRAWN = ("gate", "gate, first line", "oracle", "random")  # as curves
-
-
-@pytest.fixture(autouse=True)
-def close():
-    yield
-    plt.close("all")
 
 
 def costs(*models, blocks=3):
@@ -38,11 +32,6 @@ def curve(*models):
     return pd.DataFrame(rows)
 
 
-def legend(figure):
-    (found,) = figure.legends
-    return [text.get_text() for text in found.get_texts()]
-
-
 def test_shares_have_a_panel_per_model_and_a_mark_per_kind():
     table = costs("mini-gpt2", "mini-llama")
     figure = gate.shares(table, (0.25, 0.56))
@@ -59,19 +48,11 @@ def test_shares_have_a_panel_per_model_and_a_mark_per_kind():
         faces = [container.lines[0].get_markerfacecolor() for container in ax.containers]
         assert faces[0] == style.look(model)["color"]
         assert faces[1] == "white"
+        first = [float(container.lines[0].get_xdata()[0]) for container in ax.containers]
+        assert len(set(first)) == 3  # marks of a block do not lie on one another
+        (band,) = ax.patches  # what was published
+        assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((25, 56))
     assert legend(figure) == [*KINDS, "arXiv 2603.03459"]
-
-
-def test_marks_of_a_block_do_not_lie_on_one_another():
-    (ax,) = gate.shares(costs("m", blocks=1), (0.25, 0.56)).axes
-    places = [container.lines[0].get_xdata()[0] for container in ax.containers]
-    assert len(set(places)) == 3
-
-
-def test_the_band_is_what_was_published():
-    (ax,) = gate.shares(costs("m"), (0.25, 0.56)).axes
-    (band,) = ax.patches
-    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((25, 56))
 
 
 def test_curves_are_of_one_block_a_model_with_the_limit():

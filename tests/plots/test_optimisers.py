@@ -1,4 +1,3 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -6,19 +5,10 @@ from matplotlib.colors import to_rgba
 from matplotlib.contour import QuadContourSet
 from matplotlib.text import Annotation
 
+from helpers.drawn import titles
 from howlinear.plots import optimisers, style
 
 MODELS = {"a-gpt2": "#0072B2", "b-llama": "#009E73"}
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
-
-
-def titles(figure):
-    return [axis.get_title(loc="left") for axis in figure.axes]
 
 
 def labels(legend):
@@ -49,12 +39,6 @@ def test_paths_have_a_panel_for_each_scaling_and_a_line_for_each_optimiser(scali
         assert (band.y0, band.y1) == pytest.approx((0.55, 0.7))
         assert axis.get_xscale() == "log"
         assert axis.get_xlabel() == "steps of 32 rows"
-
-
-def test_more_optimisers_than_six_are_told_apart():
-    names = [f"way {i}" for i in range(8)]
-    (axis,) = optimisers.paths(scores(("raw",), names), 0.6, 0.55, 0.7, 32).axes
-    assert len({line.get_marker() for line in axis.lines[1:]}) == 8
 
 
 def test_no_optimiser_has_a_colour_that_stands_for_a_model():

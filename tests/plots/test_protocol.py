@@ -1,10 +1,9 @@
 from itertools import product
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import pytest
 
+from helpers.drawn import points
 from howlinear.plots import protocol, style
 
 MODELS = ("mini-gpt2", "mini-llama")
@@ -17,19 +16,6 @@ LEVELS = {
     "loud": ("in", "rows out"),
     "null": ("1e-15", "1e-12"),
 }
-
-
-@pytest.fixture(autouse=True)
-def closed_figures():
-    yield
-    plt.close("all")
-
-
-def line(axis, label):
-    """Points of the first line or error bars of a label."""
-    handles, labels = axis.get_legend_handles_labels()
-    handle = handles[labels.index(label)]
-    return np.array((handle[0] if isinstance(handle, tuple) else handle).get_xydata())
 
 
 def curves():
@@ -48,7 +34,7 @@ def test_rows_needed_shows_both_sides_and_the_limit_of_the_blocks_asked_for():
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["(a) mini-gpt2", "(b) mini-llama"]
     mine = table[(table.model == "mini-gpt2") & (table.block == 2)]
     for label, column in (("rows of the fit", "r2_train"), ("held-out rows", "r2"), ("limit", "r2_limit")):
-        np.testing.assert_allclose(line(first, label), mine[["factor", column]])
+        np.testing.assert_allclose(points(first, label), mine[["factor", column]])
     ends = first.containers[0].lines[2][0].get_segments()
     np.testing.assert_allclose([end[:, 1] for end in ends], mine[["r2_limit_low", "r2_limit_high"]])
     assert [text.get_text() for text in second.texts] == ["block 0", "block 1"]
@@ -68,9 +54,9 @@ def test_a_multiverse_is_in_order_and_says_what_was_chosen():
     top, bottom = figure.axes
     count = int(np.prod([len(levels) for levels in LEVELS.values()]))
     for model in MODELS:
-        points = line(top, model)
-        assert points[:, 0].tolist() == list(range(count))
-        assert (np.diff(points[:, 1]) >= -1e-12).all()
+        across, up = points(top, model).T
+        assert across.tolist() == list(range(count))
+        assert (np.diff(up) >= -1e-12).all()
     labels = [text.get_text() for text in bottom.get_yticklabels()]
     shown = ["scalar", "feature", "tail", "documents", "8", "limit", "32", "in", "in", "rows out", "1e-15", "1e-12"]
     assert labels == shown
@@ -102,7 +88,7 @@ def test_profiles_have_a_panel_a_model_and_a_line_a_protocol():
     assert len(figure.axes) == 2
     for axis, model in zip(figure.axes, MODELS, strict=True):
         assert axis.get_legend_handles_labels()[1] == ["paper", "ours"]
-        ours = line(axis, "ours")
+        ours = points(axis, "ours")
         np.testing.assert_allclose(ours[:, 1], [0.5, 0.6, 0.7, 0.8])
         assert np.abs(ours[:, 0] - np.arange(4)).max() < 0.2  # beside the other's, not upon it
         assert axis.lines[0].get_color() == style.look(model)["color"]

@@ -2,18 +2,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from matplotlib.collections import PathCollection
 
 from howlinear.core.intervals import Estimate
-from howlinear.files import paths
 from howlinear.plots import rank, style
-
-
-@pytest.fixture(autouse=True)
-def close():
-    yield
-    plt.close("all")
 
 
 def blocks(*models, count=3, largest=30.0):
@@ -163,22 +155,6 @@ def test_carried_draws_a_thin_line_per_block_and_the_mean_over_them():
     tokens = figure.axes[2]
     np.testing.assert_allclose(tokens.get_lines()[0].get_ydata(), [0.7, 0.6, 0.5])
     assert [tick.get_text() for tick in tokens.get_xticklabels()] == ["frequent", "2", "rare"]
-
-
-def test_carried_letters_its_panels_and_says_what_is_on_the_axes():
-    figure = carried("mini-gpt2", heavy=0.05)
-    titles = [ax.get_title(loc="left") for ax in figure.axes]
-    assert titles == ["(a) features", "(b) directions", "(c) tokens", "(d) rows"]
-    assert figure.axes[1].get_xlabel() == "loudest directions left out"
-    assert figure.axes[3].get_ylabel() == "rise of $R^2$ without them"
-    assert [text.get_text() for text in figure.axes[3].get_legend().get_texts()] == ["heaviest 5%", "position 0"]
-
-
-def test_the_gallery_says_of_carried_what_its_panels_show():
-    lines = yaml.safe_load((paths.ROOT / "book" / "gallery.yaml").read_text(encoding="utf-8"))
-    *kinds, rows = [ax.get_title(loc="left")[4:] for ax in carried("mini-gpt2").axes]
-    for shown in (*(kind.removesuffix("s") for kind in kinds), rows, "frequent"):
-        assert shown in lines["04_rank_carried"]
 
 
 def test_carrieds_rows_lie_side_by_side_with_their_intervals():

@@ -1,17 +1,11 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.drawn import legend
 from howlinear.plots import sinks, style
 
 KINDS = {"a": "map of all rows", "b": "the same, massive rows kept", "e": "a constant at position 0"}
-
-
-@pytest.fixture(autouse=True)
-def close():
-    yield
-    plt.close("all")
 
 
 def blocks(*models, count=4):
@@ -55,10 +49,6 @@ def labelled(ax, label):
 
 def heights(container):
     return np.asarray(container.lines[0].get_ydata(), dtype=float)
-
-
-def legend(figure):
-    return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_massive_draws_sizes_on_a_log_scale_with_the_cut_and_cosines_beside():
@@ -184,12 +174,3 @@ def test_figures_take_any_number_of_blocks(count):
         figure.canvas.draw()
     uneven = pd.concat([blocks("mini-gpt2", count=12), blocks("smol", count=count)])
     sinks.with_and_without(uneven).canvas.draw()
-
-
-def test_numbers_that_would_lie_on_one_another_are_written_together():
-    heights = {3: 0.50, 9: 0.52, 11: 0.90, 2: 0.56}
-    assert sinks._names_at(heights, 0.06) == {0.52: "2, 3, 9", 0.90: "11"}
-    assert sinks._names_at({}, 0.06) == {}
-    decades = {1: 0.5, 2: 5.0, 3: 5.5}
-    assert list(sinks._names_at(decades, 0.12, sinks._on_axis).values()) == ["1", "2, 3"]
-    assert sinks._on_axis(-0.09) == pytest.approx(-1.0)

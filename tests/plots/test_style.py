@@ -1,4 +1,3 @@
-import matplotlib.pyplot as plt
 import numpy as np
 
 from howlinear.plots import style
@@ -34,13 +33,6 @@ def test_the_models_of_a_run_keep_their_looks_in_every_figure():
     assert style.looks(["gpt2-medium"]) == {"gpt2-medium": medium}  # alone too
     style.use()
     assert style.look("gpt2-medium")["color"] == style.look("gpt2")["color"]
-
-
-def test_panels_are_lettered_in_order():
-    figure, axes = plt.subplots(1, 3)
-    style.panels(axes, ["first", "second", ""])
-    assert [axis.get_title(loc="left") for axis in axes] == ["(a) first", "(b) second", "(c)"]
-    plt.close(figure)
 
 
 def test_error_bars_reach_from_the_value_to_both_ends():

@@ -345,34 +345,18 @@ def test_a_fault_is_told_with_the_notebook_it_is_in(tmp_path, monkeypatch, capsy
     assert told.startswith("howlinear: notebook 02_ceilings: exercises [1, 2, 3, 4] but solutions []")
 
 
-# --- what to conclude
-
-CONCLUDE = paths.ROOT / "book" / "course" / "conclude.md"
+# --- what book/course/conclude.md says without a number
 
 
 def read_race(profile):
     return tables.results(profile, "14_compress")["race"]
 
 
-def test_what_to_conclude_has_no_number_and_is_found():
-    text = CONCLUDE.read_text(encoding="utf-8")
-    words = re.sub(r"\[([^\]]*)\]\([^)]*\)", lambda link: link[1] if link[1][:1].isalpha() else "", text)
-    assert not re.search(r"\d", words.replace("notebook 02", ""))
-    assert len(words.split()) < 450  # half a page or so
-    for target in re.findall(r"\]\(([^)]+)\)", text):
-        assert (CONCLUDE.parent / target).is_file(), target
-    assert "](conclude.md)" in (CONCLUDE.parent / "syllabus.md").read_text(encoding="utf-8")
-    assert "\ncourse/conclude\n" in (paths.ROOT / "book" / "index.md").read_text(encoding="utf-8")
-
-
 def test_what_to_conclude_is_what_the_results_bear_out():
-    text = " ".join(CONCLUDE.read_text(encoding="utf-8").split())
     embedded, public = (tables.results(profile, "02_ceilings") for profile in ("minis", "public"))
     models = pd.concat([embedded["models"], public["models"]])
-    assert "So it is in all four measured here" in text
     assert models[models.perplexity.notna()].rises_and_falls.tolist() == [True] * 4
-    assert "In each of the three small models the straightest block is the dearest" in text
-    assert len(embedded["models"]) == 3
+    assert len(embedded["models"]) == 3  # each of the three small models
     for _, blocks in embedded["blocks"].groupby("model"):
         assert blocks.r2.idxmax() == blocks.dppl.idxmax()
     assert not embedded["blocks"].massive_rows.any()  # "there are none"
@@ -385,10 +369,3 @@ def test_what_to_conclude_is_what_the_results_bear_out():
         on_main_text = race[race["corpus"] == race["corpus"].iloc[0]]
         ratio = on_main_text.pivot_table(index="share", columns="method", values="ratio")
         assert (ratio["own units"] < ratio["lines by price"]).all()
-
-
-def test_the_lab_says_what_its_installation_takes():
-    text = " ".join((CONCLUDE.parent / "lab.md").read_text(encoding="utf-8").split())
-    assert "2.6 GB of packages" in text
-    assert re.search(r"\w+ minutes, measured on two cores", text)
-    assert "some minutes" not in text

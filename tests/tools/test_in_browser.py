@@ -180,19 +180,6 @@ def test_a_record_of_another_capture_is_refused(blocks):
 
 
 @pytest.mark.parametrize(
-    ("gained", "lost", "verdict"),
-    [(0.01, 0.04, "25 % of what"), (0.0, 0.04, "for nothing"), (-0.1, 0.04, "for nothing")],
-)
-def test_a_ridge_is_told_by_what_it_makes_up_for(gained, lost, verdict):
-    assert verdict in in_browser._ridge_verdict(gained, lost)
-
-
-def test_another_blocks_line_is_told_by_its_sign():
-    assert "worse than the mean" in in_browser._other_verdict(-0.1)
-    assert "in common" in in_browser._other_verdict(0.1)
-
-
-@pytest.mark.parametrize(
     ("value", "text"), [(0.12345, "0.123"), (-0.0401, "−0.040"), (-1e-9, "0.000"), (-2.5, "−2.500")]
 )
 def test_shares_have_three_digits(value, text):

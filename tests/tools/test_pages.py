@@ -10,24 +10,10 @@ import pytest
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
-from tools import ledger, pages
+from howlinear.files.tables import results as load_results
+from tools import pages
 from tools.book import build
-from tools.pages import (
-    ANSWERS,
-    ANSWERS_PAGE,
-    CLAIMS,
-    END,
-    FINDINGS_PAGE,
-    INSTRUCTOR,
-    LEDGER_PAGE,
-    NOTEBOOKS,
-    NUMBERS,
-    PLANS,
-    PUBLIC,
-    RACE,
-    SYLLABUS,
-    WEEKS,
-)
+from tools.pages import CLAIMS, END, FINDINGS, FINDINGS_PAGE, LEDGER_PAGE
 
 RECORDED = paths.ROOT / "results"
 
@@ -56,8 +42,10 @@ def rows(table):
 
 
 def test_the_pages_show_what_the_committed_results_imply():
-    """If this fails, results or claims have moved: run `make readme`, and read the text around the tables again."""
-    for name, of_page in pages.tables(RECORDED).items():
+    """If this fails, results or claims have moved: run `make readme`, and read the pages again."""
+    implied = pages.tables(RECORDED)
+    assert len(implied[pages.INSTRUCTOR]) == len(implied[pages.PLANS]) == len(build.stems())
+    for name, of_page in implied.items():
         text = (paths.ROOT / name).read_text(encoding="utf-8")
         for mark, table in of_page.items():
             assert pages.replace(text, mark, table) == text, f"{name}, {mark} is out of date: run make readme"
@@ -116,17 +104,17 @@ def test_an_answer_has_its_question_its_figure_and_both_kinds_of_models():
     assert 'src="../figures/minis/09_dynamics_profiles.png"' in trained_here
 
 
-def test_every_table_comes_from_the_recorded_results():
-    tables = pages.tables(RECORDED)
-    assert {name: set(of_page) for name, of_page in tables.items()} == {
-        FINDINGS_PAGE: {PUBLIC, RACE, NUMBERS},
-        LEDGER_PAGE: {CLAIMS},
-        ANSWERS_PAGE: {ANSWERS},
-        SYLLABUS: {NOTEBOOKS, WEEKS},
-        INSTRUCTOR: {pages.expect(stem) for stem in build.stems()},
-        PLANS: {pages.plan(stem) for stem in build.stems()},
-    }
-    assert tables[LEDGER_PAGE][CLAIMS] == ledger.page(RECORDED)
+def test_prose_is_filled_from_the_tables(tmp_path, monkeypatch):
+    moved = RESULTS["models"].assign(perplexity=[1.0, 2.0])
+    monkeypatch.setattr(pages, "TEMPLATES", tmp_path)
+    monkeypatch.setattr(pages, "load_results", lambda folder, stem: Results(stem, {"models": moved}))
+    (tmp_path / "one.md").write_text('{{ minis("02_ceilings")["models"].perplexity | span(1) }}\n', encoding="utf-8")
+    assert pages.fill_prose("one", RECORDED) == "1.0 to 2.0"
+
+
+def test_how_far_profiles_lie_apart_at_most_by_hand():
+    profiles = pd.DataFrame({"a": [0.5, 0.5], "b": [0.75, 0.25], "c": [0.5, 0.625]})
+    assert pages.furthest(profiles) == 0.3125  # of b and c, whose blocks differ by 0.25 and 0.375
 
 
 OTHER = "<!-- other -->\n| 1 |\n<!-- end -->"
@@ -162,46 +150,32 @@ def test_a_mark_that_nothing_closes_is_an_error():
 
 
 @pytest.fixture
-def project(tmp_path):
-    """Pages with empty tables, and the committed results."""
-    for profile in ("minis", "public"):
-        shutil.copytree(RECORDED / profile, tmp_path / "results" / profile)
-    marks = "\n\nbetween\n\n".join(f"{mark}\n{END}" for mark in (PUBLIC, RACE, NUMBERS))
-    findings = f"# Title\n{marks}\nend\n"
+def project(tmp_path, monkeypatch):
+    """Two pages, one of them with two marks, and what goes between."""
+    new = {FINDINGS_PAGE: {FINDINGS: "new", "<!-- more -->": "more"}, LEDGER_PAGE: {CLAIMS: "claims"}}
+    monkeypatch.setattr(pages, "tables", lambda results: new)
     (tmp_path / "findings").mkdir()
-    (tmp_path / FINDINGS_PAGE).write_text(findings, encoding="utf-8")
-    (tmp_path / LEDGER_PAGE).write_text(f"{CLAIMS}\n{END}\nend\n", encoding="utf-8")
-    (tmp_path / ANSWERS_PAGE).write_text(f"{ANSWERS}\n{END}\n", encoding="utf-8")
-    (tmp_path / "book" / "course").mkdir(parents=True)
-    for page in (SYLLABUS, INSTRUCTOR, PLANS):
-        shutil.copy(paths.ROOT / page, tmp_path / page)
+    (tmp_path / FINDINGS_PAGE).write_text(f"# Title\n{FINDINGS}\n{END}\n\n<!-- more -->\n{END}\nend\n", "utf-8")
+    (tmp_path / LEDGER_PAGE).write_text(f"{CLAIMS}\n{END}\n", encoding="utf-8")
     return tmp_path
 
 
 def test_one_command_writes_all_tables_once(project, capsys, monkeypatch):
     assert pages.main(project) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"{FINDINGS_PAGE}: tables written\n{LEDGER_PAGE}: tables written\n")
-    tables = pages.tables(project / "results")
-    assert said.count("\n") == len(tables)
-    parts = [f"{mark}\n{tables[FINDINGS_PAGE][mark]}\n{END}\n" for mark in (PUBLIC, RACE, NUMBERS)]
-    written = "\nbetween\n\n".join(parts)
-    assert (project / FINDINGS_PAGE).read_text(encoding="utf-8") == f"# Title\n{written}end\n"
-    claims = tables[LEDGER_PAGE][CLAIMS]
-    assert (project / LEDGER_PAGE).read_text(encoding="utf-8") == f"{CLAIMS}\n{claims}\n{END}\nend\n"
+    assert capsys.readouterr().out.count("tables written") == 2
+    page = (project / FINDINGS_PAGE).read_text(encoding="utf-8")
+    assert page == f"# Title\n{FINDINGS}\nnew\n{END}\n\n<!-- more -->\nmore\n{END}\nend\n"
     monkeypatch.setattr(atomic, "written_aside", None)  # what is right is not written again
     assert pages.main(project) == 0
-    assert capsys.readouterr().out.count("nothing to do") == len(tables)
+    assert capsys.readouterr().out.count("nothing to do") == 2
 
 
 def test_a_text_with_one_mark_alone_is_left_as_it_was(project, capsys):
     path = project / FINDINGS_PAGE
-    path.write_text(f"{NUMBERS}\nold\n{END}\n", encoding="utf-8")
+    path.write_text(f"<!-- more -->\nold\n{END}\n", encoding="utf-8")
     assert pages.main(project) == 2
-    assert capsys.readouterr().err == (
-        f"howlinear: found 0 lines {PUBLIC}; a table belongs between one such line and {END}\n"
-    )
-    assert path.read_text(encoding="utf-8") == f"{NUMBERS}\nold\n{END}\n"
+    assert capsys.readouterr().err.startswith(f"howlinear: found 0 lines {FINDINGS}")
+    assert path.read_text(encoding="utf-8") == f"<!-- more -->\nold\n{END}\n"
 
 
 def test_a_text_that_is_not_there_is_named(project):
@@ -209,17 +183,14 @@ def test_a_text_that_is_not_there_is_named(project):
         pages.write(project / "NONE.md", {})
 
 
-def test_results_that_lack_what_a_table_shows_are_named(project):
-    path = project / "results" / "minis" / "02_ceilings" / "blocks.csv"
+def test_results_that_lack_what_a_table_shows_are_named(tmp_path):
+    shutil.copytree(RECORDED / "minis" / "02_ceilings", tmp_path / "02_ceilings")
+    path = tmp_path / "02_ceilings" / "blocks.csv"
     pd.read_csv(path).drop(columns="r2_untrained").to_csv(path, index=False)
     with pytest.raises(SourceError, match=r"02_ceilings do not hold .*r2_untrained.*run the notebook again"):
-        pages.tables(project / "results")
-
-
-def test_without_results_the_notebook_to_run_is_named(project):
-    shutil.rmtree(project / "results" / "minis" / "02_ceilings")
+        pages.ceilings_table(load_results(tmp_path, "02_ceilings"))
     with pytest.raises(SourceError, match=r"no results in .*02_ceilings"):
-        pages.tables(project / "results")
+        pages.tables(tmp_path / "elsewhere")
 
 
 def test_results_of_another_notebook_that_lack_what_its_answer_says_are_named(tmp_path):

@@ -161,16 +161,8 @@ def unlinked(root, folder):
     return target
 
 
-def changed(root, stem, change):
-    path = unlinked(root, "results") / f"{stem}.json"
-    numbers = json.loads(path.read_text(encoding="utf-8"))
-    change(numbers)
-    path.unlink()
-    path.write_text(json.dumps(numbers), encoding="utf-8")
-
-
 def of_tables(root, stem, change):
-    """Change every table of a notebook's results, and its settings, in a copy of the project."""
+    """Change every table of a notebook's results in a copy of the project; the path of its settings."""
     folder = unlinked(root, "results") / stem
     folder.unlink()
     shutil.copytree(paths.results("minis") / stem, folder)
@@ -181,32 +173,15 @@ def of_tables(root, stem, change):
 
 def without_setting(root, stem, key):
     """Take a setting out of a notebook's results, in a copy of the project."""
-    if not (paths.results("minis") / stem).is_dir():
-        return changed(root, stem, lambda numbers: numbers["settings"].pop(key))
     run = of_tables(root, stem, lambda table: table)
     about = json.loads(run.read_text(encoding="utf-8"))
     del about["settings"][key]
-    return run.write_text(json.dumps(about), encoding="utf-8")
+    run.write_text(json.dumps(about), encoding="utf-8")
 
 
-def with_key_renamed(root, stem, key):
-    """Rename a column of a notebook's tables, or a key of its numbers, in a copy of the project."""
-    if (paths.results("minis") / stem).is_dir():
-        of_tables(root, stem, lambda table: table.rename(columns={key: f"{key}_"}))
-    else:
-        changed(root, stem, lambda numbers: renamed(numbers, key))
-
-
-def renamed(tree, key):
-    """Rename every `key` in a tree."""
-    if isinstance(tree, dict):
-        for name, value in list(tree.items()):
-            renamed(value, key)
-            if name == key:
-                tree[f"{key}_"] = tree.pop(name)
-    elif isinstance(tree, list):
-        for value in tree:
-            renamed(value, key)
+def without_column(root, stem, key):
+    """Rename a column of a notebook's tables, in a copy of the project."""
+    of_tables(root, stem, lambda table: table.rename(columns={key: f"{key}_"}))
 
 
 KEYS = {
@@ -228,26 +203,6 @@ def test_the_report_reads_every_result():
     assert set(re.findall(r'(?:results|recorded)\("(\w+)"(?:\)|, "\w+"\))', SOURCE)) == set(KEYS)
 
 
-@pytest.mark.parametrize(("stem", "key"), KEYS.items())
-def test_a_renamed_key_stops_the_build(copy, stem, key):
-    with_key_renamed(copy, stem, key)
-    with pytest.raises(SourceError, match=f'key "{key}"'):
-        report.build(copy)
-
-
-@pytest.mark.parametrize(
-    ("stem", "table", "column"), [("04_rank", "blocks", "median_r2"), ("05_corpora", "by_model", "noise")]
-)
-def test_a_renamed_column_stops_the_build(copy, stem, table, column):
-    folder = unlinked(copy, "results")
-    (folder / stem).unlink()
-    shutil.copytree(paths.ROOT / "results" / "minis" / stem, folder / stem)
-    path = folder / stem / f"{table}.csv"
-    path.write_text(path.read_text(encoding="utf-8").replace(column, f"{column}_", 1), encoding="utf-8")
-    with pytest.raises(SourceError, match=f'key "{column}"'):
-        report.build(copy)
-
-
 def of_texts(root, profile, change):
     """Change what is recorded of the embedded models on several texts, in a copy of the project."""
     unlinked(root, "results")
@@ -262,6 +217,7 @@ def of_texts(root, profile, change):
     tables.write(folder / "05_corpora", named, change(named) or found.settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "column"), [("agreement", "r"), ("agreement", "inner"), ("profiles", "r2")])
 def test_the_report_says_what_came_of_prose(copy, built, name, column):
     def halve(named):
@@ -277,6 +233,7 @@ def test_the_report_says_on_which_prose(copy):
         report.build(copy)
 
 
+@pytest.mark.long
 def test_the_report_says_the_ledgers_verdicts_on_prose(copy, built):
     of_tables(copy, "13_claims", lambda table: table.replace("mixed", "holds here") if "profile" in table else table)
     assert report.build(copy) != built
@@ -287,6 +244,7 @@ def test_a_moved_number_moves_the_report(copy, built):
     assert report.build(copy) != built
 
 
+@pytest.mark.long
 def test_the_copy_builds_the_same_report(copy, built):
     assert fingerprint(report.build(copy)) == fingerprint(built)
 
@@ -299,11 +257,16 @@ def test_a_missing_figure_stops_the_build(copy):
 
 SETTINGS = [("02_ceilings", "confidence"), ("02_ceilings", "null"), ("02_ceilings", "folds"), ("03_bilinear", "rank")]
 SETTINGS += [("10_degrees", "degree"), ("10_degrees", "share_reached")]
+GONE = [(without_column, *each) for each in [*KEYS.items(), ("05_corpora", "noise")]]
+GONE += [(without_setting, *each) for each in SETTINGS]
 
 
-@pytest.mark.parametrize(("stem", "key"), SETTINGS)
-def test_a_setting_that_is_gone_stops_the_build(copy, stem, key):
-    without_setting(copy, stem, key)
+@pytest.mark.parametrize(
+    ("spoil", "stem", "key"),
+    [GONE[0], GONE[-1], *(pytest.param(*each, marks=pytest.mark.long) for each in GONE[1:-1])],
+)
+def test_a_column_or_a_setting_that_is_gone_stops_the_build(copy, spoil, stem, key):
+    spoil(copy, stem, key)
     with pytest.raises(SourceError, match=f'key "{key}"'):
         report.build(copy)
 

@@ -1,7 +1,5 @@
 """What the course's pages say of the notebooks, and that their minutes add up."""
 
-import re
-
 import pytest
 
 from howlinear.errors import InputError
@@ -9,7 +7,6 @@ from howlinear.files import paths
 from tools import reading_time, teaching
 from tools.book import build
 
-COURSE = paths.ROOT / "book" / "course"
 SMALL = """\
 # %% [markdown]
 # # 07 · How small?
@@ -73,27 +70,3 @@ def test_minutes_are_those_of_the_headers():
     for stem in build.stems():
         (stated,) = reading_time.STATED.findall((paths.NOTEBOOKS / f"{stem}.py").read_text(encoding="utf-8"))
         assert teaching.minutes([stem]) == int(stated)
-
-
-def own_words(page):
-    """A page of the course without what is written between its marks."""
-    text = (COURSE / f"{page}.md").read_text(encoding="utf-8")
-    return re.sub(r"<!-- (?!end).*?<!-- end -->", "", text, flags=re.DOTALL)
-
-
-@pytest.mark.parametrize(("page", "minutes"), [("syllabus", 240), ("lab", 60)])
-def test_the_minutes_of_a_plan_fill_its_time(page, minutes):
-    assert sum(map(int, re.findall(r"^\| (\d+) \|", own_words(page), re.MULTILINE))) == minutes
-
-
-@pytest.mark.parametrize(("page", "heading"), [("instructor", "### "), ("plans", "## ")])
-def test_the_instructor_has_numbers_and_a_lesson_plan_for_every_notebook(page, heading):
-    parts = re.split(rf"^{heading}(?=\d)", (COURSE / f"{page}.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    assert [part.splitlines()[0] for part in parts] == build.stems()
-
-
-@pytest.mark.parametrize("page", ["syllabus", "lab", "instructor", "plans"])
-def test_own_words_have_no_result(page):
-    """Results come between the marks; what is left are minutes, points, settings and names."""
-    settings = r"95 % intervals|R² of 0\.99?\b|2\.6 GB of\s+packages"
-    assert re.findall(r"\d+\.\d+|\d+ %", re.sub(settings, "", own_words(page))) == []

@@ -41,7 +41,6 @@ ENTRIES = {
         "torch_dtype": "float32", "bos_token_id": 1, "eos_token_id": 2, "num_key_value_heads": 12,
     },
 }  # fmt: skip
-FILE_SIZES = {"pythia-160m": 569}  # bytes of the Hub's config.json: no entry is missing
 PARAMETERS = {"gpt2": 124_439_808, "pythia-160m": 162_322_944, "llama-160m": 162_417_408}
 
 
@@ -71,11 +70,6 @@ def test_published_values(name):
     config = real_model(name).config
     assert {key: getattr(config, key) for key in SHAPES[name]} == SHAPES[name]
     assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (12, 768, 12)
-
-
-@pytest.mark.parametrize(("name", "size"), FILE_SIZES.items())
-def test_published_file_is_whole(name, size):
-    assert len(json.dumps(stand_ins.PUBLISHED[name], indent=2) + "\n") == size
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ def describe_recorded(folder: Path, stem: str) -> Prose:
     return describe(tables.read(folder / stem))
 
 
+@cache
 def _environment(folder: Path) -> jinja2.Environment:
     environment = jinja2.Environment(  # noqa: S701 (what is rendered is Markdown)
         loader=jinja2.FileSystemLoader(folder),

@@ -1,0 +1,175 @@
+"""Answers turn with the numbers that they are of: every notebook's template on results unlike those on record."""
+
+import numpy as np
+import pytest
+
+from helpers.answers import answers, broken, changed, gone, keep, moved, put, recorded_answers
+from howlinear.files import paths
+
+RECORDED = [(profile, path.name) for profile in ("minis", "public", "prose") for path in
+            sorted(paths.results(profile).glob("[0-9]*")) if path.is_dir()]  # fmt: skip
+GPT2, LLAMA = "model == 'mini-gpt2'", "model == 'mini-llama'"
+NO_LOSS = {"dppl": None, "dppl_low": None, "dppl_high": None}
+
+
+@pytest.mark.parametrize(("profile", "stem"), RECORDED)
+def test_answers_on_record_are_whole_sentences(profile, stem):
+    assert broken(recorded_answers(stem, profile)) == []
+
+
+TURNS = [
+    ("00_by_hand", [put("hasty", r2=0.95)], "Q0"),
+    ("00_by_hand", [put("checks", nonsense=0.4)], "Q1"),
+    ("01_capture", [put("inputs", first_position_out=1.05)], "R1 Q4"),
+    ("01_capture", [put("inputs", first_position_out=1.05), put("inputs", GPT2, first_position_out=9.0)], "R1"),
+    ("01_capture", [put("inputs", f"{GPT2} and block == 0", rank=7, null=0.0)], "A2 R2"),
+    ("01_capture", [put("inputs", effective_rank=np.arange(36) * 2.0 + 1)], "Q0"),
+    ("02_ceilings", [put("blocks", "block == 1", dppl_high=1e3)], "A1"),
+    ("02_ceilings", [put("models", spearman=0.1)], "A2"),
+    ("02_ceilings", [put("models", spearman=-0.9)], "A2"),
+    ("02_ceilings", [put("blocks", LLAMA, **NO_LOSS),
+     put("models", LLAMA, perplexity=None, spearman=None)], "A1 A2 A3 R2 Q2"),
+    ("02_ceilings", [put("blocks", **NO_LOSS), put("models", perplexity=None, spearman=None)], "A1 A2 R2 Q2"),
+    ("02_ceilings", [put("blocks", f"{GPT2} and block == 0", r2_ordinary=0.1, massive_rows=9)], "A1 A2 A3"),
+    ("02_ceilings", [put("blocks", f"{GPT2} and block < 2", r2_ordinary=0.1, massive_rows=9)], "A1 A2 A3"),
+    ("02_ceilings", [put("models", GPT2, rises_and_falls=False)], "R1"),
+    ("02_ceilings", [put("blocks", r2_untrained=0.99, r2_untrained_in_sample=0.99)], "R0 Q3"),
+    ("02_ceilings", [put("blocks", r2_untrained=0.01, r2_untrained_in_sample=0.01)], "R0 Q3"),
+    ("02_ceilings", [put("blocks", f"{GPT2} and block == 11", r2=0.01)], "A1 A2 A3 Q2"),
+    ("02_ceilings", [put("solver", agrees=False)], "Q4"),
+    ("04_rank", [put("blocks", f"{GPT2} and block == 0", r2=0.97, regime="concentrated")], "A0 R0"),
+    ("04_rank", [put("blocks", f"{GPT2} and block == 0", r2=0.97, regime="mixed")], "A0"),
+    ("04_rank", [put("blocks", r2=0.5, regime="below")], "A0 Q0"),
+    ("04_rank", [put("verdicts", GPT2, band_shape="rises")], "A2"),
+    ("04_rank", [put("verdicts", GPT2, band_shape="falls, then rises")], "A2"),
+    ("04_rank", [put("verdicts", GPT2, band_shape="rises, then falls")], "A2"),
+    ("04_rank", [put("verdicts", GPT2, band_shape="goes up and down")], "A2"),
+    ("04_rank", [put("blocks", rank_90=None)], "Q1"),
+    ("04_rank", [put("blocks", predicted_rank=99.0)], "Q3"),
+    ("04_rank", [put("blocks", heavy_error=0.001)], "Q4"),
+    ("05_corpora", [put("agreement", inner=0.999)], "A0 Q1"),
+    ("05_corpora", [keep("agreement", "model != 'mini-gpt2'")], "A0 A1 R0 Q4"),
+    ("05_corpora", [keep("agreement", False), put("by_model", bend=None)], "A0 A1 A2 R0 Q1 Q2 Q4"),
+    ("05_corpora", [put("drops_by_training", "scored == 'unseen'", drop=0.9)], "R2"),
+    ("05_corpora", [put("drops_by_training", drop=0.2)], "R2"),
+    ("05_corpora", [put("drops_by_training", drop=0.2),
+     put("drops_by_training", f"{GPT2} and scored == 'unseen'", drop=0.9)], "R2"),
+    ("05_corpora", [keep("drops_by_training", "scored == 'seen'")], "R2"),
+    ("05_corpora", [put("likeness", likeness=0.999)], "Q0"),
+    ("05_corpora", [put("likeness", GPT2, likeness=0.999)], "Q0"),
+    ("05_corpora", [put("by_model", bend=0.9)], "Q2"),
+    ("05_corpora", [put("by_model", bend=0.0)], "Q2"),
+    ("05_corpora", [put("by_model", bend=0.9), put("by_model", GPT2, bend=0.0)], "Q2"),
+    ("07_optimisers", [put("by_way", rho_condition=None)], "A2"),
+    ("07_optimisers", [put("race", "scaling == 'whitened'", reached=-1.0)], "Q1"),
+    ("07_optimisers", [put("verdicts", flipped=0)], "Q2"),
+    ("07_optimisers", [put("ways", reached=-5.0), put("blocks", condition=1.0),
+     put("blocks", f"{GPT2} and block == 3", condition=1e9, r2=0.99)], "Q3"),
+    ("07_optimisers", [put("planted", reached=0.949)], "Q4"),
+    ("08_controls", [put("controls", "control == 'redrawn'", r2=0.2)], "Q3"),
+    ("08_controls", [put("beside_seeds", ratio_low=0.5)], "A2"),
+    ("08_controls", [gone("beside_seeds"), keep("effects", False)], "A1 A2 R2"),
+    ("09_dynamics", [put("runs", peak=0.0)], "A0"),
+    ("09_dynamics", [put("votes", lag_low=0.1, lag_high=0.3)], "A2 Q4"),
+    ("09_dynamics", [put("votes", lag_low=-0.3, lag_high=-0.1)], "A2 Q4"),
+    ("09_dynamics", [put("votes", lag_low=-0.1, lag_high=0.3)], "A2"),
+    ("11_protocol", [lambda found: found.update(orders=found["orders"].iloc[:1].assign(order="mini-gpt2"))], "A1"),
+    ("11_protocol", [put("flips", flips=False)], "A0 R2"),
+    ("11_protocol", [put("flips", f"{GPT2} and statement == 'lowest'",
+     flips=True, share=0.4, alone="rows, null")], "A0 R2"),
+    ("11_protocol", [put("curves", r2_limit=None), keep("agreement", False)], "Q1 Q4"),
+    ("11_protocol", [keep("effects", "choice == 'split'")], "A2 R0 R1 Q0"),
+    ("12_sinks", [put("planted_costs", "kind == 'b'", nats_low=-0.1)], "R2"),
+    ("12_sinks", [keep("planted_costs", False)], "R2 Q3"),
+    ("12_sinks", [put("planted_costs", "kind == 'e'", nats=9.0)], "Q3"),
+    ("12_sinks", [put("planted", effective_rank_ordinary=1.1)], "Q1"),
+    ("12_sinks", [put("predictions", "falls", fell=True)], "A3 Q4"),
+    ("12_sinks", [put("blocks", f"{GPT2} and block == 3",
+     massive_rows=9000, r2_ordinary=0.1, fall=0.5, carried_by="tokens")], "A0 A3 A4"),
+    ("15_gate", [put("costs", "kind == 'gate'", rise_low=0.5)], "Q0"),
+    ("15_gate", [put("curves", "kind == 'gate'", rise=9.0)], "Q1"),
+    ("15_gate", [put("together", rise_low=0.0)], "Q2"),
+    ("15_gate", [keep("means", "blocks == 'all'")], "A1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stem", "changes", "places"), TURNS)
+def test_other_numbers_turn_these_answers_and_leave_the_others(stem, changes, places):
+    said = answers(changed(stem, *changes))
+    assert moved(recorded_answers(stem), said) == places
+    assert broken(said) == []
+
+
+OF_RACE = "method == '{}' and share == {}"
+NUMBERS = [
+    ("race", OF_RACE.format("own units", 0.8), {"ratio_low": 0.5}, "A0 Q1"),
+    ("race", OF_RACE.format("GRAIL on Wanda", 0.8), {"over_first": 7.0}, "A1"),
+    ("race", OF_RACE.format("ShortGPT", 0.9), {"ratio": 7.0}, "R0 Q2"),
+    ("race", OF_RACE.format("lines by price", 0.8), {"ratio": 0.9}, "A1 Q2 Q3"),
+    ("limit", "what == 'held out'", {"ratio": 7.0}, "A2"),
+    ("healing", OF_RACE.format("own units", 0.8), {"behind": 7.0}, "A3"),
+    ("exchanges", OF_RACE.format("without a ridge", 0.8), {"over_first": 9.0, "over_first_low": 8.0}, "Q0"),
+    ("exchanges", OF_RACE.format("by scores of single units", 0.8), {"over_first": 9.0}, "R2 Q0"),
+]
+
+
+@pytest.mark.parametrize(("table", "rows", "values", "places"), NUMBERS)
+def test_a_number_of_the_race_moves_the_answers_that_it_is_of_and_no_others(table, rows, values, places):
+    said = answers(changed("14_compress", put(table, rows, **values)))
+    assert moved(recorded_answers("14_compress"), said, read=str) == places
+
+
+FAR_OUT = {"gap": -0.7, "gap_low": -0.8, "gap_high": -0.6, "gap_block": 3, "differ": 9}
+PICKED = [
+    ("00_by_hand", "parabola", None, {"r2": -3.0}, "Q2", "−3.00"),
+    ("00_by_hand", "drawn", None, {"r2": 0.25}, "Q4", "0.25"),
+    ("01_capture", "inputs", f"{GPT2} and block == 3", {"first_position_out": 10.0}, "Q4", "100"),
+    ("01_capture", "inputs", f"{GPT2} and block == 3", {"rank": 7, "null": 0.0}, "R2", "7 to"),
+    ("02_ceilings", "blocks", f"{LLAMA} and block == 5",
+     {"dppl": 99.0, "dppl_low": 98.0, "dppl_high": 100.0}, "A1", "+99 [98, 100]"),
+    ("02_ceilings", "blocks", f"{GPT2} and block == 4", {"r2_ordinary": 0.11, "massive_rows": 9}, "A1", "0.11"),
+    ("04_rank", "blocks", f"{GPT2} and block == 0",
+     {"r2": 0.97, "median_r2": 0.21, "effective_rank": 1.1, "regime": "concentrated"}, "A0", "0.21"),
+    ("05_corpora", "agreement", f"{LLAMA} and other == 'cpp'", FAR_OUT, "A1", "−0.70 [−0.80, −0.60]"),
+    ("05_corpora", "transfer", f"{GPT2} and block == 4 and fitted == 'docs'",
+     {"drop": 0.99, "drop_low": 0.98, "drop_high": 1.0}, "R1", "0.99 [0.98, 1.00]"),
+    ("07_optimisers", "ways", f"{GPT2} and block == 3 and way == 'Adam'", {"reached": -99.0}, "A0", "99"),
+    ("08_controls", "by_model", GPT2, {"outside": 7}, "A0", "7 of"),
+    ("08_controls", "effects", "design == 'two-way' and effect == 'weights'", {"share": 0.77}, "A1", "77"),
+    ("09_dynamics", "live", "step == 0", {"rank": 0.44}, "A1", "44 %"),
+    ("11_protocol", "flips", f"{GPT2} and statement == 'lowest'", {"flips": True, "share": 0.41}, "A0", "41 %"),
+    ("12_sinks", "blocks", f"{GPT2} and block == 3",
+     {"massive_rows": 9, "r2": 0.97, "r2_ordinary": 0.6, "fall": 0.37, "carried_by": "tokens"}, "A0", "0.97 → 0.60"),
+    ("15_gate", "means", f"{GPT2} and blocks == 'all' and kind == 'gate'", {"share": 0.777}, "A0", "77.7"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stem", "table", "rows", "values", "place", "number"), PICKED)
+def test_a_sentence_picks_the_number_that_it_is_about(stem, table, rows, values, place, number):
+    assert number in answers(changed(stem, put(table, rows, **values)))[place]
+    assert number not in recorded_answers(stem)[place]
+
+
+NO_LOSS_ALONE = {"models": ["bert"], "without": {"bert": "it predicts no next token"}}
+LESS = [
+    ("05_corpora", [keep(name, False) for name in ("agreement", "transfer", "likeness", "drops_by_training")],
+     {"corpora": ["docs"]}),
+    ("14_compress", [gone("limit")], {}),
+    ("14_compress", [gone("healing")], {}),
+    ("14_compress", [gone("exchanges")], {}),
+    ("14_compress", [lambda found: found.clear()], NO_LOSS_ALONE),
+    ("14_compress", [keep("race", "method == 'own units' and share == 0.8")], {}),
+    ("14_compress", [keep("race", "model != 'mini-gpt2' or share != 0.8")], {}),
+    ("14_compress", [put("race", "method == 'ShortGPT'", ratio=None, kept=None, over_first=None, why="too small")], {}),
+    ("15_gate", [keep(name, False) for name in ("means", "costs", "curves", "together", "blocks")], NO_LOSS_ALONE),
+    ("15_gate", [], {"models": ["mini-gpt2", "mini-pythia", "mini-llama", "bert"]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stem", "changes", "settings"), LESS)
+def test_a_run_that_measured_less_has_an_answer_to_every_question(stem, changes, settings):
+    said = answers(changed(stem, *changes, **settings))
+    assert broken(said) == []
+    asked = {place for place in recorded_answers(stem) if place[0] != "A"}
+    assert {place for place in said if place[0] != "A"} == asked
+    assert said != recorded_answers(stem)
