@@ -469,6 +469,9 @@ def figures(
     cores: Annotated[
         int | None, typer.Option(min=1, help="notebooks that run side by side; by default all cores")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="replace figures of another model or text that are there")
+    ] = False,
 ) -> None:
     """Run every notebook that applies on a model and texts of yours: tables, figures, and a page that tells it all.
 
@@ -489,7 +492,8 @@ def figures(
     with Progress(*columns, console=Console(stderr=True)) as bars:
         bar = bars.add_task("notebooks", total=None)
         show = partial(bars.update, bar)
-        page = hl.figures(model, corpus or "docs", out, short, cores, lambda done, of: show(completed=done, total=of))
+        progress = lambda done, of: show(completed=done, total=of)  # noqa: E731
+        page = hl.figures(model, corpus or "docs", out, short, cores, progress, force)
     missing = not_run(page)
     _say(f"the page on {model}: {_from_here(page)}")
     if missing:
