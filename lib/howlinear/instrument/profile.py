@@ -289,7 +289,7 @@ class Profile(Mapping):
         return content
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Profile:
+    def from_dict(cls, content: Any) -> Profile:
         """The profile whose `to_dict` this is: numbers without maps, as of a `.json` file.
 
         Raises:

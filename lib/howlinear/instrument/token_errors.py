@@ -221,7 +221,7 @@ def _squared_errors(
     model: PreTrainedModel,
     rows: Rows,
     chosen: list[Site],
-    maps: Mapping[int, Callable[[Tensor], Tensor]],
+    maps: Mapping[int, Any],
     batch_size: int,
     progress: bool,
 ) -> dict[int, tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]]:
