@@ -155,19 +155,24 @@ def _table_of(given: Any) -> pd.DataFrame:
     if not profiles or not all(hasattr(each, "to_frame") for each in profiles):
         raise InputError(f"profile takes a profile, a list of them or a table, and not a {type(given).__name__}")
     frames = [each.to_frame() for each in profiles]
-    several = [name for name in ("corpus", "site") if len({frame[name].iloc[0] for frame in frames}) > 1]
+    # a line's name says text and site where profiles differ in these, and the rest is numbered
+    differing = [name for name in ("corpus", "site") if len({frame[name].iloc[0] for frame in frames}) > 1]
     labels: list[str] = []
     for frame in frames:
-        label = ", ".join([Path(frame["model"].iloc[0]).name, *(frame[name].iloc[0] for name in several)])
+        first = frame.iloc[0]
+        label = ", ".join([Path(first["model"]).name, *first[differing]])
         labels.append(label)
-        frame["model"] = label if labels.count(label) == 1 else f"{label} ({labels.count(label)})"
+        count = labels.count(label)
+        frame["model"] = label if count == 1 else f"{label} ({count})"
     return pd.concat(frames, ignore_index=True)
 
 
 def _of_site(frame: pd.DataFrame) -> str:
     """What R²_lin is of, for an axis; nothing of feed-forward blocks, or where lines are of several sites."""
-    sites = set(frame["site"]) if "site" in frame.columns else set()
-    return {"attention": " of attention", "layer": " of whole layers"}.get(sites.pop(), "") if len(sites) == 1 else ""
+    sites = list(frame["site"].unique()) if "site" in frame.columns else []
+    if sites == ["attention"]:
+        return " of attention"
+    return " of whole layers" if sites == ["layer"] else ""
 
 
 def _draw_published(ax: Axes, published: pd.DataFrame | None, column: str) -> None:
