@@ -156,11 +156,13 @@ def measure(
 
     from howlinear.instrument.distributed import joined
     from howlinear.instrument.stopping import check_tolerance
+    from howlinear.models.ffn_sites import check_kind
 
     with joined(device) as group:
         if group.first:
             check_targets(targets, force)
         chosen = parse_blocks(blocks)
+        check_kind(site)
         if tolerance is not None:
             check_tolerance(tolerance)
         check_device_map(device_map, device, group.size)
@@ -268,7 +270,9 @@ def compare(
 
     from howlinear.ideas.corpora.comparison import comparison, measured
     from howlinear.instrument.distributed import place
+    from howlinear.models.ffn_sites import check_kind
 
+    check_kind(site)
     of_site = "" if site == "ffn" else f"{site} of "
     both = []
     for model, text in pairs:
@@ -352,7 +356,9 @@ def tokens(
     from howlinear.app.measurement import Measurement
     from howlinear.app.token_page import check_page, render_tokens, token_columns
     from howlinear.instrument.distributed import place
+    from howlinear.models.ffn_sites import check_kind
 
+    check_kind(site)
     if html is not None:
         check_page(tokens)
     loaded, text = read_inputs(model, corpus, place(device), dtype, device_map, sites)
