@@ -54,6 +54,7 @@ FUNCTIONS = {
     "perplexity": lambda model, text, maps: hl.perplexity(model, text),
     "losses": lambda model, text, maps: hl.losses(model, text),
     "swap_costs": lambda model, text, maps: hl.swap_costs(model, maps, text),
+    "token_errors": lambda model, text, maps: hl.token_errors(model, maps, text),
     "compress": lambda model, text, maps: hl.compress(model, text, max_parameters=0.999),
     "compress_to": lambda model, text, maps: hl.compress_to(model, text, max_dppl=1e6, candidates=1),
 }
@@ -118,6 +119,8 @@ def numbers_of(found):
     """What to compare of two results: numbers of any public function."""
     if isinstance(found, hl.Profile):
         return found.to_frame()["r2"].tolist()
+    if isinstance(found, pd.DataFrame):
+        return found["residual"].tolist()
     if isinstance(found, dict):
         return [getattr(value, "delta", None) or value.train[0].n for value in found.values()]
     if isinstance(found, float):
@@ -202,6 +205,7 @@ def test_a_model_may_be_named_or_wrapped(model, ids, maps, name):
 @pytest.mark.parametrize("given", [None, 3, [1], {0: None}, {0: 3.0}, {7: lambda x: x}, {0: nn.Linear(3, 3)}])
 def test_what_are_no_maps_is_one_line(model, ids, given):
     one_line(lambda: hl.swap_costs(model, given, ids))
+    one_line(lambda: hl.token_errors(model, given, ids))
     one_line(lambda: hl.swap(model, given).__enter__())
     one_line(lambda: hl.replace(model, given))
 

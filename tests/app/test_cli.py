@@ -31,6 +31,7 @@ from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import Change, perplexity
 from howlinear.instrument.profile import Profile, Solved
 from howlinear.instrument.swap_costs import swap_costs
+from howlinear.instrument.token_errors import token_errors
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model
 from howlinear.models.replace import replace, replaced, units_left
@@ -424,6 +425,55 @@ def test_compare_lays_two_texts_on_each_other(monkeypatch, capsys, text, folder,
         # variances add: √(h² + h'²), since both have the same degrees of freedom
         halves = [(block["r2_high"] - block["r2_low"]) / 2 for block in (first, second)]
         assert (difference["high"] - difference["low"]) / 2 == pytest.approx(math.hypot(*halves), abs=3e-4)
+
+
+def test_what_is_measured_of_a_block_is_named_everywhere(monkeypatch, capsys, text, folder, tmp_path):
+    options = ("--corpus", text, "--rows", 4096, "--site", "attention")
+    targets = ("--json", tmp_path / "a.json", "--html", tmp_path / "a.html", "--csv", tmp_path / "a.csv")
+    code, out, _ = howlinear(monkeypatch, capsys, "measure", folder, *options, "--swap", *targets)
+    assert code == 0
+    assert "attention of" in out
+    written = json.loads((tmp_path / "a.json").read_text())
+    expected = measure(load_model(str(folder)), str(text), rows=4096, site="attention", swap=True)
+    assert written["site"] == "attention"
+    table = pd.read_csv(tmp_path / "a.csv")
+    assert set(table["site"]) == {"attention"}
+    assert table["r2"].tolist() == pytest.approx([found.r2 for found in expected.values()])
+    assert table["dppl"].tolist() == pytest.approx([cost.delta for cost in expected.costs.values()])
+    assert "of a block’s attention" in (tmp_path / "a.html").read_text()
+    code, _, err = howlinear(monkeypatch, capsys, "measure", folder, *options[:-1], "head")
+    assert (code, err.strip()) == (2, "howlinear: site 'head': give ffn, attention, layer")
+
+    code, out, _ = howlinear(monkeypatch, capsys, "compare", folder, folder, *options, "--csv", tmp_path / "both.csv")
+    assert code == 0
+    both = pd.read_csv(tmp_path / "both.csv")
+    assert both["model"].str.startswith("attention of").all()
+    assert both["r2"].tolist() == pytest.approx(2 * [found.r2 for found in expected.values()])
+
+
+def test_tokens_writes_a_page_and_a_table_and_replaces_none_unasked(monkeypatch, capsys, text, folder, tmp_path):
+    page, table = tmp_path / "t.html", tmp_path / "t.csv"
+    options = ("--corpus", text, "--rows", 4096, "--tokens", 512, "--html", page, "--csv", table)
+    code, out, err = howlinear(monkeypatch, capsys, "tokens", folder, *options)
+    assert (code, err) == (0, "")
+    assert "512 held-out tokens" in out
+    model = load_model(str(folder))
+    expected = token_errors(model, measure(model, str(text), rows=4096), tokens=512)
+    read = pd.read_csv(table, keep_default_na=False, na_values={"r2": [""]})
+    assert read["text"].tolist() == expected["text"].tolist()
+    np.testing.assert_allclose(read["residual"], expected["residual"])
+    assert page.read_text(encoding="utf-8").count("<span") == 512
+    before = page.read_bytes(), table.read_bytes()
+    code, _, err = howlinear(monkeypatch, capsys, "tokens", folder, *options)
+    assert code == 2
+    assert "is there already" in err
+    assert (page.read_bytes(), table.read_bytes()) == before
+    assert howlinear(monkeypatch, capsys, "tokens", folder, *options, "--site", "layer", "--force")[0] == 0
+    assert table.read_bytes() != before[1]
+    too_many = ("--tokens", 10_000, "--html", tmp_path / "new.html")
+    code, _, err = howlinear(monkeypatch, capsys, "tokens", folder, "--corpus", text, *too_many)
+    assert code == 2
+    assert "at most 8,192" in err
 
 
 @pytest.mark.parametrize("words", [["a"], ["a", "b", "c"], ["a", "b", "--corpus", "docs", "--corpus", "code"]])

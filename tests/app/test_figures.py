@@ -6,6 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 import howlinear as hl
+from howlinear.app import figures
 from howlinear.app.figures import PARTS, not_run
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
@@ -13,7 +14,33 @@ from howlinear.notebook import execute
 from howlinear.text.documents import offline_documents
 from howlinear.training.minis import new_model
 
-pytestmark = pytest.mark.long
+
+def test_figures_of_another_model_are_replaced_if_that_is_asked_for(monkeypatch, tmp_path):
+    """Without running any notebook: what would be run, and what an earlier call has made."""
+    monkeypatch.setattr(paths, "BUILD", tmp_path / "build")
+    out, ran = tmp_path / "mine", []
+
+    def run(profile, cores, progress):
+        ran.append([*profile.models_by_name])
+        assert not (paths.scratch(profile.name) / "results" / "02_ceilings" / "old.csv").exists()
+        (paths.scratch(profile.name) / "results").mkdir(parents=True)
+
+    monkeypatch.setattr(figures, "_run_pipeline", run)
+    monkeypatch.setattr(figures, "COPIED", ("results",))
+    monkeypatch.setattr(figures, "_render", lambda profile, *_: " ".join(profile.models_by_name))
+    assert figures.figures("mini-gpt2", folder=out).read_text() == "mini-gpt2"
+    stem = next(out.glob("*.yaml")).stem
+    old = paths.scratch(stem) / "results" / "02_ceilings" / "old.csv"
+    old.parent.mkdir()
+    old.write_text("old")
+    with pytest.raises(InputError, match="--force"):
+        figures.figures("mini-llama", folder=out)
+    assert figures.figures("mini-llama", folder=out, force=True).read_text() == "mini-llama"
+    assert ran == [["mini-gpt2"], ["mini-llama"]]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="something else"):
+        figures.figures("mini-gpt2", folder=tmp_path / "other", force=True)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +74,7 @@ def page(model, text, tmp_path_factory):
     return hl.figures(str(model), str(text), tmp_path_factory.mktemp("out") / "mine", short=True)
 
 
+@pytest.mark.long
 def test_every_notebook_that_applies_runs_and_the_page_tells_each(page):
     assert not_run(page) == []
     html = page.read_text(encoding="utf-8")
@@ -62,12 +90,14 @@ def test_every_notebook_that_applies_runs_and_the_page_tells_each(page):
     assert set(blocks["model"]) == {"four-blocks"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stem", ["00_by_hand", "09_dynamics"])
 def test_the_notebooks_that_are_not_about_one_model_run_on_it_too(page, stem):
     profile = next(page.parent.glob("*.yaml"))
     assert execute.execute(stem, {"profile": str(profile)}).is_file()
 
 
+@pytest.mark.long
 def test_called_again_it_does_nothing_anew(page, model, text):
     before = page.stat().st_mtime_ns
     made = {path: path.stat().st_mtime_ns for path in (page.parent / "notebooks").glob("*.ipynb")}
@@ -80,6 +110,7 @@ def test_called_again_it_does_nothing_anew(page, model, text):
     assert made.keys() == set((page.parent / "notebooks").glob("*.ipynb"))
 
 
+@pytest.mark.long
 def test_a_folder_of_something_else_is_left_alone(page, model, text, tmp_path):
     with pytest.raises(InputError, match="another model or text"):
         hl.figures("mini-gpt2", str(text), page.parent, short=True)

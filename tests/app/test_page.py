@@ -24,7 +24,7 @@ from howlinear.text.rows import TokenRows
 
 NASTY = "<script>alert('x')</script>"
 LOADS = {"src", "srcset", "data", "poster", "background", "action"}  # attributes that have a browser fetch something
-VOID = {"meta"}
+VOID = {"meta", "input"}
 
 
 class Reader(HTMLParser):

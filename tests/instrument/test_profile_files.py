@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
@@ -42,6 +43,35 @@ def test_numbers_alone_come_back_from_json(profile, tmp_path):
     assert not (tmp_path / "p.safetensors").exists()
 
 
+def test_a_dictionary_comes_back_or_is_refused(profile):
+    read = hl.Profile.from_dict(json.loads(json.dumps(profile.to_dict())))
+    pd.testing.assert_frame_equal(read.to_frame(), profile.to_frame())
+    old = profile.to_dict()
+    del old["site"]
+    assert hl.Profile.from_dict(old).site == "ffn"
+    for wrong in (
+        {},
+        [],
+        None,
+        {"blocks": 3},
+        {**profile.to_dict(), "blocks": [{}]},
+        profile.to_dict() | {"site": "mlp"},
+    ):
+        with pytest.raises(InputError):
+            hl.Profile.from_dict(wrong)
+
+
+def test_swap_costs_are_a_panel_where_they_were_measured(profile):
+    assert len(profile.plot().axes) == len(profile.plot(swap=True).axes) == 2
+    assert len(profile.plot(swap=False).axes) == 1
+    with pytest.raises(InputError, match="measure with swap=True"):
+        replace(profile, costs=None).plot(swap=True)
+    axis = profile.plot(swap=False).axes[0]
+    with pytest.raises(InputError, match="a panel of their own"):
+        profile.plot(axis, swap=True)
+    plt.close("all")
+
+
 def test_what_was_said_of_massive_rows_and_of_the_end_comes_back(profile, tmp_path):
     massive = replace(profile.solved[1], massive_rows=3, ordinary=replace(profile.solved[1].ceiling, r2=0.125))
     noted = replace(profile, solved=profile.solved | {1: massive}, costs=None, perplexity=None)
@@ -53,7 +83,7 @@ def test_what_was_said_of_massive_rows_and_of_the_end_comes_back(profile, tmp_pa
 
 def test_a_measurement_with_swaps_has_their_costs_of_every_block(profile):
     frame = profile.to_frame()
-    assert [*frame.columns[:3]] == ["model", "corpus", "block"]
+    assert [*frame.columns[:4]] == ["model", "corpus", "site", "block"]
     assert (frame["dppl_low"] <= frame["dppl"]).all()
     assert profile.costs.keys() == profile.keys()
     lines = profile.to_markdown().splitlines()

@@ -5,8 +5,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import howlinear as hl
+import howlinear.plots
 from conftest import fingerprint
 from helpers.drawn import bars
+from howlinear.errors import InputError
 from howlinear.files import figures, paths, tables
 from howlinear.plots import style
 from howlinear.plots.ceilings import clouds, profile, profile_and_swaps, solvers
@@ -265,3 +268,25 @@ def test_the_ticks_of_clouds_are_few_and_round_and_their_labels_keep_apart(ends,
         assert [label.get_position()[0] for label in labels] == pytest.approx(round_ticks)
         boxes = [label.get_window_extent() for label in labels]
         assert all(right.x0 > left.x1 + 2 for left, right in itertools.pairwise(boxes))
+
+
+def test_profiles_are_drawn_as_their_tables_are_a_line_each(gpt2, rows):
+    ffn, attention = (hl.measure(gpt2, rows, site=site) for site in ("ffn", "attention"))
+
+    def lines(figure):
+        (axis,) = figure.axes
+        drawn = {bars.get_label(): bars.lines[0].get_ydata().tolist() for bars in axis.containers}
+        return drawn, axis.get_ylabel()
+
+    (name,) = ffn.to_frame()["model"].unique()
+    r2 = {each.site: [found.r2 for found in each.values()] for each in (ffn, attention)}
+    assert lines(profile(ffn)) == lines(profile([ffn])) == lines(profile(ffn.to_frame()))
+    assert lines(profile(ffn))[0] == {name: r2["ffn"]}
+    both, label = lines(profile([ffn, attention, attention]))
+    assert [*both.values()] == [r2["ffn"], r2["attention"], r2["attention"]]
+    assert len(both) == 3
+    assert "attention" not in label
+    assert "of attention" in lines(profile(attention))[1]
+    for wrong in ([], 3, [ffn, "gpt2"], "gpt2"):
+        with pytest.raises(InputError, match="a profile, a list of them or a table"):
+            profile(wrong)

@@ -1,4 +1,4 @@
-"""The command line: `howlinear measure`, `compare`, `compress`, `figures`, `notebook`, `minis`.
+"""The command line: `howlinear measure`, `compare`, `tokens`, `compress`, `figures`, `notebook`, `minis`.
 
 Each command does the same in the same order: check what it was given, read inputs, measure, write, show. Wrong input
 ends with one clear line on standard error and exit code 2; files appear whole or not at all, and a file that is there
@@ -68,6 +68,10 @@ SequenceLength = Annotated[int, typer.Option("--seq-len", min=2, help="tokens in
 Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
 Blocks = Annotated[str | None, typer.Option(help="which blocks, as in 0,3; all by default")]
 Sites = Annotated[str | None, typer.Option(help="each block's FFN, if it is not found: as in model.layers.*.mlp")]
+Site = Annotated[
+    str,
+    typer.Option(help="what of each block: ffn, attention, or layer, what all of it adds to the residual stream"),
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or one GPU as in cuda:1")]
 Dtype = Annotated[str, typer.Option(help="of the weights: float32, bfloat16 or float16")]
 DeviceMap = Annotated[str | None, typer.Option(help="auto spreads the model over devices, by accelerate")]
@@ -120,6 +124,7 @@ def measure(
     ] = None,
     device: Device = "cpu",
     sites: Sites = None,
+    site: Site = "ffn",
     dtype: Dtype = "float32",
     device_map: DeviceMap = None,
     json: Json = None,
@@ -151,11 +156,13 @@ def measure(
 
     from howlinear.instrument.distributed import joined
     from howlinear.instrument.stopping import check_tolerance
+    from howlinear.models.ffn_sites import check_kind
 
     with joined(device) as group:
         if group.first:
             check_targets(targets, force)
         chosen = parse_blocks(blocks)
+        check_kind(site)
         if tolerance is not None:
             check_tolerance(tolerance)
         check_device_map(device_map, device, group.size)
@@ -163,6 +170,7 @@ def measure(
             raise InputError(f"{'--swap' if swap else '--fresh'} is the work of one process: leave torchrun out")
         loaded, text = read_inputs(model, corpus, group.device, dtype, device_map, sites)
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": chosen, "tolerance": tolerance}
+        options["site"] = site
         measurement = measure_all(loaded, text, options, swap, fresh)
         measurement = replace(measurement, model=model, dtype=dtype)
         if group.first:
@@ -187,14 +195,15 @@ def measure_all(
     # before training first: where that cannot be, nobody waits for the rest
     untrained = None
     if fresh:
-        untrained = measure_untrained(loaded, text, rows, options["seq_len"], options["seed"], options["blocks"])
+        untrained = measure_untrained(
+            loaded, text, rows, options["seq_len"], options["seed"], options["blocks"], options["site"]
+        )
 
     profile = hl.measure(loaded, text, **options, progress=progress)
     gather(None)  # all have done their part: if one is lost, there is no file
 
     if swap and profile.perplexity is not None:
-        maps = {block: ceiling.map for block, ceiling in profile.items()}
-        profile = replace(profile, costs=hl.swap_costs(loaded, maps, profile.rows, progress=progress))
+        profile = replace(profile, costs=hl.swap_costs(loaded, profile, profile.rows, progress=progress))
     return Measurement(profile.model, profile, swap, untrained, rows, options["seed"])
 
 
@@ -205,10 +214,8 @@ def write_measurement(measurement: Measurement, targets: Mapping[str, Path | Non
     write_plot(targets["--plot"], measurement.to_plot)
     if targets["--html"] is not None:
         from howlinear.app.page import render
-        from howlinear.files import atomic
 
-        with atomic.written_aside(targets["--html"]) as aside:
-            aside.write_text(render(measurement), encoding="utf-8")
+        write_text(targets["--html"], lambda: render(measurement))
 
 
 def show_measurement(measurement: Measurement) -> None:
@@ -237,6 +244,7 @@ def compare(
     seed: Seed = 0,
     device: Device = "cpu",
     sites: Sites = None,
+    site: Site = "ffn",
     dtype: Dtype = "float32",
     device_map: DeviceMap = None,
     json: Json = None,
@@ -262,12 +270,15 @@ def compare(
 
     from howlinear.ideas.corpora.comparison import comparison, measured
     from howlinear.instrument.distributed import place
+    from howlinear.models.ffn_sites import check_kind
 
+    check_kind(site)
+    of_site = "" if site == "ffn" else f"{site} of "
     both = []
     for model, text in pairs:
         loaded, read = read_inputs(model, text, place(device), dtype, device_map, sites)
-        both.append(measured(loaded, read.rows(rows, seq_len, seed), progress=sys.stderr.isatty()))
-    names = tuple(f"{Path(model).name} on {Path(text).name}" for model, text in pairs)
+        both.append(measured(loaded, read.rows(rows, seq_len, seed), progress=sys.stderr.isatty(), site=site))
+    names = tuple(f"{of_site}{Path(model).name} on {Path(text).name}" for model, text in pairs)
     compared = comparison(*both, names)
 
     write_json(json, lambda: comparison_numbers(compared) | {"seed": seed})
@@ -311,6 +322,58 @@ def show_comparison(compared: Comparison, names: tuple[str, str]) -> None:
     console.print(comparison_table(compared, names, console.width))
     for line in comparison_notes(compared):
         _say(line)
+
+
+# --- howlinear tokens
+
+
+@app.command()
+def tokens(
+    model: Model,
+    corpus: CorpusName = "docs",
+    rows: Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out, some of it shown")] = 20_000,
+    tokens: Annotated[int, typer.Option(min=1, help="held-out tokens to show, in whole sequences")] = 2_048,
+    blocks: Blocks = None,
+    seq_len: SequenceLength = 128,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    sites: Sites = None,
+    site: Site = "ffn",
+    dtype: Dtype = "float32",
+    device_map: DeviceMap = None,
+    html: Annotated[Path | None, typer.Option(help="write the text coloured by it to this .html file")] = None,
+    csv: Annotated[Path | None, typer.Option(help="also write a row per token and block to this .csv file")] = None,
+    force: Force = False,
+) -> None:
+    """Which tokens does each block's affine map miss? Their shares of its residual, on held-out text."""
+    targets = {"--html": html, "--csv": csv}
+    check_targets(targets, force)
+    check_device_map(device_map, device, processes=1)
+    check_sources(model, corpus)
+    chosen = parse_blocks(blocks)
+
+    from howlinear.app.console import fit_table, headline
+    from howlinear.app.measurement import Measurement
+    from howlinear.app.token_page import check_page, render_tokens, token_columns
+    from howlinear.instrument.distributed import place
+    from howlinear.models.ffn_sites import check_kind
+
+    check_kind(site)
+    if html is not None:
+        check_page(tokens)
+    loaded, text = read_inputs(model, corpus, place(device), dtype, device_map, sites)
+    packed = text.rows(rows, seq_len, seed)
+    progress = sys.stderr.isatty()
+    profile = hl.measure(loaded, packed, blocks=chosen, progress=progress, site=site)
+    errors = hl.token_errors(loaded, profile, tokens=tokens, progress=progress)
+    measurement = Measurement(model, profile, rows_asked=rows, seed=seed, dtype=dtype)
+    write_csv(csv, lambda: errors)
+    write_text(html, lambda: render_tokens(errors, measurement))
+
+    console = Console()
+    caption = "shares of the residual ‖y − ŷ‖² over the tokens shown"
+    console.print(fit_table(token_columns(errors), console.width, headline(measurement), caption))
+    _say(f"{errors['block'].eq(errors['block'].iloc[0]).sum():,} held-out tokens are shown; --html shows their text")
 
 
 # --- howlinear compress
@@ -412,6 +475,9 @@ def figures(
     cores: Annotated[
         int | None, typer.Option(min=1, help="notebooks that run side by side; by default all cores")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="replace figures of another model or text that are there")
+    ] = False,
 ) -> None:
     """Run every notebook that applies on a model and texts of yours: tables, figures, and a page that tells it all.
 
@@ -432,7 +498,8 @@ def figures(
     with Progress(*columns, console=Console(stderr=True)) as bars:
         bar = bars.add_task("notebooks", total=None)
         show = partial(bars.update, bar)
-        page = hl.figures(model, corpus or "docs", out, short, cores, lambda done, of: show(completed=done, total=of))
+        progress = lambda done, of: show(completed=done, total=of)  # noqa: E731
+        page = hl.figures(model, corpus or "docs", out, short, cores, progress, force)
     missing = not_run(page)
     _say(f"the page on {model}: {_from_here(page)}")
     if missing:
@@ -524,6 +591,7 @@ EXAMPLES = {
         "howlinear compare mini-gpt2 mini-llama",
         "howlinear compare mini-gpt2 --corpus docs --corpus code",
     ),
+    "tokens": ("howlinear tokens mini-gpt2 --corpus mine.txt --html tokens.html",),
     "compress": (
         "howlinear compress mini-gpt2 --max-parameters 0.8 --out smaller",
         "howlinear compress mini-gpt2 --max-dppl 1.0 --out straighter",
@@ -646,6 +714,15 @@ def write_json(path: Path | None, content: Callable[[], dict[str, Any]]) -> None
         from howlinear.files import numbers
 
         numbers.save(path, content())
+
+
+def write_text(path: Path | None, text: Callable[[], str]) -> None:
+    """Write a page, if a file was asked for."""
+    if path is not None:
+        from howlinear.files import atomic
+
+        with atomic.written_aside(path) as aside:
+            aside.write_text(text(), encoding="utf-8")
 
 
 def write_csv(path: Path | None, frame: Callable[[], pd.DataFrame]) -> None:

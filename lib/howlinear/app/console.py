@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +95,8 @@ def headline(measurement: Measurement) -> str:
     """What was measured, in one line."""
     profile = measurement.profile
     predicts = "predicts no next token" if profile.perplexity is None else f"perplexity {profile.perplexity:.2f}"
-    return f"{measurement.model} on {profile.rows.corpus}, {profile.rows_used:,} rows: {predicts}"
+    model = replace(profile, model=measurement.model).title
+    return f"{model} on {profile.rows.corpus}, {profile.rows_used:,} rows: {predicts}"
 
 
 def profile_columns(measurement: Measurement) -> list[Column]:
@@ -189,6 +190,18 @@ def _untrained_notes(profile: Profile, untrained: Baseline) -> list[str]:
             f"to {untrained.apart:.2f} apart, and the truth between"
         )
     return sentences
+
+
+def percent(share: float) -> str:
+    """A share in per cent."""
+    return f"{100 * share:.1f} %"
+
+
+def spelt(text: str | None) -> str:
+    """A token's text with what cannot be seen in it spelt; what holds a part of a character has none."""
+    if not text:
+        return "⟨part of a character⟩" if text == "" else "⟨id⟩"
+    return text.replace("\n", "↵").replace("\r", "␍").replace("\t", "⇥").replace(" ", "␣")
 
 
 def comparison_table(compared: Comparison, names: tuple[str, str], width: int) -> Table:

@@ -120,6 +120,7 @@ def figures(
     short: bool = False,
     cores: int | None = None,
     progress: Progress | None = None,
+    force: bool = False,
 ) -> Path:
     """Run every notebook that applies on a model and texts, and write a page about that model.
 
@@ -131,6 +132,7 @@ def figures(
         short: few rows and few steps, minutes in the place of hours; for a first look.
         cores: notebooks that run side by side; by default as many as there are cores.
         progress: told how many notebooks are done.
+        force: replace figures of another model or text that the folder holds; a folder of anything else stays.
 
     Returns:
         The page, `index.html` in the folder.
@@ -149,7 +151,7 @@ def figures(
         "models": [settings.whole(model)],
         "corpora": [text if text in settings.BUILT_IN else settings.whole(text) for text in corpora],
     }
-    profile = settings.read(_write_run_profile(out, content))
+    profile = settings.read(_write_run_profile(out, content, force))
     _run_pipeline(profile, cores or os.cpu_count() or 1, progress)
     made = paths.scratch(profile.name)
     if not (made / "results").is_dir():
@@ -178,19 +180,31 @@ def _profile_of(out: Path) -> Path:
     return out / f"{out.name}-{digest}.yaml"
 
 
-def _write_run_profile(out: Path, content: dict[str, Any]) -> Path:
+def _write_run_profile(out: Path, content: dict[str, Any], force: bool = False) -> Path:
     """Write the run profile into a folder that is new, empty or of an earlier call with the same model and texts.
+
+    Args:
+        out: the folder.
+        content: the run profile.
+        force: an earlier call with others is forgotten, with all that it has made.
 
     Raises:
         InputError: the folder holds something else.
         SourceError: it cannot be made.
     """
     path, text = _profile_of(out), yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    if path.is_file():
-        if path.read_text(encoding="utf-8") != text:
-            raise InputError(f"{out} holds figures of another model or text: name another folder")
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
         return path
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if path.is_file():
+        if not force:
+            raise InputError(
+                f"{out} holds figures of another model or text: name another folder, or add --force (force=True) to "
+                "replace them"
+            )
+        for made in (paths.build(path.stem), paths.scratch(path.stem)):
+            shutil.rmtree(made, ignore_errors=True)
+        (out / PAGE).unlink(missing_ok=True)
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"{out} is there already and holds something else: name another folder")
     try:
         out.mkdir(parents=True, exist_ok=True)

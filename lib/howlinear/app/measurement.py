@@ -16,7 +16,7 @@ from howlinear.errors import HowlinearError, InputError
 from howlinear.files import numbers
 from howlinear.instrument.baseline import Baseline, baseline
 from howlinear.instrument.profile import Profile
-from howlinear.models.ffn_sites import sites
+from howlinear.models.ffn_sites import KINDS, sites
 from howlinear.text.corpus import Corpus
 
 UNTRAINED_FACTOR = 4
@@ -79,6 +79,7 @@ class Measurement:
         rows = self.profile.rows
         settings = {
             "model": self.model,
+            "measured": KINDS[self.profile.site],
             "weights": self.dtype,
             "text": rows.corpus,
             "rows": f"{first.rows_train:,} to fit on, {first.rows_test:,} held out",
@@ -99,6 +100,7 @@ def measure_untrained(
     seq_len: int = 128,
     seed: int = 0,
     blocks: list[int] | None = None,
+    site: str = "ffn",
 ) -> Baseline:
     """R²_lin of the same architecture with fresh weights, on the same text.
 
@@ -111,10 +113,10 @@ def measure_untrained(
     Raises:
         InputError: the model cannot be built anew, or does not run with fresh weights.
     """
-    chosen = {site.block for site in sites(model, blocks)}
+    chosen = {each.block for each in sites(model, blocks, site)}
     try:
         packed = corpus.rows(UNTRAINED_FACTOR * rows, seq_len, seed)
-        measured = baseline(model, packed, seed, first=int(WHOLE_SEQUENCES * rows))
+        measured = baseline(model, packed, seed, first=int(WHOLE_SEQUENCES * rows), site=site)
     except HowlinearError as error:
         raise InputError(f"--fresh: {error}") from error
     # whatever a model's own code raises where its configuration alone does not make a model that runs
@@ -123,5 +125,5 @@ def measure_untrained(
         raise InputError(
             f"--fresh does not apply: {type(model).__name__} cannot be had with fresh weights ({reason}); leave it out"
         ) from error
-    places = [place for place, site in enumerate(sites(model)) if site.block in chosen]
+    places = [place for place, each in enumerate(sites(model, site=site)) if each.block in chosen]
     return Baseline(measured.held_out[places], measured.in_sample[places], measured.rows)

@@ -41,6 +41,7 @@ def render(measurement: Measurement) -> str:
         rows=list(zip(*(column.cells for column in columns), strict=True)),
         settings=measurement.settings(),
         costs=profile.costs,
+        site=profile.site,
         untrained=measurement.untrained,
         massive=any(solved.massive_rows for solved in profile.solved.values()),
     )

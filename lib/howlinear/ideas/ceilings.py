@@ -58,7 +58,7 @@ def measure_blocks(
     """R²_lin of every block, before and after training, its spread over folds, and what a swap costs: a row a block."""
     tables = []
     for model, profile in profiles.items():
-        table = replace(profile, costs=costs.get(model, {})).to_frame().drop(columns=["corpus", "inputs"])
+        table = replace(profile, costs=costs.get(model, {})).to_frame().drop(columns=["corpus", "site", "inputs"])
         table["model"] = model
         table["r2_untrained"] = untrained[model].held_out
         table["r2_untrained_in_sample"] = untrained[model].in_sample

@@ -50,7 +50,12 @@ class Baseline:
 
 
 def baseline(
-    model: PreTrainedModel, rows: Rows, seed: int = 0, first: int | None = None, apart: float = APART
+    model: PreTrainedModel,
+    rows: Rows,
+    seed: int = 0,
+    first: int | None = None,
+    apart: float = APART,
+    site: str = "ffn",
 ) -> Baseline:
     """R²_lin of a model with freshly drawn weights; rows double until held-out and in-sample R² meet in every block.
 
@@ -60,6 +65,7 @@ def baseline(
         seed: of the weights.
         first: rows to begin with; those of the first look of `stopping.schedule` by default.
         apart: R² by which the two may differ in the widest bracket.
+        site: what of each block, as of `capture`.
 
     Raises:
         InputError: as `capture`, or as `ceiling`.
@@ -69,7 +75,7 @@ def baseline(
     one_fold = replace(rows, fold=torch.zeros_like(rows.fold))
     captured: dict[int, BlockCapture] = {}
     for added_sequences in schedule(rows, first=first):
-        more = capture_batches(fresh, one_fold, batches_of(rows, added_sequences, 16))
+        more = capture_batches(fresh, one_fold, batches_of(rows, added_sequences, 16), site=site)
         captured = merged(captured, more)
         ceilings = [ceiling(block.train, block.test) for block in captured.values()]
         measured = Baseline(

@@ -1,4 +1,4 @@
-"""One forward pass, every FFN: moments per document fold, the heaviest rows, and a bounded sample."""
+"""One forward pass, every FFN (or attention, or layer): moments per document fold, heaviest rows, a bounded sample."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.models.checks import evaluating
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import logits, running, trunk
+from howlinear.models.layers import input_of, stream_of
 from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
 
 NO_FLOAT64 = "device mps has no float64, which moments are kept in: use cpu"
@@ -120,6 +121,7 @@ def capture(
     batch_size: int = 16,
     progress: bool = False,
     losses: HeldOutLosses | None = None,
+    site: str = "ffn",
 ) -> dict[int, BlockCapture]:
     """Run the model once over `rows` and keep what describes each block.
 
@@ -133,6 +135,8 @@ def capture(
         batch_size: sequences in a forward pass.
         progress: show a bar.
         losses: gets those of the held-out sequences, for which the model runs with its head; by default without.
+        site: what of each block: `ffn`, `attention`, or the whole `layer` and what it adds to the residual stream
+            (`ffn_sites.KINDS`).
 
     Returns:
         Block → `BlockCapture`.
@@ -143,7 +147,7 @@ def capture(
     """
     model = model_of(model)
     rows = rows_of(rows, model)
-    return capture_batches(model, rows, list(batches(rows, batch_size)), blocks, sample, seed, progress, losses)
+    return capture_batches(model, rows, list(batches(rows, batch_size)), blocks, sample, seed, progress, losses, site)
 
 
 def capture_batches(
@@ -155,6 +159,7 @@ def capture_batches(
     seed: int = 0,
     progress: bool = False,
     losses: HeldOutLosses | None = None,
+    site: str = "ffn",
 ) -> dict[int, BlockCapture]:
     """`capture` of some batches of `rows`: for whoever shares them out or takes them little by little.
 
@@ -167,6 +172,7 @@ def capture_batches(
         seed: of that draw.
         progress: show a bar.
         losses: as for `capture`.
+        site: as for `capture`.
 
     Returns:
         Block → `BlockCapture`, with the folds that these batches touch.
@@ -174,7 +180,7 @@ def capture_batches(
     if model.device.type == "mps":
         raise InputError(NO_FLOAT64)
     check(model, rows)
-    chosen = sites(model, blocks)
+    chosen = sites(model, blocks, site)
     collector = _Collector(rows, indices, sample, seed)
     sequences = sum(len(batch) for batch in indices)
     bar = tqdm(total=sequences, unit="seq", desc="capture", disable=not progress)
@@ -188,7 +194,7 @@ def capture_batches(
             else:
                 trunk(model, inputs)
             bar.update(len(batch))
-    return {site.block: collector.finish(site) for site in chosen}
+    return {each.block: collector.finish(each) for each in chosen}
 
 
 @contextmanager
@@ -211,16 +217,21 @@ def hooked(listened: list[Site], keep: Callable[[Site, Tensor, Tensor], None]) -
 
 
 def _note_input(inputs: dict[int, Tensor], site: Site, _: Module, args: tuple, named: dict) -> None:
-    inputs[site.block] = args[0] if args else next(iter(named.values()))
+    x = input_of(args, named)
+    inputs[site.block] = x.clone() if site.kind == "layer" else x  # a layer may add to the residual stream in place
 
 
 def _pass_on(inputs: dict[int, Tensor], site: Site, keep: Callable, _: Module, __: tuple, output: Any) -> None:
-    if not isinstance(output, Tensor):
+    x, y = inputs.pop(site.block), output if site.kind == "ffn" else stream_of(output)
+    if not isinstance(y, Tensor):
         raise InputError(
             f"{site.name} returns a {type(output).__name__}, no tensor: give the modules inside it "
             "that take x and return y, as in load_model(…, sites=…)"
         )
-    keep(site, inputs.pop(site.block), output)
+    if site.kind == "layer":
+        wide = torch.promote_types(y.dtype, torch.float32)
+        y = y.to(wide) - x.to(y.device, wide)
+    keep(site, x, y)
 
 
 class _Block:

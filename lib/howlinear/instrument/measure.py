@@ -16,7 +16,7 @@ from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, name_of, profile_of, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
 from howlinear.instrument.swap_costs import swap_costs
-from howlinear.models.ffn_sites import width_of
+from howlinear.models.ffn_sites import sites, width_of
 from howlinear.text.rows import Rows, fold_of
 
 __all__ = ["Profile", "measure", "profile_of"]
@@ -35,6 +35,7 @@ def measure(
     progress: bool = False,
     tolerance: float | None = None,
     swap: bool = False,
+    site: str = "ffn",
 ) -> Profile:
     """Measure R²_lin of every block.
 
@@ -58,14 +59,17 @@ def measure(
             in spite of the looking (`instrument.stopping`); `Profile.stop` says how it ended, `Profile.rows` what
             was used.
         swap: also measure what each block's map costs in perplexity in the block's place (`swap_costs`).
+        site: what of each block: `ffn`, its feed-forward block; `attention`; or the whole `layer`, whose x is the
+            residual stream before it and whose y is what it adds to that (`ffn_sites.KINDS`).
 
     Raises:
-        InputError: too little text, unknown block, activations that are not finite, a tolerance out of (0, 1), a
-            device without float64, or rows that the model's forward pass fails at.
+        InputError: too little text, unknown block or site, activations that are not finite, a tolerance out of
+            (0, 1), a device without float64, or rows that the model's forward pass fails at.
         SourceError: the model was loaded from somewhere and does not run at all.
         ProcessError: another process is gone.
     """
     model = model_of(model)
+    sites(model, blocks, site)  # refused, if so, before a text is read
 
     # Text → token rows in document folds, a quarter of them held out
     if tolerance is None:
@@ -88,7 +92,7 @@ def measure(
         share = own_share(every)
         more = {}
         if share:
-            more = capture_batches(model, packed, share, blocks, progress=progress, losses=losses)
+            more = capture_batches(model, packed, share, blocks, progress=progress, losses=losses, site=site)
         more = join_captures(more, _folds(packed, share), _folds(packed, every))
         captured = merged(captured, more)
 
@@ -108,8 +112,8 @@ def measure(
     costs = None
     if swap:
         maps = {block: answer.ceiling.map for block, answer in solved.items()}
-        costs = swap_costs(model, maps, packed, progress=progress)
-    return Profile(name_of(model), packed, solved, losses.perplexity(), stop, costs)
+        costs = swap_costs(model, maps, packed, progress=progress, site=site)
+    return Profile(name_of(model), packed, solved, losses.perplexity(), stop, costs, site)
 
 
 def _folds(rows: Rows, batches: list[Tensor]) -> list[tuple[bool, int]]:

@@ -22,6 +22,7 @@ from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import Change
+from howlinear.models.ffn_sites import KINDS
 from howlinear.text.rows import Rows, RowsOnRecord
 
 if TYPE_CHECKING:  # who measures may never draw, and to import these takes a second
@@ -95,6 +96,7 @@ class Profile(Mapping):
         perplexity: of the model on the held-out rows; None if it predicts no next token.
         stop: why no more rows were used; None where no tolerance was asked for.
         costs: block → what its map costs in perplexity in the block's place; None where that was not measured.
+        site: what was measured of each block: `ffn`, `attention` or `layer` (`ffn_sites.KINDS`).
     """
 
     model: str
@@ -103,6 +105,7 @@ class Profile(Mapping):
     perplexity: float | None
     stop: Stop | None = None
     costs: Mapping[int, Change] | None = None
+    site: str = "ffn"
 
     def __getitem__(self, block: int) -> Ceiling:
         """The `Ceiling` of a block."""
@@ -122,7 +125,7 @@ class Profile(Mapping):
         r2 = {block: found.r2 for block, found in self.items()}
         least, most = min(r2, key=r2.__getitem__), max(r2, key=r2.__getitem__)
         return (
-            f"<Profile of {self.model} on {self.rows.corpus}: {self.rows_used:,} rows{predicts}; R²_lin of {len(self)} "
+            f"<Profile of {self.title} on {self.rows.corpus}: {self.rows_used:,} rows{predicts}; R²_lin of {len(self)} "
             f"blocks from {r2[least]:.3f} (block {least}) to {r2[most]:.3f} (block {most})>"
         )
 
@@ -133,6 +136,11 @@ class Profile(Mapping):
         about = repr(self).strip("<>").partition(";")[0]
         said = [line for line in (self.outlook, self.warning) if line is not None]
         return f"<p>{escape(about)}</p>{table}" + "".join(f"<p>{escape(line)}</p>" for line in said)
+
+    @property
+    def title(self) -> str:
+        """The model, and what of it was measured where that is not its FFNs."""
+        return self.model if self.site == "ffn" else f"{KINDS[self.site]} of {self.model}"
 
     @property
     def effective_ranks(self) -> dict[int, float]:
@@ -215,7 +223,7 @@ class Profile(Mapping):
         return rises_and_falls(low, high)
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per block, with the columns of `howlinear measure --json`, after its model and its text.
+        """A row per block, with the columns of `howlinear measure --json`, after its model, its text and its site.
 
         `r2_train` is R² of the rows of the fit, `r2_limit` what it and `r2` tend to with ever more rows, missing where
         these are too few to say. `inputs` are a block's, `condition` and `rank` describe those of the fit, and
@@ -227,6 +235,7 @@ class Profile(Mapping):
             {
                 "model": self.model,
                 "corpus": self.rows.corpus,
+                "site": self.site,
                 "block": block,
                 "r2": answer.ceiling.r2,
                 "r2_low": answer.ceiling.r2_low,
@@ -262,6 +271,7 @@ class Profile(Mapping):
         content = {
             "model": self.model,
             "corpus": self.rows.corpus,
+            "site": self.site,
             "sha256": self.rows.sha256,
             "rows": self.rows_used,
             "seq_len": self.rows.seq_len,
@@ -269,7 +279,7 @@ class Profile(Mapping):
             "rows_per_input": self.rows_per_input,
             "blocks": [
                 {key: None if value != value else value for key, value in block.items()}  # NaN where there is no limit
-                for block in self.to_frame().drop(columns=["model", "corpus"]).to_dict("records")
+                for block in self.to_frame().drop(columns=["model", "corpus", "site"]).to_dict("records")
             ],
         }
         if self.rows.note:
@@ -277,6 +287,20 @@ class Profile(Mapping):
         if self.stop is not None:
             content["stop"] = asdict(self.stop)
         return content
+
+    @classmethod
+    def from_dict(cls, content: Any) -> Profile:
+        """The profile whose `to_dict` this is: numbers without maps, as of a `.json` file.
+
+        Raises:
+            InputError: it is none.
+        """
+        from howlinear.instrument.profile_files import profile_from_dict
+
+        try:
+            return profile_from_dict(content)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"no profile as Profile.to_dict gives it ({type(error).__name__}: {error})") from error
 
     def to_markdown(self) -> str:
         """The columns that a reader looks at first, as a Markdown table."""
@@ -300,15 +324,25 @@ class Profile(Mapping):
 
         save_profile(self, Path(path), force)
 
-    def plot(self, ax: matplotlib.axes.Axes | None = None) -> matplotlib.figure.Figure:
-        """Draw R²_lin over depth with its intervals, and below it the costs of swaps where they were measured.
+    def plot(self, ax: matplotlib.axes.Axes | None = None, swap: bool | None = None) -> matplotlib.figure.Figure:
+        """Draw R²_lin over depth with its intervals, and below it the costs of swaps.
 
         Args:
             ax: where to draw R²_lin alone; a figure of its own by default.
+            swap: whether to draw the costs; by default where they were measured and no axes are given.
+
+        Raises:
+            InputError: costs that were not measured, or that two panels are to be drawn on one pair of axes.
         """
         from howlinear.plots.ceilings import profile
 
-        return profile(self.to_frame().assign(model=Path(self.model).name), ax)
+        if swap and self.costs is None:
+            raise InputError("costs of swaps were not measured: measure with swap=True, or leave swap out")
+        if swap and ax is not None:
+            raise InputError("costs of swaps take a panel of their own: leave ax or swap out")
+        frame = self.to_frame().assign(model=Path(self.model).name)
+        costs = [name for name in frame if name.startswith("dppl")]
+        return profile(frame.drop(columns=costs) if swap is False else frame, ax)
 
 
 def compare(first: Any, second: Any) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.instrument.perplexity import Change
 from howlinear.instrument.profile import Profile, Solved, Stop
+from howlinear.models.ffn_sites import check_kind
 from howlinear.text.rows import RowsOnRecord
 
 SUFFIXES = (".safetensors", ".json")
@@ -77,6 +78,7 @@ def profile_from_dict(content: Mapping[str, Any]) -> Profile:
 
     Raises:
         LookupError: a number is missing.
+        InputError: a site that there is not.
     """
     rows = RowsOnRecord(
         content["corpus"], content["sha256"], content["rows"], content["seq_len"], content.get("text", "")
@@ -85,7 +87,9 @@ def profile_from_dict(content: Mapping[str, Any]) -> Profile:
     solved = {block["block"]: _solved(block) for block in content["blocks"]}
     blocks = [block for block in content["blocks"] if block.get("dppl") is not None]
     costs = {block["block"]: Change(Estimate(block["dppl"], block["dppl_low"], block["dppl_high"])) for block in blocks}
-    return Profile(content["model"], rows, solved, content["perplexity"], stop, costs or None)
+    site = content.get("site", "ffn")
+    check_kind(site)
+    return Profile(content["model"], rows, solved, content["perplexity"], stop, costs or None, site)
 
 
 def _solved(block: Mapping[str, Any]) -> Solved:

@@ -35,7 +35,7 @@ from howlinear.models.checks import check_ids, evaluating, unwrapped
 from howlinear.models.ffn_sites import device_of, sites
 from howlinear.models.forward import logits, running
 from howlinear.models.load import check_causal
-from howlinear.models.swap import maps_of, swap
+from howlinear.models.swap import maps_of, site_of, swap
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -46,6 +46,7 @@ def swap_costs(
     text: Any,
     batch_size: int = LOSS_BATCH,
     progress: bool = False,
+    site: str | None = None,
 ) -> dict[int, Change]:
     """What replacing each block alone by its map costs in perplexity, without fine-tuning (paper, figure 2).
 
@@ -55,6 +56,7 @@ def swap_costs(
         text: as of `perplexity`.
         batch_size: sequences in a pass.
         progress: show a bar.
+        site: what the maps stand for, as of `swap`.
 
     Returns:
         Block → the change of perplexity, its interval paired over document folds, see `perplexity.change`.
@@ -63,9 +65,12 @@ def swap_costs(
         InputError: a loss is not finite, a block that the model does not have, or fewer than two document folds.
     """
     model = model_of(model)
+    site = site_of(maps, site)
     maps = maps_of(maps)
+    if maps:
+        sites(model, list(maps), site)  # refused, if so, before a text is read
     scored = scored_of(text, model)
-    before, after = swap_losses(model, maps, scored.ids, batch_size, progress, scored.mask)
+    before, after = swap_losses(model, maps, scored.ids, batch_size, progress, scored.mask, site)
     return {block: change(before, means, scored.fold, scored.predicted) for block, means in after.items()}
 
 
@@ -76,6 +81,7 @@ def swap_losses(
     batch_size: int = LOSS_BATCH,
     progress: bool = False,
     mask: Bool[Tensor, "n seq_len"] | None = None,
+    site: str = "ffn",
 ) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
     """`losses` of the model as it is, and with each block alone replaced by its map.
 
@@ -88,6 +94,7 @@ def swap_losses(
         batch_size: sequences in a pass.
         progress: show a bar.
         mask: which places are tokens, shape (n, seq_len), padding on the right; all by default.
+        site: what the maps stand for, as of `swap`.
 
     Raises:
         InputError: a model that predicts no next token, a loss that is not finite, or a block that it does not have.
@@ -100,7 +107,7 @@ def swap_losses(
         # In the place of padding the model reads token 0: no token before it sees that, and none behind it counts.
         return batch_losses(model, targets.clamp_min(0), targets)
 
-    base, swapped = swapped_passes(model, swaps, targets_of(ids, mask), score, batch_size, progress)
+    base, swapped = swapped_passes(model, swaps, targets_of(ids, mask), score, batch_size, progress, site)
     return finite_losses(base), {block: finite_losses(parts) for block, parts in swapped.items()}
 
 
@@ -112,6 +119,7 @@ def swapped_passes(
     score: Callable[[Int64[Tensor, "batch seq_len"]], Tensor],
     batch_size: int = LOSS_BATCH,
     progress: bool = False,
+    site: str = "ffn",
 ) -> tuple[list[Tensor], dict[Name, list[Tensor]]]:
     """What `score` makes of every batch, of the model as it is and with each swap alone.
 
@@ -122,6 +130,7 @@ def swapped_passes(
         score: runs the model on a batch.
         batch_size: sequences in a pass.
         progress: show a bar.
+        site: what the maps stand for, as of `swap`.
 
     Returns:
         Scores of the batches in order: of the model, and name → of the model with that swap.
@@ -138,15 +147,15 @@ def swapped_passes(
     swapped: dict[Name, list[Tensor]] = {name: [] for name in swaps}
     with running(model), evaluating(model):
         recording = None
-        if blocks and resumable(model, blocks, tokens[:1].to(device_of(model))):
-            recording = Recording(model, blocks)
+        if blocks and resumable(model, blocks, tokens[:1].to(device_of(model)), site):
+            recording = Recording(model, blocks, site)
         for batch in tqdm(ids.split(batch_size), unit="batch", desc="swaps", disable=not progress):
             # Once as it is; then with each swap alone, from the swapped block on.
             with recording.record() if recording else nullcontext():
                 base.append(score(batch))
             for name, (block, replacement) in swaps.items():
                 resumed = recording.resumed(block) if recording else nullcontext()
-                with swap(model, {block: replacement}), resumed:
+                with swap(model, {block: replacement}, site), resumed:
                     swapped[name].append(score(batch))
     return base, swapped
 
@@ -157,14 +166,14 @@ class Recording:
     Memory: as many rows of the batch as there are layers and blocks to be changed together.
     """
 
-    def __init__(self, model: PreTrainedModel, blocks: list[int]):
-        """Prepare to resume at `blocks`.
+    def __init__(self, model: PreTrainedModel, blocks: list[int], site: str = "ffn"):
+        """Prepare to resume at these sites of `blocks`.
 
         Raises:
             InputError: a block that the model does not have.
         """
-        self.sites = sites(model, blocks)
-        stack = re.match(r"(.*?)\.\d+\.", self.sites[0].name).group(1)  # as transformer.h of transformer.h.3.mlp
+        self.sites = sites(model, blocks, site)
+        stack = re.match(r"(.*?)\.\d+(\.|$)", self.sites[0].name).group(1)  # as transformer.h of transformer.h.3.mlp
         self.layers = list(model.get_submodule(stack))
         self.returned: dict[nn.Module, Any] = {}
         self.before: dict[int, list[nn.Module]] = {}  # block → modules of its layer that run before its FFN
@@ -238,14 +247,14 @@ def _copied(value: Any) -> Any:
 
 
 @torch.inference_mode()
-def resumable(model: PreTrainedModel, blocks: list[int], batch: Int64[Tensor, "n seq_len"]) -> bool:
+def resumable(model: PreTrainedModel, blocks: list[int], batch: Int64[Tensor, "n seq_len"], site: str = "ffn") -> bool:
     """Whether layers need no more of those before them than what they return.
 
     It is tried at each of `blocks` with a few tokens of `batch`, nothing swapped. False for a model whose layers share
     keys and values, say.
     """
     few = batch[:1, :8]
-    recording = Recording(model, blocks)
+    recording = Recording(model, blocks, site)
     with recording.record():
         whole = logits(model, few)
     try:

@@ -4,6 +4,8 @@ An FFN site is the pair (module whose input is x, module whose output is y): aft
 A pattern names it for all blocks, a star in the place of the block's number: `layers.*.mlp` where one module maps x to
 y, `layers.*.fc1,layers.*.fc2` where the first and last layer lie apart or the residual is added between y and the
 module's end. Paths are below `model.base_model`.
+
+Besides, attention and the whole layer can be measured as sites of the same list of layers, by name (`KINDS`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.models.checks import unwrapped
-from howlinear.models.structure import Unclear, find
+from howlinear.models.structure import Unclear, find, find_attention, stacks
 
 _BERT = "encoder.layer.*.intermediate.dense,encoder.layer.*.output.dense"  # `output` adds the residual and a norm
 _BERTS = (
@@ -53,9 +55,21 @@ REFUSED = {  # model_type: why there is nothing to measure, or none of it block 
 }
 
 
+KINDS = {
+    "ffn": "the feed-forward block",
+    "attention": "attention",
+    "layer": "the whole layer",
+}
+"""What can be measured of a layer, by name. `ffn`: x behind the norm, y before the residual is added. `attention`: the
+same of attention, of a decoder that also reads an encoder its self-attention. `layer`: x is the residual stream before
+the layer and y what the layer adds to it, the stream behind less the stream before: a layer that does nothing has
+y = 0, while the stream behind would be nearly linear in the one before for carrying it along."""
+_ATTENTION = {"bloom": "self_attention,self_attention.dense"}  # model_type: in its layer; the module adds the residual
+
+
 @dataclass(frozen=True)
 class Site:
-    """One feed-forward block.
+    """One feed-forward block, or what else of a layer is measured.
 
     Attributes:
         block: its depth, from 0.
@@ -63,6 +77,7 @@ class Site:
         input: the module whose first argument is x.
         output: the module that returns y; usually the same one.
         input_name: dotted path of `input` below the model.
+        kind: which of `KINDS`; of a `layer`, y is what `output` returns less x.
     """
 
     block: int
@@ -70,6 +85,7 @@ class Site:
     input: nn.Module
     output: nn.Module
     input_name: str
+    kind: str = "ffn"
 
     @property
     def ffn(self) -> nn.Module | None:
@@ -89,19 +105,21 @@ class Site:
         return list(nn.ModuleList([self.input, self.output]).parameters())
 
 
-def sites(model: Any, blocks: int | Iterable[int] | None = None) -> list[Site]:
-    """The FFN sites of a model, in order of depth.
+def sites(model: Any, blocks: int | Iterable[int] | None = None, site: str = "ffn") -> list[Site]:
+    """The FFN sites of a model, in order of depth, or those of its attention or of its whole layers.
 
     Args:
         model: any `transformers` model; `load_model(…, sites=…)` says where to look if that cannot be told.
         blocks: which blocks, or which one; all by default.
+        site: `ffn`, `attention` or `layer` (`KINDS`).
 
     Raises:
-        InputError: it cannot be told where this architecture keeps its FFNs (says what was found and what to pass), or
-            a block that the model does not have.
+        InputError: it cannot be told where this architecture keeps these (says what was found and what to pass), a
+            block that the model does not have, or another site.
     """
     model = unwrapped(model)
-    all_sites = _resolved(model, pattern_of(model))
+    check_kind(site)
+    all_sites = _resolved(model, pattern_of(model) if site == "ffn" else _pattern_beside(model, site), site)
     if blocks is None:
         return all_sites
     blocks = [blocks] if isinstance(blocks, int) else blocks
@@ -146,6 +164,57 @@ _SAY = (
 )
 
 
+def check_kind(site: Any) -> None:
+    """Refuse what is none of `KINDS`.
+
+    Raises:
+        InputError: it is none.
+    """
+    if not isinstance(site, str) or site not in KINDS:
+        raise InputError(f"site {site!r}: give {', '.join(KINDS)}")
+
+
+def _pattern_beside(model: PreTrainedModel, site: str) -> str:
+    """The pattern of a model's attention or of its layers.
+
+    Raises:
+        InputError: it cannot be told which list of modules the layers are, or which module is attention.
+    """
+    family = model.config.model_type
+    if family == "albert":
+        raise InputError(f"{type(model).__name__}, a {family!r} model, cannot be measured: {REFUSED[family]}")
+    try:
+        stack = _stack_of(model)
+        if site == "layer":
+            return f"{stack}.*"
+        attention = _ATTENTION.get(family) or find_attention(model.base_model, stack, width_of(model))
+    except Unclear as unclear:
+        raise InputError(
+            f"cannot tell where {type(model).__name__}, a {family!r} model, keeps {KINDS[site]}: {unclear}"
+        ) from unclear
+    return ",".join(f"{stack}.*.{path}" for path in attention.split(","))
+
+
+def _stack_of(model: PreTrainedModel) -> str:
+    """The path of the list of layers below the base model: where the FFNs are known to be, or else the only list.
+
+    Raises:
+        Unclear: there is none, or more than one.
+    """
+    noted = getattr(model.config, "howlinear_sites", None)
+    one_stack = not getattr(model.config, "is_encoder_decoder", False)
+    pattern = noted or (FAMILIES.get(model.config.model_type) if one_stack else None)
+    if pattern is not None and pattern.startswith("ffns"):
+        raise Unclear("its layers are no modules of their own")
+    if pattern is not None:
+        return _below_base(model, pattern.partition(".*")[0])
+    lists = list(stacks(model.base_model))
+    if len(lists) != 1:
+        say = f", {' and '.join(lists)}; {_SAY}, or measure model.get_encoder()" if lists else ""
+        raise Unclear(f"it has {len(lists)} lists of layers{say}")
+    return lists[0]
+
+
 def note(model: PreTrainedModel, pattern: str) -> None:
     """Note in a model's config where its FFNs are, for every function to read, and for the folder it is saved to.
 
@@ -168,7 +237,7 @@ def width_of(model: PreTrainedModel) -> int:
     return model.config.get_text_config().hidden_size
 
 
-def _resolved(model: PreTrainedModel, pattern: str) -> list[Site]:
+def _resolved(model: PreTrainedModel, pattern: str, kind: str = "ffn") -> list[Site]:
     """The sites that a pattern names, in order of depth; none unless every block has both modules."""
     paths = pattern.split(",")  # of one module, or of the first and the last
     if len(paths) > 2:
@@ -184,6 +253,7 @@ def _resolved(model: PreTrainedModel, pattern: str) -> list[Site]:
             input=model.get_submodule(inputs[block]),
             output=model.get_submodule(outputs[block]),
             input_name=inputs[block],
+            kind=kind,
         )
         for block in sorted(outputs)
     ]
@@ -194,14 +264,23 @@ def _matches(model: PreTrainedModel, path: str) -> dict[int, str]:
     if "*" not in path:
         return {}
     base = model.base_model
-    prefix = "" if base is model else f"{model.base_model_prefix}."
-    number_for_star = re.escape(path.removeprefix(prefix)).replace(r"\*", r"(\d+)", 1)
+    number_for_star = re.escape(_below_base(model, path)).replace(r"\*", r"(\d+)", 1)
     matches = {}
     for name, _ in base.named_modules(remove_duplicate=False):
         match = re.fullmatch(number_for_star, name)
         if match:
-            matches[int(match.group(1))] = prefix + name
+            matches[int(match.group(1))] = _prefix(model) + name
     return matches
+
+
+def _below_base(model: PreTrainedModel, path: str) -> str:
+    """A path below the base model, whether it was given so or below the model."""
+    return path.removeprefix(_prefix(model))
+
+
+def _prefix(model: PreTrainedModel) -> str:
+    """How paths below the base model begin below the model."""
+    return "" if model.base_model is model else f"{model.base_model_prefix}."
 
 
 def activation_beside(model: PreTrainedModel, site: Site) -> nn.Module | None:

@@ -87,8 +87,13 @@ def writes_to_stream(model: PreTrainedModel) -> bool:
 
 
 def stream_of(output: Tensor | tuple) -> Tensor:
-    """The residual stream in what a layer returns: some return something beside it."""
+    """The residual stream in what a layer returns, or what attention writes: some return something beside it."""
     return output if isinstance(output, Tensor) else output[0]
+
+
+def input_of(args: tuple, named: dict) -> Tensor:
+    """The rows that a module was called with: what comes first, or by the name that `transformers` gives them."""
+    return args[0] if args else named.get("hidden_states", next(iter(named.values())))
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.models.checks import unwrapped
-from howlinear.models.ffn_sites import FAMILIES, Site, note, pattern_of, sites, width_of
-from howlinear.models.swap import maps_of, swap
+from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, width_of
+from howlinear.models.swap import maps_of, site_of, swap
 from howlinear.models.units import LAYERS, WIDTHS, unit_count
 
 
@@ -38,9 +38,12 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
         The copy, its replaced blocks noted in `config.howlinear`.
 
     Raises:
-        InputError: no maps, an unknown block, a map that is none of these or not of its width, or a model over devices.
+        InputError: no maps, an unknown block, a map that is none of these or not of its width, maps of something else
+            than FFNs, or a model over devices.
     """
     model = unwrapped(model)
+    if (site := site_of(maps)) != "ffn":
+        raise InputError(f"maps of {KINDS[site]} take its place for a while alone (swap): replace is for FFN blocks")
     maps = maps_of(maps)
     blocks = [site.block for site in sites(model, list(maps))]  # before anything is copied
     width = width_of(model)

@@ -1,4 +1,4 @@
-"""Find the FFNs of an architecture that no table knows, from its modules alone.
+"""Find the FFNs of an architecture that no table knows, and attention of any, from their modules alone.
 
 In every block, an FFN is the one module outside attention that holds the block's widest weights, maps the hidden size
 to itself, holds no norm of the residual stream, and acts on each token by itself, as nothing beside it does. The last
@@ -40,12 +40,12 @@ def find(base: nn.Module, width: int) -> str:
 
 
 def _find(base: nn.Module, width: int) -> str:
-    stacks = _stacks(base)
-    if not stacks:
+    lists = stacks(base)
+    if not lists:
         raise Unclear("it has no list of blocks")
     patterns = []
     reasons = []
-    for name, stack in stacks.items():
+    for name, stack in lists.items():
         try:
             patterns.append(_in_stack(name, stack, width))
         except Unclear as reason:
@@ -57,15 +57,51 @@ def _find(base: nn.Module, width: int) -> str:
     return patterns[0]
 
 
-def _stacks(base: nn.Module) -> dict[str, nn.Module]:
+def stacks(base: nn.Module) -> dict[str, nn.Module]:
     """The outermost lists whose members each hold several weight matrices, in modules of their own; by path."""
-    stacks: dict[str, nn.Module] = {}
+    lists: dict[str, nn.Module] = {}
     for name, module in base.named_modules():
-        inside_another = any(name.startswith(f"{outer}.") for outer in stacks)
+        inside_another = any(name.startswith(f"{outer}.") for outer in lists)
         is_list = isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 0
         if is_list and not inside_another and all(_is_composed(member) for member in module):
-            stacks[name] = module
-    return stacks
+            lists[name] = module
+    return lists
+
+
+def find_attention(base: nn.Module, stack: str, width: int) -> str:
+    """The path of attention below each layer of a list, such as `self_attn`; a pair where it takes two modules.
+
+    It is the outermost module that mixes tokens and holds no norm of the residual stream, of a decoder that reads an
+    encoder the one that does not. Where a layer keeps attention's output matrix beside it, as BERT's
+    `attention.output.dense` beside `attention.self`, the two are a pair. Layers without attention are left out.
+
+    Args:
+        base: the model without its head.
+        stack: the list of layers below it.
+        width: features of the residual stream.
+
+    Raises:
+        Unclear: no module fits in any layer, or several do.
+    """
+    paths = set()
+    for number, layer in enumerate(base.get_submodule(stack)):
+        fits: list[str] = []
+        for path, module in layer.named_modules():
+            inside_another = any(path.startswith(f"{outer}.") for outer in fits)
+            reads_encoder = re.search(r"cross|enc_?dec|encoder_attn", path, re.IGNORECASE)
+            own = path and _mixes_tokens(path, module) and not reads_encoder
+            if own and not inside_another and not _norms_the_stream(module, width):
+                fits.append(path)
+        if len(fits) > 1:
+            raise Unclear(f"several modules of {stack}.{number} could be it: {', '.join(fits)}")
+        names = {path for path, _ in layer.named_modules()}
+        for path in fits:
+            beside = f"{path.rpartition('.')[0]}.output.dense"
+            paths.add(f"{path},{beside}" if beside in names else path)
+    if len(paths) != 1:
+        found = f"the layers of {stack} differ: {', '.join(sorted(paths))}" if paths else f"no module of {stack}.* fits"
+        raise Unclear(found)
+    return paths.pop()
 
 
 def _is_composed(module: nn.Module) -> bool:
@@ -154,8 +190,10 @@ def _mixes_tokens(path: str, module: nn.Module) -> bool:
 
 def _norms_the_stream(module: nn.Module, width: int) -> bool:
     """Whether a norm of the residual stream lies inside, so that its input is not yet x or its output no longer y."""
-    for part in module.modules():
-        if "norm" in type(part).__name__.lower() and any(p.shape == (width,) for p in part.parameters()):
+    for path, part in module.named_modules():
+        of_queries = re.match(r"q|k", path.rpartition(".")[2])  # a norm of queries or keys, of all heads together
+        is_norm = "norm" in type(part).__name__.lower() and not of_queries
+        if is_norm and any(p.shape == (width,) for p in part.parameters()):
             return True
     return False
 

@@ -1,4 +1,4 @@
-"""Put maps in the place of feed-forward blocks for a while."""
+"""Put maps in the place of feed-forward blocks for a while, or of attention or whole layers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,22 @@ from howlinear.core.ceilings import Ceiling
 from howlinear.errors import InputError
 from howlinear.models.checks import unwrapped
 from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, width_of
+from howlinear.models.layers import input_of
 
 
 @contextmanager
-def swap(model: Any, maps: Any) -> Iterator[PreTrainedModel]:
+def swap(model: Any, maps: Any, site: str | None = None) -> Iterator[PreTrainedModel]:
     """Put maps in the place of FFN blocks, and put the blocks back whatever happens.
+
+    In the place of attention or of a whole layer, the model's own modules run, and what they write is written over:
+    they also return what others need, such as keys, values or a bias of positions.
 
     Args:
         model: the model to change while the context lasts.
         maps: block → an `AffineMap`, a module, or any function of rows (…, d_in) to rows (…, d_out); or a profile, or
             ceilings, which hold such maps.
+        site: what they stand for, `ffn`, `attention` or `layer`, whose map gives what the layer adds to the residual
+            stream; by default what a profile was measured of, or else `ffn`.
 
     Yields:
         The model.
@@ -33,13 +39,52 @@ def swap(model: Any, maps: Any) -> Iterator[PreTrainedModel]:
         InputError: a block that the model does not have, what is no map, or what is no `transformers` model.
     """
     inside = unwrapped(model)
+    site = site_of(maps, site)
     maps = maps_of(maps)
-    swapped_sites = sites(inside, list(maps)) if maps else []
+    swapped_sites = sites(inside, list(maps), site) if maps else []
     with ExitStack() as restore:
-        for site in swapped_sites:
-            restore.callback(put_back, inside, site)
-            put(inside, site, _as_module(maps[site.block], inside, site))
+        for each in swapped_sites:
+            module = _as_module(maps[each.block], inside, each)
+            if each.kind == "ffn":
+                restore.callback(put_back, inside, each)
+                put(inside, each, module)
+            else:
+                restore.enter_context(_written_over(each, module))
         yield model
+
+
+@contextmanager
+def _written_over(site: Site, module: nn.Module) -> Iterator[None]:
+    """While it lasts, what a site writes is what a module makes of its input; what it returns besides stays."""
+    read: list[Tensor] = []
+
+    def note(_: nn.Module, args: tuple, named: dict) -> None:
+        read[:] = [input_of(args, named)]
+
+    def write(_: nn.Module, __: tuple, output: Tensor | tuple) -> Tensor | tuple:
+        x = read.pop()
+        y = x + module(x) if site.kind == "layer" else module(x)
+        return y if isinstance(output, Tensor) else type(output)((y, *output[1:]))
+
+    before = site.input.register_forward_pre_hook(note, with_kwargs=True)
+    after = site.output.register_forward_hook(write)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
+
+
+def site_of(maps: Any, site: str | None = None) -> str:
+    """What maps stand for: what is said, or else what the profile that holds them was measured of.
+
+    Raises:
+        InputError: a profile of something else than is said.
+    """
+    measured = getattr(maps, "site", None)
+    if site is not None and measured is not None and site != measured:
+        raise InputError(f"site {site!r} with a profile of {measured!r}: leave it out, or measure with site={site!r}")
+    return site or measured or "ffn"
 
 
 def maps_of(maps: Any) -> dict[int, Any]:

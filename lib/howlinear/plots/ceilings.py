@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -13,6 +14,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from howlinear.errors import InputError
 from howlinear.plots import style
 from howlinear.plots.by_hand import draw_cloud
 
@@ -22,12 +24,21 @@ _NAMELESS = {"color": "0.2", "marker": "o"}
 _APART = 0.06  # of the height of a panel: labels of ticks that are nearer would touch
 
 
-def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame | None = None) -> Figure:
+def profile(frame: Any, ax: Axes | None = None, published: pd.DataFrame | None = None) -> Figure:
     """R²_lin over depth, with its interval: a line a model; below it what swaps cost, where the table has that.
+
+    Args:
+        frame: a table as `Profile.to_frame` makes it, a `Profile`, or a list of profiles, a line each.
+        ax: where to draw R²_lin alone; a figure of its own by default.
+        published: the paper's numbers, to stand behind.
 
     Returns:
         The figure.
+
+    Raises:
+        InputError: neither tables nor profiles.
     """
+    frame = _table_of(frame)
     if ax is None and "dppl" in frame.columns:
         return profile_and_swaps(frame if "model" in frame.columns else frame.assign(model=""), published)
     if ax is None:
@@ -47,7 +58,7 @@ def profile(frame: pd.DataFrame, ax: Axes | None = None, published: pd.DataFrame
             _draw_untrained(ax, blocks, look["color"])
     if "r2_untrained" in frame.columns:
         _explain_untrained(ax, frame)
-    ax.set(xlabel="block", ylabel="$R^2_{\\mathrm{lin}}$, held out", ylim=(_floor(frame), 1.02))
+    ax.set(xlabel="block", ylabel=f"$R^2_{{\\mathrm{{lin}}}}${_of_site(frame)}, held out", ylim=(_floor(frame), 1.02))
     ax.xaxis.get_major_locator().set_params(integer=True)
     handles, labels = _entries(ax)
     if labels:
@@ -134,6 +145,34 @@ def solvers(errors: pd.Series, rule: pd.DataFrame, null: float) -> Figure:
     right.legend(loc="lower right")
     style.panels([left, right], ["solvers", "null directions"])
     return figure
+
+
+def _table_of(given: Any) -> pd.DataFrame:
+    """One table of a table, a profile or several; a profile's `model` is what tells it from the others."""
+    if isinstance(given, pd.DataFrame):
+        return given
+    profiles = list(given) if isinstance(given, list | tuple) else [given]
+    if not profiles or not all(hasattr(each, "to_frame") for each in profiles):
+        raise InputError(f"profile takes a profile, a list of them or a table, and not a {type(given).__name__}")
+    frames = [each.to_frame() for each in profiles]
+    # a line's name says text and site where profiles differ in these, and the rest is numbered
+    differing = [name for name in ("corpus", "site") if len({frame[name].iloc[0] for frame in frames}) > 1]
+    labels: list[str] = []
+    for frame in frames:
+        first = frame.iloc[0]
+        label = ", ".join([Path(first["model"]).name, *first[differing]])
+        labels.append(label)
+        count = labels.count(label)
+        frame["model"] = label if count == 1 else f"{label} ({count})"
+    return pd.concat(frames, ignore_index=True)
+
+
+def _of_site(frame: pd.DataFrame) -> str:
+    """What R²_lin is of, for an axis; nothing of feed-forward blocks, or where lines are of several sites."""
+    sites = list(frame["site"].unique()) if "site" in frame.columns else []
+    if sites == ["attention"]:
+        return " of attention"
+    return " of whole layers" if sites == ["layer"] else ""
 
 
 def _draw_published(ax: Axes, published: pd.DataFrame | None, column: str) -> None:

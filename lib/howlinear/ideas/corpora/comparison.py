@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedModel
@@ -45,11 +45,11 @@ class Comparison:
     agreement: Agreement | None
 
 
-def measured(model: PreTrainedModel, rows: TokenRows, progress: bool = False) -> Measured:
+def measured(model: PreTrainedModel, rows: TokenRows, progress: bool = False, site: str = "ffn") -> Measured:
     """Measure a model for a comparison; its moments are let go."""
     losses = HeldOutLosses(model, rows)
-    captured = capture(model, rows, progress=progress, losses=losses)
-    profile = profile_of(captured, name_of(model), rows, losses.perplexity())
+    captured = capture(model, rows, progress=progress, losses=losses, site=site)
+    profile = replace(profile_of(captured, name_of(model), rows, losses.perplexity()), site=site)
     return Measured(profile, FoldProfiles.of_capture(captured))
 
 

@@ -1,0 +1,319 @@
+"""Which tokens the line misses: each held-out token's share of what a block's affine map leaves unexplained.
+
+R²_lin = 1 − Σₜ eₜ / Σₜ oₜ is one number of many tokens, with eₜ = ‖yₜ − ŷₜ‖² what the map misses of token t and
+oₜ = ‖yₜ − ȳ‖² what there was to explain. Here both stand token by token, as multiples of the mean token's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from howlinear.core.ceilings import AffineMap
+from howlinear.errors import InputError, SourceError
+from howlinear.instrument.brought import model_of, rows_of
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.measure import ROWS, Profile, measure
+from howlinear.instrument.profile import name_of
+from howlinear.models.checks import check_inputs, evaluating
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import running, trunk
+from howlinear.models.load import tokenizer_of
+from howlinear.models.swap import maps_of, site_of
+from howlinear.text.corpus import Corpus
+from howlinear.text.rows import Rows, batch_of, tokens_of
+from howlinear.text.token_texts import token_texts
+
+TOKENS = 2_048
+"""How many tokens are shown by default, in whole sequences: a page of them can be read, and stays small."""
+
+EXACT = 1e-10
+"""Share of the outputs below which a residual is rounding of float32, so that no token carries it."""
+
+
+def token_errors(
+    model: Any,
+    profile: Any,
+    text: Any = None,
+    rows: int = ROWS,
+    seq_len: int = 128,
+    seed: int = 0,
+    blocks: int | list[int] | None = None,
+    site: str | None = None,
+    tokens: int = TOKENS,
+    batch_size: int = 16,
+    progress: bool = False,
+) -> pd.DataFrame:
+    """Which tokens each block's affine map misses, among held-out ones, which it was never fitted to.
+
+    Args:
+        model: a model, or its name as `load_model` takes it; an encoder too. Left as it was.
+        profile: a profile, or block → map, as `swap` takes it; or, without `text`, what `measure` takes as a text, on
+            which the maps are then fitted first.
+        text: what to show held-out tokens of, as `measure` takes it; by default the profile's own rows. Rows that a
+            map was fitted to are held out only if they are cut as they were then (the same `rows`, `seq_len`, `seed`).
+        rows: tokens to cut of a text, a quarter of them held out.
+        seq_len: tokens in a sequence of a text.
+        seed: decides which documents are drawn.
+        blocks: which blocks, or which one; by default all that have a map.
+        site: what of each block, `ffn`, `attention` or `layer`; by default the profile's, or else `ffn`.
+        tokens: how many to show at most, in whole sequences, of every document fold in turn.
+        batch_size: sequences in a forward pass.
+        progress: show a bar.
+
+    Returns:
+        A row a token and block: `model`, `corpus`, `site`, `block`, `sequence` (among all rows), `position` in it,
+        `fold` (of documents), `document` (how many ends of documents stand before it in its sequence), `token` (its
+        id), `text`; `residual`, e over the mean e of the tokens shown, so that 1 is an average token; `share`, e over
+        the sum; `output`, o over the mean o; and `r2` = 1 − e / o, NaN where the token's output is the mean. `text` is
+        empty for a token whose character is completed by a later one, and None where there is no tokenizer.
+
+    Raises:
+        InputError: a profile of another model or without maps, a block or a site that is not there, no held-out rows,
+            inputs without token ids, or activations that are not finite.
+        SourceError: no such model or text.
+    """
+    model = model_of(model)
+    if tokens < 1:
+        raise InputError(f"{tokens} tokens: give how many to show, 1 or more")
+    if text is None and not isinstance(profile, Profile):
+        if isinstance(profile, Mapping) and all(isinstance(key, int) for key in profile):
+            raise InputError("maps alone say no tokens to look at: give a text too, token_errors(model, maps, text)")
+        site = site or "ffn"
+        sites(model, blocks, site)
+        profile, text = None, profile
+    else:
+        _check_model(profile, model)
+        site, maps = site_of(profile, site), maps_of(profile)
+        blocks = _check_blocks(model, maps, blocks, site)
+    packed = rows_of(profile.rows if text is None else text, model, rows, seq_len, seed)
+    indices = _held_out(packed, tokens)
+    shown = packed.subset(indices)
+    check_inputs(model, shown.inputs)
+    if profile is None:
+        maps = maps_of(measure(model, packed, blocks=blocks, site=site, batch_size=batch_size, progress=progress))
+    chosen = sites(model, blocks, site)
+
+    errors = _squared_errors(model, shown, chosen, maps, batch_size, progress)
+    where = _describe_tokens(shown, indices, _tokenizer(text, model))
+    about = {"model": name_of(model), "corpus": packed.corpus, "site": site}
+    exact = max(EXACT, torch.finfo(model.dtype).eps ** 2)
+    return pd.concat(
+        [where.assign(**_shares(*errors[each.block], exact)).assign(block=each.block, **about) for each in chosen],
+        ignore_index=True,
+    )[[*about, "block", *where, "residual", "share", "output", "r2"]]
+
+
+def summarise_blocks(errors: pd.DataFrame, top: int = 5) -> pd.DataFrame:
+    """Which tokens carry each block's residual, a row a block.
+
+    Args:
+        errors: of `token_errors`.
+        top: how many tokens to count as the few that carry most.
+
+    Returns:
+        `block`; `r2`, R²_lin of the tokens shown, their own mean taken out; `tokens`, how many these are; `top`, the
+        share of the residual that the `top` tokens carry; `half`, how few tokens carry half of it; `first`, what
+        position 0 of the sequences carries.
+    """
+    rows = []
+    for block, table in errors.groupby("block", sort=True):
+        share = table["share"].sort_values(ascending=False).to_numpy()
+        exact = share.sum() == 0
+        # Σe / Σo is the mean of (e / o) · o / mean(o)
+        missed = ((1 - table["r2"]) * table["output"]).fillna(0).mean()
+        rows.append(
+            {
+                "block": block,
+                "r2": 1 - missed,
+                "tokens": len(table),
+                "top": share[:top].sum(),
+                "half": 0 if exact else int(np.searchsorted(share.cumsum(), 0.5) + 1),
+                "first": table.loc[table["position"] == 0, "share"].sum(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def missed_types(errors: pd.DataFrame, top: int = 10) -> pd.DataFrame:
+    """The types of tokens that each block's map misses most: at most `top` rows a block, in falling order.
+
+    They are those whose share of the residual lies farthest above their share of the tokens: neither the most frequent,
+    which carry much in sum, nor the rarest, of which one may be far off.
+
+    Returns:
+        `block`, `token`, `text`; `times` that it occurs; `share` of the residual that all these carry together; and
+        `residual`, of the mean one of them over that of the mean token.
+    """
+    types = errors.groupby(["block", "token"], sort=True).agg(
+        text=("text", "first"), times=("share", "size"), share=("share", "sum"), residual=("residual", "mean")
+    )
+    # share − times / n = times · (residual − 1) / n
+    types["excess"] = types["times"] * (types["residual"] - 1)
+    falling = types.reset_index().sort_values(["block", "excess"], ascending=[True, False], kind="stable")
+    most = falling[falling["residual"] > 1].groupby("block").head(top)
+    return most.drop(columns="excess").reset_index(drop=True)
+
+
+def _check_model(profile: Any, model: PreTrainedModel) -> None:
+    """Refuse the profile of another model; maps may come from anywhere, as far as they fit."""
+    if not isinstance(profile, Profile):
+        return
+    if Path(profile.model).name != Path(name_of(model)).name:
+        raise InputError(
+            f"a profile of {profile.model}, and the model is {name_of(model)}: measure this one, or give the maps "
+            "alone, {block: profile[block].map}"
+        )
+
+
+def _check_blocks(
+    model: PreTrainedModel, maps: Mapping[int, Any], blocks: int | list[int] | None, site: str
+) -> list[int]:
+    """The blocks that are asked for, each with a map; those that have one by default.
+
+    Raises:
+        InputError: a block that the model does not have, or without a map.
+    """
+    chosen = [each.block for each in sites(model, list(maps) if blocks is None else blocks, site)]
+    unmapped = [block for block in chosen if block not in maps]
+    if unmapped:
+        raise InputError(f"no map of block {unmapped}: there are maps of {list(maps)}")
+    return chosen
+
+
+def _tokenizer(text: Any, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
+    """What turns token ids back into text, if there is anything that does."""
+    if isinstance(text, Corpus):
+        return text.tokenizer
+    try:
+        return tokenizer_of(model)
+    except SourceError:
+        return None
+
+
+def _held_out(rows: Rows, tokens: int) -> Int64[Tensor, " some"]:
+    """The sequences to show: the first of every held-out document fold, then the second, up to so many tokens.
+
+    Raises:
+        InputError: rows without token ids, or with no sequence held out.
+    """
+    if rows.ids is None:
+        raise InputError("these inputs have no token ids, so there are no tokens to tell apart")
+    if not rows.test.any():
+        raise InputError(f"no held-out rows among {len(rows.test)} sequences of {rows.corpus}: give more")
+    in_turn = chain.from_iterable(zip_longest(*(fold.tolist() for fold in rows.folds(test=True))))
+    ordered = [sequence for sequence in in_turn if sequence is not None]
+    return torch.tensor(sorted(ordered[: max(1, tokens // rows.ids.shape[1])]))
+
+
+@torch.no_grad()
+def _squared_errors(
+    model: PreTrainedModel,
+    rows: Rows,
+    chosen: list[Site],
+    maps: Mapping[int, Any],
+    batch_size: int,
+    progress: bool,
+) -> dict[int, tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]]:
+    """Block → e = ‖y − ŷ‖² and o = ‖y − ȳ‖² of every token.
+
+    The rows are run twice, first for ȳ: so no activation is kept, whatever the model's width and depth.
+
+    Raises:
+        InputError: a map of another width, or numbers that are not finite.
+    """
+    batches = torch.arange(len(rows.test)).split(batch_size)
+    sums: dict[int, Tensor] = {each.block: torch.zeros((), dtype=torch.float64) for each in chosen}
+    pieces: dict[int, list[tuple[Tensor, Tensor]]] = {each.block: [] for each in chosen}
+    counts = dict.fromkeys(sums, 0)
+
+    def run(keep: Callable[[Site, Tensor, Tensor], None], task: str) -> None:
+        for batch in tqdm(batches, unit="batch", desc=task, disable=not progress):
+
+            def keep_tokens(site: Site, x: Tensor, y: Tensor, batch: Tensor = batch) -> None:
+                x, y, _ = tokens_of(rows, batch, site.name, x.flatten(0, -2), y.flatten(0, -2).to(x.device))
+                keep(site, x.double(), y.double())
+
+            with hooked(chosen, keep_tokens):
+                trunk(model, batch_of(model, rows, batch))
+
+    def add(site: Site, _: Tensor, y: Tensor) -> None:
+        sums[site.block] = sums[site.block].to(y.device) + y.sum(0)
+        counts[site.block] += len(y)
+
+    def compare(site: Site, x: Tensor, y: Tensor) -> None:
+        missed = y - _apply(maps[site.block], x, site, model)
+        varied = y - sums[site.block] / counts[site.block]
+        pieces[site.block].append((missed.square().sum(1).cpu(), varied.square().sum(1).cpu()))
+
+    with running(model), evaluating(model):
+        run(add, "means")
+        run(compare, "tokens")
+    errors = {}
+    for block, parts in pieces.items():
+        missed, varied = (torch.cat(each).numpy() for each in zip(*parts, strict=True))
+        if not (np.isfinite(missed).all() and np.isfinite(varied).all()):
+            raise InputError(f"NaN or infinity at block {block}: this model overflows on this text in {model.dtype}")
+        errors[block] = (missed, varied)
+    return errors
+
+
+def _apply(map_: Any, x: Tensor, site: Site, model: PreTrainedModel) -> Tensor:
+    """A map of rows in float64; a module or another function gets them in the model's precision."""
+    if isinstance(map_, AffineMap):
+        if map_.weight.shape[0] != x.shape[1]:
+            raise InputError(
+                f"a map of shape {tuple(map_.weight.shape)} for block {site.block} of width {x.shape[1]}: it is of "
+                "another model"
+            )
+        return map_(x)
+    function = map_.module().to(x.device, model.dtype) if hasattr(map_, "module") else map_
+    return function(x.to(model.dtype)).double()
+
+
+def _shares(
+    missed: Float[np.ndarray, " n"], varied: Float[np.ndarray, " n"], exact: float
+) -> dict[str, Float[np.ndarray, " n"]]:
+    """Columns of every token from e and o; without a residual beyond rounding no token carries any of it."""
+    if missed.sum() <= exact * varied.sum():
+        missed = np.zeros_like(missed)
+    share = missed / missed.sum() if missed.any() else missed
+    output = varied / varied.mean() if varied.any() else varied
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r2 = np.where(varied > 0, 1 - missed / varied, np.nan)
+    return {"residual": share * len(share), "share": share, "output": output, "r2": r2}
+
+
+def _describe_tokens(
+    rows: Rows, indices: Int64[Tensor, " some"], tokenizer: PreTrainedTokenizerBase | None
+) -> pd.DataFrame:
+    """Where every token stands, and what it reads, in the order in which the model reads them, without padding."""
+    ends = {getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "sep_token_id", None)}
+    tables = []
+    for number, sequence in enumerate(indices.tolist()):
+        ids = rows.ids[number] if rows.mask is None else rows.ids[number][rows.mask[number]]
+        tokens = ids.tolist()
+        is_end = np.isin(tokens, [end for end in ends if end is not None])
+        tables.append(
+            pd.DataFrame(
+                {
+                    "sequence": sequence,
+                    "position": np.arange(len(tokens)),
+                    "fold": int(rows.fold[number]),
+                    "document": is_end.cumsum() - is_end,
+                    "token": tokens,
+                    "text": token_texts(tokenizer, tokens) if tokenizer is not None else None,
+                }
+            )
+        )
+    return pd.concat(tables, ignore_index=True)

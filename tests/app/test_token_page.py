@@ -1,0 +1,78 @@
+"""The page of tokens: all of them as text, with their numbers, and nothing that is loaded."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import howlinear as hl
+from howlinear.app.measurement import Measurement
+from howlinear.app.token_page import LEVELS, MOST, render_tokens
+from howlinear.errors import InputError
+from howlinear.text.rows import TokenRows
+from tests.app.test_page import NASTY, Reader
+
+
+@pytest.fixture
+def measured(gpt2):
+    """A profile, and errors whose tokens have texts."""
+    ids = torch.randint(80, (64, 32), generator=torch.Generator().manual_seed(3))
+    profile = hl.measure(gpt2, TokenRows.from_ids(ids, folds=4))
+    errors = hl.token_errors(gpt2, profile)
+    return profile, errors.assign(text=[["a", " b", "\n", "", NASTY][token % 5] for token in errors["token"]])
+
+
+def content(page):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL).group(1))
+
+
+def test_the_page_has_every_token_with_its_numbers_and_loads_nothing(measured):
+    profile, errors = measured
+    page = render_tokens(errors, Measurement("tiny", profile))
+    read = Reader(page)
+    assert read.open == []
+    assert read.loaded == []
+    assert {"link", "iframe", "img", "object"}.isdisjoint(read.tags)
+    tokens = errors[errors["block"] == 0]
+    assert read.tags.count("span") == len(tokens)
+    assert read.tags.count("section") == len(profile)
+    data = content(page)
+    assert data["blocks"] == list(profile)
+    for place, block in enumerate(profile):
+        table = errors[errors["block"] == block]
+        np.testing.assert_allclose(data["residual"][place], table["residual"], rtol=5e-3)
+        np.testing.assert_allclose(data["output"][place], table["output"], rtol=5e-3)
+        np.testing.assert_allclose(data["r2"][place], table["r2"], atol=5e-4)
+    assert page.count("<i>↵</i>\n") == (tokens["text"] == "\n").sum()
+    assert all(f">{level}</li>" in page for level in LEVELS)
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_what_is_given_is_text(measured):
+    profile, errors = measured
+    plain = render_tokens(errors.assign(text="a"), Measurement("tiny", profile))
+    page = render_tokens(errors, Measurement(NASTY, profile, dtype=NASTY))
+    assert page.count("<script") == plain.count("<script") == 2
+    assert NASTY not in page
+
+
+def test_without_a_tokenizer_ids_stand_for_texts(measured):
+    profile, errors = measured
+    page = render_tokens(errors.assign(text=None), Measurement("tiny", profile))
+    assert f"⟨{errors['token'].iloc[0]}⟩" in page
+
+
+def test_a_page_is_no_larger_than_can_be_read(measured):
+    profile, errors = measured
+    many = errors[errors["block"] == 0].sample(MOST + 1, replace=True, random_state=0)
+    with pytest.raises(InputError, match="at most 8,192"):
+        render_tokens(many, Measurement("tiny", profile))
+
+
+def test_of_a_layer_and_of_attention_it_says_so(gpt2, measured):
+    _, errors = measured
+    for kind, words in (("attention", "Attention of tiny"), ("layer", "The whole layer of tiny")):
+        profile = hl.measure(gpt2, hl.TokenRows.from_ids(torch.randint(80, (64, 32))), site=kind)
+        assert words in render_tokens(errors, Measurement("tiny", profile))
