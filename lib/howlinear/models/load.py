@@ -38,6 +38,11 @@ from howlinear.models.sources import ADAPTER, MERGE, loading, located
 from howlinear.models.units import narrow
 
 _DTYPES = ("float32", "bfloat16", "float16")
+_IF_THERE = {  # of `cached_file`: whatever is wrong with a source is said when its config is read
+    "_raise_exceptions_for_missing_entries": False,
+    "_raise_exceptions_for_connection_errors": False,
+    "_raise_exceptions_for_gated_repo": False,
+}
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "tokenizer_config.json")  # of bytes the last is all
 
 
@@ -153,7 +158,7 @@ def _from_pretrained(
 ) -> PreTrainedModel:
     with loading(source, revision), _silent():
         # Whether peft is installed would decide whether transformers reads it.
-        if cached_file(source, ADAPTER, revision=revision, _raise_exceptions_for_missing_entries=False):
+        if cached_file(source, ADAPTER, revision=revision, **_IF_THERE):
             raise SourceError(f"{source} holds an adapter ({ADAPTER}){MERGE}")
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
         model, report = _class_of(config).from_pretrained(
@@ -182,7 +187,8 @@ def _from_pretrained(
             f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random: "
             "use a complete copy, or one saved from the class of model that its config names"
         )
-    unread = [key for key in sorted(report["unexpected_keys"]) if key.startswith(body)]
+    # no masks and frequencies, which older versions saved
+    unread = [key for key in sorted(report["unexpected_keys"]) if key.startswith(body) and key.endswith("weight")]
     if unread and not (replaced(config) or units_left(config)):
         warnings.warn(
             f"{source} holds {len(unread)} weights for which a {type(model).__name__} of its config has no place "
