@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
 from transformers import AutoTokenizer
 
 import howlinear as hl
@@ -41,6 +42,11 @@ def maps(model, ids):
     return {0: hl.measure(model, ids)[0].map}
 
 
+def unpadded(ids, mask):
+    """The sequences as lists of different lengths."""
+    return [row[places].tolist() for row, places in zip(ids, mask.bool(), strict=True)]
+
+
 def lines(count=400):
     """Documents of a dozen words each."""
     random = np.random.default_rng(0)
@@ -66,15 +72,37 @@ IDS = {  # all of the same token ids
     "numpy uint16": lambda ids: ids.numpy().astype(np.uint16),
     "lists": lambda ids: ids.tolist(),
     "rows": hl.TokenRows.from_ids,
+    "no mask": lambda ids: {"input_ids": ids, "attention_mask": None},
+    "sparse": lambda ids: ids.to_sparse(),
+    "unsigned": lambda ids: ids.numpy().astype(np.uint64),
     "batch": lambda ids: {"input_ids": ids, "attention_mask": torch.ones_like(ids)},
     "batch of lists": lambda ids: {"input_ids": ids.tolist()},
     "loader of ids": lambda ids: DataLoader(ids, batch_size=64),
     "loader of batches": lambda ids: DataLoader([{"input_ids": row} for row in ids], batch_size=64),
 }
 
+MASKED = {  # all of the same padded sequences
+    "batch": lambda ids, mask: {"input_ids": ids, "attention_mask": mask},
+    "batch with labels": lambda ids, mask: {"input_ids": ids, "attention_mask": mask, "labels": ids},
+    "small integers": lambda ids, mask: {"input_ids": ids.short(), "attention_mask": mask.to(torch.int8)},
+    "boolean mask": lambda ids, mask: {"input_ids": ids.numpy(), "attention_mask": mask.bool().tolist()},
+    "float mask": lambda ids, mask: {"input_ids": ids, "attention_mask": mask.float()},
+    "examples": lambda ids, mask: [{"input_ids": row} for row in unpadded(ids, mask)],
+    "tokenised data set": lambda ids, mask: datasets.Dataset.from_dict({"input_ids": unpadded(ids, mask)}),
+    "tokenised frame": lambda ids, mask: pd.DataFrame({"input_ids": unpadded(ids, mask), "label": 0}),
+    "pairs": lambda ids, mask: DataLoader(TensorDataset(ids, mask), batch_size=50),
+    "torch data set": lambda ids, mask: TensorDataset(ids, mask),
+    "generator": lambda ids, mask: (
+        {"input_ids": few, "attention_mask": places} for few, places in zip(ids.split(50), mask.split(50), strict=True)
+    ),
+}
+
 TEXTS = {
     "strings": lambda folder: lines(),
     "tuple of strings": lambda folder: tuple(lines()),
+    "array of strings": lambda folder: np.array(lines()),
+    "column": lambda folder: pd.Series(lines()),
+    "generator of strings": lambda folder: (line for line in lines()),
     "data set": lambda folder: datasets.Dataset.from_dict({"text": lines()}),
     "data frame": lambda folder: pd.DataFrame({"text": lines()}),
     "path": lambda folder: written(folder / "mine.txt"),
@@ -96,6 +124,20 @@ BAD = {
     "ragged lists": lambda ids: [[1, 2], [3]],
     "padding on the left": lambda ids: {"input_ids": ids, "attention_mask": (torch.arange(LENGTH) > 3).expand_as(ids)},
     "a mask of another shape": lambda ids: {"input_ids": ids, "attention_mask": torch.ones(3, 4)},
+    "a mask with NaN": lambda ids: {"input_ids": ids, "attention_mask": torch.full(ids.shape, torch.nan)},
+    "a mask of twos": lambda ids: {"input_ids": ids, "attention_mask": torch.full_like(ids, 2)},
+    "nothing but padding": lambda ids: {"input_ids": ids, "attention_mask": torch.zeros_like(ids)},
+    "nested": lambda ids: torch.nested.nested_tensor([ids[0], ids[1][:4]]),
+    "no numbers yet": lambda ids: ids.to("meta"),
+    "a number by keyword": lambda ids: {"input_ids": 3},
+    "strings by keyword": lambda ids: {"text": ["a", "b"]},
+    "an empty batch": lambda ids: {},
+    "booleans": lambda ids: ids > 50,
+    "three axes": lambda ids: ids[None],
+    "strings among numbers": lambda ids: ["a", 3],
+    "bytes": lambda ids: b"text",
+    "an empty generator": lambda ids: iter([]),
+    "batches of two kinds": lambda ids: [{"input_ids": ids}, {"ids": ids}],
     "another keyword": lambda ids: {"pixels": ids},
     "a set": lambda ids: {1, 2},
     "a model": lambda ids: nn.Linear(2, 2),
@@ -149,6 +191,53 @@ def test_token_ids_of_every_kind_give_the_same(model, ids, maps, expected, name,
     assert found == pytest.approx(expected[name], rel=1e-5)
 
 
+@pytest.fixture(scope="module")
+def padded(ids):
+    """Token ids and which of them are tokens, the padding 0."""
+    lengths = torch.randint(6, LENGTH + 1, (len(ids), 1), generator=torch.Generator().manual_seed(2))
+    mask = (torch.arange(LENGTH) < lengths).long()
+    return ids * mask, mask
+
+
+@pytest.fixture(scope="module")
+def expected_of_padded(model, padded, maps):
+    return {name: numbers_of(FUNCTIONS[name](model, MASKED["batch"](*padded), maps)) for name in MASKING}
+
+
+MASKING = ("measure", "capture", "perplexity", "losses", "swap_costs")
+
+
+@pytest.mark.parametrize("kind", MASKED)
+@pytest.mark.parametrize("name", MASKING)
+def test_padded_sequences_of_every_kind_give_the_same(model, padded, maps, expected_of_padded, name, kind):
+    found = numbers_of(FUNCTIONS[name](model, MASKED[kind](*padded), maps))
+    assert found == pytest.approx(expected_of_padded[name], rel=1e-5)
+
+
+def test_padding_counts_nowhere(model, padded, expected_of_padded):
+    """By hand: each sequence alone, without its padding; least squares by numpy."""
+    x, y, nats, held = [], [], [], []
+    mlp = model.transformer.h[0].mlp
+    for number, row in enumerate(unpadded(*padded)):
+        seen = {}
+        hook = mlp.register_forward_hook(lambda _, args, out, seen=seen: seen.update(x=args[0][0], y=out[0]))
+        with torch.no_grad():
+            scores = model(input_ids=torch.tensor([row])).logits[0]
+        hook.remove()
+        x.append(seen["x"].double().numpy())
+        y.append(seen["y"].double().numpy())
+        held += [number % 4 == 3] * len(row)
+        nats.append(cross_entropy(scores[:-1], torch.tensor(row[1:]), reduction="none"))
+    held, x, y = np.array(held), np.concatenate(x), np.concatenate(y)
+    columns = np.c_[x, np.ones(len(x))]
+    weight = np.linalg.lstsq(columns[~held], y[~held], rcond=None)[0]
+    residual = y[held] - columns[held] @ weight
+    r2 = 1 - (residual**2).sum() / ((y[held] - y[held].mean(0)) ** 2).sum()
+    assert expected_of_padded["measure"][0] == pytest.approx(r2, abs=1e-5)
+    assert expected_of_padded["losses"] == pytest.approx([float(of_row.double().mean()) for of_row in nats], rel=1e-5)
+    assert expected_of_padded["perplexity"] == pytest.approx([float(torch.cat(nats).double().mean().exp())], rel=1e-5)
+
+
 @pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_texts_of_every_kind_give_the_same(model, maps, tmp_path, name, kind):
@@ -176,7 +265,7 @@ def test_what_is_no_text_is_one_line(model, ids, maps, name, kind):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("name", [*FUNCTIONS, "swap", "replace", "sites"])
+@pytest.mark.parametrize("name", [*FUNCTIONS, "swap", "replace", "sites", "untrained", "load_corpus"])
 def test_what_is_no_model_is_one_line(model, ids, maps, name, kind):
     brought = MODELS[kind](model)
 
@@ -185,8 +274,10 @@ def test_what_is_no_model_is_one_line(model, ids, maps, name, kind):
             hl.swap(brought, maps).__enter__()
         elif name == "replace":
             hl.replace(brought, maps)
-        elif name == "sites":
-            hl.sites(brought)
+        elif name in ("sites", "untrained"):
+            getattr(hl, name)(brought)
+        elif name == "load_corpus":
+            hl.load_corpus(lines(), brought)
         else:
             FUNCTIONS[name](brought, ids, maps)
 
@@ -224,6 +315,47 @@ def test_a_profile_is_taken_for_its_maps(model, ids):
 def test_what_are_no_blocks_is_one_line(model, ids, blocks):
     one_line(lambda: hl.measure(model, ids, blocks=blocks))
     one_line(lambda: hl.capture(model, ids, blocks=blocks))
+
+
+ARGUMENTS = {  # each names itself
+    "batch_size": [
+        lambda model, ids, maps: hl.measure(model, ids, batch_size=0),
+        lambda model, ids, maps: hl.capture(model, ids, batch_size=2.5),
+        lambda model, ids, maps: hl.losses(model, ids, batch_size=0),
+        lambda model, ids, maps: hl.swap_costs(model, maps, ids, batch_size="8"),
+    ],
+    "sample": [lambda model, ids, maps: hl.capture(model, ids, sample=-1)],
+    "rows": [
+        lambda model, ids, maps: hl.measure(model, lines(), rows=-1),
+        lambda model, ids, maps: hl.perplexity(model, lines(), rows="all"),
+    ],
+    "seq_len": [lambda model, ids, maps: hl.measure(model, lines(), seq_len=1.5)],
+    "documents": [lambda model, ids, maps: hl.load_corpus(lines(), model, documents="page")],
+    "tolerance": [lambda model, ids, maps: hl.measure(model, ids, tolerance="low")],
+    "max_parameters": [lambda model, ids, maps: hl.compress(model, ids, max_parameters="most")],
+    "max_dppl": [
+        lambda model, ids, maps: hl.compress(model, ids, max_dppl=float("nan")),
+        lambda model, ids, maps: hl.compress_to(model, ids, max_dppl=None),
+    ],
+    "candidates": [lambda model, ids, maps: hl.compress_to(model, ids, max_dppl=1, candidates=0)],
+    "seed": [lambda model, ids, maps: hl.untrained(model, seed="one")],
+    "results": [lambda model, ids, maps: hl.results(None, "02_ceilings"), lambda model, ids, maps: hl.results("x", 2)],
+    "base": [lambda model, ids, maps: hl.change("losses", [1.0])],
+    "changed": [lambda model, ids, maps: hl.change([1.0, 2.0], [[1.0], [2.0]])],
+    "fold": [lambda model, ids, maps: hl.change([1.0, 2.0], [1.0, 2.0], [0])],
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_a_wrong_argument_names_itself(model, ids, maps, argument):
+    for call in ARGUMENTS[argument]:
+        assert argument in one_line(lambda call=call: call(model, ids, maps))
+
+
+def test_losses_are_numbers_of_any_kind():
+    found = hl.change([1.0, 2.0], np.array([1.0, 2.5]), [0, 1])
+    assert found.delta == pytest.approx(np.exp(1.75) - np.exp(1.5))  # of the means
 
 
 def test_one_block_may_be_given_by_its_number(model, ids):

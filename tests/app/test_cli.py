@@ -218,6 +218,30 @@ def test_a_bad_corpus_file_is_refused_and_no_json_appears(monkeypatch, capsys, t
     assert not target.exists()
 
 
+@pytest.mark.parametrize("command", ["measure", "compare", "compress", "figures"])
+def test_every_command_takes_ways_to_read_a_text(monkeypatch, capsys, tmp_path, command):
+    table = tmp_path / "mine.csv"
+    pd.DataFrame({"body": ["a text", "another"], "title": ["one", "two"]}).to_csv(table)
+    models = ["mini-gpt2", "mini-llama"] if command == "compare" else ["mini-gpt2"]
+    words = [command, *models, "--corpus", table]
+    words += {"compress": ["--out", tmp_path / "small", "--max-dppl", 1], "figures": ["--out", tmp_path / "x"]}.get(
+        command, []
+    )
+    for wrong in (["--documents", "page"], ["--column", "text"]):
+        code, _, err = howlinear(monkeypatch, capsys, *words, *wrong)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert wrong[-1] in err
+    if command == "figures":
+        return
+
+    def load_corpus(text, model, column, documents):
+        raise InputError(f"{column} by {documents} of {text}")
+
+    monkeypatch.setattr("howlinear.load_corpus", load_corpus)
+    code, _, err = howlinear(monkeypatch, capsys, *words, "--documents", "line", "--column", "body")
+    assert (code, err) == (2, f"howlinear: body by line of {table}\n")
+
+
 def test_a_target_that_cannot_be_written_is_one_clear_line(monkeypatch, capsys, text):
     blocked = text / "out.json"  # a file in the place of the folder
     code, _, err = howlinear(

@@ -18,6 +18,7 @@ from howlinear.core.ceilings import (
 )
 from howlinear.core.intervals import jackknife, left_out
 from howlinear.core.moments import Moments
+from howlinear.core.sklearn import AffineCeiling
 from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.models.load import load_model
@@ -416,8 +417,27 @@ def test_a_large_offset_is_resolved_in_float64_and_named_in_float32(side):
 
 
 def test_one_float32_chunk_makes_the_rule_that_of_float32():
+    """Of the inputs if it is of these: outputs of a model are float32, and say nothing of seconds since 1970."""
     x, y = normal(100, 2) + 1.7e9, normal(100, 1)
     moments = moments_of(x[:50], y[:50])
     assert fit(moments)[1] == 2
     with pytest.raises(InputError, match="inputs are constant over 100 rows"):
-        fit(moments + moments_of(x[50:], y[50:].float()))
+        fit(moments + moments_of(x[50:].float(), y[50:]))
+    mixed, right = fit(moments_of(x, y.float()))[0], fit(moments_of(x, y.float().double()))[0]
+    torch.testing.assert_close(mixed.weight, right.weight)
+
+
+def test_single_precision_outputs_of_timestamps_and_coordinates_are_fitted():
+    """By numpy: columns about their means, in float64."""
+    generator = np.random.default_rng(0)
+    moves = generator.standard_normal((400, 3)) * [1.0, 0.5, 30.0]
+    x = moves + np.array([4_649_776.0, 500_000.0, 1.7e9])  # UTM metres, and seconds
+    y = (moves @ [[1.0], [-2.0], [0.1]] + generator.standard_normal((400, 1))).astype(np.float32)
+    found = ceiling(x[:300], y[:300], x[300:], y[300:])
+    centred = x - x[:300].mean(0)
+    weight = np.linalg.lstsq(centred[:300], y[:300] - y[:300].mean(0, dtype=float), rcond=None)[0]
+    residual = y[300:] - y[:300].mean(0, dtype=float) - centred[300:] @ weight
+    expected = 1 - (residual**2).sum() / ((y[300:] - y[300:].mean(0, dtype=float)) ** 2).sum()
+    assert found.r2 == pytest.approx(expected, abs=1e-6)
+    estimator = AffineCeiling().fit(x[:300], y[:300])
+    assert estimator.score(x[300:], y[300:]) == pytest.approx(expected, abs=1e-5)

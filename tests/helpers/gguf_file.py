@@ -92,7 +92,7 @@ def kind_of(name):
     return {"token_embd.weight": Kind.Q8_0, "blk.0.ffn_down.weight": Kind.F16}.get(name, Kind.Q4_1)
 
 
-def write(path, model, architecture="llama", leave_out=(), extra=()):
+def write(path, model, architecture="llama", leave_out=(), extra=(), parts=1):
     """Write a model and a tokenizer of single bytes and three merges to a GGUF file.
 
     Args:
@@ -101,9 +101,12 @@ def write(path, model, architecture="llama", leave_out=(), extra=()):
         architecture: what the file says it is.
         leave_out: tensors that are not to be in it.
         extra: names of further tensors, of 8 numbers each.
+        parts: how many files it says that there are.
     """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
+    if parts > 1:
+        writer.add_uint16("split.count", parts)
     writer.add_block_count(BLOCKS)
     writer.add_context_length(128)
     writer.add_embedding_length(WIDTH)

@@ -279,7 +279,7 @@ def test_padding_is_left_out_and_ids_that_the_model_has_not_are_refused(gpt2, id
 
 @pytest.mark.parametrize("budget", [float("nan"), float("inf")])
 def test_a_budget_that_is_no_number_is_refused(gpt2, long, budget):
-    with pytest.raises(InputError, match="takes a finite budget, a block, and sequences on both sides"):
+    with pytest.raises(InputError, match="finite"):
         compress_to(gpt2, long, budget)
 
 

@@ -226,6 +226,17 @@ def test_an_unknown_architecture_is_named_in_one_line(file, cache, refusal):
     assert files_in(cache) == []
 
 
+def test_a_part_of_a_split_file_says_so(file, cache, refusal):
+    """By its name, as llama.cpp writes them, or by what it says of itself; to download it again does not help."""
+    part = file.with_name("tiny-00002-of-00003.gguf")
+    part.write_bytes(b"GGUF")
+    with pytest.raises(SourceError, match=r"is part 2 of 3 of a model.*--merge"):
+        load_model(part)
+    write(file, model_of(), parts=2)
+    assert "of 2 of a model" in refusal()
+    assert files_in(cache) == []
+
+
 def test_a_weight_that_is_missing_or_left_out_is_refused(file, cache):
     write(file, model_of(), leave_out=["blk.1.ffn_up.weight"])
     with pytest.raises(SourceError, match=r"lacks 1 of the model's weights \(model\.layers\.1\.mlp\.up_proj\.weight"):

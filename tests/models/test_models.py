@@ -156,8 +156,7 @@ def test_a_head_that_was_never_saved_leaves_the_blocks(tmp_path, ids):
     config = transformers.LlamaConfig(vocab_size=VOCABULARY, pad_token_id=0, **sizes)
     classifier = transformers.LlamaForSequenceClassification(config).eval()
     classifier.save_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match="has no perplexity"):
-        loaded = load_model(tmp_path)
+    loaded = load_model(tmp_path)
     profile, expected = measure(loaded, ids), measure(classifier, ids)
     assert profile.perplexity is None
     assert [found.r2 for found in profile.values()] == pytest.approx([found.r2 for found in expected.values()])

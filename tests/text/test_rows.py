@@ -129,7 +129,7 @@ def test_padding_on_the_left_is_refused(padded, token):
     ],
 )
 def test_tensors_that_do_not_belong_together_are_refused(odd, unchecked):
-    with pytest.raises(InputError, match="inputs of shapes"):
+    with pytest.raises(InputError, match="of shape"):
         ModelInputs.of(odd)
 
 

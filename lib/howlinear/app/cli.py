@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -62,8 +63,16 @@ Model = Annotated[
     ),
 ]
 CorpusName = Annotated[
-    str, typer.Option(help="docs, code, cpp, wikitext, moby_dick, puzzles, ag_news, codeparrot, or a .txt file")
+    str,
+    typer.Option(
+        help="docs, code, cpp, wikitext, moby_dick, puzzles, ag_news, codeparrot; or the path of a text file, "
+        "a folder of them, or a table (.jsonl, .csv, .parquet)"
+    ),
 ]
+Documents = Annotated[
+    str, typer.Option(help="of a text of yours, what a document is: file, blank (lines between), line, or auto")
+]
+Column = Annotated[str | None, typer.Option(help="the column of a table that is text; by default text or content")]
 SequenceLength = Annotated[int, typer.Option("--seq-len", min=2, help="tokens in a sequence")]
 Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
 Blocks = Annotated[str | None, typer.Option(help="which blocks, as in 0,3; all by default")]
@@ -113,6 +122,8 @@ def options(
 def measure(
     model: Model,
     corpus: CorpusName = "docs",
+    documents: Documents = "auto",
+    column: Column = None,
     rows: Annotated[
         int | None, typer.Option(min=1, help="token rows, a quarter is held out; with --tolerance the most to use")
     ] = None,
@@ -152,7 +163,7 @@ def measure(
     targets = {"--json": json, "--plot": plot, "--html": html, "--csv": csv}
     if not is_distributed():  # of several processes one speaks for all, which takes torch
         check_targets(targets, force)
-        check_sources(model, corpus)
+        check_sources(model, corpus, documents, column)
 
     from howlinear.instrument.distributed import joined
     from howlinear.instrument.stopping import check_tolerance
@@ -168,7 +179,7 @@ def measure(
         check_device_map(device_map, device, group.size)
         if (swap or fresh) and group.size > 1:
             raise InputError(f"{'--swap' if swap else '--fresh'} is the work of one process: leave torchrun out")
-        loaded, text = read_inputs(model, corpus, group.device, dtype, device_map, sites)
+        loaded, text = read_inputs(model, corpus, group.device, dtype, device_map, sites, documents, column)
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": chosen, "tolerance": tolerance}
         options["site"] = site
         measurement = measure_all(loaded, text, options, swap, fresh)
@@ -239,6 +250,8 @@ def compare(
     corpus: Annotated[
         list[str] | None, typer.Option(help="a text as of measure, docs by default; twice for one model on two texts")
     ] = None,
+    documents: Documents = "auto",
+    column: Column = None,
     rows: Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out")] = 20_000,
     seq_len: SequenceLength = 128,
     seed: Seed = 0,
@@ -266,7 +279,7 @@ def compare(
     check_device_map(device_map, device, processes=1)
     pairs = [(model, text) for model in models for text in corpora]
     for model, text in pairs:
-        check_sources(model, text)
+        check_sources(model, text, documents, column)
 
     from howlinear.ideas.corpora.comparison import comparison, measured
     from howlinear.instrument.distributed import place
@@ -276,7 +289,7 @@ def compare(
     of_site = "" if site == "ffn" else f"{site} of "
     both = []
     for model, text in pairs:
-        loaded, read = read_inputs(model, text, place(device), dtype, device_map, sites)
+        loaded, read = read_inputs(model, text, place(device), dtype, device_map, sites, documents, column)
         both.append(measured(loaded, read.rows(rows, seq_len, seed), progress=sys.stderr.isatty(), site=site))
     names = tuple(f"{of_site}{Path(model).name} on {Path(text).name}" for model, text in pairs)
     compared = comparison(*both, names)
@@ -396,6 +409,8 @@ def compress(
         bool, typer.Option("--alike", help="as many units in every block, so that transformers alone loads them")
     ] = False,
     corpus: CorpusName = "docs",
+    documents: Documents = "auto",
+    column: Column = None,
     rows: Annotated[
         int | None, typer.Option(min=1, help="token rows, a quarter is held out; 20,000, or 40,000 for hidden units")
     ] = None,
@@ -415,11 +430,11 @@ def compress(
     from howlinear.ideas.compression.output_folder import check_output_folder
 
     check_output_folder(out, force)
-    check_sources(model, corpus)
+    check_sources(model, corpus, documents, column)
 
     from howlinear.ideas.compression.card import compressed_card
 
-    loaded, text = read_inputs(model, corpus, sites=sites)
+    loaded, text = read_inputs(model, corpus, sites=sites, documents=documents, column=column)
     packed = text.rows(rows or (40_000 if units else 20_000), seq_len, seed)
     progress = sys.stderr.isatty()
     if units:
@@ -470,6 +485,8 @@ def figures(
     corpus: Annotated[
         list[str] | None, typer.Option(help="a text by name or path; again for more, the first leads")
     ] = None,
+    documents: Documents = "auto",
+    column: Column = None,
     out: Annotated[Path | None, typer.Option(help="a new folder; by default howlinear-MODEL here")] = None,
     short: Annotated[bool, typer.Option("--short", help="few rows and few steps: a first look in minutes")] = False,
     cores: Annotated[
@@ -498,8 +515,11 @@ def figures(
     with Progress(*columns, console=Console(stderr=True)) as bars:
         bar = bars.add_task("notebooks", total=None)
         show = partial(bars.update, bar)
-        progress = lambda done, of: show(completed=done, total=of)  # noqa: E731
-        page = hl.figures(model, corpus or "docs", out, short, cores, progress, force)
+
+        def progress(done: int, of: int) -> None:
+            show(completed=done, total=of)
+
+        page = hl.figures(model, corpus or "docs", out, short, cores, progress, force, documents, column)
     missing = not_run(page)
     _say(f"the page on {model}: {_from_here(page)}")
     if missing:
@@ -615,19 +635,24 @@ app.info.epilog = "\n\n".join(["For example:", *(examples[0] for examples in EXA
 # --- Checks, before any work
 
 
-def check_sources(model: str, corpus: str) -> None:
-    """Refuse a model or a corpus that is not there.
+def check_sources(model: str, corpus: str, documents: str = "auto", column: str | None = None) -> None:
+    """Refuse a model or a corpus that is not there, or a way to read it that is none.
 
     Raises:
         SourceError: there is none by that name.
+        InputError: no such way to cut it into documents, or a column that is not there.
     """
     from howlinear.models import sources
     from howlinear.text import library, plain
 
     sources.check_there(model)
     library.check_known(corpus)
-    if corpus.endswith(".txt"):
-        plain.read_bytes(Path(corpus))
+    plain.check_way(documents)
+    path = Path(corpus)
+    if column is not None or path.suffix.lower() in plain.TABLES:
+        plain.read_path(path, column)
+    elif path.is_file():
+        plain.read_bytes(path, most=1)
 
 
 def check_targets(targets: Mapping[str, Path | None], force: bool) -> None:
@@ -690,13 +715,20 @@ def read_inputs(
     dtype: str = "float32",
     device_map: str | None = None,
     sites: str | None = None,
+    documents: str = "auto",
+    column: str | None = None,
 ) -> tuple[PreTrainedModel, Corpus]:
     """The model where it computes, and the text as it reads it."""
     hide_bars()
-    loaded = hl.load_model(model, dtype=dtype, device_map=device_map, sites=sites)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        loaded = hl.load_model(model, dtype=dtype, device_map=device_map, sites=sites)
+    for warning in caught:
+        if "howlinear" in Path(warning.filename).parts:  # not what its libraries say of themselves
+            _complain(str(warning.message))
     if device_map is None:
         loaded = loaded.to(device)
-    return loaded, hl.load_corpus(corpus, loaded)
+    return loaded, hl.load_corpus(corpus, loaded, column, documents)
 
 
 def hide_bars() -> None:

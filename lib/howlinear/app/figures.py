@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -27,7 +28,7 @@ from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.models import sources
 from howlinear.notebook import execute, prose, settings
-from howlinear.text import library
+from howlinear.text import library, plain
 
 PAGE = "index.html"
 COPIED = ("results", "figures", "notebooks")
@@ -121,6 +122,8 @@ def figures(
     cores: int | None = None,
     progress: Progress | None = None,
     force: bool = False,
+    documents: str = "auto",
+    column: str | None = None,
 ) -> Path:
     """Run every notebook that applies on a model and texts, and write a page about that model.
 
@@ -133,6 +136,8 @@ def figures(
         cores: notebooks that run side by side; by default as many as there are cores.
         progress: told how many notebooks are done.
         force: replace figures of another model or text that the folder holds; a folder of anything else stays.
+        documents: what a document is of these texts, as for `load_corpus`.
+        column: of tables, the column that is text.
 
     Returns:
         The page, `index.html` in the folder.
@@ -146,12 +151,16 @@ def figures(
     for text in corpora:
         library.check_known(text)
     out = Path(folder or f"howlinear-{Path(model).name}").absolute()
+    cut = _cut(corpora, out, documents, column)
     content = {
         "extends": str(paths.PROFILES / f"{'own-short' if short else 'own'}.yaml"),
         "models": [settings.whole(model)],
-        "corpora": [text if text in settings.BUILT_IN else settings.whole(text) for text in corpora],
+        "corpora": list(cut) or [text if text in settings.BUILT_IN else settings.whole(text) for text in corpora],
     }
     profile = settings.read(_write_run_profile(out, content, force))
+    for path, table in cut.items():
+        if not Path(path).is_file():  # a file as old as before is not read again
+            Path(path).write_text(table, encoding="utf-8")
     _run_pipeline(profile, cores or os.cpu_count() or 1, progress)
     made = paths.scratch(profile.name)
     if not (made / "results").is_dir():
@@ -169,6 +178,27 @@ def not_run(page: Path) -> list[str]:
     """The notebooks of a run whose page this is that could not be run."""
     profile = settings.read(_profile_of(page.parent))
     return [stem for stem in profile.notebooks or () if not (page.parent / "notebooks" / f"{stem}.ipynb").is_file()]
+
+
+def _cut(corpora: Sequence[str], out: Path, documents: str, column: str | None) -> dict[str, str]:
+    """Texts cut as was asked for, as tables of a document a row, and where each is to lie; none if nothing was.
+
+    Raises:
+        InputError: no such way, a column that is not there, or a text by name, whose documents are what they are.
+    """
+    plain.check_way(documents)
+    if documents == "auto" and column is None:
+        return {}
+    cut = {}
+    for number, text in enumerate(corpora, 1):
+        if not Path(text).expanduser().exists():
+            raise InputError(f"corpus {text} has its own documents: leave documents and column out, or give a path")
+        texts, _ = plain.read_path(Path(text).expanduser(), column)
+        if documents != "auto":
+            texts = [document for each in texts for document in plain.WAYS[documents](each)]
+        rows = [json.dumps({"text": document}, ensure_ascii=False) + "\n" for document in texts]
+        cut[str(out / f"{number}-{Path(text).stem}.jsonl")] = "".join(rows)
+    return cut
 
 
 # --- the pipeline

@@ -292,7 +292,7 @@ def decompose(moments: Moments, null: float = NULL) -> Spectrum:
 def _column_scale(moments: Moments, null: float = NULL) -> Float[Tensor, " d_in"]:
     """One over the root of Sxx's diagonal, shape (d_in,); 0 for a constant input."""
     squares = moments.checked().sxx.diagonal()
-    varying = varies(squares, moments.mean_x, moments.n, null, moments.eps)
+    varying = varies(squares, moments.mean_x, moments.n, null, moments.eps_x)
     if not varying.any():
         raise InputError(
             f"all {moments.d_in} inputs are constant over {moments.n} rows, but for rounding of their means: there is "
@@ -451,7 +451,7 @@ def output_squares(moments: Moments) -> Float[Tensor, ""]:
     Raises:
         InputError: the outputs are constant, or a row was not finite.
     """
-    varying = varies(moments.checked().syy, moments.mean_y, moments.n, eps=moments.eps)
+    varying = varies(moments.checked().syy, moments.mean_y, moments.n, eps=moments.eps_y)
     if not varying.any():
         raise InputError(f"the outputs are constant over {moments.n} rows: R² is undefined; use more or other text")
     return moments.syy.sum()
@@ -459,7 +459,7 @@ def output_squares(moments: Moments) -> Float[Tensor, ""]:
 
 def r2_per_feature(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:
     """R² of each output feature, shape (d_out,); NaN where the feature is constant."""
-    varying = varies(moments.syy, moments.mean_y, moments.n, eps=moments.eps)
+    varying = varies(moments.syy, moments.mean_y, moments.n, eps=moments.eps_y)
     return torch.where(varying, 1 - residual(affine, moments) / moments.syy, torch.nan)
 
 
@@ -486,7 +486,7 @@ def varies(
         mean: z̄, shape (d,).
         n: number of rows.
         null: the rule's threshold for float32 rows, of the variance over the squared mean; its square for float64 rows.
-        eps: machine epsilon of the rows (`Moments.eps`); float32's where features were computed from such rows.
+        eps: machine epsilon of the rows (`Moments.eps_x`); float32's where features were computed from such rows.
     """
     threshold = null if eps >= FLOAT32 else null**2
     return squares > threshold * n * mean.square()

@@ -31,7 +31,8 @@ class Moments:
         sxx: centred Σ (x − x̄)(x − x̄)ᵀ, shape (d_in, d_in).
         sxy: centred Σ (x − x̄)(y − ȳ)ᵀ, shape (d_in, d_out).
         syy: centred Σ (y − ȳ)² per feature, shape (d_out,).
-        eps: machine epsilon of the rows, of the coarsest of them and of x and y; 0 before any.
+        eps_x: machine epsilon of the inputs, of the coarsest of them; 0 before any.
+        eps_y: of the outputs.
     """
 
     def __init__(self, d_in: int, d_out: int = 0, device: torch.device | str | None = None):
@@ -47,7 +48,8 @@ class Moments:
         self.sxx = torch.zeros(d_in, d_in, **place)
         self.sxy = torch.zeros(d_in, d_out, **place)
         self.syy = torch.zeros(d_out, **place)
-        self.eps = 0.0
+        self.eps_x = 0.0
+        self.eps_y = 0.0
 
     @classmethod
     def total(cls, parts: Sequence[Moments]) -> Moments:
@@ -67,7 +69,8 @@ class Moments:
                 total._shift(other.n, other.mean_x, other.mean_y, other.syy)
                 total.sxx += other.sxx
                 total.sxy += other.sxy
-                total.eps = max(total.eps, other.eps)
+                total.eps_x = max(total.eps_x, other.eps_x)
+                total.eps_y = max(total.eps_y, other.eps_y)
         return total
 
     def update(self, x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"] | None = None) -> Moments:
@@ -106,7 +109,8 @@ class Moments:
         self._shift(count, mean_x, mean_y, syy)
         add_gram(self.sxx, centred_x)
         self.sxy.addmm_(centred_x.T, centred_y)
-        self.eps = max(self.eps, _eps(x), _eps(y))
+        self.eps_x = max(self.eps_x, _eps(x))
+        self.eps_y = max(self.eps_y, _eps(y))
         return self
 
     @property
@@ -190,7 +194,7 @@ class Moments:
             "sxx": self.sxx,
             "sxy": self.sxy,
             "syy": self.syy,
-            "eps": torch.tensor([self.eps], dtype=torch.float64),
+            "eps": torch.tensor([self.eps_x, self.eps_y], dtype=torch.float64),
         }
 
     @classmethod
@@ -205,7 +209,8 @@ class Moments:
         moments.sxx = tensors["sxx"]
         moments.sxy = tensors["sxy"]
         moments.syy = tensors["syy"]
-        moments.eps = float(tensors["eps"]) if "eps" in tensors else FLOAT32
+        eps = tensors["eps"].tolist() if "eps" in tensors else [FLOAT32]
+        moments.eps_x, moments.eps_y = eps[0], eps[-1]
         return moments
 
     def _shift(self, count: int, mean_x: Tensor, mean_y: Tensor, syy: Tensor) -> None:

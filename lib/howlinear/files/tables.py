@@ -249,6 +249,8 @@ def results(profile: str | Path, stem: str) -> Results:
     Raises:
         SourceError: no such results.
     """
+    if not isinstance(profile, str | Path) or not isinstance(stem, str):
+        raise InputError(f"results of {profile!r} and {stem!r}: give a run profile or a folder, and a notebook's stem")
     folder = profile if isinstance(profile, Path) else paths.results(profile)
     return read(folder / stem)
 

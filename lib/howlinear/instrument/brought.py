@@ -6,37 +6,31 @@ takes the same things and refuses the same mistakes in the same words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.models.checks import as_ids, as_tensor, unwrapped
-from howlinear.models.load import load_model
+from howlinear.models.checks import as_tensor, check_count
+from howlinear.models.load import model_of
 from howlinear.text.corpus import Corpus, load_corpus
+from howlinear.text.plain import COLUMNS
 from howlinear.text.rows import FOLDS, ModelInputs, Rows, RowsOnRecord, TokenRows
 
-
-def model_of(model: Any) -> PreTrainedModel:
-    """The model that a name or a path stands for, or that an object is or wraps.
-
-    Raises:
-        SourceError: nothing is there by that name.
-        InputError: it is no model.
-    """
-    return load_model(model) if isinstance(model, str | Path) else unwrapped(model)
+__all__ = ["gathered", "is_text", "model_of", "rows_of"]
 
 
 def is_text(brought: Any) -> bool:
     """Whether something is text, to be cut into rows by a tokenizer: a name, a path, a corpus, strings, a data set."""
-    if isinstance(brought, str | Path | Corpus) or _is_table(brought):
+    if isinstance(brought, str | Path | Corpus):
         return True
-    return isinstance(brought, list | tuple) and len(brought) > 0 and all(isinstance(item, str) for item in brought)
+    return (_is_table(brought) and not _is_tokenised(brought)) or _are_strings(brought)
 
 
 def rows_of(
@@ -52,7 +46,8 @@ def rows_of(
     Args:
         brought: a text by name or path, strings, a data set (`load_corpus`), or a corpus, all of which are packed into
             rows; rows, which are taken as they are; token ids as a tensor, an array or lists, what a tokenizer or image
-            processor returns, or a `DataLoader` of these, of which each sequence is a document of its own.
+            processor returns, a tokenised data set, or a `DataLoader` or generator of batches, of which each sequence
+            is a document of its own.
         model: the model that reads it, and whose tokenizer cuts a text.
         rows: tokens in all to take of a text, or what it has.
         seq_len: tokens in a sequence of a text.
@@ -63,6 +58,9 @@ def rows_of(
         SourceError: nothing is there by that name.
         InputError: too little text, tensors that do not belong together, or something else altogether.
     """
+    check_count("rows", rows)
+    check_count("seq_len", seq_len)
+    brought = gathered(brought)
     if is_text(brought):
         corpus = brought if isinstance(brought, Corpus) else load_corpus(brought, model)
         return corpus.rows(rows, seq_len, seed, folds)
@@ -70,34 +68,91 @@ def rows_of(
         return brought
     if isinstance(brought, RowsOnRecord):
         raise InputError("these rows are of a profile that was read from a file, which does not keep them: give a text")
-    brought = batches_joined(brought)
     return ModelInputs.of(brought) if isinstance(brought, Mapping) else TokenRows.from_ids(brought)
 
 
-def batches_joined(brought: Any) -> Any:
-    """The batches of a `DataLoader` as one, padded on the right to the longest; anything else as it is.
+def gathered(brought: Any) -> Any:
+    """Batches and examples of token ids as one batch, and strings of any kind as a list; anything else as it is.
+
+    Batches come from a `DataLoader`, a generator or a list; examples from a tokenised data set, or as a list of what a
+    tokenizer returns. Shorter ones are padded on the right, with a mask that says so.
 
     Raises:
-        InputError: batches that are neither token ids nor of one kind.
+        InputError: what is neither, or batches that are not of one kind.
     """
     if brought is None or isinstance(brought, int | float | bool):
         raise InputError(f"{brought!r} is no text: give a name, a path, strings, token ids or a tokenizer's output")
-    if not isinstance(brought, DataLoader):
+    if isinstance(brought, Rows | RowsOnRecord | Corpus | Tensor | str | Path | Mapping):
         return brought
-    batches = list(brought)
-    if not batches:
-        raise InputError("this DataLoader gives no batch")
-    if not all(isinstance(batch, Mapping) for batch in batches):
-        batches = [{"input_ids": as_ids(batch[0] if isinstance(batch, list | tuple) else batch)} for batch in batches]
-    names = [name for name in batches[0] if name != "labels"]
-    joined = {name: _padded([as_tensor(batch[name], name) for batch in batches]) for name in names}
-    if "input_ids" in joined and "attention_mask" not in joined:
-        joined["attention_mask"] = _padded([torch.ones_like(as_tensor(batch["input_ids"], "ids")) for batch in batches])
-    return joined
+    if _is_tokenised(brought):
+        names = [name for name in IDS_AND_MASKS if name in _columns(brought)]
+        cells = zip(*(brought[name] for name in names), strict=True)
+        return _joined([dict(zip(names, example, strict=True)) for example in cells])
+    if isinstance(brought, Dataset):  # of torch
+        brought = (brought[place] for place in range(len(brought)))
+    if isinstance(brought, DataLoader | Iterator):
+        batches = list(brought)
+        if not batches:
+            raise InputError(f"this {type(brought).__name__} gives no batch")
+        return batches if _are_strings(batches) else _joined(batches)
+    if _is_table(brought):
+        return brought
+    if isinstance(brought, np.ndarray) or hasattr(brought, "to_list"):  # a column of pandas
+        listed = brought.tolist()
+        return listed if _are_strings(listed) else brought
+    of_batches = isinstance(brought, list) and len(brought) > 0
+    if of_batches and all(isinstance(item, Mapping) or getattr(item, "ndim", 0) > 1 for item in brought):
+        return _joined(brought)
+    return brought
 
 
-def _padded(parts: list[Tensor]) -> Tensor:
-    """Tensors below one another, the second axis of each filled up with 0 to the longest."""
+IDS_AND_MASKS = ("input_ids", "attention_mask", "token_type_ids", "decoder_input_ids", "decoder_attention_mask")
+
+
+def _are_strings(items: Any) -> bool:
+    return isinstance(items, list | tuple) and len(items) > 0 and all(isinstance(item, str) for item in items)
+
+
+def _joined(batches: list[Any]) -> dict[str, Tensor]:
+    """Batches, or examples, below one another.
+
+    Raises:
+        InputError: they are neither token ids nor of one kind.
+    """
+    given = [batch if isinstance(batch, Mapping) else _named(batch) for batch in batches]
+    names = [name for name in given[0] if name != "labels"]
+    if not names or any(set(names) != set(batch) - {"labels"} for batch in given):
+        raise InputError(f"batches of other keywords than the first, which has {', '.join(map(str, names)) or 'none'}")
+    parts = {name: [as_tensor(batch[name], str(name)) for batch in given] for name in names}
+    if "input_ids" in parts and all(part.ndim == 1 for part in parts["input_ids"]):  # one example each
+        parts = {name: [part[None] for part in of_name] for name, of_name in parts.items() if of_name[0].ndim}
+    for prefix in ("", "decoder_"):
+        ids = parts.get(f"{prefix}input_ids")
+        if ids is not None:
+            parts.setdefault(f"{prefix}attention_mask", [torch.ones_like(part) for part in ids])
+    return {name: _padded(of_name, str(name)) for name, of_name in parts.items()}
+
+
+def _named(batch: Any) -> dict[str, Any]:
+    """A batch of token ids by keyword; of a tuple the first tensor, and its mask if the second looks like one."""
+    if not isinstance(batch, list | tuple) or not len(batch) or not hasattr(batch[0], "shape"):
+        return {"input_ids": batch}
+    ids, *others = batch
+    if others and getattr(others[0], "shape", None) == ids.shape:
+        mask = as_tensor(others[0], "attention_mask")
+        if ((mask == 0) | (mask == 1)).all():
+            return {"input_ids": ids, "attention_mask": mask}
+    return {"input_ids": ids}
+
+
+def _padded(parts: list[Tensor], name: str) -> Tensor:
+    """Tensors below one another, the second axis of each filled up with 0 to the longest.
+
+    Raises:
+        InputError: they have other shapes than that.
+    """
+    if len({(part.ndim, part.shape[2:]) for part in parts}) > 1:
+        raise InputError(f"{name} of shapes {', '.join(sorted({str(tuple(part.shape)) for part in parts}))} in batches")
     if parts[0].ndim < 2 or len({part.shape[1] for part in parts}) == 1:
         return torch.cat(parts)
     longest = max(part.shape[1] for part in parts)
@@ -109,8 +164,20 @@ def _padded(parts: list[Tensor]) -> Tensor:
     return whole
 
 
+def _columns(brought: Any) -> list[str]:
+    """The names of the columns of a data set or a table."""
+    names = getattr(brought, "column_names", None)
+    names = getattr(brought, "columns", ()) if names is None else names
+    return [str(name) for name in names]
+
+
 def _is_table(brought: Any) -> bool:
     """Whether something is a data set or a table with named columns."""
-    if isinstance(brought, Mapping | Tensor):
+    if isinstance(brought, Mapping | Tensor) and not isinstance(getattr(brought, "column_names", None), dict):
         return False
     return hasattr(brought, "columns") or isinstance(getattr(brought, "column_names", None), list | dict)
+
+
+def _is_tokenised(brought: Any) -> bool:
+    """Whether something is a data set of token ids without the text that they were made of."""
+    return _is_table(brought) and "input_ids" in _columns(brought) and not {*_columns(brought)} & {*COLUMNS}

@@ -21,7 +21,7 @@ from howlinear.errors import InputError
 from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
 from howlinear.instrument.perplexity import HeldOutLosses
-from howlinear.models.checks import evaluating
+from howlinear.models.checks import check_count, evaluating
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import logits, running, trunk
 from howlinear.models.layers import input_of, stream_of
@@ -145,6 +145,8 @@ def capture(
         InputError: an empty side, inputs that the model cannot read, a sample of what has no token ids,
             activations that are not finite (names block and batch), or a device without float64.
     """
+    check_count("batch_size", batch_size)
+    check_count("sample", sample, least=0)
     model = model_of(model)
     rows = rows_of(rows, model)
     return capture_batches(model, rows, list(batches(rows, batch_size)), blocks, sample, seed, progress, losses, site)
@@ -257,10 +259,12 @@ class _Collector:
         self.drawn, self.slot = draw(rows, sample, seed)
         self.blocks: dict[int, _Block] = {}
         self.number = 0
+        self.seen: set[int] = set()  # blocks that this batch has passed
 
     def start(self, number: int) -> None:
         """Begin a batch: what comes next is of its sequences."""
         self.number = number
+        self.seen.clear()
 
     def keep(self, site: Site, x: Tensor, y: Tensor) -> None:
         """Add what a site has read and written to the moments of the batch's fold, and to the sample."""
@@ -268,6 +272,11 @@ class _Collector:
         y = y.flatten(0, -2).to(x.device)
         # The sample finds its rows by their place in the batch, so it needs those of padding too; moments do not.
         tokens_x, tokens_y, places = tokens_of(self.rows, self.indices[self.number], site.name, x, y)
+        if site.block in self.seen:
+            raise InputError(
+                f"{site.name} runs more than once in a pass, so its rows are of several depths: name other sites"
+            )
+        self.seen.add(site.block)
         if site.block not in self.blocks:
             self.blocks[site.block] = _Block(sorted(set(self.folds)), len(self.indices), x, y)
         block = self.blocks[site.block]
@@ -290,8 +299,10 @@ class _Collector:
         """What was kept of a site's block.
 
         Raises:
-            InputError: some row was not finite; names the first batch of such.
+            InputError: some row was not finite, names the first batch of such; or nothing passed the site.
         """
+        if site.block not in self.blocks:
+            raise InputError(f"nothing passes block {site.block} ({site.name}) in this model: leave it out, by blocks=")
         block = self.blocks[site.block]
         finite = block.finite.tolist()
         if not all(finite):

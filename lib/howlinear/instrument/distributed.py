@@ -136,7 +136,7 @@ def join_moments(
         for part in sums:
             if part.numel():
                 dist.reduce(part, dst=to)
-        eps = torch.tensor([mine.eps], dtype=torch.float64).to(group.device)
+        eps = torch.tensor([mine.eps_x, mine.eps_y], dtype=torch.float64).to(group.device)
         dist.reduce(eps, dst=to, op=dist.ReduceOp.MAX)  # the coarsest rows of any process
     count, first_x, first_y, sxx, sxy, syy = (part.cpu() for part in sums)
     # The way back, about the mean of all rows.

@@ -16,6 +16,7 @@ from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, name_of, profile_of, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
 from howlinear.instrument.swap_costs import swap_costs
+from howlinear.models.checks import check_count
 from howlinear.models.ffn_sites import sites, width_of
 from howlinear.text.rows import Rows, fold_of
 
@@ -68,6 +69,7 @@ def measure(
         SourceError: the model was loaded from somewhere and does not run at all.
         ProcessError: another process is gone.
     """
+    check_count("batch_size", batch_size)
     model = model_of(model)
     sites(model, blocks, site)  # refused, if so, before a text is read
 

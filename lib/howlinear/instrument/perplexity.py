@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 
 from howlinear.core.intervals import Estimate, fold_means
 from howlinear.errors import InputError
-from howlinear.instrument.brought import batches_joined, is_text, model_of, rows_of
-from howlinear.models.checks import as_ids, check_ids, evaluating
+from howlinear.instrument.brought import gathered, is_text, model_of, rows_of
+from howlinear.models.checks import as_ids, as_tensor, check_count, check_ids, evaluating
 from howlinear.models.forward import logits, running
 from howlinear.models.load import check_causal, is_causal
 from howlinear.text.rows import ModelInputs, Rows, RowsOnRecord, TokenRows
@@ -158,13 +158,13 @@ def scored_of(text: Any, model: PreTrainedModel, **rows) -> HeldOut:
     Raises:
         InputError: there is nothing to predict, or it is none of these.
     """
+    text = gathered(text)
     if is_text(text) or isinstance(text, Rows | RowsOnRecord):
         if rows and not is_text(text):
             raise InputError(f"{', '.join(rows)} given with rows that are packed already: leave them out")
         return held_out(rows_of(text, model, **rows))
     if rows:
         raise InputError(f"{', '.join(rows)} given with token ids: leave them out")
-    text = batches_joined(text)
     if not isinstance(text, Mapping):
         return held_out(as_ids(text))
     inputs = ModelInputs.of(text)
@@ -248,8 +248,8 @@ def losses(
     """
     model = model_of(model)
     check_causal(model)
-    if mask is None:
-        ids, mask, _ = scored_of(ids, model)
+    check_count("batch_size", batch_size)
+    ids, mask, _ = scored_of(ids if mask is None else {"input_ids": ids, "attention_mask": mask}, model)
     check_ids(model, ids)
     with evaluating(model), running(model):
         return finite_losses([batch_losses(model, *batch) for batch in loss_batches(ids, mask, batch_size)])
@@ -328,25 +328,39 @@ def change(
     Raises:
         InputError: fewer than two folds, or not the same number of sequences before and after.
     """
-    before = base.numpy()
-    after = changed.numpy()
+    before = _numbers("base", base)
+    after = _numbers("changed", changed)
     n = len(before)
     if n < 2 or len(after) != n:
         raise InputError(
             f"a paired interval needs the same sequences twice, at least two sequences: got {n} and {len(after)}"
         )
-    places = np.arange(n) if fold is None else fold.numpy()
+    places = np.arange(n) if fold is None else _numbers("fold", fold)
+    if len(places) != n or (predicted is not None and len(_numbers("predicted", predicted)) != n):
+        raise InputError(f"fold and predicted are of the same {n} sequences, got {len(places)} folds")
     # Δ = exp(mean after) − exp(mean before), of all sequences and of all but each fold's
     if predicted is None:
         delta = float(np.exp(after.mean()) - np.exp(before.mean()))
         without = np.exp(fold_means(after, places)) - np.exp(fold_means(before, places))
         return Change(Estimate.jackknife(delta, without))
     # Where sequences predict n_i tokens each, a mean is Σ n_i loss_i / Σ n_i, of the rest of the sequences likewise.
-    tokens = predicted.numpy().astype(float)
+    tokens = _numbers("predicted", predicted).astype(float)
     rest = fold_means(tokens, places)
     delta = float(np.exp(np.average(after, weights=tokens)) - np.exp(np.average(before, weights=tokens)))
     without = np.exp(fold_means(after * tokens, places) / rest) - np.exp(fold_means(before * tokens, places) / rest)
     return Change(Estimate.jackknife(delta, without))
+
+
+def _numbers(name: str, given: Any) -> np.ndarray:
+    """One number a sequence, of a tensor, an array or a list.
+
+    Raises:
+        InputError: it is something else.
+    """
+    numbers = as_tensor(given, name)
+    if numbers.ndim != 1 or not numbers.isfinite().all():
+        raise InputError(f"{name} of shape {tuple(numbers.shape)}: give a finite number for each sequence")
+    return numbers.detach().cpu().numpy()
 
 
 def ratio_of(

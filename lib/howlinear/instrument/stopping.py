@@ -26,6 +26,7 @@ from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import HeavyRows
 from howlinear.instrument.profile import Stop
+from howlinear.models.checks import check_number
 from howlinear.text.rows import Rows, batches
 
 FIRST = 20_480  # rows of the first look: what one measures without a tolerance, in whole sequences
@@ -39,6 +40,7 @@ def check_tolerance(tolerance: float) -> None:
     Raises:
         InputError: not between 0 and 1.
     """
+    check_number("tolerance", tolerance, "0.005")
     if not 0 < tolerance < 1:
         raise InputError(f"a tolerance of {tolerance}: give the half-width of an interval of R², as in 0.005")
 

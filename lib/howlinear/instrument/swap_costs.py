@@ -31,7 +31,7 @@ from howlinear.instrument.perplexity import (
     scored_of,
     targets_of,
 )
-from howlinear.models.checks import check_ids, evaluating, unwrapped
+from howlinear.models.checks import check_count, check_ids, evaluating, unwrapped
 from howlinear.models.ffn_sites import device_of, sites
 from howlinear.models.forward import logits, running
 from howlinear.models.load import check_causal
@@ -64,6 +64,7 @@ def swap_costs(
     Raises:
         InputError: a loss is not finite, a block that the model does not have, or fewer than two document folds.
     """
+    check_count("batch_size", batch_size)
     model = model_of(model)
     site = site_of(maps, site)
     maps = maps_of(maps)

@@ -23,22 +23,43 @@ def unwrapped(model: Any) -> PreTrainedModel:
     """The `transformers` model that an object is, or wraps without changing what it computes.
 
     Args:
-        model: a model, or what `torch.compile`, `DataParallel` or `DistributedDataParallel` made of one.
+        model: a model, or what `torch.compile`, `DataParallel` or `DistributedDataParallel` made of one, in any order.
 
     Raises:
         InputError: anything else; says what it is, and what to give.
     """
     inside = model
-    if isinstance(inside, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel):
-        inside = inside.module
-    if isinstance(inside, nn.Module):
-        inside = vars(inside)["_modules"].get("_orig_mod", inside)  # torch.compile's
+    while isinstance(inside, nn.Module) and not isinstance(inside, PreTrainedModel):
+        parallel = isinstance(inside, nn.parallel.DataParallel | nn.parallel.DistributedDataParallel)
+        part = vars(inside)["_modules"].get("module" if parallel else "_orig_mod")  # the latter is torch.compile's
+        if part is None:
+            break
+        inside = part
+    kind = type(inside).__name__
     if isinstance(inside, PreTrainedModel):
         return inside
-    kind = type(model).__name__
-    if hasattr(model, "merge_and_unload"):  # an adapter of peft, whose part is not in the model's own weights
+    if callable(getattr(inside, "merge_and_unload", None)):  # an adapter of peft: its part is not in the weights
         raise InputError(f"a {kind} is an adapter around a model: merge it first, model = model.merge_and_unload()")
+    parts = inside.named_modules() if isinstance(inside, nn.Module) else ()
+    for path, part in parts:
+        if isinstance(part, PreTrainedModel):
+            raise InputError(
+                f"a {kind} is no transformers model but holds one, a {type(part).__name__}: give that, "
+                f"model.get_submodule({path!r}), if nothing around it changes what it computes"
+            )
     raise InputError(f"a {kind} is no transformers model: give a PreTrainedModel, or a name to hl.load_model")
+
+
+def check_weights(model: PreTrainedModel) -> None:
+    """Refuse a model whose weights are not there, unless accelerate brings them from where they rest.
+
+    Raises:
+        InputError: it lies on the meta device.
+    """
+    offloaded = any(hasattr(part, "_hf_hook") for part in model.modules())
+    if not offloaded and any(parameter.is_meta for parameter in model.parameters()):
+        kind = type(model).__name__
+        raise InputError(f"this {kind} is on the meta device and has no weights: load them, as hl.load_model does")
 
 
 @contextmanager
@@ -53,6 +74,26 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
+def check_count(name: str, given: Any, least: int = 1) -> None:
+    """Refuse what is no count.
+
+    Raises:
+        InputError: names the argument, what came and what is taken.
+    """
+    if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < least:
+        raise InputError(f"{name}={given!r}: give a whole number, {least} or more")
+
+
+def check_number(name: str, given: Any, example: str) -> None:
+    """Refuse what is no finite number.
+
+    Raises:
+        InputError: names the argument, what came and what is taken.
+    """
+    if isinstance(given, bool) or not isinstance(given, int | float | np.number) or not np.isfinite(given):
+        raise InputError(f"{name}={given!r}: give a finite number, as {example}")
+
+
 def as_tensor(given: Any, name: str) -> Tensor:
     """A tensor of what a user has: a tensor, an array, or lists; whole numbers of any width become int64.
 
@@ -64,10 +105,16 @@ def as_tensor(given: Any, name: str) -> Tensor:
         InputError: no numbers, or lists of different lengths.
     """
     try:
-        tensor = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"{name} is a {type(given).__name__} that makes no tensor ({reason}): pad it") from error
+        tensor = given.detach() if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
+        odd = tensor.is_nested or tensor.is_meta
+    except (TypeError, ValueError, RuntimeError):
+        odd = True
+    if odd:
+        raise InputError(
+            f"{name} is a {type(given).__name__} that makes no tensor: give numbers in rows of one length; shorter "
+            "rows are padded on the right, with an attention_mask"
+        )
+    tensor = (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu()
     whole_numbers = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
     return tensor.long() if whole_numbers else tensor
 
@@ -96,16 +143,27 @@ def check_inputs(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
     Raises:
         InputError: inputs, ids or sequences that the model cannot read.
     """
+    for name, tensor in inputs.items():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise InputError(f"{name} holds NaN or infinity")
     reads = model.main_input_name
     if reads not in inputs:
         raise InputError(f"{type(model).__name__} reads {reads}, not {', '.join(inputs)}: give {{{reads!r}: …}}")
-    if getattr(model.config, "is_encoder_decoder", False) and len(inputs) == 1:
+    if is_encoder_decoder(model) and not inputs.keys() & {"decoder_input_ids", "decoder_inputs_embeds"}:
         raise InputError(
-            f"{type(model).__name__} is an encoder and a decoder, one input is not enough for both: give all that it "
-            "reads by keyword, or measure model.get_encoder()"
+            f"{type(model).__name__} is an encoder and a decoder, and both read: give decoder_input_ids by keyword as "
+            "well, or measure model.get_encoder()"
         )
-    if "input_ids" in inputs:
-        check_ids(model, inputs["input_ids"])
+    for name in ("input_ids", "decoder_input_ids"):
+        if name in inputs:
+            check_ids(model, inputs[name])
+
+
+def is_encoder_decoder(model: PreTrainedModel) -> bool:
+    """Whether a model is both; half of one has the config of the whole."""
+    base = model.base_model
+    both = hasattr(base, "encoder") and hasattr(base, "decoder")
+    return both and bool(getattr(model.config, "is_encoder_decoder", False))
 
 
 def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"]) -> None:

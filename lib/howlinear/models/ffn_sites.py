@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
-from howlinear.models.checks import unwrapped
+from howlinear.models.checks import is_encoder_decoder, unwrapped
 from howlinear.models.structure import Unclear, find, find_attention, stacks
 
 _BERT = "encoder.layer.*.intermediate.dense,encoder.layer.*.output.dense"  # `output` adds the residual and a norm
@@ -120,6 +120,7 @@ def sites(model: Any, blocks: int | Iterable[int] | None = None, site: str = "ff
     model = unwrapped(model)
     check_kind(site)
     all_sites = _resolved(model, pattern_of(model) if site == "ffn" else _pattern_beside(model, site), site)
+    _check_apart(all_sites)
     if blocks is None:
         return all_sites
     blocks = [blocks] if isinstance(blocks, int) else blocks
@@ -135,6 +136,23 @@ def sites(model: Any, blocks: int | Iterable[int] | None = None, site: str = "ff
     return [site for site in all_sites if site.block in blocks]
 
 
+def _check_apart(all_sites: list[Site]) -> None:
+    """Refuse one module in several places: what passes through it cannot be told apart.
+
+    Raises:
+        InputError: names the blocks.
+    """
+    block_of: dict[nn.Module, int] = {}
+    for site in all_sites:
+        for module in {site.input, site.output}:
+            if module in block_of:
+                raise InputError(
+                    f"blocks {block_of[module]} and {site.block} share one feed-forward block, {site.name}, so that "
+                    "they cannot be told apart: give each its own (copy.deepcopy), or leave one out"
+                )
+            block_of[module] = site.block
+
+
 def pattern_of(model: PreTrainedModel) -> str:
     """The pattern of a model's sites: the one noted in its config, else the table's, else what its structure says.
 
@@ -147,9 +165,10 @@ def pattern_of(model: PreTrainedModel) -> str:
     family = model.config.model_type
     if family in REFUSED:
         raise InputError(f"{type(model).__name__}, a {family!r} model, cannot be measured: {REFUSED[family]}")
-    one_stack = not getattr(model.config, "is_encoder_decoder", False)  # else structure says which two there are
-    if family in FAMILIES and one_stack and _resolved(model, FAMILIES[family]):
-        return FAMILIES[family]
+    if family in FAMILIES and not is_encoder_decoder(model):  # else structure says which two there are
+        for pattern in (FAMILIES[family], FAMILIES[family].replace("decoder.", "")):  # of a half that stands alone
+            if _resolved(model, pattern):
+                return pattern
     try:
         return find(model.base_model, width_of(model))
     except Unclear as unclear:

@@ -15,6 +15,7 @@ in the cache it is.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # the package is an extra
     from gguf import GGUFReader
 
 MAGIC = b"GGUF"  # how such a file begins
+PART = re.compile(r"-(?P<number>\d{5})-of-(?P<of>\d{5})\.gguf$")  # how llama.cpp names the parts of a split file
 
 
 def converted(file: Path) -> Path:
@@ -65,6 +67,9 @@ def _check_begin(file: Path) -> None:
             begin = stream.read(len(MAGIC))
     except OSError as error:
         raise SourceError(f"cannot read {file}: {error.strerror}; give the path of a GGUF file") from error
+    part = PART.search(file.name)
+    if part is not None and int(part["of"]) > 1:
+        raise _is_part(file, part["number"], part["of"])
     if begin != MAGIC:
         raise SourceError(f"{file} is no GGUF file: it begins with {begin!r}, not {MAGIC!r}; download it again")
 
@@ -78,6 +83,9 @@ def _check_readers() -> None:
 def _convert(file: Path, new: Path) -> None:
     """Read a GGUF file and save what it holds to a folder, sealed."""
     reader = _opened(file)
+    parts = reader.get_field("split.count")
+    if parts is not None and int(parts.contents()) > 1:
+        raise _is_part(file, "one", str(parts.contents()))
     with _without_its_bar(), TemporaryDirectory() as empty:  # transformers looks beside the file for another model's
         options = {"pretrained_model_name_or_path": empty, "gguf_file": str(file.resolve())}
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -118,6 +126,14 @@ def _opened(file: Path) -> GGUFReader:
         raise SourceError(
             f"{file} is cut off, damaged or newer than this gguf package ({error}): download it again, or update gguf"
         ) from error
+
+
+def _is_part(file: Path, number: str, of: str) -> SourceError:
+    """What to say of a part of a split file."""
+    return SourceError(
+        f"{file} is part {number.lstrip('0')} of {of.lstrip('0')} of a model, and transformers reads whole files: join "
+        "them first, as with llama-gguf-split --merge FIRST-PART whole.gguf, and give that"
+    )
 
 
 def _check_all_weights(file: Path, reader: GGUFReader, model: PreTrainedModel, missing: list[str]) -> None:

@@ -5,15 +5,18 @@ Models are ordinary `transformers` models throughout: causal language models, an
 
 from __future__ import annotations
 
+import copy
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -25,17 +28,22 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
+from transformers.utils import cached_file, logging
 
 from howlinear.errors import InputError, SourceError
-from howlinear.models.checks import unwrapped
+from howlinear.models.checks import check_count, check_weights, unwrapped
 from howlinear.models.ffn_sites import note, put, sites, width_of
 from howlinear.models.replace import linear_layers, replaced, units_left
-from howlinear.models.sources import loading, located
+from howlinear.models.sources import ADAPTER, MERGE, loading, located
 from howlinear.models.units import narrow
 
 _DTYPES = ("float32", "bfloat16", "float16")
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")
+_IF_THERE = {  # of `cached_file`: whatever is wrong with a source is said when its config is read
+    "_raise_exceptions_for_missing_entries": False,
+    "_raise_exceptions_for_connection_errors": False,
+    "_raise_exceptions_for_gated_repo": False,
+}
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "tokenizer_config.json")  # of bytes the last is all
 
 
 def load_model(
@@ -71,7 +79,7 @@ def load_model(
             dtype, no accelerate, or no module that `sites` names.
     """
     if not isinstance(name, str | Path):
-        model = unwrapped(name)
+        model = model_of(name)
         if revision is not None:
             raise _no_revision("a model in memory", revision)
         if dtype is not None or device_map is not None:
@@ -90,6 +98,20 @@ def load_model(
     return model
 
 
+def model_of(model: Any) -> PreTrainedModel:
+    """The model that a name or a path stands for, or that an object is or wraps, in the mode that it is in.
+
+    Raises:
+        SourceError: nothing is there by that name.
+        InputError: it is no model, or one without weights.
+    """
+    if isinstance(model, str | Path):
+        return load_model(model)
+    inside = unwrapped(model)
+    check_weights(inside)
+    return inside
+
+
 @contextmanager
 def bars(shown: bool) -> Iterator[None]:
     """Whether the libraries that load models may show bars; their setting is left as it was."""
@@ -101,6 +123,17 @@ def bars(shown: bool) -> Iterator[None]:
     finally:
         if before:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """While it lasts, transformers prints no table of weights that a head lacks: what matters is told in a line."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _no_revision(source: str, revision: str) -> InputError:
@@ -123,7 +156,10 @@ def _checked_device_map(device_map: str | dict[str, int | str] | None) -> str | 
 def _from_pretrained(
     source: str, revision: str, dtype: torch.dtype, device_map: str | dict[str, int | str] | None
 ) -> PreTrainedModel:
-    with loading(source, revision):
+    with loading(source, revision), _silent():
+        # Whether peft is installed would decide whether transformers reads it.
+        if cached_file(source, ADAPTER, revision=revision, **_IF_THERE):
+            raise SourceError(f"{source} holds an adapter ({ADAPTER}){MERGE}")
         config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
         model, report = _class_of(config).from_pretrained(
             source,
@@ -151,12 +187,22 @@ def _from_pretrained(
             f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random: "
             "use a complete copy, or one saved from the class of model that its config names"
         )
+    # no masks and frequencies, which older versions saved
+    unread = [key for key in sorted(report["unexpected_keys"]) if key.startswith(body) and key.endswith("weight")]
+    if unread and not (replaced(config) or units_left(config)):
+        warnings.warn(
+            f"{source} holds {len(unread)} weights for which a {type(model).__name__} of its config has no place "
+            f"({unread[0]}, …): it is taken without them",
+            stacklevel=4,
+        )
     model.howlinear_revision = revision  # for the tokenizer's
     return model
 
 
 def untrained(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
     """A model of the same configuration with fresh weights, drawn as `transformers` does by default."""
+    model = model_of(model)
+    check_count("seed", seed, least=0)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         build = _with_smaller_blocks(type(model), model.config)
@@ -184,9 +230,14 @@ def _encodes(config: PreTrainedConfig) -> bool:
     return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
 
 
+def _scores(config: PreTrainedConfig) -> bool:
+    """Whether a model was saved with a head that scores texts or tokens, and so with none that predicts a next one."""
+    return (config.architectures or [""])[0].endswith(("Classification", "QuestionAnswering"))
+
+
 def _class_of(config: PreTrainedConfig) -> type:
     """The class to load a model as: with the head that predicts the next token, or else as it was saved."""
-    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not _encodes(config):
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and not (_encodes(config) or _scores(config)):
         kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
         built = _with_smaller_blocks(kind, config)
         return AutoModelForCausalLM if built is kind else built
@@ -226,6 +277,46 @@ def _with_smaller_blocks(kind: type[PreTrainedModel], config: PreTrainedConfig) 
             self.post_init()  # that of `kind`: its weights are drawn or expected with the layers in their places
 
     return WithSmallerBlocks
+
+
+def weights_to_save(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights that a folder of a model holds, by name: those it is loaded from again, and a bar to other loaders.
+
+    Who does not know of replaced blocks builds the blocks that stood there, misses their weights and draws them at
+    random. So for each such block the folder holds one of these weights, a single zero, which has not their shape: a
+    loader that asks for it refuses.
+
+    Raises:
+        InputError: weights that would not come back: of adapters, pruning, quantised layers, modules put in by hand.
+    """
+    kind = type(model)
+    weights = model.state_dict()
+    with torch.device("meta"):
+        expected = _with_smaller_blocks(kind, model.config)(copy.deepcopy(model.config)).state_dict()
+    lacking = [name for name in expected if name not in weights and "pooler" not in name.split(".")]
+    odd = [name for name in weights if name not in expected] or lacking
+    odd += [name for name, tensor in weights.items() if name in expected and tensor.shape != expected[name].shape]
+    if odd:
+        raise InputError(
+            f"this {kind.__name__} would not load again from a folder, for {odd[0]}, which its config does not tell: "
+            "merge adapters, make pruning permanent, leave quantised layers out, and replace blocks by hl.replace"
+        )
+    ranks = replaced(model.config)
+    if not ranks:
+        return weights
+    plain = copy.deepcopy(model.config)
+    del plain.howlinear
+    with torch.device("meta"):
+        original = kind(plain)
+    for site in sites(original, list(ranks)):
+        parts = {site.input_name: site.input, site.name: site.output}
+        names = [f"{path}.{name}" for path, part in parts.items() for name, _ in part.named_parameters()]
+        gone = [name for name in names if name not in weights]
+        if not gone:  # one layer in the place of one: its weights are of the names and the shape that are asked for
+            continue
+        # Experts are renamed when they are saved.
+        weights[min(gone, key=lambda name: "expert" in name)] = torch.zeros(1, dtype=model.dtype)
+    return weights
 
 
 def tokenizer_of(model: PreTrainedModel) -> PreTrainedTokenizerBase:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -30,6 +31,11 @@ UNLOADABLE = (
 """What transformers lets through when it reads a damaged folder or file or a broken transfer."""
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 GGUF = ".gguf"
+ADAPTER = "adapter_config.json"  # peft's
+MERGE = (
+    ", which changes what its model computes and is read by peft alone: merge it first, as in AutoPeftModelForCausalLM."
+    "from_pretrained(…).merge_and_unload().save_pretrained(folder), and give that folder"
+)
 
 
 def located(name: str) -> str:
@@ -77,6 +83,9 @@ def check_there(name: str) -> None:
 
 
 def _checked_folder(folder: Path) -> str:
+    folder = _body_of(folder)
+    if (folder / ADAPTER).is_file():
+        raise SourceError(f"{folder} holds an adapter ({ADAPTER}){MERGE}")
     if not (folder / "config.json").is_file():
         files = sorted(folder.glob(f"*{GGUF}"))
         if files:
@@ -89,6 +98,23 @@ def _checked_folder(folder: Path) -> str:
             f"{folder} holds {content}: save the model as safetensors (save_pretrained does) and use that"
         )
     return str(folder)
+
+
+def _body_of(folder: Path) -> Path:
+    """Of a sentence-transformers folder, whose `modules.json` lists parts, where the transformer lies; else itself.
+
+    Raises:
+        SourceError: `modules.json` cannot be read.
+    """
+    listed = folder / "modules.json"
+    if (folder / "config.json").is_file() or not listed.is_file():
+        return folder
+    try:
+        parts = json.loads(listed.read_text("utf-8"))
+        paths_of = [part["path"] for part in parts if part["type"].endswith(".Transformer")]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise SourceError(f"cannot read {listed}, the parts of a sentence-transformers model: {error}") from error
+    return folder / paths_of[0] if paths_of else folder
 
 
 def _from_gguf(file: Path) -> str:

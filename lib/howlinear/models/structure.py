@@ -201,8 +201,9 @@ def _norms_the_stream(module: nn.Module, width: int) -> bool:
 @torch.no_grad()
 def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
     """The module's output for two tokens, shape (1, 2, width), if each depends on its own input alone."""
-    parameter = next(module.parameters())
-    x = torch.randn(1, 2, width, generator=torch.Generator().manual_seed(0)).to(parameter.dtype)
+    parameter = next(module.parameters(), torch.empty(0))  # layers of quantised weights have none
+    dtype = parameter.dtype if parameter.is_floating_point() else torch.float32
+    x = torch.randn(1, 2, width, generator=torch.Generator().manual_seed(0)).to(dtype)
     if not parameter.is_meta:  # weights that rest elsewhere bring their own device
         x = x.to(parameter.device)
     try:

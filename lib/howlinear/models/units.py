@@ -60,7 +60,7 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
         if not isinstance(layer, nn.Linear | Conv1D):
             raise InputError(
                 f"block {site.block}: {site.name}.{name}, a {type(layer).__name__}, is no plain linear layer: merge "
-                "adapters into the weights first, or load the model without them"
+                "adapters into the weights first, and load the model without quantised layers"
             )
     return list(layers.values())
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.errors import InputError
-from howlinear.models.load import tokenizer_of
+from howlinear.models.checks import check_count
+from howlinear.models.load import model_of, tokenizer_of
 from howlinear.text import plain
 from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
 from howlinear.text.library import NAMES, check_known, read_public
@@ -69,6 +70,8 @@ class Corpus:
         Raises:
             InputError: fewer rows are asked for than the folds need, or the text does not fill them.
         """
+        for argument, given in (("rows", rows), ("seq_len", seq_len), ("folds", folds)):
+            check_count(argument, given)
         drawn = _over_files(self._measured(self._shuffled(seed)), seed)
         packed = pack(drawn, self.tokenizer, self.name, rows, seq_len, folds)
         return replace(packed, note="; ".join(note for note in (packed.note, self.note) if note))
@@ -125,7 +128,7 @@ def load_corpus(
         text: `docs`, `code` or `cpp` (offline); `wikitext`, `moby_dick` or `puzzles` (the paper's; see `text.library`
             for where from), `ag_news` or `codeparrot` (from the Hub); the path of a UTF-8 text file, of a folder of
             them, or of a table (.jsonl, .csv, .parquet); strings; a data set of `datasets`.
-        model: the model whose tokenizer reads it, or a tokenizer.
+        model: the model whose tokenizer reads it, by name too, or a tokenizer.
         column: of a table or a data set, the column that is text; by default `text`, `content` or the only one.
         documents: what a document is of a text of your own. `file`: a file, a string, a row of a table; `blank`: what
             blank lines separate (of WikiText an article); `line`: a line. `auto`: the first of these that gives
@@ -138,7 +141,7 @@ def load_corpus(
         SourceError: unknown name, unreadable or binary file, no network, or a text that is not the one that was pinned.
         InputError: nothing but blanks, something else than text, or a column that is not there.
     """
-    tokenizer = model if isinstance(model, PreTrainedTokenizerBase) else tokenizer_of(model)
+    tokenizer = model if isinstance(model, PreTrainedTokenizerBase) else tokenizer_of(model_of(model))
     if isinstance(text, str | Path):
         name = str(text)
         check_known(name)
@@ -180,8 +183,7 @@ def _documents_of(texts: list[str], way: str, name: str) -> tuple[list[str], str
     Raises:
         InputError: an unknown way, or texts that are all blank.
     """
-    if way != "auto" and way not in plain.WAYS:
-        raise InputError(f"documents={way!r}: use auto, {', '.join(plain.WAYS)}")
+    plain.check_way(way)
     if not any(text.strip() for text in texts):
         raise InputError(f"{name} is empty: a corpus holds text")
     counts = {}

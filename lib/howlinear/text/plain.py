@@ -266,6 +266,16 @@ WAYS = {
 """The ways to cut a text into documents, the longest documents first."""
 
 
+def check_way(way: str) -> None:
+    """Refuse what is no way to cut a text into documents.
+
+    Raises:
+        InputError: names those there are.
+    """
+    if way != "auto" and way not in WAYS:
+        raise InputError(f"documents={way!r}: use auto, {', '.join(WAYS)}")
+
+
 def _not_blank(documents: Iterable[str]) -> list[str]:
     stripped = [document.strip() for document in documents]
     return [document for document in stripped if document]

@@ -118,6 +118,10 @@ class TokenRows(Rows):
         """Which places are tokens: all, see `ModelInputs` for padding."""
         return None
 
+    def read_by(self, site: str) -> tuple[Int64[Tensor, "n_sequences seq_len"], None]:
+        """The token ids that a site's stack reads, and which of them are tokens: all."""
+        return self.ids, None
+
     @property
     def count(self) -> int:
         """How many tokens there are."""
@@ -168,18 +172,10 @@ class ModelInputs(Rows):
         shapes = {name: tuple(tensor.shape) for name, tensor in self.inputs.items()}
         if not shapes or any(shape[:1] != (len(self.test),) for shape in shapes.values()):
             raise InputError(f"inputs of shapes {shapes} for {len(self.test)} sequences: the first axis is theirs")
-        if self.mask is None:
-            return
-        if self.mask.ndim != 2 or (self.ids is not None and self.mask.shape != self.ids.shape):
-            raise InputError(f"inputs of shapes {shapes}: an attention_mask has shape (n_sequences, seq_len)")
-        empty = ~self.mask.any(dim=1)
-        padding_before_token = (self.mask.int().diff(dim=1) > 0).any(dim=1)
-        wrong = empty | padding_before_token
-        if wrong.any():
-            raise InputError(
-                f"sequence {int(wrong.nonzero()[0])} is empty or has padding before a token, which moves it to "
-                'another position: pad on the right (tokenizer.padding_side = "right")'
-            )
+        for prefix in ("", "decoder_"):
+            given = self.inputs.get(f"{prefix}attention_mask")
+            if given is not None:
+                _check_mask(f"{prefix}attention_mask", given, self.inputs.get(f"{prefix}input_ids"))
 
     @classmethod
     def of(cls, inputs: Mapping[str, Any], folds: int = FOLDS) -> ModelInputs:
@@ -192,9 +188,18 @@ class ModelInputs(Rows):
         Raises:
             InputError: tensors that do not belong together, padding on the left, or ids that are no whole numbers.
         """
-        tensors = {name: as_tensor(given, name) for name, given in inputs.items()}
-        if "input_ids" in tensors:
-            as_ids(tensors["input_ids"])
+        # labels are what a model is trained by; it reads none
+        read = {str(name): given for name, given in inputs.items() if name != "labels" and given is not None}
+        tensors = {name: as_tensor(given, name) for name, given in read.items()}
+        for name in ("input_ids", "decoder_input_ids"):
+            if name in tensors:
+                as_ids(tensors[name])
+        for name, tensor in tensors.items():  # some tokenizers give 1.0 for 1
+            if name.endswith("attention_mask") and ((tensor == 0) | (tensor == 1)).all():
+                tensors[name] = tensor.long()
+        scalars = [name for name, tensor in tensors.items() if tensor.ndim == 0]
+        if scalars:
+            raise InputError(f"{scalars[0]} is a single number: the first axis of every input is that of sequences")
         n = max((len(tensor) for tensor in tensors.values()), default=0)  # of tensors of other lengths the check says
         test, fold = split_in_turn(n, folds)
         return cls(tensors, test, fold)
@@ -210,6 +215,13 @@ class ModelInputs(Rows):
         if "attention_mask" not in self.inputs:
             return None
         return self.inputs["attention_mask"].bool()
+
+    def read_by(self, site: str) -> tuple[Tensor | None, Tensor | None]:
+        """The token ids that a site's stack reads, and which of them are tokens: a decoder has its own of both."""
+        if "decoder" not in site.split(".") or "decoder_input_ids" not in self.inputs:
+            return self.ids, self.mask
+        mask = self.inputs.get("decoder_attention_mask")
+        return self.inputs["decoder_input_ids"], None if mask is None else mask.bool()
 
     @property
     def count(self) -> int:
@@ -253,6 +265,28 @@ class RowsOnRecord:
     count: int
     seq_len: int | None
     note: str = ""
+
+
+def _check_mask(name: str, given: Tensor, ids: Tensor | None) -> None:
+    """Refuse a mask that does not fit its ids, or says something else than which places are tokens, or pads before one.
+
+    Raises:
+        InputError: names the mask, or the first sequence.
+    """
+    if given.ndim != 2 or (ids is not None and given.shape != ids.shape):
+        shapes = f"{tuple(given.shape)}" + ("" if ids is None else f" for ids of shape {tuple(ids.shape)}")
+        raise InputError(f"{name} of shape {shapes}: give (n_sequences, seq_len)")
+    if not ((given == 0) | (given == 1)).all():  # NaN is neither
+        raise InputError(f"{name} holds something else than 1 for a token and 0 for padding")
+    mask = given.bool()
+    empty = ~mask.any(dim=1)
+    padding_before_token = (mask.int().diff(dim=1) > 0).any(dim=1)
+    wrong = empty | padding_before_token
+    if wrong.any():
+        raise InputError(
+            f"sequence {int(wrong.nonzero()[0])} is empty or has padding before a token, which moves it to "
+            'another position: pad on the right (tokenizer.padding_side = "right")'
+        )
 
 
 def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:
@@ -330,16 +364,17 @@ def tokens_of(
     Raises:
         InputError: the site did not see all at once, so which rows are padding cannot be told.
     """
-    if rows.ids is not None and len(x) != rows.ids[indices].numel():
-        in_batch = rows.ids[indices].numel()
+    ids, mask = rows.read_by(site)
+    if ids is not None and len(x) != ids[indices].numel():
+        in_batch = ids[indices].numel()
         raise InputError(
             f"{site} saw {len(x)} rows, not the {in_batch} of the batch: load the model with "
             "chunk_size_feed_forward 0 in its config, or name other sites"
         )
-    if rows.mask is None:
+    if mask is None:
         return x, y, torch.arange(len(x))
     # by index and not by mask: a mask's number of rows would have to be waited for on a device
-    places = rows.mask[indices].flatten().nonzero()[:, 0]
+    places = mask[indices].flatten().nonzero()[:, 0]
     tokens = places.to(x.device, non_blocking=True)
     return x[tokens], y[tokens], places
 
@@ -355,6 +390,8 @@ def draw(rows: Rows, sample: int, seed: int) -> tuple[Int64[Tensor, " k"], Int64
     """
     if rows.ids is None and sample:
         raise InputError(f"a sample of {sample} rows keeps their token ids, and these inputs have none: ask for none")
+    if "decoder_input_ids" in rows.inputs and sample:
+        raise InputError(f"a sample of {sample} rows is of one sequence a text, and here are two: ask for none")
     if not sample:
         return torch.empty(0, dtype=torch.long), torch.empty(0, 0, dtype=torch.long)
     mask = torch.ones_like(rows.ids, dtype=torch.bool) if rows.mask is None else rows.mask

@@ -25,6 +25,7 @@ from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.own_units import layout, own_units
 from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.perplexity import Change, change
+from howlinear.models.checks import check_number
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import check_causal
 from howlinear.models.units import check_plain, unit_count
@@ -116,6 +117,9 @@ def compress(
     """
     if (max_parameters is None) == (max_dppl is None):
         raise InputError("give one budget: max_parameters, as 0.9 of all, or max_dppl, a rise of perplexity, as 1.0")
+    for name, budget, example in (("max_parameters", max_parameters, "0.9"), ("max_dppl", max_dppl, "1.0")):
+        if budget is not None:
+            check_number(name, budget, example)
     if max_dppl is not None and not 0 < max_dppl < float("inf"):
         raise InputError(f"a budget of {max_dppl:g}: give by how much perplexity may rise, as 1.0")
     model = model_of(model)

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from howlinear.errors import SourceError
 from howlinear.files.atomic import folder_aside, written_aside
 from howlinear.ideas.compression.card import plain_card
 from howlinear.ideas.compression.output_folder import check_output_folder
-from howlinear.models.load import bars, tokenizer_of
+from howlinear.models.load import bars, model_of, tokenizer_of, weights_to_save
 from howlinear.models.seals import seal
 
 
 def save(
-    model: PreTrainedModel,
+    model: Any,
     folder: Path | str,
     card: str | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -42,15 +43,18 @@ def save(
 
     Raises:
         SourceError: something is there, or it cannot be written.
+        InputError: no model, or one that would not load again (`load.weights_to_save`).
     """
+    model = model_of(model)
     folder = check_output_folder(folder, force)
+    weights = weights_to_save(model)
     if card is None:
         card = plain_card(model)
     if tokenizer is None:
         with suppress(SourceError):  # a model of token ids alone
             tokenizer = tokenizer_of(model)
     with folder_aside(folder) as new, bars(False):
-        model.save_pretrained(new)
+        model.save_pretrained(new, state_dict=weights)
         if tokenizer is not None:
             tokenizer.save_pretrained(new)
         with written_aside(new / "README.md") as aside:

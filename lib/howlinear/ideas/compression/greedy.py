@@ -29,6 +29,7 @@ from howlinear.ideas.compression.signals import price
 from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import Change, change, held_out_folds, losses
+from howlinear.models.checks import check_count, check_number
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
 from howlinear.models.load import check_causal
@@ -217,6 +218,8 @@ def compress_to(model: Any, rows: Any, max_dppl: float, candidates: int = 4, pro
         InputError: a budget that is not finite, or that not even the cheapest block keeps (says which, and its cost);
             nothing left to replace; an empty side, or rows that the model cannot read.
     """
+    check_number("max_dppl", max_dppl, "1.0")
+    check_count("candidates", candidates)
     model = model_of(model)
     check_causal(model)
     rows = without_padding(rows_of(rows, model))

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from howlinear.errors import SourceError
+from howlinear.errors import InputError, SourceError
 
 OURS = "---\ntags: [howlinear]\n"
 """How the card begins of a model with fewer hidden units."""
@@ -18,6 +18,8 @@ def check_output_folder(folder: Path | str, force: bool = False) -> Path:
 
     With `force`, an empty folder or one that holds a compressed model may be replaced; anything else never is.
     """
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise InputError(f"folder={folder!r}: give the path of a new folder")
     folder = Path(folder).resolve()
     if folder.is_dir():
         if not force:

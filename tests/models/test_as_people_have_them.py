@@ -1,0 +1,284 @@
+"""Models as people have them: wrapped, shared, quantised, halves of one, folders of other makers; measured or one line.
+
+What is measured is compared with hooks and numpy's least squares in float64 (`helpers.reference`).
+"""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import howlinear as hl
+from conftest import VOCABULARY, WIDTH, tiny
+from helpers.reference import held_out_r2
+from howlinear.errors import InputError, SourceError
+from howlinear.models.checks import unwrapped
+from howlinear.models.load import tokenizer_of
+
+pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore:.*quantiz")]
+SIZES = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 2, "max_position_embeddings": 64}
+N, LENGTH, SHORTER = 64, 16, 9
+
+
+def by_hand(model, first, last, inputs, mask):
+    """R² of the rows between two modules where a mask says tokens, every fourth sequence held out."""
+    seen = {}
+    hooks = [
+        first.register_forward_pre_hook(lambda _, args: seen.update(x=args[0].detach().clone())),
+        last.register_forward_hook(lambda _, __, y: seen.update(y=y.detach().clone())),
+    ]
+    with torch.no_grad():
+        model(**inputs)
+    for hook in hooks:
+        hook.remove()
+    held = np.repeat(np.arange(len(mask)) % 4 == 3, mask.shape[1])[mask.flatten().bool().numpy()]
+    x, y = (seen[name].flatten(0, -2)[mask.flatten().bool()].double().numpy() for name in "xy")
+    return held_out_r2((x[~held], y[~held]), (x[held], y[held])), len(x)
+
+
+def padded(length, seed):
+    """Token ids and their mask, of sequences of different lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, VOCABULARY, (N, length), generator=generator)
+    lengths = torch.randint(length // 2, length + 1, (N, 1), generator=generator)
+    return ids, (torch.arange(length) < lengths).long()
+
+
+# --- wrapped
+
+
+class Holder(nn.Module):
+    """As Lightning, sentence-transformers or a value head hold a model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.backbone = model
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda model: nn.DataParallel(nn.DataParallel(model)),
+        lambda model: torch.compile(nn.DataParallel(model), backend="eager"),
+        lambda model: nn.DataParallel(torch.compile(model, backend="eager")),
+    ],
+)
+def test_wrappers_in_any_order_come_off(gpt2, wrap):
+    assert unwrapped(wrap(gpt2)) is gpt2
+
+
+def test_what_holds_a_model_is_refused_by_its_type_and_says_where_it_is(gpt2):
+    with pytest.raises(InputError, match=r"a Holder .* a GPT2LMHeadModel: .*get_submodule\('backbone'\)"):
+        unwrapped(Holder(gpt2))
+
+
+def test_a_model_without_weights_is_one_line(gpt2, ids):
+    with torch.device("meta"):
+        hollow = type(gpt2)(gpt2.config)
+    for call in (hl.measure, hl.capture, hl.perplexity, hl.losses):
+        with pytest.raises(InputError, match="meta device"):
+            call(hollow, ids)
+
+
+# --- shared, run twice, not at all
+
+
+def test_one_module_in_two_places_is_refused(ids):
+    model = tiny("mini-llama")
+    model.model.layers[2].mlp = model.model.layers[0].mlp
+    with pytest.raises(InputError, match=r"blocks 0 and 2 share one feed-forward block"):
+        hl.measure(model, ids)
+
+
+class Twice(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, **keywords):
+        return self.layer(self.layer(x, **keywords), **keywords)
+
+
+def test_a_layer_that_runs_twice_in_a_pass_is_refused(ids):
+    model = tiny("mini-llama")
+    layers = model.model.layers
+    model.model.layers = nn.ModuleList([layers[0], layers[1]])
+    model.model.layers[1].forward = lambda x, **keywords: layers[0](x, **keywords)
+    model.config.num_hidden_layers = 2
+    with pytest.raises(InputError, match=r"layers\.0\.mlp runs more than once in a pass"):
+        hl.measure(model, ids, blocks=[0])
+    with pytest.raises(InputError, match=r"nothing passes block 1 "):
+        hl.measure(model, ids, blocks=[1])
+
+
+# --- quantised
+
+
+def test_dynamically_quantised_layers_are_measured_as_they_compute():
+    ids, _ = padded(LENGTH, 0)
+    model = torch.ao.quantization.quantize_dynamic(tiny("mini-llama"), {nn.Linear}, dtype=torch.qint8)
+    mlp = model.model.layers[1].mlp
+    # scales depend on what is in a batch, so all of a side's fold is one: here the whole text has one fold a side
+    rows = hl.TokenRows.from_ids(ids, folds=1)
+    found = hl.measure(model, rows, blocks=[1], batch_size=N)[1].r2
+    one_side = []
+    for held in (False, True):
+        seen = {}
+        hook = mlp.register_forward_hook(lambda _, args, y, seen=seen: seen.update(x=args[0], y=y))
+        with torch.no_grad():
+            model(input_ids=ids[(np.arange(N) % 4 == 3) == held])
+        hook.remove()
+        one_side.append([seen[name].flatten(0, 1).double().numpy() for name in "xy"])
+    assert found == pytest.approx(held_out_r2(*one_side), abs=1e-5)
+    with pytest.raises(InputError, match="no plain linear layer"):
+        hl.compress(model, rows, 0.9)
+
+
+# --- encoder-decoders by both sides
+
+
+T5 = transformers.T5Config(vocab_size=VOCABULARY, d_model=WIDTH, d_ff=48, num_layers=2, num_heads=2, d_kv=16)
+BART = transformers.BartConfig(
+    vocab_size=VOCABULARY, d_model=WIDTH, max_position_embeddings=64, pad_token_id=1,
+    **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in
+       (("layers", 2), ("ffn_dim", 48), ("attention_heads", 2))},
+)  # fmt: skip
+SIDES = {
+    "t5 encoder": (T5, "encoder.block.*.layer.1.DenseReluDense", "input_ids"),
+    "t5 decoder": (T5, "decoder.block.*.layer.2.DenseReluDense", "decoder_input_ids"),
+    "bart encoder": (BART, "encoder.layers.*.fc1,encoder.layers.*.fc2", "input_ids"),
+    "bart decoder": (BART, "decoder.layers.*.fc1,decoder.layers.*.fc2", "decoder_input_ids"),
+}
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_each_side_of_an_encoder_decoder_has_its_own_mask(side):
+    config, pattern, reads = SIDES[side]
+    torch.manual_seed(0)
+    kind = transformers.T5ForConditionalGeneration if config is T5 else transformers.BartForConditionalGeneration
+    model = kind(config).eval()
+    ids, mask = padded(LENGTH, 0)
+    decoder_ids, decoder_mask = padded(SHORTER, 1)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    inputs |= {"decoder_input_ids": decoder_ids, "decoder_attention_mask": decoder_mask}
+    try:
+        found = hl.measure(hl.load_model(model, sites=pattern), inputs, blocks=[1])[1]
+        site = hl.sites(model, [1])[0]
+        expected, count = by_hand(
+            model, site.input, site.output, inputs, mask if reads == "input_ids" else decoder_mask
+        )
+    finally:
+        del config.howlinear_sites
+    assert found.r2 == pytest.approx(expected, abs=1e-5)
+    assert found.rows_train + found.rows_test == count
+
+
+@pytest.mark.parametrize("config", [T5, BART])
+def test_the_encoder_alone_is_measured_as_the_advice_says(config):
+    torch.manual_seed(0)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config).eval()
+    ids, mask = padded(LENGTH, 0)
+    with pytest.raises(InputError, match=r"sites=|decoder_input_ids"):
+        hl.measure(model, ids)
+    encoder = model.get_encoder()
+    if config is T5:  # which no table knows
+        assert len(hl.measure(encoder, {"input_ids": ids, "attention_mask": mask})) == 2
+        return
+    found = hl.measure(encoder, {"input_ids": ids, "attention_mask": mask}, blocks=[1])[1]
+    layer = encoder.layers[1]
+    expected, _ = by_hand(encoder, layer.fc1, layer.fc2, {"input_ids": ids, "attention_mask": mask}, mask)
+    assert found.r2 == pytest.approx(expected, abs=1e-5)
+
+
+# --- folders
+
+
+@pytest.fixture
+def llama():
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES)).eval()
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_adapter_is_never_passed_over(llama, tmp_path, alone):
+    """Whether peft is installed must not decide what is measured."""
+    if not alone:
+        llama.save_pretrained(tmp_path)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    with pytest.raises(SourceError, match=r"holds an adapter .*merge_and_unload"):
+        hl.load_model(tmp_path)
+
+
+@pytest.mark.parametrize("below", ["", "0_Transformer"])
+def test_a_sentence_transformers_folder_is_its_transformer(tmp_path, below):
+    torch.manual_seed(0)
+    model = transformers.BertModel(transformers.BertConfig(**SIZES)).eval()
+    model.save_pretrained(tmp_path / below)
+    parts = [{"idx": 0, "name": "0", "path": below, "type": "sentence_transformers.models.Transformer"}]
+    parts += [{"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    (tmp_path / "modules.json").write_text(json.dumps(parts))
+    ids, mask = padded(LENGTH, 0)
+    found = hl.measure(hl.load_model(tmp_path), {"input_ids": ids, "attention_mask": mask}, blocks=[0])[0]
+    layer = model.encoder.layer[0]
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    expected, _ = by_hand(model, layer.intermediate.dense, layer.output.dense, inputs, mask)
+    assert found.r2 == pytest.approx(expected, abs=1e-5)
+
+
+def test_parts_that_cannot_be_read_are_one_line(tmp_path):
+    (tmp_path / "modules.json").write_text("{")
+    with pytest.raises(SourceError, match=r"cannot read .*modules\.json"):
+        hl.load_model(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["LlamaForSequenceClassification", "GPT2ForTokenClassification"])
+def test_a_head_that_scores_is_no_head_that_predicts(tmp_path, kind):
+    """GPT-2's embedding would serve as a head that was never there."""
+    torch.manual_seed(0)
+    small = {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": 2, "n_head": 2, "pad_token_id": 0}
+    config = transformers.LlamaConfig(**SIZES, pad_token_id=0) if "Llama" in kind else transformers.GPT2Config(**small)
+    model = getattr(transformers, kind)(config).eval()
+    model.save_pretrained(tmp_path)
+    ids, _ = padded(LENGTH, 0)
+    loaded = hl.load_model(tmp_path)
+    found, expected = hl.measure(loaded, ids), hl.measure(model, ids)
+    assert found.perplexity is None
+    assert [block.r2 for block in found.values()] == [block.r2 for block in expected.values()]
+    with pytest.raises(InputError, match="predicts no next token"):
+        hl.perplexity(loaded, ids)
+
+
+def test_weights_that_have_no_place_are_told(llama, tmp_path):
+    """A config that counts fewer layers than were saved makes another model of the same weights."""
+    llama.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    with pytest.warns(UserWarning, match=r"holds 9 weights .* has no place \(model\.layers\.1\."):
+        hl.load_model(tmp_path)
+
+
+def test_a_masked_head_that_was_never_saved_leaves_the_body(tmp_path):
+    """As all-mpnet-base-v2 comes: its config names a head that its weights lack."""
+    torch.manual_seed(0)
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)).eval()
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    body = {name.removeprefix("bert."): tensor for name, tensor in weights.items() if name.startswith("bert.")}
+    save_file(body, tmp_path / "model.safetensors", {"format": "pt"})
+    ids, _ = padded(LENGTH, 0)
+    with pytest.warns(UserWarning, match="has no perplexity"):
+        loaded = hl.load_model(tmp_path)
+    expected = hl.measure(model, ids)
+    assert [block.r2 for block in hl.measure(loaded, ids).values()] == [block.r2 for block in expected.values()]
+
+
+def test_a_tokenizer_without_a_vocabulary_is_read(llama, tmp_path):
+    llama.save_pretrained(tmp_path)
+    transformers.ByT5Tokenizer().save_pretrained(tmp_path)
+    read = tokenizer_of(hl.load_model(tmp_path))("ab", add_special_tokens=False)["input_ids"]
+    assert read == [97 + 3, 98 + 3]  # bytes, behind three control tokens

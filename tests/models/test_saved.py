@@ -1,0 +1,124 @@
+"""A folder of a model with replaced blocks: loaded by howlinear it is that model, and nothing else draws weights."""
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from torch.nn.utils import parametrize, prune
+
+import howlinear as hl
+from conftest import VOCABULARY, WIDTH
+from howlinear.core.ceilings import AffineMap
+from howlinear.errors import InputError
+
+SIZES = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2}
+INNER = SIZES | {"intermediate_size": 48}
+BART = {"decoder_layers": 2, "decoder_ffn_dim": 48, "decoder_attention_heads": 2, "d_model": WIDTH}
+KINDS = {  # one module; one of two layers; experts; a mixture's router; a pair with its residual; an encoder
+    "LlamaForCausalLM": transformers.LlamaConfig(**INNER),
+    "LlamaForSequenceClassification": transformers.LlamaConfig(**INNER),
+    "GPT2LMHeadModel": transformers.GPT2Config(vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=2, n_head=2),
+    "MixtralForCausalLM": transformers.MixtralConfig(**INNER, num_local_experts=4, num_key_value_heads=2),
+    "BloomForCausalLM": transformers.BloomConfig(vocab_size=VOCABULARY, hidden_size=WIDTH, n_layer=2, n_head=2),
+    "BartForCausalLM": transformers.BartConfig(vocab_size=VOCABULARY, **BART),
+    "BertForMaskedLM": transformers.BertConfig(**INNER),
+}
+
+
+def built(name):
+    torch.manual_seed(0)
+    return getattr(transformers, name)(KINDS[name]).eval()
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(0, VOCABULARY, (4, 12), generator=torch.Generator().manual_seed(1))
+
+
+def outputs(model, ids):
+    with torch.no_grad():
+        return model.base_model(input_ids=ids)[0]
+
+
+def low_rank():
+    return nn.Sequential(nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH))
+
+
+def affine():
+    generator = torch.Generator().manual_seed(2)
+    return AffineMap(0.1 * torch.randn(WIDTH, WIDTH, generator=generator).double(), torch.ones(WIDTH).double())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("map_", [affine, low_rank])
+@pytest.mark.parametrize("name", KINDS)
+def test_replaced_blocks_come_back_and_no_other_loader_draws_them(tmp_path, ids, name, map_):
+    model = built(name)
+    replaced = hl.replace(model, {1: map_()})
+    folder = hl.save(replaced, tmp_path / "small")
+    assert torch.equal(outputs(hl.load_model(folder), ids), outputs(replaced, ids))
+    for loader in (type(model), transformers.AutoModel, type(model.base_model)):
+        with pytest.raises(RuntimeError, match="mismatch"):
+            loader.from_pretrained(folder)
+    assert "refuses their weights" in (folder / "README.md").read_text("utf-8")
+    # what was loaded is saved again, without what stood in the way of others
+    again = hl.load_model(hl.save(hl.load_model(folder), tmp_path / "again"))
+    assert torch.equal(outputs(again, ids), outputs(replaced, ids))
+
+
+class Lora(nn.Module):
+    """What an adapter puts around a layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.base_layer = layer
+        self.lora_A = nn.Linear(layer.in_features, 2, bias=False)
+        self.lora_B = nn.Linear(2, layer.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base_layer(x) + self.lora_B(self.lora_A(x))
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def with_adapter(mlp):
+    mlp.up_proj = Lora(mlp.up_proj)
+
+
+def quantised(mlp):
+    mlp.down_proj = torch.ao.quantization.quantize_dynamic(nn.Sequential(mlp.down_proj), {nn.Linear})[0]
+
+
+DAMAGES = {
+    "an adapter": with_adapter,
+    "pruning": lambda mlp: prune.l1_unstructured(mlp.up_proj, "weight", amount=0.3),
+    "a parametrisation": lambda mlp: parametrize.register_parametrization(mlp.up_proj, "weight", Doubled()),
+    "a quantised layer": quantised,
+    "another width": lambda mlp: setattr(mlp, "up_proj", nn.Linear(WIDTH, 40, bias=False)),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_what_would_not_come_back_is_refused_before_anything_is_written(tmp_path, kind):
+    model = built("LlamaForCausalLM")
+    DAMAGES[kind](model.model.layers[0].mlp)
+    with pytest.raises(InputError, match=r"would not load again from a folder, for model\.layers\.0\.mlp"):
+        hl.save(model, tmp_path / "small")
+    assert not (tmp_path / "small").exists()
+
+
+@pytest.mark.parametrize("given", [None, 3, "no/such/model", nn.Linear(2, 2)])
+def test_what_is_no_model_is_not_saved(tmp_path, given):
+    with pytest.raises(hl.HowlinearError):
+        hl.save(given, tmp_path / "small")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("folder", [None, 3, ""])
+def test_what_is_no_folder_is_not_written(folder):
+    with pytest.raises(InputError, match=r"give the path of a new folder"):
+        hl.save(built("LlamaForCausalLM"), folder)
