@@ -174,6 +174,8 @@ def test_the_note_says_how_many_documents_and_how_much_of_each(tokenizer):
     rows = corpus_of(long_texts(40, 1_000), tokenizer).rows(1_024, 16, folds=2)
     used = sum(len(pieces(rows, tokenizer, side, fold)) for side in (False, True) for fold in range(2))
     assert rows.note == f"{used} documents of toy, at most 64 tokens of each"
+    assert rows.reading.documents == rows.documents == used
+    assert rows.reading.left_out == (rows.note,)
 
 
 # --- special tokens
@@ -233,7 +235,7 @@ def test_rows_have_only_ids_that_the_tokenizer_has(tokenizer):
     assert rows.ids.max() < len(tokenizer)
 
 
-@pytest.mark.parametrize(("wanted", "seq_len", "folds"), [(100, 16, 4), (1_000, 1, 4), (1_000, 16, 1), (0, 16, 2)])
+@pytest.mark.parametrize(("wanted", "seq_len", "folds"), [(100, 16, 4), (1_000, 1, 4), (1_000, 16, 1), (16, 16, 2)])
 def test_too_few_rows_for_the_folds_are_refused(tokenizer, wanted, seq_len, folds):
     with pytest.raises(InputError, match=rf"{wanted} rows of {seq_len} tokens in 2 × {folds} folds: use at least"):
         corpus_of(texts(), tokenizer).rows(wanted, seq_len, folds=folds)

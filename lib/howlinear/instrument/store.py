@@ -66,7 +66,7 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
     # One entry for everything that is said: several would come in any order.
     said = {**about, "corpus": rows.corpus, "sha256": digests}
     if rows.note:
-        said["text"] = rows.note
+        said |= {"text": rows.note, "documents": rows.documents}
     with atomic.written_aside(path) as aside:
         save_file(tensors, aside, metadata={"about": json.dumps(said, sort_keys=True)})
 
@@ -131,7 +131,7 @@ def load_capture(path: Path) -> Stored:
     with _opened(path) as file:
         tensors = _checked(file, "rows", ["rows.ids", "rows.test", "rows.fold"])
         ids, test, fold = (tensors[f"rows.{name}"] for name in ("ids", "test", "fold"))
-        rows = TokenRows(ids, test, fold, about["corpus"], about.get("text", ""))
+        rows = TokenRows(ids, test, fold, about["corpus"], about.get("text", ""), about.get("documents"))
     return Stored(StoredBlocks(path), rows, about)
 
 

@@ -103,6 +103,7 @@ def pack(
         fold=torch.cat([train_fold, test_fold]),
         corpus=corpus,
         note="; ".join(notes),
+        documents=documents_used,
     )
 
 
@@ -157,7 +158,8 @@ def pack_contiguous(
     ids = torch.from_numpy(np.concatenate(pieces)).view(sequences, length)
     # a fold is a run of neighbours: sequence i of n lies in fold ⌊i · folds / n⌋
     fold = torch.cat([torch.arange(side) * folds // side for side in (train, held_out)])
-    return TokenRows(_opened(ids, opening), torch.arange(sequences) >= train, fold, corpus)
+    test = torch.arange(sequences) >= train
+    return TokenRows(_opened(ids, opening), test, fold, corpus, documents=len(pieces))
 
 
 def _encoded(

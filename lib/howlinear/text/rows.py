@@ -76,6 +76,19 @@ class Rows(ABC):
 
 
 @dataclass(frozen=True)
+class Reading:
+    """What rows were read from.
+
+    Attributes:
+        documents: how many documents they hold something of; None of ids that came without any.
+        left_out: how they were made of the text and what is not in them, a clause each.
+    """
+
+    documents: int | None
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TokenRows(Rows):
     """Token ids in sequences of one length, without padding.
 
@@ -85,6 +98,7 @@ class TokenRows(Rows):
         fold: document fold within its side, 0 … folds − 1, shape (n_sequences,).
         corpus: name of the text.
         note: how they were made of a text, in a sentence.
+        documents: how many documents of the text they hold something of; None of ids that came without any.
     """
 
     ids: Int64[Tensor, "n_sequences seq_len"]
@@ -92,6 +106,12 @@ class TokenRows(Rows):
     fold: Int64[Tensor, " n_sequences"]
     corpus: str = "token ids"
     note: str = ""
+    documents: int | None = None
+
+    @property
+    def reading(self) -> Reading:
+        """What they were read from."""
+        return Reading(self.documents, tuple(filter(None, self.note.split("; "))))
 
     @classmethod
     def from_ids(cls, ids: Any, folds: int = FOLDS) -> TokenRows:
