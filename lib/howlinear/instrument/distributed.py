@@ -1,17 +1,13 @@
 """One measurement by several processes; of one alone, every function here returns what it is given.
 
 `torchrun --nproc-per-node N -m howlinear measure …` starts N equal processes. All pack the same text, and each runs its
-share of the batches. Moments about one agreed shift add up, so joining them is a sum over processes (`join_moments`).
-Blocks are dealt in turn: the sums of a block go to one process, which solves for it.
-
-The first process to fail says why, in one line, and the others end without a word. People count processes from 1, as
-messages do; the code counts them from 0, as torch does.
+share of the batches. Moments add up, and blocks are dealt in turn: what all processes have of a block goes to one of
+them, which solves for it. People count processes from 1, as messages do; the code counts them from 0, as torch does.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,8 +18,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
-from torch import Tensor
 
 from howlinear.core.moments import Moments
 from howlinear.errors import HowlinearError, InputError, ProcessError
@@ -43,7 +37,7 @@ class Group:
     Attributes:
         rank: this process, from 0.
         size: how many there are.
-        device: where this process computes: `cuda:…`, joined by nccl, or `cpu`, joined by gloo.
+        device: where this process computes: `cuda:…` or `cpu`.
     """
 
     rank: int = 0
@@ -75,18 +69,27 @@ def own_share(items: Sequence[Item]) -> list[Item]:
     return [item for item, start in zip(items, starts, strict=False) if start * group.size // total == group.rank]
 
 
-def gather(mine: Any) -> list:
-    """What every process has, in their order, in every process.
+def gather(mine: Any, to: int | None = None) -> list:
+    """What every process has, in their order: in every process, or with `to` in that one, and elsewhere Nones.
 
     Raises:
         ProcessError: another process is gone.
     """
-    size = _GROUP.get().size
-    if size == 1:
+    group = _GROUP.get()
+    if group.size == 1:
         return [mine]
-    everyone = [None] * size
-    with _lost_is_one_line():
-        dist.all_gather_object(everyone, mine)
+    everyone = [None] * group.size
+    try:
+        if to is None:
+            dist.all_gather_object(everyone, mine)
+        else:
+            dist.gather_object(mine, everyone if group.rank == to else None, dst=to)
+    except RuntimeError as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ProcessError(
+            f"lost another of the {group.size} processes ({reason}): nothing is written; see what ended it, and start "
+            "again"
+        ) from error
     return everyone
 
 
@@ -103,57 +106,6 @@ def check_same_rows(rows: Rows) -> None:
         )
 
 
-def join_moments(
-    moments: Moments | None, shift_x: Float[Tensor, " d_in"], shift_y: Float[Tensor, " d_out"], to: int
-) -> Moments:
-    """The moments of the rows of all processes, in process `to`; elsewhere what is returned means nothing.
-
-    Args:
-        moments: those of this process, None if it saw no such rows.
-        shift_x: the point that all take sums about, the same in every process and near the rows, shape (d_in,).
-        shift_y: the same of outputs, shape (d_out,).
-        to: the process that gets them.
-
-    Raises:
-        ProcessError: another process is gone.
-    """
-    group = _GROUP.get()
-    mine = Moments(len(shift_x), len(shift_y)) if moments is None else moments
-    # About the shift s instead of the own mean x̄, with δ = x̄ − s: Σ (x − s) = n δ and S_s = S + n δ δᵀ.
-    delta_x = mine.mean_x - shift_x
-    delta_y = mine.mean_y - shift_y
-    sums = [
-        torch.tensor([float(mine.n)], dtype=torch.float64),
-        mine.n * delta_x,
-        mine.n * delta_y,
-        mine.sxx + mine.n * torch.outer(delta_x, delta_x),
-        mine.sxy + mine.n * torch.outer(delta_x, delta_y),
-        mine.syy + mine.n * delta_y.square(),
-    ]
-    # Such sums add up over processes.
-    sums = [part.to(group.device) for part in sums]
-    with _lost_is_one_line():
-        for part in sums:
-            if part.numel():
-                dist.reduce(part, dst=to)
-        eps = torch.tensor([mine.eps_x, mine.eps_y], dtype=torch.float64).to(group.device)
-        dist.reduce(eps, dst=to, op=dist.ReduceOp.MAX)  # the coarsest rows of any process
-    count, first_x, first_y, sxx, sxy, syy = (part.cpu() for part in sums)
-    # The way back, about the mean of all rows.
-    n = max(float(count), 1.0)
-    delta_x, delta_y = first_x / n, first_y / n
-    joined = {
-        "n": count.long(),
-        "mean_x": shift_x + delta_x,
-        "mean_y": shift_y + delta_y,
-        "sxx": sxx - n * torch.outer(delta_x, delta_x),
-        "sxy": sxy - n * torch.outer(delta_x, delta_y),
-        "syy": syy - n * delta_y.square(),
-    }
-    joined["eps"] = eps.cpu()
-    return Moments.from_tensors(joined)
-
-
 def join_captures(
     captured: dict[int, BlockCapture], folds_here: Sequence[tuple[bool, int]], folds: Sequence[tuple[bool, int]]
 ) -> dict[int, BlockCapture]:
@@ -165,8 +117,7 @@ def join_captures(
         folds: those of all processes, in order.
 
     Returns:
-        Block → its capture, of heavy rows only the massive ones: of the first block in the first process, of the next
-        in the next, and round again.
+        Block → its capture: of the first block in the first process, of the next in the next, and round again.
 
     Raises:
         ProcessError: another process is gone.
@@ -174,29 +125,35 @@ def join_captures(
     group = _GROUP.get()
     if group.size == 1:
         return captured
-    massive = gather({block: part.massive() for block, part in captured.items()})  # few, so all get them
-    # One agreed shift a block: what the first process, which has the first batch, found for the mean of its first fold.
-    first_folds = {block: (part.train + part.test)[0] for block, part in captured.items()}
-    shifts = gather({block: (moments.mean_x, moments.mean_y) for block, moments in first_folds.items()})[0]
+    blocks = gather(list(captured))[0]  # the first process has the first batch, so it has seen every block
     own: dict[int, BlockCapture] = {}
-    for turn, (block, (shift_x, shift_y)) in enumerate(shifts.items()):
+    for turn, block in enumerate(blocks):
         to = turn % group.size
-        part = captured.pop(block, None)
-        here = dict(zip(folds_here, part.train + part.test, strict=True)) if part else {}
-        sides: dict[bool, list[Moments]] = {False: [], True: []}
-        for fold in folds:
-            held_out, _ = fold
-            sides[held_out].append(join_moments(here.pop(fold, None), shift_x, shift_y, to))
-            if group.rank != to:
-                sides[held_out].clear()
-        outputs = join_moments(part.outputs if part else None, shift_y, shift_y[:0], to)
+        parts = gather((folds_here, captured.pop(block, None)), to)
         if group.rank == to:
-            heavy = HeavyRows.merged([theirs[block] for theirs in massive if block in theirs])
-            own[block] = BlockCapture(sides[False], sides[True], outputs, None, heavy)
+            own[block] = _joined_block(parts, folds)
     return own
 
 
-# --- How they start, and how they end
+def _joined_block(
+    parts: Sequence[tuple[Sequence[tuple[bool, int]], BlockCapture | None]], folds: Sequence[tuple[bool, int]]
+) -> BlockCapture:
+    """One block's capture, from the folds and the capture of each process, None if it has run no batch."""
+    by_fold: dict[tuple[bool, int], list[Moments]] = {fold: [] for fold in folds}
+    seen = []
+    for folds_there, part in parts:
+        if part is not None:
+            seen.append(part)
+            for fold, moments in zip(folds_there, part.train + part.test, strict=True):
+                by_fold[fold].append(moments)
+    # Moments of the same fold add up over processes
+    train = [Moments.total(moments) for (held_out, _), moments in by_fold.items() if not held_out]
+    test = [Moments.total(moments) for (held_out, _), moments in by_fold.items() if held_out]
+    outputs = Moments.total([part.outputs for part in seen])
+    return BlockCapture(train, test, outputs, None, HeavyRows.merged([part.heavy_rows() for part in seen]))
+
+
+# --- How they start
 
 
 def place(device: str) -> str:
@@ -237,29 +194,31 @@ def joined(device: str = "cpu") -> Iterator[Group]:
         The `Group`.
 
     Raises:
-        HowlinearError: what was raised within, if this is the first process to fail; its message names the process.
-        SystemExit: this process is not the first to fail; code 2.
+        HowlinearError: what was raised within; its message names the process.
     """
     if not is_distributed():
         yield Group(device=place(device))
         return
-    store, rank, size = _rendezvous()
-    usual = signal.signal(signal.SIGTERM, _end)
     try:
-        with _report_first_failure(store, rank, size):
-            group = Group(rank, size, place(device))
-            if group.device != "cpu":
-                torch.cuda.set_device(group.device)
-            backend = "gloo" if group.device == "cpu" else "cpu:gloo,cuda:nccl"
-            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
-            token = _GROUP.set(group)
-            try:
-                yield group
-                gather(None)  # nobody leaves while another may still fail
-            finally:
-                _GROUP.reset(token)
+        dist.init_process_group("gloo", timeout=TIMEOUT)
+    except (ValueError, RuntimeError) as error:
+        reason, _, _ = str(error).partition("\n")
+        world = os.environ["WORLD_SIZE"]
+        raise ProcessError(
+            f"WORLD_SIZE is {world!r}, but no other process is met ({reason}): use torchrun, or unset it"
+        ) from error
+    rank, size = dist.get_rank(), dist.get_world_size()
+    token = _GROUP.set(Group(rank, size))
+    try:
+        group = Group(rank, size, place(device))
+        if group.device != "cpu":
+            torch.cuda.set_device(group.device)
+        yield group
+        gather(None)  # nobody leaves while another may still fail
+    except HowlinearError as error:
+        raise type(error)(f"process {rank + 1} of {size}: {error}") from error
     finally:
-        signal.signal(signal.SIGTERM, usual)
+        _GROUP.reset(token)
     dist.destroy_process_group()
 
 
@@ -267,54 +226,10 @@ def check_one_process(command: str) -> None:
     """Refuse a command that several processes would race to do, each the whole of it.
 
     Raises:
-        InputError: torchrun started several, and this is the first to fail; else SystemExit, code 2.
+        InputError: torchrun started several.
     """
     if is_distributed():
-        with _report_first_failure(*_rendezvous()):
-            raise InputError(f"{command} is the work of one process: leave torchrun out, which is for measure")
-
-
-def _rendezvous() -> tuple[dist.Store, int, int]:
-    """What the processes talk through, which one this is, and how many there are."""
-    try:
-        return next(dist.rendezvous("env://", timeout=TIMEOUT))
-    except (ValueError, RuntimeError) as error:
-        reason, _, _ = str(error).partition("\n")
         world = os.environ["WORLD_SIZE"]
-        raise ProcessError(
-            f"WORLD_SIZE is {world!r}, but no other process is met ({reason}): use torchrun, or unset it"
-        ) from error
-
-
-@contextmanager
-def _report_first_failure(store: dist.Store, rank: int, size: int) -> Iterator[None]:
-    """Let the first process to fail say which it is, and all others end without a word."""
-    try:
-        yield
-    except HowlinearError as error:
-        try:
-            first_to_fail = store.add("howlinear/failed", 1) == 1
-        except RuntimeError:  # its keeper is gone as well
-            first_to_fail = True
-        if not first_to_fail:
-            raise SystemExit(2) from error
-        raise type(error)(f"process {rank + 1} of {size}: {error}") from error
-
-
-def _end(*_: object) -> None:
-    raise ProcessError(
-        "told to end (SIGTERM): another process has failed, or the job was cancelled; nothing is written"
-    )
-
-
-@contextmanager
-def _lost_is_one_line() -> Iterator[None]:
-    """While it lasts, an error of gloo or nccl is a `ProcessError`."""
-    try:
-        yield
-    except RuntimeError as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ProcessError(
-            f"lost another of the {_GROUP.get().size} processes ({reason}): nothing is written; "
-            "see what ended it, and start again"
-        ) from error
+        raise InputError(
+            f"{command} is the work of one process, and WORLD_SIZE is {world!r}: torchrun is for measure, leave it out"
+        )
