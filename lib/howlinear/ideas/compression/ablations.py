@@ -54,7 +54,6 @@ from howlinear.ideas.compression.units import (
     Elimination,
     UnitMoments,
     covariance_of,
-    cross,
     eliminate_units,
     gram,
     not_positive_definite,
@@ -285,27 +284,22 @@ def joint_moments(calibration: Calibration) -> dict[int, tuple[Float[Tensor, "bo
     """
     model = calibration.model
     _, moments = eliminations_of(calibration)
-    inputs = input_moments(
-        model, calibration.ids, {block: cost.weight for block, cost in costs_of(calibration).items()}
-    )
+    weights = {block: cost.weight for block, cost in costs_of(calibration).items()}
+    of_both = units_and_inputs(model, calibration.ids, weights)
     found = {}
     for site in sites(model):
-        units, (second, of_units) = moments[site.block], (gram(inputs[site.block]), cross(inputs[site.block]))
-        # of h, x and 1, in this order
-        with_inputs, sums = of_units[:, :-1].T, torch.cat([units.second[-1, :-1], of_units[:, -1]])[:, None]
-        both = torch.cat([torch.cat([units.second[:-1, :-1], with_inputs], 1), torch.cat([with_inputs.T, second], 1)])
-        weights = units.second[-1:, -1:]
-        whole = torch.cat([torch.cat([both, sums], 1), torch.cat([sums.T, weights], 1)])
-        covariance = with_ridge(covariance_of(whole, has_constant(model, site)), units.ridge)
-        found[site.block] = (covariance, sums[:, 0] / weights[0, 0])
+        second = gram(of_both.pop(site.block))  # Σ w [h, x, 1] [h, x, 1]ᵀ
+        covariance = covariance_of(second, has_constant(model, site))
+        mean = second[-1, :-1] / second[-1, -1]
+        found[site.block] = (with_ridge(covariance, moments[site.block].ridge), mean)
     return found
 
 
 @torch.no_grad()
-def input_moments(
+def units_and_inputs(
     model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], weights: Mapping[int, Float[Tensor, " seq_len"]]
 ) -> dict[int, Moments]:
-    """Block → moments of its inputs √w x, and of √w [h, 1] as their outputs, by one forward pass without the head."""
+    """Block → moments of √w [h, x, 1], its hidden units and its inputs, by one forward pass without the head."""
     listened = sites(model, list(weights))
     gathered: dict[int, Moments] = {}
     hidden: dict[int, Tensor] = {}
@@ -314,12 +308,11 @@ def input_moments(
         hidden[site.block] = h.flatten(0, -2)
 
     def keep(site: Site, x: Tensor, _: Tensor) -> None:
-        weight = weights[site.block].repeat(len(x))
-        units = weighted_rows(hidden.pop(site.block), weight)
-        inputs = weighted_rows(x.flatten(0, -2), weight)[:, :-1]
+        both = torch.cat([hidden.pop(site.block), x.flatten(0, -2)], 1)
+        rows = weighted_rows(both, weights[site.block].repeat(len(x)))
         if site.block not in gathered:
-            gathered[site.block] = Moments(inputs.shape[1], units.shape[1])
-        gathered[site.block].update(inputs, units)
+            gathered[site.block] = Moments(rows.shape[1])
+        gathered[site.block].update(rows)
 
     with units_hooked(model, listened, keep_units), hooked(listened, keep):
         for batch in ids.split(8):
