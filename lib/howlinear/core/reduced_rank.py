@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from howlinear.core.ceilings import AffineMap, fit
+from howlinear.core.ceilings import AffineMap, check_rows, decompose, refits
 from howlinear.core.ceilings import r2 as r2_of
 from howlinear.core.intervals import jackknife, left_out
 from howlinear.core.moments import Moments
@@ -121,21 +121,28 @@ def reduced_rank(train: Moments | Sequence[Moments], test: Moments | Sequence[Mo
     tests = [test] if isinstance(test, Moments) else list(test)
     train = Moments.total(trains)
     test = Moments.total(tests)
-    affine, directions = _directions(train)
+    check_rows(train)
+    inputs = decompose(train)
+    affine = inputs.solution(train)
+    directions = _directions(affine, train)
     r2_of(affine, test)  # refuses outputs that are constant
     curve = _scores(affine, directions, train, test)
     low, high = None, None
     if len(trains) > 1 and len(tests) > 1:
-        low, high = _jackknifed(curve, trains, tests)
+        # refitted without each train fold, scored without each held-out fold
+        refitted = []
+        for refit, fewer in refits(trains, inputs):
+            refitted.append(_scores(refit, _directions(refit, fewer), fewer, test))
+        rescored = [_scores(affine, directions, train, fewer) for fewer in left_out(tests)]
+        low, high = _intervals(curve, refitted, rescored)
     return RankCurve(affine, directions, curve, low, high, (train.mean_x, train.mean_y))
 
 
-def _directions(train: Moments) -> tuple[AffineMap, Tensor]:
-    """The least-squares map, and its output directions by the variance explained in them, falling."""
-    affine, _ = fit(train)
+def _directions(affine: AffineMap, train: Moments) -> Tensor:
+    """The output directions of a least-squares map by the variance explained in them, falling."""
     # V: eigenvectors of Wᵀ Sxx W; `eigh` has them rising
     explained = affine.weight.T @ train.sxx @ affine.weight
-    return affine, torch.linalg.eigh(explained).eigenvectors.flip(1)
+    return torch.linalg.eigh(explained).eigenvectors.flip(1)
 
 
 def _scores(affine: AffineMap, directions: Tensor, train: Moments, test: Moments) -> Tensor:
@@ -162,16 +169,8 @@ def _scores(affine: AffineMap, directions: Tensor, train: Moments, test: Moments
     return by_rank[:ranks] / test.syy.sum()
 
 
-def _jackknifed(curve: Tensor, trains: Sequence[Moments], tests: Sequence[Moments]) -> tuple[Tensor, Tensor]:
-    """Lower and upper ends of each rank's interval: refitted without each train fold, scored without each test fold."""
-    train = Moments.total(trains)
-    test = Moments.total(tests)
-    refitted = []
-    for fewer in left_out(trains):
-        affine, directions = _directions(fewer)
-        refitted.append(_scores(affine, directions, fewer, test))
-    affine, directions = _directions(train)
-    rescored = [_scores(affine, directions, train, fewer) for fewer in left_out(tests)]
+def _intervals(curve: Tensor, refitted: Sequence[Tensor], rescored: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Lower and upper ends of each rank's jackknife interval."""
     ends = []
     for rank, value in enumerate(curve):
         without_train = [float(scores[rank]) for scores in refitted]
