@@ -56,6 +56,7 @@ from howlinear.ideas.compression.units import (
     covariance_of,
     eliminate_units,
     gram,
+    mean_of,
     not_positive_definite,
     root_of,
     sweep_units,
@@ -111,23 +112,23 @@ def no_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
 def with_lines(calibration: Calibration, share: float) -> PreTrainedModel:
     """A line of a block's input stands beside fewer units where that is priced lower; as of `by_scores` otherwise."""
     model = calibration.model
+    chosen = sites(model)
     eliminations, moments = eliminations_of(calibration)
-    costs = costs_of(calibration)
-    options = {
-        site.block: options_beside(
-            model, site, eliminations[site.block], joint_moments(calibration)[site.block], costs[site.block].metric
-        )
-        for site in sites(model)
-    }
+    joint = joint_moments(calibration)
+    metrics = {block: cost.metric for block, cost in costs_of(calibration).items()}
+    options = {}
+    for site in chosen:
+        block = site.block
+        options[block] = options_beside(model, site, eliminations[block], joint[block], metrics[block])
+    places = allocate_budget(options, budget_for(model, chosen, share))
     modules = {}
-    for block, place in allocate_budget(options, budget_for(model, sites(model), share)).items():
-        (site,) = sites(model, [block])
-        units, rank = (int(options[block].iloc[place][column]) for column in ("units", "rank"))
-        kept = eliminations[block].kept(units)
+    for site in chosen:
+        block = site.block
+        option = options[block].iloc[places[block]]
+        kept = eliminations[block].kept(int(option["units"]))
+        rank = int(option["rank"])
         if rank:
-            modules[block] = beside_line(
-                model, site, kept, joint_moments(calibration)[block], costs[block].metric, rank
-            )
+            modules[block] = beside_line(model, site, kept, joint[block], metrics[block], rank)
         else:
             modules[block] = thinned(model, site, kept, moments[block])
     # the copy is taken while the smaller blocks stand in the model, so that those that go are not copied
@@ -290,8 +291,7 @@ def joint_moments(calibration: Calibration) -> dict[int, tuple[Float[Tensor, "bo
     for site in sites(model):
         second = gram(of_both.pop(site.block))  # Σ w [h, x, 1] [h, x, 1]ᵀ
         covariance = covariance_of(second, has_constant(model, site))
-        mean = second[-1, :-1] / second[-1, -1]
-        found[site.block] = (with_ridge(covariance, moments[site.block].ridge), mean)
+        found[site.block] = (with_ridge(covariance, moments[site.block].ridge), mean_of(second))
     return found
 
 

@@ -72,11 +72,14 @@ def eliminate_blocks(
     moments = {}
     eliminations = {}
     for site in tqdm(sites(model, list(costs)), disable=not progress, unit="block"):
-        block, own, centred = site.block, readout(model, site), has_constant(model, site)
-        halves = gram(first.pop(block)), gram(second.pop(block))
-        ridge = choose_ridge(halves, own, costs[block].metric, centred)
+        block = site.block
+        own = readout(model, site)
+        metric = costs[block].metric
+        centred = has_constant(model, site)
+        halves = (gram(first.pop(block)), gram(second.pop(block)))
+        ridge = choose_ridge(halves, own, metric, centred)
         moments[block] = UnitMoments(sum(halves), ridge)
-        eliminations[block] = eliminate_units(moments[block], own, costs[block].metric, centred)
+        eliminations[block] = eliminate_units(moments[block], own, metric, centred)
     return calibrate_prices(model, spread(ids, CALIBRATION_TOKENS), eliminations, moments), moments
 
 
@@ -176,8 +179,9 @@ def allocate_units(
         places = allocate_budget(options, budget)
         return {block: int(options[block]["units"].iloc[place]) for block, place in places.items()}
     # the most units that all blocks may keep alike
-    for count in next(iter(options.values()))["units"]:
-        if sum(int(table.set_index("units")["parameters"][count]) for table in options.values()) <= budget:
+    sizes = [table.set_index("units")["parameters"] for table in options.values()]
+    for count in sizes[0].index:
+        if sum(int(of_block[count]) for of_block in sizes) <= budget:
             return dict.fromkeys(options, int(count))
     raise InputError(f"{budget:,} parameters for {len(options)} blocks are too few for one hidden unit in each")
 
@@ -194,8 +198,13 @@ def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[in
     if not options or smallest > budget:
         raise InputError(f"{budget:,} parameters for {len(options)} blocks: at their smallest they have {smallest:,}")
     to_save = max(0, whole - budget)
-    savings = {block: table["parameters"].max() - table["parameters"].to_numpy() for block, table in options.items()}
-    cell = max(1, int(np.gcd.reduce(np.concatenate(list(savings.values())))), to_save // CELLS)
+    savings = {}
+    for block, table in options.items():
+        sizes = table["parameters"].to_numpy()
+        savings[block] = sizes.max() - sizes
+    # the knapsack is filled in cells of the common divisor of all savings, or of coarser ones
+    divisor = int(np.gcd.reduce(np.concatenate(list(savings.values()))))
+    cell = max(1, divisor, to_save // CELLS)
     cells = -(-to_save // cell)
 
     # least[c]: the least price at which the blocks so far save c cells or more; chosen[block][c]: the last one's size
@@ -249,7 +258,10 @@ def least_share(model: PreTrainedModel) -> float:
 
 def _outside_and_least(model: PreTrainedModel, chosen: list[Site]) -> tuple[int, int]:
     """How many parameters lie outside some blocks, and how many these have at the smallest size there is."""
-    inside = sum(parameter.numel() for site in chosen for parameter in site.parameters())
-    free = {site.block: np.zeros(unit_count(model, site) + 1) for site in chosen}
-    least = sum(int(size_options(model, site, free[site.block])["parameters"].min()) for site in chosen)
+    inside = 0
+    least = 0
+    for site in chosen:
+        inside += sum(parameter.numel() for parameter in site.parameters())
+        unpriced = np.zeros(unit_count(model, site) + 1)
+        least += int(size_options(model, site, unpriced)["parameters"].min())
     return model.num_parameters() - inside, least

@@ -120,39 +120,51 @@ def anchor(
     """
     if not writes_to_stream(model):
         return
-    batches = [of_half.split(BATCH) if len(of_half) else () for of_half in ids.tensor_split(2)]
-    half_of = [half for half, of_half in enumerate(batches) for _ in of_half]  # of each batch
-    whole, small = (Layerwise(each, [*batches[0], *batches[1]]) for each in (model, smaller))
+    first, second = ids.tensor_split(2)
+    of_first = first.split(BATCH) if len(first) else ()
+    of_second = second.split(BATCH) if len(second) else ()
+    batches = [*of_first, *of_second]
+    half_of = [0] * len(of_first) + [1] * len(of_second)  # of each batch
+    whole = Layerwise(model, batches)
+    small = Layerwise(smaller, batches)
     site_of = {layer_number(site): site for site in sites(smaller)}
     for number in tqdm(range(len(small.layers)), disable=not progress, unit="block"):
         if number not in site_of:
             whole.advance()
             small.advance()
             continue
+        # h, and what the block writes in the smaller model and in the whole one
+        site = site_of[number]
         hidden: list[Tensor] = []
         written: list[Tensor] = []
         targets: list[Tensor] = []
-        site = site_of[number]
         with units_hooked(smaller, [site], _keep(hidden)), hooked([site], _keep(written)):
             small.advance()
         with hooked(sites(model, [site.block]), _keep(targets)):
             whole.advance()
         if not own_outputs:
-            written, targets = small.streams, whole.streams
+            written = small.streams
+            targets = whole.streams
 
+        # √w [h, 1] and √w r, with r = s − ŝ, half by half
         layer = unit_layers(smaller, site)[-1]
+        cost = costs[site.block]
         halves = [Moments(hidden[0].shape[-1] + 1, targets[0].shape[-1]) for _ in range(2)]
         for h, target, now, half in zip(hidden, targets, written, half_of, strict=True):
-            weight = costs[site.block].weight.repeat(len(h))
+            weight = cost.weight.repeat(len(h))
             r = (target - now).flatten(0, -2).double().cpu()
             halves[half].update(weighted_rows(h.flatten(0, -2), weight), weight.sqrt()[:, None] * r)
-        added = fit_correction(halves, costs[site.block].metric, centred=layer.bias is not None)
+        added = fit_correction(halves, cost.metric, centred=layer.bias is not None)
         if added is None:
             continue
+
+        # B is added to the readout, and the streams go on as if it had been there
+        slope = added[:-1]
+        constant = added[-1]
         before = affine_of(layer)
-        write(layer, AffineMap(before.weight + added[:-1], before.bias + added[-1]))
+        write(layer, AffineMap(before.weight + slope, before.bias + constant))
         for stream, h in zip(small.streams, hidden, strict=True):
-            stream += h @ added[:-1].to(h) + added[-1].to(h)
+            stream += h @ slope.to(h) + constant.to(h)
 
 
 def fit_correction(
@@ -163,31 +175,35 @@ def fit_correction(
     Returns:
         None where the other half gains by no ridge, or where a half has no rows.
     """
-    seconds, crosses = [gram(half) for half in halves], [cross(half) for half in halves]
-    weights = [second[-1, -1] for second in seconds]
+    weights = [gram(half)[-1, -1] for half in halves]
     if not all(weight > 0 for weight in weights):
         return None
+    # E [h, 1] [h, 1]ᵀ and E [h, 1] rᵀ of each half
+    seconds = [gram(half) / weight for half, weight in zip(halves, weights, strict=True)]
+    crosses = [cross(half) / weight for half, weight in zip(halves, weights, strict=True)]
     root = root_of(metric)
     costs = torch.zeros(len(ANCHOR_RIDGES), dtype=torch.float64)
     for fitted, other in ((0, 1), (1, 0)):
-        second, missing = seconds[other] / weights[other], crosses[other] / weights[other] @ root
+        missing = crosses[other] @ root
         for place, ridge in enumerate(ANCHOR_RIDGES):
-            fitted_cross = crosses[fitted] / weights[fitted] @ root
-            added = ridge_regression(seconds[fitted] / weights[fitted], fitted_cross, ridge, centred)
+            added = ridge_regression(seconds[fitted], crosses[fitted] @ root, ridge, centred)
             # E‖(r − [h, 1] B) root‖² − E‖r root‖²
-            costs[place] += ((second @ added - 2 * missing) * added).sum()
+            costs[place] += ((seconds[other] @ added - 2 * missing) * added).sum()
     best = int(costs.argmin())
     if costs[best] >= 0:
         return None
     # all rows are twice as many as those of a half, and take half of its ridge
-    return ridge_regression(sum(seconds) / sum(weights), sum(crosses) / sum(weights), ANCHOR_RIDGES[best] / 2, centred)
+    second = sum(gram(half) for half in halves) / sum(weights)
+    missing = sum(cross(half) for half in halves) / sum(weights)
+    return ridge_regression(second, missing, ANCHOR_RIDGES[best] / 2, centred)
 
 
 def ridge_regression(
     second: Float[Tensor, "k_and_1 k_and_1"], cross: Float[Tensor, "k_and_1 d"], ridge: float, centred: bool
 ) -> Float[Tensor, "k_and_1 d"]:
     """B of the least E‖r − [h, 1] B‖² plus a ridge on the rows of h."""
-    mean, mean_missing = second[-1, :-1], cross[-1]
+    mean = second[-1, :-1]
+    mean_missing = cross[-1]
     towards = cross[:-1]
     if centred:
         towards = towards.addr(mean, mean_missing, alpha=-1)

@@ -95,7 +95,7 @@ class UnitMoments:
     @property
     def mean(self) -> Float[Tensor, " m"]:
         """Weighted mean of the units, shape (m,)."""
-        return self.second[-1, :-1] / self.second[-1, -1]
+        return mean_of(self.second)
 
     def covariance(self, centred: bool = True) -> Float[Tensor, "m m"]:
         """Weighted covariance of the units with the ridge, shape (m, m); not centred where there is no constant."""
@@ -135,8 +135,13 @@ def covariance_of(second: Float[Tensor, "m_and_1 m_and_1"], centred: bool) -> Fl
     covariance = second[:-1, :-1] / second[-1, -1]
     if not centred:
         return covariance
-    mean = second[-1, :-1] / second[-1, -1]
+    mean = mean_of(second)
     return covariance.addr(mean, mean, alpha=-1)
+
+
+def mean_of(second: Float[Tensor, "m_and_1 m_and_1"]) -> Float[Tensor, " m"]:
+    """Of the same, the weighted mean of h."""
+    return second[-1, :-1] / second[-1, -1]
 
 
 def error_costs(
@@ -220,16 +225,17 @@ def choose_ridge(
     loudness = variance * weight.square().sum(1)
     by_loudness = loudness.argsort(descending=True)
     count = round(TRIED_SHARE * len(loudness))
-    stay, go = by_loudness[:count], by_loudness[count:]
+    stay = by_loudness[:count]
+    go = by_loudness[count:]
 
     costs = torch.zeros(len(RIDGES), dtype=torch.float64)
     for fitted, other in ((first, second), (second, first)):
         covariance = covariance_of(fitted, centred)
         # second moments of the other half about the mean of this one: a constant is fitted here as well
-        beyond = covariance_of(other, centred=False)
+        beyond = covariance_of(other, centred)
         if centred:
-            shift = other[-1, :-1] / other[-1, -1] - fitted[-1, :-1] / fitted[-1, -1]
-            beyond = covariance_of(other, centred=True).addr(shift, shift)
+            shift = mean_of(other) - mean_of(fitted)
+            beyond = beyond.addr(shift, shift)
         towards = covariance[stay][:, go] @ weight[go]
         for place, ridge in enumerate(RIDGES):
             factor = torch.linalg.cholesky(with_ridge(covariance, ridge)[stay][:, stay])

@@ -38,8 +38,10 @@ class Colour:
     def of(cls, moments: Moments) -> Colour:
         """The colour of the rows in `moments`; `InputError` if no input varies."""
         inputs = decompose(moments)
+        # Λ^½ Vᵀ D⁻¹, whose square is the covariance
         spread = torch.where(inputs.scale > 0, 1 / inputs.scale, 0)
-        root = (inputs.values / moments.n).sqrt()[:, None] * inputs.vectors.T * spread  # Λ^½ Vᵀ D⁻¹
+        loudness = (inputs.values / moments.n).sqrt()
+        root = loudness[:, None] * inputs.vectors.T * spread
         return cls(moments.mean_x, inputs.vectors, whitening(moments), root)
 
     def white(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n rank"]:
@@ -67,18 +69,23 @@ def recolour(x: Float[Tensor, "n d"], source: Colour, target: Colour, turn: int 
         directions = directions @ torch.linalg.qr(random).Q
     # Q, the rotation nearest to (source directions)ᵀ (target directions): its polar factor
     left, _, right = torch.linalg.svd(directions @ target.vectors, full_matrices=False)
-    coloured = source.white(x) @ (left @ (right @ target.root))
-    return (target.mean + coloured).to(x.dtype)
+    rotated_root = left @ (right @ target.root)
+    coloured = target.mean + source.white(x) @ rotated_root
+    return coloured.to(x.dtype)
 
 
 def gaussian(colour: Colour, n: int, seed: int = 0) -> Float[Tensor, "n d"]:
     """Normal rows of a colour: its mean, its covariance and nothing else, shape (n, d), float32."""
     generator = torch.Generator().manual_seed(seed)
     white = torch.randn(n, len(colour.mean), generator=generator, dtype=torch.float64)
-    return (colour.mean + white @ (colour.vectors @ colour.root)).float()
+    symmetric_root = colour.vectors @ colour.root
+    rows = colour.mean + white @ symmetric_root
+    return rows.float()
 
 
 def standardise(x: Float[Tensor, "n d"], moments: Moments) -> Float[Tensor, "n d"]:
     """Rows with every feature at mean 0 and variance 1 (constant ones at 0), by the train rows' moments."""
-    scale = decompose(moments).scale
-    return ((x.double() - moments.mean_x) * scale * moments.n**0.5).to(x.dtype)
+    # one over each feature's standard deviation, 0 for a constant one
+    scale = decompose(moments).scale * moments.n**0.5
+    centred = x.double() - moments.mean_x
+    return (centred * scale).to(x.dtype)

@@ -63,9 +63,15 @@ def departures(trajectory: Trajectory, patience: int = 2) -> Departures:
     below = trajectory.low[0] - trajectory.high
     sides = np.where(above > 0, 1, np.where(below > 0, -1, 0))
 
-    begins = [_begin(side, patience) for side in sides.T]
-    first_side = np.array([0 if begin is None else sides[begin, block] for block, begin in enumerate(begins)])
-    first = _passage(trajectory.steps, np.where(first_side < 0, below, above), begins)
+    begins = []
+    first_side = []
+    for side in sides.T:
+        begin = _begin(side, patience)
+        begins.append(begin)
+        first_side.append(0 if begin is None else side[begin])
+    first_side = np.array(first_side)
+    gaps = np.where(first_side < 0, below, above)
+    first = _passage(trajectory.steps, gaps, begins)
 
     # away to the end, for long enough: the first step is on no side
     stays = (sides[-patience:] == sides[-1]).all(axis=0)
@@ -91,13 +97,15 @@ def settling(steps: Int[np.ndarray, " n"], values: Float[np.ndarray, "n curves"]
         raise InputError(f"the share must lie between 0 and 1, got {share}")
     band = (1 - share) * np.ptp(values, axis=0)
     off = values - values[-1]
+    outside = np.abs(off) > band
     begins = []
-    for outside in (np.abs(off) > band).T:
-        steps_outside = np.flatnonzero(outside)
+    for of_curve in outside.T:
+        steps_outside = np.flatnonzero(of_curve)
         begins.append(int(steps_outside[-1]) + 1 if len(steps_outside) else 0)
     # the side from which each curve comes in: that of its last step outside
     before = np.maximum(begins, 1) - 1
-    side = np.sign(off[before, np.arange(off.shape[1])])
+    curves = np.arange(off.shape[1])
+    side = np.sign(off[before, curves])
     return _passage(steps, band - side * off, begins)
 
 
@@ -167,12 +175,14 @@ def vote(values: Sequence[float]) -> Vote:
         raise InputError(f"a vote needs two runs or more, each with a finite value, got {runs.tolist()}")
     below = int((runs < 0).sum())
     above = int((runs > 0).sum())
-    p = stats.binomtest(below, below + above).pvalue if below + above else 1.0
+    decided = below + above
+    p = float(stats.binomtest(below, decided).pvalue) if decided else 1.0
     mean = float(runs.mean())
-    if np.ptp(runs) == 0:  # scipy warns of values that are all the same, whose interval is a point
-        return Vote(below, above, float(p), Estimate(mean, mean, mean))
-    interval = stats.ttest_1samp(runs, 0).confidence_interval(CONFIDENCE)
-    return Vote(below, above, float(p), Estimate(mean, float(interval.low), float(interval.high)))
+    low, high = mean, mean
+    if np.ptp(runs) > 0:  # else the interval is a point, and scipy warns of values that are all the same
+        interval = stats.ttest_1samp(runs, 0).confidence_interval(CONFIDENCE)
+        low, high = float(interval.low), float(interval.high)
+    return Vote(below, above, p, Estimate(mean, low, high))
 
 
 def spread(trajectory: Trajectory) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
