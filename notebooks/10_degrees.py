@@ -98,7 +98,7 @@ run.answer()
 #
 # | what | function |
 # |---|---|
-# | $y = V^\top a(z) + b$ taken apart | `neurons.take_apart` |
+# | $y = V^\top a(z) + b$ taken apart | `take_apart` |
 # | each neuron's nearest $q_k$ ($\hat z$: $z$ standardised), and $R^2_1 \dots R^2_4$ | `spectrum.features`, `degrees` |
 # | the squares of the $r$ loudest neurons, each weighed anew | `spectrum.loudest` |
 # | all products, by the kernel $(1 + x \cdot x')^2$ on few rows; degree 3; Gaussian | `products.learning_curve` |
@@ -116,8 +116,7 @@ run.answer()
 
 # %%
 from howlinear.core.ceilings import AffineMap
-from howlinear.ideas.degrees.hermite import hermite, predict_spectrum
-from howlinear.ideas.degrees.neurons import Hidden, take_apart
+from howlinear.core.gaussian import Hidden, hermite, predict_spectrum
 
 identity = AffineMap(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
 squares = Hidden(gate=identity, up=None, activation=torch.square, out=identity)
@@ -131,6 +130,7 @@ print("z² of normal z, mean ½:", predict_spectrum(squares, hl.Moments(1).updat
 
 # %%
 from howlinear.ideas.degrees import measure
+from howlinear.models.units import take_apart
 
 model = run.model(first)
 parts = take_apart(model, middle[first])

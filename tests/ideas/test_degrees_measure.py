@@ -9,13 +9,13 @@ import torch
 
 from conftest import BLOCKS
 from helpers.reference import normal
+from howlinear.core.gaussian import predict_spectrum
 from howlinear.files import tables
 from howlinear.ideas.degrees import measure
-from howlinear.ideas.degrees.hermite import predict_spectrum
-from howlinear.ideas.degrees.neurons import take_apart
 from howlinear.ideas.degrees.products import learning_curve, polynomial, products
 from howlinear.ideas.degrees.spectrum import degrees, loudest
 from howlinear.instrument.capture import capture
+from howlinear.models.units import take_apart
 from howlinear.notebook import prose
 from howlinear.text.rows import TokenRows
 from tests.ideas.test_degrees import block_of, captured

@@ -12,12 +12,12 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import whitening
-from howlinear.ideas.degrees.hermite import plant_teacher, predict_spectrum
-from howlinear.ideas.degrees.neurons import Hidden, take_apart
+from howlinear.core.gaussian import Hidden, predict_spectrum
 from howlinear.ideas.degrees.products import Learned, gaussian, learning_curve, polynomial, products, quadratic
-from howlinear.ideas.degrees.spectrum import degrees, loudest
+from howlinear.ideas.degrees.spectrum import degrees, loudest, plant_teacher
 from howlinear.instrument.capture import BlockCapture, capture
 from howlinear.models.ffn_sites import width_of
+from howlinear.models.units import take_apart
 from howlinear.text.rows import TokenRows
 
 HELD = 16_000_000  # inputs held in memory at a time, rows × width × blocks
