@@ -46,7 +46,7 @@ NOTEBOOKS = {
     "07_optimisers": ([MAIN], ["valley", "paths", "shortfall", "baseline"]),
     "08_controls": ([MAIN], ["random", "transplant", "twins"]),
     "09_dynamics": ([MAIN] * (PROFILE != "minis"), ["profiles", "settling", "live"]),
-    "10_degrees": ([MAIN], ["spectrum", "full", "rank", "training"]),
+    "10_degrees": ([MAIN], ["spectrum", "gaussian", "full", "rank", "training"]),
     "11_protocol": ([], ["rows", "multiverse", "profiles"]),
     "12_sinks": ([MAIN], ["massive", "without", "left_out", "costs"]),
     "13_claims": ([], ["board"]),

@@ -161,11 +161,11 @@ if thorough is None:
 print("width", width, "·", sampled, "rows per block")
 
 # %%
+from howlinear.core.gaussian import predict_spectrum
 from howlinear.ideas.controls import measure
-from howlinear.ideas.degrees.hermite import predict_spectrum
-from howlinear.ideas.degrees.neurons import take_apart
 from howlinear.instrument.baseline import baseline
 from howlinear.models.ffn_sites import whole
+from howlinear.models.units import take_apart
 
 ffns = {}
 measured = []

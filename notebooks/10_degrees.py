@@ -98,7 +98,7 @@ run.answer()
 #
 # | what | function |
 # |---|---|
-# | $y = V^\top a(z) + b$ taken apart | `neurons.take_apart` |
+# | $y = V^\top a(z) + b$ taken apart | `take_apart` |
 # | each neuron's nearest $q_k$ ($\hat z$: $z$ standardised), and $R^2_1 \dots R^2_4$ | `spectrum.features`, `degrees` |
 # | the squares of the $r$ loudest neurons, each weighed anew | `spectrum.loudest` |
 # | all products, by the kernel $(1 + x \cdot x')^2$ on few rows; degree 3; Gaussian | `products.learning_curve` |
@@ -116,8 +116,7 @@ run.answer()
 
 # %%
 from howlinear.core.ceilings import AffineMap
-from howlinear.ideas.degrees.hermite import hermite, predict_spectrum
-from howlinear.ideas.degrees.neurons import Hidden, take_apart
+from howlinear.core.gaussian import Hidden, hermite, predict_spectrum
 
 identity = AffineMap(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
 squares = Hidden(gate=identity, up=None, activation=torch.square, out=identity)
@@ -131,6 +130,7 @@ print("z² of normal z, mean ½:", predict_spectrum(squares, hl.Moments(1).updat
 
 # %%
 from howlinear.ideas.degrees import measure
+from howlinear.models.units import take_apart
 
 model = run.model(first)
 parts = take_apart(model, middle[first])
@@ -233,6 +233,56 @@ run.figure(figures.spectrum(spectra), "spectrum")
 plt.show()
 
 # %% [markdown]
+# ## $R^2_{\mathrm{lin}}$ from second moments alone
+#
+# The lowest dashed curve predicts $R^2_{\mathrm{lin}}$ itself, and it looks at no output. On Gaussian inputs of
+# covariance $\Sigma$ the line passes on what each neuron passes on *on the mean*, its slope $\mathrm E[a'(z)]$
+# (Stein's lemma), and Hermite's expansion holds the variance of the whole:
+#
+# $$ R^2_{\mathrm{lin}} = \frac{\mathrm{tr}(W^\top \Sigma\, W)}{\langle \mathrm{Cov}(a(z)),\, V V^\top \rangle},
+#    \qquad W = A^\top \mathrm{diag}(\mathrm E[a'(z)])\, V . $$
+#
+# (SwiGLU's $u \odot a(g)$ passes on $\mathrm E[u\,a'(g)]$ of $g$ and $\mathrm E[a(g)]$ of $u$.)
+#
+# By hand: a neuron that reads a standard normal passes half of it on, so its line has a variance of $\tfrac14$, whether
+# it is ReLU or GELU. ReLU has the variance $\tfrac12 - \tfrac1{2\pi}$ in all, GELU
+# $\tfrac13 + \tfrac1{2\pi\sqrt3} - \tfrac1{4\pi}$.
+
+# %%
+standard = hl.Moments(1).update(draws - draws.mean())
+in_all = {
+    torch.relu: 1 / 2 - 1 / (2 * np.pi),
+    torch.nn.functional.gelu: 1 / 3 + 1 / (12**0.5 * np.pi) - 1 / (4 * np.pi),
+}
+for activation, variance in in_all.items():
+    (predicted_r2,) = predict_spectrum(Hidden(identity, None, activation, identity), standard, 1)
+    print(f"{activation.__name__}: by hand {0.25 / variance:.4f}, from moments {predicted_r2:.4f}")
+
+# %% [markdown]
+# Now of every block. What real inputs have beyond mean and covariance is then all that can set prediction and block
+# apart: the *excess*. We take both as exact as they get, the block's side being what $R^2_{\mathrm{lin}}$ tends to with
+# ever more rows, once of all rows and once of ordinary ones, without the massive rows of notebook 12.
+
+# %%
+of_models = [measure.gaussian_table(name, run.model(name), stored[name].blocks) for name in run.models]
+gaussian = run.record("gaussian", pd.concat(of_models))
+foretold = run.record("foretold", measure.foretold_table(gaussian))
+run.folded("every block", gaussian.set_index(["model", "block", "counted"]).round(3))
+
+# %% tags=["nbval-check-output"]
+print(f"R²_lin and its prediction over blocks; within: no farther apart than {measure.NEAR}")
+print(foretold.drop(columns="follows_massive").round(2).to_string(index=False))
+
+# %% [markdown]
+# **How to read it.** A point a block: across, what Gaussian inputs of its mean and covariance would give; up, what
+# $R^2_{\mathrm{lin}}$ tends to. On the line, second moments say all. Above it the shape of real inputs makes the block
+# more linear than that, below it less. Hollow: the same block without its massive rows, where it has any.
+
+# %%
+run.figure(figures.foretold(gaussian), "gaussian")
+plt.show()
+
+# %% [markdown]
 # ## Figure: how tight is the lower bound?
 #
 # **How to read it.** The middle block of each model. Curves: line and kernel together, against the train rows that the
@@ -326,7 +376,8 @@ by_state = states.pivot(index=["model", "state"], columns="degree", values="r2")
 by_state.join(quartiles).reindex(run.models, level="model").round(2)
 
 # %%
-run.save(settings={"degree": degree, "share_reached": share_reached, "token_rows": used[first].count})
+about = {"degree": degree, "share_reached": share_reached, "token_rows": used[first].count, "near": measure.NEAR}
+run.save(settings=about)
 
 # %% [markdown]
 # ## What we learned
@@ -340,7 +391,7 @@ run.conclusion()
 # - *How many products?* A probe of few products gains little where the quadratic part is spread over many: its small
 #   gain tells of the rank, not of the degree.
 # - *Is the block what Hermite says?* Only if inputs are Gaussian. The difference is what real inputs do that weights
-#   and covariance do not know.
+#   and covariance do not know. How far second moments go for $R^2_{\mathrm{lin}}$ is a property of a model, not a law.
 
 # %% [markdown]
 # ## Test yourself

@@ -18,12 +18,12 @@ profile = "minis"
 import numpy as np
 
 import howlinear as hl
+from howlinear.core.gaussian import predict_spectrum
 from howlinear.ideas.controls import measure
 from howlinear.ideas.controls.inputs import Colour, recolour
 from howlinear.ideas.controls.weights import respond, sample_ceiling
-from howlinear.ideas.degrees.hermite import predict_spectrum
-from howlinear.ideas.degrees.neurons import take_apart
 from howlinear.models.ffn_sites import whole
+from howlinear.models.units import take_apart
 from howlinear.notebook.run import start
 
 run = start("08_controls", profile)

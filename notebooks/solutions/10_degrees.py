@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch.nn.functional import gelu
 
-from howlinear.ideas.degrees.hermite import hermite, predict_spectrum
-from howlinear.ideas.degrees.neurons import take_apart
+from howlinear.core.gaussian import hermite, predict_spectrum
 from howlinear.ideas.degrees.spectrum import degrees
 from howlinear.instrument.capture import Sample
+from howlinear.models.units import take_apart
 from howlinear.notebook.run import start
 
 run = start("10_degrees", profile)

@@ -16,15 +16,11 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from conftest import BLOCKS, WIDTH
 from helpers.families import FAMILIES, reads, small
 from helpers.reference import held_out_r2, normal
-from howlinear.core.ceilings import AffineMap, ceiling, fit, r2
+from howlinear.core.ceilings import AffineMap, ceiling
+from howlinear.core.gaussian import Hidden, hermite
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.controls.inputs import Colour
-from howlinear.ideas.controls.inputs import gaussian as gaussian_rows
-from howlinear.ideas.controls.weights import respond
-from howlinear.ideas.degrees.hermite import hermite, plant_teacher, predict_spectrum
 from howlinear.ideas.degrees.nested import feature_moments, nested, prefix_maps
-from howlinear.ideas.degrees.neurons import Hidden, take_apart
 from howlinear.ideas.degrees.products import (
     FLAT,
     Products,
@@ -35,10 +31,10 @@ from howlinear.ideas.degrees.products import (
     quadratic,
     split_train,
 )
-from howlinear.ideas.degrees.spectrum import degrees, features, loudest
+from howlinear.ideas.degrees.spectrum import degrees, features, loudest, plant_teacher
 from howlinear.instrument.capture import BlockCapture, Sample, capture
 from howlinear.models.ffn_sites import sites
-from howlinear.models.units import LAYERS
+from howlinear.models.units import LAYERS, take_apart
 from howlinear.text.rows import TokenRows
 
 
@@ -68,22 +64,6 @@ def power(k):
     return lambda z: hermite(z, k)[k]
 
 
-# --- Hermite's polynomials
-
-
-def test_hermite_by_hand():
-    z = torch.tensor([2.0, -1.0], dtype=torch.float64)
-    expected = [z**0, z, (z**2 - 1) / 2**0.5, (z**3 - 3 * z) / 6**0.5, (z**4 - 6 * z**2 + 3) / 24**0.5]
-    torch.testing.assert_close(hermite(z, 4), expected)
-    assert len(hermite(z, 0)) == 1
-
-
-def test_hermite_is_orthonormal_under_a_gaussian():
-    nodes, weights = np.polynomial.hermite_e.hermegauss(30)
-    terms = torch.stack(hermite(torch.from_numpy(nodes), 8)).numpy()
-    np.testing.assert_allclose(terms * weights / weights.sum() @ terms.T, np.eye(9), atol=1e-10)
-
-
 # --- the block taken apart
 
 
@@ -94,14 +74,6 @@ def test_taken_apart_every_family_is_still_the_block(model, rows):
         mine = take_apart(model, block)
         assert (mine.up is not None) == (model.config.model_type == "llama")
         torch.testing.assert_close(mine(found.sample.x.double()), found.sample.y.double(), atol=2e-5, rtol=1e-4)
-
-
-def test_spread_of_preactivations_is_that_of_the_rows():
-    block, x = block_of(torch.relu), normal(200, 5, seed=9) @ normal(5, 5, seed=8) + 2
-    mean, deviation = block.spread(Moments(5).update(x))
-    z = block.gate(x)
-    torch.testing.assert_close(mean, z.mean(0))
-    torch.testing.assert_close(deviation, z.std(0, correction=0))
 
 
 def test_a_block_that_is_not_there_or_replaced_is_refused(gpt2):
@@ -263,64 +235,6 @@ def test_a_spectrum_starts_at_degree_two():
     x, block = normal(100, 5), block_of(torch.relu)
     with pytest.raises(InputError, match="degree 1: neurons add to the line from degree 2 on"):
         degrees(captured(x, block(x)), block, 1)
-
-
-# --- Hermite's prediction
-
-
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("activation", [torch.nn.functional.gelu, torch.nn.functional.silu])
-def test_on_gaussian_inputs_the_prediction_is_the_full_ceiling(gated, activation):
-    """Against all products, by SVD of rows: the prediction saw no row."""
-    block = block_of(lambda z: activation(2 * z), d=3, m=9, gated=gated, bias=0.6)
-    x = normal(40_000, 3, seed=5) @ normal(3, 3, seed=6) * 0.7 + 0.4
-    kept = captured(x, block(x))
-    found = predict_spectrum(block, sum(kept.train), 4)
-    for k in (1, 2, 3, 4):
-        change = PolynomialFeatures(k, include_bias=False)
-        full = held_out_r2(*sides_of(kept, lambda x, change=change: change.fit_transform(x)))
-        assert found[k - 1] == pytest.approx(full, abs=0.015)
-    np.testing.assert_allclose(degrees(kept, block, 4, free=True).r2, found, atol=0.015)
-
-
-def test_prediction_by_hand():
-    """One neuron: z² of z ~ N(μ, 1) is μ² + 1 + 2μ h₁ + √2 h₂, so the shares are 4μ² : 2."""
-    one = AffineMap(torch.ones(1, 1, dtype=torch.float64), torch.full((1,), 0.5, dtype=torch.float64))
-    moments = Moments(1)
-    moments.n, moments.sxx = 10, torch.full((1, 1), 10.0, dtype=torch.float64)
-    np.testing.assert_allclose(
-        predict_spectrum(Hidden(one, None, torch.square, one), moments, 3), [1 / 3, 1, 1], atol=1e-9
-    )
-    gated = Hidden(one, one, lambda z: z, one)  # u g with u = g: the same function
-    np.testing.assert_allclose(predict_spectrum(gated, moments, 3), [1 / 3, 1, 1], atol=1e-9)
-
-
-def test_a_models_prediction_is_the_ceiling_of_its_block_on_normal_rows(model, rows):
-    """What notebook 08 holds its normal rows against, for every family."""
-    moments = sum(capture(model, rows)[1].train)
-    moments.sxx *= 30**2  # the fresh models' blocks are all but straight on rows of the right size
-    found, ffn = predict_spectrum(take_apart(model, 1), moments, 1)[0], sites(model)[1].output
-    drawn = gaussian_rows(Colour.of(moments), 60_000)
-    own = Moments(WIDTH, WIDTH).update(drawn, respond(ffn, drawn))
-    assert 0.3 < found < 0.97
-    assert r2(fit(own)[0], own) == pytest.approx(found, abs=4e-3)
-
-
-def test_neurons_that_cancel_leave_what_pairs_share():
-    """relu(z) − relu(−z) is straight though neither neuron is: their covariance counts."""
-    eye, none = torch.eye(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
-    both, moments = torch.cat([eye, -eye], 1), Moments(4).update(normal(300, 4))
-    block = Hidden(AffineMap(both, torch.cat([none, none])), None, torch.relu, AffineMap(both.T.contiguous(), none))
-    assert predict_spectrum(block, moments, 1)[0] == pytest.approx(1, abs=0.05)  # ρ = −1: it converges slowest there
-    assert predict_spectrum(replace(block, out=AffineMap(normal(8, 4), none)), moments, 1)[0] < 0.9
-
-
-def test_a_prediction_that_cannot_be_is_refused():
-    moments, block = Moments(5).update(normal(50, 5)), block_of(torch.relu)
-    with pytest.raises(InputError, match="degree 0: ask for 1 to 24"):
-        predict_spectrum(block, moments, 0)
-    with pytest.raises(InputError, match="constant"):
-        predict_spectrum(replace(block, activation=torch.zeros_like), moments)
 
 
 @pytest.mark.parametrize("gated", [False, True])

@@ -8,14 +8,19 @@ import pytest
 import torch
 
 from conftest import BLOCKS
+from helpers import planted_sinks
 from helpers.reference import normal
+from howlinear.core import limits
+from howlinear.core.ceilings import ceiling, fit, r2
+from howlinear.core.gaussian import predict_spectrum
+from howlinear.core.intervals import Estimate
+from howlinear.core.moments import Moments
 from howlinear.files import tables
 from howlinear.ideas.degrees import measure
-from howlinear.ideas.degrees.hermite import predict_spectrum
-from howlinear.ideas.degrees.neurons import take_apart
 from howlinear.ideas.degrees.products import learning_curve, polynomial, products
 from howlinear.ideas.degrees.spectrum import degrees, loudest
 from howlinear.instrument.capture import capture
+from howlinear.models.units import take_apart
 from howlinear.notebook import prose
 from howlinear.text.rows import TokenRows
 from tests.ideas.test_degrees import block_of, captured
@@ -107,6 +112,88 @@ def test_teachers_stand_in_rows_of_their_own():
     assert found.index.tolist() == found.columns.tolist() == [1, 2, 3]
     assert (np.diag(found) > 0.99).all()
     assert found.loc[3, 2] < 0.2
+
+
+def fold_moments(x, y):
+    """Moments per document fold of each side: every fourth row held out, folds in turn."""
+    block = captured(x, y)
+    return block.train, block.test
+
+
+def test_an_excess_is_the_limit_less_the_prediction_and_its_interval_leaves_folds_out_of_both():
+    """Skewed inputs; the same by fitting each time anew."""
+    x, parts = normal(1_200, 5).exp().clamp(max=6), block_of(torch.relu)
+    train, test = fold_moments(x, parts(x))
+    (found,) = measure.excess_table(train, test, parts).to_dict("records")
+    known = ceiling(train, test).limit
+    assert [found[f"r2_limit{end}"] for end in ("", "_low", "_high")] == pytest.approx(astuple(known), abs=1e-9)
+
+    def excess(fitted, scored):
+        fitted, scored = Moments.total(fitted), Moments.total(scored)
+        affine, _ = fit(fitted)
+        return limits.limit(r2(affine, fitted), r2(affine, scored)) - predict_spectrum(parts, fitted, 1)[0]
+
+    def without_each(folds):
+        return [[fold for fold in folds if fold is not left] for left in folds]
+
+    value = excess(train, test)
+    expected = Estimate.jackknife(
+        value,
+        [excess(some, test) for some in without_each(train)],
+        [excess(train, some) for some in without_each(test)],
+    )
+    assert [found[f"excess{end}"] for end in ("", "_low", "_high")] == pytest.approx(astuple(expected), abs=1e-9)
+    assert found["r2_gaussian"] == pytest.approx(known.value - value, abs=1e-9)
+    assert found["r2_gaussian_low"] < found["r2_gaussian"] < found["r2_gaussian_high"]
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_gaussian_inputs_leave_no_excess_and_others_do(gated):
+    parts = block_of(torch.relu, gated=gated)
+    x = normal(8_000, 5) @ normal(5, 5, seed=1) / 2 + 0.3
+    (drawn,) = measure.excess_table(*fold_moments(x, parts(x)), parts).to_dict("records")
+    assert drawn["excess_low"] < 0 < drawn["excess_high"]
+    assert abs(drawn["excess"]) < 0.02
+    two = torch.where(normal(8_000, 1, seed=2) > 1.6, x + 40, x)  # a few rows far out: a line goes through two clouds
+    (clouds,) = measure.excess_table(*fold_moments(two, parts(two)), parts).to_dict("records")
+    assert clouds["excess_low"] > 0.05
+
+
+def test_too_few_rows_have_a_prediction_and_no_excess():
+    x, parts = normal(56, 28), block_of(torch.square, d=28)
+    (found,) = measure.excess_table(*fold_moments(x, parts(x)), parts).to_dict("records")
+    assert 0 <= found["r2_gaussian"] < 1
+    assert np.isnan([found["r2_limit"], found["r2_limit_low"], found["excess"], found["excess_high"]]).all()
+
+
+def test_ordinary_rows_have_an_excess_of_their_own(gpt2, monkeypatch):
+    x, y, *places = planted_sinks.teacher()
+    block, parts = planted_sinks.captured(x, y, *places), block_of(torch.relu, d=12, out=12)
+    massive, few = block.massive(), planted_sinks.captured(*planted_sinks.teacher(sink=0.0))
+    assert len(massive)
+    assert not len(few.massive())
+    monkeypatch.setattr(measure, "take_apart", lambda model, number: parts)
+    table = recorded(measure.gaussian_table("tiny", gpt2, {2: block, 5: few}), "gaussian")
+    assert table[["block", "counted"]].to_numpy().tolist() == [[b, c] for b in (2, 5) for c in ("all", "ordinary")]
+
+    others = block.ordinary()
+    columns = ["r2_limit", "r2_gaussian", "excess", "excess_low"]
+    expected = pd.concat([measure.excess_table(part.train, part.test, parts) for part in (block, others, few, few)])
+    np.testing.assert_allclose(table[columns], expected[columns], atol=1e-3)
+    keep = torch.linalg.vector_norm(y, dim=1) <= 10 * massive.median
+    squares = [(rows - rows.mean(0)).square().sum().item() for rows in (y.double(), y[keep].double())]
+    np.testing.assert_allclose(table["massive_share"], [1 - squares[1] / squares[0], 0, 0, 0], atol=1e-3)
+
+
+def test_how_well_it_is_foretold_by_hand():
+    """Excesses 0.1, −0.2 and 0.3: as the massive rows' shares go up, so do their sizes."""
+    table = pd.DataFrame({"model": "a", "block": range(4), "counted": "all", "massive_share": [0.0, 0.5, 0.9, 0.7]})
+    table["r2_limit"], table["r2_gaussian"] = [0.6, 0.5, 0.9, np.nan], [0.5, 0.7, 0.6, 0.1]
+    table["excess"] = [0.1, -0.2, 0.3, np.nan]
+    (found,) = recorded(measure.foretold_table(table), "foretold").to_dict("records")
+    assert found.pop("correlation") == round(np.corrcoef([0.6, 0.5, 0.9], [0.5, 0.7, 0.6])[0, 1], 2)
+    assert found == {"model": "a", "counted": "all", "blocks": 3, "error": 0.2, "within": 1, "follows_massive": 1.0}
+    assert recorded(measure.foretold_table(table.assign(r2_limit=np.nan)), "foretold").empty
 
 
 def test_streamed_products_of_a_model_are_a_curve(gpt2, long_rows):

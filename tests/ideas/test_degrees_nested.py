@@ -13,11 +13,9 @@ from howlinear.core.ceilings import AffineMap, ceiling
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.degrees.hermite import plant_teacher, predict_spectrum
 from howlinear.ideas.degrees.nested import nested, prefix_maps
-from howlinear.ideas.degrees.neurons import Hidden
 from howlinear.ideas.degrees.products import Products, gaussian, learning_curve, polynomial, products, score
-from howlinear.ideas.degrees.spectrum import degrees, features, loudest
+from howlinear.ideas.degrees.spectrum import degrees, features, loudest, plant_teacher
 from tests.ideas.test_degrees import block_of, captured, sides_of
 
 gelu = torch.nn.functional.gelu
@@ -187,49 +185,6 @@ def test_each_side_needs_two_folds_of_its_own(side, name):
     fold = torch.where(kept.sample.test == side, 0, kept.sample.fold)
     with pytest.raises(InputError, match=f"{name} rows need two document folds"):
         nested(replace(kept, sample=replace(kept.sample, fold=fold)), lambda x: x, [5])
-
-
-# --- Hermite's prediction
-
-
-def one(activation):
-    unit, none = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-    moments = Moments(1)
-    moments.n, moments.sxx = 10, torch.full((1, 1), 10.0, dtype=torch.float64)
-    return Hidden(AffineMap(unit, none), None, activation, AffineMap(unit, none)), moments
-
-
-def test_what_lies_beyond_the_degrees_added_up_counts():
-    """sign(z) has a tenth of its variance there: R²₁ = E[|z|]² = 2/π, and R²₃ one third of a sixth more."""
-    found = predict_spectrum(*one(torch.sign), 3)
-    np.testing.assert_allclose(found, np.array([1, 1, 7 / 6]) * 2 / np.pi, atol=0.01)
-
-
-def test_degrees_of_a_prediction_end_where_they_are_added_up():
-    assert predict_spectrum(*one(gelu), 24).shape == (24,)
-    with pytest.raises(InputError, match="degree 25: ask for 1 to 24"):
-        predict_spectrum(*one(gelu), 25)
-
-
-@pytest.mark.parametrize("gated", [False, True])
-def test_a_neuron_that_never_moves_predicts_nothing(gated):
-    block, moments = block_of(gelu, gated=gated), Moments(5).update(normal(300, 5))
-    weight, out = block.gate.weight.clone(), block.out.weight.clone()
-    weight[:, 2], out[2] = 0, 0 if gated else out[2]
-    still = replace(block, gate=replace(block.gate, weight=weight), out=replace(block.out, weight=out))
-    others = [0, 1, 3, 4, 5, 6]
-    part = [AffineMap(one.weight[:, others], one.bias[others]) for one in (block.gate, block.up or block.gate)]
-    rest = Hidden(part[0], part[1] if gated else None, gelu, AffineMap(block.out.weight[others], block.out.bias))
-    np.testing.assert_allclose(predict_spectrum(still, moments), predict_spectrum(rest, moments), atol=1e-9)
-
-
-def test_a_preactivation_along_a_null_direction_does_not_spread():
-    """The products round to less than nothing there."""
-    moments, weight = Moments(2), torch.tensor([[1.0], [-1]], dtype=torch.float64)
-    moments.n, moments.sxx = 1, torch.tensor([[1, 1], [1, 1 - 2**-53]], dtype=torch.float64)
-    assert (weight.T @ moments.sxx @ weight).item() < 0
-    none = AffineMap(weight, torch.zeros(1, dtype=torch.float64))
-    assert Hidden(none, None, gelu, none).spread(moments)[1].item() == 0
 
 
 # --- kernels and products

@@ -1,9 +1,9 @@
 """The exercises of notebook 08."""
 
 from helpers.exercises import Exercises
+from howlinear.core.gaussian import predict_spectrum
 from howlinear.ideas.controls.inputs import recolour
 from howlinear.ideas.controls.weights import respond, sample_ceiling
-from howlinear.ideas.degrees.hermite import predict_spectrum
 
 
 def closed_form(names, spread=1.0, mean=1.0):

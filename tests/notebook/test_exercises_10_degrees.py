@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from helpers.exercises import Exercises
-from howlinear.ideas.degrees.neurons import take_apart
 from howlinear.ideas.degrees.spectrum import degrees
 from howlinear.instrument.capture import Sample
+from howlinear.models.units import take_apart
 
 FEWER = 5_000  # rows, for time
 

@@ -34,6 +34,39 @@ def test_a_spectrum_goes_below_zero_but_not_without_end():
     assert degrees.spectrum(table).axes[0].get_ylim()[0] == -1
 
 
+def foretold():
+    """Three blocks of one model, the last with massive rows, and one of another."""
+    models = ["mini-gpt2"] * 6 + ["mini-llama"]
+    table = pd.DataFrame(
+        {"model": models, "block": [0, 0, 1, 1, 2, 2, 0], "counted": ["all", "ordinary"] * 3 + ["all"]}
+    )
+    table["r2_limit"] = [0.5, 0.5, 0.6, 0.6, 0.95, 0.4, 0.7]
+    table["r2_gaussian"] = [0.45, 0.45, 0.65, 0.65, 0.6, 0.35, 0.75]
+    for name in ("r2_limit", "r2_gaussian"):
+        table[f"{name}_low"], table[f"{name}_high"] = table[name] - 0.02, table[name] + 0.01
+    return table.assign(massive_share=[0, 0, 0, 0, 0.8, 0, 0])
+
+
+def test_a_block_stands_where_its_prediction_and_its_limit_meet_and_again_without_massive_rows():
+    (axis,) = degrees.foretold(foretold()).axes
+    np.testing.assert_allclose(lines(axis, "mini-gpt2"), [[0.45, 0.5], [0.65, 0.6], [0.6, 0.95]])
+    np.testing.assert_allclose(lines(axis, "mini-gpt2, ordinary rows"), [[0.35, 0.4]])
+    np.testing.assert_allclose(lines(axis, "mini-llama"), [[0.75, 0.7]])
+    assert axis.get_legend_handles_labels()[1] == ["mini-gpt2", "mini-gpt2, ordinary rows", "mini-llama"]
+    assert any(
+        np.array_equal(line.get_xydata(), [[0.6, 0.95], [0.35, 0.4]]) for line in axis.lines
+    )  # that they are one
+    across, up = (bars.get_segments() for bars in axis.containers[0].lines[2])
+    np.testing.assert_allclose([end[:, 0] for end in across], [[0.43, 0.46], [0.63, 0.66], [0.58, 0.61]])
+    np.testing.assert_allclose([end[:, 1] for end in up], [[0.48, 0.51], [0.58, 0.61], [0.93, 0.96]])
+
+
+def test_blocks_without_a_limit_are_a_sentence():
+    figure = degrees.foretold(foretold().assign(r2_limit=np.nan))
+    assert not figure.axes
+    assert "too few" in figure.texts[0].get_text()
+
+
 def curves():
     kernels = [("degree 2", 100), ("degree 2", 200), ("degree 2", 400), ("degree 3", 100), ("Gaussian", 100)]
     table = pd.DataFrame(kernels, columns=["kernel", "rows"])

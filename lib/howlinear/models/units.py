@@ -18,9 +18,11 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from howlinear.core.ceilings import AffineMap
+from howlinear.core.gaussian import Hidden
 from howlinear.errors import InputError
-from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.ffn_sites import Site, activation_beside, sites
 
+ACTIVATIONS = ("act", "act_fn")  # what FFN modules call what they bend by
 _GATED = ("gate_proj", "up_proj", "down_proj")
 LAYERS = {  # model_type: layers of its FFN module, the last one reads the hidden units out
     **dict.fromkeys(("gpt2", "gpt_neo"), ("c_fc", "c_proj")),
@@ -63,6 +65,25 @@ def unit_layers(model: PreTrainedModel, site: Site) -> list[nn.Module]:
                 "adapters into the weights first, and load the model without quantised layers"
             )
     return list(layers.values())
+
+
+def take_apart(model: PreTrainedModel, block: int) -> Hidden:
+    """Take a block of a model apart into what it bends, by what, and what adds it up; its weights in float64.
+
+    Args:
+        model: the model.
+        block: which block.
+
+    Raises:
+        InputError: no such block, or as `unit_layers`.
+    """
+    site = sites(model, [block])[0]
+    between = None if site.ffn is not None else activation_beside(model, site)
+    if between is not None:  # a pair of layers, as in BERT
+        return Hidden(gate=affine_of(site.input), up=None, activation=between, out=affine_of(site.output))
+    gate, *beside, out = [affine_of(layer) for layer in unit_layers(model, site)]
+    (activation,) = [getattr(site.output, name) for name in ACTIVATIONS if hasattr(site.output, name)]
+    return Hidden(gate=gate, up=beside[0] if beside else None, activation=activation, out=out)
 
 
 def check_plain(model: PreTrainedModel) -> None:

@@ -45,6 +45,34 @@ def spectrum(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def foretold(table: pd.DataFrame) -> Figure:
+    """What R²_lin tends to against what second moments say, a point a block; hollow: ordinary rows, linked to all."""
+    known = table.dropna(subset="r2_limit")
+    if known.empty:
+        return style.sentence_figure("The rows are too few to say what R²_lin tends to with more, in any block.")
+    figure, axis = plt.subplots(figsize=(style.COLUMN, 3.0))
+    lowest = min(0.0, known.r2_limit.min(), known.r2_gaussian.min())
+    axis.plot([lowest, 1], [lowest, 1], color=style.GREY, lw=0.8, zorder=1)
+    for model, of_model in known.groupby("model", sort=False):
+        look = style.look(model)
+        of_all = of_model[of_model.counted == "all"]
+        other = of_model[(of_model.counted == "ordinary") & of_model.block.isin(of_all[of_all.massive_share > 0].block)]
+        points = {"color": look["color"], "fmt": look["marker"], "ls": "none", "elinewidth": 0.6}
+        for mine, hollow in ((of_all, False), (other, True)):
+            across = style.error_bars(mine.r2_gaussian, mine.r2_gaussian_low, mine.r2_gaussian_high)
+            up = style.error_bars(mine.r2_limit, mine.r2_limit_low, mine.r2_limit_high)
+            face = {"mfc": "white", "label": f"{model}, ordinary rows"} if hollow else {"label": model}
+            if len(mine):
+                axis.errorbar(mine.r2_gaussian, mine.r2_limit, up, across, **points, **face)
+        both = of_all.merge(other, on="block", suffixes=["", "_ordinary"])
+        moved = both[["r2_gaussian", "r2_gaussian_ordinary"]].T, both[["r2_limit", "r2_limit_ordinary"]].T
+        axis.plot(*moved, color=look["color"], lw=0.4, zorder=1)
+    axis.set(xlabel="$R^2_{lin}$ if inputs were Gaussian", ylabel="$R^2_{lin}$, limit of ever more rows")
+    axis.set(xlim=(max(-0.5, lowest), 1.02), ylim=(max(-0.5, lowest), 1.02), aspect="equal")
+    axis.legend(loc="upper left")
+    return figure
+
+
 def kernel_curves(
     kernels: pd.DataFrame, spectra: pd.DataFrame, neurons: pd.DataFrame, streamed: pd.DataFrame
 ) -> Figure:

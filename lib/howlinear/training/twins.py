@@ -16,10 +16,10 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import SourceError
 from howlinear.files import numbers, paths
-from howlinear.ideas.degrees.neurons import take_apart
 from howlinear.ideas.degrees.spectrum import degrees
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
+from howlinear.models.units import take_apart
 from howlinear.text.corpus import load_corpus
 from howlinear.text.rows import TokenRows
 from howlinear.training.loop import Recipe, train

@@ -2,7 +2,7 @@
 
 A referee of arXiv 2606.19379 asked whether a profile comes from a block's weights or from what the block is fed. Here
 rows of one model are dressed in another's mean and covariance, or drawn from the normal distribution that has both.
-On normal rows `degrees.hermite.predict_spectrum` knows the answer without a fit.
+On normal rows `core.gaussian.predict_spectrum` knows the answer without a fit.
 """
 
 from __future__ import annotations

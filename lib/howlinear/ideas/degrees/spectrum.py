@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap, whitening
+from howlinear.core.gaussian import Hidden, hermite
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.degrees.hermite import hermite
 from howlinear.ideas.degrees.nested import CHUNK, RIDGE, Nested, nested, sample_in_folds
-from howlinear.ideas.degrees.neurons import Hidden
 from howlinear.instrument.capture import BlockCapture
 
 FIT_ROWS = 4_096  # for each neuron's polynomials, a few numbers each; spread evenly over the train rows
@@ -128,6 +127,24 @@ def loudest(captured: BlockCapture, block: Hidden, counts: Sequence[int], ridge:
     squares = features(captured, block, degree=2, free=True)
     line = squares.sizes[0]
     return nested(captured, squares, [line + count for count in counts], ridge)
+
+
+def plant_teacher(captured: BlockCapture, block: Hidden, power: int) -> tuple[BlockCapture, Hidden]:
+    """A pure teacher of one degree, to try methods on: the block's own inputs and weights, but every neuron He_power.
+
+    Returns:
+        The capture with the teacher's outputs, and the teacher.
+    """
+    mean, deviation = block.spread(sum(captured.train))
+
+    def bend(z: Tensor) -> Tensor:
+        standardised = (z - mean.to(z)) / deviation.to(z)
+        return hermite(standardised, power)[power]
+
+    teacher = replace(block, activation=bend, up=None)
+    outputs = teacher(captured.sample.x.double()).float()
+    sample = replace(captured.sample, y=outputs)
+    return replace(captured, sample=sample), teacher
 
 
 def _standardised_gate(block: Hidden, moments: Moments) -> AffineMap:
