@@ -52,6 +52,7 @@ NOTEBOOKS = {
     "13_claims": ([], ["board"]),
     "14_compress": ([], ["pareto"]),
     "15_gate": ([], ["shares", "curves"]),
+    "16_tokens": ([], ["split", "tables", "vocabulary"]),
 }
 for stem, alone in {"08_controls": "twins", "10_degrees": "training"}.items():  # figures of the embedded twins alone
     if not profile.parameters.get(stem, {}).get("with_twins", True):
@@ -73,7 +74,7 @@ RECORDED = {  # notebook → files on record that it reads: measurements taken i
 PUBLISHED = ("02_ceilings", "03_bilinear", "04_rank", "05_corpora", "12_sinks", "13_claims")  # beside what the paper publishes
 ORDER = (  # 14 takes longest and no captures; 03 and 11 hold the most memory, so they do not begin together (10 waits for 03)
     *("14_compress", "capture", "03_bilinear", "10_degrees", "11_protocol", "06_compression", "08_controls", "02_ceilings"),
-    *("12_sinks", "15_gate", "09_dynamics", "07_optimisers", "05_corpora"),
+    *("16_tokens", "12_sinks", "15_gate", "09_dynamics", "07_optimisers", "05_corpora"),
 )
 FIRST = {name: i for i, name in enumerate(reversed(ORDER), 1)}  # so that cores end together
 # what captures are made from, and what a notebook reads that takes no capture

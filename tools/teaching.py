@@ -19,7 +19,7 @@ from tools.book.tables import markdown
 
 WEEKS = {
     "The line, and what it costs": ("00_by_hand", "01_capture", "02_ceilings"),
-    "What carries a high R²": ("04_rank", "12_sinks", "05_corpora", "11_protocol"),
+    "What carries a high R²": ("04_rank", "12_sinks", "05_corpora", "16_tokens", "11_protocol"),
     "What the line leaves, and what that is worth": (
         *("03_bilinear", "10_degrees", "06_compression", "14_compress", "15_gate"),
     ),

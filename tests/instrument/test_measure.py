@@ -13,14 +13,17 @@ from helpers.nearly import assert_same_profile
 from helpers.reference import held_out_r2
 from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.intervals import Estimate
+from howlinear.core.token_split import split
 from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import perplexity
 from howlinear.instrument.profile import Profile, Solved, profile_of
+from howlinear.instrument.profile_files import load_profile
 from howlinear.models.swap import swap
 from howlinear.text.corpus import Corpus
-from howlinear.text.rows import TokenRows
+from howlinear.text.rows import ModelInputs, TokenRows
+from tests.core.test_token_split import sums_of
 
 COLUMNS = [
     "block", "r2", "r2_low", "r2_high", "r2_train", "r2_limit", "r2_limit_low", "r2_limit_high", "r2_median",
@@ -242,3 +245,47 @@ def test_a_profile_shows_itself_in_a_line_and_as_a_table_without_tensors(gpt2, r
     assert "&lt;b&gt;mine&lt;/b&gt;" in html
     assert "<b>" not in html
     assert escape(profile.outlook) in html
+
+
+def test_a_split_by_token_adds_up_and_is_kept_in_files(model, rows, tmp_path):
+    profile = measure(model, rows, tokens=True)
+    frame = profile.to_frame()
+    assert_same_profile(replace(profile, tokens=None), measure(model, rows))
+    # the first block of a model with parallel attention and without position embeddings reads the token alone
+    rest = 1 - frame["token_share"]
+    decided = rest.abs() < 1e-9
+    assert decided.equals(frame["r2_within"].isna())
+    parts = frame["token_share"] * frame["r2_between"] + (rest * frame["r2_within"]).fillna(0.0)
+    np.testing.assert_allclose(parts, frame["r2"], atol=1e-9)
+    for block, of_block in capture(model, rows, sample=rows.count).items():
+        kept = of_block.rows()
+        side = kept.test
+        sums = sums_of(kept.token[side], kept.fold[side], kept.x[side], kept.y[side])
+        expected = split(profile[block].map, sums)
+        found = profile.tokens[block]
+        assert found.token_share.value == pytest.approx(expected.token_share, abs=1e-9)
+        assert found.r2_within.value == pytest.approx(expected.r2_within, abs=1e-6, nan_ok=True)
+        assert found.r2_between.low < found.r2_between.value < found.r2_between.high
+    names = [f"{name}{end}" for name in ("token_share", "r2_between", "r2_within") for end in ("", "_low", "_high")]
+    for suffix in (".json", ".safetensors"):
+        profile.save(tmp_path / f"profile{suffix}")
+        read = load_profile(tmp_path / f"profile{suffix}").to_frame()
+        np.testing.assert_allclose(read[names], frame[names])
+    assert "token_share" not in measure(model, rows).to_frame()
+
+
+def test_rows_without_token_ids_have_no_split(gpt2, rows):
+    embedded = gpt2.get_input_embeddings()(rows.ids).detach()
+    inputs = ModelInputs({"inputs_embeds": embedded}, rows.test, rows.fold)
+    with pytest.raises(InputError, match="no token ids"):
+        measure(gpt2, inputs, tokens=True)
+
+
+def test_padding_is_no_token_of_a_split(gpt2, ids):
+    padded = torch.cat([ids, torch.zeros(24, 3, dtype=torch.long)], 1)
+    mask = torch.ones_like(padded)
+    mask[:, -3:] = 0
+    with_padding = measure(gpt2, {"input_ids": padded, "attention_mask": mask}, tokens=True)
+    without = measure(gpt2, {"input_ids": ids}, tokens=True)
+    for block, found in without.tokens.items():
+        assert with_padding.tokens[block].token_share.value == pytest.approx(found.token_share.value, abs=1e-5)

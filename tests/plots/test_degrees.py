@@ -49,9 +49,9 @@ def foretold():
 
 def test_a_block_stands_where_its_prediction_and_its_limit_meet_and_again_without_massive_rows():
     (axis,) = degrees.foretold(foretold()).axes
-    np.testing.assert_allclose(lines(axis, "mini-gpt2"), [[0.45, 0.5], [0.65, 0.6], [0.6, 0.95]])
-    np.testing.assert_allclose(lines(axis, "mini-gpt2, ordinary rows"), [[0.35, 0.4]])
-    np.testing.assert_allclose(lines(axis, "mini-llama"), [[0.75, 0.7]])
+    np.testing.assert_allclose(points(axis, "mini-gpt2"), [[0.45, 0.5], [0.65, 0.6], [0.6, 0.95]])
+    np.testing.assert_allclose(points(axis, "mini-gpt2, ordinary rows"), [[0.35, 0.4]])
+    np.testing.assert_allclose(points(axis, "mini-llama"), [[0.75, 0.7]])
     assert axis.get_legend_handles_labels()[1] == ["mini-gpt2", "mini-gpt2, ordinary rows", "mini-llama"]
     assert any(
         np.array_equal(line.get_xydata(), [[0.6, 0.95], [0.35, 0.4]]) for line in axis.lines

@@ -146,6 +146,9 @@ def measure(
     swap: Annotated[
         bool, typer.Option("--swap", help="also say what each block's map costs in perplexity in the block's place")
     ] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="also split R²_lin by the token: between token means, and within tokens")
+    ] = False,
     fresh: Annotated[
         bool,
         typer.Option(
@@ -181,7 +184,7 @@ def measure(
             raise InputError(f"{'--swap' if swap else '--fresh'} is the work of one process: leave torchrun out")
         loaded, text = read_inputs(model, corpus, group.device, dtype, device_map, sites, documents, column)
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": chosen, "tolerance": tolerance}
-        options["site"] = site
+        options |= {"site": site, "tokens": tokens}
         measurement = measure_all(loaded, text, options, swap, fresh)
         measurement = replace(measurement, model=model, dtype=dtype)
         if group.first:

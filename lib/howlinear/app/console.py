@@ -86,6 +86,8 @@ def profile_table(measurement: Measurement, width: int) -> Table:
     caption = "held-out documents; jackknife over document folds; median over features"
     if measurement.profile.costs is not None:
         caption += "; ΔPPL: of the block alone replaced by its map"
+    if measurement.profile.tokens is not None:
+        caption += "; token share: of the output's variance; R² between token means, and within tokens"
     if measurement.profile.stop is not None:
         caption += f"\n{measurement.profile.stop}"
     return fit_table(profile_columns(measurement), width, headline(measurement), caption)
@@ -123,6 +125,12 @@ def profile_columns(measurement: Measurement) -> list[Column]:
             Column("ΔPPL\nof swap", [f"{change.delta:+.2f}" for change in changes], worth=97),
             Column("\n95 % interval", [f"{change.low:+.2f} to {change.high:+.2f}" for change in changes], worth=96),
         ]
+    if profile.tokens is not None:
+        columns += [
+            Column("token\nshare", [_number(row.token_share) for row in rows], worth=95),
+            Column("R²\nbetween", [_number(row.r2_between) for row in rows], worth=93),
+            Column("R²\nwithin", [_number(row.r2_within) for row in rows], worth=92),
+        ]
     columns += [
         Column("median\nR²", [f"{row.r2_median:.3f}" for row in rows], worth=60),
         Column("eff.\nrank", [f"{row.effective_rank:.1f}" for row in rows], worth=50),
@@ -134,6 +142,11 @@ def profile_columns(measurement: Measurement) -> list[Column]:
         cells = ["" if limit is None else f"{limit.value:.3f}" for limit in limits]
         columns.append(Column("more\nrows", cells, worth=10))
     return columns
+
+
+def _number(value: float) -> str:
+    """A number to three places; nothing where there is none."""
+    return "" if np.isnan(value) else f"{value:.3f}"
 
 
 def _untrained_cells(untrained: Baseline) -> list[str]:

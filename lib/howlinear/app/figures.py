@@ -81,6 +81,11 @@ PARTS = (
     ),
     Part("Does it hold on another text?", "05_corpora", {"profiles": "R²_lin of every block on each text."}),
     Part(
+        "Is it a line through tokens, or through what context makes of them?",
+        "16_tokens",
+        {"split": "R² of the line between token means and within tokens; bars: the token's share of the variance."},
+    ),
+    Part(
         "How much of the rest is a product of two lines?",
         "03_bilinear",
         {"gain": "What a bilinear term adds to the line, and which share of the rest that is."},

@@ -385,13 +385,15 @@ class PooledR2:
 
     def __call__(self, moments: Moments) -> float:
         """`r2` of the map on the rows in `moments`, and its errors."""
-        total = output_squares(moments)
+        return float(1 - self.error(moments) / output_squares(moments))
+
+    def error(self, moments: Moments) -> float:
+        """Σ ‖y − xW − b‖² over the rows in `moments`."""
         weight = self.affine.weight
         # Σ (y − xW − b)² = Σ Syy − 2 ⟨W, Sxy⟩ + ⟨W Wᵀ, Sxx⟩ + n ‖ȳ − x̄ W − b‖²
         explained = 2 * (weight * moments.sxy).sum() - (self.square * moments.sxx).sum()
         offset = moments.mean_y - moments.mean_x @ weight - self.affine.bias
-        error = moments.syy.sum() - explained + moments.n * offset.square().sum()
-        return float(1 - error / total)
+        return float(moments.syy.sum() - explained + moments.n * offset.square().sum())
 
 
 def output_squares(moments: Moments) -> Float[Tensor, ""]:

@@ -16,6 +16,7 @@ from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, name_of, profile_of, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
 from howlinear.instrument.swap_costs import swap_costs
+from howlinear.instrument.token_split import Grouping, token_splits
 from howlinear.models.checks import check_count
 from howlinear.models.ffn_sites import sites, width_of
 from howlinear.text.rows import Rows, fold_of
@@ -37,6 +38,7 @@ def measure(
     tolerance: float | None = None,
     swap: bool = False,
     site: str = "ffn",
+    tokens: bool = False,
 ) -> Profile:
     """Measure R²_lin of every block.
 
@@ -62,6 +64,10 @@ def measure(
         swap: also measure what each block's map costs in perplexity in the block's place (`swap_costs`).
         site: what of each block: `ffn`, its feed-forward block; `attention`; or the whole `layer`, whose x is the
             residual stream before it and whose y is what it adds to that (`ffn_sites.KINDS`).
+        tokens: also split R²_lin by the token (`core.token_split`): how much of the output's variance the token's
+            identity decides, and R² of the line between token means and within tokens (NaN where nothing varies within:
+            a first block may read the token alone). It runs the held-out rows once
+            more, and keeps sums for every token that a held-out document fold has.
 
     Raises:
         InputError: too little text, unknown block or site, activations that are not finite, a tolerance out of
@@ -82,6 +88,8 @@ def measure(
         packed = rows_of(corpus, model, MOST if rows is None else rows, seq_len, seed)
         looks = schedule(packed, width_of(model))
     check_same_rows(packed)
+    if tokens:
+        Grouping.by_token(packed, held_out=True)  # refused, if so, before the model runs
     confidence = CONFIDENCE if tolerance is None else look_confidence(len(looks))
 
     progress = progress and is_first()
@@ -115,7 +123,13 @@ def measure(
     if swap:
         maps = {block: answer.ceiling.map for block, answer in solved.items()}
         costs = swap_costs(model, maps, packed, progress=progress, site=site)
-    return Profile(name_of(model), packed, solved, losses.perplexity(), stop, costs, site)
+    splits = None
+    if tokens:
+        splits = {}
+        for of_process in gather(token_splits(model, captured, packed, confidence, batch_size, progress, site)):
+            splits |= of_process
+        splits = dict(sorted(splits.items()))
+    return Profile(name_of(model), packed, solved, losses.perplexity(), stop, costs, site, splits)
 
 
 def _folds(rows: Rows, batches: list[Tensor]) -> list[tuple[bool, int]]:

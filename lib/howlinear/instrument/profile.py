@@ -18,6 +18,7 @@ from howlinear.core.intervals import CONFIDENCE, Estimate
 from howlinear.core.moments import effective_rank
 from howlinear.core.profile_statistics import FEW_ROWS_DECIDE as FEW_ROWS_DECIDE  # also read from here
 from howlinear.core.profile_statistics import few_rows_decide, rises_and_falls
+from howlinear.core.token_split import TokenSplit
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
 from howlinear.instrument.massive import MULTIPLE
@@ -97,6 +98,7 @@ class Profile(Mapping):
         stop: why no more rows were used; None where no tolerance was asked for.
         costs: block → what its map costs in perplexity in the block's place; None where that was not measured.
         site: what was measured of each block: `ffn`, `attention` or `layer` (`ffn_sites.KINDS`).
+        tokens: block → R²_lin split by the token; None where that was not measured.
     """
 
     model: str
@@ -106,6 +108,7 @@ class Profile(Mapping):
     stop: Stop | None = None
     costs: Mapping[int, Change] | None = None
     site: str = "ffn"
+    tokens: Mapping[int, TokenSplit] | None = None
 
     def __getitem__(self, block: int) -> Ceiling:
         """The `Ceiling` of a block."""
@@ -229,7 +232,8 @@ class Profile(Mapping):
         these are too few to say. `inputs` are a block's, `condition` and `rank` describe those of the fit, and
         `effective_rank` the held-out outputs. `massive_rows` are the rows of massive outputs, and what ends in
         `_ordinary` is of all others. `dppl`, `dppl_low` and `dppl_high`, where they were measured, say what the map
-        costs in the block's place.
+        costs in the block's place. `token_share`, `r2_between` and `r2_within`, where they were measured, split `r2` by
+        the token (`core.token_split`).
         """
         frame = pd.DataFrame(
             {
@@ -264,6 +268,8 @@ class Profile(Mapping):
                 frame[column] = [
                     getattr(self.costs[block], number) if block in self.costs else np.nan for block in self
                 ]
+        if self.tokens is not None:
+            frame = frame.assign(**pd.DataFrame([self.tokens[block].columns() for block in self]))
         return frame
 
     def to_dict(self) -> dict:
@@ -307,6 +313,7 @@ class Profile(Mapping):
         columns = ["block", "r2", "r2_low", "r2_high", "r2_median", "effective_rank", "massive_rows"]
         frame = self.to_frame()
         columns += [name for name in frame if name.startswith("dppl")]
+        columns += [name for name in ("token_share", "r2_between", "r2_within") if name in frame]
         return frame[columns].to_markdown(index=False, floatfmt=".3f")
 
     def save(self, path: Path | str, force: bool = False) -> None:

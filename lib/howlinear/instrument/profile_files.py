@@ -16,6 +16,7 @@ from torch import Tensor
 
 from howlinear.core.ceilings import AffineMap, Ceiling
 from howlinear.core.intervals import Estimate
+from howlinear.core.token_split import TokenSplit
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.instrument.perplexity import Change
@@ -87,9 +88,10 @@ def profile_from_dict(content: Mapping[str, Any]) -> Profile:
     solved = {block["block"]: _solved(block) for block in content["blocks"]}
     blocks = [block for block in content["blocks"] if block.get("dppl") is not None]
     costs = {block["block"]: Change(Estimate(block["dppl"], block["dppl_low"], block["dppl_high"])) for block in blocks}
+    splits = {block["block"]: _token_split(block) for block in content["blocks"] if "token_share" in block}
     site = content.get("site", "ffn")
     check_kind(site)
-    return Profile(content["model"], rows, solved, content["perplexity"], stop, costs or None, site)
+    return Profile(content["model"], rows, solved, content["perplexity"], stop, costs or None, site, splits or None)
 
 
 def _solved(block: Mapping[str, Any]) -> Solved:
@@ -113,6 +115,15 @@ def _solved(block: Mapping[str, Any]) -> Solved:
         r2, interval = block["r2_ordinary"], _estimate(block, "r2_ordinary")
         ordinary = replace(whole, r2=r2, interval=interval, r2_train=math.nan, limit=None, r2_median=math.nan)
     return Solved(whole, block["effective_rank"], block["massive_rows"], ordinary, block["effective_rank_ordinary"])
+
+
+def _token_split(block: Mapping[str, Any]) -> TokenSplit:
+    """A block's token split as `to_dict` has it, where None stands for NaN."""
+    numbers = {name: math.nan if block[name] is None else block[name] for name in block}
+    estimates = []
+    for name in ("token_share", "r2_between", "r2_within"):
+        estimates.append(Estimate(numbers[name], numbers[f"{name}_low"], numbers[f"{name}_high"]))
+    return TokenSplit(*estimates)
 
 
 def _estimate(block: Mapping[str, Any], name: str) -> Estimate | None:

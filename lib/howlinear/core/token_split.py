@@ -1,0 +1,362 @@
+"""What a line explains between token means, and what within tokens: R²_lin split by the identity of the token.
+
+With t the token of a row, μ_t the mean of a token's rows and e = y − xW − b what a line leaves of them, both sums of
+squares come apart into a part between tokens and one within,
+
+    Σ ‖y − ȳ‖² = Σ_t n_t ‖ȳ_t − ȳ‖² + Σ ‖y − ȳ_t‖²,        Σ ‖e‖² = Σ_t n_t ‖ē_t‖² + Σ ‖e − ē_t‖².
+
+With s the first part's share of Σ ‖y − ȳ‖², the *token share*, and v its share of Σ ‖e‖²,
+
+    R²_between = 1 − (v / s) (1 − R²),    R²_within = 1 − ((1 − v) / (1 − s)) (1 − R²),
+    R² = s R²_between + (1 − s) R²_within.
+
+Counted so, a token's mean follows its own rows: of n_t rows it takes one n_t-th of what varies within, and all of it
+where a token occurs once. Without that bias ‖E z | t‖² is the mean of ⟨z_i, z_j⟩ over pairs of different occurrences i
+and j. Occurrences in one document share more than their token, so pairs are of different document folds:
+
+    ‖E z | t‖² ≈ (‖S_t‖² − Σ_f ‖S_tf‖²) / (n_t² − Σ_f n_tf²),    S_tf = Σ z over the rows of token t in fold f.
+
+Rows whose token occurs in one fold alone have no partner. Both shares, s and v, are those of the rows that have one,
+and the others are taken to split alike, so that the identity above holds of all rows and to the last digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from howlinear.core.ceilings import AffineMap, PooledR2, output_squares
+from howlinear.core.intervals import CONFIDENCE, Estimate
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
+
+
+@dataclass(frozen=True)
+class TokenSums:
+    """Sums of rows for each token of each document fold, and moments of the rows of each fold.
+
+    Memory is d_in + d_out + 3 numbers for every token that a fold has: linear in the vocabulary, and never more than
+    there are rows. Beside them stand two `Moments` a fold.
+
+    Attributes:
+        fold: the document fold of each sum, shape (k,), ascending.
+        token: its token, shape (k,), ascending within a fold.
+        count: rows in it, shape (k,), float64.
+        sum_x: Σ x, shape (k, d_in), float64.
+        sum_y: Σ y, shape (k, d_out), float64.
+        rows: fold → moments of its rows.
+        paired: fold → moments of those rows whose token occurs in another fold as well.
+    """
+
+    fold: Int64[Tensor, " k"]
+    token: Int64[Tensor, " k"]
+    count: Float[Tensor, " k"]
+    sum_x: Float[Tensor, "k d_in"]
+    sum_y: Float[Tensor, "k d_out"]
+    rows: Mapping[int, Moments]
+    paired: Mapping[int, Moments]
+
+    @classmethod
+    def empty(cls, token: Int64[Tensor, " n"], fold: Int64[Tensor, " n"], d_in: int, d_out: int) -> TokenSums:
+        """No rows yet.
+
+        Args:
+            token: of all the rows that will come, shape (n,): which of them have a partner is known beforehand.
+            fold: the document fold of each, shape (n,).
+            d_in: input width.
+            d_out: output width.
+        """
+        fold_of_sum, token_of_sum = _pairs(fold, token)
+        count = torch.zeros(len(fold_of_sum), dtype=torch.float64)
+        numbers = fold_of_sum.unique().tolist()
+        return cls(
+            fold_of_sum,
+            token_of_sum,
+            count,
+            count.new_zeros(len(count), d_in),
+            count.new_zeros(len(count), d_out),
+            {number: Moments(d_in, d_out) for number in numbers},
+            {number: Moments(d_in, d_out) for number in numbers},
+        )
+
+    def update(self, fold: int, token: Int64[Tensor, " n"], x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"]):
+        """Add some rows of a document fold, in place.
+
+        Args:
+            fold: their document fold.
+            token: the token of each, shape (n,).
+            x: inputs, shape (n, d_in).
+            y: outputs, shape (n, d_out).
+
+        Raises:
+            InputError: a token that the fold was not said to have, or a value that is not finite.
+        """
+        inside = (self.fold == fold).nonzero()[:, 0]
+        known = self.token[inside]
+        place = torch.searchsorted(known, token).clamp_max(max(0, len(known) - 1))
+        if not len(known) or not torch.equal(known[place], token):
+            raise InputError(f"rows of tokens that fold {fold} was not said to have: name all tokens beforehand")
+        place = inside[place]
+        self.rows[fold].update(x, y)
+        has_partner = self._has_partner[place]
+        self.paired[fold].update(x[has_partner], y[has_partner])
+        self.count.index_add_(0, place, torch.ones(len(place), dtype=torch.float64))
+        self.sum_x.index_add_(0, place, x.double())
+        self.sum_y.index_add_(0, place, y.double())
+
+    @cached_property
+    def types(self) -> tuple[Int64[Tensor, " types"], Int64[Tensor, " k"]]:
+        """Different tokens, ascending, shape (types,); and which of them each sum is of, shape (k,)."""
+        return self.token.unique(return_inverse=True)
+
+    @cached_property
+    def _has_partner(self) -> Bool[Tensor, " k"]:
+        """Whether each sum's token occurs in another fold as well, shape (k,)."""
+        _, kind = self.types
+        return torch.bincount(kind)[kind] > 1
+
+    def without(self, fold: int) -> TokenSums:
+        """All folds but one; `paired` stays what it is of the others."""
+        stay = self.fold != fold
+        return TokenSums(
+            self.fold[stay],
+            self.token[stay],
+            self.count[stay],
+            self.sum_x[stay],
+            self.sum_y[stay],
+            {number: moments for number, moments in self.rows.items() if number != fold},
+            {number: moments for number, moments in self.paired.items() if number != fold},
+        )
+
+    @classmethod
+    def joined(cls, first: TokenSums, second: TokenSums) -> TokenSums:
+        """The sums of two sets of rows that have no token in common, such as rare and frequent ones.
+
+        Raises:
+            InputError: a token occurs in both.
+        """
+        if torch.isin(first.token, second.token).any():
+            raise InputError("sums of two sets of rows that share a token: each token has to be in one of them")
+        fold, token = torch.cat([first.fold, second.fold]), torch.cat([first.token, second.token])
+        order = (fold * (int(token.max()) + 1) + token).argsort()
+        return cls(
+            fold[order],
+            token[order],
+            torch.cat([first.count, second.count])[order],
+            torch.cat([first.sum_x, second.sum_x])[order],
+            torch.cat([first.sum_y, second.sum_y])[order],
+            _joined(first.rows, second.rows),
+            _joined(first.paired, second.paired),
+        )
+
+
+def _pairs(fold: Int64[Tensor, " n"], token: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+    """The different pairs of a fold and a token, ascending: folds, shape (k,), and tokens, shape (k,)."""
+    if not len(token):
+        return fold, token
+    first = token.min()
+    width = token.max() - first + 1
+    pairs = torch.unique(fold * width + token - first)  # numbers sort faster than pairs
+    return pairs // width, pairs % width + first
+
+
+def _joined(first: Mapping[int, Moments], second: Mapping[int, Moments]) -> dict[int, Moments]:
+    """Moments of both, fold by fold."""
+    numbers = sorted({*first, *second})
+    return {number: Moments.total([side[number] for side in (first, second) if number in side]) for number in numbers}
+
+
+ALL = 1e-9
+"""Where the token share lies nearer to 1 than this, the token decides all and what varies within is rounding."""
+
+
+class Split(NamedTuple):
+    """R² of a line, split by the token.
+
+    Attributes:
+        r2: of all rows.
+        token_share: s, the share of the outputs' variance that lies between tokens; NaN if no row has a partner.
+        error_share: v, that of the squares that the line leaves.
+    """
+
+    r2: float
+    token_share: float
+    error_share: float
+
+    @property
+    def r2_between(self) -> float:
+        """R² of the line on the outputs' token means; NaN where tokens do not differ."""
+        return 1 - self.error_share / self.token_share * (1 - self.r2) if self.token_share else torch.nan
+
+    @property
+    def r2_within(self) -> float:
+        """R² of the line on what varies within tokens; NaN where the token decides all, as it may in a first block."""
+        rest = 1 - self.token_share
+        return 1 - (1 - self.error_share) / rest * (1 - self.r2) if abs(rest) > ALL else torch.nan
+
+
+def split(affine: AffineMap, held_out: TokenSums, counted: bool = False) -> Split:
+    """Split R² of a map into what it explains between token means and what within.
+
+    Args:
+        affine: the map.
+        held_out: rows that it was not fitted to.
+        counted: count every token's own mean, biased as that is, and not pairs of occurrences.
+
+    Raises:
+        InputError: the outputs are constant.
+    """
+    return _split(_Errors.of(affine, held_out), held_out, counted)
+
+
+class _Errors(NamedTuple):
+    """What a map leaves of rows.
+
+    Attributes:
+        sums: Σ e for each token of each fold, shape (k, d_out).
+        rows: fold → Σ ‖e‖² of its rows.
+        paired: fold → that of its rows with a partner.
+    """
+
+    sums: Float[Tensor, "k d_out"]
+    rows: Mapping[int, float]
+    paired: Mapping[int, float]
+
+    @classmethod
+    def of(cls, affine: AffineMap, side: TokenSums) -> _Errors:
+        """The errors of a map."""
+        score = PooledR2(affine)
+        return cls(
+            side.sum_y - side.sum_x @ affine.weight - side.count[:, None] * affine.bias,
+            {number: score.error(moments) for number, moments in side.rows.items()},
+            {number: score.error(moments) for number, moments in side.paired.items()},
+        )
+
+    def without(self, fold: int, side: TokenSums) -> _Errors:
+        """The errors in all folds of `side` but one."""
+        return _Errors(
+            self.sums[side.fold != fold],
+            {number: error for number, error in self.rows.items() if number != fold},
+            {number: error for number, error in self.paired.items() if number != fold},
+        )
+
+
+def _split(errors: _Errors, side: TokenSums, counted: bool = False) -> Split:
+    rows = Moments.total(list(side.rows.values()))
+    r2 = 1 - sum(errors.rows.values()) / float(output_squares(rows))
+    about_mean = side.sum_y - side.count[:, None] * rows.mean_y
+    squares = _squares_about(side.rows if counted else side.paired, rows.mean_y)
+    left = sum((errors.rows if counted else errors.paired).values())
+    share = counted_share if counted else between_share
+    return Split(r2, share(about_mean, squares, side), share(errors.sums, left, side))
+
+
+def _squares_about(folds: Mapping[int, Moments], centre: Float[Tensor, " d_out"]) -> float:
+    """Σ ‖y − c‖² over the rows of all folds: Syy + n ‖ȳ − c‖²."""
+    return float(sum(each.syy.sum() + each.n * (each.mean_y - centre).square().sum() for each in folds.values()))
+
+
+def between_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -> float:
+    """The share of Σ ‖z‖² that lies between tokens, by pairs of occurrences in different document folds.
+
+    Args:
+        sums: Σ z for each token of each fold, shape (k, d).
+        squares: Σ ‖z‖² of the rows with a partner.
+        side: which sum is of which fold and token.
+
+    Returns:
+        The share, without bias: noise may take it below 0 or above 1. NaN if no row has a partner.
+    """
+    of_type, rows = _by_type(sums, side)
+    _, kind = side.types
+    # Σ over pairs in different folds of ⟨z_i, z_j⟩ = ‖S_t‖² − Σ_f ‖S_tf‖², and the number of such pairs
+    products = of_type.square().sum(1).index_add(0, kind, sums.square().sum(1), alpha=-1)
+    pairs = rows.square().index_add(0, kind, side.count.square(), alpha=-1)
+    has_pairs = pairs > 0
+    paired_rows = sum(moments.n for moments in side.paired.values())
+    if not has_pairs.any() or not paired_rows or squares <= 0:
+        return torch.nan
+    # E ‖E z | t‖² over rows, over E ‖z‖²
+    weights = rows[has_pairs] / rows[has_pairs].sum()
+    between = (weights * products[has_pairs] / pairs[has_pairs]).sum()
+    return float(between / (squares / paired_rows))
+
+
+def counted_share(sums: Float[Tensor, "k d"], squares: float, side: TokenSums) -> float:
+    """The share of Σ ‖z‖² that lies between tokens with each token's own mean counted: Σ_t ‖S_t‖² / n_t / Σ ‖z‖².
+
+    Args:
+        sums: Σ z for each token of each fold, shape (k, d).
+        squares: Σ ‖z‖² of all rows.
+        side: which sum is of which fold and token.
+    """
+    of_type, rows = _by_type(sums, side)
+    return float((of_type.square().sum(1) / rows).sum() / squares)
+
+
+def _by_type(sums: Float[Tensor, "k d"], side: TokenSums) -> tuple[Float[Tensor, "types d"], Float[Tensor, " types"]]:
+    """Sums over all folds of a token, shape (types, d), and its rows, shape (types,)."""
+    types, kind = side.types
+    of_type = sums.new_zeros(len(types), sums.shape[1]).index_add_(0, kind, sums)
+    return of_type, side.count.new_zeros(len(types)).index_add_(0, kind, side.count)
+
+
+@dataclass(frozen=True)
+class TokenSplit:
+    """R²_lin of a block, split by the token: `token_share` r2_between + (1 − `token_share`) r2_within is R²_lin.
+
+    Attributes:
+        token_share: the share of the outputs' variance that the token's identity decides, with its 95 % interval.
+        r2_between: R² of the line on the outputs' token means.
+        r2_within: R² of the line on what varies within tokens; NaN where the token decides all.
+    """
+
+    token_share: Estimate
+    r2_between: Estimate
+    r2_within: Estimate
+
+    def columns(self) -> dict[str, float]:
+        """All three with their intervals as cells of a table."""
+        return {
+            **self.token_share.columns("token_share"),
+            **self.r2_between.columns("r2_between"),
+            **self.r2_within.columns("r2_within"),
+        }
+
+
+def token_split(
+    affine: AffineMap, refitted: Iterable[AffineMap], held_out: TokenSums, confidence: float = CONFIDENCE
+) -> TokenSplit:
+    """Split R²_lin of a block by the token, with intervals over document folds.
+
+    Args:
+        affine: the block's map.
+        refitted: the maps without each train fold in turn.
+        held_out: rows that none of them was fitted to.
+        confidence: of the intervals.
+
+    Raises:
+        InputError: the outputs are constant.
+    """
+    errors = _Errors.of(affine, held_out)
+    here = _split(errors, held_out)
+    refits = [split(map_without, held_out) for map_without in refitted]
+    rescored = [_split(errors.without(fold, held_out), held_out.without(fold)) for fold in held_out.rows]
+    return TokenSplit(
+        _estimate(here.token_share, [[part.token_share for part in rescored]], confidence),
+        _estimate(here.r2_between, [[part.r2_between for part in parts] for parts in (refits, rescored)], confidence),
+        _estimate(here.r2_within, [[part.r2_within for part in parts] for parts in (refits, rescored)], confidence),
+    )
+
+
+def _estimate(value: float, groups: Sequence[Sequence[float]], confidence: float) -> Estimate:
+    """A value with its interval over folds; ends that are NaN where a side has a single fold."""
+    if min(map(len, groups)) < 2:
+        return Estimate(value, torch.nan, torch.nan)
+    return Estimate.jackknife(value, *groups, confidence=confidence)

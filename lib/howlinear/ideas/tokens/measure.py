@@ -1,0 +1,213 @@
+"""A line through what: every block split by its token, on every text, as tidy tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pandas as pd
+import torch
+from transformers import PreTrainedModel
+
+from howlinear.core import limits
+from howlinear.core.ceilings import AffineMap, ceiling, output_squares, r2
+from howlinear.core.fold_maps import FoldMaps, fit_folds
+from howlinear.core.intervals import Estimate
+from howlinear.core.moments import Moments
+from howlinear.core.token_split import TokenSums, split, token_split
+from howlinear.ideas.tokens.table import Table, all_rows, of_inputs, table_alone, table_and_line
+from howlinear.instrument.token_split import Grouping, token_sums
+from howlinear.text.rows import TokenRows
+
+RARE, FREQUENT = KINDS = ("rare", "frequent")
+"""Held-out rows by how often the train rows have their token: those below the median row, and the others."""
+
+TRAINED = "trained"
+"""Weights that tables are made of."""
+
+TRANSFER = [
+    *("model", "weights", "block", "corpus", "r2_own", "r2_transferred"),
+    *("loss", "loss_low", "loss_high", "loss_between", "loss_between_low", "loss_between_high"),
+]
+"""Columns of what a line loses on another text."""
+
+FIRST = -1
+"""What stands before a sequence, in the place of a token."""
+
+
+class Sides:
+    """Rows of a block on one text, added up by token.
+
+    Attributes:
+        train: the rows to fit on.
+        by_kind: rare and frequent held-out rows.
+        held_out: all held-out rows.
+        previous: both sides once more, added up by the token before.
+    """
+
+    def __init__(self, sums: Sequence[TokenSums]):
+        """Take the sums of `groupings`, in their order."""
+        self.train, rare, frequent, *self.previous = sums
+        self.by_kind = {RARE: rare, FREQUENT: frequent}
+        self.held_out = TokenSums.joined(rare, frequent)
+        self.maps = fit_folds(list(self.train.rows.values()))
+
+    def r2_of(self, fitted: Callable[..., Table], previous: bool = False) -> Estimate:
+        """Held-out R² of a table, with its interval: train folds left out of the fit, others of the score.
+
+        Args:
+            fitted: makes a table of a train side, as `table_alone` does; each refit has the whole's penalty.
+            previous: of rows added up by the token before.
+        """
+        train, held_out = self.previous if previous else (self.train, self.held_out)
+        whole = fitted(train)
+        refitted = [fitted(train.without(fold), whole.penalty).r2(held_out) for fold in train.rows]
+        errors = whole.errors(held_out)
+        rescored = []
+        for fold in errors:
+            rest = Moments.total([moments for other, moments in held_out.rows.items() if other != fold])
+            rescored.append(1 - (sum(errors.values()) - errors[fold]) / float(output_squares(rest)))
+        return Estimate.jackknife(whole.r2(held_out), refitted, rescored)
+
+
+def groupings(text: TokenRows) -> list[Grouping]:
+    """What is added up: train rows, rare and frequent held-out rows by token; then both sides by the token before."""
+    train, held_out = Grouping.by_token(text, held_out=False), Grouping.by_token(text, held_out=True)
+    seen = torch.bincount(text.ids[~text.test].flatten(), minlength=int(text.ids.max()) + 1)[text.ids]
+    rare = seen < seen[text.test].median()
+    before = torch.cat([torch.full_like(text.ids[:, :1], FIRST), text.ids[:, :-1]], 1)
+    return [
+        train,
+        Grouping(text.ids, held_out.included & rare),
+        Grouping(text.ids, held_out.included & ~rare),
+        Grouping(before, train.included),
+        Grouping(before, held_out.included),
+    ]
+
+
+def _sides(
+    model: PreTrainedModel, texts: Mapping[str, TokenRows], blocks: Sequence[int], at_once: int
+) -> Iterator[tuple[int, dict[str, Sides]]]:
+    """Block by block, its sums on every text; so many blocks are held at once, and each such group takes a pass."""
+    for start in range(0, len(blocks), at_once):
+        group = blocks[start : start + at_once]
+        sums = {corpus: token_sums(model, text, groupings(text), group) for corpus, text in texts.items()}
+        for block in group:
+            yield block, {corpus: Sides(of_text.pop(block)) for corpus, of_text in sums.items()}
+
+
+def survey(
+    model: str,
+    weights: str,
+    loaded: PreTrainedModel,
+    texts: Mapping[str, TokenRows],
+    blocks: Sequence[int],
+    at_once: int = 12,
+) -> dict[str, pd.DataFrame]:
+    """Every block of a model split by its token, on every text.
+
+    Args:
+        model: what tables call it.
+        weights: `TRAINED`, or what else they are, as `fresh`.
+        loaded: the model.
+        texts: name → rows; the first is the one that lines are transferred from.
+        blocks: which blocks.
+        at_once: how many blocks' sums are held at once.
+
+    Returns:
+        `blocks`, see `_block`; `tables`, see `_tables`, of trained weights, and `kinds`, the split of rare and of
+        frequent rows, both on the first text; `transfer`, see `_transfer`.
+    """
+    main, *others = texts
+    tables: dict[str, list[dict]] = {"blocks": [], "tables": [], "kinds": [], "transfer": []}
+    for block, sides in _sides(loaded, texts, blocks, at_once):
+        key = {"model": model, "weights": weights, "block": block}
+        for corpus, side in sides.items():
+            tables["blocks"].append({**key, "corpus": corpus} | _block(side))
+        if weights == TRAINED:
+            tables["tables"].append(key | _tables(sides[main]))
+        tables["kinds"] += [{**key, "kind": kind} | row for kind, row in _kinds(sides[main])]
+        tables["transfer"] += [{**key, "corpus": other} | _transfer(sides[main].maps, sides[other]) for other in others]
+    empty = {"transfer": TRANSFER}  # of a single text
+    return {name: pd.DataFrame(rows, columns=None if rows else empty.get(name)) for name, rows in tables.items()}
+
+
+def _block(side: Sides) -> dict[str, float]:
+    """A block on a text in numbers.
+
+    Returns:
+        r2; token_share, r2_between, r2_within; the same with own means counted, `…_counted`; input_share; paired and
+        seen: shares of held-out rows whose token has a partner, and whose token the train rows have; types and
+        rows_train; effective_rows: the rows that train rows are worth by how closely the line follows them, rank over
+        v / n of `core.limits`, empty where it does not follow them at all.
+    """
+    train, held_out = side.train, side.held_out
+    whole = ceiling(list(train.rows.values()), list(held_out.rows.values()))
+    parts = token_split(side.maps.whole, side.maps.refits, held_out)
+    counted = split(side.maps.whole, held_out, counted=True)
+    inputs = of_inputs(held_out)
+    no_line = AffineMap.constant(all_rows(inputs))
+    input_share = token_split(no_line, [no_line, no_line], inputs).token_share
+    follows = limits.optimism(whole.r2_train, whole.r2)
+    count = all_rows(held_out).n
+    return {
+        **whole.interval.columns("r2"),
+        **parts.columns(),
+        "token_share_counted": counted.token_share,
+        "r2_between_counted": counted.r2_between,
+        "r2_within_counted": counted.r2_within,
+        **input_share.columns("input_share"),
+        "paired": sum(moments.n for moments in held_out.paired.values()) / count,
+        "seen": float(held_out.count[torch.isin(held_out.token, train.token)].sum()) / count,
+        "types": len(train.types[0]),
+        "rows_train": whole.rows_train,
+        "effective_rows": whole.rank / follows if follows > 0 else float("nan"),
+    }
+
+
+def _tables(side: Sides) -> dict[str, float]:
+    """Held-out R² of a table, of table and line together, and of the line beside the previous token's table."""
+    return {
+        **side.r2_of(table_alone).columns("r2_table"),
+        **side.r2_of(table_and_line).columns("r2_both"),
+        **side.r2_of(table_and_line, previous=True).columns("r2_previous"),
+    }
+
+
+def _kinds(side: Sides) -> Iterator[tuple[str, dict[str, float]]]:
+    """Rare and frequent held-out rows, each split by itself: kind; rows, R² about their own mean, and its parts."""
+    for kind, sums in side.by_kind.items():
+        if not sums.rows:  # every token is as frequent as the others
+            continue
+        rows = all_rows(sums)
+        parts = token_split(side.maps.whole, side.maps.refits, sums)
+        yield kind, {"rows": rows.n, "r2": r2(side.maps.whole, rows), **parts.columns()}
+
+
+def _transfer(of_main: FoldMaps, side: Sides) -> dict[str, float]:
+    """What a text's own line explains of it, what another text's does, and where the difference lies.
+
+    Returns:
+        r2_own, r2_transferred; loss, the one less the other; loss_between, the part of it between token means.
+    """
+
+    def losses(own: AffineMap, other: AffineMap, held_out: TokenSums) -> tuple[float, float]:
+        at_home, abroad = split(own, held_out), split(other, held_out)
+        between = abroad.error_share * (1 - abroad.r2) - at_home.error_share * (1 - at_home.r2)
+        return at_home.r2 - abroad.r2, between
+
+    own, held_out = side.maps, side.held_out
+    here = losses(own.whole, of_main.whole, held_out)
+    groups = [
+        [losses(refit, of_main.whole, held_out) for refit in own.refits],
+        [losses(own.whole, refit, held_out) for refit in of_main.refits],
+        [losses(own.whole, of_main.whole, held_out.without(fold)) for fold in held_out.rows],
+    ]
+    loss, between = (
+        Estimate.jackknife(here[place], *([values[place] for values in group] for group in groups)) for place in (0, 1)
+    )
+    return {
+        "r2_own": split(own.whole, held_out).r2,
+        "r2_transferred": split(of_main.whole, held_out).r2,
+        **loss.columns("loss"),
+        **between.columns("loss_between"),
+    }

@@ -1,0 +1,88 @@
+"""Blocks of which it is known what their token decides: a table, a line, and both.
+
+The input is x = e_t + c, an embedding of the token and a context that no token knows, and the output
+
+    y = √table · h_t + √line · x / √2 + √noise · ε,    table + line + noise = 1,
+
+with e, h, c and ε uncorrelated and of variance 1 in each feature. Half of what the line makes is the token's, so the
+token share is s = table + line / 2. The line through x follows its own part alone and all of that:
+R²_between = line / 2 s, and R²_within = line / 2 (1 − s).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+
+from howlinear.core.fold_maps import fit_folds
+from howlinear.core.token_split import TokenSums, token_split
+
+FOLDS = 8  # of each side
+
+
+class Case(NamedTuple):
+    """What a planted block is made of: shares of its output's variance; the rest is noise."""
+
+    table: float
+    line: float
+
+    @property
+    def truth(self) -> dict[str, float]:
+        """What there is to be found."""
+        share = self.table + self.line / 2
+        within = self.line / 2 / (1 - share)
+        return {"token_share": share, "r2_between": self.line / 2 / share, "r2_within": within}
+
+
+CASES = {"a table, no line": Case(0.9, 0.0), "a line, no table": Case(0.0, 0.8), "both": Case(0.4, 0.4)}
+
+
+class Planted(NamedTuple):
+    """Rows of a planted block, added up by token: to fit on, and held out."""
+
+    train: TokenSums
+    held_out: TokenSums
+
+
+def plant(case: Case, seed: int = 0, rows: int = 8_000, types: int = 1_000, width: int = 6) -> Planted:
+    """Rows of a planted block, whose tokens are all equally frequent."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    # e and h of mean 0 and variance 1 over the vocabulary, and no feature of one along a feature of the other
+    columns = torch.cat([torch.ones(types, 1, dtype=torch.float64), normal(types, 2 * width)], 1)
+    _, embedding, of_token = (torch.linalg.qr(columns).Q * types**0.5).split([1, width, width], 1)
+    token = torch.randint(types, (rows,), generator=generator)
+    fold = torch.randint(2 * FOLDS, (rows,), generator=generator)
+    noise = (1 - case.table - case.line) ** 0.5 * normal(rows, width)
+    x = embedding[token] + normal(rows, width)
+    y = case.table**0.5 * of_token[token] + (case.line / 2) ** 0.5 * x + noise
+    sides = []
+    for side in (fold < FOLDS, fold >= FOLDS):
+        sums = TokenSums.empty(token[side], fold[side], width, width)
+        for number in fold[side].unique().tolist():
+            inside = fold == number
+            sums.update(number, token[inside], x[inside], y[inside])
+        sides.append(sums)
+    return Planted(*sides)
+
+
+def planted_table(seed: int = 0) -> pd.DataFrame:
+    """What is planted and what is found.
+
+    Returns:
+        case; quantity, a share or an R²; planted; found, with its interval.
+    """
+    rows = []
+    for name, case in CASES.items():
+        planted = plant(case, seed)
+        maps = fit_folds(list(planted.train.rows.values()))
+        found = token_split(maps.whole, maps.refits, planted.held_out)
+        for quantity, value in case.truth.items():
+            row = {"case": name, "quantity": quantity, "planted": value}
+            rows.append(row | getattr(found, quantity).columns("found"))
+    return pd.DataFrame(rows)

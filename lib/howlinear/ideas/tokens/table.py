@@ -1,0 +1,143 @@
+"""A table with an entry for every token, alone and beside a line, in closed form.
+
+Both are one ridge regression, whose penalty is on the table and not on the line:
+
+    argmin Σ ‖y − xW − b − α_t‖² + λ Σ_t ‖α_t‖²,    α_t = n_t / (n_t + λ) · (ȳ_t − x̄_t W − b).
+
+A token that the fit has not seen has α = 0, and the line alone. λ is what makes α_t the best linear guess at a token's
+effect: the variance of what is left within tokens over that between them (Robinson 1991, "That BLUP is a good thing").
+Pairs of occurrences in different train folds give it, λ = (1 − v) / v with the share v of `core.token_split`.
+
+Put into the sum, α leaves W a regression on rows whose token means count less, by w_t = n_t² / (n_t + λ):
+
+    Σ (x − x̃)(x − x̃)ᵀ − Σ_t w_t (x̄_t − x̃)(x̄_t − x̃)ᵀ,    x̃ = Σ_t c_t x̄_t / Σ_t c_t,    c_t = n_t − w_t,
+
+and so on with y. Without penalty it is the regression within tokens, with an infinite one the line alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from howlinear.core.ceilings import AffineMap, PooledR2, fit, output_squares
+from howlinear.core.moments import Moments
+from howlinear.core.token_split import TokenSums, split
+
+
+@dataclass(frozen=True)
+class Table:
+    """ŷ = xW + b + α_t.
+
+    Attributes:
+        line: x ↦ xW + b; a constant where there is no line.
+        token: those that have an entry, ascending, shape (types,).
+        entry: α, shape (types, d_out).
+        penalty: λ.
+    """
+
+    line: AffineMap
+    token: Int64[Tensor, " types"]
+    entry: Float[Tensor, "types d_out"]
+    penalty: float
+
+    def r2(self, held_out: TokenSums) -> float:
+        """R² on other rows; a token without an entry has the line alone."""
+        return 1 - sum(self.errors(held_out).values()) / float(output_squares(all_rows(held_out)))
+
+    def errors(self, held_out: TokenSums) -> dict[int, float]:
+        """Fold → Σ ‖y − ŷ‖² of its rows."""
+        place = torch.searchsorted(self.token, held_out.token).clamp_max(len(self.token) - 1)
+        seen = self.token[place] == held_out.token
+        entry = self.entry[place] * seen[:, None]
+        # Σ ‖e − α‖² = Σ ‖e‖² − 2 Σ_t ⟨Σ e, α_t⟩ + Σ_t n_t ‖α_t‖²
+        change = ((held_out.count[:, None] * entry - 2 * _errors(self.line, held_out)) * entry).sum(1)
+        line = PooledR2(self.line)
+        return {
+            fold: line.error(moments) + float(change[held_out.fold == fold].sum())
+            for fold, moments in held_out.rows.items()
+        }
+
+
+def all_rows(side: TokenSums) -> Moments:
+    """Moments of all rows of a side."""
+    return Moments.total(list(side.rows.values()))
+
+
+def _errors(line: AffineMap, side: TokenSums) -> Float[Tensor, "k d_out"]:
+    """Σ (y − xW − b) for each token of each fold."""
+    return side.sum_y - side.sum_x @ line.weight - side.count[:, None] * line.bias
+
+
+def penalty(share: float) -> float:
+    """λ = (1 − v) / v: infinite where nothing, or nothing that can be told, lies between tokens."""
+    if not share > 0:
+        return torch.inf
+    return max(1 - share, 1e-4) / share
+
+
+def table_alone(train: TokenSums, of_table: float | None = None) -> Table:
+    """A table and no line: every token's mean, drawn towards that of all rows, by a penalty given or the rows' own."""
+    mean = AffineMap.constant(all_rows(train))
+    if of_table is None:
+        of_table = penalty(split(mean, train).token_share)
+    return _with_entries(mean, train, of_table)
+
+
+def table_and_line(train: TokenSums, of_table: float | None = None) -> Table:
+    """A table and a line, fitted together, by the penalty given or by what the line alone leaves."""
+    if of_table is None:
+        line, _ = fit(all_rows(train))
+        of_table = penalty(split(line, train).error_share)
+    line, _ = fit(all_rows(train) if of_table == torch.inf else _with_lighter_means(train, of_table))
+    return _with_entries(line, train, of_table)
+
+
+def _with_entries(line: AffineMap, train: TokenSums, of_table: float) -> Table:
+    token, rows, left = _by_token(train, _errors(line, train))
+    return Table(line, token, left / (rows + of_table)[:, None], of_table)
+
+
+def _by_token(side: TokenSums, sums: Float[Tensor, "k d"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, shape (types,), rows of each, shape (types,), and sums over all folds, shape (types, d)."""
+    token, kind = side.types
+    rows = side.count.new_zeros(len(token)).index_add_(0, kind, side.count)
+    return token, rows, sums.new_zeros(len(token), sums.shape[1]).index_add_(0, kind, sums)
+
+
+def _with_lighter_means(train: TokenSums, of_table: float) -> Moments:
+    """Moments of rows whose token means count less by w_t: what W is fitted to beside a table of this penalty."""
+    _, rows, sum_x = _by_token(train, train.sum_x)
+    _, _, sum_y = _by_token(train, train.sum_y)
+    mean_x, mean_y = sum_x / rows[:, None], sum_y / rows[:, None]
+    taken = rows.square() / (rows + of_table)  # w_t
+    left = rows / (1 + rows / of_table)  # c_t
+    centre_x, centre_y = left @ mean_x / left.sum(), left @ mean_y / left.sum()
+    off_x, off_y = mean_x - centre_x, mean_y - centre_y
+
+    moments = all_rows(train)
+    delta_x, delta_y = moments.mean_x - centre_x, moments.mean_y - centre_y
+    # about x̃ and ỹ, then less Σ_t w_t (x̄_t − x̃)(x̄_t − x̃)ᵀ
+    moments.sxx += moments.n * torch.outer(delta_x, delta_x) - off_x.T @ (taken[:, None] * off_x)
+    moments.sxy += moments.n * torch.outer(delta_x, delta_y) - off_x.T @ (taken[:, None] * off_y)
+    moments.syy += moments.n * delta_y.square() - taken @ off_y.square()
+    moments.mean_x, moments.mean_y = centre_x, centre_y
+    return moments
+
+
+def of_inputs(side: TokenSums) -> TokenSums:
+    """The same rows with their inputs as outputs too: what the token decides of x, asked in the same way."""
+    return replace(
+        side,
+        sum_y=side.sum_x,
+        rows={fold: _inputs_twice(moments) for fold, moments in side.rows.items()},
+        paired={fold: _inputs_twice(moments) for fold, moments in side.paired.items()},
+    )
+
+
+def _inputs_twice(moments: Moments) -> Moments:
+    outputs = {"mean_y": moments.mean_x, "sxy": moments.sxx, "syy": moments.sxx.diagonal()}
+    return Moments.from_tensors(moments.tensors() | outputs)

@@ -1,0 +1,97 @@
+"""A line fitted over the vocabulary: every token once and by itself, weighted by how often a text has it.
+
+If a row is its token and no more, a text has no other rows than these, and least squares with the tokens' frequencies
+for weights is the line that ever more rows of the text tend to. Its R² needs no held-out rows: nothing was drawn.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import fit, r2
+from howlinear.core.moments import FLOAT32, Moments
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.token_split import Grouping, token_sums
+from howlinear.models.checks import evaluating
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import trunk
+from howlinear.text.rows import TokenRows
+
+BATCH = 1_024  # sequences of one token in a pass
+
+
+def weighted_moments(x: Float[Tensor, "n d_in"], y: Float[Tensor, "n d_out"], weight: Int64[Tensor, " n"]) -> Moments:
+    """Moments of rows that count `weight` times each."""
+    x, y, weight = x.double(), y.double(), weight.double()
+    total = weight.sum()
+    mean_x, mean_y = weight @ x / total, weight @ y / total
+    off_x, off_y = x - mean_x, y - mean_y
+    weighted = weight[:, None] * off_x
+    return Moments.from_tensors(
+        {
+            "n": total.round().long()[None],
+            "mean_x": mean_x,
+            "mean_y": mean_y,
+            "sxx": weighted.T @ off_x,
+            "sxy": weighted.T @ off_y,
+            "syy": weight @ off_y.square(),
+            "eps": torch.tensor([FLOAT32], dtype=torch.float64),
+        }
+    )
+
+
+@torch.no_grad()
+def vocabulary_moments(
+    model: PreTrainedModel, token: Int64[Tensor, " types"], count: Int64[Tensor, " types"], blocks: list[int]
+) -> dict[int, Moments]:
+    """Block → moments over sequences of a single token, each counted as often as a text has it."""
+    listened = sites(model, blocks)
+    x: dict[int, list[Tensor]] = {site.block: [] for site in listened}
+    y: dict[int, list[Tensor]] = {site.block: [] for site in listened}
+
+    def keep(site: Site, inputs: Tensor, outputs: Tensor) -> None:
+        x[site.block].append(inputs.flatten(0, -2).cpu().clone())
+        y[site.block].append(outputs.flatten(0, -2).cpu().clone())
+
+    with evaluating(model), hooked(listened, keep):
+        for part in token.split(BATCH):
+            trunk(model, part[:, None].to(model.device))
+    return {block: weighted_moments(torch.cat(x[block]), torch.cat(y[block]), count) for block in x}
+
+
+def vocabulary_table(model: PreTrainedModel, text: TokenRows, much: TokenRows, blocks: list[int]) -> pd.DataFrame:
+    """Lines of a model's blocks over the vocabulary, beside those of a text's rows.
+
+    Args:
+        model: the model.
+        text: rows that lines are fitted to and scored on.
+        much: more rows of the same text, that tokens are counted in.
+        blocks: which blocks.
+
+    Returns:
+        block; r2, held out, and r2_train, on the rows of the fit, of the text's own line: the truth lies between;
+        r2_vocabulary, of the line over the vocabulary on what it was fitted to; r2_carried, of that line on the
+        held-out rows of the text.
+    """
+    token, count = much.ids.unique(return_counts=True)
+    of_vocabulary = vocabulary_moments(model, token, count, blocks)
+    sides = [Grouping.by_token(text, held_out) for held_out in (False, True)]
+    rows = []
+    for block, sums in token_sums(model, text, sides, blocks).items():
+        train, held_out = (Moments.total(list(side.rows.values())) for side in sums)
+        own, _ = fit(train)
+        over_vocabulary, _ = fit(of_vocabulary[block])
+        rows.append(
+            {
+                "block": block,
+                "r2": r2(own, held_out),
+                "r2_train": r2(own, train),
+                "r2_vocabulary": r2(over_vocabulary, of_vocabulary[block]),
+                "r2_carried": r2(over_vocabulary, held_out),
+            }
+        )
+    return pd.DataFrame(rows)

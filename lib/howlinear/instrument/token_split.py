@@ -1,0 +1,139 @@
+"""The token split of every block: one pass over the held-out rows, added up by token (`core.token_split`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
+
+from howlinear.core.fold_maps import fit_folds
+from howlinear.core.intervals import CONFIDENCE
+from howlinear.core.token_split import TokenSplit, TokenSums, token_split
+from howlinear.errors import InputError
+from howlinear.instrument.capture import BlockCapture, hooked
+from howlinear.models.checks import evaluating
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import running, trunk
+from howlinear.text.rows import Rows, batch_of, batches, fold_of, tokens_of
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Which rows are added up, and by what.
+
+    Attributes:
+        label: what each place is grouped by, as its token, shape (n_sequences, seq_len).
+        included: which places take part, shape (n_sequences, seq_len).
+    """
+
+    label: Int64[Tensor, "n_sequences seq_len"]
+    included: Bool[Tensor, "n_sequences seq_len"]
+
+    @classmethod
+    def by_token(cls, rows: Rows, held_out: bool) -> Grouping:
+        """All rows of one side by their token.
+
+        Raises:
+            InputError: the rows have no token ids.
+        """
+        if rows.ids is None:
+            raise InputError("rows are split by their token, and these inputs have no token ids: leave the split out")
+        included = (rows.test == held_out)[:, None].expand(rows.ids.shape)
+        return cls(rows.ids, included if rows.mask is None else included & rows.mask)
+
+
+def token_sums(
+    model: PreTrainedModel,
+    rows: Rows,
+    groupings: Sequence[Grouping],
+    blocks: int | Iterable[int] | None = None,
+    batch_size: int = 16,
+    progress: bool = False,
+    site: str = "ffn",
+) -> dict[int, list[TokenSums]]:
+    """Run the model over the rows of some groupings and add them up, on the CPU.
+
+    Args:
+        model: the model; left exactly as it was.
+        rows: sequences with their split and folds.
+        groupings: what is added up by what; sequences of which no place is in any are not run.
+        blocks: which blocks, or which one; all by default.
+        batch_size: sequences in a forward pass.
+        progress: show a bar.
+        site: what of each block, as for `measure`.
+
+    Returns:
+        Block → the sums of each grouping.
+
+    Raises:
+        InputError: activations that are not finite, or a site that did not see all rows of a batch.
+    """
+    listened = sites(model, blocks, site)
+    sums: dict[int, list[TokenSums]] = {}
+    batch = torch.empty(0, dtype=torch.long)
+
+    def keep(site: Site, x: Tensor, y: Tensor) -> None:
+        x, y, places = tokens_of(rows, batch, site.name, x.flatten(0, -2), y.flatten(0, -2))
+        x, y = x.cpu(), y.cpu()
+        if site.block not in sums:
+            sums[site.block] = [_empty(rows, grouping, x.shape[1], y.shape[1]) for grouping in groupings]
+        _, fold = fold_of(rows, batch)
+        for grouping, of_grouping in zip(groupings, sums[site.block], strict=True):
+            inside = grouping.included[batch].flatten()[places]
+            if inside.any():
+                label = grouping.label[batch].flatten()[places]
+                of_grouping.update(fold, label[inside], x[inside], y[inside])
+
+    needed = [some for some in batches(rows, batch_size) if any(each.included[some].any() for each in groupings)]
+    with running(model), evaluating(model), hooked(listened, keep), torch.no_grad():
+        for batch in tqdm(needed, unit="batch", desc="tokens", disable=not progress):
+            trunk(model, batch_of(model, rows, batch))
+    return {site.block: sums[site.block] for site in listened}
+
+
+def _empty(rows: Rows, grouping: Grouping, d_in: int, d_out: int) -> TokenSums:
+    fold = rows.fold[:, None].expand(grouping.label.shape)
+    return TokenSums.empty(grouping.label[grouping.included], fold[grouping.included], d_in, d_out)
+
+
+def token_splits(
+    model: PreTrainedModel,
+    captured: Mapping[int, BlockCapture],
+    rows: Rows,
+    confidence: float = CONFIDENCE,
+    batch_size: int = 16,
+    progress: bool = False,
+    site: str = "ffn",
+) -> dict[int, TokenSplit]:
+    """R²_lin of every captured block, split by the token: how much of it lies between token means, and within.
+
+    It runs the held-out rows once more, and solves each block's map again with its refits.
+
+    Args:
+        model: the model; left exactly as it was.
+        captured: block → its capture, whose train side the maps are fitted to.
+        rows: what they were captured on.
+        confidence: of the intervals.
+        batch_size: sequences in a forward pass.
+        progress: show a bar.
+        site: what of each block was captured, as for `measure`.
+
+    Returns:
+        Block → its split.
+
+    Raises:
+        InputError: rows without token ids.
+    """
+    held_out = Grouping.by_token(rows, held_out=True)
+    sums = token_sums(model, rows, [held_out], list(captured), batch_size, progress, site) if captured else {}
+    splits = {}
+    for block, of_block in captured.items():
+        (of_tokens,) = sums.pop(block)
+        maps = fit_folds(of_block.train)
+        splits[block] = token_split(maps.whole, maps.refits, of_tokens, confidence)
+    return splits

@@ -1,0 +1,130 @@
+"""Figures of notebook 16: R²_lin between and within tokens, tables beside lines, and lines over the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from howlinear.plots import style
+
+_LOWEST = -0.5  # of R² in a panel, unless all lie above
+_MOST_NAMED = 16  # blocks along an axis; of more, fewer are named
+_ASIDE = 0.12  # of the step from block to block, between marks of one block
+
+
+def _panels(table: pd.DataFrame) -> tuple[Figure, dict[str, Axes]]:
+    """A panel a model, side by side up to three, with one scale of R²."""
+    models = list(table["model"].unique())
+    columns = min(3, len(models))
+    lines = -(-len(models) // columns)
+    size = (style.PAGE, 0.4 + 2.1 * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=size, sharey=True, squeeze=False)
+    for unused in axes.flat[len(models) :]:
+        unused.set_axis_off()
+    style.panels(axes.flat[: len(models)], models)
+    return figure, dict(zip(models, axes.flat, strict=False))
+
+
+def _finish(figure: Figure, panels: dict[str, Axes], table: pd.DataFrame, handles: Sequence, quantity: str) -> Figure:
+    """Block numbers below, the scale of R², and one legend in grey, since colours are the models'."""
+    for model, axis in panels.items():
+        numbers = sorted(table.loc[table["model"] == model, "block"].unique())
+        every = -(-len(numbers) // _MOST_NAMED) if len(numbers) > _MOST_NAMED else 1 + (len(numbers) > 6)
+        axis.set_xticks(range(0, len(numbers), every), [str(number) for number in numbers[::every]])
+        axis.set_xlabel("block")
+    first = next(iter(panels.values()))
+    low, _ = first.get_ylim()
+    first.set_ylim(max(low, _LOWEST), 1.04)
+    first.set_ylabel(quantity)
+    figure.legend(handles=list(handles), loc="outside upper center", ncols=len(handles))
+    return figure
+
+
+def _curves(axis: Axes, own: pd.DataFrame, columns: dict[str, dict]) -> None:
+    """Columns of a table with their intervals, block by block, each a little aside from the last."""
+    places = np.arange(len(own))
+    for number, (column, look) in enumerate(columns.items()):
+        bars = style.error_bars(own[column], own[f"{column}_low"], own[f"{column}_high"])
+        shift = _ASIDE * (number - (len(columns) - 1) / 2)
+        axis.errorbar(places + shift, own[column], bars, elinewidth=0.6, **look)
+
+
+def _looks(model: str) -> dict[str, dict]:
+    """How things are drawn in a model's panel: filled, open, crossed and the line itself."""
+    look = style.look(model)
+    own = {"color": look["color"], "marker": look["marker"], "lw": 0.9}
+    return {
+        "filled": own | {"ls": "-"},
+        "open": own | {"ls": "--", "mfc": "white"},
+        "cross": {"color": style.GREY, "marker": "x", "ls": ":", "lw": 0.9},
+        "line": {"color": "black", "ls": "-", "lw": 1.4},
+    }
+
+
+def _handle(kind: str, label: str) -> Line2D:
+    """A mark in the legend, grey where the panels have the model's colour."""
+    look = _looks("")[kind]
+    color = {} if kind == "line" else {"color": style.GREY}
+    marker = {"marker": "o"} if kind in ("filled", "open") else {}
+    return Line2D([], [], **(look | color | marker), label=label)
+
+
+def parts(table: pd.DataFrame) -> Figure:
+    """R²_lin between token means and within tokens, over the share of the variance that lies between them."""
+    figure, panels = _panels(table)
+    for model, axis in panels.items():
+        own = table[table["model"] == model].sort_values("block")
+        looks = _looks(model)
+        axis.bar(range(len(own)), own["token_share"], width=0.8, color=style.GREY, alpha=0.25, lw=0, zorder=0)
+        axis.plot(range(len(own)), own["r2"], **looks["line"])
+        _curves(axis, own, {"r2_between": looks["filled"], "r2_within": looks["open"]})
+        axis.axhline(0, color=style.GREY, lw=0.6)
+    handles = [
+        Patch(color=style.GREY, alpha=0.25, lw=0, label="token share"),
+        _handle("filled", "R² between tokens"),
+        _handle("line", "$R^2_{\\mathrm{lin}}$"),
+        _handle("open", "R² within tokens"),
+    ]
+    return _finish(figure, panels, table, handles, "share of variance, held out")
+
+
+def tables(table: pd.DataFrame) -> Figure:
+    """Held-out R² of the line, of a table of tokens, of both together, and of the line with the previous token's."""
+    figure, panels = _panels(table)
+    for model, axis in panels.items():
+        own = table[table["model"] == model].sort_values("block")
+        looks = _looks(model)
+        axis.plot(range(len(own)), own["r2"], **looks["line"])
+        _curves(axis, own, {"r2_table": looks["cross"], "r2_both": looks["filled"], "r2_previous": looks["open"]})
+    handles = [
+        _handle("line", "line"),
+        _handle("cross", "table"),
+        _handle("filled", "table and line"),
+        _handle("open", "line and previous token's table"),
+    ]
+    return _finish(figure, panels, table, handles, "$R^2$, held out")
+
+
+def vocabulary(table: pd.DataFrame) -> Figure:
+    """Lines over the vocabulary beside the bracket of the text's line, from held-out to in-sample R²."""
+    figure, panels = _panels(table)
+    for model, axis in panels.items():
+        own = table[table["model"] == model].sort_values("block")
+        places = np.arange(len(own))
+        axis.fill_between(places, own["r2"], own["r2_train"], color=style.ACCENT, alpha=0.35, lw=2)
+        color = style.look(model)["color"]
+        axis.plot(places, own["r2_vocabulary"], "D", color=color, ms=4)
+        axis.plot(places, own["r2_carried"], "x", color=style.GREY)
+    handles = [
+        Patch(color=style.ACCENT, alpha=0.35, label="the text's line: held out to in sample"),
+        Line2D([], [], color=style.GREY, marker="D", ls="none", label="over the vocabulary"),
+        Line2D([], [], color=style.GREY, marker="x", ls="none", label="that line on held-out text"),
+    ]
+    return _finish(figure, panels, table, handles, "$R^2$ before training")

@@ -1,0 +1,347 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 16 · A line through what?
+#
+# **Question.** A block's rows are tokens in context. Does its line run through the tokens, as an interpolation over a
+# vocabulary, or through what context makes of each of them?
+#
+# **You need** notebooks 02 and 05; analysis of variance (refresher in 08). **Time** 20 minutes to read, three to run.
+
+# %% tags=["parameters"]
+profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+blocks: list | str | None = None  # which blocks of each model: numbers, or a rule as in spaced 4; None: all
+fit_rows: int | None = None  # token rows of each text, a quarter of them held out; None: all
+texts: int | None = None  # how many of the run's texts, the main one first; None: all
+counted_rows = 200_000  # token rows of the main text in which tokens are counted, for lines over the vocabulary
+at_once = 12  # blocks whose sums are held at once; fewer take less memory and more passes
+
+# %%
+import matplotlib.pyplot as plt
+import torch
+
+import howlinear as hl
+from howlinear.ideas.tokens import measure
+from howlinear.instrument.selection import choose_blocks
+from howlinear.notebook.run import start
+from howlinear.plots import tokens as plots
+
+run = start("16_tokens", profile)
+main, *others = run.corpora[:texts]
+first = next(iter(run.models))
+print("models:", ", ".join(run.models), "· texts:", ", ".join([main, *others]))
+
+# %% [markdown]
+# ## Predict first
+#
+# 1. What share of the variance of a block's output does the token alone decide, whatever stands around it: in the
+#    first block, and in the middle of the model?
+# 2. A line explains some of the differences between tokens, and some of those between occurrences of one token. Of
+#    which does it explain more?
+# 3. A table has an entry for every token and does not look at $x$ at all. In which blocks does it explain more of
+#    other text than the line does?
+
+# %% [markdown]
+# ## The answer
+#
+# Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows.
+
+# %%
+run.answer()
+
+# %% [markdown]
+# ## Idea
+#
+# Sort a block's rows by the token that they stand on. The outputs then differ for two reasons: tokens differ, and
+# occurrences of one token differ, by what stands before them. So the output's variance comes apart into a part
+# *between* tokens and one *within*, and so does what a line leaves of it:
+#
+# $$ \sum \lVert y - \bar y \rVert^2 = \sum_t n_t \lVert \bar y_t - \bar y \rVert^2 + \sum \lVert y - \bar y_t \rVert^2,
+#    \qquad \sum \lVert e \rVert^2 = \sum_t n_t \lVert \bar e_t \rVert^2 + \sum \lVert e - \bar e_t \rVert^2 . $$
+#
+# Let $s$ be the first part's share of the variance, the **token share**, and $v$ its share of what the line leaves.
+# Then there are two $R^2$ in the place of one, and weighted they are the old one again, to the last digit:
+#
+# $$ R^2_{\mathrm{lin}} = s\,R^2_{\text{between}} + (1 - s)\,R^2_{\text{within}}, \qquad
+#    R^2_{\text{between}} = 1 - \frac{v}{s}\,(1 - R^2_{\mathrm{lin}}). $$
+#
+# **Counting is biased.** The mean of $n_t$ rows follows these rows: it takes one $n_t$-th of what varies within, and a
+# token that occurs once has no variance within at all. Two *different* occurrences share their token and nothing
+# else, so the mean of $\langle z_i, z_j \rangle$ over pairs is free of that. But occurrences in one document share its
+# topic too, so pairs are of different document folds. Rows without such a partner are taken to split as the others do.
+
+# %% [markdown]
+# ## Method
+#
+# Everything follows from sums that stream through once: for each token of each document fold how many rows, $\sum x$
+# and $\sum y$, and moments of all rows. Memory is linear in the vocabulary.
+#
+# | what | equation | function |
+# |---|---|---|
+# | sums | $n_{tf},\ S_{tf} = \sum z$ over the rows of token $t$ in fold $f$ | `core.token_split.TokenSums` |
+# | pairs | $(\lVert S_t \rVert^2 - \sum_f \lVert S_{tf} \rVert^2)\,/\,(n_t^2 - \sum_f n_{tf}^2)$ | `between_share` |
+# | split | $s$, $v$, and both $R^2$ | `split`, `token_split` |
+# | a table | $\hat y = \bar y + \frac{n_t}{n_t + \lambda}(\bar y_t - \bar y)$ | `ideas.tokens.table.table_alone` |
+# | table and line | ridge on the table, none on the line; $\lambda$ = variance within over between | `table_and_line` |
+#
+# By hand: a token with outputs 1 and 3 in one document and 1 in another, a second token with −2 and −3. The outputs'
+# mean is 0 and $\sum y^2 = 24$. Pairs across documents: $(1 \cdot 1 + 3 \cdot 1)/2 = 2$ for the first token and
+# $(-2)(-3) = 6$ for the second, so that $s = (3 \cdot 2 + 2 \cdot 6)/24 = 0.75$. Own means would say
+# $(3 \cdot (5/3)^2 + 2 \cdot 2.5^2)/24 = 0.87$.
+
+# %% tags=["nbval-check-output"]
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.token_split import TokenSums, split
+
+token = torch.tensor([0, 0, 0, 1, 1])
+document = torch.tensor([0, 0, 1, 0, 1])
+y = torch.tensor([[1.0], [3.0], [1.0], [-2.0], [-3.0]])
+five = TokenSums.empty(token, document, d_in=1, d_out=1)
+for fold in (0, 1):
+    inside = document == fold
+    five.update(fold, token[inside], y[inside], y[inside])
+half = AffineMap(torch.tensor([[0.5]]).double(), torch.zeros(1).double())  # a line that says half of each
+for label, counted in (("by pairs", False), ("by own means", True)):
+    found = split(half, five, counted)
+    print(f"{label}: token share {found.token_share:.2f}, R² {found.r2:.2f}, between {found.r2_between:.2f}")
+
+# %% [markdown]
+# On planted rows, where it is known what there is to find: a block that is a table and no line, one that is a line,
+# and one that is both.
+
+# %% tags=["nbval-check-output"]
+from howlinear.ideas.tokens.planted import planted_table
+
+planted = run.record("planted", planted_table(run.seed))
+print(planted.set_index(["case", "quantity"]).round(2).to_string())
+
+# %% [markdown]
+# ## Run
+#
+# Every block on every text; then the same architecture with fresh weights, on the main text. Token shares of inputs
+# are asked in the same way, with $x$ in the place of $y$. Lines are fitted to the train side, everything is scored on
+# held-out documents.
+
+# %%
+import pandas as pd
+
+from howlinear.ideas.tokens.vocabulary import vocabulary_table
+
+surveys, vocabularies = [], []
+for name, model in {name: run.model(name) for name in run.models}.items():
+    chosen = choose_blocks(blocks, [site.block for site in hl.sites(model)])
+    rows = {}
+    for corpus in [main, *others]:
+        rows[corpus] = run.corpus(corpus, model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
+    much = run.corpus(main, model).rows(max(counted_rows, run.rows), run.seq_len, run.seed)
+    for weights, loaded in (("trained", model), ("fresh", hl.untrained(model, run.seed))):
+        read = rows if weights == "trained" else {main: rows[main]}
+        surveys.append(measure.survey(name, weights, loaded, read, chosen, at_once))
+        over = vocabulary_table(loaded, rows[main], much, chosen)
+        vocabularies.append(over.assign(model=name, weights=weights))
+
+# %%
+tables = {name: pd.concat([each[name] for each in surveys], ignore_index=True) for name in surveys[0]}
+found = run.record("blocks", tables["blocks"])
+beside = run.record("tables", tables["tables"])
+kinds = run.record("kinds", tables["kinds"])
+transfer = run.record("transfer", tables["transfer"])
+vocabulary = run.record("vocabulary", pd.concat(vocabularies, ignore_index=True))
+
+# %% tags=["nbval-check-output"]
+parts = tables["blocks"]
+off = parts["token_share"] * parts["r2_between"] + (1 - parts["token_share"]) * parts["r2_within"] - parts["r2"]
+print("the parts add up to R²_lin within 1e-9:", bool(off.abs().max() < 1e-9))
+trained = found[(found["weights"] == "trained") & (found["corpus"] == main)]
+columns = ["token_share", "r2_between", "r2_within", "r2"]
+print(trained.groupby("model", sort=False)[columns].mean().round(2).to_string())
+
+# %% [markdown]
+# The same block by block, with shares of the inputs, and what a table explains, a table and a line together, and the
+# line beside a table of the *previous* token, all on the main text:
+
+# %%
+run.folded("every block, text and interval", found.set_index(["model", "weights", "corpus", "block"]).round(2))
+shown = [*columns, "input_share", "r2_table", "r2_both", "r2_previous"]
+trained = trained.merge(beside, on=["model", "weights", "block"])
+trained.set_index(["model", "block"])[shown].round(2)
+
+# %% [markdown]
+# Rows of rare tokens and of frequent ones, half of the held-out rows each, about their own means. Means over blocks:
+
+# %%
+kinds.groupby(["model", "weights", "kind"], sort=False)[columns].mean().round(2)
+
+# %% [markdown]
+# **More rows, or more tokens?** If rows of one token hardly differ, many of them are worth one. How closely the line
+# follows its own rows says how many independent rows they are worth: `effective_rows`, the rank of the inputs over
+# $v/n$ of `core.limits`. Beside it stand the rows that the line is fitted to, and the different tokens among them.
+
+# %%
+trained.set_index(["model", "block"])[["rows_train", "types", "effective_rows"]].round(0)
+
+# %% [markdown]
+# **Another text.** The main text's line on another text loses some $R^2$ against that text's own line. Of that,
+# `loss_between` lies between token means: other words, or words in another mix. A single text has nothing to lose to.
+
+# %%
+transfer.set_index(["model", "corpus", "block"]).round(2)
+
+# %% [markdown]
+# ## Figure: two lines in one
+#
+# **How to read it.** A panel a model, its blocks from left to right. Bars: the share of the output's variance that the
+# token decides. Filled marks: $R^2$ of the line on token means; open marks: on what varies within tokens, both with
+# 95 % intervals. The black line is $R^2_{\mathrm{lin}}$, which lies between the two, the nearer to the filled marks the
+# taller the bar.
+
+# %%
+run.figure(plots.parts(trained), "split")
+plt.show()
+
+# %% [markdown]
+# ## Figure: a table beside the line
+#
+# **How to read it.** Held-out $R^2$ of the line (black), of a table of tokens (crosses), of both together (filled) and
+# of the line with a table of the previous token (open). Where the filled marks leave the black line, the block knows
+# tokens one by one, and no line through $x$ does.
+
+# %%
+run.figure(plots.tables(trained), "tables")
+plt.show()
+
+# %% [markdown]
+# ## Figure: before training, a line over the vocabulary
+#
+# **How to read it.** Fresh weights. The band reaches from held-out $R^2$ of the text's line to its $R^2$ on the rows
+# of the fit: the limit of ever more rows lies in it. Diamonds: $R^2$ of a line fitted over the vocabulary, every token
+# once and by itself, weighted by how often the text has it. Where a row is its token, the diamond is that limit and
+# needs no more rows. Crosses: what this line explains of the text's held-out rows.
+
+# %%
+run.figure(plots.vocabulary(vocabulary[vocabulary["weights"] == "fresh"]), "vocabulary")
+plt.show()
+
+# %%
+run.save(settings={"counted_rows": counted_rows, "texts": [main, *others]})
+
+# %% [markdown]
+# ## What we learned
+
+# %%
+run.conclusion()
+
+# %% [markdown]
+# - One number, two lines. Between tokens a line is an interpolation over a vocabulary: as good as $x$ tells tokens
+#   apart along few directions. Within tokens it says how straight the block answers to context.
+# - Limits. A token's context is not drawn at random: words stand among like words, and what goes with a token
+#   everywhere counts as the token's. The rows without a partner in another fold are the rarest. A table knows nothing
+#   of tokens that it has not seen, and says the mean of them.
+
+# %% [markdown]
+# ## Test yourself
+#
+# Say each answer to yourself, with a guess at its number, before you unfold it.
+
+# %%
+run.questions()
+
+# %% [markdown]
+# ## Exercises
+#
+# Solutions are in `solutions/16_tokens.py`; try first.
+#
+# **1 (warm-up).** In a block the token decides 90 % of the variance. The line explains 80 % of the differences between
+# tokens and does worse than nothing within them, $R^2 = -0.2$. What is $R^2_{\mathrm{lin}}$?
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: the two $R^2$ are weighted by the shares of the variance that they explain a part of.
+#
+# Step 2: $0.9 \cdot 0.8$, and what is left of the variance times $-0.2$.
+#
+# </details>
+
+# %%
+joined = None  # a number
+
+if joined is not None:
+    assert abs(joined - 0.8) > 1e-6, "what varies within tokens counts as well"
+    assert abs(joined - (0.9 * 0.8 - 0.1 * 0.2)) < 1e-6, "s times the one and 1 − s times the other"
+    print(f"right: {joined:.2f}, so near to the first that one hardly sees how bad the second is")
+
+# %% [markdown]
+# **2 (medium).** Write the function that estimates $\lVert \mathrm E z \rVert^2$ of *one* token from its rows $z$ and
+# the document fold of each, without bias: the mean of $\langle z_i, z_j \rangle$ over pairs of different folds.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: the sum over *all* pairs, a row with itself too, is $\lVert \sum z \rVert^2$. Those within a fold are the same
+# of the fold's rows.
+#
+# Step 2: count pairs in the same way, $n^2$ less the squares of the folds' counts.
+#
+# </details>
+
+# %%
+square_of_mean = None  # a function of z, shape (n, d), and fold, shape (n,) → a number
+
+if square_of_mean is not None:
+    generator = torch.Generator().manual_seed(0)
+    z, fold = torch.randn(7, 3, generator=generator) + 1, torch.tensor([0, 0, 0, 1, 1, 2, 2])
+    pairs = [(z[i] @ z[j]).item() for i in range(7) for j in range(7) if fold[i] != fold[j]]
+    given = float(square_of_mean(z, fold))
+    own_mean = float(z.mean(0).square().sum())
+    assert abs(given - own_mean) > 1e-3, "that is the square of the rows' own mean, which is biased"
+    assert abs(given - sum(pairs) / len(pairs)) < 1e-4, "the mean over pairs whose folds differ, and no others"
+    few, two = torch.tensor([[2.0], [4.0]]), torch.tensor([0, 1])
+    assert abs(float(square_of_mean(few, two)) - 8) < 1e-5, "of 2 and 4 it is 2 · 4"
+    print(f"right: {given:.2f} by pairs, {own_mean:.2f} by the own mean")
+
+# %% [markdown]
+# **3 (find the bug).** A friend says that a table explains nearly all of the last block. What is wrong with the
+# number? Fill in `repaired`.
+#
+# <details><summary>Hint</summary>
+#
+# Step 1: how much would a table explain of these rows if every token occurred once?
+#
+# Step 2: a `Table` is scored by `table.r2(rows)`. On which rows may it be?
+#
+# </details>
+
+# %%
+from howlinear.ideas.tokens.table import table_alone
+from howlinear.instrument.token_split import Grouping, token_sums
+
+first_model = run.model(first)
+last = hl.sites(first_model)[-1].block
+text = run.corpus(main, first_model).rows(run.rows, run.seq_len, run.seed)
+sides = [Grouping.by_token(text, held_out) for held_out in (False, True)]
+train, held_out = token_sums(first_model, text, sides, [last])[last]
+
+
+def friends_r2(train, held_out):
+    table = table_alone(train)
+    return table.r2(train)
+
+
+print(f"your friend's table: R² = {friends_r2(train, held_out):.2f}")
+
+# %%
+repaired = None  # a function of train and held_out → R²
+
+if repaired is not None:
+    expected = table_alone(train).r2(held_out)
+    given = repaired(train, held_out)
+    assert given < friends_r2(train, held_out), "a table follows the rows that it was made of"
+    assert abs(given - expected) < 1e-4, "made of the train rows, scored on the held-out ones"
+    print(f"right: {given:.2f}")

@@ -1,0 +1,73 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from howlinear.plots import style, tokens
+
+
+@pytest.fixture(autouse=True)
+def close():
+    yield
+    plt.close("all")
+
+
+def table(*models, blocks=3):
+    rows = []
+    for model in models:
+        for block in range(blocks):
+            row = {"model": model, "block": block, "token_share": 0.9 - 0.1 * block, "r2_train": 0.95}
+            row |= {"r2_vocabulary": 0.92, "r2_carried": 0.6 - block}
+            numbers = {"r2": 0.8, "r2_between": 0.9, "r2_within": 0.3 - block, "r2_table": 0.7}
+            for name, value in (numbers | {"r2_both": 0.85, "r2_previous": 0.82}).items():
+                row |= {name: value, f"{name}_low": value - 0.02, f"{name}_high": value + 0.03}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(("draw", "drawn"), [(tokens.parts, 2), (tokens.tables, 3)])
+def test_each_model_has_a_panel_with_its_columns_and_intervals(draw, drawn):
+    own = table("mini-gpt2", "mini-llama")
+    figure = draw(own)
+    panels = [axis for axis in figure.axes if axis.axison]
+    assert [axis.get_title(loc="left") for axis in panels] == ["(a) mini-gpt2", "(b) mini-llama"]
+    for axis in panels:
+        curves = [container for container in axis.containers if hasattr(container, "has_yerr")]
+        assert len(curves) == drawn
+        for container in curves:
+            _, _, (bars,) = container.lines
+            ends = np.array(bars.get_segments())[:, :, 1]
+            np.testing.assert_allclose(ends[:, 1] - ends[:, 0], 0.05)
+        low, high = axis.get_ylim()
+        assert low >= -0.5  # however far below 0 a block lies
+        assert high > 1
+
+
+def test_bars_are_token_shares_and_the_line_is_black():
+    own = table("mini-gpt2")
+    (axis,) = tokens.parts(own).axes
+    np.testing.assert_allclose([bar.get_height() for bar in axis.patches], own["token_share"])
+    black = [line for line in axis.lines if line.get_color() == "black"]
+    np.testing.assert_allclose(black[0].get_ydata(), own["r2"])
+
+
+def test_the_bracket_is_a_band_and_the_vocabulary_in_the_models_colour():
+    own = table("mini-gpt2")
+    (axis,) = tokens.vocabulary(own).axes
+    (band,) = axis.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((0.8, 0.95))
+    marks = {line.get_color(): line.get_ydata() for line in axis.lines}
+    np.testing.assert_allclose(marks[style.look("mini-gpt2")["color"]], own["r2_vocabulary"])
+    np.testing.assert_allclose(marks[style.GREY], own["r2_carried"])
+
+
+@pytest.mark.parametrize(("blocks", "models"), [(2, 1), (40, 1), (12, 4)])
+def test_any_depth_and_any_number_of_models_is_drawn(blocks, models):
+    own = table(*(f"model {number}" for number in range(models)), blocks=blocks)
+    for draw in (tokens.parts, tokens.tables, tokens.vocabulary):
+        figure = draw(own)
+        figure.canvas.draw()
+        named = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+        assert named[0] == "0"
+        assert len(named) <= 20
