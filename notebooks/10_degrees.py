@@ -15,7 +15,7 @@
 # Is the rest of a higher degree, or is it of degree 2 and spread over more products than a small probe has?
 #
 # **You need** notebook 03 and its results; Hermite's polynomials come in here.
-# **Time** 25 minutes to read, four to run.
+# **Time** 30 minutes to read, four to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
