@@ -18,6 +18,8 @@
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
+model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
+corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 blocks: list | str | None = None  # which blocks of each model: numbers, or a rule as in spaced 4; None: all
 fit_rows: int | None = None  # token rows of each text, a quarter of them held out; None: all
 texts: int | None = None  # how many of the run's texts, the main one first; None: all
@@ -25,16 +27,9 @@ counted_rows = 200_000  # token rows of the main text in which tokens are counte
 at_once = 12  # blocks whose sums are held at once; fewer take less memory and more passes
 
 # %%
-import matplotlib.pyplot as plt
-import torch
-
-import howlinear as hl
-from howlinear.ideas.tokens import measure
-from howlinear.instrument.selection import choose_blocks
 from howlinear.notebook.run import start
-from howlinear.plots import tokens as plots
 
-run = start("16_tokens", profile)
+run = start("16_tokens", profile, model, corpus)
 main, *others = run.corpora[:texts]
 first = next(iter(run.models))
 print("models:", ", ".join(run.models), "· texts:", ", ".join([main, *others]))
@@ -98,6 +93,8 @@ run.answer()
 # $(3 \cdot (5/3)^2 + 2 \cdot 2.5^2)/24 = 0.87$.
 
 # %% tags=["nbval-check-output"]
+import torch
+
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.token_split import TokenSums, split
 
@@ -131,24 +128,28 @@ print(planted.set_index(["case", "quantity"]).round(2).to_string())
 # held-out documents.
 
 # %%
-import pandas as pd
-
+import howlinear as hl
+from howlinear.ideas.tokens import measure
 from howlinear.ideas.tokens.vocabulary import vocabulary_table
+from howlinear.instrument.selection import choose_blocks
 
 surveys, vocabularies = [], []
-for name, model in {name: run.model(name) for name in run.models}.items():
-    chosen = choose_blocks(blocks, [site.block for site in hl.sites(model)])
+for name in run.models:
+    trained_model = run.model(name)
+    chosen = choose_blocks(blocks, [site.block for site in hl.sites(trained_model)])
     rows = {}
-    for corpus in [main, *others]:
-        rows[corpus] = run.corpus(corpus, model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
-    much = run.corpus(main, model).rows(max(counted_rows, run.rows), run.seq_len, run.seed)
-    for weights, loaded in (("trained", model), ("fresh", hl.untrained(model, run.seed))):
+    for text in [main, *others]:
+        rows[text] = run.corpus(text, trained_model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
+    much = run.corpus(main, trained_model).rows(max(counted_rows, run.rows), run.seq_len, run.seed)
+    for weights, loaded in (("trained", trained_model), ("fresh", hl.untrained(trained_model, run.seed))):
         read = rows if weights == "trained" else {main: rows[main]}
         surveys.append(measure.survey(name, weights, loaded, read, chosen, at_once))
         over = vocabulary_table(loaded, rows[main], much, chosen)
         vocabularies.append(over.assign(model=name, weights=weights))
 
 # %%
+import pandas as pd
+
 tables = {name: pd.concat([each[name] for each in surveys], ignore_index=True) for name in surveys[0]}
 found = run.record("blocks", tables["blocks"])
 beside = run.record("tables", tables["tables"])
@@ -204,6 +205,10 @@ transfer.set_index(["model", "corpus", "block"]).round(2)
 # taller the bar.
 
 # %%
+import matplotlib.pyplot as plt
+
+from howlinear.plots import tokens as plots
+
 run.figure(plots.parts(trained), "split")
 plt.show()
 

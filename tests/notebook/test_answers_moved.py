@@ -90,6 +90,11 @@ TURNS = [
     ("15_gate", [put("curves", "kind == 'gate'", rise=9.0)], "Q1"),
     ("15_gate", [put("together", rise_low=0.0)], "Q2"),
     ("15_gate", [keep("means", "blocks == 'all'")], "A1"),
+    ("16_tokens", [put("tables", r2_table=-1.0)], "A2 R2"),
+    ("16_tokens", [put("blocks", effective_rows=None)], "Q2"),
+    ("16_tokens", [put("kinds", "kind == 'rare'", r2=0.99), put("kinds", "kind == 'frequent'", r2=0.1)], "Q5"),
+    ("16_tokens", [put("vocabulary", r2_vocabulary=2.0)], "Q4"),
+    ("16_tokens", [put("transfer", loss_between=0.0)], "Q3"),
 ]  # fmt: skip
 
 
@@ -163,6 +168,7 @@ LESS = [
     ("14_compress", [put("race", "method == 'ShortGPT'", ratio=None, kept=None, over_first=None, why="too small")], {}),
     ("15_gate", [keep(name, False) for name in ("means", "costs", "curves", "together", "blocks")], NO_LOSS_ALONE),
     ("15_gate", [], {"models": ["mini-gpt2", "mini-pythia", "mini-llama", "bert"]}),
+    ("16_tokens", [keep("transfer", False)], {"corpora": ["docs"]}),
 ]  # fmt: skip
 
 

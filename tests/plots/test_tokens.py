@@ -1,15 +1,9 @@
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.drawn import titles
 from howlinear.plots import style, tokens
-
-
-@pytest.fixture(autouse=True)
-def close():
-    yield
-    plt.close("all")
 
 
 def table(*models, blocks=3):
@@ -29,9 +23,8 @@ def table(*models, blocks=3):
 def test_each_model_has_a_panel_with_its_columns_and_intervals(draw, drawn):
     own = table("mini-gpt2", "mini-llama")
     figure = draw(own)
-    panels = [axis for axis in figure.axes if axis.axison]
-    assert [axis.get_title(loc="left") for axis in panels] == ["(a) mini-gpt2", "(b) mini-llama"]
-    for axis in panels:
+    assert titles(figure) == ["(a) mini-gpt2", "(b) mini-llama"]
+    for axis in figure.axes:
         curves = [container for container in axis.containers if hasattr(container, "has_yerr")]
         assert len(curves) == drawn
         for container in curves:

@@ -127,8 +127,8 @@ def survey(
             tables["tables"].append(key | _tables(sides[main]))
         tables["kinds"] += [{**key, "kind": kind} | row for kind, row in _kinds(sides[main])]
         tables["transfer"] += [{**key, "corpus": other} | _transfer(sides[main].maps, sides[other]) for other in others]
-    empty = {"transfer": TRANSFER}  # of a single text
-    return {name: pd.DataFrame(rows, columns=None if rows else empty.get(name)) for name, rows in tables.items()}
+    columns = {"transfer": TRANSFER}  # of a single text there is none
+    return {name: pd.DataFrame(rows, columns=columns.get(name)) for name, rows in tables.items()}
 
 
 def _block(side: Sides) -> dict[str, float]:
