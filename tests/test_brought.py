@@ -258,6 +258,7 @@ def one_line(call):
     return message
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_is_no_text_is_one_line(model, ids, maps, name, kind):

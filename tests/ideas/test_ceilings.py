@@ -77,7 +77,7 @@ def blocks(profiles, captures):
 def test_the_table_of_blocks_is_the_profiles_one_below_the_other(blocks, profiles, captures):
     assert blocks["model"].tolist() == ["llama"] * BLOCKS + ["gpt2"] * BLOCKS
     for name, own in blocks.groupby("model"):
-        expected = profiles[name].to_frame().drop(columns=["model", "corpus", "inputs"])
+        expected = profiles[name].to_frame().drop(columns=["model", "corpus", "site", "inputs"])
         pd.testing.assert_frame_equal(own[list(expected.columns)].reset_index(drop=True), expected)
         assert own["r2_untrained"].tolist() == FRESH[name].held_out.tolist()
         assert own["r2_untrained_in_sample"].tolist() == FRESH[name].in_sample.tolist()

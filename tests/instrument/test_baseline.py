@@ -36,8 +36,8 @@ def test_both_ends_are_those_of_a_plain_fit_on_all_rows(gpt2, many):
 def test_of_many_folds_the_moments_of_each_side_are_kept_as_one(gpt2, many, monkeypatch):
     kept = []
 
-    def noting(*args):
-        captured = capture_batches(*args)
+    def noting(*args, **options):
+        captured = capture_batches(*args, **options)
         kept.extend(captured.values())
         return captured
 

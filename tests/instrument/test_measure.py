@@ -92,7 +92,7 @@ def test_planted_blocks_are_recognised(gpt2, rows):
 def test_frame_and_json_hold_the_same_finite_numbers(gpt2, rows):
     profile = measure(gpt2, rows)
     frame, content = profile.to_frame(), json.loads(json.dumps(profile.to_dict(), allow_nan=False))
-    assert list(frame.columns) == ["model", "corpus", *COLUMNS]
+    assert list(frame.columns) == ["model", "corpus", "site", *COLUMNS]
     assert content["blocks"] == frame[COLUMNS].to_dict("records")
     assert (content["rows"], content["seq_len"], content["model"]) == (24 * 32, 32, "GPT2LMHeadModel")
     assert content["perplexity"] == profile.perplexity

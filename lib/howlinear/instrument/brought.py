@@ -88,10 +88,9 @@ def gathered(brought: Any) -> Any:
         names = [name for name in IDS_AND_MASKS if name in _columns(brought)]
         cells = zip(*(brought[name] for name in names), strict=True)
         return _joined([dict(zip(names, example, strict=True)) for example in cells])
-    if isinstance(brought, Dataset):  # of torch
-        brought = (brought[place] for place in range(len(brought)))
-    if isinstance(brought, DataLoader | Iterator):
-        batches = list(brought)
+    is_of_torch = isinstance(brought, Dataset)
+    if is_of_torch or isinstance(brought, DataLoader | Iterator):
+        batches = [brought[place] for place in range(len(brought))] if is_of_torch else list(brought)
         if not batches:
             raise InputError(f"this {type(brought).__name__} gives no batch")
         return batches if _are_strings(batches) else _joined(batches)

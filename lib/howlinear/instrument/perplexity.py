@@ -306,10 +306,10 @@ def finite_losses(batches: list[Float[Tensor, " _"]]) -> Float[Tensor, " n"]:
 
 
 def change(
-    base: Float[Tensor, " n"],
-    changed: Float[Tensor, " n"],
-    fold: Int64[Tensor, " n"] | None = None,
-    predicted: Int64[Tensor, " n"] | None = None,
+    base: Any,
+    changed: Any,
+    fold: Any = None,
+    predicted: Any = None,
 ) -> Change:
     """Perplexity after minus before, from the losses of the same sequences.
 
@@ -320,7 +320,7 @@ def change(
     (`benchmarks/coverage.py`). It takes the swapped map as given.
 
     Args:
-        base: mean loss of each sequence before, shape (n,), see `losses`.
+        base: mean loss of each sequence before, shape (n,), see `losses`: a tensor, an array or numbers.
         changed: the same after.
         fold: the document fold of each sequence, shape (n,), see `held_out`; by default each is its own.
         predicted: how many tokens each sequence predicts, shape (n,); by default equally many.

@@ -199,7 +199,7 @@ def _from_pretrained(
     return model
 
 
-def untrained(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
+def untrained(model: Any, seed: int = 0) -> PreTrainedModel:
     """A model of the same configuration with fresh weights, drawn as `transformers` does by default."""
     model = model_of(model)
     check_count("seed", seed, least=0)

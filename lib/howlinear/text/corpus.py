@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from howlinear.errors import InputError
 from howlinear.models.checks import check_count
@@ -117,7 +117,7 @@ class Corpus:
 
 def load_corpus(
     text: Any,
-    model: PreTrainedModel | PreTrainedTokenizerBase,
+    model: Any,
     column: str | None = None,
     documents: str = "auto",
     folder: Path | str | None = None,
