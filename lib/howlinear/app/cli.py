@@ -515,7 +515,7 @@ def figures(
     from howlinear.app.figures import not_run
 
     columns = (TextColumn("notebooks"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bars:
         bar = bars.add_task("notebooks", total=None)
         show = partial(bars.update, bar)
 
