@@ -13,6 +13,9 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$(OMP_NUM_THREADS) \
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
 SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --resources mem_mb=$(MEMORY) --rerun-incomplete --quiet host reason
 
+# Tests that run every notebook
+WHOLE := tests/app/test_figures.py tests/notebook/test_paper_models.py
+
 .PHONY: figures test test-long test-figures test-public test-notebooks test-all paper readme book course test-course crate bench bench-more bench-scale bench-coverage lab sweep minis twins wide rehearse clean help
 
 figures: $(if $(filter public%,$(PROFILE)),.venv/public,.venv/ready)  ## run every notebook of PROFILE (minis, public, public-short, paper, paper-short, or the path of your own.yaml), then write results/, figures/ and the report
@@ -26,10 +29,10 @@ test: .venv/ready  ## lint and tests
 	$(PYTEST) -p no:nbval --dist worksteal -m 'not public and not long'
 
 test-long: .venv/ready  ## tests that start processes, train, simulate or run notebooks, for seconds each
-	$(PYTEST) -p no:nbval --dist worksteal -m 'long and not public' --ignore tests/app/test_figures.py
+	$(PYTEST) -p no:nbval --dist worksteal -m 'long and not public' $(WHOLE:%=--ignore %)
 
-test-figures: .venv/ready  ## every notebook on a model and a text of its own, by `howlinear figures`: ten minutes
-	$(PYTEST) -p no:nbval --numprocesses 0 tests/app/test_figures.py
+test-figures: .venv/ready  ## every notebook on a model and a text of its own, by `howlinear figures`, and on the paper's names: twenty minutes
+	$(PYTEST) -p no:nbval --numprocesses 0 $(WHOLE)
 
 test-public: .venv/public  ## tests of the public models that come in packages
 	$(PYTEST) -p no:nbval -m public tests/models

@@ -65,6 +65,14 @@ FUNCTIONS = {
     "compress_to": lambda model, text, maps: hl.compress_to(model, text, max_dppl=1e6, candidates=1),
 }
 
+COMPRESSING = ("compress", "compress_to")
+
+
+def pairs_of(kinds, few):
+    """Every function with every kind; what compresses, which takes long and begins as the others do, with few."""
+    return [(name, kind) for name in FUNCTIONS for kind in kinds if name not in COMPRESSING or kind in few]
+
+
 IDS = {  # all of the same token ids
     "int64": lambda ids: ids,
     "int32": lambda ids: ids.int(),
@@ -178,8 +186,7 @@ def expected(model, ids, maps):
     return {name: numbers_of(call(model, ids, maps)) for name, call in FUNCTIONS.items()}
 
 
-@pytest.mark.parametrize("kind", IDS)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("name", "kind"), pairs_of(IDS, ["int32", "loader of batches"]))
 def test_token_ids_of_every_kind_give_the_same(model, ids, maps, expected, name, kind):
     brought = IDS[kind](ids)
     if kind == "rows" and name in ("perplexity", "losses", "swap_costs"):  # of rows the held-out part alone counts
@@ -238,13 +245,18 @@ def test_padding_counts_nowhere(model, padded, expected_of_padded):
     assert expected_of_padded["perplexity"] == pytest.approx([float(torch.cat(nats).double().mean().exp())], rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", TEXTS)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_texts_of_every_kind_give_the_same(model, maps, tmp_path, name, kind):
-    brought = TEXTS[kind](tmp_path)
-    found = numbers_of(FUNCTIONS[name](model, brought, maps))
-    rows = hl.load_corpus(lines(), model).rows(*((8192, LENGTH) if name == "measure" else ()))
-    assert found == pytest.approx(numbers_of(FUNCTIONS[name](model, rows, maps)), rel=1e-5)
+@pytest.fixture(scope="module")
+def expected_of_text(model, maps):
+    """What each function makes of the rows of a text."""
+    text = hl.load_corpus(lines(), model)
+    rows = {name: text.rows(*((8192, LENGTH) if name == "measure" else ())) for name in FUNCTIONS}
+    return {name: numbers_of(call(model, rows[name], maps)) for name, call in FUNCTIONS.items()}
+
+
+@pytest.mark.parametrize(("name", "kind"), pairs_of(TEXTS, ["strings", "path"]))
+def test_texts_of_every_kind_give_the_same(model, maps, expected_of_text, tmp_path, name, kind):
+    found = numbers_of(FUNCTIONS[name](model, TEXTS[kind](tmp_path), maps))
+    assert found == pytest.approx(expected_of_text[name], rel=1e-5)
 
 
 def one_line(call):
@@ -286,12 +298,15 @@ def test_what_is_no_model_is_one_line(model, ids, maps, name, kind):
 
 
 @pytest.mark.parametrize("name", ["measure", "perplexity", "swap_costs"])
-def test_a_model_may_be_named_or_wrapped(model, ids, maps, name):
-    wrapped = nn.DataParallel(model)
-    assert numbers_of(FUNCTIONS[name](wrapped, ids, maps)) == numbers_of(FUNCTIONS[name](model, ids, maps))
-    if name != "swap_costs":  # maps of another width
-        by_name = numbers_of(FUNCTIONS[name]("mini-gpt2", ids, maps))
-        assert by_name == numbers_of(FUNCTIONS[name](hl.load_model("mini-gpt2"), ids, maps))
+def test_a_model_may_be_wrapped(model, ids, maps, expected, name):
+    assert numbers_of(FUNCTIONS[name](nn.DataParallel(model), ids, maps)) == expected[name]
+
+
+def test_a_model_may_be_named(ids):
+    loaded = hl.load_model("mini-gpt2")
+    assert hl.perplexity("mini-gpt2", ids[:8]) == hl.perplexity(loaded, ids[:8])
+    named, given = (hl.measure(model, ids[:80], blocks=[0]) for model in ("mini-gpt2", loaded))
+    assert named[0].r2 == given[0].r2
 
 
 @pytest.mark.parametrize("given", [None, 3, [1], {0: None}, {0: 3.0}, {7: lambda x: x}, {0: nn.Linear(3, 3)}])
