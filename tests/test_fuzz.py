@@ -237,7 +237,8 @@ def test_wrong_model_folders(capsys, tmp_path, folder):
         damaged = shutil.copytree(folder, tmp_path / f"m{seed}")
         odd_folder(random.Random(seed), damaged)
         code, said = howlinear_says(capsys, "measure", damaged, *options)
-        wrong += [(seed, code, said)] * (code != 2 or f"\n{said}".count("\nhowlinear: ") != 1)
+        lines = f"\n{said}".count("\nhowlinear: ")  # the error, and before it what loading had to say
+        wrong += [(seed, code, said)] * (code != 2 or lines not in (1, 2))
         shutil.rmtree(damaged)
     assert not wrong
 

@@ -142,7 +142,7 @@ def test_shares_are_those_that_a_model_can_keep(gpt2):
     (halfway,) = choose_shares(gpt2, [least / 2])
     assert halfway == pytest.approx((1 + least) / 2, abs=1e-3)
     compress(gpt2, short_rows(), halfway)
-    for shares in ([], [1.0], [0.5, 0]):
+    for shares in ([], [1.0], [0.5, 0.0]):
         with pytest.raises(InputError, match="give at least one between 0 and 1"):
             choose_shares(gpt2, shares)
 
