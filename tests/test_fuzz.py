@@ -231,6 +231,7 @@ def odd_folder(draw, folder):
 def test_wrong_model_folders(capsys, tmp_path, folder):
     (tmp_path / "t.txt").write_text("\n\n".join(f"document {i} " + "word " * i for i in range(99)))
     options = ("--corpus", tmp_path / "t.txt", "--rows", 256, "--seq-len", 4)
+    capsys.readouterr()  # of the folder's making
     assert howlinear_says(capsys, "measure", folder, *options) == (0, "")  # undamaged, it can be measured
     wrong = []
     for seed in range(FOLDERS):
