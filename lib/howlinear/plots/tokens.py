@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -30,6 +30,12 @@ def _panels(table: pd.DataFrame) -> tuple[Figure, dict[str, Axes]]:
         unused.set_axis_off()
     style.panels(axes.flat[: len(models)], models)
     return figure, dict(zip(models, axes.flat, strict=False))
+
+
+def _each(panels: dict[str, Axes], table: pd.DataFrame) -> Iterator[tuple[str, Axes, pd.DataFrame]]:
+    """Every model with its panel and its rows, in the order of blocks."""
+    for model, axis in panels.items():
+        yield model, axis, table[table["model"] == model].sort_values("block")
 
 
 def _finish(figure: Figure, panels: dict[str, Axes], table: pd.DataFrame, handles: Sequence, quantity: str) -> Figure:
@@ -79,8 +85,7 @@ def _handle(kind: str, label: str) -> Line2D:
 def parts(table: pd.DataFrame) -> Figure:
     """R²_lin between token means and within tokens, over the share of the variance that lies between them."""
     figure, panels = _panels(table)
-    for model, axis in panels.items():
-        own = table[table["model"] == model].sort_values("block")
+    for model, axis, own in _each(panels, table):
         looks = _looks(model)
         axis.bar(range(len(own)), own["token_share"], width=0.8, color=style.GREY, alpha=0.25, lw=0, zorder=0)
         axis.plot(range(len(own)), own["r2"], **looks["line"])
@@ -98,8 +103,7 @@ def parts(table: pd.DataFrame) -> Figure:
 def tables(table: pd.DataFrame) -> Figure:
     """Held-out R² of the line, of a table of tokens, of both together, and of the line with the previous token's."""
     figure, panels = _panels(table)
-    for model, axis in panels.items():
-        own = table[table["model"] == model].sort_values("block")
+    for model, axis, own in _each(panels, table):
         looks = _looks(model)
         axis.plot(range(len(own)), own["r2"], **looks["line"])
         _curves(axis, own, {"r2_table": looks["cross"], "r2_both": looks["filled"], "r2_previous": looks["open"]})
@@ -115,8 +119,7 @@ def tables(table: pd.DataFrame) -> Figure:
 def vocabulary(table: pd.DataFrame) -> Figure:
     """Lines over the vocabulary beside the bracket of the text's line, from held-out to in-sample R²."""
     figure, panels = _panels(table)
-    for model, axis in panels.items():
-        own = table[table["model"] == model].sort_values("block")
+    for model, axis, own in _each(panels, table):
         places = np.arange(len(own))
         axis.fill_between(places, own["r2"], own["r2_train"], color=style.ACCENT, alpha=0.35, lw=2)
         color = style.look(model)["color"]

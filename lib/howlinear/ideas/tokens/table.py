@@ -46,20 +46,28 @@ class Table:
 
     def r2(self, held_out: TokenSums) -> float:
         """R² on other rows; a token without an entry has the line alone."""
-        return 1 - sum(self.errors(held_out).values()) / float(output_squares(all_rows(held_out)))
+        missed = sum(self.errors(held_out).values())
+        squares = float(output_squares(all_rows(held_out)))
+        return 1 - missed / squares
 
     def errors(self, held_out: TokenSums) -> dict[int, float]:
         """Fold → Σ ‖y − ŷ‖² of its rows."""
-        place = torch.searchsorted(self.token, held_out.token).clamp_max(len(self.token) - 1)
+        # α of every held-out token, 0 where the fit has not seen it
+        place = torch.searchsorted(self.token, held_out.token)
+        place = place.clamp_max(len(self.token) - 1)
         seen = self.token[place] == held_out.token
         entry = self.entry[place] * seen[:, None]
+
         # Σ ‖e − α‖² = Σ ‖e‖² − 2 Σ_t ⟨Σ e, α_t⟩ + Σ_t n_t ‖α_t‖²
-        change = ((held_out.count[:, None] * entry - 2 * _errors(self.line, held_out)) * entry).sum(1)
+        crossed = (_errors(self.line, held_out) * entry).sum(1)
+        squared = held_out.count * entry.square().sum(1)
+        change = squared - 2 * crossed
         line = PooledR2(self.line)
-        return {
-            fold: line.error(moments) + float(change[held_out.fold == fold].sum())
-            for fold, moments in held_out.rows.items()
-        }
+        errors = {}
+        for fold, moments in held_out.rows.items():
+            of_fold = change[held_out.fold == fold]
+            errors[fold] = line.error(moments) + float(of_fold.sum())
+        return errors
 
 
 def all_rows(side: TokenSums) -> Moments:
@@ -69,7 +77,8 @@ def all_rows(side: TokenSums) -> Moments:
 
 def _errors(line: AffineMap, side: TokenSums) -> Float[Tensor, "k d_out"]:
     """Σ (y − xW − b) for each token of each fold."""
-    return side.sum_y - side.sum_x @ line.weight - side.count[:, None] * line.bias
+    predicted = side.sum_x @ line.weight + side.count[:, None] * line.bias
+    return side.sum_y - predicted
 
 
 def penalty(share: float) -> float:
@@ -92,39 +101,59 @@ def table_and_line(train: TokenSums, of_table: float | None = None) -> Table:
     if of_table is None:
         line, _ = fit(all_rows(train))
         of_table = penalty(split(line, train).error_share)
-    line, _ = fit(all_rows(train) if of_table == torch.inf else _with_lighter_means(train, of_table))
+    without_table = of_table == torch.inf
+    rows = all_rows(train) if without_table else _with_lighter_means(train, of_table)
+    line, _ = fit(rows)
     return _with_entries(line, train, of_table)
 
 
 def _with_entries(line: AffineMap, train: TokenSums, of_table: float) -> Table:
     token, rows, left = _by_token(train, _errors(line, train))
-    return Table(line, token, left / (rows + of_table)[:, None], of_table)
+    entry = left / (rows + of_table)[:, None]  # α_t = n_t / (n_t + λ) · (ȳ_t − x̄_t W − b)
+    return Table(line, token, entry, of_table)
 
 
 def _by_token(side: TokenSums, sums: Float[Tensor, "k d"]) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, shape (types,), rows of each, shape (types,), and sums over all folds, shape (types, d)."""
     token, kind = side.types
-    rows = side.count.new_zeros(len(token)).index_add_(0, kind, side.count)
-    return token, rows, sums.new_zeros(len(token), sums.shape[1]).index_add_(0, kind, sums)
+    rows = side.count.new_zeros(len(token))
+    rows.index_add_(0, kind, side.count)
+    added = sums.new_zeros(len(token), sums.shape[1])
+    added.index_add_(0, kind, sums)
+    return token, rows, added
 
 
 def _with_lighter_means(train: TokenSums, of_table: float) -> Moments:
     """Moments of rows whose token means count less by w_t: what W is fitted to beside a table of this penalty."""
     _, rows, sum_x = _by_token(train, train.sum_x)
     _, _, sum_y = _by_token(train, train.sum_y)
-    mean_x, mean_y = sum_x / rows[:, None], sum_y / rows[:, None]
+    mean_x = sum_x / rows[:, None]
+    mean_y = sum_y / rows[:, None]
     taken = rows.square() / (rows + of_table)  # w_t
-    left = rows / (1 + rows / of_table)  # c_t
-    centre_x, centre_y = left @ mean_x / left.sum(), left @ mean_y / left.sum()
-    off_x, off_y = mean_x - centre_x, mean_y - centre_y
+    left = rows / (1 + rows / of_table)  # c_t = n_t − w_t
 
+    # x̃ = Σ_t c_t x̄_t / Σ_t c_t, and ỹ
+    centre_x = left @ mean_x / left.sum()
+    centre_y = left @ mean_y / left.sum()
+
+    # Moments about x̃ and ỹ …
     moments = all_rows(train)
-    delta_x, delta_y = moments.mean_x - centre_x, moments.mean_y - centre_y
-    # about x̃ and ỹ, then less Σ_t w_t (x̄_t − x̃)(x̄_t − x̃)ᵀ
-    moments.sxx += moments.n * torch.outer(delta_x, delta_x) - off_x.T @ (taken[:, None] * off_x)
-    moments.sxy += moments.n * torch.outer(delta_x, delta_y) - off_x.T @ (taken[:, None] * off_y)
-    moments.syy += moments.n * delta_y.square() - taken @ off_y.square()
-    moments.mean_x, moments.mean_y = centre_x, centre_y
+    n = moments.n
+    delta_x = moments.mean_x - centre_x
+    delta_y = moments.mean_y - centre_y
+    moments.sxx += n * torch.outer(delta_x, delta_x)
+    moments.sxy += n * torch.outer(delta_x, delta_y)
+    moments.syy += n * delta_y.square()
+    moments.mean_x = centre_x
+    moments.mean_y = centre_y
+
+    # … less Σ_t w_t (x̄_t − x̃)(x̄_t − x̃)ᵀ, and so on
+    off_x = mean_x - centre_x
+    off_y = mean_y - centre_y
+    weighted = taken[:, None] * off_x
+    moments.sxx -= weighted.T @ off_x
+    moments.sxy -= weighted.T @ off_y
+    moments.syy -= taken @ off_y.square()
     return moments
 
 
