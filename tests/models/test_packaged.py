@@ -324,7 +324,7 @@ def test_mpnet_has_the_papers_shape_and_is_measured_without_its_head(mpnet):
     assert (mpnet.config.hidden_size, mpnet.config.intermediate_size, mpnet.config.hidden_act) == (768, 3072, "gelu")
     tokenizer = tokenizer_of(mpnet)
     assert tokenizer.decode(tokenizer.encode("A block is a line?", add_special_tokens=False)) == "a block is a line?"
-    profile = measure(mpnet, load_corpus("docs", mpnet), rows=2_048, blocks=[0])
+    profile = measure(mpnet, load_corpus("docs", mpnet), rows=4_096, blocks=[0])
     assert profile.perplexity is None
 
 
