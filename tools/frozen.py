@@ -28,7 +28,7 @@ def faults(root: Path = paths.ROOT) -> list[str]:
     if not has_history(root):
         return lines
     settled = git(root, "log", "-1", "--format=%H", "--", str(CLAIMS)) or ""
-    for folder in sorted((root / "results").iterdir()):
+    for folder in sorted(path for path in (root / "results").iterdir() if path.is_dir()):
         first = _first_commit(root, folder)
         if folder.name in TRIED_ON or not first:
             continue

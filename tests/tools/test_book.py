@@ -419,7 +419,7 @@ def test_the_pipelines_own_report_is_made_and_read_without_a_network(browser, tm
     """As `make book` makes it; rules of which nothing has run here have no times in it."""
     page = tmp_path / "workflow.html"
     options = ["--nolock", "--cores", "1", "--config", "profile=minis", "--report", str(page)]
-    command = [sys.executable, "-m", "snakemake", *options]
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(paths.SNAKEFILE), *options]
     done = subprocess.run(command, cwd=paths.ROOT, env=os.environ | NOWHERE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-1000:]
     assert str(paths.ROOT) not in page.read_text(encoding="utf-8")

@@ -120,7 +120,8 @@ def test_the_slurm_profile_names_rules_that_there_are_and_snakemake_reads_it():
     assert profile["executor"] == "slurm"
     assert profile["set-threads"].keys() | profile["set-resources"].keys() <= rules
     options = ["--profile", "profiles/slurm", "--executor", "local", "--config", "profile=smoke", "--dry-run"]
-    command = [sys.executable, "-m", "snakemake", *options, "--forceall", "--nolock"]
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(paths.SNAKEFILE)]
+    command += [*options, "--forceall", "--nolock"]
     run = subprocess.run(command, cwd=paths.ROOT, check=False, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert all(re.search(rf"\b{name}\b", run.stdout) for name in rules)

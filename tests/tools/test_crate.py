@@ -21,7 +21,7 @@ def project(tmp_path, monkeypatch):
         monkeypatch.setattr(paths, name, tmp_path / ("" if name == "ROOT" else name.lower()))
     files = {
         "CITATION.cff": "title: t\nabstract: what it is\nlicense: MIT\nauthors: [{name: someone}]\n",
-        "Snakefile": "rule all:\n",
+        "tools/Snakefile": "rule all:\n",
         f"notebooks/{STEM}.py": "1 + 1\n",
         "profiles/p.yaml": "models: [some/model]\ncorpora: [docs]\nrows: 4\nseq_len: 2\nseed: 0\nsample: 1\n",
         f"results/p/{STEM}/blocks.csv": "model,block,r2\nm,0,0.9\n",
@@ -41,7 +41,7 @@ def test_the_crate_holds_the_run_and_its_files(project):
     (action,) = read.root_dataset["mentions"]
     assert action["startTime"] == "2026-01-02T03:04:00+00:00"
     assert action["endTime"] == "2026-01-02T03:06:00+00:00"
-    assert action["instrument"].id == read.mainEntity.id == "Snakefile"
+    assert action["instrument"].id == read.mainEntity.id == "tools/Snakefile"
     run = provenance.read(provenance.path_of(STEM, "p"))
     assert {entity.id: entity["sha256"] for entity in action["result"]} == run["outputs"]
     inputs = {entity.id: entity.get("sha256") or entity["value"] for entity in action["object"]}

@@ -154,7 +154,7 @@ def project(tmp_path, monkeypatch):
     """Two pages, one of them with two marks, and what goes between."""
     new = {FINDINGS_PAGE: {FINDINGS: "new", "<!-- more -->": "more"}, LEDGER_PAGE: {CLAIMS: "claims"}}
     monkeypatch.setattr(pages, "tables", lambda results: new)
-    (tmp_path / "findings").mkdir()
+    (tmp_path / "results").mkdir()
     (tmp_path / FINDINGS_PAGE).write_text(f"# Title\n{FINDINGS}\n{END}\n\n<!-- more -->\n{END}\nend\n", "utf-8")
     (tmp_path / LEDGER_PAGE).write_text(f"{CLAIMS}\n{END}\n", encoding="utf-8")
     return tmp_path

@@ -252,7 +252,8 @@ def _write_run_profile(out: Path, content: dict[str, Any], force: bool = False) 
 
 def _run_pipeline(profile: settings.RunProfile, cores: int, progress: Progress | None) -> None:
     """Have Snakemake run all notebooks; one that fails does not keep others from running."""
-    command = [sys.executable, "-m", "snakemake", "--nolock", "--rerun-incomplete", "--keep-going", "--quiet", "all"]
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(paths.SNAKEFILE)]
+    command += ["--nolock", "--rerun-incomplete", "--keep-going", "--quiet", "all"]
     command += ["--cores", str(cores), "--resources", f"mem_mb={MEMORY}", "--config", f"profile={profile.path}"]
     log = paths.build(profile.name) / "logs" / "snakemake.log"
     log.parent.mkdir(parents=True, exist_ok=True)

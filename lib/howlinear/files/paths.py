@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MODELS = ROOT / "models"
 NOTEBOOKS = ROOT / "notebooks"
 PROFILES = ROOT / "profiles"
+SNAKEFILE = ROOT / "tools" / "Snakefile"
 BUILD = ROOT / "build"
 OWN_PROFILES = BUILD / "profiles"  # of whoever tries something; runs on them are never recorded
 

@@ -29,7 +29,7 @@ from howlinear.notebook import settings
 
 PACKAGES = ("howlinear", "numpy", "pandas", "scipy", "scikit-learn", "torch", "transformers", "datasets", "matplotlib")
 # What runs write: no change of what they run
-MADE = ("results", "figures", "paper/main.pdf", "findings")
+MADE = ("results", "figures", "paper/main.pdf")
 
 
 def record(stem: str, profile: str, began: datetime, ended: datetime) -> Path:
