@@ -1,4 +1,7 @@
+import bz2
 import codecs
+import gzip
+import lzma
 import re
 
 import pytest
@@ -85,6 +88,23 @@ def test_encodings_that_mark_themselves_are_named(read, name):
     marks = {"utf-16": codecs.BOM_UTF16_LE, "utf-32": codecs.BOM_UTF32_LE}
     with pytest.raises(SourceError, match=f"is not UTF-8 text: its first line begins as {name.upper()}"):
         read(marks[name] + "one".encode(f"{name}-le"))
+
+
+@pytest.mark.parametrize(
+    ("form", "content"),
+    {
+        "gzip": gzip.compress(b"one", mtime=0),
+        "bzip2": bz2.compress(b"one"),
+        "xz": lzma.compress(b"one"),
+        "zip": b"PK\x03\x04\x14\xff",
+        "PDF": b"%PDF-1.7\n\xe2",
+    }.items(),
+    ids=str,
+)
+def test_text_that_is_packed_is_named_as_what_it_is(read, form, content):
+    with pytest.raises(SourceError, match=form):
+        read(content)
+    assert read(b"BZh and %PDF are words") == ["BZh and %PDF are words"]
 
 
 def test_nul_bytes_are_named_with_their_line(read):

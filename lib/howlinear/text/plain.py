@@ -27,6 +27,14 @@ MARKS = {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
+PACKED = {  # how files begin that hold text, but not as text
+    b"\x1f\x8b": "compressed by gzip",
+    b"BZh": "compressed by bzip2",
+    b"\xfd7zXZ": "compressed by xz",
+    b"\x28\xb5\x2f\xfd": "compressed by Zstandard",
+    b"PK\x03\x04": "a zip archive or an office document",
+    b"%PDF": "a PDF",
+}
 TABLES = (".jsonl", ".csv", ".parquet")
 COLUMNS = ("text", "content")  # that are text in most data sets
 PIECES = 128  # documents that a text is cut into, or more
@@ -171,6 +179,9 @@ def decoded(content: bytes, source: str, encoding: str = "utf-8") -> str:
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
+        for mark, form in PACKED.items():
+            if content.startswith(mark):
+                raise SourceError(f"{source} is {form}, no plain text: unpack it, or save its text, first") from error
         line = len(_unix(content[: error.start].decode(encoding)).split("\n"))
         raise SourceError(
             f"{source} is not UTF-8 text: line {line} holds byte 0x{content[error.start]:02x}, as in Latin-1 or "
