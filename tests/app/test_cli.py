@@ -841,14 +841,5 @@ def test_help_is_help(monkeypatch, capsys, command):
     assert "Usage" in out
 
 
-def test_without_notebooks_the_list_says_what_is_missing(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
-    for words in (("--list",), ("02_ceilings",), ()):
-        code, out, err = howlinear(monkeypatch, capsys, "notebook", *words)
-        assert (code, out) == (2, "")
-        assert f"no notebooks in {tmp_path}" in err
-        assert len(err.splitlines()) == 1
-
-
 def test_unknown_options_exit_with_2(monkeypatch, capsys):
     assert howlinear(monkeypatch, capsys, "measure", "mini-gpt2", "--nope")[0] == 2

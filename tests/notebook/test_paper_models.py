@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 STEMS = sorted(path.stem for path in (paths.ROOT / "notebooks").glob("[0-9]*.py"))
 HEADINGS = {"wikitext": " = Article {} = \n", "moby_dick": "CHAPTER {}. Of it", "puzzles": "{}.--A QUESTION."}
 SMALL = {  # the least that every notebook still runs on
-    "03_bilinear": {"sample_rows": 1024, "steps": 10, "batches": 12, "recipe_steps": 200, "control_steps": 50},
+    "03_bilinear": {"sample_rows": 1024, "steps": 10, "batches": 12, "recipe_steps": 200, "control_steps": 200},
     "06_compression": {"cost_rows": 512},
     "07_optimisers": {"sample_rows": 1024, "steps": 20, "baseline_steps": 20},
     "08_controls": {"sample_rows": 1024, "most_rows": 2048},

@@ -5,7 +5,33 @@ from pathlib import Path
 
 from howlinear.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def _root() -> Path:
+    """The checkout that the package lies in; where it was installed without one, a copy of what a wheel brings of it.
+
+    The copy, in the user's cache, is laid out as a checkout is, so that all runs in it as in one.
+    """
+    checkout = PACKAGE.parents[1]
+    if (checkout / "profiles").is_dir():
+        return checkout
+    import shutil  # late, as all that only an installed package needs
+    from hashlib import sha256
+    from importlib.metadata import distribution
+
+    from howlinear.files.cache import made_once
+
+    def unpack(folder: Path) -> None:
+        ignored = shutil.ignore_patterns("project", "__pycache__")
+        shutil.copytree(PACKAGE / "project", folder, ignore=ignored, dirs_exist_ok=True)
+        shutil.copytree(PACKAGE, folder / "lib" / PACKAGE.name, ignore=ignored)
+
+    files = distribution("howlinear").read_text("RECORD") or ""  # their hashes: another wheel has a copy of its own
+    return made_once(f"project/{sha256(files.encode()).hexdigest()[:12]}", unpack)
+
+
+ROOT = _root()
 MODELS = ROOT / "models"
 NOTEBOOKS = ROOT / "notebooks"
 PROFILES = ROOT / "profiles"

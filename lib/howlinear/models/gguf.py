@@ -30,7 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTra
 from transformers.utils import logging
 
 from howlinear.errors import SourceError
-from howlinear.models.cache import made_once
+from howlinear.files.cache import made_once
 from howlinear.models.packaged import READERS
 from howlinear.models.seals import digest, seal
 

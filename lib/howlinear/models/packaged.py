@@ -24,7 +24,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 from howlinear.errors import SourceError
-from howlinear.models.cache import made_once
+from howlinear.files.cache import made_once
 from howlinear.models.seals import digest
 
 READERS = ("gguf", "accelerate")  # what transformers asks for to read a GGUF file

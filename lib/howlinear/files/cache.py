@@ -1,4 +1,4 @@
-"""Models that were converted or unpacked, in the user's cache: made once, whole or not at all, by one process."""
+"""What was converted or unpacked, in the user's cache: made once, whole or not at all, by one process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.acquire()
     except OSError as error:
         raise SourceError(
-            f"cannot write {folder}, where converted models are kept: {error.strerror}; make it writable"
+            f"cannot write {folder}, where what was unpacked is kept: {error.strerror}; make it writable"
         ) from error
     try:
         yield
