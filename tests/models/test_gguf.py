@@ -282,7 +282,7 @@ def test_a_full_disk_is_one_line_and_the_next_try_works(file, cache, capfd):
 
 def test_a_cache_one_may_not_write_to_is_one_line(file, cache):
     cache.write_text("a file in the folder's place")
-    with pytest.raises(SourceError, match=r"cannot write .*, where converted models are kept: .*; make it writable"):
+    with pytest.raises(SourceError, match="make it writable"):
         load_model(file)
 
 
