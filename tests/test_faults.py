@@ -116,7 +116,11 @@ def test_the_lock_passes_the_commands_own_code_on(tmp_path):
 def test_every_run_of_the_pipeline_goes_through_the_lock():
     lines = (paths.ROOT / "Makefile").read_text().splitlines()
     assert [line for line in lines if "$(BIN)/snakemake" in line] == [
-        line for line in lines if line.startswith("SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake ")
+        line
+        for line in lines
+        if line.startswith(
+            "SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --snakefile tools/Snakefile --nolock "
+        )
     ]
 
 

@@ -131,6 +131,14 @@ def test_the_readme_example_runs(monkeypatch):
     assert len(names["profile"]) == 12
 
 
+def test_the_afternoon_is_as_long_as_it_says():
+    text = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (line,) = (line for line in text.splitlines() if line.startswith("**An afternoon**"))
+    read = [(ROOT / ".github" / path).read_text(encoding="utf-8") for path in re.findall(r"\]\((.*?)\)", line)]
+    said = int(re.search(r"([\d,]+) lines", line).group(1).replace(",", ""))
+    assert said == sum(len(source.splitlines()) for source in read)
+
+
 PAGES = ["README.md", "results/README.md", "results/ledger.md", "results/answers.md", ".github/CONTRIBUTING.md"]
 
 

@@ -41,7 +41,7 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.acquire()
     except OSError as error:
         raise SourceError(
-            f"cannot write {folder}, where what was unpacked is kept: {error.strerror}; make it writable"
+            f"cannot write {folder}, where unpacked and converted files are kept: {error.strerror}; make it writable"
         ) from error
     try:
         yield

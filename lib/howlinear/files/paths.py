@@ -9,13 +9,12 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def _root() -> Path:
-    """The checkout that the package lies in; where it was installed without one, a copy of what a wheel brings of it.
+    """The checkout that the package lies in; of a wheel, which brings `project` in its place, a copy of that.
 
     The copy, in the user's cache, is laid out as a checkout is, so that all runs in it as in one.
     """
-    checkout = PACKAGE.parents[1]
-    if (checkout / "profiles").is_dir():
-        return checkout
+    if not (PACKAGE / "project").is_dir():
+        return PACKAGE.parents[1]
     import shutil  # late, as all that only an installed package needs
     from hashlib import sha256
     from importlib.metadata import distribution
@@ -41,7 +40,7 @@ OWN_PROFILES = BUILD / "profiles"  # of whoever tries something; runs on them ar
 
 
 def results(profile: str) -> Path:
-    """Folder of the JSON numbers of a profile."""
+    """Folder of the tables of a profile, one below it a notebook."""
     return inside(ROOT / "results", profile)
 
 
