@@ -328,6 +328,7 @@ for name, stored in captures.items():
         continue
     maps = {block: ceiling.map for block, ceiling in profiles[name].items()}
     costs[name] = hl.swap_costs(run.model(name), maps, stored.rows)
+run.record_held_out({name: {run.corpora[0]: captures[name].rows} for name in costs})
 stored_blocks = {name: stored.blocks for name, stored in captures.items()}
 measured_blocks = run.record("blocks", ceilings.measure_blocks(profiles, stored_blocks, fresh, costs))
 ceilings.by_block(measured_blocks, "dppl").round(2)

@@ -396,6 +396,8 @@ texts = {name: stored.rows.with_fewer_held_out(swap_rows) for name, stored in ca
 for name, stored in captures.items():
     if stored.about["perplexity"] is None:
         print(f"{name} predicts no next token: no swap of it has a cost in perplexity")
+costed = [name for name, stored in captures.items() if stored.about["perplexity"] is not None]
+run.record_held_out({name: {run.corpora[0]: texts[name]} for name in costed})
 swaps = measure.swap_table(language_models, built, texts)
 layers = run.record("layers", measures.merge(swaps, how="left", on=["model", "block"]))
 layers.pivot(index="block", columns="model", values=["dppl", "dppl_poly"])

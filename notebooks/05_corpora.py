@@ -248,12 +248,15 @@ def bilinear_gains(name, blocks):
 
 
 # %%
-costs = []
+costs, costed = [], {}
 for name in run.models:
     blocks = spaced(found[name], probed)
     texts = {corpus: stored.rows.with_fewer_held_out(cost_rows) for corpus, stored in captures[name].items()}
     swaps = measure.swap_costs(run.model(name), found[name], texts, blocks, main)
     costs.append(bilinear_gains(name, blocks).merge(swaps, how="left", on=["corpus", "block"]))
+    if captures[name][main].about["perplexity"] is not None:
+        costed[name] = texts
+run.record_held_out(costed)
 costs = run.record("costs", pd.concat(costs, ignore_index=True))
 
 # %% tags=["nbval-check-output"]

@@ -223,6 +223,7 @@ for name, model in models.items():
     otherwise[name] = [packed[main_text].thinned(count) for count in limit_rows]
     held_out[name] = {corpus: rows.with_fewer_held_out(other_rows) for corpus, rows in packed.items()}
     held_out[name][main_text] = packed[main_text].with_fewer_held_out(cost_rows)
+run.record_held_out(held_out)
 
 
 def of_every_model(measure):

@@ -15,7 +15,7 @@ from howlinear.files import paths
 from howlinear.models.load import load_model
 from howlinear.notebook import execute, prose, settings
 from howlinear.notebook import run as notebooks
-from howlinear.text.rows import TRAIN_SHARE
+from howlinear.text.rows import TRAIN_SHARE, TokenRows
 
 ONE = pd.DataFrame({"model": ["m"], "block": [0], "r2": [1.0]})
 FILES = ("blocks.csv", "run.json")
@@ -300,6 +300,18 @@ def test_results_and_figures_go_to_scratch_unless_the_environment_says_record(tm
         figures = {f"build/scratch/smoke/figures/02_ceilings_empty.{kind}" for kind in KINDS}
         assert written == {f"build/scratch/smoke/results/02_ceilings/{name}" for name in FILES} | figures
         assert capsys.readouterr().out.endswith("are in build/scratch/smoke\n")
+
+
+def test_what_costs_rest_on_is_kept_text_by_text(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    run = notebooks.start("02_ceilings", "smoke")
+    rows = TokenRows.from_ids(torch.arange(8 * 5).view(8, 5), folds=2)  # sequences 3 and 7 are held out
+    documents = replace(rows, spans=torch.tensor([[i, i + 1] for i in range(8)]))
+    table = run.record_held_out({"a": {"one": documents, "other": rows}})
+    assert table[["corpus", "cost_rows"]].values.tolist() == [["one", 10], ["other", 10]]
+    assert table["documents"].tolist() == [4, pd.NA]
+    assert "a: costs on 10 held-out tokens, 4 documents of one" in capsys.readouterr().out
+    assert run.record_held_out({}).empty
 
 
 def test_other_notebooks_are_read_from_the_record_or_where_there_is_none_from_scratch(tmp_path, monkeypatch):

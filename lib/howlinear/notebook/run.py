@@ -32,6 +32,7 @@ from howlinear.models.load import load_model
 from howlinear.notebook import prose, settings
 from howlinear.plots import style
 from howlinear.text.corpus import Corpus, load_corpus
+from howlinear.text.rows import TokenRows
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,22 @@ class Run:
         """
         self.tables[name] = tables.as_recorded(table, self.stem, name)
         return self.tables[name]
+
+    def record_held_out(self, texts: Mapping[str, Mapping[str, TokenRows]]) -> pd.DataFrame:
+        """Say, and keep, on how much text costs are measured: its intervals are as wide as documents are few.
+
+        Args:
+            texts: model → text → rows whose held-out side counts.
+        """
+        found = [
+            {"model": model, "corpus": corpus, "cost_rows": rows.held_out.count, "documents": rows.held_out.documents}
+            for model, by_corpus in texts.items()
+            for corpus, rows in by_corpus.items()
+        ]
+        table = self.record("held_out", pd.DataFrame(found, columns=["model", "corpus", "cost_rows", "documents"]))
+        for row in table.itertuples():
+            print(f"{row.model}: costs on {row.cost_rows:,} held-out tokens, {row.documents} documents of {row.corpus}")
+        return table
 
     def save(self, settings: Mapping[str, Any] | None = None) -> None:
         """Write the recorded tables and the settings to `results/<profile>/<stem>/`, or below scratch.
