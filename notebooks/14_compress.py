@@ -249,7 +249,8 @@ if models:
 
 # %% tags=["nbval-check-output"]
 if models:
-    print(ratios(main).round(2).to_string())
+    print(ratios(main[main["method"].isin(shown or methods)]).round(2).to_string())
+    run.folded("all methods", ratios(main).round(2))
 else:
     print("None of these models has a part in the race.")
 
