@@ -30,6 +30,7 @@ methods = [
     "Wanda",
     "FLAP",
     "GRAIL on Wanda",
+    "LLM Surgeon",
 ]  # compressors that race; `howlinear.ideas.compression.race` lists them all
 shown: list | None = None  # which of them the figure shows; None: all
 fit_rows = 12_288  # token rows of the main text; on three quarters of them everything is fitted
@@ -195,6 +196,7 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 # | Wanda | soft units | Sun et al. 2023 | `width.wanda` |
 # | FLAP | units that fluctuate little; a bias | An et al. 2023 | `width.flap` |
 # | GRAIL on Wanda, on FLAP | units by that score; ridge | Tang et al. 2026 | `width.wanda_ridge`, `flap_ridge` |
+# | LLM Surgeon | units by the loss's curvature, in one shot | van der Ouderaa et al. 2023 | `width.surgeon` |
 #
 # *Own units, alike* keeps as many units in every block, *LLM-Drop, joint* drops attention layers as well, and *LS* and
 # *cosine* are what ReplaceMe's map minimises: squares, or the angle to the true stream.
