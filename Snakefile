@@ -48,7 +48,7 @@ NOTEBOOKS = {
     "09_dynamics": ([MAIN] * (PROFILE != "minis"), ["profiles", "settling", "live"]),
     "10_degrees": ([MAIN], ["spectrum", "gaussian", "full", "rank", "training"]),
     "11_protocol": ([], ["rows", "multiverse", "profiles"]),
-    "12_sinks": ([MAIN], ["massive", "without", "left_out", "costs"]),
+    "12_sinks": ([MAIN], ["massive", "without", "cuts", "left_out", "interventions", "costs"]),
     "13_claims": ([], ["board"]),
     "14_compress": ([], ["pareto"]),
     "15_gate": ([], ["shares", "curves"]),
