@@ -12,10 +12,13 @@ import torch
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
+from howlinear.ideas.bilinear.recipe import ROWS_PER_INPUT
 from howlinear.models.load import load_model
 from howlinear.notebook import execute, prose, settings
 from howlinear.notebook import run as notebooks
+from howlinear.text.paper_rows import HELD_OUT, SURVEY
 from howlinear.text.rows import TRAIN_SHARE
+from howlinear.training import stand_ins
 
 ONE = pd.DataFrame({"model": ["m"], "block": [0], "r2": [1.0]})
 FILES = ("blocks.csv", "run.json")
@@ -132,16 +135,12 @@ def test_the_paper_profile_states_the_papers_settings_and_ours():
     """Its rows to fit on are 15.6 for each input of a block, ours 100; both on its three texts."""
     paper = notebooks.start("02_ceilings", "paper")
     assert paper.corpora == ["wikitext", "moby_dick", "puzzles"]
-    published = paper.published
-    assert published.rows * (1 - published.held_out) / published.width == 15.625
-    assert TRAIN_SHARE * paper.rows / published.width == 100
-    assert (published.blocks, published.seq_len) == (12, paper.seq_len)
-    assert notebooks.start("02_ceilings", "minis").published is None
+    assert SURVEY * (1 - HELD_OUT) / 768 == ROWS_PER_INPUT == 15.625
+    assert TRAIN_SHARE * paper.rows / 768 == 100
 
 
 KINDS = ("svg", "png")  # of files of a figure
 PROFILE = "models: [models/mini-gpt2]\ncorpora: [moby_dick]\nrows: 4096\nseq_len: 128\nseed: 0\nsample: 0\n"
-PUBLISHED = "published: {blocks: 12, width: 768, rows: 15000, held_out: 0.2, seq_len: 128}\n"
 
 
 @pytest.mark.long
@@ -180,22 +179,10 @@ def test_profiles_of_ones_own_run_in_scratch_and_are_never_recorded(project, mon
         execute.execute("00_tiny", {"profile": "mine"}, record=True)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (PUBLISHED.replace("rows: 15000, ", ""), "profile odd lacks published.rows"),
-        (PUBLISHED.replace("15000", "many"), "published.rows is 'many'; give a whole number"),
-        (PUBLISHED.replace("0.2", "20"), "published.held_out is 20; give less"),
-        (PUBLISHED.replace("15000", "0"), "published.rows is 0; give more"),
-        (PUBLISHED.replace("}", ", sequences: 4}"), "published.sequences is 4; give no such key"),
-        ("published: 12\n", "published is 12; give keys, as in profiles/paper.yaml"),
-        ("texts: [a, b]\n", "texts is ['a', 'b']; give names"),
-    ],
-)
-def test_settings_of_the_paper_that_cannot_be_used_are_named(tmp_path, monkeypatch, text, message):
+def test_a_folder_of_texts_that_is_none_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "PROFILES", tmp_path)
-    (tmp_path / "odd.yaml").write_text(PROFILE + text)
-    with pytest.raises(InputError, match=re.escape(message)):
+    (tmp_path / "odd.yaml").write_text(PROFILE + "texts: [a, b]\n")
+    with pytest.raises(InputError, match=re.escape("texts is ['a', 'b']; give names")):
         notebooks.start("x", "odd")
 
 
@@ -210,6 +197,30 @@ def test_a_profile_may_name_the_folder_of_the_papers_texts(tmp_path, monkeypatch
     (tmp_path / "odd.yaml").write_text(f"{PROFILE}texts: {folder}\n")
     corpus = notebooks.start("x", "odd").corpus("moby_dick", load_model("mini-gpt2"))
     assert len(corpus.documents) == 2
+
+
+def test_the_papers_models_are_measured_by_its_protocol_on_its_texts_and_others_are_not(tmp_path, unchecked):
+    shape = stand_ins.resized("llama-160m", blocks=2, width=16)
+    model = stand_ins.make("llama-160m", tmp_path, changes=shape)
+    for name in ("wikitext", "wikitext_test"):
+        lines = [f" Line {number} of {name} is {number**2} . " for number in range(400)]
+        (tmp_path / f"{name}.txt").write_text(" \n = One = \n" + "\n".join(lines) + "\n")
+    names = f"models: [{model}, models/mini-gpt2]\ncorpora: [wikitext, docs]\ntexts: {tmp_path}\n"
+    (tmp_path / "odd.yaml").write_text(names + "rows: 4096\nseq_len: 64\nseed: 0\nsample: 0\n")
+    run = notebooks.start("02_ceilings", str(tmp_path / "odd.yaml"))
+    blocks = run.paper_blocks(perplexities=True)
+    assert blocks[["model", "block"]].to_numpy().tolist() == [["llama-160m", 0], ["llama-160m", 1]]
+    assert blocks[["r2_scalar", "perplexity", "dppl"]].notna().all(axis=None)
+    [(name, _, rows)] = run.paper_rows()
+    assert (name, rows.ids.shape[1]) == ("llama-160m", 128)
+    assert run.paper_blocks("docs").empty
+    assert run.paper_blocks("moby_dick").empty
+    assert "dppl" not in run.paper_blocks(layout="tables", blocks=[1, 10])
+    (tmp_path / "wikitext_test.txt").unlink()
+    with pytest.raises(
+        SourceError, match=r"cannot read wikitext_test: .*wikitext_test\.txt is not there; put it there"
+    ):
+        run.paper_blocks(perplexities=True)
 
 
 @pytest.mark.long

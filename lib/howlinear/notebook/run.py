@@ -11,7 +11,7 @@ one otherwise, in Jupyter or by `howlinear notebook`, finds its numbers and figu
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
@@ -24,14 +24,17 @@ from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from howlinear.errors import InputError
-from howlinear.files import figures, paths, tables
+from howlinear.files import figures, paths, published, tables
 from howlinear.instrument.capture import capture
+from howlinear.instrument.paper_protocol import paper_blocks
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.store import Stored, about_capture, load_capture, save_capture
 from howlinear.models.load import load_model
 from howlinear.notebook import prose, settings
 from howlinear.plots import style
 from howlinear.text.corpus import Corpus, load_corpus
+from howlinear.text.library import PAPERS
+from howlinear.text.paper_rows import LAYOUTS, SURVEY, PaperRows, paper_rows
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,6 @@ class Run:
         sample: rows kept as they are per block.
         user_texts: short name → path, of those corpora that are texts of the user's own.
         texts: folder with the paper's texts; None: as `load_corpus` finds them.
-        published: the paper's own settings; None for models that it has not.
         recorded: whether results and figures go where the project keeps them, and not to scratch.
         tables: what this run has found so far: name → table, as it will be on disk.
     """
@@ -64,7 +66,6 @@ class Run:
     sample: int
     user_texts: Mapping[str, str] = field(default_factory=dict)
     texts: Path | None = None
-    published: settings.Published | None = None
     recorded: bool = False
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
 
@@ -138,6 +139,44 @@ class Run:
         if corpus in self.user_texts:
             files += settings.files_of(self.user_texts[corpus])
         return all(file.stat().st_mtime <= made_at for file in files)
+
+    def paper_rows(
+        self, corpus: str | None = None, most: int = SURVEY
+    ) -> Iterator[tuple[str, PreTrainedModel, PaperRows]]:
+        """Short name, model and rows of each of this run's models that is the paper's, on one of the paper's texts.
+
+        Args:
+            corpus: short name of the text, the main one by default; of one that is not the paper's, or that this run
+                does not have, there is nothing.
+            most: rows at most.
+        """
+        corpus = corpus or self.corpora[0]
+        if corpus in set(self.corpora) & set(PAPERS):
+            for name in published.of_models(self.models)["model"].unique():
+                model = self.model(name)
+                yield name, model, paper_rows(self.corpus(corpus, model), most)
+
+    def paper_blocks(
+        self,
+        corpus: str | None = None,
+        layout: str = "survey",
+        perplexities: bool = False,
+        blocks: Collection[int] | None = None,
+    ) -> pd.DataFrame:
+        """The paper's models of this run by the paper's protocol, a row a `model` and `block`; empty if there is none.
+
+        Args:
+            corpus: as of `paper_rows`.
+            layout: one of `text.paper_rows.LAYOUTS`.
+            perplexities: measure them as well, on the test part of WikiText-2.
+            blocks: as of `instrument.paper_protocol.paper_blocks`, which says what the columns are.
+        """
+        most, most_scored = LAYOUTS[layout]
+        parts = [pd.DataFrame(columns=["model", "block"])]
+        for name, model, rows in self.paper_rows(corpus, most):
+            scored = paper_rows(self.corpus("wikitext_test", model), most_scored).ids if perplexities else None
+            parts.append(paper_blocks(model, rows, scored, blocks).assign(model=name))
+        return pd.concat(parts[1:] or parts, ignore_index=True)
 
     @property
     def results(self) -> Path:
@@ -271,6 +310,5 @@ def start(stem: str, profile: str = "minis", model: str | None = None, corpus: s
         sample=chosen.sample,
         user_texts={name: source for name, source in corpora.items() if name != source},
         texts=None if chosen.texts is None else Path(chosen.texts),
-        published=chosen.published,
         recorded=os.environ.get(settings.RECORD) == "1",
     )
