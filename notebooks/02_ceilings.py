@@ -358,8 +358,10 @@ plt.show()
 # the paper's and ours. (For other models or texts there is nothing to compare, and the tables are empty.)
 
 # %%
+from howlinear.notebook import paper
+
 columns = {"r2_lin": ("r2_scalar", "r2"), "dppl_linear": ("dppl", "dppl")}
-cells = published.beside(run.paper_blocks(perplexities=True), measured_blocks, columns)
+cells = published.beside(paper.measure(run, perplexities=True), measured_blocks, columns)
 if len(cells):
     run.folded("cell by cell", run.record("paper", cells).round(3))
 published.apart(cells).round(3)
@@ -369,7 +371,7 @@ published.apart(cells).round(3)
 
 # %%
 two_blocks = published.load_quoted("tables")["block"].unique()
-in_tables = run.paper_blocks(layout="tables", perplexities=True, blocks=two_blocks)
+in_tables = paper.measure(run, layout="tables", perplexities=True, blocks=two_blocks)
 published.beside_quoted(in_tables, "tables").round(3)
 
 # %% [markdown]

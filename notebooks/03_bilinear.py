@@ -250,7 +250,9 @@ plt.show()
 # models or texts there is nothing to compare, and the table is empty.)
 
 # %%
-by_recipe = measure.papers_recipe_table(run.paper_rows(), rank, recipe_steps, run.seed)
+from howlinear.notebook import paper
+
+by_recipe = measure.papers_recipe_table(paper.lay_out(run), rank, recipe_steps, run.seed)
 cells = published.beside(by_recipe, probed, {"bilinear_gain_r16": ("gain", "gain")})
 if len(cells):
     run.folded("cell by cell", run.record("paper", cells).round(4))

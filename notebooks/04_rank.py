@@ -231,8 +231,10 @@ plt.show()
 # empty.)
 
 # %%
+from howlinear.notebook import paper
+
 columns = {"r2_perfeature_median": ("median_r2_lower", "median_r2"), "rrr_rank90": ("rank_90_train_mean", "rank_90")}
-cells = published.beside(run.paper_blocks(), blocks, columns)
+cells = published.beside(paper.measure(run), blocks, columns)
 if len(cells):
     run.folded("cell by cell", run.record("paper", cells).round(3))
 published.apart(cells).round(3)

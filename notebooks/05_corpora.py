@@ -158,10 +158,12 @@ plt.show()
 # the table is empty.)
 
 # %%
+from howlinear.notebook import paper
+
 parts = []
 for corpus, column in plots.PUBLISHED.items():
     ours = profiles[profiles["corpus"] == corpus]
-    parts.append(published.beside(run.paper_blocks(corpus), ours, {column: ("r2_scalar", "r2")}))
+    parts.append(published.beside(paper.measure(run, corpus), ours, {column: ("r2_scalar", "r2")}))
 cells = pd.concat(parts, ignore_index=True)
 if len(cells):
     run.folded("cell by cell", run.record("paper", cells).round(3))

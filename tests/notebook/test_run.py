@@ -18,7 +18,6 @@ from howlinear.notebook import execute, prose, settings
 from howlinear.notebook import run as notebooks
 from howlinear.text.paper_rows import HELD_OUT, SURVEY
 from howlinear.text.rows import TRAIN_SHARE
-from howlinear.training import stand_ins
 
 ONE = pd.DataFrame({"model": ["m"], "block": [0], "r2": [1.0]})
 FILES = ("blocks.csv", "run.json")
@@ -197,30 +196,6 @@ def test_a_profile_may_name_the_folder_of_the_papers_texts(tmp_path, monkeypatch
     (tmp_path / "odd.yaml").write_text(f"{PROFILE}texts: {folder}\n")
     corpus = notebooks.start("x", "odd").corpus("moby_dick", load_model("mini-gpt2"))
     assert len(corpus.documents) == 2
-
-
-def test_the_papers_models_are_measured_by_its_protocol_on_its_texts_and_others_are_not(tmp_path, unchecked):
-    shape = stand_ins.resized("llama-160m", blocks=2, width=16)
-    model = stand_ins.make("llama-160m", tmp_path, changes=shape)
-    for name in ("wikitext", "wikitext_test"):
-        lines = [f" Line {number} of {name} is {number**2} . " for number in range(400)]
-        (tmp_path / f"{name}.txt").write_text(" \n = One = \n" + "\n".join(lines) + "\n")
-    names = f"models: [{model}, models/mini-gpt2]\ncorpora: [wikitext, docs]\ntexts: {tmp_path}\n"
-    (tmp_path / "odd.yaml").write_text(names + "rows: 4096\nseq_len: 64\nseed: 0\nsample: 0\n")
-    run = notebooks.start("02_ceilings", str(tmp_path / "odd.yaml"))
-    blocks = run.paper_blocks(perplexities=True)
-    assert blocks[["model", "block"]].to_numpy().tolist() == [["llama-160m", 0], ["llama-160m", 1]]
-    assert blocks[["r2_scalar", "perplexity", "dppl"]].notna().all(axis=None)
-    [(name, _, rows)] = run.paper_rows()
-    assert (name, rows.ids.shape[1]) == ("llama-160m", 128)
-    assert run.paper_blocks("docs").empty
-    assert run.paper_blocks("moby_dick").empty
-    assert "dppl" not in run.paper_blocks(layout="tables", blocks=[1, 10])
-    (tmp_path / "wikitext_test.txt").unlink()
-    with pytest.raises(
-        SourceError, match=r"cannot read wikitext_test: .*wikitext_test\.txt is not there; put it there"
-    ):
-        run.paper_blocks(perplexities=True)
 
 
 @pytest.mark.long

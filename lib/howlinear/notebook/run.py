@@ -11,7 +11,7 @@ one otherwise, in Jupyter or by `howlinear notebook`, finds its numbers and figu
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
@@ -24,17 +24,14 @@ from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from howlinear.errors import InputError
-from howlinear.files import figures, paths, published, tables
+from howlinear.files import figures, paths, tables
 from howlinear.instrument.capture import capture
-from howlinear.instrument.paper_protocol import paper_blocks
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.store import Stored, about_capture, load_capture, save_capture
 from howlinear.models.load import load_model
 from howlinear.notebook import prose, settings
 from howlinear.plots import style
 from howlinear.text.corpus import Corpus, load_corpus
-from howlinear.text.library import PAPERS
-from howlinear.text.paper_rows import LAYOUTS, SURVEY, PaperRows, paper_rows
 
 
 @dataclass(frozen=True)
@@ -139,44 +136,6 @@ class Run:
         if corpus in self.user_texts:
             files += settings.files_of(self.user_texts[corpus])
         return all(file.stat().st_mtime <= made_at for file in files)
-
-    def paper_rows(
-        self, corpus: str | None = None, most: int = SURVEY
-    ) -> Iterator[tuple[str, PreTrainedModel, PaperRows]]:
-        """Short name, model and rows of each of this run's models that is the paper's, on one of the paper's texts.
-
-        Args:
-            corpus: short name of the text, the main one by default; of one that is not the paper's, or that this run
-                does not have, there is nothing.
-            most: rows at most.
-        """
-        corpus = corpus or self.corpora[0]
-        if corpus in set(self.corpora) & set(PAPERS):
-            for name in published.of_models(self.models)["model"].unique():
-                model = self.model(name)
-                yield name, model, paper_rows(self.corpus(corpus, model), most)
-
-    def paper_blocks(
-        self,
-        corpus: str | None = None,
-        layout: str = "survey",
-        perplexities: bool = False,
-        blocks: Collection[int] | None = None,
-    ) -> pd.DataFrame:
-        """The paper's models of this run by the paper's protocol, a row a `model` and `block`; empty if there is none.
-
-        Args:
-            corpus: as of `paper_rows`.
-            layout: one of `text.paper_rows.LAYOUTS`.
-            perplexities: measure them as well, on the test part of WikiText-2.
-            blocks: as of `instrument.paper_protocol.paper_blocks`, which says what the columns are.
-        """
-        most, most_scored = LAYOUTS[layout]
-        parts = [pd.DataFrame(columns=["model", "block"])]
-        for name, model, rows in self.paper_rows(corpus, most):
-            scored = paper_rows(self.corpus("wikitext_test", model), most_scored).ids if perplexities else None
-            parts.append(paper_blocks(model, rows, scored, blocks).assign(model=name))
-        return pd.concat(parts[1:] or parts, ignore_index=True)
 
     @property
     def results(self) -> Path:
