@@ -65,8 +65,8 @@ Model = Annotated[
 CorpusName = Annotated[
     str,
     typer.Option(
-        help="docs, code, cpp, wikitext, moby_dick, puzzles, ag_news, codeparrot; or the path of a text file, "
-        "a folder of them, or a table (.jsonl, .csv, .parquet)"
+        help="docs, code, cpp, wikitext, wikitext_test, moby_dick, puzzles, ag_news, codeparrot; or the path of a "
+        "text file, a folder of them, or a table (.jsonl, .csv, .parquet)"
     ),
 ]
 Documents = Annotated[

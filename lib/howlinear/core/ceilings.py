@@ -408,10 +408,46 @@ def output_squares(moments: Moments) -> Float[Tensor, ""]:
     return moments.syy.sum()
 
 
+def r2_about_scalar(affine: AffineMap, moments: Moments) -> float:
+    """Pooled R² of a map about one scalar, the mean of all outputs: what arXiv 2606.19379 calls R²_lin.
+
+    Never below `r2`: differences between the features' means count as explained.
+
+    Args:
+        affine: the map.
+        moments: of the rows to score.
+
+    Raises:
+        InputError: as of `r2`.
+    """
+    output_squares(moments)  # refuses outputs that are constant
+    squares = about_scalar(moments.syy, moments.mean_y, moments.n)
+    return float(1 - residual(affine, moments).sum() / squares.sum())
+
+
+def about_scalar(
+    squares: Float[Tensor, " features"], means: Float[Tensor, " features"], n: int
+) -> Float[Tensor, " features"]:
+    """Σ (y − m)² of each feature about one scalar m, the mean of all of them.
+
+    Args:
+        squares: Σ (y − ȳ)² of each about its own mean, shape (features,).
+        means: ȳ, shape (features,).
+        n: rows.
+    """
+    # Σ (y_j − m)² = Σ (y_j − ȳ_j)² + n (ȳ_j − m)²
+    return squares + n * (means - means.mean()).square()
+
+
 def r2_per_feature(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:
     """R² of each output feature, shape (d_out,); NaN where the feature is constant."""
     varying = varies(moments.syy, moments.mean_y, moments.n, eps=moments.eps_y)
     return torch.where(varying, 1 - residual(affine, moments) / moments.syy, torch.nan)
+
+
+def lower_median(per_feature: Float[Tensor, " d_out"]) -> float:
+    """The median of what is not NaN, of two middle values the lower: arXiv 2606.19379's, where ours is their mean."""
+    return float(per_feature.nanmedian())
 
 
 def residual(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:

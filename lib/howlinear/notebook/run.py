@@ -50,7 +50,6 @@ class Run:
         sample: rows kept as they are per block.
         user_texts: short name → path, of those corpora that are texts of the user's own.
         texts: folder with the paper's texts; None: as `load_corpus` finds them.
-        published: the paper's own settings; None for models that it has not.
         recorded: whether results and figures go where the project keeps them, and not to scratch.
         tables: what this run has found so far: name → table, as it will be on disk.
     """
@@ -65,7 +64,6 @@ class Run:
     sample: int
     user_texts: Mapping[str, str] = field(default_factory=dict)
     texts: Path | None = None
-    published: settings.Published | None = None
     recorded: bool = False
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
 
@@ -292,6 +290,5 @@ def start(stem: str, profile: str = "minis", model: str | None = None, corpus: s
         sample=chosen.sample,
         user_texts={name: source for name, source in corpora.items() if name != source},
         texts=None if chosen.texts is None else Path(chosen.texts),
-        published=chosen.published,
         recorded=os.environ.get(settings.RECORD) == "1",
     )
