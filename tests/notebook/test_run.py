@@ -16,8 +16,8 @@ from howlinear.ideas.bilinear.recipe import ROWS_PER_INPUT
 from howlinear.models.load import load_model
 from howlinear.notebook import execute, prose, settings
 from howlinear.notebook import run as notebooks
-from howlinear.text.rows import TRAIN_SHARE, TokenRows
 from howlinear.text.paper_rows import HELD_OUT, SURVEY
+from howlinear.text.rows import TRAIN_SHARE, TokenRows
 
 ONE = pd.DataFrame({"model": ["m"], "block": [0], "r2": [1.0]})
 FILES = ("blocks.csv", "run.json")
