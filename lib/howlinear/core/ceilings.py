@@ -18,7 +18,7 @@ from torch import Tensor
 
 from howlinear.core import limits
 from howlinear.core.intervals import CONFIDENCE, Estimate, left_out
-from howlinear.core.moments import FLOAT32, Moments
+from howlinear.core.moments import FLOAT32, Folds, Moments
 from howlinear.errors import InputError
 
 NULL = 1e-12
@@ -124,7 +124,7 @@ def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
     if len(sides) != 2 or not all(_are_moments(side) for side in sides):
         kinds = ", ".join(type(side).__name__ for side in sides) or "nothing"
         raise InputError(f"ceiling of {kinds}: give (train, test) moments, or (X_train, Y_train, X_test, Y_test) rows")
-    train_folds, test_folds = ([side] if isinstance(side, Moments) else list(side) for side in sides)
+    train_folds, test_folds = ([side] if isinstance(side, Moments) else side for side in sides)
     if not train_folds or not test_folds:
         raise InputError("a ceiling needs rows to fit on and held-out rows; one side has none")
     train_rows = Moments.total(train_folds)
@@ -190,6 +190,8 @@ def moments_of(x: Any, y: Any) -> Moments:
 def _are_moments(side: Any) -> bool:
     """Whether one side is moments, or a list of them."""
     folds = [side] if isinstance(side, Moments) else side
+    if isinstance(folds, Folds):
+        return True
     return isinstance(folds, list | tuple) and all(isinstance(fold, Moments) for fold in folds)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.models.shards import is_on_disk
 
 
 def unwrapped(model: Any) -> PreTrainedModel:
@@ -51,12 +52,12 @@ def unwrapped(model: Any) -> PreTrainedModel:
 
 
 def check_weights(model: PreTrainedModel) -> None:
-    """Refuse a model whose weights are not there, unless accelerate brings them from where they rest.
+    """Refuse a model whose weights are not there, unless they are brought from where they rest.
 
     Raises:
         InputError: it lies on the meta device.
     """
-    offloaded = any(hasattr(part, "_hf_hook") for part in model.modules())
+    offloaded = any(hasattr(part, "_hf_hook") for part in model.modules()) or is_on_disk(model)
     if not offloaded and any(parameter.is_meta for parameter in model.parameters()):
         kind = type(model).__name__
         raise InputError(f"this {kind} is on the meta device and has no weights: load them, as hl.load_model does")
