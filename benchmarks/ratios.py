@@ -1,18 +1,11 @@
 """What a measurement costs, as multiples of the model's own work, and how exact it is: the first half of `make bench`.
 
 All are ratios of CPU time on one thread: of `hl.measure` and of its parts to a bare forward pass of the same rows
-<<<<<<< HEAD
-without the head, and of all swap costs to one plain evaluation. A bare pass is what transformers does by itself.
-Works take turns round after round and a ratio is the median over rounds, so whatever else the machine does meets all
-alike. Beside them stands the largest difference to the slow way of the same numbers: every map by eigenvalues, every
-sum fold by fold, the perplexity by a pass of its own.
-=======
 without the head, and of all swap costs to one plain evaluation. A bare pass is what transformers does by itself; a
 measurement stands beside passes as the instrument runs them, too (`models.forward`). Works take turns round after round
 and a ratio is the median over rounds, so whatever else the machine does meets all alike. Beside them stands the largest
 difference to the slow way of the same numbers: every map by eigenvalues, every sum fold by fold, the perplexity by a
 pass of its own.
->>>>>>> scale
 
 Weights are random, at GPT-2's shape, and those of SmolLM2-135M where its package is there (`make .venv/public`). Peak
 memory is of a process of its own, of a whole measurement on random ids. How long a start takes is the CPU time of a new

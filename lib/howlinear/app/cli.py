@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from howlinear.app.measurement import Measurement
+    from howlinear.ideas.compression.compress import Compressed
     from howlinear.ideas.compression.greedy import Plan
-    from howlinear.ideas.compression.own_units import Compressed
     from howlinear.ideas.corpora.comparison import Comparison
     from howlinear.notebook.execute import Listed
     from howlinear.text.corpus import Corpus
