@@ -50,7 +50,7 @@ paper: .venv/ready  ## the report, paper/main.pdf, from results/ and figures/
 book: .venv/ready  ## the site, build/book/html, from the executed notebooks, and the same as a PDF; its pages are tried without a network
 	$(SNAKEMAKE) --config profile=minis -- build/book/html/index.html
 	$(SNAKEMAKE) --config profile=minis --report build/book/html/_static/workflow.html
-	BOOK=build/book/html $(BIN)/python -m pytest -q tests/tools/test_book.py
+	BOOK=build/book/html $(BIN)/python -m pytest -q -k whole tests/tools/test_book.py
 
 course: .venv/ready  ## for an instructor: notebooks with and without solutions in nbgrader's format, lesson plans, slides, notes; all in build/course
 	$(BIN)/python -m tools.course

@@ -130,6 +130,22 @@ def test_what_is_planted_goes_again(sunk):
         assert torch.equal(model(input_ids=ids).logits, before)
 
 
+def test_a_change_is_planted_where_an_ffn_lies_in_two_modules_too(ids):
+    model = small("bert")
+    read, written = [], []
+
+    def keep(_, x, y):
+        read.append(x.clone())
+        written.append(y.clone())
+
+    with torch.no_grad(), planted(model, 0, lambda x, y: 2 * y + x), hooked(sites(model, [0]), keep):
+        model(input_ids=ids[:2] % 40)
+    with torch.no_grad(), hooked(sites(model, [0]), keep):
+        model(input_ids=ids[:2] % 40)
+    assert torch.equal(read[0], read[1])
+    torch.testing.assert_close(written[0], 2 * written[1] + read[1])
+
+
 def test_a_sink_is_planted_in_two_steps_at_position_0_alone(gpt2, ids):
     def outputs():
         seen = {}

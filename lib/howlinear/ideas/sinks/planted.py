@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,34 +12,31 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError
 from howlinear.instrument.capture import Sample
 from howlinear.models.ffn_sites import sites
-from howlinear.models.swap import swap
+from howlinear.models.layers import input_of
 
 Change = Callable[[Tensor, Tensor], Tensor]
 """Takes x and y of a block, both of shape (batch, seq_len, d), and gives another y."""
 
 
-class Changed(nn.Module):
-    """A block whose outputs are changed."""
-
-    def __init__(self, ffn: nn.Module, change: Change):
-        """Hold the block and the change."""
-        super().__init__()
-        self.ffn = ffn
-        self.change = change
-
-    def forward(self, x: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, "batch seq_len d"]:
-        """What the change makes of x and the block's own y."""
-        return self.change(x, self.ffn(x))
-
-
 @contextmanager
 def planted(model: PreTrainedModel, block: int, change: Change) -> Iterator[PreTrainedModel]:
-    """Change what a block writes while the context lasts.
+    """Change what a block writes while the context lasts, also where it keeps its FFN in two modules.
 
     Yields:
         The model.
     """
-    with swap(model, {block: Changed(ffn_of(model, block), change)}):
+    (site,) = sites(model, [block])
+    inputs: list[Tensor] = []
+
+    def note_input(_: nn.Module, args: tuple, named: dict) -> None:
+        inputs.append(input_of(args, named))
+
+    def change_output(_: nn.Module, __: tuple, y: Tensor) -> Tensor:
+        return change(inputs.pop(), y)
+
+    with ExitStack() as stack:
+        stack.callback(site.input.register_forward_pre_hook(note_input, with_kwargs=True).remove)
+        stack.callback(site.output.register_forward_hook(change_output).remove)
         yield model
 
 
