@@ -177,7 +177,7 @@ def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"])
         InputError: sequences longer than it reads, or ids that it does not know.
     """
     seq_len = ids.shape[1]
-    longest = _longest(model)
+    longest = longest_sequence(model)
     if longest is not None and seq_len > longest:
         raise InputError(f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them")
     vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -186,7 +186,7 @@ def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"])
         raise InputError(f"token ids run from {lowest} to {highest}, the model knows 0 to {vocabulary - 1}")
 
 
-def _longest(model: PreTrainedModel) -> int | None:
+def longest_sequence(model: PreTrainedModel) -> int | None:
     """How many tokens a model reads at once; None: any number. RoBERTa's positions start behind that of padding."""
     for name, module in model.base_model.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:

@@ -213,6 +213,10 @@ class Run:
         folded = "\n\n".join(_folded(number, *pair) for number, pair in enumerate(asked, 1))
         display(Markdown(_with_key(folded)))
 
+    def shown(self, table: pd.DataFrame, otherwise: str) -> pd.DataFrame | Markdown:
+        """A table, or where it has no row one sentence that says why."""
+        return table if len(table) else Markdown(otherwise)
+
     def folded(self, title: str, table: pd.DataFrame) -> None:
         """Show a long table, whole, when one opens it by its title."""
         display(HTML(f"<details><summary>{escape(title)}</summary>{table.to_html(max_rows=None)}</details>"))
