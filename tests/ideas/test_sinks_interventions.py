@@ -61,15 +61,19 @@ def chain():
     written = torch.zeros(32)
     written[[5, 11, 25]] = torch.tensor([0.8, -0.5, 0.33])
     with sunk(model, 1, 5 * median[0] * torch.eye(32)[3], 300 * median[1] * written):
-        direction, threshold = first_apart(capture(model, rows, 2, sample=2_000)[2].rows())
+        loud = capture(model, rows, 2, sample=3_072)[2].rows()
+        with changed(model, 1, changes(at_first, torch.zeros(32))[ZERO], 16):
+            silent = capture(model, even_folds(rows, [32]), 2, sample=3_072)[2]
+        direction, _ = first_apart(loud)
+        least, most = (loud.x @ direction)[loud.position == 0].min(), (silent.rows().x @ direction).max()
+        assert least > most  # so that block 2 can tell whether 1 has written
+        threshold = float(least + most) / 2
         large = {block: -300 * median[block] * written for block in (2, 3)}
         answers = planted(model, 2, answer(direction, threshold, large[2]))
         with answers, planted(model, 3, sink(large[3])), torch.no_grad():
             as_it_is = model(input_ids=rows.ids[:4]).logits
             effects, summary = intervene("chain", model, rows, 1, lengths=[8, 16, 32], bos=TOKEN)
             assert torch.equal(model(input_ids=rows.ids[:4]).logits, as_it_is)
-        with changed(model, 1, changes(at_first, torch.zeros(32))[ZERO], 16):
-            silent = capture(model, even_folds(rows, [32]), 2)[2]
     return effects.set_index(["intervention", "block"]), summary.set_index("intervention"), silent
 
 
