@@ -26,6 +26,7 @@ test: .venv/ready  ## lint and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/deptry lib
 	$(PYTEST) -p no:nbval --dist worksteal -m 'not public and not long'
 
 test-long: .venv/ready  ## tests that start processes, train, simulate or run notebooks, for seconds each

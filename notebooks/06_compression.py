@@ -54,8 +54,7 @@ texts = {name: stored.rows.with_fewer_held_out(cost_rows) for name, stored in ca
 held_out = {name: text.ids[text.test] for name, text in texts.items()}
 fitted = {name: stored.rows.ids[~stored.rows.test] for name, stored in captures.items()}
 print("models:", ", ".join(models), "· text:", run.corpora[0], "·", run.rows, "token rows")
-if cost_rows is not None:
-    print("costs are measured on", {name: ids.numel() for name, ids in held_out.items()}, "held-out token rows")
+run.record_held_out({name: {run.corpora[0]: text} for name, text in texts.items()})
 
 # %% [markdown]
 # ## Predict first

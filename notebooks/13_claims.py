@@ -60,12 +60,13 @@ run.answer()
 #
 # "It holds" is easily typed. So nobody types it here. A claim is turned into a question with a number for an answer
 # (*how far apart are the highest and the lowest block?*), that number has a 95 % interval, and beside the claim stands
-# a threshold with its reason. Then there are four cases and no fifth, model by model:
+# a threshold with its reason. Then there are five cases and no sixth, model by model:
 #
 # - the whole interval lies beyond the threshold on the claim's side: **holds here** (✓);
 # - the whole interval lies on the other side: **does not hold here** (✗);
 # - it straddles: **mixed** (~); the data cannot tell, which is not the same as *no*;
-# - the results cannot speak to it, by a stated rule: **not testable here** (–).
+# - the results cannot speak to it, by a stated rule: **not testable here** (–);
+# - a search finds little, and misses what is planted in the same model as well: **no power here** (?).
 #
 # *Here* is meant: other models can neither reproduce nor refute what is said of GPT-2. Over several models the verdict
 # is theirs if all agree, else mixed; a claim that something *can* be so holds if it does in one model.
@@ -162,10 +163,11 @@ board
 #
 # **How to read it.** A strip is a claim. Its threshold is in the middle, and to the right lies the side on which the
 # claim holds, whichever way that is: an interval wholly at the right is ✓, wholly at the left ✗, one across the middle
-# ~. Filled marks are this run's models, from the first to the last downwards, with their intervals. Hollow ones are the
-# paper's own numbers; where it says that something *can* be so, one of them at the right is enough. Each strip is
-# scaled to what is furthest out on it, so lengths are compared within a strip alone. At the right stand what is asked
-# and the paper's section; for the rows that would *falsify*, the left is what the paper hopes for.
+# ~. Filled marks are this run's models, from the first to the last downwards, with their intervals; pale ones rest on a
+# search without power. Hollow ones are the paper's own numbers; where it says that something *can* be so, one of them
+# at the right is enough. Each strip is scaled to what is furthest out on it, so lengths are compared within a strip
+# alone. At the right stand what is asked and the paper's section; for the rows that would *falsify*, the left is what
+# the paper hopes for.
 
 # %%
 import matplotlib.pyplot as plt

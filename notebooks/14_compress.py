@@ -30,6 +30,7 @@ methods = [
     "Wanda",
     "FLAP",
     "GRAIL on Wanda",
+    "LLM Surgeon",
 ]  # compressors that race; `howlinear.ideas.compression.race` lists them all
 shown: list | None = None  # which of them the figure shows; None: all
 fit_rows = 12_288  # token rows of the main text; on three quarters of them everything is fitted
@@ -38,6 +39,8 @@ priced = 48  # sequences for the backward pass that prices lines
 texts = 1  # how many of the profile's texts perplexity is measured on, the main one first
 cost_rows: int | None = 2048  # held-out token rows of the main text; None: all
 other_rows: int | None = 1024  # of each other text
+draws = 1  # of the text to fit on, each by a seed of its own, for the methods that are healed, at the smallest budget
+lengths: list = []  # other numbers of tokens in a sequence to fit on, likewise
 healed = ["own units", "GRAIL on Wanda"]  # which smaller models are trained on a little, at the smallest budget
 heal_steps = 60  # of Adam, on four sequences each
 exchanged: list | None = None  # parts of own units that are exchanged, see `compression.ablations`; None: each of them
@@ -195,6 +198,7 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 # | Wanda | soft units | Sun et al. 2023 | `width.wanda` |
 # | FLAP | units that fluctuate little; a bias | An et al. 2023 | `width.flap` |
 # | GRAIL on Wanda, on FLAP | units by that score; ridge | Tang et al. 2026 | `width.wanda_ridge`, `flap_ridge` |
+# | LLM Surgeon | units by the loss's curvature, in one shot | van der Ouderaa et al. 2023 | `width.surgeon` |
 #
 # *Own units, alike* keeps as many units in every block, *LLM-Drop, joint* drops attention layers as well, and *LS* and
 # *cosine* are what ReplaceMe's map minimises: squares, or the angle to the true stream.
@@ -223,6 +227,7 @@ for name, model in models.items():
     otherwise[name] = [packed[main_text].thinned(count) for count in limit_rows]
     held_out[name] = {corpus: rows.with_fewer_held_out(other_rows) for corpus, rows in packed.items()}
     held_out[name][main_text] = packed[main_text].with_fewer_held_out(cost_rows)
+run.record_held_out(held_out)
 
 
 def of_every_model(measure):
@@ -248,7 +253,8 @@ if models:
 
 # %% tags=["nbval-check-output"]
 if models:
-    print(ratios(main).round(2).to_string())
+    print(ratios(main[main["method"].isin(shown or methods)]).round(2).to_string())
+    run.folded("all methods", ratios(main).round(2))
 else:
     print("None of these models has a part in the race.")
 
@@ -277,6 +283,31 @@ for row in main.dropna(subset="why").itertuples() if models else []:
 # %%
 if models:
     display(smallest.pivot_table(index="method", columns=["model", "corpus"], values="ratio", sort=False).round(2))
+
+# %% [markdown]
+# Everything was fitted on one draw of the text, in sequences of one length. How much hangs on that? The same held-out
+# rows, at the smallest budget, where other draws were fitted on, and longer or shorter sequences:
+
+
+# %%
+def fit_anew(name):
+    """The methods that are healed, fitted on other rows and judged on the same held-out ones."""
+    others = [(run.seed + draw, run.seq_len) for draw in range(1, draws)] + [(run.seed, length) for length in lengths]
+    found = []
+    for seed, seq_len in others:
+        rows = run.corpus(main_text, models[name]).rows(run.rows, seq_len, seed).thinned(fit_rows)
+        compressors = racers(Calibration(models[name], rows, priced), healed)
+        again = race(models[name], compressors, [min(shares_of[name])], {main_text: held_out[name][main_text]})
+        found.append(again.assign(draw=seed, fit_length=seq_len))
+    first = main[(main["model"] == name) & main["method"].isin(healed) & (main["share"] == min(shares_of[name]))]
+    return pd.concat([first.drop(columns="model").assign(draw=run.seed, fit_length=run.seq_len), *found])
+
+
+if models and (draws > 1 or lengths):
+    anew = run.record("draws", of_every_model(fit_anew).drop(columns=["corpus", "why"]))
+    display(anew.set_index(["model", "method", "draw", "fit_length"])[["ratio", *over_first]].round(2))
+else:
+    print("This run has one draw, and one length.")
 
 # %% [markdown]
 # ## Figure: what a smaller model costs
@@ -393,7 +424,14 @@ else:
 
 # %%
 settings = {"shares": shares, "fit_rows": fit_rows, "priced": priced, "texts": texts, "cost_rows": cost_rows}
-settings |= {"limit_rows": limit_rows, "other_rows": other_rows, "heal_steps": heal_steps, "without": without}
+settings |= {
+    "draws": draws,
+    "lengths": lengths,
+    "limit_rows": limit_rows,
+    "other_rows": other_rows,
+    "heal_steps": heal_steps,
+    "without": without,
+}
 run.save(settings=settings)
 
 # %% [markdown]

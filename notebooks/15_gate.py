@@ -155,12 +155,13 @@ else:
 # %%
 from howlinear.ideas.gate import measure
 
-surveys = {}
+surveys, parts = {}, {}
 for name, model in models.items():
     text = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
     chosen = choose_blocks(blocks, [site.block for site in hl.sites(model)])
-    three = split_in_three(text, choose_rows, cost_rows)
-    surveys[name] = measure.survey(model, three, chosen, limit, curve_shares, run.seed)
+    parts[name] = split_in_three(text, choose_rows, cost_rows)
+    surveys[name] = measure.survey(model, parts[name], chosen, limit, curve_shares, run.seed)
+run.record_held_out({name: {run.corpora[0]: three.judging} for name, three in parts.items()})
 tables = {name: run.record(name, measure.stack(name, surveys)) for name in measure.COLUMNS}
 
 # %% [markdown]

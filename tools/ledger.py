@@ -10,7 +10,7 @@ import pandas as pd
 from howlinear.files import paths, tables
 from howlinear.files.tables import Results
 from howlinear.ideas.claims import ledger
-from howlinear.ideas.claims.claim import Claim, Verdict, load_claims
+from howlinear.ideas.claims.claim import DECIDED, Claim, Verdict, load_claims
 from howlinear.ideas.claims.contrasts import TOGETHER
 from howlinear.notebook import prose
 
@@ -36,7 +36,7 @@ GROUPS = {
     HOLDS: "With and without the two end blocks, and at any threshold from 0.75 to 1.5 times the one that stands.",
     FAILS: "Of what referees named as falsifying, this speaks for the paper.",
     OPEN: "Mixed, or a tick that hangs on the end blocks (ᵉ) or on the threshold, or one in {other} models alone.",
-    UNTESTABLE: "Models without the kind of block that is asked about, or what was not measured.",
+    UNTESTABLE: "Models without the kind of block asked about, what was not measured, or a search without power.",
 }
 
 
@@ -70,7 +70,7 @@ def page(results: Path, profiles: Sequence[str] = tuple(PROFILES)) -> str:
 
 def group(verdicts: pd.Series, firm: bool) -> str:
     """Heading of the group of a claim: by the verdicts of all models, and whether it holds in one whatever is moved."""
-    asked = verdicts[verdicts != Verdict.UNTESTABLE]
+    asked = verdicts[verdicts.isin(DECIDED)]
     if asked.empty:
         return UNTESTABLE
     if (asked == Verdict.NOT).all():

@@ -843,3 +843,27 @@ def test_help_is_help(monkeypatch, capsys, command):
 
 def test_unknown_options_exit_with_2(monkeypatch, capsys):
     assert howlinear(monkeypatch, capsys, "measure", "mini-gpt2", "--nope")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "work", "device_map", "possible", "expected"),
+    [
+        (None, None, None, True, None),  # depends on what is free
+        (None, None, None, False, False),
+        (None, None, "auto", True, False),
+        (None, "work", None, True, True),
+        (True, None, None, True, True),
+        (False, None, None, True, False),
+    ],
+)
+def test_weights_stay_on_disk_where_that_is_asked_for(asked, work, device_map, possible, expected):
+    assert cli.check_layerwise(asked, work, device_map, possible) is expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "work", "device_map", "possible"),
+    [(False, "work", None, True), (True, None, "auto", True), (None, "work", None, False), (True, None, None, False)],
+)
+def test_options_that_a_model_on_disk_excludes_are_refused(asked, work, device_map, possible):
+    with pytest.raises(InputError):
+        cli.check_layerwise(asked, work, device_map, possible)

@@ -11,7 +11,9 @@ from howlinear.core.ceilings import (
     ceiling,
     fit,
     leverage,
+    lower_median,
     r2,
+    r2_about_scalar,
     r2_per_feature,
     residual,
     whitening,
@@ -441,3 +443,28 @@ def test_single_precision_outputs_of_timestamps_and_coordinates_are_fitted():
     assert found.r2 == pytest.approx(expected, abs=1e-6)
     estimator = AffineCeiling().fit(x[:300], y[:300])
     assert estimator.score(x[300:], y[300:]) == pytest.approx(expected, abs=1e-5)
+
+
+# --- the paper's conventions
+
+
+def test_about_one_scalar_it_is_the_papers_r2_of_rows():
+    """Offsets between features count as explained there, and not about each feature's own mean."""
+    train, test = planted(lambda x: x.relu() @ normal(6, 5, seed=1) + torch.arange(5))
+    affine = score(train, test).map
+    x, y = (side.numpy() for side in test)
+    left = np.square(y - x @ affine.weight.numpy() - affine.bias.numpy()).sum()
+    found = r2_about_scalar(affine, moments_of(*test))
+    assert found == pytest.approx(1 - left / np.square(y - y.mean()).sum(), abs=1e-12)
+    assert found > r2(affine, moments_of(*test)) + 0.01
+    constant = moments_of(torch.randn(9, 6), torch.arange(5.0).expand(9, 5))
+    with pytest.raises(InputError, match="constant over 9 rows"):
+        r2_about_scalar(affine, constant)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([4, 1, 3, 2], 2), ([4, 1, 3], 3), ([float("nan"), 1, 2], 1), ([float("nan")], float("nan"))],
+)
+def test_the_lower_of_two_middle_values_by_hand(values, expected):
+    assert lower_median(torch.tensor(values, dtype=torch.float64)) == pytest.approx(expected, nan_ok=True)

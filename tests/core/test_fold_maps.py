@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 import torch
 
 from helpers.reference import least_squares, normal
-from howlinear.core.fold_maps import fit_folds
+from howlinear.core.ceilings import ceiling
+from howlinear.core.fold_maps import Scores, fit_folds, score_folds
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 
@@ -35,3 +37,23 @@ def test_too_few_rows_without_a_fold_are_refused():
     _, moments = folds(n=2)
     with pytest.raises(InputError, match="4 train rows for 4 inputs"):
         fit_folds(moments)
+
+
+def test_scores_are_those_of_the_ceiling_and_its_interval():
+    _, train = folds()
+    _, test = folds(n=20)
+    found = score_folds(fit_folds(train), test)
+    expected = ceiling(train, test)
+    assert found.whole == pytest.approx(expected.r2)
+    assert (found.estimate.low, found.estimate.high) == pytest.approx((expected.r2_low, expected.r2_high))
+    assert (len(found.refitted), len(found.rescored)) == (3, 3)
+
+
+def test_what_two_scores_share_cancels_in_their_difference():
+    one = Scores(0.5, np.array([0.4, 0.6]), np.array([0.3, 0.7]))
+    other = Scores(0.2, one.refitted - 0.3, one.rescored - 0.3)
+    difference = (one - other).estimate
+    assert (difference.value, difference.low, difference.high) == pytest.approx((0.3, 0.3, 0.3))
+    mean = Scores.mean([one, other])
+    assert mean.whole == pytest.approx(0.35)
+    assert mean.refitted.tolist() == pytest.approx([0.25, 0.45])

@@ -192,3 +192,29 @@ def test_a_map_that_explains_nothing_has_no_such_rank():
 def test_a_share_of_the_full_r2_that_is_none_is_refused(share):
     with pytest.raises(InputError, match=f"above 0 and is at most 1, got {share}"):
         shares(share)
+
+
+def test_about_the_train_mean_it_is_the_papers_curve_of_stored_rows():
+    """Its denominator is about the train mean, so rank 0 explains nothing, and the rank that is needed may differ."""
+    train, test = two_sides(lambda x: bent(x, 5))
+    curve = reduced_rank(moments_of(*train), moments_of(*test))
+    x, y = (rows.numpy() for rows in test)
+    expected = [0.0]
+    for rank in range(1, 6):
+        weight, bias = by_svd(*train, rank)
+        squares = np.square(y - train[1].mean(0).numpy()).sum()
+        expected.append(1 - np.square(y - x @ weight - bias).sum() / squares)
+    np.testing.assert_allclose(curve.about_train_mean, expected, atol=1e-9)
+    least = next(rank for rank, r2 in enumerate(expected) if r2 >= 0.9 * expected[-1])
+    assert curve.rank_reaching(0.9, about_train_mean=True) == least
+
+
+def test_the_rank_about_the_train_mean_may_be_lower_by_hand():
+    """y = (x₁, x₂) with the held-out rows moved by 3 along x₁: seen from the train mean the first direction is more."""
+    x = torch.tensor([[2.0, 1.0], [2.0, -1.0], [-2.0, 1.0], [-2.0, -1.0]]).double()
+    moved = x + torch.tensor([3.0, 0.0])
+    curve = reduced_rank(moments_of(x, x), moments_of(moved, moved))
+    # about the held-out mean 16 + 4; about the train mean 16 + 36 + 4, of which the first direction has 52
+    torch.testing.assert_close(curve.about_train_mean, torch.tensor([0, 52 / 56, 1]).double())
+    assert curve.rank_reaching(0.9) == 2
+    assert curve.rank_reaching(0.9, about_train_mean=True) == 1

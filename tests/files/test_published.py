@@ -2,8 +2,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from howlinear.errors import InputError, SourceError
-from howlinear.files.published import COLUMNS, SOURCE, apart, load_published, of_models
+from howlinear.errors import SourceError
+from howlinear.files.published import (
+    COLUMNS,
+    SOURCE,
+    apart,
+    beside,
+    beside_quoted,
+    load_published,
+    load_quoted,
+    of_models,
+)
 
 MODELS = ["gpt2", "pythia-160m", "llama-160m"]
 
@@ -42,37 +51,57 @@ def test_only_the_papers_models_have_rows(table):
     assert of_models(["mini-gpt2"], table).empty
 
 
-def test_a_run_that_gives_the_papers_numbers_is_at_no_distance(table):
-    found = apart(table.rename(columns={"r2_lin": "r2"}), "r2", "r2_lin")
-    assert list(found.index) == MODELS
+def test_a_run_that_gives_the_papers_numbers_is_at_no_distance_whatever_ours_says(table):
+    by_its_protocol = table.rename(columns={"r2_lin": "r2_scalar"})
+    cells = beside(
+        by_its_protocol, table.assign(r2=0.0), {"r2_lin": ("r2_scalar", "r2"), "rrr_rank90": ("rrr_rank90",) * 2}
+    )
+    found = apart(cells)
+    assert list(found.index) == [(quantity, model) for quantity in ("r2_lin", "rrr_rank90") for model in MODELS]
     assert found.largest.max() == 0
-    assert found.r.tolist() == pytest.approx([1, 1, 1])
-    assert found.blocks.tolist() == [12, 12, 12]
+    assert found.r.tolist() == pytest.approx([1] * 6)
+    assert found.blocks.tolist() == [12] * 6
 
 
-def test_distances_by_hand():
+def test_cells_and_distances_by_hand():
     paper = pd.DataFrame({"model": "gpt2", "block": [0, 1, 2], "r2_lin": [0.9, 0.5, 0.1]})
-    ours = pd.DataFrame({"model": ["gpt2"] * 2 + ["mini-gpt2"], "block": [1, 0, 0], "r2": [0.2, 1.0, 0.3]})
-    found = apart(ours, "r2", "r2_lin", paper)
-    assert list(found.index) == ["gpt2"]
-    row = found.loc["gpt2"]
+    theirs = pd.DataFrame({"model": ["gpt2"] * 2 + ["mini-gpt2"], "block": [1, 0, 0], "r2_scalar": [0.2, 1.0, 0.3]})
+    ours = pd.DataFrame({"model": "gpt2", "block": [1], "r2": [0.7]})
+    cells = beside(theirs, ours, {"r2_lin": ("r2_scalar", "r2")}, paper)
+    assert cells[["quantity", "model"]].drop_duplicates().to_numpy().tolist() == [["r2_lin", "gpt2"]]
+    numbers = cells.set_index("block")[["paper", "by_its_protocol", "by_ours"]]
+    assert numbers.loc[1].tolist() == [0.5, 0.2, 0.7]
+    assert numbers.loc[0].tolist()[:2] == [0.9, 1.0]
+    assert np.isnan(numbers.loc[0, "by_ours"])
+    row = apart(cells).loc["r2_lin", "gpt2"]
     assert (row["blocks"], row["at"]) == (2, 1)
     assert row[["mean", "largest", "shift", "r"]].astype(float).tolist() == pytest.approx([0.2, 0.3, -0.1, 1.0])
 
 
 def test_blocks_without_a_number_are_not_compared():
     papers = of_models(["gpt2", "pythia-160m"])
-    ours = papers.assign(rank=np.where((papers.model == "gpt2") & (papers.block < 2), papers.rrr_rank90 + 1.0, np.nan))
-    compared = apart(ours, "rank", "rrr_rank90")
-    assert list(compared.index) == ["gpt2"]
+    ranks = papers.rrr_rank90.astype("Int64").where((papers.model == "gpt2") & (papers.block < 2)) + 1
+    compared = apart(beside(papers.assign(rank=ranks), papers, {"rrr_rank90": ("rank", "rrr_rank90")}))
+    assert list(compared.index) == [("rrr_rank90", "gpt2")]
     assert (compared["blocks"].item(), compared["mean"].item(), compared["at"].item()) == (2, 1.0, 0)
 
 
-def test_models_that_are_not_the_papers_are_not_compared():
-    ours = pd.DataFrame({"model": "mini-gpt2", "block": [0], "r2": [0.5]})
-    assert apart(ours, "r2", "r2_lin").empty
-    with pytest.raises(InputError, match="no column 'r3'"):
-        apart(ours, "r2", "r3")
+@pytest.mark.parametrize("models", [[], ["mini-gpt2"]])
+def test_models_that_are_not_the_papers_are_not_compared(models):
+    theirs = pd.DataFrame({"model": models, "block": [0] * len(models)}).assign(r2_scalar=0.5)
+    cells = beside(theirs, theirs, {"r2_lin": ("r2_scalar", "r2_scalar")})
+    assert cells.empty
+    assert apart(cells).empty
+    assert beside_quoted(theirs, "tables").empty
+
+
+def test_what_the_papers_text_quotes_stands_beside_what_is_measured_alike():
+    quoted = load_quoted("tables").set_index(["model", "block", "quantity"])["paper"]
+    assert (quoted["gpt2", 1, "perplexity"], quoted["gpt2", 1, "dppl"]) == (64.25, 0.77)
+    measured = pd.DataFrame({"model": ["gpt2", "gpt2"], "block": [1, 2], "perplexity": 64.0, "dppl": [0.7, 0.1]})
+    cells = beside_quoted(measured, "tables").set_index(["block", "quantity"])
+    assert cells["by_its_protocol"].to_dict() == {(1, "perplexity"): 64.0, (1, "dppl"): 0.7}
+    assert cells["paper"].to_dict() == {(1, "perplexity"): 64.25, (1, "dppl"): 0.77}
 
 
 @pytest.mark.parametrize(

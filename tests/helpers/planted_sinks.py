@@ -1,5 +1,7 @@
 """Rows of a block whose sinks are planted: the first token of every sequence, loud features, heavy tails, or none."""
 
+from contextlib import contextmanager
+
 import torch
 
 from howlinear.core.moments import Moments
@@ -72,3 +74,28 @@ def captured(x, y, test, fold, sequence, position, batch=512):
         sides.append(side)
     sample = Sample(x, y, position, torch.where(position == 0, 1, 2), test, fold)
     return BlockCapture(*sides, outputs, sample, keeper.finish())
+
+
+@contextmanager
+def sunk_model(block, seq_len=16):
+    """A tiny model, one of whose blocks writes a huge constant at position 0, and 192 sequences of its own text."""
+    from conftest import tiny
+    from howlinear.ideas.sinks.planted import planted, sink
+    from howlinear.text.rows import TokenRows
+
+    model = tiny("mini-gpt2").eval()
+    with torch.no_grad():
+        model.transformer.ln_f.weight *= 5  # a model that is sure of its words, so that a change costs
+        model.transformer.h[block].mlp.c_fc.weight *= 5
+        model.transformer.h[block].mlp.c_proj.weight *= 2
+        model.transformer.wpe.weight[0] = 0
+        model.transformer.wpe.weight[0, 5] = 60.0  # position 0 stands apart in the inputs of every block
+    vector = 2_000 * torch.nn.functional.normalize(torch.randn(32, generator=torch.Generator().manual_seed(3)), dim=0)
+    with planted(model, block, sink(vector)):
+        ids = torch.randint(80, (192, 1), generator=torch.Generator().manual_seed(4))
+        torch.manual_seed(5)
+        while ids.shape[1] < seq_len:
+            with torch.no_grad():
+                probabilities = model(input_ids=ids, use_cache=False).logits[:, -1].softmax(-1)
+            ids = torch.cat([ids, torch.multinomial(probabilities, 1)], 1)
+        yield model, TokenRows.from_ids(ids, folds=4)

@@ -15,10 +15,12 @@ from howlinear.ideas.bilinear.gate import end_to_end
 from howlinear.ideas.bilinear.layers import conjunction, control, cosine, rmse
 from howlinear.ideas.bilinear.power import hidden_teacher, power
 from howlinear.ideas.bilinear.probe import probe
-from howlinear.ideas.bilinear.recipe import recipe
+from howlinear.ideas.bilinear.recipe import papers_gain, recipe
 from howlinear.instrument.capture import Sample, capture
+from howlinear.instrument.paper_protocol import paper_activations
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.notebook import prose
+from howlinear.text.paper_rows import PaperRows
 
 RANK = 2
 
@@ -279,3 +281,12 @@ def test_an_encoder_of_two_blocks_has_an_answer():
     )
     assert (len(said.replies), len(said.questions)) == (3, 5)
     assert "nan" not in " ".join([*said.answer, *said.replies, *(answer for _, answer in said.questions)])
+
+
+def test_the_papers_recipe_is_run_on_all_blocks_of_each_of_its_models(gpt2, ids):
+    rows = PaperRows(ids, cut=613)
+    table = measure.papers_recipe_table([("gpt2", gpt2, rows)], rank=RANK, steps=200)
+    x, y = paper_activations(gpt2, rows)[1]
+    assert keys(table) == [("gpt2", block) for block in range(len(table))]
+    assert table["gain"][1] == papers_gain(x, y, 613, rank=RANK, steps=200)
+    assert list(measure.papers_recipe_table([]).columns) == ["model", "block", "gain"]

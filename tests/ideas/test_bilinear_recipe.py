@@ -1,11 +1,13 @@
+import copy
+
 import pytest
 import torch
 
 from helpers.planted_products import OUT, D, kept_of, line, products
-from helpers.reference import normal
+from helpers.reference import least_squares, normal
 from howlinear.errors import InputError
 from howlinear.ideas.bilinear import recipe as module
-from howlinear.ideas.bilinear.recipe import follow, recipe
+from howlinear.ideas.bilinear.recipe import Products, follow, papers_gain, recipe
 
 STEPS = 400
 
@@ -106,3 +108,53 @@ def test_a_run_that_has_ended_for_every_block_is_not_trained_on_and_says_the_sam
     assert float(recipe(blocks, rank=2, steps=4_000).scored_all[0]) == 0
     # two judges of few and of all rows, each with the evaluations of the patience and no more
     assert len(asked) in (2 * module.PATIENCE, 4 * module.PATIENCE)
+
+
+def slow_gain(x, y, cut, start, steps):
+    """The paper's recipe written out for one block: its R² of the line and of line and products, about one scalar."""
+    weight, bias, _ = least_squares(x[:cut], y[:cut])
+    line = (torch.from_numpy(x.double().numpy() @ weight + bias)).float()
+    left, right, readout = (p.detach()[0].clone().requires_grad_() for p in (start.left, start.right, start.readout))
+    gate = start.gate.detach()[0, 0].clone().requires_grad_()
+
+    def predicted(rows):
+        return line[rows] + gate.exp() * (((x[rows] @ left) * (x[rows] @ right)) @ readout)
+
+    def r2(said):
+        scored = y[cut:].double()
+        return float(1 - (scored - said.double()).square().sum() / (scored - scored.mean()).square().sum())
+
+    optimiser = torch.optim.Adam([left, right, readout, gate], lr=module.RATE)
+    generator = torch.Generator().manual_seed(0)
+    of_line = best = r2(line[cut:])
+    waited = 0
+    for step in range(1, steps + 1):
+        batch = torch.randint(cut, (256,), generator=generator)
+        optimiser.zero_grad()
+        (predicted(batch) - y[batch]).square().mean().backward()
+        optimiser.step()
+        if step % 200 == 0:
+            with torch.no_grad():
+                score = r2(predicted(slice(cut, None)))
+            best, waited = (score, 0) if score > best + 1e-4 else (best, waited + 1)
+            if waited == 8:
+                break
+    return best - of_line
+
+
+def test_on_the_papers_rows_it_is_the_recipe_written_out(monkeypatch):
+    """All rows before the cut in order, those behind it scored about one scalar mean; the features' means differ."""
+    monkeypatch.setattr(module, "RATE", 10 * module.RATE)
+    x = even(600).float()
+    offsets = 3 * torch.arange(OUT)
+    y = (line(x.double()) + products(x.double()) + 0.1 * normal(600, OUT, seed=3) + offsets).float()
+    start = Products(1, D, OUT, 2, torch.Generator().manual_seed(4))
+    expected = slow_gain(x, y, 477, copy.deepcopy(start), 400)
+    assert expected > 0.001
+    assert papers_gain(x, y, 477, rank=2, steps=400, start=start) == pytest.approx(expected, abs=1e-5)
+
+
+def test_on_the_papers_rows_nothing_is_gained_of_noise_and_the_seed_decides_the_start():
+    x = even(400).float()
+    y = (line(x.double()) + 3 * normal(400, OUT, seed=3)).float()
+    assert papers_gain(x, y, 320, rank=2, steps=200) == 0

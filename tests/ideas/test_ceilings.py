@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conftest import BLOCKS, tiny
-from howlinear.core.ceilings import fit, r2
+from howlinear.core.ceilings import fit, r2, r2_about_scalar
 from howlinear.core.cross_validation import fold_spread
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
@@ -81,6 +81,9 @@ def test_the_table_of_blocks_is_the_profiles_one_below_the_other(blocks, profile
         pd.testing.assert_frame_equal(own[list(expected.columns)].reset_index(drop=True), expected)
         assert own["r2_untrained"].tolist() == FRESH[name].held_out.tolist()
         assert own["r2_untrained_in_sample"].tolist() == FRESH[name].in_sample.tolist()
+        held_out = [sum(kept.test) for kept in captures[name].values()]
+        about_scalar = [r2_about_scalar(profiles[name][block].map, rows) for block, rows in enumerate(held_out)]
+        assert own["r2_scalar"].tolist() == about_scalar
         assert own["r2_sd"].tolist() == [fold_spread(kept.train) for kept in captures[name].values()]
     assert blocks["dppl"].tolist()[BLOCKS:] == [3.0, 2.0, 1.0]
     assert blocks["dppl_low"].tolist()[BLOCKS:] == [1.0] * BLOCKS

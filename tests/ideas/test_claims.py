@@ -23,7 +23,7 @@ from howlinear.ideas.claims.ledger import (
     show,
     summarise,
 )
-from tests.ideas.test_claims_numbers import ceilings, on_texts
+from tests.ideas.test_claims_numbers import ceilings, on_texts, probed
 
 YES, NO, MIXED, OPEN = Verdict.HOLDS, Verdict.NOT, Verdict.MIXED, Verdict.UNTESTABLE
 
@@ -103,6 +103,27 @@ def test_a_stated_rule_gives_its_reason(results):
         "verdict": [OPEN],
         "reason": ["a single model has no other to differ from"],
     }
+
+
+@pytest.mark.parametrize(
+    ("gain", "threshold", "planted", "expected"),
+    [
+        (0.1, 0.2, 0.0, Verdict.NO_POWER),
+        (0.1, 0.12, 0.0, Verdict.NO_POWER),
+        (0.1, 0.05, 0.0, NO),  # what is found is there
+        (0.1, 0.2, 0.9, YES),
+    ],
+)
+def test_little_found_says_nothing_without_power_and_much_found_says_much(tmp_path, gain, threshold, planted, expected):
+    found = probed([gain] * 6, range(6), power={"block": [0], "planted": planted})
+    tables.write(tmp_path / "03_bilinear", found.tables, dict(found.settings))
+    small = replace(CLAIM, notebook="03_bilinear", statistic="median_gain", threshold=threshold, direction="below")
+    judged = evaluate(tmp_path, [small])
+    assert judged.verdict.item() == expected
+    assert judged.reason.notna().item() == (expected is Verdict.NO_POWER)
+    assert judged.value.item() == pytest.approx(gain)
+    of_all = OPEN if expected is Verdict.NO_POWER else expected
+    assert together(small, tmp_path) == of_all
 
 
 def test_a_model_that_cannot_speak_leaves_the_others_their_verdicts(results):

@@ -261,6 +261,15 @@ def test_gains_are_notebook_03s():
     assert found.one_out[0] <= found.estimate.value <= found.one_out[1]
 
 
+@pytest.mark.parametrize("statistic", ["median_gain", "largest_gain", "gain_correlation"])
+@pytest.mark.parametrize(("planted", "misses"), [([0.0, 0.4, 0.9], True), ([0.0, 0.5, 0.6], False)])
+def test_a_search_that_misses_what_is_planted_has_no_power(statistic, planted, misses):
+    gains, left = [0.2, 0.1, 0.05, 0.1, 0.1, 0.3], [0.3, 0.2, 0.1, 0.2, 0.2, 0.5]
+    results = probed(gains, left, power={"block": [0, 3, 5], "planted": planted})
+    assert bool(read(statistic, results)["a"].no_power) == misses
+    assert not read(statistic, probed(gains, left))["a"].no_power, "where it was not asked"
+
+
 def test_the_papers_recipe_has_no_interval():
     gains, left = [0.2, 0.1, 0.05, 0.1, 0.1, 0.3], [0.3, 0.2, 0.1, 0.2, 0.2, 0.5]
     by_recipe = [0.1, 0.0, 0.0, 0.3, 0.0, 0.2]

@@ -10,12 +10,13 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.compression.calibration import Calibration
 from howlinear.ideas.compression.compressors import width
+from howlinear.ideas.compression.units import ErrorCost
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
 from howlinear.models.units import readout, unit_count
 
-COMPRESSORS = [width.magnitude, width.wanda, width.flap, width.wanda_ridge, width.flap_ridge]
+COMPRESSORS = [width.magnitude, width.wanda, width.flap, width.wanda_ridge, width.flap_ridge, width.surgeon]
 HIDDEN = torch.tensor([[1.0, 2.0, 0.0], [3.0, 2.0, 0.0], [1.0, 2.0, 4.0], [3.0, 2.0, 4.0]])
 HALF = 2 * WIDTH
 READOUT = AffineMap(torch.tensor([[2.0], [1.0], [0.5]]).double(), torch.tensor([1.0]).double())
@@ -57,6 +58,37 @@ def test_ridge_by_hand(monkeypatch):
     assert found.bias.tolist() == [1]
     monkeypatch.setattr(width, "RIDGE", 1.0)  # λ = Σ h₀² halves it all
     assert float(width.ridge(READOUT, moments(HIDDEN), torch.tensor([0])).weight) == pytest.approx(1.6)
+
+
+def test_a_moved_readout_by_hand(monkeypatch):
+    """Without damping it is the regression of all that was read out, on what stays and the constant."""
+    monkeypatch.setattr(width, "DAMPING", 0.0)
+    found = width.moved(READOUT, moments(HIDDEN), torch.tensor([0]))
+    # y = 2 h₀ + h₁ + ½ h₂ + 1, h₁ is 2 throughout, and h₂ has the mean 2 whatever h₀ is
+    assert float(found.weight) == pytest.approx(2)
+    assert float(found.bias) == pytest.approx(1 + 2 + 1)
+    plain = AffineMap(READOUT.weight, torch.zeros(1).double())
+    # without a constant, by Σ h₀² = 20: h₁ is 16/20 h₀, h₂ too
+    found = width.moved(plain, moments(HIDDEN), torch.tensor([0]))
+    assert float(found.weight) == pytest.approx(2 + 0.8 + 0.4)
+    assert not found.bias.any()
+
+
+def test_what_the_loss_does_not_feel_goes_first(gpt2, rows, monkeypatch):
+    """½ vᵀ G v / [A⁻¹]ⱼⱼ by hand: alike units with A = 1, read out where g² is 9, 1 and 0."""
+    monkeypatch.setattr(width, "DAMPING", 0.0)
+    calibration = Calibration(gpt2, rows)
+    chosen = sites(gpt2)
+    weight = torch.zeros(3, WIDTH)
+    weight[torch.arange(3), torch.arange(3)] = 2.0
+    for site in chosen:
+        site.output.c_proj.weight = torch.nn.Parameter(weight)
+        site.output.c_proj.bias.data.zero_()
+    unit = torch.eye(3).double().repeat(4, 1) * 3**0.5  # E h hᵀ = 1
+    metric = torch.diag(torch.tensor([3.0, 1.0, *[0.0] * (WIDTH - 2)]).double() ** 2)
+    calibration.memory["moments_of",] = {site.block: moments(unit) for site in chosen}
+    calibration.memory["costs_of",] = {site.block: ErrorCost(metric, torch.ones(32)) for site in chosen}
+    assert width.removal_costs(calibration)[0].tolist() == pytest.approx([0.5 * 4 * 9, 0.5 * 4 * 1, 0])
 
 
 def test_scores_by_hand(gpt2, rows):
@@ -131,7 +163,7 @@ def test_copies_are_as_small_as_asked_and_no_smaller(model, rows, compress):
         compress(calibration, 0.05)
 
 
-@pytest.mark.parametrize("compress", COMPRESSORS[:3])
+@pytest.mark.parametrize("compress", [*COMPRESSORS[:3], width.surgeon])
 def test_everything_kept_is_the_model_itself(gpt2, rows, compress):
     assert abs(rise(compress, Calibration(gpt2, rows), 1.0)) < 1e-6
 
@@ -186,15 +218,17 @@ def test_constant_units_go_by_fluctuation_and_not_by_size(gpt2, rows):
     assert abs(rise(width.wanda, calibration, share)) > 5 * fluctuating
 
 
-def test_what_twins_lose_ridge_wins_back(gpt2, rows, monkeypatch):
+@pytest.mark.parametrize("refit", [width.ridge, width.moved])
+def test_what_twins_lose_a_refit_wins_back(gpt2, rows, monkeypatch, refit):
     """All 16 twins are dropped: nothing is lost, if what they did goes to the units that are left."""
     monkeypatch.setattr(width, "RIDGE", 1e-9)
+    monkeypatch.setattr(width, "DAMPING", 1e-9)
     plant(gpt2, twins)
     calibration = Calibration(gpt2, rows)
     kept = dict.fromkeys(range(BLOCKS), torch.arange(16, unit_count(gpt2, sites(gpt2)[0])))
     ids = calibration.ids
     base = losses(gpt2, ids)
-    mended = losses(width.narrowed(calibration, kept, width.ridge), ids)
+    mended = losses(width.narrowed(calibration, kept, refit), ids)
     plain = losses(width.narrowed(calibration, kept), ids)
     assert float((mended - base).abs().max()) < 1e-3
     assert float((plain - base).abs().max()) > 0.01

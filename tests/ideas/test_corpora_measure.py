@@ -4,10 +4,11 @@ import pytest
 from scipy.stats import spearmanr
 from transformers import BertConfig, BertModel
 
+from howlinear.core.fold_maps import Scores
 from howlinear.core.intervals import Estimate
 from howlinear.ideas.corpora import measure
 from howlinear.ideas.corpora.agreement import agreement
-from howlinear.ideas.corpora.transfer import Scores, Transfer, transfer, transfers
+from howlinear.ideas.corpora.transfer import Transfer, transfer, transfers
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import change, losses
 from howlinear.models.swap import swap

@@ -210,6 +210,7 @@ def test_tables_hold_every_number_once():
     assert row["rise_without_first"] == loud.without_first.value
     assert row["rise_without_heaviest_high"] == loud.without_heavy.high
     assert (row["rank_90"], row["rank_95"]) == (loud.rank_90, loud.rank_95)
+    assert (row["rank_90_train_mean"], row["median_r2_lower"]) == (loud.rank_90_train_mean, loud.median_lower)
 
     rest = loudest_table(views, COUNTS)
     assert len(rest) == 3 * 2 * len(COUNTS)

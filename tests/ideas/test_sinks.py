@@ -7,18 +7,28 @@ import pandas as pd
 import pytest
 import torch
 
+from conftest import tiny
+from helpers.families import VOCABULARY, small
 from helpers.planted_sinks import SEQ_LEN, captured, teacher, token_ids
 from helpers.reference import held_out_r2, least_squares, pooled_r2
 from howlinear.errors import InputError
 from howlinear.ideas.sinks.measure import (
+    CUTS,
     block_table,
+    carrying_share,
+    cut_table,
     depth_table,
+    first_rows,
+    heavy_counts,
     left_out_table,
     look,
     r2_without_loudest,
-    sensitivity_table,
 )
 from howlinear.ideas.sinks.tokens import cosine_table, flow_table, massive_table, one_direction, token_table
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.massive import HeavyRows
+from howlinear.models.ffn_sites import sites
+from howlinear.text.rows import TokenRows
 
 COUNTS = [0, 1, 64, 256, 300]
 FEATURES = [0, 1, 4]
@@ -126,8 +136,8 @@ def test_what_was_not_kept_is_refused():
     block = captured(*teacher())
     with pytest.raises(InputError, match="none were sampled"):
         look(dataclasses.replace(block, sample=None), [0], [0])
-    with pytest.raises(InputError, match="heaviest rows: 512 were kept"):
-        look(block, [513], [0])
+    with pytest.raises(InputError, match="heaviest rows: 768 were kept"):
+        look(block, [769], [0])
 
 
 @pytest.fixture(scope="module")
@@ -218,17 +228,84 @@ def test_nobody_takes_away_what_is_only_written_later():
     assert table["cosine"].tolist() == pytest.approx([np.nan, -1, 1, -1], abs=1e-5, nan_ok=True)
 
 
-def test_other_rules_leave_out_other_rows(looks):
-    table = sensitivity_table(looks)
-    rules = ["beyond 10 medians", "beyond 20 medians", "beyond 50 medians", "beyond 100 medians", "heaviest 512"]
-    sink = table.query("model == 'sunk' and block == 2").set_index("rule")
-    assert list(sink.index) == rules
-    assert sink["left_out"].tolist() == [256, 256, 0, 0, 512]
+def test_every_cut_leaves_out_the_rows_beyond_it(looks):
+    table = cut_table(looks)
+    sink = table.query("model == 'sunk' and block == 2")  # of some 40 medians
+    assert sink["cut"].tolist() == list(CUTS)
+    heavy = looks["sunk", 2].heavy
+    assert sink["left_out"].tolist() == [int((heavy.norm > cut * heavy.median).sum()) for cut in CUTS]
+    assert (sink["left_out"].iloc[0], sink["left_out"].iloc[-1]) == (256, 0)
     assert sink["at_first"].iloc[0] == 1
-    assert np.isnan(sink["at_first"].iloc[3])
-    assert sink["r2"].iloc[0] < 0.8 < 0.9 < sink["r2"].iloc[2]
-    plain = table.query("model == 'plain' and block == 0").set_index("rule")
-    assert plain["left_out"].tolist() == [0, 0, 0, 0, 512]
+    assert np.isnan(sink["at_first"].iloc[-1])
+    assert sink["r2"].iloc[0] < 0.8 < 0.9 < sink["r2"].iloc[-1]
+    plain = table.query("model == 'plain' and block == 0")
+    assert plain["left_out"].iloc[1:].tolist() == [0] * (len(CUTS) - 1)
+    deciding = block_table(looks).set_index(["model", "block"])["cuts_deciding"]
+    assert deciding["sunk", 0] == len(CUTS)
+    assert 0 < deciding["sunk", 2] < len(CUTS)
+    assert deciding["plain", 0] == 0
+
+
+def test_heaviest_rows_are_left_out_beyond_the_last_massive_one():
+    heavy = captured(*teacher()).heavy_rows()
+    counts = heavy_counts(heavy)
+    assert counts[:5] == [0, 1, 2, 4, 8]
+    assert 256 in counts
+    assert counts[-1] == len(heavy) > 256
+
+
+def test_the_share_that_carries_is_that_of_a_count_of_all_rows():
+    x, y, *places = teacher()
+    square = (y.double() - y.double().mean(0)).square().sum(1)
+    expected = float(square.sum() ** 2 / (len(y) * square.square().sum()))
+    block = captured(x, y, *places)
+    assert carrying_share(block) == pytest.approx(expected, rel=1e-6)
+    assert expected == pytest.approx(1 / SEQ_LEN, rel=0.1)  # one row in so many has nearly all
+    thinned = block.sample.position % 2 == 0  # a sample of half the rows: the heavy ones are known all the same
+    half = {name: tensor[thinned] for name, tensor in vars(block.sample).items()}
+    sampled = dataclasses.replace(block, sample=type(block.sample)(**half))
+    assert carrying_share(sampled) == pytest.approx(expected, rel=1e-3)
+
+
+def test_rows_of_equal_distance_all_carry():
+    x, y, *places = teacher(sink=0.0)
+    sign = torch.where(torch.arange(len(y)) % 2 == 0, 1.0, -1.0)
+    assert carrying_share(captured(x, torch.outer(sign, torch.ones(12)), *places)) == pytest.approx(1)
+
+
+def test_without_position_0_are_all_other_rows_exactly():
+    x, y, test, fold, sequence, position = rows = teacher()
+    block = captured(*rows)
+    at_first = position == 0
+    rounded = 1 + 1e-6 * torch.randn(256, 1, generator=torch.Generator().manual_seed(0))  # as another pass rounds
+    order = sequence[at_first]
+    first = HeavyRows(
+        *(x[at_first], rounded * y[at_first], y[at_first].norm(dim=1), order, torch.zeros_like(order)),
+        *(test[at_first], fold[at_first], float("nan")),
+    )
+    found = look(block, [0], [0], first)
+    expected = held_out_r2(*sides(x, y, test, ~at_first))
+    assert found.r2_without_first == pytest.approx(expected, abs=1e-6)
+    assert np.isnan(look(block, [0], [0]).r2_without_first)
+
+
+@pytest.mark.parametrize("family", ["mini-gpt2", "bert"])
+def test_first_rows_are_what_a_whole_pass_has_at_position_0(family):
+    model = (tiny(family) if family == "mini-gpt2" else small(family)).eval()
+    rows = TokenRows.from_ids(torch.randint(VOCABULARY, (40, 8), generator=torch.Generator().manual_seed(0)), folds=2)
+    seen = {}
+
+    def keep(site, x, y):
+        seen[site.block] = x.clone(), y.clone()
+
+    with torch.no_grad(), hooked(sites(model), keep):
+        model.base_model(input_ids=rows.ids)
+    found = first_rows(model, rows)
+    assert found.keys() == seen.keys()
+    for block, (x, y) in seen.items():
+        torch.testing.assert_close(found[block].x, x[:, 0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(found[block].y, y[:, 0], rtol=1e-4, atol=1e-4)
+        assert torch.equal(found[block].test, rows.test)
 
 
 def test_tables_hold_every_number_once(looks):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import tiny
 from helpers.families import small
+from helpers.planted_sinks import sunk_model
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.ideas.sinks.costs import (
@@ -16,47 +16,30 @@ from howlinear.ideas.sinks.costs import (
     MassiveKept,
     chosen_blocks,
     cost_table,
-    first_outputs,
     joined,
     swap_token_losses,
     without_costs,
     worth_table,
 )
-from howlinear.ideas.sinks.measure import block_table, look
-from howlinear.ideas.sinks.planted import ffn_of, planted, sink
+from howlinear.ideas.sinks.measure import block_table, first_rows, look
+from howlinear.ideas.sinks.planted import ffn_of, planted
 from howlinear.ideas.sinks.planted import sunk as planted_twice
 from howlinear.instrument.capture import capture, hooked
 from howlinear.instrument.perplexity import losses
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
-from howlinear.text.rows import TokenRows
 
 BLOCK = 1
-SEQ_LEN = 16
 
 
 @pytest.fixture(scope="module")
 def sunk():
-    """A tiny model whose block 1 writes a huge constant at position 0, and a text of its own."""
-    model = tiny("mini-gpt2").eval()
-    with torch.no_grad():
-        model.transformer.ln_f.weight *= 5  # a model that is sure of its words, so that a change costs
-        model.transformer.h[BLOCK].mlp.c_fc.weight *= 5
-        model.transformer.h[BLOCK].mlp.c_proj.weight *= 2
-        model.transformer.wpe.weight[0] = 0
-        model.transformer.wpe.weight[0, 5] = 60.0  # position 0 stands apart in the inputs of every block
-    vector = 2_000 * torch.nn.functional.normalize(torch.randn(32, generator=torch.Generator().manual_seed(3)), dim=0)
-    with planted(model, BLOCK, sink(vector)):
-        ids = torch.randint(80, (192, 1), generator=torch.Generator().manual_seed(4))
-        torch.manual_seed(5)
-        while ids.shape[1] < SEQ_LEN:
-            with torch.no_grad():
-                probabilities = model(input_ids=ids, use_cache=False).logits[:, -1].softmax(-1)
-            ids = torch.cat([ids, torch.multinomial(probabilities, 1)], 1)
-        rows = TokenRows.from_ids(ids, folds=4)
+    """A tiny model whose block 1 writes a huge constant at position 0, a text of its own, and what is seen of both."""
+    with sunk_model(BLOCK) as (model, rows):
         blocks = capture(model, rows, sample=2_000)
-        looks = {("tiny", number): look(block, [0], [0]) for number, block in blocks.items()}
+        first = first_rows(model, rows)
+        looks = {("tiny", number): look(block, [0], [0], first[number]) for number, block in blocks.items()}
         yield model, rows, looks
 
 
@@ -100,7 +83,7 @@ def test_costs_are_those_of_the_instrument(sunk, costs):
     before = losses(model, rows.ids[rows.test])
     assert found["nats"] == pytest.approx(float((after - before).mean()), rel=1e-6)
     assert found["perplexity"] == pytest.approx(float(before.mean().exp()), rel=1e-6)
-    predicted = SEQ_LEN - 1
+    predicted = rows.ids.shape[1] - 1
     pooled = (found["nats_first"] + (predicted - 1) * found["nats_later"]) / predicted
     assert pooled == pytest.approx(found["nats"], rel=1e-9)
     assert found["nats_low"] < found["nats"] < found["nats_high"]
@@ -135,22 +118,6 @@ def test_position_0_of_every_sequence_gets_the_constant():
     assert torch.equal(module(x), expected)
     assert torch.equal(module(x.view(6, 2)), expected.view(6, 2))  # as models that lay all rows in one line
     assert torch.equal(x, torch.arange(12.0).view(2, 3, 2))
-
-
-def test_the_constant_is_the_mean_output_at_position_0_of_whole_sequences(sunk):
-    model, rows, _ = sunk
-    ids = rows.ids[~rows.test]
-    seen = {}
-
-    def keep(site, _, y):
-        seen[site.block] = y
-
-    with torch.no_grad(), hooked(sites(model), keep):
-        model.base_model(input_ids=ids)
-    found = first_outputs(model, ids, [0, BLOCK])
-    assert list(found) == [0, BLOCK]
-    for block, mean in found.items():
-        torch.testing.assert_close(mean.float(), seen[block][:, 0].mean(0), rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_planted_goes_again(sunk):

@@ -12,7 +12,7 @@ from howlinear.core import ceilings, moments
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument import massive
-from howlinear.instrument.capture import _Collector, capture, describe, hooked
+from howlinear.instrument.capture import Collector, capture, describe, hooked
 from howlinear.instrument.measure import measure
 from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
@@ -422,7 +422,7 @@ def test_no_batch_is_waited_for_on_a_device(gpt2, rows, monkeypatch):
     inside = {"keep": [], "finish": []}
 
     def watched(name):
-        usual = getattr(_Collector, name)
+        usual = getattr(Collector, name)
 
         def run(*args):
             with Waits() as waits, monkeypatch.context() as patch:
@@ -432,7 +432,7 @@ def test_no_batch_is_waited_for_on_a_device(gpt2, rows, monkeypatch):
             inside[name].append(waits.count)
             return found
 
-        monkeypatch.setattr(_Collector, name, run)
+        monkeypatch.setattr(Collector, name, run)
 
     watched("keep")
     watched("finish")

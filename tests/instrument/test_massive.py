@@ -8,7 +8,7 @@ from howlinear.core.ceilings import ceiling
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument import massive
-from howlinear.instrument.massive import HEAVIEST, MULTIPLE, HeavyRows, HeavyRowsKeeper
+from howlinear.instrument.massive import HEAVIEST, KEPT, MULTIPLE, HeavyRows, HeavyRowsKeeper
 from howlinear.instrument.profile import solve
 
 
@@ -70,7 +70,7 @@ def test_the_heaviest_are_those_of_a_sort_of_all_rows():
     heavy = captured(x, y, *rest).heavy_rows()
     norm = y.norm(dim=1)
     expected = norm.sort(descending=True).values
-    assert len(heavy) >= HEAVIEST
+    assert len(heavy) == int((norm > KEPT * heavy.median).sum()) + HEAVIEST
     torch.testing.assert_close(heavy.norm, expected[: len(heavy)])
     assert torch.equal(heavy.heaviest(7).y, heavy.y[:7])
 
@@ -103,7 +103,8 @@ def test_parts_merge_to_what_one_pass_keeps():
     whole = captured(*rows).heavy
     assert merged.median == max(half.median for half in halves)
     assert torch.equal(merged.beyond().norm, whole.beyond().norm)
-    assert torch.equal(merged.heaviest(HEAVIEST).norm, whole.heaviest(HEAVIEST).norm)
+    assert torch.equal(merged.norm, whole.norm[: len(merged)])
+    assert len(merged) == merged.most
 
 
 def test_on_a_device_batches_wait_and_the_same_rows_are_kept(monkeypatch):
@@ -117,11 +118,11 @@ def test_on_a_device_batches_wait_and_the_same_rows_are_kept(monkeypatch):
 
 def test_what_was_not_kept_is_refused():
     block = captured(*teacher())
-    with pytest.raises(InputError, match="rows beyond 5 medians: all rows are kept beyond 10 only"):
-        block.heavy_rows().beyond(5.0)
+    with pytest.raises(InputError, match="rows beyond 4 medians: all rows are kept beyond 5 only"):
+        block.heavy_rows().beyond(4.0)
     with pytest.raises(InputError, match="the -1 heaviest rows"):
         block.heavy_rows().heaviest(-1)
-    with pytest.raises(InputError, match=f"the 100000 heaviest rows: {HEAVIEST} were kept"):
+    with pytest.raises(InputError, match=f"the 100000 heaviest rows: {HEAVIEST + 256} were kept"):
         block.heavy_rows().heaviest(100_000)
     with pytest.raises(InputError, match="only moments were kept"):
         block.ordinary().massive()
@@ -153,9 +154,11 @@ def kept(y):
 
 
 def test_all_massive_rows_are_kept_however_many():
-    found = captured(*teacher(sequences=HEAVIEST + 128)).massive()
+    heavy = captured(*teacher(sequences=HEAVIEST + 128)).heavy_rows()
+    found = heavy.beyond()
     assert len(found) == HEAVIEST + 128
     assert (found.position == 0).all()
+    assert len(heavy) - len(found) >= HEAVIEST  # and rows that are not massive beside them
 
 
 def test_a_quarter_of_a_small_batch_is_a_row_at_least():

@@ -6,7 +6,7 @@ import torch
 from helpers.families import FAMILIES, reads, small
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import streams_hooked
-from howlinear.models.layerwise import Layerwise, layer_number
+from howlinear.models.layerwise import InseparableError, Layerwise
 from howlinear.models.units import LAYERS
 
 
@@ -26,7 +26,7 @@ def test_streams_are_those_of_an_ordinary_pass_whatever_the_batches(name):
     text = Layerwise(model, ids.split([3, 3, 1]))
     assert len(text.layers) == len(expected)
     for number, site in enumerate(sites(model)):
-        assert layer_number(site) == number == text.passed
+        assert site.block == number == text.passed
         text.advance()
         torch.testing.assert_close(torch.cat(text.streams), expected[number], rtol=1e-4, atol=1e-5)
 
@@ -54,3 +54,18 @@ def test_a_layer_or_a_stream_that_changes_on_the_way_is_seen_by_the_next(model, 
 def test_nothing_is_left_behind_in_the_model(model, ids):
     Layerwise(model, [ids]).advance()
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+
+
+def test_layers_that_share_more_than_the_stream_are_refused(ids):
+    with pytest.raises(InseparableError, match="between layers 0 and 1"):
+        Layerwise(small("xlm"), [reads("xlm")])
+
+
+def test_what_follows_the_last_layer_gives_the_models_logits(model, ids):
+    text = Layerwise(model, ids.split(5))
+    for _ in text.layers:
+        text.advance()
+    with torch.no_grad(), text.head() as predict:
+        found = [predict(batch, stream) for batch, stream in zip(ids.split(5), text.streams, strict=True)]
+    with torch.no_grad():
+        torch.testing.assert_close(torch.cat(found), model(input_ids=ids).logits, rtol=1e-4, atol=1e-4)

@@ -17,6 +17,12 @@ pytestmark = pytest.mark.long
 
 STEMS = sorted(path.stem for path in (paths.ROOT / "notebooks").glob("[0-9]*.py"))
 HEADINGS = {"wikitext": " = Article {} = \n", "moby_dick": "CHAPTER {}. Of it", "puzzles": "{}.--A QUESTION."}
+PUBLISHED = {  # notebook → what it lays beside the paper's numbers
+    "02_ceilings": {"r2_lin", "dppl_linear"},
+    "03_bilinear": {"bilinear_gain_r16"},
+    "04_rank": {"r2_perfeature_median", "rrr_rank90"},
+    "05_corpora": {"r2_lin", "r2_lin_moby_dick", "r2_lin_math_puzzles"},
+}
 SMALL = {  # the least that every notebook still runs on
     "03_bilinear": {"sample_rows": 1024, "steps": 10, "batches": 12, "recipe_steps": 200, "control_steps": 200},
     "06_compression": {"cost_rows": 512},
@@ -44,6 +50,7 @@ def profile(tmp_path_factory):
     for part, (name, heading) in enumerate(HEADINGS.items()):
         text = "\n\n\n".join(f"{heading.format(i)}\n\n{each}" for i, each in enumerate(documents[part::3], 1))
         (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    (folder / "wikitext_test.txt").write_text((folder / "wikitext.txt").read_text(encoding="utf-8"), encoding="utf-8")
     path = folder / "paper-like.yaml"
     content = {
         "extends": str(paths.PROFILES / "rehearsal.yaml"),
@@ -69,6 +76,12 @@ def test_every_notebook_runs_and_what_the_paper_publishes_stands_beside_it(profi
     assert [stem for stem in STEMS if not (executed / f"{stem}.ipynb").is_file()] == [], done.stderr[-3000:]
     results = executed.parent / "results"
     assert set(hl.results(results, "02_ceilings")["blocks"]["model"]) == set(stand_ins.PUBLISHED)
+    for stem, quantities in PUBLISHED.items():
+        cells = hl.results(results, stem)["paper"]
+        assert set(cells["quantity"]) == quantities
+        by_model = cells.groupby(["quantity", "model"]).size()
+        assert by_model.tolist() == [4] * 3 * len(quantities)
+        assert cells.loc[cells["quantity"] != "rrr_rank90", ["paper", "by_its_protocol"]].notna().all(axis=None)
     claims = hl.results(results, "13_claims")
     assert set(claims["paper"]["model"]) <= set(stand_ins.PUBLISHED)
     assert len(claims["claims"])

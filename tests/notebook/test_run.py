@@ -12,10 +12,12 @@ import torch
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
+from howlinear.ideas.bilinear.recipe import ROWS_PER_INPUT
 from howlinear.models.load import load_model
 from howlinear.notebook import execute, prose, settings
 from howlinear.notebook import run as notebooks
-from howlinear.text.rows import TRAIN_SHARE
+from howlinear.text.paper_rows import HELD_OUT, SURVEY
+from howlinear.text.rows import TRAIN_SHARE, TokenRows
 
 ONE = pd.DataFrame({"model": ["m"], "block": [0], "r2": [1.0]})
 FILES = ("blocks.csv", "run.json")
@@ -132,16 +134,12 @@ def test_the_paper_profile_states_the_papers_settings_and_ours():
     """Its rows to fit on are 15.6 for each input of a block, ours 100; both on its three texts."""
     paper = notebooks.start("02_ceilings", "paper")
     assert paper.corpora == ["wikitext", "moby_dick", "puzzles"]
-    published = paper.published
-    assert published.rows * (1 - published.held_out) / published.width == 15.625
-    assert TRAIN_SHARE * paper.rows / published.width == 100
-    assert (published.blocks, published.seq_len) == (12, paper.seq_len)
-    assert notebooks.start("02_ceilings", "minis").published is None
+    assert SURVEY * (1 - HELD_OUT) / 768 == ROWS_PER_INPUT == 15.625
+    assert TRAIN_SHARE * paper.rows / 768 == 100
 
 
 KINDS = ("svg", "png")  # of files of a figure
 PROFILE = "models: [models/mini-gpt2]\ncorpora: [moby_dick]\nrows: 4096\nseq_len: 128\nseed: 0\nsample: 0\n"
-PUBLISHED = "published: {blocks: 12, width: 768, rows: 15000, held_out: 0.2, seq_len: 128}\n"
 
 
 @pytest.mark.long
@@ -180,22 +178,10 @@ def test_profiles_of_ones_own_run_in_scratch_and_are_never_recorded(project, mon
         execute.execute("00_tiny", {"profile": "mine"}, record=True)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (PUBLISHED.replace("rows: 15000, ", ""), "profile odd lacks published.rows"),
-        (PUBLISHED.replace("15000", "many"), "published.rows is 'many'; give a whole number"),
-        (PUBLISHED.replace("0.2", "20"), "published.held_out is 20; give less"),
-        (PUBLISHED.replace("15000", "0"), "published.rows is 0; give more"),
-        (PUBLISHED.replace("}", ", sequences: 4}"), "published.sequences is 4; give no such key"),
-        ("published: 12\n", "published is 12; give keys, as in profiles/paper.yaml"),
-        ("texts: [a, b]\n", "texts is ['a', 'b']; give names"),
-    ],
-)
-def test_settings_of_the_paper_that_cannot_be_used_are_named(tmp_path, monkeypatch, text, message):
+def test_a_folder_of_texts_that_is_none_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "PROFILES", tmp_path)
-    (tmp_path / "odd.yaml").write_text(PROFILE + text)
-    with pytest.raises(InputError, match=re.escape(message)):
+    (tmp_path / "odd.yaml").write_text(PROFILE + "texts: [a, b]\n")
+    with pytest.raises(InputError, match=re.escape("texts is ['a', 'b']; give names")):
         notebooks.start("x", "odd")
 
 
@@ -300,6 +286,18 @@ def test_results_and_figures_go_to_scratch_unless_the_environment_says_record(tm
         figures = {f"build/scratch/smoke/figures/02_ceilings_empty.{kind}" for kind in KINDS}
         assert written == {f"build/scratch/smoke/results/02_ceilings/{name}" for name in FILES} | figures
         assert capsys.readouterr().out.endswith("are in build/scratch/smoke\n")
+
+
+def test_what_costs_rest_on_is_kept_text_by_text(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths, "BUILD", tmp_path)
+    run = notebooks.start("02_ceilings", "smoke")
+    rows = TokenRows.from_ids(torch.arange(8 * 5).view(8, 5), folds=2)  # sequences 3 and 7 are held out
+    documents = replace(rows, spans=torch.tensor([[i, i + 1] for i in range(8)]))
+    table = run.record_held_out({"a": {"one": documents, "other": rows}})
+    assert table[["corpus", "cost_rows"]].values.tolist() == [["one", 10], ["other", 10]]
+    assert table["documents"].tolist() == [4, pd.NA]
+    assert "a: costs on 10 held-out tokens, 4 documents of one" in capsys.readouterr().out
+    assert run.record_held_out({}).empty
 
 
 def test_other_notebooks_are_read_from_the_record_or_where_there_is_none_from_scratch(tmp_path, monkeypatch):

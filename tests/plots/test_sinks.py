@@ -62,13 +62,12 @@ def test_massive_draws_sizes_on_a_log_scale_with_the_cut_and_cosines_beside():
     np.testing.assert_allclose(cut[0].get_ydata(), [10, 10])
     np.testing.assert_allclose(labelled(direction, "mini-gpt2").get_xydata(), [[1, 1.0], [3, -0.98]])
     assert len(labelled(direction, "mini-llama").get_xdata()) == 0
-    assert not direction.texts
     assert legend(figure) == ["mini-gpt2", "mini-llama"]
 
 
-def test_massive_says_where_there_is_none():
+def test_massive_has_one_panel_where_no_row_is():
     figure = sinks.massive(blocks("mini-gpt2").assign(heaviest=4.0), flow())
-    assert [text.get_text() for text in figure.axes[1].texts] == ["no massive row"]
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["(a) size"]
     figure.canvas.draw()
 
 
@@ -118,7 +117,7 @@ def test_left_out_draws_a_line_a_block_the_mean_and_names_those_that_rest_on_tok
     np.testing.assert_allclose(lines[3].get_ydata(), [0.89, 0.79, 0.69])
     assert lines[2].get_linewidth() > lines[1].get_linewidth()  # block 2 rests on tokens
     assert [text.get_text() for text in rows.texts] == ["2"]
-    assert [tick.get_text() for tick in rows.get_xticklabels()] == ["0", "1", "512"]
+    np.testing.assert_allclose(lines[0].get_xdata(), [0, 1, 512])
     assert legend(figure) == ["mini-gpt2", "mini-llama"]
 
 
@@ -130,6 +129,72 @@ def test_numbers_of_two_models_do_not_touch_where_their_curves_end():
         first, second = ax.texts
         assert (first.get_text(), second.get_text()) == ("0, 1, 2", "1")
         assert first.get_window_extent().x1 + 2 < second.get_window_extent().x0
+
+
+def test_a_curve_ends_where_its_heavy_rows_do():
+    table = curves("mini-gpt2")
+    longer = pd.DataFrame([{"model": "mini-gpt2", "block": 1, "kind": "heaviest rows", "left_out": 900, "r2": 0.2}])
+    rows, _ = sinks.left_out(pd.concat([table, longer])).axes
+    first, second, *_, mean = rows.get_lines()
+    assert first.get_xdata()[-1] == mean.get_xdata()[-1] == 512
+    assert second.get_xdata()[-1] == 900
+
+
+def cuts(*models, count=3):
+    choices = [(cut, block, model) for model in models for block in range(count) for cut in (5.0, 10.0, 50.0)]
+    return pd.DataFrame(
+        {"model": model, "block": block, "cut": cut, "r2": 0.5 + cut / 100} for cut, block, model in choices
+    )
+
+
+def test_cuts_draws_a_line_a_cut_and_the_share_below():
+    models = ("mini-gpt2", "mini-llama")
+    table = blocks(*models, count=3).assign(r2_without_first=0.4, carrying_share=0.01)
+    figure = sinks.cuts(cuts(*models), table)
+    first, second, share, _ = figure.axes
+    assert [ax.get_title(loc="left") for ax in (first, second)] == ["(a) mini-gpt2", "(b) mini-llama"]
+    assert legend(figure) == [*(f"≤ {cut} medians" for cut in (5, 10, 50)), "all rows", "without position 0"]
+    np.testing.assert_allclose(labelled(first, "≤ 10 medians").get_ydata(), [0.6] * 3)
+    np.testing.assert_allclose(labelled(first, "all rows").get_ydata(), [0.5, 0.97, 0.502])
+    np.testing.assert_allclose(labelled(first, "without position 0").get_ydata(), [0.4] * 3)
+    np.testing.assert_allclose(share.get_lines()[0].get_ydata(), [0.01] * 3)
+    assert share.get_yscale() == "log"
+
+
+def effects(*models, arms=("none", "zero", "noise"), count=4):
+    rows = []
+    for model in models:
+        for arm in arms:
+            for block in range(2, 2 + count):
+                whole = 0.9 if block == 4 and arm != "zero" else 0.5
+                row = {"model": model, "intervention": arm, "block": block}
+                for name, value in (("r2", whole), ("r2_ordinary", 0.5), ("change_ordinary", 0.01 * block)):
+                    row |= {name: value, f"{name}_low": value - 0.01, f"{name}_high": value + 0.02}
+                rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def test_interventions_draws_what_is_behind_the_writer_and_the_block_that_rests_most_on_massive_rows():
+    figure = sinks.interventions(effects("mini-gpt2", "smol"), {"zero": "to zero", "noise": "elsewhere"})
+    over_depth, ordinary, every, *others = figure.axes
+    assert len(others) == 3
+    assert [ax.get_title(loc="left") for ax in (over_depth, every)] == ["(a) mini-gpt2", "(c) block 4"]
+    assert legend(figure) == ["as it is", "to zero", "elsewhere"]
+    np.testing.assert_allclose(labelled(over_depth, "as it is").get_xydata(), [[3, 0.5], [4, 0.9], [5, 0.5]])
+    np.testing.assert_allclose(labelled(over_depth, "to zero").get_ydata(), [0.5] * 3)
+    np.testing.assert_allclose(heights(ordinary.containers[0]), [0.03, 0.04, 0.05])
+    assert [tick.get_text() for tick in every.get_xticklabels()] == ["none", "zero", "noise"]
+    np.testing.assert_allclose(heights(every.containers[0]), [0.9, 0.5, 0.9])
+    without_control = sinks.interventions(
+        effects("smol", arms=("none", "zero")), {"zero": "to zero", "noise": "elsewhere"}
+    )
+    assert legend(without_control) == ["as it is", "to zero"]
+
+
+def test_interventions_says_where_no_block_is_behind_a_writer():
+    for table in (effects("smol", count=1), effects("smol").iloc[:0]):
+        figure = sinks.interventions(table, {"zero": "to zero"})
+        assert len(figure.texts) == 1
 
 
 def costs():
@@ -166,10 +231,13 @@ def test_costs_of_no_model_say_so():
 @pytest.mark.parametrize("count", [1, 12, 30])
 def test_figures_take_any_number_of_blocks(count):
     names = ("mini-gpt2", "mini-llama")
+    described = blocks(*names, count=count).assign(r2_without_first=0.0, carrying_share=0.1)
     for figure in (
         sinks.massive(blocks(*names, count=count), flow()),
         sinks.with_and_without(blocks(*names, count=count)),
         sinks.left_out(curves(*names, count=count)),
+        sinks.cuts(cuts(*names, count=count), described),
+        sinks.interventions(effects(*names, count=count), {"zero": "to zero", "noise": "elsewhere"}),
     ):
         figure.canvas.draw()
     uneven = pd.concat([blocks("mini-gpt2", count=12), blocks("smol", count=count)])

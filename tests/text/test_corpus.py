@@ -329,7 +329,7 @@ def test_a_missing_file_is_refused(tokenizer, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["nonsense", "", "DOCS"])
 def test_an_unknown_name_is_refused(tokenizer, name):
-    with pytest.raises(SourceError, match=r"unknown corpus .*: use docs, code, cpp, wikitext, moby_dick, puzzles,"):
+    with pytest.raises(SourceError, match=r"unknown corpus .*: use docs, code, cpp, wikitext, wikitext_test,"):
         load_corpus(name, tokenizer)
 
 

@@ -191,7 +191,8 @@ def folder(tmp_path):
     """The paper's texts as a person may have them."""
     folder = tmp_path / "texts"
     folder.mkdir()
-    (folder / "wikitext.txt").write_text(" \n = One = \n \n Text . \n \n = Two = \n \n Text . \n")
+    for name in ("wikitext", "wikitext_test"):
+        (folder / f"{name}.txt").write_text(" \n = One = \n \n Text . \n \n = Two = \n \n Text . \n")
     (folder / "moby_dick.txt").write_text("CHAPTER 1. A\n\nText.\n\n\nCHAPTER 2. B\n\nText.\n")
     (folder / "puzzles.txt").write_bytes("\ufeff1.--A.\r\n\r\nIt cost £1.\r\n\r\n\r\n2.--B.\r\n\r\nText.\r\n".encode())
     return folder
@@ -256,14 +257,16 @@ def hub(monkeypatch):
         ("ag_news", "fancyzhx/ag_news", None),
         ("codeparrot", "codeparrot/codeparrot-clean-valid", None),
         ("wikitext", "Salesforce/wikitext", "wikitext-2-raw-v1"),
+        ("wikitext_test", "Salesforce/wikitext", "wikitext-2-raw-v1"),
     ],
 )
 def test_public_data_sets_are_asked_for_by_name(hub, name, repository, configuration):
     hub.rows = ["one"]
     text = read_public(name)
     assert text == ["one"]
-    revision = {"revision": HUB[name].revision} if name == "wikitext" else {}
-    assert hub.asked == ((repository, configuration), {"split": "train"} | revision)
+    revision = {"revision": HUB[name].revision} if name.startswith("wikitext") else {}
+    split = "test" if name == "wikitext_test" else "train"
+    assert hub.asked == ((repository, configuration), {"split": split} | revision)
 
 
 def test_a_data_set_is_in_no_folder(hub, folder):

@@ -175,6 +175,11 @@ def test_the_note_says_how_many_documents_and_how_much_of_each(tokenizer):
     used = sum(len(pieces(rows, tokenizer, side, fold)) for side in (False, True) for fold in range(2))
     assert rows.note == f"{used} documents of toy, at most 64 tokens of each"
     assert rows.reading.documents == rows.documents == used
+    held_out = sum(len(pieces(rows, tokenizer, True, fold)) for fold in range(2))
+    assert rows.held_out.documents == held_out
+    # each sequence's documents, read off its own text
+    for span, ids in zip(rows.spans.tolist(), rows.ids, strict=True):
+        assert span[1] - span[0] == int((ids[:-1] == tokenizer.eos_token_id).sum())
     assert rows.reading.left_out == (rows.note,)
 
 

@@ -198,18 +198,28 @@ def test_fewer_held_out_rows_are_of_every_fold_and_those_to_fit_on_stay():
     fewer = rows.with_fewer_held_out(24)
     assert [len(members) for members in fewer.folds(test=True)] == [3, 3]
     assert torch.equal(fewer.ids[~fewer.test], rows.ids[~rows.test])
-    first_of_each = [members[:3] for members in rows.folds(test=True)]
-    assert torch.equal(fewer.ids[fewer.test], rows.ids[torch.cat(first_of_each).sort().values])
+    # ten sequences of each fold, three of them: the first, the fourth, the seventh
+    some = [members[[0, 3, 6]] for members in rows.folds(test=True)]
+    assert torch.equal(fewer.ids[fewer.test], rows.ids[torch.cat(some).sort().values])
+    assert torch.equal(fewer.held_out.ids, fewer.ids[fewer.test])
     assert [len(members) for members in rows.with_fewer_held_out(1).folds(test=True)] == [1, 1]
     assert rows.with_fewer_held_out(None) is rows
 
 
-def test_thinned_rows_are_the_first_of_every_fold_in_their_order():
-    rows = TokenRows.from_ids(torch.arange(80 * 4).view(80, 4), folds=3)
-    fewer = rows.thinned(120)  # three eighths
-    members = [fold[: round(0.375 * len(fold))] for side in (False, True) for fold in rows.folds(side)]
+def test_thinned_rows_are_spread_over_every_fold_in_their_order():
+    rows = TokenRows.from_ids(torch.arange(80 * 4).view(80, 4), folds=2)
+    fewer = rows.thinned(160)  # half: every second sequence
+    members = [fold[::2] for side in (False, True) for fold in rows.folds(side)]
     assert torch.equal(fewer.ids, rows.ids[torch.cat(members).sort().values])
-    assert len({len(fold) for fold in members}) > 1
+    assert {len(fold) for fold in members} == {15, 5}
+
+
+def test_documents_are_counted_of_what_is_left():
+    spans = torch.tensor([[0, 0], [0, 2], [3, 3], [3, 3]])
+    rows = replace(TokenRows.from_ids(torch.zeros(4, 8).long()), spans=spans)
+    assert rows.documents == 4
+    assert [rows.subset(torch.tensor(some)).documents for some in ([0], [1], [2, 3], [0, 3])] == [1, 3, 1, 2]
+    assert TokenRows.from_ids(torch.zeros(4, 8).long()).documents is None
 
 
 def test_the_hash_is_of_shape_and_kind_too():

@@ -105,6 +105,19 @@ def test_what_was_measured_becomes_a_table_with_its_figure(tmp_path, monkeypatch
     assert (tmp_path / "out/bench_side_by_side.png").read_bytes() == b"png"
 
 
+def test_the_papers_code_stands_beside_ours(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "results", lambda profile: tmp_path / "results" / profile)
+    assert "`benchmarks/paper_code.py CHECKOUT`" in build.paper_code()
+    ids = {"model": "m", "quantity": "token ids", "ours": 14_976, "theirs": 14_976, "difference": 0}
+    line = {"model": "m", "quantity": "ΔPPL", "block": 3, "blocks": 12, "ours": 2.25, "theirs": 1.25, "difference": 1.0}
+    found = {"commit": "0123456789abcdef", "rows": [ids, line]}
+    numbers.save(tmp_path / "results/bench/paper_code.json", found, digits={"difference": 2})
+    text = re.sub(" +", " ", build.paper_code())
+    assert "commit 0123456789ab of" in text
+    assert "| m | token ids | | 14976 | 14976 | 0.0e+00 | |" in text
+    assert "| m | ΔPPL | 3 | 2.25 | 1.25 | 1.0e+00 | 12 |" in text
+
+
 def test_a_measurement_stands_beside_the_models_own_work(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "results", lambda profile: tmp_path / "results" / profile)
     assert "`make bench`" in build.ratios()

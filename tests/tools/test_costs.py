@@ -13,10 +13,11 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 from conftest import WIDTH
 from howlinear.files import numbers, paths
 from howlinear.instrument.capture import capture
+from howlinear.instrument.layerwise import moments_bytes
 from howlinear.models.layers import layers_of
 from howlinear.text.rows import TokenRows
 from tools.book import build, costs
-from tools.book.costs import Shape, moments_bytes, rates, tables
+from tools.book.costs import Shape, rates, tables
 
 pytestmark = pytest.mark.long
 

@@ -15,6 +15,7 @@ YES, NO, MIXED, OPEN = Verdict.HOLDS, Verdict.NOT, Verdict.MIXED, Verdict.UNTEST
     ("verdicts", "firm", "group"),
     [
         ([OPEN, OPEN], False, ledger.UNTESTABLE),
+        ([OPEN, Verdict.NO_POWER], False, ledger.UNTESTABLE),
         ([NO, OPEN], False, ledger.FAILS),
         ([NO, YES], True, ledger.HOLDS),
         ([YES, YES], False, ledger.OPEN),

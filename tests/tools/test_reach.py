@@ -102,7 +102,7 @@ def finished(tmp_path):
     for name in ("lib", "notebooks", "profiles", "tools"):
         shutil.copytree(paths.ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "paper").mkdir()
-    for name in ("claims.toml", "claims_ours.toml", "published.csv"):
+    for name in ("claims.toml", "claims_ours.toml", "published.csv", "quoted.csv"):
         shutil.copy(paths.ROOT / "paper" / name, tmp_path / "paper")
     shutil.copytree(paths.MODELS, tmp_path / "models", copy_function=os.link)
     outputs = [tmp_path / "build/smoke/captures/mini-gpt2/docs.safetensors"]

@@ -91,6 +91,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     _write(source / "ledger.txt", ledger_page(profile, which))
     _write(source / "benchmarks.txt", benchmarks(source / "figures"))
     _write(source / "ratios.txt", ratios())
+    _write(source / "paper_code.txt", paper_code())
     _write(source / "coverage.txt", coverage_table())
     for name, table in costs.tables(numbers.load(FRAME / "scale.json")).items():
         _write(source / f"scale_{name}.txt", table)
@@ -254,6 +255,21 @@ def benchmarks(target: Path) -> str:
     )
     picture = "![Time and memory, times ours](figures/bench_side_by_side.png)"
     return "\n".join([head, "", markdown(ways), "", picture, "", markdown(goals), ""])
+
+
+def paper_code() -> str:
+    """The paper's public code beside ours on the same rows, as a table: largest differences over a model's blocks."""
+    path = paths.results("bench") / "paper_code.json"
+    if not path.is_file():
+        return "Nothing is compared yet: `benchmarks/paper_code.py CHECKOUT` does it, in some minutes.\n"
+    measured = numbers.load(path)
+    rows = []
+    for row in measured["rows"]:
+        cells = {"model": row["model"], "quantity": row["quantity"], "block": str(row.get("block", ""))}
+        cells |= {name: f"{row[name]:.6g}" for name in ("ours", "theirs")}
+        largest = f"{row['difference']:.1e}"
+        rows.append(cells | {"largest difference": largest, "blocks": str(row.get("blocks", ""))})
+    return f"At commit {measured['commit'][:12]} of its repository.\n\n{markdown(rows)}\n"
 
 
 SMOLLM2 = "smollm2-135m"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from howlinear.instrument.layerwise import moments_bytes
 from howlinear.text.rows import FOLDS
 from tools.book.tables import markdown
 
@@ -101,15 +102,6 @@ def counted(model: Weights, rows: int) -> dict[str, float]:
         "ceilings": ceilings / trunk,
         "all swaps": 1 + model.blocks * swap / (trunk + head),
     }
-
-
-def moments_bytes(width: int, folds: int = 2 * FOLDS) -> int:
-    """Bytes of one block's moments: Sxx and Sxy of each fold and Σyy of the held-out outputs, d² numbers each.
-
-    Vectors (means, Σy²) are left out: 3 / (2 d) of it.
-    """
-    matrices = 2 * folds + 1
-    return 8 * width**2 * matrices
 
 
 def rates(measured: Mapping[str, Any]) -> dict[str, float]:

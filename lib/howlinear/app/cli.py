@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from math import isfinite
@@ -65,8 +66,8 @@ Model = Annotated[
 CorpusName = Annotated[
     str,
     typer.Option(
-        help="docs, code, cpp, wikitext, moby_dick, puzzles, ag_news, codeparrot; or the path of a text file, "
-        "a folder of them, or a table (.jsonl, .csv, .parquet)"
+        help="docs, code, cpp, wikitext, wikitext_test, moby_dick, puzzles, ag_news, codeparrot; or the path of a "
+        "text file, a folder of them, or a table (.jsonl, .csv, .parquet)"
     ),
 ]
 Documents = Annotated[
@@ -143,6 +144,18 @@ def measure(
     html: Html = None,
     csv: Csv = None,
     force: Force = False,
+    layerwise: Annotated[
+        bool | None,
+        typer.Option(
+            "--layerwise/--whole",
+            help="hold one layer and one block's moments at a time, the weights of all others in their files; by "
+            "default where a folder's model does not fit otherwise",
+        ),
+    ] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="with --layerwise: a folder that keeps what is done, so that an ended run goes on there"),
+    ] = None,
     swap: Annotated[
         bool, typer.Option("--swap", help="also say what each block's map costs in perplexity in the block's place")
     ] = False,
@@ -182,9 +195,11 @@ def measure(
         check_device_map(device_map, device, group.size)
         if (swap or fresh) and group.size > 1:
             raise InputError(f"{'--swap' if swap else '--fresh'} is the work of one process: leave torchrun out")
-        loaded, text = read_inputs(model, corpus, group.device, dtype, device_map, sites, documents, column)
+        possible = group.size == 1 and tolerance is None and not (tokens or fresh)
+        layerwise = check_layerwise(layerwise, work, device_map, possible)
+        loaded, text = read_inputs(model, corpus, group.device, dtype, device_map, sites, documents, column, layerwise)
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": chosen, "tolerance": tolerance}
-        options |= {"site": site, "tokens": tokens}
+        options |= {"site": site, "tokens": tokens, "work": work}
         measurement = measure_all(loaded, text, options, swap, fresh)
         measurement = replace(measurement, model=model, dtype=dtype)
         if group.first:
@@ -213,7 +228,8 @@ def measure_all(
             loaded, text, rows, options["seq_len"], options["seed"], options["blocks"], options["site"]
         )
 
-    profile = hl.measure(loaded, text, **options, progress=progress)
+    with complaining():
+        profile = hl.measure(loaded, text, **options, progress=progress)
     gather(None)  # all have done their part: if one is lost, there is no file
 
     if swap and profile.perplexity is not None:
@@ -696,6 +712,30 @@ def check_device_map(device_map: str | None, device: str, processes: int) -> Non
         )
 
 
+def check_layerwise(layerwise: bool | None, work: Path | None, device_map: str | None, possible: bool) -> bool | None:
+    """Whether a model's weights are to stay in their files; None where that depends on what is free.
+
+    Args:
+        layerwise: what was asked for, if anything.
+        work: the folder that keeps what is done.
+        device_map: where a whole model is spread to.
+        possible: whether all that is asked for can be had layer by layer.
+
+    Raises:
+        InputError: options that exclude each other.
+    """
+    if layerwise is False and work is not None:
+        raise InputError("--work is of a measurement layer by layer: leave --whole out")
+    asked = layerwise or work is not None
+    if asked and device_map is not None:
+        raise InputError("--device-map spreads a whole model over devices: leave --layerwise and --work out")
+    if asked and not possible:
+        raise InputError("layer by layer there is no --tolerance, --tokens, --fresh and no torchrun: leave them out")
+    if asked or not possible or device_map is not None:
+        return asked
+    return layerwise
+
+
 def parse_blocks(text: str | None) -> list[int] | None:
     """The numbers of `--blocks`; None for all blocks.
 
@@ -720,18 +760,31 @@ def read_inputs(
     sites: str | None = None,
     documents: str = "auto",
     column: str | None = None,
+    layerwise: bool | None = False,
 ) -> tuple[PreTrainedModel, Corpus]:
     """The model where it computes, and the text as it reads it."""
+    from howlinear.instrument.layerwise import opened
+
     hide_bars()
+    with complaining():
+        if device_map is not None:
+            loaded = hl.load_model(model, dtype=dtype, device_map=device_map, sites=sites)
+        else:
+            loaded = opened(model, layerwise, dtype, sites, device)
+    return loaded, hl.load_corpus(corpus, loaded, column, documents)
+
+
+@contextmanager
+def complaining() -> Iterator[None]:
+    """While it lasts, each warning of ours becomes a line on standard error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        loaded = hl.load_model(model, dtype=dtype, device_map=device_map, sites=sites)
-    for warning in caught:
-        if "howlinear" in Path(warning.filename).parts:  # not what its libraries say of themselves
-            _complain(str(warning.message))
-    if device_map is None:
-        loaded = loaded.to(device)
-    return loaded, hl.load_corpus(corpus, loaded, column, documents)
+        try:
+            yield
+        finally:
+            for warning in caught:
+                if "howlinear" in Path(warning.filename).parts:  # not what its libraries say of themselves
+                    _complain(str(warning.message))
 
 
 def hide_bars() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from howlinear.core import limits
 from howlinear.core.intervals import CONFIDENCE, Estimate, left_out
-from howlinear.core.moments import FLOAT32, Moments
+from howlinear.core.moments import FLOAT32, Folds, Moments
 from howlinear.errors import InputError
 
 NULL = 1e-12
@@ -124,7 +124,7 @@ def ceiling(*sides: Any, confidence: float = CONFIDENCE) -> Ceiling:
     if len(sides) != 2 or not all(_are_moments(side) for side in sides):
         kinds = ", ".join(type(side).__name__ for side in sides) or "nothing"
         raise InputError(f"ceiling of {kinds}: give (train, test) moments, or (X_train, Y_train, X_test, Y_test) rows")
-    train_folds, test_folds = ([side] if isinstance(side, Moments) else list(side) for side in sides)
+    train_folds, test_folds = ([side] if isinstance(side, Moments) else side for side in sides)
     if not train_folds or not test_folds:
         raise InputError("a ceiling needs rows to fit on and held-out rows; one side has none")
     train_rows = Moments.total(train_folds)
@@ -190,6 +190,8 @@ def moments_of(x: Any, y: Any) -> Moments:
 def _are_moments(side: Any) -> bool:
     """Whether one side is moments, or a list of them."""
     folds = [side] if isinstance(side, Moments) else side
+    if isinstance(folds, Folds):
+        return True
     return isinstance(folds, list | tuple) and all(isinstance(fold, Moments) for fold in folds)
 
 
@@ -408,10 +410,46 @@ def output_squares(moments: Moments) -> Float[Tensor, ""]:
     return moments.syy.sum()
 
 
+def r2_about_scalar(affine: AffineMap, moments: Moments) -> float:
+    """Pooled R² of a map about one scalar, the mean of all outputs: what arXiv 2606.19379 calls R²_lin.
+
+    Never below `r2`: differences between the features' means count as explained.
+
+    Args:
+        affine: the map.
+        moments: of the rows to score.
+
+    Raises:
+        InputError: as of `r2`.
+    """
+    output_squares(moments)  # refuses outputs that are constant
+    squares = about_scalar(moments.syy, moments.mean_y, moments.n)
+    return float(1 - residual(affine, moments).sum() / squares.sum())
+
+
+def about_scalar(
+    squares: Float[Tensor, " features"], means: Float[Tensor, " features"], n: int
+) -> Float[Tensor, " features"]:
+    """Σ (y − m)² of each feature about one scalar m, the mean of all of them.
+
+    Args:
+        squares: Σ (y − ȳ)² of each about its own mean, shape (features,).
+        means: ȳ, shape (features,).
+        n: rows.
+    """
+    # Σ (y_j − m)² = Σ (y_j − ȳ_j)² + n (ȳ_j − m)²
+    return squares + n * (means - means.mean()).square()
+
+
 def r2_per_feature(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:
     """R² of each output feature, shape (d_out,); NaN where the feature is constant."""
     varying = varies(moments.syy, moments.mean_y, moments.n, eps=moments.eps_y)
     return torch.where(varying, 1 - residual(affine, moments) / moments.syy, torch.nan)
+
+
+def lower_median(per_feature: Float[Tensor, " d_out"]) -> float:
+    """The median of what is not NaN, of two middle values the lower: arXiv 2606.19379's, where ours is their mean."""
+    return float(per_feature.nanmedian())
 
 
 def residual(affine: AffineMap, moments: Moments) -> Float[Tensor, " d_out"]:

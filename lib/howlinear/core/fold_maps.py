@@ -1,11 +1,15 @@
-"""The least-squares map of a block, and its refits without each document fold: what intervals of maps are made of."""
+"""The least-squares map of a block and its R², also without each document fold: what paired intervals are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from howlinear.core.ceilings import AffineMap, check_rows, decompose, refits
+import numpy as np
+from jaxtyping import Float
+
+from howlinear.core.ceilings import AffineMap, check_rows, decompose, r2, refits
+from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 
 
@@ -37,3 +41,51 @@ def fit_folds(train: Sequence[Moments], refit: bool = True) -> FoldMaps:
     inputs = decompose(everything)
     without_each = refits(train, inputs) if refit else []
     return FoldMaps(inputs.solution(everything), [affine for affine, _ in without_each])
+
+
+@dataclass(frozen=True)
+class Scores:
+    """R² of one map, with all document folds and without each.
+
+    Attributes:
+        whole: with all document folds.
+        refitted: without each train fold of the rows that it is fitted on.
+        rescored: without each held-out fold of the rows that it is scored on.
+    """
+
+    whole: float
+    refitted: Float[np.ndarray, " train_folds"]
+    rescored: Float[np.ndarray, " test_folds"]
+
+    @property
+    def estimate(self) -> Estimate:
+        """R² with its jackknife interval."""
+        return Estimate.jackknife(self.whole, self.refitted, self.rescored)
+
+    def __sub__(self, other: Scores) -> Scores:
+        """A difference on the same document folds, paired: what both share cancels."""
+        return Scores(self.whole - other.whole, self.refitted - other.refitted, self.rescored - other.rescored)
+
+    @classmethod
+    def mean(cls, scores: Sequence[Scores]) -> Scores:
+        """The mean over several blocks, fold by fold."""
+        return cls(
+            float(np.mean([each.whole for each in scores])),
+            np.mean([each.refitted for each in scores], axis=0),
+            np.mean([each.rescored for each in scores], axis=0),
+        )
+
+
+def score_folds(maps: FoldMaps, test: Sequence[Moments]) -> Scores:
+    """R² of maps on held-out rows.
+
+    Args:
+        maps: of one block, with their refits.
+        test: moments per document fold of the held-out rows.
+    """
+    held_out = sum(test)
+    return Scores(
+        whole=r2(maps.whole, held_out),
+        refitted=np.array([r2(affine, held_out) for affine in maps.refits]),
+        rescored=np.array([r2(maps.whole, others) for others in left_out(test)]),
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -68,8 +69,8 @@ def _without_each(outside: list[Moments], folds: Sequence[Moments]) -> Iterator[
         return
     half = len(folds) // 2
     first, second = folds[:half], folds[half:]
-    yield from _without_each([Moments.total([*outside, *second])], first)
-    yield from _without_each([Moments.total([*outside, *first])], second)
+    yield from _without_each([Moments.total(chain(outside, second))], first)
+    yield from _without_each([Moments.total(chain(outside, first))], second)
 
 
 def fold_means(values: Float[np.ndarray, " n"], fold: Int64[np.ndarray, " n"]) -> Float[np.ndarray, " folds"]:

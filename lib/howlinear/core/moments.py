@@ -7,7 +7,7 @@ LeVeque (1983, "Algorithms for computing the sample variance"), in float64, so o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from jaxtyping import Bool, Float
@@ -52,15 +52,15 @@ class Moments:
         self.eps_y = 0.0
 
     @classmethod
-    def total(cls, parts: Sequence[Moments]) -> Moments:
-        """Moments of the rows of all parts; no part changes.
+    def total(cls, parts: Iterable[Moments]) -> Moments:
+        """Moments of the rows of all parts; no part changes, and none is held longer than it takes to add it.
 
         Raises:
             InputError: features disagree.
         """
-        first, *others = parts
-        total = first.copy()
-        for other in others:
+        parts = iter(parts)
+        total = next(parts).copy()
+        for other in parts:
             if (other.d_in, other.d_out) != (total.d_in, total.d_out):
                 raise InputError(
                     f"cannot add moments of ({total.d_in}, {total.d_out}) and ({other.d_in}, {other.d_out}) features"
@@ -234,6 +234,22 @@ class Moments:
     def __repr__(self) -> str:
         """One line for people."""
         return f"Moments(n={self.n}, d_in={self.d_in}, d_out={self.d_out})"
+
+
+class Folds(Sequence):
+    """Moments of document folds that are read or computed whenever they are asked for, and not kept."""
+
+    def __init__(self, makers: Sequence[Callable[[], Moments]]):
+        """Take a function for each fold, which returns its moments."""
+        self.makers = makers
+
+    def __len__(self) -> int:
+        """How many folds."""
+        return len(self.makers)
+
+    def __getitem__(self, place: int | slice) -> Moments | Folds:
+        """The moments of a fold, or some of the folds."""
+        return Folds(self.makers[place]) if isinstance(place, slice) else self.makers[place]()
 
 
 def effective_rank(covariance: Float[Tensor, "d d"]) -> float:

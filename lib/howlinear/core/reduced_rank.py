@@ -83,23 +83,31 @@ class RankCurve:
         up = leading.T.contiguous()  # V_rᵀ
         return Reduced(down, up, mean_y - mean_x @ down @ up)
 
-    def rank_reaching(self, share: float) -> int | None:
+    @property
+    def about_train_mean(self) -> Float[Tensor, " ranks"]:
+        """Held-out R² by rank about the train mean, as arXiv 2606.19379 has it: there rank 0 explains nothing."""
+        # R²(0) = −n ‖ȳ' − ȳ‖² / Σ (y' − ȳ')², and about ȳ in the place of ȳ' the denominator grows by that share
+        return (self.r2 - self.r2[0]) / (1 - self.r2[0])
+
+    def rank_reaching(self, share: float, about_train_mean: bool = False) -> int | None:
         """The least rank whose map reaches a share of the full map's R² (arXiv 2606.19379, "effective rank").
 
         min {k : R²(k) ≥ share · R²(full)}, both held out; None if the full map explains nothing, R²(full) ≤ 0.
 
         Args:
             share: of the full R², above 0 and at most 1; the paper's are 0.90 and 0.95.
+            about_train_mean: take both about the train mean, as the paper does, and not about the held-out rows' own.
 
         Raises:
             InputError: a share that is none.
         """
         if not 0 < share <= 1:
             raise InputError(f"a share of the full R² lies above 0 and is at most 1, got {share}")
-        full = self.r2[-1]
+        by_rank = self.about_train_mean if about_train_mean else self.r2
+        full = by_rank[-1]
         if full <= 0:
             return None
-        reaches = self.r2 >= share * full
+        reaches = by_rank >= share * full
         return int(reaches.nonzero()[0])
 
 

@@ -1,20 +1,22 @@
 """What the paper publishes of its 36 blocks, and how far a run of its models lies from it.
 
-`paper/published.csv` holds the numbers and `paper/published.md` says where they are from. They are facts about GPT-2,
-Pythia-160m and llama-160m under the paper's protocol: beside other models they are a picture, not a yardstick.
+`paper/published.csv` holds the numbers of the survey, `paper/quoted.csv` others that stand in its text and tables, and
+`paper/published.md` says where they are from. They are facts about GPT-2, Pythia-160m and llama-160m under the paper's
+protocol: beside other models they are a picture, not a yardstick, and beside another protocol they are no test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
 
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import SourceError
 from howlinear.files import paths
 
 SOURCE = paths.ROOT / "paper" / "published.csv"
+QUOTED = paths.ROOT / "paper" / "quoted.csv"
 
 COLUMNS = {
     "model": "string",
@@ -60,41 +62,79 @@ def of_models(models: Iterable[str], table: pd.DataFrame | None = None) -> pd.Da
     return table[table["model"].isin(list(models))].reset_index(drop=True)
 
 
-def apart(measured: pd.DataFrame, column: str, published: str, table: pd.DataFrame | None = None) -> pd.DataFrame:
-    """How far a run of the paper's models lies from what the paper publishes.
+def beside(
+    by_its_protocol: pd.DataFrame,
+    ours: pd.DataFrame,
+    columns: Mapping[str, tuple[str, str]],
+    table: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """Cell by cell: what the paper publishes, the same measured by its protocol, and what ours says of the block.
 
     Args:
-        measured: a row a block: `model`, `block` and the column to compare.
-        column: of `measured`, as `r2`.
-        published: the column of `COLUMNS` to compare it with, as `r2_lin`.
+        by_its_protocol: the paper's models by its protocol, a row a `model` and `block`; no row where there is none.
+        ours: the same by ours.
+        columns: a column of `COLUMNS` → what it is called in `by_its_protocol`, and in `ours`.
         table: as from `load_published`, which it is by default.
 
     Returns:
-        A row a model of the paper that was measured: `blocks` compared, `mean` and `largest` distance |ours − paper's|,
-        the block `at` which it is largest, `shift`, the mean of ours − the paper's, and Pearson's `r` of the two (NaN
-        if one does not vary). No row if no model is the paper's, or none of its blocks has the number.
-
-    Raises:
-        InputError: the paper publishes no such column.
+        A row a `quantity` (a column of `COLUMNS`), model and block: `paper`, `by_its_protocol` and `by_ours`.
     """
-    if published not in COLUMNS:
-        raise InputError(f"the paper publishes no column {published!r}: {', '.join(COLUMNS)}")
-    ours = measured[["model", "block", column]].rename(columns={column: "ours"})
-    papers = of_models(measured["model"].unique(), table)[["model", "block", published]]
+    keys = ["model", "block"]
+    papers = of_models(by_its_protocol["model"].unique(), table)
+    parts = [pd.DataFrame(columns=["quantity", *keys, "paper", "by_its_protocol", "by_ours"])]
+    for quantity, (theirs, own) in columns.items() if len(papers) else ():
+        cells = papers[[*keys, quantity]].set_axis([*keys, "paper"], axis=1)
+        cells = cells.merge(by_its_protocol[[*keys, theirs]].rename(columns={theirs: "by_its_protocol"}), on=keys)
+        cells = cells.merge(ours[[*keys, own]].rename(columns={own: "by_ours"}), on=keys, how="left")
+        parts.append(cells.assign(quantity=quantity)[parts[0].columns])
+    return pd.concat(parts[1:] or parts, ignore_index=True)
+
+
+def load_quoted(place: str) -> pd.DataFrame:
+    """What the paper's text says beside its figures at a `place`, a row a `model`, `block` and `quantity`."""
+    return pd.read_csv(QUOTED).query("place == @place").drop(columns="place")
+
+
+def beside_quoted(by_its_protocol: pd.DataFrame, place: str) -> pd.DataFrame:
+    """What the paper's text says at a place, as `load_quoted`, beside the same measured by its protocol.
+
+    Returns:
+        As of `beside`, without `by_ours`; a row for what both have.
+    """
+    quoted = load_quoted(place)
+    keys = ["quantity", "model", "block"]
+    measured = by_its_protocol.melt(["model", "block"], var_name="quantity", value_name="by_its_protocol")
+    return quoted.merge(measured.astype({"block": "float64"}), on=keys).astype({"block": "int64"})
+
+
+def apart(cells: pd.DataFrame) -> pd.DataFrame:
+    """How far the paper's protocol, run here, lies from what the paper publishes.
+
+    Args:
+        cells: as from `beside`.
+
+    Returns:
+        A row a `quantity` and model: `blocks` compared, `mean` and `largest` distance |by its protocol − paper|, the
+        block `at` which it is largest, `shift`, the mean of by its protocol − paper, and Pearson's `r` of the two (NaN
+        if one does not vary). No row of a model none of whose blocks has the number.
+    """
+    rows = []
     # a block that the line explains nothing of has no rank, so nothing to compare
-    ours = ours.dropna(subset="ours")
-    both = ours.merge(papers.rename(columns={published: "paper"}), on=["model", "block"])
-    rows = {}
-    for model, blocks in both.groupby("model", sort=False):
-        difference = blocks["ours"] - blocks["paper"]
+    both = cells.dropna(subset="by_its_protocol")
+    for (quantity, model), blocks in both.groupby(["quantity", "model"], sort=False):
+        difference = blocks["by_its_protocol"].astype("float64") - blocks["paper"]
         distance = difference.abs()
-        rows[model] = {
-            "blocks": len(blocks),
-            "mean": distance.mean(),
-            "largest": distance.max(),
-            "at": int(blocks.loc[distance.idxmax(), "block"]),
-            "shift": difference.mean(),
-            "r": blocks["ours"].corr(blocks["paper"]),
-        }
-    columns = ["blocks", "mean", "largest", "at", "shift", "r"]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("model")
+        rows.append(
+            {
+                "quantity": quantity,
+                "model": model,
+                "blocks": len(blocks),
+                "mean": distance.mean(),
+                "largest": distance.max(),
+                "at": int(blocks.loc[distance.idxmax(), "block"]),
+                "shift": difference.mean(),
+                "r": blocks["by_its_protocol"].astype("float64").corr(blocks["paper"]),
+            }
+        )
+    columns = ["quantity", "model", "blocks", "mean", "largest", "at", "shift", "r"]
+    return pd.DataFrame(rows, columns=columns).set_index(["quantity", "model"])

@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from howlinear.core.ceilings import fit, r2
+from howlinear.core.ceilings import fit, r2, r2_about_scalar
 from howlinear.core.cross_validation import fold_spread
 from howlinear.core.moments import Moments
 from howlinear.instrument.baseline import Baseline
@@ -62,6 +62,8 @@ def measure_blocks(
         table["model"] = model
         table["r2_untrained"] = untrained[model].held_out
         table["r2_untrained_in_sample"] = untrained[model].in_sample
+        held_out = {block: sum(captures[model][block].test) for block in profile}
+        table["r2_scalar"] = [r2_about_scalar(profile[block].map, rows) for block, rows in held_out.items()]
         table["r2_sd"] = [fold_spread(captures[model][block].train) for block in profile]
         tables.append(table)
     return pd.concat(tables, ignore_index=True)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Module
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import decompose
-from howlinear.core.moments import Moments, effective_rank
+from howlinear.core.moments import Folds, Moments, effective_rank
 from howlinear.errors import InputError
 from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
@@ -67,8 +69,8 @@ class BlockCapture:
         heavy: the rows with the heaviest outputs, massive ones among them; None where moments are all there is.
     """
 
-    train: list[Moments]
-    test: list[Moments]
+    train: Sequence[Moments]
+    test: Sequence[Moments]
     outputs: Moments
     sample: Sample | None
     heavy: HeavyRows | None = None
@@ -107,9 +109,19 @@ class BlockCapture:
         Raises:
             InputError: a document fold would be left without rows.
         """
-        train = [moments - left_out.moments(False, fold) for fold, moments in enumerate(self.train)]
-        test = [moments - left_out.moments(True, fold) for fold, moments in enumerate(self.test)]
-        return BlockCapture(train, test, self.outputs - left_out.outputs(), None)
+        outputs = self.outputs - left_out.outputs()
+        return BlockCapture(self._others(left_out, test=False), self._others(left_out, test=True), outputs, None)
+
+    def _others(self, left_out: HeavyRows, test: bool) -> Sequence[Moments]:
+        """Moments per fold of the rows of a side that are not left out; where folds are not kept, nor are these."""
+        folds = self.test if test else self.train
+
+        def others(fold: int) -> Moments:
+            return folds[fold] - left_out.moments(test, fold)
+
+        if isinstance(folds, Folds):
+            return Folds([partial(others, fold) for fold in range(len(folds))])
+        return [others(fold) for fold in range(len(folds))]
 
 
 def capture(
@@ -183,7 +195,7 @@ def capture_batches(
         raise InputError(NO_FLOAT64)
     check(model, rows)
     chosen = sites(model, blocks, site)
-    collector = _Collector(rows, indices, sample, seed)
+    collector = Collector(rows, indices, sample, seed)
     sequences = sum(len(batch) for batch in indices)
     bar = tqdm(total=sequences, unit="seq", desc="capture", disable=not progress)
     with bar, running(model), evaluating(model), hooked(chosen, collector.keep), torch.no_grad():
@@ -242,6 +254,7 @@ class _Block:
     def __init__(self, folds: list[tuple[bool, int]], batch_count: int, x: Tensor, y: Tensor):
         d_in, d_out = x.shape[1], y.shape[1]
         self.moments = {fold: Moments(d_in, d_out, x.device) for fold in folds}  # (held out?, fold) → moments
+        self.files: dict[tuple[bool, int], Path] = {}  # and of those that have gone to a file
         self.outputs = Moments(d_out, 0, y.device)
         self.dtype = x.dtype
         self.finite = x.new_ones(batch_count, dtype=torch.bool)  # batch by batch
@@ -249,20 +262,27 @@ class _Block:
         self.heavy = HeavyRowsKeeper()
 
 
-class _Collector:
-    """Where the hooks put what they see of the batches, one after the other."""
+class Collector:
+    """Where the hooks put what they see of the batches, one after the other.
 
-    def __init__(self, rows: Rows, indices: list[Tensor], sample: int, seed: int):
+    With a folder, the moments of a fold go there as soon as the next begins, so that those of one are in memory; fold
+    after fold is how `rows.batches` comes.
+    """
+
+    def __init__(self, rows: Rows, indices: list[Tensor], sample: int = 0, seed: int = 0, folder: Path | None = None):
         self.rows = rows
         self.indices = indices
         self.folds = [fold_of(rows, batch) for batch in indices]
         self.drawn, self.slot = draw(rows, sample, seed)
         self.blocks: dict[int, _Block] = {}
+        self.folder = folder
         self.number = 0
         self.seen: set[int] = set()  # blocks that this batch has passed
 
     def start(self, number: int) -> None:
         """Begin a batch: what comes next is of its sequences."""
+        if self.folds[number] != self.folds[self.number]:
+            self._put_away(self.folds[self.number])
         self.number = number
         self.seen.clear()
 
@@ -278,10 +298,13 @@ class _Collector:
             )
         self.seen.add(site.block)
         if site.block not in self.blocks:
-            self.blocks[site.block] = _Block(sorted(set(self.folds)), len(self.indices), x, y)
+            folds = sorted(set(self.folds)) if self.folder is None else []
+            self.blocks[site.block] = _Block(folds, len(self.indices), x, y)
         block = self.blocks[site.block]
 
         held_out, fold = self.folds[self.number]
+        if (held_out, fold) not in block.moments:  # of folds that go to files one is begun at a time
+            block.moments[held_out, fold] = Moments(x.shape[1], y.shape[1], x.device)
         moments = block.moments[held_out, fold]
         try:
             moments.update(tokens_x, tokens_y)
@@ -307,9 +330,24 @@ class _Collector:
         finite = block.finite.tolist()
         if not all(finite):
             raise InputError(f"NaN or infinity among the rows{self._place(site, finite.index(False))}")
-        train = [moments.cpu() for (held_out, _), moments in block.moments.items() if not held_out]
-        test = [moments.cpu() for (held_out, _), moments in block.moments.items() if held_out]
-        return BlockCapture(train, test, block.outputs.cpu(), self._sample(block), block.heavy.finish())
+        self._put_away(self.folds[-1])
+        sides = []
+        for test in (False, True):
+            folds = [fold for fold in sorted({*self.folds}) if fold[0] == test]
+            if self.folder is None:
+                sides.append([block.moments[fold].cpu() for fold in folds])
+            else:
+                sides.append(Folds([partial(_read_moments, block.files[fold]) for fold in folds]))
+        return BlockCapture(*sides, block.outputs.cpu(), self._sample(block), block.heavy.finish())
+
+    def _put_away(self, fold: tuple[bool, int]) -> None:
+        """Write the moments of a fold to the folder, if there is one, in the place of keeping them."""
+        if self.folder is None:
+            return
+        for number, block in self.blocks.items():
+            if fold in block.moments:
+                block.files[fold] = self.folder / f"moments-{number}-{fold[0]:d}-{fold[1]}.safetensors"
+                save_file(block.moments.pop(fold).cpu().tensors(), block.files[fold])
 
     def _sequence_and_position(self, places: Tensor, row_count: int) -> tuple[Tensor, Tensor]:
         """Which sequence of all each row of this batch is of, and its place there.
@@ -358,6 +396,10 @@ class _Collector:
             f" at block {site.block} ({site.name}), in the batch of sequences {sequences}: "
             f"this model overflows on this text in {self.blocks[site.block].dtype}"
         )
+
+
+def _read_moments(file: Path) -> Moments:
+    return Moments.from_tensors(load_file(file))
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,11 @@ def is_first() -> bool:
     return _GROUP.get().first
 
 
+def is_alone() -> bool:
+    """Whether there is no other process."""
+    return _GROUP.get().size == 1
+
+
 def own_share(items: Sequence[Item]) -> list[Item]:
     """This process's run of the items: neighbours, so of few folds, about as long in total as any other's."""
     group = _GROUP.get()

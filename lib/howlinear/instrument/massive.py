@@ -6,8 +6,9 @@ Trained transformers put outputs hundreds of times the usual size on a few token
 decide it alone, and the least-squares map with it. A row is massive if its output norm is beyond `MULTIPLE` times the
 median norm.
 
-One pass is enough: while rows stream by, those beyond half of the cut that the first batch suggests are kept, and in
-the end those beyond the cut itself. (Should the first batch have had twice the median of all rows, half of its median
+How R²_lin depends on that multiple is asked of all rows beyond `KEPT` times the median, and of the heaviest below. One
+pass is enough: while rows stream by, those beyond half of the cut that the first batch suggests are kept, and in the
+end those beyond the cut itself. (Should the first batch have had twice the median of all rows, half of its median
 counts.) Of several parts of the work (processes, or looks of growing size) the largest median counts for all: every
 row beyond that cut was kept by the part that saw it, since its own cut was no higher.
 """
@@ -27,12 +28,15 @@ from howlinear.errors import InputError
 MULTIPLE = 10.0
 """Output norms beyond this many medians are massive. The multiple is our choice: every block of the embedded models and
 most of SmolLM2-135M's end below it with their heaviest row, and the first tokens of sequences, which that model writes
-massive outputs for, lie beyond. Notebook 12 gives the heaviest row of each block, and the answer at 20, 50 and 100."""
+massive outputs for, lie beyond. Notebook 12 gives the heaviest row of each block, and the answer at 5 to 50 medians."""
+
+KEPT = 5.0
+"""All rows beyond this many medians are kept: the lowest cut at which anyone asks what R²_lin is without them."""
 
 HEAVIEST = 512
-"""Rows of each block that are kept whether they are massive or not, the heaviest first."""
+"""Rows of each block that are kept besides, the heaviest first: so there are always some that are not massive."""
 
-SHARE = 4  # of a batch's rows, one in so many can be massive: more would not be the few that decide for all others
+SHARE = 4  # of a batch's rows, one in so many can be kept: more would not be the few that decide for all others
 LOOK = 16  # batches that are looked through together on a device
 
 
@@ -68,11 +72,11 @@ class HeavyRows:
         """The rows whose output norm is beyond `multiple` times the median: all of that kind that there were.
 
         Raises:
-            InputError: a multiple below `MULTIPLE`, beyond which alone all rows were kept.
+            InputError: a multiple below `KEPT`, beyond which alone all rows were kept.
         """
-        if multiple < MULTIPLE:
+        if multiple < KEPT:
             raise InputError(
-                f"rows beyond {multiple:g} medians: all rows are kept beyond {MULTIPLE:g} only; use heaviest(count)"
+                f"rows beyond {multiple:g} medians: all rows are kept beyond {KEPT:g} only; use heaviest(count)"
             )
         return self._rows(slice(self._count_beyond(multiple)))
 
@@ -97,7 +101,7 @@ class HeavyRows:
 
     @classmethod
     def merged(cls, parts: Sequence[HeavyRows]) -> HeavyRows:
-        """The heavy rows of all parts of one block: beyond the cut of the largest median, or among the heaviest."""
+        """The heavy rows of all parts of one block: beyond the cut of the largest median, and the heaviest below."""
         tensors: dict[str, Tensor] = {}
         for name in parts[0]._by_row():
             tensors[name] = torch.cat([getattr(part, name) for part in parts])
@@ -107,9 +111,14 @@ class HeavyRows:
         return int((self.norm > multiple * self.median).sum())
 
     def _pruned(self) -> HeavyRows:
-        """In falling order, without the rows that are neither beyond the cut nor among the heaviest."""
+        """In falling order, without the rows that are neither beyond the cut nor among the heaviest below it."""
         order = self.norm.argsort(descending=True, stable=True)
-        return self._rows(order[: max(self._count_beyond(MULTIPLE), HEAVIEST)])
+        return self._rows(order[: self.most])
+
+    @property
+    def most(self) -> int:
+        """How many rows are kept, if there are as many: those beyond the cut, and `HEAVIEST` below it."""
+        return self._count_beyond(KEPT) + HEAVIEST
 
     def tensors(self) -> dict[str, Tensor]:
         """Named tensors to save; `from_tensors` is the way back."""
@@ -166,7 +175,7 @@ class HeavyRowsKeeper:
         test: bool,
         fold: int,
     ) -> None:
-        """Look through a batch of rows of one document fold; no more than its heaviest quarter can be massive.
+        """Look through a batch of rows of one document fold; no more than its heaviest quarter can be kept.
 
         Args:
             x: inputs, shape (n, d_in).
@@ -199,10 +208,10 @@ class HeavyRowsKeeper:
         return replace(self._kept, median=max(median, self._kept.median))._pruned()
 
     def _least(self) -> float:
-        """The norm below which a row is neither among the heaviest so far nor massive."""
-        if self._kept is None or len(self._kept) < HEAVIEST:
+        """The norm below which a row will not be kept: there are enough between it and the cut already."""
+        if self._kept is None or len(self._kept) < self._kept.most:
             return -torch.inf
-        return min(MULTIPLE * float(self._least_median), float(self._kept.norm[-1]))
+        return float(self._kept.norm[-1])
 
     def _look(self) -> None:
         """Keep what is heavy of the batches that wait."""

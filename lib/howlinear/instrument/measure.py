@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from howlinear.core.intervals import CONFIDENCE
+from howlinear.errors import InputError
 from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.capture import BlockCapture, capture_batches
-from howlinear.instrument.distributed import check_same_rows, gather, is_first, join_captures, own_share
+from howlinear.instrument.distributed import check_same_rows, gather, is_alone, is_first, join_captures, own_share
+from howlinear.instrument.layerwise import measure_layers, opened, whole
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, name_of, profile_of, solve
 from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, judge, look_confidence, merged, schedule
@@ -19,6 +22,8 @@ from howlinear.instrument.swap_costs import swap_costs
 from howlinear.instrument.token_split import Grouping, token_splits
 from howlinear.models.checks import check_count
 from howlinear.models.ffn_sites import sites, width_of
+from howlinear.models.layerwise import InseparableError
+from howlinear.models.shards import is_on_disk
 from howlinear.text.rows import Rows, fold_of
 
 __all__ = ["Profile", "measure", "profile_of"]
@@ -39,6 +44,8 @@ def measure(
     swap: bool = False,
     site: str = "ffn",
     tokens: bool = False,
+    layerwise: bool | None = None,
+    work: Path | str | None = None,
 ) -> Profile:
     """Measure R²_lin of every block.
 
@@ -68,15 +75,30 @@ def measure(
             identity decides, and R² of the line between token means and within tokens (NaN where nothing varies within:
             a first block may read the token alone). It runs the held-out rows once
             more, and keeps sums for every token that a held-out document fold has.
+        layerwise: read the model's weights from its files layer by layer, and take all rows through one layer before
+            the next (`instrument.layerwise`): the same numbers, in the room of one layer, one block's moments and the
+            residual streams. By default where a model that is given by name does not fit otherwise, which a warning
+            says; one whose layers cannot be called one by one is measured as a whole, with a warning, if it fits.
+        work: a folder that keeps what a layerwise measurement has done: where it was ended, it goes on.
 
     Raises:
         InputError: too little text, unknown block or site, activations that are not finite, a tolerance out of
-            (0, 1), a device without float64, or rows that the model's forward pass fails at.
+            (0, 1), a device without float64, rows that the model's forward pass fails at, or what is asked for of all
+            blocks together and layer by layer as well.
         SourceError: the model was loaded from somewhere and does not run at all.
         ProcessError: another process is gone.
     """
     check_count("batch_size", batch_size)
+    possible = tolerance is None and not tokens and is_alone()
+    if isinstance(model, str | Path):
+        if layerwise is None:
+            layerwise = True if work is not None else (None if possible else False)
+        model = opened(model, layerwise)
+        layerwise = False  # unless its weights stayed on disk: else it is measured as a whole, and that has been said
     model = model_of(model)
+    layerwise = layerwise or is_on_disk(model)
+    if layerwise and not possible:
+        raise InputError("layer by layer there is no tolerance, no split by the token and no torchrun: leave them out")
     sites(model, blocks, site)  # refused, if so, before a text is read
 
     # Text → token rows in document folds, a quarter of them held out
@@ -90,6 +112,11 @@ def measure(
     check_same_rows(packed)
     if tokens:
         Grouping.by_token(packed, held_out=True)  # refused, if so, before the model runs
+    if layerwise:
+        try:
+            return measure_layers(model, packed, blocks, batch_size, site, swap, work, progress)
+        except InseparableError as reason:
+            model = whole(model, reason)
     confidence = CONFIDENCE if tolerance is None else look_confidence(len(looks))
 
     progress = progress and is_first()

@@ -55,6 +55,8 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
         SourceError: the file cannot be written.
     """
     parts = {"rows": {"ids": rows.ids, "test": rows.test, "fold": rows.fold}}
+    if rows.spans is not None:
+        parts["rows"]["spans"] = rows.spans
     parts |= {str(number): _tensors(block) for number, block in blocks.items()}
     tensors: dict[str, Tensor] = {}
     digests: dict[str, str] = {}
@@ -66,7 +68,7 @@ def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows
     # One entry for everything that is said: several would come in any order.
     said = {**about, "corpus": rows.corpus, "sha256": digests}
     if rows.note:
-        said |= {"text": rows.note, "documents": rows.documents}
+        said["text"] = rows.note
     with atomic.written_aside(path) as aside:
         save_file(tensors, aside, metadata={"about": json.dumps(said, sort_keys=True)})
 
@@ -129,9 +131,11 @@ def load_capture(path: Path) -> Stored:
     """
     about = about_capture(path)
     with _opened(path) as file:
-        tensors = _checked(file, "rows", ["rows.ids", "rows.test", "rows.fold"])
-        ids, test, fold = (tensors[f"rows.{name}"] for name in ("ids", "test", "fold"))
-        rows = TokenRows(ids, test, fold, about["corpus"], about.get("text", ""), about.get("documents"))
+        named = [name for name in ("ids", "test", "fold", "spans") if f"rows.{name}" in file.keys()]  # noqa: SIM118
+        tensors = _checked(file, "rows", [f"rows.{name}" for name in named])
+        rows = TokenRows(
+            **{name: tensors[f"rows.{name}"] for name in named}, corpus=about["corpus"], note=about.get("text", "")
+        )
     return Stored(StoredBlocks(path), rows, about)
 
 

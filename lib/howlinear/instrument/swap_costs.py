@@ -9,7 +9,6 @@ last bit.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -28,13 +27,17 @@ from howlinear.instrument.perplexity import (
     batch_losses,
     change,
     finite_losses,
+    mean_losses,
     scored_of,
     targets_of,
 )
 from howlinear.models.checks import check_count, check_ids, evaluating, unwrapped
 from howlinear.models.ffn_sites import device_of, sites
 from howlinear.models.forward import logits, running
+from howlinear.models.layers import forwards_replaced, stack_of
+from howlinear.models.layerwise import Layerwise
 from howlinear.models.load import check_causal
+from howlinear.models.shards import is_on_disk
 from howlinear.models.swap import maps_of, site_of, swap
 
 Name = TypeVar("Name", bound=Hashable)
@@ -47,6 +50,7 @@ def swap_costs(
     batch_size: int = LOSS_BATCH,
     progress: bool = False,
     site: str | None = None,
+    layerwise: bool = False,
 ) -> dict[int, Change]:
     """What replacing each block alone by its map costs in perplexity, without fine-tuning (paper, figure 2).
 
@@ -57,6 +61,8 @@ def swap_costs(
         batch_size: sequences in a pass.
         progress: show a bar.
         site: what the maps stand for, as of `swap`.
+        layerwise: move all sequences through the model layer by layer (`models.layerwise`), as is done in any case with
+            a model whose weights stay on disk.
 
     Returns:
         Block → the change of perplexity, its interval paired over document folds, see `perplexity.change`.
@@ -71,7 +77,8 @@ def swap_costs(
     if maps:
         sites(model, list(maps), site)  # refused, if so, before a text is read
     scored = scored_of(text, model)
-    before, after = swap_losses(model, maps, scored.ids, batch_size, progress, scored.mask, site)
+    losses = layer_losses if layerwise or is_on_disk(model) else swap_losses
+    before, after = losses(model, maps, scored.ids, batch_size, progress, scored.mask, site)
     return {block: change(before, means, scored.fold, scored.predicted) for block, means in after.items()}
 
 
@@ -110,6 +117,44 @@ def swap_losses(
 
     base, swapped = swapped_passes(model, swaps, targets_of(ids, mask), score, batch_size, progress, site)
     return finite_losses(base), {block: finite_losses(parts) for block, parts in swapped.items()}
+
+
+@torch.no_grad()
+def layer_losses(
+    model: PreTrainedModel,
+    maps: Mapping[int, Callable[[Tensor], Tensor]],
+    ids: Int64[Tensor, "n seq_len"],
+    batch_size: int = LOSS_BATCH,
+    progress: bool = False,
+    mask: Bool[Tensor, "n seq_len"] | None = None,
+    site: str = "ffn",
+) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
+    """`swap_losses` with one layer's weights at a time, and the streams of as many models as there are swaps.
+
+    The arguments are those of `swap_losses`. A swapped model's streams part from those of the whole one in the layer
+    that holds the block, and only the layers behind it are computed for them.
+    """
+    check_causal(model)
+    targets = targets_of(ids, mask).split(batch_size)
+    tokens = [batch.clamp_min(0) for batch in targets]
+    swapped: dict[int, list[Tensor]] = {}
+    with running(model), evaluating(model):
+        text = Layerwise(model, tokens, site)
+        for number in tqdm(range(len(text.layers)), unit="layer", desc="swaps", disable=not progress):
+            with text.layer() as run:
+                for streams in swapped.values():
+                    streams[:] = [run(place, stream) for place, stream in enumerate(streams)]
+                if number in maps:
+                    with swap(model, {number: maps[number]}, site):
+                        swapped[number] = [run(place, stream.clone()) for place, stream in enumerate(text.streams)]
+                text.advance()
+        with text.head() as predict:
+
+            def losses_of(streams: list[Tensor]) -> Float[Tensor, " n"]:
+                parts = zip(tokens, streams, targets, strict=True)
+                return finite_losses([mean_losses(predict(batch, stream), target) for batch, stream, target in parts])
+
+            return losses_of(text.streams), {block: losses_of(swapped[block]) for block in maps}
 
 
 @torch.inference_mode()
@@ -174,8 +219,7 @@ class Recording:
             InputError: a block that the model does not have.
         """
         self.sites = sites(model, blocks, site)
-        stack = re.match(r"(.*?)\.\d+(\.|$)", self.sites[0].name).group(1)  # as transformer.h of transformer.h.3.mlp
-        self.layers = list(model.get_submodule(stack))
+        self.layers = list(model.get_submodule(stack_of(model, site)))
         self.returned: dict[nn.Module, Any] = {}
         self.before: dict[int, list[nn.Module]] = {}  # block → modules of its layer that run before its FFN
 
@@ -210,10 +254,8 @@ class Recording:
     @contextmanager
     def resumed(self, block: int) -> Iterator[None]:
         """While it lasts, a pass of the recorded batch computes nothing that comes before the FFN of `block`."""
-        with ExitStack() as restore:
-            for module in [*self.layers[:block], *self.before[block]]:
-                restore.callback(_restore, module, vars(module).get("forward"))
-                module.forward = _Replay(self.returned[module])
+        recalled = [*self.layers[:block], *self.before[block]]
+        with forwards_replaced({module: _Replay(self.returned[module]) for module in recalled}):
             yield
 
 
@@ -225,13 +267,6 @@ class _Replay:
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         return _copied(self.returned)
-
-
-def _restore(module: nn.Module, forward: Callable | None) -> None:
-    """Take a recall out; `forward` is what the module itself had instead of its class's, if anything."""
-    del module.forward
-    if forward is not None:
-        module.forward = forward
 
 
 def _has_matrix(module: nn.Module) -> bool:

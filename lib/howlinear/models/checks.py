@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.models.shards import is_on_disk
 
 
 def unwrapped(model: Any) -> PreTrainedModel:
@@ -51,12 +52,12 @@ def unwrapped(model: Any) -> PreTrainedModel:
 
 
 def check_weights(model: PreTrainedModel) -> None:
-    """Refuse a model whose weights are not there, unless accelerate brings them from where they rest.
+    """Refuse a model whose weights are not there, unless they are brought from where they rest.
 
     Raises:
         InputError: it lies on the meta device.
     """
-    offloaded = any(hasattr(part, "_hf_hook") for part in model.modules())
+    offloaded = any(hasattr(part, "_hf_hook") for part in model.modules()) or is_on_disk(model)
     if not offloaded and any(parameter.is_meta for parameter in model.parameters()):
         kind = type(model).__name__
         raise InputError(f"this {kind} is on the meta device and has no weights: load them, as hl.load_model does")
@@ -177,7 +178,7 @@ def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"])
         InputError: sequences longer than it reads, or ids that it does not know.
     """
     seq_len = ids.shape[1]
-    longest = _longest(model)
+    longest = longest_sequence(model)
     if longest is not None and seq_len > longest:
         raise InputError(f"sequences of {seq_len} tokens, but the model reads at most {longest}: shorten them")
     vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -186,7 +187,7 @@ def check_ids(model: PreTrainedModel, ids: Int64[Tensor, "n_sequences seq_len"])
         raise InputError(f"token ids run from {lowest} to {highest}, the model knows 0 to {vocabulary - 1}")
 
 
-def _longest(model: PreTrainedModel) -> int | None:
+def longest_sequence(model: PreTrainedModel) -> int | None:
     """How many tokens a model reads at once; None: any number. RoBERTa's positions start behind that of padding."""
     for name, module in model.base_model.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:

@@ -288,16 +288,16 @@ def _matches(model: PreTrainedModel, path: str) -> dict[int, str]:
     for name, _ in base.named_modules(remove_duplicate=False):
         match = re.fullmatch(number_for_star, name)
         if match:
-            matches[int(match.group(1))] = _prefix(model) + name
+            matches[int(match.group(1))] = prefix_of(model) + name
     return matches
 
 
 def _below_base(model: PreTrainedModel, path: str) -> str:
     """A path below the base model, whether it was given so or below the model."""
-    return path.removeprefix(_prefix(model))
+    return path.removeprefix(prefix_of(model))
 
 
-def _prefix(model: PreTrainedModel) -> str:
+def prefix_of(model: PreTrainedModel) -> str:
     """How paths below the base model begin below the model."""
     return "" if model.base_model is model else f"{model.base_model_prefix}."
 
@@ -381,5 +381,6 @@ def device_of(module: nn.Module) -> torch.device | int | str:
         if device is not None:
             return device
     for parameter in module.parameters():
-        return parameter.device
+        if not parameter.is_meta:
+            return parameter.device
     return torch.device("cpu")

@@ -26,7 +26,7 @@ def trunk(model: PreTrainedModel, inputs: Inputs) -> None:
         model: the model.
         inputs: token ids, shape (n, seq_len), or keywords.
     """
-    with _uncompiled():
+    with uncompiled():
         model.base_model(**_keywords(model, inputs))
 
 
@@ -37,7 +37,7 @@ def logits(model: PreTrainedModel, inputs: Inputs) -> Float[Tensor, "n seq_len v
         model: a model with a head.
         inputs: token ids, shape (n, seq_len), or keywords.
     """
-    with _uncompiled():
+    with uncompiled():
         return model(**_keywords(model, inputs)).logits
 
 
@@ -47,7 +47,7 @@ def _keywords(model: PreTrainedModel, inputs: Inputs) -> Mapping[str, Any]:
     return {"input_ids": inputs.to(device_of(model)), "use_cache": False}
 
 
-def _uncompiled() -> AbstractContextManager:
+def uncompiled() -> AbstractContextManager:
     """While it lasts, what `torch.compile` compiled runs as it was written: compiled code passes hooks and swaps by."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and to import it takes seconds
         return nullcontext()

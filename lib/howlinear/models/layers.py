@@ -6,7 +6,8 @@ before it, one has to know these by name. What is done here is done in place: gi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -71,9 +72,9 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
     return model.get_submodule(stack_of(model))
 
 
-def stack_of(model: PreTrainedModel) -> str:
+def stack_of(model: PreTrainedModel, site: str = "ffn") -> str:
     """The path of the layers, as `model.layers` of a site `model.layers.3.mlp`."""
-    return sites(model)[0].name.rsplit(".", 2)[0]
+    return re.match(r"(.*?)\.\d+(\.|$)", sites(model, site=site)[0].name).group(1)
 
 
 def is_parallel(model: PreTrainedModel) -> bool:
@@ -116,6 +117,27 @@ def streams_hooked(
             layer = model.get_submodule(site.name.rpartition(".")[0])
             stack.callback(layer.register_forward_hook(partial(pass_on, site)).remove)
         yield
+
+
+@contextmanager
+def forwards_replaced(forwards: Mapping[nn.Module, Callable]) -> Iterator[None]:
+    """While it lasts, modules compute something else.
+
+    Args:
+        forwards: module → what it is to compute.
+    """
+    with ExitStack() as stack:
+        for module, forward in forwards.items():
+            stack.callback(_restore_forward, module, vars(module).get("forward"))
+            module.forward = forward
+        yield
+
+
+def _restore_forward(module: nn.Module, forward: Callable | None) -> None:
+    """`forward` is what the module itself had instead of its class's, if anything."""
+    del module.forward
+    if forward is not None:
+        module.forward = forward
 
 
 def drop_layers(model: PreTrainedModel, numbers: Collection[int]) -> None:

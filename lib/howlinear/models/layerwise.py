@@ -1,85 +1,191 @@
 """A text moved through a model layer by layer: all its rows are behind one layer before any enters the next.
 
-A forward pass takes a batch through all layers. Whoever changes a layer by what all rows give there, and wants the next
-one to see the change, needs it the other way round. So the residual stream of every batch is kept, and each layer is
-called on one batch after the other with what a pass of such a batch gave it besides (masks, positions).
+A forward pass takes a batch through all layers. Whoever has room for one layer at a time, or changes a layer by what
+all rows give there and wants the next one to see the change, needs it the other way round. So the residual stream of
+every batch is kept, and each layer is called on one batch after the other.
+
+No architecture is spelled out for that. In a pass in which every layer hands on the stream that it gets, the model's
+own code says what each of them is called with besides (masks, positions), and in a pass in which every layer hands on
+what stands behind the last one, it computes what follows. Whether layers can be called so is seen in the first of these
+passes: each must run once, in turn, on the very tensor that the one before returned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
-from jaxtyping import Int64
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from howlinear.models.ffn_sites import Site
-from howlinear.models.forward import trunk
-from howlinear.models.layers import stack_of, stream_of
+from howlinear.errors import InputError
+from howlinear.models.ffn_sites import prefix_of
+from howlinear.models.forward import Inputs, logits, trunk, uncompiled
+from howlinear.models.layers import forwards_replaced, stack_of, stream_of
+from howlinear.models.shards import read
 
 
-class _EnoughError(Exception):
-    """Ends a pass once the first layer's input is known."""
+class InseparableError(InputError):
+    """Why the layers of a model cannot be called one by one."""
 
 
 class Layerwise:
     """The residual streams of a text, between two layers of a model.
 
     Attributes:
+        layers: the model's.
         streams: of each batch, as they stand, shape (batch, seq_len, d). Whoever changes one changes what the next
             layer reads.
         passed: how many layers they are behind.
     """
 
-    def __init__(self, model: PreTrainedModel, batches: Sequence[Int64[Tensor, "batch seq_len"]]):
-        """Bring batches of token ids, all of one length, up to the first layer.
+    @torch.no_grad()
+    def __init__(self, model: PreTrainedModel, batches: Iterable[Inputs], site: str = "ffn"):
+        """Bring batches up to the first layer.
 
         Args:
             model: the model; it may be changed in the layers that are still to come.
-            batches: token ids, each of shape (batch, seq_len).
+            batches: token ids or keywords, as of `forward.trunk`.
+            site: by which kind of site the layers are found (`ffn_sites.KINDS`).
+
+        Raises:
+            InseparableError: its layers cannot be called one by one.
+            InputError: it cannot be told where they are.
         """
-        self.layers: nn.ModuleList = model.get_submodule(stack_of(model))
+        self.model = model
+        self.stack = stack_of(model, site)
+        self.layers: nn.ModuleList = model.get_submodule(self.stack)
         self.streams: list[Tensor] = []
         self.passed = 0
-        self._sizes = [len(batch) for batch in batches]
-        # size of a batch → of each layer, what it gets besides the stream
-        self._besides: dict[int, dict[int, tuple[tuple, dict]]] = {}
-        for batch in batches:
-            self._enter(model, batch)
+        self._besides: list[list[Besides]] = []  # of each batch, of each layer
+        self._form: Callable[[Tensor], Any] | None = None  # a stream → what holds it when a layer returns it
+        body = [name for name in self._names_beside() if name.startswith(prefix_of(model))]
+        with read(model, [*body, *self._names_of(0)]):
+            for batch in batches:
+                self._enter(batch)
 
     @torch.no_grad()
-    def advance(self) -> None:
-        """Move all streams through the next layer."""
-        layer = self.layers[self.passed]
-        for place, size in enumerate(self._sizes):
-            args, named = self._besides[size][self.passed]
-            self.streams[place] = stream_of(layer(self.streams[place], *args, **named))
+    def advance(self, begin: Callable[[int], None] = lambda _: None) -> None:
+        """Move all streams through the next layer.
+
+        Args:
+            begin: is told the number of each batch before it passes.
+        """
+        with self.layer() as run:
+            for place, stream in enumerate(self.streams):
+                begin(place)
+                self.streams[place] = run(place, stream)
         self.passed += 1
 
-    @torch.no_grad()
-    def _enter(self, model: PreTrainedModel, batch: Int64[Tensor, "batch seq_len"]) -> None:
-        """Note what enters the first layer; of the first batch of its size, what every layer gets besides."""
-        known = len(batch) in self._besides
-        besides = self._besides.setdefault(len(batch), {})
+    @contextmanager
+    def layer(self) -> Iterator[Callable[[int, Tensor], Tensor]]:
+        """While it lasts, the weights of the next layer are there.
 
-        def note(number: int, _: nn.Module, args: tuple, named: dict) -> None:
+        Yields:
+            A function of a batch's number and of a stream before the layer, which returns the stream behind it.
+        """
+        layer = self.layers[self.passed]
+
+        def run(place: int, stream: Tensor) -> Tensor:
+            args, named = self._besides[place][self.passed]
+            return stream_of(layer(stream, *args, **named))
+
+        with read(self.model, self._names_of(self.passed)), uncompiled():
+            yield run
+
+    @contextmanager
+    def head(self) -> Iterator[Callable[[Inputs, Tensor], Tensor]]:
+        """While it lasts, what follows the last layer is there, the last norm and the head.
+
+        Yields:
+            A function of inputs and of their stream behind the last layer, which returns the model's logits.
+        """
+        embedding = self.model.get_input_embeddings()
+        path = next(name for name, part in self.model.named_modules() if part is embedding)
+
+        def predict(inputs: Inputs, stream: Tensor) -> Tensor:
+            forwards = dict.fromkeys(self.layers, lambda *_, **__: self._form(stream))
+            # An embedding is the largest of a model's parts, and nothing that it returns goes any farther.
+            forwards[embedding] = lambda ids, *_, **__: stream.new_zeros(*ids.shape, embedding.weight.shape[-1])
+            with forwards_replaced(forwards):
+                return logits(self.model, inputs)
+
+        with read(self.model, [name for name in self._names_beside() if name != f"{path}.weight"]):
+            yield predict
+
+    def _names_of(self, number: int) -> list[str]:
+        """The names of a layer's weights."""
+        return [name for name in self.model.state_dict() if name.startswith(f"{self.stack}.{number}.")]
+
+    def _names_beside(self) -> list[str]:
+        """The names of the weights outside of the layers."""
+        return [name for name in self.model.state_dict() if not name.startswith(f"{self.stack}.")]
+
+    def _enter(self, batch: Inputs) -> None:
+        """Note what enters the first layer, and what every layer gets besides, in a pass in which none computes."""
+        besides: list[Besides] = []
+        handed_on: list[Tensor] = []
+
+        def hand_on(number: int, forward: Callable, *args: Any, **named: Any) -> Any:
+            self._check_turn(number, args, named, handed_on)
             stream, *others = args
-            besides[number] = (tuple(others), named)
             if number == 0:
-                self.streams.append(stream.clone())
-                if known:
-                    raise _EnoughError
+                self.streams.append(stream)
+            if self._form is None:
+                self._form = _form_of(forward(stream.clone(), *others, **named))
+            handed_on.append(stream)
+            besides.append((tuple(others), named))
+            return self._form(stream)
 
-        with ExitStack() as hooks:
-            for number, layer in enumerate(self.layers):
-                hooks.callback(layer.register_forward_pre_hook(partial(note, number), with_kwargs=True).remove)
-            with suppress(_EnoughError):
-                trunk(model, batch)
+        forwards = {layer: partial(hand_on, number, layer.forward) for number, layer in enumerate(self.layers)}
+        with forwards_replaced(forwards):
+            trunk(self.model, batch)
+        if len(besides) != len(self.layers):
+            raise InseparableError(f"a pass runs {len(besides)} of its {len(self.layers)} layers")
+        # Batches mostly have masks and positions alike, which are kept once then.
+        known = next((other for other in self._besides if _same(besides, other)), besides)
+        self._besides.append(known)
+
+    def _check_turn(self, number: int, args: tuple, named: dict, handed_on: list[Tensor]) -> None:
+        """Refuse a layer that does not get what the one before returned, and nothing else that layers compute.
+
+        Raises:
+            InseparableError: says why.
+        """
+        if number != len(handed_on):
+            raise InseparableError(f"layer {number} does not run once and in its turn")
+        if not args or not isinstance(args[0], Tensor):
+            raise InseparableError(f"layer {number} does not get the stream as its first argument")
+        if handed_on and args[0] is not handed_on[-1]:
+            raise InseparableError(f"something is computed between layers {number - 1} and {number}")
+        if any(other is args[0] for other in (*args[1:], *named.values())):
+            raise InseparableError(f"layer {number} gets the stream more than once")
 
 
-def layer_number(site: Site) -> int:
-    """Which layer of its model a site lies in, from 0."""
-    return int(site.name.rsplit(".", 2)[1])
+Besides = tuple[tuple, dict[str, Any]]
+"""What a layer gets besides the stream: in its place, and by keyword."""
+
+
+def _form_of(output: Tensor | tuple) -> Callable[[Tensor], Any]:
+    """How a layer returns a stream: as it is, or as the first of several things."""
+    if isinstance(output, Tensor):
+        return lambda stream: stream
+    return lambda stream: (stream, *output[1:])
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two arguments are equal, tensors number by number."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and torch.equal(one, other)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    return isinstance(one, str | int | float) and one == other

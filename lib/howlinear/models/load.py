@@ -32,8 +32,9 @@ from transformers.utils import cached_file, logging
 
 from howlinear.errors import InputError, SourceError
 from howlinear.models.checks import check_count, check_weights, unwrapped
-from howlinear.models.ffn_sites import note, put, sites, width_of
+from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_of
 from howlinear.models.replace import linear_layers, replaced, units_left
+from howlinear.models.shards import Shards
 from howlinear.models.sources import ADAPTER, MERGE, loading, located
 from howlinear.models.units import narrow
 
@@ -91,7 +92,7 @@ def load_model(
             source = located(str(name))
             if revision is not None and Path(source).is_dir():
                 raise _no_revision(source, revision)
-            model = _from_pretrained(source, revision or "main", _dtype(dtype), _checked_device_map(device_map))
+            model = _from_pretrained(source, revision or "main", dtype_of(dtype), _checked_device_map(device_map))
     model.eval()
     if sites is not None:
         note(model, sites)
@@ -140,7 +141,12 @@ def _no_revision(source: str, revision: str) -> InputError:
     return InputError(f"{source} has no revision {revision!r}, only the Hub keeps them: leave it out, or give a Hub id")
 
 
-def _dtype(dtype: str | torch.dtype | None) -> torch.dtype:
+def dtype_of(dtype: str | torch.dtype | None) -> torch.dtype:
+    """The precision of weights that is asked for, float32 by default.
+
+    Raises:
+        InputError: another than are known.
+    """
     name = str(dtype or "float32").removeprefix("torch.")
     if name not in _DTYPES:
         raise InputError(f"weights in {name!r}: use {', '.join(_DTYPES)}")
@@ -153,14 +159,53 @@ def _checked_device_map(device_map: str | dict[str, int | str] | None) -> str | 
     return device_map
 
 
+def load_on_disk(
+    name: str | Path, dtype: str | torch.dtype | None = None, sites: str | None = None, device: str = "cpu"
+) -> PreTrainedModel:
+    """A model whose weights stay in their files until a part of it runs (`models.shards`).
+
+    Args:
+        name: as of `load_model`, but no model in memory.
+        dtype: as of `load_model`.
+        sites: as of `load_model`.
+        device: where its parts are to run.
+
+    Raises:
+        SourceError: nothing there, or a file of the weights is missing or damaged.
+        InputError: weights under other names than the model has for them, which `transformers` alone can read; or no
+            accelerate.
+    """
+    _checked_device_map("auto")
+    from accelerate import init_empty_weights
+
+    source, revision = located(str(name)), "main"
+    with loading(source, revision), _silent(), init_empty_weights(include_buffers=False):
+        config = _config_of(source, revision)
+        kind = _class_of(config)
+        build = kind._from_config if issubclass(kind, PreTrainedModel) else kind.from_config
+        model = build(config, dtype=dtype_of(dtype))
+    shards = Shards(source, revision, device)
+    missing, unexpected = shards.locate(model)
+    lacks = _lacks(model, missing)
+    if lacks == "weights" or (lacks == "head" and unexpected):
+        raise InputError(f"{source} may have {missing[0]} under another name, which transformers alone finds")
+    model = _complete(model, source, revision, missing, unexpected)
+    shards.locate(model)
+    for part in model.modules():
+        for buffer_name, buffer in part.named_buffers(recurse=False):
+            setattr(part, buffer_name, buffer.to(device))
+    model.howlinear_shards = shards
+    model.eval()
+    if sites is not None:
+        note(model, sites)
+    return model
+
+
 def _from_pretrained(
     source: str, revision: str, dtype: torch.dtype, device_map: str | dict[str, int | str] | None
 ) -> PreTrainedModel:
     with loading(source, revision), _silent():
-        # Whether peft is installed would decide whether transformers reads it.
-        if cached_file(source, ADAPTER, revision=revision, **_IF_THERE):
-            raise SourceError(f"{source} holds an adapter ({ADAPTER}){MERGE}")
-        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+        config = _config_of(source, revision)
         model, report = _class_of(config).from_pretrained(
             source,
             revision=revision,
@@ -170,33 +215,70 @@ def _from_pretrained(
             trust_remote_code=False,
             output_loading_info=True,
         )
-    missing = sorted(report["missing_keys"])
-    body = f"{model.base_model_prefix}." if model.base_model is not model else ""
-    if missing and all("pooler" in key.split(".") for key in missing):
+    return _complete(model, source, revision, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]))
+
+
+def _config_of(source: str, revision: str) -> PreTrainedConfig:
+    """The config of a model.
+
+    Raises:
+        SourceError: it is an adapter's.
+    """
+    # Whether peft is installed would decide whether transformers reads it.
+    if cached_file(source, ADAPTER, revision=revision, **_IF_THERE):
+        raise SourceError(f"{source} holds an adapter ({ADAPTER}){MERGE}")
+    return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+
+
+def _complete(
+    model: PreTrainedModel, source: str, revision: str, missing: list[str], unexpected: list[str]
+) -> PreTrainedModel:
+    """The part of a model whose weights are all there.
+
+    Args:
+        model: the model.
+        source: where it came from.
+        revision: of the Hub.
+        missing: its weights that are not there.
+        unexpected: what is there and is none of them.
+    """
+    lacks = _lacks(model, missing)
+    body = prefix_of(model)
+    if lacks == "pooler":
         model.base_model.pooler = None  # it was saved without one; nothing before it notices
-    elif missing and body and not any(key.startswith(body) for key in missing):
+    elif lacks == "head":
         # Blocks need no head. It would be drawn at random, so the model is taken without it.
         warnings.warn(
             f"{source} lacks the head of a {type(model).__name__} ({missing[0]}): taken as a "
             f"{type(model.base_model).__name__}, which has no perplexity",
-            stacklevel=4,
+            stacklevel=5,
         )
         model = model.base_model
-    elif missing:
+    elif lacks:
         raise SourceError(
             f"{source} lacks {len(missing)} of the model's weights ({missing[0]}, …), which would be drawn at random: "
             "use a complete copy, or one saved from the class of model that its config names"
         )
     # no masks and frequencies, which older versions saved
-    unread = [key for key in sorted(report["unexpected_keys"]) if key.startswith(body) and key.endswith("weight")]
-    if unread and not (replaced(config) or units_left(config)):
+    unread = [key for key in unexpected if key.startswith(body) and key.endswith("weight")]
+    if unread and not (replaced(model.config) or units_left(model.config)):
         warnings.warn(
             f"{source} holds {len(unread)} weights for which a {type(model).__name__} of its config has no place "
             f"({unread[0]}, …): it is taken without them",
-            stacklevel=4,
+            stacklevel=5,
         )
     model.howlinear_revision = revision  # for the tokenizer's
     return model
+
+
+def _lacks(model: PreTrainedModel, missing: list[str]) -> str:
+    """What of a model is missing: its `pooler`, its `head`, other `weights`, or nothing."""
+    if not missing:
+        return ""
+    if all("pooler" in key.split(".") for key in missing):
+        return "pooler"
+    body = prefix_of(model)
+    return "head" if body and not any(key.startswith(body) for key in missing) else "weights"
 
 
 def untrained(model: Any, seed: int = 0) -> PreTrainedModel:

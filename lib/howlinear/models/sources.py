@@ -45,7 +45,7 @@ def located(name: str) -> str:
         SourceError: neither, a folder that holds no model in safetensors or is damaged, a GGUF file that cannot be
             read, or a package that is not installed as it should be.
     """
-    source = _found(name)
+    source = unchecked(name)
     if source.endswith(GGUF):
         return _from_gguf(Path(source))
     if os.path.isdir(source):
@@ -53,7 +53,7 @@ def located(name: str) -> str:
     return source
 
 
-def _found(name: str) -> str:
+def unchecked(name: str) -> str:
     """The folder, GGUF file or Hub id that `name` means, with no look into the weights of a folder."""
     for folder in (Path(name), paths.MODELS / name):
         if os.path.isdir(folder):  # which is False, and no error, for a name that no file can have
@@ -76,7 +76,7 @@ def check_there(name: str) -> None:
     Raises:
         SourceError: no model folder, and the Hub has no config by that name, or cannot be reached.
     """
-    source = _found(name)
+    source = unchecked(name)
     if not os.path.exists(source):
         with loading(source):
             hf_hub_download(source, "config.json")

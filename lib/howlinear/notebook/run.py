@@ -32,6 +32,7 @@ from howlinear.models.load import load_model
 from howlinear.notebook import prose, settings
 from howlinear.plots import style
 from howlinear.text.corpus import Corpus, load_corpus
+from howlinear.text.rows import TokenRows
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,6 @@ class Run:
         sample: rows kept as they are per block.
         user_texts: short name → path, of those corpora that are texts of the user's own.
         texts: folder with the paper's texts; None: as `load_corpus` finds them.
-        published: the paper's own settings; None for models that it has not.
         recorded: whether results and figures go where the project keeps them, and not to scratch.
         tables: what this run has found so far: name → table, as it will be on disk.
     """
@@ -64,7 +64,6 @@ class Run:
     sample: int
     user_texts: Mapping[str, str] = field(default_factory=dict)
     texts: Path | None = None
-    published: settings.Published | None = None
     recorded: bool = False
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
 
@@ -158,6 +157,22 @@ class Run:
         self.tables[name] = tables.as_recorded(table, self.stem, name)
         return self.tables[name]
 
+    def record_held_out(self, texts: Mapping[str, Mapping[str, TokenRows]]) -> pd.DataFrame:
+        """Say, and keep, on how much text costs are measured: its intervals are as wide as documents are few.
+
+        Args:
+            texts: model → text → rows whose held-out side counts.
+        """
+        found = [
+            {"model": model, "corpus": corpus, "cost_rows": rows.held_out.count, "documents": rows.held_out.documents}
+            for model, by_corpus in texts.items()
+            for corpus, rows in by_corpus.items()
+        ]
+        table = self.record("held_out", pd.DataFrame(found, columns=["model", "corpus", "cost_rows", "documents"]))
+        for row in table.itertuples():
+            print(f"{row.model}: costs on {row.cost_rows:,} held-out tokens, {row.documents} documents of {row.corpus}")
+        return table
+
     def save(self, settings: Mapping[str, Any] | None = None) -> None:
         """Write the recorded tables and the settings to `results/<profile>/<stem>/`, or below scratch.
 
@@ -212,6 +227,10 @@ class Run:
         asked = prose.describe(tables.read(self.results_path)).questions
         folded = "\n\n".join(_folded(number, *pair) for number, pair in enumerate(asked, 1))
         display(Markdown(_with_key(folded)))
+
+    def shown(self, table: pd.DataFrame, otherwise: str) -> pd.DataFrame | Markdown:
+        """A table, or where it has no row one sentence that says why."""
+        return table if len(table) else Markdown(otherwise)
 
     def folded(self, title: str, table: pd.DataFrame) -> None:
         """Show a long table, whole, when one opens it by its title."""
@@ -271,6 +290,5 @@ def start(stem: str, profile: str = "minis", model: str | None = None, corpus: s
         sample=chosen.sample,
         user_texts={name: source for name, source in corpora.items() if name != source},
         texts=None if chosen.texts is None else Path(chosen.texts),
-        published=chosen.published,
         recorded=os.environ.get(settings.RECORD) == "1",
     )

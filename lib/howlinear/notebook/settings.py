@@ -32,26 +32,6 @@ LONGEST_NAME = 60
 Name = Annotated[str, StringConstraints(pattern=r"[^/. ]")]  # more than dots and slashes
 
 
-class Published(BaseModel):
-    """What the paper says of a run on these models: its settings beside ours.
-
-    Attributes:
-        blocks: of each model.
-        width: inputs of a block.
-        rows: token rows per block.
-        held_out: share of the rows that is scored on, one contiguous tail.
-        seq_len: tokens in a sequence.
-    """
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
-
-    blocks: int = Field(ge=1)
-    width: int = Field(ge=1)
-    rows: int = Field(ge=1)
-    held_out: float = Field(gt=0, lt=1)
-    seq_len: int = Field(ge=2)
-
-
 class RunProfile(BaseModel):
     """What a run profile holds.
 
@@ -64,7 +44,6 @@ class RunProfile(BaseModel):
         sample: rows per block kept as they are.
         texts: a folder with the paper's texts, see `text.library`; None: the one that `HOWLINEAR_TEXTS` names, or they
             are fetched.
-        published: the paper's own settings; None for models that it has not.
         notebooks: which notebooks the pipeline runs; None: all of them.
         parameters: notebook → parameters of its own that this profile gives it, where they are not given by hand.
         memory: step of the pipeline → MB that its process takes, where several together are too much for a laptop.
@@ -81,7 +60,6 @@ class RunProfile(BaseModel):
     seed: int
     sample: int
     texts: Name | None = None
-    published: Published | None = None
     notebooks: list[Name] | None = None
     parameters: dict[str, dict[str, Any]] = {}
     memory: dict[str, int] = {}
@@ -331,13 +309,8 @@ def _first_fault(name: str, content: dict[str, Any], error: ValidationError) -> 
         value = value[key]
     wanted = {
         "int_type": "a whole number",
-        "float_type": "a number",
         "list_type": "a list, as in [docs]",
         "dict_type": "keys, as in profiles/public.yaml",
-        "model_type": "keys, as in profiles/paper.yaml",
         "extra_forbidden": "no such key",
-        "greater_than": "more",
-        "greater_than_equal": "more",
-        "less_than": "less",
     }
     return f"profile {name}: {'.'.join(keys)} is {value!r}; give {wanted.get(faults[0]['type'], 'names, at least one')}"

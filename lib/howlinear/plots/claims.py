@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from howlinear.plots import style
 
-COLOURS = {"holds here": "#0b72b5", "does not hold here": "#d55e00", "mixed": "#8a7a00"}
+COLOURS = {"holds here": "#0b72b5", "does not hold here": "#d55e00", "mixed": "#8a7a00", "no power here": "#a5a5a5"}
 """Verdict → colour of its mark; which side of the threshold it lies on says the same."""
 
 HEIGHT = 0.24

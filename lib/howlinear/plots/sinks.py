@@ -1,4 +1,4 @@
-"""Figures of notebook 12: how heavy rows are, R²_lin with and without them, what is left out, what maps cost."""
+"""Figures of notebook 12: how heavy rows are, R²_lin with and without them, what their cause is, what maps cost."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from textwrap import fill
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, MaxNLocator
+from matplotlib.ticker import (
+    FixedLocator,
+    LogFormatter,
+    MaxNLocator,
+    NullFormatter,
+    StrMethodFormatter,
+    SymmetricalLogLocator,
+)
 
 from howlinear.plots import style
 
@@ -21,29 +29,33 @@ _COSTS_APART = 0.12  # decades; likewise
 _COLUMN_APART = 8  # points; between the numbers of two models
 _LETTER = 3.0  # points; the width of one, of numbers with commas between them
 _LINEAR = 0.01  # nats per token: costs below it are drawn on a linear scale
+_INTERVENED = (  # over depth: what is done to the sink, and the control
+    {"color": style.ACCENT, "marker": "s", "lw": 0.8},
+    {"color": style.GREY, "marker": "x", "lw": 0.8, "ls": ":"},
+)
 
 
 def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) -> Figure:
-    """The heaviest output of every block in medians, and which way massive outputs point."""
-    figure, (size, direction) = plt.subplots(1, 2, figsize=(style.PAGE, 2.6))
-    style.panels([size, direction], ["size", "direction"])
+    """The heaviest output of every block in medians, and which way massive outputs point, where there are any."""
+    figure, axes = plt.subplots(1, 1 if flow.empty else 2, figsize=(style.PAGE, 2.6), squeeze=False)
+    size, direction = axes[0, 0], axes[0, -1]
+    style.panels(axes[0], ["size", "direction"][: axes.size])
     for model, of_model in blocks.groupby("model", sort=False):
         size.plot(of_model["block"], of_model["heaviest"], **style.look(model))
-        of_model_flow = flow[flow["model"] == model]
-        dots = style.look(model) | {"linestyle": "none"}
-        direction.plot(of_model_flow["block"], of_model_flow["cosine"].astype(float), **dots)
     size.axhline(multiple, color=style.GREY, ls=":", lw=1)
     size.set_yscale("log")
     size.yaxis.set_major_formatter(LogFormatter())
     size.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
-    size.set(ylabel="heaviest output, in median norms")
-    direction.axhline(0, color=style.GREY, lw=0.6)
-    direction.set(ylabel="cosine with its writer,\na block before it", ylim=(-1.1, 1.1))
-    direction.set_xlim(size.get_xlim())
-    if flow.empty:
-        direction.text(0.5, 0.75, "no massive row", transform=direction.transAxes, ha="center", color=style.GREY)
-    for ax in (size, direction):
-        _block_axis(ax)
+    size.set_ylabel("heaviest output, in median norms")
+    _block_axis(size)
+    if not flow.empty:
+        for model in blocks["model"].unique():
+            of_model = flow[flow["model"] == model]
+            dots = style.look(model) | {"linestyle": "none"}
+            direction.plot(of_model["block"], of_model["cosine"].astype(float), **dots)
+        direction.axhline(0, color=style.GREY, lw=0.6)
+        direction.set(ylabel="cosine with its writer,\na block before it", ylim=(-1.1, 1.1), xlim=size.get_xlim())
+        _block_axis(direction)
     figure.legend(*size.get_legend_handles_labels(), loc="outside upper center", ncols=4, handlelength=2.8)
     return figure
 
@@ -86,6 +98,97 @@ def _profiles(ax: Axes, of_model: pd.DataFrame, model: str) -> None:
     _block_axis(ax)
 
 
+def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
+    """R²_lin over depth, a line a cut beyond which rows are left out; below it the share of rows that R² is about."""
+    models = list(blocks["model"].unique())
+    abreast = min(_ABREAST, len(models))
+    rows = -(-len(models) // abreast)
+    shape = {"height_ratios": [2, 1] * rows}
+    size = (style.PAGE, 3.4 * rows + 0.4)
+    figure, axes = plt.subplots(2 * rows, abreast, figsize=size, sharey="row", squeeze=False, gridspec_kw=shape)
+    upper, lower = axes[::2].ravel(), axes[1::2].ravel()
+    style.panels(upper[: len(models)], models)
+    choices = sorted(table["cut"].unique())
+    colors = plt.get_cmap("viridis")([place / max(1, len(choices) - 1) for place in range(len(choices))])
+    for top, bottom, model in zip(upper, lower, models, strict=False):
+        of_model = blocks[blocks["model"] == model].sort_values("block")
+        by_cut = table[table["model"] == model].sort_values("block")
+        for cut, color in zip(choices, colors, strict=True):
+            of_cut = by_cut[by_cut["cut"] == cut]
+            top.plot(of_cut["block"], of_cut["r2"], color=color, lw=1, label=f"≤ {cut:g} medians")
+        top.plot(of_model["block"], of_model["r2"], color="black", lw=0.8, marker=".", label="all rows")
+        without = {"marker": "D", "ls": "none", "mfc": "none", "mec": style.ACCENT, "mew": 0.9, "ms": 4}
+        top.plot(of_model["block"], of_model["r2_without_first"], **without, label="without position 0")
+        bottom.plot(of_model["block"], of_model["carrying_share"], color="black", lw=0.8, marker=".")
+        bottom.set_yscale("log")
+        bottom.set_ylim(0.8 * blocks["carrying_share"].min(), 1.1)
+        bottom.yaxis.set_major_locator(FixedLocator([sub * 10.0**-power for power in range(7) for sub in (1, 2, 5)]))
+        bottom.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        bottom.yaxis.set_minor_formatter(NullFormatter())
+        for ax in (top, bottom):
+            _block_axis(ax)
+        top.set_xlabel("")
+    for unused in [*upper[len(models) :], *lower[len(models) :]]:
+        unused.set_axis_off()
+    for top, bottom in zip(axes[::2, 0], axes[1::2, 0], strict=True):
+        top.set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
+        bottom.set_ylabel("share of rows\nthat carry $R^2$")
+    handles, labels = upper[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=5, handlelength=1.8)
+    return figure
+
+
+def interventions(effects: pd.DataFrame, highlighted: Mapping[str, str]) -> Figure:
+    """What changing massive outputs does to the blocks behind their writer, a row of panels a model.
+
+    Args:
+        effects: columns model, intervention, block, r2, r2_ordinary and change_ordinary with intervals; the first block
+            of a model is the writer, and is not drawn.
+        highlighted: interventions drawn over depth, beside none → how they are called in the legend.
+    """
+    later = effects[effects["block"] > effects.groupby("model")["block"].transform("min")]
+    if later.empty:
+        return style.sentence_figure("No block comes after one that writes massive outputs.")
+    models = list(later["model"].unique())
+    size = (style.PAGE, 2.7 * len(models) + 0.4)
+    figure, axes = plt.subplots(len(models), 3, figsize=size, squeeze=False, width_ratios=[1, 1, 1.2])
+    titles = []
+    for (over_depth, ordinary, every), model in zip(axes, models, strict=True):
+        of_model = later[later["model"] == model].sort_values("block", kind="stable")  # interventions as they come
+        as_it_is = of_model[of_model["intervention"] == "none"].set_index("block")
+        over_depth.plot(as_it_is["r2"], color="black", marker="o", lw=0.8, label="as it is")
+        for (name, label), look in zip(highlighted.items(), _INTERVENED, strict=False):
+            shown = of_model[of_model["intervention"] == name]
+            if shown.empty:
+                continue
+            over_depth.plot(shown["block"], shown["r2"], label=label, **look)
+            _bars(ordinary, shown["block"], shown, "change_ordinary", look)
+        ordinary.axhline(0, color=style.GREY, lw=0.6)
+        block = (as_it_is["r2"] - as_it_is["r2_ordinary"]).idxmax()
+        of_block = of_model[of_model["block"] == block].reset_index()
+        _bars(every, of_block.index, of_block, "r2", {"color": "black", "marker": "o", "ls": "none"})
+        hollow = {"color": style.GREY, "marker": "o", "ls": "none", "mfc": "white"}
+        _bars(every, of_block.index, of_block, "r2_ordinary", hollow)
+        every.set_xticks(of_block.index, of_block["intervention"], rotation=90, fontsize=6)
+        for ax in (over_depth, ordinary):
+            _block_axis(ax)
+        over_depth.set_ylabel("$R^2_{\\mathrm{lin}}$, all rows")
+        ordinary.set_ylabel("change of $R^2$, ordinary rows")
+        every.set_ylabel("$R^2$: filled all, open ordinary")
+        titles += [model, "ordinary rows", f"block {block}"]
+    style.panels(axes.ravel(), titles)
+    handles: dict[str, Artist] = {}
+    for over_depth in axes[:, 0]:
+        handles |= dict(zip(*reversed(over_depth.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=4, handlelength=2.8)
+    return figure
+
+
+def _bars(ax: Axes, places: pd.Index | pd.Series, table: pd.DataFrame, column: str, look: dict) -> None:
+    bars = style.error_bars(table[column], table[f"{column}_low"], table[f"{column}_high"])
+    ax.errorbar(places, table[column], bars, elinewidth=0.6, **look)
+
+
 def left_out(curves: pd.DataFrame, resting: pd.DataFrame | None = None) -> Figure:
     """R²_lin of the rest as rows or features are left out: thin lines are blocks, thick ones their mean by model."""
     kinds = list(curves["kind"].unique())
@@ -108,27 +211,31 @@ def left_out(curves: pd.DataFrame, resting: pd.DataFrame | None = None) -> Figur
 
 def _curves(ax: Axes, table: pd.DataFrame, chosen: set[tuple[str, int]]) -> None:
     column = 4.0  # points from where curves end; numbers are there, each model's in a column of its own
+    end = table["left_out"].max()
     for model, of_model in table.groupby("model", sort=False):
         look = style.look(model)
         by_block = of_model.pivot_table(index="left_out", columns="block", values="r2")
-        places = range(len(by_block))  # counts double: evenly spaced
         ends = {}
         for block, curve in by_block.items():
+            curve = curve.dropna()  # counts differ: heavy rows are left out until all that were kept are gone
             width = 0.5
             alpha = 0.4
             if (model, block) in chosen:
                 width = 1.2
                 alpha = 0.9
                 ends[block] = curve.iloc[-1]
-            ax.plot(places, curve.to_numpy(), color=look["color"], lw=width, alpha=alpha)
+            ax.plot(curve, color=look["color"], lw=width, alpha=alpha)
         names = _names_at(ends, _R2_APART)
         beside = {"xytext": (column, 0), "textcoords": "offset points", "ha": "left"}
         for height, name in names.items():
-            ax.annotate(name, (places[-1], height), color=look["color"], fontsize=6, va="center", **beside)
+            ax.annotate(name, (end, height), color=look["color"], fontsize=6, va="center", **beside)
         if names:
             column += _LETTER * max(len(name) for name in names.values()) + _COLUMN_APART
-        ax.plot(places, by_block.mean(axis=1), **look)
-        ax.set_xticks(places, [str(count) for count in by_block.index])
+        ax.plot(by_block.dropna().mean(axis=1), **look)
+    ax.set_xscale("symlog", base=2, linthresh=1)  # counts double
+    ax.xaxis.set_major_locator(SymmetricalLogLocator(base=4, linthresh=1))
+    ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    ax.set_xlim(-0.3, 1.1 * end)
 
 
 def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:

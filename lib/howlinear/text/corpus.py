@@ -25,7 +25,7 @@ from howlinear.models.checks import check_count
 from howlinear.models.load import model_of, tokenizer_of
 from howlinear.text import plain
 from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
-from howlinear.text.library import NAMES, check_known, read_public
+from howlinear.text.library import NAMES, PAPERS, check_known, read_as_the_paper, read_public
 from howlinear.text.pack import pack, pack_contiguous
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, Rows, TokenRows
 
@@ -47,6 +47,7 @@ class Corpus:
             decides, those of a file one after another. A string is a document that comes of no file.
         reserved: share of the documents that embedded models may train on and nothing measures.
         note: how the documents were made of the text, in words; empty where there is nothing to say.
+        whole: gives one of the paper's texts as its code reads it; None of others.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Corpus:
     documents: Sequence[Document | str] | Callable[[int], Iterable[Document | str]] = field(repr=False)
     reserved: float = 0.0
     note: str = ""
+    whole: Callable[[], str] | None = field(default=None, repr=False)
 
     def rows(self, rows: int = 20_000, seq_len: int = 128, seed: int = 0, folds: int = FOLDS) -> TokenRows:
         """Pack about `rows` tokens into sequences: three quarters to fit on, one quarter held out; see `pack.pack`.
@@ -94,6 +96,18 @@ class Corpus:
         measured = self._measured(self.in_order(seed))
         return pack_contiguous(measured, self.tokenizer, self.name, rows, seq_len, tail, folds)
 
+    def beginning(self, characters: int, seed: int = 0) -> str:
+        """About so many characters from where the text begins, or all of it; documents are joined by a newline."""
+        if self.whole is not None:
+            return self.whole()[:characters]
+        taken: list[str] = []
+        for document, _ in self._measured(self.in_order(seed)):
+            taken.append(document.text)
+            characters -= len(document.text) + 1
+            if characters <= 0:
+                break
+        return "\n".join(taken)
+
     def in_order(self, seed: int = 0) -> Iterator[Document]:
         """The documents in the text's own order; built-in corpora are made of files, whose order the seed decides."""
         documents = self.documents(seed) if callable(self.documents) else self.documents
@@ -125,9 +139,9 @@ def load_corpus(
     """Load a corpus by name, or a text of your own.
 
     Args:
-        text: `docs`, `code` or `cpp` (offline); `wikitext`, `moby_dick` or `puzzles` (the paper's; see `text.library`
-            for where from), `ag_news` or `codeparrot` (from the Hub); the path of a UTF-8 text file, of a folder of
-            them, or of a table (.jsonl, .csv, .parquet); strings; a data set of `datasets`.
+        text: `docs`, `code` or `cpp` (offline); `wikitext`, `wikitext_test`, `moby_dick` or `puzzles` (the paper's;
+            see `text.library` for where from), `ag_news` or `codeparrot` (from the Hub); the path of a UTF-8 text
+            file, of a folder of them, or of a table (.jsonl, .csv, .parquet); strings; a data set of `datasets`.
         model: the model whose tokenizer reads it, by name too, or a tokenizer.
         column: of a table or a data set, the column that is text; by default `text`, `content` or the only one.
         documents: what a document is of a text of your own. `file`: a file, a string, a row of a table; `blank`: what
@@ -149,7 +163,9 @@ def load_corpus(
             reserved = MODEL_SHARE if name in TRAINED_ON else 0.0
             return Corpus(name, tokenizer, partial(offline_documents, name), reserved)
         if name in NAMES:
-            return Corpus(name, tokenizer, read_public(name, None if folder is None else Path(folder)))
+            folder = None if folder is None else Path(folder)
+            whole = partial(read_as_the_paper, name, folder) if name in PAPERS else None
+            return Corpus(name, tokenizer, read_public(name, folder), whole=whole)
         texts, passed_over = plain.read_path(Path(name), column)
     else:
         name, texts = _strings(text, column)

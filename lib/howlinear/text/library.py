@@ -1,20 +1,23 @@
-"""Texts by name that are not there offline: the paper's three, and two more domains.
+"""Texts by name that are not there offline: the paper's, and two more domains.
 
 | name | what it is | its documents |
 |---|---|---|
 | `wikitext` | WikiText-2-raw, the part to train on (Merity et al. 2017) | articles |
+| `wikitext_test` | its part to test on, which the paper's perplexities are of | articles |
 | `moby_dick` | Herman Melville, Moby-Dick (1851), Project Gutenberg 2701 | chapters |
 | `puzzles` | H. E. Dudeney, Amusements in Mathematics (1917), Project Gutenberg 16713 | puzzles, solutions |
 | `ag_news` | news in short (Zhang et al. 2015) | items |
 | `codeparrot` | Python files from GitHub | files |
 
-The first three are the paper's. Data sets come from the Hub through `datasets`. The books are fetched by `pooch` from
-GITenberg, a public mirror of Project Gutenberg on GitHub, at an address that holds the commit: what Gutenberg releases
-later changes nothing, and the SHA-256 below is of the file in that commit. Both are kept in a cache and asked for once.
+All but the last two are the paper's. Data sets come from the Hub through `datasets`. The books are fetched by `pooch`
+from GITenberg, a public mirror of Project Gutenberg on GitHub, at an address that holds the commit: what Gutenberg
+releases later changes nothing, and the SHA-256 below is of the file in that commit. Both are kept in a cache and asked
+for once.
 
-Without a network the paper's three can lie in a folder, as `wikitext.txt`, `moby_dick.txt` and `puzzles.txt` in UTF-8.
-Whoever calls names the folder, or else the environment variable `HOWLINEAR_TEXTS`. Then all three are read from there,
-and any edition will do: results hold the hash of the rows that were made of it.
+Without a network the paper's can lie in a folder, as `wikitext.txt`, `wikitext_test.txt`, `moby_dick.txt` and
+`puzzles.txt` in UTF-8, the first two as WikiText is distributed (`wiki.train.raw`, `wiki.test.raw`). Whoever calls
+names the folder, or else the environment variable `HOWLINEAR_TEXTS`. Then all are read from there, and any edition will
+do: results hold the hash of the rows that were made of it.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import logging
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pooch
@@ -32,7 +35,7 @@ import requests
 from howlinear.errors import InputError, SourceError
 from howlinear.models.sources import hub
 from howlinear.text.documents import OFFLINE
-from howlinear.text.plain import articles, paragraphs, read_text, sections
+from howlinear.text.plain import paragraphs, read_text, sections
 
 FOLDER = "HOWLINEAR_TEXTS"  # an environment variable
 RETRIES = 2  # after a first try that failed
@@ -48,12 +51,14 @@ class DataSet:
         configuration: which part of it; None if there is one only.
         column: which column is text.
         revision: the commit to read; None: the newest.
+        split: which of its splits.
     """
 
     repository: str
     configuration: str | None
     column: str
     revision: str | None = None
+    split: str = "train"
 
 
 @dataclass(frozen=True)
@@ -73,10 +78,12 @@ class Book:
     heading: re.Pattern[str]
 
 
+WIKITEXT = DataSet(
+    "Salesforce/wikitext", "wikitext-2-raw-v1", "text", revision="b08601e04326c79dfdd32d625aee71d232d685c3"
+)
 HUB = {
-    "wikitext": DataSet(
-        "Salesforce/wikitext", "wikitext-2-raw-v1", "text", revision="b08601e04326c79dfdd32d625aee71d232d685c3"
-    ),
+    "wikitext": WIKITEXT,
+    "wikitext_test": replace(WIKITEXT, split="test"),
     "ag_news": DataSet("fancyzhx/ag_news", None, "text"),
     "codeparrot": DataSet("codeparrot/codeparrot-clean-valid", None, "content"),
 }
@@ -95,7 +102,7 @@ BOOKS = {
         heading=re.compile(r"\d+\.--"),  # `1.--A POST-OFFICE PERPLEXITY.`, of the puzzle and of its solution
     ),
 }
-PAPERS = ("wikitext", "moby_dick", "puzzles")
+PAPERS = ("wikitext", "wikitext_test", "moby_dick", "puzzles")
 NAMES = (*PAPERS, "ag_news", "codeparrot")
 
 
@@ -126,10 +133,73 @@ def read_public(name: str, folder: Path | None = None) -> list[str]:
         SourceError: the text cannot be had, or is not what was pinned; says what to do.
         InputError: an empty file, or a book without its headings.
     """
+    if name not in PAPERS:
+        return [row for row in _rows_of(name) if row.strip()]
+    text = read_whole(name, folder)
+    where = _in_folder(name, folder) or name
+    if name not in BOOKS:
+        documents = paragraphs(text)
+        if not documents:
+            raise InputError(f"{where} is empty: it is to hold {name}")
+        return documents
+    documents = sections(text.split("\n"), BOOKS[name].heading)
+    if len(documents) < 2:
+        raise InputError(
+            f"{where} has no headings like those of {name}, {BOOKS[name].heading.pattern}: "
+            "give another edition, or its path as the corpus to have blank lines separate documents"
+        )
+    return documents
+
+
+def read_whole(name: str, folder: Path | None = None) -> str:
+    """One of the paper's texts as its file has it, in one string.
+
+    Args:
+        name: one of `PAPERS`.
+        folder: as of `read_public`.
+
+    Raises:
+        SourceError: as of `read_public`.
+    """
+    path = _in_folder(name, folder)
+    if path is not None:
+        return read_text(path)
+    if name in BOOKS:
+        return read_text(_fetched_book(name), BOOKS[name].encoding)
+    # A row is a line of the file; of a blank line, which holds a space there, nothing was kept.
+    return "".join(row or " \n" for row in _rows_of(name))
+
+
+def read_as_the_paper(name: str, folder: Path | None = None) -> str:
+    """One of the paper's texts as its code puts it together: a book as it is, of WikiText the rows, a newline between.
+
+    A row is a line with its own end, or nothing of a blank line, so three newlines stand between two paragraphs, and
+    no space on the line between.
+
+    Args:
+        name: one of `PAPERS`.
+        folder: as of `read_public`.
+
+    Raises:
+        SourceError: as of `read_public`.
+    """
+    text = read_whole(name, folder)
+    if name in BOOKS:
+        return text
+    lines = text.removesuffix("\n").split("\n")
+    return "\n".join(f"{line}\n" if line.strip() else "" for line in lines)
+
+
+def _in_folder(name: str, folder: Path | None) -> Path | None:
+    """Where one of the paper's texts lies in the folder of texts; None: no folder is named.
+
+    Raises:
+        SourceError: it is not there.
+    """
     if folder is None and os.environ.get(FOLDER):
         folder = Path(os.environ[FOLDER])
-    if folder is None or name not in PAPERS:
-        return _fetched_book(name) if name in BOOKS else _data_set(name)
+    if folder is None:
+        return None
     path = folder / f"{name}.txt"
     if not path.exists():
         names = ", ".join(f"{paper}.txt" for paper in PAPERS)
@@ -137,27 +207,11 @@ def read_public(name: str, folder: Path | None = None) -> list[str]:
             f"cannot read {name}: {path} is not there; put it there (the folder is to hold {names}), or name no "
             f"folder in {FOLDER} or the run profile to have it fetched"
         )
-    if name in BOOKS:
-        return _book(name, path)
-    documents = paragraphs(read_text(path))
-    if not documents:
-        raise InputError(f"{path} is empty: it is to hold {name}")
-    return documents
+    return path
 
 
-def _book(name: str, path: Path, encoding: str = "utf-8") -> list[str]:
-    """A book's documents: what stands between its headings."""
-    documents = sections(read_text(path, encoding).split("\n"), BOOKS[name].heading)
-    if len(documents) < 2:
-        raise InputError(
-            f"{path} has no headings like those of {name}, {BOOKS[name].heading.pattern}: "
-            "give another edition, or its path as the corpus to have blank lines separate documents"
-        )
-    return documents
-
-
-def _fetched_book(name: str) -> list[str]:
-    """A book from its address, or from the cache if it was fetched before.
+def _fetched_book(name: str) -> Path:
+    """The file of a book, from its address or, if it was fetched before, from the cache.
 
     Raises:
         SourceError: it cannot be had, or is not what was pinned.
@@ -175,7 +229,7 @@ def _fetched_book(name: str) -> list[str]:
     pooch.get_logger().setLevel(logging.WARNING)  # errors are said once, below
     otherwise = f"put the text into a folder as {file} and name the folder in {FOLDER}"
     try:
-        path = Path(cache.fetch(file, downloader=download))
+        return Path(cache.fetch(file, downloader=download))
     except ValueError as error:  # pooch says both hashes
         reason = " ".join(str(error).split())
         raise SourceError(f"{book.address} is not the {name} that was pinned: {reason} Or {otherwise}") from error
@@ -184,7 +238,6 @@ def _fetched_book(name: str) -> list[str]:
             f"cannot fetch {name} from {book.address}: {_obstacle(error)}; without a network use "
             f"{', '.join(OFFLINE)}, a .txt file, or {otherwise}"
         ) from error
-    return _book(name, path, book.encoding)
 
 
 def _obstacle(error: OSError) -> str:
@@ -198,8 +251,8 @@ def _obstacle(error: OSError) -> str:
     return error.strerror or " ".join(str(error).split())
 
 
-def _data_set(name: str) -> list[str]:
-    """The documents of a public data set, from the Hub or its local cache.
+def _rows_of(name: str) -> list[str]:
+    """The rows of a public data set, from the Hub or its local cache.
 
     Raises:
         SourceError: neither the Hub nor a cached copy could be read.
@@ -207,10 +260,10 @@ def _data_set(name: str) -> list[str]:
     from datasets import load_dataset  # slow to import, and needless for the offline corpora
 
     wanted = HUB[name]
-    options = {"split": "train"} | ({"revision": wanted.revision} if wanted.revision else {})
+    options = {"split": wanted.split} | ({"revision": wanted.revision} if wanted.revision else {})
     try:
         with hub():
-            rows = list(load_dataset(wanted.repository, wanted.configuration, **options)[wanted.column])
+            return list(load_dataset(wanted.repository, wanted.configuration, **options)[wanted.column])
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         folder = f", or a folder with {name}.txt that {FOLDER} names" if name in PAPERS else ""
@@ -218,7 +271,3 @@ def _data_set(name: str) -> list[str]:
             f"cannot load {name} ({wanted.repository}) from the Hub or its cache: {reason}; "
             f"without a network use {', '.join(OFFLINE)} or a .txt file{folder}"
         ) from error
-    if name == "wikitext":
-        # A row is a line of the file; of a blank line, which holds a space there, nothing was kept.
-        return articles("".join(row or " \n" for row in rows).split("\n"))
-    return [row for row in rows if row.strip()]

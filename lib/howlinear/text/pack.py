@@ -8,7 +8,7 @@ those of Llama and Gemma do, then so does every sequence. Whoever wants other id
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -86,8 +86,8 @@ def pack(
             f"{min(train.fewest, test.fewest)} tokens, fewer than a sequence of {seq_len}; bring more text, cut it "
             "into more documents, or take shorter sequences"
         )
-    train_ids, train_fold = train.sequences()
-    test_ids, test_fold = test.sequences()
+    train_ids, train_fold, train_spans = train.sequences()
+    test_ids, test_fold, test_spans = test.sequences()
     ids = _opened(torch.cat([train_ids, test_ids]), opening)
 
     documents_used = train.used + test.used
@@ -103,7 +103,7 @@ def pack(
         fold=torch.cat([train_fold, test_fold]),
         corpus=corpus,
         note="; ".join(notes),
-        documents=documents_used,
+        spans=torch.cat([train_spans, test_spans + train.used]),
     )
 
 
@@ -159,7 +159,8 @@ def pack_contiguous(
     # a fold is a run of neighbours: sequence i of n lies in fold ⌊i · folds / n⌋
     fold = torch.cat([torch.arange(side) * folds // side for side in (train, held_out)])
     test = torch.arange(sequences) >= train
-    return TokenRows(_opened(ids, opening), test, fold, corpus, documents=len(pieces))
+    spans = _spans_of(pieces, sequences * length, length)
+    return TokenRows(_opened(ids, opening), test, fold, corpus, spans=spans)
 
 
 def _encoded(
@@ -269,13 +270,23 @@ class _Side:
         """Whole sequences in the emptiest fold."""
         return self.fewest // self.length
 
-    def sequences(self) -> tuple[Int64[Tensor, "n length"], Int64[Tensor, " n"]]:
-        """Token ids, fold after fold, shape (n, length); and the fold of each sequence, shape (n,)."""
+    def sequences(self) -> tuple[Int64[Tensor, "n length"], Int64[Tensor, " n"], Int64[Tensor, "n 2"]]:
+        """Token ids, fold after fold, the fold of each sequence, and its first and last document of this side."""
         ids = []
         folds = []
+        spans = []
+        before = 0  # documents of earlier folds
         for fold, pieces in enumerate(self.pieces):
             tokens = self.wanted[fold] if self.full else self.shortest * self.length
             sequences = torch.from_numpy(np.concatenate(pieces)[:tokens]).view(-1, self.length)
             ids.append(sequences)
             folds.append(torch.full((len(sequences),), fold))
-        return torch.cat(ids), torch.cat(folds)
+            spans.append(before + _spans_of(pieces, tokens, self.length))
+            before += len(pieces)
+        return torch.cat(ids), torch.cat(folds), torch.cat(spans)
+
+
+def _spans_of(pieces: Sequence[np.ndarray], tokens: int, length: int) -> Int64[Tensor, "n 2"]:
+    """Which of the pieces the first and the last token of each sequence are of, where they follow one another."""
+    document = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])[:tokens]
+    return torch.from_numpy(document).view(-1, length)[:, [0, -1]]

@@ -59,7 +59,7 @@ class Rows(ABC):
         return fold_indices(self.test, self.fold, test)
 
     def thinned(self, most: int | None) -> Rows:
-        """Whole sequences of about `most` tokens, the first of every document fold of both sides, in their shares.
+        """Whole sequences of about `most` tokens, of every document fold of both sides in its share.
 
         Args:
             most: tokens; of every fold there is a sequence at least. None: all there are.
@@ -71,7 +71,7 @@ class Rows(ABC):
         for test in (False, True):
             for members in self.folds(test):
                 fewer = max(1, round(share * len(members)))
-                sequences.append(members[:fewer])
+                sequences.append(spread(members, fewer))
         return self.subset(torch.cat(sequences).sort().values)
 
 
@@ -98,7 +98,8 @@ class TokenRows(Rows):
         fold: document fold within its side, 0 … folds − 1, shape (n_sequences,).
         corpus: name of the text.
         note: how they were made of a text, in a sentence.
-        documents: how many documents of the text they hold something of; None of ids that came without any.
+        spans: the first and the last document of the text in each sequence, shape (n_sequences, 2); None of ids that
+            came without any.
     """
 
     ids: Int64[Tensor, "n_sequences seq_len"]
@@ -106,7 +107,19 @@ class TokenRows(Rows):
     fold: Int64[Tensor, " n_sequences"]
     corpus: str = "token ids"
     note: str = ""
-    documents: int | None = None
+    spans: Int64[Tensor, "n_sequences 2"] | None = None
+
+    @property
+    def documents(self) -> int | None:
+        """How many documents of the text they hold something of; None of ids that came without any."""
+        if self.spans is None:
+            return None
+        return len({document for first, last in self.spans.tolist() for document in range(first, last + 1)})
+
+    @property
+    def held_out(self) -> TokenRows:
+        """The held-out sequences alone."""
+        return self.subset(self.test.nonzero()[:, 0])
 
     @property
     def reading(self) -> Reading:
@@ -155,10 +168,11 @@ class TokenRows(Rows):
 
     def subset(self, indices: Int64[Tensor, " some"]) -> TokenRows:
         """Some of the sequences, with their sides and folds."""
-        return replace(self, ids=self.ids[indices], test=self.test[indices], fold=self.fold[indices])
+        spans = None if self.spans is None else self.spans[indices]
+        return replace(self, ids=self.ids[indices], test=self.test[indices], fold=self.fold[indices], spans=spans)
 
     def with_fewer_held_out(self, most: int | None) -> TokenRows:
-        """All that is there to fit on, and about `most` held-out tokens, the first sequences of every document fold.
+        """All that is there to fit on, and about `most` held-out tokens, as many of every document fold.
 
         Args:
             most: held-out tokens; of every fold there is a sequence at least. None: all there are.
@@ -167,7 +181,7 @@ class TokenRows(Rows):
             return self
         held_out = self.folds(test=True)
         of_each_fold = max(1, most // (len(held_out) * self.ids.shape[1]))
-        sequences = [*self.folds(test=False), *(members[:of_each_fold] for members in held_out)]
+        sequences = [*self.folds(test=False), *(spread(members, of_each_fold) for members in held_out)]
         return self.subset(torch.cat(sequences).sort().values)
 
 
@@ -307,6 +321,12 @@ def _check_mask(name: str, given: Tensor, ids: Tensor | None) -> None:
             f"sequence {int(wrong.nonzero()[0])} is empty or has padding before a token, which moves it to "
             'another position: pad on the right (tokenizer.padding_side = "right")'
         )
+
+
+def spread(members: Int64[Tensor, " n"], count: int) -> Int64[Tensor, " some"]:
+    """`count` of a fold's sequences, evenly spread over it: neighbours are of one document, and few say little."""
+    count = min(count, len(members))
+    return members[torch.arange(count) * len(members) // count]
 
 
 def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor, " n"]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 import numpy as np
@@ -18,12 +18,14 @@ from howlinear.ideas.bilinear.gate import end_to_end
 from howlinear.ideas.bilinear.layers import CONTROLS, LineAndProducts, conjunction, control, cosine, rmse
 from howlinear.ideas.bilinear.power import hidden_teacher, power
 from howlinear.ideas.bilinear.probe import Probe, probe
-from howlinear.ideas.bilinear.recipe import recipe
+from howlinear.ideas.bilinear.recipe import papers_gain, recipe
 from howlinear.instrument.capture import BlockCapture, Sample
 from howlinear.instrument.massive import MULTIPLE
+from howlinear.instrument.paper_protocol import paper_activations
 from howlinear.instrument.selection import spaced
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.load import is_causal
+from howlinear.text.paper_rows import PaperRows
 from howlinear.text.rows import TokenRows
 
 RESAMPLES = 9_999
@@ -216,6 +218,18 @@ def recipe_table(
         }
         tables.append(pd.DataFrame(table))
     return pd.concat(tables, ignore_index=True)
+
+
+def papers_recipe_table(
+    models: Iterable[tuple[str, PreTrainedModel, PaperRows]], rank: int = 16, steps: int = 4_000, seed: int = 0
+) -> pd.DataFrame:
+    """`gain` of every block by the paper's recipe on the paper's rows, by its R²: a row a `model` and `block`."""
+    rows = []
+    for name, model, laid_out in models:
+        for block, (x, y) in paper_activations(model, laid_out).items():
+            gain = papers_gain(x, y, laid_out.cut, rank, steps, seed)
+            rows.append({"model": name, "block": block, "gain": gain})
+    return pd.DataFrame(rows, columns=[*KEYS, "gain"])
 
 
 def control_table(models: Models, count: int, rank: int = 16, steps: int = 2_000) -> pd.DataFrame:

@@ -6,7 +6,8 @@ rows are scored; the best of these scores is the result, and eight without a bet
 section 5.3, and its public driver). Chosen on the rows that it is scored on, the gain can never be below 0.
 
 Three things differ from `probe`: how A, B and U are found, how many rows they are fitted on, and who chooses the step.
-They are changed one at a time, from the recipe to ours, so what the changes are worth adds up to the difference.
+They are changed one at a time, from the recipe to ours, so what the changes are worth adds up to the difference; all
+on our rows and by our R². `papers_gain` runs the recipe on the paper's rows and by its R², to lie beside its numbers.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_00
     few = used[order[:count]].sort().values
 
     # Where the sample holds no more rows than the paper's, few are all
-    by_few = _train(captured, few, rank, steps, seed)
-    by_all = by_few if count == len(used) else _train(captured, used, rank, steps, seed)
+    by_few = _evaluate(captured, few, rank, steps, seed)
+    by_all = by_few if count == len(used) else _evaluate(captured, used, rank, steps, seed)
     return Recipe(
         published=by_few.gain(by_few.held_out),
         apart=by_few.gain(by_few.apart),
@@ -145,7 +146,35 @@ class _Evaluations:
         return gains
 
 
-def _train(captured: Sequence[BlockCapture], used: Tensor, rank: int, steps: int, seed: int) -> _Evaluations:
+def papers_gain(
+    x: Float[Tensor, "rows d"],
+    y: Float[Tensor, "rows d_out"],
+    cut: int,
+    rank: int = 16,
+    steps: int = 4_000,
+    seed: int = 0,
+    start: Products | None = None,
+) -> float:
+    """What the recipe gains of one block by the paper's own protocol, in R² about one scalar mean.
+
+    All rows before `cut` are trained on, those from it on are scored and choose the evaluation. The paper's batches are
+    drawn with seed 0, and its start is not seeded; here `seed` decides it, unless a start is given.
+    """
+    moments = Moments(x.shape[1], y.shape[1]).update(x[:cut], y[:cut])
+    affine, _ = fit(moments)
+    e = (y.double() - affine(x.double())).float()
+    if start is None:
+        start = Products(1, x.shape[1], y.shape[1], rank, torch.Generator().manual_seed(seed))
+    held_out = torch.arange(cut, len(x))
+    outputs = y[cut:].double()
+    total = (outputs - outputs.mean()).square().sum()
+    batches = torch.Generator().manual_seed(0)
+    (gains,) = _train(start, x[None], e[None], torch.arange(cut), [(held_out, total[None])], steps, batches)
+    kept, _ = follow(gains[:, 0].tolist())
+    return 0.0 if kept is None else float(gains[kept, 0])
+
+
+def _evaluate(captured: Sequence[BlockCapture], used: Tensor, rank: int, steps: int, seed: int) -> _Evaluations:
     """Train the products of all blocks on the rows `used`, and evaluate them as the recipe does."""
     rows = residual_rows(captured[0])  # all blocks have the same rows
     all_used, apart = rows.split_train(seed)
@@ -153,14 +182,37 @@ def _train(captured: Sequence[BlockCapture], used: Tensor, rank: int, steps: int
     fit_on = used if len(used) < len(all_used) else None
     x = torch.stack([kept.rows().x for kept in captured])
     e = torch.stack([_left_by_line(kept, fit_on) for kept in captured])
-    variance_held_out = _variance(captured, held_out)
-    variance_apart = _variance(captured, apart)
-
+    judges = [(rows, _variance(captured, rows)) for rows in (held_out, apart)]
     generator = torch.Generator().manual_seed(seed)
     model = Products(len(captured), x.shape[2], e.shape[2], rank, generator)
+    return _Evaluations(*_train(model, x, e, used, judges, steps, generator))
+
+
+def _train(
+    model: Products,
+    x: Float[Tensor, "blocks rows d"],
+    e: Float[Tensor, "blocks rows d_out"],
+    used: Int64[Tensor, " some"],
+    judges: Sequence[tuple[Int64[Tensor, " _"], Float[Tensor, " blocks"]]],
+    steps: int,
+    generator: torch.Generator,
+) -> list[Float[Tensor, "evaluations blocks"]]:
+    """Train products on what the line leaves, e, of the rows `used`.
+
+    Args:
+        model: where to start; trained in place.
+        x: inputs of all rows.
+        e: what the line leaves of them.
+        used: rows to train on.
+        judges: rows that evaluations are of, and the squares that a gain there is a share of.
+        steps: at most.
+        generator: draws the batches.
+
+    Returns:
+        The gain at every evaluation, by each of the judges.
+    """
     optimiser = Adam(model.parameters(), lr=RATE, fused=True)
-    on_held_out = []
-    on_apart = []
+    gains: list[list[Tensor]] = [[] for _ in judges]
     for step in range(1, steps + 1):
         batch = used[torch.randint(len(used), (BATCH,), generator=generator)]
         loss = summed_error(model(x.index_select(1, batch)), e.index_select(1, batch))
@@ -168,11 +220,11 @@ def _train(captured: Sequence[BlockCapture], used: Tensor, rank: int, steps: int
         loss.backward()
         optimiser.step()
         if step % EVERY == 0:
-            on_held_out.append(_gains(model, x, e, held_out) / variance_held_out)
-            on_apart.append(_gains(model, x, e, apart) / variance_apart)
-            if _all_ended(on_held_out) and _all_ended(on_apart):
+            for (rows, squares), by_judge in zip(judges, gains, strict=True):
+                by_judge.append(_gains(model, x, e, rows) / squares)
+            if all(map(_all_ended, gains)):
                 break  # whoever chooses, no block's later evaluations count
-    return _Evaluations(torch.stack(on_held_out), torch.stack(on_apart))
+    return [torch.stack(by_judge) for by_judge in gains]
 
 
 def summed_error(

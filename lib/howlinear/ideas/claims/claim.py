@@ -68,6 +68,7 @@ class Verdict(StrEnum):
     NOT = "does not hold here"
     MIXED = "mixed"
     UNTESTABLE = "not testable here"
+    NO_POWER = "no power here"
 
     @property
     def symbol(self) -> str:
@@ -75,7 +76,10 @@ class Verdict(StrEnum):
         return MARKS[self]
 
 
-MARKS = {Verdict.HOLDS: "✓", Verdict.NOT: "✗", Verdict.MIXED: "~", Verdict.UNTESTABLE: "–"}
+DECIDED = (Verdict.HOLDS, Verdict.NOT, Verdict.MIXED)
+"""The verdicts of an interval; the others say why there is none."""
+
+MARKS = dict(zip((*DECIDED, Verdict.UNTESTABLE, Verdict.NO_POWER), "✓✗~–?", strict=True))
 
 
 def _known(names: Iterable[str]) -> AfterValidator:

@@ -47,12 +47,14 @@ class Reading:
         note: which block or pair it comes from.
         inner: the same without the first and the last block, where they can be left out; it decides nothing.
         one_out: of a correlation over blocks, the lowest and the highest with one block left out.
+        no_power: why a search that finds little says little; empty where it finds what was planted.
     """
 
     estimate: Estimate
     note: str = ""
     inner: Estimate | None = None
     one_out: tuple[float, float] | None = None
+    no_power: str = ""
 
 
 @dataclass(frozen=True)

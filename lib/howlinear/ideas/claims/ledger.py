@@ -2,8 +2,9 @@
 
 `claim` holds the claims and the rule for a verdict, `numbers` the statistics, `published` the paper's own values of
 them. Only `results/` is read, no model and no text. Verdicts stand model by model. A claim is *not testable here* where
-a result is absent, or a measure or a kind of block that it is about; results that lack what every run has are an error,
-for a ledger that drops rows in silence would be worse than none.
+a result is absent, or a measure or a kind of block that it is about; there is *no power* where a search finds little
+and misses what is planted. Results that lack what every run has are an error, for a ledger that drops rows in silence
+would be worse than none.
 """
 
 from __future__ import annotations
@@ -21,7 +22,17 @@ from howlinear.core.intervals import Estimate
 from howlinear.errors import SourceError
 from howlinear.files import tables
 from howlinear.files.published import load_published
-from howlinear.ideas.claims.claim import SOURCE, UNITS, Claim, Verdict, fingerprint, load_claims, margin, verdict
+from howlinear.ideas.claims.claim import (
+    DECIDED,
+    SOURCE,
+    UNITS,
+    Claim,
+    Verdict,
+    fingerprint,
+    load_claims,
+    margin,
+    verdict,
+)
 from howlinear.ideas.claims.contrasts import TOGETHER, NotTestable, Reading, UntestableError, columns
 from howlinear.ideas.claims.numbers import STATISTICS
 from howlinear.ideas.claims.published import own_numbers
@@ -101,7 +112,11 @@ def _judge(claim: Claim, said: Reading | NotTestable) -> dict[str, Any]:
     """A row's cells of what was read of one model."""
     if isinstance(said, NotTestable):
         return {"verdict": str(Verdict.UNTESTABLE), "reason": said.reason}
-    row = {"verdict": str(claim.verdict(said.estimate)), "note": said.note} | said.estimate.columns("value")
+    found = claim.verdict(said.estimate)
+    row = {"verdict": str(found), "note": said.note} | said.estimate.columns("value")
+    # a search may miss much, but what it finds is there: too much found is too much
+    if said.no_power and not (found is Verdict.NOT and claim.direction == "below"):
+        return row | {"verdict": str(Verdict.NO_POWER), "reason": said.no_power}
     if said.inner is not None:
         row |= {"inner_verdict": str(claim.verdict(said.inner))} | said.inner.columns("inner")
     if said.one_out is not None:
@@ -123,7 +138,7 @@ def move_thresholds(verdicts: pd.DataFrame, claims: Sequence[Claim], factors: Se
     """The verdicts under several multiples of every threshold: a row a model of a claim and `factor`."""
     by_id = {claim.id: claim for claim in claims}
     rows = []
-    for row in verdicts[verdicts["verdict"] != Verdict.UNTESTABLE].itertuples():
+    for row in verdicts[verdicts["verdict"].isin(DECIDED)].itertuples():
         claim = by_id[row.claim]
         for factor in factors:
             moved = verdict(row.value_low, row.value_high, factor * claim.threshold, claim.direction)
@@ -147,8 +162,8 @@ def summarise(claims: Sequence[Claim], verdicts: pd.DataFrame, thresholds: pd.Da
 
     `steady` says whether no multiple of the threshold changes a verdict; it is empty where there is none to change.
     """
-    testable = verdicts[verdicts["verdict"] != Verdict.UNTESTABLE]
-    of_claims = {claim: map(Verdict, found) for claim, found in testable.groupby("claim")["verdict"]}
+    decided = verdicts[verdicts["verdict"].isin(DECIDED)]
+    of_claims = {claim: map(Verdict, found) for claim, found in decided.groupby("claim")["verdict"]}
     different = thresholds.groupby(["claim", "model"])["verdict"].nunique().groupby("claim").max()
     rows = []
     for claim in claims:

@@ -49,6 +49,9 @@ CRITICAL = 3.0
 FOLDS = 5
 """Blocked folds of `r2_sd`, the paper's number of them."""
 
+POWER = 0.5
+"""The share of a planted teacher that a search finds in the median block, or what it does not find may be there."""
+
 NO_COST = "an encoder predicts no next token, so a swap costs no perplexity"
 
 Statistic = Callable[[Results], Readings]
@@ -288,7 +291,7 @@ def scale_probe(results: Results) -> Readings:
 def median_gain(found: Results) -> Reading:
     """Median over blocks of the bilinear probe's gain."""
     value, low, high = (float(np.median(ends)) for ends in intervals(found["blocks"], "gain"))
-    return Reading(Estimate(value, low, high))
+    return _with_power(found, Reading(Estimate(value, low, high)))
 
 
 @per_model
@@ -300,13 +303,24 @@ def recipe_median_gain(found: Results) -> Reading:
 @per_model
 def largest_gain(found: Results) -> Reading:
     """Largest gain of the bilinear probe over a model's blocks."""
-    return extreme(found["blocks"], "gain", np.max)
+    return _with_power(found, extreme(found["blocks"], "gain", np.max))
 
 
 @per_model
 def gain_correlation(found: Results) -> Reading:
     """Correlation over a model's blocks of the probe's gain with what the line leaves, 1 − R²_lin."""
-    return correlate(1 - found["blocks"]["r2"], found["blocks"]["gain"])
+    return _with_power(found, correlate(1 - found["blocks"]["r2"], found["blocks"]["gain"]))
+
+
+def _with_power(found: Results, said: Reading) -> Reading:
+    """What the bilinear probe says, and whether it finds teachers that are planted in the same model's rows."""
+    if "power" not in found or found["power"].empty:
+        return said
+    planted = found["power"]["planted"]
+    if planted.median() >= POWER:
+        return said
+    reason = f"the search finds {planted.median():.2f} of a planted teacher in the median of {len(planted)} blocks"
+    return replace(said, no_power=reason)
 
 
 @per_model

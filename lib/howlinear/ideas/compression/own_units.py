@@ -48,7 +48,7 @@ from howlinear.ideas.compression.units import (
 from howlinear.instrument.capture import hooked
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.layers import writes_to_stream
-from howlinear.models.layerwise import Layerwise, layer_number
+from howlinear.models.layerwise import Layerwise
 from howlinear.models.units import affine_of, unit_layers, units_hooked, write
 
 ANCHOR_RIDGES = (1e-2, 0.3, 1.0, 3.0)
@@ -127,7 +127,7 @@ def anchor(
     half_of = [0] * len(of_first) + [1] * len(of_second)  # of each batch
     whole = Layerwise(model, batches)
     small = Layerwise(smaller, batches)
-    site_of = {layer_number(site): site for site in sites(smaller)}
+    site_of = {site.block: site for site in sites(smaller)}
     for number in tqdm(range(len(small.layers)), disable=not progress, unit="block"):
         if number not in site_of:
             whole.advance()

@@ -49,6 +49,7 @@ COMPRESSORS: dict[str, Callable[[Calibration, float], PreTrainedModel]] = {
     "FLAP": width.flap,
     "GRAIL on Wanda": width.wanda_ridge,
     "GRAIL on FLAP": width.flap_ridge,
+    "LLM Surgeon": width.surgeon,
 }
 """Name → compressor."""
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from howlinear.core.fold_maps import Scores, fit_folds, score_folds
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
-from howlinear.ideas.corpora.transfer import Scores, Transfer, own_scores
+from howlinear.ideas.corpora.transfer import Transfer
 from howlinear.instrument.capture import BlockCapture
 
 Curve = Float[np.ndarray, " blocks"]
@@ -66,7 +67,7 @@ class FoldProfiles:
     @classmethod
     def of_capture(cls, captured: Mapping[int, BlockCapture]) -> FoldProfiles:
         """Profiles of one model on one corpus; blocks are read one at a time."""
-        return cls._stacked([own_scores(block) for block in captured.values()])
+        return cls._stacked([score_folds(fit_folds(block.train), block.test) for block in captured.values()])
 
     @classmethod
     def _stacked(cls, scores: list[Scores]) -> FoldProfiles:

@@ -11,35 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from howlinear.core.ceilings import AffineMap, r2
-from howlinear.core.fold_maps import FoldMaps, fit_folds
-from howlinear.core.intervals import Estimate, left_out
+from howlinear.core.ceilings import AffineMap
+from howlinear.core.fold_maps import FoldMaps, Scores, fit_folds, score_folds
+from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture
 
 Pair = tuple[str, str]
 """Two corpora: the one that a map is fitted on, and the one that it is scored on."""
-
-
-@dataclass(frozen=True)
-class Scores:
-    """R² of the map fitted on one corpus, on the held-out rows of one corpus, the same or another.
-
-    Attributes:
-        whole: with all document folds.
-        refitted: without each train fold of the corpus fitted on.
-        rescored: without each held-out fold of the corpus scored on.
-    """
-
-    whole: float
-    refitted: Float[np.ndarray, " train_folds"]
-    rescored: Float[np.ndarray, " test_folds"]
 
 
 @dataclass(frozen=True)
@@ -96,16 +80,12 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
 
     scores = {}
     for fitted, scored in product(corpora, repeat=2):
-        scores[fitted, scored] = Scores(
-            whole=r2(maps[fitted].whole, held_out[scored]),
-            refitted=np.array([r2(affine, held_out[scored]) for affine in maps[fitted].refits]),
-            rescored=np.array([r2(maps[fitted].whole, others) for others in left_out(captured[scored].test)]),
-        )
+        scores[fitted, scored] = score_folds(maps[fitted], captured[scored].test)
 
     r2s = {}
     drops = {}
     for (fitted, scored), there in scores.items():
-        r2s[fitted, scored] = Estimate.jackknife(there.whole, there.refitted, there.rescored)
+        r2s[fitted, scored] = there.estimate
         drops[fitted, scored] = Estimate(0.0, 0.0, 0.0) if fitted == scored else _drop(scores[scored, scored], there)
 
     likenesses = {}
@@ -128,17 +108,6 @@ def transfer(captured: Mapping[str, BlockCapture]) -> Transfer:
         drop=drops,
         likeness=likenesses,
         expected=expected,
-    )
-
-
-def own_scores(captured: BlockCapture) -> Scores:
-    """R²_lin of a block with all document folds, and without each: what `transfer` finds of a corpus with itself."""
-    maps = fit_folds(captured.train)
-    held_out = sum(captured.test)
-    return Scores(
-        whole=r2(maps.whole, held_out),
-        refitted=np.array([r2(affine, held_out) for affine in maps.refits]),
-        rescored=np.array([r2(maps.whole, others) for others in left_out(captured.test)]),
     )
 
 

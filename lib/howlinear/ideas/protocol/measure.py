@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from howlinear.core import limits
-from howlinear.core.ceilings import AffineMap, ceiling, fit, residual
+from howlinear.core.ceilings import AffineMap, about_scalar, ceiling, fit, residual
 from howlinear.core.intervals import Estimate, left_out
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -87,12 +87,9 @@ def r2(
     if denominator not in DENOMINATORS:
         raise InputError(f"unknown denominator {denominator!r}: use {' or '.join(DENOMINATORS)}")
     counted = slice(None) if features is None else features
-    # feature: Σ (y_j − ȳ_j)²
     squares = moments.syy[counted]
     if denominator == "scalar":
-        # Σ (y_j − ȳ)² = Σ (y_j − ȳ_j)² + n (ȳ_j − ȳ)²
-        means = moments.mean_y[counted]
-        squares = squares + moments.n * (means - means.mean()).square()
+        squares = about_scalar(squares, moments.mean_y[counted], moments.n)
     total = squares.sum()
     if total <= 0:
         raise InputError(f"the outputs are constant over {moments.n} rows: R² is undefined; use more or other text")

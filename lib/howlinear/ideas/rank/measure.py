@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from howlinear.core.ceilings import leverage
+from howlinear.core.ceilings import leverage, lower_median
 from howlinear.core.fold_maps import fit_folds
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
@@ -72,10 +72,13 @@ class RankView:
     Attributes:
         r2: pooled over features.
         median: of single features' R².
+        median_lower: the same as the paper has it, of two middle values the lower.
         rank: effective rank of the held-out outputs; its interval is from the sampled rows.
         predicted: effective rank of the linear predictions.
         rank_90: least rank of a map that reaches 90 % of the full R², held out; None if that is not above 0.
         rank_95: the same for 95 %.
+        rank_90_train_mean: as `rank_90`, about the train mean, as the paper has it.
+        rank_95_train_mean: the same for 95 %.
         outputs: spread of the outputs' covariance.
         predictions: spread of the predictions' covariance.
         features: R² without the k loudest output features, per k.
@@ -90,10 +93,13 @@ class RankView:
 
     r2: Estimate
     median: Estimate
+    median_lower: float
     rank: Estimate
     predicted: Estimate
     rank_90: int | None
     rank_95: int | None
+    rank_90_train_mean: int | None
+    rank_95_train_mean: int | None
     outputs: Spread
     predictions: Spread
     features: list[Estimate]
@@ -150,10 +156,13 @@ def measure_block(
     return RankView(
         r2=estimate(Score.r2, by_moments),
         median=estimate(Score.median, by_moments),
+        median_lower=lower_median(by_moments.whole.per_feature),
         rank=output_rank(block.outputs, test_rows),
         predicted=prediction_rank(maps, block.test),
         rank_90=curve.rank_reaching(0.90),
         rank_95=curve.rank_reaching(0.95),
+        rank_90_train_mean=curve.rank_reaching(0.90, about_train_mean=True),
+        rank_95_train_mean=curve.rank_reaching(0.95, about_train_mean=True),
         outputs=spread(block.outputs.sxx),
         predictions=spread(prediction_covariance(maps.whole, sum(block.test))),
         features=without_loudest(by_moments, loudest(block.train), fewer),
@@ -187,10 +196,13 @@ def block_table(views: Views, high: float = 0.9, few: float = 2.0, gap: float = 
                 "block": block,
                 **seen.r2.columns("r2"),
                 **seen.median.columns("median_r2"),
+                "median_r2_lower": seen.median_lower,
                 **seen.rank.columns("effective_rank"),
                 **seen.predicted.columns("predicted_rank"),
                 "rank_90": seen.rank_90,
                 "rank_95": seen.rank_95,
+                "rank_90_train_mean": seen.rank_90_train_mean,
+                "rank_95_train_mean": seen.rank_95_train_mean,
                 "entropy_rank": seen.outputs.entropy_rank,
                 "predicted_entropy_rank": seen.predictions.entropy_rank,
                 "first_share": seen.outputs.first,
@@ -203,7 +215,8 @@ def block_table(views: Views, high: float = 0.9, few: float = 2.0, gap: float = 
                 "regime": seen.regime(high, few, gap),
             }
         )
-    return pd.DataFrame(rows).astype({"rank_90": "Int64", "rank_95": "Int64"})
+    ranks = ["rank_90", "rank_95", "rank_90_train_mean", "rank_95_train_mean"]
+    return pd.DataFrame(rows).astype(dict.fromkeys(ranks, "Int64"))
 
 
 def loudest_table(views: Views, counts: Sequence[int]) -> pd.DataFrame:

@@ -60,8 +60,12 @@ class Score:
 
     def median(self) -> float:
         """Median over features of their own R², without constant features."""
-        of_features = torch.where(self._varies, 1 - self.residual / self.squares, torch.nan)
-        return float(of_features.nanquantile(0.5))
+        return float(self.per_feature.nanquantile(0.5))
+
+    @property
+    def per_feature(self) -> Float[Tensor, " d_out"]:
+        """R² of each feature, shape (d_out,); NaN where it is constant."""
+        return torch.where(self._varies, 1 - self.residual / self.squares, torch.nan)
 
     @property
     def _varies(self) -> Bool[Tensor, " d_out"]:

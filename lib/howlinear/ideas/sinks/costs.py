@@ -22,12 +22,10 @@ from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate, fold_means
 from howlinear.ideas.sinks.measure import Look, Looks
 from howlinear.ideas.sinks.planted import ffn_of
-from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.instrument.perplexity import LOSS_BATCH, change, finite_losses, held_out_folds
 from howlinear.instrument.swap_costs import swapped_passes
-from howlinear.models.ffn_sites import Site, sites
-from howlinear.models.forward import logits, trunk
+from howlinear.models.forward import logits
 from howlinear.models.load import is_causal
 from howlinear.text.rows import TokenRows
 
@@ -85,24 +83,6 @@ class FirstConstant(nn.Module):
         return y
 
 
-@torch.inference_mode()
-def first_outputs(
-    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], blocks: list[int]
-) -> dict[int, Float[Tensor, " d"]]:
-    """Block → its mean output at position 0, shape (d,).
-
-    A causal model knows nothing there but the first token, so sequences of one token are enough.
-    """
-    means = {}
-
-    def keep(site: Site, _: Tensor, y: Tensor) -> None:
-        means[site.block] = y.flatten(0, -2).double().mean(0)
-
-    with hooked(sites(model, blocks), keep):
-        trunk(model, ids[:, :1])
-    return means
-
-
 def swaps(
     model: PreTrainedModel, block: int, seen: Look, constant: Float[Tensor, " d"], seq_len: int
 ) -> dict[str, Callable[[Tensor], Tensor]]:
@@ -151,10 +131,11 @@ def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows,
         return pd.DataFrame(columns=COLUMNS)
     seq_len = rows.ids.shape[1]
     numbers = list(blocks)
-    constants = first_outputs(model, rows.ids[~rows.test], numbers)
     maps = {}
     for block in numbers:
-        for kind, module in swaps(model, block, looks[name, block], constants[block], seq_len).items():
+        first = looks[name, block].first
+        constant = first.y[~first.test].double().mean(0)
+        for kind, module in swaps(model, block, looks[name, block], constant, seq_len).items():
             maps[block, kind] = module
     ids, fold = held_out_folds(rows)
     before, after = swap_token_losses(model, maps, ids)
@@ -201,11 +182,11 @@ def swap_token_losses(
     It is `swap_costs.swap_losses` for several maps of one block, and with tokens kept apart.
     """
     swaps = {(block, kind): (block, replacement) for (block, kind), replacement in maps.items()}
-    before, after = swapped_passes(model, swaps, ids, partial(_token_losses, model), batch_size)
+    before, after = swapped_passes(model, swaps, ids, partial(token_losses, model), batch_size)
     return _whole(before), {place: _whole(parts) for place, parts in after.items()}
 
 
-def _token_losses(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Float[Tensor, "n predicted"]:
+def token_losses(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Float[Tensor, "n predicted"]:
     """Negative log-likelihood of every token after the first, in nats, float64."""
     predictions = logits(model, ids)
     targets = ids[:, 1:].to(predictions.device)

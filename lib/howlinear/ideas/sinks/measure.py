@@ -1,30 +1,41 @@
-"""R²_lin of a block as rows or features are left out: the heaviest outputs, the rows far out, the loudest features.
+"""R²_lin of a block as rows or features are left out: the heaviest outputs, position 0, rows far out, loud features.
 
 arXiv 2606.19379 finds blocks of high R²_lin and rank 1, and leaves open whether they belong to tokens or to features.
-The three curves tell: where a few tokens carry R²_lin, it changes as soon as they are gone, and the features left out
-of all other tokens change nothing; where a few features carry it, it is the other way round.
+The curves tell: where a few tokens carry R²_lin, it changes as soon as they are gone, and the features left out of all
+other tokens change nothing; where a few features carry it, it is the other way round. Where one draws the line between
+massive rows and others is a choice, so R²_lin is given for every cut, and the effective share of rows needs none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pandas as pd
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap, fit, leverage, r2, r2_per_feature, residual
 from howlinear.core.moments import Moments, effective_rank
 from howlinear.core.profile_statistics import FEW_ROWS_DECIDE, few_rows_decide, largest_step, spread
 from howlinear.errors import InputError
-from howlinear.instrument.capture import BlockCapture, Sample
-from howlinear.instrument.massive import HEAVIEST, HeavyRows
+from howlinear.instrument.capture import BlockCapture, Sample, hooked
+from howlinear.instrument.massive import HeavyRows
 from howlinear.instrument.profile import Solved, solve
+from howlinear.models.checks import evaluating
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import trunk
+from howlinear.models.load import is_causal
+from howlinear.text.rows import TokenRows
 
-MULTIPLES = (10.0, 20.0, 50.0, 100.0)
-"""Other rules for what is massive: beyond so many medians. The first is the one that is used."""
+BATCH_TOKENS = 1024
+"""In a forward pass, whatever the length of a sequence."""
+
+CUTS = (5.0, 7.0, 10.0, 14.0, 20.0, 28.0, 40.0, 50.0)
+"""Medians beyond which rows are left out, one choice after the other. `instrument.massive` keeps all rows from 5 on,
+and calls them massive from 10 on."""
 
 LOUD = 0.01
 """Share of the output features that counts as the loudest: the paper's outlier is one of 768, ours may be a few."""
@@ -94,7 +105,10 @@ class Look:
         solved: R²_lin of all rows and of ordinary ones, with intervals.
         ordinary: the ordinary rows: what `Rest` says of all but the massive ones.
         tokens: R²_lin without the k heaviest rows, per k.
-        rules: the same for other rules of what is massive, by name.
+        cuts: the same without the rows beyond each of `CUTS`.
+        first: the rows at position 0, as they are; None if none were given.
+        r2_without_first: R²_lin without them; NaN likewise.
+        carrying_share: of the rows, see `carrying_share`.
         far_out: R²_lin without rows far out in the inputs, per k.
         features: R²_lin without the k loudest output features, per k.
         loud: the same without the loudest `LOUD` of them.
@@ -105,7 +119,10 @@ class Look:
     solved: Solved
     ordinary: Rest
     tokens: list[Rest]
-    rules: dict[str, Rest]
+    cuts: dict[float, Rest]
+    first: HeavyRows | None
+    r2_without_first: float
+    carrying_share: float
     far_out: list[FarOut]
     features: list[Quieter]
     loud: Quieter
@@ -130,42 +147,57 @@ Looks = Mapping[tuple[str, int], Look]
 """(model, block) → what was seen of the block."""
 
 
-def look(block: BlockCapture, counts: Sequence[int], feature_counts: Sequence[int]) -> Look:
-    """Leave out rows and features of a block."""
+def look(
+    block: BlockCapture, counts: Sequence[int], feature_counts: Sequence[int], first: HeavyRows | None = None
+) -> Look:
+    """Leave out rows and features of a block.
+
+    Args:
+        block: the block.
+        counts: how many of the heaviest rows, and of those far out.
+        feature_counts: how many of the loudest features.
+        first: the rows at position 0, of `first_rows`.
+    """
     heavy = block.heavy_rows()
     solved = solve({0: block})[0]
     ordinary_block = block.ordinary()
 
-    @cache  # several rules may leave out the same rows, and often none
+    @cache  # several cuts may leave out the same rows, and often none
     def without(left_out: int) -> Rest:
         return rest(block, left_out, solved.ceiling.map)
-
-    rules = {f"beyond {multiple:g} medians": without(len(heavy.beyond(multiple))) for multiple in MULTIPLES}
-    most = min(HEAVIEST, len(heavy))
-    rules[f"heaviest {most}"] = without(most)
 
     maps = (solved.ceiling.map, solved.ordinary.map)
     width = len(solved.ceiling.map.bias)
     loudest_count = max(1, round(LOUD * width))
+    if first is not None:
+        first = _as_kept(first, heavy)
     return Look(
         rows=sum(moments.n for moments in [*block.train, *block.test]),
         heavy=heavy,
         solved=solved,
         ordinary=without(solved.massive_rows),
         tokens=[without(count) for count in counts],
-        rules=rules,
+        cuts={cut: without(len(heavy.beyond(cut))) for cut in CUTS},
+        first=first,
+        r2_without_first=float("nan") if first is None else _own_r2(block.without(first)),
+        carrying_share=carrying_share(block),
         far_out=_far_out_curve(block, counts),
         features=[_quieter(block, ordinary_block, maps, count) for count in feature_counts if count < width],
         loud=_quieter(block, ordinary_block, maps, loudest_count),
     )
 
 
+def heavy_counts(heavy: HeavyRows) -> list[int]:
+    """How many of the heaviest rows to leave out: twice as many each time, all massive ones, and all that were kept."""
+    doubled = [2**power for power in range(len(heavy).bit_length())]
+    return sorted({0, *doubled, len(heavy.beyond()), len(heavy)})
+
+
 def rest(block: BlockCapture, left_out: int, of_all: AffineMap) -> Rest:
     """A block without its heaviest rows."""
     others = block.without(block.heavy_rows().heaviest(left_out))
-    train = sum(others.train)
     test = sum(others.test)
-    own, _ = fit(train)
+    own, _ = fit(sum(others.train))
     return Rest(
         left_out=left_out,
         r2=r2(own, test),
@@ -173,6 +205,65 @@ def rest(block: BlockCapture, left_out: int, of_all: AffineMap) -> Rest:
         effective_rank=effective_rank(others.outputs.sxx),
         of_all=r2(of_all, test),
     )
+
+
+def _own_r2(block: BlockCapture) -> float:
+    own, _ = fit(sum(block.train))
+    return r2(own, sum(block.test))
+
+
+def carrying_share(block: BlockCapture) -> float:
+    """The effective share of rows that R²_lin is about: (Σe)² / (n Σe²) with e = ‖y − ȳ‖², between 1 / n and 1.
+
+    It is 1 where all rows are equally far from the mean output, and k / n where k rows have all of the variance. Heavy
+    rows count as they are, all others by those that were sampled.
+    """
+    everything = sum([*block.train, *block.test])
+    heavy, sample = block.heavy_rows(), block.rows()
+    of_heavy, of_sample = ((outputs.double() - everything.mean_y).square().sum(1) for outputs in (heavy.y, sample.y))
+    light = of_sample[torch.linalg.vector_norm(sample.y, dim=1) <= heavy.norm[-1]]
+    # Σe is exact, and Σe² of the light rows their number times the sample's mean
+    squares = of_heavy.square().sum()
+    if len(light):
+        squares += (everything.n - len(heavy)) * light.square().mean()
+    return float(everything.syy.sum().square() / (everything.n * squares))
+
+
+@torch.inference_mode()
+def first_rows(model: PreTrainedModel, rows: TokenRows) -> dict[int, HeavyRows]:
+    """Block → its rows at position 0 of every sequence.
+
+    A causal model knows nothing there but the first token, so sequences of one token are enough.
+    """
+    ids = rows.ids[:, :1] if is_causal(model) else rows.ids
+    found: dict[int, list[tuple[Tensor, Tensor]]] = {site.block: [] for site in sites(model)}
+
+    def keep(site: Site, x: Tensor, y: Tensor) -> None:
+        x, y = (values.view(-1, ids.shape[1], values.shape[-1])[:, 0].float().cpu() for values in (x, y))
+        found[site.block].append((x.clone(), y.clone()))
+
+    with evaluating(model), hooked(sites(model), keep):
+        for batch in ids.split(max(1, BATCH_TOKENS // ids.shape[1])):
+            trunk(model, batch)
+    sequence = torch.arange(len(ids))
+    first = {}
+    for block, parts in found.items():
+        x, y = (torch.cat(values) for values in zip(*parts, strict=True))
+        norm = torch.linalg.vector_norm(y, dim=1)
+        position = torch.zeros_like(sequence)
+        first[block] = HeavyRows(x, y, norm, sequence, position, rows.test, rows.fold, median=float("nan"))
+    return first
+
+
+def _as_kept(first: HeavyRows, heavy: HeavyRows) -> HeavyRows:
+    """The rows at position 0, of those kept by the capture the very numbers that its moments have.
+
+    A row of a thousand medians taken from moments by another pass's rounding would leave more than ordinary rows weigh.
+    """
+    kept = heavy.position == 0
+    x, y = first.x.clone(), first.y.clone()
+    x[heavy.sequence[kept]], y[heavy.sequence[kept]] = heavy.x[kept], heavy.y[kept]
+    return replace(first, x=x, y=y, norm=torch.linalg.vector_norm(y, dim=1), median=heavy.median)
 
 
 def _far_out_curve(block: BlockCapture, counts: Sequence[int]) -> list[FarOut]:
@@ -242,6 +333,9 @@ def block_table(looks: Looks) -> pd.DataFrame:
                 "effective_rank_ordinary": seen.solved.ordinary_effective_rank,
                 "rank_one": _rank_one(whole.r2, whole.r2_median, seen.solved.effective_rank),
                 "rank_one_ordinary": _rank_one(ordinary.r2, ordinary.r2_median, seen.solved.ordinary_effective_rank),
+                "carrying_share": seen.carrying_share,
+                "r2_without_first": seen.r2_without_first,
+                "cuts_deciding": sum(few_rows_decide(whole.r2, others.r2) for others in seen.cuts.values()),
                 "r2_without_loudest": seen.loud.r2,
                 "r2_ordinary_without_loudest": seen.loud.ordinary,
                 "carried_by": seen.carried_by,
@@ -270,23 +364,19 @@ def left_out_table(looks: Looks) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def sensitivity_table(looks: Looks) -> pd.DataFrame:
-    """What becomes of the answer if other rows count as massive, a row a block and a rule; table `rules`."""
+def cut_table(looks: Looks) -> pd.DataFrame:
+    """R²_lin of all rows that are not beyond a cut, a row a block and cut; table `cuts`.
+
+    Returns:
+        Columns model, block, cut (in median norms), left_out (rows beyond it), at_first (share of these at position 0)
+        and r2 of the others, with a map of their own.
+    """
     rows = []
     for (model, block), seen in looks.items():
-        for rule, others in seen.rules.items():
-            left_out = seen.heavy.heaviest(others.left_out)
-            rows.append(
-                {
-                    "model": model,
-                    "block": block,
-                    "rule": rule,
-                    "left_out": others.left_out,
-                    "at_first": float((left_out.position == 0).float().mean()),
-                    "r2": others.r2,
-                    "effective_rank": others.effective_rank,
-                }
-            )
+        for cut, others in seen.cuts.items():
+            at_first = float((seen.heavy.beyond(cut).position == 0).float().mean())
+            row = {"model": model, "block": block, "cut": cut, "left_out": others.left_out, "at_first": at_first}
+            rows.append(row | {"r2": others.r2})
     return pd.DataFrame(rows)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.instrument.capture import Sample
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import input_of
 
@@ -74,3 +75,24 @@ def sink(vector: Float[Tensor, " d"]) -> Change:
         return added
 
     return add
+
+
+def answer(direction: Float[Tensor, " d"], threshold: float, vector: Float[Tensor, " d"]) -> Change:
+    """The change that adds one vector to the outputs of rows whose inputs reach far along a direction.
+
+    So a block answers to a sink that an earlier one wrote, and is silent where there is none.
+    """
+
+    def add(x: Tensor, y: Tensor) -> Tensor:
+        reached = x @ direction.to(x) > threshold
+        return y + reached[..., None] * vector.to(y)
+
+    return add
+
+
+def first_apart(sample: Sample) -> tuple[Float[Tensor, " d"], float]:
+    """The direction in which inputs at position 0 lie apart from the others, and a threshold midway between the two."""
+    first = sample.position == 0
+    direction = sample.x[first].mean(0) - sample.x[~first].mean(0)
+    reach = sample.x @ direction
+    return direction, float(reach[first].min() + reach[~first].max()) / 2

@@ -9,6 +9,7 @@ becomes of V and b. All leave attention as it is: in this race the budget is fil
 | Wanda, structured | ‖hⱼ‖ · ‖Vⱼ‖ | as many everywhere | as it was |
 | FLAP | Var(hⱼ) · ‖Vⱼ‖² | by scores standardised in each block | b takes up the mean of what goes |
 | Wanda or FLAP, then ridge | as above | as above | ridge regression |
+| LLM Surgeon | ½ vⱼᵀ G vⱼ / [A⁻¹]ⱼⱼ | by scores | moved as A says |
 
 - Magnitude is the oldest; product of norms as for a group of weights that go together.
 - Wanda (Sun et al. 2023, "A simple and effective pruning approach for large language models", arXiv 2306.11695) scores
@@ -18,6 +19,10 @@ becomes of V and b. All leave attention as it is: in this race the budget is fil
 - Ridge: GRAIL (Tang et al. 2026, "Post-hoc compensation by linear reconstruction for compressed networks", arXiv
   2602.23795). With G = Σ h hᵀ and P the units kept, h ≈ h_P M, M = (G_PP + λ I)⁻¹ G_P·, and V becomes M V. Means are
   not taken out, and b stays. It works after any selection; that paper has Wanda's and FLAP's among others.
+- LLM Surgeon (van der Ouderaa et al. 2023, "The LLM Surgeon", arXiv 2312.17244), the one rival that weighs errors by
+  the loss. Of a readout's weights it takes the Fisher information for A ⊗ G, with A = E [h, 1] [h, 1]ᵀ, G = E g gᵀ and
+  g the loss's gradient at y. Its authors take forty shots, with the curvature anew in each, and rows and columns of
+  every layer; here it is the hidden units in one.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.compression.allocate import unit_sizes
+from howlinear.ideas.compression.allocate import costs_of, unit_sizes
 from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.units import gram, unit_moments
 from howlinear.models.ffn_sites import Site, sites, width_of
@@ -44,6 +49,9 @@ RIDGE = 1e-5
 """λ as a share of the mean diagonal of G_PP. The authors' code has 1e-3 if nothing is said and 0 in its examples; where
 a few massive rows make that mean, as in SmolLM2-135M, 1e-3 is too much.
 """
+
+DAMPING = 0.01
+"""What LLM Surgeon's code adds to A and G, as a share of their mean diagonals."""
 
 Readout = Callable[[AffineMap, Moments, Int64[Tensor, " k"]], AffineMap]
 
@@ -78,6 +86,14 @@ def flap_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
     return narrowed(calibration, standing_out(calibration, share, fluctuation(calibration)), ridge)
 
 
+def surgeon(calibration: Calibration, share: float) -> PreTrainedModel:
+    """Keep the units whose removal costs most by the loss's curvature, and move their readout for those that go.
+
+    Arguments and errors as of `magnitude`.
+    """
+    return narrowed(calibration, dearest(calibration, share, removal_costs(calibration)), moved)
+
+
 # --- Scores
 
 
@@ -109,6 +125,20 @@ def fluctuation(calibration: Calibration) -> dict[int, Float[Tensor, " m"]]:
     return scores
 
 
+def removal_costs(calibration: Calibration) -> dict[int, Float[Tensor, " m"]]:
+    """Block → what it costs by the loss's curvature to take each unit away alone, nats per token."""
+    costs = costs_of(calibration)
+    scores = {}
+    for site in sites(calibration.model):
+        own = readout(calibration.model, site)
+        metric = damped(costs[site.block].metric)
+        inverse = torch.linalg.inv(curvature(own, moments_of(calibration)[site.block]))
+        # ½ vⱼᵀ G vⱼ / [A⁻¹]ⱼⱼ
+        squares = ((own.weight @ metric) * own.weight).sum(1)
+        scores[site.block] = squares / 2 / inverse.diagonal()[: len(squares)]
+    return scores
+
+
 @once
 def moments_of(calibration: Calibration) -> dict[int, Moments]:
     """Block → moments of its hidden units, as inputs alone, all rows alike."""
@@ -136,17 +166,24 @@ def evenly(
 def standing_out(
     calibration: Calibration, share: float, scores: Mapping[int, Float[Tensor, " m"]]
 ) -> dict[int, Int64[Tensor, " k"]]:
-    """Block → the units to keep: those of the highest scores of all blocks, once each block's are standardised.
+    """Block → the units to keep: those of the highest scores of all blocks, once each block's are standardised."""
+    standard = {block: (score - score.mean()) / score.std() for block, score in scores.items()}
+    return dearest(calibration, share, standard, _new_biases(calibration.model))
+
+
+def dearest(
+    calibration: Calibration, share: float, scores: Mapping[int, Float[Tensor, " m"]], added: int = 0
+) -> dict[int, Int64[Tensor, " k"]]:
+    """Block → the units to keep: those of the highest scores of all blocks, with room for parameters that are added.
 
     Of every block the highest stays.
     """
     too_many, of_a_unit = _to_remove(calibration, share)
-    too_many += _new_biases(calibration.model)
+    too_many += added
     candidates = []
     for block, score in scores.items():
-        standard = (score - score.mean()) / score.std()
-        ascending = standard.argsort(stable=True)
-        candidates += [(float(standard[unit]), block, int(unit)) for unit in ascending[:-1]]
+        ascending = score.argsort(stable=True)
+        candidates += [(float(score[unit]), block, int(unit)) for unit in ascending[:-1]]
     removed: dict[int, set[int]] = {block: set() for block in scores}
     for _, block, unit in sorted(candidates):
         if too_many <= 0:
@@ -196,6 +233,31 @@ def ridge(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> Affine
     # M V = (G_PP + λ I)⁻¹ G_P· V
     weight = torch.linalg.solve(of_kept + penalty, full @ own.weight)
     return AffineMap(weight, own.bias)
+
+
+def moved(own: AffineMap, moments: Moments, kept: Int64[Tensor, " k"]) -> AffineMap:
+    """The weights that lose least by A where all others are 0; arguments as of `with_means`."""
+    full = curvature(own, moments)
+    rows = torch.cat([own.weight, own.bias[None]])[: len(full)]
+    # the constant stays as a unit does
+    stays = torch.cat([kept, torch.arange(len(own.weight), len(full))])
+    # V_K + A_KK⁻¹ A_KD V_D = A_KK⁻¹ A_K· V
+    new = torch.linalg.solve(full[stays][:, stays], full[stays] @ rows)
+    return AffineMap(new[: len(kept)], new[len(kept)] if len(new) > len(kept) else own.bias)
+
+
+def curvature(own: AffineMap, moments: Moments) -> Float[Tensor, "a a"]:
+    """A = E [h, 1] [h, 1]ᵀ, damped; without the 1 where the readout adds no constant."""
+    second = gram(moments) / moments.n
+    if own.bias.any():
+        mean = moments.mean_x[:, None]
+        second = torch.cat([torch.cat([second, mean], 1), torch.cat([mean, torch.ones_like(mean[:1])]).T])
+    return damped(second)
+
+
+def damped(matrix: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """A second moment with a share of its mean diagonal added."""
+    return matrix + DAMPING * matrix.diagonal().mean() * torch.eye(len(matrix), dtype=matrix.dtype)
 
 
 def narrowed(

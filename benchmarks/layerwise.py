@@ -1,0 +1,154 @@
+"""What a measurement layer by layer holds and takes: `python benchmarks/layerwise.py FOLDER [--shape llama-3.2-3b]`.
+
+A model of the shape is written to the folder, random bfloat16 weights, a shard a layer, unless it is there; or it is
+SmolLM2-135M from its package. It is measured on random ids in a process of its own, layer by layer and, where it fits,
+as a whole: peak memory of the process, CPU seconds, and how far the numbers lie apart. `--layers` takes fewer layers of
+a shape, of which a peak is the same as of all: what is resident is one layer. `--keep` writes what was found to
+results/bench/layerwise.json.
+"""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing is downloaded here
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import jaxtyping
+import psutil
+import torch
+from safetensors.torch import save_file
+from side_by_side import machine
+from transformers import LlamaConfig, LlamaForCausalLM
+from workload import peak_memory
+
+import howlinear as hl
+from howlinear.files import numbers, paths
+from howlinear.instrument.layerwise import moments_bytes
+from howlinear.models.load import load_on_disk
+
+SHAPES = {
+    "small": {"hidden_size": 1_024, "intermediate_size": 2_816, "num_hidden_layers": 2, "num_attention_heads": 16}
+    | {"num_key_value_heads": 4, "vocab_size": 32_000},
+    "tiny": {"hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 3, "num_attention_heads": 4}
+    | {"num_key_value_heads": 2, "vocab_size": 1_000},
+    "llama-3.2-3b": {"hidden_size": 3_072, "intermediate_size": 8_192, "num_hidden_layers": 28}
+    | {"num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128_256},
+}
+SMOLLM2 = "smollm2-135m"
+GOALS = {"llama-3.2-3b": 2.5e9, SMOLLM2: 1.2e9}  # most bytes
+MOST_TIMES = 1.15  # of the CPU time of the whole model
+SEQ_LEN = 128
+
+
+def write(folder, shape, layers):
+    """A model of random weights; what is written is never in memory but for one layer."""
+    sizes = SHAPES[shape] | ({"num_hidden_layers": layers} if layers else {})
+    config = LlamaConfig(**sizes, tie_word_embeddings=True, dtype="bfloat16", architectures=["LlamaForCausalLM"])
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    model.tie_weights()
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(folder)
+    generator = torch.Generator().manual_seed(0)
+    files, weight_map = {}, {}
+    for name, parameter in model.named_parameters():  # without the tied head
+        number = name.split(".")[2] if ".layers." in name else "beside"
+        files.setdefault(f"model-{number}.safetensors", {})[name] = parameter.shape
+    for file, named in files.items():
+        tensors = {name: new_weight(size, generator) for name, size in named.items()}
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(named, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+def new_weight(size, generator):
+    if len(size) == 1:
+        return torch.ones(size, dtype=torch.bfloat16)  # of a norm
+    return torch.randn(size, generator=generator).mul_(0.02).bfloat16()
+
+
+def measured(source, rows, layerwise, free):
+    """In this process: peak bytes, CPU seconds, and the numbers."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    if free:
+        memory = psutil.virtual_memory()._replace(available=int(free))
+        psutil.virtual_memory = lambda: memory
+    vocabulary = load_on_disk(source).config.vocab_size
+    ids = torch.randint(vocabulary, (rows // SEQ_LEN, SEQ_LEN), generator=torch.Generator().manual_seed(0))
+    start = time.process_time()
+    profile = hl.measure(source, ids, layerwise=layerwise)
+    seconds = time.process_time() - start
+    r2 = [block.r2 for block in profile.values()]
+    return {"bytes": peak_memory(), "seconds": seconds, "r2": r2, "perplexity": profile.perplexity}
+
+
+def in_a_process(source, rows, way, free=0):
+    options = {"--rows": rows, "--free": free, "--run": way}
+    words = [str(word) for option in options.items() for word in option]
+    command = [sys.executable, __file__, str(source), *words]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def compared(source, shape, rows, free):
+    """Layer by layer, as if no more than the goal were free, and as a whole where that fits."""
+    model = load_on_disk(source)
+    config = model.config
+    small = in_a_process(source, rows, "layerwise", free or GOALS.get(shape, 0))
+    print(f"{shape}, layer by layer: {small['bytes'] / 1e9:.2f} GB, {small['seconds']:.0f} s of CPU", flush=True)
+    found = {"layers": config.num_hidden_layers, "rows": rows, "layer by layer": cost_of(small)}
+    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
+    needed = weights + config.num_hidden_layers * moments_bytes(config.hidden_size)
+    if needed < psutil.virtual_memory().available:
+        large = in_a_process(source, rows, "whole")
+        apart = [abs(one - other) for one, other in zip(small["r2"], large["r2"], strict=True)]
+        found["whole"] = cost_of(large)
+        found["times"] = small["seconds"] / large["seconds"]
+        found["apart"] = max(*apart, abs(small["perplexity"] / large["perplexity"] - 1))
+        print(
+            f"{shape}, whole: {large['bytes'] / 1e9:.2f} GB, {large['seconds']:.0f} s of CPU: layer by layer takes "
+            f"{found['times']:.2f} times as long (goal {MOST_TIMES}); numbers are {found['apart']:.1g} apart",
+            flush=True,
+        )
+    if shape in GOALS:
+        found["goal"] = GOALS[shape]
+        print(f"goal: {GOALS[shape] / 1e9:.1f} GB", flush=True)
+    return found
+
+
+def cost_of(run):
+    return {"bytes": run["bytes"], "seconds": run["seconds"]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", help=f"where the model is, or is written to; or {SMOLLM2}")
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--layers", type=int, help="fewer than the shape has")
+    parser.add_argument("--rows", type=int, default=5_120, help="a map of 3,072 inputs cannot be fitted to fewer")
+    parser.add_argument("--free", type=float, default=0, help="bytes to take for free; the goal, where there is one")
+    parser.add_argument("--keep", action="store_true", help="write to results/bench/layerwise.json")
+    parser.add_argument("--run", choices=("layerwise", "whole"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", UserWarning)
+    if options.run:
+        print(json.dumps(measured(options.folder, options.rows, options.run == "layerwise", options.free)))
+        return
+    shape = SMOLLM2 if options.folder == SMOLLM2 else options.shape
+    if shape != SMOLLM2 and not (Path(options.folder) / "config.json").is_file():
+        write(Path(options.folder), shape, options.layers)
+    found = compared(options.folder, shape, options.rows, options.free)
+    if options.keep:
+        path = paths.results("bench") / "layerwise.json"
+        before = numbers.load(path) if path.is_file() else {}
+        numbers.save(path, before | {"machine": machine(torch.get_num_threads()), shape: found}, digits={"apart": 1})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,508 @@
+"""Massive rows as a cause: what later blocks and the loss become once a forward pass has them no longer, or elsewhere.
+
+A block writes massive outputs. Blocks after it that are nearly linear may be so because of them, or only beside them.
+So the writer's massive outputs are changed while the model runs: silenced, replaced, scaled, moved to another position.
+A BOS before each sequence and sequences of other lengths change who is first. For each, R²_lin of every block from the
+writer on is measured on the same rows and document folds as before, of all rows and of ordinary ones, and the loss.
+
+To silence a sink damages the model, and damage alone may change R²_lin. The control is as much damage done elsewhere:
+noise on the writer's ordinary outputs, of a size found by bisection at which the loss rises by as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.nn import Module
+from transformers import PreTrainedModel
+
+from howlinear.core.fold_maps import Scores, fit_folds, score_folds
+from howlinear.core.intervals import Estimate, fold_means
+from howlinear.core.moments import Moments
+from howlinear.ideas.sinks.costs import token_losses
+from howlinear.ideas.sinks.measure import BATCH_TOKENS
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.massive import MULTIPLE
+from howlinear.models.checks import evaluating, longest_sequence
+from howlinear.models.ffn_sites import Site, sites
+from howlinear.models.forward import trunk
+from howlinear.models.load import is_causal, tokenizer_of
+from howlinear.text.rows import TokenRows, batches, fold_of
+
+NONE, ZERO, NOISE, BOS = "none", "set to zero", "noise, equal loss", "BOS in front"
+
+NEAR = 0.02  # of the loss that noise is to cost: near enough
+LOUDEST = 2.0**12  # medians: noise that is no dearer at this size never will be
+
+Which = Callable[[Tensor], Tensor]
+"""Outputs of a block, shape (batch, seq_len, d) → which rows an intervention is about, shape (batch, seq_len)."""
+
+Change = Callable[[Tensor], Tensor]
+"""Outputs of a block → what is written in their place, both of shape (batch, seq_len, d)."""
+
+EFFECTS = [
+    *("model", "intervention", "block", "massive_rows", "r2", "r2_low", "r2_high"),
+    *("r2_ordinary", "r2_ordinary_low", "r2_ordinary_high", "change", "change_low", "change_high"),
+    *("change_ordinary", "change_ordinary_low", "change_ordinary_high"),
+]
+SUMMARY = [
+    *("model", "intervention", "writer", "noise", "loss", "rise", "rise_low", "rise_high", "later_blocks"),
+    *("change_ordinary", "change_ordinary_low", "change_ordinary_high", "straighter", "more_bent"),
+]
+
+# --- What a model reads: the same tokens behind a BOS, or in sequences of another length
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sequences, and where each token of theirs stands in the rows that all interventions share.
+
+    Attributes:
+        rows: what the model reads.
+        place: counted through the shared rows, −1 for a token that is not theirs, shape (n, seq_len).
+    """
+
+    rows: TokenRows
+    place: Int64[Tensor, "n seq_len"]
+
+    @classmethod
+    def of(cls, rows: TokenRows) -> Layout:
+        """The shared rows as they are."""
+        return cls(rows, torch.arange(rows.ids.numel()).view(rows.ids.shape))
+
+    def behind(self, token: int) -> Layout:
+        """One token put in front of each sequence, whose last token makes room."""
+        return Layout(
+            replace(self.rows, ids=_in_front(token, self.rows.ids[:, :-1])), _in_front(-1, self.place[:, :-1])
+        )
+
+    def cut_anew(self, length: int, opening: int) -> Layout:
+        """Sequences `length` / seq_len times as long; those of a document fold lie side by side, so they go on.
+
+        Args:
+            length: about this many tokens a sequence: the opening stands once in each.
+            opening: tokens that every sequence begins with (a BOS), 0 or 1.
+        """
+        n, seq_len = self.rows.ids.shape
+        new = n * seq_len // length
+        ids, place = (values[:, opening:].reshape(new, -1) for values in (self.rows.ids, self.place))
+        if opening:
+            ids, place = _in_front(int(self.rows.ids[0, 0]), ids), _in_front(-1, place)
+        old = torch.arange(new) * length // seq_len  # the sequence that each begins with
+        return Layout(replace(self.rows, ids=ids, test=self.rows.test[old], fold=self.rows.fold[old]), place)
+
+    def batches(self) -> Iterator[Int64[Tensor, " some"]]:
+        """Sequences of one document fold, about `BATCH_TOKENS` of their tokens together."""
+        return batches(self.rows, max(1, BATCH_TOKENS // self.rows.ids.shape[1]))
+
+
+def _in_front(token: int, values: Int64[Tensor, "n rest"]) -> Int64[Tensor, "n length"]:
+    return torch.cat([torch.full((len(values), 1), token), values], 1)
+
+
+def opening_of(rows: TokenRows, bos: int | None) -> int:
+    """How many tokens of a BOS every sequence begins with already: 0 or 1."""
+    return int(bos is not None and bool((rows.ids[:, 0] == bos).all()))
+
+
+def bos_of(model: PreTrainedModel) -> int | None:
+    """The token that a tokenizer has for the beginning of a text, of an encoder its class token."""
+    tokenizer = tokenizer_of(model)
+    return tokenizer.cls_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+
+
+def possible_lengths(model: PreTrainedModel, rows: TokenRows, lengths: Iterable[int]) -> list[int]:
+    """The other lengths of a sequence that the model reads and every document fold of the text fills, ascending."""
+    seq_len = rows.ids.shape[1]
+    longest = longest_sequence(model) or max(lengths)
+    fewest = min(len(members) for test in (False, True) for members in rows.folds(test))
+    possible = [length for length in lengths if 1 < length <= longest and length <= fewest * seq_len]
+    return sorted(
+        length for length in possible if length != seq_len and (length % seq_len == 0 or seq_len % length == 0)
+    )
+
+
+def even_folds(rows: TokenRows, lengths: Sequence[int]) -> TokenRows:
+    """Rows with as many sequences in each document fold as the longest of these lengths divides; folds side by side."""
+    multiple = max([1, *(length // rows.ids.shape[1] for length in lengths)])
+    members = [fold for test in (False, True) for fold in rows.folds(test)]
+    return rows.subset(torch.cat([fold[: len(fold) // multiple * multiple] for fold in members]))
+
+
+# --- What is done to the writer's outputs
+
+
+@contextmanager
+def changed(model: PreTrainedModel, block: int, change: Change, seq_len: int) -> Iterator[None]:
+    """Change what a block writes while the context lasts; by a hook, so that its FFN may be of several modules."""
+    (site,) = sites(model, [block])
+
+    def write(_: Module, __: tuple, y: Tensor) -> Tensor:
+        return change(y.reshape(-1, seq_len, y.shape[-1])).reshape(y.shape)  # some models lay all rows in one line
+
+    hook = site.output.register_forward_hook(write)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def beyond(cut: float) -> Which:
+    """The rows whose output norm is beyond a cut."""
+    return lambda y: torch.linalg.vector_norm(y.float(), dim=-1) > cut
+
+
+def at_first(y: Float[Tensor, "batch seq_len d"]) -> Bool[Tensor, "batch seq_len"]:
+    """The rows at position 0, whatever their norm."""
+    first = torch.zeros(y.shape[:-1], dtype=torch.bool, device=y.device)
+    first[:, 0] = True
+    return first
+
+
+def partners(values: Tensor) -> Tensor:
+    """Every position's value given to the one half a sequence on, and back; an odd one at the end keeps its own."""
+    half = values.shape[1] // 2
+    return torch.cat([values[:, half : 2 * half], values[:, :half], values[:, 2 * half :]], 1)
+
+
+def changes(which: Which, ordinary_mean: Float[Tensor, " d"]) -> dict[str, Change]:
+    """The interventions on a writer's outputs, by name.
+
+    Args:
+        which: the rows whose outputs are changed.
+        ordinary_mean: the mean of all others.
+    """
+
+    def write(value: Change, y: Tensor) -> Tensor:
+        return torch.where(which(y)[..., None], value(y), y)
+
+    def move(y: Tensor) -> Tensor:
+        chosen = which(y)
+        return torch.where((chosen | partners(chosen))[..., None], partners(y), y)
+
+    return {
+        ZERO: partial(write, torch.zeros_like),
+        "set to the mean": partial(write, lambda y: ordinary_mean.to(y).expand_as(y)),
+        "halved": partial(write, lambda y: y / 2),
+        "doubled": partial(write, lambda y: 2 * y),
+        "moved": move,
+    }
+
+
+class Noise:
+    """Gaussian noise on the rows that are not chosen; two of one seed add the same in a pass over the same rows."""
+
+    def __init__(self, which: Which, norm: float, seed: int):
+        """Hold the rows to leave alone, the norm of the noise, and the seed."""
+        self.which = which
+        self.norm = norm
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, y: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, "batch seq_len d"]:
+        """Outputs with the noise."""
+        noise = torch.randn(y.shape, generator=self.generator).to(y) * (self.norm / y.shape[-1] ** 0.5)
+        return torch.where(self.which(y)[..., None], y, y + noise)
+
+
+def match(rise: Callable[[float], float], target: float) -> float | None:
+    """The size at which a loss that grows with it rises by `target`, by bisection; None if there is none."""
+    low, high = 0.0, 1.0
+    while rise(high) < target:
+        low, high = high, 2 * high
+        if high > LOUDEST:
+            return None
+    while True:
+        size = (low + high) / 2
+        found = rise(size)
+        if abs(found - target) <= NEAR * target or high - low < 1e-6 * high:
+            return size
+        low, high = (size, high) if found < target else (low, size)
+
+
+# --- What is seen of a pass
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A block in one forward pass.
+
+    Attributes:
+        every: R²_lin of all rows.
+        ordinary: R²_lin of the rows that all passes call ordinary.
+        massive_rows: rows beyond `MULTIPLE` times the median norm in this very pass.
+        mean: mean output of the ordinary rows to fit on, shape (d,).
+    """
+
+    every: Scores
+    ordinary: Scores
+    massive_rows: int
+    mean: Float[Tensor, " d"]
+
+
+@torch.no_grad()
+def output_norms(model: PreTrainedModel, layout: Layout, blocks: Sequence[int]) -> dict[int, Float[Tensor, " places"]]:
+    """Block → the norm of its output at every place of the shared rows."""
+    norms = {block: torch.zeros(layout.rows.ids.numel()) for block in blocks}
+    batch = torch.empty(0, dtype=torch.long)
+
+    def keep(site: Site, _: Tensor, y: Tensor) -> None:
+        norms[site.block][layout.place[batch].flatten()] = torch.linalg.vector_norm(y.float(), dim=-1).flatten().cpu()
+
+    with evaluating(model), hooked(sites(model, list(blocks)), keep):
+        for batch in layout.batches():
+            trunk(model, layout.rows.ids[batch])
+    return norms
+
+
+class _Block:
+    """What is kept of a block while batches run: moments of ordinary rows by fold, and the few others as they are."""
+
+    def __init__(self) -> None:
+        self.ordinary: dict[tuple[bool, int], Moments] = {}
+        self.others: dict[tuple[bool, int], list[tuple[Tensor, Tensor]]] = {}
+        self.norms: list[Tensor] = []
+
+    def update(self, fold: tuple[bool, int], x: Tensor, y: Tensor, ordinary: Tensor) -> None:
+        if fold not in self.ordinary:
+            self.ordinary[fold] = Moments(x.shape[1], y.shape[1], x.device)
+            self.others[fold] = []
+        self.ordinary[fold].update(x[ordinary], y[ordinary])
+        self.others[fold].append((x[~ordinary].float(), y[~ordinary].float()))
+        self.norms.append(torch.linalg.vector_norm(y.float(), dim=1))
+
+    def finish(self) -> Seen:
+        mean = Moments.total([moments for (test, _), moments in self.ordinary.items() if not test]).mean_y
+        ordinary = self._scores()
+        for fold, rows in self.others.items():
+            for x, y in rows:
+                self.ordinary[fold].update(x, y)
+        norms = torch.cat(self.norms)
+        massive_rows = int((norms > MULTIPLE * norms.median()).sum())
+        return Seen(self._scores(), ordinary, massive_rows, mean.cpu())
+
+    def _scores(self) -> Scores:
+        train = [moments.cpu() for (held_out, _), moments in self.ordinary.items() if not held_out]
+        test = [moments.cpu() for (held_out, _), moments in self.ordinary.items() if held_out]
+        return score_folds(fit_folds(train), test)
+
+
+@torch.no_grad()
+def observe(
+    model: PreTrainedModel, layout: Layout, blocks: Sequence[int], ordinary: Bool[Tensor, " places"]
+) -> dict[int, Seen]:
+    """R²_lin of some blocks in a pass over all rows.
+
+    Args:
+        model: the model, changed or not.
+        layout: what it reads.
+        blocks: which blocks.
+        ordinary: the places of ordinary rows, shape (places,).
+    """
+    kept = {block: _Block() for block in blocks}
+    batch = torch.empty(0, dtype=torch.long)
+
+    def keep(site: Site, x: Tensor, y: Tensor) -> None:
+        place = layout.place[batch].flatten()
+        chosen = (ordinary[place] & (place >= 0)).to(x.device)
+        kept[site.block].update(fold_of(layout.rows, batch), x.flatten(0, -2), y.flatten(0, -2), chosen)
+
+    with evaluating(model), hooked(sites(model, list(blocks)), keep):
+        for batch in layout.batches():
+            trunk(model, layout.rows.ids[batch])
+    return {block: kept.pop(block).finish() for block in blocks}
+
+
+@torch.no_grad()
+def place_losses(model: PreTrainedModel, layout: Layout, places: int) -> Float[Tensor, " places"]:
+    """The loss of every held-out token of the shared rows, in nats; NaN where it is not predicted."""
+    losses = torch.full((places,), torch.nan, dtype=torch.float64)
+    with evaluating(model):
+        for batch in layout.batches():
+            if layout.rows.test[batch[0]]:
+                losses[layout.place[batch][:, 1:]] = token_losses(model, layout.rows.ids[batch])
+    return losses
+
+
+# --- All interventions on a model
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a forward pass over all rows shows.
+
+    Attributes:
+        seen: block → R²_lin in it.
+        losses: of every held-out token of the shared rows, shape (places,); None of an encoder.
+        size: of noise, in median norms of the writer's outputs; None where none is added.
+    """
+
+    seen: dict[int, Seen]
+    losses: Float[Tensor, " places"] | None
+    size: float | None = None
+
+
+def intervene(
+    name: str,
+    model: PreTrainedModel,
+    rows: TokenRows,
+    writer: int,
+    blocks: Iterable[int] | None = None,
+    lengths: Iterable[int] = (),
+    bos: int | None = None,
+    which: Which | None = None,
+    only: Collection[str] | None = None,
+    seed: int = 0,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Every intervention that the model and the text allow.
+
+    Rows are ordinary if no block writes a massive output for them before any intervention, and none is put there by
+    one: they are not where massive outputs are moved to, and begin no sequence of any length. The last token of a
+    sequence, which makes room for a BOS, is not one of them either.
+
+    Args:
+        name: of the model, for the tables.
+        model: the model; left as it was.
+        rows: the text.
+        writer: the block whose massive outputs are changed.
+        blocks: those that are measured beside it; by default all behind it.
+        lengths: of a sequence, in tokens; those that cannot be are left out.
+        bos: the token that is put in front of each sequence, unless they begin with it; None: none is.
+        which: the rows that are changed, without the control; by default the massive ones, with it.
+        only: the changes of outputs that are tried; by default all.
+        seed: of the noise.
+
+    Returns:
+        `effect_table` and `summary_table` of all passes.
+    """
+    behind = [site.block for site in sites(model) if site.block > writer] if blocks is None else blocks
+    numbers = sorted({writer, *behind})
+    lengths = possible_lengths(model, rows, lengths)
+    rows = even_folds(rows, lengths)
+    shared = Layout.of(rows)
+    opening = opening_of(rows, bos)
+
+    norms = output_norms(model, shared, numbers)
+    median = float(norms[writer].median())
+    controlled = which is None and only is None and is_causal(model)
+    which = which or beyond(MULTIPLE * median)
+    ordinary = ordinary_places(norms, rows.ids.shape, lengths)
+
+    def run(layout: Layout, change: Change | None = None, size: float | None = None) -> Pass:
+        with nullcontext() if change is None else changed(model, writer, change, layout.rows.ids.shape[1]):
+            losses = place_losses(model, layout, len(ordinary)) if is_causal(model) else None
+            return Pass(observe(model, layout, numbers, ordinary), losses, size)
+
+    passes = {NONE: run(shared)}
+    for intervention, change in changes(which, passes[NONE].seen[writer].mean).items():
+        if only is None or intervention in only:
+            passes[intervention] = run(shared, change)
+    if bos is not None and not opening:
+        passes[BOS] = run(shared.behind(bos))
+    for length in lengths:
+        passes[f"length {length}"] = run(shared.cut_anew(length, opening))
+
+    # The control: noise that costs as much as to silence the massive rows
+    if controlled:
+
+        def rise(size: float) -> float:
+            with changed(model, writer, Noise(which, size * median, seed), rows.ids.shape[1]):
+                noisy = Pass({}, place_losses(model, shared, len(ordinary)))
+                return _rise(passes[NONE], noisy, rows).value
+
+        target = _rise(passes[NONE], passes[ZERO], rows)
+        size = match(rise, target.value) if target.low > 0 else None  # there may be no damage to match
+        if size is not None:
+            passes[NOISE] = run(shared, Noise(which, size * median, seed), size)
+    return effect_table(name, passes), summary_table(name, passes, writer, rows)
+
+
+def ordinary_places(
+    norms: Mapping[int, Float[Tensor, " places"]], shape: tuple[int, int], lengths: Sequence[int]
+) -> Bool[Tensor, " places"]:
+    """The places of rows that are ordinary under every intervention, see `intervene`.
+
+    Args:
+        norms: block → the norm of its output at every place.
+        shape: of the shared rows, (n_sequences, seq_len).
+        lengths: other lengths of a sequence.
+    """
+    massive = torch.stack([norm > MULTIPLE * norm.median() for norm in norms.values()]).any(0).view(shape)
+    position = torch.arange(shape[1])
+    begins = position % min([shape[1], *lengths]) == 0
+    return ~(massive | partners(massive) | begins | (position == shape[1] - 1)).flatten()
+
+
+def effect_table(name: str, passes: Mapping[str, Pass]) -> pd.DataFrame:
+    """What each intervention makes of each block, a row an intervention and block.
+
+    Returns:
+        Columns model, intervention, block, massive_rows (of that pass); r2 of all rows and r2_ordinary; change and
+        change_ordinary, both less what they are without an intervention, paired over document folds.
+    """
+    before = passes[NONE].seen
+    table = []
+    for intervention, each in passes.items():
+        for block, seen in each.seen.items():
+            row = {"model": name, "intervention": intervention, "block": block, "massive_rows": seen.massive_rows}
+            row |= seen.every.estimate.columns("r2") | seen.ordinary.estimate.columns("r2_ordinary")
+            row |= (seen.every - before[block].every).estimate.columns("change")
+            row |= (seen.ordinary - before[block].ordinary).estimate.columns("change_ordinary")
+            table.append(row)
+    return pd.DataFrame(table)
+
+
+def summary_table(name: str, passes: Mapping[str, Pass], writer: int, rows: TokenRows) -> pd.DataFrame:
+    """What each intervention costs, and what it does to the blocks behind the writer, a row an intervention.
+
+    Returns:
+        Columns model, intervention, writer; loss (nats per held-out token that is predicted with and without) and rise;
+        noise (median norms); later_blocks, the mean over them of change_ordinary, and of how many it lies surely above
+        0 (straighter) or below (more_bent).
+    """
+    before = passes[NONE]
+    table = []
+    for intervention, each in passes.items():
+        row = {"model": name, "intervention": intervention, "writer": writer, "noise": each.size}
+        row |= dict.fromkeys(["loss", "rise", "rise_low", "rise_high"])
+        if each.losses is not None:
+            row["loss"] = float(each.losses[each.losses.isfinite() & before.losses.isfinite()].mean())
+            row |= _rise(before, each, rows).columns("rise")
+        changes = [seen.ordinary - before.seen[block].ordinary for block, seen in each.seen.items() if block > writer]
+        row["later_blocks"] = len(changes)
+        row |= dict.fromkeys(["change_ordinary", "change_ordinary_low", "change_ordinary_high"])
+        if changes:
+            row |= Scores.mean(changes).estimate.columns("change_ordinary")
+        row["straighter"] = sum(change.estimate.low > 0 for change in changes)
+        row["more_bent"] = sum(change.estimate.high < 0 for change in changes)
+        table.append(row)
+    return pd.DataFrame(table).astype({"noise": "float64"})
+
+
+def tables(found: Iterable[tuple[pd.DataFrame, pd.DataFrame]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Effects and summaries of several models, each in one table; without rows where there are none."""
+    found = list(found)
+    if not found:
+        return pd.DataFrame(columns=EFFECTS), pd.DataFrame(columns=SUMMARY)
+    effects, summaries = zip(*found, strict=True)
+    return pd.concat(effects, ignore_index=True), pd.concat(summaries, ignore_index=True)
+
+
+def without(names: Iterable[str], writers: Mapping[str, int]) -> str:
+    """One sentence about the models in which there is nothing to change; empty if there is none."""
+    missing = [name for name in names if name not in writers]
+    if not missing:
+        return ""
+    return f"No block of {', '.join(missing)} writes massive outputs, so there is nothing to change there."
+
+
+def _rise(before: Pass, after: Pass, rows: TokenRows) -> Estimate:
+    """By how much the loss rises, over the held-out tokens that are predicted with and without, paired over folds."""
+    rises = (after.losses - before.losses).view(rows.ids.shape)[rows.test].nanmean(1).numpy()
+    return Estimate.jackknife(float(rises.mean()), fold_means(rises, rows.fold[rows.test].numpy()))

@@ -1,0 +1,366 @@
+"""R²_lin of a model that is larger than memory: layer after layer, and of each layer all rows before the next.
+
+At any time there is one layer, one block's moments, and of every sequence the residual stream. A block is solved when
+all rows have passed, and its answer goes to a file, from which its map is read when it is asked for. What passes a
+layer is what passes it in an ordinary forward pass, in the same batches, so the numbers are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from tqdm.auto import tqdm
+from transformers import AutoConfig, PreTrainedModel
+
+from howlinear.core.ceilings import AffineMap, Ceiling
+from howlinear.core.intervals import Estimate
+from howlinear.core.moments import Folds, Moments
+from howlinear.errors import InputError, SourceError
+from howlinear.files import atomic
+from howlinear.instrument.capture import BlockCapture, Collector, hooked
+from howlinear.instrument.perplexity import LOSS_BATCH, HeldOutLosses
+from howlinear.instrument.profile import Profile, Solved, name_of, solve
+from howlinear.instrument.swap_costs import swap_costs
+from howlinear.models.checks import evaluating
+from howlinear.models.ffn_sites import pattern_of, sites, width_of
+from howlinear.models.forward import running
+from howlinear.models.layerwise import InseparableError, Layerwise
+from howlinear.models.load import dtype_of, load_model, load_on_disk
+from howlinear.models.shards import is_on_disk
+from howlinear.models.sources import loading, unchecked
+from howlinear.text.rows import FOLDS, Rows, batch_of, batches, check
+
+LOGITS = 2**27
+"""Bytes of logits that the head may return at once, if one sequence has no more."""
+
+TIMES_MOMENTS = 2
+"""Where less is free than so many times the moments of a block, those of one fold are in memory at a time and the rest
+in files: these are written and read again for every block, but fit."""
+
+
+# --- Which models
+
+
+def opened(
+    name: str | Path,
+    layerwise: bool | None = None,
+    dtype: str | torch.dtype | None = None,
+    sites: str | None = None,
+    device: str = "cpu",
+) -> PreTrainedModel:
+    """A model by its name; its weights stay in their files if that is asked for, or where they do not fit.
+
+    Args:
+        name: as of `load_model`.
+        layerwise: whether they are to stay there; by default where there is no room for them and for all moments.
+        dtype: as of `load_model`.
+        sites: as of `load_model`.
+        device: where the model runs.
+
+    Raises:
+        SourceError: as of `load_model`.
+        InputError: as of `load_model`; or there is no room, and no other way.
+    """
+    excess = None if layerwise is False else _excess(name, dtype)
+    if excess is None and not layerwise:
+        return load_model(name, dtype=dtype, sites=sites).to(device)
+    try:
+        model = load_on_disk(name, dtype, sites, device)
+        pattern_of(model)  # refused where one would have to try which module it is, for which weights are needed
+    except InputError as reason:
+        return _whole(name, reason, dtype, sites, device)
+    if excess is not None:
+        warnings.warn(f"{excess}: measured layer by layer", stacklevel=3)
+    return model
+
+
+def whole(model: PreTrainedModel, reason: InseparableError) -> PreTrainedModel:
+    """The same model in memory, if it fits there: its layers cannot be called one by one.
+
+    Raises:
+        InputError: it does not fit.
+    """
+    if not is_on_disk(model):
+        warnings.warn(f"not measured layer by layer: {reason}", stacklevel=3)
+        return model
+    noted = getattr(model.config, "howlinear_sites", None)
+    return _whole(model.name_or_path, reason, model.dtype, noted, model.howlinear_shards.device)
+
+
+def _whole(
+    name: str | Path, reason: InputError, dtype: str | torch.dtype | None, sites: str | None, device: str
+) -> PreTrainedModel:
+    excess = _excess(name, dtype)
+    if excess is not None:
+        raise InputError(f"{excess}, and layer by layer it cannot be measured: {reason}") from reason
+    warnings.warn(f"not measured layer by layer: {reason}", stacklevel=4)
+    return load_model(name, dtype=dtype, sites=sites).to(device)
+
+
+def _excess(name: str | Path, dtype: str | torch.dtype | None) -> str | None:
+    """In words, how much more than is free a folder's weights take together with the moments of all blocks; or None."""
+    source = unchecked(str(name))
+    if not Path(source).is_dir():
+        return None
+    in_files = sum(file.stat().st_size for file in Path(source).glob("*.safetensors"))
+    with loading(source):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        saved = getattr(config, "dtype", None) or torch.float32
+        weights = in_files * dtype_of(dtype).itemsize / saved.itemsize
+        body = config.get_text_config()
+        depth, width = (getattr(body, name, None) for name in ("num_hidden_layers", "hidden_size"))
+    known = isinstance(depth, int) and isinstance(width, int)
+    moments = depth * moments_bytes(width) if known else 0
+    free = psutil.virtual_memory().available
+    if weights + moments <= free:
+        return None
+    return (
+        f"{name} takes {(weights + moments) / 1e9:.1f} GB with the moments of all blocks, and {free / 1e9:.1f} are free"
+    )
+
+
+def moments_bytes(width: int, folds: int = 2 * FOLDS) -> int:
+    """Bytes of one block's moments: Sxx and Sxy of each fold and Σyyᵀ of the held-out outputs, d² numbers each.
+
+    Vectors (means, Σy²) are left out: 3 / (2 d) of it.
+    """
+    matrices = 2 * folds + 1
+    return 8 * width**2 * matrices
+
+
+# --- The measurement
+
+
+def measure_layers(
+    model: PreTrainedModel,
+    rows: Rows,
+    blocks: int | Iterable[int] | None = None,
+    batch_size: int = 16,
+    site: str = "ffn",
+    swap: bool = False,
+    work: Path | str | None = None,
+    progress: bool = False,
+) -> Profile:
+    """The profile of a model, one layer after the other.
+
+    Args:
+        model: the model; of one whose weights are on disk a layer's are read when its turn comes.
+        rows: sequences with their split and folds.
+        blocks: which blocks, or which one; all by default.
+        batch_size: sequences in a forward pass.
+        site: what of each block, as of `measure`.
+        swap: also measure what each map costs in perplexity, as of `measure`.
+        work: a folder that keeps what is done, so that a run that was ended goes on at the layer where it was.
+        progress: show a bar.
+
+    Raises:
+        InseparableError: the layers of the model cannot be called one by one.
+        InputError: as of `measure`; or the folder is of another measurement.
+        SourceError: a file cannot be read or written.
+    """
+    chosen = {each.block: each for each in sites(model, blocks, site)}
+    check(model, rows)
+    indices = list(batches(rows, batch_size))
+    losses = HeldOutLosses(model, rows)
+    tight = TIMES_MOMENTS * moments_bytes(width_of(model)) > psutil.virtual_memory().available
+    about = {"rows": rows.sha256, "blocks": sorted(chosen), "batch_size": batch_size, "site": site}
+    with _opened_work(work, model, about) as done, running(model), evaluating(model), torch.no_grad():
+        # Rows → the streams before the first layer, or behind the last one that is done
+        text = Layerwise(model, (batch_of(model, rows, batch) for batch in indices), site)
+        done.resume(text)
+        layers = range(text.passed, len(text.layers))
+        for number in tqdm(layers, initial=text.passed, total=len(text.layers), unit="layer", disable=not progress):
+            # All streams through a layer → the moments of its block
+            here = [chosen[number]] if number in chosen else []
+            collector = Collector(rows, indices, folder=done.folder if tight else None)
+            with hooked(here, collector.keep):
+                text.advance(collector.start)
+            # Moments → R²_lin and its interval, by now without the layer
+            done.keep(text, solve({each.block: _fold_by_fold(collector.finish(each)) for each in here}))
+
+        # The streams behind the last layer → losses, where sequences are held out
+        if losses.predicts:
+            with text.head() as predict:
+                for place, batch in enumerate(indices):
+                    if losses.wants(batch):
+                        for part in torch.arange(len(batch)).split(_at_once(model, rows)):
+                            inputs = batch_of(model, rows, batch[part])
+                            losses.update(batch[part], predict(inputs, text.streams[place][part]))
+            text.streams.clear()
+
+        solved = done.solved()
+        costs = None
+        if swap:
+            maps = {block: answer.ceiling.map for block, answer in solved.items()}
+            size = min(LOSS_BATCH, _at_once(model, rows)) if losses.predicts else LOSS_BATCH
+            costs = swap_costs(model, maps, rows, size, progress, site, layerwise=True)
+        return Profile(name_of(model), rows, solved, losses.perplexity(), costs=costs, site=site)
+
+
+def _fold_by_fold(block: BlockCapture) -> BlockCapture:
+    """The same; of its rows without the massive ones the moments are there for one fold at a time, and not for all."""
+
+    def one_by_one(folds: Sequence[Moments]) -> Folds:
+        return Folds([partial(folds.__getitem__, fold) for fold in range(len(folds))])
+
+    return replace(block, train=one_by_one(block.train), test=one_by_one(block.test))
+
+
+def _at_once(model: PreTrainedModel, rows: Rows) -> int:
+    """How many sequences pass the head together."""
+    vocabulary = model.config.get_text_config().vocab_size
+    return max(1, LOGITS // (4 * vocabulary * rows.seq_len))
+
+
+# --- What is done, on disk
+
+
+class Work:
+    """A folder of answers, one a layer, and of the streams behind the last of these.
+
+    The streams are written last: a layer is done once they are there.
+    """
+
+    STREAMS = "streams.safetensors"
+
+    def __init__(self, folder: Path, keeps_streams: bool):
+        """Use a folder that is there."""
+        self.folder = folder
+        self.keeps_streams = keeps_streams
+
+    def resume(self, text: Layerwise) -> None:
+        """Put the streams behind the last layer that is done."""
+        file = self.folder / self.STREAMS
+        if not file.is_file():
+            return
+        with _reading(file):
+            with safe_open(file, framework="pt") as opened:
+                text.passed = int(opened.metadata()["passed"])
+            streams = load_file(file)
+            text.streams = [streams[str(place)].to(stream.device) for place, stream in enumerate(text.streams)]
+
+    def keep(self, text: Layerwise, solved: Mapping[int, Solved]) -> None:
+        """Write the answers of the layer that the streams have just passed, and the streams."""
+        for block, answer in solved.items():
+            with atomic.written_aside(self.folder / f"block-{block}.safetensors") as aside:
+                _save(aside, answer)
+        for file in self.folder.glob("moments-*.safetensors"):
+            file.unlink(missing_ok=True)
+        if self.keeps_streams:
+            streams = {str(place): stream.contiguous() for place, stream in enumerate(text.streams)}
+            with atomic.written_aside(self.folder / self.STREAMS) as aside:
+                save_file(streams, aside, metadata={"passed": str(text.passed)})
+
+    def solved(self) -> dict[int, Solved]:
+        """Block → its answer, whose maps are read when they are used."""
+        files = {int(file.stem.removeprefix("block-")): file for file in self.folder.glob("block-*.safetensors")}
+        return {block: _load(files[block]) for block in sorted(files)}
+
+
+@contextmanager
+def _opened_work(folder: Path | str | None, model: PreTrainedModel, about: Mapping[str, Any]) -> Iterator[Work]:
+    """A folder to work in: a named one, which stays, or one that goes afterwards.
+
+    Raises:
+        InputError: a model that is not on disk, of which one cannot tell whether it is the same when the work goes on;
+            or the folder is of another measurement, or of something else.
+    """
+    if folder is None:
+        # Where a file that is still read cannot be removed, it stays until the system tidies up.
+        with tempfile.TemporaryDirectory(prefix="howlinear-", ignore_cleanup_errors=True) as temporary:
+            yield Work(Path(temporary), keeps_streams=False)
+        return
+    if not is_on_disk(model):
+        raise InputError("a folder of work is for models by name, as in hl.measure('gpt2', …, work='folder')")
+    stats = {file.name: file.stat() for file in model.howlinear_shards.files}
+    files = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+    about = {"model": model.name_or_path, "weights": files, "dtype": str(model.dtype), **about}
+    folder = Path(folder)
+    note = folder / "measurement.json"
+    if note.is_file():
+        with _reading(note):
+            before = json.loads(note.read_text("utf-8"))
+        differing = [name for name in about if before.get(name) != about[name]]
+        if differing:
+            raise InputError(f"{folder} holds the work on another measurement ({', '.join(differing)}): name another")
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} is there and holds no work of howlinear measure --layerwise: name another")
+    else:
+        with atomic.written_aside(note) as aside:
+            aside.write_text(json.dumps(about), encoding="utf-8")
+    yield Work(folder, keeps_streams=True)
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Whatever is wrong with a file of the work becomes a `SourceError`."""
+    try:
+        yield
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+        raise SourceError(f"cannot read {file}: {error}; remove the folder and begin anew") from error
+
+
+PARTS = {"ceiling": Ceiling, "ordinary": Ceiling, "interval": Estimate, "limit": Estimate, "map": AffineMap}
+"""Attributes of an answer that have attributes of their own."""
+
+
+def _save(path: Path, solved: Solved) -> None:
+    """Write an answer: numbers as JSON, which gives every float64 back, and its tensors."""
+    tensors: dict[str, Tensor] = {}
+    numbers = _numbers(solved, "", tensors)
+    if solved.ordinary is solved.ceiling:  # where no row is massive; written once
+        del numbers["ordinary"]
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("ordinary.")}
+    save_file(tensors, path, metadata={"solved": json.dumps(numbers)})
+
+
+def _load(path: Path) -> Solved:
+    """Read an answer; its tensors stay in the file until they are used."""
+    with _reading(path):
+        with safe_open(path, framework="pt") as file:
+            numbers = json.loads(file.metadata()["solved"])
+        tensors = load_file(path)
+        if "ordinary" not in numbers:
+            numbers["ordinary"] = numbers["ceiling"]
+            tensors |= {name.replace("ceiling.", "ordinary."): tensor for name, tensor in tensors.items()}
+        return _rebuilt(Solved, numbers, "", tensors)
+
+
+def _numbers(part: Any, path: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The numbers of a dataclass by attribute; its tensors go to `tensors`, by path."""
+    numbers = {}
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, Tensor):
+            tensors[f"{path}{field.name}"] = value.contiguous()
+        elif field.name in PARTS and value is not None:
+            numbers[field.name] = _numbers(value, f"{path}{field.name}.", tensors)
+        else:
+            numbers[field.name] = value
+    return numbers
+
+
+def _rebuilt(kind: type, numbers: Mapping[str, Any], path: str, tensors: Mapping[str, Tensor]) -> Any:
+    """The way back of `_numbers`."""
+    values = {}
+    for field in fields(kind):
+        if field.name not in numbers:
+            values[field.name] = tensors[f"{path}{field.name}"]
+        elif field.name in PARTS and numbers[field.name] is not None:
+            values[field.name] = _rebuilt(PARTS[field.name], numbers[field.name], f"{path}{field.name}.", tensors)
+        else:
+            values[field.name] = numbers[field.name]
+    return kind(**values)

@@ -1,0 +1,136 @@
+"""A model measured as arXiv 2606.19379 measures its own: its rows, its R², its median, its rank, its perplexity.
+
+The paper's survey compares held-out outputs with one scalar, the mean of all of them; its ranks are about the train
+mean; its median is the lower of two middle values; its perplexities are of another part of the text. Only numbers made
+like this can be laid beside the ones that it publishes. The map alone is ours: its plain least squares fits the null
+direction of a LayerNorm as well (`core.ceilings.NULL`; `benchmarks/paper_code.py` says what that changes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from howlinear.core.ceilings import lower_median, r2, r2_about_scalar, r2_per_feature
+from howlinear.core.moments import Moments
+from howlinear.core.reduced_rank import reduced_rank
+from howlinear.instrument.capture import hooked
+from howlinear.instrument.swap_costs import swap_losses
+from howlinear.models.checks import evaluating
+from howlinear.models.ffn_sites import sites
+from howlinear.models.forward import running, trunk
+from howlinear.text.paper_rows import PaperRows
+
+BATCH = 16  # windows in a forward pass
+
+COLUMNS = {
+    "r2_scalar": "float64",
+    "r2": "float64",
+    "median_r2_lower": "float64",
+    "rank_90_train_mean": "Int64",
+    "rank_95_train_mean": "Int64",
+}
+"""Quantities of a block by the paper's protocol → their types."""
+
+Rows = Float[Tensor, "rows d"]
+
+
+def paper_blocks(
+    model: PreTrainedModel,
+    rows: PaperRows,
+    scored: Int64[Tensor, "windows seq_len"] | None = None,
+    blocks: Collection[int] | None = None,
+) -> pd.DataFrame:
+    """Every block by the paper's protocol.
+
+    Args:
+        model: the model.
+        rows: to fit on and to score.
+        scored: windows of the test part, for perplexities; by default none are measured.
+        blocks: which blocks, as far as the model has them; all by default.
+
+    Returns:
+        A row a `block`: `r2_scalar`, R² about one scalar mean; `r2`, each feature about its own; `median_r2_lower`;
+        `rank_90_train_mean` and `rank_95_train_mean`; and, with `scored`, `perplexity` of the model and `dppl`, what it
+        rises by when the map takes the block's place.
+    """
+    maps, table = {}, []
+    for block, (train, test) in paper_moments(model, rows, blocks).items():
+        curve = reduced_rank(train, test)
+        maps[block] = curve.map
+        table.append(
+            {
+                "block": block,
+                "r2_scalar": r2_about_scalar(curve.map, test),
+                "r2": r2(curve.map, test),
+                "median_r2_lower": lower_median(r2_per_feature(curve.map, test)),
+                "rank_90_train_mean": curve.rank_reaching(0.90, about_train_mean=True),
+                "rank_95_train_mean": curve.rank_reaching(0.95, about_train_mean=True),
+            }
+        )
+    measured = pd.DataFrame(table, columns=["block", *COLUMNS]).astype(COLUMNS)
+    if scored is None:
+        return measured
+    before, after = swap_losses(model, maps, scored)
+    perplexity = float(before.mean().exp())
+    return measured.assign(
+        perplexity=perplexity, dppl=[float(after[block].mean().exp()) - perplexity for block in measured["block"]]
+    )
+
+
+def paper_moments(
+    model: PreTrainedModel, rows: PaperRows, blocks: Collection[int] | None = None
+) -> dict[int, tuple[Moments, Moments]]:
+    """Block → moments of the rows before the cut, and of those from it on."""
+    sides: dict[int, tuple[Moments, Moments]] = {}
+
+    def keep(block: int, start: int, x: Rows, y: Rows) -> None:
+        if block not in sides:
+            sides[block] = (Moments(x.shape[1], y.shape[1]), Moments(x.shape[1], y.shape[1]))
+        before = max(0, rows.cut - start)  # rows of this batch that are to fit on
+        train, test = sides[block]
+        train.update(x[:before], y[:before])
+        test.update(x[before:], y[before:])
+
+    _read(model, rows, keep, blocks)
+    return sides
+
+
+def paper_activations(
+    model: PreTrainedModel, rows: PaperRows, blocks: Collection[int] | None = None
+) -> dict[int, tuple[Rows, Rows]]:
+    """Block → all inputs and all outputs, in order: for what needs rows themselves."""
+    parts: dict[int, tuple[list[Rows], list[Rows]]] = {}
+
+    def keep(block: int, _: int, x: Rows, y: Rows) -> None:
+        inputs, outputs = parts.setdefault(block, ([], []))
+        inputs.append(x.float().cpu().clone())
+        outputs.append(y.float().cpu().clone())
+
+    _read(model, rows, keep, blocks)
+    return {block: (torch.cat(inputs), torch.cat(outputs)) for block, (inputs, outputs) in parts.items()}
+
+
+@torch.no_grad()
+def _read(
+    model: PreTrainedModel,
+    rows: PaperRows,
+    keep: Callable[[int, int, Rows, Rows], None],
+    blocks: Collection[int] | None,
+) -> None:
+    """Run the model over all windows; `keep` gets a block, the number of its first row here, and its rows."""
+    start = 0
+
+    def pass_on(site, x, y):
+        keep(site.block, start, x.flatten(0, -2), y.flatten(0, -2))
+
+    chosen = [site for site in sites(model) if blocks is None or site.block in blocks]
+    with running(model), evaluating(model), hooked(chosen, pass_on):
+        for batch in rows.ids.split(BATCH):
+            trunk(model, batch)
+            start += batch.numel()

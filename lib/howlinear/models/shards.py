@@ -1,0 +1,147 @@
+"""Weights that stay in their safetensors files until a part of the model runs: for models larger than memory.
+
+`load.load_on_disk` builds such a model. All its parameters lie on the meta device, which holds shapes and no numbers,
+and `read` brings some of them for as long as they are needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils.hub import get_checkpoint_shard_files
+
+from howlinear.errors import SourceError
+from howlinear.models.sources import loading
+
+CHUNK = 2**26
+"""Bytes that are read and widened at a time. What was read stays in memory as long as its file is open, so an embedding
+read in one go would be there twice: as it was saved, and as it is used."""
+
+
+class Shards:
+    """Where each weight of a model lies.
+
+    Attributes:
+        source: the folder, or the id on the Hub.
+        device: where weights are brought to.
+        files: the safetensors files, in order.
+    """
+
+    def __init__(self, source: str, revision: str, device: str = "cpu"):
+        """List what the files hold.
+
+        Raises:
+            SourceError: a file is missing or damaged.
+        """
+        self.source = source
+        self.device = device
+        self.files = _files_of(source, revision)
+        self._file: dict[str, Path] = {}  # name in the file → the file
+        self._key: dict[str, str] = {}  # name in the model → name in the file
+        for file in self.files:
+            if not file.is_file():
+                raise SourceError(f"{source} lacks {file.name}, a part of its weights: copy it again")
+            with loading(source, revision), safe_open(file, framework="pt") as shard:
+                self._file |= dict.fromkeys(shard.keys(), file)
+
+    def locate(self, model: PreTrainedModel) -> tuple[list[str], list[str]]:
+        """Find the weights of a model, which may be saved with or without the prefix of its body.
+
+        Returns:
+            Names of the model that no file holds, and names in the files that the model has not.
+        """
+        prefix = f"{model.base_model_prefix}."
+        tied = getattr(model, "all_tied_weights_keys", {})
+        names = list(model.state_dict())
+        for name in names:
+            keys = (name, prefix + name, name.removeprefix(prefix), name.replace("lm_head.", "embed_out."))  # GPT-NeoX
+            found = [key for key in keys if key in self._file]
+            if found:
+                self._key[name] = found[0]
+        for name, other in tied.items():
+            if name not in self._key and other in self._key:
+                self._key[name] = self._key[other]
+        missing = [name for name in names if name not in self._key]
+        unexpected = sorted(self._file.keys() - set(self._key.values()))
+        return missing, unexpected
+
+    def read(self, name: str, like: Tensor) -> Tensor:
+        """One weight.
+
+        Args:
+            name: in the model.
+            like: of the shape and the precision that it is to have.
+
+        Raises:
+            SourceError: the file is damaged or gone, or the weight has another shape.
+        """
+        key = self._key[name]
+        file = self._file[key]
+        with loading(self.source):
+            with safe_open(file, framework="pt") as shard:
+                saved = shard.get_slice(key)
+                shape = tuple(saved.get_shape())
+                if shape != tuple(like.shape):
+                    raise SourceError(f"{key} in {file} has shape {shape}, and the model's has {tuple(like.shape)}")
+                if not shape:
+                    return shard.get_tensor(key).to(self.device, like.dtype)
+            whole = torch.empty(shape, dtype=like.dtype, device=self.device)
+            rows = max(1, CHUNK // max(1, like.element_size() * math.prod(shape[1:])))
+            for start in range(0, shape[0], rows):
+                with safe_open(file, framework="pt") as shard:
+                    whole[start : start + rows] = shard.get_slice(key)[start : start + rows]
+        return whole
+
+
+def _files_of(source: str, revision: str) -> list[Path]:
+    """The safetensors files of a folder or of a model on the Hub, which are fetched."""
+    with loading(source, revision):
+        options = {"revision": revision, "_raise_exceptions_for_missing_entries": False}
+        single = cached_file(source, SAFE_WEIGHTS_NAME, **options)
+        if single is not None:
+            return [Path(single)]
+        index = cached_file(source, SAFE_WEIGHTS_INDEX_NAME, **options)
+        if index is None:
+            raise SourceError(f"{source} holds neither {SAFE_WEIGHTS_NAME} nor {SAFE_WEIGHTS_INDEX_NAME}")
+        return [Path(file) for file in get_checkpoint_shard_files(source, index, revision=revision)[0]]
+
+
+def is_on_disk(model: PreTrainedModel) -> bool:
+    """Whether the weights of a model stay in their files."""
+    return hasattr(model, "howlinear_shards")
+
+
+@contextmanager
+def read(model: PreTrainedModel, names: Iterable[str]) -> Iterator[None]:
+    """While it lasts, some weights of a model are there; of a model in memory all are.
+
+    Args:
+        model: the model.
+        names: of weights, as in its state dict.
+
+    Raises:
+        SourceError: a file is damaged, or gone.
+    """
+    resting: dict[str, Tensor] = {}
+    try:
+        for name in names if is_on_disk(model) else ():
+            path, _, leaf = name.rpartition(".")
+            part = model.get_submodule(path)
+            rests = getattr(part, leaf)
+            if isinstance(rests, nn.Parameter) and not rests.is_meta:
+                continue  # it is there already
+            part.load_state_dict({leaf: model.howlinear_shards.read(name, rests)}, strict=False, assign=True)
+            resting[name] = rests
+        yield
+    finally:
+        for name, rests in resting.items():
+            path, _, leaf = name.rpartition(".")
+            model.get_submodule(path).load_state_dict({leaf: rests}, strict=False, assign=True)

@@ -1,0 +1,52 @@
+"""The paper's models of a run by the paper's own protocol, for notebooks that lay numbers beside its.
+
+Of other models, and of texts that are not the paper's, there is nothing, and nothing is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import pandas as pd
+from transformers import PreTrainedModel
+
+from howlinear.files import published
+from howlinear.instrument.paper_protocol import paper_blocks
+from howlinear.notebook.run import Run
+from howlinear.text.library import PAPERS
+from howlinear.text.paper_rows import LAYOUTS, SURVEY, PaperRows, paper_rows
+
+
+def lay_out(
+    run: Run, corpus: str | None = None, most: int = SURVEY
+) -> Iterator[tuple[str, PreTrainedModel, PaperRows]]:
+    """Short name, model and rows of each of the run's models that is the paper's, on its main text or another."""
+    corpus = corpus or run.corpora[0]
+    if corpus in set(run.corpora) & set(PAPERS):
+        for name in published.of_models(run.models)["model"].unique():
+            model = run.model(name)
+            yield name, model, paper_rows(run.corpus(corpus, model), most)
+
+
+def measure(
+    run: Run,
+    corpus: str | None = None,
+    layout: str = "survey",
+    perplexities: bool = False,
+    blocks: Collection[int] | None = None,
+) -> pd.DataFrame:
+    """The paper's models of a run, a row a `model` and block, with the columns of `paper_protocol.paper_blocks`.
+
+    Args:
+        run: the notebook's.
+        corpus: short name of a text; the main one by default.
+        layout: one of `text.paper_rows.LAYOUTS`.
+        perplexities: measure them as well, on the test part of WikiText-2.
+        blocks: which blocks, as far as there are; all by default.
+    """
+    most, most_scored = LAYOUTS[layout]
+    parts = [pd.DataFrame(columns=["model", "block"])]
+    for name, model, rows in lay_out(run, corpus, most):
+        scored = paper_rows(run.corpus("wikitext_test", model), most_scored).ids if perplexities else None
+        parts.append(paper_blocks(model, rows, scored, blocks).assign(model=name))
+    return pd.concat(parts[1:] or parts, ignore_index=True)
