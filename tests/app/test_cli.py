@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -851,7 +852,7 @@ def test_unknown_options_exit_with_2(monkeypatch, capsys):
         (None, None, None, True, None),  # depends on what is free
         (None, None, None, False, False),
         (None, None, "auto", True, False),
-        (None, "work", None, True, True),
+        (None, Path("work"), None, True, True),
         (True, None, None, True, True),
         (False, None, None, True, False),
     ],
@@ -862,7 +863,12 @@ def test_weights_stay_on_disk_where_that_is_asked_for(asked, work, device_map, p
 
 @pytest.mark.parametrize(
     ("asked", "work", "device_map", "possible"),
-    [(False, "work", None, True), (True, None, "auto", True), (None, "work", None, False), (True, None, None, False)],
+    [
+        (False, Path("work"), None, True),
+        (True, None, "auto", True),
+        (None, Path("work"), None, False),
+        (True, None, None, False),
+    ],
 )
 def test_options_that_a_model_on_disk_excludes_are_refused(asked, work, device_map, possible):
     with pytest.raises(InputError):
