@@ -486,7 +486,7 @@ if least is not None:
     print(f"right: {least:.3f} are embeddings, attention, norms and {len(own)} lines")
 
 # %% [markdown]
-# **2 (medium).** Does it matter at all which units go, if the others are read out anew? Draw lots: write a function
+# **2 (medium).** Does it matter at all which units go, if the others are read out anew? Draw at random: write a function
 # that draws, in every block, the units to keep, as many as the budget allows. The cell mends the readout by ridge
 # regression and lets your model race at 80 %.
 #
@@ -520,7 +520,7 @@ if drawn is not None:
     common = sum(torch.isin(kept[block], units).sum() for block, units in loudest.items())
     share = float(common) / sum(len(units) for units in kept.values())
     assert abs(share - chance) < 0.03, (
-        f"lots keep {chance:.0%} of the units of any choice, yours {share:.0%} of Wanda's"
+        f"a random draw keeps {chance:.0%} of the units of any choice, yours {share:.0%} of Wanda's"
     )
     compressors = racers(calibration, ["magnitude", "GRAIL on Wanda"])
     compressors["drawn"] = lambda share: width.narrowed(calibration, drawn(share), width.ridge)

@@ -49,7 +49,7 @@ print(f"{least:.3f}")
 
 # %% [markdown]
 # **2.** Random scores, the same number of units in every block, and GRAIL's readout. Reading the others out anew makes
-# good most of what is lost, so drawing lots is not hopeless; but which units go matters as well.
+# good most of what is lost, so a random draw is not hopeless; but which units go matters as well.
 
 
 # %%
