@@ -180,8 +180,9 @@ def test_remote_code_is_not_run(hub, ask, publish, tmp_path):
 
 
 LINES = ["", " = First = \n", "", " One line . \n", " = = Section = = \n", " More . \n", " = Second = \n", " Two . \n"]
-PUBLIC = {  # where the three data sets keep the split that is read, and columns as they have them
+PUBLIC = {  # where the data sets keep the split that is read, and columns as they have them
     "wikitext": ("wikitext-2-raw-v1/train-00000-of-00001.parquet", {"text": LINES}),
+    "wikitext_test": ("wikitext-2-raw-v1/test-00000-of-00001.parquet", {"text": [" = Third = \n", " Three . \n"]}),
     "ag_news": ("data/train-00000-of-00001.parquet", {"text": ["News of the day.", " "], "label": [0, 3]}),
     "codeparrot": (
         "data/train-00000-of-00001.parquet",
@@ -194,6 +195,7 @@ PUBLIC = {  # where the three data sets keep the split that is read, and columns
 }  # fmt: skip
 FOUND = {
     "wikitext": ["= First = \n \n One line . \n = = Section = = \n More .", "= Second = \n Two ."],
+    "wikitext_test": ["= Third = \n Three ."],
     "ag_news": ["News of the day."],
     "codeparrot": ["import os\n"],
 }
@@ -203,6 +205,8 @@ configs:
   data_files:
   - split: train
     path: wikitext-2-raw-v1/train-*
+  - split: test
+    path: wikitext-2-raw-v1/test-*
 ---
 """
 
@@ -216,9 +220,10 @@ def test_a_data_set_that_cannot_be_had_says_what_can(ask):
 
 @pytest.mark.parametrize("name", HUB)
 def test_a_public_data_set_is_read_from_parquet(hub, ask, name):
-    file, columns = PUBLIC[name]
-    folder = hub.folder / "datasets" / HUB[name].repository / (HUB[name].revision or "main")
-    (folder / file).parent.mkdir(parents=True)
-    pd.DataFrame(columns).to_parquet(folder / file)
-    (folder / "README.md").write_text(CARD if name == "wikitext" else "")
+    repository = HUB[name].repository
+    folder = hub.folder / "datasets" / repository / (HUB[name].revision or "main")
+    for file, columns in (PUBLIC[other] for other in HUB if HUB[other].repository == repository):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(columns).to_parquet(folder / file)
+    (folder / "README.md").write_text(CARD if name.startswith("wikitext") else "")
     assert ask("documents", name) == FOUND[name]

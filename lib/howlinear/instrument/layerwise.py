@@ -115,7 +115,7 @@ def _excess(name: str | Path, dtype: str | torch.dtype | None) -> str | None:
     source = unchecked(str(name))
     if not Path(source).is_dir():
         return None
-    in_files = sum(file.stat().st_size for file in Path(source).glob("*.safetensors"))
+    in_files = sum(file.stat().st_size for file in Path(source).glob("*.safetensors") if file.is_file())
     with loading(source):
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         saved = getattr(config, "dtype", None) or torch.float32
