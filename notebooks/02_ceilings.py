@@ -14,7 +14,7 @@
 # **Question.** Take the cloud of pairs $(x, y)$ from notebook 01. What share of the output's variance does the
 # least-squares affine map explain, on text it has not seen?
 #
-# **You need** notebook 01, and least squares. **Time** 30 minutes to read, one or two to run.
+# **You need** notebook 01, and least squares. **Time** 35 minutes to read, one or two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

@@ -14,7 +14,7 @@
 # **Question.** The same block has another $R^2_{\mathrm{lin}}$ with other rows, another split, another denominator.
 # Which findings hang on such choices, and which hold whatever one chooses?
 #
-# **You need** notebook 02. **Time** 15 minutes to read, three to run.
+# **You need** notebook 02. **Time** 20 minutes to read, three to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)

@@ -14,7 +14,7 @@
 # **Question.** The paper finds blocks that are nearly linear and of rank 1, and leaves open why. Is it a few features
 # that make them so, or a few *tokens*?
 #
-# **You need** notebooks 02 and 04. **Time** 30 minutes to read, one to run.
+# **You need** notebooks 02 and 04. **Time** 40 minutes to read, one to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

@@ -14,7 +14,7 @@
 # **Question.** The paper suggests lines in the place of whole blocks. Others drop layers, or hidden units. If a model
 # is to lose a tenth of its parameters, or a fifth, and nothing may be trained, what costs least?
 #
-# **You need** notebook 06; least squares. **Time** 25 minutes to read, about four to run.
+# **You need** notebook 06; least squares. **Time** 30 minutes to read, about four to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

@@ -118,9 +118,9 @@ def finished(tmp_path):
     return tmp_path
 
 
-def planned(project, environment=None):
+def planned(project, environment=None, ways=("--dry-run",)):
     """What Snakemake says that it would do in a project."""
-    options = ["--dry-run", "--cores", "1", "--nolock", "--config", "profile=smoke"]
+    options = [*ways, "--cores", "1", "--nolock", "--config", "profile=smoke"]
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(project / "tools" / "Snakefile"), *options]
     run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
@@ -153,6 +153,14 @@ def test_new_weights_make_a_notebook_that_takes_no_capture_run_again(finished):
     later = time.time() + 60
     os.utime(weights, (later, later))
     assert "11_protocol" in again(finished)[0]
+
+
+def test_another_parameter_in_the_run_profile_makes_its_notebook_run_again(finished):
+    planned(finished, ways=("--touch", "--forceall"))  # Snakemake notes what all was made with
+    assert again(finished) == (set(), set())
+    profile = finished / "profiles/smoke.yaml"
+    profile.write_text(profile.read_text() + "parameters:\n  09_dynamics:\n    patience: 3\n")
+    assert again(finished) == ({"09_dynamics"}, set())
 
 
 @pytest.fixture
