@@ -24,13 +24,12 @@ import jaxtyping
 import psutil
 import torch
 from safetensors.torch import save_file
-from side_by_side import machine
 from transformers import LlamaConfig, LlamaForCausalLM
-from workload import peak_memory
+from workload import machine, peak_memory
 
 import howlinear as hl
 from howlinear.files import numbers, paths
-from howlinear.instrument.layerwise import moments_bytes
+from howlinear.instrument.layerwise import moments_bytes, opened
 from howlinear.models.load import load_on_disk
 
 SHAPES = {
@@ -38,6 +37,8 @@ SHAPES = {
     | {"num_key_value_heads": 4, "vocab_size": 32_000},
     "tiny": {"hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 3, "num_attention_heads": 4}
     | {"num_key_value_heads": 2, "vocab_size": 1_000},
+    "llama-3.1-8b": {"hidden_size": 4_096, "intermediate_size": 14_336, "num_hidden_layers": 32}
+    | {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128_256, "tie_word_embeddings": False},
     "llama-3.2-3b": {"hidden_size": 3_072, "intermediate_size": 8_192, "num_hidden_layers": 28}
     | {"num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128_256},
 }
@@ -47,16 +48,16 @@ MOST_TIMES = 1.15  # of the CPU time of the whole model
 SEQ_LEN = 128
 
 
-def write(folder, shape, layers):
-    """A model of random weights; what is written is never in memory but for one layer."""
-    sizes = SHAPES[shape] | ({"num_hidden_layers": layers} if layers else {})
-    config = LlamaConfig(**sizes, tie_word_embeddings=True, dtype="bfloat16", architectures=["LlamaForCausalLM"])
+def write(folder, shape, layers, device="cpu"):
+    """A model of random weights, drawn on a device; what is written is never in memory but for one layer."""
+    sizes = {"tie_word_embeddings": True} | SHAPES[shape] | ({"num_hidden_layers": layers} if layers else {})
+    config = LlamaConfig(**sizes, dtype="bfloat16", architectures=["LlamaForCausalLM"])
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
     model.tie_weights()
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(folder)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)
     files, weight_map = {}, {}
     for name, parameter in model.named_parameters():  # without the tied head
         number = name.split(".")[2] if ".layers." in name else "beside"
@@ -71,29 +72,33 @@ def write(folder, shape, layers):
 def new_weight(size, generator):
     if len(size) == 1:
         return torch.ones(size, dtype=torch.bfloat16)  # of a norm
-    return torch.randn(size, generator=generator).mul_(0.02).bfloat16()
+    return torch.randn(size, generator=generator, device=generator.device).mul_(0.02).bfloat16().cpu()
 
 
-def measured(source, rows, layerwise, free):
-    """In this process: peak bytes, CPU seconds, and the numbers."""
+def measured(source, rows, layerwise, free, device="cpu", blocks=None):
+    """In this process: peak bytes, CPU seconds and seconds, and the numbers."""
     jaxtyping.config.update("jaxtyping_disable", True)
     if free:
         memory = psutil.virtual_memory()._replace(available=int(free))
         psutil.virtual_memory = lambda: memory
     vocabulary = load_on_disk(source).config.vocab_size
     ids = torch.randint(vocabulary, (rows // SEQ_LEN, SEQ_LEN), generator=torch.Generator().manual_seed(0))
-    start = time.process_time()
-    profile = hl.measure(source, ids, layerwise=layerwise)
-    seconds = time.process_time() - start
-    r2 = [block.r2 for block in profile.values()]
-    return {"bytes": peak_memory(), "seconds": seconds, "r2": r2, "perplexity": profile.perplexity}
+    start, cpu = time.perf_counter(), time.process_time()
+    model = opened(source, layerwise, device=device)
+    loaded = time.perf_counter()
+    profile = hl.measure(model, ids, blocks=blocks)
+    found = {"bytes": peak_memory(), "seconds": time.process_time() - cpu, "loading": loaded - start}
+    found |= {"wall": time.perf_counter() - start, "layers": model.config.num_hidden_layers}
+    if device != "cpu":
+        found["device_bytes"] = torch.cuda.max_memory_allocated()
+    return found | {"r2": {number: block.r2 for number, block in profile.items()}, "perplexity": profile.perplexity}
 
 
-def in_a_process(source, rows, way, free=0):
-    options = {"--rows": rows, "--free": free, "--run": way}
+def in_a_process(source, rows, way, free=0, timeout=None, **others):
+    options = {"--rows": rows, "--free": free, "--run": way} | {f"--{name}": value for name, value in others.items()}
     words = [str(word) for option in options.items() for word in option]
     command = [sys.executable, __file__, str(source), *words]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=timeout).stdout)
 
 
 def compared(source, shape, rows, free):
@@ -107,10 +112,9 @@ def compared(source, shape, rows, free):
     needed = weights + config.num_hidden_layers * moments_bytes(config.hidden_size)
     if needed < psutil.virtual_memory().available:
         large = in_a_process(source, rows, "whole")
-        apart = [abs(one - other) for one, other in zip(small["r2"], large["r2"], strict=True)]
         found["whole"] = cost_of(large)
         found["times"] = small["seconds"] / large["seconds"]
-        found["apart"] = max(*apart, abs(small["perplexity"] / large["perplexity"] - 1))
+        found["apart"] = apart(small, large)
         print(
             f"{shape}, whole: {large['bytes'] / 1e9:.2f} GB, {large['seconds']:.0f} s of CPU: layer by layer takes "
             f"{found['times']:.2f} times as long (goal {MOST_TIMES}); numbers are {found['apart']:.1g} apart",
@@ -120,6 +124,12 @@ def compared(source, shape, rows, free):
         found["goal"] = GOALS[shape]
         print(f"goal: {GOALS[shape] / 1e9:.1f} GB", flush=True)
     return found
+
+
+def apart(one, other):
+    """How far two runs lie apart, by R²_lin of the blocks that the second has, or by their perplexity."""
+    r2 = [abs(one["r2"][block] - value) for block, value in other["r2"].items()]
+    return max(*r2, abs(one["perplexity"] / other["perplexity"] - 1))
 
 
 def cost_of(run):
@@ -134,15 +144,19 @@ def main():
     parser.add_argument("--rows", type=int, default=5_120, help="a map of 3,072 inputs cannot be fitted to fewer")
     parser.add_argument("--free", type=float, default=0, help="bytes to take for free; the goal, where there is one")
     parser.add_argument("--keep", action="store_true", help="write to results/bench/layerwise.json")
+    parser.add_argument("--device", default="cpu", help="where the model runs and its weights are drawn")
+    parser.add_argument("--blocks", type=json.loads, help="which blocks, as in [0,8]; all by default")
     parser.add_argument("--run", choices=("layerwise", "whole"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)
     if options.run:
-        print(json.dumps(measured(options.folder, options.rows, options.run == "layerwise", options.free)))
+        layerwise = options.run == "layerwise"
+        found = measured(options.folder, options.rows, layerwise, options.free, options.device, options.blocks)
+        print(json.dumps(found))
         return
     shape = SMOLLM2 if options.folder == SMOLLM2 else options.shape
     if shape != SMOLLM2 and not (Path(options.folder) / "config.json").is_file():
-        write(Path(options.folder), shape, options.layers)
+        write(Path(options.folder), shape, options.layers, options.device)
     found = compared(options.folder, shape, options.rows, options.free)
     if options.keep:
         path = paths.results("bench") / "layerwise.json"

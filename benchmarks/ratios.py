@@ -28,8 +28,8 @@ from statistics import median
 import jaxtyping
 import numpy as np
 import torch
-from side_by_side import TIDY, forward, machine, ratio
-from workload import SHAPES, new_model, new_rows, peak_memory
+from side_by_side import TIDY, forward, ratio
+from workload import SHAPES, machine, new_model, new_rows, peak_memory
 
 import howlinear as hl
 from howlinear.core.ceilings import decompose, r2

@@ -11,12 +11,10 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing is downloaded here
 
 import argparse
-import platform
 import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -24,7 +22,7 @@ import torch
 from matplotlib import pyplot as plt
 from methods import HELD_OUT, METHODS
 from threadpoolctl import threadpool_limits
-from workload import SHAPES, forget_peak, new_model, new_rows, peak_memory
+from workload import SHAPES, forget_peak, machine, new_model, new_rows, peak_memory
 
 from howlinear.core.ceilings import ceiling, fit, r2
 from howlinear.core.moments import Moments
@@ -198,19 +196,6 @@ def goals(found, compared):
         what: {"goal": goal, "measured": reached[what], "met": (reached[what] >= goal) == more}
         for what, (goal, more) in GOALS.items()
         if what in reached
-    }
-
-
-def machine(threads):
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return {
-        "processor": (named or [platform.processor()])[0],
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "load": load,
     }
 
 

@@ -4,6 +4,8 @@ Run as a script, it captures once in a process of its own and prints that proces
 """
 
 import argparse
+import os
+import platform
 import resource
 import sys
 from contextlib import suppress
@@ -58,6 +60,20 @@ def new_rows(shape: Shape, tokens: int, folds: int, vocabulary: int | None = Non
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(vocabulary, (tokens // shape.seq_len, shape.seq_len), generator=generator)
     return TokenRows.from_ids(ids, folds)
+
+
+def machine(threads: int) -> dict:
+    """What the times are of."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "processor": (named or [platform.processor()])[0],
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "load": load,
+    }
 
 
 def peak_memory() -> int:

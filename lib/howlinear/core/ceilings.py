@@ -8,7 +8,7 @@ R²_lin = 1 − ‖Y' − X'W − 1b‖²_F / ‖Y' − mean(Y')‖²_F on held-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from howlinear.core import limits
 from howlinear.core.intervals import CONFIDENCE, Estimate, left_out
-from howlinear.core.moments import FLOAT32, Folds, Moments
+from howlinear.core.moments import FLOAT32, Folds, Moments, on_cpu
 from howlinear.errors import InputError
 
 NULL = 1e-12
@@ -90,6 +90,14 @@ class Ceiling:
     condition: float
     rows_train: int
     rows_test: int
+
+    def cpu(self) -> Ceiling:
+        """The same, its map and R² per feature in main memory."""
+        return replace(
+            self,
+            map=AffineMap(self.map.weight.cpu(), self.map.bias.cpu()),
+            r2_per_feature=self.r2_per_feature.cpu(),
+        )
 
     @property
     def r2_low(self) -> float | None:
@@ -257,8 +265,12 @@ class Spectrum:
         # eigenvalues would have drowned in squaring
         varying = self.scale > 0
         factor = self.vectors[varying] * self.values.sqrt() / self.scale[varying, None]
-        singular = torch.linalg.svdvals(factor)
-        return float(singular[0] / singular[self.rank - 1])
+        if on_cpu(factor):
+            singular = torch.linalg.svdvals(factor)
+            return float(singular[0] / singular[self.rank - 1])
+        # On a GPU singular values take many times as long as products. F = Q R, so those of F are R's, and the smallest
+        # of R is one over the largest of R⁻¹: roots of the largest eigenvalues of R Rᵀ and R⁻¹ R⁻ᵀ, which lose nothing.
+        return condition_of_triangle(torch.linalg.qr(factor, mode="r").R)
 
     def solution(self, moments: Moments) -> AffineMap:
         """The least-squares map of the rows that were decomposed."""
@@ -266,6 +278,14 @@ class Spectrum:
         basis = self.scale[:, None] * self.vectors
         components = basis.T @ moments.sxy
         return _with_bias(basis @ (components / self.values[:, None]), moments)
+
+
+def condition_of_triangle(triangle: Float[Tensor, "rank rank"]) -> float:
+    """Largest over smallest singular value of an upper triangular matrix, by products alone but for two eigenvalues."""
+    identity = torch.eye(len(triangle), dtype=triangle.dtype, device=triangle.device)
+    inverse = torch.linalg.solve_triangular(triangle, identity, upper=True)
+    largest = [torch.linalg.eigvalsh(matrix @ matrix.T)[-1] for matrix in (triangle, inverse)]
+    return float((largest[0] * largest[1]).sqrt())
 
 
 def decompose(moments: Moments, null: float = NULL) -> Spectrum:

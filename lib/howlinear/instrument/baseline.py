@@ -8,6 +8,7 @@ are doubled until they meet or the text ends.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel
 from howlinear.core.ceilings import ceiling
 from howlinear.instrument.capture import BlockCapture, capture_batches
 from howlinear.instrument.stopping import batches_of, merged, schedule
+from howlinear.models.ffn_sites import device_of
 from howlinear.models.load import untrained
 from howlinear.text.rows import Rows
 
@@ -70,7 +72,17 @@ def baseline(
     Raises:
         InputError: as `capture`, or as `ceiling`.
     """
-    fresh = untrained(model, seed)
+    for measured in brackets(model, rows, seed, first, site):
+        if measured.apart <= apart:
+            break
+    return measured
+
+
+def brackets(
+    model: PreTrainedModel, rows: Rows, seed: int = 0, first: int | None = None, site: str = "ffn"
+) -> Iterator[Baseline]:
+    """What `baseline` looks at, on ever more rows until there are no more; its arguments but for where to stop."""
+    fresh = untrained(model, seed).to(device_of(model))
     # no interval is asked for, so a side is one fold: moments of every fold would take gigabytes of a deep model
     one_fold = replace(rows, fold=torch.zeros_like(rows.fold))
     captured: dict[int, BlockCapture] = {}
@@ -78,11 +90,8 @@ def baseline(
         more = capture_batches(fresh, one_fold, batches_of(rows, added_sequences, 16), site=site)
         captured = merged(captured, more)
         ceilings = [ceiling(block.train, block.test) for block in captured.values()]
-        measured = Baseline(
+        yield Baseline(
             held_out=np.array([block.r2 for block in ceilings]),
             in_sample=np.array([block.r2_train for block in ceilings]),
             rows=ceilings[0].rows_train + ceilings[0].rows_test,
         )
-        if measured.apart <= apart:
-            break
-    return measured

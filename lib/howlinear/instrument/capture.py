@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,8 +109,17 @@ class BlockCapture:
         Raises:
             InputError: a document fold would be left without rows.
         """
+        left_out = left_out.to(self.outputs.mean_x.device)
         outputs = self.outputs - left_out.outputs()
         return BlockCapture(self._others(left_out, test=False), self._others(left_out, test=True), outputs, None)
+
+    def to(self, device: torch.device | str | int) -> BlockCapture:
+        """The block with its moments on a device: itself where they are there already, or lie in files."""
+        device = torch.device(device)
+        if self.outputs.mean_x.device == device or isinstance(self.train, Folds):
+            return self
+        train, test = ([moments.to(device) for moments in side] for side in (self.train, self.test))
+        return replace(self, train=train, test=test, outputs=self.outputs.to(device))
 
     def _others(self, left_out: HeavyRows, test: bool) -> Sequence[Moments]:
         """Moments per fold of the rows of a side that are not left out; where folds are not kept, nor are these."""
@@ -208,7 +217,7 @@ def capture_batches(
             else:
                 trunk(model, inputs)
             bar.update(len(batch))
-    return {each.block: collector.finish(each) for each in chosen}
+    return {each.block: collector.finish(each).to("cpu") for each in chosen}
 
 
 @contextmanager
@@ -319,7 +328,7 @@ class Collector:
             self._keep_sample(block, x, y)
 
     def finish(self, site: Site) -> BlockCapture:
-        """What was kept of a site's block.
+        """What was kept of a site's block; its moments are where they were summed, or in files.
 
         Raises:
             InputError: some row was not finite, names the first batch of such; or nothing passed the site.
@@ -335,10 +344,11 @@ class Collector:
         for test in (False, True):
             folds = [fold for fold in sorted({*self.folds}) if fold[0] == test]
             if self.folder is None:
-                sides.append([block.moments[fold].cpu() for fold in folds])
+                sides.append([block.moments[fold] for fold in folds])
             else:
                 sides.append(Folds([partial(_read_moments, block.files[fold]) for fold in folds]))
-        return BlockCapture(*sides, block.outputs.cpu(), self._sample(block), block.heavy.finish())
+        outputs = block.outputs if self.folder is None else block.outputs.cpu()
+        return BlockCapture(*sides, outputs, self._sample(block), block.heavy.finish())
 
     def _put_away(self, fold: tuple[bool, int]) -> None:
         """Write the moments of a fold to the folder, if there is one, in the place of keeping them."""

@@ -93,11 +93,15 @@ class HeavyRows:
     def moments(self, test: bool, fold: int) -> Moments:
         """Moments of the rows in one document fold of one side."""
         inside = (self.test == test) & (self.fold == fold)
-        return Moments(self.x.shape[1], self.y.shape[1]).update(self.x[inside], self.y[inside])
+        return Moments(self.x.shape[1], self.y.shape[1], self.x.device).update(self.x[inside], self.y[inside])
 
     def outputs(self) -> Moments:
         """Moments of the held-out outputs alone."""
-        return Moments(self.y.shape[1]).update(self.y[self.test])
+        return Moments(self.y.shape[1], 0, self.y.device).update(self.y[self.test])
+
+    def to(self, device: torch.device | str) -> HeavyRows:
+        """The same rows on a device."""
+        return replace(self, **{name: tensor.to(device) for name, tensor in self._by_row().items()})
 
     @classmethod
     def merged(cls, parts: Sequence[HeavyRows]) -> HeavyRows:
@@ -215,24 +219,29 @@ class HeavyRowsKeeper:
 
     def _look(self) -> None:
         """Keep what is heavy of the batches that wait."""
-        parts = [] if self._kept is None else [self._kept]
+        if not self._waiting:
+            return
+        batches, self._waiting = self._waiting, []
         median = float(self._least_median)  # as far as one can tell: what is kept too much goes in the end
-        least = self._least()
-        for batch in self._waiting:
-            norm = batch.norm.cpu()
-            count = int((norm > least).sum())  # they come in falling order
-            place = batch.place[:count].cpu()
-            parts.append(
-                HeavyRows(
-                    x=batch.x[:count].float().cpu(),
-                    y=batch.y[:count].float().cpu(),
-                    norm=norm[:count],
-                    sequence=batch.sequence[place],
-                    position=batch.position[place],
-                    test=torch.full((len(place),), batch.test),
-                    fold=torch.full((len(place),), batch.fold),
-                    median=median,
-                )
-            )
-        self._waiting.clear()
-        self._kept = HeavyRows.merged(parts)
+        # A device is waited for once, and only rows that may stay leave it: those that would if there were no others
+        norm = torch.cat([batch.norm for batch in batches])
+        counts = torch.stack([(norm > self._least()).sum(), (norm > KEPT * median).sum() + HEAVIEST])
+        order = norm.argsort(descending=True, stable=True)[: counts.min()]
+        x, y = (torch.cat([getattr(batch, name) for batch in batches])[order].float().cpu() for name in ("x", "y"))
+        norm, order = norm[order].cpu(), order.cpu()
+
+        place = torch.cat([batch.place for batch in batches]).cpu()[order]
+        lengths = torch.tensor([len(batch.norm) for batch in batches])
+        number = torch.arange(len(batches)).repeat_interleave(lengths)[order]
+        first = torch.tensor([0, *(len(batch.sequence) for batch in batches[:-1])]).cumsum(0)[number]
+        heavy = HeavyRows(
+            x=x,
+            y=y,
+            norm=norm,
+            sequence=torch.cat([batch.sequence for batch in batches])[first + place],
+            position=torch.cat([batch.position for batch in batches])[first + place],
+            test=torch.tensor([batch.test for batch in batches])[number],
+            fold=torch.tensor([batch.fold for batch in batches])[number],
+            median=median,
+        )
+        self._kept = heavy if self._kept is None else HeavyRows.merged([self._kept, heavy])

@@ -21,7 +21,7 @@ from howlinear.instrument.stopping import MOST, batches_of, check_tolerance, jud
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.instrument.token_split import Grouping, token_splits
 from howlinear.models.checks import check_count
-from howlinear.models.ffn_sites import sites, width_of
+from howlinear.models.ffn_sites import device_of, sites, width_of
 from howlinear.models.layerwise import InseparableError
 from howlinear.models.shards import is_on_disk
 from howlinear.text.rows import Rows, fold_of
@@ -135,7 +135,7 @@ def measure(
 
         # Moments → R²_lin and its interval, each process of its own blocks
         solved = {}
-        for of_process in gather(solve(captured, confidence, progress)):
+        for of_process in gather(solve(captured, confidence, progress, device_of(model))):
             solved |= of_process
         solved = dict(sorted(solved.items()))
         if tolerance is not None:

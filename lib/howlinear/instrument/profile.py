@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
@@ -398,7 +399,10 @@ def profile_of(captured: Mapping[int, BlockCapture], model: str, rows: Rows, per
 
 
 def solve(
-    captured: Mapping[int, BlockCapture], confidence: float = CONFIDENCE, progress: bool = False
+    captured: Mapping[int, BlockCapture],
+    confidence: float = CONFIDENCE,
+    progress: bool = False,
+    device: torch.device | str | int | None = None,
 ) -> dict[int, Solved]:
     """What the moments of each block say.
 
@@ -406,6 +410,7 @@ def solve(
         captured: block → what was kept of it.
         confidence: of the intervals.
         progress: show a bar.
+        device: where to compute; by default where the moments are.
 
     Returns:
         Block → its ceiling and effective rank, with and without the massive rows.
@@ -416,7 +421,7 @@ def solve(
     solved = {}
     for number, block in tqdm(captured.items(), unit="block", desc="solve", disable=not progress):
         try:
-            solved[number] = _solved(block, confidence)
+            solved[number] = _solved(block if device is None else block.to(device), confidence)
         except InputError as error:
             raise InputError(f"block {number}: {error}") from error
     return solved
@@ -424,13 +429,13 @@ def solve(
 
 def _solved(block: BlockCapture, confidence: float) -> Solved:
     """One block's answer; where no row is massive, the ordinary rows are all there are."""
-    whole = ceiling(block.train, block.test, confidence=confidence)
+    whole = ceiling(block.train, block.test, confidence=confidence).cpu()
     rank = effective_rank(block.outputs.sxx)
     massive_rows = len(block.massive())
     if massive_rows == 0:
         return Solved(whole, rank, 0, whole, rank)
     others = block.ordinary()
-    ordinary = ceiling(others.train, others.test, confidence=confidence)
+    ordinary = ceiling(others.train, others.test, confidence=confidence).cpu()
     return Solved(whole, rank, massive_rows, ordinary, effective_rank(others.outputs.sxx))
 
 

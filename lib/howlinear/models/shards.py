@@ -97,7 +97,7 @@ class Shards:
             rows = max(1, CHUNK // max(1, like.element_size() * math.prod(shape[1:])))
             for start in range(0, shape[0], rows):
                 with safe_open(file, framework="pt") as shard:
-                    whole[start : start + rows] = shard.get_slice(key)[start : start + rows]
+                    whole[start : start + rows] = shard.get_slice(key)[start : start + rows].to(self.device)
         return whole
 
 

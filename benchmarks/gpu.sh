@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# What a GPU gives (benchmarks/gpu.py), in one command on a machine without a network that brings its own torch:
+#   benchmarks/gpu.sh pack                  here: build/gpu/1, 2, … hold what that machine lacks
+#   benchmarks/gpu.sh [--steps … --minutes 8]   there: numbers go to $OUT/gpu.json, or to results/bench/gpu.json
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-python3}
+export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+site=${TMPDIR:-/tmp}/howlinear-gpu-site
+if [ "${1:-}" != pack ] && compgen -G 'build/gpu/*/*.whl' > /dev/null; then
+  rm -rf "$site"
+  "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" build/gpu/*/*.whl
+fi
+PYTHONPATH=lib:benchmarks:$site exec "$PYTHON" benchmarks/gpu.py --out "${OUT:-results/bench}/gpu.json" "$@"
