@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from scipy.stats import t as student_t
 
 from helpers.reference import held_out_r2, least_squares, normal, pooled_r2, r2_by_feature
+from howlinear.core import ceilings
 from howlinear.core.ceilings import (
     AffineMap,
     ceiling,
@@ -208,12 +209,20 @@ def test_r2_per_feature_pools_to_r2_by_variance():
     assert (weights * r2_per_feature(affine, moments)).sum().item() == pytest.approx(r2(affine, moments))
 
 
+@pytest.fixture(params=[True, False], ids=["on a CPU", "as on a GPU"])
+def anywhere(request, monkeypatch):
+    """Condition numbers by singular values, and by products as a GPU has them sooner."""
+    monkeypatch.setattr(ceilings, "on_cpu", lambda tensor: request.param)
+
+
+@pytest.mark.usefixtures("anywhere")
 def test_condition_is_that_of_the_centred_inputs():
     x = normal(300, 8) * torch.logspace(0, 3, 8) + 50
     found = score((x, x), (x, x))
     assert found.condition == pytest.approx(np.linalg.cond((x - x.mean(0)).numpy()), rel=1e-8)
 
 
+@pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("seed", range(5))
 def test_condition_is_right_beyond_what_the_gram_matrix_resolves(seed):
     """Squared, such a spread is past float64: small singular values must not be read off the Gram matrix."""

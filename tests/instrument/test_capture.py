@@ -438,7 +438,7 @@ def test_no_batch_is_waited_for_on_a_device(gpt2, rows, monkeypatch):
     watched("finish")
     capture(gpt2, rows, batch_size=2)
     assert inside["keep"][BLOCKS:] == [0] * 11 * BLOCKS  # the first batch makes room
-    waits_for_heavy_rows = 4 + 5 * 12  # medians, a cut; five tensors of each of the 12 batches
+    waits_for_heavy_rows = 4 + 5  # medians, a cut; five tensors of all batches together
     assert inside["finish"] == [1 + waits_for_heavy_rows] * BLOCKS
     with Waits() as waits, torch.no_grad():
         gpt2.base_model(input_ids=rows.ids[:2], use_cache=False)

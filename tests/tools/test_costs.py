@@ -1,5 +1,6 @@
 """The formulas of the page on costs are what is allocated; the page has what it promises."""
 
+import os
 import re
 import runpy
 import subprocess
@@ -102,7 +103,31 @@ def test_the_shipped_run_sweeps_every_axis_and_the_page_includes_every_table():
         assert len({run[axis] for run in measured["runs"]}) >= 3
     assert all(run[part] > 0 for run in measured["runs"] for part in costs.PARTS)
     included = re.findall(r"\{include\} scale_(\w+).txt", (build.FRAME / "scale.md").read_text(encoding="utf-8"))
-    assert included == list(tables(measured))
+    assert included == [*tables(measured), "gpu"]
+
+
+def test_the_page_says_what_a_gpu_was_measured_to_do():
+    found = numbers.load(paths.results("bench") / "gpu.json")
+    said = costs.on_a_gpu(found)
+    speed, fresh = (found["steps"][name] for name in ("speed", "fresh"))
+    assert len(cells(said)) == sum(isinstance(each, dict | list) for each in (*speed.values(), *fresh.values())) + 4
+    assert f"{max(run['ratio'] for run in speed.values() if isinstance(run, dict)):.2f}" in said
+
+
+@pytest.mark.long
+def test_what_a_gpu_is_asked_runs_on_a_cpu_too(tmp_path):
+    steps = ["encoder", "streams", "fresh", "speed"]
+    script = str(paths.ROOT / "benchmarks" / "gpu.py")
+    out = tmp_path / "gpu.json"
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(paths.ROOT / "lib"), str(paths.ROOT / "benchmarks")])
+    }
+    command = [sys.executable, script, "--tiny", "--device", "cpu", "--out", str(out), "--steps", *steps]
+    subprocess.run(command, check=True, env=environment)
+    found = numbers.load(out)["steps"]
+    assert list(found) == sorted(steps)
+    assert not any("error" in step for step in found.values())
+    assert found["streams"]["r2_apart"] < 1e-9
 
 
 def test_the_benchmark_runs_and_the_page_can_read_it(tmp_path, monkeypatch):

@@ -95,6 +95,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     _write(source / "coverage.txt", coverage_table())
     for name, table in costs.tables(numbers.load(FRAME / "scale.json")).items():
         _write(source / f"scale_{name}.txt", table)
+    _write(source / "scale_gpu.txt", costs.on_a_gpu(numbers.load(paths.results("bench") / "gpu.json")))
     for name, page in api():
         _write(source / "api" / f"{name}.md", page)
 

@@ -177,6 +177,62 @@ def _extrapolated(measured: Mapping[str, Any]) -> str:
     return markdown(rows)
 
 
+def on_a_gpu(found: Mapping[str, Any]) -> str:
+    """What `benchmarks/gpu.sh` found, in Markdown.
+
+    Args:
+        found: its record.
+    """
+    about, steps = found["about"], found["steps"]
+    speeds = {name: run for name, run in steps["speed"].items() if isinstance(run, Mapping)}
+    speeds = dict(sorted(speeds.items(), key=lambda each: each[1]["bare"]))
+    goal = next(iter(speeds.values()))["goal"]
+    rows = [
+        {
+            "SmolLM2, sequences in a batch": name.removesuffix(" sequences"),
+            "bare forward, tokens / s": f"{run['bare']:,.0f}",
+            "with all moments": f"{run['with_moments']:,.0f}",
+            f"ratio (goal {goal})": f"{run['ratio']:.2f}",
+        }
+        for name, run in speeds.items()
+    ]
+    agreed = {name: run for name, run in steps["agreement"].items() if isinstance(run, Mapping)}
+    most = max(steps["million"].values(), key=lambda run: run.get("rows", 0) if isinstance(run, Mapping) else 0)
+    large, streams = steps["large"], steps["streams"]
+    closed = {name: looks for name, looks in steps["fresh"].items() if isinstance(looks, list)}
+    brackets = [
+        {
+            "before training": name.replace(" tokens", " in the vocabulary"),
+            "rows": f"{looks[-1]['rows']:,}",
+            "R²_lin, lowest": f"{min(looks[-1]['held_out']):.3f}",
+            "highest": f"{max(looks[-1]['in_sample']):.3f}",
+            "widest bracket": f"{looks[-1]['apart']:.3f}",
+        }
+        for name, looks in closed.items()
+    ]
+    apart = {name: max(run[f"{name}_apart"] for run in agreed.values()) for name in ("r2", "perplexity")}
+    lines = [
+        f"Measured on one {about['device']}, torch {about['versions']['torch']}. In {len(agreed)} models GPU and CPU",
+        f"agree to {apart['r2']:.0e} in R²_lin and to {apart['perplexity']:.0e} of perplexity.",
+        "",
+        markdown(rows),
+        "",
+        f"{most['rows']:,} rows of all of SmolLM2's blocks take {most['seconds']:.0f} s, solved with intervals,",
+        f"and {_size(most['device_bytes'])} of the GPU. Layer by layer SmolLM2 takes {streams['times']:.2f} times",
+        f"as long as whole, and {_size(streams['layer by layer']['device_bytes'])} in the place of",
+        f"{_size(streams['whole']['device_bytes'])}. {large['layers']} layers of LLaMA-3.1-8B's shape, random weights,",
+        f"take {large['seconds_a_layer']:.1f} s each, {_size(large['layer by layer']['device_bytes'])} of the GPU",
+        f"and {_size(large['layer by layer']['bytes'])} of main memory. Three of these blocks were measured in the",
+        f"whole model too: R²_lin lies {large['apart']:.1g} apart.",
+        "",
+        "Before training, on random weights and the same text; rows were doubled until held-out and in-sample",
+        "R² met within 0.02 in every block, or the text or the time ended:",
+        "",
+        markdown(brackets),
+    ]
+    return "\n".join(lines)
+
+
 def _shape(run: Mapping[str, Any]) -> Shape:
     return Shape(run["width"], run["blocks"], run["tokens"])
 
