@@ -17,7 +17,7 @@ import torch
 from huggingface_hub import ModelCard, ModelCardData
 from jaxtyping import Int64
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import (
@@ -53,6 +53,7 @@ def new_model(
     width: int | None = None,
     vocabulary: int = 4_096,
     dtype: torch.dtype = torch.float32,
+    context: int = CONTEXT,
 ) -> PreTrainedModel:
     """A freshly initialised mini.
 
@@ -64,6 +65,7 @@ def new_model(
             the paper's models.
         vocabulary: number of tokens.
         dtype: in which the weights are drawn; float32 draws differ in their last digit between processors.
+        context: tokens that it reads at most.
 
     Raises:
         InputError: unknown name.
@@ -78,17 +80,17 @@ def new_model(
     usual = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        return families[name](blocks, width, tokens).eval()
+        return families[name](blocks, width, context, tokens).eval()
     finally:
         torch.set_default_dtype(usual)
 
 
-def _gpt2(blocks: int, width: int, tokens: dict) -> PreTrainedModel:
+def _gpt2(blocks: int, width: int, context: int, tokens: dict) -> PreTrainedModel:
     config = GPT2Config(
         n_layer=blocks,
         n_embd=width,
         n_head=_heads(width),
-        n_positions=CONTEXT,
+        n_positions=context,
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
@@ -97,13 +99,13 @@ def _gpt2(blocks: int, width: int, tokens: dict) -> PreTrainedModel:
     return GPT2LMHeadModel(config)
 
 
-def _pythia(blocks: int, width: int, tokens: dict) -> PreTrainedModel:
+def _pythia(blocks: int, width: int, context: int, tokens: dict) -> PreTrainedModel:
     config = GPTNeoXConfig(
         num_hidden_layers=blocks,
         hidden_size=width,
         intermediate_size=4 * width,
         num_attention_heads=_heads(width),
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=context,
         use_parallel_residual=True,
         hidden_act="gelu",
         **tokens,
@@ -111,13 +113,13 @@ def _pythia(blocks: int, width: int, tokens: dict) -> PreTrainedModel:
     return GPTNeoXForCausalLM(config)
 
 
-def _llama(blocks: int, width: int, tokens: dict) -> PreTrainedModel:
+def _llama(blocks: int, width: int, context: int, tokens: dict) -> PreTrainedModel:
     config = LlamaConfig(
         num_hidden_layers=blocks,
         hidden_size=width,
         intermediate_size=4 * width,
         num_attention_heads=_heads(width),
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=context,
         tie_word_embeddings=True,
         **tokens,
     )
@@ -146,6 +148,15 @@ def new_tokenizer(documents: Iterator[str], vocabulary: int = 4_096) -> PreTrain
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     bpe.train_from_iterator(documents, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT)
+
+
+def opening_texts(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """The same tokenizer, but one that begins every text with its BOS, as LLaMA's does."""
+    bpe = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    bpe.post_processor = processors.TemplateProcessing(
+        single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, tokenizer.bos_token_id)]
+    )
     return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT)
 
 
