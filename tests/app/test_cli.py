@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -228,19 +229,35 @@ def test_every_command_takes_ways_to_read_a_text(monkeypatch, capsys, tmp_path, 
     words += {"compress": ["--out", tmp_path / "small", "--max-dppl", 1], "figures": ["--out", tmp_path / "x"]}.get(
         command, []
     )
-    for wrong in (["--documents", "page"], ["--column", "text"]):
+    for wrong in (["--documents", "page"], ["--text-column", "text"]):
         code, _, err = howlinear(monkeypatch, capsys, *words, *wrong)
         assert (code, len(err.splitlines())) == (2, 1)
         assert wrong[-1] in err
     if command == "figures":
         return
 
-    def load_corpus(text, model, column, documents):
-        raise InputError(f"{column} by {documents} of {text}")
+    def load_corpus(text, model, text_column, documents):
+        raise InputError(f"{text_column} by {documents} of {text}")
 
     monkeypatch.setattr("howlinear.load_corpus", load_corpus)
-    code, _, err = howlinear(monkeypatch, capsys, *words, "--documents", "line", "--column", "body")
+    code, _, err = howlinear(monkeypatch, capsys, *words, "--documents", "line", "--text-column", "body")
     assert (code, err) == (2, f"howlinear: body by line of {table}\n")
+
+
+@pytest.mark.parametrize("command", ["measure", "compare", "compress", "tokens"])
+def test_a_data_set_of_the_hub_is_asked_for_before_the_model_is_loaded(monkeypatch, capsys, tmp_path, command):
+    def open_hub(_):
+        return datasets.Dataset.from_dict({"body": ["a text"], "title": ["one"]}).to_iterable_dataset()
+
+    monkeypatch.setattr("howlinear.text.streams.open_hub", open_hub)
+    monkeypatch.setattr("howlinear.instrument.layerwise.opened", None)  # would fail if it came to that
+    models = ["mini-gpt2", "mini-llama"] if command == "compare" else ["mini-gpt2"]
+    more = ["--out", tmp_path / "small", "--max-dppl", 1] if command == "compress" else []
+    options = [*more, "--corpus", "own/set", "--text-column", "text"]
+    code, out, err = howlinear(monkeypatch, capsys, command, *models, *options)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "own/set has no column 'text': give one of body, title" in err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_target_that_cannot_be_written_is_one_clear_line(monkeypatch, capsys, text):
@@ -501,6 +518,39 @@ def test_tokens_writes_a_page_and_a_table_and_replaces_none_unasked(monkeypatch,
     assert "at most 8,192" in err
 
 
+def test_compare_takes_blocks_and_batches_and_draws_swaps(monkeypatch, capsys, text, folder, tmp_path):
+    files = {kind: tmp_path / f"both.{kind}" for kind in ("json", "csv", "html", "svg")}
+    options = ["--corpus", text, "--rows", 4096, "--blocks", "0,2", "--batch-size", 5, "--swap", "--plot", files["svg"]]
+    options += ["--json", files["json"], "--csv", files["csv"], "--html", files["html"]]
+    code, out, err = howlinear(monkeypatch, capsys, "compare", folder, folder, *options)
+    assert (code, err) == (0, "")
+    assert "differ beyond the interval in no block" in out
+    expected = measure(load_model(folder), str(text), 4096, blocks=[0, 2], swap=True)
+    written = json.loads(files["json"].read_text())
+    assert written["correlation"] is None  # over two blocks
+    assert [block["block"] for block in written["first"]["blocks"]] == [0, 2]
+    table = pd.read_csv(files["csv"])
+    assert table["dppl"].tolist() == pytest.approx(2 * [cost.delta for cost in expected.costs.values()], rel=1e-4)
+    assert files["svg"].read_text().count('id="axes_') == 2
+    page = files["html"].read_text()
+    for block in (0, 2):
+        assert f"<td>{expected.costs[block].delta:+.2f}</td>" in page
+        assert f"{expected[block].r2:.3f}</td>" in page
+    assert expected.rows.sha256 in page
+
+
+SHARED = (
+    *("--device", "--dtype", "--device-map", "--blocks", "--batch-size", "--rows", "--seq-len", "--seed", "--corpus"),
+    *("--documents", "--text-column", "--sites", "--json", "--csv", "--plot", "--html", "--force"),
+)
+
+
+@pytest.mark.parametrize("command", ["measure", "compare", "compress"])
+def test_every_command_takes_the_same_options(command):
+    taken = typer.main.get_command(cli.app).commands[command].params
+    assert {*SHARED} <= {option for parameter in taken for option in parameter.opts}
+
+
 @pytest.mark.parametrize("words", [["a"], ["a", "b", "c"], ["a", "b", "--corpus", "docs", "--corpus", "code"]])
 def test_compare_takes_two_of_one_kind(monkeypatch, capsys, words):
     code, out, err = howlinear(monkeypatch, capsys, "compare", *words)
@@ -689,6 +739,31 @@ def test_compress_goes_on_from_a_folder_of_its_own(monkeypatch, capsys, text, fo
     assert torch.equal(sites(twice)[1].output.weight, sites(once)[1].output.weight)
     card = unpadded((tmp_path / "twice/README.md").read_text())
     assert "| 0 | one linear layer |\n| 1 | one linear layer, replaced before |" in card
+
+
+@pytest.mark.parametrize("budget", [("--max-dppl", 500), ("--max-parameters", 0.9)])
+def test_compress_changes_some_blocks_alone_and_writes_it_in_every_form(
+    monkeypatch, capsys, text, folder, tmp_path, budget
+):
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "html", "svg")}
+    options = ["--corpus", text, "--rows", 4096, "--blocks", "0,2", *budget, "--plot", files["svg"]]
+    options += ["--json", files["json"], "--csv", files["csv"], "--html", files["html"], "--out", tmp_path / "small"]
+    code, out, err = howlinear(monkeypatch, capsys, "compress", folder, *options)
+    assert (code, err) == (0, "")
+    whole, small = load_model(folder), load_model(tmp_path / "small")
+    counts = [[sum(p.numel() for p in site.parameters()) for site in sites(model)] for model in (whole, small)]
+    assert counts[0][1] == counts[1][1]
+    assert counts[0][0] > counts[1][0]
+    written = json.loads(files["json"].read_text())
+    assert [block["parameters_before"] for block in written["blocks"]] == counts[0]
+    assert [block["parameters_after"] for block in written["blocks"]] == counts[1]
+    assert written["parameters_after"] == small.num_parameters()
+    printed = [float(number) for number in re.search(r"perplexity (\S+) → (\S+),", out).groups()]
+    assert [written["perplexity_before"], written["perplexity_after"]] == pytest.approx(printed, rel=1e-3)
+    assert written["dppl_low"] <= written["dppl"] <= written["dppl_high"]
+    assert pd.read_csv(files["csv"])["kept"].tolist() == pytest.approx([n / m for m, n in zip(*counts, strict=True)])
+    assert files["svg"].read_bytes().startswith(b"<?xml")
+    assert f"<td>{counts[1][0]:,}</td>" in files["html"].read_text()
 
 
 @pytest.mark.parametrize("more", [(), ("--alike",)])
