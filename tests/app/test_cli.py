@@ -712,6 +712,24 @@ def test_compress_to_a_share_of_the_parameters(monkeypatch, capsys, text, folder
     assert (code, err) == (0, "")
 
 
+def test_compress_in_the_form_of_decilm(monkeypatch, capsys, text, folder, tokenizer, tmp_path):
+    llama = new_model("mini-llama", blocks=3, width=32, vocabulary=len(tokenizer))
+    llama.save_pretrained(tmp_path / "llama")
+    tokenizer.save_pretrained(tmp_path / "llama")
+    options = ("--corpus", text, "--rows", 4096, "--max-dppl", 500, "--decilm", "--out", tmp_path / "small")
+    code, _, err = howlinear(monkeypatch, capsys, "compress", tmp_path / "llama", *options)
+    assert (code, err) == (0, "")
+    config = json.loads((tmp_path / "small/config.json").read_text())
+    assert [block["ffn"]["ffn_mult"] for block in config["block_configs"]] == [1.5 * 256 / 32] * 3
+    card = unpadded((tmp_path / "small/README.md").read_text())
+    assert "one linear layer" in card
+    assert "trust_remote_code=True" in card
+    assert "hl.load_model" not in card
+    code, out, err = howlinear(monkeypatch, capsys, "compress", folder, *options, "--force")
+    assert (code, out) == (2, "")
+    assert "this is a 'gpt2' model" in err
+
+
 def test_compress_hidden_units_within_a_budget_of_perplexity(monkeypatch, capsys, text, folder, tmp_path):
     options = ("--corpus", text, "--rows", 4096, "--max-dppl", 0.5, "--units")
     code, said, err = howlinear(monkeypatch, capsys, "compress", folder, "--out", tmp_path / "small", *options)

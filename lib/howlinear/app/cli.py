@@ -427,6 +427,9 @@ def compress(
     alike: Annotated[
         bool, typer.Option("--alike", help="as many units in every block, so that transformers alone loads them")
     ] = False,
+    decilm: Annotated[
+        bool, typer.Option("--decilm", help="of a LLaMA: in the form of DeciLM, which vLLM and llama.cpp read")
+    ] = False,
     corpus: CorpusName = "docs",
     documents: Documents = "auto",
     column: Column = None,
@@ -452,8 +455,11 @@ def compress(
     check_sources(model, corpus, documents, column)
 
     from howlinear.ideas.compression.card import compressed_card
+    from howlinear.models.decilm_export import check_llama
 
     loaded, text = read_inputs(model, corpus, sites=sites, documents=documents, column=column)
+    if decilm:
+        check_llama(loaded)
     packed = text.rows(rows or (40_000 if units else 20_000), seq_len, seed)
     progress = sys.stderr.isatty()
     if units:
@@ -461,10 +467,11 @@ def compress(
     else:
         outcome = hl.compress_to(loaded, packed, max_dppl, progress=progress)
     smaller = outcome.model if units else hl.replace(loaded, outcome.maps)
-    card = compressed_card(model, loaded, smaller, packed, outcome, max_dppl, max_parameters)
-    hl.save(smaller, out, card, text.tokenizer, force)
+    written = hl.to_decilm(smaller) if decilm else smaller
+    card = compressed_card(model, loaded, smaller, packed, outcome, max_dppl, max_parameters, written)
+    hl.save(written, out, card, text.tokenizer, force)
     show_compressed(outcome, f"{model} on held-out {corpus}")
-    _say(f"{loaded.num_parameters():,} → {smaller.num_parameters():,} parameters, written to {out}")
+    _say(f"{loaded.num_parameters():,} → {written.num_parameters():,} parameters, written to {out}")
 
 
 def check_budget(max_dppl: float | None, max_parameters: float | None, units: bool, alike: bool) -> None:

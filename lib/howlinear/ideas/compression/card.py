@@ -17,6 +17,7 @@ from howlinear.ideas.compression.compress import Compressed
 from howlinear.ideas.compression.greedy import Plan
 from howlinear.ideas.compression.output_folder import OURS
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
+from howlinear.models.decilm import DeciLMConfig
 from howlinear.models.ffn_sites import sites
 from howlinear.models.replace import replaced, units_left
 from howlinear.models.units import unit_count
@@ -35,6 +36,7 @@ def plain_card(model: PreTrainedModel) -> str:
         parameters=f"{model.num_parameters():,}",
         in_blocks=f"{ffn_parameters(model):,}",
         layers=_layers(model, kept, already=set()),
+        written=model,
     )
 
 
@@ -46,8 +48,9 @@ def compressed_card(
     outcome: Plan | Compressed,
     max_dppl: float | None = None,
     max_parameters: float | None = None,
+    written: PreTrainedModel | None = None,
 ) -> str:
-    """The card of a compressed model."""
+    """The card of a compressed model; `written` is what lies in the folder, if that is another form of it."""
     kept = {}
     if isinstance(outcome, Compressed):
         whole = {site.block: unit_count(before, site) for site in sites(before)}
@@ -68,10 +71,11 @@ def compressed_card(
         fitted_on=int((~rows.test).sum()),
         sizes=_sizes(before, after, Path(rows.corpus).name, outcome),
         layers=_layers(after, kept, already=set(replaced(before.config))),
+        written=written or after,
     )
 
 
-def _render(model: PreTrainedModel, **shown: Any) -> str:
+def _render(model: PreTrainedModel, written: PreTrainedModel, **shown: Any) -> str:
     """The template, with what every card says of the model in the folder."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -87,6 +91,8 @@ def _render(model: PreTrainedModel, **shown: Any) -> str:
         dtype=str(model.dtype).removeprefix("torch."),
         maps=replaced(config),
         alone=not (replaced(config) or units_left(config)),
+        decilm=written.config.model_type == DeciLMConfig.model_type,
+        in_folder=f"{written.num_parameters():,}",
         **shown,
     )
 
