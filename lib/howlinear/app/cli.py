@@ -468,7 +468,7 @@ def compress(
         outcome = hl.compress_to(loaded, packed, max_dppl, progress=progress)
     smaller = outcome.model if units else hl.replace(loaded, outcome.maps)
     written = hl.to_decilm(smaller) if decilm else smaller
-    card = compressed_card(model, loaded, smaller, packed, outcome, max_dppl, max_parameters, written)
+    card = compressed_card(model, loaded, smaller, packed, outcome, max_dppl, max_parameters, written, text.tokenizer)
     hl.save(written, out, card, text.tokenizer, force)
     show_compressed(outcome, f"{model} on held-out {corpus}")
     _say(f"{loaded.num_parameters():,} → {written.num_parameters():,} parameters, written to {out}")

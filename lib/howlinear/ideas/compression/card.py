@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from torch import get_num_threads
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.ideas.compression.compress import Compressed
 from howlinear.ideas.compression.greedy import Plan
@@ -22,6 +22,12 @@ from howlinear.models.ffn_sites import sites
 from howlinear.models.replace import replaced, units_left
 from howlinear.models.units import unit_count
 from howlinear.text.rows import TokenRows
+
+BEGINNING = 24
+"""Tokens of a held-out sequence that both models go on with."""
+
+CONTINUED = 40
+"""Tokens that they go on with."""
 
 
 def plain_card(model: PreTrainedModel) -> str:
@@ -49,8 +55,12 @@ def compressed_card(
     max_dppl: float | None = None,
     max_parameters: float | None = None,
     written: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> str:
-    """The card of a compressed model; `written` is what lies in the folder, if that is another form of it."""
+    """The card of a compressed model.
+
+    `written` is what lies in the folder, if that is another form; with a `tokenizer`, both models go on with a text.
+    """
     kept = {}
     if isinstance(outcome, Compressed):
         whole = {site.block: unit_count(before, site) for site in sites(before)}
@@ -72,6 +82,8 @@ def compressed_card(
         sizes=_sizes(before, after, Path(rows.corpus).name, outcome),
         layers=_layers(after, kept, already=set(replaced(before.config))),
         written=written or after,
+        sample=_sample(before, after, rows, tokenizer) if tokenizer is not None else None,
+        continued=CONTINUED,
     )
 
 
@@ -97,9 +109,23 @@ def _render(model: PreTrainedModel, written: PreTrainedModel, **shown: Any) -> s
     )
 
 
+def _sample(
+    before: PreTrainedModel, after: PreTrainedModel, rows: TokenRows, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, str]:
+    """The beginning of the first held-out sequence, and what each model goes on with, its likeliest token each time."""
+    beginning = rows.ids[rows.test][:1, :BEGINNING]
+    texts = {"The beginning": tokenizer.decode(beginning[0])}
+    for label, model in (("The whole model", before), ("The smaller one", after)):
+        ids = beginning.to(model.device)
+        mask = torch.ones_like(ids)
+        gone_on = model.generate(ids, attention_mask=mask, max_new_tokens=CONTINUED, do_sample=False, pad_token_id=0)
+        texts[label] = tokenizer.decode(gone_on[0, ids.shape[1] :])
+    return texts
+
+
 def _sizes(before: PreTrainedModel, after: PreTrainedModel, corpus: str, outcome: Plan | Compressed) -> str:
     """Parameters, perplexity and speed, before and after."""
-    threads = get_num_threads()
+    threads = torch.get_num_threads()
     columns = {}
     for label, model, perplexity, speed in (
         ("before", before, outcome.base, outcome.speeds[0]),
