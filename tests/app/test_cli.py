@@ -35,7 +35,7 @@ from howlinear.instrument.profile import Profile, Solved
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.instrument.token_errors import token_errors
 from howlinear.models.ffn_sites import sites
-from howlinear.models.load import load_model
+from howlinear.models.load import load_model, tokenizer_of
 from howlinear.models.replace import replace, replaced, units_left
 from howlinear.text import library
 from howlinear.text.corpus import load_corpus
@@ -782,9 +782,37 @@ def test_compress_to_a_share_of_the_parameters(monkeypatch, capsys, text, folder
     assert f"| perplexity on held-out `mine.txt` | {before:.2f} | {after:.2f} |" in card
     assert str(tmp_path) not in card
     assert rows.sha256 in card
+    # the likeliest token, one by one, after a held-out beginning
+    ids, tokens = rows.ids[rows.test][:1, :24], tokenizer_of(small)
+    whole_card = (tmp_path / "small/README.md").read_text()
+    assert f"~~~~text\n{tokens.decode(ids[0])}\n~~~~" in whole_card
+    for model in (whole, small):
+        longer = ids
+        while longer.shape[1] < 64 and longer[0, -1] != model.generation_config.eos_token_id:
+            with torch.no_grad():
+                longer = torch.cat([longer, model(longer).logits[:, -1:].argmax(-1)], 1)
+        assert f"~~~~text\n{tokens.decode(longer[0, 24:])}\n~~~~" in whole_card
     # and once more over it
     code, _, err = howlinear(monkeypatch, capsys, "compress", folder, "--out", tmp_path / "small", "--force", *options)
     assert (code, err) == (0, "")
+
+
+def test_compress_in_the_form_of_decilm(monkeypatch, capsys, text, folder, tokenizer, tmp_path):
+    llama = new_model("mini-llama", blocks=3, width=32, vocabulary=len(tokenizer))
+    llama.save_pretrained(tmp_path / "llama")
+    tokenizer.save_pretrained(tmp_path / "llama")
+    options = ("--corpus", text, "--rows", 4096, "--max-dppl", 500, "--decilm", "--out", tmp_path / "small")
+    code, _, err = howlinear(monkeypatch, capsys, "compress", tmp_path / "llama", *options)
+    assert (code, err) == (0, "")
+    config = json.loads((tmp_path / "small/config.json").read_text())
+    assert [block["ffn"]["ffn_mult"] for block in config["block_configs"]] == [1.5 * 256 / 32] * 3
+    card = unpadded((tmp_path / "small/README.md").read_text())
+    assert "one linear layer" in card
+    assert "trust_remote_code=True" in card
+    assert "hl.load_model" not in card
+    code, out, err = howlinear(monkeypatch, capsys, "compress", folder, *options, "--force")
+    assert (code, out) == (2, "")
+    assert "this is a 'gpt2' model" in err
 
 
 def test_compress_hidden_units_within_a_budget_of_perplexity(monkeypatch, capsys, text, folder, tmp_path):

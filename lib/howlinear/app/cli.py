@@ -500,6 +500,9 @@ def compress(
     alike: Annotated[
         bool, typer.Option("--alike", help="as many units in every block, so that transformers alone loads them")
     ] = False,
+    decilm: Annotated[
+        bool, typer.Option("--decilm", help="of a LLaMA: in the form of DeciLM, which vLLM and llama.cpp read")
+    ] = False,
     corpus: CorpusName = "docs",
     documents: Documents = "auto",
     text_column: TextColumn = None,
@@ -544,8 +547,11 @@ def compress(
     from howlinear.app.compression import Compression
     from howlinear.app.console import outcome_table
     from howlinear.ideas.compression.card import compressed_card
+    from howlinear.models.decilm_export import check_llama
 
     loaded, text = read_inputs(model, corpus, reading)
+    if decilm:
+        check_llama(loaded)
     packed = text.rows(rows or (40_000 if units else 20_000), seq_len, seed)
     progress = sys.stderr.isatty()
     if units:
@@ -553,8 +559,9 @@ def compress(
     else:
         outcome = hl.compress_to(loaded, packed, max_dppl, progress=progress, blocks=chosen, batch_size=batch_size)
     smaller = outcome.model if units else hl.replace(loaded, outcome.maps)
-    card = compressed_card(model, loaded, smaller, packed, outcome, max_dppl, max_parameters)
-    hl.save(smaller, out, card, text.tokenizer, force)
+    written = hl.to_decilm(smaller) if decilm else smaller
+    card = compressed_card(model, loaded, smaller, packed, outcome, max_dppl, max_parameters, written, text.tokenizer)
+    hl.save(written, out, card, text.tokenizer, force)
     compression = Compression(model, loaded, smaller, packed, outcome, seed, dtype)
     write_json(json, compression.to_dict)
     write_csv(csv, compression.to_frame)
