@@ -684,23 +684,25 @@ def notebook(
 @app.command()
 def minis(
     names: Annotated[list[str] | None, typer.Argument(help="which; the three embedded ones by default")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="optimiser steps of 4,096 tokens, of a wide one 16,384")] = 2_000,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="optimiser steps of 4,096 tokens, or 16,384; as the recipe says by default")
+    ] = None,
     device: Device = "cpu",
     compiled: Annotated[bool, typer.Option(help="torch.compile the step; needs a C++ compiler on a CPU")] = True,
 ) -> None:
     """Train the embedded models, or go on from their checkpoints, and write them to models/.
 
-    wide-gpt2, wide-pythia and wide-llama are the same at the paper's width of 768, for a GPU; they go to build/wide.
+    mini-sink, in which a massive activation grows, is a job for a GPU. wide-gpt2, wide-pythia and wide-llama are the same at the
+    paper's width of 768, for a GPU too; they go to build/wide.
     """
     from howlinear.instrument.distributed import place
-    from howlinear.training.loop import Recipe
-    from howlinear.training.minis import FACTORY, WIDE, WIDE_RECIPE, ship
+    from howlinear.training.minis import FACTORY, recipe_of, ship
 
     hide_bars()
     device = place(device)
     for name in names or FACTORY:
-        recipe = replace(WIDE_RECIPE if name in WIDE else Recipe(), steps=steps)
-        ship(name, recipe, device=device, compiled=compiled)
+        recipe = recipe_of(name)
+        ship(name, replace(recipe, steps=steps or recipe.steps), device=device, compiled=compiled)
 
 
 @app.command(hidden=True)
