@@ -486,8 +486,8 @@ if least is not None:
     print(f"right: {least:.3f} are embeddings, attention, norms and {len(own)} lines")
 
 # %% [markdown]
-# **2 (medium).** Does it matter at all which units go, if the others are read out anew? Draw at random: write a function
-# that draws, in every block, the units to keep, as many as the budget allows. The cell mends the readout by ridge
+# **2 (medium).** Does it matter at all which units go, if the others are read out anew? Write a function that draws at
+# random, in every block, the units to keep, as many as the budget allows. The cell mends the readout by ridge
 # regression and lets your model race at 80 %.
 #
 # <details><summary>Hint</summary>
