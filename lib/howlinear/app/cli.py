@@ -685,15 +685,16 @@ def notebook(
 def minis(
     names: Annotated[list[str] | None, typer.Argument(help="which; the three embedded ones by default")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="optimiser steps of 4,096 tokens, or 16,384; as the recipe says by default")
+        int | None,
+        typer.Option(min=1, help="optimiser steps of 4,096 tokens, or 16,384; as the recipe says by default"),
     ] = None,
     device: Device = "cpu",
     compiled: Annotated[bool, typer.Option(help="torch.compile the step; needs a C++ compiler on a CPU")] = True,
 ) -> None:
     """Train the embedded models, or go on from their checkpoints, and write them to models/.
 
-    mini-sink, in which a massive activation grows, is a job for a GPU. wide-gpt2, wide-pythia and wide-llama are the same at the
-    paper's width of 768, for a GPU too; they go to build/wide.
+    For a GPU are mini-sink, in which a massive activation grows, and the three at the paper's width of 768, wide-gpt2,
+    wide-pythia and wide-llama, which go to build/wide.
     """
     from howlinear.instrument.distributed import place
     from howlinear.training.minis import FACTORY, recipe_of, ship
