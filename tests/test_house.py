@@ -114,7 +114,7 @@ def test_no_file_carries_a_machines_own_path():
 
 def test_the_embedded_models_are_small_safe_and_carry_their_card():
     folders = sorted(path.parent for path in paths.MODELS.glob("*/config.json"))
-    assert [folder.name for folder in folders] == ["mini-gpt2", "mini-llama", "mini-pythia"]
+    assert [folder.name for folder in folders] == ["mini-gpt2", "mini-llama", "mini-pythia", "mini-sink"]
     for folder in folders:
         assert (folder / "model.safetensors").stat().st_size <= 8_000_000
         assert {"README.md", "tokenizer.json", "trajectory.json"} <= {path.name for path in folder.iterdir()}

@@ -15,6 +15,7 @@ from .instrument.profile import compare
 from .instrument.profile_files import load_profile
 from .instrument.swap_costs import swap_costs
 from .instrument.token_errors import token_errors
+from .models.decilm_export import to_decilm
 from .models.ffn_sites import Site, sites
 from .models.load import load_model, untrained
 from .models.replace import replace

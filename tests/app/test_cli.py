@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -34,7 +35,7 @@ from howlinear.instrument.profile import Profile, Solved
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.instrument.token_errors import token_errors
 from howlinear.models.ffn_sites import sites
-from howlinear.models.load import load_model
+from howlinear.models.load import load_model, tokenizer_of
 from howlinear.models.replace import replace, replaced, units_left
 from howlinear.text import library
 from howlinear.text.corpus import load_corpus
@@ -228,19 +229,35 @@ def test_every_command_takes_ways_to_read_a_text(monkeypatch, capsys, tmp_path, 
     words += {"compress": ["--out", tmp_path / "small", "--max-dppl", 1], "figures": ["--out", tmp_path / "x"]}.get(
         command, []
     )
-    for wrong in (["--documents", "page"], ["--column", "text"]):
+    for wrong in (["--documents", "page"], ["--text-column", "text"]):
         code, _, err = howlinear(monkeypatch, capsys, *words, *wrong)
         assert (code, len(err.splitlines())) == (2, 1)
         assert wrong[-1] in err
     if command == "figures":
         return
 
-    def load_corpus(text, model, column, documents):
-        raise InputError(f"{column} by {documents} of {text}")
+    def load_corpus(text, model, text_column, documents):
+        raise InputError(f"{text_column} by {documents} of {text}")
 
     monkeypatch.setattr("howlinear.load_corpus", load_corpus)
-    code, _, err = howlinear(monkeypatch, capsys, *words, "--documents", "line", "--column", "body")
+    code, _, err = howlinear(monkeypatch, capsys, *words, "--documents", "line", "--text-column", "body")
     assert (code, err) == (2, f"howlinear: body by line of {table}\n")
+
+
+@pytest.mark.parametrize("command", ["measure", "compare", "compress", "tokens"])
+def test_a_data_set_of_the_hub_is_asked_for_before_the_model_is_loaded(monkeypatch, capsys, tmp_path, command):
+    def open_hub(_):
+        return datasets.Dataset.from_dict({"body": ["a text"], "title": ["one"]}).to_iterable_dataset()
+
+    monkeypatch.setattr("howlinear.text.streams.open_hub", open_hub)
+    monkeypatch.setattr("howlinear.instrument.layerwise.opened", None)  # would fail if it came to that
+    models = ["mini-gpt2", "mini-llama"] if command == "compare" else ["mini-gpt2"]
+    more = ["--out", tmp_path / "small", "--max-dppl", 1] if command == "compress" else []
+    options = [*more, "--corpus", "own/set", "--text-column", "text"]
+    code, out, err = howlinear(monkeypatch, capsys, command, *models, *options)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "own/set has no column 'text': give one of body, title" in err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_target_that_cannot_be_written_is_one_clear_line(monkeypatch, capsys, text):
@@ -501,6 +518,39 @@ def test_tokens_writes_a_page_and_a_table_and_replaces_none_unasked(monkeypatch,
     assert "at most 8,192" in err
 
 
+def test_compare_takes_blocks_and_batches_and_draws_swaps(monkeypatch, capsys, text, folder, tmp_path):
+    files = {kind: tmp_path / f"both.{kind}" for kind in ("json", "csv", "html", "svg")}
+    options = ["--corpus", text, "--rows", 4096, "--blocks", "0,2", "--batch-size", 5, "--swap", "--plot", files["svg"]]
+    options += ["--json", files["json"], "--csv", files["csv"], "--html", files["html"]]
+    code, out, err = howlinear(monkeypatch, capsys, "compare", folder, folder, *options)
+    assert (code, err) == (0, "")
+    assert "differ beyond the interval in no block" in out
+    expected = measure(load_model(folder), str(text), 4096, blocks=[0, 2], swap=True)
+    written = json.loads(files["json"].read_text())
+    assert written["correlation"] is None  # over two blocks
+    assert [block["block"] for block in written["first"]["blocks"]] == [0, 2]
+    table = pd.read_csv(files["csv"])
+    assert table["dppl"].tolist() == pytest.approx(2 * [cost.delta for cost in expected.costs.values()], rel=1e-4)
+    assert files["svg"].read_text().count('id="axes_') == 2
+    page = files["html"].read_text()
+    for block in (0, 2):
+        assert f"<td>{expected.costs[block].delta:+.2f}</td>" in page
+        assert f"{expected[block].r2:.3f}</td>" in page
+    assert expected.rows.sha256 in page
+
+
+SHARED = (
+    *("--device", "--dtype", "--device-map", "--blocks", "--batch-size", "--rows", "--seq-len", "--seed", "--corpus"),
+    *("--documents", "--text-column", "--sites", "--json", "--csv", "--plot", "--html", "--force"),
+)
+
+
+@pytest.mark.parametrize("command", ["measure", "compare", "compress"])
+def test_every_command_takes_the_same_options(command):
+    taken = typer.main.get_command(cli.app).commands[command].params
+    assert {*SHARED} <= {option for parameter in taken for option in parameter.opts}
+
+
 @pytest.mark.parametrize("words", [["a"], ["a", "b", "c"], ["a", "b", "--corpus", "docs", "--corpus", "code"]])
 def test_compare_takes_two_of_one_kind(monkeypatch, capsys, words):
     code, out, err = howlinear(monkeypatch, capsys, "compare", *words)
@@ -691,6 +741,31 @@ def test_compress_goes_on_from_a_folder_of_its_own(monkeypatch, capsys, text, fo
     assert "| 0 | one linear layer |\n| 1 | one linear layer, replaced before |" in card
 
 
+@pytest.mark.parametrize("budget", [("--max-dppl", 500), ("--max-parameters", 0.9)])
+def test_compress_changes_some_blocks_alone_and_writes_it_in_every_form(
+    monkeypatch, capsys, text, folder, tmp_path, budget
+):
+    files = {kind: tmp_path / f"out.{kind}" for kind in ("json", "csv", "html", "svg")}
+    options = ["--corpus", text, "--rows", 4096, "--blocks", "0,2", *budget, "--plot", files["svg"]]
+    options += ["--json", files["json"], "--csv", files["csv"], "--html", files["html"], "--out", tmp_path / "small"]
+    code, out, err = howlinear(monkeypatch, capsys, "compress", folder, *options)
+    assert (code, err) == (0, "")
+    whole, small = load_model(folder), load_model(tmp_path / "small")
+    counts = [[sum(p.numel() for p in site.parameters()) for site in sites(model)] for model in (whole, small)]
+    assert counts[0][1] == counts[1][1]
+    assert counts[0][0] > counts[1][0]
+    written = json.loads(files["json"].read_text())
+    assert [block["parameters_before"] for block in written["blocks"]] == counts[0]
+    assert [block["parameters_after"] for block in written["blocks"]] == counts[1]
+    assert written["parameters_after"] == small.num_parameters()
+    printed = [float(number) for number in re.search(r"perplexity (\S+) → (\S+),", out).groups()]
+    assert [written["perplexity_before"], written["perplexity_after"]] == pytest.approx(printed, rel=1e-3)
+    assert written["dppl_low"] <= written["dppl"] <= written["dppl_high"]
+    assert pd.read_csv(files["csv"])["kept"].tolist() == pytest.approx([n / m for m, n in zip(*counts, strict=True)])
+    assert files["svg"].read_bytes().startswith(b"<?xml")
+    assert f"<td>{counts[1][0]:,}</td>" in files["html"].read_text()
+
+
 @pytest.mark.parametrize("more", [(), ("--alike",)])
 def test_compress_to_a_share_of_the_parameters(monkeypatch, capsys, text, folder, tmp_path, more):
     options = ("--corpus", text, "--rows", 4096, "--max-parameters", 0.8, *more)
@@ -707,9 +782,37 @@ def test_compress_to_a_share_of_the_parameters(monkeypatch, capsys, text, folder
     assert f"| perplexity on held-out `mine.txt` | {before:.2f} | {after:.2f} |" in card
     assert str(tmp_path) not in card
     assert rows.sha256 in card
+    # the likeliest token, one by one, after a held-out beginning
+    ids, tokens = rows.ids[rows.test][:1, :24], tokenizer_of(small)
+    whole_card = (tmp_path / "small/README.md").read_text()
+    assert f"~~~~text\n{tokens.decode(ids[0])}\n~~~~" in whole_card
+    for model in (whole, small):
+        longer = ids
+        while longer.shape[1] < 64 and longer[0, -1] != model.generation_config.eos_token_id:
+            with torch.no_grad():
+                longer = torch.cat([longer, model(longer).logits[:, -1:].argmax(-1)], 1)
+        assert f"~~~~text\n{tokens.decode(longer[0, 24:])}\n~~~~" in whole_card
     # and once more over it
     code, _, err = howlinear(monkeypatch, capsys, "compress", folder, "--out", tmp_path / "small", "--force", *options)
     assert (code, err) == (0, "")
+
+
+def test_compress_in_the_form_of_decilm(monkeypatch, capsys, text, folder, tokenizer, tmp_path):
+    llama = new_model("mini-llama", blocks=3, width=32, vocabulary=len(tokenizer))
+    llama.save_pretrained(tmp_path / "llama")
+    tokenizer.save_pretrained(tmp_path / "llama")
+    options = ("--corpus", text, "--rows", 4096, "--max-dppl", 500, "--decilm", "--out", tmp_path / "small")
+    code, _, err = howlinear(monkeypatch, capsys, "compress", tmp_path / "llama", *options)
+    assert (code, err) == (0, "")
+    config = json.loads((tmp_path / "small/config.json").read_text())
+    assert [block["ffn"]["ffn_mult"] for block in config["block_configs"]] == [1.5 * 256 / 32] * 3
+    card = unpadded((tmp_path / "small/README.md").read_text())
+    assert "one linear layer" in card
+    assert "trust_remote_code=True" in card
+    assert "hl.load_model" not in card
+    code, out, err = howlinear(monkeypatch, capsys, "compress", folder, *options, "--force")
+    assert (code, out) == (2, "")
+    assert "this is a 'gpt2' model" in err
 
 
 def test_compress_hidden_units_within_a_budget_of_perplexity(monkeypatch, capsys, text, folder, tmp_path):

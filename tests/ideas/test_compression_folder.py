@@ -11,6 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from conftest import BLOCKS, WIDTH, tiny
+from helpers import gguf_file
 from helpers.nearly import assert_same_outputs
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.intervals import Estimate
@@ -27,6 +28,7 @@ from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model, tokenizer_of, untrained
 from howlinear.models.replace import replace, replaced
 from howlinear.models.swap import swap
+from howlinear.models.units import readout, with_units
 from howlinear.training.minis import FACTORY
 
 RANK = 4
@@ -506,3 +508,20 @@ def test_a_model_of_token_ids_alone_is_saved_without_a_tokenizer(gpt2, tmp_path)
     saved = save(smaller(gpt2), tmp_path / "small")
     assert not [path for path in saved.iterdir() if path.name.startswith("tokenizer")]
     assert (saved / "README.md").read_text(encoding="utf-8").startswith("---\ntags: [howlinear]\n")
+
+
+def test_a_model_with_blocks_alike_goes_into_a_gguf_file_as_any_llama(tmp_path, monkeypatch):
+    """Written by the `gguf` package and read back by `transformers`, as a converter's file would be."""
+    llama = gguf_file.model_of()
+    kept = torch.arange(0, gguf_file.INNER, 3)
+    narrow = {}
+    for site in sites(llama):
+        own = readout(llama, site)
+        narrow[site.block] = with_units(llama, site, kept, AffineMap(own.weight[kept], own.bias))
+    loaded = load_model(save(replace(llama, narrow), tmp_path / "alike"))
+    assert loaded.config.intermediate_size == len(kept) == 32
+    monkeypatch.setattr(gguf_file, "INNER", len(kept))
+    monkeypatch.setattr(gguf_file, "kind_of", lambda name: gguf_file.Kind.F32)
+    found = load_model(gguf_file.write(tmp_path / "alike.gguf", loaded))
+    ids = torch.arange(0, 48).view(2, 24)
+    assert_same_outputs(logits(found, ids), logits(loaded, ids))

@@ -251,7 +251,7 @@ def test_own_units_are_anchored_once_and_come_again_as_they_were(gpt2, rows, mon
     """Planted: an anchor that adds one to every readout, and counts."""
     anchors = []
 
-    def add_one(_, smaller, *__, progress):
+    def add_one(_, smaller, *__):
         anchors.append(smaller)
         for site in sites(smaller):
             unit_layers(smaller, site)[-1].weight.data += 1

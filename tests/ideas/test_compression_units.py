@@ -346,7 +346,7 @@ def quantised(layer):
 @pytest.mark.parametrize("spoil", [masked, parametrised, hooked_before, hooked_behind, replaced_forward, quantised])
 @pytest.mark.parametrize("last", [False, True])
 def test_layers_that_compute_something_else_are_refused_before_anything_runs(gpt2, rows, monkeypatch, spoil, last):
-    check_plain(gpt2)
+    check_plain(gpt2, sites(gpt2))
     ffn = sites(gpt2)[1].output
     spoil(ffn.c_proj if last else ffn.c_fc)
     monkeypatch.setattr(type(gpt2.base_model), "forward", None)  # nothing may run

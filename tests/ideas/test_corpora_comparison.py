@@ -96,8 +96,15 @@ def test_models_of_other_depths_are_not_subtracted(gpt2):
     assert (len(found.first), len(found.second)) == (3, 4)
 
 
-@pytest.mark.parametrize("blocks", [[0, 1], [0, 1, 2]])
-def test_profiles_that_do_not_lie_on_each_other_are_refused(blocks):
-    first, second = (FoldProfiles(np.arange(n) / 10, np.zeros((2, n)), np.zeros((2, n))) for n in (len(blocks), 2))
-    with pytest.raises(InputError, match="take two of one depth, three blocks or more"):
-        compare(first, second, blocks, NAMES)
+def test_profiles_that_do_not_lie_on_each_other_are_refused():
+    first, second = (FoldProfiles(np.arange(n) / 10, np.zeros((2, n)), np.zeros((2, n))) for n in (3, 2))
+    with pytest.raises(InputError, match="take two of one depth"):
+        compare(first, second, [0, 1, 2], NAMES)
+
+
+def test_two_blocks_have_their_differences_and_no_correlation(gpt2):
+    pair = [measured(gpt2, token_rows(seed), blocks=[0, 2]) for seed in (0, 1)]
+    whole = [measured(gpt2, token_rows(seed)) for seed in (0, 1)]
+    few, all_of_them = comparison(*pair, NAMES).agreement, comparison(*whole, NAMES).agreement
+    assert few.correlation is None
+    assert few.difference == {block: all_of_them.difference[block] for block in (0, 2)}

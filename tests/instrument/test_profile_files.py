@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import howlinear as hl
 from howlinear.errors import InputError, SourceError
@@ -113,3 +114,46 @@ def test_a_file_of_something_else_is_one_line(tmp_path, name, content):
         hl.load_profile(tmp_path / name)
     with pytest.raises(SourceError, match="cannot read a profile from"):
         hl.load_profile(tmp_path / "absent.json")
+
+
+def test_maps_lie_as_skip_connections_that_sparsify_loads(profile, tmp_path):
+    """The layout by its class: tensors by name and shape, `W_skip` as (out, in), no other field needed."""
+    profile.save_skips(tmp_path / "skips", "h.*.mlp")
+    assert sorted(path.name for path in (tmp_path / "skips").iterdir()) == [f"h.{block}.mlp" for block in profile]
+    x = torch.randn(5, 32, generator=torch.Generator().manual_seed(1))
+    for block, found in profile.items():
+        coder = load_file(tmp_path / f"skips/h.{block}.mlp/sae.safetensors")
+        assert {name: tuple(tensor.shape) for name, tensor in coder.items()} == {
+            "W_skip": (32, 32),
+            "b_dec": (32,),
+            "W_dec": (1, 32),
+            "encoder.weight": (1, 32),
+            "encoder.bias": (1,),
+        }
+        fired = torch.relu(x @ coder["encoder.weight"].T + coder["encoder.bias"])
+        y = fired @ coder["W_dec"] + coder["b_dec"] + x @ coder["W_skip"].T
+        torch.testing.assert_close(y, (x.double() @ found.map.weight + found.map.bias).float(), rtol=1e-5, atol=1e-5)
+        config = json.loads((tmp_path / f"skips/h.{block}.mlp/cfg.json").read_text())
+        assert config == {"d_in": 32, "num_latents": 1, "k": 1, "transcode": True, "skip_connection": True}
+
+
+def test_sparsify_itself_loads_them(profile, tmp_path):
+    sparsify = pytest.importorskip("sparsify")
+    profile.save_skips(tmp_path / "skips")
+    coders = sparsify.SparseCoder.load_many(str(tmp_path / "skips"), local=True)
+    x = torch.randn(5, 32)
+    for block, found in profile.items():
+        y = coders[f"layers.{block}.mlp"](x, y=x).sae_out
+        torch.testing.assert_close(y, (x.double() @ found.map.weight + found.map.bias).float(), rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_no_transcoder_is_refused(profile, tmp_path):
+    with pytest.raises(InputError, match="a star for the block's number"):
+        profile.save_skips(tmp_path / "skips", "h.mlp")
+    with pytest.raises(InputError, match="these are maps of attention"):
+        replace(profile, site="attention").save_skips(tmp_path / "skips")
+    with pytest.raises(InputError, match="no maps"):
+        hl.Profile.from_dict(profile.to_dict()).save_skips(tmp_path / "skips")
+    with pytest.raises(SourceError, match="there already"):
+        profile.save_skips(tmp_path)
+    assert not list(tmp_path.iterdir())

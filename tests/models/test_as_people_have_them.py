@@ -139,6 +139,49 @@ def test_dynamically_quantised_layers_are_measured_as_they_compute():
         hl.compress(model, rows, 0.9)
 
 
+class WeightOnly(nn.Module):
+    """A layer as GPTQ, AWQ and torchao have it: whole numbers and scales in buffers, no parameter."""
+
+    def __init__(self, layer):
+        super().__init__()
+        scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.register_buffer("scales", scale)
+        self.register_buffer("qweight", (layer.weight.detach() / scale).round().to(torch.int8))
+
+    def forward(self, x):
+        return x @ (self.qweight * self.scales).T.to(x.dtype)
+
+
+@pytest.mark.parametrize("noted", [None, "model.layers.*.mlp"])
+def test_layers_of_whole_numbers_are_measured_and_swapped_as_they_compute(noted):
+    ids, _ = padded(LENGTH, 0)
+    model, rounded = tiny("mini-llama"), tiny("mini-llama")
+    for plain, layer in zip(model.model.layers, rounded.model.layers, strict=True):
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            packed = WeightOnly(getattr(layer.mlp, name))
+            setattr(layer.mlp, name, packed)
+            getattr(plain.mlp, name).weight.data = packed.qweight * packed.scales  # a plain layer of the same weights
+    if noted:
+        rounded.config.howlinear_sites = noted
+    expected, found = (hl.measure(each, ids, swap=True).to_frame() for each in (model, rounded))
+    for column in ("r2", "dppl"):
+        assert found[column].tolist() == pytest.approx(expected[column].tolist(), abs=1e-5)
+    with pytest.raises(InputError, match="no plain linear layer"):
+        hl.compress(rounded, ids, 0.9)
+
+
+def test_whole_numbers_in_a_family_that_no_table_knows_are_refused_before_anything_runs(monkeypatch):
+    model = tiny("mini-llama")
+    model.config.model_type = "unheard-of"
+    for layer in model.model.layers:
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            setattr(layer.mlp, name, WeightOnly(getattr(layer.mlp, name)))
+    monkeypatch.setattr(type(model), "forward", None)
+    with pytest.raises(InputError, match=r"cannot tell where .* keeps its FFNs") as caught:
+        hl.measure(model, padded(LENGTH, 0)[0])
+    assert "\n" not in str(caught.value)
+
+
 # --- encoder-decoders by both sides
 
 

@@ -151,7 +151,7 @@ def test_other_precisions_are_refused(dtype, tmp_path):
 
 @pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device_map": "auto"}])
 def test_a_model_in_memory_keeps_its_dtype_and_devices(option):
-    with pytest.raises(InputError, match="a model in memory keeps its dtype and devices"):
+    with pytest.raises(InputError, match="a model in memory stays as it is"):
         load_model(small("gpt2"), **option)
 
 
@@ -251,9 +251,39 @@ def test_the_shell_takes_sites_and_says_what_to_pass(tmp_path, monkeypatch, caps
 @pytest.mark.parametrize(("device", "processes"), [("cuda", 1), ("cpu", 2)])
 def test_a_device_map_goes_with_one_process_and_no_device(device, processes):
     with pytest.raises(InputError, match="leave --device and torchrun out"):
-        cli.check_device_map("auto", device, processes)
-    cli.check_device_map("auto", "cpu", 1)
-    cli.check_device_map(None, device, processes)
+        cli.check_placement(cli.Reading(device=device, device_map="auto"), processes)
+    cli.check_placement(cli.Reading(device_map="auto"))
+    cli.check_placement(cli.Reading(device=device), processes)
+
+
+def test_rounded_weights_say_what_is_missing_before_any_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("howlinear.models.sources.find_spec", lambda name: None if name == "bitsandbytes" else name)
+    for options, message in (
+        (["--load-in-4bit"], "weights of 4 bits need bitsandbytes: pip install bitsandbytes"),
+        (["--load-in-8bit"], "weights of 8 bits need bitsandbytes"),
+        (["--load-in-8bit", "--load-in-4bit"], "to 4 bits or to 8"),
+    ):
+        for command in (["measure", "mini-gpt2"], ["compare", "mini-gpt2", "mini-llama"], ["tokens", "mini-gpt2"]):
+            code, out, said = howlinear(monkeypatch, capsys, *command, *options)
+            assert (code, out, said.count("\n")) == (2, "", 1)
+            assert message in said
+    with pytest.raises(InputError, match="rounded to 4 or 8"):
+        load_model("mini-gpt2", bits=2)
+
+
+def test_rounding_is_asked_of_transformers_where_it_can_be_had(monkeypatch):
+    asked = {}
+
+    def from_pretrained(_, **options):
+        asked.update(options)
+        raise OSError("no weights are read here")
+
+    monkeypatch.setattr("howlinear.models.sources.find_spec", lambda name: name)
+    monkeypatch.setattr("howlinear.models.load.BitsAndBytesConfig", dict)
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    with pytest.raises(SourceError):
+        load_model("mini-gpt2", bits=8, device_map="cpu")
+    assert asked["quantization_config"] == {"load_in_8bit": True}
 
 
 def test_loading_says_nothing_and_leaves_the_bars_as_they_were(capfd):

@@ -238,7 +238,7 @@ def test_strings_data_sets_and_tables_are_as_a_file_of_the_same_documents(tokeni
     files = [tmp_path / name for name in ("t.csv", "t.jsonl", "t.PARQUET")]
     wanted = corpus_of(documents, tokenizer).rows(2_000, 16, folds=2).sha256
     for table in (frame, datasets.Dataset.from_pandas(frame), *files):
-        assert load_corpus(table, tokenizer, column="body").rows(2_000, 16, folds=2).sha256 == wanted
+        assert load_corpus(table, tokenizer, text_column="body").rows(2_000, 16, folds=2).sha256 == wanted
     for strings in (documents, tuple(documents), iter(documents), frame["body"]):
         assert load_corpus(strings, tokenizer).rows(2_000, 16, folds=2).sha256 == wanted
     alone = datasets.Dataset.from_dict({"body": documents})
@@ -343,8 +343,8 @@ def test_an_unknown_name_is_refused(tokenizer, name):
         (["one", 2], {}, "a list holds int at place 1"),
         ([" ", ""], {}, "2 strings is empty"),
         (["one"], {"documents": "page"}, "documents='page': use auto, file, blank, line"),
-        (pd.DataFrame({"a": ["x"], "b": ["y"]}), {}, "give column= one of a, b"),
-        (pd.DataFrame({"a": ["x"]}), {"column": "b"}, "has no column 'b': give one of a"),
+        (pd.DataFrame({"a": ["x"], "b": ["y"]}), {}, "give text_column= "),
+        (pd.DataFrame({"a": ["x"]}), {"text_column": "b"}, "has no column 'b': give one of a"),
         (pd.DataFrame({"a": [1]}), {}, "column 'a' of the data set holds int at place 0"),
     ],
 )

@@ -142,7 +142,7 @@ def test_cells_are_read_as_they_are_written_and_empty_ones_are_none(tmp_path):
 
 def test_a_column_of_what_has_none_is_refused(tmp_path):
     (tmp_path / "t.txt").write_text("one")
-    with pytest.raises(InputError, match="has no columns: leave column out"):
+    with pytest.raises(InputError, match="has no columns: leave text_column out"):
         read_path(tmp_path / "t.txt", "text")
 
 

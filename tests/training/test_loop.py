@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,7 @@ from howlinear.errors import InputError, SourceError
 from howlinear.instrument.measure import measure
 from howlinear.text.rows import TokenRows
 from howlinear.training import loop as training
-from howlinear.training.loop import Recipe, batch_at, log_spaced, rate_at, train
+from howlinear.training.loop import Recipe, batch_at, log_spaced, loss_of, rate_at, train
 from howlinear.training.minis import FACTORY, new_model
 
 pytestmark = pytest.mark.long
@@ -102,6 +103,21 @@ def test_a_batch_takes_runs_of_the_stream_half_from_each_corpus(stream):
     assert (batch[:2] < 40).all()
     assert (batch[2:] >= 40).all()
     assert ((batch[:2, 1:] - batch[:2, :-1]) % 40 == 1).all()
+
+
+def test_every_sequence_begins_with_the_first_token_where_there_is_one(stream):
+    batch = batch_at(stream, 3, replace(RECIPE, first_token=7))
+    assert batch.shape == (4, 16)
+    assert (batch[:, 0] == 7).all()
+    assert torch.equal(batch[:, 1:], batch_at(stream, 3, RECIPE)[:, :-1])
+
+
+def test_the_trajectory_says_what_is_massive_and_what_ordinary_rows_are(stream, held_out):
+    model = small()
+    last = train(model, stream, held_out, RECIPE)[-1]
+    solved = measure(model, held_out).solved
+    assert last["massive_rows"] == [solved[0].massive_rows]
+    assert last["r2_ordinary"] == pytest.approx([solved[0].ordinary.r2], abs=1e-9)
 
 
 def test_a_stream_shorter_than_a_sequence_is_refused(stream):
@@ -261,5 +277,15 @@ def test_recipes_that_cannot_be_trained_are_refused():
 def test_the_trajectory_is_plain_numbers(stream, held_out):
     trajectory = train(small(), stream, held_out, RECIPE)
     for found in trajectory:
-        assert set(found) == {"step", "loss", "perplexity", "r2", "r2_low", "r2_high"}
-        assert np.isfinite([found["perplexity"], *found["r2"], *found["r2_low"], *found["r2_high"]]).all()
+        curves = {name for name in found if name not in ("step", "loss", "perplexity")}
+        assert curves == {"r2", "r2_low", "r2_high", "massive_rows", "r2_ordinary"}
+        assert all(np.isfinite(found[name]).all() for name in ("perplexity", *curves))
+
+
+@pytest.mark.parametrize("name", FACTORY)
+def test_a_step_can_be_compiled_whole(name, stream, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
+    model = small(name)
+    ids = batch_at(stream, 0, RECIPE)
+    compiled, written = (loss_of(model, RECIPE, compiled)(ids).detach() for compiled in (True, False))
+    assert float(compiled) == pytest.approx(float(written), rel=1e-3)

@@ -4,7 +4,7 @@ import re
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, LlamaForCausalLM
+from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from conftest import FAMILIES, tiny
 from howlinear.errors import InputError
@@ -16,7 +16,16 @@ from howlinear.notebook import settings
 from howlinear.text.corpus import Corpus
 from howlinear.training import minis
 from howlinear.training.loop import Recipe
-from howlinear.training.minis import END_OF_TEXT, FACTORY, WIDE, new_model, new_tokenizer, ship, training_stream
+from howlinear.training.minis import (
+    END_OF_TEXT,
+    FACTORY,
+    WIDE,
+    new_model,
+    new_tokenizer,
+    opening_texts,
+    ship,
+    training_stream,
+)
 
 RECIPE = Recipe(steps=2, batch=4, micro_batch=4, seq_len=16, warm_up=2, stream=3_000)
 
@@ -93,6 +102,19 @@ def test_the_tokenizer_gives_back_any_text():
     for text in (*texts(3), " ümläut, 漢字,\t🙂\r\n\0", "  two  spaces "):
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
     assert len(tokenizer(texts(1)[0])["input_ids"]) < len(texts(1)[0]) / 2
+
+
+def test_rows_begin_with_the_bos_of_a_tokenizer_that_begins_texts_with_it(tmp_path):
+    plain = new_tokenizer(iter(texts()), vocabulary=300)
+    opening_texts(plain).save_pretrained(tmp_path)
+    opens = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    text = texts(1)[0]
+    assert opens(text)["input_ids"] == [0, *plain(text)["input_ids"]]
+    documents = [f"{text} {number}" for number in range(200)]
+    rows = Corpus("own", opens, documents).rows(1_024, 16, folds=2)
+    assert (rows.ids[:, 0] == 0).all()
+    assert (rows.ids[:, 1] != 0).any()
+    assert (Corpus("own", plain, documents).rows(1_024, 16, folds=2).ids[:, 0] != 0).any()
 
 
 def test_the_stream_is_made_once_from_the_models_documents(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -35,11 +35,10 @@ from howlinear.models.packaged import PACKAGED
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
     from transformers import PreTrainedModel
 
     from howlinear.app.measurement import Measurement
-    from howlinear.ideas.compression.compress import Compressed
-    from howlinear.ideas.compression.greedy import Plan
     from howlinear.ideas.corpora.comparison import Comparison
     from howlinear.notebook.execute import Listed
     from howlinear.text.corpus import Corpus
@@ -66,14 +65,20 @@ Model = Annotated[
 CorpusName = Annotated[
     str,
     typer.Option(
-        help="docs, code, cpp, wikitext, wikitext_test, moby_dick, puzzles, ag_news, codeparrot; or the path of a "
-        "text file, a folder of them, or a table (.jsonl, .csv, .parquet)"
+        help="docs, code, cpp, wikitext, wikitext_test, moby_dick, puzzles, ag_news, codeparrot; the path of a text "
+        "file, a folder of them, or a table (.jsonl, .csv, .parquet); or a data set of the Hub as "
+        "owner/name:configuration:split, the last two of which may be left out"
     ),
 ]
 Documents = Annotated[
     str, typer.Option(help="of a text of yours, what a document is: file, blank (lines between), line, or auto")
 ]
-Column = Annotated[str | None, typer.Option(help="the column of a table that is text; by default text or content")]
+TextColumn = Annotated[
+    str | None, typer.Option(help="the column of a table or a data set that is text; by default text or content")
+]
+BatchSize = Annotated[
+    int, typer.Option(min=1, help="sequences in a forward pass; it moves memory and time, and no result")
+]
 SequenceLength = Annotated[int, typer.Option("--seq-len", min=2, help="tokens in a sequence")]
 Seed = Annotated[int, typer.Option(help="decides which documents are drawn")]
 Blocks = Annotated[str | None, typer.Option(help="which blocks, as in 0,3; all by default")]
@@ -84,11 +89,16 @@ Site = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or one GPU as in cuda:1")]
 Dtype = Annotated[str, typer.Option(help="of the weights: float32, bfloat16 or float16")]
+In4Bit = Annotated[bool, typer.Option("--load-in-4bit", help="round the weights of linear layers, by bitsandbytes")]
+In8Bit = Annotated[bool, typer.Option("--load-in-8bit", help="the same with 8 bits")]
 DeviceMap = Annotated[str | None, typer.Option(help="auto spreads the model over devices, by accelerate")]
 Json = Annotated[Path | None, typer.Option(help="also write the numbers to this .json file")]
 Csv = Annotated[Path | None, typer.Option(help="also write a row per block to this .csv file")]
-Plot = Annotated[Path | None, typer.Option(help="also draw R²_lin over depth to this .svg, .png or .pdf file")]
+Plot = Annotated[Path | None, typer.Option(help="also draw it over depth to this .svg, .png or .pdf file")]
 Html = Annotated[Path | None, typer.Option(help="also write a page with figure, table and notes to this .html file")]
+Swap = Annotated[
+    bool, typer.Option("--swap", help="also say what each block's map costs in perplexity in the block's place")
+]
 Force = Annotated[bool, typer.Option("--force", help="replace files that are there; without it they are refused")]
 
 SUFFIXES = {
@@ -98,6 +108,36 @@ SUFFIXES = {
     "--html": (".html", ".htm"),
 }
 """Option → how the name of the file ends that it writes."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a command reads its models and texts, as its options say it.
+
+    Attributes:
+        documents: what a document is of a text.
+        text_column: of a table, which column is text.
+        sites: where the FFNs are, if that cannot be told.
+        device: where the model computes.
+        dtype: of its weights.
+        device_map: how it is spread over devices.
+        in_4bit: whether its weights are rounded to 4 bits.
+        in_8bit: whether they are to 8.
+    """
+
+    documents: str = "auto"
+    text_column: str | None = None
+    sites: str | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    device_map: str | None = None
+    in_4bit: bool = False
+    in_8bit: bool = False
+
+    @property
+    def bits(self) -> int | None:
+        """To how many bits the weights are rounded; None: they are as they are."""
+        return 4 if self.in_4bit else (8 if self.in_8bit else None)
 
 
 def _print_version(wanted: bool) -> bool:
@@ -124,7 +164,7 @@ def measure(
     model: Model,
     corpus: CorpusName = "docs",
     documents: Documents = "auto",
-    column: Column = None,
+    text_column: TextColumn = None,
     rows: Annotated[
         int | None, typer.Option(min=1, help="token rows, a quarter is held out; with --tolerance the most to use")
     ] = None,
@@ -139,6 +179,9 @@ def measure(
     site: Site = "ffn",
     dtype: Dtype = "float32",
     device_map: DeviceMap = None,
+    load_in_4bit: In4Bit = False,
+    load_in_8bit: In8Bit = False,
+    batch_size: BatchSize = 16,
     json: Json = None,
     plot: Plot = None,
     html: Html = None,
@@ -156,9 +199,7 @@ def measure(
         Path | None,
         typer.Option(help="with --layerwise: a folder that keeps what is done, so that an ended run goes on there"),
     ] = None,
-    swap: Annotated[
-        bool, typer.Option("--swap", help="also say what each block's map costs in perplexity in the block's place")
-    ] = False,
+    swap: Swap = False,
     tokens: Annotated[
         bool, typer.Option("--tokens", help="also split R²_lin by the token: between token means, and within tokens")
     ] = False,
@@ -177,9 +218,10 @@ def measure(
     Exit code 3: measured, but the text ended before every interval was as narrow as --tolerance.
     """
     targets = {"--json": json, "--plot": plot, "--html": html, "--csv": csv}
+    reading = Reading(documents, text_column, sites, device, dtype, device_map, load_in_4bit, load_in_8bit)
     if not is_distributed():  # of several processes one speaks for all, which takes torch
         check_targets(targets, force)
-        check_sources(model, corpus, documents, column)
+        check_sources([model], [corpus], reading)
 
     from howlinear.instrument.distributed import joined
     from howlinear.instrument.stopping import check_tolerance
@@ -192,14 +234,14 @@ def measure(
         check_kind(site)
         if tolerance is not None:
             check_tolerance(tolerance)
-        check_device_map(device_map, device, group.size)
+        check_placement(reading, group.size)
         if (swap or fresh) and group.size > 1:
             raise InputError(f"{'--swap' if swap else '--fresh'} is the work of one process: leave torchrun out")
-        possible = group.size == 1 and tolerance is None and not (tokens or fresh)
+        possible = group.size == 1 and tolerance is None and not (tokens or fresh or reading.bits)
         layerwise = check_layerwise(layerwise, work, device_map, possible)
-        loaded, text = read_inputs(model, corpus, group.device, dtype, device_map, sites, documents, column, layerwise)
+        loaded, text = read_inputs(model, corpus, replace(reading, device=group.device), layerwise)
         options = {"rows": rows, "seq_len": seq_len, "seed": seed, "blocks": chosen, "tolerance": tolerance}
-        options |= {"site": site, "tokens": tokens, "work": work}
+        options |= {"site": site, "tokens": tokens, "work": work, "batch_size": batch_size}
         measurement = measure_all(loaded, text, options, swap, fresh)
         measurement = replace(measurement, model=model, dtype=dtype)
         if group.first:
@@ -233,7 +275,8 @@ def measure_all(
     gather(None)  # all have done their part: if one is lost, there is no file
 
     if swap and profile.perplexity is not None:
-        profile = replace(profile, costs=hl.swap_costs(loaded, profile, profile.rows, progress=progress))
+        at_once = max(1, options["batch_size"] // 2)
+        profile = replace(profile, costs=hl.swap_costs(loaded, profile, profile.rows, at_once, progress))
     return Measurement(profile.model, profile, swap, untrained, rows, options["seed"])
 
 
@@ -241,7 +284,7 @@ def write_measurement(measurement: Measurement, targets: Mapping[str, Path | Non
     """Write the files that were asked for."""
     write_json(targets["--json"], measurement.to_dict)
     write_csv(targets["--csv"], measurement.to_frame)
-    write_plot(targets["--plot"], measurement.to_plot)
+    write_plot(targets["--plot"], lambda: _profile_figure(measurement.to_plot()))
     if targets["--html"] is not None:
         from howlinear.app.page import render
 
@@ -270,8 +313,9 @@ def compare(
         list[str] | None, typer.Option(help="a text as of measure, docs by default; twice for one model on two texts")
     ] = None,
     documents: Documents = "auto",
-    column: Column = None,
+    text_column: TextColumn = None,
     rows: Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out")] = 20_000,
+    blocks: Blocks = None,
     seq_len: SequenceLength = 128,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -279,10 +323,15 @@ def compare(
     site: Site = "ffn",
     dtype: Dtype = "float32",
     device_map: DeviceMap = None,
+    load_in_4bit: In4Bit = False,
+    load_in_8bit: In8Bit = False,
+    batch_size: BatchSize = 16,
     json: Json = None,
     plot: Plot = None,
+    html: Html = None,
     csv: Csv = None,
     force: Force = False,
+    swap: Swap = False,
 ) -> None:
     """Compare two models on one text, or one model on two texts: R²_lin block by block, and what surely differs.
 
@@ -294,28 +343,29 @@ def compare(
             f"{len(models)} models and {len(corpora)} texts: give two models, as in howlinear compare mini-gpt2 "
             "mini-llama, or one model and two texts, as in howlinear compare mini-gpt2 --corpus docs --corpus code"
         )
-    check_targets({"--json": json, "--plot": plot, "--csv": csv}, force)
-    check_device_map(device_map, device, processes=1)
+    check_targets({"--json": json, "--plot": plot, "--html": html, "--csv": csv}, force)
+    reading = Reading(documents, text_column, sites, device, dtype, device_map, load_in_4bit, load_in_8bit)
+    check_sources(models, corpora, reading)
+    chosen = parse_blocks(blocks)
     pairs = [(model, text) for model in models for text in corpora]
-    for model, text in pairs:
-        check_sources(model, text, documents, column)
 
     from howlinear.ideas.corpora.comparison import comparison, measured
-    from howlinear.instrument.distributed import place
     from howlinear.models.ffn_sites import check_kind
 
     check_kind(site)
     of_site = "" if site == "ffn" else f"{site} of "
     both = []
     for model, text in pairs:
-        loaded, read = read_inputs(model, text, place(device), dtype, device_map, sites, documents, column)
-        both.append(measured(loaded, read.rows(rows, seq_len, seed), progress=sys.stderr.isatty(), site=site))
+        loaded, read = read_inputs(model, text, reading)
+        packed = read.rows(rows, seq_len, seed)
+        both.append(measured(loaded, packed, sys.stderr.isatty(), site, chosen, batch_size, swap))
     names = tuple(f"{of_site}{Path(model).name} on {Path(text).name}" for model, text in pairs)
     compared = comparison(*both, names)
 
     write_json(json, lambda: comparison_numbers(compared) | {"seed": seed})
     write_csv(csv, lambda: both_frames(compared, names))
-    write_plot(plot, lambda: both_frames(compared, names))
+    write_plot(plot, lambda: _profile_figure(both_frames(compared, names)))
+    write_text(html, lambda: comparison_page(compared, names, seed))
     show_comparison(compared, names)
 
 
@@ -332,7 +382,8 @@ def comparison_numbers(compared: Comparison) -> dict[str, Any]:
     }
     if compared.agreement is not None:
         content["difference"] = [{"block": b, **asdict(d)} for b, d in compared.agreement.difference.items()]
-        content["correlation"] = asdict(compared.agreement.correlation)
+        r = compared.agreement.correlation
+        content["correlation"] = None if r is None else asdict(r)
         content["distance"] = asdict(mean_distance(compared.agreement))
     return content
 
@@ -344,6 +395,24 @@ def both_frames(compared: Comparison, names: tuple[str, str]) -> pd.DataFrame:
     profiles = zip((compared.first, compared.second), names, strict=True)
     frames = [profile.to_frame().assign(model=name) for profile, name in profiles]
     return pd.concat(frames, ignore_index=True)
+
+
+def comparison_page(compared: Comparison, names: tuple[str, str], seed: int) -> str:
+    """What `--html` writes of a comparison."""
+    from howlinear.app.console import comparison_columns, comparison_notes
+    from howlinear.app.page import render_page
+    from howlinear.files import numbers
+
+    profiles = (compared.first, compared.second)
+    settings = {"A": names[0], "B": names[1], "seed": str(seed)}
+    settings |= {
+        f"SHA-256 of the rows of {name}": profile.rows.sha256 for name, profile in zip("AB", profiles, strict=True)
+    }
+    settings["versions"] = ", ".join(f"{name} {version}" for name, version in numbers.versions().items())
+    costs = compared.first.costs or compared.second.costs
+    notes, columns = comparison_notes(compared), comparison_columns(compared)
+    figure = partial(_profile_figure, both_frames(compared, names))
+    return render_page("comparison.html.jinja", " beside ".join(names), figure, notes, columns, settings, costs=costs)
 
 
 def show_comparison(compared: Comparison, names: tuple[str, str]) -> None:
@@ -363,6 +432,8 @@ def show_comparison(compared: Comparison, names: tuple[str, str]) -> None:
 def tokens(
     model: Model,
     corpus: CorpusName = "docs",
+    documents: Documents = "auto",
+    text_column: TextColumn = None,
     rows: Annotated[int, typer.Option(min=1, help="token rows; a quarter is held out, some of it shown")] = 20_000,
     tokens: Annotated[int, typer.Option(min=1, help="held-out tokens to show, in whole sequences")] = 2_048,
     blocks: Blocks = None,
@@ -373,6 +444,9 @@ def tokens(
     site: Site = "ffn",
     dtype: Dtype = "float32",
     device_map: DeviceMap = None,
+    load_in_4bit: In4Bit = False,
+    load_in_8bit: In8Bit = False,
+    batch_size: BatchSize = 16,
     html: Annotated[Path | None, typer.Option(help="write the text coloured by it to this .html file")] = None,
     csv: Annotated[Path | None, typer.Option(help="also write a row per token and block to this .csv file")] = None,
     force: Force = False,
@@ -380,24 +454,23 @@ def tokens(
     """Which tokens does each block's affine map miss? Their shares of its residual, on held-out text."""
     targets = {"--html": html, "--csv": csv}
     check_targets(targets, force)
-    check_device_map(device_map, device, processes=1)
-    check_sources(model, corpus)
+    reading = Reading(documents, text_column, sites, device, dtype, device_map, load_in_4bit, load_in_8bit)
+    check_sources([model], [corpus], reading)
     chosen = parse_blocks(blocks)
 
     from howlinear.app.console import fit_table, headline
     from howlinear.app.measurement import Measurement
     from howlinear.app.token_page import check_page, render_tokens, token_columns
-    from howlinear.instrument.distributed import place
     from howlinear.models.ffn_sites import check_kind
 
     check_kind(site)
     if html is not None:
         check_page(tokens)
-    loaded, text = read_inputs(model, corpus, place(device), dtype, device_map, sites)
+    loaded, text = read_inputs(model, corpus, reading)
     packed = text.rows(rows, seq_len, seed)
     progress = sys.stderr.isatty()
-    profile = hl.measure(loaded, packed, blocks=chosen, progress=progress, site=site)
-    errors = hl.token_errors(loaded, profile, tokens=tokens, progress=progress)
+    profile = hl.measure(loaded, packed, blocks=chosen, batch_size=batch_size, progress=progress, site=site)
+    errors = hl.token_errors(loaded, profile, tokens=tokens, batch_size=batch_size, progress=progress)
     measurement = Measurement(model, profile, rows_asked=rows, seed=seed, dtype=dtype)
     write_csv(csv, lambda: errors)
     write_text(html, lambda: render_tokens(errors, measurement))
@@ -427,16 +500,30 @@ def compress(
     alike: Annotated[
         bool, typer.Option("--alike", help="as many units in every block, so that transformers alone loads them")
     ] = False,
+    decilm: Annotated[
+        bool, typer.Option("--decilm", help="of a LLaMA: in the form of DeciLM, which vLLM and llama.cpp read")
+    ] = False,
     corpus: CorpusName = "docs",
     documents: Documents = "auto",
-    column: Column = None,
+    text_column: TextColumn = None,
     rows: Annotated[
         int | None, typer.Option(min=1, help="token rows, a quarter is held out; 20,000, or 40,000 for hidden units")
     ] = None,
+    blocks: Annotated[str | None, typer.Option(help="which may be changed, as in 0,3; all by default")] = None,
     seq_len: SequenceLength = 128,
     seed: Seed = 0,
+    device: Device = "cpu",
     sites: Sites = None,
-    force: Annotated[bool, typer.Option("--force", help="replace a compressed model that is there")] = False,
+    dtype: Dtype = "float32",
+    device_map: DeviceMap = None,
+    batch_size: BatchSize = 16,
+    json: Json = None,
+    plot: Plot = None,
+    html: Html = None,
+    csv: Csv = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="replace a compressed model, and files, that are there")
+    ] = False,
 ) -> None:
     """Write a smaller model to a folder; nothing is trained.
 
@@ -446,25 +533,44 @@ def compress(
     """
     units = units or max_parameters is not None
     check_budget(max_dppl, max_parameters, units, alike)
+    if alike and blocks is not None:
+        raise InputError("--alike is about all blocks, so that one number in the config says it: leave --blocks out")
+    targets = {"--json": json, "--plot": plot, "--html": html, "--csv": csv}
+    check_targets(targets, force)
     from howlinear.ideas.compression.output_folder import check_output_folder
 
     check_output_folder(out, force)
-    check_sources(model, corpus, documents, column)
+    reading = Reading(documents, text_column, sites, device, dtype, device_map)
+    check_sources([model], [corpus], reading)
+    chosen = parse_blocks(blocks)
 
+    from howlinear.app.compression import Compression
+    from howlinear.app.console import outcome_table
     from howlinear.ideas.compression.card import compressed_card
+    from howlinear.models.decilm_export import check_llama
 
-    loaded, text = read_inputs(model, corpus, sites=sites, documents=documents, column=column)
+    loaded, text = read_inputs(model, corpus, reading)
+    if decilm:
+        check_llama(loaded)
     packed = text.rows(rows or (40_000 if units else 20_000), seq_len, seed)
     progress = sys.stderr.isatty()
     if units:
-        outcome = hl.compress(loaded, packed, max_parameters, max_dppl, alike, progress)
+        outcome = hl.compress(loaded, packed, max_parameters, max_dppl, alike, progress, chosen, batch_size)
     else:
-        outcome = hl.compress_to(loaded, packed, max_dppl, progress=progress)
+        outcome = hl.compress_to(loaded, packed, max_dppl, progress=progress, blocks=chosen, batch_size=batch_size)
     smaller = outcome.model if units else hl.replace(loaded, outcome.maps)
-    card = compressed_card(model, loaded, smaller, packed, outcome, max_dppl, max_parameters)
-    hl.save(smaller, out, card, text.tokenizer, force)
-    show_compressed(outcome, f"{model} on held-out {corpus}")
-    _say(f"{loaded.num_parameters():,} → {smaller.num_parameters():,} parameters, written to {out}")
+    written = hl.to_decilm(smaller) if decilm else smaller
+    card = compressed_card(model, loaded, smaller, packed, outcome, max_dppl, max_parameters, written, text.tokenizer)
+    hl.save(written, out, card, text.tokenizer, force)
+    compression = Compression(model, loaded, smaller, packed, outcome, seed, dtype)
+    write_json(json, compression.to_dict)
+    write_csv(csv, compression.to_frame)
+    write_plot(plot, compression.draw)
+    write_text(html, compression.render)
+    Console().print(outcome_table(outcome))
+    *lines, sizes = compression.notes
+    for line in [*lines, f"{sizes}, written to {out}"]:
+        _say(line)
 
 
 def check_budget(max_dppl: float | None, max_parameters: float | None, units: bool, alike: bool) -> None:
@@ -483,18 +589,6 @@ def check_budget(max_dppl: float | None, max_parameters: float | None, units: bo
         raise InputError(f"a budget of {max_dppl}: give a finite rise of perplexity, as 1.0")
 
 
-def show_compressed(outcome: Plan | Compressed, where: str) -> None:
-    """Print what was replaced or kept, and what that cost."""
-    from howlinear.app.console import outcome_table
-
-    Console().print(outcome_table(outcome))
-    _say(
-        f"{where}: perplexity {outcome.base:.2f} → {outcome.perplexity:.2f}, change {outcome.delta.delta:+.2f} "
-        f"(95 % interval {outcome.delta.low:+.2f} to {outcome.delta.high:+.2f})"
-    )
-    _say(outcome.outlook)
-
-
 # --- howlinear figures
 
 
@@ -505,7 +599,7 @@ def figures(
         list[str] | None, typer.Option(help="a text by name or path; again for more, the first leads")
     ] = None,
     documents: Documents = "auto",
-    column: Column = None,
+    text_column: TextColumn = None,
     out: Annotated[Path | None, typer.Option(help="a new folder; by default howlinear-MODEL here")] = None,
     short: Annotated[bool, typer.Option("--short", help="few rows and few steps: a first look in minutes")] = False,
     cores: Annotated[
@@ -538,7 +632,7 @@ def figures(
         def progress(done: int, of: int) -> None:
             show(completed=done, total=of)
 
-        page = hl.figures(model, corpus or "docs", out, short, cores, progress, force, documents, column)
+        page = hl.figures(model, corpus or "docs", out, short, cores, progress, force, documents, text_column)
     missing = not_run(page)
     _say(f"the page on {model}: {_from_here(page)}")
     if missing:
@@ -590,23 +684,26 @@ def notebook(
 @app.command()
 def minis(
     names: Annotated[list[str] | None, typer.Argument(help="which; the three embedded ones by default")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="optimiser steps of 4,096 tokens, of a wide one 16,384")] = 2_000,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="optimiser steps of 4,096 tokens, or 16,384; as the recipe says by default"),
+    ] = None,
     device: Device = "cpu",
     compiled: Annotated[bool, typer.Option(help="torch.compile the step; needs a C++ compiler on a CPU")] = True,
 ) -> None:
     """Train the embedded models, or go on from their checkpoints, and write them to models/.
 
-    wide-gpt2, wide-pythia and wide-llama are the same at the paper's width of 768, for a GPU; they go to build/wide.
+    For a GPU are mini-sink, in which a massive activation grows, and the three at the paper's width of 768, wide-gpt2,
+    wide-pythia and wide-llama, which go to build/wide.
     """
     from howlinear.instrument.distributed import place
-    from howlinear.training.loop import Recipe
-    from howlinear.training.minis import FACTORY, WIDE, WIDE_RECIPE, ship
+    from howlinear.training.minis import FACTORY, recipe_of, ship
 
     hide_bars()
     device = place(device)
     for name in names or FACTORY:
-        recipe = replace(WIDE_RECIPE if name in WIDE else Recipe(), steps=steps)
-        ship(name, recipe, device=device, compiled=compiled)
+        recipe = recipe_of(name)
+        ship(name, replace(recipe, steps=steps or recipe.steps), device=device, compiled=compiled)
 
 
 @app.command(hidden=True)
@@ -654,24 +751,30 @@ app.info.epilog = "\n\n".join(["For example:", *(examples[0] for examples in EXA
 # --- Checks, before any work
 
 
-def check_sources(model: str, corpus: str, documents: str = "auto", column: str | None = None) -> None:
-    """Refuse a model or a corpus that is not there, or a way to read it that is none.
+def check_sources(models: list[str], corpora: list[str], reading: Reading) -> None:
+    """Refuse a model or a corpus that is not there, or a way to read them that is none.
 
     Raises:
         SourceError: there is none by that name.
-        InputError: no such way to cut it into documents, or a column that is not there.
+        InputError: no such way to cut a text into documents, a column that is not there, or options that exclude each
+            other.
     """
     from howlinear.models import sources
-    from howlinear.text import library, plain
+    from howlinear.text import library, plain, streams
 
-    sources.check_there(model)
-    library.check_known(corpus)
-    plain.check_way(documents)
-    path = Path(corpus)
-    if column is not None or path.suffix.lower() in plain.TABLES:
-        plain.read_path(path, column)
-    elif path.is_file():
-        plain.read_bytes(path, most=1)
+    check_placement(reading)
+    for model in models:
+        sources.check_there(model)
+    plain.check_way(reading.documents)
+    for corpus in corpora:
+        library.check_known(corpus)
+        path = Path(corpus)
+        if streams.is_hub_id(corpus) and not path.exists():
+            next(streams.texts_of(streams.open_hub(corpus), reading.text_column, corpus), None)
+        elif reading.text_column is not None or path.suffix.lower() in plain.TABLES:
+            plain.read_path(path, reading.text_column)
+        elif path.is_file():
+            plain.read_bytes(path, most=1)
 
 
 def check_targets(targets: Mapping[str, Path | None], force: bool) -> None:
@@ -700,16 +803,21 @@ def check_targets(targets: Mapping[str, Path | None], force: bool) -> None:
             raise SourceError(f"cannot write {path}: it is there already; name another, or add --force to replace it")
 
 
-def check_device_map(device_map: str | None, device: str, processes: int) -> None:
-    """Refuse two ways at once to say where a model computes.
+def check_placement(reading: Reading, processes: int = 1) -> None:
+    """Refuse two ways at once to say where a model computes, or to how many bits it is rounded.
 
     Raises:
-        InputError: a device map beside a device or several processes.
+        InputError: a device map beside a device or several processes, 4 bits beside 8, or what rounds them is missing.
     """
-    if device_map and (device != "cpu" or processes > 1):
+    from howlinear.models.sources import check_bits
+
+    if reading.device_map and (reading.device != "cpu" or processes > 1):
         raise InputError(
             "--device-map spreads a model over the devices of one process: leave --device and torchrun out"
         )
+    if reading.in_4bit and reading.in_8bit:
+        raise InputError("weights are rounded to 4 bits or to 8: give --load-in-4bit or --load-in-8bit")
+    check_bits(reading.bits)
 
 
 def check_layerwise(layerwise: bool | None, work: Path | None, device_map: str | None, possible: bool) -> bool | None:
@@ -752,26 +860,21 @@ def parse_blocks(text: str | None) -> list[int] | None:
 
 
 def read_inputs(
-    model: str,
-    corpus: str,
-    device: str = "cpu",
-    dtype: str = "float32",
-    device_map: str | None = None,
-    sites: str | None = None,
-    documents: str = "auto",
-    column: str | None = None,
-    layerwise: bool | None = False,
+    model: str, corpus: str, reading: Reading, layerwise: bool | None = False
 ) -> tuple[PreTrainedModel, Corpus]:
     """The model where it computes, and the text as it reads it."""
+    from howlinear.instrument.distributed import place
     from howlinear.instrument.layerwise import opened
 
     hide_bars()
+    device = place(reading.device)
     with complaining():
-        if device_map is not None:
-            loaded = hl.load_model(model, dtype=dtype, device_map=device_map, sites=sites)
+        if reading.device_map is not None or reading.bits is not None:
+            where = reading.device_map or {"": device}
+            loaded = hl.load_model(model, dtype=reading.dtype, device_map=where, sites=reading.sites, bits=reading.bits)
         else:
-            loaded = opened(model, layerwise, dtype, sites, device)
-    return loaded, hl.load_corpus(corpus, loaded, column, documents)
+            loaded = opened(model, layerwise, reading.dtype, reading.sites, device)
+    return loaded, hl.load_corpus(corpus, loaded, reading.text_column, reading.documents)
 
 
 @contextmanager
@@ -822,15 +925,21 @@ def write_csv(path: Path | None, frame: Callable[[], pd.DataFrame]) -> None:
             frame().to_csv(aside, index=False, encoding="utf-8")
 
 
-def write_plot(path: Path | None, frame: Callable[[], pd.DataFrame]) -> None:
-    """Draw profiles in the project's style, if a file was asked for."""
+def write_plot(path: Path | None, draw: Callable[[], Figure]) -> None:
+    """Draw in the project's style, if a file was asked for."""
     if path is not None:
         from howlinear.files import atomic
-        from howlinear.plots import profile, style
+        from howlinear.plots import style
 
         style.use()
         with atomic.written_aside(path) as aside:
-            profile(frame()).savefig(aside, bbox_inches="tight", pad_inches=0.03)
+            draw().savefig(aside, bbox_inches="tight", pad_inches=0.03)
+
+
+def _profile_figure(frame: pd.DataFrame) -> Figure:
+    from howlinear.plots import profile
+
+    return profile(frame)
 
 
 # --- Showing

@@ -225,6 +225,16 @@ def comparison_table(compared: Comparison, names: tuple[str, str], width: int) -
         names: what to call them.
         width: characters in a line.
     """
+    caption = "A − B: held-out documents; jackknife over document folds"
+    if compared.first.costs is not None or compared.second.costs is not None:
+        caption += "; ΔPPL: of the block alone replaced by its map"
+    if compared.agreement is not None:
+        caption += "\n* the interval leaves 0 out; one in twenty does by chance"
+    return fit_table(comparison_columns(compared), width, f"A: {names[0]}\nB: {names[1]}", caption)
+
+
+def comparison_columns(compared: Comparison) -> list[Column]:
+    """What there is to say of each block of two profiles, column by column."""
     blocks = sorted({*compared.first, *compared.second})
     columns = [Column("block", [str(block) for block in blocks], worth=100)]
     for letter, profile, worth in (("A", compared.first, 99), ("B", compared.second, 98)):
@@ -233,7 +243,9 @@ def comparison_table(compared: Comparison, names: tuple[str, str], width: int) -
         intervals = ["" if found is None else f"{found.r2_low:.3f} – {found.r2_high:.3f}" for found in there]
         columns.append(Column(f"R²_lin\n{letter}", values, worth))
         columns.append(Column(f"95 % interval\n{letter}", intervals, worth - 40))
-    caption = "A − B: held-out documents; jackknife over document folds"
+        if profile.costs is not None:
+            costs = [f"{profile.costs[block].delta:+.2f}" if block in profile.costs else "" for block in blocks]
+            columns.append(Column(f"ΔPPL\n{letter}", costs, worth - 5))
     if compared.agreement is not None:
         differences = [compared.agreement.difference[block] for block in blocks]
         columns += [
@@ -241,8 +253,7 @@ def comparison_table(compared: Comparison, names: tuple[str, str], width: int) -
             Column("95 % interval\nA − B", [f"{each.low:+.3f} to {each.high:+.3f}" for each in differences], worth=96),
             Column("\nsure", ["*" if each.excludes(0.0) else "" for each in differences], worth=95),
         ]
-        caption += "\n* the interval leaves 0 out; one in twenty does by chance"
-    return fit_table(columns, width, f"A: {names[0]}\nB: {names[1]}", caption)
+    return columns
 
 
 def comparison_notes(compared: Comparison) -> list[str]:
@@ -256,8 +267,9 @@ def comparison_notes(compared: Comparison) -> list[str]:
     else:
         apart = mean_distance(compared.agreement)
         r = compared.agreement.correlation
+        over_blocks = "" if r is None else f", correlation over the blocks {r}"
         sure = ", ".join(str(block) for block in compared.agreement.differ)
-        said.append(f"mean distance of the two profiles {apart}, correlation over the blocks {r}")
+        said.append(f"mean distance of the two profiles {apart}{over_blocks}")
         said.append(f"A and B differ beyond the interval in {f'blocks {sure}' if sure else 'no block'}")
         said.append(
             "paired: both read the same rows, and each document fold is left out of both at once"

@@ -29,6 +29,7 @@ from howlinear.files import atomic, paths
 from howlinear.models import sources
 from howlinear.notebook import execute, prose, settings
 from howlinear.text import library, plain
+from howlinear.text.streams import is_hub_id
 
 PAGE = "index.html"
 COPIED = ("results", "figures", "notebooks")
@@ -128,7 +129,7 @@ def figures(
     progress: Progress | None = None,
     force: bool = False,
     documents: str = "auto",
-    column: str | None = None,
+    text_column: str | None = None,
 ) -> Path:
     """Run every notebook that applies on a model and texts, and write a page about that model.
 
@@ -142,7 +143,7 @@ def figures(
         progress: told how many notebooks are done.
         force: replace figures of another model or text that the folder holds; a folder of anything else stays.
         documents: what a document is of these texts, as for `load_corpus`.
-        column: of tables, the column that is text.
+        text_column: of tables, the column that is text.
 
     Returns:
         The page, `index.html` in the folder.
@@ -155,8 +156,12 @@ def figures(
     sources.check_there(model)
     for text in corpora:
         library.check_known(text)
+        if is_hub_id(text) and not Path(text).exists():
+            raise InputError(
+                f"notebooks read files: save {text} as a table, dataset.to_json('mine.jsonl'), and give that"
+            )
     out = Path(folder or f"howlinear-{Path(model).name}").absolute()
-    cut = _cut(corpora, out, documents, column)
+    cut = _cut(corpora, out, documents, text_column)
     content = {
         "extends": str(paths.PROFILES / f"{'own-short' if short else 'own'}.yaml"),
         "models": [settings.whole(model)],
@@ -197,7 +202,9 @@ def _cut(corpora: Sequence[str], out: Path, documents: str, column: str | None) 
     cut = {}
     for number, text in enumerate(corpora, 1):
         if not Path(text).expanduser().exists():
-            raise InputError(f"corpus {text} has its own documents: leave documents and column out, or give a path")
+            raise InputError(
+                f"corpus {text} has its own documents: leave documents and text_column out, or give a path"
+            )
         texts, _ = plain.read_path(Path(text).expanduser(), column)
         if documents != "auto":
             texts = [document for each in texts for document in plain.WAYS[documents](each)]

@@ -1,15 +1,19 @@
-"""A measurement as one page of HTML: figure, table, what to think of it, how it was measured. It loads nothing."""
+"""What a command found, as a page that loads nothing: figure, table, what to think of it, how it was measured."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from jinja2 import Environment, FileSystemLoader
+from matplotlib.figure import Figure
 
-from howlinear.app.console import headline, profile_columns, profile_notes
+from howlinear.app.console import Column, headline, profile_columns, profile_notes
 from howlinear.app.measurement import Measurement
 from howlinear.core.correlation import correlation
 from howlinear.errors import InputError
@@ -19,31 +23,58 @@ from howlinear.plots import ceilings, style
 
 
 def render(measurement: Measurement) -> str:
-    """The page.
+    """The page of a measurement."""
+    # R²_lin has its bar behind it, so the bar's own column is left out
+    columns = [column for column in profile_columns(measurement) if column.heading]
+    profile = measurement.profile
+    notes = [note for note in profile_notes(measurement) if note != profile.warning]  # which `thoughts` tells
+    return render_page(
+        "page.html.jinja",
+        headline(measurement),
+        partial(ceilings.profile, measurement.to_plot()),
+        [*thoughts(profile), *notes],
+        columns,
+        measurement.settings(),
+        costs=profile.costs,
+        site=profile.site,
+        untrained=measurement.untrained,
+        massive=any(solved.massive_rows for solved in profile.solved.values()),
+    )
+
+
+def render_page(
+    template: str,
+    title: str,
+    draw: Callable[[], Figure],
+    notes: list[str],
+    columns: list[Column],
+    settings: Mapping[str, str],
+    **more: Any,
+) -> str:
+    """A page.
 
     Args:
-        measurement: what was measured.
+        template: its words, a file beside this one that is, or extends, `page.html.jinja`.
+        title: the heading.
+        draw: draws the figure.
+        notes: what to think of it, a sentence each.
+        columns: of the table; the second is a share, which gets a bar.
+        settings: how it came about, by name.
+        **more: what the template's own words depend on.
 
     Returns:
         HTML with figure and style in it; whatever it is given is shown as text.
     """
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
-    environment.filters["share"] = lambda cell: round(100 * min(1.0, max(0.0, float(cell))))
-    # R²_lin has its bar behind it, so the bar's own column is left out
-    columns = [column for column in profile_columns(measurement) if column.heading]
-    profile = measurement.profile
-    notes = [note for note in profile_notes(measurement) if note != profile.warning]  # which `thoughts` tells
-    return environment.get_template("page.html.jinja").render(
-        title=headline(measurement),
-        figure=_draw_svg(measurement),
-        notes=[*thoughts(profile), *notes],
+    environment.filters["share"] = lambda cell: round(100 * min(1.0, max(0.0, float(cell or 0))))
+    return environment.get_template(template).render(
+        title=title,
+        figure=_svg_of(draw),
+        notes=notes,
         headings=[" ".join(column.heading.split()) for column in columns],
         rows=list(zip(*(column.cells for column in columns), strict=True)),
-        settings=measurement.settings(),
-        costs=profile.costs,
-        site=profile.site,
-        untrained=measurement.untrained,
-        massive=any(solved.massive_rows for solved in profile.solved.values()),
+        settings=settings,
+        **more,
     )
 
 
@@ -101,11 +132,11 @@ def _ranking_clause(profile: Profile) -> str:
     )
 
 
-def _draw_svg(measurement: Measurement) -> str:
-    """The figure as an SVG element, its letters as outlines: the same whatever fonts there are."""
+def _svg_of(draw: Callable[[], Figure]) -> str:
+    """A figure as an SVG element, its letters as outlines: the same whatever fonts there are."""
     style.use()
     with mpl.rc_context({"svg.fonttype": "path"}):
-        figure = ceilings.profile(measurement.to_plot())
+        figure = draw()
         drawing = io.StringIO()
         figure.savefig(
             drawing, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.03, metadata={"Date": None}

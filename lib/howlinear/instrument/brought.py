@@ -22,6 +22,7 @@ from howlinear.models.load import model_of
 from howlinear.text.corpus import Corpus, load_corpus
 from howlinear.text.plain import COLUMNS
 from howlinear.text.rows import FOLDS, ModelInputs, Rows, RowsOnRecord, TokenRows
+from howlinear.text.streams import is_stream
 
 __all__ = ["gathered", "is_text", "model_of", "rows_of"]
 
@@ -88,7 +89,7 @@ def gathered(brought: Any) -> Any:
         names = [name for name in IDS_AND_MASKS if name in _columns(brought)]
         cells = zip(*(brought[name] for name in names), strict=True)
         return _joined([dict(zip(names, example, strict=True)) for example in cells])
-    is_of_torch = isinstance(brought, Dataset)
+    is_of_torch = isinstance(brought, Dataset) and not is_stream(brought)
     if is_of_torch or isinstance(brought, DataLoader | Iterator):
         batches = [brought[place] for place in range(len(brought))] if is_of_torch else list(brought)
         if not batches:
@@ -166,6 +167,8 @@ def _padded(parts: list[Tensor], name: str) -> Tensor:
 def _columns(brought: Any) -> list[str]:
     """The names of the columns of a data set or a table."""
     names = getattr(brought, "column_names", None)
+    if names is None and is_stream(brought):
+        names = next(iter(brought), ())  # of its first row
     names = getattr(brought, "columns", ()) if names is None else names
     return [str(name) for name in names]
 
@@ -174,7 +177,11 @@ def _is_table(brought: Any) -> bool:
     """Whether something is a data set or a table with named columns."""
     if isinstance(brought, Mapping | Tensor) and not isinstance(getattr(brought, "column_names", None), dict):
         return False
-    return hasattr(brought, "columns") or isinstance(getattr(brought, "column_names", None), list | dict)
+    return (
+        hasattr(brought, "columns")
+        or is_stream(brought)
+        or isinstance(getattr(brought, "column_names", None), list | dict)
+    )
 
 
 def _is_tokenised(brought: Any) -> bool:

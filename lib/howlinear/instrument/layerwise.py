@@ -31,7 +31,7 @@ from howlinear.core.moments import Folds, Moments
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.instrument.capture import BlockCapture, Collector, hooked
-from howlinear.instrument.perplexity import LOSS_BATCH, HeldOutLosses
+from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, Solved, name_of, solve
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.checks import evaluating
@@ -205,7 +205,7 @@ def measure_layers(
         costs = None
         if swap:
             maps = {block: answer.ceiling.map for block, answer in solved.items()}
-            size = min(LOSS_BATCH, _at_once(model, rows)) if losses.predicts else LOSS_BATCH
+            size = max(1, min(batch_size // 2, _at_once(model, rows))) if losses.predicts else batch_size
             costs = swap_costs(model, maps, rows, size, progress, site, layerwise=True)
         return Profile(name_of(model), rows, solved, losses.perplexity(), costs=costs, site=site)
 

@@ -62,7 +62,7 @@ def measure(
         seq_len: tokens in a sequence.
         seed: decides which documents are drawn.
         blocks: which blocks, or which one; all by default.
-        batch_size: sequences in a forward pass.
+        batch_size: sequences in a forward pass, half as many where swaps are tried: it moves time and memory alone.
         progress: show a bar.
         tolerance: stop as soon as the interval of every block is at most this much to either side, looking at
             20,480 rows or a little more and whenever they have doubled. The intervals are wide enough to hold
@@ -149,7 +149,7 @@ def measure(
     costs = None
     if swap:
         maps = {block: answer.ceiling.map for block, answer in solved.items()}
-        costs = swap_costs(model, maps, packed, progress=progress, site=site)
+        costs = swap_costs(model, maps, packed, max(1, batch_size // 2), progress, site)
     splits = None
     if tokens:
         splits = {}

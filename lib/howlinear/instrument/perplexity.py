@@ -61,13 +61,14 @@ class Change:
         return {"delta": self.delta, "low": self.low, "high": self.high}
 
 
-def perplexity(model: Any, text: Any, **rows) -> float:
+def perplexity(model: Any, text: Any, batch_size: int = LOSS_BATCH, **rows) -> float:
     """Perplexity of a model on held-out text.
 
     Args:
         model: a causal language model, or its name.
         text: a text, a corpus or rows, whose held-out part counts, without padding; or token ids or a tokenizer's
             output, all of which count (`brought.rows_of`).
+        batch_size: sequences in a forward pass.
         **rows: of a text or a corpus, passed to `Corpus.rows`; to compare with a profile, pass its `rows` as the text.
 
     Raises:
@@ -75,7 +76,7 @@ def perplexity(model: Any, text: Any, **rows) -> float:
     """
     model = model_of(model)
     scored = scored_of(text, model, **rows)
-    return mean_perplexity(losses(model, scored.ids, mask=scored.mask), scored.mask)
+    return mean_perplexity(losses(model, scored.ids, batch_size, scored.mask), scored.mask)
 
 
 class HeldOutLosses:

@@ -332,6 +332,21 @@ class Profile(Mapping):
 
         save_profile(self, Path(path), force)
 
+    def save_skips(self, folder: Path | str, hookpoint: str = "layers.*.mlp") -> None:
+        """Write the maps as transcoders that sparsify loads, `SparseCoder.load_many(folder, local=True)`.
+
+        Args:
+            folder: a new one; it gets a folder for each block, named as the module that the map stands for.
+            hookpoint: that module's name below the model's body, a star for the block's number: `h.*.mlp` of GPT-2.
+
+        Raises:
+            InputError: maps of attention or layers, a profile without maps, or no star.
+            SourceError: it is there already, or cannot be written.
+        """
+        from howlinear.instrument.profile_files import save_skips
+
+        save_skips(self, Path(folder), hookpoint)
+
     def plot(self, ax: matplotlib.axes.Axes | None = None, swap: bool | None = None) -> matplotlib.figure.Figure:
         """Draw R²_lin over depth with its intervals, and below it the costs of swaps.
 

@@ -53,6 +53,32 @@ def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
             save_file(tensors, aside, metadata={"profile": numbers})
 
 
+def save_skips(profile: Profile, folder: Path, hookpoint: str) -> None:
+    """Write each map as a transcoder of EleutherAI's sparsify: a skip connection y = W_skip x + b_dec, and one feature.
+
+    Its loader wants features, at least one: this one never fires and writes nothing. Arguments and errors as of
+    `Profile.save_skips`.
+    """
+    if profile.site != "ffn":
+        raise InputError(f"a transcoder goes from a block's input to its output: these are maps of {profile.site}")
+    if hookpoint.count("*") != 1:
+        raise InputError(f"hookpoint={hookpoint!r}: give the module's name with a star for the block's number")
+    if os.path.lexists(folder):
+        raise SourceError(f"cannot write {folder}: it is there already; name another")
+    tensors = _tensors(profile)
+    with atomic.folder_aside(folder) as new:
+        for block in profile:
+            weight, bias = tensors[f"{block}.weight"].float(), tensors[f"{block}.bias"].float()
+            feature = weight.new_zeros(1, len(bias))
+            coder = {"W_skip": weight.T.contiguous(), "b_dec": bias, "W_dec": feature}
+            coder |= {"encoder.weight": feature.clone(), "encoder.bias": weight.new_zeros(1)}
+            config = {"d_in": len(bias), "num_latents": 1, "k": 1, "transcode": True, "skip_connection": True}
+            place = new / hookpoint.replace("*", str(block))
+            place.mkdir()
+            save_file(coder, place / "sae.safetensors")
+            (place / "cfg.json").write_text(json.dumps(config), encoding="utf-8")
+
+
 def load_profile(path: Path | str) -> Profile:
     """Read a profile that `Profile.save` or `howlinear measure --json` wrote.
 

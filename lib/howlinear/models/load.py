@@ -24,6 +24,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -35,7 +36,7 @@ from howlinear.models.checks import check_count, check_weights, unwrapped
 from howlinear.models.ffn_sites import note, prefix_of, put, sites, width_of
 from howlinear.models.replace import linear_layers, replaced, units_left
 from howlinear.models.shards import Shards
-from howlinear.models.sources import ADAPTER, MERGE, loading, located
+from howlinear.models.sources import ADAPTER, MERGE, check_bits, loading, located
 from howlinear.models.units import narrow
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -54,6 +55,7 @@ def load_model(
     device_map: str | dict[str, int | str] | None = None,
     sites: str | None = None,
     progress: bool = False,
+    bits: int | None = None,
 ) -> PreTrainedModel:
     """Load a model, ready to evaluate: a causal language model, or an encoder of text or of images.
 
@@ -69,6 +71,7 @@ def load_model(
         sites: where the FFNs are if that cannot be told, a star for the block's number, see `models.ffn_sites`; noted
             in the model's config as `howlinear_sites`, so that every function finds them and a saved model keeps it.
         progress: show bars of what is fetched and loaded, on a terminal.
+        bits: 4 or 8, to which the weights of linear layers are rounded on loading, by bitsandbytes.
 
     Returns:
         The `transformers` model, in evaluation mode.
@@ -77,22 +80,24 @@ def load_model(
         SourceError: nothing there, no network, a package that is missing, no safetensors or GGUF weights, or weights
             that do not load.
         InputError: a revision of what is no Hub id (`transformers` would read the folder and say nothing), an unknown
-            dtype, no accelerate, or no module that `sites` names.
+            dtype, no accelerate or bitsandbytes, or no module that `sites` names.
     """
     if not isinstance(name, str | Path):
         model = model_of(name)
         if revision is not None:
             raise _no_revision("a model in memory", revision)
-        if dtype is not None or device_map is not None:
+        if dtype is not None or device_map is not None or bits is not None:
             raise InputError(
-                "a model in memory keeps its dtype and devices: leave dtype and device_map out, or use model.to(…)"
+                "a model in memory stays as it is: leave dtype, device_map and bits out, or use model.to(…)"
             )
     else:
+        check_bits(bits)
         with bars(progress and sys.stderr.isatty()):
             source = located(str(name))
             if revision is not None and Path(source).is_dir():
                 raise _no_revision(source, revision)
-            model = _from_pretrained(source, revision or "main", dtype_of(dtype), _checked_device_map(device_map))
+            where = _checked_device_map(device_map)
+            model = _from_pretrained(source, revision or "main", dtype_of(dtype), where, bits)
     model.eval()
     if sites is not None:
         note(model, sites)
@@ -202,8 +207,13 @@ def load_on_disk(
 
 
 def _from_pretrained(
-    source: str, revision: str, dtype: torch.dtype, device_map: str | dict[str, int | str] | None
+    source: str,
+    revision: str,
+    dtype: torch.dtype,
+    device_map: str | dict[str, int | str] | None,
+    bits: int | None = None,
 ) -> PreTrainedModel:
+    rounding = {} if bits is None else {"quantization_config": BitsAndBytesConfig(**{f"load_in_{bits}bit": True})}
     with loading(source, revision), _silent():
         config = _config_of(source, revision)
         model, report = _class_of(config).from_pretrained(
@@ -214,6 +224,7 @@ def _from_pretrained(
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
+            **rounding,
         )
     return _complete(model, source, revision, sorted(report["missing_keys"]), sorted(report["unexpected_keys"]))
 

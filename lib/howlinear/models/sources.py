@@ -10,6 +10,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlparse
 from urllib.request import getproxies
@@ -19,7 +20,7 @@ from huggingface_hub import constants, hf_hub_download, list_repo_files
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError, StrictDataclassError
 from safetensors import SafetensorError
 
-from howlinear.errors import SourceError
+from howlinear.errors import InputError, SourceError
 from howlinear.files import paths
 from howlinear.models import packaged
 from howlinear.models.seals import check_seal
@@ -80,6 +81,19 @@ def check_there(name: str) -> None:
     if not os.path.exists(source):
         with loading(source):
             hf_hub_download(source, "config.json")
+
+
+def check_bits(bits: int | None) -> None:
+    """Refuse to round weights to so many bits where that cannot be.
+
+    Raises:
+        InputError: bitsandbytes rounds to 4 or 8, and has to be installed.
+    """
+    if bits not in (None, 4, 8):
+        raise InputError(f"bits={bits!r}: weights are rounded to 4 or 8")
+    missing = [package for package in ("bitsandbytes", "accelerate") if bits and find_spec(package) is None]
+    if missing:
+        raise InputError(f"weights of {bits} bits need {' and '.join(missing)}: pip install {' '.join(missing)}")
 
 
 def _checked_folder(folder: Path) -> str:

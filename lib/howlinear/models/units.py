@@ -86,8 +86,8 @@ def take_apart(model: PreTrainedModel, block: int) -> Hidden:
     return Hidden(gate=gate, up=beside[0] if beside else None, activation=activation, out=out)
 
 
-def check_plain(model: PreTrainedModel) -> None:
-    """Refuse a model whose layers of hidden units compute anything but x W + b of float weights of their own.
+def check_plain(model: PreTrainedModel, chosen: list[Site]) -> None:
+    """Refuse blocks whose layers of hidden units compute anything but x W + b of float weights of their own.
 
     Raises:
         InputError: weights that are pruned by a mask, parametrised, quantised or not in memory, a layer with hooks, or
@@ -96,7 +96,7 @@ def check_plain(model: PreTrainedModel) -> None:
     devices = set(getattr(model, "hf_device_map", {}).values())
     if len(devices) > 1:
         raise InputError(f"this model lies on {len(devices)} devices: load it without device_map to make it smaller")
-    for site in sites(model):
+    for site in chosen:
         for layer in unit_layers(model, site):
             weight = layer._parameters.get("weight")  # what `layer.weight` computes is none of these
             if weight is None:

@@ -1,4 +1,4 @@
-"""Figure of notebook 14: what a smaller model costs, a line a compressor, each named where it ends."""
+"""Figures of notebook 14, what a smaller model costs, and of `howlinear compress`, what each of its blocks keeps."""
 
 from __future__ import annotations
 
@@ -58,6 +58,20 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
     style.panels(axes[:, 0], models)
     axes[-1, 0].set_xlabel("parameters kept, %")
     figure.supylabel("perplexity over the whole model's", fontsize=plt.rcParams["axes.labelsize"])
+    return figure
+
+
+def kept(table: pd.DataFrame) -> Figure:
+    """What each block keeps of its parameters: a bar a block.
+
+    Returns:
+        The figure.
+    """
+    figure, axis = plt.subplots(figsize=(style.COLUMN, 2.3))
+    axis.bar(table["block"], 100 * table["kept"], color="0.35")
+    axis.axhline(100, color=style.GREY, lw=0.6)
+    axis.set(xlabel="block", ylabel="parameters kept, %")
+    axis.xaxis.get_major_locator().set_params(integer=True)
     return figure
 
 

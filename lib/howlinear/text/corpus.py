@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,11 @@ from howlinear.text.documents import OFFLINE, Document, offline_documents, seede
 from howlinear.text.library import NAMES, PAPERS, check_known, read_as_the_paper, read_public
 from howlinear.text.pack import pack, pack_contiguous
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, Rows, TokenRows
+from howlinear.text.streams import AHEAD, documents_of, is_hub_id, is_stream, open_hub, texts_of
 
 TRAINED_ON = ("docs", "code")
 MODEL_SHARE = 0.8  # of their documents, for training the embedded models
+FIRST = 128  # rows of a stream, which tell whether its rows are enough documents
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Corpus:
 def load_corpus(
     text: Any,
     model: Any,
-    column: str | None = None,
+    text_column: str | None = None,
     documents: str = "auto",
     folder: Path | str | None = None,
 ) -> Corpus:
@@ -141,9 +143,10 @@ def load_corpus(
     Args:
         text: `docs`, `code` or `cpp` (offline); `wikitext`, `wikitext_test`, `moby_dick` or `puzzles` (the paper's;
             see `text.library` for where from), `ag_news` or `codeparrot` (from the Hub); the path of a UTF-8 text
-            file, of a folder of them, or of a table (.jsonl, .csv, .parquet); strings; a data set of `datasets`.
+            file, of a folder of them, or of a table (.jsonl, .csv, .parquet); the id of any data set on the Hub, of
+            which only what is needed is fetched (`text.streams`); strings; a `datasets.Dataset` or `IterableDataset`.
         model: the model whose tokenizer reads it, by name too, or a tokenizer.
-        column: of a table or a data set, the column that is text; by default `text`, `content` or the only one.
+        text_column: of a table or a data set, the column that is text; by default `text`, `content` or the only one.
         documents: what a document is of a text of your own. `file`: a file, a string, a row of a table; `blank`: what
             blank lines separate (of WikiText an article); `line`: a line. `auto`: the first of these that gives
             enough for eight folds on each side. Where there are too few, texts are cut into pieces that serve as
@@ -152,13 +155,17 @@ def load_corpus(
             `HOWLINEAR_TEXTS` names, and if there is none, they are fetched.
 
     Raises:
-        SourceError: unknown name, unreadable or binary file, no network, or a text that is not the one that was pinned.
+        SourceError: unknown name, unreadable or binary file, no network, a gated data set, or a text that is not the
+            one that was pinned.
         InputError: nothing but blanks, something else than text, or a column that is not there.
     """
     tokenizer = model if isinstance(model, PreTrainedTokenizerBase) else tokenizer_of(model_of(model))
+    plain.check_way(documents)
+    name = str(text)
     if isinstance(text, str | Path):
-        name = str(text)
         check_known(name)
+        if text_column is not None and name in (*OFFLINE, *NAMES):
+            raise InputError(f"{name} has no columns: leave text_column out")
         if name in OFFLINE:
             reserved = MODEL_SHARE if name in TRAINED_ON else 0.0
             return Corpus(name, tokenizer, partial(offline_documents, name), reserved)
@@ -166,10 +173,21 @@ def load_corpus(
             folder = None if folder is None else Path(folder)
             whole = partial(read_as_the_paper, name, folder) if name in PAPERS else None
             return Corpus(name, tokenizer, read_public(name, folder), whole=whole)
-        texts, passed_over = plain.read_path(Path(name), column)
+        if not Path(name).exists():
+            text = open_hub(name)
+    passed_over = ""
+    if is_stream(text):
+        name = name if is_hub_id(name) else "a stream"
+        first = list(islice(texts_of(text, text_column, name), FIRST))
+        way = "file" if documents == "auto" else documents
+        if len(first) == FIRST and _enough([document for each in first for document in plain.WAYS[way](each)]):
+            read = partial(documents_of, text, text_column, name, way)
+            return Corpus(name, tokenizer, read, note=f"read as far as needed, shuffled {AHEAD:,} rows ahead")
+        texts = list(texts_of(text, text_column, name))
+    elif isinstance(text, str | Path):
+        texts, passed_over = plain.read_path(Path(name), text_column)
     else:
-        name, texts = _strings(text, column)
-        passed_over = ""
+        name, texts = _strings(text, text_column)
     cut, how = _documents_of(texts, documents, name)
     return Corpus(name, tokenizer, cut, note="; ".join(note for note in (how, passed_over) if note))
 
@@ -197,9 +215,8 @@ def _documents_of(texts: list[str], way: str, name: str) -> tuple[list[str], str
     """Documents of somebody's texts, and what to say of how they were cut.
 
     Raises:
-        InputError: an unknown way, or texts that are all blank.
+        InputError: texts that are all blank.
     """
-    plain.check_way(way)
     if not any(text.strip() for text in texts):
         raise InputError(f"{name} is empty: a corpus holds text")
     counts = {}

@@ -36,6 +36,7 @@ from howlinear.errors import InputError, SourceError
 from howlinear.models.sources import hub
 from howlinear.text.documents import OFFLINE
 from howlinear.text.plain import paragraphs, read_text, sections
+from howlinear.text.streams import is_hub_id
 
 FOLDER = "HOWLINEAR_TEXTS"  # an environment variable
 RETRIES = 2  # after a first try that failed
@@ -107,17 +108,18 @@ NAMES = (*PAPERS, "ag_news", "codeparrot")
 
 
 def check_known(name: str) -> None:
-    """Refuse what is no name of a corpus, built in or public, and no path of anything.
+    """Refuse what is no name of a corpus, built in, public or on the Hub, and no path of anything.
 
     Raises:
         SourceError: says the names there are.
     """
-    if name in OFFLINE or name in NAMES or (name and os.path.exists(name)):
+    if name in OFFLINE or name in NAMES or (name and os.path.exists(name)) or is_hub_id(name):
         return
     if Path(name).suffix or len(Path(name).parts) > 1:
         raise SourceError(f"cannot read corpus file {name}: No such file or directory; give the path of a text file")
     raise SourceError(
-        f"unknown corpus {name!r}: use {', '.join([*OFFLINE, *NAMES])}, or the path of a text file or a folder"
+        f"unknown corpus {name!r}: use {', '.join([*OFFLINE, *NAMES])}, the path of a text file or a folder, or the id "
+        "of a data set on the Hub, as owner/name"
     )
 
 

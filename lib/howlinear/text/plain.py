@@ -57,7 +57,9 @@ def read_path(path: Path, column: str | None = None) -> tuple[list[str], str]:
     if path.suffix.lower() in TABLES and not path.is_dir():
         return column_of(_read_table(path), column, str(path)), ""
     if column is not None:
-        raise InputError(f"{path} has no columns: leave column out, or give a file that ends in {', '.join(TABLES)}")
+        raise InputError(
+            f"{path} has no columns: leave text_column out, or give a file that ends in {', '.join(TABLES)}"
+        )
     if path.is_dir():
         return _read_folder(path)
     return [read_text(path)], ""
@@ -122,13 +124,7 @@ def column_of(table: Any, column: str | None, source: str) -> list[str]:
     """
     names = getattr(table, "column_names", None)
     names = {str(name): name for name in (table.columns if names is None else names)}
-    if column is None:
-        usual = [name for name in COLUMNS if name in names] or (list(names) if len(names) == 1 else [])
-        if not usual:
-            raise InputError(f"which column of {source} is text? give column= one of {', '.join(names)}")
-        column = usual[0]
-    if column not in names:
-        raise InputError(f"{source} has no column {column!r}: give one of {', '.join(names)}")
+    column = check_column(list(names), column, source)
     cells = [
         cell for cell in table[names[column]] if cell is not None and cell == cell
     ]  # NaN is what pandas has for empty
@@ -136,13 +132,30 @@ def column_of(table: Any, column: str | None, source: str) -> list[str]:
     return cells
 
 
-def check_strings(cells: list[Any], source: str) -> None:
-    """Refuse what is no text.
+def check_column(names: list[str], column: str | None, source: str) -> str:
+    """The column of a table that is text: the one that was named, or `text`, `content`, or the only one.
+
+    Raises:
+        InputError: there is none by that name, or none was named where there are several.
+    """
+    listed = ", ".join(names)
+    if column is None:
+        usual = [name for name in COLUMNS if name in names] or (names if len(names) == 1 else [])
+        if not usual:
+            raise InputError(f"which column of {source} is text? give text_column= (--text-column), one of {listed}")
+        return usual[0]
+    if column not in names:
+        raise InputError(f"{source} has no column {column!r}: give one of {listed}")
+    return column
+
+
+def check_strings(cells: list[Any], source: str, start: int = 0) -> None:
+    """Refuse what is no text; places are counted from `start`.
 
     Raises:
         InputError: names the first place that holds something else.
     """
-    for place, cell in enumerate(cells):
+    for place, cell in enumerate(cells, start):
         if not isinstance(cell, str):
             raise InputError(f"{source} holds {type(cell).__name__} at place {place}: give strings")
 

@@ -26,7 +26,6 @@ from transformers import PreTrainedModel
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.instrument.measure import measure
-from howlinear.models.forward import logits
 from howlinear.text.rows import TokenRows
 
 
@@ -45,6 +44,7 @@ class Recipe:
     stream: int = 5_000_000  # training tokens at most per corpus
     bfloat16: bool = True  # autocast; on processors without matrix units for it, float32 is faster
     dtype: str = "float32"  # of weights, gradients and loss; in float64 two processors stay together step after step
+    first_token: int | None = None  # that every sequence begins with, so that attention has a place to rest
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained.
@@ -86,7 +86,7 @@ def train(
         SourceError: the checkpoint is damaged, or cannot be written.
     """
     model.to(getattr(torch, recipe.dtype))
-    optimiser = _optimiser(model, recipe)
+    optimiser = adamw(model, recipe)
     start = 0
     trajectory: list[dict] = []
     smooth_loss = None
@@ -100,14 +100,7 @@ def train(
         trajectory = saved["trajectory"]
         smooth_loss = saved["loss"]
 
-    def loss_of(ids: Tensor) -> Tensor:
-        """Mean cross-entropy of the next token."""
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=recipe.bfloat16):
-            predictions = logits(model, ids)[:, :-1]
-        predictions = predictions.to(getattr(torch, recipe.dtype))  # autocast leaves them in bfloat16
-        return cross_entropy(predictions.flatten(0, 1), ids[:, 1:].flatten())
-
-    step_loss = torch.compile(loss_of) if compiled else loss_of
+    step_loss = loss_of(model, recipe, compiled)
     measured_steps = set(log_spaced(recipe.steps))
     # a notebook's reader may be slower than the steps, so the bar is not drawn at each
     bar = tqdm(range(start, recipe.steps + 1), initial=start, total=recipe.steps, unit="step", mininterval=1)
@@ -131,40 +124,69 @@ def train(
         if step == recipe.steps:
             break
 
-        # gradient of the batch, one micro batch at a time
-        model.train()
-        ids = batch_at(stream, step, recipe).to(model.device)
-        batch_loss = 0.0
-        for micro_batch in ids.split(recipe.micro_batch):
-            share = len(micro_batch) / len(ids)
-            loss = step_loss(micro_batch) * share
-            loss.backward()
-            batch_loss += float(loss.detach())
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-
-        # one step of AdamW at this step's rate
-        for group in optimiser.param_groups:
-            group["lr"] = rate_at(step, recipe)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-
+        batch_loss = take_step(model, optimiser, step_loss, stream, step, recipe)
         smooth_loss = batch_loss if smooth_loss is None else 0.95 * smooth_loss + 0.05 * batch_loss
         bar.set_postfix(loss=f"{smooth_loss:.3f}", refresh=False)
     model.eval()
     return trajectory
 
 
+def loss_of(model: PreTrainedModel, recipe: Recipe, compiled: bool = False) -> Callable[[Tensor], Tensor]:
+    """Token ids, shape (batch, seq_len) → mean cross-entropy of the next token, in the recipe's precision."""
+    dtype = getattr(torch, recipe.dtype)
+    bfloat16 = recipe.bfloat16
+
+    def loss(ids: Tensor) -> Tensor:
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=bfloat16):
+            # not by `models.forward`, which runs what is compiled as it was written
+            predictions = model(input_ids=ids, use_cache=False).logits[:, :-1]
+        predictions = predictions.to(dtype)  # autocast leaves them in bfloat16
+        return cross_entropy(predictions.flatten(0, 1), ids[:, 1:].flatten())
+
+    return torch.compile(loss) if compiled else loss
+
+
+def take_step(
+    model: PreTrainedModel,
+    optimiser: torch.optim.AdamW,
+    step_loss: Callable[[Tensor], Tensor],
+    stream: dict[str, Tensor],
+    step: int,
+    recipe: Recipe,
+) -> float:
+    """One step of AdamW at this step's rate; the loss of its batch."""
+    # gradient of the batch, one micro batch at a time
+    model.train()
+    ids = batch_at(stream, step, recipe).to(model.device)
+    losses = []
+    for micro_batch in ids.split(recipe.micro_batch):
+        share = len(micro_batch) / len(ids)
+        loss = step_loss(micro_batch) * share
+        loss.backward()
+        losses.append(loss.detach())
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    for group in optimiser.param_groups:
+        group["lr"] = rate_at(step, recipe)
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    return sum(float(loss) for loss in losses)  # a GPU is waited for once, when it has all of a step to do
+
+
 def batch_at(stream: dict[str, Tensor], step: int, recipe: Recipe) -> Int64[Tensor, "batch seq_len"]:
     """The sequences of a step: a function of seed and step alone, so that a resumed run sees the same."""
     generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
     sequences_each = recipe.batch // len(stream)
+    opening = [] if recipe.first_token is None else [recipe.first_token]
+    length = recipe.seq_len - len(opening)
     batch = []
     for name, ids in stream.items():
         if len(ids) <= recipe.seq_len:
             raise InputError(f"training text {name} holds {len(ids)} tokens, too few for sequences of {recipe.seq_len}")
         starts = torch.randint(len(ids) - recipe.seq_len, (sequences_each,), generator=generator)
-        batch.append(ids[starts[:, None] + torch.arange(recipe.seq_len)])
-    return torch.cat(batch)
+        batch.append(ids[starts[:, None] + torch.arange(length)])
+    ids = torch.cat(batch)
+    return torch.cat([torch.tensor(opening, dtype=ids.dtype).expand(len(ids), -1), ids], 1)
 
 
 def rate_at(step: int, recipe: Recipe) -> float:
@@ -185,7 +207,7 @@ def log_spaced(steps: int) -> list[int]:
     return sorted(spaced)
 
 
-def _optimiser(model: PreTrainedModel, recipe: Recipe) -> torch.optim.AdamW:
+def adamw(model: PreTrainedModel, recipe: Recipe) -> torch.optim.AdamW:
     """AdamW that decays matrices, and neither biases nor the weights of norms."""
     matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
@@ -212,6 +234,13 @@ def _read(checkpoint: Path, device: torch.device) -> dict:
 
 
 def _snapshot(model: PreTrainedModel, rows: TokenRows, step: int, loss: float | None) -> dict:
-    """What the trajectory records of a step."""
+    """What the trajectory records of a step: also how many rows are massive, and R²_lin of all others."""
     profile = measure(model, rows)
-    return {"step": step, "loss": loss, "perplexity": profile.perplexity} | profile.curves
+    return {
+        "step": step,
+        "loss": loss,
+        "perplexity": profile.perplexity,
+        **profile.curves,
+        "massive_rows": [answer.massive_rows for answer in profile.solved.values()],
+        "r2_ordinary": [answer.ordinary.r2 for answer in profile.solved.values()],
+    }

@@ -52,23 +52,29 @@ CELLS = 20_000
 @once
 def costs_of(calibration: Calibration) -> dict[int, ErrorCost]:
     """Block → what errors at its output cost."""
-    model = calibration.model
-    return error_costs(model, spread(calibration.ids, COST_TOKENS), [site.block for site in sites(model)])
+    some = spread(calibration.ids, COST_TOKENS)
+    return error_costs(calibration.model, some, calibration.blocks, max(1, calibration.batch_size // 4))
 
 
 @once
 def eliminations_of(calibration: Calibration) -> tuple[dict[int, Elimination], dict[int, UnitMoments]]:
     """Block → the order in which its hidden units can go, and block → what the others are read out anew by."""
-    return eliminate_blocks(calibration.model, calibration.ids, costs_of(calibration), calibration.progress)
+    costs = costs_of(calibration)
+    return eliminate_blocks(calibration.model, calibration.ids, costs, calibration.progress, calibration.batch_size)
 
 
 def eliminate_blocks(
-    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], costs: Mapping[int, ErrorCost], progress: bool = False
+    model: PreTrainedModel,
+    ids: Int64[Tensor, "n seq_len"],
+    costs: Mapping[int, ErrorCost],
+    progress: bool = False,
+    batch_size: int = 16,
 ) -> tuple[dict[int, Elimination], dict[int, UnitMoments]]:
     """In which order the hidden units of blocks can go at which price, and the moments to read the others out by."""
     weights = {block: cost.weight for block, cost in costs.items()}
     # first and second half of the text, so that few documents are in both
-    first, second = (unit_moments(model, half, weights) for half in ids.tensor_split(2))
+    halves = ids.tensor_split(2)
+    first, second = (unit_moments(model, half, weights, max(1, batch_size // 2)) for half in halves)
     moments = {}
     eliminations = {}
     for site in tqdm(sites(model, list(costs)), disable=not progress, unit="block"):
@@ -76,11 +82,12 @@ def eliminate_blocks(
         own = readout(model, site)
         metric = costs[block].metric
         centred = has_constant(model, site)
-        halves = (gram(first.pop(block)), gram(second.pop(block)))
-        ridge = choose_ridge(halves, own, metric, centred)
-        moments[block] = UnitMoments(sum(halves), ridge)
+        grams = (gram(first.pop(block)), gram(second.pop(block)))
+        ridge = choose_ridge(grams, own, metric, centred)
+        moments[block] = UnitMoments(sum(grams), ridge)
         eliminations[block] = eliminate_units(moments[block], own, metric, centred)
-    return calibrate_prices(model, spread(ids, CALIBRATION_TOKENS), eliminations, moments), moments
+    some = spread(ids, CALIBRATION_TOKENS)
+    return calibrate_prices(model, some, eliminations, moments, max(1, batch_size // 4)), moments
 
 
 def calibrate_prices(
@@ -88,6 +95,7 @@ def calibrate_prices(
     ids: Int64[Tensor, "n seq_len"],
     eliminations: Mapping[int, Elimination],
     moments: Mapping[int, UnitMoments],
+    batch_size: int = 4,
 ) -> dict[int, Elimination]:
     """Prices multiplied, block by block, so that they are right where a quarter of the units is gone.
 
@@ -102,7 +110,7 @@ def calibrate_prices(
         count = len(order.order) - len(order.order) // 4
         modules[site.block] = thinned(model, site, order.kept(count), moments[site.block])
         predicted[site.block] = float(order.price[-1 - count])
-    measured = divergences(model, modules, ids)
+    measured = divergences(model, modules, ids, batch_size)
     scaled = {}
     for block, order in eliminations.items():
         # a block that gives a quarter of its units for nothing has no factor
@@ -251,9 +259,9 @@ def budget_for(model: PreTrainedModel, chosen: list[Site], max_parameters: float
     return budget
 
 
-def least_share(model: PreTrainedModel) -> float:
-    """The share of all parameters that a model has left with a single hidden unit in every block."""
-    return sum(_outside_and_least(model, sites(model))) / model.num_parameters()
+def least_share(model: PreTrainedModel, blocks: list[int] | None = None) -> float:
+    """The share of all parameters that a model has left with a single hidden unit in every block, or in some."""
+    return sum(_outside_and_least(model, sites(model, blocks))) / model.num_parameters()
 
 
 def _outside_and_least(model: PreTrainedModel, chosen: list[Site]) -> tuple[int, int]:

@@ -7,13 +7,14 @@ it found in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
 from howlinear.models.load import check_causal
 from howlinear.text.rows import Rows
@@ -28,12 +29,23 @@ class Calibration:
     Attributes:
         model: the model; left as it was.
         ids: token ids of the rows to fit on, shape (n, seq_len).
+        blocks: the blocks that may be changed.
         priced: how many sequences the prices of lines are taken on, see `signals.price`.
         progress: show bars where hidden units are eliminated.
+        batch_size: sequences in a forward pass, of one that keeps hidden units or logits half as many, and with
+            gradients a quarter.
         memory: what functions marked `once` have found, by function and arguments.
     """
 
-    def __init__(self, model: PreTrainedModel, rows: Rows, priced: int = 96, progress: bool = False):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        rows: Rows,
+        priced: int = 96,
+        progress: bool = False,
+        blocks: int | Iterable[int] | None = None,
+        batch_size: int = 16,
+    ):
         """Take the side of `rows` to fit on, without padding; the other side is not looked at."""
         check_causal(model)
         packed = without_padding(rows)
@@ -41,6 +53,8 @@ class Calibration:
         self.ids = packed.ids[~packed.test]
         self.priced = priced
         self.progress = progress
+        self.blocks = [site.block for site in sites(model, blocks)]
+        self.batch_size = batch_size
         self.memory: dict[tuple, Any] = {}
         if not len(self.ids):
             raise InputError("there is no sequence to fit on: all are held out")

@@ -9,18 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from torch import get_num_threads
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from howlinear.ideas.compression.compress import Compressed
 from howlinear.ideas.compression.greedy import Plan
 from howlinear.ideas.compression.output_folder import OURS
 from howlinear.ideas.compression.reduced_rank import ffn_parameters
+from howlinear.models.decilm import DeciLMConfig
 from howlinear.models.ffn_sites import sites
 from howlinear.models.replace import replaced, units_left
 from howlinear.models.units import unit_count
 from howlinear.text.rows import TokenRows
+
+BEGINNING = 24
+"""Tokens of a held-out sequence that both models go on with."""
+
+CONTINUED = 40
+"""Tokens that they go on with."""
 
 
 def plain_card(model: PreTrainedModel) -> str:
@@ -35,6 +42,7 @@ def plain_card(model: PreTrainedModel) -> str:
         parameters=f"{model.num_parameters():,}",
         in_blocks=f"{ffn_parameters(model):,}",
         layers=_layers(model, kept, already=set()),
+        written=model,
     )
 
 
@@ -46,8 +54,13 @@ def compressed_card(
     outcome: Plan | Compressed,
     max_dppl: float | None = None,
     max_parameters: float | None = None,
+    written: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> str:
-    """The card of a compressed model."""
+    """The card of a compressed model.
+
+    `written` is what lies in the folder, if that is another form; with a `tokenizer`, both models go on with a text.
+    """
     kept = {}
     if isinstance(outcome, Compressed):
         whole = {site.block: unit_count(before, site) for site in sites(before)}
@@ -68,10 +81,13 @@ def compressed_card(
         fitted_on=int((~rows.test).sum()),
         sizes=_sizes(before, after, Path(rows.corpus).name, outcome),
         layers=_layers(after, kept, already=set(replaced(before.config))),
+        written=written or after,
+        sample=_sample(before, after, rows, tokenizer) if tokenizer is not None else None,
+        continued=CONTINUED,
     )
 
 
-def _render(model: PreTrainedModel, **shown: Any) -> str:
+def _render(model: PreTrainedModel, written: PreTrainedModel, **shown: Any) -> str:
     """The template, with what every card says of the model in the folder."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -87,13 +103,29 @@ def _render(model: PreTrainedModel, **shown: Any) -> str:
         dtype=str(model.dtype).removeprefix("torch."),
         maps=replaced(config),
         alone=not (replaced(config) or units_left(config)),
+        decilm=written.config.model_type == DeciLMConfig.model_type,
+        in_folder=f"{written.num_parameters():,}",
         **shown,
     )
 
 
+def _sample(
+    before: PreTrainedModel, after: PreTrainedModel, rows: TokenRows, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, str]:
+    """The beginning of the first held-out sequence, and what each model goes on with, its likeliest token each time."""
+    beginning = rows.ids[rows.test][:1, :BEGINNING]
+    texts = {"The beginning": tokenizer.decode(beginning[0])}
+    for label, model in (("The whole model", before), ("The smaller one", after)):
+        ids = beginning.to(model.device)
+        mask = torch.ones_like(ids)
+        gone_on = model.generate(ids, attention_mask=mask, max_new_tokens=CONTINUED, do_sample=False, pad_token_id=0)
+        texts[label] = tokenizer.decode(gone_on[0, ids.shape[1] :])
+    return texts
+
+
 def _sizes(before: PreTrainedModel, after: PreTrainedModel, corpus: str, outcome: Plan | Compressed) -> str:
     """Parameters, perplexity and speed, before and after."""
-    threads = get_num_threads()
+    threads = torch.get_num_threads()
     columns = {}
     for label, model, perplexity, speed in (
         ("before", before, outcome.base, outcome.speeds[0]),

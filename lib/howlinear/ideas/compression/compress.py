@@ -9,7 +9,7 @@ larger.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, log, log1p
 from typing import Any
@@ -25,7 +25,7 @@ from howlinear.ideas.compression.costs import timed_losses
 from howlinear.ideas.compression.own_units import layout, own_units
 from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.perplexity import Change, change
-from howlinear.models.checks import check_number
+from howlinear.models.checks import check_count, check_number
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import check_causal
 from howlinear.models.units import check_plain, unit_count
@@ -93,6 +93,8 @@ def compress(
     max_dppl: float | None = None,
     alike: bool = False,
     progress: bool = False,
+    blocks: int | Iterable[int] | None = None,
+    batch_size: int = 16,
 ) -> Compressed:
     """A copy of a model with smaller feed-forward blocks; nothing is trained.
 
@@ -110,6 +112,9 @@ def compress(
             found.
         alike: every block keeps as many units, so that the folder loads in `transformers` alone; it costs more.
         progress: show bars.
+        blocks: the blocks, or the one, that may be changed; all by default.
+        batch_size: sequences in a forward pass, half as many where hidden units or logits are kept, and a quarter with
+            gradients.
 
     Raises:
         InputError: no budget or both, a budget that is none or that cannot be met, a text too short, a model that
@@ -122,10 +127,13 @@ def compress(
             check_number(name, budget, example)
     if max_dppl is not None and not 0 < max_dppl < float("inf"):
         raise InputError(f"a budget of {max_dppl:g}: give by how much perplexity may rise, as 1.0")
+    if alike and blocks is not None:
+        raise InputError("alike is about all blocks, so that one number in the config says it: leave blocks out")
+    check_count("batch_size", batch_size)
     model = model_of(model)
     rows = without_padding(rows_of(rows, model))
-    calibration = check_and_calibrate(model, rows, max_parameters, progress)
-    whole = timed_losses(model, rows.ids[rows.test])
+    calibration = check_and_calibrate(model, rows, max_parameters, progress, blocks, batch_size)
+    whole = timed_losses(model, rows.ids[rows.test], max(1, batch_size // 2))
     if max_dppl is not None:
         return _smallest_within(calibration, rows, max_dppl, alike, whole)
     smaller = own_units(calibration, max_parameters, alike)
@@ -133,13 +141,18 @@ def compress(
 
 
 def check_and_calibrate(
-    model: PreTrainedModel, rows: TokenRows, max_parameters: float | None, progress: bool = False
+    model: PreTrainedModel,
+    rows: TokenRows,
+    max_parameters: float | None,
+    progress: bool = False,
+    blocks: int | Iterable[int] | None = None,
+    batch_size: int = 16,
 ) -> Calibration:
     """What a compression starts from, after everything that can be refused before anything is computed."""
     check_causal(model)
-    check_plain(model)
+    chosen = sites(model, blocks)
+    check_plain(model, chosen)
     check(model, rows)
-    chosen = sites(model)
     if max_parameters is not None:
         budget_for(model, chosen, max_parameters)
     widest = max(unit_count(model, site) for site in chosen)
@@ -150,7 +163,7 @@ def check_and_calibrate(
             f"{train:,} rows to fit on and {held_out} sequences held out are too few to choose among {widest:,} hidden "
             f"units by: give {ROWS_A_UNIT * widest:,} rows to fit on or more, and two sequences of two tokens held out"
         )
-    return Calibration(model, rows, progress=progress)
+    return Calibration(model, rows, progress=progress, blocks=[site.block for site in chosen], batch_size=batch_size)
 
 
 def evaluate(
@@ -163,7 +176,7 @@ def evaluate(
 ) -> Compressed:
     """A smaller model on the held-out side of the rows, beside the whole one."""
     losses, speed = whole
-    after, speed_after = timed_losses(smaller, rows.ids[rows.test])
+    after, speed_after = timed_losses(smaller, rows.ids[rows.test], max(1, calibration.batch_size // 2))
     found = layout(calibration, share, alike)
     try:
         next_price = layout(calibration, share - 0.01, alike).price
@@ -190,7 +203,7 @@ def _smallest_within(
     """The smallest copy that is found within a rise of perplexity."""
     losses, _ = whole
     allowed = log1p(max_dppl / exp(losses.mean()))  # nats per token
-    least = (int(least_share(calibration.model) / STEP) + 1) * STEP
+    least = (int(least_share(calibration.model, calibration.blocks) / STEP) + 1) * STEP
 
     best: tuple[float, Compressed] | None = None
     measured: list[tuple[float, float]] = []  # of each size, its price and what it costs, nats per token

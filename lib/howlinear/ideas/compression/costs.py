@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.instrument.perplexity import change, held_out_folds, losses
+from howlinear.instrument.perplexity import LOSS_BATCH, change, held_out_folds, losses
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
 
@@ -31,10 +31,12 @@ def swap_cost(
     return cost(base, after, fold)
 
 
-def timed_losses(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> tuple[Float[Tensor, " n"], float]:
+def timed_losses(
+    model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"], batch_size: int = LOSS_BATCH
+) -> tuple[Float[Tensor, " n"], float]:
     """The loss of each sequence, see `perplexity.losses`, and how many tokens a second that took, by the wall clock."""
     began = perf_counter()
-    found = losses(model, ids)
+    found = losses(model, ids, batch_size)
     return found, ids.numel() / (perf_counter() - began)
 
 

@@ -115,6 +115,7 @@ def greedy(
     candidates: int = 4,
     trial_sequences: int = TRIAL_SEQUENCES,
     refit: Int64[Tensor, "m seq_len"] | None = None,
+    batch_size: int = 16,
 ) -> Iterator[Step]:
     """Replace blocks one after another, each time the one of the next `candidates` that costs least in loss.
 
@@ -134,7 +135,7 @@ def greedy(
 
     def loss(replaced: Mapping[int, AffineMap]) -> float:
         with swap(model, replaced):
-            return float(losses(model, trial).mean())
+            return float(losses(model, trial, max(1, batch_size // 2)).mean())
 
     base = loss({})
     left = list(order)
@@ -150,7 +151,7 @@ def greedy(
         naive = loss(alone) if chosen else tried[block]
         options = [(tried[block], as_before), (naive, alone)]
         if chosen:
-            refitted = fit_maps(model, ids if refit is None else refit, list(as_before), as_before)
+            refitted = fit_maps(model, ids if refit is None else refit, list(as_before), as_before, batch_size)
             options.append((loss(refitted), refitted))
         best, chosen = min(options, key=lambda option: option[0])
         yield Step(block, chosen, base, best, naive)
@@ -194,14 +195,22 @@ class Plan:
     def outlook(self) -> str:
         """One sentence: why no more blocks are replaced."""
         if self.next_step is None:
-            return "It stopped with the last block: all are affine maps now."
+            return "It stopped with the last block that may change: all of these are affine maps now."
         return (
             f"It stopped here: block {self.next_step['block']}, the next one tried, would bring the change to "
             f"{self.next_step['dppl']:+.2f} on the text {self.next_step['text']}, above the budget."
         )
 
 
-def compress_to(model: Any, rows: Any, max_dppl: float, candidates: int = 4, progress: bool = False) -> Plan:
+def compress_to(
+    model: Any,
+    rows: Any,
+    max_dppl: float,
+    candidates: int = 4,
+    progress: bool = False,
+    blocks: int | Iterable[int] | None = None,
+    batch_size: int = 16,
+) -> Plan:
     """Replace as many blocks by maps as a budget of perplexity allows.
 
     Chosen and refitted on the rows to fit on (`greedy`, in the order of `price`), then confirmed on the held-out rows:
@@ -213,6 +222,8 @@ def compress_to(model: Any, rows: Any, max_dppl: float, candidates: int = 4, pro
         max_dppl: the most that perplexity may rise.
         candidates: blocks to try at each step.
         progress: show a bar.
+        blocks: the blocks, or the one, that may be replaced; all by default.
+        batch_size: sequences in a forward pass, half as many where there are logits.
 
     Raises:
         InputError: a budget that is not finite, or that not even the cheapest block keeps (says which, and its cost);
@@ -220,10 +231,12 @@ def compress_to(model: Any, rows: Any, max_dppl: float, candidates: int = 4, pro
     """
     check_number("max_dppl", max_dppl, "1.0")
     check_count("candidates", candidates)
+    check_count("batch_size", batch_size)
+    half = max(1, batch_size // 2)
     model = model_of(model)
     check_causal(model)
     rows = without_padding(rows_of(rows, model))
-    free = [site.block for site in sites(model) if not site.linear]
+    free = [site.block for site in sites(model, blocks) if not site.linear]
     train = rows.ids[~rows.test]
     test = rows.ids[rows.test]
     fold = rows.fold[rows.test]
@@ -233,17 +246,17 @@ def compress_to(model: Any, rows: Any, max_dppl: float, candidates: int = 4, pro
             f"on and {len(test)} held out: it takes a finite budget, a block, and sequences on both sides"
         )
     check(model, rows)
-    maps = fit_maps(model, train, free)
-    prices = price(model, maps, train)
+    maps = fit_maps(model, train, free, batch_size=batch_size)
+    prices = price(model, maps, train, half)
     order = sorted(free, key=lambda block: prices[block].cost)
-    steps, refused = _affordable(model, train, maps, order, max_dppl, candidates, progress)
+    steps, refused = _affordable(model, train, maps, order, max_dppl, candidates, progress, batch_size)
     beyond = None if refused is None else {"block": refused.block, "dppl": refused.delta, "text": "to fit on"}
-    base, speed_before = timed_losses(model, test)
+    base, speed_before = timed_losses(model, test, half)
     # from the last step backwards: the most blocks that keep the budget on held-out text too
     for count in range(len(steps), 0, -1):
         maps = steps[count - 1].maps
         with swap(model, maps):
-            after, speed_after = timed_losses(model, test)
+            after, speed_after = timed_losses(model, test, half)
         delta = change(base, after, fold)
         if delta.delta <= max_dppl:
             history = [{"block": step.block, "dppl": step.delta} for step in steps[:count]]
@@ -261,6 +274,7 @@ def _affordable(
     max_dppl: float,
     candidates: int,
     progress: bool,
+    batch_size: int,
 ) -> tuple[list[Step], Step | None]:
     """The greedy steps within the budget, and the first beyond it, if there is one.
 
@@ -269,7 +283,7 @@ def _affordable(
     for tries in sorted({candidates, len(order)}):
         steps = []
         refused = None
-        search = greedy(model, ids, maps, order, tries)
+        search = greedy(model, ids, maps, order, tries, batch_size=batch_size)
         for step in tqdm(search, total=len(order), disable=not progress, unit="block"):
             if step.delta > max_dppl:
                 refused = step

@@ -54,8 +54,6 @@ from howlinear.models.units import affine_of, unit_layers, units_hooked, write
 ANCHOR_RIDGES = (1e-2, 0.3, 1.0, 3.0)
 """What the anchor may add to the variance of every unit, as a share of it."""
 
-BATCH = 8  # sequences at a time
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -90,7 +88,7 @@ def own_units(calibration: Calibration, share: float, alike: bool = False) -> Pr
     Arguments and errors as of `layout`.
     """
     smaller = before_anchor(calibration, share, alike)
-    for site in sites(smaller):
+    for site in sites(smaller, calibration.blocks):
         unit_layers(smaller, site)[-1].load_state_dict(_anchored(calibration, share, alike)[site.block])
     return smaller
 
@@ -99,8 +97,10 @@ def own_units(calibration: Calibration, share: float, alike: bool = False) -> Pr
 def _anchored(calibration: Calibration, share: float, alike: bool) -> dict[int, dict[str, Tensor]]:
     """Block → the state of its readout once anchored: it takes minutes, and other measurements ask for it again."""
     smaller = before_anchor(calibration, share, alike)
-    anchor(calibration.model, smaller, calibration.ids, costs_of(calibration), progress=calibration.progress)
-    return {site.block: copy.deepcopy(unit_layers(smaller, site)[-1].state_dict()) for site in sites(smaller)}
+    batch_size = max(1, calibration.batch_size // 2)
+    anchor(calibration.model, smaller, calibration.ids, costs_of(calibration), False, calibration.progress, batch_size)
+    changed = sites(smaller, calibration.blocks)
+    return {site.block: copy.deepcopy(unit_layers(smaller, site)[-1].state_dict()) for site in changed}
 
 
 @torch.no_grad()
@@ -111,6 +111,7 @@ def anchor(
     costs: Mapping[int, ErrorCost],
     own_outputs: bool = False,
     progress: bool = False,
+    batch_size: int = 8,
 ) -> None:
     """Fit the readouts of a smaller model once more, block after block, each on what those before it now give.
 
@@ -121,13 +122,13 @@ def anchor(
     if not writes_to_stream(model):
         return
     first, second = ids.tensor_split(2)
-    of_first = first.split(BATCH) if len(first) else ()
-    of_second = second.split(BATCH) if len(second) else ()
+    of_first = first.split(batch_size) if len(first) else ()
+    of_second = second.split(batch_size) if len(second) else ()
     batches = [*of_first, *of_second]
     half_of = [0] * len(of_first) + [1] * len(of_second)  # of each batch
     whole = Layerwise(model, batches)
     small = Layerwise(smaller, batches)
-    site_of = {site.block: site for site in sites(smaller)}
+    site_of = {site.block: site for site in sites(smaller, list(costs))}
     for number in tqdm(range(len(small.layers)), disable=not progress, unit="block"):
         if number not in site_of:
             whole.advance()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +12,7 @@ from howlinear.ideas.corpora.agreement import Agreement, FoldProfiles, compare
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, name_of, profile_of
+from howlinear.instrument.swap_costs import swap_costs
 from howlinear.text.rows import TokenRows
 
 
@@ -45,11 +47,21 @@ class Comparison:
     agreement: Agreement | None
 
 
-def measured(model: PreTrainedModel, rows: TokenRows, progress: bool = False, site: str = "ffn") -> Measured:
-    """Measure a model for a comparison; its moments are let go."""
+def measured(
+    model: PreTrainedModel,
+    rows: TokenRows,
+    progress: bool = False,
+    site: str = "ffn",
+    blocks: int | Iterable[int] | None = None,
+    batch_size: int = 16,
+    swap: bool = False,
+) -> Measured:
+    """Measure a model for a comparison; its moments are let go. The arguments are those of `hl.measure`."""
     losses = HeldOutLosses(model, rows)
-    captured = capture(model, rows, progress=progress, losses=losses, site=site)
+    captured = capture(model, rows, blocks, batch_size=batch_size, progress=progress, losses=losses, site=site)
     profile = replace(profile_of(captured, name_of(model), rows, losses.perplexity()), site=site)
+    if swap and losses.predicts:
+        profile = replace(profile, costs=swap_costs(model, profile, rows, max(1, batch_size // 2), progress))
     return Measured(profile, FoldProfiles.of_capture(captured))
 
 

@@ -1,0 +1,105 @@
+"""One run of `howlinear compress`, as the terminal, the page, the figure, the CSV and the JSON show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from transformers import PreTrainedModel
+
+from howlinear.app.console import Column
+from howlinear.app.page import render_page
+from howlinear.files import numbers
+from howlinear.ideas.compression.compress import Compressed
+from howlinear.ideas.compression.greedy import Plan
+from howlinear.models.ffn_sites import sites
+from howlinear.plots.compress import kept
+from howlinear.text.rows import TokenRows
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A smaller model, beside the one that it was made of.
+
+    Attributes:
+        model: what the user called it.
+        before: the model as it was.
+        after: the smaller one.
+        rows: what it was made and measured on.
+        outcome: what was taken out, and what that costs.
+        seed: decided which documents were drawn.
+        dtype: of the weights.
+    """
+
+    model: str
+    before: PreTrainedModel
+    after: PreTrainedModel
+    rows: TokenRows
+    outcome: Compressed | Plan
+    seed: int
+    dtype: str
+
+    @property
+    def notes(self) -> list[str]:
+        """What it costs, where it stopped, and how much smaller it is; a sentence each."""
+        outcome = self.outcome
+        return [
+            f"{self.model} on held-out {self.rows.corpus}: perplexity {outcome.base:.2f} → {outcome.perplexity:.2f}, "
+            f"change {outcome.delta.delta:+.2f} (95 % interval {outcome.delta.low:+.2f} to {outcome.delta.high:+.2f})",
+            outcome.outlook,
+            f"{self.before.num_parameters():,} → {self.after.num_parameters():,} parameters",
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a block: how many parameters its FFN had and has, and the share that it keeps."""
+        had, has = (
+            [sum(parameter.numel() for parameter in site.parameters()) for site in sites(model)]
+            for model in (self.before, self.after)
+        )
+        frame = pd.DataFrame({"block": [site.block for site in sites(self.before)], "parameters_before": had})
+        return frame.assign(parameters_after=has, kept=frame["parameters_before"].rdiv(has))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` writes."""
+        outcome = self.outcome
+        return {
+            "model": self.model,
+            "corpus": self.rows.corpus,
+            "sha256": self.rows.sha256,
+            "rows": self.rows.count,
+            "seq_len": self.rows.seq_len,
+            "seed": self.seed,
+            "perplexity_before": outcome.base,
+            "perplexity_after": outcome.perplexity,
+            **outcome.delta.estimate.columns("dppl"),
+            "parameters_before": self.before.num_parameters(),
+            "parameters_after": self.after.num_parameters(),
+            "blocks": self.to_frame().to_dict("records"),
+            "versions": numbers.versions(),
+        }
+
+    def draw(self) -> Figure:
+        """What `--plot` draws."""
+        return kept(self.to_frame())
+
+    def render(self) -> str:
+        """What `--html` writes."""
+        table = self.to_frame()
+        columns = [
+            Column("block", [str(block) for block in table["block"]], worth=0),
+            Column("kept", [f"{share:.3f}" for share in table["kept"]], worth=0),
+            Column("parameters before", [f"{count:,}" for count in table["parameters_before"]], worth=0),
+            Column("parameters after", [f"{count:,}" for count in table["parameters_after"]], worth=0),
+        ]
+        settings = {
+            "model": self.model,
+            "weights": self.dtype,
+            "text": f"{self.rows.corpus}, {self.rows.count:,} rows, a quarter held out",
+            "sequences": f"{self.rows.seq_len} tokens",
+            "seed": str(self.seed),
+            "SHA-256 of the rows": self.rows.sha256,
+            "versions": ", ".join(f"{name} {version}" for name, version in numbers.versions().items()),
+        }
+        return render_page("compressed.html.jinja", f"{self.model}, smaller", self.draw, self.notes, columns, settings)

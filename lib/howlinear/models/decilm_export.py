@@ -1,0 +1,98 @@
+"""A LLaMA with blocks of unequal widths or with affine maps, as other programs read one (`models.decilm`).
+
+Widths are padded to the multiples that they read, by units that compute 0 and write nothing. An affine map y = x W + b
+becomes gated units whose gate stands open, whatever x: its bias is 32, and SiLU(32) is 32 in every precision. So the
+units are 32 x W, and read out by 1/32 they give y; a power of two moves no digit. A pair of layers of rank r takes r.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from howlinear.errors import InputError
+from howlinear.models.decilm import MULTIPLE, DeciLMConfig, DeciLMForCausalLM, width
+from howlinear.models.ffn_sites import sites
+from howlinear.models.load import model_of
+from howlinear.models.replace import replaced
+
+OPEN = 32.0  # SiLU(32) = 32 (1 − 1.3e-14)
+
+
+def check_llama(model: PreTrainedModel) -> None:
+    """Refuse a model that DeciLM's form has no words for.
+
+    Raises:
+        InputError: another family than LLaMA, another activation than SiLU, or heads that do not add up to the width.
+    """
+    config = model.config
+    if config.model_type != "llama":
+        raise InputError(f"DeciLM's form is of LLaMA's family alone: this is a {config.model_type!r} model")
+    if config.hidden_act != "silu" or config.head_dim * config.num_attention_heads != config.hidden_size:
+        raise InputError(
+            f"DeciLM's form knows SiLU and heads that add up to the width: here are {config.hidden_act!r} and "
+            f"{config.num_attention_heads} heads of {config.head_dim} in {config.hidden_size}"
+        )
+
+
+@torch.no_grad()
+def to_decilm(model: Any) -> DeciLMForCausalLM:
+    """A copy of a LLaMA in the form of DeciLM, which vLLM and llama.cpp read: the same outputs, for `hl.save`.
+
+    Args:
+        model: a LLaMA or its folder; its blocks may have unequal widths or be affine maps (`compress`, `replace`).
+
+    Returns:
+        The copy, each block padded to a multiple of 256 units.
+
+    Raises:
+        InputError: as `check_llama`.
+    """
+    model = model_of(model)
+    check_llama(model)
+    config = model.config
+    maps = replaced(config)
+    weights = []
+    blocks = []
+    group = config.num_attention_heads // config.num_key_value_heads
+    own = {"no_op": False, "replace_with_linear": False}
+    for site in sites(model):
+        of_block = _as_gated(site.output) if site.block in maps else dict(site.output.named_parameters())
+        padded = -(-len(of_block["up_proj.weight"]) // MULTIPLE) * MULTIPLE
+        weights.append(of_block)
+        ffn = {"ffn_mult": 1.5 * padded / config.hidden_size, **own}
+        blocks.append({"attention": {"n_heads_in_group": group, **own}, "ffn": ffn})
+
+    values = config.to_dict() | {"block_configs": blocks, "mlp_bias": config.mlp_bias or bool(maps)}
+    values["intermediate_size"] = max(width(block["ffn"]["ffn_mult"], config.hidden_size) for block in blocks)
+    for name in ("architectures", "howlinear", "howlinear_sites", "model_type"):
+        values.pop(name, None)
+    copied = DeciLMForCausalLM(DeciLMConfig(**values)).to(model.device, model.dtype)
+
+    outside = {name: value for name, value in model.state_dict().items() if ".mlp." not in name}
+    copied.load_state_dict(outside, strict=False)
+    for layer, of_block in zip(copied.model.layers, weights, strict=True):
+        for parameter in layer.mlp.parameters():
+            parameter.zero_()
+        for name, value in of_block.items():
+            layer.mlp.get_parameter(name)[tuple(slice(size) for size in value.shape)] = value
+    copied.generation_config = model.generation_config
+    copied.name_or_path = model.name_or_path  # where the tokenizer lies
+    copied.howlinear_revision = getattr(model, "howlinear_revision", "main")
+    return copied.eval()
+
+
+def _as_gated(module: nn.Module) -> dict[str, Tensor]:
+    """The weights of gated units that compute what a linear layer computes, or a pair of them."""
+    first, *second = [module] if isinstance(module, nn.Linear) else module
+    bias = (second[0] if second else first).bias
+    readout = second[0].weight if second else torch.eye(len(bias)).to(bias)
+    return {
+        "gate_proj.bias": torch.full_like(first.weight[:, 0], OPEN),
+        "up_proj.weight": first.weight,
+        "down_proj.weight": readout / OPEN,
+        "down_proj.bias": bias,
+    }

@@ -1,0 +1,88 @@
+"""Texts that are read only as far as they are needed: data sets of the Hub by their ids, and any `IterableDataset`.
+
+On the Hub a data set is named `owner/name`, `owner/name:configuration` or `owner/name:configuration:split`, whose split
+is `train` where none is named. Its rows come in an order that a seed decides: its files are shuffled, and of their rows
+`AHEAD` among each other.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from howlinear.errors import HowlinearError, SourceError
+from howlinear.models.sources import UNLOADABLE, hub
+from howlinear.text import plain
+
+if TYPE_CHECKING:
+    from datasets import IterableDataset
+
+AHEAD = 1_000
+"""Rows that are read beyond those that are used, to be shuffled with them."""
+
+HUB_ID = re.compile(r"(\w[\w.-]*/[\w.-]+)(?::([^:]*))?(?::([^:]+))?")
+FILE = re.compile(r".*\.[A-Za-z]\w{0,7}")  # versions end in digits, as in `the-stack-v1.2`
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name may be a data set's on the Hub, and no mistyped path of a file."""
+    return bool(HUB_ID.fullmatch(name)) and not FILE.fullmatch(name)
+
+
+def is_stream(given: Any) -> bool:
+    """Whether something is a data set that is read row by row."""
+    return "datasets" in sys.modules and isinstance(given, sys.modules["datasets"].IterableDataset)
+
+
+@cache  # who looks whether it is there goes on to read it
+def open_hub(name: str) -> IterableDataset:
+    """A data set of the Hub, or of the local cache, of which nothing is read yet.
+
+    Raises:
+        SourceError: it is not there, gated, or the Hub cannot be reached; or it has no such configuration or split.
+    """
+    from datasets import load_dataset  # slow to import, and needless for other texts
+
+    repository, configuration, split = HUB_ID.fullmatch(name).groups()
+    try:
+        with hub():
+            return load_dataset(repository, configuration or None, split=split or "train", streaming=True)
+    except UNLOADABLE as error:
+        raise SourceError(
+            f"cannot read {name}: no such file or folder here, and as a data set of the Hub: {_reason(error)}; without "
+            "a network give a text of yours, or docs, code or cpp"
+        ) from error
+
+
+def texts_of(stream: IterableDataset, column: str | None, name: str) -> Iterator[str]:
+    """The texts in a column of a stream, row by row; empty cells are none.
+
+    Raises:
+        SourceError: the next row cannot be had.
+        InputError: as of `plain.column_of`.
+    """
+    try:
+        for place, row in enumerate(stream):
+            if place == 0:
+                column = plain.check_column(list(row), column, name)
+            if row[column] is not None:
+                plain.check_strings([row[column]], f"column {column!r} of {name}", place)
+                yield row[column]
+    except HowlinearError:
+        raise
+    except UNLOADABLE as error:
+        raise SourceError(f"{name} broke off: {_reason(error)}; try again, or save what you need as a file") from error
+
+
+def documents_of(stream: IterableDataset, column: str | None, name: str, way: str, seed: int) -> Iterator[str]:
+    """The documents of a stream, in an order that the seed decides."""
+    shuffled = stream.shuffle(seed=seed, buffer_size=AHEAD)
+    for text in texts_of(shuffled, column, name):
+        yield from plain.WAYS[way](text)
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

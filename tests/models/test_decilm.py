@@ -1,0 +1,181 @@
+"""LLaMAs with blocks of unequal widths in DeciLM's form: the same outputs, and what other readers look for is there."""
+
+import json
+import subprocess
+import sys
+
+import gguf
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, dynamic_module_utils
+
+import howlinear as hl
+from conftest import BLOCKS, VOCABULARY, WIDTH, tiny
+from howlinear.core.ceilings import AffineMap
+from howlinear.errors import InputError, SourceError
+from howlinear.models.decilm import width
+from howlinear.models.ffn_sites import sites
+from howlinear.models.replace import replace
+from howlinear.models.units import readout, unit_count, with_units
+
+
+@pytest.fixture
+def llama():
+    return tiny("mini-llama")
+
+
+@pytest.fixture
+def uneven(llama):
+    """Block 0 with 50 of its units, block 1 an affine map, block 2 a pair of layers of rank 4."""
+    generator = torch.Generator().manual_seed(3)
+    first = sites(llama)[0]
+    kept = torch.randperm(unit_count(llama, first), generator=generator)[:50].sort().values
+    own = readout(llama, first)
+    return replace(
+        llama,
+        {
+            0: with_units(llama, first, kept, AffineMap(own.weight[kept], own.bias)),
+            1: AffineMap(
+                torch.randn(WIDTH, WIDTH, generator=generator).double(),
+                torch.randn(WIDTH, generator=generator).double(),
+            ),
+            2: nn.Sequential(nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH)),
+        },
+    )
+
+
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """Where transformers keeps the code of folders."""
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def logits(model, ids):
+    with torch.no_grad():
+        return model(input_ids=ids).logits
+
+
+@pytest.mark.parametrize(
+    ("ffn_mult", "hidden_size", "units"),
+    [
+        (5.25, 8192, 28672),  # the widest block of Llama-3_1-Nemotron-51B: LLaMA's own, 112 × 256
+        (1.3125, 8192, 7168),
+        (1.0, 8192, 5632),  # 5461, and 5632 = 22 × 256
+        (0.5, 6, 256),
+        (0.0, 4096, 0),
+    ],
+)
+def test_the_width_of_a_block_by_hand(ffn_mult, hidden_size, units):
+    assert width(ffn_mult, hidden_size) == units
+
+
+@pytest.mark.parametrize("hidden_size", [32, 576, 768, 2048, 4096, 5120, 8192])
+def test_what_is_written_is_read_as_the_width_that_is_meant(hidden_size):
+    """Two thirds of one and a half may fall short of a whole number by a rounding: readers round up."""
+    for multiples in range(1, 130):
+        assert width(1.5 * 256 * multiples / hidden_size, hidden_size) == 256 * multiples
+
+
+def test_units_and_maps_give_the_same_logits(uneven, ids):
+    expected = logits(uneven, ids)
+    found = hl.to_decilm(uneven)
+    torch.testing.assert_close(logits(found, ids), expected, rtol=1e-5, atol=1e-5)
+    assert [layer.mlp.up_proj.out_features for layer in found.model.layers] == [256] * BLOCKS
+    assert not found.model.layers[0].mlp.down_proj.weight[:, 50:].any()
+    assert torch.equal(logits(uneven, ids), expected)
+
+
+def test_a_folder_is_taken_by_its_name(uneven, ids, tmp_path):
+    found = hl.to_decilm(hl.save(uneven, tmp_path / "small"))
+    torch.testing.assert_close(logits(found, ids), logits(uneven, ids), rtol=1e-5, atol=1e-5)
+
+
+def test_a_gate_that_stands_open_is_exact_in_every_precision():
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert nn.functional.silu(torch.tensor(32.0, dtype=dtype)) == 32
+
+
+def test_wide_blocks_are_padded_one_by_one(ids):
+    wide = tiny("mini-llama")
+    for site, units in zip(sites(wide), (256, 300, 600), strict=True):
+        module = site.output
+        module.gate_proj, module.up_proj = (nn.Linear(WIDTH, units, bias=False) for _ in range(2))
+        module.down_proj = nn.Linear(units, WIDTH, bias=False)
+    found = hl.to_decilm(wide)
+    assert [layer.mlp.up_proj.out_features for layer in found.model.layers] == [256, 512, 768]
+    torch.testing.assert_close(logits(found, ids), logits(wide, ids), rtol=1e-5, atol=1e-5)
+
+
+def test_heads_that_share_keys_are_told(ids):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    shape = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 40, "num_hidden_layers": 2}
+    grouped = LlamaForCausalLM(
+        LlamaConfig(**shape, num_attention_heads=4, num_key_value_heads=2, attention_bias=True, mlp_bias=True)
+    ).eval()
+    for bias in (p for name, p in grouped.named_parameters() if name.endswith("bias")):
+        nn.init.normal_(bias)
+    found = hl.to_decilm(grouped)
+    assert [block.attention.n_heads_in_group for block in found.config.block_configs] == [2, 2]
+    torch.testing.assert_close(logits(found, ids), logits(grouped, ids), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("modules")
+def test_the_folder_loads_in_transformers_and_generates_the_same(uneven, ids, tmp_path, tokenizer):
+    found = hl.to_decilm(uneven)
+    folder = hl.save(found, tmp_path / "deci", tokenizer=tokenizer)
+    loaded = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True).eval()
+    assert torch.equal(logits(loaded, ids), logits(found, ids))
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(loaded.generate(ids[:2, :8], **options), uneven.generate(ids[:2, :8], **options))
+    loaded.save_pretrained(tmp_path / "again")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again", trust_remote_code=True).eval()
+    assert torch.equal(logits(again, ids), logits(found, ids))
+
+
+def test_no_code_of_a_folder_is_run_unasked(uneven, tmp_path):
+    with pytest.raises(SourceError, match="custom code"):
+        hl.load_model(hl.save(hl.to_decilm(uneven), tmp_path / "deci"))
+
+
+def test_the_folder_holds_what_llama_cpp_looks_for(uneven, tmp_path):
+    folder = hl.save(hl.to_decilm(uneven), tmp_path / "deci")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["DeciLMForCausalLM"]
+    for block in config["block_configs"]:
+        assert isinstance(block["ffn"]["ffn_mult"], float)
+        assert config["num_attention_heads"] // block["attention"]["n_heads_in_group"] == config["num_key_value_heads"]
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.DECI, BLOCKS)
+    from safetensors import safe_open
+
+    with safe_open(folder / "model.safetensors", "pt") as weights:
+        stored = {name: names.get_name(name, try_suffixes=(".weight", ".bias")) for name in weights.keys()}  # noqa: SIM118
+    assert all(stored.values())
+    assert stored["model.layers.1.mlp.gate_proj.bias"] == "blk.1.ffn_gate.bias"
+
+
+@pytest.mark.long
+def test_the_folder_needs_no_howlinear(uneven, ids, tmp_path):
+    folder = hl.save(hl.to_decilm(uneven), tmp_path / "deci")
+    torch.save(ids, tmp_path / "ids.pt")
+    code = """
+import sys, torch
+sys.modules["howlinear"] = None
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1] + "/deci", trust_remote_code=True)
+torch.save(model(torch.load(sys.argv[1] + "/ids.pt")).logits.detach(), sys.argv[1] + "/logits.pt")
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env={"HF_HOME": str(tmp_path / "cache")})
+    torch.testing.assert_close(torch.load(tmp_path / "logits.pt"), logits(uneven, ids), rtol=1e-5, atol=1e-5)
+    assert folder.name == "deci"
+
+
+def test_what_the_form_has_no_words_for_is_refused(gpt2, llama):
+    with pytest.raises(InputError, match="this is a 'gpt2' model"):
+        hl.to_decilm(gpt2)
+    llama.config.hidden_act = "gelu"
+    with pytest.raises(InputError, match="here are 'gelu' and 1 heads of 32 in 32"):
+        hl.to_decilm(llama)
