@@ -111,15 +111,20 @@ def test_other_numbers_turn_these_answers_and_leave_the_others(stem, changes, pl
 OF_RACE = "method == '{}' and share == {}"
 NUMBERS = [
     ("race", OF_RACE.format("own units", 0.8), {"ratio_low": 0.5}, "A0 Q1"),
-    ("race", OF_RACE.format("GRAIL on Wanda", 0.8), {"over_first": 7.0}, "A1 Q4"),
+    ("race", OF_RACE.format("LLM Surgeon", 0.8), {"over_first": 7.0}, "A1 Q4"),
     ("race", OF_RACE.format("ShortGPT", 0.9), {"ratio": 7.0}, "R0 Q2"),
     ("race", OF_RACE.format("lines by price", 0.8), {"ratio": 0.9}, "A1 Q2 Q3 Q4"),
     ("limit", "what == 'held out'", {"ratio": 7.0}, "A3"),
     ("healing", OF_RACE.format("own units", 0.8), {"behind": 7.0}, "A4"),
     ("exchanges", OF_RACE.format("by plain squares", 0.8), {"over_first": 1.5, "over_first_low": 1.4}, "A2 Q0"),
-    ("race", OF_RACE.format("GRAIL on Wanda", 0.9), {"over_first": 1.03, "over_first_low": 1.01}, "A1"),
+    ("race", OF_RACE.format("LLM Surgeon", 0.9), {"over_first": 1.03, "over_first_low": 1.01}, "A1"),
     ("exchanges", OF_RACE.format("without a ridge", 0.8), {"over_first": 9.0, "over_first_low": 8.0}, "Q0"),
-    ("exchanges", OF_RACE.format("by scores of single units", 0.8), {"over_first": 9.0}, "R2 Q0"),
+    (
+        "exchanges",
+        OF_RACE.format("by scores of single units", 0.8),
+        {"over_first": 9.0, "over_first_low": 8.0},
+        "R2 Q0",
+    ),
 ]
 
 
