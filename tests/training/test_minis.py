@@ -9,11 +9,12 @@ from transformers import GPT2LMHeadModel, GPTNeoXForCausalLM, LlamaForCausalLM, 
 from conftest import FAMILIES, tiny
 from howlinear.errors import InputError
 from howlinear.files import paths
+from howlinear.instrument.measure import measure
 from howlinear.instrument.perplexity import perplexity
 from howlinear.models.ffn_sites import sites
 from howlinear.models.load import load_model
 from howlinear.notebook import settings
-from howlinear.text.corpus import Corpus
+from howlinear.text.corpus import Corpus, load_corpus
 from howlinear.training import minis
 from howlinear.training.loop import Recipe
 from howlinear.training.minis import (
@@ -185,6 +186,16 @@ def test_a_shipped_mini_is_a_plain_folder_that_loads(workshop, name):
     assert "2 blocks of width 32, FFN width 128" in " ".join(card.split())
     assert card.startswith("---\nlibrary_name: transformers\nlicense: mit\n---\n# mini-")
     assert "{" not in card
+
+
+def test_the_model_with_a_sink_begins_its_texts_and_owes_a_block_to_that_token():
+    model = load_model("mini-sink")
+    rows = load_corpus("docs", model).rows()
+    assert (rows.ids[:, 0] == model.config.bos_token_id).all()
+    block = measure(model, rows, blocks=[2]).solved[2]
+    assert block.massive_rows == len(rows.ids)
+    assert block.ceiling.r2_low > 0.7
+    assert block.ordinary.r2_high < 0.3
 
 
 def test_a_wide_model_stays_among_what_is_made(workshop):

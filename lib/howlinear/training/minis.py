@@ -261,9 +261,16 @@ def _card(name: str, recipe: Recipe, shipped: PreTrainedModel, last_loss: float)
         precision="bfloat16 autocast" if recipe.bfloat16 else recipe.dtype,
         last_loss=f"{last_loss:.3f}",
         held_out=held_out.to_markdown(index=False, floatfmt=".1f"),
-        target="wide" if name in WIDE else "minis",
+        command=_command(name),
     )
     return str(card) + "\n"
+
+
+def _command(name: str) -> str:
+    """What trains it again."""
+    if name in GROWN:
+        return f"howlinear minis {name} --device cuda"
+    return "make wide" if name in WIDE else "make minis"
 
 
 _CARD = """---
@@ -280,13 +287,14 @@ the installed packages {{ packages }}.
 Four fifths of the documents, chosen by each document's hash; no document that howlinear measures is among them.
 
 **Training.** {{ steps }} steps of {{ recipe.batch }} sequences of {{ recipe.seq_len }} tokens ({{ tokens }} tokens),
-AdamW (0.9, 0.95), weight decay {{ recipe.weight_decay }}, peak rate {{ recipe.peak }} after {{ recipe.warm_up }} steps
-of warm-up, cosine to a tenth, {{ precision }}, seed {{ recipe.seed }}. Last training loss (smoothed): {{ last_loss }}
-nats per token. `trajectory.json` holds R²_lin of every block on the way.
+{% if recipe.first_token is not none %}each begun by the end of text, on which a massive activation has grown,
+{% endif %}AdamW (0.9, 0.95), weight decay {{ recipe.weight_decay }}, peak rate {{ recipe.peak }} after
+{{ recipe.warm_up }} steps of warm-up, cosine to a tenth, {{ precision }}, seed {{ recipe.seed }}. Last training loss
+(smoothed): {{ last_loss }} nats per token. `trajectory.json` holds R²_lin of every block on the way.
 
 **Held-out perplexity** (about 5,000 tokens each; `cpp` was never trained on)
 
 {{ held_out }}
 
-**Retrain** with `make {{ target }}`; it goes on from its checkpoint under `build/minis`.
+**Retrain** with `{{ command }}`; it goes on from its checkpoint under `build/minis`.
 """
