@@ -80,7 +80,7 @@ def test_a_planted_cost_is_nearly_met(gpt2, rows, monkeypatch, factor):
         return Compressed(gpt2, units, base, base + rise, delta, price(share), None, (1.0, 1.0))
 
     for name, stands_for in {
-        "least_share": lambda _: 0.2,
+        "least_share": lambda *_: 0.2,
         "check_and_calibrate": lambda *_: Calibration(gpt2, rows),
         "timed_losses": lambda *_: (torch.full((4,), log(base)).double(), 1.0),
         "layout": lambda _, share, *__: SimpleNamespace(price=price(share)),

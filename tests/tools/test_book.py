@@ -150,7 +150,7 @@ def test_the_reference_has_every_module_once():
     pages = dict(build.api())
     package = paths.ROOT / "lib/howlinear"
     files = [path.relative_to(package).with_suffix("") for path in package.rglob("[a-z]*.py")]
-    modules = {".".join(path.parts) for path in files} - {"public"}  # whose names stand on the first page
+    modules = {".".join(path.parts) for path in files} - {"public", "app.lm_eval"}  # see `build.modules`
     assert pages.keys() == modules | {"index"}
     listed = re.findall(r"\{doc\}`([\w.]+)`", pages["index"])
     assert sorted(listed) == sorted(modules)

@@ -367,7 +367,8 @@ def modules() -> list[str]:
     if differing:
         raise InputError(f"tools/book/build.py: FOLDERS and the package differ in {', '.join(sorted(differing))}")
     names = [module.name.removeprefix("howlinear.") for module in walked if not module.ispkg]
-    return sorted(name for name in names if not name.startswith("__") and name != "public")  # listed on the first page
+    others = ("public", "app.lm_eval")  # what the first page lists, and what EleutherAI's harness has to be there for
+    return sorted(name for name in names if not name.startswith("__") and name not in others)
 
 
 def summary(module: str) -> str:
