@@ -357,8 +357,8 @@ def test_what_is_no_text_is_refused_in_one_line(tokenizer, given, options, messa
 def test_a_public_data_set_is_packed_like_any_other(tokenizer, monkeypatch):
     documents = texts()
     monkeypatch.setattr(corpora, "read_public", lambda name, folder: documents)
-    rows = load_corpus("ag_news", tokenizer).rows(1_000, 16, folds=2)
-    assert rows.corpus == "ag_news"
+    rows = load_corpus("wikitext", tokenizer).rows(1_000, 16, folds=2)
+    assert rows.corpus == "wikitext"
     assert rows.sha256 == corpus_of(documents, tokenizer).rows(1_000, 16, folds=2).sha256
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from howlinear.errors import InputError, SourceError
 from howlinear.text import library
-from howlinear.text.library import BOOKS, HUB, PAPERS, read_public
+from howlinear.text.library import BOOKS, PAPERS, read_public
 from howlinear.text.plain import paragraphs, read_text
 
 START, END = (f"*** {word} OF THIS PROJECT GUTENBERG EBOOK TOY ***" for word in ("START", "END"))
@@ -239,44 +239,25 @@ def hub(monkeypatch):
     class Hub:
         rows, error, asked = [], None, None
 
-        def load_dataset(self, *args, **kwargs):
-            self.asked = (args, kwargs)
+        def load_dataset(self, **kwargs):
+            self.asked = kwargs
             if self.error is not None:
                 raise self.error
-            column = {"codeparrot/codeparrot-clean-valid": "content"}.get(args[0], "text")
-            return {column: self.rows}
+            return {"text": self.rows}
 
     stand_in = Hub()
     monkeypatch.setattr(datasets, "load_dataset", stand_in.load_dataset)
     return stand_in
 
 
-@pytest.mark.parametrize(
-    ("name", "repository", "configuration"),
-    [
-        ("ag_news", "fancyzhx/ag_news", None),
-        ("codeparrot", "codeparrot/codeparrot-clean-valid", None),
-        ("wikitext", "Salesforce/wikitext", "wikitext-2-raw-v1"),
-        ("wikitext_test", "Salesforce/wikitext", "wikitext-2-raw-v1"),
-    ],
-)
-def test_public_data_sets_are_asked_for_by_name(hub, name, repository, configuration):
+@pytest.mark.parametrize(("name", "split"), [("wikitext", "train"), ("wikitext_test", "test")])
+def test_wikitext_is_asked_for_by_its_part_and_commit(hub, name, split):
     hub.rows = ["one"]
-    text = read_public(name)
-    assert text == ["one"]
-    revision = {"revision": HUB[name].revision} if name.startswith("wikitext") else {}
-    split = "test" if name == "wikitext_test" else "train"
-    assert hub.asked == ((repository, configuration), {"split": split} | revision)
-
-
-def test_a_data_set_is_in_no_folder(hub, folder):
-    hub.rows = ["one"]
-    assert read_public("ag_news", folder) == ["one"]
-
-
-def test_blank_rows_are_no_documents(hub):
-    hub.rows = ["one", "", "  \n", "two"]
-    assert read_public("ag_news") == ["one", "two"]
+    assert read_public(name) == ["one"]
+    assert hub.asked["path"] == "Salesforce/wikitext"
+    assert hub.asked["name"] == "wikitext-2-raw-v1"
+    assert hub.asked["split"] == split
+    assert re.fullmatch("[0-9a-f]{40}", hub.asked["revision"])
 
 
 def test_wikitext_of_the_hub_is_wikitext_as_a_file(hub, tmp_path):
@@ -300,10 +281,6 @@ def test_wikitext_of_the_hub_is_wikitext_as_a_file(hub, tmp_path):
 )
 def test_a_hub_that_cannot_be_reached_is_reported_with_what_works(hub, error):
     hub.error = error
-    with pytest.raises(
-        SourceError, match=r"cannot load ag_news \(fancyzhx/ag_news\).*without a network use docs, code"
-    ) as e:
-        read_public("ag_news")
-    assert "\n" not in str(e.value)
-    with pytest.raises(SourceError, match=r"or a folder with wikitext\.txt that HOWLINEAR_TEXTS names"):
+    with pytest.raises(SourceError, match=r"without a network use docs, .*wikitext\.txt that HOWLINEAR_TEXTS") as e:
         read_public("wikitext")
+    assert "\n" not in str(e.value)

@@ -65,7 +65,7 @@ Model = Annotated[
 CorpusName = Annotated[
     str,
     typer.Option(
-        help="docs, code, cpp, wikitext, wikitext_test, moby_dick, puzzles, ag_news, codeparrot; the path of a text "
+        help="docs, code, cpp, wikitext, wikitext_test, moby_dick, puzzles; the path of a text "
         "file, a folder of them, or a table (.jsonl, .csv, .parquet); or a data set of the Hub as "
         "owner/name:configuration:split, the last two of which may be left out"
     ),

@@ -201,12 +201,6 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], settings: Mapping[st
         (aside / RUN).write_text(_json(run | {"settings": dict(settings)}), encoding="utf-8")
 
 
-def write_run(folder: Path, run: Mapping[str, Any]) -> None:
-    """Write what is known of a run, its settings and origin, beside its tables."""
-    with atomic.written_aside(folder / RUN) as aside:
-        aside.write_text(_json(run), encoding="utf-8")
-
-
 def read(folder: Path) -> Results:
     """The results in a folder, as `write` left them.
 

@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,16 @@ import psutil
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import AutoConfig, PreTrainedModel
 
-from howlinear.core.ceilings import AffineMap, Ceiling
-from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Folds, Moments
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 from howlinear.instrument.capture import BlockCapture, Collector, hooked
 from howlinear.instrument.perplexity import HeldOutLosses
 from howlinear.instrument.profile import Profile, Solved, name_of, solve
+from howlinear.instrument.profile_files import load_profile, save_profile
 from howlinear.instrument.swap_costs import swap_costs
 from howlinear.models.checks import evaluating
 from howlinear.models.ffn_sites import pattern_of, sites, width_of
@@ -189,7 +187,8 @@ def measure_layers(
             with hooked(here, collector.keep):
                 text.advance(collector.start)
             # Moments → R²_lin and its interval, by now without the layer
-            done.keep(text, solve({each.block: _fold_by_fold(collector.finish(each)) for each in here}))
+            solved = solve({each.block: _fold_by_fold(collector.finish(each)) for each in here})
+            done.keep(text, Profile(name_of(model), rows, solved, None, site=site))
 
         # The streams behind the last layer → losses, where sequences are held out
         if losses.predicts:
@@ -252,11 +251,10 @@ class Work:
             streams = load_file(file)
             text.streams = [streams[str(place)].to(stream.device) for place, stream in enumerate(text.streams)]
 
-    def keep(self, text: Layerwise, solved: Mapping[int, Solved]) -> None:
-        """Write the answers of the layer that the streams have just passed, and the streams."""
-        for block, answer in solved.items():
-            with atomic.written_aside(self.folder / f"block-{block}.safetensors") as aside:
-                _save(aside, answer)
+    def keep(self, text: Layerwise, answer: Profile) -> None:
+        """Write the answer of the layer that the streams have just passed, if it has a block, and the streams."""
+        for block in answer:
+            save_profile(answer, self.folder / f"block-{block}.safetensors", force=True)
         for file in self.folder.glob("moments-*.safetensors"):
             file.unlink(missing_ok=True)
         if self.keeps_streams:
@@ -266,8 +264,11 @@ class Work:
 
     def solved(self) -> dict[int, Solved]:
         """Block → its answer, whose maps are read when they are used."""
-        files = {int(file.stem.removeprefix("block-")): file for file in self.folder.glob("block-*.safetensors")}
-        return {block: _load(files[block]) for block in sorted(files)}
+        solved: dict[int, Solved] = {}
+        for file in self.folder.glob("block-*.safetensors"):
+            with _reading(file):
+                solved |= load_profile(file).solved
+        return dict(sorted(solved.items()))
 
 
 @contextmanager
@@ -311,56 +312,3 @@ def _reading(file: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
         raise SourceError(f"cannot read {file}: {error}; remove the folder and begin anew") from error
-
-
-PARTS = {"ceiling": Ceiling, "ordinary": Ceiling, "interval": Estimate, "limit": Estimate, "map": AffineMap}
-"""Attributes of an answer that have attributes of their own."""
-
-
-def _save(path: Path, solved: Solved) -> None:
-    """Write an answer: numbers as JSON, which gives every float64 back, and its tensors."""
-    tensors: dict[str, Tensor] = {}
-    numbers = _numbers(solved, "", tensors)
-    if solved.ordinary is solved.ceiling:  # where no row is massive; written once
-        del numbers["ordinary"]
-        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("ordinary.")}
-    save_file(tensors, path, metadata={"solved": json.dumps(numbers)})
-
-
-def _load(path: Path) -> Solved:
-    """Read an answer; its tensors stay in the file until they are used."""
-    with _reading(path):
-        with safe_open(path, framework="pt") as file:
-            numbers = json.loads(file.metadata()["solved"])
-        tensors = load_file(path)
-        if "ordinary" not in numbers:
-            numbers["ordinary"] = numbers["ceiling"]
-            tensors |= {name.replace("ceiling.", "ordinary."): tensor for name, tensor in tensors.items()}
-        return _rebuilt(Solved, numbers, "", tensors)
-
-
-def _numbers(part: Any, path: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The numbers of a dataclass by attribute; its tensors go to `tensors`, by path."""
-    numbers = {}
-    for field in fields(part):
-        value = getattr(part, field.name)
-        if isinstance(value, Tensor):
-            tensors[f"{path}{field.name}"] = value.contiguous()
-        elif field.name in PARTS and value is not None:
-            numbers[field.name] = _numbers(value, f"{path}{field.name}.", tensors)
-        else:
-            numbers[field.name] = value
-    return numbers
-
-
-def _rebuilt(kind: type, numbers: Mapping[str, Any], path: str, tensors: Mapping[str, Tensor]) -> Any:
-    """The way back of `_numbers`."""
-    values = {}
-    for field in fields(kind):
-        if field.name not in numbers:
-            values[field.name] = tensors[f"{path}{field.name}"]
-        elif field.name in PARTS and numbers[field.name] is not None:
-            values[field.name] = _rebuilt(PARTS[field.name], numbers[field.name], f"{path}{field.name}.", tensors)
-        else:
-            values[field.name] = numbers[field.name]
-    return kind(**values)

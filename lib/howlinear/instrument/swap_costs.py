@@ -77,8 +77,10 @@ def swap_costs(
     if maps:
         sites(model, list(maps), site)  # refused, if so, before a text is read
     scored = scored_of(text, model)
-    losses = layer_losses if layerwise or is_on_disk(model) else swap_losses
-    before, after = losses(model, maps, scored.ids, batch_size, progress, scored.mask, site)
+    if layerwise or is_on_disk(model):
+        before, after = _layer_losses(model, maps, targets_of(scored.ids, scored.mask), batch_size, progress, site)
+    else:
+        before, after = swap_losses(model, maps, scored.ids, batch_size, progress, scored.mask, site)
     return {block: change(before, means, scored.fold, scored.predicted) for block, means in after.items()}
 
 
@@ -120,22 +122,16 @@ def swap_losses(
 
 
 @torch.no_grad()
-def layer_losses(
-    model: PreTrainedModel,
-    maps: Mapping[int, Callable[[Tensor], Tensor]],
-    ids: Int64[Tensor, "n seq_len"],
-    batch_size: int = LOSS_BATCH,
-    progress: bool = False,
-    mask: Bool[Tensor, "n seq_len"] | None = None,
-    site: str = "ffn",
+def _layer_losses(
+    model: PreTrainedModel, maps: Mapping[int, Callable], ids: Tensor, batch_size: int, progress: bool, site: str
 ) -> tuple[Float[Tensor, " n"], dict[int, Float[Tensor, " n"]]]:
     """`swap_losses` with one layer's weights at a time, and the streams of as many models as there are swaps.
 
-    The arguments are those of `swap_losses`. A swapped model's streams part from those of the whole one in the layer
-    that holds the block, and only the layers behind it are computed for them.
+    A swapped model's streams part from those of the whole one in the layer that holds the block, and only the layers
+    behind it are computed for them. Of `ids`, padding is `NO_TARGET`.
     """
     check_causal(model)
-    targets = targets_of(ids, mask).split(batch_size)
+    targets = ids.split(batch_size)
     tokens = [batch.clamp_min(0) for batch in targets]
     swapped: dict[int, list[Tensor]] = {}
     with running(model), evaluating(model):

@@ -77,11 +77,6 @@ def stack_of(model: PreTrainedModel, site: str = "ffn") -> str:
     return re.match(r"(.*?)\.\d+(\.|$)", sites(model, site=site)[0].name).group(1)
 
 
-def is_parallel(model: PreTrainedModel) -> bool:
-    """Whether attention and FFN of a layer both read its input, and not one what the other wrote."""
-    return bool(getattr(model.config, "use_parallel_residual", False))
-
-
 def writes_to_stream(model: PreTrainedModel) -> bool:
     """Whether an FFN's output is added to the residual stream as it is, with no norm between."""
     return model.config.model_type not in NORM_WHAT_IS_WRITTEN

@@ -21,12 +21,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.text.documents import OFFLINE
-from howlinear.text.library import NAMES
+from howlinear.text.library import PAPERS
 
 RECORD = "HOWLINEAR_RECORD"
 """The variable of the environment that has a notebook's results and figures recorded, if it is 1."""
 
-BUILT_IN = (*OFFLINE, *NAMES)
+BUILT_IN = (*OFFLINE, *PAPERS)
 LONGEST_NAME = 60
 
 Name = Annotated[str, StringConstraints(pattern=r"[^/. ]")]  # more than dots and slashes

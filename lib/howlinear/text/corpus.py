@@ -25,7 +25,7 @@ from howlinear.models.checks import check_count
 from howlinear.models.load import model_of, tokenizer_of
 from howlinear.text import plain
 from howlinear.text.documents import OFFLINE, Document, offline_documents, seeded_hash
-from howlinear.text.library import NAMES, PAPERS, check_known, read_as_the_paper, read_public
+from howlinear.text.library import PAPERS, check_known, read_as_the_paper, read_public
 from howlinear.text.pack import pack, pack_contiguous
 from howlinear.text.rows import FOLDS, TRAIN_SHARE, Rows, TokenRows
 from howlinear.text.streams import AHEAD, documents_of, is_hub_id, is_stream, open_hub, texts_of
@@ -142,9 +142,9 @@ def load_corpus(
 
     Args:
         text: `docs`, `code` or `cpp` (offline); `wikitext`, `wikitext_test`, `moby_dick` or `puzzles` (the paper's;
-            see `text.library` for where from), `ag_news` or `codeparrot` (from the Hub); the path of a UTF-8 text
-            file, of a folder of them, or of a table (.jsonl, .csv, .parquet); the id of any data set on the Hub, of
-            which only what is needed is fetched (`text.streams`); strings; a `datasets.Dataset` or `IterableDataset`.
+            see `text.library` for where from); the path of a UTF-8 text file, of a folder of them, or of a table
+            (.jsonl, .csv, .parquet); the id of any data set on the Hub, of which only what is needed is fetched
+            (`text.streams`); strings; a `datasets.Dataset` or `IterableDataset`.
         model: the model whose tokenizer reads it, by name too, or a tokenizer.
         text_column: of a table or a data set, the column that is text; by default `text`, `content` or the only one.
         documents: what a document is of a text of your own. `file`: a file, a string, a row of a table; `blank`: what
@@ -164,14 +164,14 @@ def load_corpus(
     name = str(text)
     if isinstance(text, str | Path):
         check_known(name)
-        if text_column is not None and name in (*OFFLINE, *NAMES):
+        if text_column is not None and name in (*OFFLINE, *PAPERS):
             raise InputError(f"{name} has no columns: leave text_column out")
         if name in OFFLINE:
             reserved = MODEL_SHARE if name in TRAINED_ON else 0.0
             return Corpus(name, tokenizer, partial(offline_documents, name), reserved)
-        if name in NAMES:
+        if name in PAPERS:
             folder = None if folder is None else Path(folder)
-            whole = partial(read_as_the_paper, name, folder) if name in PAPERS else None
+            whole = partial(read_as_the_paper, name, folder)
             return Corpus(name, tokenizer, read_public(name, folder), whole=whole)
         if not Path(name).exists():
             text = open_hub(name)

@@ -1,4 +1,4 @@
-"""Texts by name that are not there offline: the paper's, and two more domains.
+"""The paper's texts, by name.
 
 | name | what it is | its documents |
 |---|---|---|
@@ -6,15 +6,12 @@
 | `wikitext_test` | its part to test on, which the paper's perplexities are of | articles |
 | `moby_dick` | Herman Melville, Moby-Dick (1851), Project Gutenberg 2701 | chapters |
 | `puzzles` | H. E. Dudeney, Amusements in Mathematics (1917), Project Gutenberg 16713 | puzzles, solutions |
-| `ag_news` | news in short (Zhang et al. 2015) | items |
-| `codeparrot` | Python files from GitHub | files |
 
-All but the last two are the paper's. Data sets come from the Hub through `datasets`. The books are fetched by `pooch`
-from GITenberg, a public mirror of Project Gutenberg on GitHub, at an address that holds the commit: what Gutenberg
-releases later changes nothing, and the SHA-256 below is of the file in that commit. Both are kept in a cache and asked
-for once.
+WikiText comes from the Hub through `datasets`. The books are fetched by `pooch` from GITenberg, a public mirror of
+Project Gutenberg on GitHub, at an address that holds the commit: what Gutenberg releases later changes nothing, and the
+SHA-256 below is of the file in that commit. Both are kept in a cache and asked for once.
 
-Without a network the paper's can lie in a folder, as `wikitext.txt`, `wikitext_test.txt`, `moby_dick.txt` and
+Without a network they can lie in a folder, as `wikitext.txt`, `wikitext_test.txt`, `moby_dick.txt` and
 `puzzles.txt` in UTF-8, the first two as WikiText is distributed (`wiki.train.raw`, `wiki.test.raw`). Whoever calls
 names the folder, or else the environment variable `HOWLINEAR_TEXTS`. Then all are read from there, and any edition will
 do: results hold the hash of the rows that were made of it.
@@ -26,7 +23,7 @@ import logging
 import os
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pooch
@@ -41,25 +38,6 @@ from howlinear.text.streams import is_hub_id
 FOLDER = "HOWLINEAR_TEXTS"  # an environment variable
 RETRIES = 2  # after a first try that failed
 TIMEOUT = 30  # seconds that a server may say nothing
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """A data set of the Hub, as files: none needs a script.
-
-    Attributes:
-        repository: its id.
-        configuration: which part of it; None if there is one only.
-        column: which column is text.
-        revision: the commit to read; None: the newest.
-        split: which of its splits.
-    """
-
-    repository: str
-    configuration: str | None
-    column: str
-    revision: str | None = None
-    split: str = "train"
 
 
 @dataclass(frozen=True)
@@ -79,15 +57,12 @@ class Book:
     heading: re.Pattern[str]
 
 
-WIKITEXT = DataSet(
-    "Salesforce/wikitext", "wikitext-2-raw-v1", "text", revision="b08601e04326c79dfdd32d625aee71d232d685c3"
-)
-HUB = {
-    "wikitext": WIKITEXT,
-    "wikitext_test": replace(WIKITEXT, split="test"),
-    "ag_news": DataSet("fancyzhx/ag_news", None, "text"),
-    "codeparrot": DataSet("codeparrot/codeparrot-clean-valid", None, "content"),
+WIKITEXT = {
+    "path": "Salesforce/wikitext",
+    "name": "wikitext-2-raw-v1",
+    "revision": "b08601e04326c79dfdd32d625aee71d232d685c3",
 }
+SPLITS = {"wikitext": "train", "wikitext_test": "test"}
 GITENBERG = "https://raw.githubusercontent.com/GITenberg"
 BOOKS = {
     "moby_dick": Book(
@@ -104,7 +79,6 @@ BOOKS = {
     ),
 }
 PAPERS = ("wikitext", "wikitext_test", "moby_dick", "puzzles")
-NAMES = (*PAPERS, "ag_news", "codeparrot")
 
 
 def check_known(name: str) -> None:
@@ -113,13 +87,13 @@ def check_known(name: str) -> None:
     Raises:
         SourceError: says the names there are.
     """
-    if name in OFFLINE or name in NAMES or (name and os.path.exists(name)) or is_hub_id(name):
+    if name in OFFLINE or name in PAPERS or (name and os.path.exists(name)) or is_hub_id(name):
         return
     if Path(name).suffix or len(Path(name).parts) > 1:
         raise SourceError(f"cannot read corpus file {name}: No such file or directory; give the path of a text file")
     raise SourceError(
-        f"unknown corpus {name!r}: use {', '.join([*OFFLINE, *NAMES])}, the path of a text file or a folder, or the id "
-        "of a data set on the Hub, as owner/name"
+        f"unknown corpus {name!r}: use {', '.join([*OFFLINE, *PAPERS])}, the path of a text file or a folder, or the "
+        "id of a data set on the Hub, as owner/name"
     )
 
 
@@ -127,16 +101,13 @@ def read_public(name: str, folder: Path | None = None) -> list[str]:
     """The documents of a text by its name, from a folder, the network or a cache.
 
     Args:
-        name: one of `NAMES`.
-        folder: where the paper's texts lie; by default the one that `HOWLINEAR_TEXTS` names, if it does. Other texts
-            are in no folder.
+        name: one of `PAPERS`.
+        folder: where the texts lie; by default the one that `HOWLINEAR_TEXTS` names, if it does.
 
     Raises:
         SourceError: the text cannot be had, or is not what was pinned; says what to do.
         InputError: an empty file, or a book without its headings.
     """
-    if name not in PAPERS:
-        return [row for row in _rows_of(name) if row.strip()]
     text = read_whole(name, folder)
     where = _in_folder(name, folder) or name
     if name not in BOOKS:
@@ -154,15 +125,7 @@ def read_public(name: str, folder: Path | None = None) -> list[str]:
 
 
 def read_whole(name: str, folder: Path | None = None) -> str:
-    """One of the paper's texts as its file has it, in one string.
-
-    Args:
-        name: one of `PAPERS`.
-        folder: as of `read_public`.
-
-    Raises:
-        SourceError: as of `read_public`.
-    """
+    """One of the paper's texts as its file has it, in one string; arguments and errors as of `read_public`."""
     path = _in_folder(name, folder)
     if path is not None:
         return read_text(path)
@@ -176,14 +139,7 @@ def read_as_the_paper(name: str, folder: Path | None = None) -> str:
     """One of the paper's texts as its code puts it together: a book as it is, of WikiText the rows, a newline between.
 
     A row is a line with its own end, or nothing of a blank line, so three newlines stand between two paragraphs, and
-    no space on the line between.
-
-    Args:
-        name: one of `PAPERS`.
-        folder: as of `read_public`.
-
-    Raises:
-        SourceError: as of `read_public`.
+    no space on the line between. Arguments and errors as of `read_public`.
     """
     text = read_whole(name, folder)
     if name in BOOKS:
@@ -254,22 +210,19 @@ def _obstacle(error: OSError) -> str:
 
 
 def _rows_of(name: str) -> list[str]:
-    """The rows of a public data set, from the Hub or its local cache.
+    """The rows of a part of WikiText, from the Hub or its local cache.
 
     Raises:
         SourceError: neither the Hub nor a cached copy could be read.
     """
     from datasets import load_dataset  # slow to import, and needless for the offline corpora
 
-    wanted = HUB[name]
-    options = {"split": wanted.split} | ({"revision": wanted.revision} if wanted.revision else {})
     try:
         with hub():
-            return list(load_dataset(wanted.repository, wanted.configuration, **options)[wanted.column])
+            return list(load_dataset(**WIKITEXT, split=SPLITS[name])["text"])
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        folder = f", or a folder with {name}.txt that {FOLDER} names" if name in PAPERS else ""
         raise SourceError(
-            f"cannot load {name} ({wanted.repository}) from the Hub or its cache: {reason}; "
-            f"without a network use {', '.join(OFFLINE)} or a .txt file{folder}"
+            f"cannot load {name} ({WIKITEXT['path']}) from the Hub or its cache: {reason}; without a network use "
+            f"{', '.join(OFFLINE)}, a .txt file, or a folder with {name}.txt that {FOLDER} names"
         ) from error

@@ -141,8 +141,7 @@ WIDE_RECIPE = Recipe(batch=128, micro_batch=128, peak=6e-4, warm_up=200)
 SINK_RECIPE = Recipe(steps=2_257, batch=64, micro_batch=64, seq_len=256, peak=8e-3, warm_up=200, first_token=0)
 """What brings a massive activation forth by itself: one fixed first token, a high rate, 37 million tokens.
 
-After Gu et al. (2024). Of the recipes that were tried on one H200 for three minutes each, the heaviest output of a
-block grew to 38 medians by this one, to 23 at a peak of 3e-3, and to 6 at 3e-3 in GPT-2's family.
+After Gu et al. (2024). `results/bench/sinks.json` has what grew by it and by two other recipes on one GPU.
 """
 
 
