@@ -203,7 +203,7 @@ def test_what_transfer_loses_between_and_within_is_what_it_loses(gpt2, rows):
 
 
 def test_previous_tokens_are_those_before(gpt2, rows):
-    train, rare, frequent, before, before_held_out = measure.groupings(rows)
+    train, rare, frequent, before, before_held_out = measure.groupings(rows, previous=True)
     assert (before.label[:, 0] == measure.FIRST).all()
     assert torch.equal(before.label[:, 1:], rows.ids[:, :-1])
     assert torch.equal(rare.included | frequent.included, before_held_out.included)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 import pandas as pd
 import torch
@@ -41,7 +42,7 @@ class Sides:
         train: the rows to fit on.
         by_kind: rare and frequent held-out rows.
         held_out: all held-out rows.
-        previous: both sides once more, added up by the token before.
+        previous: both sides once more, added up by the token before; empty unless that was asked for.
     """
 
     def __init__(self, sums: Sequence[TokenSums]):
@@ -69,30 +70,26 @@ class Sides:
         return Estimate.jackknife(whole.r2(held_out), refitted, rescored)
 
 
-def groupings(text: TokenRows) -> list[Grouping]:
-    """What is added up: train rows, rare and frequent held-out rows by token; then both sides by the token before."""
+def groupings(text: TokenRows, previous: bool) -> list[Grouping]:
+    """What is added up: train rows, rare and frequent held-out rows by token; and both sides by the token before."""
     train, held_out = Grouping.by_token(text, held_out=False), Grouping.by_token(text, held_out=True)
     seen = torch.bincount(text.ids[~text.test].flatten(), minlength=int(text.ids.max()) + 1)[text.ids]
     rare = seen < seen[text.test].median()
+    by_token = [train, Grouping(text.ids, held_out.included & rare), Grouping(text.ids, held_out.included & ~rare)]
     before = torch.cat([torch.full_like(text.ids[:, :1], FIRST), text.ids[:, :-1]], 1)
-    return [
-        train,
-        Grouping(text.ids, held_out.included & rare),
-        Grouping(text.ids, held_out.included & ~rare),
-        Grouping(before, train.included),
-        Grouping(before, held_out.included),
-    ]
+    return by_token + [Grouping(before, side.included) for side in (train, held_out) if previous]
 
 
 def _sides(
-    model: PreTrainedModel, texts: Mapping[str, TokenRows], blocks: Sequence[int], at_once: int
-) -> Iterator[tuple[int, dict[str, Sides]]]:
-    """Block by block, its sums on every text; so many blocks are held at once, and each such group takes a pass."""
+    model: PreTrainedModel, text: TokenRows, blocks: Sequence[int], at_once: int, previous: bool
+) -> Iterator[tuple[int, Sides]]:
+    """Block by block, its sums; so many blocks are held at once, and each such group takes a pass."""
+    added = groupings(text, previous)
     for start in range(0, len(blocks), at_once):
         group = blocks[start : start + at_once]
-        sums = {corpus: token_sums(model, text, groupings(text), group) for corpus, text in texts.items()}
+        sums = token_sums(model, text, added, group)
         for block in group:
-            yield block, {corpus: Sides(of_text.pop(block)) for corpus, of_text in sums.items()}
+            yield block, Sides(sums.pop(block))
 
 
 def survey(
@@ -117,18 +114,23 @@ def survey(
         `blocks`, see `_block`; `tables`, see `_tables`, of trained weights, and `kinds`, the split of rare and of
         frequent rows, both on the first text; `transfer`, see `_transfer`.
     """
-    main, *others = texts
+    main = next(iter(texts))
+    maps: dict[int, FoldMaps] = {}  # of the first text: all that is needed of it for the others
     tables: dict[str, list[dict]] = {"blocks": [], "tables": [], "kinds": [], "transfer": []}
-    for block, sides in _sides(loaded, texts, blocks, at_once):
-        key = {"model": model, "weights": weights, "block": block}
-        for corpus, side in sides.items():
+    for corpus, text in texts.items():
+        for block, side in _sides(loaded, text, blocks, at_once, corpus == main and weights == TRAINED):
+            key = {"model": model, "weights": weights, "block": block}
             tables["blocks"].append({**key, "corpus": corpus} | _block(side))
-        if weights == TRAINED:
-            tables["tables"].append(key | _tables(sides[main]))
-        tables["kinds"] += [{**key, "kind": kind} | row for kind, row in _kinds(sides[main])]
-        tables["transfer"] += [{**key, "corpus": other} | _transfer(sides[main].maps, sides[other]) for other in others]
+            if corpus != main:
+                tables["transfer"].append({**key, "corpus": corpus} | _transfer(maps[block], side))
+                continue
+            maps[block] = side.maps
+            tables["kinds"] += [{**key, "kind": kind} | row for kind, row in _kinds(side)]
+            if weights == TRAINED:
+                tables["tables"].append(key | _tables(side))
     columns = {"transfer": TRANSFER}  # of a single text there is none
-    return {name: pd.DataFrame(rows, columns=columns.get(name)) for name, rows in tables.items()}
+    by_block = {name: sorted(rows, key=itemgetter("block")) for name, rows in tables.items()}
+    return {name: pd.DataFrame(rows, columns=columns.get(name)) for name, rows in by_block.items()}
 
 
 def _block(side: Sides) -> dict[str, float]:
