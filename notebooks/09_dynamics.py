@@ -309,6 +309,27 @@ figure = plots.settling(passages, runs, list(curves))
 _ = run.figure(figure, "settling")
 
 # %% [markdown]
+# ## Figure: a block looks linear because a sink is born
+#
+# A notebook later (12) asks which tokens make a block look linear. In `mini-sink`, a small LLaMA whose sequences all
+# begin with one token and whose learning rate was high, the answer can be watched as it comes about.
+#
+# **How to read it.** (a) $R^2_{\mathrm{lin}}$ of the block that rests most on its massive rows: filled of all rows,
+# open of the ordinary ones; grey are the other blocks, of ordinary rows. Where filled and open part, the block goes on
+# to look linear and no longer is. (b) Its heaviest output in median norms; above the dotted line a row is massive. On
+# the right axis, what the heads of one layer give position 0 on the mean, where that is most.
+
+# %%
+filmed_sink = numbers.load(paths.MODELS / "mini-sink" / "trajectory.json")
+sink = run.record("sink", measure.sink(filmed_sink["steps"]))
+births = run.record("births", measure.births(sink))
+figure = plots.sink(sink, births["block"][0])
+_ = run.figure(figure, "sink")
+
+# %%
+births
+
+# %% [markdown]
 # Is it one order? Below: the correlation of every two runs' orders with each other, and of the blocks' times with
 # depth. The p-value asks only whether orders are random; neighbouring blocks are alike, so it is on the small side.
 # Then the votes, at every share and every cut: positive, $R^2_{\mathrm{lin}}$ settles later than the loss (p: a sign

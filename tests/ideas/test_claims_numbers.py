@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -589,3 +591,10 @@ def test_what_massive_rows_cannot_say(statistic, results, reason):
     found = read(statistic, results)["a"]
     assert isinstance(found, NotTestable)
     assert reason in found.reason
+
+
+def test_a_model_beside_the_run_profiles_own_is_no_test_of_a_claim():
+    results = ceilings(a=[0.9, 0.5, 0.4, 0.7], grown=[0.9, 0.1, 0.9, 0.9])
+    named = replace(results, run={"settings": {"models": ["a", "grown"], "beside": ["grown"]}})
+    assert read("spread", results).keys() == {"a", "grown"}
+    assert read("spread", named).keys() == {"a"}

@@ -511,6 +511,37 @@ def test_a_revision_of_a_folder_is_refused(gpt2, tmp_path):
         load_model("mini-gpt2", revision="step0")
 
 
+# --- a sink that grows
+
+
+def snapshot(step, massive, r2, ordinary):
+    values = {"r2": r2, "r2_ordinary": ordinary, "massive_rows": massive}
+    return {"step": step} | values | {"written": [1.0, 20.0, 30.0], "attention": [0.1, 0.2, 0.3]}
+
+
+def test_a_sink_is_born_at_the_step_from_which_rows_stay_massive():
+    film = [
+        snapshot(0, [0, 0, 0], [0.9, 0.9, 0.9], [0.9, 0.9, 0.9]),
+        snapshot(1, [0, 5, 0], [0.8, 0.9, 0.9], [0.8, 0.7, 0.9]),  # block 1 has some, and loses them again
+        snapshot(2, [3, 0, 5], [0.7, 0.6, 0.9], [0.6, 0.6, 0.7]),  # those of block 0 do not stay
+        snapshot(4, [0, 5, 5], [0.7, 0.7, 0.9], [0.7, 0.4, 0.2]),
+    ]
+    table = tables.sink(film)
+    assert table[["step", "block"]].drop_duplicates().shape == (12, 2)
+    assert table.set_index(["step", "block"]).loc[(2, 2)].tolist() == [0.9, 0.7, 5, 30.0, 0.3]
+    assert tables.births(table).to_dict("list") == {
+        "block": [2, 1],  # what rests on its massive rows most comes first
+        "born": [2, 4],
+        "r2": [0.9, 0.7],
+        "r2_ordinary": [0.2, 0.4],
+    }
+
+
+def test_where_no_row_is_massive_no_sink_is_born():
+    film = [snapshot(step, [0, 0, 0], [0.9, 0.9, 0.9], [0.9, 0.9, 0.9]) for step in (0, 1)]
+    assert tables.births(tables.sink(film)).empty
+
+
 # --- what token frequencies are worth
 
 

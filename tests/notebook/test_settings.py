@@ -188,3 +188,17 @@ def test_a_notebook_starts_on_a_text_of_ones_own(texts, own_profiles):
 def test_every_notebook_takes_a_model_and_a_text():
     for stem in execute.stems():
         assert {"profile", *execute.OWN} <= execute.listed(stem).parameters.keys()
+
+
+def test_a_model_beside_the_others_is_for_the_notebooks_that_name_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "OWN_PROFILES", tmp_path / "own")
+    (tmp_path / "sunk").mkdir()
+    path = write(tmp_path / "beside.yaml", extends="lesson", beside={"sunk": ["12_sinks"]})
+    profile = settings.read(path)
+    usual = {"mini-gpt2"}
+    assert profile.models_by_name.keys() == profile.models_of("02_ceilings").keys() == usual
+    assert profile.models_of("12_sinks") == profile.models_of(settings.CAPTURE)
+    assert profile.models_of("12_sinks")["sunk"] == str(tmp_path / "sunk")
+    # whoever brings a model of their own sees it alone, in every notebook
+    assert settings.with_own(str(path), "models/mini-llama").models_of("12_sinks").keys() == {"mini-llama"}
+    assert settings.with_own(str(path), corpus="code").models_of("12_sinks").keys() == usual | {"sunk"}

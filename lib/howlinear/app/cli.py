@@ -710,8 +710,9 @@ def minis(
 def capture(profile: str, corpus: str, models: list[str]) -> None:
     """Make captures of a profile's models on one of its corpora; the pipeline's own step."""
     from howlinear.notebook.run import start
+    from howlinear.notebook.settings import CAPTURE
 
-    run = start("capture", profile)
+    run = start(CAPTURE, profile)
     for model in models:
         run.make_capture(model, corpus)
 

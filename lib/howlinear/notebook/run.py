@@ -43,6 +43,7 @@ class Run:
         stem: name of the notebook, as in `02_ceilings`.
         profile: name of the profile.
         models: short name → folder or Hub id.
+        beside: names of those that only some notebooks look at, this one among them.
         corpora: short names of corpora; the first is the main one.
         rows: token rows per block, a quarter of them held out.
         seq_len: tokens in a sequence.
@@ -62,6 +63,7 @@ class Run:
     seq_len: int
     seed: int
     sample: int
+    beside: list[str] = field(default_factory=list)
     user_texts: Mapping[str, str] = field(default_factory=dict)
     texts: Path | None = None
     recorded: bool = False
@@ -180,7 +182,7 @@ class Run:
             settings: the notebook's own, beside models, texts and sizes.
         """
         about = {"profile": self.profile, "rows": self.rows, "seq_len": self.seq_len, "seed": self.seed}
-        about |= {"models": list(self.models), "corpora": self.corpora}
+        about |= {"models": list(self.models), "beside": self.beside, "corpora": self.corpora}
         tables.write(self.results_path, self.tables, about | dict(settings or {}))
         if not self.recorded:
             scratch = os.path.relpath(paths.scratch(self.profile), paths.ROOT)
@@ -276,7 +278,7 @@ def start(stem: str, profile: str = "minis", model: str | None = None, corpus: s
         InputError: a key is missing from it, or holds what cannot be used.
     """
     chosen = settings.with_own(profile, model, corpus)
-    models, corpora = chosen.models_by_name, chosen.corpora_by_name
+    models, corpora = chosen.models_of(stem), chosen.corpora_by_name
     style.use(models)
     disable_progress_bar()
     return Run(
@@ -288,6 +290,7 @@ def start(stem: str, profile: str = "minis", model: str | None = None, corpus: s
         seq_len=chosen.seq_len,
         seed=chosen.seed,
         sample=chosen.sample,
+        beside=[name for name in models if name not in chosen.models_by_name],
         user_texts={name: source for name, source in corpora.items() if name != source},
         texts=None if chosen.texts is None else Path(chosen.texts),
         recorded=os.environ.get(settings.RECORD) == "1",

@@ -26,6 +26,9 @@ from howlinear.text.library import PAPERS
 RECORD = "HOWLINEAR_RECORD"
 """The variable of the environment that has a notebook's results and figures recorded, if it is 1."""
 
+CAPTURE = "capture"
+"""The step of the pipeline that makes the captures."""
+
 BUILT_IN = (*OFFLINE, *PAPERS)
 LONGEST_NAME = 60
 
@@ -37,6 +40,7 @@ class RunProfile(BaseModel):
 
     Attributes:
         models: folders, embedded models or Hub ids.
+        beside: another model → the notebooks that look at it as well.
         corpora: names of corpora, or paths of texts; the first is the main one.
         rows: token rows per corpus, a quarter of them held out.
         seq_len: tokens in a sequence.
@@ -54,6 +58,7 @@ class RunProfile(BaseModel):
     _files: list[Path]
 
     models: list[Name] = Field(min_length=1)
+    beside: dict[Name, list[Name]] = {}
     corpora: list[Name] = Field(min_length=1)
     rows: int
     seq_len: int
@@ -86,8 +91,13 @@ class RunProfile(BaseModel):
 
     @property
     def models_by_name(self) -> dict[str, str]:
-        """Short name → model, as `load_model` takes it."""
-        return _by_short_name((source, source.rstrip("/").split("/")[-1]) for source in self.models)
+        """Short name → model, as `load_model` takes it: those that every notebook looks at."""
+        return self.models_of("")
+
+    def models_of(self, stem: str) -> dict[str, str]:
+        """The same with those that one notebook looks at beside; of `CAPTURE`, all that any looks at."""
+        beside = [source for source, stems in self.beside.items() if stem == CAPTURE or stem in stems]
+        return _by_short_name((source, source.rstrip("/").split("/")[-1]) for source in [*self.models, *beside])
 
     @property
     def corpora_by_name(self) -> dict[str, str]:
@@ -193,7 +203,10 @@ def _with_what_it_extends(path: Path) -> tuple[dict[str, Any], list[Path]]:
         if base in chain:
             raise InputError(f"profile {path.stem} extends itself: {' → '.join(file.stem for file in (*chain, base))}")
         chain.append(base)
-        content = _over(_read_yaml(base), content)
+        inherited = _read_yaml(base)
+        if "models" in content:  # other models have none beside them
+            inherited.pop("beside", None)
+        content = _over(inherited, content)
     return content, chain
 
 
@@ -231,6 +244,8 @@ def _with_whole_paths(content: dict[str, Any], path: Path) -> dict[str, Any]:
     for key, located in (("models", _locate_model), ("corpora", _locate_corpus)):
         if isinstance(content.get(key), list):
             whole[key] = [located(source, path) if isinstance(source, str) else source for source in content[key]]
+    if isinstance(content.get("beside"), dict):
+        whole["beside"] = {_locate_model(str(source), path): stems for source, stems in content["beside"].items()}
     if isinstance(content.get("texts"), str):
         whole["texts"] = _existing(content["texts"], path) or str(_absolute(content["texts"], paths.ROOT))
     return whole

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from howlinear.instrument.massive import MULTIPLE
 from howlinear.plots import style
 
 _DEEP = 16  # blocks; beyond it labels at every other one run into each other
@@ -91,6 +92,38 @@ def films(tables: pd.DataFrame, spreads: pd.DataFrame, summary: pd.DataFrame) ->
     style.panels(axes[0], runs)
     _depth_bar(figure, axes[0])
     _legend(figure)
+    return figure
+
+
+def sink(table: pd.DataFrame, block: int) -> Figure:
+    """A block looks linear because a sink is born in it: `table` as `measure.sink` makes it.
+
+    Returns:
+        The figure: R²_lin of the block with and without its massive rows on the left, what it writes on the right.
+    """
+    figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.5), layout="constrained")
+    for _, rows in table[table["block"] != block].groupby("block"):
+        left.plot(rows["step"], rows["r2_ordinary"], color="0.8", lw=0.8)
+    left.plot([], [], color="0.8", lw=0.8, label="other blocks")
+    rows = table[table["block"] == block]
+    left.plot(rows["step"], rows["r2"], "o-", color=style.ACCENT, label=f"block {block}, all rows")
+    white = {"color": style.ACCENT, "markerfacecolor": "white"}
+    left.plot(rows["step"], rows["r2_ordinary"], "o:", **white, label=f"block {block}, ordinary rows")
+    left.set(xlabel="step", ylabel="$R^2_{\\mathrm{lin}}$, held out", ylim=(0, 1.02))
+    right.plot(rows["step"], rows["heaviest"], "D-", color=style.ACCENT, label="heaviest output, median norms")
+    right.axhline(MULTIPLE, color=style.GREY, ls=":", lw=1)
+    right.plot([], [], "s--", color="black", label="attention on position 0")  # for the legend
+    right.set(xlabel="step", ylabel="median norms", yscale="log")
+    attention = right.twinx()
+    given = table.groupby("step")["attention"].max()
+    attention.plot(given.index, given, "s--", color="black")
+    attention.set(ylabel="attention", ylim=(0, None))
+    attention.grid(visible=False)
+    for axis in (left, right):
+        _steps(axis, float(table["step"].max()))
+    style.panels([left, right], ["how linear it looks", "what it writes"])
+    handles = [*left.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
 
 

@@ -68,7 +68,9 @@ def per_model(read: Callable[[Results], Reading]) -> Statistic:
 
     @wraps(read)
     def statistic(results: Results) -> Readings:
-        return {name: _read(results, name, read) for name in results.settings["models"]}
+        beside = results.settings.get("beside", ())  # models that were grown to show something are no test of it
+        asked = [name for name in results.settings["models"] if name not in beside]
+        return {name: _read(results, name, read) for name in asked}
 
     return of_several(statistic)
 

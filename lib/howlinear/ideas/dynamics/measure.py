@@ -7,6 +7,7 @@ settled, and `patience` the measured steps in a row that make a departure, see `
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -158,3 +159,37 @@ def spreads(films: Films) -> pd.DataFrame:
         columns = {"run": run, "step": film.steps, "loss": film.loss, "spread": deviation, "reach": reach}
         tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
+
+
+def sink(snapshots: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """How an attention sink grows: a row a measured step and block.
+
+    Args:
+        snapshots: of the training run of a model that has grown one, as its trajectory.json holds them.
+
+    Returns:
+        step, block; r2 of all rows, r2_ordinary without massive ones, massive_rows; heaviest, the largest norm of an
+        output in median norms; attention, what the layer's heads give position 0 on the mean.
+    """
+    columns = {"r2": "r2", "r2_ordinary": "r2_ordinary", "massive_rows": "massive_rows"}
+    columns |= {"written": "heaviest", "attention": "attention"}
+    frames = [
+        pd.DataFrame({name: snapshot[key] for key, name in columns.items()}).assign(step=snapshot["step"])
+        for snapshot in snapshots
+    ]
+    table = pd.concat(frames).rename_axis("block").reset_index()
+    return table[["step", "block", *columns.values()]]
+
+
+def births(table: pd.DataFrame) -> pd.DataFrame:
+    """The blocks that end with massive rows, those first whose R²_lin rests on them most; `table` as of `sink`.
+
+    Returns:
+        block; born: the first measured step from which it has massive rows to the end; r2 and r2_ordinary at the end.
+    """
+    last = table[table["step"] == table["step"].max()]
+    without = table[table["massive_rows"] == 0].groupby("block")["step"].max()
+    after = {block: table.loc[table["step"] > without.get(block, -1), "step"].min() for block in last["block"]}
+    found = last[last["massive_rows"] > 0].assign(born=lambda rows: rows["block"].map(after))
+    order = (found["r2_ordinary"] - found["r2"]).sort_values().index
+    return found.loc[order, ["block", "born", "r2", "r2_ordinary"]].reset_index(drop=True)
