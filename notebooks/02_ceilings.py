@@ -21,7 +21,7 @@ profile = "minis"  # which models and texts: minis (embedded), public (from pack
 model: str | None = None  # a model of yours in the place of the profile's: a folder, an id of the Hub, a name
 corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 most_rows: int | None = None  # token rows for a model before training; None: up to four times the profile's
-beside_paper = False  # draw the paper's three profiles behind also where the models are others
+beside_paper = False  # draw these models beside the paper's first also where they are others
 
 # %%
 import matplotlib.pyplot as plt
@@ -338,19 +338,29 @@ ceilings.by_block(measured_blocks, "dppl").round(2)
 #
 # **How to read it.** Top: $R^2_{\mathrm{lin}}$ per block, 1 is a straight line; dotted is the same architecture before
 # training, on held-out rows (below) and on the rows of the fit (above), and shaded what lies between; where the two lie
-# within 0.01 it is one line. An open point, if there is one, is a block without its few massive rows, where these
-# decide (notebook 12). Bottom: what swapping that one block for its map costs, in perplexity (linear up to 2,
-# logarithmic beyond). Bars are 95 % intervals. If linearity decided the cost, the bottom would be the top turned upside
-# down. Where a model is the paper's own, what the paper gives is drawn behind, thin and grey.
+# within 0.01 it is one line. Where the band leaves the panel, so few rows say nothing of such blocks. An open point, if
+# there is one, is a block without its few massive rows, where these decide (notebook 12). Bottom: what swapping that
+# one block for its map costs, in perplexity (linear up to 2, logarithmic beyond). Bars are 95 % intervals. If linearity
+# decided the cost, the bottom would be the top turned upside down. Where a model is the paper's own, what the paper
+# gives is drawn behind, thin and grey.
 
 # %%
 from howlinear.files import published
 
-papers = published.load_published() if beside_paper else published.of_models(run.models)
-beside = None if papers.empty else papers
-figure = plots.profile_and_swaps(measured_blocks, beside)
+papers = published.of_models(run.models)
+figure = plots.profile_and_swaps(measured_blocks, None if papers.empty else papers)
 run.figure(figure, "profile")
 plt.show()
+
+# %% [markdown]
+# Where the models are others, and the run profile asks for it, they stand beside the paper's first model: a panel each,
+# the highest and the lowest block with their numbers, open points as above.
+
+# %%
+if beside_paper:
+    first_papers = published.load_published().query("model == model.iloc[0]")
+    run.figure(plots.beside(measured_blocks, first_papers), "beside")
+    plt.show()
 
 # %% [markdown]
 # How far is this run from what the paper gives for its models? Only like can be compared with like: the paper's $R^2$

@@ -12,7 +12,7 @@ from helpers.drawn import bars
 from howlinear.errors import InputError
 from howlinear.files import figures, paths, tables
 from howlinear.plots import style
-from howlinear.plots.ceilings import clouds, profile, profile_and_swaps, solvers
+from howlinear.plots.ceilings import beside, clouds, profile, profile_and_swaps, solvers
 
 
 def ceilings(**r2):
@@ -128,11 +128,13 @@ def test_a_profile_without_intervals_has_none_drawn():
     assert container[2] == ()
 
 
-def test_nothing_that_is_drawn_lies_below_the_axis():
+def test_no_trained_block_lies_below_the_axis_and_a_wide_bracket_of_fresh_ones_does_not_squeeze_them():
     frame = ceilings(gpt2=[0.9, 0.05])  # its interval reaches to −0.05
-    assert profile(frame).axes[0].get_ylim()[0] < -0.05
+    assert -0.4 < profile(frame).axes[0].get_ylim()[0] < -0.05
     frame["r2_untrained"] = -0.4
-    assert profile(frame).axes[0].get_ylim()[0] < -0.4
+    assert -0.4 < profile(frame).axes[0].get_ylim()[0] < -0.05
+    frame["r2_low"] = -0.5
+    assert profile(frame).axes[0].get_ylim()[0] < -0.5
     assert profile(ceilings(gpt2=[0.9])).axes[0].get_ylim()[0] == pytest.approx(-0.02)
 
 
@@ -211,6 +213,20 @@ def test_the_papers_points_lie_behind_thin_and_grey_and_say_whose_they_are():
             np.testing.assert_allclose(line.get_ydata(), table[column][:3])
     (legend,) = figure.legends
     assert "gpt2, the paper" in {text.get_text() for text in legend.get_texts()}
+
+
+def test_models_stand_beside_the_papers_a_panel_each_on_one_axis_from_0():
+    frame = ceilings(a=[0.9, 0.4, 0.6], b=[0.5, 0.7]).assign(massive_rows=0, r2_ordinary=[0.9, 0.4, 0.6, 0.5, 0.7])
+    frame.loc[2, ["massive_rows", "r2_ordinary"]] = [3, 0.2]
+    paper, first, second = beside(frame, published("gpt2")).axes
+    for axis in (paper, first, second):
+        assert axis.get_ylim()[0] == 0
+    np.testing.assert_allclose(paper.get_lines()[0].get_ydata(), published("gpt2")["r2_lin"])
+    whole, without = first.get_lines()
+    assert whole.get_ydata().tolist() == [0.9, 0.4, 0.6]
+    assert (without.get_xdata().tolist(), without.get_ydata().tolist()) == ([2], [0.2])
+    assert {text.get_text() for text in first.texts} == {"0.90", "0.40"}
+    assert {text.get_text() for text in second.texts} == {"0.70", "0.50"}
 
 
 def test_the_solvers_and_the_rule():

@@ -102,6 +102,39 @@ def profile_and_swaps(frame: pd.DataFrame, published: pd.DataFrame | None = None
     return figure
 
 
+def beside(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
+    """R²_lin over depth, a panel a model, beside what the paper gives for one of its own; open without massive rows.
+
+    Returns:
+        The figure, as wide as a page; the highest and the lowest block of each panel have their number written beside.
+    """
+    panels = [*_by_model(paper.rename(columns={"r2_lin": "r2"})), *_by_model(frame)]
+    widths = {"width_ratios": [len(blocks) + 4 for _, blocks in panels]}
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(style.PAGE, 2.1), sharey=True, squeeze=False, gridspec_kw=widths
+    )
+    for ax, (model, blocks) in zip(axes[0], panels, strict=True):
+        ours = "r2_ordinary" in blocks.columns
+        look = style.look(model) if ours else {"color": style.GREY, "marker": "o"}
+        ax.plot(blocks["block"], blocks["r2"], **look)
+        if ours:
+            _draw_ordinary(ax, blocks, look)
+        for place, above in ((blocks["r2"].idxmax(), True), (blocks["r2"].idxmin(), False)):
+            _number_beside(ax, blocks.loc[place], above)
+        ax.set(xlabel="block", ylim=(0, 1.12), yticks=[0, 0.25, 0.5, 0.75, 1], xlim=(-1.5, len(blocks) + 0.5))
+        ax.set_title(model if ours else f"{model}, the paper", loc="left")
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes[0, 0].set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
+    return figure
+
+
+def _number_beside(ax: Axes, block: pd.Series, above: bool) -> None:
+    """Write a block's R²_lin above or below its point."""
+    offset = (0, 4 if above else -4)
+    where = {"ha": "center", "va": "bottom" if above else "top", "fontsize": 7}
+    ax.annotate(f"{block['r2']:.2f}", (block["block"], block["r2"]), offset, textcoords="offset points", **where)
+
+
 def clouds(blocks: Mapping[str, pd.DataFrame], model: str) -> Figure:
     """Rows of blocks: what the block puts out against what its fitted map says, and the line where both are equal.
 
@@ -247,7 +280,7 @@ def _by_model(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _floor(frame: pd.DataFrame) -> float:
-    """The lower end of an axis of R²: just below 0, or below what is drawn."""
-    columns = [column for column in ("r2", "r2_low", "r2_untrained", "r2_ordinary") if column in frame.columns]
+    """The lower end of an axis of R²: just below 0 or trained blocks; a wide bracket of fresh ones is cut off."""
+    columns = [column for column in ("r2", "r2_low", "r2_ordinary") if column in frame.columns]
     lowest = frame[columns].astype(float).min(axis=None)
     return float(min(-0.02, lowest - 0.02))
