@@ -38,7 +38,8 @@ test-figures: .venv/ready  ## every notebook on a model and a text of its own, b
 test-public: .venv/public  ## tests of the public models that come in packages
 	$(PYTEST) -p no:nbval -m public tests/models
 
-test-notebooks: figures  ## execute the executed notebooks once more (but those in EXCEPT): their key numbers must come out the same
+test-notebooks: figures  ## no executed notebook shows an empty table; executed once more (but those in EXCEPT), key numbers must come out the same
+	EXECUTED=build/$(PROFILE) $(PYTEST) -p no:nbval --numprocesses 0 tests/notebook/test_executed.py
 	$(PYTEST) --dist loadfile --nbval-lax --nbval-current-env \
 		$(filter-out $(EXCEPT:%=build/$(PROFILE)/notebooks/%.ipynb), $(shell ls build/$(PROFILE)/notebooks/[0-9]*.ipynb))
 

@@ -366,7 +366,7 @@ if beside_paper:
 # How far is this run from what the paper gives for its models? Only like can be compared with like: the paper's $R^2$
 # is about one scalar mean, on the first 117 windows of its text, and its perplexities are of the text's test part. So
 # its models are measured once more by its own protocol (`paper_protocol.paper_blocks`), and a number stands between
-# the paper's and ours. (For other models or texts there is nothing to compare, and the tables are empty.)
+# the paper's and ours.
 
 # %%
 from howlinear.notebook import paper
@@ -375,7 +375,7 @@ columns = {"r2_lin": ("r2_scalar", "r2"), "dppl_linear": ("dppl", "dppl")}
 cells = published.beside(paper.measure(run, perplexities=True), measured_blocks, columns)
 if len(cells):
     run.folded("cell by cell", run.record("paper", cells).round(3))
-published.apart(cells).round(3)
+run.shown(published.apart(cells).round(3), paper.NONE)
 
 # %% [markdown]
 # The paper's tables of two blocks have twice the rows and, for the perplexities, 200 windows.
@@ -383,7 +383,7 @@ published.apart(cells).round(3)
 # %%
 two_blocks = published.load_quoted("tables")["block"].unique()
 in_tables = paper.measure(run, layout="tables", perplexities=True, blocks=two_blocks)
-published.beside_quoted(in_tables, "tables").round(3)
+run.shown(published.beside_quoted(in_tables, "tables").round(3), paper.NONE)
 
 # %% [markdown]
 # Which claims do these curves bear out? We let the run answer, in two tables. The first has a row for each model:

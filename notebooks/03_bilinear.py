@@ -189,12 +189,9 @@ massive = measure.massive_table(models)
 unrounded_ordinary = measure.ordinary_table(models, massive, rank, seeds, steps)
 ordinary = run.record("ordinary", massive.merge(unrounded_ordinary, on=["model", "block"]))
 print(f"massive: an output norm beyond {MULTIPLE:g} medians; sampled in the share in which the text has them")
-for name in models:
-    if name not in set(massive.model):
-        print(f"{name}: no block has massive rows")
 of_all = probed[["model", "block", "r2", "gain", "recovered"]]
 both = ordinary.merge(of_all, on=["model", "block"], suffixes=("", "_of_all"))
-both.set_index(["model", "block"]).round(2)
+run.shown(both.set_index(["model", "block"]).round(2), "No block of this run's models has a massive row.")
 
 # %% [markdown]
 # Does the gain follow what is left? Pearson's $r$ over the blocks of each model, with Fisher's interval and a
@@ -246,8 +243,7 @@ plt.show()
 
 # %% [markdown]
 # How far is this run from what the paper gives for its models? The paper's probe is not ours, nor are its rows, so its
-# own recipe (see below) is run on its own 11,981 train rows, and scored by its $R^2$ (`recipe.papers_gain`). (For other
-# models or texts there is nothing to compare, and the table is empty.)
+# own recipe (see below) is run on its own 11,981 train rows, and scored by its $R^2$ (`recipe.papers_gain`).
 
 # %%
 from howlinear.notebook import paper
@@ -256,7 +252,7 @@ by_recipe = measure.papers_recipe_table(paper.lay_out(run), rank, recipe_steps, 
 cells = published.beside(by_recipe, probed, {"bilinear_gain_r16": ("gain", "gain")})
 if len(cells):
     run.folded("cell by cell", run.record("paper", cells).round(4))
-published.apart(cells).round(3)
+run.shown(published.apart(cells).round(3), paper.NONE)
 
 # %% [markdown]
 # **Is sixteen the right rank?** For a few blocks per model we let the rank grow, with one fit each. How far can we

@@ -227,8 +227,7 @@ plt.show()
 # %% [markdown]
 # How far is this run from what the paper gives for its models? Its median is the lower of the two middle values and
 # its rank is about the train mean (`median_r2_lower` and `rank_90_train_mean` of the table `blocks`, on our rows); here
-# both are measured on its rows as well. (For other models or texts there is nothing to compare, and the table is
-# empty.)
+# both are measured on its rows as well.
 
 # %%
 from howlinear.notebook import paper
@@ -237,7 +236,7 @@ columns = {"r2_perfeature_median": ("median_r2_lower", "median_r2"), "rrr_rank90
 cells = published.beside(paper.measure(run), blocks, columns)
 if len(cells):
     run.folded("cell by cell", run.record("paper", cells).round(3))
-published.apart(cells).round(3)
+run.shown(published.apart(cells).round(3), paper.NONE)
 
 # %% [markdown]
 # ## Figure: one block, along two sets of axes

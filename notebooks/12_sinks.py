@@ -396,7 +396,7 @@ plt.show()
 arms = ["loss", "rise", "noise", "later_blocks", "change_ordinary", "straighter", "more_bent"]
 every_arm = pd.concat([planted_summary[planted_summary["model"] == "sunk"].assign(model=f"{first}, planted"), summary])
 run.folded("every block", pd.concat([shown_chain, effects]).set_index(["model", "intervention", "block"]).round(3))
-every_arm.set_index(["model", "writer", "intervention"])[arms].infer_objects().round(3)
+every_arm.set_index(["model", "writer", "intervention"])[arms].infer_objects().dropna(axis=1, how="all").round(3)
 
 # %% [markdown]
 # ## Figure: what a map costs
@@ -423,7 +423,7 @@ plt.show()
 
 # %%
 print(costs.without_costs(run.models, swap_costs))
-costs.worth_table(swap_costs).round(3)
+costs.worth_table(swap_costs).dropna(axis=1, how="all").round(3)
 
 # %% [markdown]
 # And where it arises: predicted from position 0 (`nats_first`), or from any later one (`nats_later`); and in perplexity

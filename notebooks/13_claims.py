@@ -147,7 +147,7 @@ print("that it publishes no number for:", [name for name, each in own.items() if
 found = ledger.evaluate(run.results, stated)
 verdicts = run.record("verdicts", found)
 other_texts = run.record("other_texts", ledger.evaluate_other_texts(run.results, stated))
-verdicts[["claim", "model", "verdict", "value", "value_low", "value_high", "note"]].head(8)
+verdicts[["claim", "model", "verdict", "value", "value_low", "value_high"]].head(8)
 
 # %% [markdown]
 # The same as one table, a row a claim and a column a model; *together* is for claims about a pair of models or the

@@ -16,6 +16,8 @@ from howlinear.notebook.run import Run
 from howlinear.text.library import PAPERS
 from howlinear.text.paper_rows import LAYOUTS, SURVEY, PaperRows, paper_rows
 
+NONE = "None of this run's models and texts is the paper's own, so there is nothing to compare."
+
 
 def lay_out(
     run: Run, corpus: str | None = None, most: int = SURVEY
