@@ -163,11 +163,10 @@ board
 #
 # **How to read it.** A strip is a claim. Its threshold is in the middle, and to the right lies the side on which the
 # claim holds, whichever way that is: an interval wholly at the right is ✓, wholly at the left ✗, one across the middle
-# ~. Filled marks are this run's models, from the first to the last downwards, with their intervals; pale ones rest on a
-# search without power. Hollow ones are the paper's own numbers; where it says that something *can* be so, one of them
-# at the right is enough. Each strip is scaled to what is furthest out on it, so lengths are compared within a strip
-# alone. At the right stand what is asked and the paper's section; for the rows that would *falsify*, the left is what
-# the paper hopes for.
+# ~. A shape is a model. An open mark is a tick that hangs on the two end blocks, a pale one rests on a search without
+# power. Rings are the paper's own numbers; where it says that something *can* be so, one of them at the right is
+# enough. Each strip is scaled to what is furthest out on it, so lengths are compared within a strip alone. At the right
+# stand what is asked and the paper's section; for the rows that would *falsify*, the left is what the paper hopes for.
 
 # %%
 import matplotlib.pyplot as plt

@@ -92,8 +92,7 @@ def firm_ticks(found: Results) -> set[str]:
 
 def cells(verdicts: pd.DataFrame) -> pd.DataFrame:
     """Mark and number, and ᵉ if the end blocks make it: a row a claim, a column a model."""
-    hanging = verdicts.index.isin(ledger.depends_on_ends(verdicts).index)
-    cell = verdicts["mark"] + pd.Series(hanging).map({True: "ᵉ", False: ""}) + " " + verdicts["number"]
+    cell = verdicts["mark"] + verdicts["hangs_on_ends"].map({True: "ᵉ", False: ""}) + " " + verdicts["number"]
     shown = verdicts.assign(cell=cell.str.strip(), model=verdicts["model"].replace(TOGETHER, PAIR))
     shown = shown[(shown["model"] != PAIR) | (shown["verdict"] != Verdict.UNTESTABLE)]
     models = sorted(shown["model"].unique(), key=lambda name: name == PAIR)  # the last one

@@ -4,22 +4,22 @@ import pytest
 
 from howlinear.plots.claims import COLOURS, board
 
-COLUMNS = ["claim", "section", "asked", "model", "verdict", "margin", "margin_low", "margin_high"]
+COLUMNS = ["claim", "section", "asked", "model", "verdict", "margin", "margin_low", "margin_high", "hangs_on_ends"]
 VERDICTS = pd.DataFrame(
     [
-        ("wide", "§5.1", "above 0.25", "a", "holds here", 0.1, 0.05, 0.2),
-        ("wide", "§5.1", "above 0.25", "b", "mixed", 0.0, -0.1, 0.1),
-        ("gone", "§5.2", "below 3 %", "together", "not testable here", np.nan, np.nan, np.nan),
+        ("wide", "§5.1", "above 0.25", "a", "holds here", 0.1, 0.05, 0.2, True),
+        ("wide", "§5.1", "above 0.25", "b", "mixed", 0.0, -0.1, 0.1, False),
+        ("gone", "§5.2", "below 3 %", "together", "not testable here", np.nan, np.nan, np.nan, False),
     ],
     columns=COLUMNS,
 )
-PAPER = pd.DataFrame([("wide", "§5.1", "above 0.25", "gpt2", "holds here", 0.4, 0.4, 0.4)], columns=COLUMNS)
+PAPER = pd.DataFrame([("wide", "§5.1", "above 0.25", "gpt2", "holds here", 0.4, 0.4, 0.4, False)], columns=COLUMNS)
 
 
 def drawn(marker_face):
     """Where marks stand that are hollow or filled, in the order in which they are drawn."""
     (axis,) = board(VERDICTS, PAPER).axes
-    marks = [line for line in axis.get_lines() if line.get_marker() == "o" and len(line.get_xdata())]
+    marks = [line for line in axis.get_lines() if line.get_marker() != "None" and len(line.get_xdata())]
     hollow = [line for line in marks if line.get_markerfacecolor() == "none"]
     chosen = hollow if marker_face == "hollow" else [line for line in marks if line not in hollow]
     return [(float(line.get_xdata()[0]), round(float(line.get_ydata()[0]))) for line in chosen]
@@ -46,3 +46,13 @@ def test_rows_are_named_in_order_with_what_is_asked_and_what_cannot_be():
     assert axis.get_ylim() == (1.5, -0.5)  # the first row is topmost
     texts = {(text.get_text(), text.get_position()[1]) for text in axis.texts}
     assert texts >= {("above 0.25", 0), ("below 3 %", 1), ("§5.1", 0), ("§5.2", 1), ("not testable here", 1)}
+
+
+def test_a_tick_that_hangs_on_the_end_blocks_is_an_open_mark_and_the_legend_names_models():
+    figure = board(VERDICTS, PAPER)
+    marks = [line for line in figure.axes[0].get_lines() if line.get_color() in COLOURS.values()]
+    faces = [line.get_markerfacecolor() for line in marks if line.get_marker() != "None"]
+    assert faces == ["white", COLOURS["mixed"]]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert {"a", "b"} < set(labels)
+    assert not any("power" in label for label in labels)

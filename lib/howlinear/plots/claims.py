@@ -7,11 +7,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from howlinear.plots import style
 
 COLOURS = {"holds here": "#0b72b5", "does not hold here": "#d55e00", "mixed": "#8a7a00", "no power here": "#a5a5a5"}
 """Verdict → colour of its mark; which side of the threshold it lies on says the same."""
+
+RING = {"marker": "o", "markersize": 4.5, "markerfacecolor": "none", "color": style.GREY, "linestyle": "none"}
+"""How the paper's own numbers look."""
 
 HEIGHT = 0.24
 """Inches a strip."""
@@ -37,7 +41,7 @@ def board(verdicts: pd.DataFrame, paper: pd.DataFrame) -> Figure:
             axis.text(2.0, y, claim["section"], va="center", ha="right", fontsize=7, color=style.GREY)
             axis.axhline(y - 0.5, color=style.GREY, linewidth=0.4)
     axis.axvline(0, color="black", linewidth=0.8)
-    axis.text(2.0, -0.95, "○ the paper's own models", va="center", ha="right", fontsize=7, color=style.GREY)
+    figure.legend(handles=_keys(verdicts.dropna(subset=["margin"])), loc="outside lower center", ncols=4)
     axis.set(xlim=(-1.05, 2.0), ylim=(len(claims) - 0.5, -0.5))
     axis.set_xticks([-0.55, 0, 0.55], ["does not hold", "threshold", "holds"])
     axis.set_yticks(range(len(claims)), claims["claim"])
@@ -49,12 +53,31 @@ def board(verdicts: pd.DataFrame, paper: pd.DataFrame) -> Figure:
 
 
 def _strip(axis: Axes, y: int, ours: pd.DataFrame, theirs: pd.DataFrame, furthest: float) -> None:
-    """One claim: the paper's numbers hollow, ours filled and with their intervals, models below one another."""
+    """One claim: the paper's numbers as rings, ours with their intervals, models below one another."""
     shifts = np.linspace(-0.28, 0.28, len(ours)) if len(ours) > 1 else [0.0]
     for shift, row in zip(shifts, ours.itertuples(), strict=False):
         colour = COLOURS[row.verdict]
         ends = [row.margin_low / furthest, row.margin_high / furthest]
-        axis.plot(ends, [y + shift] * 2, color=colour, linewidth=0.9, solid_capstyle="butt")
-        axis.plot(row.margin / furthest, y + shift, marker="o", markersize=2.6, color=colour, linewidth=0)
+        axis.plot(ends, [y + shift] * 2, color=colour, linewidth=0.9, solid_capstyle="butt", zorder=2)
+        face = "white" if row.hangs_on_ends else colour
+        mark = {"marker": style.look(row.model)["marker"], "markersize": 3.2, "markeredgewidth": 0.8}
+        axis.plot(row.margin / furthest, y + shift, color=colour, markerfacecolor=face, linestyle="none", **mark)
     x = theirs["margin"] / furthest
-    axis.plot(x, [y] * len(x), marker="o", markersize=4, markerfacecolor="none", color=style.GREY, linewidth=0)
+    axis.plot(x, [y] * len(x), **RING)
+
+
+def _keys(shown: pd.DataFrame) -> list[Line2D]:
+    """What the marks mean: the models' by their shape; rings, open and pale ones."""
+    names = {"together": "a pair, or twins"}
+    dark = {"color": "0.2", "linestyle": "none", "markersize": 4}
+    keys = [
+        Line2D([], [], marker=style.look(model)["marker"], label=names.get(model, model), **dark)
+        for model in shown["model"].unique()
+    ]
+    keys.append(Line2D([], [], label="the paper's models", **RING))
+    if shown["hangs_on_ends"].any():
+        keys.append(Line2D([], [], marker="s", markerfacecolor="white", label="open: hangs on the end blocks", **dark))
+    if "no power here" in set(shown["verdict"]):
+        pale = dark | {"color": COLOURS["no power here"]}
+        keys.append(Line2D([], [], marker="s", label="pale: a search without power", **pale))
+    return keys

@@ -185,7 +185,7 @@ def show(verdicts: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
     Returns:
         The rows, with the claim's `section` and what it `asked`; the `mark` of the verdict; in the claim's unit,
         `number` and `interval`, empty where there is none; and `margin` with its ends, how far these lie beyond the
-        threshold towards the side where the claim holds.
+        threshold towards the side where the claim holds; `hangs_on_ends`, see `depends_on_ends`.
     """
     by_id = {claim.id: claim for claim in claims}
     rows = []
@@ -202,7 +202,9 @@ def show(verdicts: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
             row["margin_low"], row["margin_high"] = margin(low, high, claim.threshold, claim.direction)
         rows.append(row)
     added = ["section", "asked", "mark", "number", "interval", *columns("margin")]
-    return pd.DataFrame(rows, columns=[*verdicts.columns, *added])
+    shown = pd.DataFrame(rows, columns=[*verdicts.columns, *added])
+    hanging = depends_on_ends(shown).index if "inner_verdict" in shown else ()
+    return shown.assign(hangs_on_ends=shown.index.isin(hanging))
 
 
 def board(verdicts: pd.DataFrame, paper: pd.DataFrame, claims: Sequence[Claim]) -> pd.DataFrame:
