@@ -50,13 +50,13 @@ def test_a_tick_is_firm_that_no_end_block_and_no_threshold_near_its_own_takes_aw
 
 def test_a_line_has_a_mark_and_a_number_a_model():
     rows = [
-        ("wide", "a", YES, "✓", "0.50", NO),
-        ("wide", "b", NO, "✗", "0.10", NO),
-        ("pair", "together", MIXED, "~", "0.30", None),
-        ("gone", "together", OPEN, "–", "", None),
-        ("part", "a", OPEN, "–", "", None),
+        ("wide", "a", YES, "✓", "0.50", True),
+        ("wide", "b", NO, "✗", "0.10", False),
+        ("pair", "together", MIXED, "~", "0.30", False),
+        ("gone", "together", OPEN, "–", "", False),
+        ("part", "a", OPEN, "–", "", False),
     ]
-    found = ledger.cells(pd.DataFrame(rows, columns=["claim", "model", "verdict", "mark", "number", "inner_verdict"]))
+    found = ledger.cells(pd.DataFrame(rows, columns=["claim", "model", "verdict", "mark", "number", "hangs_on_ends"]))
     assert found.columns.tolist() == ["a", "b", ledger.PAIR]
     assert found.loc["wide"].tolist() == ["✓ᵉ 0.50", "✗ 0.10", ""]
     assert found.loc["pair"].tolist() == ["", "", "~ 0.30"]
