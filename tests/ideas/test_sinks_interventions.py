@@ -199,6 +199,20 @@ def test_a_bos_that_rows_begin_with_stands_once_in_a_longer_sequence():
     assert longer.place[0].tolist() == [-1, 1, 2, 3, 5, 6, 7]
 
 
+def test_a_bos_that_rows_begin_with_stands_once_in_a_shorter_sequence():
+    rows = even_folds(rows_of(32, seq_len=8, folds=2), [8])
+    rows.ids[:, 0] = TOKEN
+    shorter = Layout.of(rows).cut_anew(4, 1)
+    assert shorter.place[:2].tolist() == [[-1, 1, 2, 3], [-1, 4, 5, 6]]  # of seven tokens the last is in neither
+    assert (shorter.rows.ids[:, 0] == TOKEN).all()
+    assert torch.equal(shorter.rows.fold, rows.fold.repeat_interleave(2))
+    # and so its row is not ordinary in any pass: where rows are the same, an intervention that does nothing moves none
+    model = tiny("mini-gpt2")
+    effects, _ = intervene("tiny", model, rows, 0, lengths=[4], bos=TOKEN, only=())
+    assert set(effects["intervention"]) == {NONE, "length 4"}
+    assert effects["change_ordinary"].notna().all()
+
+
 def test_lengths_are_those_that_model_and_text_allow():
     model, rows = tiny("mini-gpt2"), rows_of(64, folds=4)  # 12 sequences of 16 to fit on in a fold, 4 held out
     assert possible_lengths(model, rows, [4, 10, 16, 24, 32, 64, 128]) == [4, 32, 64]

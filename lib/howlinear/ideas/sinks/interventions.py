@@ -87,12 +87,15 @@ class Layout:
         """Sequences `length` / seq_len times as long; those of a document fold lie side by side, so they go on.
 
         Args:
-            length: about this many tokens a sequence: the opening stands once in each.
+            length: about this many tokens a sequence: the opening stands once in each, and where a sequence behind
+                its opening has no whole pieces of that length, its last few tokens are in none.
             opening: tokens that every sequence begins with (a BOS), 0 or 1.
         """
         n, seq_len = self.rows.ids.shape
         new = n * seq_len // length
-        ids, place = (values[:, opening:].reshape(new, -1) for values in (self.rows.ids, self.place))
+        pieces = max(1, seq_len // length)
+        end = opening + (seq_len - opening) // pieces * pieces
+        ids, place = (values[:, opening:end].reshape(new, -1) for values in (self.rows.ids, self.place))
         if opening:
             ids, place = _in_front(int(self.rows.ids[0, 0]), ids), _in_front(-1, place)
         old = torch.arange(new) * length // seq_len  # the sequence that each begins with
@@ -363,8 +366,8 @@ def intervene(
     """Every intervention that the model and the text allow.
 
     Rows are ordinary if no block writes a massive output for them before any intervention, and none is put there by
-    one: they are not where massive outputs are moved to, and begin no sequence of any length. The last token of a
-    sequence, which makes room for a BOS, is not one of them either.
+    one: they are not where massive outputs are moved to, and begin no sequence of any length. Tokens that some layout
+    has no room for are not among them either, nor is the last of a sequence.
 
     Args:
         name: of the model, for the tables.
@@ -392,7 +395,12 @@ def intervene(
     median = float(norms[writer].median())
     controlled = which is None and only is None and is_causal(model)
     which = which or beyond(MULTIPLE * median)
+    layouts = {f"length {length}": shared.cut_anew(length, opening) for length in lengths}
+    if bos is not None and not opening:
+        layouts = {BOS: shared.behind(bos)} | layouts
     ordinary = ordinary_places(norms, rows.ids.shape, lengths)
+    for layout in layouts.values():
+        ordinary &= torch.isin(shared.place.flatten(), layout.place)
 
     def run(layout: Layout, change: Change | None = None, size: float | None = None) -> Pass:
         with nullcontext() if change is None else changed(model, writer, change, layout.rows.ids.shape[1]):
@@ -403,10 +411,7 @@ def intervene(
     for intervention, change in changes(which, passes[NONE].seen[writer].mean).items():
         if only is None or intervention in only:
             passes[intervention] = run(shared, change)
-    if bos is not None and not opening:
-        passes[BOS] = run(shared.behind(bos))
-    for length in lengths:
-        passes[f"length {length}"] = run(shared.cut_anew(length, opening))
+    passes |= {intervention: run(layout) for intervention, layout in layouts.items()}
 
     # The control: noise that costs as much as to silence the massive rows
     if controlled:
