@@ -23,7 +23,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from helpers.browser import Browser, must_have_chromium
 from howlinear.errors import InputError, SourceError
 from howlinear.files import numbers, paths
-from tests.tools import test_charts, test_in_browser
+from tests.tools import test_explorer, test_in_browser
 from tests.tools.test_solutions import answers, small
 from tools import ledger
 from tools.book import build, printed, solutions
@@ -229,9 +229,9 @@ def build_small_book(folder):
     frame = folder / "frame"
     shutil.copytree(build.FRAME, frame)
     words = (frame / "explore.md").read_text(encoding="utf-8")  # two of its links lead to notebooks not in this book
-    (frame / "explore.md").write_text(re.sub(r"\[(notebook \d+)\]\(notebooks/0[46]\w+\.ipynb\)", r"\1", words))
+    (frame / "explore.md").write_text(re.sub(r"\[(notebook \d+)\]\(notebooks/1[12]\w+\.ipynb\)", r"\1", words))
     patch.setattr(build, "FRAME", frame)
-    numbers.save(folder / "minis/explorer.json", {"blocks": test_charts.ROWS})
+    numbers.save(folder / "minis/explorer.json", test_explorer.made_up())
     numbers.save(folder / "minis/in_browser.json", test_in_browser.made_up())
     patch.setattr(printed, "chromium", lambda: None)
     build.prepare("minis", folder / "source", [STEM])
@@ -399,12 +399,10 @@ def is_whole_without_a_network(path, browser):
 
 
 def test_every_page_is_whole_without_a_network(html, browser):
-    """But the explorer's, which takes a browser seconds to draw: another test opens it, once."""
     every = pages(html)
     assert html / "explore.html" in every
     for path in every:
-        if path != html / "explore.html":
-            is_whole_without_a_network(path, browser)
+        is_whole_without_a_network(path, browser)
 
 
 def test_the_mathematics_is_set(html, browser):
@@ -414,9 +412,9 @@ def test_the_mathematics_is_set(html, browser):
 
 def test_the_explorer_is_whole_and_answers_inside_the_book(html, browser):
     is_whole_without_a_network(html / "explore.html", browser)
-    said = browser.value("document.getElementById('explorer-said').textContent")
-    assert re.match(r"[\w-]+, block \d+, on \w+: R²_lin -?\d\.\d{3}", said)
-    assert browser.value("document.querySelector('#explorer-drawing svg').getBoundingClientRect().right") <= 390
+    said = browser.value("document.querySelector('.explorer-said').textContent")
+    assert re.match(r"[\w-]+, block \d+, on \w+: R²_lin −?\d\.\d{3}", said)
+    assert browser.value("document.querySelector('.explorer-profile svg').getBoundingClientRect().right") <= 390
 
 
 def test_a_page_that_needs_the_network_is_caught(browser, tmp_path):
@@ -605,9 +603,9 @@ def test_every_kind_of_page_fits_and_can_be_read_in_both_themes(html, browser, i
         assert browser.value("document.documentElement.scrollWidth") <= width, kind
 
 
-def test_figures_and_the_explorers_drawing_keep_a_white_box_in_the_dark(html, browser, in_theme):
+def test_figures_keep_a_white_box_in_the_dark(html, browser, in_theme):
     in_theme("dark")
-    shown = {f"notebooks/{STEM}": "div.cell_output img", "index": ".sd-card-img-top", "explore": ".explorer-drawing"}
+    shown = {f"notebooks/{STEM}": "div.cell_output img", "index": ".sd-card-img-top"}
     for page, part in shown.items():
         browser.open((html / f"{page}.html").as_uri())
         look = f"getComputedStyle(document.querySelector('{part}'))"

@@ -1,136 +1,294 @@
+"""The book's interactive page: its numbers against least squares on stored rows, and the page in a browser."""
+
+import csv
 import json
+import re
+import shutil
+from html.parser import HTMLParser
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from helpers.reference import least_squares, pooled_r2, r2_by_feature
+from helpers.browser import Browser, must_have_chromium
+from helpers.reference import held_out_r2, least_squares, pooled_r2
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError, SourceError
-from howlinear.files import paths, tables
-from howlinear.instrument.capture import BlockCapture, capture
-from howlinear.instrument.store import save_capture
+from howlinear.files import paths
+from howlinear.instrument.capture import BlockCapture, Sample
+from howlinear.instrument.massive import HeavyRows
 from howlinear.notebook import run as notebooks
-from howlinear.text.rows import TokenRows
 from tools.book import explorer
 
-
-def kept_of(x, y, folds=4):
-    """A block's capture from rows: the first half to fit on, the second held out, each in folds."""
-
-    def moments(x, y):
-        parts = zip(x.chunk(folds), y.chunk(folds), strict=True)
-        return [Moments(x.shape[1], y.shape[1]).update(*part) for part in parts]
-
-    half = len(x) // 2
-    sides = moments(x[:half], y[:half]), moments(x[half:], y[half:])
-    return BlockCapture(*sides, Moments(y.shape[1]).update(y[half:]), None)
+FRAME = paths.ROOT / "book" / "explorer.html"
+FOLDS = 4
 
 
-@pytest.fixture
-def rows():
-    """Rows of a block: its first output is linear, its second a square, the others a mixture."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(800, 6, generator=generator, dtype=torch.float64)
-    mixed = x @ torch.randn(6, 3, generator=generator, dtype=torch.float64) + x[:, :3].square()
-    return x, torch.cat([3 * x[:, :1], 2 * x[:, 1:2].square(), mixed], 1)
+def planted(loud=40.0, count=1200, massive=48, bend=0.5, seed=0):
+    """A block as captured, and its rows: partly linear, with some massive outputs along one direction.
+
+    Returns:
+        The capture, x, y, which rows are held out, and their folds.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 5, generator=generator)
+    y = x @ torch.randn(5, 4, generator=generator) + bend * x[:, :4].square()
+    far = torch.arange(count) % (count // massive) == 0
+    y[far] += loud * (1 + torch.rand(int(far.sum()), 1, generator=generator)) * torch.tensor([1.0, 0, 0, 0])
+    place = torch.arange(count)
+    test, fold = place % 4 == 3, place * FOLDS // count
+
+    def side(held_out):
+        parts = [(test == held_out) & (fold == k) for k in range(FOLDS)]
+        return [Moments(5, 4).update(x[part], y[part]) for part in parts]
+
+    norm = y.norm(dim=1)
+    order = norm.argsort(descending=True)[:200]
+    rows = (x[order], y[order], norm[order], place[order], place[order] % 8, test[order], fold[order])
+    heavy = HeavyRows(*rows, float(norm.median()))
+    sample = Sample(x, y, place % 8, place, test, fold)
+    kept = BlockCapture(side(False), side(True), Moments(4).update(y[test]), sample, heavy)
+    return kept, x, y, test, fold
 
 
-def test_a_block_by_hand():
-    """y = (2x₁, x₁²) on x₁ = ±1, ±2 in equal parts: the first is linear, the second is not; of variance 10 and 2.25."""
-    x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]).double().repeat(8, 1)
-    found = explorer.row(kept_of(x, torch.cat([2 * x, x.square()], 1)))
-    assert found["features"] == [1.0, 0.0]
-    assert found["median"] == 0.5  # of two: interpolated
-    assert found["r2"] == pytest.approx(10 / 12.25, abs=1e-4)
-    assert found["rank"] == pytest.approx(12.25**2 / (10**2 + 2.25**2), abs=0.01)
-    assert (found["ranks"], found["curve"]) == ([0, 1], [0.0, pytest.approx(10 / 12.25, abs=1e-3)])
-    assert found["condition"] == 0
+def test_what_the_moments_give_equals_least_squares_on_stored_rows():
+    kept, x, y, test, fold = planted()
+    norm = y.norm(dim=1)
+    found = {(row["protocol"], row["cut"]): row["r2"] for row in explorer.from_moments(kept)}
+    assert len(found) == 3 * 5
+    for cut in ("all", "5", "10", "20", "50"):
+        within = norm <= (np.inf if cut == "all" else int(cut) * norm.median())
+        train, held_out = ((x[part], y[part]) for part in (within & ~test, within & test))
+        assert found["ours", cut] == pytest.approx(held_out_r2(train, held_out), abs=1e-6)
+        weight, bias, _ = least_squares(*train)
+        answer, target = np.asarray(held_out[0], float) @ weight + bias, np.asarray(held_out[1], float)
+        scalar = 1 - np.square(target - answer).sum() / np.square(target - target.mean()).sum()
+        assert found["scalar", cut] == pytest.approx(scalar, abs=1e-6)
+        one = within & ~test & (fold == 0)
+        few = pooled_r2(*held_out, *least_squares(x[one], y[one])[:2])
+        assert found["fold", cut] == pytest.approx(few, abs=1e-6)
+    assert found["ours", "5"] - found["ours", "all"] > 0.1  # the planted rows have nothing to do with the inputs
 
 
-def test_a_block_equals_least_squares_on_stored_rows(rows):
-    x, y = rows
-    found = explorer.row(kept_of(x, y))
-    weight, bias, _ = least_squares(x[:400], y[:400])
-    assert found["r2"] == pytest.approx(pooled_r2(x[400:], y[400:], weight, bias), abs=6e-5)  # four digits are kept
-    assert found["low"] < found["r2"] < found["high"]
-    slow = np.sort(r2_by_feature(x[400:], y[400:], weight, bias))[::-1]
-    assert found["features"] == pytest.approx(slow, abs=6e-4)
-    assert found["features"][0] == 1
-    assert found["condition"] == pytest.approx(np.log10(np.linalg.cond(x[:400] - x[:400].mean(0))), abs=0.01)
-    assert found["curve"][-1] == pytest.approx(found["r2"], abs=1e-3)
-    assert found["ranks"] == list(range(6))
+def test_a_cloud_is_outputs_beside_the_maps_answers():
+    """Along the direction of the massive outputs, which vary most: each point against the slow map."""
+    kept, x, y, test, _ = planted()
+    found = explorer.cloud(kept)
+    weight, bias, _ = least_squares(x[~test], y[~test])
+    x, y = np.asarray(x, float)[test], np.asarray(y, float)[test]
+    variances, directions = np.linalg.eigh(np.cov(y.T, bias=True))
+    along = directions[:, -1] * np.sign(directions[0, -1])
+    assert found["share"] == pytest.approx(variances[-1] / variances.sum(), abs=5e-4)
+    pairs = {}
+    for name, z in (("answer", x @ weight + bias), ("output", y)):
+        pairs[name] = (z - y.mean(0)) @ along / variances[-1] ** 0.5
+    points = np.array(found["points"])
+    points[:, :2] *= np.sign(points[points[:, 1].__abs__().argmax(), 1])  # an eigenvector has no sign of its own
+    slow = np.stack([pairs["answer"], pairs["output"]], 1)
+    distance = np.abs(points[:, None, :2] - slow).max(2).min(1)
+    assert distance.max() < 0.01  # two decimals are kept
+    norm = np.linalg.norm(y, axis=1) / float(kept.heavy.median)
+    massive = points[:, 2] > 5
+    assert massive.sum() == (norm > 5).sum() > 3
+    assert (~massive).sum() == explorer.POINTS
 
 
-def test_a_constant_feature_has_no_r2_and_is_left_out(rows):
-    x, y = rows
-    found = explorer.row(kept_of(x, torch.cat([y, torch.ones(len(y), 1).double()], 1)))
-    assert len(found["features"]) == y.shape[1]
+@pytest.mark.parametrize("profile", ["public", "minis"])
+def test_what_is_on_record_is_on_the_page(profile):
+    """Read from the CSV files cell by cell; an older record lacks some of them."""
+    found = explorer.recorded(profile).drop_duplicates(explorer.KEYS).set_index(explorer.KEYS).sort_index()
+
+    def cells(stem, name):
+        with open(paths.results(profile) / stem / f"{name}.csv", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    main = cells("05_corpora", "profiles")[0]["corpus"]
+    for row in cells("02_ceilings", "blocks"):
+        where = (row["model"], main, int(row["block"]))
+        ours = found.loc[(*where, "ours", "all")]
+        assert ours.to_dict() == {name: float(row[name]) for name in explorer.VALUES}
+        if "r2_scalar" in row:
+            assert found.loc[(*where, "scalar", "all"), "r2"] == float(row["r2_scalar"])
+    for row in cells("12_sinks", "blocks"):
+        within = found.loc[(row["model"], main, int(row["block"]), "ours", "10")]
+        assert [within["r2"], within["r2_low"]] == [float(row["r2_ordinary"]), float(row["r2_ordinary_low"])]
+    curves = cells("11_protocol", "curves")
+    most = max(int(row["factor"]) for row in curves)
+    fewest = min(int(row["factor"]) for row in curves)
+    for row in curves:
+        where = (row["model"], main, int(row["block"]))
+        if (row["split"], int(row["factor"])) == ("tail", most):
+            assert found.loc[(*where, "tail", "all"), "r2"] == float(row["r2"])
+        if (row["split"], int(row["factor"])) == ("documents", fewest):
+            assert found.loc[(*where, "few", "all"), "r2"] == float(row["r2"])
 
 
-@given(st.integers(1, 3000), st.booleans())
-def test_few_places_have_both_ends_and_are_in_order(count, steep):
-    places = explorer.few(count, steep)
-    assert places[0] == 0
-    assert places[-1] == count - 1
-    assert places == sorted(set(places))
-    assert len(places) <= explorer.POINTS
-    if count <= explorer.POINTS and not steep:
-        assert len(places) == count
+class Run(notebooks.Run):
+    """A run profile of one made-up model, whose capture is at hand."""
+
+    def capture(self, name, corpus=None):
+        blocks = {block: planted(seed=block, bend=0.2 + 0.2 * block)[0] for block in range(3)}
+        return type("Stored", (), {"blocks": blocks})
 
 
-def test_few_steep_places_are_close_together_at_the_start():
-    assert explorer.few(769, steep=True)[:9] == list(range(9))
-    assert np.diff(explorer.few(769, steep=True))[-1] > 20
+@pytest.fixture(scope="module")
+def found():
+    return made_up()
 
 
-@pytest.fixture
-def run(gpt2, rows, tmp_path, monkeypatch):
-    """A profile of one model and two texts, captured."""
-    for name in ("BUILD", "ROOT"):
-        monkeypatch.setattr(paths, name, tmp_path)
-    return notebooks.Run("explorer", "tiny", {"one": "nowhere"}, ["docs", "code"], 1024, 32, 0, 16)
+def made_up():
+    """What `collect` finds of a made-up model beside the records of public and embedded ones."""
+    return explorer.collect(Run("explorer", "minis", {"made-up": "nowhere"}, ["docs"], 1024, 32, 0, 16))
 
 
-@pytest.fixture
-def measured(run, gpt2):
-    for seed, corpus in enumerate(run.corpora):
-        ids = torch.randint(80, (24, 32), generator=torch.Generator().manual_seed(seed))
-        rows = TokenRows.from_ids(ids, folds=3)
-        about = {"sizes": run.sizes, "sources": run._sources("one", corpus), "perplexity": 1.0, "model": "one"}
-        save_capture(run.capture_path("one", corpus), capture(gpt2, rows), rows, about)
-    blocks = pd.DataFrame({"model": "one", "block": range(3), "dppl": [0.123, 1.123, 2.123]})
-    tables.write(paths.results("tiny") / "02_ceilings", {"blocks": blocks}, {})
-    return run
+def test_collect_has_each_number_once_and_the_recorded_one_with_its_interval(found):
+    keys = [tuple(row[key] for key in explorer.KEYS) for row in found["values"]]
+    assert len(set(keys)) == len(keys)
+    by_key = dict(zip(keys, found["values"], strict=True))
+    expected = {(row["protocol"], row["cut"]): row["r2"] for row in explorer.from_moments(planted(seed=1, bend=0.4)[0])}
+    for (protocol, cut), value in expected.items():
+        assert by_key["made-up", "docs", 1, protocol, cut]["r2"] == pytest.approx(value, abs=6e-5)
+    assert by_key["mini-gpt2", "docs", 0, "ours", "all"]["r2_low"] is not None
+    assert found["clouds"].keys() == {"made-up"}
 
 
-def test_collect_has_a_row_for_every_block_of_every_text(measured):
-    found = explorer.collect(measured)
-    assert [(row["model"], row["corpus"], row["block"]) for row in found] == [
-        ("one", corpus, block) for corpus in ("docs", "code") for block in range(3)
-    ]
-    assert [row["delta"] for row in found] == [0.123, 1.123, 2.123, None, None, None]
-    assert found[0]["r2"] != found[3]["r2"]  # the texts differ
-    kept = measured.capture("one", "code").blocks[1]
-    assert found[4].items() >= explorer.row(kept).items()
-
-
-def test_main_writes_what_collect_finds(measured, monkeypatch):
-    monkeypatch.setattr(notebooks, "start", lambda *_: measured)
-    explorer.main("tiny")
-    written = json.loads((paths.build("tiny") / "explorer.json").read_text())
-    assert written["blocks"] == explorer.collect(measured)
-
-
-def test_without_notebook_02_there_is_no_cost_to_show(run):
+def test_without_a_record_of_public_models_it_says_what_to_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "results", lambda profile: tmp_path / profile)
     with pytest.raises(SourceError, match="run notebook 02_ceilings first"):
-        explorer.collect(run)
+        explorer.recorded("public")
 
 
-def test_a_block_that_cannot_be_fitted_says_so(rows):
-    x, y = rows
-    with pytest.raises(InputError, match="train rows for 6 inputs"):
-        explorer.row(kept_of(x[:12], y[:12], folds=2))
+class Cells(HTMLParser):
+    """The numbers of the page's table, by row and cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.values, self.row, self.cut = {}, None, None
+
+    def handle_starttag(self, tag, attributes):
+        about = dict(attributes)
+        if tag == "tr":
+            self.row = about
+        self.cut = about.get("data-cut") if tag == "td" else None
+
+    def handle_data(self, data):
+        if self.cut and data.strip():
+            keys = [self.row[f"data-{key}"] for key in explorer.KEYS[:-1]]
+            self.values[(*keys, self.cut)] = float(data)
+
+
+def test_the_page_is_a_table_of_every_number_for_whoever_has_no_script(found):
+    cells = Cells()
+    page = explorer.page(found, FRAME)
+    cells.feed(page)
+    expected = {tuple(str(row[key]) for key in explorer.KEYS): row["r2"] for row in found["values"]}
+    assert cells.values == expected
+    assert len(page) < 1_000_000
+
+
+def test_the_page_asks_for_nothing_and_cannot_be_broken_out_of(found):
+    evil = "a</script><b>"
+    values = [row | {"model": evil} for row in found["values"][:9]]
+    page = explorer.page({"values": values, "clouds": {evil: {}}}, FRAME)
+    assert page.count("</script>") == 1
+    assert "<b>" not in page.replace("<\\/", "</").partition("<script")[0]
+    assert not re.findall(r"<(?:script|link|iframe)[^>]*(?:src|href)=", page)
+
+
+def test_nothing_is_refused():
+    with pytest.raises(InputError, match="nothing to explore"):
+        explorer.page({"values": [], "clouds": {}}, FRAME)
+
+
+# --- in a browser
+
+
+@pytest.fixture(scope="module")
+def page(found, tmp_path_factory):
+    must_have_chromium()
+    folder = tmp_path_factory.mktemp("explorer")
+    parts = {name: (FRAME.parent / "_static" / name).read_text() for name in ("book.css", "explorer.js")}
+    head = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    body = f"<style>{parts['book.css']}</style>{explorer.page(found, FRAME)}<script>{parts['explorer.js']}</script>"
+    (folder / "page.html").write_text(head + body, encoding="utf-8")
+    with Browser(folder / "profile") as browser:
+        browser.address = (folder / "page.html").as_uri()
+        yield browser
+    shutil.rmtree(folder / "profile", ignore_errors=True)
+
+
+def choose(page, **choices):
+    for name, value in choices.items():
+        page.value(
+            f"(select => {{ select.value = {json.dumps(value)};"
+            "select.dispatchEvent(new Event('change', { bubbles: true })) })"
+            f"(document.querySelector('#explorer select[name={name}]'))"
+        )
+
+
+def said(page):
+    return page.value("document.querySelector('.explorer-said').textContent").replace("−", "-")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [400, 1600])
+def test_it_draws_and_fits(page, width):
+    page.open(page.address, width)
+    assert page.complaints() == []
+    assert page.value("document.documentElement.scrollWidth") <= width
+    assert page.value("document.querySelectorAll('.explorer-profile circle.filled').length") > 2
+
+
+@pytest.mark.long
+def test_a_choice_changes_profile_cloud_table_and_words(page, found):
+    by_key = {tuple(row[key] for key in explorer.KEYS): row["r2"] for row in found["values"]}
+    page.open(page.address, 1000)
+    choose(page, model="made-up", cut="10", block="2")
+    before, after = (by_key["made-up", "docs", 2, "ours", cut] for cut in ("all", "10"))
+    assert f"R²_lin {before:.3f} of all rows" in said(page)
+    assert f"as chosen {after:.3f}, a change of {after - before:+.3f}" in said(page)
+    drawn = "[...document.querySelectorAll('.explorer-profile circle.filled')].map(c => Number(c.getAttribute('cy')))"
+    heights = page.value(drawn)
+    r2 = [by_key["made-up", "docs", block, "ours", "10"] for block in range(3)]
+    slopes = np.diff(heights) / np.diff(r2)
+    assert slopes == pytest.approx(slopes[0] * np.ones(2), rel=1e-3)  # a straight axis
+    assert slopes[0] < 0
+    medians = np.array(found["clouds"]["made-up"]["docs"]["2"]["points"])[:, 2]
+    for drawn, count in (("circle.point", medians <= 5), (".massive:not(.filled)", medians > 10)):
+        assert page.value(f"document.querySelectorAll('.explorer-cloud {drawn}').length") == count.sum()
+    visible = "[...document.querySelectorAll('#explorer tbody tr')].filter(r => r.checkVisibility()).length"
+    assert page.value(visible) == 3
+
+
+@pytest.mark.long
+def test_what_was_not_measured_cannot_be_chosen(page):
+    page.open(page.address, 1000)
+    choose(page, model="smollm2-135m", protocol="tail")
+    option = "document.querySelector('#explorer select[name=cut] option[value=\"10\"]').disabled"
+    assert page.value(option) is True
+    assert page.value("document.querySelector('.explorer-cloud svg')") is None
+    choose(page, protocol="ours")
+    assert page.value(option) is False
+
+
+@pytest.mark.long
+def test_a_click_chooses_a_block(page):
+    page.open(page.address, 1000)
+    choose(page, model="made-up")
+    where = page.value(
+        "(b => [b.x + b.width / 2, b.y + b.height / 2])"
+        "(document.querySelector('.target[data-block=\"2\"]').getBoundingClientRect())"
+    )
+    page.click(*where)
+    page.until("window.explorer.block === '2'", 10)
+    assert said(page).startswith("made-up, block 2, on docs")
+
+
+@pytest.mark.long
+def test_the_controls_can_be_reached_by_keyboard(page):
+    page.open(page.address, 1000)
+    reached = []
+    for _ in range(6):
+        page.ask("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        reached.append(page.value("document.activeElement.name ?? document.activeElement.className"))
+    assert reached == ["model", "corpus", "protocol", "cut", "block", "explorer-table"]

@@ -27,7 +27,7 @@ from nbformat import NotebookNode
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, numbers, paths
 from tools import ledger, lessons, report
-from tools.book import charts, costs, coverage, in_browser, printed
+from tools.book import costs, coverage, explorer, in_browser, printed
 from tools.book import solutions as folding
 from tools.book.tables import markdown
 
@@ -106,9 +106,8 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     _write(source / "_static" / "blocks.js", in_browser.script(tried["blocks"]))
 
     # the interactive page
-    rows = numbers.load(_there(paths.build(profile) / "explorer.json", "run make book"))["blocks"]
-    frame = (FRAME / "explorer.html").read_text(encoding="utf-8")
-    _write(source / "explorer.txt", charts.fragment(rows, frame))
+    found = numbers.load(_there(paths.build(profile) / "explorer.json", "run make book"))
+    _write(source / "explorer.txt", explorer.page(found, FRAME / "explorer.html"))
 
     # the report, the slides, what is said of the book on paper, and what sets mathematics
     shutil.copyfile(_there(REPORT, "run make paper"), source / "_static" / "howlinear.pdf")

@@ -1,102 +1,191 @@
-"""The book's interactive page, its numbers: every model, corpus and block as one small row.
+"""The book's interactive page: R²_lin of every model, text and block, under each cut and protocol that was measured.
 
-`collect` reads the captures; the pipeline keeps what it finds in `build/<profile>/explorer.json`, and module `charts`
-draws it. Nothing is measured here that the notebooks do not measure.
+`collect` makes one tidy table of it: what the notebooks have on record, of public models too, and what follows from the
+stored moments of embedded ones. Of these there are points as well: a block's outputs beside its map's answers. `page`
+writes both into the frame `book/explorer.html`, the numbers as an HTML table, which reads without a script as well;
+`book/_static/explorer.js` draws what stands in it.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import jinja2
 import pandas as pd
 import torch
+from markupsafe import Markup
 
-from howlinear.core.ceilings import ceiling
-from howlinear.core.moments import effective_rank
-from howlinear.core.reduced_rank import reduced_rank
+from howlinear.core.ceilings import fit, r2, r2_about_scalar
+from howlinear.core.moments import Moments
+from howlinear.errors import InputError
 from howlinear.files import numbers, paths, tables
 from howlinear.instrument.capture import BlockCapture
+from howlinear.instrument.massive import KEPT
 from howlinear.notebook import run as notebooks
+from howlinear.notebook import settings
 
-POINTS = 128
-"""The most points that a block's sorted features or its rank curve are drawn with; narrower blocks keep them all."""
+PROTOCOLS = {
+    "ours": "ours: each feature about its own mean, split by documents, all rows",
+    "scalar": "one scalar mean in the denominator",
+    "fold": "fitted on one document fold of eight",
+    "few": "fitted on few rows, as notebook 11 draws them",
+    "tail": "split by runs of rows: the text's last fifth is held out",
+    "paper": "the paper's: its own rows, and one scalar mean",
+}
+MULTIPLES = (5, 10, 20, 50)
+CUTS = {
+    "all": "all rows",
+    **{str(multiple): f"within {multiple} × the median norm" for multiple in MULTIPLES},
+    "first": "without position 0",
+}
+
+RECORDED = (  # notebook, table, which of its rows; then protocol and cut (in the table, if None), and the column of R²
+    ("02_ceilings", "blocks", "", "ours", "all", "r2"),
+    ("02_ceilings", "blocks", "", "scalar", "all", "r2_scalar"),
+    ("05_corpora", "profiles", "", "ours", "all", "r2"),
+    ("11_protocol", "curves", "split == 'documents' and factor == factor.min()", "few", "all", "r2"),
+    ("11_protocol", "curves", "split == 'tail' and factor == factor.max()", "tail", "all", "r2"),
+    ("11_protocol", "paper_rows", "", "paper", "all", "r2_scalar"),
+    ("12_sinks", "blocks", "", "ours", "10", "r2_ordinary"),
+    ("12_sinks", "blocks", "", "ours", "first", "r2_without_first"),
+    ("12_sinks", "cuts", "", "ours", None, "r2"),
+)
+KEYS = ["model", "corpus", "block", "protocol", "cut"]
+VALUES = ["r2", "r2_low", "r2_high"]
+
+POINTS = 200
+"""Held-out rows of a block that are drawn, and at most so many of its heaviest besides."""
 
 
-def collect(run: notebooks.Run) -> list[dict[str, Any]]:
-    """One row per model, corpus and block.
+def collect(run: notebooks.Run, public: str = "public") -> dict[str, Any]:
+    """What the page shows.
 
     Args:
-        run: the profile; a capture that is not there is made.
+        run: the run profile of the embedded models; a capture that is not there is made.
+        public: the run profile of public models, of which nothing but its record is read.
 
     Returns:
-        Rows of the keys in `row`, and `model`, `corpus`, `block` and `delta` (ΔPPL of the block's swap, measured by
-        notebook 02 on the main corpus, None on the others).
+        `values`, rows of `KEYS` and `VALUES`, and `clouds`, model → text → block → `cloud`.
 
     Raises:
-        SourceError: notebook 02 has not run on this profile.
+        SourceError: a notebook has not run on either profile.
         InputError: a block cannot be fitted.
     """
-    costs = tables.results(run.profile, "02_ceilings")["blocks"].set_index(["model", "block"])["dppl"]
-    rows = []
+    clouds: dict[str, Any] = {}
+    computed = []
     for name in run.models:
         for corpus in run.corpora:
-            stored = run.capture(name, corpus)
-            for block in stored.blocks:
-                cost = None if corpus != run.corpora[0] or pd.isna(costs[name, block]) else costs[name, block]
-                rows.append(
-                    {"model": name, "corpus": corpus, "block": block, "delta": cost, **row(stored.blocks[block])}
-                )
-    return rows
+            for block, kept in run.capture(name, corpus).blocks.items():
+                where = {"model": name, "corpus": corpus, "block": block}
+                computed += [where | value for value in from_moments(kept)]
+                clouds.setdefault(name, {}).setdefault(corpus, {})[str(block)] = cloud(kept)
+    every = pd.concat([recorded(public), recorded(run.profile), pd.DataFrame(computed)])
+    # what is on record comes first, since it has intervals
+    every = every.dropna(subset="r2").drop_duplicates(KEYS).round(4)
+    return {"values": json.loads(every[KEYS + VALUES].to_json(orient="records")), "clouds": clouds}
 
 
-def row(kept: BlockCapture) -> dict[str, Any]:
-    """What the page shows of one block.
+def recorded(profile: str) -> pd.DataFrame:
+    """What the notebooks have on record of a run profile: columns `KEYS` and `VALUES`; NaN without an interval."""
+    main = next(iter(settings.read(profile).corpora_by_name))
+    found = []
+    for stem, name, chosen, protocol, cut, column in RECORDED:
+        results = tables.results(profile, stem)
+        if name not in results or column not in results[name]:  # an older record may lack it
+            continue
+        table = results[name].query(chosen) if chosen else results[name]
+        table = table.assign(cut=table["cut"].map("{:g}".format) if cut is None else cut, protocol=protocol)
+        table = table[table["cut"].isin(CUTS)]
+        ends = {f"{column}{end}": f"r2{end}" for end in ("", "_low", "_high")}
+        table = table.drop(columns=set(VALUES) - ends.keys(), errors="ignore").rename(columns=ends)
+        found.append(pd.DataFrame({"corpus": main, **table}).reindex(columns=KEYS + VALUES))
+    return pd.concat(found)
+
+
+def from_moments(kept: BlockCapture) -> Iterator[dict[str, Any]]:
+    """R² of a block per protocol and cut, its map fitted anew to the rows within; position 0 they do not have apart."""
+    heavy = kept.heavy_rows()
+
+    @cache  # several cuts may leave out the same rows, and often none
+    def without(left_out: int) -> dict[str, float]:
+        others = kept.without(heavy.heaviest(left_out))
+        test = Moments.total(others.test)
+        line, _ = fit(Moments.total(others.train))
+        of_one_fold, _ = fit(others.train[0])
+        return {"ours": r2(line, test), "scalar": r2_about_scalar(line, test), "fold": r2(of_one_fold, test)}
+
+    for cut in ("all", *map(str, MULTIPLES)):
+        left_out = 0 if cut == "all" else len(heavy.beyond(float(cut)))
+        for protocol, value in without(left_out).items():
+            yield {"protocol": protocol, "cut": cut, "r2": value}
+
+
+def cloud(kept: BlockCapture) -> dict[str, Any]:
+    """Held-out outputs beside the fitted map's answers, along the direction in which outputs vary most.
 
     Returns:
-        `r2` with `low` and `high`; `median`; `rank`, the effective rank of the held-out outputs; `condition`, log₁₀;
-        `features`, R² falling over the output features; `ranks` and `curve`, the best map's R² at each of these ranks.
+        `points`, [answer, output, output norm in medians] each, the first two about the mean output and in standard
+        deviations of the outputs along that direction; `share`, how much of the outputs' variance lies along it.
     """
-    found = ceiling(kept.train, kept.test)
-    curve = reduced_rank(sum(kept.train), sum(kept.test)).r2
-    features = found.r2_per_feature[found.r2_per_feature.isfinite()].sort(descending=True).values
-    ranks = few(len(curve), steep=True)
-    return {
-        "r2": _short(found.r2),
-        "low": _short(found.r2_low),
-        "high": _short(found.r2_high),
-        "median": _short(found.r2_median),
-        "rank": _short(effective_rank(kept.outputs.sxx), 2),
-        "condition": _short(np.log10(found.condition), 2),
-        "features": [_short(value, 3) for value in features[few(len(features))]],
-        "ranks": ranks,
-        "curve": [_short(value, 3) for value in curve[torch.tensor(ranks)]],
-    }
+    line, _ = fit(Moments.total(kept.train))
+    variances, directions = torch.linalg.eigh(kept.outputs.sxx / kept.outputs.n)
+    sample, heavy = kept.rows(), kept.heavy_rows().beyond(KEPT)
+    median = kept.heavy_rows().median
+    # rows beyond the lowest cut are all among the heavy ones, so that the sample has the others
+    others = sample.test & (torch.linalg.vector_norm(sample.y, dim=1) <= KEPT * median)
+    x = torch.cat([sample.x[others][:POINTS], heavy.x[heavy.test][:POINTS]]).double()
+    y = torch.cat([sample.y[others][:POINTS], heavy.y[heavy.test][:POINTS]]).double()
+    medians = torch.linalg.vector_norm(y, dim=1) / median
+    answer, output = ((z - kept.outputs.mean_x) @ directions[:, -1] / variances[-1].sqrt() for z in (line(x), y))
+    points = torch.stack([answer, output, medians], 1).numpy().round(2).tolist()
+    return {"points": points, "share": round(float(variances[-1] / variances.sum()), 3)}
 
 
-def few(count: int, steep: bool = False) -> list[int]:
-    """At most `POINTS` of the places 0 to count − 1, both ends among them.
+def page(found: Mapping[str, Any], frame: Path) -> str:
+    """The page's piece of HTML: controls, table and stored points.
 
     Args:
-        count: how many there are.
-        steep: close together at the start, as a curve that rises there needs; evenly spread otherwise.
+        found: of `collect`.
+        frame: Jinja's template.
+
+    Raises:
+        InputError: nothing was found.
     """
-    if count <= POINTS and not steep:
-        return list(range(count))
-    spread = np.geomspace(1, count, POINTS) - 1 if steep else np.linspace(0, count - 1, POINTS)
-    return np.unique(spread.round().astype(int)).tolist()
-
-
-def _short(value: float | torch.Tensor, digits: int = 4) -> float:
-    return round(float(value), digits)
+    values = pd.DataFrame(found["values"], columns=KEYS + VALUES).astype(object)
+    values = values.where(values.notna(), None)
+    if values.empty:
+        raise InputError("nothing to explore: no model was measured")
+    keys = [key for key in KEYS if key != "cut"]
+    lines = [
+        (dict(zip(keys, line, strict=True)), {row["cut"]: row for row in of_line.to_dict("records")})
+        for line, of_line in values.groupby(keys, sort=False)
+    ]
+    choices = {key: {value: value for value in values[key].unique()} for key in ("model", "corpus")}
+    choices |= {
+        "protocol": PROTOCOLS,
+        "cut": CUTS,
+        "block": {block: block for block in sorted(values["block"].unique())},
+    }
+    clouds = json.dumps(found["clouds"], separators=(",", ":")).replace("</", "<\\/")
+    template = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    source = frame.read_text(encoding="utf-8")
+    return template.from_string(source).render(lines=lines, choices=choices, cuts=CUTS, clouds=Markup(clouds))  # noqa: S704
 
 
 def main(profile: str = "minis") -> None:
     """Write `build/<profile>/explorer.json`, what `collect` finds; the pipeline's own step."""
     torch.set_num_threads(1)
-    rows = collect(notebooks.start("explorer", profile))
-    numbers.save(paths.build(profile) / "explorer.json", {"blocks": rows})
+    captured = settings.read(profile).models_of(settings.CAPTURE)  # also what only some notebooks look at
+    run = replace(notebooks.start("explorer", profile), models=captured)
+    numbers.save(paths.build(profile) / "explorer.json", collect(run))
 
 
 if __name__ == "__main__":
