@@ -13,19 +13,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import cache, partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from howlinear.core.profile_statistics import few_rows_decide
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
 from howlinear.files.tables import results as load_results
-from howlinear.ideas.claims.claim import load_claims
-from howlinear.instrument.baseline import APART
 from howlinear.notebook import prose
 from howlinear.notebook.prose import Prose, describe_recorded
 from tools import ledger, lessons, teaching
@@ -68,7 +62,7 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
     stems = build.stems()
     return {
         README: {FINDINGS: fill_prose("readme", results)},
-        FINDINGS_PAGE: {FINDINGS: findings(results)},
+        FINDINGS_PAGE: {FINDINGS: fill_prose("findings", results)},
         LETTER: {ASKED: fill_prose("letter", results)},
         LEDGER_PAGE: {CLAIMS: ledger.page(results)},
         ANSWERS_PAGE: {ANSWERS: answers(stems, results)},
@@ -78,35 +72,35 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def fill_prose(template: str, results: Path, **more: Any) -> str:
+def fill_prose(template: str, results: Path) -> str:
     """Prose with its numbers from the tables: `public("02_ceilings")["blocks"]` is one in the template.
 
     Args:
         template: its name in `tools/templates`.
         results: the folder that holds those of each run profile.
-        more: what else the template names.
 
     Raises:
         SourceError: results are missing, or some lack what is said.
     """
-    public, minis, on_prose = (cache(partial(load_results, results / name)) for name in ("public", "minis", "prose"))
-    return _filled(template, Results("several notebooks", {}), public=public, minis=minis, on_prose=on_prose, **more)
+    public, minis = (cache(partial(load_results, results / name)) for name in ("public", "minis"))
+
+    def measured(stem: str, table: str) -> Results:
+        """A notebook's results of the public models, or of the embedded ones where those have no such table."""
+        return public(stem) if (results / "public" / stem / f"{table}.csv").is_file() else minis(stem)
+
+    at_hand = {"public": public, "minis": minis, "measured": measured, "figure": figure}
+    return _filled(template, Results("several notebooks", {}), **at_hand)
 
 
-def findings(results: Path) -> str:
-    """What is found, in public models and in those trained here, with three tables of notebooks 02 and 14."""
-    more = {
-        "public_table": public_table(load_results(results / "public", "02_ceilings")),
-        "race_table": race_table(load_results(results / "public", "14_compress")),
-        "ceilings_table": ceilings_table(load_results(results / "minis", "02_ceilings")),
-        "thresholds": {claim.id: claim.threshold for claim in load_claims()},
-    }
-    return fill_prose("findings", results, furthest=furthest, **more)
+def figure(name: str) -> str:
+    """A figure of the public models, or of the embedded ones where there is none, as a page of results shows it."""
+    profile = whose_figure(name)
+    return f'<img src="../figures/{profile}/{name}.png" width="560" alt="{lessons.captions()[name]}">'
 
 
-def furthest(profiles: pd.DataFrame) -> float:
-    """How far two profiles lie apart at most, on the mean over blocks: a row a block, a column a profile."""
-    return max((profiles[one] - profiles[other]).abs().mean() for one, other in combinations(profiles, 2))
+def whose_figure(name: str) -> str:
+    """The run profile that draws it: `public`, or `minis` where the public models do not have it."""
+    return "public" if (paths.figures("public") / f"{name}.png").is_file() else "minis"
 
 
 def expect(stem: str) -> str:
@@ -152,15 +146,11 @@ def answers(stems: list[str], results: Path) -> str:
     """What notebooks ask and what they found, of the public models first, each with its lesson's figure."""
     pages = []
     for stem in stems:
-        _, _, figure = lessons.plans()[stem]["figure"].partition("/")
-        public = (paths.figures("public") / f"{figure}.png").is_file()
+        _, _, drawn = lessons.plans()[stem]["figure"].partition("/")
+        whose = "the public models" if whose_figure(drawn) == "public" else EMBEDDED
         found = _public(stem, results) | {EMBEDDED: recorded(results / "minis", stem)}
         page = {"stem": stem, "question": teaching.question(stem), "answers": teaching.answered(found)}
-        page |= {"figure": figure, "caption": lessons.captions()[figure]}
-        page |= (
-            {"profile": "public", "whose": "the public models"} if public else {"profile": "minis", "whose": EMBEDDED}
-        )
-        pages.append(page)
+        pages.append(page | {"figure": figure(drawn), "whose": whose})
     return _filled("answers", Results("answers", {}), pages=pages)
 
 
@@ -169,23 +159,6 @@ def _public(stem: str, results: Path) -> dict[str, Prose]:
     folder = results / "public"
     there = (folder / stem).is_dir()
     return {"the public models": recorded(folder, stem)} if there else {}
-
-
-def public_table(found: Results) -> str:
-    """What notebook 02 found of public models, a row a model: also the blocks that a few massive rows decide."""
-    models = found["models"]
-    encoders = models.loc[models["perplexity"].isna(), "model"].tolist()
-    return _filled("public", found, encoders=encoders, few_rows_decide=few_rows_decide)
-
-
-def race_table(found: Results) -> str:
-    """What notebook 14 found of the first public model on its main text, a row a compressor, the best at first."""
-    return _filled("race", found)
-
-
-def ceilings_table(found: Results) -> str:
-    """What notebook 02 found, a row a model, and below it how alike the profiles are."""
-    return _filled("ceilings", found, apart=APART)
 
 
 def _filled(name: str, found: Results, **more: Any) -> str:

@@ -3,42 +3,17 @@
 import re
 import shutil
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
 from howlinear.files.tables import Results
-from howlinear.files.tables import results as load_results
 from tools import pages
 from tools.book import build
 from tools.pages import CLAIMS, END, FINDINGS, FINDINGS_PAGE, LEDGER_PAGE
 
 RECORDED = paths.ROOT / "results"
-
-RESULTS = {
-    "models": pd.DataFrame({"model": ["a", "longer"], "perplexity": [39.94, 10.0], "spearman": [-0.5, 0.0]}),
-    "blocks": pd.DataFrame(
-        {
-            "model": ["a", "a", "a", "longer"],
-            "block": [0, 1, 2, 0],
-            "r2": [0.9, 0.256, 0.5, 1.0],
-            "r2_untrained": [-0.1, 0.125, 0.3, 0.0],
-            "r2_untrained_in_sample": [0.4, 0.5, 0.31, 0.01],
-            "dppl": [-0.2, 1.5, np.nan, 12.0],
-            "dppl_low": [-0.3, 1.0, np.nan, 8.0],
-            "dppl_high": [-0.1, 2.0, np.nan, 16.0],
-        }
-    ),
-    "likeness": pd.DataFrame({"model": ["a"], "other": "longer", "pearson": 0.987, "inner": 0.1}),
-}
-
-
-def rows(table):
-    """The cells of a table in Markdown, without the rule below its head."""
-    head, _, *lines = [line for line in table.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *lines)]
 
 
 def test_the_pages_show_what_the_committed_results_imply():
@@ -49,49 +24,6 @@ def test_the_pages_show_what_the_committed_results_imply():
         text = (paths.ROOT / name).read_text(encoding="utf-8")
         for mark, table in of_page.items():
             assert pages.replace(text, mark, table) == text, f"{name}, {mark} is out of date: run make readme"
-
-
-def test_the_table_of_numbers_by_hand():
-    table = pages.ceilings_table(Results("02_ceilings", RESULTS))
-    assert [cells[:-2] for cells in rows(table)[1:]] == [
-        ["a", "39.9", "0.26 – 0.90", "within [−0.10, 0.50]"],
-        ["longer", "10.0", "1.00 – 1.00", "0.00 – 0.00"],
-    ]
-    assert [cells[-2:] for cells in rows(table)[1:]] == [
-        ["+1.50 [1.00, 2.00], block 1", "−0.50"],
-        ["+12.00 [8.00, 16.00], block 0", "+0.00"],
-    ]
-    assert "a ~ longer: r = 0.99" in table
-
-
-def test_the_table_of_public_models_by_hand():
-    decided = {"block": 3, "r2": 0.9, "r2_ordinary": 0.45, "massive_rows": 12}
-    hardly = {"block": 4, "r2": 0.5, "r2_ordinary": 0.45, "massive_rows": 7}
-    blocks = pd.DataFrame([decided, hardly, hardly]).assign(model=["talks", "talks", "encodes"])
-    models = pd.DataFrame({"model": ["talks", "encodes"], "perplexity": [17.04, None], "rows": 1000})
-    assert rows(pages.public_table(Results("02_ceilings", {"models": models, "blocks": blocks})))[1:] == [
-        ["talks", "17.0", "0.50 – 0.90", "0.45 – 0.45", "3: 0.90 → 0.45 without 1.2 % of the rows"],
-        ["encodes", "none, an encoder", "0.50 – 0.50", "0.45 – 0.45", "none"],
-    ]
-
-
-def test_the_table_of_the_race_by_hand():
-    row = {"model": "talks", "corpus": "a", "ratio_low": 1.0, "ratio_high": 1.25}
-    race = [
-        row | {"method": "second", "share": 0.9, "ratio": 1.1},
-        row | {"method": "second", "share": 0.8, "ratio": 1.5},
-        row | {"method": "first", "share": 0.9, "ratio": 1.126},
-        row | {"method": "first", "share": 0.8, "ratio": 1.2},
-        row | {"method": "first", "share": 0.8, "ratio": 9.0, "corpus": "another text"},
-        row | {"method": "wild", "share": 0.9, "ratio": 1234.5},
-        row | {"method": "wild", "share": 0.8, "ratio": None},
-    ]
-    assert rows(pages.race_table(Results("14_compress", {"race": pd.DataFrame(race)}))) == [
-        ["way", "90 %", "80 %"],
-        ["first", "1.13 [1.00, 1.25]", "1.20 [1.00, 1.25]"],
-        ["second", "1.10 [1.00, 1.25]", "1.50 [1.00, 1.25]"],
-        ["wild", "1,234", "–"],
-    ]
 
 
 def test_an_answer_has_its_question_its_figure_and_both_kinds_of_models():
@@ -105,16 +37,27 @@ def test_an_answer_has_its_question_its_figure_and_both_kinds_of_models():
 
 
 def test_prose_is_filled_from_the_tables(tmp_path, monkeypatch):
-    moved = RESULTS["models"].assign(perplexity=[1.0, 2.0])
+    models = pd.DataFrame({"perplexity": [1.0, 2.0]})
     monkeypatch.setattr(pages, "TEMPLATES", tmp_path)
-    monkeypatch.setattr(pages, "load_results", lambda folder, stem: Results(stem, {"models": moved}))
+    monkeypatch.setattr(pages, "load_results", lambda folder, stem: Results(stem, {"models": models}))
     (tmp_path / "one.md").write_text('{{ minis("02_ceilings")["models"].perplexity | span(1) }}\n', encoding="utf-8")
     assert pages.fill_prose("one", RECORDED) == "1.0 to 2.0"
 
 
-def test_how_far_profiles_lie_apart_at_most_by_hand():
-    profiles = pd.DataFrame({"a": [0.5, 0.5], "b": [0.75, 0.25], "c": [0.5, 0.625]})
-    assert pages.furthest(profiles) == 0.3125  # of b and c, whose blocks differ by 0.25 and 0.375
+def test_what_public_models_lack_is_said_of_the_embedded_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "TEMPLATES", tmp_path)
+    monkeypatch.setattr(
+        pages, "load_results", lambda folder, stem: Results(stem, {}, {"settings": {"whose": folder.name}})
+    )
+    (tmp_path / "one.md").write_text(
+        '{{ measured("02_ceilings", "blocks").settings.whose }} {{ measured("02_ceilings", "twins").settings.whose }}',
+        encoding="utf-8",
+    )
+    (tmp_path / "public" / "02_ceilings").mkdir(parents=True)
+    (tmp_path / "public" / "02_ceilings" / "blocks.csv").touch()
+    assert pages.fill_prose("one", tmp_path) == "public minis"
+    assert 'src="../figures/public/02_ceilings_profile.png"' in pages.figure("02_ceilings_profile")
+    assert 'src="../figures/minis/09_dynamics_profiles.png"' in pages.figure("09_dynamics_profiles")
 
 
 OTHER = "<!-- other -->\n| 1 |\n<!-- end -->"
@@ -183,12 +126,7 @@ def test_a_text_that_is_not_there_is_named(project):
         pages.write(project / "NONE.md", {})
 
 
-def test_results_that_lack_what_a_table_shows_are_named(tmp_path):
-    shutil.copytree(RECORDED / "minis" / "02_ceilings", tmp_path / "02_ceilings")
-    path = tmp_path / "02_ceilings" / "blocks.csv"
-    pd.read_csv(path).drop(columns="r2_untrained").to_csv(path, index=False)
-    with pytest.raises(SourceError, match=r"02_ceilings do not hold .*r2_untrained.*run the notebook again"):
-        pages.ceilings_table(load_results(tmp_path, "02_ceilings"))
+def test_results_that_are_not_there_are_named(tmp_path):
     with pytest.raises(SourceError, match=r"no results in .*02_ceilings"):
         pages.tables(tmp_path / "elsewhere")
 
