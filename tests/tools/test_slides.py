@@ -68,7 +68,7 @@ def test_the_slide_on_claims_counts_their_kinds(copy):  # noqa: F811
 
 @pytest.mark.parametrize(("stem", "key"), [("02_ceilings", "spearman"), ("08_controls", "ratio")])
 def test_a_renamed_key_stops_the_build(copy, stem, key):  # noqa: F811
-    test_report.without_column(copy, stem, key)
+    test_report.without_column(copy, "minis", stem, key)
     with pytest.raises(SourceError, match=f'slides.typ(.|\n)*key "{key}"'):
         report.build(copy, report.SLIDES)
 
