@@ -320,10 +320,12 @@ _ = run.figure(figure, "settling")
 # the right axis, what the heads of one layer give position 0 on the mean, where that is most.
 
 # %%
+from howlinear.instrument.massive import MULTIPLE
+
 filmed_sink = numbers.load(paths.MODELS / "mini-sink" / "trajectory.json")
 sink = run.record("sink", measure.sink(filmed_sink["steps"]))
 births = run.record("births", measure.births(sink))
-figure = plots.sink(sink, births["block"][0])
+figure = plots.sink(sink, births["block"][0], MULTIPLE)
 _ = run.figure(figure, "sink")
 
 # %%

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from howlinear.instrument.massive import MULTIPLE
 from howlinear.plots import style
 
 _DEEP = 16  # blocks; beyond it labels at every other one run into each other
@@ -95,8 +94,8 @@ def films(tables: pd.DataFrame, spreads: pd.DataFrame, summary: pd.DataFrame) ->
     return figure
 
 
-def sink(table: pd.DataFrame, block: int) -> Figure:
-    """A block looks linear because a sink is born in it: `table` as `measure.sink` makes it.
+def sink(table: pd.DataFrame, block: int, multiple: float) -> Figure:
+    """A block looks linear because a sink is born in it: `table` as `measure.sink` makes it; `multiple` makes massive.
 
     Returns:
         The figure: R²_lin of the block with and without its massive rows on the left, what it writes on the right.
@@ -111,7 +110,7 @@ def sink(table: pd.DataFrame, block: int) -> Figure:
     left.plot(rows["step"], rows["r2_ordinary"], "o:", **white, label=f"block {block}, ordinary rows")
     left.set(xlabel="step", ylabel="$R^2_{\\mathrm{lin}}$, held out", ylim=(0, 1.02))
     right.plot(rows["step"], rows["heaviest"], "D-", color=style.ACCENT, label="heaviest output, median norms")
-    right.axhline(MULTIPLE, color=style.GREY, ls=":", lw=1)
+    right.axhline(multiple, color=style.GREY, ls=":", lw=1)
     right.plot([], [], "s--", color="black", label="attention on position 0")  # for the legend
     right.set(xlabel="step", ylabel="median norms", yscale="log")
     attention = right.twinx()
