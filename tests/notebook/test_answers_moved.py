@@ -83,11 +83,11 @@ TURNS = [
     ("12_sinks", [keep("planted_costs", False)], "R2 Q3"),
     ("12_sinks", [put("planted_costs", "kind == 'e'", nats=9.0)], "Q3"),
     ("12_sinks", [put("planted", effective_rank_ordinary=1.1)], "Q1"),
-    ("12_sinks", [put("predictions", "falls", fell=True)], "A5 Q4"),
+    ("12_sinks", [put("predictions", "falls", fell=True)], "A8 Q4"),
     ("12_sinks", [put("blocks", f"{GPT2} and block == 3",
      massive_rows=9000, r2_ordinary=0.1, fall=0.5, carried_by="tokens")], "A0"),
-    ("12_sinks", [put("blocks", f"{GPT2} and block == 3", cuts_deciding=8)], "A3"),
-    ("12_sinks", [put("blocks", f"{GPT2} and block == 3", cuts_deciding=3)], "A3"),
+    ("12_sinks", [put("blocks", f"{GPT2} and block == 3", cuts_deciding=8)], "A5"),
+    ("12_sinks", [put("blocks", f"{GPT2} and block == 3", cuts_deciding=3)], "A5"),
     ("12_sinks", [put("planted_effects", "intervention == 'set to zero'", change_high=0.1)], "R3"),
     ("15_gate", [put("costs", "kind == 'gate'", rise_low=0.5)], "Q0"),
     ("15_gate", [put("curves", "kind == 'gate'", rise=9.0)], "Q1"),
@@ -155,7 +155,7 @@ PICKED = [
     ("11_protocol", "flips", f"{GPT2} and statement == 'lowest'", {"flips": True, "share": 0.41}, "A0", "41 %"),
     ("12_sinks", "blocks", f"{GPT2} and block == 3",
      {"massive_rows": 9, "r2": 0.97, "r2_ordinary": 0.6, "fall": 0.37, "carried_by": "tokens"}, "A0", "0.97 → 0.60"),
-    ("12_sinks", "blocks", f"{GPT2} and block == 3", {"carrying_share": 0.012}, "A4", "1 % (block 3)"),
+    ("12_sinks", "blocks", f"{GPT2} and block == 3", {"carrying_share": 0.012}, "A6", "1 % (block 3)"),
     ("15_gate", "means", f"{GPT2} and blocks == 'all' and kind == 'gate'", {"share": 0.777}, "A0", "77.7"),
 ]  # fmt: skip
 

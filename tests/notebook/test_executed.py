@@ -41,7 +41,9 @@ def empty_panels(figure: Path) -> Iterator[str]:
     """Axes of an SVG that have a frame and nothing in it."""
     for axes in ElementTree.parse(figure).iter(GROUP):
         kinds = [part.get("id", "").rsplit("_", 1)[0] for part in axes]
-        if re.fullmatch(r"axes_\d+", axes.get("id", "")) and set(kinds) <= {*FRAME} and kinds.count("patch") <= SIDES:
+        if not kinds or not re.fullmatch(r"axes_\d+", axes.get("id", "")):  # no axes, or switched off
+            continue
+        if set(kinds) <= {*FRAME} and kinds.count("patch") <= SIDES:
             yield f"{figure.name}: {axes.get('id')}"
 
 

@@ -364,7 +364,7 @@ def test_what_to_conclude_is_what_the_results_bear_out():
     assert embedded["blocks"].query("model in ['mini-gpt2', 'mini-pythia']").r2_untrained.min() > 0.9
     assert tables.results("minis", "08_controls")["beside_seeds"].query("measured_on == 'all'").ratio_low.min() > 1
     raced = [race for profile in ("minis", "public") for _, race in read_race(profile).groupby("model")]
-    assert len(raced) == 4
+    assert len(raced) == 5  # of mini-sink too
     for race in raced:
         on_main_text = race[race["corpus"] == race["corpus"].iloc[0]]
         ratio = on_main_text.pivot_table(index="share", columns="method", values="ratio")

@@ -25,7 +25,7 @@ GREY = "#6b6b6b"
 ACCENT = "#E69F00"  # for what is no model
 
 _LOOKS = {  # family → look; the first whose name is part of the model's
-    "mpnet": {"color": "#332288", "marker": "o", "linestyle": "-"},
+    "mpnet": {"color": "#7A0177", "marker": "o", "linestyle": "-"},
     "smollm2": {"color": "#CC79A7", "marker": "D", "linestyle": "-"},
     "minilm": {"color": "#56B4E9", "marker": "v", "linestyle": "--"},
     "gpt2": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
@@ -34,7 +34,7 @@ _LOOKS = {  # family → look; the first whose name is part of the model's
 }
 _OTHER = {"color": "#8C6D31", "marker": "P", "linestyle": ":"}
 _SPARE = (  # for a second model of a family, or a second of none: from Tol's muted set
-    {"color": "#661100", "marker": "X", "linestyle": (0, (5, 1))},
+    {"color": "#332288", "marker": "X", "linestyle": (0, (5, 1))},
     {"color": "#AA4499", "marker": "*", "linestyle": (0, (3, 1, 1, 1))},
     {"color": "#999933", "marker": "h", "linestyle": (0, (1, 1))},
     {"color": "#882255", "marker": "<", "linestyle": (0, (4, 2, 1, 2))},
