@@ -48,11 +48,16 @@ from howlinear.plots import bilinear as plots
 run = start("03_bilinear", profile, model, corpus)
 captures = {name: run.capture(name) for name in run.models}
 language_models = {name: run.model(name) for name in run.models}
-models = {name: resampled(stored, language_models[name], sample_rows) for name, stored in captures.items()}
+models = {}  # model → block → sampled rows
+for name, stored in captures.items():
+    models[name] = resampled(stored, language_models[name], sample_rows)
 first = next(iter(models))
-of_each = [next(iter(of_model.values())) for of_model in models.values()]  # all blocks have the same tokens
-ranks = ranks_within(ranks, of_each)
-sampled = len(of_each[0].rows().x)
+
+first_blocks = []  # one of each model: all its blocks have the same tokens
+for of_model in models.values():
+    first_blocks.append(next(iter(of_model.values())))
+ranks = ranks_within(ranks, first_blocks)
+sampled = len(first_blocks[0].rows().x)
 some = selected(models, blocks)
 print("models:", ", ".join(models), "· text:", run.corpora[0], "·", sampled, "sampled rows, a quarter held out")
 for name, of_model in some.items():
@@ -136,11 +141,18 @@ def off_the_line(values):
     return values - ones @ np.linalg.lstsq(ones, values)[0]
 
 
-e = off_the_line(corners[:, 0] * corners[:, 1])
-for a, b in (([1, 0], [1, 0]), ([1, 0], [0, 1]), ([1, 1], [1, 1])):
+product = corners[:, 0] * corners[:, 1]
+e = off_the_line(product)
+directions = [
+    ([1, 0], [1, 0]),  # a square
+    ([1, 0], [0, 1]),  # the product itself
+    ([1, 1], [1, 1]),  # (x₁ + x₂)²
+]
+for a, b in directions:
     feature = off_the_line((corners @ a) * (corners @ b))
     u = feature @ e / max(feature @ feature, 1e-12)  # least squares: the readout needs no search
-    recovered = 1 - np.square(e - feature * u).sum() / np.square(e).sum()
+    missed = np.square(e - feature * u).sum()
+    recovered = 1 - missed / np.square(e).sum()
     print(f"a = {a}, b = {b}: u = {u:.1f}, recovers {recovered:.0%}")
 
 # %% [markdown]
@@ -213,7 +225,8 @@ for name in of_gain.model[of_gain.r.isna()]:
     print(f"{name}: no r, since blocks are fewer than six, or nothing varies over them")
 for row in of_gain.dropna(subset="r").itertuples():
     largest = probed[probed.model == row.model].gain.max()
-    sign, inner = (">" if r > 0 else "≤" for r in (row.r, row.inner))
+    sign = ">" if row.r > 0 else "≤"
+    inner = ">" if row.inner > 0 else "≤"
     verdict = "excludes 0" if row.r_low * row.r_high > 0 else "holds 0"
     print(f"{row.model}: largest gain {largest:.1f}; r {sign} 0, its interval {verdict}; inner blocks r {inner} 0")
 
@@ -293,7 +306,8 @@ print(by_rate.set_index("rate").T.round(2).to_string())
 # Do they go by what the line leaves? Spearman's $\rho$ with $1 - R^2_{\mathrm{lin}}$, over the blocks of each model:
 
 # %%
-left = gates.merge(probed[["model", "block", "r2"]], on=["model", "block"]).assign(left=lambda table: 1 - table["r2"])
+left = gates.merge(probed[["model", "block", "r2"]], on=["model", "block"])
+left["left"] = 1 - left["r2"]
 of_gates = left.groupby(["model", "rate"], sort=False)[["left", "gate", "share"]]
 follows = of_gates.corr("spearman")["left"].unstack()[["gate", "share"]]
 follows.round(2)
@@ -395,12 +409,15 @@ measures.groupby("model", sort=False).mean().drop(columns="block").round(2)
 # predicts no next token: it has no perplexity to lose, and no points in panel (b).
 
 # %%
-texts = {name: stored.rows.with_fewer_held_out(swap_rows) for name, stored in captures.items()}
+texts = {}  # model → rows whose held-out side counts
+costed = {}  # the same by text, of models that have a perplexity to lose
 for name, stored in captures.items():
+    texts[name] = stored.rows.with_fewer_held_out(swap_rows)
     if stored.about["perplexity"] is None:
         print(f"{name} predicts no next token: no swap of it has a cost in perplexity")
-costed = [name for name, stored in captures.items() if stored.about["perplexity"] is not None]
-run.record_held_out({name: {run.corpora[0]: texts[name]} for name in costed})
+    else:
+        costed[name] = {run.corpora[0]: texts[name]}
+run.record_held_out(costed)
 swaps = measure.swap_table(language_models, built, texts)
 layers = run.record("layers", measures.merge(swaps, how="left", on=["model", "block"]))
 layers.pivot(index="block", columns="model", values=["dppl", "dppl_poly"])
@@ -429,29 +446,35 @@ run.save(settings=settings | {"recipe_steps": recipe_steps, "control_steps": con
 # %%
 run.conclusion()
 
-# %%
-spans = probed.groupby("model", sort=False)[["gain", "recovered"]].agg(["min", "max"])
-gain_spans = "; ".join(f"{name} {row['min']:.2f} to {row['max']:.2f}" for name, row in spans["gain"].iterrows())
-share_spans = "; ".join(f"{name} {row['min']:.2f} to {row['max']:.2f}" for name, row in spans["recovered"].iterrows())
-slopes = {}
-for view, found in correlations.dropna(subset="r").groupby("of"):
-    of_models = [f"{row.model} {row.r:+.2f} [{row.r_low:+.2f}, {row.r_high:+.2f}]" for row in found.itertuples()]
-    inner = [f", inner {r:+.2f}" for r in found.inner]
-    slopes[view] = "; ".join(map("".join, zip(of_models, inner, strict=True)))
-closing = "; ".join(
-    f"{model} at rate {rate:g}: gate {row.gate:+.2f}, share {row.share:+.2f}"
-    for (model, rate), row in follows.iterrows()
-)
 
 # %%
-recipe_means = "; ".join(f"{name} {row.gain:.3f} against {row.ours:.3f}" for name, row in parts.iterrows())
-signed = parts[list(measure.CHANGES)].map("{:+.3f}".format)
-shares = "; ".join(f"{name}: {', '.join(f'{k} {v}' for k, v in row.items())}" for name, row in signed.iterrows())
+def per_model(table, entry):
+    """`entry` filled with each row of a table that has a row a model."""
+    return "; ".join(entry.format(model=name, **row) for name, row in table.iterrows())
+
+
+spans = probed.groupby("model", sort=False)[["gain", "recovered"]].agg(["min", "max"])
+gain_spans = per_model(spans["gain"], "{model} {min:.2f} to {max:.2f}")
+share_spans = per_model(spans["recovered"], "{model} {min:.2f} to {max:.2f}")
+
+slopes = {}
+for view, found in correlations.dropna(subset="r").set_index("model").groupby("of"):
+    slopes[view] = per_model(found, "{model} {r:+.2f} [{r_low:+.2f}, {r_high:+.2f}], inner {inner:+.2f}")
+
+by_gate = follows.reset_index("rate")
+closing = per_model(by_gate, "{model} at rate {rate:g}: gate {gate:+.2f}, share {share:+.2f}")
+
+# %%
+recipe_means = per_model(parts, "{model} {gain:.3f} against {ours:.3f}")
+each_change = ", ".join(f"{change} {{{change}:+.3f}}" for change in measure.CHANGES)
+shares = per_model(parts, f"{{model}}: {each_change}")
+
 both = controls.pivot_table(index=["model", "block"], columns="control", values="r2", sort=False)
 apart = (both["poly2x"] - both["dense2x"]).abs()
+
 saved = layers.assign(saved=layers.dppl - layers.dppl_poly).dropna(subset="saved")
 most = saved.loc[saved.groupby("model", sort=False)["saved"].idxmax()]
-spared = "; ".join(f"{row.model} at most {row.saved:.2f} (block {row.block})" for row in most.itertuples())
+spared = per_model(most.set_index("model"), "{model} at most {saved:.2f} (block {block:.0f})")
 
 # %%
 pd.set_option("display.max_colwidth", None)
