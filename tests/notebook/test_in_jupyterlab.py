@@ -57,8 +57,9 @@ def address(server, folder):
     while time.monotonic() < end:
         assert server.poll() is None, (folder / "log").read_text()
         for told in (folder / "JUPYTER_RUNTIME_DIR").glob("jpserver-*.json"):
-            port = json.loads(told.read_text())["port"]
-            return f"http://127.0.0.1:{port}"
+            text = told.read_text()
+            if text.endswith("}"):  # the server may not have written it to its end
+                return f"http://127.0.0.1:{json.loads(text)['port']}"
         time.sleep(0.1)
     raise AssertionError(f"no server after {SECONDS} seconds: {(folder / 'log').read_text()}")
 
