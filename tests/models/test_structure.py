@@ -13,7 +13,7 @@ from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.models.ffn_sites import FAMILIES as TABLE
-from howlinear.models.ffn_sites import pattern_of, sites
+from howlinear.models.ffn_sites import pattern_of, sites, whole
 from howlinear.models.load import load_model
 from howlinear.models.replace import replace
 from howlinear.models.swap import swap
@@ -133,6 +133,15 @@ class TwoHalves(Block):
         return x + self.ff(normed) + self.shared[0](normed)
 
 
+class Unpacking(Block):
+    """A layer whose FFN returns something beside y."""
+
+    def forward(self, x):
+        x = x + self.mix(self.norm(x))
+        y, _ = self.ff(self.ffn_norm(x))
+        return x + y
+
+
 class House(PreTrainedModel):
     """A model with a config class of its own."""
 
@@ -219,9 +228,38 @@ def test_x_may_come_by_its_name(rows):
     torch.testing.assert_close(one.sxy, other.sxy, rtol=1e-12, atol=1e-12)
 
 
-def test_what_returns_more_than_y_is_refused_by_name(rows):
-    model = load_model(house(ffn=Pair), sites="trunk.rooms.*.ff")
-    with pytest.raises(InputError, match=r"trunk\.rooms\.0\.ff returns a tuple, no tensor: give the modules inside"):
+def test_y_is_the_first_of_what_an_ffn_returns(rows):
+    """As of mixtures whose router gives its scores beside y, which the layer unpacks."""
+    model = house(ffn=Pair, block=Unpacking)
+    assert pattern_of(model) == "trunk.rooms.*.ff"
+    (block,) = capture(model, rows, blocks=[0]).values()
+    alone = house(ffn=FeedForward)
+    alone.load_state_dict(model.state_dict())
+    torch.testing.assert_close(block.train[0].sxy, capture(alone, rows)[0].train[0].sxy, rtol=0, atol=0)
+
+    # a map in its place is unpacked as well; a batch of two would be, if it were y alone
+    ids = rows.ids[:2]
+    one_map = nn.Linear(WIDTH, WIDTH)
+    with torch.no_grad(), swap(model, {0: one_map}), swap(alone, {0: one_map}):
+        assert torch.equal(model(ids), alone(ids))
+    assert isinstance(model.trunk["rooms"][0].ff, Pair)
+    x = torch.randn(3, WIDTH)
+    assert torch.equal(whole(model, sites(model)[0])(x), alone.trunk["rooms"][0].ff(x))
+
+
+def test_what_returns_more_than_y_has_no_linear_layer_for_good():
+    with pytest.raises(InputError, match=r"trunk\.rooms\.0\.ff returns something beside y"):
+        replace(house(ffn=Pair, block=Unpacking), {0: nn.Linear(WIDTH, WIDTH)})
+
+
+@pytest.mark.parametrize("returned", [dict, list])
+def test_what_returns_no_tensor_is_refused_by_name(rows, returned):
+    class Named(FeedForward):
+        def forward(self, x):
+            return returned()
+
+    model = load_model(house(ffn=Named), sites="trunk.rooms.*.ff")
+    with pytest.raises(InputError, match=r"trunk\.rooms\.0\.ff returns a .*, no tensor: give the modules inside"):
         capture(model, rows)
 
 

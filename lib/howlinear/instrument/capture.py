@@ -23,10 +23,10 @@ from howlinear.errors import InputError
 from howlinear.instrument.brought import model_of, rows_of
 from howlinear.instrument.massive import HeavyRows, HeavyRowsKeeper
 from howlinear.instrument.perplexity import HeldOutLosses
+from howlinear.models.calls import input_of, stream_of
 from howlinear.models.checks import check_count, evaluating
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import logits, running, trunk
-from howlinear.models.layers import input_of, stream_of
 from howlinear.text.rows import Rows, batch_of, batches, check, draw, fold_indices, fold_of, tokens_of
 
 NO_FLOAT64 = "device mps has no float64, which moments are kept in: use cpu"
@@ -245,7 +245,7 @@ def _note_input(inputs: dict[int, Tensor], site: Site, _: Module, args: tuple, n
 
 
 def _pass_on(inputs: dict[int, Tensor], site: Site, keep: Callable, _: Module, __: tuple, output: Any) -> None:
-    x, y = inputs.pop(site.block), output if site.kind == "ffn" else stream_of(output)
+    x, y = inputs.pop(site.block), stream_of(output)
     if not isinstance(y, Tensor):
         raise InputError(
             f"{site.name} returns a {type(output).__name__}, no tensor: give the modules inside it "

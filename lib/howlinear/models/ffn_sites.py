@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.models.calls import Beside, FirstOutput, outputs_beside
 from howlinear.models.checks import is_encoder_decoder, unwrapped
 from howlinear.models.structure import Unclear, find, find_attention, stacks
 
@@ -309,13 +310,13 @@ def activation_beside(model: PreTrainedModel, site: Site) -> nn.Module | None:
 
 
 def whole(model: PreTrainedModel, site: Site) -> nn.Module:
-    """One module that maps x to y: the FFN itself, or the two layers of a pair with the activation between them.
+    """One module that maps x to y alone: the FFN itself, or a pair's two layers with the activation between them.
 
     Raises:
         InputError: it cannot be told what lies between the two layers of a pair.
     """
     if site.ffn is not None:
-        return site.ffn
+        return FirstOutput(site.ffn) if values_beside(model, site) else site.ffn
     activation = activation_beside(model, site)
     if activation is None:
         raise InputError(
@@ -324,14 +325,23 @@ def whole(model: PreTrainedModel, site: Site) -> nn.Module:
     return nn.Sequential(site.input, activation, site.output)
 
 
+def values_beside(model: PreTrainedModel, site: Site) -> int:
+    """How many values an FFN returns beside y; none of the families in the table do."""
+    if site.ffn is None or site.linear or model.config.model_type in FAMILIES:
+        return 0
+    return outputs_beside(site.ffn, width_of(model))
+
+
 def put(model: PreTrainedModel, site: Site, module: nn.Module) -> None:
     """Put a module that maps x to y in the place of an FFN.
 
+    Where the FFN returns something beside y, so does what stands in its place (`calls.Beside`).
     In the place of a pair, the first becomes an `InputTap` and the last a `Replacement`; what lies between (an
     activation) runs on no features at all.
     """
     if site.input_name == site.name:
-        model.set_submodule(site.name, module)
+        beside = values_beside(model, site)
+        model.set_submodule(site.name, Beside(module, beside) if beside else module)
         return
     memory: list[Tensor] = []
     model.set_submodule(site.input_name, InputTap(memory))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import Site, sites
 
 
@@ -80,16 +81,6 @@ def stack_of(model: PreTrainedModel, site: str = "ffn") -> str:
 def writes_to_stream(model: PreTrainedModel) -> bool:
     """Whether an FFN's output is added to the residual stream as it is, with no norm between."""
     return model.config.model_type not in NORM_WHAT_IS_WRITTEN
-
-
-def stream_of(output: Tensor | tuple) -> Tensor:
-    """The residual stream in what a layer returns, or what attention writes: some return something beside it."""
-    return output if isinstance(output, Tensor) else output[0]
-
-
-def input_of(args: tuple, named: dict) -> Tensor:
-    """The rows that a module was called with: what comes first, or by the name that `transformers` gives them."""
-    return args[0] if args else named.get("hidden_states", next(iter(named.values())))
 
 
 @contextmanager

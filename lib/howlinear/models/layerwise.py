@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
+from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import prefix_of
 from howlinear.models.forward import Inputs, logits, trunk, uncompiled
-from howlinear.models.layers import forwards_replaced, stack_of, stream_of
+from howlinear.models.layers import forwards_replaced, stack_of
 from howlinear.models.shards import read
 
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.models.checks import unwrapped
-from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, width_of
+from howlinear.models.ffn_sites import FAMILIES, KINDS, Site, note, pattern_of, sites, values_beside, width_of
 from howlinear.models.swap import maps_of, site_of, swap
 from howlinear.models.units import LAYERS, WIDTHS, unit_count
 
@@ -45,7 +45,14 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
     if (site := site_of(maps)) != "ffn":
         raise InputError(f"maps of {KINDS[site]} take its place for a while alone (swap): replace is for FFN blocks")
     maps = maps_of(maps)
-    blocks = [site.block for site in sites(model, list(maps))]  # before anything is copied
+    replaced_sites = sites(model, list(maps))
+    for site in replaced_sites:
+        if values_beside(model, site):
+            raise InputError(
+                f"{site.name} returns something beside y, which no linear layer does: a map takes its place for a "
+                "while alone (swap)"
+            )
+    blocks = [site.block for site in replaced_sites]
     width = width_of(model)
     modules = {}
     for block in blocks:

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from howlinear.models.calls import stream_of
 from howlinear.models.checks import evaluating
 
 _PATTERNS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -200,7 +201,10 @@ def _norms_the_stream(module: nn.Module, width: int) -> bool:
 
 @torch.no_grad()
 def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
-    """The module's output for two tokens, shape (1, 2, width), if each depends on its own input alone."""
+    """The module's output for two tokens, shape (1, 2, width), if each depends on its own input alone.
+
+    Of several outputs it is the first: a mixture's router may give its scores as well.
+    """
     parameter = next(module.parameters(), torch.empty(0))  # layers of quantised weights have none
     dtype = parameter.dtype if parameter.is_floating_point() else torch.float32
     x = torch.randn(1, 2, width, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -208,8 +212,8 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
         x = x.to(parameter.device)
     try:
         with evaluating(module):
-            both = module(x.clone())
-            second = module(x[:, 1:].clone())
+            both = stream_of(module(x.clone()))
+            second = stream_of(module(x[:, 1:].clone()))
     except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
         return None  # it takes other arguments, or another width
     if not isinstance(both, Tensor) or both.shape != x.shape or both.is_meta:

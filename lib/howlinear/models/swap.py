@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import Ceiling
 from howlinear.errors import InputError
+from howlinear.models.calls import input_of
 from howlinear.models.checks import unwrapped
 from howlinear.models.ffn_sites import Site, device_of, put, put_back, sites, width_of
-from howlinear.models.layers import input_of
 
 
 @contextmanager

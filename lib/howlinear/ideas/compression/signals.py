@@ -42,9 +42,10 @@ from howlinear.errors import InputError
 from howlinear.ideas.compression.loss_gradients import loss_gradients
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.swap_costs import swap_losses, swapped_passes
+from howlinear.models.calls import stream_of
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.forward import logits, trunk
-from howlinear.models.layers import stream_of, streams_hooked
+from howlinear.models.layers import streams_hooked
 from howlinear.models.load import check_causal
 
 REPLACE_ONE = "replace one"

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from howlinear.errors import InputError
 from howlinear.instrument.capture import Sample
+from howlinear.models.calls import input_of
 from howlinear.models.ffn_sites import sites
-from howlinear.models.layers import input_of
 
 Change = Callable[[Tensor, Tensor], Tensor]
 """Takes x and y of a block, both of shape (batch, seq_len, d), and gives another y."""
