@@ -186,6 +186,7 @@ class Group:
                     for left, right in (packed.split(inner, -1), (packed[..., ::2], packed[..., 1::2])):
                         yield last(act(left) * right)
                         yield last(act(right) * left)
+                        yield last(act(left) * (right + 1))  # gpt-oss
             for gate, up in permutations(fitting, 2):
                 yield last(act(gate(x)) * up(x))
             if len(fitting) == 1:
@@ -219,8 +220,9 @@ def _groups(site):
         elif value.ndim == 3:
             for number, matrix in enumerate(value):
                 one_bias = 0.0 if bias is None else bias[number]
-                groups[f"{folder} {number}"].add(matrix.T, one_bias)  # families differ in how they keep them
-                groups[f"{folder} {number}"].add(matrix, one_bias)
+                for either_way in (matrix.T, matrix):  # families differ in how they keep them
+                    if bias is None or len(one_bias) == either_way.shape[1]:
+                        groups[f"{folder} {number}"].add(either_way, one_bias)
     return [*groups.values(), together]
 
 
