@@ -109,6 +109,9 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
     found = numbers.load(_there(paths.build(profile) / "explorer.json", "run make book"))
     _write(source / "explorer.txt", explorer.page(found, FRAME / "explorer.html"))
 
+    # the page of tokens
+    shutil.copyfile(_there(paths.build(profile) / "tokens.html", "run make book"), source / "_static" / "tokens.html")
+
     # the report, the slides, what is said of the book on paper, and what sets mathematics
     shutil.copyfile(_there(REPORT, "run make paper"), source / "_static" / "howlinear.pdf")
     report.write_slides(source / "_static")

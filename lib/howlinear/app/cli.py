@@ -473,7 +473,7 @@ def tokens(
     errors = hl.token_errors(loaded, profile, tokens=tokens, batch_size=batch_size, progress=progress)
     measurement = Measurement(model, profile, rows_asked=rows, seed=seed, dtype=dtype)
     write_csv(csv, lambda: errors)
-    write_text(html, lambda: render_tokens(errors, measurement))
+    write_text(html, lambda: render_tokens([(errors, measurement)]))
 
     console = Console()
     caption = "shares of the residual ‖y − ŷ‖² over the tokens shown"

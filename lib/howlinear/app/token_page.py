@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,49 +24,67 @@ LEVELS = ("below ½", "½ to 1", "1 to 2", "2 to 4", "4 to 8", "8 to 16", "16 an
 """Steps of the colour scale, in multiples of the mean token's residual."""
 
 
-def render_tokens(errors: pd.DataFrame, measurement: Measurement) -> str:
-    """The page.
+def render_tokens(texts: Sequence[tuple[pd.DataFrame, Measurement]]) -> str:
+    """The page, on which a reader chooses the block and, of several texts, the text.
 
     Args:
-        errors: of `token_errors`.
-        measurement: the profile whose maps these are, and how it came about.
+        texts: for each text what `token_errors` found, and the measurement of the profile whose maps these are; all of
+            one model and the same blocks.
 
     Returns:
         HTML with style, script and numbers in it; whatever it is given is shown as text.
 
     Raises:
-        InputError: more tokens than a page holds.
+        InputError: more tokens than a page holds, or texts with other blocks than the first.
     """
-    blocks = [int(block) for block in errors["block"].unique()]
-    tokens = errors[errors["block"] == blocks[0]]
-    check_page(len(tokens))
-    by_block = errors.groupby("block", sort=False)
-    summary = summarise_blocks(errors)
-    types = missed_types(errors)
+    first, measurement = texts[0]
+    blocks = first["block"].unique().tolist()
+    if any(errors["block"].unique().tolist() != blocks for errors, _ in texts):
+        raise InputError("texts with different blocks: one page shows the same blocks on every text")
+    check_page(sum(len(errors) for errors, _ in texts) // len(blocks))
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
     environment.filters |= {"readable": _readable, "spelt": spelt, "percent": percent}
     return environment.get_template("token_page.html.jinja").render(
         model=measurement.model,
-        corpus=measurement.profile.rows.corpus,
         measured=KINDS[measurement.profile.site],
         site=measurement.profile.site,
-        settings=measurement.settings(),
-        blocks=[
-            {"number": block, "sentences": _sentences(row), "types": types[types["block"] == block].to_dict("records")}
-            for block, row in zip(blocks, summary.to_dict("records"), strict=True)
-        ],
-        least_linear=int(summary["r2"].argmin()),
-        sequences=[(number, list(table["text"])) for number, table in _readings(tokens).groupby("sequence")],
-        count=len(tokens),
+        texts=[_describe_text(errors, each) for errors, each in texts],
+        blocks=blocks,
+        least_linear=int(summarise_blocks(first)["r2"].argmin()),
         levels=LEVELS,
-        data={
-            "blocks": blocks,
-            "token": tokens["token"].tolist(),
-            "residual": [_significant(table["residual"]) for _, table in by_block],
-            "output": [_significant(table["output"]) for _, table in by_block],
-            "r2": [[None if np.isnan(r2) else round(r2, 3) for r2 in table["r2"]] for _, table in by_block],
-        },
+        data={"blocks": blocks, "texts": [_data(errors) for errors, _ in texts]},
     )
+
+
+def _describe_text(errors: pd.DataFrame, measurement: Measurement) -> dict[str, Any]:
+    """What the page says of one text, block by block, and the text itself."""
+    types = missed_types(errors)
+    tokens = _readings(errors[errors["block"] == errors["block"].iloc[0]])
+    return {
+        "corpus": measurement.profile.rows.corpus,
+        "settings": measurement.settings(),
+        "blocks": [
+            {
+                "number": row["block"],
+                "sentences": _sentences(row),
+                "types": types[types["block"] == row["block"]].to_dict("records"),
+            }
+            for row in summarise_blocks(errors).to_dict("records")
+        ],
+        "sequences": [(number, list(table["text"])) for number, table in tokens.groupby("sequence")],
+        "count": len(tokens),
+    }
+
+
+def _data(errors: pd.DataFrame) -> dict[str, list]:
+    """The numbers of one text's tokens, block by block, to three digits."""
+    tables = [table for _, table in errors.groupby("block", sort=False)]
+    return {
+        "token": tables[0]["token"].tolist(),
+        "residual": [_significant(table["residual"]) for table in tables],
+        "output": [_significant(table["output"]) for table in tables],
+        "r2": [[None if np.isnan(r2) else round(r2, 3) for r2 in table["r2"]] for table in tables],
+    }
 
 
 def check_page(tokens: int) -> None:

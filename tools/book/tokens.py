@@ -1,0 +1,48 @@
+"""The book's page of tokens: the one that `howlinear tokens` writes, of one model on every text of a run profile."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from howlinear.app.measurement import Measurement
+from howlinear.app.token_page import render_tokens
+from howlinear.files import atomic, paths
+from howlinear.instrument.measure import measure
+from howlinear.instrument.token_errors import token_errors
+from howlinear.notebook import run as notebooks
+
+TOKENS = 512
+"""Of each text, in whole sequences: enough to see what is missed, and few enough to read all of them."""
+
+
+def page(run: notebooks.Run) -> str:
+    """The page of the run profile's first model.
+
+    Args:
+        run: the run profile, whose rows maps are fitted to.
+
+    Raises:
+        InputError: a block cannot be fitted.
+    """
+    name = next(iter(run.models))
+    model = run.model(name)
+    texts = []
+    for corpus in run.corpora:
+        rows = run.corpus(corpus, model).rows(run.rows, run.seq_len, run.seed)
+        profile = measure(model, rows)
+        measurement = Measurement(name, profile, rows_asked=run.rows, seed=run.seed)
+        texts.append((token_errors(model, profile, tokens=TOKENS), measurement))
+    return render_tokens(texts)
+
+
+def main(profile: str = "minis") -> None:
+    """Write `build/<profile>/tokens.html`; the pipeline's own step."""
+    torch.set_num_threads(1)
+    with atomic.written_aside(paths.build(profile) / "tokens.html") as aside:
+        aside.write_text(page(notebooks.start("tokens", profile)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
