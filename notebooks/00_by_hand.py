@@ -107,18 +107,18 @@ run.answer()
 # **[R²](../book/reading.md#linear-recoverability)**: 1 for a block that *is* a straight line on real text, 0 for one
 # about which the line knows nothing.
 #
-# ## Method: twenty-five lines
+# ## Method: thirty lines
 #
 # Only the text comes from this project: `ids` holds token numbers, a sequence a row, and `test` says which sequences
 # are held out. The rest is torch and transformers.
 
-# %% tags=["twenty-five-lines"]
+# %% tags=["thirty-lines"]
 model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 text = run.corpus(run.corpora[0], model).rows(min(run.rows, most_rows), run.seq_len, run.seed)
 ids, test = text.ids, text.test
 print("sequences:", tuple(ids.shape), "of which held out:", int(test.sum()))
 
-# %% tags=["twenty-five-lines"]
+# %% tags=["thirty-lines"]
 seen = defaultdict(list)  # block → pairs of what went in and what came out
 
 
@@ -135,7 +135,6 @@ with torch.no_grad():
         model(batch)
 for hook in hooks:
     hook.remove()
-blocks = {block: [torch.cat(side).double() for side in zip(*pairs, strict=True)] for block, pairs in seen.items()}
 held_out = test.repeat_interleave(ids.shape[1])  # a token is on the side of its sequence
 
 
@@ -150,8 +149,14 @@ def r_squared(line, x, y):
     return float(1 - residual.square().sum() / about_the_mean.square().sum())
 
 
-lines = {block: fit(x[~held_out], y[~held_out]) for block, (x, y) in blocks.items()}
-r2 = {block: r_squared(lines[block], x[held_out], y[held_out]) for block, (x, y) in blocks.items()}
+blocks, lines, r2 = {}, {}, {}
+for block, pairs in seen.items():
+    inputs, outputs = zip(*pairs, strict=True)
+    x = torch.cat(inputs).double()
+    y = torch.cat(outputs).double()
+    blocks[block] = (x, y)
+    lines[block] = fit(x[~held_out], y[~held_out])
+    r2[block] = r_squared(lines[block], x[held_out], y[held_out])
 
 # %% [markdown]
 # That is the method. Before we believe it, three checks: a cloud that *is* a straight line must give 1; outputs that
@@ -163,9 +168,12 @@ x, y = blocks[0]
 generator = torch.Generator().manual_seed(0)
 slopes = torch.randn(x.shape[1], 3, generator=generator, dtype=torch.float64)
 straight_by_design = x @ slopes + 7
-planted = r_squared(fit(x[~held_out], straight_by_design[~held_out]), x[held_out], straight_by_design[held_out])
+line = fit(x[~held_out], straight_by_design[~held_out])
+planted = r_squared(line, x[held_out], straight_by_design[held_out])
+
 dealt = y[torch.randperm(len(y), generator=generator)]
-nonsense = r_squared(fit(x[~held_out], dealt[~held_out]), x[held_out], dealt[held_out])
+line = fit(x[~held_out], dealt[~held_out])
+nonsense = r_squared(line, x[held_out], dealt[held_out])
 print(f"a straight line: {planted:.3f} · outputs dealt to the wrong tokens: {nonsense:.2f}")
 
 # %% tags=["nbval-check-output"]
@@ -179,10 +187,9 @@ print("the same to three digits:", largest < 0.0005)
 # %% [markdown]
 # In the fourth digit they may differ, and for a reason. The list $x$ has been normalised: its numbers were shifted to
 # add up to 0 before each was scaled. They obey one equation whatever the token, so one of the directions that $x$ could
-# vary in is empty. The
-# **[rank](../book/reading.md#rank)** of a cloud is the number of directions in which it varies at all. In the empty
-# one there is nothing but rounding; our twenty-five lines fit that too, and the package leaves it out (notebook 02
-# says how).
+# vary in is empty. The **[rank](../book/reading.md#rank)** of a cloud is the number of directions in which it varies at
+# all. In the empty one there is nothing but rounding; our thirty lines fit that too, and the package leaves it out
+# (notebook 02 says how).
 
 # %% tags=["nbval-check-output"]
 rank = int(torch.linalg.matrix_rank(x - x.mean(0), rtol=1e-6))
@@ -201,16 +208,17 @@ print("straightest: block", straight, "· least straight: block", bent)
 # ## Figure: the cloud, and what a bend looks like
 #
 # A block takes a list of numbers and puts out a list of numbers, and paper has room for one of each. Which? Inside a
-# block are hundreds of **[neurons](../book/reading.md#neuron)**: each adds up the inputs with weights of its own,
-# bends the sum, and writes what it gets along a direction of its own. We take the neuron that carries most of the
-# block's output. Across stands what goes into it, up what the *whole block* puts out along the direction in which it
-# writes: if its neurons bend the block, it should show here. The rule is the same for both blocks.
+# block are hundreds of **[neurons](../book/reading.md#neuron)**: each adds up the inputs with weights of its own, bends
+# the sum, and writes what it gets along a direction of its own. We take the neuron that carries most of the block's
+# output. The horizontal axis is what goes into that neuron; the vertical axis is what the *whole block* puts out along
+# the direction in which the neuron writes. If neurons bend the block, it should show here. The rule is the same for
+# both blocks.
 #
 # **How to read it.** (a) The straightest block and (b) the least straight one, a thousand held-out rows each. Black
 # points are means of a tenth of the rows: where they leave the line, the cloud is bent. The spread about them is what
-# the block makes of its other inputs, for a block has no noise: the same $x$ always gives the same $y$. (c) is that
-# neuron of (b) by itself, a curve without any spread, called GELU. The line is the one of the picture, with one number
-# in and one out; the line that was measured above has all of them.
+# the block makes of its other inputs, for a block has no noise: the same $x$ always gives the same $y$. (c) is the
+# neuron of (b) by itself, a curve without any spread, called GELU. The orange line is fitted to the two numbers that
+# are drawn; the line measured above has all inputs and all outputs.
 
 
 # %%
@@ -218,19 +226,21 @@ from howlinear.ideas import by_hand as ideas
 
 
 def seen_from_a_neuron(block):
+    """The loudest neuron of a block, what goes into it and comes out, and the block's output along its direction."""
     x, y = blocks[block]
     mlp = model.transformer.h[block].mlp
     with torch.no_grad():
         sums = mlp.c_fc(x.float()).double()  # what goes into each neuron
         bent_sums = mlp.act(sums)  # what comes out
         writes = mlp.c_proj.weight.double()  # for each neuron the direction that it writes along
-    carried = bent_sums.var(0) * writes.square().sum(1)
+    carried = bent_sums.var(0) * writes.square().sum(1)  # the variance that each neuron adds to the output
     neuron = int(carried.argmax())
     direction = writes[neuron] / writes[neuron].norm()
     return neuron, sums[:, [neuron]], bent_sums[:, [neuron]], (y @ direction)[:, None]
 
 
 def with_its_line(across, up):
+    """The share that a line fitted to two numbers explains, held out, and the points to draw."""
     line = fit(across[~held_out], up[~held_out])
     across = across[held_out]
     up = up[held_out]
@@ -260,16 +270,16 @@ print(f"all inputs and outputs: block {straight} {r2[straight]:.2f}, block {bent
 # The line belongs to the block *and* to the text: it is fitted where the rows are. Here the block is the parabola $y =
 # x^2$, and two texts visit its two flanks. Half of each text's rows are for the fit, half are held out.
 #
-# **How to read it.** The points are rows of the left text (round) and the right one (square); each has its own line.
-# Each line runs close to its own points and far from the other's.
+# **How to read it.** Points are rows, round for the left text and square for the right one. Each text has its own line,
+# which runs close to its own points and far from the other's.
 
 # %%
 generator = torch.Generator().manual_seed(0)
 flanks = {}
 for side, mean in (("left", -2), ("right", 2)):
     x = mean + torch.randn(4_000, 1, generator=generator)
-    to_fit_on, apart = x.double().chunk(2)
-    flanks[side] = {"fit": (to_fit_on, to_fit_on.square()), "held out": (apart, apart.square())}
+    x_fit, x_held_out = x.double().chunk(2)
+    flanks[side] = {"fit": (x_fit, x_fit.square()), "held out": (x_held_out, x_held_out.square())}
 flank_lines = {side: fit(*rows["fit"]) for side, rows in flanks.items()}
 
 # %%
@@ -304,15 +314,15 @@ for side, other in (("left", "right"), ("right", "left")):
 # - Move the middle of the inputs to either side. A bend that no input reaches does not count.
 # - Make the bend four times as large and the width a quarter, with the middle at 0. What happens to $R^2$?
 #
-# **How to read it.** Blue are ninety-nine inputs, spread as a normal distribution is; orange is their best line, and
-# grey what it leaves.
+# **How to read it.** Blue points are ninety-nine inputs, spread as a normal distribution is, with what the neuron makes
+# of them; orange is their best line, and grey what it leaves.
 
 # %%
 HTML(plots.slider(ideas.QUANTILES))
 
 # %% [markdown]
-# The same neuron where there are no sliders, in four states. The first and the last answer what the last of the three
-# points above asks: they are the same picture in other units.
+# The same neuron without sliders, in four states. The first and the last answer the last of the three points above:
+# they are the same picture in other units.
 
 # %%
 states = [(1.7, 1.0, 0.0), (1.7, 1.0, 2.0), (1.7, 0.25, 0.0), (6.8, 0.25, 0.0)]  # bend, width, middle
@@ -330,8 +340,8 @@ plt.show()
 # %% [markdown]
 # ## Own rows and held-out rows
 #
-# For your second prediction: how much better does a line look on its own rows, when there are many of them, and when
-# there are two for each input? The numbers stand in the reply below, under *What we learned*.
+# For your second prediction: how much better does a line look on its own rows than on others, when there are many rows,
+# and when there are two for each input? The numbers stand in the second reply under *What we learned*.
 
 # %%
 in_sample = {}
@@ -344,12 +354,14 @@ hasty_in_sample = r_squared(hasty, x[few_rows], y[few_rows])
 hasty_r2 = r_squared(hasty, x[held_out], y[held_out])
 
 # %%
-both = pd.DataFrame({"r2": r2, "r2_in_sample": in_sample}).rename_axis("block").reset_index()
-run.record("blocks", both.assign(model=name)[["model", "block", "r2", "r2_in_sample"]])
+of_blocks = pd.DataFrame({"r2": r2, "r2_in_sample": in_sample}).rename_axis("block").reset_index()
+of_blocks.insert(0, "model", name)
+run.record("blocks", of_blocks)
 few = {"model": name, "block": bent, "rows": len(few_rows), "r2": hasty_r2, "r2_in_sample": hasty_in_sample}
 run.record("hasty", pd.DataFrame([few]))  # from so few rows processors disagree in the third digit
 checks = {"model": name, "rows_to_fit": int((~held_out).sum()), "agrees": largest < 0.0005}
-run.record("checks", pd.DataFrame([checks | {"planted": planted, "nonsense": nonsense, "rank": rank}]))
+checks |= {"planted": planted, "nonsense": nonsense, "rank": rank}
+run.record("checks", pd.DataFrame([checks]))
 run.record("drawn", pd.DataFrame(shares.items(), columns=["panel", "r2"]))
 run.record("parabola", pd.DataFrame(on_flanks))
 run.record("neurons", pd.DataFrame(neurons))
@@ -372,8 +384,8 @@ run.conclusion()
 # - A number near 1 belongs to the block and the text together: a bend that no row reaches does not count.
 # - $R^2$ is a share of the output's variance. Whether the model misses what the line leaves is another question, which
 #   exercise 3 asks first and notebooks 02 and 06 answer.
-# - Twenty-five lines are enough to measure it. The package adds what they lack: error bars, models of other families,
-#   memory that does not grow with the text, a rule for empty directions.
+# - Thirty lines are enough to measure it. The package adds what they lack: error bars, models of other families, memory
+#   that does not grow with the text, a rule for empty directions.
 #
 # Go on with notebook 01 for what goes in and comes out, then 02 for the line and its price.
 

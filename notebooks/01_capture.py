@@ -58,8 +58,8 @@ run.answer()
 # ## Idea
 #
 # Freeze a trained model and let it read. At block $\ell$ the FFN receives a row $x \in \mathbb{R}^d$ for every token
-# and returns a row $y \in \mathbb{R}^d$, which is added to the residual stream. Keep the pairs $(x, y)$ and the block
-# is pinned down as a regression problem: how much of $y$ can a *straight line* through the cloud explain?
+# and returns a row $y \in \mathbb{R}^d$, which is added to the residual stream. The pairs $(x, y)$ turn the block into
+# a regression problem: how much of $y$ can a *straight line* through the cloud explain?
 #
 # The paper calls this "distillation as measurement", and its figure 1 is a diagram of it. Here is ours, drawn by code.
 #
@@ -91,7 +91,7 @@ block = len(sites) // 3 if block is None else min(block, len(sites) - 1)
 for site in sites[:3]:
     print(site.block, site.name, type(site.output).__name__)
 rows = run.corpus(run.corpora[0], model).rows(run.rows, run.seq_len, run.seed)
-print("sequences:", tuple(rows.ids.shape), "held out:", int(rows.test.sum()), "folds a side:", len(rows.fold.unique()))
+print("sequences:", tuple(rows.ids.shape), "held out:", int(rows.test.sum()))
 
 # %% [markdown]
 # Listening must change nothing in the model; let us check that before we trust it. We run the same tokens with and
@@ -125,16 +125,17 @@ print("y is what the FFN makes of x:   ", torch.equal(by_hand, seen["y"]), tuple
 # $$ n,\quad \bar x,\quad \bar y,\quad S_{xx} = \sum (x-\bar x)(x-\bar x)^\top,\quad
 #    S_{xy} = \sum (x-\bar x)(y-\bar y)^\top,\quad \textstyle\sum (y-\bar y)^2 . $$
 #
-# They add up: the moments of two piles of rows give the moments of both (`a + b`). So the documents are dealt into
-# *folds*, eight on the side we fit on and eight on the side held out, and each fold keeps its own moments; later we
-# leave out one fold at a time to get error bars. Beside the moments, a bounded random sample of rows is kept as it is.
+# They add up: the moments of two sets of rows give the moments of both (`a + b`). So the documents are dealt into
+# *folds*, eight on the train side and eight on the held-out side, and each fold keeps its own moments. Later we leave
+# out one fold at a time to get error bars. Beside the moments, a bounded random sample of rows is kept as it is.
 #
 # For one block of this capture, that is:
 
 # %%
 captures = {name: run.capture(name) for name in run.models}
 kept = captures[first].blocks[block]
-print("folds to fit on:", len(kept.train), "· held out:", len(kept.test), "· rows in each:", [m.n for m in kept.train])
+print("train folds:", len(kept.train), "· held-out folds:", len(kept.test))
+print("rows in each train fold:", [moments.n for moments in kept.train])
 print("their sum holds n =", sum(kept.train).n, "rows, and Sxx of shape", tuple(sum(kept.train).sxx.shape))
 print("rows kept as they are:", len(kept.sample.x), "of width", kept.sample.x.shape[1])
 
@@ -179,21 +180,20 @@ run.figure(figure, "inputs")
 plt.show()
 
 # %% [markdown]
-# **The direction that is not there.** A LayerNorm subtracts the mean of its $d$ features, so after undoing its gain
-# $g$ and bias $\beta$ they always sum to zero: $\sum_i (x_i - \beta_i)/g_i = 0$ for every row. One of the $d$
-# directions has no variance at all, only float32 rounding noise. RMSNorm (Llama's) subtracts none, and has no such one.
-# Below, the column `smallest, at most` holds the smallest eigenvalue of the inputs' correlation matrix, in the block
-# where it is largest, and the column `next, at least` the second smallest, in the block where that is smallest. Both
-# are divided by the largest eigenvalue.
+# **The direction that is not there.** A LayerNorm subtracts the mean of its $d$ features, so after undoing its gain $g$
+# and bias $\beta$ they always sum to zero: $\sum_i (x_i - \beta_i)/g_i = 0$ for every row. One of the $d$ directions
+# has no variance at all, only float32 rounding noise. RMSNorm (Llama's) subtracts no mean, so no direction is lost. The
+# table below is about the eigenvalues of the inputs' correlation matrix, divided by the largest. `smallest, at most` is
+# the smallest one, in the block where it is largest; `next, at least` is the second smallest, in the block where that
+# is smallest.
 
 # %% tags=["nbval-check-output"]
 print(null_directions(described).to_string(float_format=lambda value: f"{value:.0e}"))
 
 # %% [markdown]
 # Where `smallest, at most` lies many powers of ten below `next, at least`, it is no variance but float32 rounding. The
-# two may come from different blocks, so the first can exceed the second: then no direction is missing.
-# Notebook 02 needs a *rule* for such null directions: a solver that trusts them fits rounding noise, and says nothing
-# about it.
+# two may come from different blocks, so the first can exceed the second: then no direction is missing. Notebook 02
+# needs a *rule* for such null directions: a solver that trusts them fits rounding noise without a warning.
 
 # %%
 sha256 = {name: stored.rows.sha256 for name, stored in captures.items()}

@@ -248,9 +248,9 @@ plt.show()
 # model feeds it. This notebook cannot tell the two apart.
 #
 # A block far from straight needs more rows: fitted on too few, its map does worse than the mean on other rows and too
-# well on its own. So we double the rows of a fresh model until held-out and in-sample $R^2$ meet within 0.02, or
-# `most_rows` are used up, and keep both: on average the truth lies between them. A held-out value below 0 says that
-# the rows were too few for the fit, and nothing about how linear the block is.
+# well on its own. So we double the rows of a fresh model until $R^2$ held out and in sample (scored on the rows of the
+# fit) meet within 0.02, or `most_rows` are used up, and keep both: on average the truth lies between them. A held-out
+# value below 0 says that the rows were too few for the fit, and nothing about how linear the block is.
 
 # %%
 from howlinear.instrument.baseline import baseline
@@ -282,13 +282,12 @@ pd.DataFrame(r2_of).rename_axis("block").round(2)
 # Before the numbers are drawn block by block, here are the rows behind three of them: the most linear block of the
 # first model, the one in the middle of the order by $R^2$, and the least linear one.
 #
-# **How to read it.** A coloured point is one held-out row: to the right what the fitted map says of it, upwards what
-# the block puts out, both along the one direction in which the block's outputs vary most. The line is where the two
-# are equal.
-# How far the points scatter about it is what the map leaves unexplained, in this direction; $R^2$ in the titles is of
-# all directions together. Black points are means of a tenth of the rows, from left to right. Where a few points lie far
-# out and all others in one heap, the few are *massive rows*: tokens for which the block writes an output many times
-# larger than for the others (notebook 12).
+# **How to read it.** A coloured point is one held-out row. The horizontal axis is the fitted map's prediction, the
+# vertical axis the block's output, both along the one direction in which the block's outputs vary most. On the line the
+# two are equal, and how far points scatter about it is what the map leaves unexplained in this direction; $R^2$ in the
+# titles is of all directions together. Black points are means of a tenth of the rows, from left to right. Where a few
+# points lie far out and all others in one heap, the few are *massive rows*: tokens for which the block writes an output
+# many times larger than for the others (notebook 12).
 
 
 # %%
@@ -338,11 +337,11 @@ ceilings.by_block(measured_blocks, "dppl").round(2)
 #
 # **How to read it.** Top: $R^2_{\mathrm{lin}}$ per block, 1 is a straight line; dotted is the same architecture before
 # training, on held-out rows (below) and on the rows of the fit (above), and shaded what lies between; where the two lie
-# within 0.01 it is one line. Where the band leaves the panel, so few rows say nothing of such blocks. An open point, if
-# there is one, is a block without its few massive rows, where these decide (notebook 12). Bottom: what swapping that
-# one block for its map costs, in perplexity (linear up to 2, logarithmic beyond). Bars are 95 % intervals. If linearity
-# decided the cost, the bottom would be the top turned upside down. Where a model is the paper's own, what the paper
-# gives is drawn behind, thin and grey.
+# within 0.01 it is one line. Where the band leaves the panel, the rows are too few to say anything of these blocks. An
+# open point, if there is one, is a block without its few massive rows, where these decide (notebook 12). Bottom: what
+# swapping that one block for its map costs, in perplexity (linear up to 2, logarithmic beyond). Bars are 95 %
+# intervals. If linearity decided the cost, the bottom would be the top turned upside down. Where a model is the paper's
+# own, what the paper gives is drawn behind, thin and grey.
 
 # %%
 from howlinear.files import published
@@ -353,8 +352,8 @@ run.figure(figure, "profile")
 plt.show()
 
 # %% [markdown]
-# Where the models are others, and the run profile asks for it, they stand beside the paper's first model: a panel each,
-# the highest and the lowest block with their numbers, open points as above.
+# Where the run's models are not the paper's, and the run profile asks for it, they are drawn beside the paper's first
+# model: a panel each, the highest and the lowest block with their numbers, open points as above.
 
 # %%
 if beside_paper:
@@ -365,8 +364,8 @@ if beside_paper:
 # %% [markdown]
 # How far is this run from what the paper gives for its models? Only like can be compared with like: the paper's $R^2$
 # is about one scalar mean, on the first 117 windows of its text, and its perplexities are of the text's test part. So
-# its models are measured once more by its own protocol (`paper_protocol.paper_blocks`), and a number stands between
-# the paper's and ours.
+# its models are measured once more by its own protocol (`paper_protocol.paper_blocks`), and the cells below hold three
+# numbers: the paper's, ours by its protocol, and ours.
 
 # %%
 from howlinear.notebook import paper
@@ -457,17 +456,17 @@ pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
 
 # %% [markdown]
-# - Of the four solvers only one fails so that one can see it: on the planted block the normal equations in float32 miss
-#   the held-out $R^2$ by about a hundredth or more. Leaving out the centring, in float64, and an SVD in float32 cost
-#   about $10^{-6}$ of $R^2$ at most. What must not be left out is the rule: where inputs have a null direction, a map
-#   without it may look right on the rows as they are and do far worse than the mean on the same rows rounded.
+# - Of the four solvers only one fails visibly: on the planted block the normal equations in float32 miss the held-out
+#   $R^2$ by about a hundredth or more. Float64 without centring, and an SVD in float32, miss it by about $10^{-6}$ at
+#   most. What must not be left out is the rule: where inputs have a null direction, a map without it may look right on
+#   the rows as they are and do far worse than the mean on the same rows rounded.
 # - Why untrained blocks differ by architecture: with small random weights, hidden values are small, and
 #   $\mathrm{GELU}(h) \approx h/2 + 0.4h^2$ is nearly straight, while SwiGLU multiplies two projections,
 #   $\mathrm{silu}(g)\,u \approx g\,u/2$. Such a product has no straight part where inputs are symmetric about their
 #   mean; real inputs are skewed, and a line finds that part. So the architecture sets where a block starts (dotted
 #   lines), and training where it goes (*trained − fresh*).
-# - Why linear blocks may be dear: $R^2_{\mathrm{lin}}$ is a share of variance; it does not know what the rest of the
-#   model does with that variance. That the two come apart is what the paper finds as well (§5.6).
+# - Why linear blocks may be costly to replace: $R^2_{\mathrm{lin}}$ is a share of variance; it does not know what the
+#   rest of the model does with that variance. That the two come apart is what the paper finds as well (§5.6).
 
 # %% [markdown]
 # ## Test yourself
@@ -577,11 +576,9 @@ def friends_r2(x, y, test):
 
 
 noise = torch.randn(600, 96, generator=torch.Generator().manual_seed(0))
-noise_x, noise_y, noise_test = (
-    noise[:, :64],
-    noise[:, 64:],
-    torch.arange(600) >= 400,
-)  # outputs that owe nothing to inputs
+noise_x = noise[:, :64]
+noise_y = noise[:, 64:]  # outputs that owe nothing to inputs
+noise_test = torch.arange(600) >= 400
 repaired = None  # a function (x, y, test) → R², with `test` true for the rows that are held out
 
 print(f"your friend, of noise: {friends_r2(noise_x, noise_y, noise_test):.2f}")

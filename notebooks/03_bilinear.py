@@ -207,10 +207,10 @@ run.shown(both.set_index(["model", "block"]).round(2), "No block of this run's m
 
 # %% [markdown]
 # Does the gain follow what is left? Pearson's $r$ over the blocks of each model, with Fisher's interval and a
-# permutation p-value: how often a shuffled pairing correlates as strongly. Blocks of several models are not thrown
-# together, since models differ in level. Twelve blocks are few, and one far from the rest can make $r$ what it is:
-# *inner* leaves out the first and the last block, *lowest* and *highest* are the ends of what leaving out any one block
-# gives. Where nothing varies, or blocks are fewer than six, $r$ is undefined, and nothing is said.
+# permutation p-value: how often a shuffled pairing correlates as strongly. Blocks of several models are not pooled,
+# since models differ in level. Twelve blocks are few, and one far from the rest can make $r$ what it is: *inner* leaves
+# out the first and the last block, *lowest* and *highest* are the ends of what leaving out any one block gives. Where
+# nothing varies, or blocks are fewer than six, $r$ is undefined, and nothing is said.
 
 # %%
 views = {"gain": unrounded, "recovered": unrounded}
@@ -232,7 +232,7 @@ for row in of_gain.dropna(subset="r").itertuples():
 
 # %% [markdown]
 # How many of these digits hold? The search builds every step from differences of nearby gradients, so what two
-# processors round differently grows along the way: gains hang on it by less than 0.001, the ends of their intervals,
+# processors round differently grows along the way: it moves gains by less than 0.001, and the ends of their intervals,
 # which rest on a few fits, by up to 0.005 (more precise arithmetic does not help, see `ideas/bilinear/probe.py`). So
 # gains are recorded and drawn to 0.01.
 
@@ -303,7 +303,8 @@ print("gates start at 1; where they end, and the gain behind them:")
 print(by_rate.set_index("rate").T.round(2).to_string())
 
 # %% [markdown]
-# Do they go by what the line leaves? Spearman's $\rho$ with $1 - R^2_{\mathrm{lin}}$, over the blocks of each model:
+# Do gates and shares follow what the line leaves? Spearman's $\rho$ with $1 - R^2_{\mathrm{lin}}$, over the blocks of
+# each model:
 
 # %%
 left = gates.merge(probed[["model", "block", "r2"]], on=["model", "block"])
@@ -335,8 +336,9 @@ plt.show()
 #    + \underbrace{\text{all sampled rows}}_{\text{rows}}
 #    + \underbrace{\text{variable projection}}_{\text{optimiser}} . $$
 #
-# Each term is a difference of two gains, so they add up. Another order would share out a little differently. Seed and
-# start are the same throughout; our own gain is the mean over its fits, and both are scored by our $R^2$.
+# Each term is a difference of two gains, so they add up. Changed in another order, the three would get somewhat other
+# shares. Seed and start are the same throughout; our own gain is the mean over its fits, and both are scored by our
+# $R^2$.
 
 # %%
 recipe = run.record("recipe", measure.recipe_table(some, unrounded, rank, recipe_steps, run.seed))
@@ -425,7 +427,7 @@ layers.pivot(index="block", columns="model", values=["dppl", "dppl_poly"])
 # %% [markdown]
 # ## Figure: depth and products
 #
-# **How to read it.** (a) A line per block, which its number at the right end names: $R^2$ of the straight line, of the
+# **How to read it.** (a) A line per block, with the block's number at its right end: $R^2$ of the straight line, of the
 # line with sixteen products, and of the two controls; between the last two only products differ. (b) What the swap
 # costs in perplexity (linear up to 1, logarithmic beyond), filled for the line, open with products. Bars are 95 %
 # intervals. What the paper gives for its own models is thin and grey, a picture and no test: it is of another part of
@@ -572,9 +574,9 @@ if disguised is not None:
     print(f"right: a readout of a tenth, and no output moves by more than {moved:.0e} standard deviations")
 
 # %% [markdown]
-# **3 (harder).** How much of its train rows does the branch know by heart? Compute the share of $\sum \lVert e
-# \rVert^2$, with $e$ what the line leaves (`rows.e`), that it recovers on the rows it may have seen (`~rows.test`),
-# and on held-out rows.
+# **3 (harder).** How much of its train rows has the branch learned by heart? Compute the share of $\sum \lVert e
+# \rVert^2$, with $e$ what the line leaves (`rows.e`), that it recovers on the rows it may have seen (`~rows.test`), and
+# on held-out rows.
 #
 # <details><summary>Hint</summary>
 #

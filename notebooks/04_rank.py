@@ -64,9 +64,8 @@ run.answer()
 # Large language models are known to have such features, at a few tokens, often the first (Sun et al. 2024, "Massive
 # activations in large language models").
 #
-# So we ask four times *who votes*. How many directions do the outputs use? What does the median feature say, where
-# each has one vote? What is left when the loudest are left out? And is it a few rows, rather than features, that
-# carry it all?
+# So we ask four times *who votes*. How many directions do the outputs use? What does the median feature say, where each
+# has one vote? What is left without the loudest? And is it a few rows, rather than features, that carry it all?
 
 # %% [markdown]
 # ## Method
@@ -126,12 +125,12 @@ print(f"effective rank = 44² / (36² + 4² + 4²) = {spread.spread(score.square
 
 # %% [markdown]
 # Loudness is ranked by *train* variance, so the held-out rows have no say in who is left out; *directions* are the
-# eigenvectors of sampled train outputs. Intervals are jackknives over document folds of both sides. Two of them see
-# less: that of the outputs' rank sees the sample's held-out folds only, and the maps that are refitted without position
-# 0 are taken as given. The paper tells two regimes of near-linear blocks apart. We call a block *concentrated* if it
-# shows both signs of one loud direction, an effective rank of `few` at most and a median feature that lies at least
-# `gap` below the pooled $R^2$; *broad* if it shows neither; and *mixed* if it shows only one. The three thresholds are
-# ours, since the paper names none.
+# eigenvectors of sampled train outputs. Intervals are jackknives over document folds of both sides, with two
+# exceptions: the outputs' rank leaves out folds of the sample's held-out rows only, and the maps that are refitted
+# without position 0 are not refitted once more for each fold. The paper tells two regimes of near-linear blocks apart.
+# We call a block *concentrated* if it shows both signs of one loud direction, an effective rank of `few` at most and a
+# median feature that lies at least `gap` below the pooled $R^2$; *broad* if it shows neither; and *mixed* if it shows
+# only one. The three thresholds are ours, since the paper names none.
 #
 # Do these tools find what they are for? We plant three blocks, all nearly linear by $R^2$. One is straight throughout;
 # one has a single loud straight feature among bent ones; the third is the second with its outputs rotated.
@@ -167,17 +166,18 @@ for name, block in planted.items():
     print(f"  R² without the loudest feature {seen.features[1].value:.2f}, direction {seen.directions[1].value:.2f}")
 
 # %% [markdown]
-# The second block is the paper's *outlier-concentrated* regime, and every tool sees it. The third is the same block to
-# whoever reads all its outputs, but each feature now contains a little of the loud direction: the median is fooled,
-# the rank is not, and leaving out *directions* undoes it. Keep this in mind for the figure: per-feature numbers
-# depend on the axes, ranks and directions do not.
+# The second block is the paper's *outlier-concentrated* regime, and every tool sees it. The third is the same block
+# with its outputs rotated, so that each feature contains a little of the loud direction: the median is fooled, the rank
+# is not, and leaving out *directions* shows what is left. Keep this in mind for the figure: per-feature numbers depend
+# on the axes, ranks and directions do not.
 #
 # ## Run
 #
-# Every block of every model, from the captures of notebook 01. Tokens are cut into bands by how often they occur in
-# the train text; each band's $R^2$ is relative to *its own* variance about its own mean, so a band gets no credit for
-# lying apart from the others. For position 0 we score the same map with and without it, and also refit: two maps on
-# sampled train rows, with and without position 0, compared on the rows that are not at position 0.
+# Every block of every model, from the captures of notebook 01. (`mini-sink`, where the run has it, was trained to have
+# the massive rows of notebook 12.) Tokens are cut into bands by how often they occur in the train text; each band's
+# $R^2$ is relative to *its own* variance about its own mean, so a band gets no credit for lying apart from the others.
+# For position 0 we score the same map with and without it, and also refit: two maps on sampled train rows, with and
+# without position 0, compared on the rows that are not at position 0.
 
 
 # %%
@@ -207,9 +207,9 @@ blocks.groupby("model", sort=False)[["r2", "median_r2", "effective_rank"]].agg([
 # %% [markdown]
 # ## Figure: the paper's figure 4
 #
-# **How to read it.** One point per block: pooled $R^2$ to the right, the median feature's $R^2$ upwards, with
-# intervals; the area grows with the effective rank of the outputs. On the diagonal every feature tells the same story.
-# Low and to the right, and small, is the outlier-concentrated corner: there lies our planted block. Open diamonds are
+# **How to read it.** One point per block, with intervals: pooled $R^2$ across, the median feature's $R^2$ up; the area
+# grows with the effective rank of the outputs. On the diagonal the median feature is as straight as all together.
+# Outlier-concentrated blocks are small points at the lower right, where our planted block lies. Open diamonds are
 # planted (the other two lie at the upper right), the shaded strip is what counts as near-linear. Where a model is the
 # paper's own, what the paper gives is drawn behind, thin and grey.
 
@@ -225,9 +225,9 @@ run.figure(figure, "median")
 plt.show()
 
 # %% [markdown]
-# How far is this run from what the paper gives for its models? Its median is the lower of the two middle values and
-# its rank is about the train mean (`median_r2_lower` and `rank_90_train_mean` of the table `blocks`, on our rows); here
-# both are measured on its rows as well.
+# How far is this run from what the paper gives for its models? Its median is the lower of the two middle values and its
+# rank is about the train mean (`median_r2_lower` and `rank_90_train_mean` of the table `blocks`, on our rows); here
+# both are measured on the paper's rows as well.
 
 # %%
 from howlinear.notebook import paper
@@ -243,12 +243,11 @@ run.shown(published.apart(cells).round(3), paper.NONE)
 #
 # The median is a matter of axes also in a real block. Here is the last block of the first model, output by output.
 #
-# **How to read it.** A point is one output of the block: to the right its share of the outputs' variance
-# (logarithmic), upwards its own held-out $R^2$, on the sampled rows. (a) The outputs are the features as the model
-# has them: each is a mixture of loud and quiet directions, so shares and $R^2$ lie close together. (b) The same
-# outputs along the directions of their covariance: a few loud ones, and many quiet ones. Compare how well the line
-# explains the loud and the quiet. The pooled $R^2$, the black line, is the same in both; the median, the dashed one, is
-# not.
+# **How to read it.** A point is one output of the block: across its share of the outputs' variance (logarithmic), up
+# its own held-out $R^2$, on the sampled rows. (a) The outputs are the features as the model has them: each is a mixture
+# of loud and quiet directions, so shares and $R^2$ lie close together. (b) The same outputs along the directions of
+# their covariance: a few loud ones, and many quiet ones. Compare how well the line explains the loud and the quiet. The
+# pooled $R^2$, the black line, is the same in both; the median, the dashed one, is not.
 
 # %%
 first = next(iter(run.models))
@@ -267,9 +266,9 @@ plt.show()
 # regression) reaches 90 or 95 % of the full map's held-out $R^2$. It is a whole number and about the *map*; the
 # participation ratio above is about the *outputs*, bent part and all, and weighs directions rather than counting them.
 #
-# **How to read it.** A point per block, filled for 90 %, open for 95 %, on a logarithmic scale. (a) Were a high $R^2$
-# always of one kind, the points would follow one curve. (b) Were the two measures the same, the points would rise
-# together. Thin and grey in (a): what the paper gives for its own models.
+# **How to read it.** A point per block, filled for 90 %, open for 95 %, on a logarithmic scale. (a) If a high $R^2$
+# were always of one kind, the points would follow one curve. (b) If the two measures of rank agreed, the points would
+# rise together. Thin and grey in (a): what the paper gives for its own models.
 
 # %%
 figure = plots.reduced(blocks, beside)
@@ -329,7 +328,7 @@ print(
     ).to_string()
 )
 chance = {model: round(fisher(0.0, n, order=True).high, 2) for model, n in by_model.size().items() if n > 3}
-print("|ρ| by chance, up to:", chance or "any, with three blocks or fewer")
+print("|ρ| that chance alone may give, at most:", chance or "any, with three blocks or fewer")
 
 # %% tags=["nbval-check-output"]
 carriers = measure.carrier_table(blocks, rest, within_bands)
@@ -463,8 +462,9 @@ if turned_median is not None:
     print(f"right: {turned_median:.2f} along directions, {along_features:.2f} along features")
 
 # %% [markdown]
-# **3 (harder).** Must a block with few straight features have rank 1? Plant one ($x$ and $y$ of 40 features, as above)
-# with pooled $R^2$ above 0.9, median under 0.1, and an effective rank above 8. What does `regime` call it, and why?
+# **3 (harder).** Must a block whose median feature is bent have rank 1? Plant one ($x$ and $y$ of 40 features, as
+# above) with pooled $R^2$ above 0.9, median under 0.1, and an effective rank above 8. What does `regime` call it, and
+# why?
 #
 # <details><summary>Hint</summary>
 #

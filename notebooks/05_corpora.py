@@ -69,8 +69,9 @@ generator = torch.Generator().manual_seed(0)
 flanks = {}
 parabola_lines = {}
 for name, mean in (("left", -2), ("right", 2)):
-    to_fit_on, flanks[name] = (mean + torch.randn(4_000, 1, generator=generator)).chunk(2)
-    parabola_lines[name] = fit(hl.Moments(1, 1).update(to_fit_on, to_fit_on.square()))[0]
+    x = mean + torch.randn(4_000, 1, generator=generator)
+    x_fit, flanks[name] = x.chunk(2)
+    parabola_lines[name], _ = fit(hl.Moments(1, 1).update(x_fit, x_fit.square()))
 
 scores = {}
 for fitted, line in parabola_lines.items():
@@ -180,7 +181,8 @@ run.shown(published.apart(cells).round(3), paper.NONE)
 # | `differ` | how many blocks differ by more than their interval; one in twenty would by chance |
 #
 # The largest of many differences is large by choice, so the count is what to read. A model of fewer than three blocks
-# has no row. Below the table: the share of a panel's variance that goes by block, whatever the corpus.
+# has no row. Below the table, for each model: how much of the variance of $R^2$ over blocks and corpora the block
+# explains, whatever the corpus.
 
 # %% tags=["nbval-check-output"]
 agreement = run.record("agreement", measure.agreements(found))
@@ -191,8 +193,9 @@ print(by_model.set_index("model")["by_block"].round(2).to_dict())
 # ## Figure: the transfer matrix
 #
 # **How to read it.** Top: mean over the blocks of $R^2_{AB}$, fitted on the row's corpus and scored on the column's;
-# the diagonal is the mean of figure 5. If the line were the block's own, a column would be of one colour. Bottom: block
-# by block, the drop where the main corpus' map is used on another corpus (0 is no loss), with 95 % intervals.
+# the diagonal is the mean of figure 5. If the line were the block's own, each column would have one colour throughout.
+# Bottom: block by block, the drop where the main corpus' map is used on another corpus (0 is no loss), with 95 %
+# intervals.
 
 # %%
 figure = plots.transfer(profiles, transfer)
@@ -231,10 +234,10 @@ seen = run.record("drops_by_training", measure.drops_by_training(transfer, TRAIN
 print("mean drop, fitted → scored:\n" + seen.round(2).to_string(index=False))
 
 # %% [markdown]
-# Two practical questions, for a few blocks. What does it cost in perplexity, on each corpus, to swap in its *own* map;
-# and what *extra* to take the main corpus' map, as if compressed on one text and deployed on another? (Below 0, the
-# line does better than what it replaces.) Is the gain of notebook 03's rank-16 *bilinear* branch the same everywhere?
-# An encoder predicts no next token, so the first two questions do not apply to it; the third does.
+# Two practical questions, for a few blocks. What does it cost in perplexity, on each corpus, to swap in its *own* map,
+# and what does the main corpus' map cost *extra*, as if the model were compressed on one text and deployed on another?
+# (Below 0, the line does better than what it replaces.) Is the gain of notebook 03's rank-16 *bilinear* branch the same
+# everywhere? An encoder predicts no next token, so the first two questions do not apply to it; the third does.
 
 
 # %%
@@ -301,7 +304,7 @@ run.conclusion()
 #   the texts agree that the end blocks differ from the others, and agree less on the order of those. Overlaid curves
 #   show the first and hide the second.
 # - Where a line surely loses $R^2$ on another text, "so much of the block is linear" is said of block *and* text: on
-#   each corpus some line explains so much, and not the same line. So does a bent function when texts visit different
+#   each corpus some line explains so much, and not the same line. A bent function behaves so when texts visit different
 #   parts of it, as the parabola did.
 # - The weights are the same throughout, so a lost line is due to the inputs alone. Intervals are about documents; of
 #   kinds of text there are only three. In a block whose $R^2_{\mathrm{lin}}$ rests on a few massive rows (notebook 12),
@@ -384,13 +387,14 @@ if moved_r2 is not None:
 
 # %% [markdown]
 # **3 (harder).** Check the yardstick by experiment: fit one map on the even train folds of the main corpus, one on the
-# odd ones, and liken them on its held-out rows. Why should the result lie *below* `expected[main, main]`?
+# odd ones, and compute the cosine of the two on its held-out rows. Why should the result lie *below* `expected[main,
+# main]`?
 #
 # <details><summary>Hint</summary>
 #
 # Step 1: `kept[main].train` is the list of train folds, and folds add up.
 #
-# Step 2: `howlinear.ideas.corpora.transfer.likeness` takes two maps, and the moments of the rows to liken them on.
+# Step 2: `howlinear.ideas.corpora.transfer.likeness` takes two maps, and the moments of the rows to compare them on.
 #
 # </details>
 

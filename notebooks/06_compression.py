@@ -11,8 +11,8 @@
 # %% [markdown]
 # # 06 · Which blocks can be replaced, and how would you know?
 #
-# **Question.** A straight line takes the place of a feed-forward block, many times its size. Which blocks allow it,
-# can the cost be told beforehand, how thin may the line be, and how many blocks go at once?
+# **Question.** A straight line takes the place of a feed-forward block, many times its size. Which blocks allow it, can
+# the cost be foreseen, how low may the line's rank be, and how many blocks can go at once?
 #
 # **You need** notebook 02; a little calculus (a second-order expansion). **Time** 35 minutes to read, six to run.
 
@@ -67,9 +67,9 @@ run.record_held_out({name: {run.corpora[0]: text} for name, text in texts.items(
 # ## The answer
 #
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows. A
-# *signal* is a number that is to foresee what a swap costs. Spearman's ρ compares the order of the blocks by
-# the signal with that by the measured cost: 1 if the two are the same, −1 if one is the other reversed, about 0 if they
-# have nothing to do with each other.
+# *signal* is a number computed before a swap that should foresee its cost. Spearman's ρ compares the order of the
+# blocks by the signal with that by the measured cost: 1 if the two are the same, −1 if one is the other reversed, about
+# 0 if they have nothing to do with each other.
 
 # %%
 run.answer()
@@ -139,7 +139,9 @@ g = np.stack([probability - label, np.zeros(len(y))], axis=1)  # ∂ loss / ∂ 
 for feature in (0, 1):
     r = np.zeros(y.shape)
     r[:, feature] = generator.normal(scale=0.3, size=len(y))
-    toy_price = np.trace((g.T @ g / len(y)) @ (r.T @ r / len(y))) / 2
+    second_moment_g = g.T @ g / len(y)  # E[g gᵀ]
+    second_moment_r = r.T @ r / len(y)  # E[r rᵀ]
+    toy_price = np.trace(second_moment_g @ second_moment_r) / 2
     measured = np.mean(toy_loss(y - r) - toy_loss(y))
     squared = np.mean((r**2).sum(axis=1))  # E‖r‖²
     print(f"error in feature {feature + 1}: E‖r‖² {squared:.3f}, price {toy_price:.3f}, measured {measured:.3f}")
@@ -158,19 +160,21 @@ from howlinear.ideas.compression.signals import measure, price, signals
 
 maps, prices = {}, {}
 for name, stored in captures.items():
-    curves = {block: reduced_rank(sum(kept.train), sum(kept.test)) for block, kept in stored.blocks.items()}
-    maps[name] = {block: curve.map for block, curve in curves.items()}
+    maps[name] = {}
+    for block, kept in stored.blocks.items():
+        curve = reduced_rank(sum(kept.train), sum(kept.test))
+        maps[name][block] = curve.map
     prices[name] = price(models[name], maps[name], fitted[name][:price_sequences])
 costs = {name: block_costs(models[name], captures[name].blocks, maps[name], texts[name]) for name in models}
 
 # %% [markdown]
-# Then the signals, which swap nothing on held-out text. Four decide here, by rule: the paper's own,
-# $1 - R^2_{\mathrm{lin}}$; the *price*, by which `howlinear compress --max-dppl` goes; and the two of all others that
-# rank the costs best. Among these others are:
+# Then the signals, which swap nothing on held-out text. The table below shows four: the paper's own, $1 -
+# R^2_{\mathrm{lin}}$; the *price*, by which `howlinear compress --max-dppl` goes; and the two of all others that rank
+# the costs best. Among these others are:
 #
 # - *residual*, the mean squared length of the line's error $r$, and *residual / stream*, the same as a share of the
-#   residual stream's variance. $1 - R^2_{\mathrm{lin}}$ is it as a share of the output's own variance, so that a large
-#   error in a loud block counts for little;
+#   residual stream's variance. $1 - R^2_{\mathrm{lin}}$ is the same error as a share of the output's own variance, so
+#   that a large error in a loud block counts for little;
 # - *ablation*, the cost of mean ablation, and *ablation × (1 − R²)*, that times the share that the line misses.
 #
 # <details><summary>Signals that other papers choose blocks by</summary>
@@ -194,7 +198,8 @@ costs = {name: block_costs(models[name], captures[name].blocks, maps[name], text
 
 # %%
 for name, table in costs.items():
-    few = fitted[name][:: max(1, len(fitted[name]) // replaced_sequences)][:replaced_sequences]
+    every = max(1, len(fitted[name]) // replaced_sequences)
+    few = fitted[name][::every][:replaced_sequences]  # spread over the text to fit on
     seen = fitted[name][:rival_sequences]
     costs[name] = table.join(measure(models[name], maps[name], prices[name], seen, few))
 blocks = run.record("blocks", stack("blocks", costs))
@@ -213,13 +218,12 @@ else:
 
 # %% [markdown]
 # A few rows can decide a map for all others: where a block writes massive outputs at the first position of a sequence,
-# least squares serves them alone. The maps here are fitted on all rows, as the paper's are, so what stands of such a
-# block, and what it costs, is about the spoiled map; a map of the ordinary rows may cost little (notebook 12).
+# least squares serves them alone. The maps here are fitted on all rows, as the paper's are, so the numbers of such a
+# block are about a map that serves these few rows; a map of the ordinary rows may cost little (notebook 12).
 
 # %%
-massive = run.record(
-    "massive", stack("massive", {name: massive_table(captures[name].blocks, maps[name]) for name in models})
-)
+massive_of = {name: massive_table(captures[name].blocks, maps[name]) for name in models}
+massive = run.record("massive", stack("massive", massive_of))
 resting = massive[massive["rests"].astype(bool)]
 for row in resting.itertuples():
     print(
@@ -237,10 +241,12 @@ if resting.empty:
 
 # %%
 generator = np.random.default_rng(run.seed)
-known = {name: signals(table) for name, table in costs.items()}
-drawn = {name: set_costs(models[name], maps[name], known[name], held_out[name], sets, generator) for name in models}
-agreements = ranking(known, costs, drawn, list(zip(resting["model"], resting["block"], strict=True)), run.seed)
-agreements = run.record("agreements", agreements)
+known, drawn = {}, {}
+for name, table in costs.items():
+    known[name] = signals(table)
+    drawn[name] = set_costs(models[name], maps[name], known[name], held_out[name], sets, generator)
+on_massive_rows = list(zip(resting["model"], resting["block"], strict=True))
+agreements = run.record("agreements", ranking(known, costs, drawn, on_massive_rows, run.seed))
 run.record("worth", worth(blocks))
 decisive = deciding(agreements)
 
@@ -251,14 +257,16 @@ print(shown.round(2).to_string(index=False) if len(shown) else "No model here ha
 # %%
 run.folded("All signals", agreements.round(2))
 priced = blocks[(blocks["price"] > 0) & (blocks["nats"] > 0)]
-factor = np.exp(np.log(priced["price"] / priced["nats"]).abs().median())
-slopes = [found.slope for of_model in prices.values() for found in of_model.values()]
 if len(priced):
+    log_ratio = np.log(priced["price"] / priced["nats"])
+    factor = np.exp(log_ratio.abs().median())
     print(f"the price typically misses the cost by a factor of {factor:.1f}")
-print("blocks with a positive first-order term:", sum(slope > 0 for slope in slopes), "of", len(slopes))
+slopes = [found.slope for of_model in prices.values() for found in of_model.values()]
+positive = [slope for slope in slopes if slope > 0]
+print("blocks with a positive first-order term:", len(positive), "of", len(slopes))
 
 # %% [markdown]
-# Had nearly all of these terms one sign, the price could go by it. In the embedded models they have not, so the price
+# Had nearly all of these terms one sign, the price could go by it. In the embedded models they do not, so the price
 # leaves them out.
 
 # %% [markdown]
@@ -278,27 +286,29 @@ shown = [
 ]
 for signal in shown:
     ranked = agreements.query("costs == 'one block' and signal == @signal['column']")["rho"]
-    signal["title"] = "".join(f"ρ = {value:+.2f}" for value in ranked)
+    signal["title"] = "".join(f"ρ = {value:+.2f}" for value in ranked).replace("-", "−")
 figure = plots.signal_against_cost(points, shown, floor=max(1e-3, points["nats"].max() / 1e4))
 _ = run.figure(figure, "signal")
 
 # %% [markdown]
-# ## Figure: how thin may the line be?
+# ## Figure: how low may the line's rank be?
 #
 # For the first, the middle and the last block: the best map of every rank. A rank-$r$ map holds
 # $r(d_{in} + d_{out}) + d_{out}$ numbers, so past half the width it would hold more than the full map.
 #
-# **How to read it.** Across: numbers held, as a share of the block's own. The line ends at half the width; the last
-# marker is the full map, at its share. Dotted are an eighth and a twelfth, the shares where the block has eight or
-# twelve times as many weights as its map. Top: held-out $R^2$, bands are 95 % intervals. Bottom: what the swap costs.
+# **How to read it.** Across: numbers held, as a share of the block's own. Each curve ends at half the width; its last
+# marker is the full map. Dotted are an eighth and a twelfth, the shares where the block has eight or twelve times as
+# many weights as its map. Top: held-out $R^2$, bands are 95 % intervals. Bottom: what the swap costs.
 
 # %%
 from howlinear.ideas.compression.reduced_rank import first_middle_last, rank_costs, rank_curves
 
 curves = {}
 for name, stored in captures.items():
-    looked_at = {block: stored.blocks[block] for block in first_middle_last(list(stored.blocks))}
-    curves[name] = {block: reduced_rank(kept.train, kept.test) for block, kept in looked_at.items()}  # by folds
+    curves[name] = {}
+    for block in first_middle_last(list(stored.blocks)):
+        kept = stored.blocks[block]
+        curves[name][block] = reduced_rank(kept.train, kept.test)  # by folds, for intervals
 thin = {name: rank_costs(models[name], curves[name], texts[name]) for name in models}
 thin = run.record("reduced_rank", stack("reduced_rank", thin))
 lines = [rank_curves(models[name], curves[name]).assign(model=name) for name in models]
@@ -309,12 +319,13 @@ _ = run.figure(figure, "reduced_rank")
 # ## Figure: several blocks at once
 #
 # Three ways to pick, with the same maps to start from: *greedy* tries the next few blocks in the order of the price,
-# takes the one that costs least on text to fit on, tries every map refitted on the inputs it now gets, and keeps the
-# refitted maps where they lower that cost; *order of price* takes blocks in that order and measures nothing; *order of
-# R²* takes the most linear first.
+# takes the one that costs least on train text, refits every map on the inputs that it now gets, and keeps the refitted
+# maps where they lower that cost; *order of price* takes blocks in that order and measures nothing; *order of R²* takes
+# the most linear first.
 #
-# **How to read it.** From right (one block replaced) to left (`deep` of them); lower is better. The vertical axis is
-# what perplexity rises by on held-out text, logarithmic (what is not above 0 falls off), with 95 % intervals.
+# **How to read it.** Across: the share of FFN parameters that is left, from one block replaced (right) to `deep`
+# (left). Up: the rise of perplexity on held-out text with its 95 % interval, logarithmic, so that points not above 0
+# are missing. Lower is better.
 
 # %%
 from itertools import islice
@@ -350,8 +361,8 @@ if len(at_once):
     print(at_once.pivot(index="way", columns="model", values="delta").round(1).to_string())
 
 # %% [markdown]
-# Is it the sum? The set that the greedy search ended with, in nats per token: with the refitted maps, with those that
-# its blocks have alone (*naive*), and the sum of what its blocks cost one by one.
+# Do single costs add up? For the set that the greedy search ended with, in nats per token: the cost with the refitted
+# maps (*refitted*), with the maps that its blocks have alone (*naive*), and the sum of the single costs (*summed*).
 
 # %%
 sums = run.record("together", stack("together", sums))
@@ -362,9 +373,8 @@ if len(sums):
 # %% [markdown]
 # **Healing.** The paper lets the new layer learn on after the swap: 200 steps of Adam at $10^{-4}$, four sequences
 # each, only that layer, on text that the fit may see. A healed line may end *below* the model as it was. That alone
-# says little: the original block may gain from the same steps. So we heal both (`healing.healing`) and look at what
-# lies between them. (A run profile may take fewer steps than the paper, and fewer steps heal less: what counts is the
-# comparison.)
+# says little: the original block may gain from the same steps. So we heal both (`healing.healing`) and compare them. (A
+# run profile may take fewer steps than the paper, and fewer steps heal less: what counts is the comparison.)
 
 # %%
 from howlinear.errors import InputError
@@ -388,8 +398,9 @@ if len(healed):
     print("the healed line surely stays behind the healed original in:", ", ".join(surely) or "none")
 
 # %% [markdown]
-# *Surely* is about the held-out documents. The intervals take the trained layers as given: another order of the
-# training text would train others, and that is not in them. How far does it move the changes? One model, healed again:
+# *Surely* takes only the draw of held-out documents into account. The intervals take the trained layers as given:
+# another order of the training text would train others, and that is not in them. How far does it move the changes? One
+# model, healed again:
 
 # %%
 for name in healed["model"].unique()[: int(heal_again)]:
@@ -403,7 +414,8 @@ for name in healed["model"].unique()[: int(heal_again)]:
 # ## Figure: healing, with its control
 #
 # **How to read it.** What perplexity changes by on held-out text, with paired 95 % intervals; left of 0 is better than
-# the model as it was. Top to bottom: the line put in, the line after its training, the original block after the same.
+# the model as it was. Top to bottom: the line as it was put in, the line after training, the original block after the
+# same training.
 
 # %%
 figure = plots.healing(healed[healed["layer"].isin(LAYERS)])
@@ -428,13 +440,15 @@ def each_model(table, text):
     return "; ".join(f"{row.model} {text(row)}" for row in table.itertuples())
 
 
-place = blocks["delta"].groupby(blocks["model"]).rank()
 first = blocks[~blocks.duplicated("model")]
-lowest = blocks.loc[blocks.groupby("model", sort=False)["r2"].idxmin()].assign(place=place)
+place = blocks["delta"].groupby(blocks["model"]).rank()  # 1 is the cheapest of its model
+lowest_rows = blocks.groupby("model", sort=False)["r2"].idxmin()
+lowest = blocks.loc[lowest_rows].assign(place=place)
 rho = agreements[agreements["costs"] == "one block"].set_index("signal")["rho"]
 correlations = [f"ρ of {signal} {rho[signal]:+.2f}" for signal in decisive]
 others = [f"ρ of {signal} {value:+.2f}" for signal, value in rho.items() if signal not in decisive]
-means = "; ".join(f"{way} {mean:+.1f}" for way, mean in at_once.groupby("way", sort=False)["delta"].mean().items())
+mean_of_way = at_once.groupby("way", sort=False)["delta"].mean()
+means = "; ".join(f"{way} {mean:+.1f}" for way, mean in mean_of_way.items())
 trained = healed.pivot(index="model", columns="layer", values="delta").reset_index()
 claims = [
     (
@@ -463,10 +477,10 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"])
 # - The price and *ablation × (1 − R²)* aim at one thing: a block's worth, times the share that the line misses.
 #   The first takes one backward pass and prices any map; `howlinear compress` goes by it, then measures.
 # - The cosines of ShortGPT and LLM-Drop and NBL's bound are read off the residual stream. They know how far a block
-#   moves it, and nothing of the loss; the cosines know of no map either. Where their ρ is lower than the price's, that
-#   is what they lack. *Replace one* says how much of the order can be told at all from a few sequences.
+#   moves it and nothing of the loss, and the cosines nothing of the map. Where their ρ is lower than the price's, that
+#   is what they lack. *Replace one* says how much of the order a few sequences can reveal at all.
 # - Single costs need not add up: the table above has their sum beside what the set costs. Where *naive* and *refitted*
-#   cost the same, what the set costs beyond the sum does not come from maps that were fitted on other inputs.
+#   cost the same, the excess over the sum is not due to maps fitted on inputs that have changed since.
 
 # %% [markdown]
 # ## Test yourself
@@ -506,7 +520,7 @@ if share_recovered is not None:
     print("right: 0.7, and −0.4 for a line that does harm")
 
 # %% [markdown]
-# **2 (medium).** How much of the first model's last block does a map of rank $d/4$ keep, in loss recovered? ($d$ is the
+# **2 (medium).** What share of the loss does a map of rank $d/4$ recover in the first model's last block? ($d$ is the
 # block's width, `len(curves[first][final].map.bias)`.)
 #
 # <details><summary>Hint</summary>

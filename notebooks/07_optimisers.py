@@ -62,24 +62,26 @@ run.answer()
 # ## Idea
 #
 # Picture the loss as a long valley: steep across, nearly flat along. The rate must be small enough for the steep
-# direction, or the ball bounces out. Then it creeps along the flat one. How long is the valley? As long as the ratio
-# of the largest to the smallest variance among the directions of $x$: the squared *condition number*. If part of what
-# a block computes hangs on a quiet direction of its input, a trained layer has not seen it yet when the steps run out,
-# and we would call that part "nonlinear".
+# direction, or the ball bounces out. Then it creeps along the flat one. How long is the valley? As long as the ratio of
+# the largest to the smallest variance among the directions of $x$: the squared *condition number*. If part of what a
+# block computes depends on a quiet direction of its input, a trained layer has not learned it yet when the steps run
+# out, and we would call that part "nonlinear".
 #
-# A closed form does not walk, so it does not mind. Nor does a walker in the right coordinates: *whitened* inputs vary
-# equally in all directions: a bowl. (Whitening takes the same factorisation as solving; it only shows the trouble.)
+# A closed form does not walk, so the valley's length does not matter to it. Nor does it in the right coordinates:
+# *whitened* inputs vary equally in all directions, and the valley becomes a bowl. (Whitening takes the same
+# factorisation as solving, so it saves nothing; it only shows where the trouble lies.)
 
 # %% [markdown]
 # ## Method
 #
-# Everyone gets the same rows, $W = 0$ and $b = \bar y$ to start from ($R^2 \approx 0$), the loss
-# $\lVert Y - XW - \mathbf 1 b^\top\rVert_F^2 / 2n$, the same number of row visits and, L-BFGS apart, a rate that falls
-# to zero at the end (`training.train`). The rate is the best of a small grid, chosen on a train document fold that
-# is set aside (`training.tuned`). Held-out moments judge, as in notebook 02. The closed form is fitted on the *very
-# same rows*: a sample, fewer than notebook 02 had, so its values differ a little from there.
+# Every optimiser gets the same rows, $W = 0$ and $b = \bar y$ to start from ($R^2 \approx 0$), as loss $\lVert Y - XW
+# - \mathbf 1 b^\top\rVert_F^2 / 2n$, the same number of row visits and, L-BFGS apart, a rate that falls to zero at the
+# end (`training.train`). The rate is the best of a small grid, chosen on a train document fold that is set aside
+# (`training.tuned`). The result is scored on held-out moments, as in notebook 02. The closed form is fitted on the
+# *very same rows*: a sample, fewer than notebook 02 had, so its values differ a little from there.
 #
-# Start, falling rate and grid are our choices, and kind ones; the paper's own, which tunes nothing, is run below.
+# Start, falling rate and grid are our choices and favour the trained layer; the paper's own baseline, which tunes
+# nothing, is run below.
 #
 # For full-batch gradient descent at rate $\eta$ no run is needed. With $(\lambda_i, u_i)$ the eigenpairs of
 # $H = \frac1n [X\,\mathbf 1]^\top [X\,\mathbf 1]$, and $W$ now holding $b$ as its last row,
@@ -90,10 +92,10 @@ run.answer()
 #    s_i = \frac{\lambda_i \lVert u_i^\top (W_0 - W^*) \rVert^2}{\text{variance of } y} . $$
 #
 # `gradient_descent.descent` returns the $\lambda_i$ and shares $s_i$; `.after(t)` is $W_t$, `.unlearned(t)` the second
-# line and `.steps_to(gap)` turns it round. We take $\eta = 1/\lambda_1$, where no direction overshoots.
+# line, and `.steps_to(gap)` inverts it. We take $\eta = 1/\lambda_1$, where no direction overshoots.
 #
 # On a case small enough to follow: two inputs, one a tenth as loud as the other, and an output that owes half of its
-# variance to each. We walk, and look up what was foretold.
+# variance to each. We take the steps, and compare with the prediction.
 
 # %%
 import torch
@@ -104,26 +106,30 @@ from howlinear.ideas.optimisers.gradient_descent import descent
 generator = torch.Generator().manual_seed(0)
 x = torch.randn(1_000, 2, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 0.1])
 y = x[:, :1] + 10 * x[:, 1:]
-foretold = descent(hl.Moments(2, 1).update(x, y))
-print("λ:", foretold.values.numpy().round(3), "· shares:", foretold.shares.numpy().round(3))
+predicted = descent(hl.Moments(2, 1).update(x, y))
+print("λ:", predicted.values.numpy().round(3), "· shares:", predicted.shares.numpy().round(3))
 
-weight, bias = torch.zeros_like(x[:2, :1]), y.mean(0)
+weight = torch.zeros(2, 1, dtype=torch.float64)
+bias = y.mean(0)
+total = (y - y.mean(0)).square().sum()
 for step in range(1, 101):
     error = x @ weight + bias - y
-    weight = weight - foretold.rate * x.T @ error / len(x)
-    bias = bias - foretold.rate * error.mean(0)
+    weight = weight - predicted.rate * x.T @ error / len(x)
+    bias = bias - predicted.rate * error.mean(0)
     if step in (1, 10, 100):
-        left = float((x @ weight + bias - y).square().sum() / (y - y.mean(0)).square().sum())
-        print(f"after {step:3d} steps: unlearned {left:.4f}, foretold {foretold.unlearned(step):.4f}")
+        error = x @ weight + bias - y
+        left = float(error.square().sum() / total)
+        print(f"after {step:3d} steps: unlearned {left:.4f}, predicted {predicted.unlearned(step):.4f}")
 
 # %% [markdown]
 # ## Figure: the valley
 #
 # **How to read it.** The two weights of this case, each a side of the map, to one scale. Grey contours are the loss:
-# the share of the output's variance that is still to be learned. Orange is gradient descent, with the number of its
-# step at some of them. (a) One step crosses the valley and learns all of the loud input; along the valley, towards
-# the quiet input's weight of 10, it creeps. (b) With the inputs standardised the valley is a bowl, and the first step
-# all but arrives. For these two inputs that is enough, because they are not correlated; those of a block are.
+# the share of the output's variance that is still to be learned. Orange is gradient descent, with the number of the
+# step beside some of its points. (a) One step crosses the valley and learns all of the loud input; along the valley,
+# towards the quiet input's weight of 10, it creeps. (b) With the inputs standardised the valley is a bowl, and the
+# first step all but arrives. For these two inputs that is enough, because they are not correlated; those of a block
+# are.
 
 # %%
 import matplotlib.pyplot as plt
@@ -139,16 +145,19 @@ plt.show()
 # %% [markdown]
 # ## Run
 #
-# First the forecast, for every block, before any optimiser has moved. *Asleep* are the directions of which less than
-# half is learned after our steps, and the share of the output's variance that the map explains through them.
+# First the forecast for every block, before any optimiser has moved. `reached` is the $R^2$ predicted for gradient
+# descent after our steps, `asleep` the number of directions of which less than half is learned by then, `asleep_share`
+# the share of the output's variance that the map explains through these, and `steps_needed` the steps after which a
+# hundredth of that variance is left to learn.
 
 # %%
 forecasts = measure.forecasts(models, steps)
 blocks = run.record("blocks", forecasts.drop(columns="reached"))
 
 # %% tags=["nbval-check-output"]
-worst = forecasts.loc[(forecasts.r2 - forecasts.reached).groupby(forecasts.model, sort=False).idxmax()]
-print("the block of each model that gradient descent is foretold to fall furthest short on:")
+shortfall = forecasts.r2 - forecasts.reached
+worst = forecasts.loc[shortfall.groupby(forecasts.model, sort=False).idxmax()]
+print("the block of each model on which gradient descent is predicted to fall furthest short:")
 shown = worst.set_index(["model", "block"])[["condition", "r2", "reached", "asleep", "asleep_share", "steps_needed"]]
 print(shown.map(lambda value: f"{value:.2g}").to_string())
 
@@ -175,22 +184,25 @@ scores = measure.scores(paths)
 # less finely.)
 
 # %%
-scores["reached"] = scores.reached.round(3).where(scores.optimiser != "L-BFGS", scores.reached.round(2))
+by_lbfgs = scores.optimiser == "L-BFGS"
+scores["reached"] = scores.reached.round(2).where(by_lbfgs, scores.reached.round(3))
 last = scores.groupby(["scaling", "optimiser"], sort=False, as_index=False).last()
 race = run.record("race", last[["scaling", "optimiser", "reached"]])
 print(f"{place}: closed form {studied.r2:.3f} ({studied.r2_low:.3f} to {studied.r2_high:.3f})")
-finals = race.pivot(index="optimiser", columns="scaling", values="reached").loc[list(OPTIMISERS), list(SCALINGS)]
+finals = race.pivot(index="optimiser", columns="scaling", values="reached")
+finals = finals.loc[list(OPTIMISERS), list(SCALINGS)]
 print((studied.r2 - finals).round(3).to_string())
 print(f"{len(problem.x)} rows to train on, {len(problem.x) / problem.x.shape[1]:.1f} for each input")
 
 # %% [markdown]
 # The table shows shortfalls: closed form minus trained. (Below zero, stopping early helped: the exact fit learns some
 # noise by heart, the more of it the fewer rows there are for each input.) Was the grid wide enough? If the best rate is
-# at its upper end, a larger one might do better still, and the shortfall is an upper bound. Its interval takes both
-# maps as given; where each document has one massive row it is too narrow, see the book's page on coverage.
+# at its upper end, a larger one might do better still, and the shortfall is an upper bound. The interval of a shortfall
+# takes both maps as given; where each document has one massive row it is too narrow, see the book's page on coverage.
 
 # %%
-rates = last.pivot(index="optimiser", columns="scaling", values="rate").loc[list(OPTIMISERS), list(SCALINGS)]
+rates = last.pivot(index="optimiser", columns="scaling", values="rate")
+rates = rates.loc[list(OPTIMISERS), list(SCALINGS)]
 rates["grid"] = [", ".join(f"{rate:g}" for rate in OPTIMISERS[optimiser].rates) for optimiser in rates.index]
 print(rates.to_string())
 
@@ -198,8 +210,8 @@ print(rates.to_string())
 # ## Figure: the race
 #
 # **How to read it.** Held-out $R^2$ against steps, one panel for each choice of coordinates. The dashed line is the
-# closed form on the same rows, the band its 95 % interval. Whoever ends below the band would have reported a wrong
-# number. Values below zero are cut off. L-BFGS is drawn at the number of steps that would have seen as many rows.
+# closed form on the same rows, the band its 95 % interval. An optimiser that ends below the band would have reported a
+# wrong number. Values below zero are cut off. L-BFGS is drawn at the number of steps that would have seen as many rows.
 
 # %%
 figure = plots.paths(scores, studied.r2, studied.r2_low, studied.r2_high, batch)
@@ -215,12 +227,13 @@ from howlinear.core.ceilings import r2
 theory = descent(problem.moments)
 plain = train(problem, "SGD", "raw", 1.0, steps, batch=None, at=at, decay=False)
 forecast = [r2(theory.after(step), problem.held_out) for step in plain.steps]
-agreement = float(np.abs(np.subtract(plain.r2, forecast)).max())
-print(f"foretold and run differ by less than 1e-4 at all {len(plain.steps)} steps: {agreement < 1e-4}")
+difference = np.subtract(plain.r2, forecast)
+agreement = float(np.abs(difference).max())
+print(f"prediction and run differ by less than 1e-4 at all {len(plain.steps)} steps: {agreement < 1e-4}")
 
 # %% [markdown]
-# Then all blocks of all models on raw inputs, with the two optimisers people reach for: momentum and Adam. For time,
-# each block tries two rates: the one that won above, and a third of it; its own validation fold decides.
+# Then all blocks of all models on raw inputs, with two common optimisers: momentum and Adam. For time, each block tries
+# two rates: the one that won above, and a third of it; its own validation fold decides.
 
 # %%
 near = {}
@@ -239,8 +252,9 @@ gaps.groupby("model", sort=False).agg(["median", "max"]).round(3)
 #
 # **How to read it.** (a) Every block of every model: shortfall against the condition number of its inputs. Colour is
 # the model; filled are forecasts for gradient descent, open markers Adam, and small dots momentum. (b) The block of the
-# race, one point per direction of its inputs, loudest on the right: how much of it is learned in the end. The line is
-# theory, and the area of a point is the share of variance it carries. What lies at the bottom left is not yet learned.
+# race, one point per direction of its inputs, loudest on the right; up, the part of it that is learned in the end. The
+# line is theory, and the area of a point is the share of variance that it carries. Directions at the bottom left are
+# not yet learned.
 
 # %%
 maps = {"GD, run": plain.map, "Adam": paths["raw", "Adam"].map, "Muon": paths["raw", "Muon"].map}
@@ -263,10 +277,9 @@ from howlinear.ideas.optimisers.baseline import planted as planted_problem
 
 problem_planted, truth = planted_problem(seed=run.seed)
 on_planted = measure.untuned({"planted": {None: problem_planted}}, baseline_steps, run.seed)
-problems = {
-    name: {block: Problem.of(captured[block]) for block in choose_blocks(baseline_blocks, captured)}
-    for name, captured in models.items()
-}
+problems = {}
+for name, captured in models.items():
+    problems[name] = {block: Problem.of(captured[block]) for block in choose_blocks(baseline_blocks, captured)}
 on_blocks = measure.untuned(problems, baseline_steps, run.seed)
 planted = run.record("planted", on_planted[["way", "condition", "exact", "reached"]])
 baseline = run.record("baseline", on_blocks[["model", "block", "way", "reached"]])
@@ -292,8 +305,9 @@ plt.show()
 # %% [markdown]
 # What would we have concluded? For each model and each way of training: the rank correlation with the exact profile;
 # how many blocks fall outside the exact interval; how many steps from one block to the next (of those that are looked
-# at) change their sign; the worst shortfall. Last, how often training turns round which of two models is the more
-# linear at one depth, at the blocks that both have.
+# at) change their sign; the worst shortfall. The second table has the rank correlation of the shortfall with the
+# condition number (`rho_condition`), and compares every two models block by block: `compared` counts these pairs, and
+# `turned` those in which training reverses which model is the more linear.
 
 # %%
 exactly = measure.beside_exact(forecasts, measure.ways(forecasts, trained))  # before rounding
@@ -369,8 +383,8 @@ if needed is not None:
 
 # %% [markdown]
 # **2 (medium).** Foretell the same descent on *standardised* inputs: take `Coordinates.of(problem.moments,
-# "standardised")` from `howlinear.ideas.optimisers.problem`, make the moments of its rows, and compute what our steps
-# leave unlearned.
+# "standardised")` from `howlinear.ideas.optimisers.problem`, make the moments of its rows, and compute what share our
+# steps leave unlearned.
 #
 # <details><summary>Hint</summary>
 #
@@ -438,11 +452,16 @@ if whitened_rate is not None:
 # %%
 def friends_r2(rows, held_out):
     rate = 1 / float(np.linalg.eigvalsh(rows.sxx)[-1])
-    weight, losses = 0 * rows.sxy, [float(rows.syy.sum())]
-    while len(losses) == 1 or losses[-2] - losses[-1] > 1e-3 * losses[-2]:
+    weight = torch.zeros_like(rows.sxy)
+    loss = float(rows.syy.sum())
+    falling = True
+    while falling:
         weight = weight + rate * (rows.sxy - rows.sxx @ weight)
-        losses.append(float(rows.syy.sum() + (weight * (rows.sxx @ weight - 2 * rows.sxy)).sum()))
-    return r2(hl.AffineMap(weight, rows.mean_y - rows.mean_x @ weight), held_out)
+        left = rows.syy.sum() + (weight * (rows.sxx @ weight - 2 * rows.sxy)).sum()
+        falling = loss - float(left) > 1e-3 * loss
+        loss = float(left)
+    bias = rows.mean_y - rows.mean_x @ weight
+    return r2(hl.AffineMap(weight, bias), held_out)
 
 
 repaired = None  # a function (moments of the rows to fit on, of the held-out rows) → the ceiling

@@ -96,8 +96,9 @@ run.answer()
 # All fits use the stored sample, held out by document; it is smaller than notebook 02's rows, so compare numbers
 # within this notebook.
 #
-# Each on a case small enough to follow. **Recolour:** rows with two features, one of them skewed, get the mean and the
-# covariance of other rows. The first feature stays skewed, a little less so, since the other is now mixed into it.
+# Two of these on cases small enough to follow. **Recolour:** rows with two features, one of them skewed, get the mean
+# and the covariance of other rows. The first feature stays skewed, a little less so, since the other is now mixed into
+# it.
 
 # %%
 import torch
@@ -116,7 +117,7 @@ other_colour = Colour.of(hl.Moments(2).update(other))
 dressed = recolour(skewed, own_colour, other_colour)
 for label, rows in (("rows", skewed), ("in another colour", dressed), ("the other's", other)):
     centred = rows[:, 0] - rows[:, 0].mean()
-    skewness = (centred**3).mean() / rows[:, 0].std() ** 3
+    skewness = (centred**3).mean() / centred.std() ** 3
     print(f"{label}: mean {rows.mean(0).numpy().round(1)}, skewness of the first {skewness:.1f}")
     print(torch.cov(rows.T).numpy().round(1))
 
@@ -135,7 +136,8 @@ import pandas as pd
 from howlinear.ideas.controls.anova import anova, beside_seeds
 
 by_hand = pd.DataFrame({"block": 0, "weights": [0, 0, 1, 1], "inputs": [0, 1, 0, 1], "r2": [1.0, 2.0, 3.0, 8.0]})
-of_seeds = beside_seeds(by_hand.rename(columns={"inputs": "seed"}), ["weights", "seed"], ["weights"])
+with_seeds = by_hand.rename(columns={"inputs": "seed"})
+of_seeds = beside_seeds(with_seeds, ["weights", "seed"], ["weights"])
 print(f"beside seeds: F = {of_seeds.f:.1f}, ratio {of_seeds.ratio}")
 anova(by_hand, ["weights", "inputs"])[["effect", "size", "share"]].round(2)
 
@@ -144,9 +146,9 @@ anova(by_hand, ["weights", "inputs"])[["effect", "size", "share"]].round(2)
 #
 # First each model by itself: its own rows and weights, six controls, and the whole model at random initialisations
 # (there the random blocks also feed one another). A random SwiGLU block is so far from straight that a map fitted on a
-# few thousand rows does worse than the mean on others, and much too well on its own. Neither tells how linear it is; on
-# average the truth lies between. So rows double until held-out and in-sample $R^2$ meet within 0.02 or `most_rows` are
-# used up, and we keep both ends, as a bracket.
+# few thousand rows does worse than the mean on others, and much too well on its own. Neither number says how linear the
+# block is; on average the truth lies between. So rows double until held-out and in-sample $R^2$ meet within 0.02 or
+# `most_rows` are used up, and we keep both ends, as a bracket.
 
 # %%
 from howlinear.instrument.resample import resampled
@@ -195,8 +197,9 @@ print("whole models at random, means over seeds and blocks, and the widest brack
 print(brackets.join(by_model.set_index("model")["random_rows"]).round(2).to_string())
 
 # %%
-for name, share in measure.cost_of_fit(fits).groupby(fits["model"], sort=False).max().items():
-    print(f"{name}: a fit on so few rows leaves up to {share:.0%} more than the best line would, in every column alike")
+highest_cost = measure.cost_of_fit(fits).groupby(fits["model"], sort=False).max()
+for name, share in highest_cost.items():
+    print(f"{name}: a fit on so few rows leaves up to {share:.0%} more unexplained than the best line would")
 means = controls.pivot_table(index="model", columns="control", values="r2", sort=False)
 means[list(measure.CONTROLS)].round(2)
 
@@ -206,13 +209,15 @@ means[list(measure.CONTROLS)].round(2)
 
 # %% tags=["nbval-check-output"]
 normal = measure.closed_form(fits, closed).round(4)
-gaps = normal[["closed", "priced"]].sub(normal["fitted"], axis=0).abs().max()
-closed_form = run.record("closed_form", pd.DataFrame({"gap": [gaps["closed"]], "priced_gap": [gaps["priced"]]}))
+differences = normal[["closed", "priced"]].sub(normal["fitted"], axis=0)
+gaps = differences.abs().max()
+run.record("closed_form", pd.DataFrame({"gap": [gaps["closed"]], "priced_gap": [gaps["priced"]]}))
 print(f"{len(normal)} blocks; largest gap of fit and closed form: {gaps['closed']:.2f}, priced {gaps['priced']:.2f}")
 
 # %% [markdown]
-# **The chance floor.** Deal the outputs to the inputs at random and there is nothing to explain. In sample, least
-# squares explains $r / (n - 1)$ all the same. That is why an in-sample figure misleads, and most of all at large width.
+# **The chance floor.** If outputs are dealt to inputs at random, there is nothing to explain. In sample, least squares
+# explains a share $r / (n - 1)$ all the same, with $r$ the rank of the inputs and $n$ the rows. That is why an
+# in-sample $R^2$ misleads, most of all at large width.
 
 # %% tags=["nbval-check-output"]
 floors = run.record("floors", measure.floors(blocks[first][depth // 2].rows()))
@@ -220,32 +225,34 @@ print(floors.round(2).to_string(index=False))
 
 # %% [markdown]
 # **What a referee asked for.** What goes into each block: rank and condition number of the inputs, effective rank (how
-# many directions carry the variance), dynamic range (loudest feature over the median one), and *effective support*:
-# the share of rows that carry the variance, 1 if all rows lie equally far out, near 0 if a few rows do alone (of the
+# many directions carry the variance), dynamic range (loudest feature over the median one), and *effective support*: the
+# share of rows that carry the variance, 1 if all rows lie equally far out, near 0 if a few rows do alone (of the
 # inputs, and as `support_out` of the outputs). `first_position_in` and `_out` are the mean norm at a sequence's first
 # position over that at all others. First comes the rank correlation of each with $R^2_{\mathrm{lin}}$ (– where it is
-# the same in all blocks), then, of each model, the smallest and the largest value over its blocks; every block is below
-# the fold.
+# the same in all blocks), then, for each model, its smallest and largest value over blocks; the folded table has every
+# block.
 
 # %%
 inputs = pd.concat([measure.inputs(name, blocks[name]) for name in run.models], ignore_index=True)
 support = run.record("support", inputs[["model", "block", "support_in", "support_out"]])  # the rest is notebook 01's
-inputs = inputs.merge(controls.query("control == 'own'")[["model", "block", "r2"]], on=["model", "block"])
+own = controls.query("control == 'own'")
+inputs = inputs.merge(own[["model", "block", "r2"]], on=["model", "block"])
 statistics = inputs.drop(columns="block").groupby("model", sort=False)
-rho = statistics.corr("spearman")["r2"].unstack().reindex(list(run.models)).drop(columns="r2")
+with_r2 = statistics.corr("spearman")["r2"].unstack().drop(columns="r2")
+rho = with_r2.reindex(list(run.models))
 print("Spearman ρ with R²_lin over blocks:")
 print(rho.round(1).to_string(na_rep="–"))
 run.folded("every block", inputs.set_index(["model", "block"]).round(2))
-pd.concat({end: statistics.agg(end) for end in ("min", "max")}, names=["end"]).swaplevel().sort_index().round(2)
+ends = pd.concat({"min": statistics.min(), "max": statistics.max()}, names=["end"])
+ends.swaplevel().sort_index().round(2)
 
 # %% [markdown]
 # **Transplants.** For every ordered pair: rows of one model (*shape*), in the mean and covariance of another
 # (*colour*), through the weights of a third (*weights*). Where colour and weights are of one model, *weights* stands
-# for both and *inputs* for the shape alone; with all three free the colour has a share of its own. Whose profile is it
-# then? We print how far, for two different models, the curve lies from that of the weights' owner, from that of the
-# inputs' owner, and from the same weights on *normal* rows or on their own rows *turned*. Rows of one width do not fit
-# weights of another: models that differ in width or depth are left out here, and where none is left each has its own
-# rows alone.
+# for both and *inputs* for the shape alone; with all three free the colour has a share of its own. Whose profile comes
+# out? We print how far, on average over pairs of two different models, it lies from that of the weights' owner, from
+# that of the inputs' owner, and from the same weights on *normal* rows or on their own rows *turned*. Rows of one width
+# do not fit weights of another: models that differ in width or depth from all others are left out.
 
 # %%
 transplants = measure.transplants(blocks, ffns, three_way_every=1 if thorough else 3)
@@ -253,7 +260,9 @@ pairs = run.record("pairs", measure.pairs(transplants))
 effects = run.record("effects", measure.effects(transplants))
 nearness = run.record("nearness", measure.nearness(pairs, controls))
 if transplants.empty:
-    shapes = {name: (len(found), found[0].rows().x.shape[1]) for name, found in blocks.items()}
+    shapes = {}
+    for name, of_model in blocks.items():
+        shapes[name] = (len(of_model), of_model[0].rows().x.shape[1])
     print("no transplants: no two models are alike in their number of blocks and their width:", shapes)
 
 # %% tags=["nbval-check-output"]
@@ -266,9 +275,9 @@ for design, of_design in effects.groupby("design", sort=False):
 # of one kind are the only repetitions there are, so what sets *them* apart is the yardstick: how much does another
 # architecture, or another text within one architecture, move a profile beside what another seed does? *Share*: the
 # effect's variance over its own and the seeds' together, ½ if both move a profile alike. *Ratio*: how many times as far
-# apart two twins lie that differ in it. *Shape only*: each profile less its mean over blocks. Intervals are Fisher's F
-# turned round; with so few seeds they are wide, and that is what so few seeds can say. The twins were measured when
-# they were trained, on documents that were split one by one and not yet by folder of source files.
+# apart as two seeds two twins lie that differ in it. *Shape only*: each profile less its mean over blocks. Intervals
+# are Fisher's F turned round; with so few seeds they are wide, and that is what so few seeds can say. The twins were
+# measured when they were trained, on documents that were split one by one and not yet by folder of source files.
 
 # %% tags=["nbval-check-output"]
 from howlinear.training.twins import TEXTS, load_twins
@@ -280,7 +289,7 @@ if with_twins:
     print("twins of", ", ".join(twins["family"].unique()))
     print("mean |gap| of two that differ in one factor alone:")
     print(gaps.pivot(index="measured_on", columns="factor", values="gap").round(3).to_string())
-    shown = ["f", *(f"{name}{end}" for name in ("share", "ratio") for end in ("", "_low", "_high"))]
+    shown = ["f", "share", "share_low", "share_high", "ratio", "ratio_low", "ratio_high"]
     print(moving.set_index(["measured_on", "view", "effect"])[shown].round(2).to_string())
 else:
     print("left out: the twins are embedded models, and say nothing of this run's; run profile minis has them")
@@ -291,8 +300,8 @@ else:
 # **How to read it.** One panel a model. Heavy line: the trained model with its 95 % interval. Band: the whole model at
 # random initialisations, from the lowest held-out to the highest in-sample $R^2$ of any seed; the random models lie
 # somewhere in it, and a wide band says that even these rows are too few. Thin lines: the trained model's own inputs
-# through permuted, redrawn or fresh weights. Where a thin line lies on the heavy one, that much disorder does not
-# matter. An $R^2$ below 0 would say that rows are too few, not how linear a block is.
+# through permuted, redrawn or fresh weights. Where a thin line lies on the heavy one, that disorder changes nothing. An
+# $R^2$ below 0 would say that rows are too few, not how linear a block is.
 
 # %%
 import matplotlib.pyplot as plt
@@ -307,9 +316,9 @@ plt.show()
 #
 # **How to read it.** One panel for each owner of weights. Coloured: that block fed with each model's rows, all in the
 # owner's mean and covariance; its own rows are the heavy line. Black: normal rows (circles: the closed form). Grey: its
-# own rows, turned. Last panel: what tells all combinations apart, with 95 % intervals. An interaction (×) is what
-# neither of the two does alone: whether they *fit together*. Where rows could not be
-# transplanted, there are the owner's rows alone and no last panel.
+# own rows, turned. Last panel: the shares of the variance between combinations, with 95 % intervals. An interaction (×)
+# is what none of its parts does alone: whether they *fit together*. Where rows could not be transplanted, there are the
+# owner's rows alone and no last panel.
 
 # %%
 figure = plots.transplants(pairs, controls, normal, effects[effects["design"] == "three-way"])
@@ -320,8 +329,8 @@ plt.show()
 # ## Figure: twins that differ in one thing only
 #
 # **How to read it.** (a) Colour is the architecture (*family*), full or dotted the text; two lines alike differ in the
-# seed. (b) How much each moves a profile, as a share of what it and another seed move it together, on each text, as
-# measured (filled) and in shape only (open). Right of the grey line it moves a profile more than another seed does.
+# seed. (b) The *share* above of another family and of another text, for profiles measured on each text: as measured
+# (filled) and in shape only (open). Right of the grey line a change moves the profile more than another seed does.
 
 # %%
 if with_twins:
@@ -359,10 +368,10 @@ run.questions()
 # %% [markdown]
 # ## Exercises
 #
-# Solutions are in `solutions/08_controls.py`; try first.
+# Solutions are in `solutions/08_controls.py`; try first. Each cell checks your answer when you fill it in.
 #
-# **1 (warm-up).** How many rows give shuffled pairs, at the rank behind the first row of `floors`, an in-sample $R^2$
-# of 0.01?
+# **1 (warm-up).** With how many rows do shuffled pairs have an in-sample $R^2$ of 0.01 on average? The first row of
+# `floors` tells the rank of the inputs.
 #
 # <details><summary>Hint</summary>
 #
@@ -405,8 +414,8 @@ if quiet is not None:
     print(f"right: {quiet:.4f}, where the full spread has {loud:.3f}: from near by every smooth block is straight")
 
 # %% [markdown]
-# **3 (harder).** Turn the rows of the first model's middle block with the seeds 0 to 4. Does any come near its own
-# rows?
+# **3 (harder).** Turn the rows of the first model's middle block with the seeds 0 to 4. Does $R^2$ of any come near
+# that of its own rows?
 #
 # <details><summary>Hint</summary>
 #

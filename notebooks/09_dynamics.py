@@ -53,13 +53,14 @@ run.answer()
 # %% [markdown]
 # ## Idea
 #
-# A trained profile is the last frame of a film. While the embedded models and the twins of notebook 08 were
-# trained, every block was measured at steps 0, 1, 2, 3, 4, 6, 8, 11, …, two frames to a doubling, always on the same
-# rows. Here we only look at the film, so every question is about *when*, and time is read on a logarithmic scale.
+# A trained profile is the last frame of a film: what we call a *film* is a training of which every block was measured
+# on the way. While the embedded models and the twins of notebook 08 were trained, every block was measured at steps 0,
+# 1, 2, 3, 4, 6, 8, 11, …, two frames to a doubling, always on the same rows. Here we only look at the film, so every
+# question is about *when*, and time is read on a logarithmic scale.
 #
 # Two traps. Noise is no departure: a block has left only when its interval and its first one do not touch, twice
-# running. And a curve may end where it began, so the distance covered does not tell when it is done. We say
-# *settled* as engineers do of a swinging pointer, when it stays in a narrow band around where it ends.
+# running. And a curve may end where it began, so the distance covered does not tell when it is done. We say *settled*
+# as engineers do of a swinging pointer: from then on it stays in a narrow band around its last value.
 
 # %% [markdown]
 # ## Method
@@ -79,9 +80,9 @@ run.answer()
 # | mean Spearman correlation of several runs' orders, and how likely by chance | `timing.agreement` |
 # | Pythia's public weights, one revision in memory at a time | `trajectory.revisions` |
 #
-# "Settled" is relative to where a recording ends, and no training here ran to its limit. That is fair between two
-# curves of one run, but says nothing of longer ones; so we also ask with each run cut at half its length, and begun at
-# its straightest step (`measure.cuts`).
+# "Settled" is relative to where a recording ends, and no training here ran to convergence. That is fair between two
+# curves of one run, but says nothing of longer ones. So we also ask with each run cut at half its length, and with each
+# run begun at its straightest step (`measure.cuts`).
 #
 # First, curves whose answers we know. Blocks that hold their value until a planted step each, and then fall, must leave
 # in the planted order; noise that stays within its intervals must not depart at all.
@@ -134,9 +135,10 @@ print(f"measured at {settled.after[0]:.0f} and {settled.by[0]:.0f}")
 # %% [markdown]
 # ## Run
 #
-# Which films are there? The project's own, always; one beside a model's weights; and public revisions. Of the paper's
-# models only Pythia has those. And what is a loss worth? A model that knows how often each token occurs, and nothing
-# else, has the *unigram* loss; we count tokens in text that no film was measured on.
+# Which films are there? The project's own, always; one that lies beside a model's weights, if there is one; and public
+# revisions, which of the paper's models only Pythia has. As a yardstick for losses we take the *unigram* loss, that of
+# a model that knows how often each token occurs and nothing else; tokens are counted in text that no film was measured
+# on.
 
 # %%
 import howlinear as hl
@@ -211,16 +213,16 @@ print(table.round(2).to_string(formatters={"peak_step": "{:.0f}".format}))
 
 # %% [markdown]
 # *spread*: standard deviation over blocks; *peak*: the highest mean $R^2_{\mathrm{lin}}$ on the way; *fall*: the share
-# of its fall that the loss has behind it there; *up*: how many blocks first leave upwards; *below*: how many end below.
+# of the loss's whole fall that is over by then; *up*: how many blocks first leave upwards; *below*: how many end below.
 #
 # *too few rows*: how many blocks have an $R^2_{\mathrm{lin}}$ below 0 at step 0. That says nothing of how linear they
-# are, only that the rows were too few for a block so bent. The films were recorded in training, on the rows of then;
-# notebook 02 has the bracket that more rows give. So of such a model *start* is too low and *spread_start* too large,
-# and how far its first rise goes is not known.
+# are, only that the rows were too few for a block so bent. The films were recorded in training, on fewer rows; notebook
+# 02 has the bracket that more rows give. So of such a model *start* is too low and *spread_start* too large, and how
+# far its first rise goes is not known.
 #
-# The rows of then were also drawn and split otherwise: documents came file by file and were split one by one, so that
-# pieces of a file could be on both sides. All else in the project is split by folder. Whether today's rows are those of
-# the films is what the line above says last.
+# The films' rows were also split otherwise: documents one by one, so that pieces of a file could be on both sides,
+# where all else in the project is split by folder. The cell that counts tokens says last whether today's rows are those
+# of the films.
 
 # %% tags=["nbval-check-output"]
 flat = runs["spread_start"] < runs["spread_end"] / 10
@@ -277,7 +279,7 @@ course = run.record("live", pd.DataFrame({"step": live.steps, "loss": live.loss,
 #
 # **How to read it.** (a) Each curve is a block, dark next to the text, light next to the loss, with its 95 % interval.
 # (b) Held-out loss (black, left axis), the unigram loss dotted, and the mean effective rank of the outputs (orange,
-# right axis). Near rank 1 a block writes little but one direction, and one direction is easily straight.
+# right axis). Near rank 1 a block writes little beyond one direction, and along one direction a line fits easily.
 
 # %%
 from howlinear.plots import dynamics as plots
@@ -288,8 +290,9 @@ _ = run.figure(figure, "live")
 # %% [markdown]
 # ## Figure: the recorded films
 #
-# **How to read it.** Top: as (a) above; the grey line is the straightest step. Bottom: standard deviation over blocks,
-# in a band as far as errors could move it (`timing.spread`); dotted, right axis: the held-out loss.
+# **How to read it.** Top: as (a) above; the grey line marks the step at which the mean $R^2_{\mathrm{lin}}$ is highest.
+# Bottom: standard deviation of $R^2_{\mathrm{lin}}$ over blocks, with a band as wide as errors could move it
+# (`timing.spread`); dotted, right axis: the held-out loss.
 
 # %%
 frames = pd.concat([curve.to_frame() for curve in curves.values()]).round(4)
@@ -300,7 +303,7 @@ _ = run.figure(figure, "profiles")
 # ## Figure: who goes first, and who last?
 #
 # **How to read it.** (a) When each block first leaves its initial value; the lower, the earlier. (b) When it settles;
-# the horizontal line of the same colour is when that run's loss does (two may coincide). Bars span the two measured
+# the horizontal line of the same colour is when that run's loss settles (two may coincide). Bars span the two measured
 # steps between which it happened. (c) The distance between a block's mark and that line, in doublings of the step: a
 # dot for each block, a diamond for the run's median. Right of 0 the loss settles first.
 
@@ -309,34 +312,11 @@ figure = plots.settling(passages, runs, list(curves))
 _ = run.figure(figure, "settling")
 
 # %% [markdown]
-# ## Figure: a block looks linear because a sink is born
-#
-# A notebook later (12) asks which tokens make a block look linear. In `mini-sink`, a small LLaMA whose sequences all
-# begin with one token and whose learning rate was high, the answer can be watched as it comes about.
-#
-# **How to read it.** (a) $R^2_{\mathrm{lin}}$ of the block that rests most on its massive rows: filled of all rows,
-# open of the ordinary ones; grey are the other blocks, of ordinary rows. Where filled and open part, the block goes on
-# to look linear and no longer is. (b) Its heaviest output in median norms; above the dotted line a row is massive. On
-# the right axis, what the heads of one layer give position 0 on the mean, where that is most.
-
-# %%
-from howlinear.instrument.massive import MULTIPLE
-
-filmed_sink = numbers.load(paths.MODELS / "mini-sink" / "trajectory.json")
-sink = run.record("sink", measure.sink(filmed_sink["steps"]))
-births = run.record("births", measure.births(sink))
-figure = plots.sink(sink, births["block"][0], MULTIPLE)
-_ = run.figure(figure, "sink")
-
-# %%
-births
-
-# %% [markdown]
-# Is it one order? Below: the correlation of every two runs' orders with each other, and of the blocks' times with
-# depth. The p-value asks only whether orders are random; neighbouring blocks are alike, so it is on the small side.
-# Then the votes, at every share and every cut: positive, $R^2_{\mathrm{lin}}$ settles later than the loss (p: a sign
-# test of runs). Their intervals take runs as independent, which twins that share their text are not, and are a little
-# too narrow for it.
+# Is it one order? Below: how the orders of every two runs correlate, and how the blocks' times correlate with depth.
+# The p-value asks only whether orders are random; neighbouring blocks are alike, so it is on the small side. Then the
+# mean lag over runs, at every share and every cut: where it is positive, $R^2_{\mathrm{lin}}$ settles later than the
+# loss (p: a sign test of runs). Its interval takes runs as independent, which twins that share their text are not, and
+# so is a little too narrow.
 
 # %% tags=["nbval-check-output"]
 orders = run.record("orders", measure.orders(timed, {"recorded": list(FACTORY), "twins": list(twins)}))
@@ -351,6 +331,30 @@ for vote in votes.itertuples():
     lag = f"lag {vote.lag:+.2f} ({vote.lag_low:+.2f} to {vote.lag_high:+.2f})"
     counts = f"{vote.above} runs later, {vote.below} earlier, p {vote.p:.2g}"
     print(f"{vote.cut}, {vote.share}: {lag}, {counts}")
+
+# %% [markdown]
+# ## Figure: a block looks linear because a sink is born
+#
+# Notebook 12 asks which tokens make a block look linear: a few *massive* rows, with outputs beyond ten median norms,
+# may decide. In `mini-sink`, a small LLaMA whose sequences all begin with one token and whose learning rate was high,
+# one can watch such rows appear.
+#
+# **How to read it.** (a) $R^2_{\mathrm{lin}}$ of the block that rests most on its massive rows: filled of all rows,
+# open of the ordinary ones; grey are the other blocks, of ordinary rows. Where filled and open points part, the block
+# still looks linear and no longer is. (b) Its heaviest output in median norms; above the dotted line a row is massive.
+# Right axis: the attention that the heads of a layer give position 0 on average, in the layer where it is highest.
+
+# %%
+from howlinear.instrument.massive import MULTIPLE
+
+filmed_sink = numbers.load(paths.MODELS / "mini-sink" / "trajectory.json")
+sink = run.record("sink", measure.sink(filmed_sink["steps"]))
+births = run.record("births", measure.births(sink))
+figure = plots.sink(sink, births["block"][0], MULTIPLE)
+_ = run.figure(figure, "sink")
+
+# %%
+births
 
 # %%
 live_model = {"steps": steps, "blocks": blocks, "width": width}
@@ -367,8 +371,8 @@ run.conclusion()
 # - A profile near 1 need not mean that blocks compute something linear; it may mean that they write hardly more than
 #   one direction, as a model may that has learned how often words occur and no more. The paper's "two regimes" may be
 #   stages of one training.
-# - What one block adds is the next one's input, so later blocks see the sum of all changes. Exercise 2 asks whether
-#   that alone moves $R^2_{\mathrm{lin}}$, with no change to a block's own weights.
+# - What one block adds is part of the next one's input, so later blocks see the sum of all changes. Exercise 2 asks
+#   whether that alone moves $R^2_{\mathrm{lin}}$, with no change to a block's own weights.
 # - *From the peak* is the strictest way of counting: it leaves out the loss's early, easy fall. And votes speak of
 #   trainings like these runs', not of all.
 

@@ -28,9 +28,7 @@ held = 16_000_000  # inputs held in memory at a time, rows × width × blocks: m
 kernel_rows = [750, 1500, 3000, 6000]  # train rows of the kernels, the last for degree 2 alone: time grows as its cube
 counts = [0, 16, 32, 64, 128, 256]  # neurons that weigh their squares anew, the loudest first; all are added
 directions = [0, 8, 16, 32, 48]  # leading directions all of whose products are taken
-streamed: (
-    list | str
-) = []  # blocks of every model whose products are streamed, up to width 128; always the first's middle block
+streamed: list | str = []  # blocks of each model, up to width 128, whose products are streamed; always one of the first
 streamed_rows = [16_000, 32_000]  # train rows for that: about a minute and a half and 3 GB a block
 share_reached = 0.9  # of the quadratic step: how many products does it take to get there?
 with_twins = True  # the embedded small models in training as well, whatever the models of the run profile
@@ -48,11 +46,13 @@ from howlinear.notebook.run import start
 run = start("10_degrees", profile, model, corpus)
 first = next(iter(run.models))
 stored = {name: run.capture(name) for name in run.models}
-used = {name: found.rows.thinned(token_rows) for name, found in stored.items()}
 some = selected({name: found.blocks for name, found in stored.items()}, blocks)
-checked = {name: spaced(found.blocks, 3) for name, found in stored.items()}  # an early, a middle and a late block
-middle = {name: numbers[len(numbers) // 2] for name, numbers in checked.items()}
-surveyed = {name: sorted({*some.get(name, ()), *checked[name]}) for name in run.models}
+used, checked, middle, surveyed = {}, {}, {}, {}
+for name, found in stored.items():
+    used[name] = found.rows.thinned(token_rows)
+    checked[name] = spaced(found.blocks, 3)  # an early, a middle and a late block
+    middle[name] = checked[name][len(checked[name]) // 2]
+    surveyed[name] = sorted({*some.get(name, ()), *checked[name]})
 print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", used[first].count, "token rows")
 for name, found in stored.items():
     massive = [block for block in surveyed[name] if len(found.blocks[block].massive())]
@@ -62,8 +62,8 @@ for name, found in stored.items():
 # %% [markdown]
 # ## Predict first
 #
-# 1. The line explains a share $R^2_1$ of the variance. Let the model square things, then cube them. By which degree is
-#    nine tenths of the *rest* explained?
+# 1. The line explains a share $R^2_1$ of the variance. Let the model square things, then cube them. Up to which degree
+#    must one go to explain nine tenths of the *rest*?
 # 2. What share of all that is quadratic will sixteen products, a rank-16 probe, reach: most, half, little?
 # 3. Weights and the covariance of the inputs give the whole spectrum, *if* inputs are Gaussian. Is the real block more
 #    linear than that, or less?
@@ -84,11 +84,12 @@ run.answer()
 # Degree first. A block bends nothing but its own pre-activations $z = Ax + c$. In each neuron, swap the activation for
 # the polynomial of degree $k$ that lies nearest to it on real text. What comes out is a polynomial of degree $k$ in
 # $x$, so the share it explains is a *lower bound* on what any polynomial of that degree could. SwiGLU multiplies, and
-# counts the same way: $u \cdot g^{k-1}$ has degree $k$.
+# its degree is counted the same way: $u \cdot g^{k-1}$ has degree $k$.
 #
-# The bound can be slack: products that no neuron makes may help. So we check it against *all* of them, 8,256 of 128
-# inputs (by the kernel $(1 + x \cdot x')^2$ on few rows, written down and streamed on many), and against a kernel that
-# bounds no degree. Hermite's expansion predicts the spectrum from the weights, and sees no row.
+# The bound can be slack: products that no neuron makes may help. So we check it against *all* products of two inputs,
+# 8,256 for 128 inputs: by the kernel $(1 + x \cdot x')^2$ on few rows, and written down and streamed on many. A
+# Gaussian kernel, which has no bound on the degree, stands beside it. Hermite's expansion predicts the spectrum from
+# the weights, and sees no row.
 
 # %% [markdown]
 # ## Method
@@ -98,7 +99,7 @@ run.answer()
 #
 # | what | function |
 # |---|---|
-# | $y = V^\top a(z) + b$ taken apart | `take_apart` |
+# | neurons, activation and readout of $y = V^\top a(z) + b$ | `take_apart` |
 # | each neuron's nearest $q_k$ ($\hat z$: $z$ standardised), and $R^2_1 \dots R^2_4$ | `spectrum.features`, `degrees` |
 # | the squares of the $r$ loudest neurons, each weighed anew | `spectrum.loudest` |
 # | all products, by the kernel $(1 + x \cdot x')^2$ on few rows; degree 3; Gaussian | `products.learning_curve` |
@@ -121,7 +122,8 @@ from howlinear.core.gaussian import Hidden, hermite, predict_spectrum
 identity = AffineMap(torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
 squares = Hidden(gate=identity, up=None, activation=torch.square, out=identity)
 draws = torch.randn(10_000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-draws = 0.5 + (draws - draws.mean()) / draws.std(correction=0)
+standardised = (draws - draws.mean()) / draws.std(correction=0)
+draws = 0.5 + standardised
 print("z² of normal z, mean ½:", predict_spectrum(squares, hl.Moments(1).update(draws), 3).round(2), "by degree")
 
 # %% [markdown]
@@ -143,12 +145,13 @@ print("teacher of degree D (row) explained up to degree k:")
 print(planted.add_prefix("R²_").rename_axis(index=None, columns=None).round(2).to_string())
 
 # %% [markdown]
-# From its own degree on a teacher must score 1; before it 0, if inputs are Gaussian. How far are they not?
+# From its own degree on a teacher must score 1. Below its degree it must score 0 if inputs are Gaussian, so what it
+# scores there says how far these inputs are from Gaussian.
 #
 # ## Run
 #
 # The spectrum of every block, with its prediction; for an early, a middle and a late block, the checks. Then the middle
-# blocks of fresh models on the same tokens, and all products streamed over more text.
+# blocks of untrained (*fresh*) models on the same tokens, and all products streamed over more text.
 
 # %%
 fitted = int(0.65 * used[first].count)  # of all rows: the train rows, less a fold of eight
@@ -168,10 +171,12 @@ for name in run.models:
     spread = measure.spread_table(captured, parts_untrained)
     fresh.append(measure.with_keys(table.merge(spread, how="cross"), name, middle[name]))
 tables = {kind: pd.concat([found[kind] for found in surveys]) for kind in surveys[0]}
-spectra, neurons, kernels, leading = (
-    run.record(kind, tables[kind]) for kind in ("spectra", "neurons", "kernels", "directions")
-)
-reach = neurons[neurons.share >= share_reached].groupby(["model", "block"])["neurons"].min().rename("reach")
+spectra = run.record("spectra", tables["spectra"])
+neurons = run.record("neurons", tables["neurons"])
+kernels = run.record("kernels", tables["kernels"])
+leading = run.record("directions", tables["directions"])
+enough = neurons[neurons.share >= share_reached]
+reach = enough.groupby(["model", "block"])["neurons"].min().rename("reach")
 spreads = run.record("blocks", tables["blocks"].join(reach.astype("Int64"), on=["model", "block"]))
 fresh = pd.concat(fresh)
 fresh_r2 = run.record("fresh", fresh[["model", "degree", "r2"]])
@@ -182,7 +187,9 @@ fresh_r2 = run.record("fresh", fresh[["model", "degree", "r2"]])
 # %%
 curves = []
 for name in run.models:
-    asked = {*choose_blocks(streamed, stored[name].blocks), *([middle[name]] if name == first else [])}
+    asked = set(choose_blocks(streamed, stored[name].blocks))
+    if name == first:
+        asked.add(middle[name])
     if stored[name].blocks[middle[name]].outputs.d_in > 128:
         print(f"{name} is wider than 128: all products of its inputs are not streamed")
         continue
@@ -210,13 +217,19 @@ for name, numbers in checked.items():
             print(f"{name}, block {block}: notebook 03 has no probe of several ranks")
 
 # %% tags=["nbval-check-output"]
-r2 = spectra.pivot(index=["model", "block"], columns="degree", values="r2").reindex(run.models, level="model")
-print(r2.groupby("model", sort=False).mean().add_prefix("R²_").rename_axis(columns=None).round(2).to_string())
-predicted = spectra.pivot(index=["model", "block"], columns="degree", values="hermite").reindex(r2.index)
+by_degree = spectra.set_index(["model", "block", "degree"])
+r2 = by_degree["r2"].unstack().reindex(run.models, level="model")
+means = r2.groupby("model", sort=False).mean()
+print(means.add_prefix("R²_").rename_axis(columns=None).round(2).to_string())
+
+predicted = by_degree["hermite"].unstack().reindex(r2.index)
 miss = (r2 - predicted).groupby("model", sort=False).agg(lambda gap: gap.loc[gap.abs().idxmax()])
+miss = miss.round(1) + 0.0  # no −0.0
 print("largest miss of Hermite's prediction, per degree and model:")
-print((miss.round(1) + 0.0).add_prefix("R²_").rename_axis(columns=None).to_string())  # no −0.0
-falls = int((r2.diff(axis=1).iloc[:, 1:] < 0).to_numpy().sum())
+print(miss.add_prefix("R²_").rename_axis(columns=None).to_string())
+
+steps = r2.diff(axis=1).iloc[:, 1:]
+falls = int((steps < 0).to_numpy().sum())
 print("steps down from one degree to the next:", falls, "of", len(r2) * (degree - 1))
 
 # %% [markdown]
@@ -236,16 +249,16 @@ plt.show()
 # ## $R^2_{\mathrm{lin}}$ from second moments alone
 #
 # The lowest dashed curve predicts $R^2_{\mathrm{lin}}$ itself, and it looks at no output. On Gaussian inputs of
-# covariance $\Sigma$ the line passes on what each neuron passes on *on the mean*, its slope $\mathrm E[a'(z)]$
-# (Stein's lemma), and Hermite's expansion holds the variance of the whole:
+# covariance $\Sigma$ the line takes each neuron at its *mean slope* $\mathrm E[a'(z)]$ (Stein's lemma), and Hermite's
+# expansion gives the variance of the whole output:
 #
 # $$ R^2_{\mathrm{lin}} = \frac{\mathrm{tr}(W^\top \Sigma\, W)}{\langle \mathrm{Cov}(a(z)),\, V V^\top \rangle},
 #    \qquad W = A^\top \mathrm{diag}(\mathrm E[a'(z)])\, V . $$
 #
-# (SwiGLU's $u \odot a(g)$ passes on $\mathrm E[u\,a'(g)]$ of $g$ and $\mathrm E[a(g)]$ of $u$.)
+# (SwiGLU's $u \odot a(g)$ has the mean slopes $\mathrm E[u\,a'(g)]$ in $g$ and $\mathrm E[a(g)]$ in $u$.)
 #
-# By hand: a neuron that reads a standard normal passes half of it on, so its line has a variance of $\tfrac14$, whether
-# it is ReLU or GELU. ReLU has the variance $\tfrac12 - \tfrac1{2\pi}$ in all, GELU
+# By hand: a neuron that reads a standard normal has a mean slope of ½, so its line has a variance of $\tfrac14$,
+# whether it is ReLU or GELU. The whole variance is $\tfrac12 - \tfrac1{2\pi}$ for ReLU, and for GELU
 # $\tfrac13 + \tfrac1{2\pi\sqrt3} - \tfrac1{4\pi}$.
 
 # %%
@@ -259,9 +272,9 @@ for activation, variance in in_all.items():
     print(f"{activation.__name__}: by hand {0.25 / variance:.4f}, from moments {predicted_r2:.4f}")
 
 # %% [markdown]
-# Now of every block. What real inputs have beyond mean and covariance is then all that can set prediction and block
-# apart: the *excess*. We take both as exact as they get, the block's side being what $R^2_{\mathrm{lin}}$ tends to with
-# ever more rows, once of all rows and once of ordinary ones, without the massive rows of notebook 12.
+# Now for every block: the prediction is compared with what $R^2_{\mathrm{lin}}$ tends to with ever more rows, once for
+# all rows and once for ordinary ones, without the massive rows of notebook 12. The difference, the *excess*, can only
+# come from what real inputs have beyond mean and covariance.
 
 # %%
 of_models = [measure.gaussian_table(name, run.model(name), stored[name].blocks) for name in run.models]
@@ -274,9 +287,10 @@ print(f"R²_lin and its prediction over blocks; within: no farther apart than {m
 print(foretold.drop(columns="follows_massive").round(2).to_string(index=False))
 
 # %% [markdown]
-# **How to read it.** A point a block: across, what Gaussian inputs of its mean and covariance would give; up, what
-# $R^2_{\mathrm{lin}}$ tends to. On the line, second moments say all. Above it the shape of real inputs makes the block
-# more linear than that, below it less. Hollow: the same block without its massive rows, where it has any.
+# **How to read it.** A point a block: across, the $R^2_{\mathrm{lin}}$ predicted for Gaussian inputs of the same mean
+# and covariance; up, what $R^2_{\mathrm{lin}}$ tends to. On the line the prediction is exact; above it the shape of
+# real inputs makes the block more linear than predicted, below it less. Open: the same block without its massive rows,
+# where it has any.
 
 # %%
 run.figure(figures.foretold(gaussian), "gaussian")
@@ -286,10 +300,11 @@ plt.show()
 # ## Figure: how tight is the lower bound?
 #
 # **How to read it.** The middle block of each model. Curves: line and kernel together, against the train rows that the
-# kernel had; they can only grow towards their ceilings, and one that still climbs at its right end has not reached it.
-# Stars: all products, streamed over more rows. Horizontal: the neurons' degree-2 bound, pooled (dashed) and with every
-# neuron's square weighed anew (dotted), from all train rows. What lies above takes products that no neuron makes. The
-# intervals of the curves take the fit as given, and are a little too narrow where outputs have heavy tails.
+# kernel had; they grow towards their ceilings, and one that still climbs at its right end has not reached it. Stars:
+# all products by plain least squares, streamed over more rows; without the kernel's penalty they need more rows for the
+# same $R^2$. Horizontal: the neurons' degree-2 bound, pooled (dashed) and with every neuron's square weighed anew
+# (dotted), from all train rows. An $R^2$ above these lines takes products that no neuron makes. The intervals of the
+# curves take the fit as given, and are a little too narrow where outputs have heavy tails.
 
 # %%
 
@@ -299,7 +314,7 @@ def of_middle(table):
     return table[table.block == table.model.map(middle)]
 
 
-figure = figures.kernel_curves(*map(of_middle, (kernels, spectra, neurons, streamed_curves)))
+figure = figures.kernel_curves(of_middle(kernels), of_middle(spectra), of_middle(neurons), of_middle(streamed_curves))
 run.figure(figure, "full")
 plt.show()
 
@@ -319,9 +334,10 @@ print(leading.pivot(index="model", columns="directions", values="r2").reindex(ru
 # %% [markdown]
 # ## Figure: how many products?
 #
-# The second question. A probe of rank $r$ could find the $r$ loudest neurons' squares, so its best fit reaches as far.
-# **How to read it.** Middle blocks. Up: share of the neurons' quadratic step that $r$ products reach. Stars are the
-# probes of notebook 03, free to find better products. Steep at first means low rank; climbing to the end, distributed.
+# The second question. A probe of rank $r$ could find the $r$ loudest neurons' squares, so the best probe reaches at
+# least as far as they do. **How to read it.** Middle blocks. Across: the number of products $r$. Up: the share of the
+# neurons' quadratic step that they reach. Stars are the probes of notebook 03, free to find better products. Steep at
+# first means low rank; climbing to the end, distributed.
 
 # %%
 run.figure(figures.products_needed(of_middle(neurons), of_middle(probes)), "rank")
@@ -332,8 +348,8 @@ plt.show()
 #
 # **How to read it.** The middle block of notebook 08's small models, one of each architecture (by line style, legend in
 # b). (a) $R^2_1 \dots R^2_4$ from dark to light. (b) The median spread of a pre-activation: the activation bends on a
-# scale of one, and a small spread sees it straight. (A median may hide two humps, neurons that hardly move and neurons
-# that move far: the last table has the quartiles.)
+# scale of one, and a small spread sees it straight. (A median may hide that some neurons hardly move and others move
+# far: the last table has the quartiles.)
 
 # %%
 from howlinear.training import twins
@@ -350,18 +366,17 @@ else:
 # What share of the rest, which the line leaves, do the degrees explain? The mean over the blocks of each model:
 
 # %%
-rest = (
-    r2.sub(r2[1], axis=0).div(1 - r2[1], axis=0).drop(columns=1).add_prefix("rest by degree ").rename_axis(columns=None)
-)
+rest = r2.drop(columns=1).sub(r2[1], axis=0).div(1 - r2[1], axis=0)
+rest = rest.add_prefix("rest by degree ").rename_axis(columns=None)
 rest.groupby("model", sort=False).mean().round(2)
 
 # %% [markdown]
-# The same of an early, a middle and a late block; then the share of the quadratic step that a probe of each rank
-# reaches, and how many neurons it takes for `share_reached` of it:
+# The same for an early, a middle and a late block, with the share of the quadratic step that a probe of each rank
+# reaches, and how many neurons it takes to reach `share_reached` of it:
 
 # %%
 by_rank = probes.pivot(index=["model", "block"], columns="rank", values="share").add_prefix("rank ")
-of_checked = rest.loc[pd.MultiIndex.from_tuples((name, block) for name in checked for block in checked[name])]
+of_checked = rest.loc[[(name, block) for name in checked for block in checked[name]]]
 of_checked.join(by_rank).join(reach.rename(f"neurons for {share_reached:.0%}")).round(2)
 
 # %% [markdown]
@@ -390,8 +405,8 @@ run.conclusion()
 #   is larger still.
 # - *How many products?* A probe of few products gains little where the quadratic part is spread over many: its small
 #   gain tells of the rank, not of the degree.
-# - *Is the block what Hermite says?* Only if inputs are Gaussian. The difference is what real inputs do that weights
-#   and covariance do not know. How far second moments go for $R^2_{\mathrm{lin}}$ is a property of a model, not a law.
+# - *Is the block what Hermite says?* Only if inputs are Gaussian. The difference is due to what weights and covariance
+#   do not contain. How far second moments go for $R^2_{\mathrm{lin}}$ is a property of a model, not a law.
 
 # %% [markdown]
 # ## Test yourself

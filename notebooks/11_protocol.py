@@ -12,7 +12,7 @@
 # # 11 · What hangs on the protocol?
 #
 # **Question.** The same block has another $R^2_{\mathrm{lin}}$ with other rows, another split, another denominator.
-# Which findings hang on such choices, and which hold whatever one chooses?
+# Which findings depend on such choices, and which hold whatever one chooses?
 #
 # **You need** notebook 02. **Time** 20 minutes to read, three to run.
 
@@ -22,7 +22,7 @@ model: str | None = None  # a model of yours in the place of the profile's: a fo
 corpus: str | None = None  # a text of yours in the place of the profile's: a path, or a name
 factors = [8, 16, 32, 64, 100]  # train rows for each input of a block, as far as the run profile has rows
 compared = [8, 16]  # those that are combined with every other choice, besides the most
-few = 16  # the limit is told from so many train rows an input, and checked on the most
+few = 16  # train rows for each input from which the limit is estimated; it is checked on the most
 seq_lens: list | None = None  # tokens in a sequence, curves are of the last; None: a quarter of the run's, and all
 protocols = ["paper", "ours"]  # what stands side by side, names known to `choices.named_protocol`
 held = 1_000_000_000  # bytes of moments held at a time: a wider model takes several passes, more bytes fewer
@@ -63,16 +63,17 @@ shown.set_index("protocol").T
 
 # %% [markdown]
 # The table holds the two protocols that stand side by side below. *Position 0* is the first token of every sequence.
-# *Loud* are the 1 % of rows with the largest outputs, or else the one output feature of largest variance; either may be
-# left out. *Null*: directions of the inputs with less than this share of the largest variance are left out of the map.
+# `loud` says what is left out as too loud: the 1 % of rows with the largest outputs, the one output feature of largest
+# variance, or nothing. `null` is the threshold for null directions (notebook 02): directions of the inputs with less
+# than this share of the largest variance are left out of the map.
 
 # %% [markdown]
 # ## Predict first
 #
 # 1. The paper compares with one mean of all outputs, we with each feature's own. Which gives the larger $R^2$, always?
 # 2. A map of 128 inputs is fitted on 1,024 rows, then on 12,800. How far will $R^2$ rise: by hundredths, or tenths?
-# 3. Of these four, which depend on the protocol: highest less lowest block above 0.25; the profile rises and falls;
-#    a step between neighbours above 0.25; some block below 0.90?
+# 3. Which of these four statements depend on the protocol: highest less lowest block above 0.25; the profile rises and
+#    falls; a step between neighbours above 0.25; some block below 0.90?
 
 # %% [markdown]
 # ## The answer
@@ -91,7 +92,7 @@ run.answer()
 #
 # One choice is special, since it has a right answer: how many rows. A map of $d$ inputs, fitted on few rows, follows
 # them too closely. It scores too high on its own rows and too low on others, by about the same amount. So the truth
-# lies *between*, and the two sides together tell what neither does alone: where both will meet.
+# lies *between*, and both scores together tell what neither does alone: the value at which they will meet.
 
 # %% [markdown]
 # ## Method
@@ -131,7 +132,7 @@ def fold(count):
 
 for count in (5, 50):
     planted = ceiling([fold(count) for _ in range(8)], [fold(50) for _ in range(8)])
-    print(f"{planted.rows_train:5} rows: {planted.r2_train:.2f} of the fit's own, {planted.r2:.2f} of others, ", end="")
+    print(f"{planted.rows_train:5} rows: {planted.r2_train:.2f} on its own rows, {planted.r2:.2f} on others, ", end="")
     print(f"so in the limit {planted.limit}; optimism {limits.optimism(planted.r2_train, planted.r2):.2f}")
 
 # %% [markdown]
@@ -158,8 +159,9 @@ print(count, "protocols,", len(universes), "values of R²")
 # ## Figure: how many rows?
 #
 # **How to read it.** Split by documents, each feature about its own mean; the most and the least linear block of each
-# model. Up: $R^2$. As train rows are added, the light curve (the fit's own rows) falls and the blue one (held-out rows)
-# rises. Black, with 95 % intervals: where they will meet, told from these rows alone. It should be flat.
+# model. Up: $R^2$. As train rows are added, the light dotted curve (the fit's own rows) falls and the blue dashed one
+# (held-out rows) rises. Black, with 95 % intervals: where they will meet, estimated from so many rows alone. It should
+# be flat.
 
 # %%
 by_documents = curves[curves["split"] == "documents"]
@@ -171,21 +173,23 @@ run.figure(plots.rows_needed(by_documents, extremes), "rows")
 plt.show()
 
 # %% [markdown]
-# Does the limit told from few rows come true? For every block: is the limit told from the most inside the interval of
-# the one told from few? And is the value measured on the most where the few foretold it?
+# Does a limit estimated from few rows come true? We count the blocks whose limit from the most rows lies in the
+# interval of that from few (`limit_agrees`), and those whose $R^2$ measured with the most rows lies where the few
+# predict it (`value_agrees`).
 
 # %% tags=["nbval-check-output"]
 run.record("curves", curves[curves["factor"].isin([few, factors[-1]])])
 agreement = run.record("agreement", measure.limit_agreement(curves, few, factors[-1]))
-print(f"told from {few} train rows an input, checked on {factors[-1]}:")
+print(f"estimated from {few} train rows for each input, checked on {factors[-1]}:")
 print(agreement.round(2).to_string(index=False))
 
 # %% [markdown]
 # ## Figure: the multiverse
 #
-# **How to read it.** Above: highest less lowest block of each model, a dot a protocol, in order of their mean; the line
-# is the threshold. Below: which level of each choice is behind each dot. A level whose strokes gather at one end moves
-# the number; one that is spread evenly does not matter. The orange lines are the paper's protocol and ours.
+# **How to read it.** Above: $R^2$ of the highest less that of the lowest block of each model, a mark a protocol, in
+# order of the mean over models; the black line is the threshold. Below: a stroke shows which level of each choice a
+# protocol has. A level whose strokes gather at one end moves the number; one whose strokes are spread evenly does not
+# matter. The orange lines are the paper's protocol and ours.
 
 # %%
 spread = statements.STATEMENTS["spread"]
@@ -197,7 +201,7 @@ plt.show()
 
 # %% tags=["nbval-check-output"]
 effects = run.record("effects", statements.effect_table(universes, ours))
-print("change of a block's R² against ours in that choice, all others equal:")
+print("R² of a block with each level less that with ours in this choice, all other choices equal:")
 print(effects.round(2).to_string(index=False))
 
 # %% [markdown]
@@ -214,10 +218,11 @@ plt.show()
 #
 # The protocol *paper* makes the paper's choices on this run's rows: the last fifth of all the text is held out, and the
 # rows to fit on lie before it. The rows that the paper measured are others: the first 117 windows of a text, which its
-# code reads in one piece, 14,976 in all, cut at row 11,981 inside a window (`text.paper_rows`). Laid out like that,
-# each block by the paper's conventions (`paper_protocol.paper_blocks`): R² about one scalar mean and about each
-# feature's own, the lower median, and ranks about the train mean. Below, how far its R² lies from either protocol. Mind
-# the rows: they are 16 to fit on for each input of a block of width 768, and more for each of a narrower one.
+# code reads in one piece, 14,976 in all, cut at row 11,981 inside a window (`text.paper_rows`). On rows laid out like
+# that we measure each block by the paper's conventions (`paper_protocol.paper_blocks`): $R^2$ about one scalar mean and
+# about each feature's own, the lower median, and ranks about the train mean. Below stands how far this $R^2$ lies from
+# that under either protocol. These are 16 train rows for each input of a block of width 768, and more for each input of
+# a narrower one.
 
 # %%
 from howlinear.instrument.paper_protocol import paper_blocks
@@ -241,7 +246,7 @@ print(distance.groupby("model", sort=False).agg(["mean", "max"]).round(2).to_str
 # ## Which verdicts flip?
 #
 # `smallest` and `largest`: the number over all protocols. `share`: of the protocols in which the statement holds.
-# `alone`: choices that flip it from what it is under ours, changed one at a time.
+# `alone`: choices that flip it, each changed alone from our protocol.
 
 # %% tags=["nbval-check-output"]
 run.record("statements", statements.statement_table())
@@ -249,15 +254,16 @@ flips = run.record("flips", statements.flip_table(numbers, ours))
 print(flips.fillna({"alone": ""}).round(2).to_string(index=False))
 
 # %% [markdown]
-# And side by side: it *holds* if the whole interval clears the threshold, *fails* if all of it lies beyond, and is
-# *open* if it straddles.
+# And the paper's protocol beside ours: a statement *holds* if the whole interval lies on its side of the threshold,
+# *fails* if all of it lies on the other, and is *open* if it straddles.
 
 # %%
 verdicts = run.record("verdicts", statements.verdict_table(folds))
 statements.verdicts_side_by_side(verdicts)
 
 # %% [markdown]
-# In which order do the models come, by mean $R^2$, and which block is the least linear? `share`: of the protocols.
+# In which order do the models come, by mean $R^2$, and which block is the least linear? `share` is that of the
+# protocols under which it is so.
 
 # %%
 orders = run.record("orders", statements.order_table(numbers))
@@ -293,8 +299,8 @@ run.questions()
 #
 # Solutions are in `solutions/11_protocol.py`; try first.
 #
-# **1 (warm-up).** A map explains 0.80 of its own rows and 0.55 of others. What does $R^2$ tend to, and which share of
-# itself does the held-out score still miss?
+# **1 (warm-up).** A map explains 0.80 of its own rows and 0.55 of others. What does $R^2$ tend to with more rows, and
+# which share of that limit does the held-out score still miss?
 #
 # <details><summary>Hint</summary>
 #
@@ -333,6 +339,6 @@ rows_that_count_as_one = None  # a number
 
 if rows_that_count_as_one is not None:
     # inputs and noise share half of their variance within a document, so their products share a quarter
-    foretold = 1 + (4 - 1) / 4
-    assert abs(rows_that_count_as_one - foretold) < 0.35, "the mean optimism, over (10 + 1) / rows; draws differ by 0.1"
-    print(f"right: {rows_that_count_as_one:.2f}, where a first-order sum foretells {foretold:.2f}")
+    by_sum = 1 + (4 - 1) / 4
+    assert abs(rows_that_count_as_one - by_sum) < 0.35, "the mean optimism, over (10 + 1) / rows; draws differ by 0.1"
+    print(f"right: {rows_that_count_as_one:.2f}, where a first-order sum predicts {by_sum:.2f}")

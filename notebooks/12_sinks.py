@@ -11,8 +11,8 @@
 # %% [markdown]
 # # 12 · Which tokens make a block look linear?
 #
-# **Question.** The paper finds blocks that are nearly linear and of rank 1, and leaves open why. Is it a few features
-# that make them so, or a few *tokens*?
+# **Question.** The paper finds blocks that are nearly linear and of rank 1, and leaves open why. Do a few features make
+# them so, or a few *tokens*?
 #
 # **You need** notebooks 02 and 04. **Time** 40 minutes to read, one to run.
 
@@ -49,8 +49,8 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 #    they have?
 # 2. The map of all rows explains 95 % of such a block. What does it explain of the rows that are *not* massive: more
 #    than half, a little, or less than nothing?
-# 3. The block is swapped for that map, and the model breaks. Now the block itself takes the hundred rows, and the map
-#    only the others. Is the model mended?
+# 3. The block is swapped for that map, and the model breaks. Now the block itself computes the hundred rows, and the
+#    map only the others. Does the model work again?
 # 4. While the model runs, the massive outputs of an early block are set to zero. A much later block is nearly linear.
 #    Does it stay so?
 
@@ -81,9 +81,9 @@ run.answer()
 # %% [markdown]
 # ## Method
 #
-# Follow it by hand. Eight ordinary rows on which a line explains nothing: $x = \pm 1$ and $y = \pm 1$, and neither
-# tells of the other. One massive row with $y = 100$, at $x = 10$. Moments can be taken apart again, so what is left
-# without the massive row is exact, as if it had never come.
+# Follow it by hand. Eight ordinary rows on which a line explains nothing: $x = \pm 1$ and $y = \pm 1$, and neither says
+# anything about the other. One massive row with $y = 100$, at $x = 10$. Moments can be subtracted as well as added, so
+# the moments without the massive row are exact, as if it had never been counted.
 
 # %%
 from howlinear.core.ceilings import r2
@@ -105,17 +105,17 @@ print(f"R² on the eight of the line of all nine: {r2(of_all.map, ordinary_rows)
 # | $R^2_{\mathrm{lin}}$ without the $k$ heaviest rows, in the fit as in the score | `measure.rest` |
 # | $R^2$ without the $k$ loudest output features | `measure.r2_without_loudest` |
 # | which tokens and positions, how large, in which direction | `tokens.massive_table`, `token_table` |
-# | who writes massive outputs, who takes them away | `tokens.flow_table` |
+# | which block writes massive outputs, which takes them away | `tokens.flow_table` |
 # | $R^2_{\mathrm{lin}}$ without the rows beyond a cut, for every cut | `measure.cut_table` |
 # | the rows at position 0 | `measure.first_rows` |
 # | share of rows that carry $R^2$, $(\sum e)^2 / (n \sum e^2)$, $e = \lVert y - \bar y \rVert^2$ | `carrying_share` |
 # | massive outputs changed while the model runs, and noise that costs as much | `interventions.intervene` |
 # | what a map costs, five ways | `costs.cost_table` |
-# | what the paper's values foretell | `predictions.predictions` |
+# | what the paper's values predict | `predictions.predictions` |
 #
 # Do the tools find what they are for? We plant a sink in the first model, in two steps, as trained models have them:
 # one block marks position 0 in two features, and the next adds a large constant to three features there. On all other
-# tokens both do what they did.
+# tokens both blocks are as before.
 
 # %% tags=["nbval-check-output"]
 from howlinear.ideas.sinks import costs, interventions, measure, planted, predictions, tokens
@@ -160,19 +160,19 @@ print(planted_blocks[["rank_one", "rank_one_ordinary", "carried_by"]].T.to_strin
 # The sunk block is the paper's rank-1 regime: high pooled $R^2$, an effective rank of 1, a median feature far below.
 # Without its massive rows, or without position 0, it is the clean block again, and the map of all its rows (`of_all`)
 # is of no use to the ordinary ones. The median feature hardly knows of the sink, which lies in three features: it is
-# about as straight as the ordinary rows are. `carrying_share` needs no rule of who is massive: if $k$ of $n$ rows had
+# about as straight as the ordinary rows are. `carrying_share` needs no rule for what is massive: if $k$ of $n$ rows had
 # all of the variance it would be $k / n$, and 1 if all rows had equal parts.
 #
 # What does a map in the block's place cost, in nats per token? We try five ways:
 #
 # - (a) least squares on all rows;
-# - (b) the same map, but the block itself takes the massive rows;
+# - (b) the same map, but the block itself computes the massive rows;
 # - (c) least squares on ordinary rows;
-# - (d) the same map as in (c), but the block itself takes the massive rows;
+# - (d) the same map as in (c), but the block itself computes the massive rows;
 # - (e) least squares on ordinary rows, and one constant at position 0.
 #
-# For (b) and (d) the block is computed for all rows, and the size of its output decides which rows it takes. That saves
-# nothing, and is done only to see where the cost comes from. (e) needs nothing of the block, and can be used. This
+# For (b) and (d) the block is computed for all rows, and the size of its output decides which rows it keeps. That saves
+# nothing, and is done only to see where the cost comes from. (e) needs nothing of the block, and could be used. This
 # model has never learned to need a sink, so (c), which takes the sink away, may even help it; a trained sink is missed.
 
 # %% tags=["nbval-check-output"]
@@ -180,12 +180,13 @@ run.record("planted_costs", costs_of_sunk.drop(columns="model"))
 print(costs.worth_table(costs_of_sunk).round(2).to_string())
 
 # %% [markdown]
-# To leave rows out shows what carries a number. It does not show that one block's massive outputs are *why* a later
+# Leaving rows out shows what carries a number. It does not show that one block's massive outputs are *why* a later
 # block has some: for that, they must be changed while the model runs. So we plant a chain whose causes are known. The
-# sunk block writes, as before. The next block answers: where its input lies as that of position 0 does now, it writes a
-# large constant of its own. The block after that writes one at position 0 whatever it reads. Set the sunk block's
-# massive outputs to zero, and the answer must fall silent, with $R^2_{\mathrm{lin}}$ back where it was, and the third
-# block must stay nearly as linear as it is. The same intervention on position 0 of the clean model must do nothing.
+# sunk block writes, as before. The next block answers: where its input looks like that of position 0 behind the sink,
+# it writes a large constant of its own. The block after that writes one at position 0 whatever it reads. If the sunk
+# block's massive outputs are set to zero, the answer must vanish, with $R^2_{\mathrm{lin}}$ back where it was, and the
+# third block must stay nearly as linear as it is. The same intervention on position 0 of the clean model must do
+# nothing.
 
 # %% tags=["nbval-check-output"]
 behind = [site.block for site in hl.sites(model) if site.block > planted_block]
@@ -255,10 +256,10 @@ token_rows = run.record("tokens", tokens.token_table(looks, ids, decode))
 run.shown(token_rows.round(3), none_massive)
 
 # %% [markdown]
-# Who writes, who takes away? A block can only take away what was written before it. So its `writer` is, of the blocks
-# before it that take nothing away, the one whose massive outputs are the largest in sum. `cosine` compares mean massive
-# outputs with the writer's: where it is near −1, the block takes away what was written. `same_rows` is the share of the
-# block's massive rows that are massive in the writer too.
+# Which block writes, and which takes away? A block can only take away what was written before it. So its `writer` is
+# the block whose massive outputs are the largest in sum, among those before it that take nothing away. `cosine`
+# compares mean massive outputs with the writer's: where it is near −1, the block takes away what was written.
+# `same_rows` is the share of the block's massive rows that are massive in the writer too.
 
 # %%
 flow = run.record("flow", tokens.flow_table(looks))
@@ -270,8 +271,8 @@ run.shown(flow.round(2), none_massive)
 #
 # **How to read it.** (a) The heaviest output of every block, in medians of that block; above the dotted line rows are
 # massive. (b) Where a run has blocks with massive rows: for each the cosine of their mean with that of their writer, a
-# block before them. At the top the block adds to it, at the bottom it takes it away, about 0 it is about something
-# else. The first such block has none before it, and no point.
+# block before them. At the top the block adds to what was written, at the bottom it takes it away, and about 0 it
+# writes in another direction. The first such block has no writer before it, and no point.
 
 # %%
 from howlinear.instrument.massive import MULTIPLE
@@ -295,12 +296,12 @@ plt.show()
 # %% [markdown]
 # ## Figure: every cut
 #
-# Ten medians is a choice. Here is the whole curve in its place, for every block.
+# Ten medians is a choice. So here is $R^2_{\mathrm{lin}}$ of every block for a range of cuts.
 #
 # **How to read it.** Upper panels: $R^2_{\mathrm{lin}}$ over depth, fit and score without the rows beyond so many
 # medians, a colour a cut; black: of all rows; diamonds: of all rows but those at position 0. Where the lines lie on one
-# another no cut matters; where they fan out $R^2_{\mathrm{lin}}$ is a number about the cut. Lower panels: the effective
-# share of rows that $R^2$ is about. It knows no cut.
+# another the cut does not matter; where they fan out $R^2_{\mathrm{lin}}$ depends on it. Lower panels: the effective
+# share of rows that carry $R^2$ (`carrying_share`), which needs no cut.
 
 # %%
 cuts = run.record("cuts", measure.cut_table(looks))
@@ -343,9 +344,9 @@ carried = blocks.groupby("model", sort=False)["carried_by"].value_counts().unsta
 print(carried.rename_axis(columns=None).to_string())
 
 # %% [markdown]
-# What of the profile's shape is left: the spread over depth, the largest step between neighbours, and the blocks of
-# the rank-1 regime (effective rank below 2, the median feature's $R^2$ at least 0.25 below the pooled one), of all
-# rows and of ordinary ones.
+# How much of the profile's shape is left without massive rows? The table has the spread over depth, the largest step
+# between neighbours, and the blocks of the rank-1 regime (effective rank below 2, the median feature's $R^2$ at least
+# 0.25 below the pooled one), of all rows and of ordinary ones.
 
 # %% tags=["nbval-check-output"]
 depth = measure.depth_table(blocks)
@@ -360,10 +361,10 @@ print(depth.astype(float).round(2).T.to_string())
 # same rows in the same document folds: $R^2_{\mathrm{lin}}$ of all rows, that of the rows which are ordinary before
 # and after, and the loss.
 #
-# To take a sink away also damages the model, and damage alone may bend or straighten a block. The control is as much
-# damage elsewhere: noise on the writer's *ordinary* outputs, of a size at which the loss rises by as much. What zeros
-# do and the noise does not is the sink's doing. An encoder has no loss, and a planted sink is hardly missed when it is
-# taken away: where the loss does not surely rise there is no damage to match, and no control.
+# Taking a sink away also damages the model, and damage alone may bend or straighten a block. The control is as much
+# damage elsewhere: noise on the writer's *ordinary* outputs, of a size at which the loss rises by as much. A change
+# that zeros bring and the noise does not is due to the sink. Where the loss does not surely rise, as with a planted
+# sink that no other block relies on, or where a model has no loss, there is no damage to match and no control.
 #
 # **How to read it.** A row of panels a model, the planted chain first. Left: $R^2_{\mathrm{lin}}$ of the blocks behind
 # the writer. Middle: by how much that of the ordinary rows changes, paired. Right: the block behind the writer that
@@ -389,8 +390,8 @@ plt.show()
 
 # %% [markdown]
 # In numbers, the planted chain with the others: `rise` is that of the loss, in nats per token, `noise` the size of the
-# noise in median norms; `change_ordinary` is the mean over later blocks, and `straighter` and `more_bent` are of how
-# many of them that change is surely above or below 0.
+# noise in median norms; `change_ordinary` is the mean over later blocks, and `straighter` and `more_bent` count those
+# in which that change is surely above or below 0.
 
 # %%
 arms = ["loss", "rise", "noise", "later_blocks", "change_ordinary", "straighter", "more_bent"]
@@ -401,8 +402,9 @@ every_arm.set_index(["model", "writer", "intervention"])[arms].infer_objects().d
 # %% [markdown]
 # ## Figure: what a map costs
 #
-# **How to read it.** Each line is a block, swapped alone; filled: with massive rows, open: the few without that are
-# shown beside them. Up: by how much the loss per token rises on held-out text, on a logarithmic scale.
+# **How to read it.** Each line is a block, swapped alone, with its number at the left; filled marks are blocks with
+# massive rows, open ones a few blocks without, for comparison. Up: by how much the loss per token rises on held-out
+# text, on a logarithmic scale.
 #
 # The five ways (a) to (e) are those of the planted sink. Without massive rows (b), (c) and (d) are (a).
 
@@ -418,16 +420,17 @@ run.figure(figure, "costs")
 plt.show()
 
 # %% [markdown]
-# In numbers, nats per token; `mended` is the share of the cost of map (a) that map (d) does without. A model that
-# predicts no next token has no cost, and is named.
+# In numbers, nats per token; `mended` is the share of the cost of map (a) that map (d) saves. A model that predicts no
+# next token has no cost; if there is one, it is named.
 
 # %%
 print(costs.without_costs(run.models, swap_costs))
 costs.worth_table(swap_costs).dropna(axis=1, how="all").round(3)
 
 # %% [markdown]
-# And where it arises: predicted from position 0 (`nats_first`), or from any later one (`nats_later`); and in perplexity
-# (`delta`). Shown are medians over the blocks; below the fold, every map of every block with its 95 % interval.
+# And where the cost arises: in what is predicted from position 0 (`nats_first`) or from any later position
+# (`nats_later`); and the cost in perplexity (`delta`). Shown are medians over the blocks; the folded table has every
+# map of every block with its 95 % interval.
 
 # %%
 arises = ["nats_first", "nats_later", "delta", "delta_low", "delta_high"]
@@ -437,10 +440,10 @@ swap_costs.groupby("kind", sort=False)[arises[:3]].median().round(3)
 # %% [markdown]
 # ## Predictions for the paper's models
 #
-# The paper publishes three numbers of each of its 36 blocks that a sink would leave its mark on: pooled $R^2$ is 0.6 or
-# more, the median feature is lower by 0.15 or more, and a map of at most ten directions reaches 90 % of it. Where all
-# three agree we predict that $R^2_{\mathrm{lin}}$ of ordinary rows is lower than that of all rows by more than 0.1, and
-# elsewhere that it is not. The rule was written down before any of the three models could be run here.
+# Three numbers that the paper publishes of each of its 36 blocks would show a sink: pooled $R^2$ of 0.6 or more, a
+# median feature lower by 0.15 or more, and a map of at most ten directions that reaches 90 % of the pooled $R^2$. Where
+# all three agree we predict that $R^2_{\mathrm{lin}}$ of ordinary rows is lower than that of all rows by more than 0.1,
+# and elsewhere that it is not. The rule was written down before any of the three models could be run here.
 
 # %% tags=["nbval-check-output"]
 predicted = predictions.predictions()
@@ -496,11 +499,11 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run: all rows → ordi
 
 # %% [markdown]
 # - A hundred rows of 500 medians have squares of $100 \cdot 500^2$ together, the nearly $20{,}000$ others of about 1
-#   each. So nearly all of the variance is the hundred's, and the map is fitted to them.
+#   each. So nearly all of the variance is that of the hundred, and the map is fitted to them.
 # - It is the *fit* that a few rows spoil for all others; once they are left out of it, their own place can be taken by
 #   a constant.
-# - What one block writes for a token can be why a much later one looks linear. To leave rows out shows that they carry
-#   a number; only to change them while the model runs, beside as much damage elsewhere, shows that they are its cause.
+# - What one block writes for a token can be why a much later one looks linear. Leaving rows out shows that they carry a
+#   number; only changing them while the model runs, beside as much damage elsewhere, shows that they are its cause.
 # - A high $R^2_{\mathrm{lin}}$ is a statement about squares. Report it beside that of the ordinary rows, and say at
 #   which cuts the two differ.
 

@@ -68,17 +68,17 @@ run.answer()
 # - the results cannot speak to it, by a stated rule: **not testable here** (–);
 # - a search finds little, and misses what is planted in the same model as well: **no power here** (?).
 #
-# *Here* is meant: other models can neither reproduce nor refute what is said of GPT-2. Over several models the verdict
-# is theirs if all agree, else mixed; a claim that something *can* be so holds if it does in one model.
+# The word *here* matters: other models can neither reproduce nor refute what is said of GPT-2. Over several models the
+# verdict is theirs if all agree, else mixed; a claim that something *can* be so holds if it does in one model.
 #
 # "$r \approx 0$" needs care. An interval that contains 0 shows nothing if it is wide. To show *no relation*, the whole
 # interval must fit inside a band around 0: a test of equivalence, with the burden of proof where it belongs.
 #
 # The threshold is where judgement enters: "widely", "little", "about the same" are words. Two things keep it honest.
 # The paper must pass its own ledger: by **the same statistic on the paper's own numbers**, and the same rule for
-# several models, every finding that they speak to holds, or the row is our misreading, and a test refuses it. And the
-# file of claims was settled before any other model was run: its fingerprint goes into the results, and a change of the
-# file makes them another ledger's.
+# several models, every finding that they speak to holds; if one does not, we have misread the paper there, and a test
+# refuses the row. And the file of claims was settled before any other model was run: its fingerprint goes into the
+# results, so that a change of the file shows.
 #
 # The last four rows are claims of our own, about massive rows (notebook 12). They were stated after the public and the
 # embedded models had been measured, so a ✓ of these models is no test of them; one of the paper's models will be.
@@ -96,8 +96,8 @@ run.answer()
 # | the ledger | all claims on a folder of results, a row a model of a claim | `ledger.evaluate` |
 #
 # Where a result holds intervals block by block, a contrast of two blocks takes the worst of both: $r_j - r_i$ runs from
-# $\mathrm{low}_j - \mathrm{high}_i$ to $\mathrm{high}_j - \mathrm{low}_i$. That is wider than need be, and pays for
-# having picked the largest contrast of many. Two profiles are compared by their **mean distance**
+# $\mathrm{low}_j - \mathrm{high}_i$ to $\mathrm{high}_j - \mathrm{low}_i$. That is wider than necessary, which makes up
+# for having picked the largest contrast of many. Two profiles are compared by their **mean distance**
 # $\tfrac1B \sum_b |r_b - r'_b|$, one yardstick with one threshold for both *the same* and *sharply different*: no two
 # curves can be both. Noise only ever adds to a distance.
 #
@@ -151,7 +151,7 @@ verdicts[["claim", "model", "verdict", "value", "value_low", "value_high"]].head
 
 # %% [markdown]
 # The same as one table, a row a claim and a column a model; *together* is for claims about a pair of models or the
-# twins, and for those that no model here can speak to.
+# twins, and for those that cannot be tested on any model here.
 
 # %%
 pd.set_option("display.max_colwidth", None)
@@ -162,11 +162,12 @@ board
 # ## Figure: the board
 #
 # **How to read it.** A strip is a claim. Its threshold is in the middle, and to the right lies the side on which the
-# claim holds, whichever way that is: an interval wholly at the right is ✓, wholly at the left ✗, one across the middle
-# ~. A shape is a model. An open mark is a tick that hangs on the two end blocks, a pale one rests on a search without
-# power. Rings are the paper's own numbers; where it says that something *can* be so, one of them at the right is
-# enough. Each strip is scaled to what is furthest out on it, so lengths are compared within a strip alone. At the right
-# stand what is asked and the paper's section; for the rows that would *falsify*, the left is what the paper hopes for.
+# claim holds, whether that is above or below: an interval wholly at the right is ✓ (blue), wholly at the left ✗
+# (orange), one across the middle ~ (olive). A shape is a model. An open mark is a ✓ that is lost without the two end
+# blocks, a pale one rests on a search without power. Rings are the paper's own numbers; where it says that something
+# *can* be so, one of them at the right is enough. Each strip is scaled to what is furthest out on it, so lengths are
+# compared within a strip alone. At the right stand what is asked and the paper's section; for the rows that would
+# *falsify*, the left is what the paper hopes for.
 
 # %%
 import matplotlib.pyplot as plt
@@ -180,10 +181,11 @@ plt.show()
 # %% [markdown]
 # ## Which verdicts hang on a threshold?
 #
-# Every threshold times a factor, the readings as they are; a mark a model, in the order of the board. A row that is ✓
-# or ✗ under every factor does not depend on its threshold; one of ~ stays undecided. A row that changes near 1 is a
-# matter of what the word in the claim is taken to mean. Two things are forced: a threshold of 0 does not move, and one
-# that a factor takes beyond ±1, on an $r$, an $R^2$ or a share, decides the row by itself.
+# Here every threshold is multiplied by a factor, with the numbers as they are; a mark is a model, in the order of the
+# board. A row that is ✓ or ✗ under every factor does not depend on its threshold; one that is ~ throughout stays
+# undecided. A row that changes near 1 depends on what the word in the claim is taken to mean. In two cases the outcome
+# is forced: a threshold of 0 does not move, and one that a factor takes beyond ±1, for an $r$, an $R^2$ or a share,
+# decides the row by itself.
 
 # %% tags=["nbval-check-output"]
 thresholds = run.record("thresholds", ledger.move_thresholds(found, stated, factors))
@@ -218,21 +220,22 @@ print(f"your guesses for {model}: {len(hits)} of {len(guesses)} right")
 #   as many steps as the *square* of the condition number (notebook 07), so the rule leaves out blocks that it should
 #   ask.
 # - That $R^2_{\mathrm{lin}}$ and the cost of a swap come apart is the paper's own finding (*dissociation*,
-#   *linear-and-dear*), and so is that a nearly linear block may be dear. Only the shape of it is ours to check here.
+#   *linear-and-dear*), and so is that a nearly linear block may be dear. Only whether the same pattern shows is ours to
+#   check here.
 # - *gain-not-residual* is judged as the paper judges it, over all blocks. Beside it stands $r$ without the two end
 #   blocks: where the two differ, a block or two make the correlation, here and in the paper's own GPT-2.
-# - Ticks need not be independent. *heterogeneous*, *adjacent*, *non-monotone* and *text-same-shape* can all be read off
-#   one fact, that the first and the last block differ from the others. Where they are, the answer above says so, and
-#   what the same rule gives without these two.
+# - Verdicts of ✓ need not be independent. *heterogeneous*, *adjacent*, *non-monotone* and *text-same-shape* can all be
+#   read off one fact, that the first and the last block differ from the others. Where they are, the answer above says
+#   so, and what the same rule gives without these two.
 # - *text-same-shape* and *text-small-shift* speak of the texts that were tried. The answer above names them, and where
 #   the same models read other texts as well (the embedded ones: prose) it says what came of that.
 # - *not-activation*, read the other way round, is what referees named as falsifying: differently trained models with
-#   matching profiles. It is one number, and stands once.
+#   matching profiles. It is one number, so it is judged once.
 # - The falsifiers are judged like all else. *falsifier-twins* asks models that share all but the text that they were
 #   trained on, and measures them against twins that share all but the seed.
 # - The interval of a correlation takes the blocks of a model as independent. Neighbouring blocks are alike, and a first
 #   block may lie far out, so it is too narrow: the book's page on intervals says how much.
-# - Of so many intervals at 95 %, not *all* will hold the truth. Exercise 2 asks what is left when they must.
+# - Of so many intervals at 95 %, not *all* will contain the truth. Exercise 2 asks which verdicts remain if they must.
 
 # %% [markdown]
 # ## Test yourself
@@ -247,8 +250,8 @@ run.questions()
 #
 # Solutions are in `solutions/13_claims.py`; try first.
 #
-# **1 (warm-up).** How much would "little" have to be for `products-small` to hold in every model? Give a threshold, in
-# R² and to two decimals, the smallest that does it.
+# **1 (warm-up).** What threshold would `products-small` need to hold in every model? Give the smallest, in $R^2$ and to
+# two decimals.
 #
 # <details><summary>Hint</summary>
 #
@@ -280,8 +283,8 @@ if generous is not None:
     print(f"right: {generous}: the highest upper end decides")
 
 # %% [markdown]
-# **2 (medium).** With $m$ verdicts, intervals at $1 - 0.05/m$ hold *all* truths with 95 % (Bonferroni). As if errors
-# were normal, stretch every interval accordingly: by which factor? Which verdicts, of which models, turn mixed?
+# **2 (medium).** With $m$ verdicts, intervals at $1 - 0.05/m$ hold *all* truths with 95 % (Bonferroni). Take errors as
+# normal and stretch every interval accordingly: by which factor? Which verdicts, of which models, turn mixed?
 #
 # <details><summary>Hint</summary>
 #
@@ -318,7 +321,7 @@ if turned is not None:
             expected.add((row.claim, row.model))
     assert turned <= expected, f"still what they were: {sorted(turned - expected)}"
     assert turned == expected, f"{len(expected - turned)} of those that turn are missing"
-    print(f"right: {len(turned)} of {count} verdicts turn mixed; a wider interval turns none round")
+    print(f"right: {len(turned)} of {count} verdicts turn mixed; a wider interval reverses none")
 
 # %% [markdown]
 # **3 (harder).** State a claim of your own as TOML, on a statistic that is there, such that it *does not hold here* in

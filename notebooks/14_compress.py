@@ -93,7 +93,7 @@ for name, possible in shares_of.items():
 # 1. A tenth of all parameters goes. Which costs more: to drop a tenth of the layers, or a tenth of the parameters as
 #    hidden units, some of every block? By what factor?
 # 2. Half of the hidden units of a block have large weights, and half small ones. Are the small ones those to drop?
-# 3. Which matters more: *which* units are dropped, or that the others are read out anew?
+# 3. Which matters more: *which* units are dropped, or fitting the readout of the others anew?
 
 # %% [markdown]
 # ## The answer
@@ -113,11 +113,11 @@ run.answer()
 #   LLM-Drop), or one linear map for a span of layers, merged into the block before (ReplaceMe);
 # - drop **hidden units**. They are scored by their weights (*magnitude*), by the norm of their values (*Wanda*), by how
 #   much they fluctuate (*FLAP*), or by what is really lost once the others stand in for them (*own units*, ours).
-#   *GRAIL* takes any such score and reads the units that stay out anew, by ridge regression: least squares with a small
-#   penalty on large weights.
+#   *GRAIL* takes any such score and fits the readout of the units that stay anew, by ridge regression: least squares
+#   with a small penalty on large weights.
 #
 # The first two give up a block or a layer at a time. With units every block gives up those that it needs least, and
-# since hidden units are correlated, the others can stand in for part of what goes.
+# since hidden units are correlated, the others can stand in for part of what is dropped.
 
 # %% [markdown]
 # ## Method
@@ -128,7 +128,7 @@ run.answer()
 # - *b* is always 4: loud, and says nothing;
 # - *d* = 0, 0, 1, 1: of small norm, and uncorrelated with the others.
 #
-# Whoever drops *a* and *b* loses nothing: a bias of 4, and half as much again of *c*, make it good.
+# Dropping *a* and *b* loses nothing: a bias of 4 replaces *b*, and *c* read out with weight 1.5 replaces *a*.
 
 # %% tags=["nbval-check-output"]
 from howlinear.core.ceilings import AffineMap
@@ -153,12 +153,13 @@ def left(kept, readout):
 
 wanda, flap = torch.tensor([1, 2]), torch.tensor([0, 2])
 print(f"Wanda keeps b, c; error {left(wanda, AffineMap(own.weight[wanda], own.bias)):.0f}")
-print(f"the same, read out anew by ridge (GRAIL); error {left(wanda, width.ridge(own, moments, wanda)):.1f}")
+print(f"the same, readout fitted anew by ridge (GRAIL); error {left(wanda, width.ridge(own, moments, wanda)):.1f}")
 print(f"FLAP keeps a, c, with a bias; error {left(flap, width.with_means(own, moments, flap)):.0f}")
 
 # %% [markdown]
 # (The error here is a sum over the four tokens.) No score of single units finds the right two: that *a* can go depends
-# on *c*, which stays. So ours drops unit by unit and reads the others out anew each time (exact backward elimination).
+# on *c*, which stays. So ours drops unit by unit and fits the readout of the others anew each time (exact backward
+# elimination).
 
 # %% tags=["nbval-check-output"]
 eliminated = eliminate(moments.sxx / moments.n + 1e-9 * torch.eye(4).double(), own.weight)
@@ -171,31 +172,30 @@ print(f"c and d are read out with {anew[0, 0]:.1f} and {anew[1, 0]:.1f}, and a b
 print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(stay, AffineMap(anew[:2], anew[2])):.0f}")
 
 # %% [markdown]
-# In a real model four things are added. Errors are weighed by what they cost in the loss, by its gradient's second
+# In a real model four things are added. Errors are weighed by what they cost in the loss, through its gradient's second
 # moments (notebook 06), so that what is lost has a *price* in nats per token. The budget is allocated among the blocks
 # so that their prices add up to the least. Each readout is fitted with a ridge that is chosen by one half of the text
-# for the other. And at last there is an *anchor*. So far every block is fitted as if all others were whole; in the
-# smaller model they are not. So, from the first layer to the last, with $s$ the whole model's residual stream behind
-# the layer, $\hat s$ that of the smaller model as it is by now, $h$ the units that stay, and $w$ what an error at the
-# token costs,
+# for the other. The fourth is an *anchor*. So far every block is fitted as if all others were whole; in the smaller
+# model they are not. So, from the first layer to the last, with $s$ the whole model's residual stream behind the layer,
+# $\hat s$ that of the smaller model as it is by now, $h$ the units that stay, and $w$ what an error at the token costs,
 #
 # $$ (B, c) = \arg\min \; \mathbb E\, w \lVert (s - \hat s) - B^\top h - c \rVert^2
 #    + \lambda \sum_k \operatorname{Var}(h_k) \lVert B_k \rVert^2 $$
 #
-# is added to the block's readout. A block gives back what it has lost itself, as far as its units can tell it on the
-# inputs that they really get, and some of what those before it have lost. The ridge $\lambda$ is fitted on one half of
-# the text and chosen on the other; where no $B$ helps there, the block stays as it is.
+# is added to the block's readout. A block makes up for what it has lost itself, as far as its units can on the inputs
+# that they really get, and for some of what the blocks before it have lost. The ridge $\lambda$ is fitted on one half
+# of the text and chosen on the other; where no $B$ helps there, the block stays as it is.
 #
 # | method | what goes | paper | function of `howlinear.ideas.compression`; rivals in `compressors` |
 # |---|---|---|---|
 # | own units | units, by what is lost without them | | `own_units.own_units` |
 # | lines by R², by price | whole blocks; lines in their place | 2606.19379 | `lines.by_r2`, `by_price` |
-# | lines, mended | the same, fitted without massive rows (notebook 12) | | `lines.without_massive` |
+# | lines, mended | by price, fitted without massive rows (notebook 12) | | `lines.without_massive` |
 # | ShortGPT | layers | Men et al. 2024 | `drop.layers` |
 # | LLM-Drop | FFNs, or FFNs and attention | He et al. 2024 | `drop.ffns`, `sub_layers` |
 # | ReplaceMe | a span of layers; a linear map | Shopkhoev et al. 2025 | `replace_me.least_squares`, `cosine` |
 # | magnitude | units of small weights | | `width.magnitude` |
-# | Wanda | soft units | Sun et al. 2023 | `width.wanda` |
+# | Wanda | units of small norm | Sun et al. 2023 | `width.wanda` |
 # | FLAP | units that fluctuate little; a bias | An et al. 2023 | `width.flap` |
 # | GRAIL on Wanda, on FLAP | units by that score; ridge | Tang et al. 2026 | `width.wanda_ridge`, `flap_ridge` |
 # | LLM Surgeon | units by the loss's curvature, in one shot | van der Ouderaa et al. 2023 | `width.surgeon` |
@@ -248,8 +248,8 @@ if models:
     smallest = raced[raced["share"] == raced.groupby("model")["share"].transform("min")]
 
 # %% [markdown]
-# Perplexity over that of the whole model, held out, on the main text; `kept` is the share of parameters at the smallest
-# budget.
+# Held-out perplexity over that of the whole model, on the main text; `kept` is the share of parameters at the smallest
+# budget. (`mini-sink`, where the run has it, was trained to have the massive rows of notebook 12.)
 
 # %% tags=["nbval-check-output"]
 if models:
@@ -259,9 +259,9 @@ else:
     print("None of these models has a part in the race.")
 
 # %% [markdown]
-# Are own units, the first method, really ahead? Two intervals may overlap and their difference still be sure, since
-# both models read the same documents. So here is the perplexity of each over that of the first, paired over documents,
-# with its 95 % interval: where that lies above 1, the first is ahead.
+# Are own units, the first method, really ahead? Two intervals may overlap while the difference is sure, since both
+# models read the same documents. So here is the perplexity of each over that of the first, paired over documents, with
+# its 95 % interval: where that lies above 1, the first is ahead.
 
 # %%
 over_first = ["over_first", "over_first_low", "over_first_high"]
@@ -271,7 +271,7 @@ if models and len(methods) > 1:
     display(others.groupby(["model", "method"], sort=False)[over_first].last().round(2))
 
 # %% [markdown]
-# Who could not get so small, and why:
+# Methods that cannot reach a budget, and why:
 
 # %%
 for row in main.dropna(subset="why").itertuples() if models else []:
@@ -285,7 +285,7 @@ if models:
     display(smallest.pivot_table(index="method", columns=["model", "corpus"], values="ratio", sort=False).round(2))
 
 # %% [markdown]
-# Everything was fitted on one draw of the text, in sequences of one length. How much hangs on that? The same held-out
+# Everything was fitted on one draw of the text, in sequences of one length. How much depends on that? The same held-out
 # rows, at the smallest budget, where other draws were fitted on, and longer or shorter sequences:
 
 
@@ -312,9 +312,10 @@ else:
 # %% [markdown]
 # ## Figure: what a smaller model costs
 #
-# **How to read it.** From left to right the model gets smaller; up, perplexity over that of the whole model, on a
-# logarithmic scale, with 95 % intervals paired over documents. Lower is better, and further left at the same height is
-# worse. Each line is named where it ends; a name with a number belongs to a line that leaves the panel.
+# **How to read it.** A panel a model. From left to right the model gets smaller; up, perplexity over that of the whole
+# model, on a logarithmic scale, with 95 % intervals paired over documents. Lower is better, and further right at the
+# same height. Each line is named near its end; a name with a number belongs to a line that leaves the panel at this
+# value.
 
 # %%
 if models and main["ratio"].notna().any():
@@ -325,16 +326,16 @@ else:
 # %% [markdown]
 # ## What would make it cost less?
 #
-# Three things could: a better sharing-out among blocks, more text to fit on, or other units and readouts. Some numbers
+# Three things could: a better allocation among blocks, more text to fit on, or other units and readouts. Some numbers
 # for the smallest model tell them apart, each a perplexity over that of the whole model:
 #
-# - *by the blocks' prices*: e to the power of their sum, which is before the anchor. If the model costs no more, the
-#   blocks' costs add up too, so that sharing out by prices leaves nothing to be found among the blocks;
-# - *on the text fitted on*: what any amount of text would leave lies between this and the next, since a readout costs
-#   least on the rows that it has seen;
+# - *by the blocks' prices*: e to the power of their sum, before the anchor. If the model costs no more, the blocks'
+#   costs add up, and allocation by prices leaves nothing to be gained;
+# - *on the text fitted on*: a readout costs least on the rows that it has seen, so the cost with ever more text lies
+#   between this and the next;
 # - *held out*: what the model costs;
-# - *held out, fitted on … rows*: the same, chosen and read out anew on fewer rows, or on more. Where more rows buy no
-#   more, what is left is the units' own.
+# - *held out, fitted on … rows*: the same, with units chosen and readouts fitted on fewer rows, or on more. Where more
+#   rows lower it no further, the rest is the cost of the missing units.
 
 
 # %% tags=["nbval-check-output"]
@@ -353,25 +354,27 @@ if models:
 # %% [markdown]
 # ## What does each part of own units buy?
 #
-# Own units are several choices at once. Each is exchanged alone, at the smallest budget. Fitting the anchor takes long,
-# so the others are exchanged in models without it, and the last three rows are about the anchor itself:
+# Own units are several choices at once. Each is exchanged for another, one at a time, at the smallest budget. Fitting
+# the anchor takes long, so the others are exchanged in models without it, and the last three rows are about the anchor
+# itself:
 #
-# - *as many in every block*: the budget is not shared out by prices. Such a model loads in `transformers` alone;
-# - *by scores of single units*: the units of the largest variance times readout stay, whatever the others could take
-#   over. That is FLAP's score, in the metric of the loss;
-# - *by forward selection*: units are taken in one by one, not out one by one;
+# - *as many in every block*: the budget is not allocated by prices. Such a model loads in `transformers` alone;
+# - *by scores of single units*: the units with the largest variance times squared readout stay, whatever the others
+#   could take over. That is FLAP's score, in the metric of the loss;
+# - *by forward selection*: units are added one by one, instead of dropped one by one;
 # - *by plain squares*: an error counts alike in every direction of the output and at every position;
 # - *without a ridge*: plain least squares;
-# - *with lines beside units*: a block may give up some units more for a line of its input beside the others, of any
-#   rank, where that is priced lower. Each rank holds $2d$ numbers, as many as two thirds of a gated unit;
-# - *anchored on own outputs*: fitted once more on the inputs that a block really gets, towards what the same block of
-#   the whole model writes there;
-# - *anchored on the stream*: the same, towards the whole model's residual stream. These are own units as they race;
-# - *with lines, anchored on the stream*: both. If what lines buy is what the anchor gives back anyway, this costs no
-#   less than the anchor alone.
+# - *with lines beside units*: a block may give up more units and have a line of its input, of any rank, beside the
+#   others, where that has the lower price. A line holds $2d$ numbers for each rank, two thirds of what a gated unit
+#   holds;
+# - *anchored on own outputs*: fitted once more on the inputs that a block really gets, to what the same block of the
+#   whole model puts out;
+# - *anchored on the stream*: the same, to the whole model's residual stream. These are own units as they race;
+# - *with lines, anchored on the stream*: both. If lines gain only what the anchor gains anyway, this costs no less than
+#   the anchor alone.
 #
 # The numbers are perplexity over that of own units before the anchor, paired over documents, with 95 % intervals. Above
-# 1, the part that was exchanged is worth having; below 1, the exchange is.
+# 1 the exchange costs something, so the original part is worth having; below 1 the exchange is better.
 
 
 # %% tags=["nbval-check-output"]
@@ -392,9 +395,9 @@ if models:
 # %% [markdown]
 # ## A little training, beside the original
 #
-# All of this is without training. Now the feed-forward blocks of smaller models are trained, and nothing else of them:
-# a few steps on the text that was fitted on. The whole model gets the same steps, since they may teach it the text too.
-# *healed* is perplexity over that of the whole model as it is, *behind* over that of the whole model healed alike.
+# All of this is without training. Now only the feed-forward blocks of smaller models are trained, for a few steps on
+# the text that was fitted on. The whole model gets the same steps, since they may teach it the text too. *healed* is
+# perplexity over that of the whole model as it is, *behind* is perplexity over that of the whole model healed alike.
 
 
 # %%
@@ -441,10 +444,10 @@ run.save(settings=settings)
 run.conclusion()
 
 # %% [markdown]
-# - A line in the place of a block is one way to spend $d^2 + d$ numbers on it. Where *lines by price* is far above *own
-#   units*, the block has better ones to keep: its own.
+# - A line in the place of a block is one way to spend $d^2 + d$ numbers on it. Where *lines by price* costs far more
+#   than *own units*, the same numbers are better spent on the block's own units.
 # - Where other choices of units cost as much as exact elimination, any score in the same metric would have done: what
-#   counts is that errors are weighed by the loss, and that the units that stay are read out anew.
+#   counts is that errors are weighed by the loss, and that the readout of the units that stay is fitted anew.
 # - After some training, what counts is the distance to the whole model that was trained alike (*behind*): a smaller
 #   model that ends below the whole one as it was has learned the text, as the whole one would have.
 
@@ -466,7 +469,7 @@ run.questions()
 # <details><summary>Hint</summary>
 #
 # Step 1: `howlinear.models.layers.parameters` counts those of a module, and `howlinear.models.ffn_sites.sites(model)`
-# finds the blocks; of each, `site.parameters()` are those that go.
+# finds the blocks; for each, `site.parameters()` are those that go.
 #
 # Step 2: what comes in their place is $d^2 + d$ numbers a block, a matrix and a bias.
 #
@@ -486,9 +489,9 @@ if least is not None:
     print(f"right: {least:.3f} are embeddings, attention, norms and {len(own)} lines")
 
 # %% [markdown]
-# **2 (medium).** Does it matter at all which units go, if the others are read out anew? Write a function that draws at
-# random, in every block, the units to keep, as many as the budget allows. The cell mends the readout by ridge
-# regression and lets your model race at 80 %.
+# **2 (medium).** Does it matter at all which units go, if the readout of the others is fitted anew? Write a function
+# that draws at random, in every block, the units to keep, as many as the budget allows. The cell fits the readout by
+# ridge regression and lets your model race at 80 %.
 #
 # <details><summary>Hint</summary>
 #

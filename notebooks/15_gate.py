@@ -11,8 +11,8 @@
 # %% [markdown]
 # # 15 · How many tokens can take the line?
 #
-# **Question.** A line in the place of a whole block serves all tokens alike. What if it serves only those that it
-# serves well, and the others keep the block: how many tokens is that, and who tells which?
+# **Question.** A line in the place of a whole block serves all tokens alike. What if only the tokens that it serves
+# well take the line, and the others keep the block: how many tokens is that, and can one tell beforehand which?
 #
 # **You need** notebooks 02 and 12; least squares. **Time** 15 minutes to read, two to run.
 
@@ -53,9 +53,9 @@ print("models:", ", ".join(models) or "none", "· text:", run.corpora[0])
 #
 # 1. In the dearest block of each model a line for *all* tokens raises perplexity by 5 to 250 %. If it may rise by 1 %,
 #    what share of the tokens can take the line: a tenth, a half, nearly all?
-# 2. The same share of the tokens takes the line, but they are drawn at random. How many times the cost is that?
-# 3. The error of a line on a token is the block's output minus the line's. How much of the logarithm of its square can
-#    an affine function of the input tell, in $R^2$: nothing, half, nearly all?
+# 2. The same share of the tokens takes the line, but they are drawn at random. How many times as much does that cost?
+# 3. The error of a line on a token is the block's output minus the line's. How much of the logarithm of its squared
+#    norm can an affine function of the input explain, in $R^2$: nothing, half, nearly all?
 
 # %% [markdown]
 # ## The answer
@@ -79,12 +79,12 @@ run.answer()
 #    least-squares line of all others.
 # 2. The **score** is the affine function of $x$ that comes nearest to the logarithm of the first line's squared error,
 #    $\log \lVert y - xW - b \rVert^2$. It is the logarithm because errors range over decades and only their order
-#    counts. The score is fitted to all rows, because nothing else will tell massive rows from others.
+#    counts. The score is fitted to all rows, massive ones too, since it is what sends massive rows to the block.
 # 3. Tokens of low score take the line, and it is **fitted anew to them** alone: it need not serve the others.
 #
-# How low is low? The text has three parts without a document in common. Lines and scores are fitted on the first. On
-# the second the threshold is chosen, by halving: the largest share of tokens at which perplexity rises by no more than
-# is allowed. On the third, which is held out, share and rise are measured.
+# How low must a score be? The text has three parts without a document in common. Lines and scores are fitted on the
+# first. On the second the threshold is chosen, by halving: the largest share of tokens at which perplexity rises by no
+# more than is allowed. On the third, which is held out, share and rise are measured.
 
 # %% [markdown]
 # ## Method
@@ -97,7 +97,8 @@ from howlinear.ideas.gate.fit import GATE, ORACLE, RANDOM, fit_gate
 from howlinear.ideas.gate.rows import BlockRows, split_in_three
 
 x = torch.tensor([-6.0, -5, -4, -3, -2, -1, 1, 2, 3, 4, 5, 6])[:, None]
-y = torch.where(x > 0, x, 4 * (-1) ** x)
+jumps = 4 * (-1) ** x  # between 4 and −4
+y = torch.where(x > 0, x, jumps)
 twelve = BlockRows(x, y, torch.zeros(12, dtype=torch.long))
 toy = fit_gate(torch.nn.Identity(), twelve, twelve)
 print(f"first line: y = {toy.line.weight.item():.2f} x + {toy.line.bias.item():.2f}")
@@ -134,23 +135,25 @@ from howlinear.instrument.selection import choose_blocks
 if planted_model or models:
     model = hl.load_model(planted_model) if planted_model else models[first]
     planted_block, *_ = choose_blocks(planted_in, [site.block for site in hl.sites(model)])
-    text = run.corpus(planted_text or run.corpora[0], model).rows(min(planted_rows, run.rows), run.seq_len, run.seed)
+    corpus_planted = run.corpus(planted_text or run.corpora[0], model)
+    text = corpus_planted.rows(min(planted_rows, run.rows), run.seq_len, run.seed)
     table = planted_table(model, planted_block, split_in_three(text, choose_rows), run.seed)
-    planted = run.record("planted", table.assign(model=planted_model or first)[["model", *table.columns]])
+    table.insert(0, "model", planted_model or first)
+    planted = run.record("planted", table)
     print(planted.set_index(["case", "kind"])[["score_r2", "share", "right"]].round(2).to_string())
 else:
     print("No model of this run has a loss, so there is none to plant straight tokens in.")
 
 # %% [markdown]
-# The column `score_r2` is the $R^2$ with which the score tells the log error, held out; `right` is the share of
-# straight tokens among the half that comes first by each rank. Where a plane tells, the gate puts the right half first,
-# nearly as well as the oracle. Where none does, its half has about as many straight tokens as one at random. `share` is
-# how many take the line within the limit.
+# The column `score_r2` is the held-out $R^2$ of the score as a prediction of the log error; `right` is the share of
+# straight tokens among the half of lowest score, or that the oracle or the random rank puts first; `share` is the share
+# of tokens that take the line within the limit. In the case *plane* the gate finds the right half nearly as well as the
+# oracle. In the case *random* its half has about as many straight tokens as one drawn at random.
 
 # %% [markdown]
 # ## Run
 #
-# All rows of a block are kept for the pass of its own part of the text; every cost is of that block alone changed.
+# Every cost is measured with that block alone changed.
 
 # %%
 from howlinear.ideas.gate import measure
@@ -167,23 +170,25 @@ tables = {name: run.record(name, measure.stack(name, surveys)) for name in measu
 # %% [markdown]
 # How many held-out tokens take the line, in per cent, and by how many per cent perplexity rises: with the gate, with an
 # oracle, at random within the same limit, at random with as many tokens as the gate, and with all tokens on the line.
-# Shares were chosen on the second part of the text, so on held-out text they come out a little otherwise.
+# Thresholds were chosen on the second part of the text, so on held-out text shares and rises differ a little.
 
 # %%
 measure.side_by_side(tables["costs"]).round(1)
 
 # %% [markdown]
-# As a mean over blocks, and over the dear ones alone, where all tokens on the line would cost more than is allowed on
-# the part of the text by which thresholds are chosen; and the gates of all blocks at once:
+# Means over all blocks, and over the *dear* ones, in which all tokens on the line would cost more than is allowed (on
+# the second part of the text). Then the gates of all blocks at once:
 
 # %% tags=["nbval-check-output"]
-means = tables["means"][tables["means"]["kind"].isin([GATE, ORACLE, RANDOM])]
-print((100 * means.set_index(["model", "blocks", "kind"])[["share"]]).round(0).to_string())
-print((100 * tables["together"].set_index("model")[["share", "rise", "saved"]]).round(1).to_string())
+means = tables["means"].set_index(["model", "blocks", "kind"])[["share"]]
+of_choices = means[means.index.isin([GATE, ORACLE, RANDOM], level="kind")]
+print((100 * of_choices).round(0).to_string())
+together = tables["together"].set_index("model")[["share", "rise", "saved"]]
+print((100 * together).round(1).to_string())
 
 # %% [markdown]
-# How much of the log error the score tells ($R^2$, held out), and how many massive held-out rows it leaves to the
-# block, of how many; mean over blocks:
+# Means over blocks: the held-out $R^2$ of the score as a prediction of the log error (`score_r2`), the number of
+# massive held-out rows, and how many of these it leaves to the block (`massive_kept`):
 
 # %%
 every = tables["blocks"].set_index(["model", "block"])
@@ -196,8 +201,8 @@ every.groupby("model", sort=False)[["score_r2", "massive_rows", "massive_kept"]]
 # **How to read it.** A panel a model, from left to right its blocks; up, the share of held-out tokens that take the
 # line, with 95 % intervals over documents. Filled: the gate. Open: the oracle. Crosses: at random. Each has a threshold
 # of its own, chosen for the same rise of perplexity; at the top all tokens take the line. The oracle knows the line's
-# error on each token, but not what that costs in the loss, so here and there it has fewer tokens than the gate. The
-# band is what arXiv 2603.03459 reports for blocks of GPT-2.
+# error on each token, but not what that error costs in the loss, so in some blocks it has fewer tokens than the gate.
+# The band is what arXiv 2603.03459 reports for blocks of GPT-2.
 
 # %%
 figure = plots.shares(tables["costs"], measure.PUBLISHED)
@@ -206,10 +211,10 @@ _ = run.figure(figure, "shares")
 # %% [markdown]
 # ## Figure: what a share of the tokens costs
 #
-# **How to read it.** The dearest block of each model. To the right more tokens take the line; up, by how much
+# **How to read it.** The dearest block of each model. Across: the share of tokens that take the line; up, by how much
 # perplexity rises on held-out text, on a scale that is linear from −1 to 1 % and logarithmic beyond. Pluses: the gate's
-# tokens on the first line, not fitted anew. On the right all meet, since all tokens take the same line. The dash-dotted
-# line is the rise that is allowed.
+# tokens on the first line, not fitted anew. At the right end all meet, since all tokens take the same line. The
+# dash-dotted line is the rise that is allowed.
 
 # %%
 figure = plots.curves(tables["curves"], limit)
@@ -227,8 +232,8 @@ run.save(settings=about | {"choose_rows": choose_rows, "cost_rows": cost_rows})
 run.conclusion()
 
 # %% [markdown]
-# - How large a line's error will be is partly written in the input, and an affine function reads that. It takes no
-#   training: the score is one more least-squares problem.
+# - How large a line's error will be can partly be predicted from the input by an affine function. It takes no training:
+#   the score is one more least-squares problem.
 # - Limits. Gates are fitted and judged on documents of one text. Each is fitted to inputs that no other gate has
 #   changed. A gate decides token by token, so arithmetic is saved only where the hardware can gather the tokens that
 #   keep the block. And the shares of GPT-2's blocks are of other, larger models: ours stand beside them and repeat
@@ -248,7 +253,7 @@ run.questions()
 # Solutions are in `solutions/15_gate.py`; try first.
 #
 # **1 (warm-up).** Half of the tokens of a block take the line. What share of the block's multiplications is saved in
-# the first model, less those of the line and of the score? ($d$ is its `config.hidden_size`.)
+# the first model, if those of the line and of the score are counted? ($d$ is its `config.hidden_size`.)
 #
 # <details><summary>Hint</summary>
 #
@@ -271,8 +276,9 @@ if saving is not None:
     print(f"right: {saving:.1%} of the multiplications, and no parameter")
 
 # %% [markdown]
-# **2 (medium).** The gate takes half of a block's tokens, and the oracle half of them. How many would they have in
-# common if the gate knew nothing, and how many have they? Write the function that tells, from scores and true errors.
+# **2 (medium).** The gate takes half of a block's tokens, and the oracle half of them. What share would they have in
+# common if the gate knew nothing, and what share do they have? Write the function that computes it from scores and true
+# errors.
 #
 # <details><summary>Hint</summary>
 #
@@ -286,7 +292,9 @@ if saving is not None:
 first_model = run.model(first)
 text = run.corpus(run.corpora[0], first_model).rows(run.rows, run.seq_len, run.seed).thinned(fit_rows)
 asked = choose_blocks("depth 0.9", [site.block for site in hl.sites(first_model)])
-(gate,), (rows,) = [each.values() for each in measure.fit_gates(first_model, split_in_three(text), asked, run.seed)]
+gates, judged = measure.fit_gates(first_model, split_in_three(text), asked, run.seed)
+(gate,) = gates.values()
+(rows,) = judged.values()
 
 # %%
 common = None  # a function of scores and errors, both of shape (n,) → a number
@@ -296,15 +304,16 @@ if common is not None:
     few = torch.arange(8.0)
     assert common(few, few) == 1, "who knows all has all in common with the oracle"
     assert common(few, -few) == 0, "low numbers take the line, of both"
-    expected = float((errors <= errors.median())[scores <= scores.median()].float().mean())
+    by_gate, by_oracle = scores <= scores.median(), errors <= errors.median()
+    expected = float(by_oracle[by_gate].float().mean())
     assert abs(common(scores, errors) - expected) < 1e-3, "half by each, and the share that both take"
     assert abs(common(3 * scores + 1, errors) - expected) < 1e-3, "only the order counts, not the numbers"
     print(f"right: {expected:.0%} in common, where a random half would have 50 %")
 
 # %% [markdown]
-# **3 (harder).** Make a gate fail. Write a function of inputs that says which rows are straight: about half of them,
-# by a *smooth* rule (nothing random), which no affine score can tell. The cell plants it and asks what the score tells
-# of $\log$ errors, in $R^2$.
+# **3 (harder).** Make a gate fail. Write a function of inputs that says which rows are straight: about half of them, by
+# a *smooth* rule (nothing random), which no affine score can tell. The cell plants it and asks with which $R^2$ an
+# affine score predicts which rows are straight.
 #
 # <details><summary>Hint</summary>
 #
@@ -338,11 +347,11 @@ if straight is not None:
 #
 # <details><summary>Hint</summary>
 #
-# Step 1: rows of which score take the line, by step 3 of *Idea*? Compare `takes` in `friends_line` with `takes` in
+# Step 1: rows of which score take the line, by step 3 under *Idea*? Compare `takes` in `friends_line` with `takes` in
 # `error_of`.
 #
-# Step 2: no line is fitted to massive rows: `gate.ordinary` says which rows are none. `gate.rows.moments` takes the
-# rows to fit to, one truth value each, and `&` joins two such choices.
+# Step 2: no line is fitted to massive rows: `gate.ordinary` says which rows are not massive. `gate.rows.moments` takes
+# the rows to fit to, one truth value each, and `&` joins two such choices.
 #
 # </details>
 

@@ -11,8 +11,8 @@
 # %% [markdown]
 # # 16 · A line through what?
 #
-# **Question.** A block's rows are tokens in context. Does its line run through the tokens, as an interpolation over a
-# vocabulary, or through what context makes of each of them?
+# **Question.** A block's rows are tokens in context. Does its line explain how tokens differ from one another, as an
+# interpolation over a vocabulary, or how one token differs from context to context?
 #
 # **You need** notebooks 02 and 05; analysis of variance (refresher in 08). **Time** 20 minutes to read, three to run.
 
@@ -41,8 +41,8 @@ print("models:", ", ".join(run.models), "· texts:", ", ".join([main, *others]))
 #    first block, and in the middle of the model?
 # 2. A line explains some of the differences between tokens, and some of those between occurrences of one token. Of
 #    which does it explain more?
-# 3. A table has an entry for every token and does not look at $x$ at all. In which blocks does it explain more of
-#    other text than the line does?
+# 3. A *table* predicts the output by the token alone, with an entry for each, and does not look at $x$ at all. In which
+#    blocks does it explain more of held-out text than the line does?
 
 # %% [markdown]
 # ## The answer
@@ -56,22 +56,23 @@ run.answer()
 # ## Idea
 #
 # Sort a block's rows by the token that they stand on. The outputs then differ for two reasons: tokens differ, and
-# occurrences of one token differ, by what stands before them. So the output's variance comes apart into a part
-# *between* tokens and one *within*, and so does what a line leaves of it:
+# occurrences of one token differ, by what stands before them. So the output's variance is the sum of a part *between*
+# tokens and a part *within* them, and so is what a line leaves of it, $e$:
 #
 # $$ \sum \lVert y - \bar y \rVert^2 = \sum_t n_t \lVert \bar y_t - \bar y \rVert^2 + \sum \lVert y - \bar y_t \rVert^2,
 #    \qquad \sum \lVert e \rVert^2 = \sum_t n_t \lVert \bar e_t \rVert^2 + \sum \lVert e - \bar e_t \rVert^2 . $$
 #
 # Let $s$ be the first part's share of the variance, the **token share**, and $v$ its share of what the line leaves.
-# Then there are two $R^2$ in the place of one, and weighted they are the old one again, to the last digit:
+# Then there are two $R^2$ in the place of one, whose weighted mean is exactly the old one:
 #
 # $$ R^2_{\mathrm{lin}} = s\,R^2_{\text{between}} + (1 - s)\,R^2_{\text{within}}, \qquad
 #    R^2_{\text{between}} = 1 - \frac{v}{s}\,(1 - R^2_{\mathrm{lin}}). $$
 #
-# **Counting is biased.** The mean of $n_t$ rows follows these rows: it takes one $n_t$-th of what varies within, and a
-# token that occurs once has no variance within at all. Two *different* occurrences share their token and nothing
-# else, so the mean of $\langle z_i, z_j \rangle$ over pairs is free of that. But occurrences in one document share its
-# topic too, so pairs are of different document folds. Rows without such a partner are taken to split as the others do.
+# **Counting is biased.** The mean of $n_t$ rows follows these rows: it takes up one $n_t$-th of the variance within,
+# and a token that occurs once seems to have no variance within at all. So we take pairs. Two *different* occurrences
+# share their token and nothing else, so the mean of $\langle z_i, z_j \rangle$ over pairs, with $z$ the centred output
+# or $e$, is free of that bias. But occurrences in one document share its topic too, so pairs are of different document
+# folds. Rows without such a partner are assumed to split as the others do.
 
 # %% [markdown]
 # ## Method
@@ -89,7 +90,7 @@ run.answer()
 #
 # By hand: a token with outputs 1 and 3 in one document and 1 in another, a second token with −2 and −3. The outputs'
 # mean is 0 and $\sum y^2 = 24$. Pairs across documents: $(1 \cdot 1 + 3 \cdot 1)/2 = 2$ for the first token and
-# $(-2)(-3) = 6$ for the second, so that $s = (3 \cdot 2 + 2 \cdot 6)/24 = 0.75$. Own means would say
+# $(-2)(-3) = 6$ for the second, so that $s = (3 \cdot 2 + 2 \cdot 6)/24 = 0.75$. Each token's own mean would give
 # $(3 \cdot (5/3)^2 + 2 \cdot 2.5^2)/24 = 0.87$.
 
 # %% tags=["nbval-check-output"]
@@ -166,8 +167,8 @@ columns = ["token_share", "r2_between", "r2_within", "r2"]
 print(trained.groupby("model", sort=False)[columns].mean().round(2).to_string())
 
 # %% [markdown]
-# The same block by block, with shares of the inputs, and what a table explains, a table and a line together, and the
-# line beside a table of the *previous* token, all on the main text:
+# The same block by block on the main text, with the token share of the inputs (`input_share`) and the $R^2$ of a table,
+# of table and line together, and of the line with a table of the *previous* token:
 
 # %%
 run.folded("every block, text and interval", found.set_index(["model", "weights", "corpus", "block"]).round(2))
@@ -183,15 +184,17 @@ kinds.groupby(["model", "weights", "kind"], sort=False)[columns].mean().round(2)
 
 # %% [markdown]
 # **More rows, or more tokens?** If rows of one token hardly differ, many of them are worth one. How closely the line
-# follows its own rows says how many independent rows they are worth: `effective_rows`, the rank of the inputs over
-# $v/n$ of `core.limits`. Beside it stand the rows that the line is fitted to, and the different tokens among them.
+# follows its own rows says how many independent rows they are worth: `effective_rows`, the rank of the inputs over the
+# optimism $v/n$ of notebook 11 (`core.limits`). Beside it stand the rows that the line is fitted to, and the different
+# tokens among them.
 
 # %%
 trained.set_index(["model", "block"])[["rows_train", "types", "effective_rows"]].round(0)
 
 # %% [markdown]
 # **Another text.** The main text's line on another text loses some $R^2$ against that text's own line. Of that,
-# `loss_between` lies between token means: other words, or words in another mix. A single text has nothing to lose to.
+# `loss_between` lies between token means: the text has other words, or the same words in another mix. With a single
+# text the table is empty.
 
 # %%
 transfer.set_index(["model", "corpus", "block"]).round(2)
@@ -216,8 +219,8 @@ plt.show()
 # ## Figure: a table beside the line
 #
 # **How to read it.** Held-out $R^2$ of the line (black), of a table of tokens (crosses), of both together (filled) and
-# of the line with a table of the previous token (open). Where the filled marks leave the black line, the block knows
-# tokens one by one, and no line through $x$ does.
+# of the line with a table of the previous token (open). Where the filled marks lie above the black line, the block
+# treats tokens one by one in a way that no line in $x$ does.
 
 # %%
 run.figure(plots.tables(trained), "tables")
@@ -226,10 +229,11 @@ plt.show()
 # %% [markdown]
 # ## Figure: before training, a line over the vocabulary
 #
-# **How to read it.** Fresh weights. The band reaches from held-out $R^2$ of the text's line to its $R^2$ on the rows
-# of the fit: the limit of ever more rows lies in it. Diamonds: $R^2$ of a line fitted over the vocabulary, every token
-# once and by itself, weighted by how often the text has it. Where a row is its token, the diamond is that limit and
-# needs no more rows. Crosses: what this line explains of the text's held-out rows.
+# **How to read it.** Fresh weights. The band reaches from the held-out $R^2$ of the text's line to its $R^2$ on the
+# rows of the fit: the limit of ever more rows lies in it. Diamonds: $R^2$ of a line fitted over the vocabulary, every
+# token once and by itself, weighted by how often the text has it. Where the token alone makes the row, the diamond is
+# that limit and needs no more rows. Crosses: what this line explains of the text's held-out rows; below −0.5 they leave
+# the panel.
 
 # %%
 run.figure(plots.vocabulary(vocabulary[vocabulary["weights"] == "fresh"]), "vocabulary")
@@ -245,11 +249,11 @@ run.save(settings={"counted_rows": counted_rows, "texts": [main, *others]})
 run.conclusion()
 
 # %% [markdown]
-# - One number, two lines. Between tokens a line is an interpolation over a vocabulary: as good as $x$ tells tokens
-#   apart along few directions. Within tokens it says how straight the block answers to context.
-# - Limits. A token's context is not drawn at random: words stand among like words, and what goes with a token
-#   everywhere counts as the token's. The rows without a partner in another fold are the rarest. A table knows nothing
-#   of tokens that it has not seen, and says the mean of them.
+# - One number, two lines. Between tokens a line is an interpolation over a vocabulary. Within tokens its $R^2$ says how
+#   straight the block's answer to context is.
+# - Limits. A token's context is not drawn at random: words stand among similar words, and what accompanies a token
+#   everywhere is counted as the token's. The rows without a partner in another fold are those of the rarest tokens. For
+#   a token that it has not seen, a table predicts the mean.
 
 # %% [markdown]
 # ## Test yourself
@@ -312,8 +316,8 @@ if square_of_mean is not None:
     print(f"right: {given:.2f} by pairs, {own_mean:.2f} by the own mean")
 
 # %% [markdown]
-# **3 (find the bug).** A friend says that a table explains nearly all of the last block. What is wrong with the
-# number? Fill in `repaired`.
+# **3 (find the bug).** A friend says that a table explains much more of the last block than the figure above shows.
+# What is wrong with her number? Fill in `repaired`.
 #
 # <details><summary>Hint</summary>
 #

@@ -38,3 +38,8 @@ def test_the_models_of_a_run_keep_their_looks_in_every_figure():
 def test_error_bars_reach_from_the_value_to_both_ends():
     bars = style.error_bars([1.0, 2.0], [0.5, 1.75], [3.0, 2.0])
     np.testing.assert_array_equal(bars, [[0.5, 0.25], [2.0, 0.0]])
+
+
+def test_rows_of_panels_are_as_even_as_can_be():
+    assert [style.abreast(count) for count in range(1, 8)] == [1, 2, 3, 2, 3, 3, 3]
+    assert [style.abreast(count, most=2) for count in (1, 2, 3, 4)] == [1, 2, 2, 2]

@@ -76,7 +76,7 @@ def _keys(shown: pd.DataFrame) -> list[Line2D]:
     ]
     keys.append(Line2D([], [], label="the paper's models", **RING))
     if shown["hangs_on_ends"].any():
-        keys.append(Line2D([], [], marker="s", markerfacecolor="white", label="open: hangs on the end blocks", **dark))
+        keys.append(Line2D([], [], marker="s", markerfacecolor="white", label="open: lost without end blocks", **dark))
     if "no power here" in set(shown["verdict"]):
         pale = dark | {"color": COLOURS["no power here"]}
         keys.append(Line2D([], [], marker="s", label="pale: a search without power", **pale))

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 from scipy.optimize import isotonic_regression
 
 from howlinear.plots import style
@@ -26,15 +26,16 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
     """Parameters kept across, perplexity over that of the whole model up: lower and further right is better.
 
     Returns:
-        The figure, a panel a model, one below the other; ratios are logarithmic.
+        The figure, a panel a model, two abreast where there are several; ratios are logarithmic.
     """
     table = table.dropna(subset=["ratio"])
     models = list(table["model"].drop_duplicates())
-    height = 0.5 + 2.3 * len(models)
-    figure, axes = plt.subplots(
-        len(models), 1, figsize=(style.COLUMN, height), sharex=True, squeeze=False, layout="constrained"
-    )
-    for axis, model in zip(axes[:, 0], models, strict=True):
+    abreast = style.abreast(len(models), most=2)
+    rows = -(-len(models) // abreast)
+    size = (style.COLUMN if abreast == 1 else style.PAGE, 0.5 + 2.3 * rows)
+    figure, axes = plt.subplots(rows, abreast, figsize=size, sharex=True, squeeze=False, layout="constrained")
+    panels = axes.ravel()
+    for axis, model in zip(panels, models, strict=False):
         of_model = table[table["model"] == model]
         worst = min(top, 1.03 * of_model.loc[of_model["method"].isin(methods), "ratio_high"].max())
         axis.axhline(1, color=style.GREY, lw=0.6)
@@ -55,8 +56,13 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
         axis.yaxis.set_minor_formatter(NullFormatter())
         _name_ends(axis, ends)
     axes[0, 0].invert_xaxis()  # of all panels: they share it
-    style.panels(axes[:, 0], models)
-    axes[-1, 0].set_xlabel("parameters kept, %")
+    axes[0, 0].xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    style.panels(panels[: len(models)], models)
+    for unused in panels[len(models) :]:
+        unused.set_axis_off()
+    for axis in panels[max(0, len(models) - abreast) : len(models)]:  # the lowest of each column
+        axis.set_xlabel("parameters kept, %")
+        axis.tick_params(labelbottom=True)
     figure.supylabel("perplexity over the whole model's", fontsize=plt.rcParams["axes.labelsize"])
     return figure
 

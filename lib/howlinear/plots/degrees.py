@@ -46,7 +46,7 @@ def spectrum(table: pd.DataFrame) -> Figure:
 
 
 def foretold(table: pd.DataFrame) -> Figure:
-    """What R²_lin tends to against what second moments say, a point a block; hollow: ordinary rows, linked to all."""
+    """What R²_lin tends to against what second moments say, a point a block; open: ordinary rows, linked to all."""
     known = table.dropna(subset="r2_limit")
     if known.empty:
         return style.sentence_figure("The rows are too few to say what R²_lin tends to with more, in any block.")
@@ -67,7 +67,8 @@ def foretold(table: pd.DataFrame) -> Figure:
         both = of_all.merge(other, on="block", suffixes=["", "_ordinary"])
         moved = both[["r2_gaussian", "r2_gaussian_ordinary"]].T, both[["r2_limit", "r2_limit_ordinary"]].T
         axis.plot(*moved, color=look["color"], lw=0.4, zorder=1)
-    axis.set(xlabel="$R^2_{lin}$ if inputs were Gaussian", ylabel="$R^2_{lin}$, limit of ever more rows")
+    axis.set_xlabel("$R^2_{\\mathrm{lin}}$ if inputs were Gaussian")
+    axis.set_ylabel("$R^2_{\\mathrm{lin}}$, limit of ever more rows")
     axis.set(xlim=(max(-0.5, lowest), 1.02), ylim=(max(-0.5, lowest), 1.02), aspect="equal")
     axis.legend(loc="upper left")
     return figure
@@ -125,7 +126,7 @@ def products_needed(neurons: pd.DataFrame, probes: pd.DataFrame) -> Figure:
 def training(table: pd.DataFrame) -> Figure:
     """The spectrum of a block on the way through training, and the spread of its pre-activations."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(style.PAGE, 2.4))
-    style.panels([left, right])
+    style.panels([left, right], ["spectrum", "pre-activations"])
     degrees = sorted(table.degree.unique().tolist())
     for family, line in zip(table.family.unique(), ("-", "--", ":", "-."), strict=False):
         mine = table[table.family == family]

@@ -23,7 +23,6 @@ from matplotlib.ticker import (
 from howlinear.plots import style
 
 _FLOOR = -0.1  # R² below this is drawn as an arrow at the edge: a map that serves the sinks may reach −100 elsewhere
-_ABREAST = 3  # panels in a row
 _R2_APART = 0.06  # R²; numbers of blocks that are closer are written together
 _COSTS_APART = 0.12  # decades; likewise
 _COLUMN_APART = 8  # points; between the numbers of two models
@@ -63,7 +62,7 @@ def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) ->
 def with_and_without(blocks: pd.DataFrame) -> Figure:
     """R²_lin over depth of all rows, of ordinary ones, and of the map of all rows on ordinary ones; a panel a model."""
     models = list(blocks["model"].unique())
-    abreast = min(_ABREAST, len(models))
+    abreast = style.abreast(len(models))
     rows = -(-len(models) // abreast)
     size = (style.PAGE, 2.3 * rows + 0.4)
     figure, axes = plt.subplots(rows, abreast, figsize=size, sharey=True, squeeze=False)
@@ -101,7 +100,7 @@ def _profiles(ax: Axes, of_model: pd.DataFrame, model: str) -> None:
 def cuts(table: pd.DataFrame, blocks: pd.DataFrame) -> Figure:
     """R²_lin over depth, a line a cut beyond which rows are left out; below it the share of rows that R² is about."""
     models = list(blocks["model"].unique())
-    abreast = min(_ABREAST, len(models))
+    abreast = style.abreast(len(models))
     rows = -(-len(models) // abreast)
     shape = {"height_ratios": [2, 1] * rows}
     size = (style.PAGE, 3.4 * rows + 0.4)
@@ -192,7 +191,7 @@ def _bars(ax: Axes, places: pd.Index | pd.Series, table: pd.DataFrame, column: s
 def left_out(curves: pd.DataFrame, resting: pd.DataFrame | None = None) -> Figure:
     """R²_lin of the rest as rows or features are left out: thin lines are blocks, thick ones their mean by model."""
     kinds = list(curves["kind"].unique())
-    abreast = 2
+    abreast = style.abreast(len(kinds), most=2)
     rows = -(-len(kinds) // abreast)
     figure, axes = plt.subplots(rows, abreast, figsize=(style.PAGE, 2.1 * rows + 0.4), sharey=True, squeeze=False)
     panels = axes.ravel()
@@ -242,6 +241,7 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
     """What each way to swap a block costs, a line a block, on a logarithmic scale that is linear about 0."""
     figure, ax = plt.subplots(figsize=(style.PAGE, 2.8))
     letters = list(kinds)
+    column = 6.0  # points from where lines begin; numbers are there, each model's in a column of its own
     for model, of_model in table.groupby("model", sort=False):
         look = style.look(model)
         for _, of_block in of_model.groupby("block"):
@@ -250,9 +250,12 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
             face = look["color"] if has_massive else "white"
             ax.plot(places, of_block["nats"], **look | {"label": "_", "markerfacecolor": face, "linewidth": 0.8})
         starts = of_model[of_model["kind"] == letters[0]].set_index("block")["nats"].to_dict()
-        beside = {"xytext": (-6, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
-        for height, name in _names_at(starts, _COSTS_APART, _on_axis).items():
-            ax.annotate(name, (0, height), color=look["color"], fontsize=7, **beside)
+        names = _names_at(starts, _COSTS_APART, _on_axis)
+        beside = {"xytext": (-column, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
+        for height, name in names.items():
+            ax.annotate(name, (0, height), color=look["color"], fontsize=6, **beside)
+        if names:
+            column += _LETTER * max(len(name) for name in names.values()) + 0.5 * _COLUMN_APART
         ax.plot([], [], **look)
     if table.empty:
         ax.text(0.5, 0.5, "no model predicts a next token", transform=ax.transAxes, ha="center", color=style.GREY)
@@ -261,7 +264,7 @@ def costs(table: pd.DataFrame, kinds: dict[str, str]) -> Figure:
     ax.axhline(0, color=style.GREY, lw=0.6)
     ax.set_yscale("symlog", linthresh=_LINEAR)
     ax.margins(y=0.08)
-    ax.set_xlim(-0.35, len(letters) - 0.65)
+    ax.set_xlim(-0.5, len(letters) - 0.65)
     labels = [fill(f"({letter}) {words}", width=20) for letter, words in kinds.items()]
     ax.set_xticks(range(len(letters)), labels)
     ax.set(xlabel="", ylabel="cost, nats per token")

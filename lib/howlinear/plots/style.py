@@ -107,6 +107,12 @@ def panels(axes: Iterable[Axes], titles: Iterable[str] = ()) -> None:
         axis.set_title(f"({letter}) {title}" if title else f"({letter})", loc="left")
 
 
+def abreast(panels: int, most: int = 3) -> int:
+    """How many panels stand in a row so that rows are as even as can be: four are two by two, not three and one."""
+    rows = max(1, -(-panels // most))
+    return max(1, -(-panels // rows))
+
+
 def error_bars(value: ArrayLike, low: ArrayLike, high: ArrayLike) -> np.ndarray:
     """How far intervals reach below and above their values, shape (2, n), as matplotlib's `errorbar` takes them."""
     value = np.asarray(value, dtype=float)

@@ -20,9 +20,9 @@ _ASIDE = 0.12  # of the step from block to block, between marks of one block
 
 
 def _panels(table: pd.DataFrame) -> tuple[Figure, dict[str, Axes]]:
-    """A panel a model, side by side up to three, with one scale of R²."""
+    """A panel a model, up to three abreast, with one scale of R²."""
     models = list(table["model"].unique())
-    columns = min(3, len(models))
+    columns = style.abreast(len(models))
     lines = -(-len(models) // columns)
     size = (style.PAGE, 0.4 + 2.1 * lines)
     figure, axes = plt.subplots(lines, columns, figsize=size, sharey=True, squeeze=False)
