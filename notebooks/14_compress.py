@@ -114,7 +114,8 @@ run.answer()
 # - drop **hidden units**. They are scored by their weights (*magnitude*), by the norm of their values (*Wanda*), by how
 #   much they fluctuate (*FLAP*), or by what is really lost once the others stand in for them (*own units*, ours).
 #   *GRAIL* takes any such score and fits the readout of the units that stay anew, by ridge regression: least squares
-#   with a small penalty on large weights.
+#   with a small penalty on large weights. It goes from the first block to the last, and fits each on what the blocks
+#   narrowed before it give.
 #
 # The first two give up a block or a layer at a time. With units every block gives up those that it needs least, and
 # since hidden units are correlated, the others can stand in for part of what is dropped.
@@ -206,8 +207,15 @@ print(f"own units keep {', '.join(names[unit] for unit in stay)}; error {left(st
 # Each is written as its paper describes it, without any training. We know of no published numbers of these methods on
 # the models raced here, so none can be set beside ours. All see the same rows of one text, and all budgets
 # count *all* parameters. A method that drops whole blocks or layers cannot fill a budget exactly and ends below it: the
-# figure has the true sizes. Two limits are ours: FLAP prunes attention heads as well, here only hidden units; and
-# ReplaceMe's authors fit it on many more rows.
+# figure has the true sizes.
+#
+# GRAIL is a *closed loop*, as in its authors' code: the moments that a block is fitted to are collected in the model
+# whose earlier blocks are narrow and read out anew already. Wanda's scores are collected there too, block after block;
+# FLAP's, which compare the units of all blocks, in the whole model before. All other rivals are scored and fitted in
+# the whole model.
+#
+# Three limits are ours: FLAP prunes attention heads as well, here only hidden units; ReplaceMe's authors fit it on many
+# more rows; and Wanda's authors score each block behind those pruned before it, which here only GRAIL on Wanda does.
 
 # %% [markdown]
 # ## Run
@@ -491,7 +499,7 @@ if least is not None:
 # %% [markdown]
 # **2 (medium).** Does it matter at all which units go, if the readout of the others is fitted anew? Write a function
 # that draws at random, in every block, the units to keep, as many as the budget allows. The cell fits the readout by
-# ridge regression and lets your model race at 80 %.
+# ridge regression, as GRAIL does, and lets your model race at 80 %.
 #
 # <details><summary>Hint</summary>
 #
@@ -526,7 +534,7 @@ if drawn is not None:
         f"a random draw keeps {chance:.0%} of the units of any choice, yours {share:.0%} of Wanda's"
     )
     compressors = racers(calibration, ["magnitude", "GRAIL on Wanda"])
-    compressors["drawn"] = lambda share: width.narrowed(calibration, drawn(share), width.ridge)
+    compressors["drawn"] = lambda _: width.compensated(calibration, lambda site, _: kept[site.block])
     judged = {run.corpora[0]: rows.with_fewer_held_out(cost_rows)}
     raced = race(first_model, compressors, [0.8], judged).set_index("method")["ratio"]
     print("right: perplexity over the whole model's,", raced.round(2).to_dict())

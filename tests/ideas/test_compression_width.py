@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from conftest import BLOCKS, WIDTH, tiny
-from helpers.families import small
+from helpers.families import small, tanh_gelu
+from helpers.unit_rows import seen
 from howlinear.core.ceilings import AffineMap
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -14,7 +15,8 @@ from howlinear.ideas.compression.units import ErrorCost
 from howlinear.instrument.perplexity import losses
 from howlinear.models.ffn_sites import sites
 from howlinear.models.layers import parameters
-from howlinear.models.units import readout, unit_count
+from howlinear.models.units import affine_of, readout, unit_count
+from howlinear.text.rows import TokenRows
 
 COMPRESSORS = [width.magnitude, width.wanda, width.flap, width.wanda_ridge, width.flap_ridge, width.surgeon]
 HIDDEN = torch.tensor([[1.0, 2.0, 0.0], [3.0, 2.0, 0.0], [1.0, 2.0, 4.0], [3.0, 2.0, 4.0]])
@@ -232,6 +234,97 @@ def test_what_twins_lose_a_refit_wins_back(gpt2, rows, monkeypatch, refit):
     plain = losses(width.narrowed(calibration, kept), ids)
     assert float((mended - base).abs().max()) < 1e-3
     assert float((plain - base).abs().max()) > 0.01
+
+
+# --- Block after block, on two of them
+
+
+@pytest.fixture
+def two_blocks():
+    """A GPT-2 of two blocks with random weights, and rows for it, more than it has hidden units."""
+    ids = torch.randint(60, (40, 16), generator=torch.Generator().manual_seed(1))
+    return Calibration(small("gpt2"), TokenRows.from_ids(ids, folds=3), batch_size=8)
+
+
+def readouts(model):
+    return [readout(model, site) for site in sites(model)]
+
+
+def compensated(calibration, kept):
+    return width.compensated(calibration, lambda site, _: kept[site.block])
+
+
+def units_behind(smaller, calibration):
+    """The second block's hidden units, all of them, on what it reads in a smaller model: by hand from its weights."""
+    whole = sites(calibration.model)[1].output
+    inner = affine_of(whole.c_fc)
+    return tanh_gelu(inner(seen(smaller, calibration.ids)[1]["x"]))
+
+
+def kept_of(smaller, calibration):
+    """The units that a smaller model keeps of its second block, found by their weights."""
+    narrow, whole = (sites(model)[1].output.c_fc.weight for model in (smaller, calibration.model))
+    return (narrow[:, :, None] == whole[:, None]).all(0).nonzero()[:, 1].tolist()
+
+
+def test_behind_a_block_that_loses_nothing_both_loops_are_one(two_blocks, monkeypatch):
+    """Nothing goes from the first block, so the second reads what it reads in the whole model."""
+    monkeypatch.setattr(width, "RIDGE", 0.0)
+    units = unit_count(two_blocks.model, sites(two_blocks.model)[0])
+    kept = {0: torch.arange(units), 1: torch.arange(units // 2)}
+    closed, opened = compensated(two_blocks, kept), width.narrowed(two_blocks, kept, width.ridge)
+    for one, other in zip(readouts(closed), readouts(opened), strict=True):
+        torch.testing.assert_close(one.weight, other.weight, atol=1e-4, rtol=1e-4)
+
+
+def test_a_block_is_read_out_on_what_the_narrow_one_before_it_gives(two_blocks, monkeypatch):
+    """M is the ridge regression of all units on those that stay, in the smaller model and not in the whole one."""
+    monkeypatch.setattr(width, "RIDGE", 0.1)
+    kept = {0: torch.arange(5), 1: torch.arange(0, 40, 3)}
+    smaller = compensated(two_blocks, kept)
+    whole = {block: tensor.clone() for block, tensor in two_blocks.model.state_dict().items()}
+
+    h = units_behind(smaller, two_blocks)
+    stay = h[:, kept[1]]
+    # ridge regression as least squares: √λ times a row for each unit, towards 0
+    root = (0.1 * stay.square().sum(0).mean()).sqrt() * torch.eye(stay.shape[1]).double()
+    design = torch.cat([stay, root])
+    target = torch.cat([h, torch.zeros(len(root), h.shape[1]).double()])
+    m = torch.linalg.lstsq(design, target).solution
+    expected = m @ readouts(two_blocks.model)[1].weight
+    torch.testing.assert_close(readouts(smaller)[1].weight, expected, atol=1e-5, rtol=1e-4)
+    assert torch.equal(readouts(smaller)[1].bias, readouts(two_blocks.model)[1].bias)
+
+    opened = readouts(width.narrowed(two_blocks, kept, width.ridge))[1]
+    assert float((opened.weight - expected).abs().max()) > 0.05
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in two_blocks.model.state_dict().items())
+
+
+def test_loudness_counts_behind_the_narrow_blocks_and_fluctuation_in_the_whole_model(two_blocks):
+    share = 0.8
+    weight = readouts(two_blocks.model)[1].weight.norm(dim=1)
+    by_loudness = width.wanda_ridge(two_blocks, share)
+    kept = kept_of(by_loudness, two_blocks)
+    scores = units_behind(by_loudness, two_blocks).norm(dim=0) * weight
+    assert kept == scores.topk(len(kept)).indices.sort().values.tolist()
+    assert kept != kept_of(width.wanda(two_blocks, share), two_blocks)
+    by_fluctuation = width.flap_ridge(two_blocks, share)
+    assert kept_of(by_fluctuation, two_blocks) == kept_of(width.flap(two_blocks, share), two_blocks)
+
+
+def test_the_text_passes_twice_however_many_blocks_there_are(gpt2, rows):
+    """Each layer runs on every batch with its block whole and narrow; the first, once more on one of them."""
+    calibration = Calibration(gpt2, rows, batch_size=8)
+    batches = -(-len(calibration.ids) // 4)
+    passed = []
+    hooks = [
+        layer.attn.register_forward_hook(lambda *_, number=number: passed.append(number))
+        for number, layer in enumerate(gpt2.base_model.h)
+    ]
+    width.wanda_ridge(calibration, 0.9)
+    for hook in hooks:
+        hook.remove()
+    assert [passed.count(number) for number in range(BLOCKS)] == [2 * batches + 1, *[2 * batches] * (BLOCKS - 1)]
 
 
 def test_a_gated_block_gets_the_bias_that_it_lacks(rows):

@@ -8,7 +8,7 @@ becomes of V and b. All leave attention as it is: in this race the budget is fil
 | magnitude | product of the norms of its weights, in and out | as many everywhere | as it was |
 | Wanda, structured | ‖hⱼ‖ · ‖Vⱼ‖ | as many everywhere | as it was |
 | FLAP | Var(hⱼ) · ‖Vⱼ‖² | by scores standardised in each block | b takes up the mean of what goes |
-| Wanda or FLAP, then ridge | as above | as above | ridge regression |
+| Wanda or FLAP, then ridge | as above | as above | ridge regression, block after block |
 | LLM Surgeon | ½ vⱼᵀ G vⱼ / [A⁻¹]ⱼⱼ | by scores | moved as A says |
 
 - Magnitude is the oldest; product of norms as for a group of weights that go together.
@@ -18,7 +18,10 @@ becomes of V and b. All leave attention as it is: in this race the budget is fil
   prunes attention heads as well, here the FFN's part alone.
 - Ridge: GRAIL (Tang et al. 2026, "Post-hoc compensation by linear reconstruction for compressed networks", arXiv
   2602.23795). With G = Σ h hᵀ and P the units kept, h ≈ h_P M, M = (G_PP + λ I)⁻¹ G_P·, and V becomes M V. Means are
-  not taken out, and b stays. It works after any selection; that paper has Wanda's and FLAP's among others.
+  not taken out, and b stays. It works after any selection; that paper has Wanda's and FLAP's among others. As in its
+  authors' code it is a closed loop, from the first block to the last: G is collected in the model whose earlier blocks
+  are narrow and read out anew already. Wanda's scores are collected there too; FLAP's, which compare units of all
+  blocks, are collected in the whole model. Without ridge both are, though Wanda's own code goes block after block.
 - LLM Surgeon (van der Ouderaa et al. 2023, "The LLM Surgeon", arXiv 2312.17244), the one rival that weighs errors by
   the loss. Of a readout's weights it takes the Fisher information for A ⊗ G, with A = E [h, 1] [h, 1]ᵀ, G = E g gᵀ and
   g the loss's gradient at y. Its authors take forty shots, with the curvature anew in each, and rows and columns of
@@ -32,6 +35,7 @@ from collections.abc import Callable, Mapping
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from howlinear.core.ceilings import AffineMap
@@ -42,8 +46,10 @@ from howlinear.ideas.compression.calibration import Calibration, once
 from howlinear.ideas.compression.units import gram, unit_moments
 from howlinear.models.ffn_sites import Site, sites, width_of
 from howlinear.models.layers import parameters
+from howlinear.models.layerwise import Layerwise
 from howlinear.models.replace import replace
-from howlinear.models.units import LAYERS, affine_of, readout, unit_layers, with_units
+from howlinear.models.swap import swap
+from howlinear.models.units import LAYERS, affine_of, readout, unit_count, unit_layers, units_hooked, with_units
 
 RIDGE = 1e-5
 """λ as a share of the mean diagonal of G_PP. The authors' code has 1e-3 if nothing is said and 0 in its examples; where
@@ -69,8 +75,16 @@ def wanda(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def wanda_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
-    """`wanda`, then ridge regression (GRAIL); arguments and errors as of `magnitude`."""
-    return narrowed(calibration, evenly(calibration, share, loudness(calibration)), ridge)
+    """Keep the units that are loudest behind the blocks narrowed so far, then ridge regression (GRAIL).
+
+    Arguments and errors as of `magnitude`, and errors as of `compensated`.
+    """
+    removed = removed_from_each(calibration, share)
+
+    def choose(site: Site, moments: Moments) -> Int64[Tensor, " k"]:
+        return highest(_loudness(readout(calibration.model, site), moments), removed)
+
+    return compensated(calibration, choose)
 
 
 def flap(calibration: Calibration, share: float) -> PreTrainedModel:
@@ -82,8 +96,9 @@ def flap(calibration: Calibration, share: float) -> PreTrainedModel:
 
 
 def flap_ridge(calibration: Calibration, share: float) -> PreTrainedModel:
-    """`flap`'s choice of units, then ridge regression (GRAIL); arguments and errors as of `magnitude`."""
-    return narrowed(calibration, standing_out(calibration, share, fluctuation(calibration)), ridge)
+    """`flap`'s choice of units, then ridge regression (GRAIL); arguments and errors as of `wanda_ridge`."""
+    kept = standing_out(calibration, share, fluctuation(calibration))
+    return compensated(calibration, lambda site, _: kept[site.block])
 
 
 def surgeon(calibration: Calibration, share: float) -> PreTrainedModel:
@@ -108,11 +123,12 @@ def weight_norms(model: PreTrainedModel, site: Site) -> Float[Tensor, " m"]:
 
 def loudness(calibration: Calibration) -> dict[int, Float[Tensor, " m"]]:
     """Block → ‖hⱼ‖ · ‖Vⱼ‖ of each unit."""
-    scores = {}
-    for site in sites(calibration.model):
-        second_moment = gram(moments_of(calibration)[site.block]).diagonal()
-        scores[site.block] = second_moment.sqrt() * readout(calibration.model, site).weight.norm(dim=1)
-    return scores
+    model, moments = calibration.model, moments_of(calibration)
+    return {site.block: _loudness(readout(model, site), moments[site.block]) for site in sites(model)}
+
+
+def _loudness(own: AffineMap, moments: Moments) -> Float[Tensor, " m"]:
+    return gram(moments).diagonal().sqrt() * own.weight.norm(dim=1)
 
 
 def fluctuation(calibration: Calibration) -> dict[int, Float[Tensor, " m"]]:
@@ -152,15 +168,23 @@ def evenly(
     calibration: Calibration, share: float, scores: Mapping[int, Float[Tensor, " m"]]
 ) -> dict[int, Int64[Tensor, " k"]]:
     """Block → the units to keep, in every block as many, those of the highest scores."""
+    removed = removed_from_each(calibration, share)
+    return {block: highest(score, removed) for block, score in scores.items()}
+
+
+def removed_from_each(calibration: Calibration, share: float) -> int:
+    """How many units go from every block if as many go from each."""
     too_many, of_a_unit = _to_remove(calibration, share)
     removed = -(-too_many // sum(of_a_unit.values()))
-    narrowest = min(len(score) for score in scores.values())
+    narrowest = min(unit_count(calibration.model, site) for site in sites(calibration.model))
     if removed >= narrowest:
         raise _impossible(removed, narrowest)
-    kept = {}
-    for block, score in scores.items():
-        kept[block] = score.argsort(descending=True, stable=True)[: len(score) - removed].sort().values
-    return kept
+    return removed
+
+
+def highest(score: Float[Tensor, " m"], removed: int) -> Int64[Tensor, " k"]:
+    """The units that stay when so many of the lowest scores go, in the block's own order."""
+    return score.argsort(descending=True, stable=True)[: len(score) - removed].sort().values
 
 
 def standing_out(
@@ -275,6 +299,51 @@ def narrowed(
             new = refit(own, moments_of(calibration)[site.block], units)
         thin[site.block] = _with_bias(with_units(model, site, units, new), model, new)
     return replace(model, thin)
+
+
+@torch.no_grad()
+def compensated(calibration: Calibration, choose: Callable[[Site, Moments], Int64[Tensor, " k"]]) -> PreTrainedModel:
+    """A copy narrowed block after block, each read out by `ridge` on what the narrow blocks before it give (GRAIL).
+
+    The residual streams of all rows pass a layer before any enters the next. They pass it twice: with the whole block,
+    for the moments of its hidden units, and with the narrow one. So there are two passes over the text however many
+    blocks there are, and in memory are one stream of all rows and the moments of one block.
+
+    Args:
+        calibration: the model, and the text to fit on.
+        choose: from a block's site and the moments of its hidden units there, the units to keep, shape (k,).
+
+    Raises:
+        InseparableError: the layers of the model cannot be called one by one.
+    """
+    model = calibration.model
+    site_of = {site.block: site for site in sites(model)}
+    text = Layerwise(model, calibration.ids.split(max(1, calibration.batch_size // 2)))
+    thin: dict[int, nn.Module] = {}
+    for number in tqdm(range(len(text.layers)), disable=not calibration.progress, unit="block"):
+        narrow = {}
+        if number in site_of:
+            site = site_of[number]
+            moments = next_moments(text, site)
+            units = choose(site, moments)
+            narrow[number] = with_units(model, site, units, ridge(readout(model, site), moments, units))
+        with swap(model, narrow):
+            text.advance()
+        thin |= narrow
+    return replace(model, thin)
+
+
+def next_moments(text: Layerwise, site: Site) -> Moments:
+    """Moments of the hidden units of the next layer's block; the text stays before that layer."""
+    moments = Moments(unit_count(text.model, site))
+
+    def keep(_: Site, h: Tensor) -> None:
+        moments.update(h.flatten(0, -2).cpu())
+
+    with units_hooked(text.model, [site], keep), text.layer() as run:
+        for place, stream in enumerate(text.streams):
+            run(place, stream.clone())
+    return moments
 
 
 def _with_bias(ffn: nn.Module, model: PreTrainedModel, readout: AffineMap) -> nn.Module:
