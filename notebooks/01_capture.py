@@ -106,16 +106,17 @@ def remember(site, x, y):
 
 # %% tags=["nbval-check-output"]
 from howlinear.instrument.capture import hooked
+from howlinear.models.ffn_sites import whole
 
 seen = {}
 few = rows.ids[:4]
-ffn = sites[block].output
+ffn = whole(model, sites[block])  # one module, or two layers with the activation between them
 with torch.inference_mode():
-    before = model(few).logits
+    before = model(few)[0]  # logits; of an encoder, the residual stream behind its last layer
     with hooked(hl.sites(model, [block]), remember):
-        during = model(few).logits
+        during = model(few)[0]
     by_hand = ffn(seen["x"])
-print("logits the same while we listen:", torch.equal(before, during))
+print("outputs the same while we listen:", torch.equal(before, during))
 print("y is what the FFN makes of x:   ", torch.equal(by_hand, seen["y"]), tuple(seen["x"].shape))
 
 # %% [markdown]

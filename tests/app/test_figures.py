@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoTokenizer, BertConfig, BertModel
 
 import howlinear as hl
 from howlinear.app import figures
@@ -88,6 +89,32 @@ def test_every_notebook_that_applies_runs_and_the_page_tells_each(page):
     blocks = hl.results(page.parent / "results", "02_ceilings")["blocks"]
     assert blocks["block"].tolist() == [0, 1, 2, 3]
     assert set(blocks["model"]) == {"four-blocks"}
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """A BERT with fresh weights: it predicts no next token, and its feed-forward blocks are pairs of layers."""
+    tokenizer = AutoTokenizer.from_pretrained(paths.MODELS / "mini-llama")
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=48,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+    )
+    torch.manual_seed(0)
+    BertModel(config).save_pretrained(tmp_path / "encoder")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    return tmp_path / "encoder"
+
+
+@pytest.mark.long
+def test_every_notebook_that_applies_runs_on_an_encoder_alone(encoder, text, tmp_path):
+    page = hl.figures(str(encoder), str(text), tmp_path / "mine", short=True)
+    assert not_run(page) == []
+    assert "could not be run" not in page.read_text(encoding="utf-8")
+    profile = next(page.parent.glob("*.yaml"))
+    assert execute.execute("01_capture", {"profile": str(profile)}).is_file()
 
 
 @pytest.mark.long
