@@ -35,8 +35,7 @@ def compiler(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = F
         raise SourceError(f"no report at {path}: give the project's root, or a copy of it")
     fonts = Path(mpl.get_data_path()) / "fonts" / "ttf"
     tables = sorted(f"{table.parent.name}/{table.stem}" for table in Path(root).glob("results/public/*/*.csv"))
-    figures = sorted(figure.stem for figure in Path(root).glob("figures/public/*.svg"))
-    inputs = {"recorded": ",".join(tables), "drawn": ",".join(figures)} | ({"notes": "yes"} if notes else {})
+    inputs = {"recorded": ",".join(tables)} | ({"notes": "yes"} if notes else {})
     return typst.Compiler(path, root=root, font_paths=[fonts], ignore_system_fonts=True, sys_inputs=inputs)
 
 
