@@ -382,7 +382,7 @@ if needed is not None:
     print("right:", needed)
 
 # %% [markdown]
-# **2 (medium).** Foretell the same descent on *standardised* inputs: take `Coordinates.of(problem.moments,
+# **2 (medium).** Predict the same descent on *standardised* inputs: take `Coordinates.of(problem.moments,
 # "standardised")` from `howlinear.ideas.optimisers.problem`, make the moments of its rows, and compute what share our
 # steps leave unlearned.
 #
