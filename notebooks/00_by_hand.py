@@ -15,7 +15,7 @@
 # it. If we put a straight line in the place of that network, how much of its work would the line do?
 #
 # **You need** to have seen a straight line fitted to points; the code is Python, and can be skipped.
-# **Time** 25 minutes to read, half a minute to run.
+# **Time** 30 minutes to read, half a minute to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts; this notebook looks at the first model alone, which is a GPT-2

@@ -15,7 +15,7 @@
 # last they do not. When does each leave its initial $R^2_{\mathrm{lin}}$, in which order, and does it settle before the
 # loss?
 #
-# **You need** notebook 02. **Time** 25 minutes to read, two to run: a small model is trained while you watch.
+# **You need** notebook 02. **Time** 30 minutes to read, two to run: a small model is trained while you watch.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models: minis (embedded, offline), or paper, which adds a Pythia's public revisions

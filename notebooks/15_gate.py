@@ -14,7 +14,7 @@
 # **Question.** A line in the place of a whole block serves all tokens alike. What if only the tokens that it serves
 # well take the line, and the others keep the block: how many tokens is that, and can one tell beforehand which?
 #
-# **You need** notebooks 02 and 12; least squares. **Time** 15 minutes to read, two to run.
+# **You need** notebooks 02 and 12; least squares. **Time** 20 minutes to read, two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
