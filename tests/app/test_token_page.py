@@ -28,9 +28,22 @@ def content(page):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL).group(1))
 
 
+def has_the_numbers_of(data, *texts):
+    """What the page's script reads is what `token_errors` found, text by text."""
+    assert len(data["texts"]) == len(texts)
+    for shown, errors in zip(data["texts"], texts, strict=True):
+        assert data["blocks"] == errors["block"].unique().tolist()
+        for place, block in enumerate(data["blocks"]):
+            table = errors[errors["block"] == block]
+            assert shown["token"] == table["token"].tolist()
+            np.testing.assert_allclose(shown["residual"][place], table["residual"], rtol=5e-3)
+            np.testing.assert_allclose(shown["output"][place], table["output"], rtol=5e-3)
+            np.testing.assert_allclose(shown["r2"][place], table["r2"], atol=5e-4)
+
+
 def test_the_page_has_every_token_with_its_numbers_and_loads_nothing(measured):
     profile, errors = measured
-    page = render_tokens(errors, Measurement("tiny", profile))
+    page = render_tokens([(errors, Measurement("tiny", profile))])
     read = Reader(page)
     assert read.open == []
     assert read.loaded == []
@@ -38,13 +51,7 @@ def test_the_page_has_every_token_with_its_numbers_and_loads_nothing(measured):
     tokens = errors[errors["block"] == 0]
     assert read.tags.count("span") == len(tokens)
     assert read.tags.count("section") == len(profile)
-    data = content(page)
-    assert data["blocks"] == list(profile)
-    for place, block in enumerate(profile):
-        table = errors[errors["block"] == block]
-        np.testing.assert_allclose(data["residual"][place], table["residual"], rtol=5e-3)
-        np.testing.assert_allclose(data["output"][place], table["output"], rtol=5e-3)
-        np.testing.assert_allclose(data["r2"][place], table["r2"], atol=5e-4)
+    has_the_numbers_of(content(page), errors)
     assert page.count("<i>↵</i>\n") == (tokens["text"] == "\n").sum()
     assert all(f">{level}</li>" in page for level in LEVELS)
     assert "prefers-color-scheme: dark" in page
@@ -52,15 +59,15 @@ def test_the_page_has_every_token_with_its_numbers_and_loads_nothing(measured):
 
 def test_what_is_given_is_text(measured):
     profile, errors = measured
-    plain = render_tokens(errors.assign(text="a"), Measurement("tiny", profile))
-    page = render_tokens(errors, Measurement(NASTY, profile, dtype=NASTY))
+    plain = render_tokens([(errors.assign(text="a"), Measurement("tiny", profile))])
+    page = render_tokens([(errors, Measurement(NASTY, profile, dtype=NASTY))])
     assert page.count("<script") == plain.count("<script") == 2
     assert NASTY not in page
 
 
 def test_without_a_tokenizer_ids_stand_for_texts(measured):
     profile, errors = measured
-    page = render_tokens(errors.assign(text=None), Measurement("tiny", profile))
+    page = render_tokens([(errors.assign(text=None), Measurement("tiny", profile))])
     assert f"⟨{errors['token'].iloc[0]}⟩" in page
 
 
@@ -68,11 +75,28 @@ def test_a_page_is_no_larger_than_can_be_read(measured):
     profile, errors = measured
     many = errors[errors["block"] == 0].sample(MOST + 1, replace=True, random_state=0)
     with pytest.raises(InputError, match="at most 8,192"):
-        render_tokens(many, Measurement("tiny", profile))
+        render_tokens([(many, Measurement("tiny", profile))])
 
 
 def test_of_a_layer_and_of_attention_it_says_so(gpt2, measured):
     _, errors = measured
     for kind, words in (("attention", "Attention of tiny"), ("layer", "The whole layer of tiny")):
         profile = hl.measure(gpt2, hl.TokenRows.from_ids(torch.randint(80, (64, 32))), site=kind)
-        assert words in render_tokens(errors, Measurement("tiny", profile))
+        assert words in render_tokens([(errors, Measurement("tiny", profile))])
+
+
+def test_several_texts_stand_on_one_page_and_only_with_the_same_blocks(measured):
+    profile, errors = measured
+    other = errors[errors["sequence"] == errors["sequence"].iloc[0]].assign(
+        residual=lambda table: 2 * table["residual"]
+    )
+    measurement = Measurement("tiny", profile)
+    page = render_tokens([(errors, measurement), (other, measurement)])
+    has_the_numbers_of(content(page), errors, other)
+    assert Reader(page).tags.count("option") == Reader(page).tags.count("article") == 2
+    assert "option" not in Reader(render_tokens([(errors, measurement)])).tags
+    with pytest.raises(InputError, match="texts with different blocks"):
+        render_tokens([(errors, measurement), (errors[errors["block"] > 0], measurement)])
+    half = errors.loc[errors["block"] == 0].sample(MOST // 2 + 1, replace=True, random_state=0)
+    with pytest.raises(InputError, match="at most 8,192"):
+        render_tokens([(half, measurement), (half, measurement)])

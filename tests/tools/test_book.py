@@ -233,6 +233,7 @@ def build_small_book(folder):
     patch.setattr(build, "FRAME", frame)
     numbers.save(folder / "minis/explorer.json", test_explorer.made_up())
     numbers.save(folder / "minis/in_browser.json", test_in_browser.made_up())
+    (folder / "minis/tokens.html").write_text("<!doctype html><title>Tokens</title>", encoding="utf-8")
     patch.setattr(printed, "chromium", lambda: None)
     build.prepare("minis", folder / "source", [STEM])
     build.build(folder / "source", folder / "html")
@@ -415,6 +416,18 @@ def test_the_explorer_is_whole_and_answers_inside_the_book(html, browser):
     said = browser.value("document.querySelector('.explorer-said').textContent")
     assert re.match(r"[\w-]+, block \d+, on \w+: R²_lin −?\d\.\d{3}", said)
     assert browser.value("document.querySelector('.explorer-profile svg').getBoundingClientRect().right") <= 390
+
+
+def test_the_page_of_tokens_is_a_card_away_and_asks_for_nothing(html, browser):
+    front = Asked()
+    front.feed((html / "index.html").read_text(encoding="utf-8"))
+    assert "tokens.html" in front.links
+    page = html / "_static" / "tokens.html"
+    assert page.stat().st_size < 1_000_000
+    framed = Asked()
+    framed.feed((html / "tokens.html").read_text(encoding="utf-8"))
+    assert "_static/tokens.html" in framed.loads
+    is_whole_without_a_network(page, browser)
 
 
 def test_a_page_that_needs_the_network_is_caught(browser, tmp_path):
