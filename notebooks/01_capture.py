@@ -15,7 +15,7 @@
 # (FFN), which does not. If we stand beside the FFN while the model reads, what do we see?
 #
 # **You need** notebook 00. **Time** 15 minutes to read, one to run. (The time to run is that of the embedded models on
-# one core, here and in all notebooks that follow; the public models take up to 20 minutes a notebook, 14 an hour.)
+# one core, here and in all notebooks that follow; the public models take up to an hour a notebook.)
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

@@ -72,14 +72,11 @@ def test_the_letter_speaks_of_one_control_that_was_done_and_of_maps_that_fall_fa
     assert abs(loudest) < 0.06  # "moves no block by more"
 
 
-def test_a_notebook_of_the_public_models_takes_twenty_minutes_and_14_an_hour():
+def test_a_notebook_of_the_public_models_takes_up_to_an_hour():
     """As notebook 01 says."""
-    runs = {
-        path.parent.name: tables.read_run(path.parent)["seconds"]
-        for path in paths.results("public").glob(f"*/{tables.RUN}")
-    }
-    assert 50 * 60 < runs.pop("14_compress") < 70 * 60
-    assert 15 * 60 < max(runs.values()) < 22 * 60
+    runs = [tables.read_run(path.parent)["seconds"] for path in paths.results("public").glob(f"*/{tables.RUN}")]
+    assert 50 * 60 < max(runs) < 70 * 60
+    assert 2 * 3600 < sum(runs) / 2  # as book/using.md says
 
 
 def test_notebook_12_names_the_thresholds_that_it_judges_by():
