@@ -233,7 +233,8 @@ def build_small_book(folder):
     patch.setattr(build, "FRAME", frame)
     numbers.save(folder / "minis/explorer.json", test_explorer.made_up())
     numbers.save(folder / "minis/in_browser.json", test_in_browser.made_up())
-    (folder / "minis/tokens.html").write_text("<!doctype html><title>Tokens</title>", encoding="utf-8")
+    head = '<!doctype html><meta name="viewport" content="width=device-width"><title>Tokens</title>'
+    (folder / "minis/tokens.html").write_text(head, encoding="utf-8")
     patch.setattr(printed, "chromium", lambda: None)
     build.prepare("minis", folder / "source", [STEM])
     build.build(folder / "source", folder / "html")

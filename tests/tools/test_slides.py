@@ -80,6 +80,15 @@ def test_the_loss_foretells_the_cost_and_r2_does_not():
     agreements = tables.results("minis", "06_compression")["agreements"]
     one = agreements[agreements["costs"] == "one block"].set_index("signal")
     assert one["rho_high"]["1 − R²"] < 0 < 0.5 < one["rho_low"]["price"]
+    public = tables.results("public", "06_compression")["agreements"].query("costs == 'one block'").set_index("signal")
+    assert not public.rho_low["1 − R²"] > 0
+    assert public.rho_low[["price", "ablation"]].min() > 0
+
+
+def test_the_most_linear_block_is_the_dearest_in_every_model_that_predicts_tokens():
+    for name in ("public", "minis"):
+        for _, blocks in tables.results(name, "02_ceilings")["blocks"].dropna(subset="dppl").groupby("model"):
+            assert blocks.r2.idxmax() == blocks.dppl.idxmax()
 
 
 def test_training_bends_gelu_models_and_all_go_up_first():
