@@ -76,7 +76,7 @@ def test_a_notebook_of_the_public_models_takes_up_to_an_hour():
     """As notebook 01 says."""
     runs = [tables.read_run(path.parent)["seconds"] for path in paths.results("public").glob(f"*/{tables.RUN}")]
     assert 50 * 60 < max(runs) < 70 * 60
-    assert 2 * 3600 < sum(runs) / 2  # as book/using.md says
+    assert sum(runs) > 4 * 3600  # on one core: two hours on two, as book/using.md says
 
 
 def test_notebook_12_names_the_thresholds_that_it_judges_by():
