@@ -249,6 +249,7 @@ def race_model(name):
     return race(models[name], compressors, shares_of[name], held_out[name])
 
 
+main = pd.DataFrame(columns=["model", "ratio"])
 if models:
     raced = run.record("race", of_every_model(race_model))
     run.record("texts", of_every_model(lambda name: whole_perplexities(models[name], held_out[name])))
@@ -326,10 +327,7 @@ else:
 # value.
 
 # %%
-if models and main["ratio"].notna().any():
-    _ = run.figure(plots.pareto(main, shown or methods), "pareto")
-else:
-    print("There is no figure: no smaller model was made.")
+_ = run.figure(plots.pareto(main, shown or methods), "pareto")
 
 # %% [markdown]
 # ## What would make it cost less?

@@ -41,6 +41,12 @@ def test_only_what_is_asked_for_is_drawn_and_what_has_no_row_is_left_out():
     assert set(names(axis)) == {"c"}
 
 
+def test_without_any_smaller_model_there_is_a_sentence():
+    figure = compress.pareto(pd.DataFrame({"model": ["encoder"], "ratio": [np.nan]}), ["own units"])
+    assert not any(axis.lines for axis in figure.axes)
+    assert [text.get_text() for text in [*figure.texts, *(t for axis in figure.axes for t in axis.texts)]] != []
+
+
 def test_a_line_that_leaves_the_panel_says_how_far_it_goes():
     (axis,) = compress.pareto(race(["m"], ["near", "far"], far=20.0), ["near", "far"], top=3.0).axes
     assert set(names(axis)) == {"near (5)", "far (9)"}

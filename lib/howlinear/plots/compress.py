@@ -26,9 +26,12 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
     """Parameters kept across, perplexity over that of the whole model up: lower and further right is better.
 
     Returns:
-        The figure, a panel a model, two abreast where there are several; ratios are logarithmic.
+        The figure, a panel a model, two abreast where there are several; ratios are logarithmic. A sentence if no
+        smaller model was made.
     """
     table = table.dropna(subset=["ratio"])
+    if table.empty:
+        return style.sentence_figure("No smaller model was made, so there is no perplexity to compare.")
     models = list(table["model"].drop_duplicates())
     abreast = style.abreast(len(models), most=2)
     rows = -(-len(models) // abreast)
