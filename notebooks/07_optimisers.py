@@ -452,7 +452,7 @@ if whitened_rate is not None:
 # %%
 def friends_r2(rows, held_out):
     rate = 1 / float(np.linalg.eigvalsh(rows.sxx)[-1])
-    weight = torch.zeros_like(rows.sxy)
+    weight = 0 * rows.sxy
     loss = float(rows.syy.sum())
     falling = True
     while falling:

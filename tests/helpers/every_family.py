@@ -186,7 +186,8 @@ class Group:
                     for left, right in (packed.split(inner, -1), (packed[..., ::2], packed[..., 1::2])):
                         yield last(act(left) * right)
                         yield last(act(right) * left)
-                        yield last(act(left) * (right + 1))  # gpt-oss
+                        if isinstance(both.bias, torch.Tensor):
+                            yield last(act(left) * (right + 1))  # gpt-oss
             for gate, up in permutations(fitting, 2):
                 yield last(act(gate(x)) * up(x))
             if len(fitting) == 1:
