@@ -15,7 +15,8 @@
 # (FFN), which does not. If we stand beside the FFN while the model reads, what do we see?
 #
 # **You need** notebook 00. **Time** 15 minutes to read, one to run. (The time to run is that of the embedded models on
-# one core, here and in all notebooks that follow; the public models take up to an hour a notebook.)
+# one core, here and in all notebooks that follow. The public models take longer: `seconds` in each `run.json` of
+# `results/public` says how long.)
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)

@@ -12,6 +12,7 @@ from helpers.nearly import assert_same_outputs
 from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
+from howlinear.models.calls import outputs_beside
 from howlinear.models.ffn_sites import FAMILIES as TABLE
 from howlinear.models.ffn_sites import pattern_of, sites, whole
 from howlinear.models.load import load_model
@@ -245,6 +246,14 @@ def test_y_is_the_first_of_what_an_ffn_returns(rows):
     assert isinstance(model.trunk["rooms"][0].ff, Pair)
     x = torch.randn(3, WIDTH)
     assert torch.equal(whole(model, sites(model)[0])(x), alone.trunk["rooms"][0].ff(x))
+
+
+def test_what_is_returned_beside_y_is_counted_with_weights_and_without():
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            assert [outputs_beside(ffn(WIDTH), WIDTH) for ffn in (FeedForward, Pair)] == [0, 1]
+    with pytest.raises(InputError, match="Bilinear returns beside y, for it does not run on one token"):
+        outputs_beside(nn.Bilinear(WIDTH, WIDTH, WIDTH), WIDTH)
 
 
 def test_what_returns_more_than_y_has_no_linear_layer_for_good():

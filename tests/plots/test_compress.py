@@ -43,8 +43,8 @@ def test_only_what_is_asked_for_is_drawn_and_what_has_no_row_is_left_out():
 
 def test_without_any_smaller_model_there_is_a_sentence():
     figure = compress.pareto(pd.DataFrame({"model": ["encoder"], "ratio": [np.nan]}), ["own units"])
-    assert not any(axis.lines for axis in figure.axes)
-    assert [text.get_text() for text in [*figure.texts, *(t for axis in figure.axes for t in axis.texts)]] != []
+    assert figure.axes == []
+    assert len(figure.texts) == 1
 
 
 def test_a_line_that_leaves_the_panel_says_how_far_it_goes():

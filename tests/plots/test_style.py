@@ -43,3 +43,10 @@ def test_error_bars_reach_from_the_value_to_both_ends():
 def test_rows_of_panels_are_as_even_as_can_be():
     assert [style.abreast(count) for count in range(1, 8)] == [1, 2, 3, 2, 3, 3, 3]
     assert [style.abreast(count, most=2) for count in (1, 2, 3, 4)] == [1, 2, 2, 2]
+
+
+def test_a_grid_has_a_titled_panel_for_each_name_and_nothing_in_the_rest():
+    figure, panels = style.panel_grid(["a", "b", "c"], 2.0, "up", most=2)
+    assert [panel.get_title(loc="left") for panel in panels.values()] == ["(a) a", "(b) b", "(c) c"]
+    assert [axis.axison for axis in figure.axes] == [True, True, True, False]
+    assert [panel.get_ylabel() for panel in panels.values()] == ["up", "", "up"]

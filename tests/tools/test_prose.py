@@ -72,13 +72,6 @@ def test_the_letter_speaks_of_one_control_that_was_done_and_of_maps_that_fall_fa
     assert abs(loudest) < 0.06  # "moves no block by more"
 
 
-def test_a_notebook_of_the_public_models_takes_up_to_an_hour():
-    """As notebook 01 says."""
-    runs = [tables.read_run(path.parent)["seconds"] for path in paths.results("public").glob(f"*/{tables.RUN}")]
-    assert 50 * 60 < max(runs) < 70 * 60
-    assert sum(runs) > 4 * 3600  # on one core: two hours on two, as book/using.md says
-
-
 def test_notebook_12_names_the_thresholds_that_it_judges_by():
     named = set(re.findall(r"[\d.]*\d", (paths.NOTEBOOKS / "12_sinks.py").read_text(encoding="utf-8")))
     thresholds = (predictions.HIGH, predictions.LOWER, predictions.FALL, measure.FEW_ROWS_DECIDE)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from howlinear.errors import InputError
 from howlinear.models.checks import evaluating
 
 
@@ -20,18 +21,36 @@ def stream_of(output: Any) -> Any:
     return output[0] if isinstance(output, tuple | list) and len(output) > 0 else output
 
 
+def suited_to(module: nn.Module, x: Tensor) -> Tensor:
+    """Rows in the precision of a module's weights and where these are; layers of quantised weights have none."""
+    parameter = next(module.parameters(), torch.empty(0))
+    x = x.to(parameter.dtype if parameter.is_floating_point() else torch.float32)
+    return x if parameter.is_meta else x.to(parameter.device)  # weights that rest elsewhere bring their own device
+
+
 @torch.no_grad()
 def outputs_beside(module: nn.Module, width: int) -> int:
     """How many values a module returns beside y, as a mixture of experts its router's scores; tried on one token.
 
     Args:
-        module: maps x to y, shapes (…, width).
+        module: maps x to y, shapes (…, width); without weights (on the meta device) shapes alone are tried.
         width: features of the residual stream.
+
+    Raises:
+        InputError: it does not run on one token alone.
     """
-    parameter = next(module.parameters(), torch.empty(0))
-    dtype = parameter.dtype if parameter.is_floating_point() else torch.float32
-    with evaluating(module):
-        output = module(torch.zeros(1, 1, width, dtype=dtype, device=parameter.device))
+    x = suited_to(module, torch.zeros(1, 1, width))
+    brings_weights = any(hasattr(part, "_hf_hook") for part in module.modules())  # accelerate's
+    if not brings_weights and any(parameter.is_meta for parameter in module.parameters()):
+        x = x.to("meta")
+    try:
+        with evaluating(module):
+            output = module(x)
+    except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"cannot tell what a {type(module).__name__} returns beside y, for it does not run on one token: {reason}"
+        ) from error
     return len(output) - 1 if isinstance(output, tuple | list) else 0
 
 

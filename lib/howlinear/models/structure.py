@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from howlinear.models.calls import stream_of
+from howlinear.models.calls import stream_of, suited_to
 from howlinear.models.checks import evaluating
 
 _PATTERNS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -205,11 +205,7 @@ def _tokenwise(module: nn.Module, width: int) -> Tensor | None:
 
     Of several outputs it is the first: a mixture's router may give its scores as well.
     """
-    parameter = next(module.parameters(), torch.empty(0))  # layers of quantised weights have none
-    dtype = parameter.dtype if parameter.is_floating_point() else torch.float32
-    x = torch.randn(1, 2, width, generator=torch.Generator().manual_seed(0)).to(dtype)
-    if not parameter.is_meta:  # weights that rest elsewhere bring their own device
-        x = x.to(parameter.device)
+    x = suited_to(module, torch.randn(1, 2, width, generator=torch.Generator().manual_seed(0)))
     try:
         with evaluating(module):
             both = stream_of(module(x.clone()))

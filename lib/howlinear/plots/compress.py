@@ -33,12 +33,9 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
     if table.empty:
         return style.sentence_figure("No smaller model was made, so there is no perplexity to compare.")
     models = list(table["model"].drop_duplicates())
-    abreast = style.abreast(len(models), most=2)
-    rows = -(-len(models) // abreast)
-    size = (style.COLUMN if abreast == 1 else style.PAGE, 0.5 + 2.3 * rows)
-    figure, axes = plt.subplots(rows, abreast, figsize=size, sharex=True, squeeze=False, layout="constrained")
-    panels = axes.ravel()
-    for axis, model in zip(panels, models, strict=False):
+    width = style.COLUMN if len(models) == 1 else style.PAGE
+    figure, panels = style.panel_grid(models, 2.3, most=2, width=width, sharex=True, layout="constrained")
+    for model, axis in panels.items():
         of_model = table[table["model"] == model]
         worst = min(top, 1.03 * of_model.loc[of_model["method"].isin(methods), "ratio_high"].max())
         axis.axhline(1, color=style.GREY, lw=0.6)
@@ -58,14 +55,12 @@ def pareto(table: pd.DataFrame, methods: Sequence[str], top: float = 2.5) -> Fig
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.yaxis.set_minor_formatter(NullFormatter())
         _name_ends(axis, ends)
-    axes[0, 0].invert_xaxis()  # of all panels: they share it
-    axes[0, 0].xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    style.panels(panels[: len(models)], models)
-    for unused in panels[len(models) :]:
-        unused.set_axis_off()
-    for axis in panels[max(0, len(models) - abreast) : len(models)]:  # the lowest of each column
-        axis.set_xlabel("parameters kept, %")
-        axis.tick_params(labelbottom=True)
+    first = panels[models[0]]
+    first.invert_xaxis()  # of all panels: they share it
+    first.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    for lowest in list(panels.values())[-style.abreast(len(models), most=2) :]:
+        lowest.set_xlabel("parameters kept, %")
+        lowest.tick_params(labelbottom=True)
     figure.supylabel("perplexity over the whole model's", fontsize=plt.rcParams["axes.labelsize"])
     return figure
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,24 +25,30 @@ def spectrum(table: pd.DataFrame) -> Figure:
     """The degree spectrum over depth, a panel a model, with Hermite's prediction dashed."""
     models = list(table.model.unique())
     degrees = sorted(table.degree.unique().tolist())
-    figure, axes = _model_panels(len(models))
-    style.panels(axes, models)
-    for axis, model in zip(axes, models, strict=True):
-        for degree in degrees:
-            mine = table[(table.model == model) & (table.degree == degree)].sort_values("block")
-            color = _shade(degree, max(degrees))
-            bars = style.error_bars(mine.r2, mine.r2_low, mine.r2_high)
-            marker = _MARKERS[(degree - 1) % len(_MARKERS)]
-            look = {"lw": 1, "elinewidth": 0.7, "color": color, "marker": marker}
-            axis.errorbar(mine.block, mine.r2, bars, label=f"degree {degree}", **look)
-            label = "Hermite, Gaussian inputs" if degree == degrees[0] else None
-            axis.plot(mine.block, mine.hermite, ls=(0, (3, 1.5)), lw=0.8, color=color, label=label)
-        blocks = table[table.model == model].block
-        axis.set(xlabel="block", xticks=range(0, blocks.max() + 1, 2 if blocks.max() <= _DEEP else 5))
+    figure, panels = style.panel_grid(models, 2.2, "held-out $R^2$", sharey=True)
+    for model, axis in panels.items():
+        _draw_spectrum(axis, table[table.model == model], degrees)
+    first = panels[models[0]]
     lowest = min(-0.02, table.r2.min() - 0.02)
-    axes[0].set(ylabel="held-out $R^2$", ylim=(max(-1, lowest), 1.02))
-    _legend_below(figure, axes[0], len(degrees) + 1)
+    first.set_ylim(max(-1, lowest), 1.02)
+    _legend_below(figure, first, len(degrees) + 1)
     return figure
+
+
+def _draw_spectrum(axis: Axes, of_model: pd.DataFrame, degrees: Sequence[int]) -> None:
+    for degree in degrees:
+        mine = of_model[of_model.degree == degree].sort_values("block")
+        color = _shade(degree, max(degrees))
+        marker = _MARKERS[(degree - 1) % len(_MARKERS)]
+        bars = style.error_bars(mine.r2, mine.r2_low, mine.r2_high)
+        look = {"color": color, "marker": marker, "lw": 1, "elinewidth": 0.7}
+        axis.errorbar(mine.block, mine.r2, bars, label=f"degree {degree}", **look)
+        label = "Hermite, Gaussian inputs" if degree == degrees[0] else None
+        axis.plot(mine.block, mine.hermite, ls=(0, (3, 1.5)), lw=0.8, color=color, label=label)
+    last = of_model.block.max()
+    step = 2 if last <= _DEEP else 5
+    axis.set_xlabel("block")
+    axis.set_xticks(range(0, last + 1, step))
 
 
 def foretold(table: pd.DataFrame) -> Figure:
@@ -51,45 +57,53 @@ def foretold(table: pd.DataFrame) -> Figure:
     if known.empty:
         return style.sentence_figure("The rows are too few to say what R²_lin tends to with more, in any block.")
     figure, axis = plt.subplots(figsize=(style.COLUMN, 3.0))
+    for model, of_model in known.groupby("model", sort=False):
+        _draw_predictions(axis, of_model, model)
     lowest = min(0.0, known.r2_limit.min(), known.r2_gaussian.min())
     axis.plot([lowest, 1], [lowest, 1], color=style.GREY, lw=0.8, zorder=1)
-    for model, of_model in known.groupby("model", sort=False):
-        look = style.look(model)
-        of_all = of_model[of_model.counted == "all"]
-        other = of_model[(of_model.counted == "ordinary") & of_model.block.isin(of_all[of_all.massive_share > 0].block)]
-        points = {"color": look["color"], "fmt": look["marker"], "ls": "none", "elinewidth": 0.6}
-        for mine, hollow in ((of_all, False), (other, True)):
-            across = style.error_bars(mine.r2_gaussian, mine.r2_gaussian_low, mine.r2_gaussian_high)
-            up = style.error_bars(mine.r2_limit, mine.r2_limit_low, mine.r2_limit_high)
-            face = {"mfc": "white", "label": f"{model}, ordinary rows"} if hollow else {"label": model}
-            if len(mine):
-                axis.errorbar(mine.r2_gaussian, mine.r2_limit, up, across, **points, **face)
-        both = of_all.merge(other, on="block", suffixes=["", "_ordinary"])
-        moved = both[["r2_gaussian", "r2_gaussian_ordinary"]].T, both[["r2_limit", "r2_limit_ordinary"]].T
-        axis.plot(*moved, color=look["color"], lw=0.4, zorder=1)
+    limits = (max(-0.5, lowest), 1.02)
+    axis.set(xlim=limits, ylim=limits, aspect="equal")
     axis.set_xlabel("$R^2_{\\mathrm{lin}}$ if inputs were Gaussian")
     axis.set_ylabel("$R^2_{\\mathrm{lin}}$, limit of ever more rows")
-    axis.set(xlim=(max(-0.5, lowest), 1.02), ylim=(max(-0.5, lowest), 1.02), aspect="equal")
     axis.legend(loc="upper left")
     return figure
+
+
+def _draw_predictions(axis: Axes, of_model: pd.DataFrame, model: str) -> None:
+    look = style.look(model)
+    of_all = of_model[of_model.counted == "all"]
+    with_massive = of_all[of_all.massive_share > 0].block
+    ordinary = of_model[(of_model.counted == "ordinary") & of_model.block.isin(with_massive)]
+    points = {"color": look["color"], "fmt": look["marker"], "ls": "none", "elinewidth": 0.6}
+    _draw_points(axis, of_all, points | {"label": model})
+    _draw_points(axis, ordinary, points | {"label": f"{model}, ordinary rows", "mfc": "white"})
+    # a thin line from a block with all its rows to the same block without massive ones
+    both = of_all.merge(ordinary, on="block", suffixes=["", "_ordinary"])
+    across = both[["r2_gaussian", "r2_gaussian_ordinary"]].T
+    up = both[["r2_limit", "r2_limit_ordinary"]].T
+    axis.plot(across, up, color=look["color"], lw=0.4, zorder=1)
+
+
+def _draw_points(axis: Axes, blocks: pd.DataFrame, look: dict[str, Any]) -> None:
+    if blocks.empty:
+        return
+    across = style.error_bars(blocks.r2_gaussian, blocks.r2_gaussian_low, blocks.r2_gaussian_high)
+    up = style.error_bars(blocks.r2_limit, blocks.r2_limit_low, blocks.r2_limit_high)
+    axis.errorbar(blocks.r2_gaussian, blocks.r2_limit, up, across, **look)
 
 
 def kernel_curves(
     kernels: pd.DataFrame, spectra: pd.DataFrame, neurons: pd.DataFrame, streamed: pd.DataFrame
 ) -> Figure:
     """Learning curves of all products against what the neurons' degree 2 reaches on all train rows, a panel a model."""
-    models = list(kernels.model.unique())
-    figure, axes = _model_panels(len(models), sharex=True)
-    style.panels(axes, [f"{model}, block {kernels[kernels.model == model].block.iloc[0]}" for model in models])
+    block_of = kernels.groupby("model", sort=False).block.first()
+    titles = [f"{model}, block {block}" for model, block in block_of.items()]
+    figure, panels = style.panel_grid(titles, 2.2, "held-out $R^2$", sharex=True, sharey=True)
     ends = [int(kernels.rows.min()), int(kernels.rows.max()), *streamed.rows.tail(1).tolist()]
-    for axis, model in zip(axes, models, strict=True):
-        mine = kernels[kernels.model == model]
-        for kernel, (marker_and_line, color) in _KERNELS.items():
-            curve = mine[mine.kernel == kernel].sort_values("rows")
-            bars = style.error_bars(curve.r2, curve.r2_low, curve.r2_high)
-            look = {"fmt": marker_and_line, "color": color, "elinewidth": 0.7}
-            axis.errorbar(curve.rows, curve.r2, bars, label=f"{kernel} kernel", **look)
-        (pooled,) = spectra[(spectra.model == model) & (spectra.degree == 2)].r2
+    for model, axis in zip(block_of.index, panels.values(), strict=True):
+        _draw_kernels(axis, kernels[kernels.model == model])
+        of_degree_2 = spectra[(spectra.model == model) & (spectra.degree == 2)]
+        pooled = of_degree_2.r2.item()
         free = neurons[neurons.model == model].sort_values("neurons").r2.iloc[-1]
         axis.axhline(pooled, color=style.GREY, ls="--", lw=0.9, label="neurons, degree 2")
         axis.axhline(free, color="black", ls=":", lw=1, label="neurons' squares, each free")
@@ -98,9 +112,16 @@ def kernel_curves(
             axis.plot(stars.rows, stars.r2, "k*-", label="degree 2, streamed")
         axis.set(xlabel="train rows", xscale="log")
         _mark_ends(axis, ends)
-    axes[0].set_ylabel("held-out $R^2$")
-    _legend_below(figure, axes[0], 3)
+    _legend_below(figure, panels[titles[0]], 3)
     return figure
+
+
+def _draw_kernels(axis: Axes, of_model: pd.DataFrame) -> None:
+    for kernel, (marker_and_line, color) in _KERNELS.items():
+        curve = of_model[of_model.kernel == kernel].sort_values("rows")
+        bars = style.error_bars(curve.r2, curve.r2_low, curve.r2_high)
+        look = {"fmt": marker_and_line, "color": color, "elinewidth": 0.7}
+        axis.errorbar(curve.rows, curve.r2, bars, label=f"{kernel} kernel", **look)
 
 
 def products_needed(neurons: pd.DataFrame, probes: pd.DataFrame) -> Figure:
@@ -113,10 +134,10 @@ def products_needed(neurons: pd.DataFrame, probes: pd.DataFrame) -> Figure:
         axis.plot(squares.neurons, squares.share, **look)
         axis.plot(probe["rank"], probe.share, color=look["color"], ls=":", lw=0.8, **_STAR)
     axis.plot([], [], color="white", ls="none", label="probes of notebook 03", **_STAR)
-    most = max(neurons.neurons.max(), probes["rank"].max() if len(probes) else 1)
-    ticks = 4 ** np.arange(np.ceil(np.log(most) / np.log(4)) + 1).astype(int)
-    ticks = ticks[ticks <= most]
     axis.set(xscale="log", xlabel="products", ylabel="share of the quadratic step", ylim=(0, 1.05))
+    # powers of four up to the most products that are drawn
+    most = int(max([*neurons.neurons, *probes["rank"], 1]))
+    ticks = [4**power for power in range(most.bit_length()) if 4**power <= most]
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.minorticks_off()
     axis.legend()
@@ -132,27 +153,22 @@ def training(table: pd.DataFrame) -> Figure:
         mine = table[table.family == family]
         for degree in degrees:
             curve = mine[mine.degree == degree]
-            label = f"{family}, degree {degree}"
-            left.plot(curve.step, curve.r2, ls=line, color=_shade(degree, max(degrees)), label=label)
-        curve = mine[mine.degree == degrees[0]]
-        right.plot(curve.step, curve.spread, ls=line, color="black", label=family)
+            color = _shade(degree, max(degrees))
+            left.plot(curve.step, curve.r2, ls=line, color=color, label=f"{family}, degree {degree}")
+        once = mine[mine.degree == degrees[0]]
+        right.plot(once.step, once.spread, ls=line, color="black", label=family)
     for axis in (left, right):
         axis.set(xscale="symlog", xlim=(0, None), xlabel="training step")
+    left.set_ylabel("held-out $R^2$")
+    right.set(ylabel="spread of pre-activations", ylim=(0, None))
     # a shade is named once, by the first family; the right panel names the lines of families
     named = [f"degree {degree}" for degree in degrees]
     figure.legend(left.lines[: len(degrees)], named, loc="outside lower center", ncols=len(degrees))
     right.legend()
-    left.set(ylabel="held-out $R^2$")
-    right.set(ylabel="spread of pre-activations", ylim=(0, None))
     return figure
 
 
 _STAR = {"marker": "*", "markersize": 8, "markeredgecolor": "black", "markeredgewidth": 0.5}
-
-
-def _model_panels(count: int, sharex: bool = False) -> tuple[Figure, np.ndarray]:
-    figure, axes = plt.subplots(1, count, figsize=(style.PAGE, 2.6), sharex=sharex, sharey=True, squeeze=False)
-    return figure, axes[0]
 
 
 def _shade(degree: int, highest: int) -> tuple[float, ...]:

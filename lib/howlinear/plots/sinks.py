@@ -62,19 +62,10 @@ def massive(blocks: pd.DataFrame, flow: pd.DataFrame, multiple: float = 10.0) ->
 def with_and_without(blocks: pd.DataFrame) -> Figure:
     """R²_lin over depth of all rows, of ordinary ones, and of the map of all rows on ordinary ones; a panel a model."""
     models = list(blocks["model"].unique())
-    abreast = style.abreast(len(models))
-    rows = -(-len(models) // abreast)
-    size = (style.PAGE, 2.3 * rows + 0.4)
-    figure, axes = plt.subplots(rows, abreast, figsize=size, sharey=True, squeeze=False)
-    panels = axes.ravel()
-    style.panels(panels[: len(models)], models)
-    for ax, model in zip(panels, models, strict=False):
+    figure, panels = style.panel_grid(models, 2.3, "$R^2_{\\mathrm{lin}}$, held out", sharey=True)
+    for model, ax in panels.items():
         _profiles(ax, blocks[blocks["model"] == model], model)
-    for unused in panels[len(models) :]:
-        unused.set_axis_off()
-    for ax in axes[:, 0]:
-        ax.set_ylabel("$R^2_{\\mathrm{lin}}$, held out")
-    handles, labels = panels[0].get_legend_handles_labels()
+    handles, labels = panels[models[0]].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=3, handlelength=2.8)
     return figure
 
@@ -191,20 +182,13 @@ def _bars(ax: Axes, places: pd.Index | pd.Series, table: pd.DataFrame, column: s
 def left_out(curves: pd.DataFrame, resting: pd.DataFrame | None = None) -> Figure:
     """R²_lin of the rest as rows or features are left out: thin lines are blocks, thick ones their mean by model."""
     kinds = list(curves["kind"].unique())
-    abreast = style.abreast(len(kinds), most=2)
-    rows = -(-len(kinds) // abreast)
-    figure, axes = plt.subplots(rows, abreast, figsize=(style.PAGE, 2.1 * rows + 0.4), sharey=True, squeeze=False)
-    panels = axes.ravel()
-    style.panels(panels[: len(kinds)], kinds)
+    figure, panels = style.panel_grid(kinds, 2.1, "$R^2_{\\mathrm{lin}}$ of the rest", most=2, sharey=True)
     chosen = set() if resting is None else set(zip(resting["model"], resting["block"], strict=True))
-    for ax, kind in zip(panels, kinds, strict=False):
+    for kind, ax in panels.items():
         _curves(ax, curves[curves["kind"] == kind], chosen)
         ax.set_xlabel("features left out" if "features" in kind else "rows left out")
-    for unused in panels[len(kinds) :]:
-        unused.set_axis_off()
-    for ax in axes[:, 0]:
-        ax.set_ylabel("$R^2_{\\mathrm{lin}}$ of the rest")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, handlelength=2.8)
+    handles, labels = panels[kinds[0]].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, handlelength=2.8)
     return figure
 
 

@@ -6,7 +6,7 @@ byte-identical on a re-run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from string import ascii_lowercase
 from typing import Any
@@ -111,6 +111,34 @@ def abreast(panels: int, most: int = 3) -> int:
     """How many panels stand in a row so that rows are as even as can be: four are two by two, not three and one."""
     rows = max(1, -(-panels // most))
     return max(1, -(-panels // rows))
+
+
+def panel_grid(
+    names: Sequence[str], height: float, ylabel: str = "", most: int = 3, width: float = PAGE, **shared: Any
+) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with a panel for each name, titled by it, in rows as even as can be.
+
+    Args:
+        names: of the panels, in order.
+        height: of a row, in inches.
+        ylabel: what the leftmost panel of each row says of its axis.
+        most: how many panels stand in a row at most.
+        width: of the figure, in inches.
+        shared: whatever else `subplots` takes, as `sharey=True`.
+
+    Returns:
+        The figure, and name → panel.
+    """
+    columns = abreast(len(names), most)
+    rows = max(1, -(-len(names) // columns))
+    size = (width, height * rows + 0.4)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, **shared)
+    for unused in axes.flat[len(names) :]:
+        unused.set_axis_off()
+    for leftmost in axes[:, 0]:
+        leftmost.set_ylabel(ylabel)
+    panels(axes.flat[: len(names)], names)
+    return figure, dict(zip(names, axes.flat, strict=False))
 
 
 def error_bars(value: ArrayLike, low: ArrayLike, high: ArrayLike) -> np.ndarray:

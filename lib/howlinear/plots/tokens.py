@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -19,17 +18,9 @@ _MOST_NAMED = 16  # blocks along an axis; of more, fewer are named
 _ASIDE = 0.12  # of the step from block to block, between marks of one block
 
 
-def _panels(table: pd.DataFrame) -> tuple[Figure, dict[str, Axes]]:
-    """A panel a model, up to three abreast, with one scale of R²."""
-    models = list(table["model"].unique())
-    columns = style.abreast(len(models))
-    lines = -(-len(models) // columns)
-    size = (style.PAGE, 0.4 + 2.1 * lines)
-    figure, axes = plt.subplots(lines, columns, figsize=size, sharey=True, squeeze=False)
-    for unused in axes.flat[len(models) :]:
-        unused.set_axis_off()
-    style.panels(axes.flat[: len(models)], models)
-    return figure, dict(zip(models, axes.flat, strict=False))
+def _panels(table: pd.DataFrame, quantity: str) -> tuple[Figure, dict[str, Axes]]:
+    """A panel a model, with one scale of R²."""
+    return style.panel_grid(list(table["model"].unique()), 2.1, quantity, sharey=True)
 
 
 def _each(panels: dict[str, Axes], table: pd.DataFrame) -> Iterator[tuple[str, Axes, pd.DataFrame]]:
@@ -38,7 +29,7 @@ def _each(panels: dict[str, Axes], table: pd.DataFrame) -> Iterator[tuple[str, A
         yield model, axis, table[table["model"] == model].sort_values("block")
 
 
-def _finish(figure: Figure, panels: dict[str, Axes], table: pd.DataFrame, handles: Sequence, quantity: str) -> Figure:
+def _finish(figure: Figure, panels: dict[str, Axes], table: pd.DataFrame, handles: Sequence) -> Figure:
     """Block numbers below, the scale of R², and one legend in grey, since colours are the models'."""
     for model, axis in panels.items():
         numbers = sorted(table.loc[table["model"] == model, "block"].unique())
@@ -48,7 +39,6 @@ def _finish(figure: Figure, panels: dict[str, Axes], table: pd.DataFrame, handle
     first = next(iter(panels.values()))
     low, _ = first.get_ylim()
     first.set_ylim(max(low, _LOWEST), 1.04)
-    first.set_ylabel(quantity)
     figure.legend(handles=list(handles), loc="outside upper center", ncols=len(handles))
     return figure
 
@@ -84,7 +74,7 @@ def _handle(kind: str, label: str) -> Line2D:
 
 def parts(table: pd.DataFrame) -> Figure:
     """R²_lin between token means and within tokens, over the share of the variance that lies between them."""
-    figure, panels = _panels(table)
+    figure, panels = _panels(table, "share of variance, held out")
     for model, axis, own in _each(panels, table):
         looks = _looks(model)
         axis.bar(range(len(own)), own["token_share"], width=0.8, color=style.GREY, alpha=0.25, lw=0, zorder=0)
@@ -97,12 +87,12 @@ def parts(table: pd.DataFrame) -> Figure:
         _handle("line", "$R^2_{\\mathrm{lin}}$"),
         _handle("open", "R² within tokens"),
     ]
-    return _finish(figure, panels, table, handles, "share of variance, held out")
+    return _finish(figure, panels, table, handles)
 
 
 def tables(table: pd.DataFrame) -> Figure:
     """Held-out R² of the line, of a table of tokens, of both together, and of the line with the previous token's."""
-    figure, panels = _panels(table)
+    figure, panels = _panels(table, "$R^2$, held out")
     for model, axis, own in _each(panels, table):
         looks = _looks(model)
         axis.plot(range(len(own)), own["r2"], **looks["line"])
@@ -113,12 +103,12 @@ def tables(table: pd.DataFrame) -> Figure:
         _handle("filled", "table and line"),
         _handle("open", "line and previous token's table"),
     ]
-    return _finish(figure, panels, table, handles, "$R^2$, held out")
+    return _finish(figure, panels, table, handles)
 
 
 def vocabulary(table: pd.DataFrame) -> Figure:
     """Lines over the vocabulary beside the bracket of the text's line, from held-out to in-sample R²."""
-    figure, panels = _panels(table)
+    figure, panels = _panels(table, "$R^2$ before training")
     for model, axis, own in _each(panels, table):
         places = np.arange(len(own))
         axis.fill_between(places, own["r2"], own["r2_train"], color=style.ACCENT, alpha=0.35, lw=2)
@@ -130,4 +120,4 @@ def vocabulary(table: pd.DataFrame) -> Figure:
         Line2D([], [], color=style.GREY, marker="D", ls="none", label="over the vocabulary"),
         Line2D([], [], color=style.GREY, marker="x", ls="none", label="that line on held-out text"),
     ]
-    return _finish(figure, panels, table, handles, "$R^2$ before training")
+    return _finish(figure, panels, table, handles)
