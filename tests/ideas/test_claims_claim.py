@@ -160,6 +160,8 @@ def test_numbers_are_shown_in_the_claims_unit(unit, direction, threshold, asked,
         ("[[claim]]", "[[claims]]", r"must be \[\[claim\]\] tables and nothing else; found claims"),
         ("[[claim]]", "title = 1\n[[claim]]", "found title, claim"),
         ('"widely"', "3", "paper"),
+        (TEXT, "claim = [3]", r"must be a \[\[claim\]\] table, not 3"),
+        (TEXT, TEXT + TEXT, "come twice: one;"),
     ],
 )
 def test_what_is_no_claim_is_refused(old, new, match):
@@ -180,16 +182,6 @@ def test_a_claim_made_by_hand_is_checked_too():
     (claim,) = parse(TEXT)
     with pytest.raises(ValueError, match="threshold = nan"):
         replace(claim, threshold=float("nan"))
-
-
-def test_a_list_of_what_are_no_tables_is_refused():
-    with pytest.raises(InputError, match=r"must be a \[\[claim\]\] table, not 3"):
-        parse("claim = [3]")
-
-
-def test_a_claim_may_not_come_twice():
-    with pytest.raises(InputError, match="come twice: one;"):
-        parse(TEXT + TEXT)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

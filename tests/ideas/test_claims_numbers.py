@@ -80,17 +80,6 @@ def simultaneous(count, freedom=7):
     return student_t.ppf(1 - 0.025 / count, freedom) / student_t.ppf(0.975, freedom)
 
 
-def test_a_middle_block_counts_with_the_later_half():
-    assert read("later", ceilings(a=[0.2, 0.6, 0.8]))["a"].estimate.value == pytest.approx(0.7 - 0.2)
-
-
-@pytest.mark.parametrize("profile", [[0.9, 0.7, 0.5], [0.1, 0.2, 0.8]])
-def test_a_monotone_profile_has_no_turn(profile):
-    found = read("turn", ceilings(halves=0.01, a=profile))["a"].estimate
-    assert found.value < 0
-    assert found.high < 0
-
-
 def loops(value, low, high):
     """The same five contrasts, by loops over pairs of blocks."""
     n = len(value)
@@ -152,15 +141,10 @@ def curve(value, half):
 
 def test_distance_by_hand():
     # halves of √(0.03² + 0.04²) = 0.05 in both blocks; no distance is below 0
-    close(distance(curve([0.9, 0.5], 0.03), curve([0.8, 0.5], 0.04)), 0.05, (0.1 - 0.05) / 2, 0.1)
-
-
-def test_the_same_profile_is_at_no_distance_and_a_shifted_one_at_its_shift():
-    here, shifted = curve([0.9, 0.5, 0.7], 0.01), curve([0.6, 0.2, 0.4], 0.01)
-    assert distance(here, here).value == 0
-    assert distance(here, here).low == 0
-    assert distance(here, shifted).value == pytest.approx(0.3)
-    assert distance(shifted, here) == distance(here, shifted)
+    here, there = curve([0.9, 0.5], 0.03), curve([0.8, 0.5], 0.04)
+    close(distance(here, there), 0.05, (0.1 - 0.05) / 2, 0.1)
+    assert distance(there, here) == distance(here, there)
+    assert (distance(here, here).value, distance(here, here).low) == (0, 0)
 
 
 def test_models_are_compared_within_a_family():
@@ -195,40 +179,31 @@ def test_corpora_are_compared_with_the_main_one_and_the_worst_counts():
     close(inner, 0.2, 0.2 - 0.1 * wider, 0.2 + 0.05 * wider)
 
 
-def controls(own, fresh, half=0.05, in_sample=None):
+@pytest.mark.parametrize(
+    ("own", "below", "above", "expected"),
+    [
+        # block 0: 0.35 from the mean; 0.9 − 0.65 at the least, 1 − 0.55 at the most. Block 1: 0.1; 0.9 is within
+        ([0.6, 0.95], [[0.9, 0.9], [1.0, 0.8]], None, ((0.35 + 0.1) / 2, 0.25 / 2, (0.45 + 0.2) / 2)),
+        # brackets, whose middles are 0.1: 0.55 − 0.5 at the least, 0.65 + 0.3 at the most
+        ([0.6], [[-0.3], [-0.2]], [[0.5], [0.4]], (0.5, 0.05, 0.95)),
+        # upwards as downwards
+        ([0.6], [[0.9]], None, (0.3, 0.25, 0.35)),
+        ([-0.6], [[-0.9]], None, (0.3, 0.25, 0.35)),
+        # left as they are
+        ([0.9, 0.9], [[0.9, 0.9], [0.91, 0.89]], None, (0.005, 0, (0.06 + 0.06) / 2)),
+    ],
+)
+def test_training_is_measured_from_the_nearest_and_the_farthest_random_model(own, below, above, expected):
     r2 = np.array(own)
     trained = pd.DataFrame({"model": "a", "block": range(len(r2)), "control": "own", "r2": r2})
-    trained = trained.assign(r2_low=r2 - half, r2_high=r2 + half)
+    trained = trained.assign(r2_low=r2 - 0.05, r2_high=r2 + 0.05)
     other = trained.assign(control="normal", r2=0.3, r2_low=np.nan, r2_high=np.nan)
     seeds = [
-        pd.DataFrame({"model": "a", "seed": seed, "block": range(len(r2)), "r2": below, "r2_in_sample": above})
-        for seed, (below, above) in enumerate(zip(fresh, in_sample or fresh, strict=True))
+        pd.DataFrame({"model": "a", "seed": seed, "block": range(len(r2)), "r2": held_out, "r2_in_sample": in_sample})
+        for seed, (held_out, in_sample) in enumerate(zip(below, above or below, strict=True))
     ]
-    return results_of("08_controls", ["a"], controls=pd.concat([trained, other]), random=pd.concat(seeds))
-
-
-def test_training_is_measured_from_the_nearest_and_the_farthest_random_model():
-    found = read("moved", controls([0.6, 0.95], [[0.9, 0.9], [1.0, 0.8]]))["a"]
-    # block 0: 0.35 from the mean; 0.9 − 0.65 at the least, 1 − 0.55 at the most. Block 1: 0.1; within 0.9 at the least
-    near(found, (0.35 + 0.1) / 2, (0.25 + 0) / 2, (0.45 + 0.2) / 2)
-
-
-def test_a_random_model_that_is_known_as_a_bracket_may_lie_anywhere_in_it():
-    found = read("moved", controls([0.6], [[-0.3], [-0.2]], in_sample=[[0.5], [0.4]]))["a"]
-    # the middles are 0.1; 0.55 − 0.5 at the least, 0.65 + 0.3 at the most
-    near(found, 0.5, 0.05, 0.95)
-
-
-def test_training_counts_upwards_as_downwards():
-    down = read("moved", controls([0.6, 0.6], [[0.9, 0.9]]))["a"]
-    up = read("moved", controls([-0.6, -0.6], [[-0.9, -0.9]]))["a"]
-    near(up, down.estimate.value, down.estimate.low, down.estimate.high)
-
-
-def test_random_weights_left_as_they_are_have_not_moved():
-    found = read("moved", controls([0.9, 0.9], [[0.9, 0.9], [0.91, 0.89]]))["a"].estimate
-    assert found.low == 0
-    assert found.high < 0.1
+    results = results_of("08_controls", ["a"], controls=pd.concat([trained, other]), random=pd.concat(seeds))
+    near(read("moved", results)["a"], *expected)
 
 
 @pytest.mark.parametrize("families", [["gpt2", "pythia"], ["gpt2", "pythia", "llama"]])
@@ -309,14 +284,6 @@ def test_products_save_on_critical_early_blocks_and_elsewhere_not():
     wider = simultaneous(4)
     assert read("saved_later", results)["a"].estimate.value == pytest.approx(0.05)
     assert read("saved_later", results)["a"].estimate.high == pytest.approx(max(0.05 + wider * 0.1, wider * 0.2))
-    none = probed([0.1] * 6, range(6), layers=costs([2, 2, 2, 1, 2, 2], [2] * 6))
-    assert read("saved_early", none)["a"] == NotTestable("no early block costs 3 times what later ones do")
-    part = probed([0.1] * 6, range(6), layers=costs([2, 2], [2, 2]))
-    assert read("saved_later", part)["a"] == NotTestable("dppl is of blocks 0, 1 alone: all are needed")
-    encoder = probed([0.1] * 6, range(6), layers=costs([np.nan] * 6, [np.nan] * 6))
-    assert read("saved_early", encoder)["a"] == NotTestable(
-        "an encoder predicts no next token, so a swap costs no perplexity"
-    )
 
 
 def ranks(*blocks):
@@ -337,8 +304,6 @@ def test_two_regimes_are_asked_of_near_linear_blocks_alone():
     near(read("highest_rank", results)["a"], 60, 60, 60, f"block 2{OF_TWO}")
     found = read("rank_correlation", results)["a"].estimate
     assert found.value == pytest.approx(spearmanr([0.95, 0.2, 0.92, 0.89, 0.1, 0.3], [1, 1, 60, 90, 3, 5]).statistic)
-    straight = read("lowest_rank", ranks((0.5, 0.2, 1), (0.6, 0.2, 1)))["a"]
-    assert straight == NotTestable("no block reaches an R² of 0.9: the highest is 0.60")
 
 
 def test_swaps_of_near_linear_blocks_by_hand():
@@ -429,28 +394,6 @@ def test_the_shortfall_is_the_worst_of_ill_conditioned_blocks():
     near(found, 0.3, 0.3 - 0.05 * wider, max(0.3 + 0.03 * wider, 0.2 + 0.05 * wider), "GD, block 1")
     assert read("shortfall", trained([1e5, 100]))["a"].note == "Adam, block 0"
     assert read("shortfall", trained([1e5, 1e5], (11, 28)))["a"].note == "GD, block 28"
-    mild = read("shortfall", trained([20, 100]))["a"]
-    assert mild == NotTestable("no inputs are ill-conditioned: no condition number exceeds the 500 steps taken")
-
-
-LACKING = {
-    **dict.fromkeys(("recipe_median_gain", "recipe_correlation"), probed([0.1] * 6, range(6))),
-    **dict.fromkeys(("products_at_depth", "saved_early", "saved_later"), probed([0.1] * 6, range(6))),
-    "fold_spread": ceilings(a=[0.5, 0.6]),
-    "largest_fold_spread": ceilings(a=[0.5, 0.6]),
-}
-
-
-@pytest.mark.parametrize("statistic", LACKING)
-def test_a_measure_that_a_run_did_not_take_is_said_to_be_missing(statistic):
-    found = read(statistic, LACKING[statistic])["a"]
-    assert isinstance(found, NotTestable)
-    assert "not measured in this run: its results hold no" in found.reason
-
-
-def test_twins_that_were_not_measured_beside_their_seeds_are_said_to_be_missing():
-    with pytest.raises(UntestableError, match="hold no beside_seeds"):
-        read("text_beside_seeds", tables.Results("08_controls", {}))
 
 
 @pytest.mark.parametrize("statistic", ["cost_correlation", "dearest_near_linear", "cheapest_near_linear"])
@@ -473,31 +416,12 @@ def test_an_encoder_is_silent_about_costs_and_others_speak(statistic):
         ("critical_overlap", ceilings(a=np.linspace(0, 1, 12)), "a single model has no other"),
         ("critical_overlap", ceilings(a=[0.9, 0.5], b=[0.9, 0.5]), "no later blocks"),
         ("scale_probe", ceilings(a=[0.9, 0.5]), "no TinyLlama among the models"),
+        ("text_beside_seeds", tables.Results("08_controls", {}), "hold no beside_seeds"),
     ],
 )
 def test_what_cannot_be_tested_says_by_which_rule(statistic, results, rule):
     with pytest.raises(UntestableError, match=rule):
         read(statistic, results)
-
-
-@pytest.mark.parametrize(
-    ("statistic", "results", "rule"),
-    [
-        ("spread", ceilings(a=[0.9]), "a model of one block has no profile"),
-        ("cost_correlation", ceilings(a=[0.9, 0.5]), "2 and 2 blocks: a correlation needs 6 of each"),
-        ("corpora_shift", on_texts(["docs"]), "a single corpus has no other"),
-        (
-            "corpora_correlation",
-            on_texts(["docs", "code"], agreement=pd.DataFrame(columns=["model", "corpus", "other"])),
-            "fewer than three blocks",
-        ),
-        ("cheapest_near_linear", ceilings(a=[0.5, 0.6]), "no block reaches an R² of 0.9: the highest is 0.60"),
-    ],
-)
-def test_a_model_that_cannot_be_tested_says_so_and_others_speak(statistic, results, rule):
-    found = read(statistic, results)["a"]
-    assert isinstance(found, NotTestable)
-    assert rule in found.reason
 
 
 def rows(*numbers):
@@ -576,9 +500,36 @@ def test_massive_rows_by_hand():
     near(read("dearest_mended", results)["a"], 0.95, 1 - 0.11 / 1.99, 1 - 0.09 / 2.01, "block 3")
 
 
+UNMEASURED = "not measured in this run: its results hold no "
+FLAT = probed([0.1] * 6, range(6))
+LAYERS = {
+    "even": costs([2, 2, 2, 1, 2, 2], [2] * 6),
+    "two": costs([2, 2], [2, 2]),
+    "none": costs([np.nan] * 6, 6 * [0]),
+}
+SWAPPED = {name: probed([0.1] * 6, range(6), layers=layers) for name, layers in LAYERS.items()}
+PAIRLESS = on_texts(["docs", "code"], agreement=pd.DataFrame(columns=["model", "corpus", "other"]))
+
+
 @pytest.mark.parametrize(
-    ("statistic", "results", "reason"),
+    ("statistic", "results", "rule"),
     [
+        ("spread", ceilings(a=[0.9]), "a model of one block has no profile"),
+        ("cost_correlation", ceilings(a=[0.9, 0.5]), "2 and 2 blocks: a correlation needs 6 of each"),
+        ("corpora_shift", on_texts(["docs"]), "a single corpus has no other"),
+        ("corpora_correlation", PAIRLESS, "fewer than three blocks"),
+        ("cheapest_near_linear", ceilings(a=[0.5, 0.6]), "no block reaches an R² of 0.9: the highest is 0.60"),
+        ("lowest_rank", ranks((0.5, 0.2, 1), (0.6, 0.2, 1)), "no block reaches an R² of 0.9: the highest is 0.60"),
+        ("shortfall", trained([20, 100]), "no condition number exceeds the 500 steps taken"),
+        ("saved_early", SWAPPED["even"], "no early block costs 3 times what later ones do"),
+        ("saved_later", SWAPPED["two"], "dppl is of blocks 0, 1 alone: all are needed"),
+        ("saved_early", SWAPPED["none"], "an encoder predicts no next token, so a swap costs no perplexity"),
+        ("fold_spread", ceilings(a=[0.5, 0.6]), UNMEASURED + "r2_sd"),
+        ("largest_fold_spread", ceilings(a=[0.5, 0.6]), UNMEASURED + "r2_sd"),
+        ("recipe_median_gain", FLAT, UNMEASURED + "recipe"),
+        ("recipe_correlation", FLAT, UNMEASURED + "recipe"),
+        ("products_at_depth", FLAT, UNMEASURED + "controls"),
+        ("saved_early", FLAT, UNMEASURED + "layers"),
         ("fall_without_massive_rows", sinks(sunk(0, 0, 0.6, 0.6)), "no block has a massive row"),
         ("rank_one_of_tokens", sinks(sunk(0, 9, 0.9, 0.6)), "no block is nearly linear along one direction alone"),
         ("least_at_first_position", sinks(sunk(0, 9, 0.6, 0.55)), "without its massive rows no block's R²_lin moves"),
@@ -587,10 +538,10 @@ def test_massive_rows_by_hand():
         ("dearest_mended", sinks(costs=[swapped(0, "a", 0.005), swapped(0, "d", 0.1)]), "may cost nothing"),
     ],
 )
-def test_what_massive_rows_cannot_say(statistic, results, reason):
+def test_a_model_that_cannot_be_tested_says_by_which_rule(statistic, results, rule):
     found = read(statistic, results)["a"]
     assert isinstance(found, NotTestable)
-    assert reason in found.reason
+    assert rule in found.reason
 
 
 def test_a_model_beside_the_run_profiles_own_is_no_test_of_a_claim():

@@ -411,17 +411,12 @@ def layer_normed(n, d, seed=0):
     return (x * (1 + normal(d, seed=seed + 1).abs()) + normal(d, seed=seed + 2)).float()
 
 
-def test_recoloured_rows_have_the_other_mean_and_covariance():
+def test_recoloured_rows_have_the_other_mean_and_covariance_and_nothing_is_turned():
+    """Zero-phase whitening by square roots of the correlation matrices (scipy), there and back."""
     here, there = coloured(500, 6, 0), coloured(400, 6, 10)
     found = recolour(here, Colour.of(moments_of(here)), Colour.of(moments_of(there)))
     torch.testing.assert_close(found.mean(0), there.mean(0))
     np.testing.assert_allclose(covariance(found), covariance(there), rtol=1e-9, atol=1e-9)
-
-
-def test_without_null_directions_nothing_is_turned():
-    """Zero-phase whitening by square roots of the correlation matrices (scipy), there and back."""
-    here, there = coloured(500, 6, 0), coloured(400, 6, 10)
-    found = recolour(here, Colour.of(moments_of(here)), Colour.of(moments_of(there)))
     scales = [np.sqrt(np.diag(covariance(x))) for x in (here, there)]
     roots = [sqrtm(covariance(x) / np.outer(s, s)).real for x, s in zip((here, there), scales, strict=True)]
     white = ((here - here.mean(0)).numpy() / scales[0]) @ np.linalg.inv(roots[0])

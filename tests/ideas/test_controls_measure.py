@@ -10,7 +10,6 @@ import torch
 from conftest import BLOCKS, tiny
 from helpers.families import small
 from helpers.reference import normal
-from howlinear.core.ceilings import ceiling
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.controls import measure
@@ -50,14 +49,6 @@ def test_every_control_has_a_row_and_says_what_it_changed(gpt2, rows):
         expected = sample_ceiling(x, y, sample, intervals=False).r2
         assert mine.loc[control, "r2"] == pytest.approx(expected, abs=1e-9), control
     assert mine.r2.nunique() == len(measure.CONTROLS)
-
-
-def test_the_own_row_is_the_ceiling_of_the_sampled_rows(gpt2, rows):
-    """With all rows sampled, what a control is compared with is the block's own R²_lin."""
-    blocks = capture(gpt2, rows, [0], sample=rows.count)
-    own = measure.controls("tiny", blocks, ffns_of(gpt2), ffns_of(gpt2)).iloc[0]
-    known = ceiling(blocks[0].train, blocks[0].test)
-    assert own[["r2", "r2_low", "r2_high"]].tolist() == pytest.approx([known.r2, known.r2_low, known.r2_high], abs=1e-4)
 
 
 def test_the_whole_ffn_of_an_encoder_answers_its_own_rows(rows):

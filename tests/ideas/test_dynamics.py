@@ -101,16 +101,11 @@ def test_patience_is_what_tells_a_departure_from_an_outlier():
     swings[5], swings[6] = 0.5, 1.0  # two running, but not on one side
     assert departures(run_of(swings)).first_side.tolist() == [0]
 
-
-def test_a_departure_at_the_very_end_needs_its_patience_too():
-    r2 = np.full((len(STEPS), 2), 0.9)
-    r2[-1, 0], r2[-2:, 1] = 0.5, 0.5
-    found = departures(run_of(r2))
+    at_the_end = np.full((len(STEPS), 2), 0.9)
+    at_the_end[-1, 0], at_the_end[-2:, 1] = 0.5, 0.5
+    found = departures(run_of(at_the_end))
     assert found.first_side.tolist() == found.last_side.tolist() == [0, -1]
     assert found.first.by.tolist() == [np.inf, STEPS[-2]]
-
-
-def test_no_patience_is_refused():
     with pytest.raises(InputError, match="at least one measured step, not 0"):
         departures(run_of(ramps([1])), 0)
 
@@ -432,11 +427,6 @@ def test_a_damaged_trajectory_is_refused(found, message):
         Trajectory.of("odd", found)
 
 
-def test_a_trajectory_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(SourceError, match="nope"):
-        Trajectory.read(tmp_path / "nope" / "trajectory.json")
-
-
 # --- Pythia's revisions
 
 
@@ -490,15 +480,16 @@ def test_a_revision_that_serves_another_ones_weights_is_refused(rows):
         next(found)
 
 
-@pytest.mark.parametrize("source", ["openai-community/gpt2", "JackFram/llama-160m"])
-def test_a_model_without_public_revisions_is_refused(source, rows):
-    with pytest.raises(InputError, match=f"{source} has no public revisions"):
-        next(revisions(source, rows))
-
-
-def test_a_step_that_is_not_public_is_refused(rows):
-    with pytest.raises(InputError, match=r"no revision at step \[3, 1500\]"):
-        next(revisions("EleutherAI/pythia-160m", rows, (0, 3, 1_500)))
+@pytest.mark.parametrize(
+    ("source", "steps", "message"),
+    [
+        ("openai-community/gpt2", (0, 1), "openai-community/gpt2 has no public revisions"),
+        ("EleutherAI/pythia-160m", (0, 3, 1_500), r"no revision at step \[3, 1500\]"),
+    ],
+)
+def test_what_is_not_public_is_refused(rows, source, steps, message):
+    with pytest.raises(InputError, match=message):
+        next(revisions(source, rows, steps))
 
 
 def test_a_revision_of_a_folder_is_refused(gpt2, tmp_path):

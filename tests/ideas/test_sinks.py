@@ -64,8 +64,8 @@ def test_sinks_are_carried_by_tokens_and_hold_on_until_the_last_is_gone():
     assert by_count[64].r2 > 0.95  # three of four sinks are still there
     assert by_count[256].r2 == pytest.approx(truth.solved.ceiling.r2, abs=0.02)
     assert by_count[256].of_all < 0  # the map serves the sinks
-    assert by_count[0].effective_rank < 1.1
-    assert by_count[256].effective_rank > 3
+    assert found.solved.effective_rank < 1.1
+    assert found.solved.ordinary_effective_rank > 3
     assert found.carried_by == "tokens"
     for point in found.features:  # the sinks' direction is in every feature
         assert point.r2 > 0.9
@@ -113,9 +113,8 @@ def test_rows_far_out_are_those_of_the_largest_leverage():
     leverage = (design @ torch.linalg.inv(gram) * design).sum(1)
     kept = torch.ones(len(x), dtype=torch.bool)
     kept[leverage.argsort(descending=True)[:40]] = False
-    none, farthest = found.far_out
-    assert none.r2 == pytest.approx(found.solved.ceiling.r2, abs=1e-9)  # all rows are sampled
-    assert farthest.r2 == pytest.approx(held_out_r2(*sides(x, y, test, kept)), abs=1e-6)
+    assert found.far_out[0] == pytest.approx(found.solved.ceiling.r2, abs=1e-9)  # all rows are sampled
+    assert found.far_out[40] == pytest.approx(held_out_r2(*sides(x, y, test, kept)), abs=1e-6)
 
 
 def test_features_are_left_out_by_their_loudness_on_train_rows():
@@ -331,43 +330,13 @@ def test_tables_hold_every_number_once(looks):
     assert set(curves["kind"]) == kinds
 
 
-def row(model, block, r2, ordinary, massive_rows, rank_one=False):
-    return {
-        "model": model,
-        "block": block,
-        "rows": 1_000,
-        "massive_rows": massive_rows,
-        "heaviest": 5.0 + block,
-        "r2": r2,
-        "r2_ordinary": ordinary,
-        "fall": r2 - ordinary,
-        "rank_one": rank_one,
-        "rank_one_ordinary": False,
-    }
-
-
 def test_what_is_left_over_depth_follows_from_the_blocks():
-    table = pd.DataFrame(
-        [
-            row("m", 2, 0.30, 0.35, 9),
-            row("m", 0, 0.50, 0.50, 0),
-            row("m", 1, 0.97, 0.60, 8, rank_one=True),
-            row("n", 0, 0.5, 0.5, 0),
-        ]
-    )
-    depth = depth_table(table)
-    assert depth.loc["m"].to_dict() == pytest.approx(
-        {
-            "spread": 0.67,
-            "step": 0.67,
-            "rank_one": 1,
-            "spread_ordinary": 0.25,
-            "step_ordinary": 0.25,
-            "rank_one_ordinary": 0,
-            "massive": 2,
-            "resting": 1,
-        }
-    )
+    table = pd.DataFrame({"model": list("mmmn"), "block": [2, 0, 1, 0], "massive_rows": [9, 0, 8, 0]})
+    table = table.assign(r2=[0.30, 0.50, 0.97, 0.5], r2_ordinary=[0.35, 0.50, 0.60, 0.5])
+    table = table.assign(rank_one=table["r2"] > 0.9, rank_one_ordinary=False)
+    expected = {"spread": 0.67, "step": 0.67, "rank_one": 1, "massive": 2, "resting": 1}
+    expected |= {"spread_ordinary": 0.25, "step_ordinary": 0.25, "rank_one_ordinary": 0}
+    assert depth_table(table).loc["m"].to_dict() == pytest.approx(expected)
 
 
 def test_without_massive_rows_every_table_reads_sensibly(looks):

@@ -19,7 +19,7 @@ from howlinear.ideas.sinks.interventions import (
     SUMMARY,
     ZERO,
     Layout,
-    Noise,
+    add_noise,
     at_first,
     beyond,
     changed,
@@ -216,6 +216,7 @@ def test_a_bos_that_rows_begin_with_stands_once_in_a_shorter_sequence():
 def test_lengths_are_those_that_model_and_text_allow():
     model, rows = tiny("mini-gpt2"), rows_of(64, folds=4)  # 12 sequences of 16 to fit on in a fold, 4 held out
     assert possible_lengths(model, rows, [4, 10, 16, 24, 32, 64, 128]) == [4, 32, 64]
+    assert possible_lengths(small("bloom"), rows, []) == []  # a model that reads any number
     even = even_folds(rows, [4, 64])
     for test, count in ((False, 12), (True, 4)):
         assert [len(members) for members in even.folds(test)] == [count] * 4
@@ -252,11 +253,11 @@ def test_ordinary_places_are_massive_nowhere_and_get_nothing_massive():
 
 def test_noise_is_the_same_twice_and_leaves_the_chosen_alone():
     y = torch.randn(3, 50, 32, generator=torch.Generator().manual_seed(0))
-    once, again = (Noise(at_first, 4.0, seed=1)(y) for _ in range(2))
+    once, again = (add_noise(at_first, 4.0, seed=1)(y) for _ in range(2))
     assert torch.equal(once, again)
     assert torch.equal(once[:, 0], y[:, 0])
     assert float((once - y)[:, 1:].norm(dim=-1).mean()) == pytest.approx(4, rel=0.05)
-    assert not torch.equal(Noise(at_first, 4.0, seed=2)(y), once)
+    assert not torch.equal(add_noise(at_first, 4.0, seed=2)(y), once)
 
 
 def test_the_size_of_noise_is_found_where_there_is_one():
@@ -269,7 +270,7 @@ def test_the_size_of_noise_is_found_where_there_is_one():
 def test_nothing_tried_is_two_tables_without_rows():
     effects, summary = tables([])
     assert (list(effects), list(summary)) == (EFFECTS, SUMMARY)
-    found = intervene("m", tiny("mini-gpt2").eval(), rows_of(), 1)
+    found = intervene("m", tiny("mini-gpt2").eval(), rows_of(), 1, only=())
     effects, summary = tables([found, found])
     assert set(effects) == set(EFFECTS)
     assert set(summary) == set(SUMMARY)

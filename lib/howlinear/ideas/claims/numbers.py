@@ -64,13 +64,20 @@ STATISTICS: dict[str, Statistic] = {}
 
 
 def per_model(read: Callable[[Results], Reading]) -> Statistic:
-    """A statistic of one model's tables: it is taken of every model of a run."""
+    """A statistic of one model's tables: it is taken of every model of a run, `NotTestable` where they cannot speak."""
 
     @wraps(read)
     def statistic(results: Results) -> Readings:
         beside = results.settings.get("beside", ())  # models that were grown to show something are no test of it
-        asked = [name for name in results.settings["models"] if name not in beside]
-        return {name: _read(results, name, read) for name in asked}
+        readings: Readings = {}
+        for name in results.settings["models"]:
+            if name in beside:
+                continue
+            try:
+                readings[name] = read(of_model(results, name))
+            except UntestableError as error:
+                readings[name] = NotTestable(str(error))
+        return readings
 
     return of_several(statistic)
 
@@ -79,14 +86,6 @@ def of_several(statistic: Statistic) -> Statistic:
     """A statistic of all tables, as claims may name it."""
     STATISTICS[statistic.__name__] = statistic
     return statistic
-
-
-def _read(results: Results, name: str, read: Callable[[Results], Reading]) -> Reading | NotTestable:
-    """What is read of a model's tables; `NotTestable` where they cannot speak."""
-    try:
-        return read(of_model(results, name))
-    except UntestableError as error:
-        return NotTestable(str(error))
 
 
 def of_model(results: Results, name: str) -> Results:

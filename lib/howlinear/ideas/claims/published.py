@@ -24,7 +24,7 @@ TEXTS = {"wikitext": "r2_lin", "math_puzzles": "r2_lin_math_puzzles", "moby_dick
 """The paper's texts, the main one first → where R²_lin on each stands in `published.csv`."""
 
 
-def as_results(notebook: str, published: pd.DataFrame) -> Results | dict[str, Any]:
+def as_results(notebook: str, published: pd.DataFrame) -> Results:
     """What the paper publishes, as a notebook's results hold it; no number has an interval."""
     published = published.sort_values("block", kind="stable")
     match notebook.split("_")[1]:

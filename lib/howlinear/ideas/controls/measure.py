@@ -1,7 +1,8 @@
 """Who makes a profile, as tidy tables: controls, models at random, what blocks are fed, transplants and twins.
 
 A control is named by what it changes: `own` is the block as it is; `normal`, `turned` and `standardised` change its
-inputs (see `inputs`); `permuted`, `redrawn` and `fresh` its weights (`weights`).
+inputs (see `inputs`); `permuted`, `redrawn` and `fresh` its weights (`weights`). What the columns of recorded tables
+mean stands in `files/columns.yaml`.
 """
 
 from __future__ import annotations
@@ -33,10 +34,9 @@ Blocks = Mapping[int, BlockCapture]
 
 
 def controls(model: str, blocks: Blocks, ffns: Sequence[nn.Module], fresh: Sequence[nn.Module]) -> pd.DataFrame:
-    """R²_lin of every block of a model on its own rows and weights, and under six controls.
+    """R²_lin of every block of a model on its own rows and weights, and under six controls; table `controls`.
 
-    Returns:
-        model, block, control; r2, with its ends of `own`; rank and rows_train of the fit.
+    Only `own` has an interval. Beside it, rank and rows_train of each fit.
     """
     rows = []
     for block, captured in blocks.items():
@@ -101,7 +101,7 @@ def closed_form(controls: pd.DataFrame, closed: Mapping[tuple[str, int], float])
 
 
 def random_models(baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
-    """Whole models at random, where random blocks also feed one another: model, seed, block, r2, r2_in_sample."""
+    """Whole models at random, where random blocks also feed one another; table `random`."""
     tables = []
     for model, of_seeds in baselines.items():
         for seed, found in enumerate(of_seeds):
@@ -117,7 +117,7 @@ def random_models(baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
 
 
 def by_model(controls: pd.DataFrame, random: pd.DataFrame, baselines: Mapping[str, Sequence[Baseline]]) -> pd.DataFrame:
-    """How many trained blocks lie, interval and all, above or below all random ones: model, outside, random_rows."""
+    """How many trained blocks lie, interval and all, above or below all random ones; table `by_model`."""
     own = controls[controls["control"] == "own"]
     # a model at random may lie anywhere from its held-out to its in-sample R²
     by_block = random.groupby(["model", "block"])
@@ -135,7 +135,7 @@ def by_model(controls: pd.DataFrame, random: pd.DataFrame, baselines: Mapping[st
 
 
 def floors(sample: Sample, factors: Sequence[int] = (2, 4, 16, 64)) -> pd.DataFrame:
-    """`weights.chance_floor` on train rows these factors times the width, or on all there are, a row each."""
+    """`weights.chance_floor` on train rows these factors times the width, or on all there are; table `floors`."""
     width = sample.x.shape[1]
     all_train = int((~sample.test).sum())
     sizes = {min(factor * width, all_train) for factor in factors}
@@ -143,12 +143,7 @@ def floors(sample: Sample, factors: Sequence[int] = (2, 4, 16, 64)) -> pd.DataFr
 
 
 def inputs(model: str, blocks: Blocks) -> pd.DataFrame:
-    """What goes into each block of a model, as a referee asked.
-
-    Returns:
-        model, block; rank, condition, effective_rank, dynamic_range, first_position_in and first_position_out of
-        `capture.InputStatistics`; support_in and support_out, the shares of rows that carry the variance.
-    """
+    """What goes into each block of a model, as a referee asked: `capture.describe`, and table `support`."""
     rows = []
     for block, captured in blocks.items():
         sample = captured.rows()
@@ -206,13 +201,13 @@ def transplants(
 
 
 def pairs(transplants: pd.DataFrame) -> pd.DataFrame:
-    """The referee's experiment: those whose colour and weights are of one model. Columns block, inputs, weights, r2."""
+    """The referee's experiment: those whose colour and weights are of one model; table `pairs`."""
     table = transplants[transplants["colour"] == transplants["weights"]].drop(columns="colour")
     return table.rename(columns={"shape": "inputs"}).reset_index(drop=True)
 
 
 def effects(transplants: pd.DataFrame) -> pd.DataFrame:
-    """What moves R²_lin among transplants: the columns of `anova.anova` for each design, `two-way` and `three-way`.
+    """What moves R²_lin among transplants: `anova.anova` of two designs, `two-way` and `three-way`; table `effects`.
 
     Two-way is that of `pairs`; three-way that of the blocks in which all three are free. No row without transplants.
     """
@@ -231,11 +226,10 @@ def effects(transplants: pd.DataFrame) -> pd.DataFrame:
 
 
 def nearness(pairs: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
-    """How far transplants between two models lie from four curves that they could follow.
+    """How far transplants between two models lie from four curves that they could follow; table `nearness`.
 
-    Returns:
-        curve (the profile of the weights' owner, of the inputs' owner, or of the weights' owner on `normal` rows or on
-        its own `turned`); gap, the mean |difference| over pairs of models and blocks. No row without transplants.
+    The profile of the weights' owner, of the inputs' owner, or of the weights' owner on `normal` rows or on its own
+    `turned`. No row without transplants.
     """
     foreign = pairs[pairs["inputs"] != pairs["weights"]]
     curves = {
@@ -258,7 +252,7 @@ def nearness(pairs: pd.DataFrame, controls: pd.DataFrame) -> pd.DataFrame:
 
 
 def twins(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Profiles of twins as `training.twins` measured them: family, text, seed, measured_on, block, r2 with its ends."""
+    """Profiles of twins as `training.twins` measured them; table `twins`."""
     tables = []
     for twin in measurements:
         for text, profile in twin["profiles"].items():
@@ -279,7 +273,7 @@ def twins(measurements: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def twin_gaps(twins: pd.DataFrame) -> pd.DataFrame:
-    """Mean |difference| in R²_lin of two twins that differ in one factor alone: measured_on, factor, gap."""
+    """Mean |difference| in R²_lin of two twins that differ in one factor alone; table `twin_gaps`."""
 
     def mean_gap(r2: pd.Series) -> float:
         gaps = [abs(one - other) for one, other in combinations(r2, 2)]
@@ -295,12 +289,9 @@ def twin_gaps(twins: pd.DataFrame) -> pd.DataFrame:
 
 
 def twins_beside_seeds(twins: pd.DataFrame) -> pd.DataFrame:
-    """How much architecture and training text move the twins' profiles beside what another seed does.
+    """How much architecture and training text move the twins' profiles beside another seed; table `beside_seeds`.
 
-    Returns:
-        measured_on (a text; or `all`, a twin's profiles on all texts one after the other, as one long profile); view,
-        `as measured` or `shape only` (less the profile's mean over blocks); effect, of `MOVED_BY`; and the numbers of
-        `anova.BesideSeeds`.
+    On each text, as measured and less the profile's mean over blocks; and on all, as one long profile.
     """
     # a block of one text and the same block of another are two places of one long profile
     long_block = twins["measured_on"] + " " + twins["block"].astype(str)

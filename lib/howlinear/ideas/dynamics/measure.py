@@ -1,7 +1,8 @@
 """When training makes a profile, as tidy tables: runs in numbers, when blocks leave and settle, their order, the votes.
 
 Everywhere `films` is run → `Trajectory`, `share` the part of its range that a curve has covered when it counts as
-settled, and `patience` the measured steps in a row that make a departure, see `timing`.
+settled, and `patience` the measured steps in a row that make a departure, see `timing`. What the columns of recorded
+tables mean stands in `files/columns.yaml`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,7 @@ Films = Mapping[str, Trajectory]
 def passages(films: Films, share: float = 0.9, patience: int = 2) -> pd.DataFrame:
     """When each block of each run leaves its initial value, when it settles, and how long after the loss.
 
-    Returns:
-        run, block; leaves and settles, interpolated steps whose ends are the measured ones between which it happened,
-        empty where it never did; lag, in doublings of the step, see `timing.lag`.
+    Table `passages`; what never happened is an empty cell.
     """
     tables = []
     for run, film in films.items():
@@ -42,7 +41,6 @@ def passages(films: Films, share: float = 0.9, patience: int = 2) -> pd.DataFram
 
 
 def _columns(name: str, passage: Passage) -> dict[str, np.ndarray]:
-    """What never happened is an empty cell."""
     happened = np.isfinite(passage.step)
     return {
         name: np.where(happened, passage.step, np.nan),
@@ -52,16 +50,7 @@ def _columns(name: str, passage: Passage) -> dict[str, np.ndarray]:
 
 
 def runs(films: Films, passages: pd.DataFrame, share: float = 0.9, patience: int = 2) -> pd.DataFrame:
-    """Each run in numbers, a row a run.
-
-    Returns:
-        run; start, peak and end: mean R²_lin over blocks at the first step, where it is highest, and at the last;
-        peak_step and peak_loss: the measured step of the peak, and the loss there; fall: the share of its whole fall
-        that the loss has behind it at the peak; spread_start and spread_end: standard deviation over blocks; up: how
-        many blocks first leave upwards; below: how many end below; loss_settles, with the measured steps on either
-        side; lag: that of the median block; leaves_with_depth and settles_with_depth: the rank correlation of a block's
-        number with its time, positive where the first blocks come first.
-    """
+    """Each run in numbers: where its mean R²_lin starts, peaks and ends, and what the loss does; table `runs`."""
     rows = []
     for run, film in films.items():
         mean = film.r2.mean(1)
@@ -98,7 +87,7 @@ def runs(films: Films, passages: pd.DataFrame, share: float = 0.9, patience: int
 
 
 def orders(passages: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Do the runs of a group, all of one depth, have one order? Columns event, group; rho and p of `agreement`."""
+    """Do the runs of a group, all of one depth, have one order? Table `orders`."""
     rows = []
     for event in EVENTS:
         never_last = passages.fillna({event: np.inf})
@@ -129,11 +118,9 @@ def cuts(films: Films) -> dict[str, dict[str, Trajectory]]:
 
 
 def votes(films: Films, shares: Sequence[float], patience: int = 2) -> pd.DataFrame:
-    """Does R²_lin settle after the loss? One vote a run, its median block's lag, at every cut and share.
+    """Does R²_lin settle after the loss? One vote a run, its median block's lag, at every cut and share; table `votes`.
 
-    Returns:
-        cut, share; runs below and above 0, and p of their sign test; lag, the mean over runs, with its ends. A run of
-        which no block ever left has no vote.
+    A run of which no block ever left has no vote.
     """
     rows = []
     for cut, parts in cuts(films).items():
@@ -152,7 +139,7 @@ def votes(films: Films, shares: Sequence[float], patience: int = 2) -> pd.DataFr
 
 
 def spreads(films: Films) -> pd.DataFrame:
-    """A row a run and measured step: run, step, the held-out loss, and `timing.spread` with its reach."""
+    """A row a run and measured step: the held-out loss, and `timing.spread` with its reach."""
     tables = []
     for run, film in films.items():
         deviation, reach = spread(film)
@@ -162,15 +149,7 @@ def spreads(films: Films) -> pd.DataFrame:
 
 
 def sink(snapshots: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """How an attention sink grows: a row a measured step and block.
-
-    Args:
-        snapshots: of the training run of a model that has grown one, as its trajectory.json holds them.
-
-    Returns:
-        step, block; r2 of all rows, r2_ordinary without massive ones, massive_rows; heaviest, the largest norm of an
-        output in median norms; attention, what the layer's heads give position 0 on the mean.
-    """
+    """How an attention sink grows, from the snapshots of a model's trajectory.json; table `sink`."""
     columns = {"r2": "r2", "r2_ordinary": "r2_ordinary", "massive_rows": "massive_rows"}
     columns |= {"written": "heaviest", "attention": "attention"}
     frames = [
@@ -182,11 +161,7 @@ def sink(snapshots: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def births(table: pd.DataFrame) -> pd.DataFrame:
-    """The blocks that end with massive rows, those first whose R²_lin rests on them most; `table` as of `sink`.
-
-    Returns:
-        block; born: the first measured step from which it has massive rows to the end; r2 and r2_ordinary at the end.
-    """
+    """The blocks of `sink` that end with massive rows, those first whose R²_lin rests on them most; table `births`."""
     last = table[table["step"] == table["step"].max()]
     without = table[table["massive_rows"] == 0].groupby("block")["step"].max()
     after = {block: table.loc[table["step"] > without.get(block, -1), "step"].min() for block in last["block"]}

@@ -72,10 +72,9 @@ class Trajectory:
         return cls(name, steps, loss, r2, low, high)
 
     @classmethod
-    def read(cls, path: Path | str, name: str = "") -> Trajectory:
-        """From a file with `steps`; the name is that of its folder by default."""
-        name = name or Path(path).resolve().parent.name
-        return cls.of(name, numbers.load(path).get("steps", []))
+    def read(cls, path: Path) -> Trajectory:
+        """From a file with `steps`; the name is that of its folder."""
+        return cls.of(path.parent.name, numbers.load(path).get("steps", []))
 
     def part(self, first: int = 0, last: int | None = None) -> Trajectory:
         """The same run from step `first` to step `last`, both included, as if it had begun and stopped there."""
@@ -112,7 +111,7 @@ class Trajectory:
 def films(folders: Iterable[Path]) -> dict[str, Trajectory]:
     """The trajectories that lie in model folders, by the folders' names; a folder without one is passed over."""
     files = [folder / "trajectory.json" for folder in folders]
-    return {file.parent.name: Trajectory.read(file, file.parent.name) for file in files if file.is_file()}
+    return {file.parent.name: Trajectory.read(file) for file in files if file.is_file()}
 
 
 def has_revisions(source: str) -> bool:

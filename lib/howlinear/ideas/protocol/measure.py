@@ -2,6 +2,7 @@
 
 Everything follows from moments: a map of the train rows' moments, and per output feature what it leaves of the held-out
 ones. A denominator then compares it with the features' own means or with one scalar, and a loud feature is dropped.
+What the columns of recorded tables mean stands in `files/columns.yaml`.
 """
 
 from __future__ import annotations
@@ -144,11 +145,7 @@ def universe_rows(groups: Groups, factors: Sequence[int], compared: Sequence[int
 
 
 def curve_rows(groups: Groups, layout: Layout) -> Iterator[dict]:
-    """R² of a block over growing train rows, each feature about its own mean.
-
-    Yields:
-        `factor`, `rows`, `r2_train`, `r2`, and told from these, `r2_limit` with its interval, NaN if rows are too few.
-    """
+    """R² of a block over growing train rows, each feature about its own mean, and the limit told from it."""
     for step, factor in enumerate(layout.factors):
         measured = ceiling(select(groups, False, step), select(groups, True, step))
         limit = measured.limit or Estimate(*[float("nan")] * 3)
@@ -157,16 +154,10 @@ def curve_rows(groups: Groups, layout: Layout) -> Iterator[dict]:
 
 
 def limit_agreement(curves: pd.DataFrame, few: int, many: int) -> pd.DataFrame:
-    """Whether what few rows foretell comes true on many; both are factors of `curves`, whose models stand together.
+    """Whether what few rows foretell comes true on many, both of them factors of `curves`; table `agreement`.
 
     Few rows tell the limit R²_∞ and, by their optimism g = 1 − √(u / u'), the way to it: with n' rows the share of
     held-out rows that is left is u_∞ / (1 − g n / n'). An interval is that of the limit, about the value foretold.
-
-    Returns:
-        A row a `split`: `blocks` of which few rows tell a limit; of how many `limit_agrees`, the limit told from many
-        rows inside the interval of the one told from few, and `value_agrees`, R² on many rows inside the interval about
-        the value foretold for so many; `raw_error` and `limit_error`, by how much few rows miss the limit told from
-        many, mean over blocks, held out and in the limit.
     """
     keys = ["model", "split", "block"]
     with_limit = curves.dropna(subset="r2_limit")

@@ -56,7 +56,7 @@ STATEMENTS = {
 
 
 def statement_table() -> pd.DataFrame:
-    """The statements: a row each, with what it `asks`, its `threshold`, and whether its number must lie `above`."""
+    """The statements; table `statements`."""
     rows = []
     for name, about in STATEMENTS.items():
         rows.append({"statement": name, "asks": about.asks, "threshold": about.threshold, "above": about.above})
@@ -83,13 +83,7 @@ def number_table(universes: pd.DataFrame) -> pd.DataFrame:
 
 
 def flip_table(numbers: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
-    """Which verdicts flip, and which choice alone flips them.
-
-    Returns:
-        A row a `model` and `statement`: its number's `smallest` and `largest` over all universes; the `share` of them
-        in which it holds; whether it `flips`, holds in some and not in others; `alone`, the choices that flip it from
-        what it is under the reference, all others as there.
-    """
+    """Which verdicts flip over all universes, and which choice alone flips them from the reference; table `flips`."""
     rows = []
     for model, mine in numbers.groupby("model", sort=False):
         for name, statement in STATEMENTS.items():
@@ -115,11 +109,9 @@ def flip_table(numbers: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
 
 
 def effect_table(universes: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
-    """How far each choice moves R²_lin of a block, all others as they are.
+    """How far each choice moves R²_lin of a block from the reference's level, all others as they are; table `effects`.
 
-    Returns:
-        A row a `choice` and `level` other than the reference's: `mean` change of R² over blocks and universes, and the
-        `largest` in absolute value, with its sign.
+    The largest change is so in absolute value, and has its sign.
     """
     rows = []
     keys = ["model", "block", *CHOICES]
@@ -134,24 +126,20 @@ def effect_table(universes: pd.DataFrame, reference: Protocol) -> pd.DataFrame:
 
 
 def order_table(numbers: pd.DataFrame) -> pd.DataFrame:
-    """The orders in which models come by the mean of their profiles, the most linear first, and the `share` of each."""
+    """How often models come in which order by the mean of their profiles; table `orders`."""
     means = numbers.pivot_table(index=CHOICES, columns="model", values="mean", sort=False).dropna()
     orders = means.apply(lambda row: " > ".join(row.sort_values(ascending=False).index), axis=1)
     return orders.value_counts(normalize=True).rename("share").rename_axis("order").reset_index()
 
 
 def lowest_table(numbers: pd.DataFrame) -> pd.DataFrame:
-    """How often each block is the least linear: a row a `model` and `block`, with the `share` of universes."""
+    """How often each block is its model's least linear; table `lowest_blocks`."""
     counted = numbers.groupby("model", sort=False)["lowest_block"].value_counts(normalize=True)
     return counted.rename("share").rename_axis(["model", "block"]).reset_index()
 
 
 def verdict_table(folds: pd.DataFrame) -> pd.DataFrame:
-    """Every statement under each protocol that has a name: a row a `model`, `statement` and `protocol`.
-
-    Returns:
-        The statement's `value` with its interval, and the `verdict`.
-    """
+    """Every statement of every model under each protocol that has a name; table `verdicts`."""
     rows = []
     for (model, protocol), mine in folds.groupby(["model", "protocol"], sort=False):
         # a profile for all folds, then one for each fold that is left out

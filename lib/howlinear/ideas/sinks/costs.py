@@ -8,13 +8,13 @@ and saves nothing. What can be used needs no FFN: the mean output at position 0,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import pandas as pd
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
@@ -45,42 +45,23 @@ COLUMNS = [
 ]
 
 
-class MassiveKept(nn.Module):
-    """A map in the place of an FFN, which keeps the rows that it writes massive outputs for.
-
-    The FFN is computed for all rows, and the rule ‖y‖ > cut chooses: an oracle, no saving.
-    """
-
-    def __init__(self, ffn: nn.Module, affine: AffineMap, cut: float):
-        """Hold the FFN, the map of all other rows, and the norm beyond which an output is massive."""
-        super().__init__()
-        self.ffn = ffn
-        self.affine = affine
-        self.cut = cut
-
-    def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """The FFN's output where it is massive, the map's elsewhere."""
-        y = self.ffn(x)
-        massive = torch.linalg.vector_norm(y.float(), dim=-1, keepdim=True) > self.cut
-        return torch.where(massive, y, self.affine(x))
+def keep_massive(
+    ffn: Callable[[Tensor], Tensor], affine: AffineMap, cut: float, x: Float[Tensor, "*batch d"]
+) -> Float[Tensor, "*batch d"]:
+    """The FFN's output where its norm is beyond the cut, the map's elsewhere."""
+    y = ffn(x)
+    massive = torch.linalg.vector_norm(y.float(), dim=-1, keepdim=True) > cut
+    return torch.where(massive, y, affine(x))
 
 
-class FirstConstant(nn.Module):
-    """A map in the place of an FFN, and one constant output at position 0 of every sequence: needs no FFN."""
-
-    def __init__(self, affine: AffineMap, constant: Float[Tensor, " d"], seq_len: int):
-        """Hold the map of later positions, the output at position 0, and how long a sequence is."""
-        super().__init__()
-        self.affine = affine
-        self.constant = constant
-        self.seq_len = seq_len
-
-    def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """The constant at position 0, the map's output elsewhere; sequences whole, one after the other."""
-        y = self.affine(x)
-        first = y.view(-1, self.seq_len, y.shape[-1])[:, 0]
-        first.copy_(self.constant.to(y).expand_as(first))
-        return y
+def put_constant_first(
+    affine: AffineMap, constant: Float[Tensor, " d"], seq_len: int, x: Float[Tensor, "*batch d"]
+) -> Float[Tensor, "*batch d"]:
+    """The constant at position 0, the map's output elsewhere; sequences whole, one after the other."""
+    y = affine(x)
+    first = y.view(-1, seq_len, y.shape[-1])[:, 0]
+    first.copy_(constant.to(y).expand_as(first))
+    return y
 
 
 def swaps(
@@ -89,17 +70,17 @@ def swaps(
     """What is put in a block's place, by the letters of `KINDS`; a and e alone where no row is massive."""
     of_all = seen.solved.ceiling.map
     of_ordinary = seen.solved.ordinary.map
-    first_constant = FirstConstant(of_ordinary, constant, seq_len)
+    constant_first = partial(put_constant_first, of_ordinary, constant, seq_len)
     if not seen.solved.massive_rows:
-        return {"a": of_all, "e": first_constant}
+        return {"a": of_all, "e": constant_first}
     ffn = ffn_of(model, block)
     cut = MULTIPLE * seen.heavy.median
     return {
         "a": of_all,
-        "b": MassiveKept(ffn, of_all, cut),
+        "b": partial(keep_massive, ffn, of_all, cut),
         "c": of_ordinary,
-        "d": MassiveKept(ffn, of_ordinary, cut),
-        "e": first_constant,
+        "d": partial(keep_massive, ffn, of_ordinary, cut),
+        "e": constant_first,
     }
 
 
@@ -120,30 +101,27 @@ def chosen_blocks(blocks: pd.DataFrame, most: int = 8, others: int = 2) -> dict[
 
 
 def cost_table(name: str, model: PreTrainedModel, looks: Looks, rows: TokenRows, blocks: Iterable[int]) -> pd.DataFrame:
-    """What each way costs in each block, that block alone swapped, on held-out text.
+    """What each way costs in each block, that block alone swapped, on held-out text; table `costs`.
 
-    Returns:
-        Columns `COLUMNS`: nats, by how much the loss per predicted token rises; nats_first, what is predicted from
-        position 0 alone, and nats_later, from all later positions; delta, by how much the perplexity rises. No row of a
-        model that predicts no next token.
+    No row of a model that predicts no next token.
     """
     if not is_causal(model):
         return pd.DataFrame(columns=COLUMNS)
     seq_len = rows.ids.shape[1]
-    numbers = list(blocks)
-    maps = {}
-    for block in numbers:
+    modules = {}
+    for block in blocks:
         first = looks[name, block].first
         constant = first.y[~first.test].double().mean(0)
         for kind, module in swaps(model, block, looks[name, block], constant, seq_len).items():
-            maps[block, kind] = module
+            modules[block, kind] = (block, module)
     ids, fold = held_out_folds(rows)
-    before, after = swap_token_losses(model, maps, ids)
+    before, after = swapped_passes(model, modules, ids, partial(token_losses, model), LOSS_BATCH)
+    before = _whole(before)
     table = []
     for (block, kind), losses in after.items():
         massive_rows = looks[name, block].solved.massive_rows
         row = {"model": name, "block": block, "kind": kind, "massive_rows": massive_rows}
-        table.append(row | _rises(before, losses, fold))
+        table.append(row | _rises(before, _whole(losses), fold))
     return pd.DataFrame(table, columns=COLUMNS)
 
 
@@ -171,21 +149,6 @@ def _rises(
     }
 
 
-def swap_token_losses(
-    model: PreTrainedModel,
-    maps: Mapping[tuple[int, str], Callable[[Tensor], Tensor]],
-    ids: Int64[Tensor, "n seq_len"],
-    batch_size: int = LOSS_BATCH,
-) -> tuple[Float[Tensor, "n predicted"], dict[tuple[int, str], Float[Tensor, "n predicted"]]]:
-    """The loss at every token of the model as it is, and with each map alone in its block's place.
-
-    It is `swap_costs.swap_losses` for several maps of one block, and with tokens kept apart.
-    """
-    swaps = {(block, kind): (block, replacement) for (block, kind), replacement in maps.items()}
-    before, after = swapped_passes(model, swaps, ids, partial(token_losses, model), batch_size)
-    return _whole(before), {place: _whole(parts) for place, parts in after.items()}
-
-
 def token_losses(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Float[Tensor, "n predicted"]:
     """Negative log-likelihood of every token after the first, in nats, float64."""
     predictions = logits(model, ids)
@@ -199,6 +162,7 @@ def token_losses(model: PreTrainedModel, ids: Int64[Tensor, "n seq_len"]) -> Flo
 
 
 def _whole(parts: list[Float[Tensor, "_ predicted"]]) -> Float[Tensor, "n predicted"]:
+    """The losses of all batches; `InputError` if one is not finite."""
     losses = torch.cat(parts)
     finite_losses([losses.mean(1)])
     return losses

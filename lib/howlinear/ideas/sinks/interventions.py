@@ -12,7 +12,7 @@ noise on the writer's ordinary outputs, of a size found by bisection at which th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,7 +20,6 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torch.nn import Module
 from transformers import PreTrainedModel
 
 from howlinear.core.fold_maps import Scores, fit_folds, score_folds
@@ -28,6 +27,7 @@ from howlinear.core.intervals import Estimate, fold_means
 from howlinear.core.moments import Moments
 from howlinear.ideas.sinks.costs import token_losses
 from howlinear.ideas.sinks.measure import BATCH_TOKENS
+from howlinear.ideas.sinks.planted import planted
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.massive import MULTIPLE
 from howlinear.models.checks import evaluating, longest_sequence
@@ -79,25 +79,25 @@ class Layout:
 
     def behind(self, token: int) -> Layout:
         """One token put in front of each sequence, whose last token makes room."""
-        return Layout(
-            replace(self.rows, ids=_in_front(token, self.rows.ids[:, :-1])), _in_front(-1, self.place[:, :-1])
-        )
+        ids = _in_front(token, self.rows.ids[:, :-1])
+        place = _in_front(-1, self.place[:, :-1])
+        return Layout(replace(self.rows, ids=ids), place)
 
     def cut_anew(self, length: int, opening: int) -> Layout:
         """Sequences `length` / seq_len times as long; those of a document fold lie side by side, so they go on.
 
-        Args:
-            length: about this many tokens a sequence: the opening stands once in each, and where a sequence behind
-                its opening has no whole pieces of that length, its last few tokens are in none.
-            opening: tokens that every sequence begins with (a BOS), 0 or 1.
+        The `opening` that sequences begin with, one token (a BOS) or none, stands once in each new one. Where a
+        sequence behind its opening has no whole pieces of that length, its last few tokens are in none.
         """
         n, seq_len = self.rows.ids.shape
         new = n * seq_len // length
         pieces = max(1, seq_len // length)
         end = opening + (seq_len - opening) // pieces * pieces
-        ids, place = (values[:, opening:end].reshape(new, -1) for values in (self.rows.ids, self.place))
+        ids = self.rows.ids[:, opening:end].reshape(new, -1)
+        place = self.place[:, opening:end].reshape(new, -1)
         if opening:
-            ids, place = _in_front(int(self.rows.ids[0, 0]), ids), _in_front(-1, place)
+            ids = _in_front(int(self.rows.ids[0, 0]), ids)
+            place = _in_front(-1, place)
         old = torch.arange(new) * length // seq_len  # the sequence that each begins with
         return Layout(replace(self.rows, ids=ids, test=self.rows.test[old], fold=self.rows.fold[old]), place)
 
@@ -124,12 +124,14 @@ def bos_of(model: PreTrainedModel) -> int | None:
 def possible_lengths(model: PreTrainedModel, rows: TokenRows, lengths: Iterable[int]) -> list[int]:
     """The other lengths of a sequence that the model reads and every document fold of the text fills, ascending."""
     seq_len = rows.ids.shape[1]
-    longest = longest_sequence(model) or max(lengths)
+    longest = longest_sequence(model) or float("inf")
     fewest = min(len(members) for test in (False, True) for members in rows.folds(test))
-    possible = [length for length in lengths if 1 < length <= longest and length <= fewest * seq_len]
-    return sorted(
-        length for length in possible if length != seq_len and (length % seq_len == 0 or seq_len % length == 0)
-    )
+    possible = []
+    for length in lengths:
+        whole_times = length % seq_len == 0 or seq_len % length == 0
+        if length != seq_len and whole_times and 1 < length <= min(longest, fewest * seq_len):
+            possible.append(length)
+    return sorted(possible)
 
 
 def even_folds(rows: TokenRows, lengths: Sequence[int]) -> TokenRows:
@@ -142,19 +144,15 @@ def even_folds(rows: TokenRows, lengths: Sequence[int]) -> TokenRows:
 # --- What is done to the writer's outputs
 
 
-@contextmanager
-def changed(model: PreTrainedModel, block: int, change: Change, seq_len: int) -> Iterator[None]:
-    """Change what a block writes while the context lasts; by a hook, so that its FFN may be of several modules."""
-    (site,) = sites(model, [block])
+def changed(
+    model: PreTrainedModel, block: int, change: Change, seq_len: int
+) -> AbstractContextManager[PreTrainedModel]:
+    """Change what a block writes while the context lasts, whatever its inputs."""
 
-    def write(_: Module, __: tuple, y: Tensor) -> Tensor:
+    def write(_: Tensor, y: Tensor) -> Tensor:
         return change(y.reshape(-1, seq_len, y.shape[-1])).reshape(y.shape)  # some models lay all rows in one line
 
-    hook = site.output.register_forward_hook(write)
-    try:
-        yield
-    finally:
-        hook.remove()
+    return planted(model, block, write)
 
 
 def beyond(cut: float) -> Which:
@@ -176,12 +174,7 @@ def partners(values: Tensor) -> Tensor:
 
 
 def changes(which: Which, ordinary_mean: Float[Tensor, " d"]) -> dict[str, Change]:
-    """The interventions on a writer's outputs, by name.
-
-    Args:
-        which: the rows whose outputs are changed.
-        ordinary_mean: the mean of all others.
-    """
+    """The interventions on a writer's outputs for some rows, by name; `ordinary_mean` is of its others."""
 
     def write(value: Change, y: Tensor) -> Tensor:
         return torch.where(which(y)[..., None], value(y), y)
@@ -199,19 +192,15 @@ def changes(which: Which, ordinary_mean: Float[Tensor, " d"]) -> dict[str, Chang
     }
 
 
-class Noise:
+def add_noise(which: Which, norm: float, seed: int) -> Change:
     """Gaussian noise on the rows that are not chosen; two of one seed add the same in a pass over the same rows."""
+    generator = torch.Generator().manual_seed(seed)
 
-    def __init__(self, which: Which, norm: float, seed: int):
-        """Hold the rows to leave alone, the norm of the noise, and the seed."""
-        self.which = which
-        self.norm = norm
-        self.generator = torch.Generator().manual_seed(seed)
+    def change(y: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, "batch seq_len d"]:
+        noise = torch.randn(y.shape, generator=generator).to(y) * (norm / y.shape[-1] ** 0.5)
+        return torch.where(which(y)[..., None], y, y + noise)
 
-    def __call__(self, y: Float[Tensor, "batch seq_len d"]) -> Float[Tensor, "batch seq_len d"]:
-        """Outputs with the noise."""
-        noise = torch.randn(y.shape, generator=self.generator).to(y) * (self.norm / y.shape[-1] ** 0.5)
-        return torch.where(self.which(y)[..., None], y, y + noise)
+    return change
 
 
 def match(rise: Callable[[float], float], target: float) -> float | None:
@@ -250,17 +239,28 @@ class Seen:
 
 
 @torch.no_grad()
+def run_batches(
+    model: PreTrainedModel, layout: Layout, blocks: Sequence[int], keep: Callable[[int, Tensor, Tensor, Tensor], None]
+) -> None:
+    """Run all sequences; of every batch, `keep` is given each block's number, x and y row by row, and the sequences."""
+
+    def keep_batch(site: Site, x: Tensor, y: Tensor) -> None:
+        keep(site.block, x.flatten(0, -2), y.flatten(0, -2), batch)
+
+    with evaluating(model), hooked(sites(model, list(blocks)), keep_batch):
+        for batch in layout.batches():
+            trunk(model, layout.rows.ids[batch])
+
+
 def output_norms(model: PreTrainedModel, layout: Layout, blocks: Sequence[int]) -> dict[int, Float[Tensor, " places"]]:
     """Block → the norm of its output at every place of the shared rows."""
     norms = {block: torch.zeros(layout.rows.ids.numel()) for block in blocks}
-    batch = torch.empty(0, dtype=torch.long)
 
-    def keep(site: Site, _: Tensor, y: Tensor) -> None:
-        norms[site.block][layout.place[batch].flatten()] = torch.linalg.vector_norm(y.float(), dim=-1).flatten().cpu()
+    def keep(block: int, _: Tensor, y: Tensor, batch: Tensor) -> None:
+        place = layout.place[batch].flatten()
+        norms[block][place] = torch.linalg.vector_norm(y.float(), dim=1).cpu()
 
-    with evaluating(model), hooked(sites(model, list(blocks)), keep):
-        for batch in layout.batches():
-            trunk(model, layout.rows.ids[batch])
+    run_batches(model, layout, blocks, keep)
     return norms
 
 
@@ -296,29 +296,18 @@ class _Block:
         return score_folds(fit_folds(train), test)
 
 
-@torch.no_grad()
 def observe(
     model: PreTrainedModel, layout: Layout, blocks: Sequence[int], ordinary: Bool[Tensor, " places"]
 ) -> dict[int, Seen]:
-    """R²_lin of some blocks in a pass over all rows.
-
-    Args:
-        model: the model, changed or not.
-        layout: what it reads.
-        blocks: which blocks.
-        ordinary: the places of ordinary rows, shape (places,).
-    """
+    """R²_lin of some blocks in a pass over all rows, of which those at the places `ordinary` are ordinary."""
     kept = {block: _Block() for block in blocks}
-    batch = torch.empty(0, dtype=torch.long)
 
-    def keep(site: Site, x: Tensor, y: Tensor) -> None:
+    def keep(block: int, x: Tensor, y: Tensor, batch: Tensor) -> None:
         place = layout.place[batch].flatten()
         chosen = (ordinary[place] & (place >= 0)).to(x.device)
-        kept[site.block].update(fold_of(layout.rows, batch), x.flatten(0, -2), y.flatten(0, -2), chosen)
+        kept[block].update(fold_of(layout.rows, batch), x, y, chosen)
 
-    with evaluating(model), hooked(sites(model, list(blocks)), keep):
-        for batch in layout.batches():
-            trunk(model, layout.rows.ids[batch])
+    run_batches(model, layout, blocks, keep)
     return {block: kept.pop(block).finish() for block in blocks}
 
 
@@ -369,20 +358,11 @@ def intervene(
     one: they are not where massive outputs are moved to, and begin no sequence of any length. Tokens that some layout
     has no room for are not among them either, nor is the last of a sequence.
 
-    Args:
-        name: of the model, for the tables.
-        model: the model; left as it was.
-        rows: the text.
-        writer: the block whose massive outputs are changed.
-        blocks: those that are measured beside it; by default all behind it.
-        lengths: of a sequence, in tokens; those that cannot be are left out.
-        bos: the token that is put in front of each sequence, unless they begin with it; None: none is.
-        which: the rows that are changed, without the control; by default the massive ones, with it.
-        only: the changes of outputs that are tried; by default all.
-        seed: of the noise.
+    What is changed is by default the massive rows, and then the control is tried as well; `which` chooses others, and
+    `only` some of the changes. Lengths that cannot be are left out, and so is a `bos` that sequences begin with.
 
     Returns:
-        `effect_table` and `summary_table` of all passes.
+        `effect_table` and `summary_table` of all passes, of the writer and `blocks`, by default all behind it.
     """
     behind = [site.block for site in sites(model) if site.block > writer] if blocks is None else blocks
     numbers = sorted({writer, *behind})
@@ -417,40 +397,31 @@ def intervene(
     if controlled:
 
         def rise(size: float) -> float:
-            with changed(model, writer, Noise(which, size * median, seed), rows.ids.shape[1]):
+            with changed(model, writer, add_noise(which, size * median, seed), rows.ids.shape[1]):
                 noisy = Pass({}, place_losses(model, shared, len(ordinary)))
                 return _rise(passes[NONE], noisy, rows).value
 
         target = _rise(passes[NONE], passes[ZERO], rows)
         size = match(rise, target.value) if target.low > 0 else None  # there may be no damage to match
         if size is not None:
-            passes[NOISE] = run(shared, Noise(which, size * median, seed), size)
+            passes[NOISE] = run(shared, add_noise(which, size * median, seed), size)
     return effect_table(name, passes), summary_table(name, passes, writer, rows)
 
 
 def ordinary_places(
     norms: Mapping[int, Float[Tensor, " places"]], shape: tuple[int, int], lengths: Sequence[int]
 ) -> Bool[Tensor, " places"]:
-    """The places of rows that are ordinary under every intervention, see `intervene`.
-
-    Args:
-        norms: block → the norm of its output at every place.
-        shape: of the shared rows, (n_sequences, seq_len).
-        lengths: other lengths of a sequence.
-    """
+    """The places of rows that are ordinary under every intervention, see `intervene`; `shape` is of the shared rows."""
     massive = torch.stack([norm > MULTIPLE * norm.median() for norm in norms.values()]).any(0).view(shape)
-    position = torch.arange(shape[1])
-    begins = position % min([shape[1], *lengths]) == 0
-    return ~(massive | partners(massive) | begins | (position == shape[1] - 1)).flatten()
+    seq_len = shape[1]
+    position = torch.arange(seq_len)
+    begins = position % min([seq_len, *lengths]) == 0
+    ends = position == seq_len - 1
+    return ~(massive | partners(massive) | begins | ends).flatten()
 
 
 def effect_table(name: str, passes: Mapping[str, Pass]) -> pd.DataFrame:
-    """What each intervention makes of each block, a row an intervention and block.
-
-    Returns:
-        Columns model, intervention, block, massive_rows (of that pass); r2 of all rows and r2_ordinary; change and
-        change_ordinary, both less what they are without an intervention, paired over document folds.
-    """
+    """What each intervention makes of each block; table `effects`, a row an intervention and block."""
     before = passes[NONE].seen
     table = []
     for intervention, each in passes.items():
@@ -464,13 +435,7 @@ def effect_table(name: str, passes: Mapping[str, Pass]) -> pd.DataFrame:
 
 
 def summary_table(name: str, passes: Mapping[str, Pass], writer: int, rows: TokenRows) -> pd.DataFrame:
-    """What each intervention costs, and what it does to the blocks behind the writer, a row an intervention.
-
-    Returns:
-        Columns model, intervention, writer; loss (nats per held-out token that is predicted with and without) and rise;
-        noise (median norms); later_blocks, the mean over them of change_ordinary, and of how many it lies surely above
-        0 (straighter) or below (more_bent).
-    """
+    """What each intervention costs and does to the blocks behind the writer; table `interventions`, a row for each."""
     before = passes[NONE]
     table = []
     for intervention, each in passes.items():

@@ -4,6 +4,8 @@ arXiv 2606.19379 finds blocks of high R²_lin and rank 1, and leaves open whethe
 The curves tell: where a few tokens carry R²_lin, it changes as soon as they are gone, and the features left out of all
 other tokens change nothing; where a few features carry it, it is the other way round. Where one draws the line between
 massive rows and others is a choice, so R²_lin is given for every cut, and the effective share of rows needs none.
+
+What the columns of recorded tables mean stands in `files/columns.yaml`, here and in the modules beside this one.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.core.ceilings import AffineMap, fit, leverage, r2, r2_per_feature, residual
-from howlinear.core.moments import Moments, effective_rank
+from howlinear.core.ceilings import AffineMap, fit, leverage, r2, residual
+from howlinear.core.moments import Moments
 from howlinear.core.profile_statistics import FEW_ROWS_DECIDE, few_rows_decide, largest_step, spread
 from howlinear.errors import InputError
 from howlinear.instrument.capture import BlockCapture, Sample, hooked
@@ -54,30 +56,12 @@ class Rest:
     Attributes:
         left_out: how many rows of both sides.
         r2: R²_lin of a map of their own, held out.
-        median: of its R² of single features.
-        effective_rank: of the held-out outputs.
         of_all: R² on them of the map that all rows were fitted with; far below 0 where that map serves the others.
     """
 
     left_out: int
     r2: float
-    median: float
-    effective_rank: float
     of_all: float
-
-
-@dataclass(frozen=True)
-class FarOut:
-    """The sampled rows without those whose inputs lie farthest out.
-
-    Attributes:
-        left_out: rows of all that are of the same share as those left out of the sample.
-        r2: R²_lin of the remaining sampled rows. Even with none left out it is not that of all rows: it is fitted on
-            fewer.
-    """
-
-    left_out: int
-    r2: float
 
 
 @dataclass(frozen=True)
@@ -109,7 +93,7 @@ class Look:
         first: the rows at position 0, as they are; None if none were given.
         r2_without_first: R²_lin without them; NaN likewise.
         carrying_share: of the rows, see `carrying_share`.
-        far_out: R²_lin without rows far out in the inputs, per k.
+        far_out: k → R²_lin without rows far out in the inputs.
         features: R²_lin without the k loudest output features, per k.
         loud: the same without the loudest `LOUD` of them.
     """
@@ -123,7 +107,7 @@ class Look:
     first: HeavyRows | None
     r2_without_first: float
     carrying_share: float
-    far_out: list[FarOut]
+    far_out: dict[int, float]
     features: list[Quieter]
     loud: Quieter
 
@@ -150,27 +134,29 @@ Looks = Mapping[tuple[str, int], Look]
 def look(
     block: BlockCapture, counts: Sequence[int], feature_counts: Sequence[int], first: HeavyRows | None = None
 ) -> Look:
-    """Leave out rows and features of a block.
-
-    Args:
-        block: the block.
-        counts: how many of the heaviest rows, and of those far out.
-        feature_counts: how many of the loudest features.
-        first: the rows at position 0, of `first_rows`.
-    """
+    """Leave out `counts` of the heaviest rows and of those far out, and `feature_counts` of the loudest features."""
     heavy = block.heavy_rows()
     solved = solve({0: block})[0]
     ordinary_block = block.ordinary()
+    of_all, of_ordinary = solved.ceiling.map, solved.ordinary.map
+    width = len(of_all.bias)
 
     @cache  # several cuts may leave out the same rows, and often none
     def without(left_out: int) -> Rest:
-        return rest(block, left_out, solved.ceiling.map)
+        return rest(block, left_out, of_all)
 
-    maps = (solved.ceiling.map, solved.ordinary.map)
-    width = len(solved.ceiling.map.bias)
-    loudest_count = max(1, round(LOUD * width))
+    def quieter(count: int) -> Quieter:
+        return Quieter(
+            left_out=count,
+            r2=r2_without_loudest(of_all, block, count),
+            ordinary=r2_without_loudest(of_ordinary, ordinary_block, count),
+        )
+
+    r2_without_first = float("nan")
     if first is not None:
         first = _as_kept(first, heavy)
+        later = block.without(first)
+        r2_without_first = _own_r2(sum(later.train), sum(later.test))
     return Look(
         rows=sum(moments.n for moments in [*block.train, *block.test]),
         heavy=heavy,
@@ -179,11 +165,11 @@ def look(
         tokens=[without(count) for count in counts],
         cuts={cut: without(len(heavy.beyond(cut))) for cut in CUTS},
         first=first,
-        r2_without_first=float("nan") if first is None else _own_r2(block.without(first)),
+        r2_without_first=r2_without_first,
         carrying_share=carrying_share(block),
         far_out=_far_out_curve(block, counts),
-        features=[_quieter(block, ordinary_block, maps, count) for count in feature_counts if count < width],
-        loud=_quieter(block, ordinary_block, maps, loudest_count),
+        features=[quieter(count) for count in feature_counts if count < width],
+        loud=quieter(max(1, round(LOUD * width))),
     )
 
 
@@ -196,20 +182,12 @@ def heavy_counts(heavy: HeavyRows) -> list[int]:
 def rest(block: BlockCapture, left_out: int, of_all: AffineMap) -> Rest:
     """A block without its heaviest rows."""
     others = block.without(block.heavy_rows().heaviest(left_out))
-    test = sum(others.test)
-    own, _ = fit(sum(others.train))
-    return Rest(
-        left_out=left_out,
-        r2=r2(own, test),
-        median=float(r2_per_feature(own, test).nanquantile(0.5)),
-        effective_rank=effective_rank(others.outputs.sxx),
-        of_all=r2(of_all, test),
-    )
+    return Rest(left_out, r2=_own_r2(sum(others.train), sum(others.test)), of_all=r2(of_all, sum(others.test)))
 
 
-def _own_r2(block: BlockCapture) -> float:
-    own, _ = fit(sum(block.train))
-    return r2(own, sum(block.test))
+def _own_r2(train: Moments, test: Moments) -> float:
+    own, _ = fit(train)
+    return r2(own, test)
 
 
 def carrying_share(block: BlockCapture) -> float:
@@ -266,33 +244,25 @@ def _as_kept(first: HeavyRows, heavy: HeavyRows) -> HeavyRows:
     return replace(first, x=x, y=y, norm=torch.linalg.vector_norm(y, dim=1), median=heavy.median)
 
 
-def _far_out_curve(block: BlockCapture, counts: Sequence[int]) -> list[FarOut]:
-    """R²_lin of the sampled rows without those of highest leverage, the same share of them as `counts` are of all."""
+def _far_out_curve(block: BlockCapture, counts: Sequence[int]) -> dict[int, float]:
+    """R²_lin of the sampled rows without those of highest leverage, the same share of them as `counts` are of all.
+
+    Even with none left out it is not that of all rows: it is fitted on fewer.
+    """
     sample = block.rows()
     train = sum(block.train)
     rows = train.n + sum(moments.n for moments in block.test)
     farthest = leverage(train, sample.x).argsort(descending=True, stable=True)
-    curve = []
+    curve = {}
     for count in counts:
         kept = torch.ones(len(farthest), dtype=torch.bool)
         kept[farthest[: round(count / rows * len(farthest))]] = False
-        own, _ = fit(_moments(sample, kept & ~sample.test))
-        curve.append(FarOut(count, r2(own, _moments(sample, kept & sample.test))))
+        curve[count] = _own_r2(_moments(sample, kept & ~sample.test), _moments(sample, kept & sample.test))
     return curve
 
 
 def _moments(sample: Sample, chosen: Tensor) -> Moments:
     return Moments(sample.x.shape[1], sample.y.shape[1]).update(sample.x[chosen], sample.y[chosen])
-
-
-def _quieter(block: BlockCapture, ordinary: BlockCapture, maps: tuple[AffineMap, AffineMap], count: int) -> Quieter:
-    """R²_lin without the loudest features, of all rows and of ordinary ones, each with its own map."""
-    of_all, of_ordinary = maps
-    return Quieter(
-        left_out=count,
-        r2=r2_without_loudest(of_all, block, count),
-        ordinary=r2_without_loudest(of_ordinary, ordinary, count),
-    )
 
 
 def r2_without_loudest(affine: AffineMap, block: BlockCapture, count: int) -> float:
@@ -307,7 +277,7 @@ def r2_without_loudest(affine: AffineMap, block: BlockCapture, count: int) -> fl
 
 
 def block_table(looks: Looks) -> pd.DataFrame:
-    """R²_lin of all rows and of ordinary ones, a row a block; table `blocks` of the results."""
+    """R²_lin of all rows and of ordinary ones; table `blocks`, a row a block."""
     rows = []
     for (model, block), seen in looks.items():
         whole = seen.solved.ceiling
@@ -319,12 +289,8 @@ def block_table(looks: Looks) -> pd.DataFrame:
                 "rows": seen.rows,
                 "massive_rows": seen.solved.massive_rows,
                 "heaviest": float(seen.heavy.norm[0]) / seen.heavy.median,
-                "r2": whole.r2,
-                "r2_low": whole.r2_low,
-                "r2_high": whole.r2_high,
-                "r2_ordinary": ordinary.r2,
-                "r2_ordinary_low": ordinary.r2_low,
-                "r2_ordinary_high": ordinary.r2_high,
+                **whole.interval.columns("r2"),
+                **ordinary.interval.columns("r2_ordinary"),
                 "of_all": seen.ordinary.of_all,
                 "fall": whole.r2 - ordinary.r2,
                 "median_r2": whole.r2_median,
@@ -355,22 +321,17 @@ def left_out_table(looks: Looks) -> pd.DataFrame:
         where = {"model": model, "block": block}
         for point in seen.tokens:
             rows.append(where | {"kind": "heaviest rows", "left_out": point.left_out, "r2": point.r2})
-        for point in seen.far_out:
-            rows.append(where | {"kind": "rows far out", "left_out": point.left_out, "r2": point.r2})
+        for count, r2_of_sample in seen.far_out.items():
+            rows.append(where | {"kind": "rows far out", "left_out": count, "r2": r2_of_sample})
         for point in seen.features:
-            rows.append(where | {"kind": "loudest features", "left_out": point.left_out, "r2": point.r2})
-            among_ordinary = {"kind": "loudest features, ordinary rows", "left_out": point.left_out}
-            rows.append(where | among_ordinary | {"r2": point.ordinary})
+            point_at = where | {"left_out": point.left_out}
+            rows.append(point_at | {"kind": "loudest features", "r2": point.r2})
+            rows.append(point_at | {"kind": "loudest features, ordinary rows", "r2": point.ordinary})
     return pd.DataFrame(rows)
 
 
 def cut_table(looks: Looks) -> pd.DataFrame:
-    """R²_lin of all rows that are not beyond a cut, a row a block and cut; table `cuts`.
-
-    Returns:
-        Columns model, block, cut (in median norms), left_out (rows beyond it), at_first (share of these at position 0)
-        and r2 of the others, with a map of their own.
-    """
+    """R²_lin of all rows that are not beyond a cut, with a map of their own; table `cuts`, a row a block and cut."""
     rows = []
     for (model, block), seen in looks.items():
         for cut, others in seen.cuts.items():

@@ -49,11 +49,9 @@ def predictions(published: pd.DataFrame | None = None) -> pd.DataFrame:
 
 
 def compared(predicted: pd.DataFrame, blocks: pd.DataFrame) -> pd.DataFrame:
-    """Predictions beside what was measured, for those models of a run that are the paper's.
+    """Predictions beside what was measured, for those models of a run that are the paper's, a row a block of theirs.
 
-    Returns:
-        The columns of `predicted`, and r2, r2_ordinary, massive_rows, fall (r2 less r2_ordinary), fell (whether that is
-        beyond the threshold) and right (whether it was predicted so). No row where no model is the paper's.
+    `fell` says whether R²_lin of ordinary rows is lower by more than the threshold, `right` whether that was predicted.
     """
     measured = blocks[["model", "block", "r2", "r2_ordinary", "massive_rows", "fall"]]
     table = of_models(blocks["model"].unique(), predicted).merge(measured, on=["model", "block"])
@@ -75,7 +73,6 @@ def sentence(comparison: pd.DataFrame) -> str:
 
 
 def prediction_table(predicted: pd.DataFrame, comparison: pd.DataFrame) -> pd.DataFrame:
-    """Whether each block of the paper is predicted to fall, and whether it fell, where it was run; a row a block."""
-    table = predicted[["model", "block", "falls"]]
-    table = table.merge(comparison[["model", "block", "fell"]].astype({"fell": "boolean"}), "left", ["model", "block"])
-    return table.astype({"fell": "boolean"})
+    """Whether each block of the paper is predicted to fall, and fell, where it was run; table `predictions`."""
+    fell = comparison[["model", "block", "fell"]].astype({"fell": "boolean"})
+    return predicted[["model", "block", "falls"]].merge(fell, "left", ["model", "block"])

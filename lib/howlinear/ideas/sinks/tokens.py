@@ -23,13 +23,7 @@ directions in 576 dimensions 95 % are within 0.08 of 0."""
 
 
 def massive_table(looks: Looks) -> pd.DataFrame:
-    """How many massive rows there are, where and how large; a row a block that has one.
-
-    Returns:
-        Columns model, block, massive_rows, share (of all rows), at_first (share of the massive rows at position 0),
-        size, smallest and largest (of their norms, in medians of all rows; size is their median), one_direction (share
-        of their energy Σ‖y‖² in the one direction that holds most).
-    """
+    """How many massive rows there are, where and how large; table `massive`, a row a block that has one."""
     rows = []
     for (model, block), massive in _massive_rows(looks).items():
         size = massive.norm / massive.median
@@ -62,12 +56,7 @@ def token_table(
     decode: Mapping[str, Callable[[int], str]],
     most: int = 5,
 ) -> pd.DataFrame:
-    """The tokens that massive rows are of, the most frequent first.
-
-    Returns:
-        Columns model, block, place ("position 0" or "elsewhere"), rank (1 the most frequent there), token (its text,
-        quoted), count, and share (of the block's massive rows).
-    """
+    """The `most` frequent tokens that massive rows are of, at position 0 and elsewhere; table `tokens`."""
     rows = []
     for (model, block), massive in _massive_rows(looks).items():
         token = ids[model][massive.sequence, massive.position]
@@ -89,16 +78,13 @@ def token_table(
 
 
 def flow_table(looks: Looks) -> pd.DataFrame:
-    """Which blocks write massive outputs and which take them away, a row a block that has some.
+    """Which blocks write massive outputs and which take them away; table `flow`, a row a block that has some.
 
     A block can only add to what was written before it, or take it away. So each is compared with its writer: of the
     blocks before it that take nothing away, the one whose massive outputs, summed, are the largest.
 
-    Returns:
-        Columns model, block, writer (missing where none comes before), cosine (of this block's mean massive output with
-        the writer's), same_rows (share of this block's massive rows that are massive in the writer too), and role:
-        "writes most" (the largest sum of the model), "writes first" (none comes before), "adds" or "takes away" (the
-        cosine is beyond `ALIGNED`), or "elsewhere".
+    Its role: "writes most" (the largest sum of the model), "writes first" (none comes before), "adds" or "takes away"
+    (its cosine with the writer is beyond `ALIGNED`), or "elsewhere".
     """
     rows = []
     massive = _massive_rows(looks)
@@ -125,7 +111,7 @@ def flow_table(looks: Looks) -> pd.DataFrame:
 
 
 def cosine_table(looks: Looks) -> pd.DataFrame:
-    """Cosines between the mean massive outputs of every two blocks of a model: columns model, block, other, cosine."""
+    """Cosines between the mean massive outputs of every two blocks of a model; table `cosines`."""
     rows = []
     massive = _massive_rows(looks)
     for (model, block), heavy in massive.items():
