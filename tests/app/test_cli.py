@@ -18,7 +18,8 @@ import pytest
 import torch
 import typer
 from rich.console import Console
-from transformers import BertConfig, BertModel, OPTConfig, OPTForCausalLM
+from safetensors import safe_open
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
 from howlinear.app import cli
 from howlinear.app.console import profile_notes, profile_table
@@ -802,7 +803,7 @@ def test_compress_in_the_form_of_decilm(monkeypatch, capsys, text, folder, token
     llama.save_pretrained(tmp_path / "llama")
     tokenizer.save_pretrained(tmp_path / "llama")
     options = ("--corpus", text, "--rows", 4096, "--max-dppl", 500, "--decilm", "--out", tmp_path / "small")
-    code, _, err = howlinear(monkeypatch, capsys, "compress", tmp_path / "llama", *options)
+    code, said, err = howlinear(monkeypatch, capsys, "compress", tmp_path / "llama", *options)
     assert (code, err) == (0, "")
     config = json.loads((tmp_path / "small/config.json").read_text())
     assert [block["ffn"]["ffn_mult"] for block in config["block_configs"]] == [1.5 * 256 / 32] * 3
@@ -810,9 +811,47 @@ def test_compress_in_the_form_of_decilm(monkeypatch, capsys, text, folder, token
     assert "one linear layer" in card
     assert "trust_remote_code=True" in card
     assert "hl.load_model" not in card
+    parameters = llama.num_parameters() + 3 * (256 - 128) * 96 + 3 * (2 * 256 + 32)
+    assert f"write nothing ({parameters:,} parameters with them)" in card
+    assert f"({parameters:,} once padded to multiples of 256), written to" in said
     code, out, err = howlinear(monkeypatch, capsys, "compress", folder, *options, "--force")
     assert (code, out) == (2, "")
     assert "this is a 'gpt2' model" in err
+
+
+def test_compress_to_widths_that_decilm_has(monkeypatch, capsys, text, tokenizer, tmp_path):
+    """Planted: blocks of 600 units, which the form would write as 768; kept are 512 or 256, and none is padded."""
+    shape = {"hidden_size": 32, "intermediate_size": 600, "num_hidden_layers": 3, "num_attention_heads": 2}
+    llama = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape))
+    llama.save_pretrained(tmp_path / "llama")
+    tokenizer.save_pretrained(tmp_path / "llama")
+    options = ("--corpus", text, "--rows", 4096, "--max-parameters", 0.7, "--decilm", "--out", tmp_path / "small")
+    code, said, err = howlinear(monkeypatch, capsys, "compress", tmp_path / "llama", *options)
+    assert (code, err) == (0, "")
+    config = json.loads((tmp_path / "small/config.json").read_text())
+    widths = [block["ffn"]["ffn_mult"] * 32 / 1.5 for block in config["block_configs"]]
+    assert set(widths) <= {256, 512}
+    with safe_open(tmp_path / "small/model.safetensors", "pt") as weights:
+        up = [weights.get_slice(f"model.layers.{block}.mlp.up_proj.weight") for block in range(3)]
+        assert [of_block.get_shape() for of_block in up] == [[width, 32] for width in widths]
+        parameters = sum(weights.get_tensor(name).numel() for name in weights.keys())  # noqa: SIM118
+    assert parameters <= 0.7 * llama.num_parameters()
+    assert f"→ {parameters:,} parameters, written to" in said
+    card = unpadded((tmp_path / "small/README.md").read_text())
+    assert "multiples of 256 units" in card
+    assert "padded" not in card
+
+
+def test_compress_to_widths_that_no_block_has_is_one_clear_line(monkeypatch, capsys, text, tokenizer, tmp_path):
+    shape = {"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape)).save_pretrained(tmp_path / "llama")
+    tokenizer.save_pretrained(tmp_path / "llama")
+    options = ("--corpus", text, "--rows", 4096, "--max-parameters", 0.9, "--decilm", "--out", tmp_path / "small")
+    code, out, err = howlinear(monkeypatch, capsys, "compress", tmp_path / "llama", *options)
+    assert (code, out) == (2, "")
+    assert "a block of 176 hidden units cannot keep fewer in multiples of 256: leave out multiple (--decilm)" in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "small").exists()
 
 
 def test_compress_hidden_units_within_a_budget_of_perplexity(monkeypatch, capsys, text, folder, tmp_path):

@@ -547,6 +547,7 @@ def compress(
     from howlinear.app.compression import Compression
     from howlinear.app.console import outcome_table
     from howlinear.ideas.compression.card import compressed_card
+    from howlinear.models.decilm import MULTIPLE
     from howlinear.models.decilm_export import check_llama
 
     loaded, text = read_inputs(model, corpus, reading)
@@ -555,7 +556,8 @@ def compress(
     packed = text.rows(rows or (40_000 if units else 20_000), seq_len, seed)
     progress = sys.stderr.isatty()
     if units:
-        outcome = hl.compress(loaded, packed, max_parameters, max_dppl, alike, progress, chosen, batch_size)
+        multiple = MULTIPLE if decilm else 1
+        outcome = hl.compress(loaded, packed, max_parameters, max_dppl, alike, progress, chosen, batch_size, multiple)
     else:
         outcome = hl.compress_to(loaded, packed, max_dppl, progress=progress, blocks=chosen, batch_size=batch_size)
     smaller = outcome.model if units else hl.replace(loaded, outcome.maps)
@@ -569,6 +571,9 @@ def compress(
     write_text(html, compression.render)
     Console().print(outcome_table(outcome))
     *lines, sizes = compression.notes
+    padded = written.num_parameters()
+    if padded != smaller.num_parameters():
+        sizes += f" ({padded:,} once padded to multiples of {MULTIPLE})"
     for line in [*lines, f"{sizes}, written to {out}"]:
         _say(line)
 

@@ -156,15 +156,18 @@ def has_constant(model: PreTrainedModel, site: Site) -> bool:
 # --- Sizes and budgets
 
 
-def size_options(model: PreTrainedModel, site: Site, price: Float[np.ndarray, " m_and_none"]) -> pd.DataFrame:
-    """The numbers of hidden units that a block may keep.
+def size_options(
+    model: PreTrainedModel, site: Site, price: Float[np.ndarray, " m_and_none"], multiple: int = 1
+) -> pd.DataFrame:
+    """The numbers of hidden units that a block may keep, multiples of `multiple`.
 
     Returns:
-        A row a number, all units first: `units`, the block's `parameters` with so many, and their `price`.
+        A row a number, the most units first: `units`, the block's `parameters` with so many, and their `price`.
     """
     count = unit_count(model, site)
     of_a_unit, fixed = unit_sizes(model, site)
-    units = np.arange(count, 0, -max(1, count // SIZES))
+    step = multiple * max(1, count // (multiple * SIZES))
+    units = np.arange(count - count % multiple, 0, -step)
     return pd.DataFrame({"units": units, "parameters": units * of_a_unit + fixed, "price": price[count - units]})
 
 
@@ -177,12 +180,18 @@ def unit_sizes(model: PreTrainedModel, site: Site) -> tuple[int, int]:
 
 
 def allocate_units(
-    model: PreTrainedModel, eliminations: Mapping[int, Elimination], max_parameters: float, alike: bool = False
+    model: PreTrainedModel,
+    eliminations: Mapping[int, Elimination],
+    max_parameters: float,
+    alike: bool = False,
+    multiple: int = 1,
 ) -> dict[int, int]:
     """How many hidden units each block keeps, so that the model meets a budget and is priced least."""
     chosen = sites(model, list(eliminations))
-    budget = budget_for(model, chosen, max_parameters)
-    options = {site.block: size_options(model, site, eliminations[site.block].price.numpy()) for site in chosen}
+    budget = budget_for(model, chosen, max_parameters, multiple)
+    options = {
+        site.block: size_options(model, site, eliminations[site.block].price.numpy(), multiple) for site in chosen
+    }
     if not alike:
         places = allocate_budget(options, budget)
         return {block: int(options[block]["units"].iloc[place]) for block, place in places.items()}
@@ -244,12 +253,12 @@ def allocate_budget(options: Mapping[int, pd.DataFrame], budget: int) -> dict[in
     return {block: places[block] for block in options}
 
 
-def budget_for(model: PreTrainedModel, chosen: list[Site], max_parameters: float) -> int:
+def budget_for(model: PreTrainedModel, chosen: list[Site], max_parameters: float, multiple: int = 1) -> int:
     """How many parameters the blocks may have together."""
     if not 0 < max_parameters < 1:
         raise InputError(f"a share of {max_parameters:g} of all parameters: give one between 0 and 1, as 0.9")
     total = model.num_parameters()
-    outside, least = _outside_and_least(model, chosen)
+    outside, least = _outside_and_least(model, chosen, multiple)
     budget = int(max_parameters * total) - outside
     if budget < least:
         raise InputError(
@@ -259,17 +268,17 @@ def budget_for(model: PreTrainedModel, chosen: list[Site], max_parameters: float
     return budget
 
 
-def least_share(model: PreTrainedModel, blocks: list[int] | None = None) -> float:
-    """The share of all parameters that a model has left with a single hidden unit in every block, or in some."""
-    return sum(_outside_and_least(model, sites(model, blocks))) / model.num_parameters()
+def least_share(model: PreTrainedModel, blocks: list[int] | None = None, multiple: int = 1) -> float:
+    """The share of all parameters that a model has left with `multiple` hidden units in every block, or in some."""
+    return sum(_outside_and_least(model, sites(model, blocks), multiple)) / model.num_parameters()
 
 
-def _outside_and_least(model: PreTrainedModel, chosen: list[Site]) -> tuple[int, int]:
+def _outside_and_least(model: PreTrainedModel, chosen: list[Site], multiple: int) -> tuple[int, int]:
     """How many parameters lie outside some blocks, and how many these have at the smallest size there is."""
     inside = 0
     least = 0
     for site in chosen:
         inside += sum(parameter.numel() for parameter in site.parameters())
         unpriced = np.zeros(unit_count(model, site) + 1)
-        least += int(size_options(model, site, unpriced)["parameters"].min())
+        least += int(size_options(model, site, unpriced, multiple)["parameters"].min())
     return model.num_parameters() - inside, least

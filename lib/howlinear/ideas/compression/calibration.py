@@ -34,6 +34,7 @@ class Calibration:
         progress: show bars where hidden units are eliminated.
         batch_size: sequences in a forward pass, of one that keeps hidden units or logits half as many, and with
             gradients a quarter.
+        multiple: what numbers of hidden units that blocks keep are multiples of, where each keeps its own.
         memory: what functions marked `once` have found, by function and arguments.
     """
 
@@ -45,6 +46,7 @@ class Calibration:
         progress: bool = False,
         blocks: int | Iterable[int] | None = None,
         batch_size: int = 16,
+        multiple: int = 1,
     ):
         """Take the side of `rows` to fit on, without padding; the other side is not looked at."""
         check_causal(model)
@@ -55,6 +57,7 @@ class Calibration:
         self.progress = progress
         self.blocks = [site.block for site in sites(model, blocks)]
         self.batch_size = batch_size
+        self.multiple = multiple
         self.memory: dict[tuple, Any] = {}
         if not len(self.ids):
             raise InputError("there is no sequence to fit on: all are held out")

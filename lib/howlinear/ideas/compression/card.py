@@ -98,13 +98,15 @@ def _render(model: PreTrainedModel, written: PreTrainedModel, **shown: Any) -> s
         autoescape=False,  # noqa: S701 Markdown
     )
     config = model.config
+    in_folder = written.num_parameters()
     return environment.get_template("card.md.jinja").render(
         ours=OURS,
         dtype=str(model.dtype).removeprefix("torch."),
         maps=replaced(config),
         alone=not (replaced(config) or units_left(config)),
         decilm=written.config.model_type == DeciLMConfig.model_type,
-        in_folder=f"{written.num_parameters():,}",
+        in_folder=f"{in_folder:,}",
+        padded=in_folder > model.num_parameters(),
         **shown,
     )
 

@@ -64,6 +64,8 @@ class Compressed:
         price: what was predicted on the text to fit on, before the anchor, nats per token.
         next_price: what is predicted for one part in a hundred of all parameters less; None where that cannot be.
         speeds: tokens of held-out text per second before and after, by the clock of this machine at this hour.
+        multiple: what the numbers of hidden units are multiples of.
+        free_price: what is predicted for the same budget where they may be any, nats per token.
     """
 
     model: PreTrainedModel
@@ -74,15 +76,24 @@ class Compressed:
     price: float
     next_price: float | None
     speeds: tuple[float, float]
+    multiple: int = 1
+    free_price: float | None = None
 
     @property
     def outlook(self) -> str:
-        """One sentence: what the next step would have cost."""
+        """What the next step would have cost, and what would have been spared without multiples; a sentence each."""
         if self.next_price is None:
-            return "Its blocks cannot give another hundredth of all parameters."
+            sentence = "Its blocks cannot give another hundredth of all parameters."
+        else:
+            sentence = (
+                f"Another hundredth of all parameters would cost {self.next_price - self.price:.3f} nats per token "
+                f"more, by the price that said {self.price:.3f} for these."
+            )
+        if self.multiple == 1:
+            return sentence
         return (
-            f"Another hundredth of all parameters would cost {self.next_price - self.price:.3f} nats per token more, "
-            f"by the price that said {self.price:.3f} for these."
+            f"{sentence} Blocks keep multiples of {self.multiple} units; of any numbers, as many parameters as were "
+            f"allowed would be priced {self.free_price:.3f}."
         )
 
 
@@ -95,6 +106,7 @@ def compress(
     progress: bool = False,
     blocks: int | Iterable[int] | None = None,
     batch_size: int = 16,
+    multiple: int = 1,
 ) -> Compressed:
     """A copy of a model with smaller feed-forward blocks; nothing is trained.
 
@@ -115,10 +127,11 @@ def compress(
         blocks: the blocks, or the one, that may be changed; all by default.
         batch_size: sequences in a forward pass, half as many where hidden units or logits are kept, and a quarter with
             gradients.
+        multiple: every block keeps a multiple of it, as of 256 for `to_decilm`, which then pads none.
 
     Raises:
         InputError: no budget or both, a budget that is none or that cannot be met, a text too short, a model that
-            predicts no next token, or one whose hidden units cannot be reached.
+            predicts no next token, one whose hidden units cannot be reached, or blocks too narrow for the multiple.
     """
     if (max_parameters is None) == (max_dppl is None):
         raise InputError("give one budget: max_parameters, as 0.9 of all, or max_dppl, a rise of perplexity, as 1.0")
@@ -130,9 +143,10 @@ def compress(
     if alike and blocks is not None:
         raise InputError("alike is about all blocks, so that one number in the config says it: leave blocks out")
     check_count("batch_size", batch_size)
+    check_count("multiple", multiple)
     model = model_of(model)
     rows = without_padding(rows_of(rows, model))
-    calibration = check_and_calibrate(model, rows, max_parameters, progress, blocks, batch_size)
+    calibration = check_and_calibrate(model, rows, max_parameters, progress, blocks, batch_size, multiple)
     whole = timed_losses(model, rows.ids[rows.test], max(1, batch_size // 2))
     if max_dppl is not None:
         return _smallest_within(calibration, rows, max_dppl, alike, whole)
@@ -147,15 +161,22 @@ def check_and_calibrate(
     progress: bool = False,
     blocks: int | Iterable[int] | None = None,
     batch_size: int = 16,
+    multiple: int = 1,
 ) -> Calibration:
     """What a compression starts from, after everything that can be refused before anything is computed."""
     check_causal(model)
     chosen = sites(model, blocks)
     check_plain(model, chosen)
     check(model, rows)
+    counts = [unit_count(model, site) for site in chosen]
+    narrowest, widest = min(counts), max(counts)
+    if narrowest < multiple or widest == multiple:
+        raise InputError(
+            f"a block of {narrowest:,} hidden units cannot keep fewer in multiples of {multiple}: leave out "
+            "multiple (--decilm), or such blocks"
+        )
     if max_parameters is not None:
-        budget_for(model, chosen, max_parameters)
-    widest = max(unit_count(model, site) for site in chosen)
+        budget_for(model, chosen, max_parameters, multiple)
     train = rows.ids[~rows.test].numel()
     held_out = int(rows.test.sum())
     if train < ROWS_A_UNIT * widest or held_out < 2 or rows.ids.shape[1] < 2:
@@ -163,7 +184,8 @@ def check_and_calibrate(
             f"{train:,} rows to fit on and {held_out} sequences held out are too few to choose among {widest:,} hidden "
             f"units by: give {ROWS_A_UNIT * widest:,} rows to fit on or more, and two sequences of two tokens held out"
         )
-    return Calibration(model, rows, progress=progress, blocks=[site.block for site in chosen], batch_size=batch_size)
+    of_text = {"progress": progress, "blocks": [site.block for site in chosen], "batch_size": batch_size}
+    return Calibration(model, rows, **of_text, multiple=multiple)
 
 
 def evaluate(
@@ -178,8 +200,9 @@ def evaluate(
     losses, speed = whole
     after, speed_after = timed_losses(smaller, rows.ids[rows.test], max(1, calibration.batch_size // 2))
     found = layout(calibration, share, alike)
+    kept = smaller.num_parameters() / calibration.model.num_parameters()
     try:
-        next_price = layout(calibration, share - 0.01, alike).price
+        next_price = layout(calibration, kept - 0.01, alike).price
     except InputError:
         next_price = None
     return Compressed(
@@ -191,6 +214,8 @@ def evaluate(
         price=found.price,
         next_price=next_price,
         speeds=(speed, speed_after),
+        multiple=calibration.multiple,
+        free_price=layout(calibration, share, alike, multiple=1).price,
     )
 
 
@@ -203,7 +228,7 @@ def _smallest_within(
     """The smallest copy that is found within a rise of perplexity."""
     losses, _ = whole
     allowed = log1p(max_dppl / exp(losses.mean()))  # nats per token
-    least = (int(least_share(calibration.model, calibration.blocks) / STEP) + 1) * STEP
+    least = (int(least_share(calibration.model, calibration.blocks, calibration.multiple) / STEP) + 1) * STEP
 
     best: tuple[float, Compressed] | None = None
     measured: list[tuple[float, float]] = []  # of each size, its price and what it costs, nats per token

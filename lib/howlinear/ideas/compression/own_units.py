@@ -68,10 +68,10 @@ class Layout:
     price: float
 
 
-def layout(calibration: Calibration, share: float, alike: bool = False) -> Layout:
-    """Allocate a budget among the blocks."""
+def layout(calibration: Calibration, share: float, alike: bool = False, multiple: int | None = None) -> Layout:
+    """Allocate a budget among the blocks, in the calibration's multiples of units or in others."""
     eliminations, _ = eliminations_of(calibration)
-    counts = allocate_units(calibration.model, eliminations, share, alike)
+    counts = allocate_units(calibration.model, eliminations, share, alike, multiple or calibration.multiple)
     price = sum(float(eliminations[block].price[-1 - count]) for block, count in counts.items())
     return Layout(counts, price)
 
