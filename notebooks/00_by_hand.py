@@ -14,8 +14,9 @@
 # **Question.** A language model is a stack of blocks, and half of each block is a small neural network with a bend in
 # it. If we put a straight line in the place of that network, how much of its work would the line do?
 #
-# **You need** to have seen a straight line fitted to points; the code is Python, and can be skipped.
-# **Time** 30 minutes to read, half a minute to run.
+# **You need** to have seen a straight line fitted to points; only the exercises need Python. **You learn** to fit a
+# line to a block's rows by hand, to say what $R^2$ is a share of, and why it is scored on rows that the line has not
+# seen. **Time** 30 minutes to read, half a minute to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts; this notebook looks at the first model alone, which is a GPT-2
@@ -70,8 +71,8 @@ run.answer()
 # this half.
 #
 # One token at one block, the pair $(x, y)$, is a **[row](../book/reading.md#row)**. Many rows make a cloud of points,
-# and through a cloud of points one can lay a straight line. With several numbers going in and several coming out the
-# line is $y \approx xW + b$, a table of slopes $W$ and a list of offsets $b$; nothing else changes.
+# and through a cloud of points one can lay a straight line. With $d$ numbers going in and $d$ coming out the line is $y
+# \approx xW + b$, a table of $d \times d$ slopes $W$ and a list of $d$ offsets $b$; nothing else changes.
 #
 # What the line misses, $y - xW - b$, is the **[residual](../book/reading.md#residual)**. **[Least
 # squares](../book/reading.md#the-line)** means: of all lines, take the one whose residuals, squared and added up, are
@@ -87,8 +88,9 @@ run.answer()
 #
 # For one number in and one out, the least-squares line $y \approx wx + b$ has the slope $w = \sum (x - \bar x)(y -
 # \bar y) / \sum (x - \bar x)^2$ and runs through the point of the two means, so $b = \bar y - w \bar x$. For lists of
-# numbers write a row for each pair, $X$ and $Y$, and put a column of ones beside $X$: its slope is the offset $b$. The
-# residuals' sum of squares is smallest where it has no slope in $W$, which gives $X^\top X\, W = X^\top Y$.
+# numbers write the $n$ pairs below one another, as $X$ and $Y$ of shape $n \times d$, and put a column of ones beside
+# $X$: its slope is the offset $b$. The residuals' sum of squares is smallest where its derivative in $W$ is 0, which
+# gives $X^\top X\, W = X^\top Y$.
 # `torch.linalg.lstsq` solves this without ever forming $X^\top X$, which is more exact.
 #
 # </details>
@@ -386,8 +388,6 @@ run.conclusion()
 #   exercise 3 asks first and notebooks 02 and 06 answer.
 # - Thirty lines are enough to measure it. The package adds what they lack: error bars, models of other families, memory
 #   that does not grow with the text, a rule for empty directions.
-#
-# Go on with notebook 01 for what goes in and comes out, then 02 for the line and its price.
 
 # %% [markdown]
 # ## Test yourself

@@ -14,9 +14,9 @@
 # **Question.** A transformer block has two halves: attention, which mixes positions, and a feed-forward network
 # (FFN), which does not. If we stand beside the FFN while the model reads, what do we see?
 #
-# **You need** notebook 00. **Time** 15 minutes to read, one to run. (The time to run is that of the embedded models on
-# one core, here and in all notebooks that follow. The public models take longer: `seconds` in each `run.json` of
-# `results/public` says how long.)
+# **You need** notebook 00. **You learn** what goes into a block and what comes out, and to describe a cloud of inputs
+# by how many directions it fills. **Time** 15 minutes to read, one to run: the embedded models on one core, here and in
+# all notebooks that follow. (`seconds` in each `run.json` of `results/public` says how long the public models take.)
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -122,14 +122,15 @@ print("y is what the FFN makes of x:   ", torch.equal(by_hand, seen["y"]), tuple
 
 # %% [markdown]
 # Stored rows grow with the text. For anything linear they are not needed: it is enough to keep the *moments*, which
-# stay the same size for ever,
+# stay the same size for ever. With $x$ and $y$ as columns, and the last sum taken feature by feature, they are
 #
 # $$ n,\quad \bar x,\quad \bar y,\quad S_{xx} = \sum (x-\bar x)(x-\bar x)^\top,\quad
 #    S_{xy} = \sum (x-\bar x)(y-\bar y)^\top,\quad \textstyle\sum (y-\bar y)^2 . $$
 #
-# They add up: the moments of two sets of rows give the moments of both (`a + b`). So the documents are dealt into
-# *folds*, eight on the train side and eight on the held-out side, and each fold keeps its own moments. Later we leave
-# out one fold at a time to get error bars. Beside the moments, a bounded random sample of rows is kept as it is.
+# $S_{xx}$ and $S_{xy}$ are $d \times d$. Moments add up: the moments of two sets of rows give the moments of both (`a +
+# b`). So the documents are dealt into *folds*, eight on the train side and eight on the held-out side, and each fold
+# keeps its own moments. Later we leave out one fold at a time to get error bars. Beside the moments, a bounded random
+# sample of rows is kept as it is.
 #
 # For one block of this capture, that is:
 
@@ -155,7 +156,7 @@ print("rows kept as they are:", len(kept.sample.x), "of width", kept.sample.x.sh
 #   smallest (directions without any variance, see below, are left out);
 # - **effective rank** (participation ratio): how many directions share the variance, $(\sum\lambda)^2 / \sum\lambda^2$
 #   with $\lambda$ the eigenvalues of $S_{xx}$: 1 for a needle, $d$ for a ball;
-# - **dynamic range**: standard deviation of the loudest feature over that of the median one;
+# - **dynamic range**: standard deviation of the *loudest* feature, which varies most, over that of the median one;
 # - **position 0**: mean norm of the rows at the first position over the mean norm elsewhere.
 
 # %%

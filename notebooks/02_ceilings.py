@@ -14,7 +14,9 @@
 # **Question.** Take the cloud of pairs $(x, y)$ from notebook 01. What share of the output's variance does the
 # least-squares affine map explain, on text it has not seen?
 #
-# **You need** notebook 01, and least squares. **Time** 35 minutes to read, one or two to run.
+# **You need** notebook 01, and least squares. **You learn** to read a profile of $R^2_{\mathrm{lin}}$ with its
+# intervals, and to keep apart how linear a block is and what its line costs. **Time** 35 minutes to read, one or two to
+# run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -75,12 +77,12 @@ run.answer()
 # $$ R^2_{\mathrm{lin}} = 1 - \frac{\lVert Y' - X'W - \mathbf 1 b^\top \rVert_F^2}
 #    {\lVert Y' - \mathbf 1 \bar y'^\top \rVert_F^2} \quad\text{on held-out rows, pooled over features} $$
 #
-# The first is `ceilings.fit`, the second `ceilings.r2`. Both need *moments* only, which are the number of rows, their
-# means, and the sums of products about the means, $S_{xx}$, $S_{xy}$ and $\sum (y - \bar y)^2$; they are added up row
-# by row, and no row need be kept. $W$ solves $S_{xx} W = S_{xy}$ on the train side, and with held-out moments (primes)
-# the residual is
+# A row of $X$ ($n \times d$) is $x^\top$ of one token, a row of $Y$ is $y^\top$, $\mathbf 1$ is a column of $n$ ones,
+# and primes mark held-out rows. The first is `ceilings.fit`, the second `ceilings.r2`. Both need the *moments* of
+# notebook 01 only. $W$ solves $S_{xx} W = S_{xy}$ on the train side, and with $\langle A, B\rangle = \sum_{ij} A_{ij}
+# B_{ij}$ the held-out residual is
 #
-# $$ \textstyle\sum (y'-\bar y')^2 - 2\langle W, S'_{xy}\rangle + \langle W, S'_{xx} W\rangle
+# $$ \textstyle\sum \lVert y'-\bar y' \rVert^2 - 2\langle W, S'_{xy}\rangle + \langle W, S'_{xx} W\rangle
 #    + n' \lVert \bar y' - W^\top \bar x' - b \rVert^2 . $$
 #
 # In plain torch the two definitions are ten lines, for rows that are at hand and inputs without null directions:
@@ -136,8 +138,9 @@ print(f"by moments: y ≈ {line.weight.item():.2f} x + {line.bias.item():.2f}, h
 #
 # </details>
 #
-# **Which solver?** "Solve $S_{xx}W = S_{xy}$" hides a trap. Here is a planted block with the manners of real
-# activations, exaggerated: a spectrum that falls like a power law, one constant offset, one feature with rare spikes.
+# **Which solver?** "Solve $S_{xx}W = S_{xy}$" hides a trap. Here is a planted block whose inputs have what makes real
+# activations hard to fit, exaggerated: a spectrum that falls like a power law, one constant offset, one feature with
+# rare spikes.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -456,10 +459,9 @@ pd.set_option("display.max_colwidth", None)
 pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("claim")
 
 # %% [markdown]
-# - Of the four solvers only one fails visibly: on the planted block the normal equations in float32 miss the held-out
-#   $R^2$ by about a hundredth or more. Float64 without centring, and an SVD in float32, miss it by about $10^{-6}$ at
-#   most. What must not be left out is the rule: where inputs have a null direction, a map without it may look right on
-#   the rows as they are and do far worse than the mean on the same rows rounded.
+# - Of the four solvers only the normal equations in float32 fail visibly (figure, a). What must not be left out is the
+#   rule: where inputs have a null direction, a map without it may look right on the rows as they are and do far worse
+#   than the mean on the same rows rounded.
 # - Why untrained blocks differ by architecture: with small random weights, hidden values are small, and
 #   $\mathrm{GELU}(h) \approx h/2 + 0.4h^2$ is nearly straight, while SwiGLU multiplies two projections,
 #   $\mathrm{silu}(g)\,u \approx g\,u/2$. Such a product has no straight part where inputs are symmetric about their

@@ -14,7 +14,8 @@
 # **Question.** The line leaves a share $1 - R^2_{\mathrm{lin}}$ unexplained. Add a small branch that multiplies its
 # inputs in pairs. How much of that share does it win back, and does it win more where the line leaves more?
 #
-# **You need** notebook 02, and the chain rule. **Time** 40 minutes to read, about six to run.
+# **You need** notebook 02, and the chain rule. **You learn** what a product of inputs can do that a line cannot, and to
+# ask of every gain whether the search would have found a planted one. **Time** 40 minutes to read, about six to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -232,9 +233,8 @@ for row in of_gain.dropna(subset="r").itertuples():
 
 # %% [markdown]
 # How many of these digits hold? The search builds every step from differences of nearby gradients, so what two
-# processors round differently grows along the way: it moves gains by less than 0.001, and the ends of their intervals,
-# which rest on a few fits, by up to 0.005 (more precise arithmetic does not help, see `ideas/bilinear/probe.py`). So
-# gains are recorded and drawn to 0.01.
+# processors round differently grows along the way, and they disagree in the third digit of an interval's end, which
+# rests on a few fits (more precise arithmetic does not help, see `ideas/bilinear/probe.py`). So gains have two digits.
 
 # %% [markdown]
 # ## Figure: the paper's figure 3
@@ -499,8 +499,6 @@ pd.DataFrame(claims, columns=["claim", "the paper", "this run"]).set_index("clai
 
 # %% [markdown]
 # - A probe that misses what is planted cannot say that a gain is small: that is why its power is measured first.
-# - The gain is at most what is left, so a slope may mean no more than that every block yields a like share; $r$ with
-#   the *share* recovered asks past that.
 # - $g$, $U$, $A$ and $B$ enter only as a product, so a gate can close while the others grow, and where it ends tells of
 #   the optimiser. Whether a branch is idle shows in what it adds: trust the share, not the gate.
 # - The recipe's gain and ours differ for reasons that have nothing to do with the block: a short training, few rows,

@@ -14,7 +14,8 @@
 # **Question.** $R^2_{\mathrm{lin}}$ is one number for a cloud in many dimensions. When it is high, is the whole block
 # straight, or only the little of it that is loud?
 #
-# **You need** notebook 02, eigenvalues. **Time** 30 minutes to read, one to run.
+# **You need** notebook 02, eigenvalues. **You learn** which outputs decide a pooled $R^2$, and to look at the median
+# feature and the effective rank before you believe a high one. **Time** 30 minutes to read, one to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -342,9 +343,6 @@ print((carriers.round(2) + 0.0).T.to_string())
 certain = measure.certainty_table(blocks, bands_and_ends)
 print(certain.to_string())
 
-# %% [markdown]
-# The tables go into the results, with the settings that they depend on.
-
 # %%
 run.save(settings={"high": high, "few": few, "gap": gap, "counts": counts, "bands": bands, "heavy": heavy})
 
@@ -412,8 +410,8 @@ run.questions()
 # Step 1: the variances of uncorrelated features are the eigenvalues $\lambda$. Put $a$ for the last one, and write down
 # $(\sum\lambda)^2 / \sum\lambda^2$.
 #
-# Step 2: set it to 2. With $m = d - 1$ that is a quadratic equation in $a$. It has two solutions: in which is one
-# feature loud and the others quiet?
+# Step 2: set it to 2. With $m = d - 1$ that is a quadratic equation in $a$. It has two solutions: can both be a
+# variance?
 #
 # </details>
 

@@ -14,7 +14,8 @@
 # **Question.** Notebook 02 measured every block on one corpus. Does another kind of text give the same profile? And
 # if it does: is it the same *line*?
 #
-# **You need** notebook 02. **Time** 20 minutes to read, one or two to run.
+# **You need** notebook 02. **You learn** to keep apart a profile, which is alike on two texts, and a line, which is
+# not. **Time** 20 minutes to read, one or two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -287,9 +288,6 @@ gains = costs.groupby(["model", "block"])["gain"]
 print(f"the map of {main} is surely dearer in {(elsewhere['extra_low'] > 0).sum()} of {len(elsewhere)} swaps")
 print((gains.max() - gains.min()).groupby("model").max().round(2).to_dict())
 
-# %% [markdown]
-# Every table goes into the results.
-
 # %%
 run.save(settings={"probed": probed, "cost_rows": cost_rows})
 
@@ -306,9 +304,9 @@ run.conclusion()
 # - Where a line surely loses $R^2$ on another text, "so much of the block is linear" is said of block *and* text: on
 #   each corpus some line explains so much, and not the same line. A bent function behaves so when texts visit different
 #   parts of it, as the parabola did.
-# - The weights are the same throughout, so a lost line is due to the inputs alone. Intervals are about documents; of
-#   kinds of text there are only three. In a block whose $R^2_{\mathrm{lin}}$ rests on a few massive rows (notebook 12),
-#   all of this is about these rows: they may agree on all texts while the others do not.
+# - The weights are the same throughout, so a lost line is due to the inputs alone. Intervals are about documents; the
+#   kinds of text are far too few for one. In a block whose $R^2_{\mathrm{lin}}$ rests on a few massive rows (notebook
+#   12), all of this is about these rows: they may agree on all texts while the others do not.
 
 # %% [markdown]
 # ## Test yourself

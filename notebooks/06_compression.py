@@ -11,10 +11,11 @@
 # %% [markdown]
 # # 06 · Which blocks can be replaced, and how would you know?
 #
-# **Question.** A straight line takes the place of a feed-forward block, many times its size. Which blocks allow it, can
-# the cost be foreseen, how low may the line's rank be, and how many blocks can go at once?
+# **Question.** A straight line takes the place of a feed-forward block that has many times as many weights. Which
+# blocks allow it, can the cost be foreseen, how low may the line's rank be, and how many blocks can go at once?
 #
-# **You need** notebook 02; a little calculus (a second-order expansion). **Time** 35 minutes to read, six to run.
+# **You need** notebook 02; a little calculus (a second-order expansion). **You learn** to compare signals of what a
+# swap will cost, and to ask what a block is worth before you praise its line. **Time** 35 minutes to read, six to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -88,7 +89,8 @@ run.answer()
 # %% [markdown]
 # ## Method
 #
-# With $r = y - (xW + b)$ and $g = \partial(\text{loss of the sequence}) / \partial y$, a swap adds $-r$ everywhere, and
+# With the columns $r = y - W^\top x - b$ and $g = \partial(\text{loss of the sequence}) / \partial y$ of a token, a
+# swap adds $-r$ everywhere, and
 #
 # $$ \Delta\,\text{loss per token} \;\approx\; -\mathbb E[g \cdot r] + \tfrac12 \mathbb E[(g \cdot r)^2]
 #    \;\approx\; \tfrac12 \operatorname{tr}\big(\mathbb E[g g^\top]\, \mathbb E[r r^\top]\big) $$

@@ -14,7 +14,8 @@
 # **Question.** The straight line of notebook 02 was solved for. Most people would train one instead: a linear layer,
 # an optimiser, some steps. How much lower would its $R^2_{\mathrm{lin}}$ come out, and what would we have concluded?
 #
-# **You need** notebook 02, and to have trained something once. **Time** 25 minutes to read, two to run.
+# **You need** notebook 02, and to have trained something once. **You learn** why a linear layer that was trained for a
+# while reports too low an $R^2$, and in which blocks most. **Time** 25 minutes to read, two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -84,15 +85,17 @@ run.answer()
 # nothing, is run below.
 #
 # For full-batch gradient descent at rate $\eta$ no run is needed. With $(\lambda_i, u_i)$ the eigenpairs of
-# $H = \frac1n [X\,\mathbf 1]^\top [X\,\mathbf 1]$, and $W$ now holding $b$ as its last row,
+# $H = \frac1n [X\,\mathbf 1]^\top [X\,\mathbf 1]$, $W$ now holding $b$ as its last row, $W_t$ after $t$ steps and $W^*$
+# the exact one,
 #
 # $$ W_t = W^* + \sum_i (1 - \eta\lambda_i)^t\, u_i u_i^\top (W_0 - W^*) , $$
 #
 # $$ R^2_{\mathrm{train}}(W^*) - R^2_{\mathrm{train}}(W_t) = \sum_i s_i\,(1 - \eta\lambda_i)^{2t}, \qquad
 #    s_i = \frac{\lambda_i \lVert u_i^\top (W_0 - W^*) \rVert^2}{\text{variance of } y} . $$
 #
-# `gradient_descent.descent` returns the $\lambda_i$ and shares $s_i$; `.after(t)` is $W_t$, `.unlearned(t)` the second
-# line, and `.steps_to(gap)` inverts it. We take $\eta = 1/\lambda_1$, where no direction overshoots.
+# The variance of $y$ is summed over features. `gradient_descent.descent` returns the $\lambda_i$ and shares $s_i$;
+# `.after(t)` is $W_t$, `.unlearned(t)` the second line, and `.steps_to(gap)` inverts it. We take $\eta = 1/\lambda_1$,
+# where no direction overshoots.
 #
 # On a case small enough to follow: two inputs, one a tenth as loud as the other, and an output that owes half of its
 # variance to each. We take the steps, and compare with the prediction.
@@ -319,9 +322,6 @@ print("of so many blocks:", {name: len(captured) for name, captured in models.it
 by_way = run.record("by_way", measure.by_way(exactly))
 by_way.round(2)
 
-# %% [markdown]
-# Every table goes into the results.
-
 # %%
 rates = {way: list(tried) for way, tried in near.items()}
 run.save(settings={"steps": steps, "batch": batch, "rates": rates, "baseline_steps": baseline_steps})
@@ -344,8 +344,6 @@ print(f"of {len(blocks)} blocks, a trained layer is surely below the closed form
 # - A few massive rows (notebook 12) make one direction of a block's inputs or outputs very loud. That is a cause of
 #   uneven inputs like any other, and the closed form serves such rows first, too: a small shortfall there says that the
 #   loud direction was learned.
-# - How bad is "badly"? Start, schedule and tuned rates favour the trained layer here; a study with less care would see
-#   larger shortfalls.
 
 # %% [markdown]
 # ## Test yourself

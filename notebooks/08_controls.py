@@ -14,7 +14,8 @@
 # **Question.** Every model has a profile of $R^2_{\mathrm{lin}}$ over its blocks. Who made it: the architecture, the
 # trained weights, the inputs those weights are fed, the training text, or chance?
 #
-# **You need** notebook 02; eigenvectors, analysis of variance. **Time** 25 minutes to read, two to run.
+# **You need** notebook 02; eigenvectors. **You learn** to name a control for "learned" and one for "architectural", and
+# to take the difference of two seeds as the unit. **Time** 25 minutes to read, two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -68,7 +69,7 @@ run.answer()
 #
 # | step | equation | function |
 # |---|---|---|
-# | whiten | $z = (x - \mu_A)\, D V \Lambda^{-1/2}$, with $D$ = 1 / spread, correlation $V \Lambda V^\top$ | `Colour` |
+# | whiten | $z = (x - \mu_A)\, D V \Lambda^{-1/2}$, $D$ = diag(1 / std), correlation $V \Lambda V^\top$ | `Colour` |
 # | recolour | $x' = \mu_B + z\, Q\, \Lambda_B^{1/2} V_B^\top D_B^{-1}$ | `recolour` |
 # | disorder | $W \to$ entries permuted; $U S V^\top \to U' S V'^\top$ with random $U', V'$ | `permute`, `redraw` |
 # | closed form | slope $W^* = \mathrm E[\partial y / \partial x]$; variance: Hermite | `predict_spectrum` |
@@ -125,10 +126,10 @@ for label, rows in (("rows", skewed), ("in another colour", dressed), ("the othe
 # **Shares:** two weights (rows of this table) on two inputs (columns), one block. Their mean is 3.5. The weights move
 # it by ∓2, the inputs by ∓1.5, and ±1 is left that neither does alone. So the shares are as $4 : 2.25 : 1$. **Beside
 # seeds:** were the columns two seeds instead, rows would be 1.5 and 5.5 on the mean, a mean square of 16, and seeds
-# $1.5 \mp 0.5$ and $5.5 \mp 2.5$, a mean square of 6.5. So $F = 2.5$, and with $n = 2$ profiles behind each mean,
-# $\theta^2/\sigma^2 = 0.7$. Two profiles that differ in their weights then lie $\sqrt{1 + 0.7} = 1.3$ times as far
-# apart as two seeds: this is the *ratio*. Its interval goes from 1, which is nothing, to far more: two seeds of two
-# kinds say little.
+# $1.5 \mp 0.5$ and $5.5 \mp 2.5$, a mean square of 6.5. So $F = 2.5$, and with $n = 2$ profiles behind each mean the
+# variance of the effect over that of the seeds is $\theta^2/\sigma^2 = 0.7$. Two profiles that differ in their weights
+# then lie $\sqrt{1 + 0.7} = 1.3$ times as far apart as two seeds: this is the *ratio*. Its interval goes from 1, which
+# is nothing, to far more: two seeds of two kinds say little.
 
 # %%
 import pandas as pd
@@ -145,10 +146,8 @@ anova(by_hand, ["weights", "inputs"])[["effect", "size", "share"]].round(2)
 # ## Run
 #
 # First each model by itself: its own rows and weights, six controls, and the whole model at random initialisations
-# (there the random blocks also feed one another). A random SwiGLU block is so far from straight that a map fitted on a
-# few thousand rows does worse than the mean on others, and much too well on its own. Neither number says how linear the
-# block is; on average the truth lies between. So rows double until held-out and in-sample $R^2$ meet within 0.02 or
-# `most_rows` are used up, and we keep both ends, as a bracket.
+# (there the random blocks also feed one another). A random SwiGLU block needs many rows: they double, as in notebook
+# 02, until held-out and in-sample $R^2$ meet or `most_rows` are used up, and we keep both ends, as a bracket.
 
 # %%
 from howlinear.instrument.resample import resampled

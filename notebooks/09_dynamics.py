@@ -15,7 +15,8 @@
 # last they do not. When does each leave its initial $R^2_{\mathrm{lin}}$, in which order, and does it settle before the
 # loss?
 #
-# **You need** notebook 02. **Time** 30 minutes to read, two to run: a small model is trained while you watch.
+# **You need** notebook 02. **You learn** in which order training makes a profile, and how to check that it is no noise.
+# **Time** 30 minutes to read, two to run: a small model is trained while you watch.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models: minis (embedded, offline), or paper, which adds a Pythia's public revisions
@@ -385,7 +386,9 @@ run.conclusion()
 run.questions()
 
 # %% [markdown]
-# ## Exercises (solutions: `solutions/09_dynamics.py`)
+# ## Exercises
+#
+# Solutions are in `solutions/09_dynamics.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** From which measured step on does the profile stay like the last one, at a Pearson $r$ above 0.9?
 #

@@ -14,8 +14,9 @@
 # **Question.** Notebook 03 gave the straight line a few products of inputs, and much of the block stayed unexplained.
 # Is the rest of a higher degree, or is it of degree 2 and spread over more products than a small probe has?
 #
-# **You need** notebook 03 and its results; Hermite's polynomials come in here.
-# **Time** 30 minutes to read, four to run.
+# **You need** notebook 03 and its results; Hermite's polynomials come in here. **You learn** to read a degree spectrum
+# as shares of one variance, and why a degree says nothing of how many products it needs. **Time** 30 minutes to read,
+# four to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -81,7 +82,8 @@ run.answer()
 #
 # The paper's open end is "higher-order or distributed". Two questions: *what degree?* and *how many products?*
 #
-# Degree first. A block bends nothing but its own pre-activations $z = Ax + c$. In each neuron, swap the activation for
+# Degree first. A block bends nothing but the pre-activations $z = Ax + c$ of its $m$ neurons ($A$ is $m \times d$; $A$
+# and $z$ are no longer the probe's factors and whitened inputs of notebook 03). In each neuron, swap the activation for
 # the polynomial of degree $k$ that lies nearest to it on real text. What comes out is a polynomial of degree $k$ in
 # $x$, so the share it explains is a *lower bound* on what any polynomial of that degree could. SwiGLU multiplies, and
 # its degree is counted the same way: $u \cdot g^{k-1}$ has degree $k$.
@@ -96,6 +98,9 @@ run.answer()
 #
 # $$ a(z) \approx q_k(z) = \sum_{j \le k} c_j\, \mathrm{He}_j(\hat z), \qquad
 #    R^2_k = R^2 \text{ of least squares on } x,\; V^\top(q_2 - q_1),\; \dots,\; V^\top(q_k - q_{k-1}) $$
+#
+# Here $V$ ($m \times d$) are the output weights, $\mathrm{He}_j$ is Hermite's polynomial of degree $j$, and every
+# neuron has its own activation's coefficients $c_j$.
 #
 # | what | function |
 # |---|---|
@@ -419,7 +424,7 @@ run.questions()
 # %% [markdown]
 # ## Exercises
 #
-# Solutions are in `solutions/10_degrees.py`; try first.
+# Solutions are in `solutions/10_degrees.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** GELU is $z\,\Phi(z)$, and $\Phi(z) - \tfrac12$ is odd. Which of the degrees 1 to 5 are missing from
 # its Hermite expansion when $z$ has mean 0? Then why do the real blocks have a cubic part?

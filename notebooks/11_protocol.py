@@ -9,12 +9,13 @@
 # ---
 
 # %% [markdown]
-# # 11 · What hangs on the protocol?
+# # 11 · Which findings depend on the protocol?
 #
 # **Question.** The same block has another $R^2_{\mathrm{lin}}$ with other rows, another split, another denominator.
 # Which findings depend on such choices, and which hold whatever one chooses?
 #
-# **You need** notebook 02. **Time** 20 minutes to read, three to run.
+# **You need** notebook 02. **You learn** which choices move a number, and which claims move with it.
+# **Time** 20 minutes to read, three to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded, offline), or paper (from the Hub)
@@ -99,6 +100,8 @@ run.answer()
 #
 # $$ u_n \approx u\,(1 - v/n) \text{ in sample}, \qquad u'_n \approx u\,(1 + v/n) \text{ held out}
 #    \qquad\Longrightarrow\qquad R^2_\infty = 1 - \sqrt{u_n u'_n} $$
+#
+# Here $u$ is the share that the line leaves unexplained with endless rows, and $n$ how many rows it is fitted on.
 #
 # | what | function |
 # |---|---|
@@ -282,8 +285,6 @@ run.conclusion()
 
 # %% [markdown]
 # - *Denominator.* The scalar mean can only add to what is compared with, so it can only raise $R^2$.
-# - *Rows.* A map of few rows knows some of them by heart: held out it scores too low, on its own rows too high, and the
-#   limit lies between.
 # - *Verdicts.* Where a choice flips one, a result has to name its protocol.
 
 # %% [markdown]
@@ -297,7 +298,7 @@ run.questions()
 # %% [markdown]
 # ## Exercises
 #
-# Solutions are in `solutions/11_protocol.py`; try first.
+# Solutions are in `solutions/11_protocol.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** A map explains 0.80 of its own rows and 0.55 of others. What does $R^2$ tend to with more rows, and
 # which share of that limit does the held-out score still miss?

@@ -14,7 +14,8 @@
 # **Question.** The paper finds blocks that are nearly linear and of rank 1, and leaves open why. Do a few features make
 # them so, or a few *tokens*?
 #
-# **You need** notebooks 02 and 04. **Time** 40 minutes to read, one to run.
+# **You need** notebooks 02 and 04. **You learn** to report an $R^2$ beside that of the ordinary rows, and why a few
+# rows can decide a fit for all others. **Time** 40 minutes to read, one to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -60,7 +61,7 @@ print("models:", ", ".join(run.models), "· text:", run.corpora[0], "·", run.ro
 # Here is what the recorded results of this run profile say, the numbers first; how they come about is what follows. A
 # row is *massive* if its output is beyond ten times the median norm of its block's outputs; an arrow goes from
 # $R^2_{\mathrm{lin}}$ of all rows to that of the others. Where no block of this run has such rows, the planted sink
-# below shows what they do, and `figures/public/12_sinks_without.png` shows two public models that have them.
+# below shows what they do, and `figures/public/12_sinks_without.png` shows public models that have them.
 
 # %%
 run.answer()
@@ -518,7 +519,7 @@ run.questions()
 # %% [markdown]
 # ## Exercises
 #
-# Solutions are in `solutions/12_sinks.py`; try first.
+# Solutions are in `solutions/12_sinks.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** Sequences have $L$ tokens; the first is a sink, all of one vector, which the map follows without
 # error. The ordinary rows have mean 0 and norm 1, and the map explains nothing of them. How large must the sink be, in

@@ -12,10 +12,11 @@
 # # 13 · What of the paper holds here?
 #
 # **Question.** The paper's findings, section by section, what would falsify its main one, a claim of the press, and
-# four of our own. Which of them do the numbers of notebooks 02 to 12 bear out on the models of this run, and which do
+# some of our own. Which of them do the numbers of notebooks 02 to 12 bear out on the models of this run, and which do
 # they leave open?
 #
-# **You need** notebook 02; the others are where the numbers come from. **Time** 15 minutes to read, seconds to run.
+# **You need** notebook 02; the others are where the numbers come from. **You learn** to turn a sentence into a
+# statistic, an interval and a threshold, and to judge it by them. **Time** 15 minutes to read, seconds to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # whose results to judge: minis (embedded), public (from packages), or paper (from the Hub)
@@ -80,7 +81,7 @@ run.answer()
 # refuses the row. And the file of claims was settled before any other model was run: its fingerprint goes into the
 # results, so that a change of the file shows.
 #
-# The last four rows are claims of our own, about massive rows (notebook 12). They were stated after the public and the
+# The last rows are claims of our own, about massive rows (notebook 12). They were stated after the public and the
 # embedded models had been measured, so a ✓ of these models is no test of them; one of the paper's models will be.
 
 # %% [markdown]
@@ -229,8 +230,6 @@ print(f"your guesses for {model}: {len(hits)} of {len(guesses)} right")
 #   so, and what the same rule gives without these two.
 # - *text-same-shape* and *text-small-shift* speak of the texts that were tried. The answer above names them, and where
 #   the same models read other texts as well (the embedded ones: prose) it says what came of that.
-# - *not-activation*, read the other way round, is what referees named as falsifying: differently trained models with
-#   matching profiles. It is one number, so it is judged once.
 # - The falsifiers are judged like all else. *falsifier-twins* asks models that share all but the text that they were
 #   trained on, and measures them against twins that share all but the seed.
 # - The interval of a correlation takes the blocks of a model as independent. Neighbouring blocks are alike, and a first
@@ -248,7 +247,7 @@ run.questions()
 # %% [markdown]
 # ## Exercises
 #
-# Solutions are in `solutions/13_claims.py`; try first.
+# Solutions are in `solutions/13_claims.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** What threshold would `products-small` need to hold in every model? Give the smallest, in $R^2$ and to
 # two decimals.

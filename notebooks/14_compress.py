@@ -14,7 +14,8 @@
 # **Question.** The paper suggests lines in the place of whole blocks. Others drop layers, or hidden units. If a model
 # is to lose a tenth of its parameters, or a fifth, and nothing may be trained, what costs least?
 #
-# **You need** notebook 06; least squares. **Time** 30 minutes to read, about four to run.
+# **You need** notebook 06; least squares. **You learn** to compare ways to make a model smaller at one budget, and to
+# ask which part of a gain is the choice and which the fit. **Time** 30 minutes to read, about four to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -106,7 +107,8 @@ run.answer()
 # %% [markdown]
 # ## Idea
 #
-# A feed-forward block is $y = V^\top h + b$: hidden units $h$, read out by $V$. To make it smaller, one may
+# A feed-forward block is $y = V^\top h + b$: $m$ hidden units $h$, read out by $V$ ($m \times d$). To make it smaller,
+# one may
 #
 # - put one **line** in the place of the whole block (the paper). It holds $d^2 + d$ numbers, whatever the block was;
 # - **drop** whole layers, or whole blocks, that hardly turn the residual stream, and put nothing there (ShortGPT,
@@ -468,7 +470,7 @@ run.questions()
 # %% [markdown]
 # ## Exercises
 #
-# Solutions are in `solutions/14_compress.py`; try first.
+# Solutions are in `solutions/14_compress.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** With a line in the place of *every* block, what share of the first model's parameters is left?
 #

@@ -14,7 +14,8 @@
 # **Question.** A line in the place of a whole block serves all tokens alike. What if only the tokens that it serves
 # well take the line, and the others keep the block: how many tokens is that, and can one tell beforehand which?
 #
-# **You need** notebooks 02 and 12; least squares. **Time** 20 minutes to read, two to run.
+# **You need** notebooks 02 and 12; least squares. **You learn** which tokens can take a line, what that saves, and to
+# compare a choice with a random one and with an oracle. **Time** 20 minutes to read, two to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -51,8 +52,8 @@ print("models:", ", ".join(models) or "none", "· text:", run.corpora[0])
 # %% [markdown]
 # ## Predict first
 #
-# 1. In the dearest block of each model a line for *all* tokens raises perplexity by 5 to 250 %. If it may rise by 1 %,
-#    what share of the tokens can take the line: a tenth, a half, nearly all?
+# 1. In the dearest block of each model a line for *all* tokens raises perplexity by far more than 1 %. If it may rise
+#    by 1 %, what share of the tokens can take the line: a tenth, a half, nearly all?
 # 2. The same share of the tokens takes the line, but they are drawn at random. How many times as much does that cost?
 # 3. The error of a line on a token is the block's output minus the line's. How much of the logarithm of its squared
 #    norm can an affine function of the input explain, in $R^2$: nothing, half, nearly all?
@@ -250,7 +251,7 @@ run.questions()
 # %% [markdown]
 # ## Exercises
 #
-# Solutions are in `solutions/15_gate.py`; try first.
+# Solutions are in `solutions/15_gate.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** Half of the tokens of a block take the line. What share of the block's multiplications is saved in
 # the first model, if those of the line and of the score are counted? ($d$ is its `config.hidden_size`.)

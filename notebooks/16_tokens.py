@@ -9,12 +9,14 @@
 # ---
 
 # %% [markdown]
-# # 16 · A line through what?
+# # 16 · Does a block's line tell tokens apart, or their contexts?
 #
 # **Question.** A block's rows are tokens in context. Does its line explain how tokens differ from one another, as an
 # interpolation over a vocabulary, or how one token differs from context to context?
 #
-# **You need** notebooks 02 and 05; analysis of variance (refresher in 08). **Time** 20 minutes to read, three to run.
+# **You need** notebooks 02 and 05; analysis of variance (refresher in 08). **You learn** to split a variance into what
+# a token decides and what its context does, without the bias of a token's own mean. **Time** 20 minutes to read, three
+# to run.
 
 # %% tags=["parameters"]
 profile = "minis"  # which models and texts: minis (embedded), public (from packages), or paper (from the Hub)
@@ -57,7 +59,7 @@ run.answer()
 #
 # Sort a block's rows by the token that they stand on. The outputs then differ for two reasons: tokens differ, and
 # occurrences of one token differ, by what stands before them. So the output's variance is the sum of a part *between*
-# tokens and a part *within* them, and so is what a line leaves of it, $e$:
+# tokens $t$, with $n_t$ rows and a mean $\bar y_t$ each, and a part *within* them, and so is what a line leaves, $e$:
 #
 # $$ \sum \lVert y - \bar y \rVert^2 = \sum_t n_t \lVert \bar y_t - \bar y \rVert^2 + \sum \lVert y - \bar y_t \rVert^2,
 #    \qquad \sum \lVert e \rVert^2 = \sum_t n_t \lVert \bar e_t \rVert^2 + \sum \lVert e - \bar e_t \rVert^2 . $$
@@ -266,10 +268,10 @@ run.questions()
 # %% [markdown]
 # ## Exercises
 #
-# Solutions are in `solutions/16_tokens.py`; try first.
+# Solutions are in `solutions/16_tokens.py`; try first. Each cell checks your answer when you fill it in.
 #
 # **1 (warm-up).** In a block the token decides 90 % of the variance. The line explains 80 % of the differences between
-# tokens and does worse than nothing within them, $R^2 = -0.2$. What is $R^2_{\mathrm{lin}}$?
+# tokens and does worse than the mean within them, $R^2 = -0.2$. What is $R^2_{\mathrm{lin}}$?
 #
 # <details><summary>Hint</summary>
 #

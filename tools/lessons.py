@@ -44,7 +44,7 @@ def page(stem: str, plan: Mapping[str, Any], found: Prose) -> str:
         plan: `goal`; `figure`, as in `minis/02_ceilings_profile`; `minutes` of the parts `predict`, `show`, `run`,
             `exercise` and `back`; `predict`, the number of the prediction to ask first; `misconceptions`, each with
             what is `heard`, the `answer` to it and, if one gives it, the `number`, as in `reply 3` or `question 2`;
-            `in_class` and `at_home`, numbers of exercises.
+            `in_class` and `at_home`, numbers of exercises; `discuss`, a question without one right answer.
         found: what is recorded of the models that the class runs, in sentences.
 
     Raises:
@@ -80,6 +80,7 @@ def page(stem: str, plan: Mapping[str, Any], found: Prose) -> str:
             f"![{caption}](../../figures/{plan['figure']}.png)",
             "**Expect to hear**",
             *heard,
+            f"**Discuss.** {plan['discuss']}",
             f"**At home.** Exercise {_exercise(stem, plan['at_home'])}.",
         ]
     )

@@ -1,4 +1,4 @@
-"""A line through what: every block split by its token, on every text, as tidy tables."""
+"""Tokens and their contexts: every block split by its token, on every text, as tidy tables."""
 
 from __future__ import annotations
 
