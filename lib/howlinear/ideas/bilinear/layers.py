@@ -24,7 +24,7 @@ from howlinear.core.ceilings import AffineMap, fit, whitening
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.bilinear.probe import Branch, ProbeRows, residual_rows, scores
-from howlinear.ideas.bilinear.recipe import BATCH, EVERY, RATE, Products, summed_error
+from howlinear.ideas.bilinear.recipe import EVERY, RATE, Products, train_together
 from howlinear.instrument.capture import BlockCapture
 
 CONTROLS = ("dense2x", "poly2x")
@@ -143,22 +143,16 @@ def control(
     best = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     least = torch.full((len(captured),), torch.inf)
     kept_at = torch.zeros(len(captured), dtype=torch.long)
-    for step in range(1, steps + 1):
-        batch = used[torch.randint(len(used), (BATCH,), generator=generator)]
-        loss = summed_error(model(x.index_select(1, batch)), y.index_select(1, batch))
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        if step % EVERY == 0:
-            # Each block keeps its parameters from the step that does best on the fold kept apart
-            with torch.no_grad():
-                left = y[:, apart] - model(x[:, apart])
-            error = left.square().mean(dim=(1, 2))
-            better = error < least
-            least[better] = error[better]
-            kept_at[better] = step
-            for name, parameter in model.named_parameters():
-                best[name][better] = parameter.detach()[better]
+    for step in train_together(model, optimiser, x, y, used, steps, generator):
+        # Each block keeps its parameters from the step that does best on the fold kept apart
+        with torch.no_grad():
+            left = y[:, apart] - model(x[:, apart])
+        error = left.square().mean(dim=(1, 2))
+        better = error < least
+        least[better] = error[better]
+        kept_at[better] = step
+        for name, parameter in model.named_parameters():
+            best[name][better] = parameter.detach()[better]
 
     model.load_state_dict(best)
     return {block: _score(model, i, rows[i], x[i], int(kept_at[i])) for i, block in enumerate(blocks)}

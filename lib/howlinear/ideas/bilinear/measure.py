@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -110,9 +110,8 @@ def _is_ordinary(kept: BlockCapture) -> Tensor:
 
 def _without_massive(kept: BlockCapture) -> BlockCapture:
     """The block's ordinary rows, of the sample as well."""
-    sample = kept.rows()
     ordinary = _is_ordinary(kept)
-    fewer = {field.name: getattr(sample, field.name)[ordinary] for field in fields(sample)}
+    fewer = {name: values[ordinary] for name, values in vars(kept.rows()).items()}
     return replace(kept.ordinary(), sample=Sample(**fewer))
 
 
@@ -198,26 +197,20 @@ def recipe_table(
 
     Gains are rounded before they are compared, so that gain + selection + rows + optimiser is ours, to the digit.
     """
-    tables = []
+    tables = {}
     for model, of_model in models.items():
-        trained = recipe(of_model, rank, steps, seed)
-        gains = (trained.published, trained.apart, trained.apart_all, trained.scored_all)
-        published, apart, apart_all, scored_all = (gain.numpy().round(STEADY) for gain in gains)
-        ours = blocks[blocks["model"] == model].set_index("block").loc[list(of_model), "gain"].to_numpy().round(STEADY)
-        table = {
-            "model": model,
-            "block": list(of_model),
-            "gain": published,
-            "gain_all": scored_all,
+        trained = recipe(of_model, rank, steps, seed).round(STEADY)
+        ours = blocks[blocks["model"] == model].set_index("block").loc[list(of_model), "gain"].round(STEADY)
+        gains = {
+            "gain": trained["published"],
+            "gain_all": trained["scored_all"],
             "ours": ours,
-            "selection": apart - published,
-            "rows": apart_all - apart,
-            "optimiser": ours - apart_all,
-            "rows_few": trained.few,
-            "rows_all": trained.all,
+            "selection": trained["apart"] - trained["published"],
+            "rows": trained["apart_all"] - trained["apart"],
+            "optimiser": ours - trained["apart_all"],
         }
-        tables.append(pd.DataFrame(table))
-    return pd.concat(tables, ignore_index=True)
+        tables[model] = pd.DataFrame(gains).join(trained[["rows_few", "rows_all"]])
+    return pd.concat(tables, names=KEYS).reset_index()
 
 
 def papers_recipe_table(

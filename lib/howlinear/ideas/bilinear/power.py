@@ -45,8 +45,8 @@ def power(
         raise InputError(f"seeds={seeds}: the probe needs a start or more")
     rows = residual_rows(kept)
     means = {}
-    for name, task in _tasks(rows, rank, planted, seed).items():
-        shares = [_recovered(rows, task, rank, start, steps) for start in range(seeds)]
+    for name, (target, truth) in _tasks(rows, rank, planted, seed).items():
+        shares = [_recovered(rows, target, truth, rank, start, steps) for start in range(seeds)]
         means[name] = sum(shares) / seeds
     return Power(**means)
 
@@ -54,20 +54,12 @@ def power(
 def hidden_teacher(kept: BlockCapture, rank: int = 16, planted: float = 0.25, seed: int = 0, steps: int = 100) -> float:
     """`Power.hidden` alone, from one start; otherwise the same arguments and errors as `power`."""
     rows = residual_rows(kept)
-    task = _tasks(rows, rank, planted, seed)["hidden"]
-    return _recovered(rows, task, rank, 0, steps)
+    target, truth = _tasks(rows, rank, planted, seed)["hidden"]
+    return _recovered(rows, target, truth, rank, 0, steps)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What the probe is to fit, and what it is to recover of it."""
-
-    target: Float[Tensor, "rows d_out"]
-    truth: Float[Tensor, "rows d_out"]
-
-
-def _tasks(rows: ProbeRows, rank: int, planted: float, seed: int) -> dict[str, _Task]:
-    """By the names of `Power`."""
+def _tasks(rows: ProbeRows, rank: int, planted: float, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """By the names of `Power`, what the probe is to fit, and what it is to recover of it."""
     if not 0 < planted < 1:
         raise InputError(f"planted={planted}: the teacher's share of the variance lies between 0 and 1")
     generator = torch.Generator().manual_seed(seed)
@@ -78,10 +70,10 @@ def _tasks(rows: ProbeRows, rank: int, planted: float, seed: int) -> dict[str, _
     ratio = noise[~rows.test].square().sum() / bilinear[~rows.test].square().sum()
     weak = bilinear * (ratio * planted / (1 - planted)).sqrt()
     return {
-        "planted": _Task(bilinear, truth=bilinear),
-        "hidden": _Task(weak + noise, truth=weak),
-        "cubic": _Task(cubic, truth=cubic),
-        "shuffled": _Task(noise, truth=noise),
+        "planted": (bilinear, bilinear),
+        "hidden": (weak + noise, weak),
+        "cubic": (cubic, cubic),
+        "shuffled": (noise, noise),
     }
 
 
@@ -114,10 +106,10 @@ def shuffled(rows: ProbeRows, generator: torch.Generator) -> Float[Tensor, "rows
     return mixed
 
 
-def _recovered(rows: ProbeRows, task: _Task, rank: int, seed: int, steps: int) -> float:
+def _recovered(rows: ProbeRows, target: Tensor, truth: Tensor, rank: int, seed: int, steps: int) -> float:
     """R² of a branch fitted to the target as a guess of the truth, on held-out rows."""
-    fitted = branch(replace(rows, e=task.target), rank, seed, steps)
-    truth = task.truth[rows.test].double()
+    fitted = branch(replace(rows, e=target), rank, seed, steps)
+    truth = truth[rows.test].double()
     guess = fitted(rows.z)[rows.test].double()
     error = (truth - guess).square().sum()
     return float(1 - error / (truth - truth.mean(0)).square().sum())
