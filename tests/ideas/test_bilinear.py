@@ -190,7 +190,7 @@ def test_the_interval_is_the_jackknife_of_folds_and_of_fits(planted):
     freedom = (tests + trains) ** 2 / (tests**2 / 3 + trains**2 / 2)
     half = student_t.ppf(0.975, freedom) * (tests + trains) ** 0.5
     found = probe(planted, rank=RANK)
-    np.testing.assert_allclose(found.by_seed, gains[:, 0], atol=1e-6)
+    assert found.gain.value == pytest.approx(gains[:, 0].mean(), abs=1e-6)
     assert (found.gain.low, found.gain.high) == pytest.approx(
         (found.gain.value - half, found.gain.value + half), abs=1e-5
     )
@@ -242,9 +242,9 @@ def test_a_fit_ends_once_it_has_long_gained_nothing(planted, monkeypatch):
 
 
 def test_a_probe_repeats_itself_and_keeps_what_its_first_seed_found(planted):
-    one, same = (probe(planted, rank=RANK, seeds=2, steps=5) for _ in range(2))
-    assert one.by_seed.tolist() == same.by_seed.tolist()
-    assert one.by_seed[0] != one.by_seed[1]
+    one, same, alone = (probe(planted, rank=RANK, seeds=seeds, steps=5) for seeds in (2, 2, 1))
+    assert one.gain == same.gain
+    assert one.gain.value != alone.gain.value
     for name, first in vars(branch(residual_rows(planted), RANK, seed=0, steps=5)).items():
         assert torch.equal(getattr(one.branch, name), first)
 
@@ -312,11 +312,11 @@ def test_power_finds_what_is_planted_and_nothing_else():
     x = skewed(4_000)
     kept = kept_of(x, line(x) + 30 * products(x, 3))
     found, one = power(kept, rank=RANK), power(kept, rank=RANK, seeds=1)
-    assert hidden_teacher(kept, rank=RANK) == one.hidden != found.hidden
-    assert found.planted > 0.95
-    assert 0.7 < found.hidden < 1
-    assert found.cubic < 0.6
-    assert -0.02 < found.shuffled <= 0.005
+    assert hidden_teacher(kept, rank=RANK) == one["hidden"] != found["hidden"]
+    assert found["planted"] > 0.95
+    assert 0.7 < found["hidden"] < 1
+    assert found["cubic"] < 0.6
+    assert -0.02 < found["shuffled"] <= 0.005
 
 
 def test_teachers_have_no_straight_part_and_the_degree_they_say():
@@ -342,33 +342,29 @@ def test_shuffling_keeps_rows_and_sides(planted):
         assert (mixed[side] == rows.e[side]).all(1).float().mean() < 0.02
 
 
-def test_power_refuses_what_cannot_be(planted):
+def test_power_without_a_start_is_refused(planted):
     with pytest.raises(InputError, match="seeds=0"):
         power(planted, rank=RANK, seeds=0)
-    for share in (0.0, 1.0):
-        for function in (power, hidden_teacher):
-            with pytest.raises(InputError, match=f"planted={share}"):
-                function(planted, rank=RANK, planted=share)
 
 
 def test_end_to_end_starts_at_the_closed_form(planted):
     found = end_to_end(planted, rank=RANK, rate=1e-9, steps=10)
-    assert (found.gain, found.gate, found.share) == pytest.approx((0, 1, 0), abs=1e-6)
+    assert found == pytest.approx({"gain": 0, "gate": 1, "share": 0}, abs=1e-6)
 
 
 def test_end_to_end_finds_most_of_a_planted_branch_and_says_how_much_it_adds():
     x = normal(2_000, D)
     kept = kept_of(x, line(x) + 2 * products(x))
     found, best = end_to_end(kept, rank=RANK, rate=3e-2), probe(kept, rank=RANK)
-    assert 0.8 * best.gain.value < found.gain < 1 - best.r2_lin
-    assert found.share == pytest.approx(1 - best.r2_lin, rel=0.25)  # independent of the line, so variances add
+    assert 0.8 * best.gain.value < found["gain"] < 1 - best.r2_lin
+    assert found["share"] == pytest.approx(1 - best.r2_lin, rel=0.25)  # independent of the line, so variances add
 
 
 def test_end_to_end_adds_nothing_to_a_line():
     x = skewed(1_000)
     found = end_to_end(kept_of(x, line(x)), rank=RANK, steps=100)
-    assert abs(found.gain) < 1e-6
-    assert found.share < 1e-6
+    assert abs(found["gain"]) < 1e-6
+    assert found["share"] < 1e-6
 
 
 def test_a_gate_that_closes_need_not_mean_a_branch_that_does():
@@ -376,14 +372,14 @@ def test_a_gate_that_closes_need_not_mean_a_branch_that_does():
     x = normal(2_000, D)
     kept = kept_of(x, line(x) + 2 * products(x))
     loose, tight = (end_to_end(kept, rank=RANK, rate=3e-2, decay=decay) for decay in (0.0, 0.3))
-    assert abs(loose.gate - tight.gate) > 0.05
-    assert loose.share == pytest.approx(tight.share, rel=0.1)
+    assert abs(loose["gate"] - tight["gate"]) > 0.05
+    assert loose["share"] == pytest.approx(tight["share"], rel=0.1)
 
 
 def test_end_to_end_repeats_itself(planted):
     one, same, other = (end_to_end(planted, rank=RANK, steps=200, seed=seed) for seed in (0, 0, 1))
     assert one == same
-    assert one.gain != other.gain
+    assert one["gain"] != other["gain"]
 
 
 @pytest.mark.parametrize("wrong", [{"rank": 0}, {"rank": D + 1}, {"rate": 0.0}, {"steps": 9}])

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -104,28 +105,17 @@ def conjunction(map_: Callable[[Tensor], Tensor], x: Float[Tensor, "n d"]) -> fl
 # --- controls
 
 
-@dataclass(frozen=True)
-class Control:
-    """A control fitted to a block, on the held-out rows of the sample.
-
-    Attributes:
-        r2: pooled over features, its interval from leaving out each held-out fold; the fit is taken as given.
-        conjunction: `conjunction` of its map there.
-        step: after which it was kept: the best on the train fold kept apart.
-    """
-
-    r2: Estimate
-    conjunction: float
-    step: int
-
-
 def control(
     blocks: Mapping[int, BlockCapture], kind: str, rank: int = 16, steps: int = 2_000, seed: int = 0
-) -> dict[int, Control]:
+) -> pd.DataFrame:
     """Train a control on several blocks at once, each as it would be alone, from the same start.
 
     The paper takes 8,000 steps and reports the last. On a sample of some thousand rows that would be by heart, so what
     is scored is the evaluation that does best on a train fold kept apart.
+
+    Returns:
+        By block, on the held-out rows of the sample: `r2`, pooled over features, its interval from leaving out each
+        held-out fold, the fit taken as given; `conjunction` of its map; `step`, after which it was kept.
     """
     if kind not in CONTROLS or steps < EVERY:
         raise InputError(f"no control {kind!r} of {steps} steps: one of {', '.join(CONTROLS)}, {EVERY} steps or more")
@@ -155,10 +145,11 @@ def control(
             best[name][better] = parameter.detach()[better]
 
     model.load_state_dict(best)
-    return {block: _score(model, i, rows[i], x[i], int(kept_at[i])) for i, block in enumerate(blocks)}
+    found = [_score(model, i, rows[i], x[i]) for i in range(len(captured))]
+    return pd.DataFrame(found, index=list(blocks)).assign(step=kept_at.numpy())
 
 
-def _score(model: _TwoLayers, i: int, rows: ProbeRows, x: Float[Tensor, "rows d"], step: int) -> Control:
+def _score(model: _TwoLayers, i: int, rows: ProbeRows, x: Float[Tensor, "rows d"]) -> dict[str, float]:
     """The scores of the i-th block's control."""
 
     @torch.no_grad()
@@ -169,7 +160,7 @@ def _score(model: _TwoLayers, i: int, rows: ProbeRows, x: Float[Tensor, "rows d"
     line = rows.y - rows.e
     _, with_layers = scores(rows, answer(x) - line)
     r2 = Estimate.jackknife(float(with_layers[0]), with_layers[1:])
-    return Control(r2, conjunction(answer, x[rows.test]), step)
+    return {**r2.columns("r2"), "conjunction": conjunction(answer, x[rows.test])}
 
 
 class _Layer(nn.Module):

@@ -25,7 +25,7 @@ from torch.optim import Adam, Optimizer
 from howlinear.core.ceilings import fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.bilinear.probe import residual_rows
+from howlinear.ideas.bilinear.probe import residual_rows, squares_about_mean
 from howlinear.instrument.capture import BlockCapture
 
 RATE = 1e-3
@@ -127,9 +127,11 @@ def papers_gain(
     held_out = torch.arange(cut, len(x))
     outputs = y[cut:].double()
     total = (outputs - outputs.mean()).square().sum()
+    judge = (held_out, total[None])
     batches = torch.Generator().manual_seed(0)
-    (gains,) = _train(start, x[None], e[None], torch.arange(cut), [(held_out, total[None])], steps, batches)
-    return float(_gains_at(gains, chosen_by=gains)[0])
+    (gains,) = _train(start, x[None], e[None], torch.arange(cut), [judge], steps, batches)
+    (gain,) = _gains_at(gains, chosen_by=gains)
+    return float(gain)
 
 
 def _gains_by_choice(
@@ -142,7 +144,10 @@ def _gains_by_choice(
     fit_on = used if len(used) < len(all_used) else None
     x = torch.stack([kept.rows().x for kept in captured])
     e = torch.stack([_left_by_line(kept, fit_on) for kept in captured])
-    judges = [(rows, _variance(captured, rows)) for rows in (held_out, apart)]
+    judges = []
+    for judge in (held_out, apart):
+        squares = [squares_about_mean(kept.rows().y[judge]) for kept in captured]
+        judges.append((judge, torch.stack(squares)))
     generator = torch.Generator().manual_seed(seed)
     model = Products(len(captured), x.shape[2], e.shape[2], rank, generator)
     gains, gains_apart = _train(model, x, e, used, judges, steps, generator)
@@ -222,15 +227,6 @@ def _left_by_line(kept: BlockCapture, used: Tensor | None) -> Float[Tensor, "row
         moments = Moments(sample.x.shape[1], sample.y.shape[1]).update(sample.x[used], sample.y[used])
     affine, _ = fit(moments)
     return (sample.y.double() - affine(sample.x.double())).float()
-
-
-def _variance(captured: Sequence[BlockCapture], rows: Int64[Tensor, " n"]) -> Float[Tensor, " blocks"]:
-    """Squared distances of each block's outputs from their mean, summed over some rows and over features."""
-    found = []
-    for kept in captured:
-        outputs = kept.rows().y[rows].double()
-        found.append((outputs - outputs.mean(0)).square().sum())
-    return torch.stack(found)
 
 
 @torch.no_grad()
