@@ -266,7 +266,7 @@ def of_training(case: str, generator: np.random.Generator, more: int = 1) -> Fou
     """How far a map trained by a few steps stays behind the exact one."""
     problem = Problem.of(captured(case, generator, more))
     path = train(problem, "Adam", "raw", 0.03, steps=20)
-    return {"trained map: shortfall": shortfall(problem, path.map).gap}
+    return {"trained map: shortfall": shortfall(problem, path.map)}
 
 
 def of_runs(case: str, generator: np.random.Generator, more: int = 1) -> Found:

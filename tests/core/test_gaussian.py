@@ -11,6 +11,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from torch.nn.functional import gelu, silu
 
 from conftest import WIDTH
+from helpers.planted_neurons import block_of, captured, sides_of
 from helpers.reference import held_out_r2, normal
 from howlinear.core.ceilings import AffineMap, fit, r2
 from howlinear.core.gaussian import Hidden, hermite, predict_spectrum
@@ -23,7 +24,6 @@ from howlinear.ideas.degrees.spectrum import degrees
 from howlinear.instrument.capture import capture
 from howlinear.models.ffn_sites import sites
 from howlinear.models.units import take_apart
-from tests.ideas.test_degrees import block_of, captured, sides_of
 
 BLOCKS = [
     pytest.param(gelu, False, id="GELU"),

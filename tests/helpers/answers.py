@@ -44,6 +44,12 @@ def gone(*names):
     return lambda found: [found.pop(name) for name in names]
 
 
+def of_an_encoder(found):
+    """Public results of an encoder alone, and of two of its blocks."""
+    for column, values in (("model", ["minilm-l6"]), ("block", [0, 3])):
+        found.update({name: table[table[column].isin(values)] for name, table in found.items() if column in table})
+
+
 def answers(found):
     """Every answer by its place: A the answer's sentences, R the replies to predictions, Q the questions."""
     said = prose.describe(found)

@@ -4,16 +4,12 @@ import dataclasses
 
 import torch
 
+from helpers.captures import capture_of
 from helpers.reference import normal
-from howlinear.core.moments import Moments
 from howlinear.ideas.rank.rows import select
 from howlinear.instrument.capture import Sample
 
 FOLDS = 4
-
-
-def moments_of(x, y):
-    return Moments(x.shape[1], y.shape[1]).update(x, y)
 
 
 def sample_of(x, y):
@@ -24,13 +20,8 @@ def sample_of(x, y):
 
 def sides(sample):
     """Train and held-out moments per fold."""
-    return [
-        [
-            moments_of(sample.x[m], sample.y[m])
-            for m in ((sample.test == side) & (sample.fold == i) for i in range(FOLDS))
-        ]
-        for side in (False, True)
-    ]
+    block = capture_of(sample)
+    return block.train, block.test
 
 
 def held_out(sample):

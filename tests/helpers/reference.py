@@ -1,7 +1,8 @@
-"""Slow, independent references: least squares by SVD on stored rows, R² row by row; and seeded normal rows."""
+"""Slow, independent references: least squares by SVD on stored rows, R² row by row, the jackknife; seeded rows."""
 
 import numpy as np
 import torch
+from scipy.stats import t as student_t
 
 RESOLUTION = 1e-6  # singular values of the scaled inputs below it are null directions: √ of `ceilings.NULL`
 
@@ -35,3 +36,10 @@ def held_out_r2(train, test):
     """R²_lin of (x, y) rows: fitted on `train`, scored on `test`."""
     weight, bias, _ = least_squares(*train)
     return pooled_r2(*test, weight, bias)
+
+
+def half_width(*groups):
+    """Of a 95 % jackknife interval, from values without each fold in turn; a group a set of folds, all as many."""
+    count = len(groups[0])
+    variance = sum((count - 1) * np.var(group, axis=0) for group in groups)
+    return student_t.ppf(0.975, count - 1) * variance**0.5

@@ -9,7 +9,7 @@ from scipy.optimize import check_grad
 from scipy.stats import t as student_t
 
 from helpers.planted_products import OUT, D, kept_of, line, products, skewed
-from helpers.reference import normal
+from helpers.reference import half_width, normal
 from howlinear.core.ceilings import ceiling
 from howlinear.errors import InputError
 from howlinear.ideas.bilinear.gate import end_to_end
@@ -175,11 +175,6 @@ def test_inputs_are_white_and_residuals_are_the_maps(planted):
     torch.testing.assert_close(rows.e.double(), expected, atol=1e-6 * float(sample.y.abs().max()), rtol=0)
 
 
-def test_r2_lin_is_the_ceilings_where_the_sample_is_all_rows(planted):
-    found = probe(planted, rank=RANK, seeds=1)
-    assert found.r2_lin == pytest.approx(ceiling(planted.train, planted.test).r2, abs=1e-6)
-
-
 def test_the_interval_is_the_jackknife_of_folds_and_of_fits(planted):
     rows, gains = residual_rows(planted), []
     for seed in range(3):
@@ -195,13 +190,12 @@ def test_the_interval_is_the_jackknife_of_folds_and_of_fits(planted):
     freedom = (tests + trains) ** 2 / (tests**2 / 3 + trains**2 / 2)
     half = student_t.ppf(0.975, freedom) * (tests + trains) ** 0.5
     found = probe(planted, rank=RANK)
-    np.testing.assert_allclose(found.by_seed, gains[:, 0], atol=1e-6)
+    assert found.gain.value == pytest.approx(gains[:, 0].mean(), abs=1e-6)
     assert (found.gain.low, found.gain.high) == pytest.approx(
         (found.gain.value - half, found.gain.value + half), abs=1e-5
     )
-    one = probe(planted, rank=RANK, seeds=1)
-    alone = student_t.ppf(0.975, 3) * (3 * np.var(gains[0, 1:])) ** 0.5
-    assert one.gain.high - one.gain.value == pytest.approx(alone, abs=1e-5)
+    alone = probe(planted, rank=RANK, seeds=1).gain
+    assert alone.half_width == pytest.approx(half_width(gains[0, 1:]), abs=1e-5)
 
 
 @pytest.mark.long
@@ -247,18 +241,12 @@ def test_a_fit_ends_once_it_has_long_gained_nothing(planted, monkeypatch):
     assert counts["planted", 3] > 8  # goes on while there is something to be gained
 
 
-def test_the_same_seed_gives_the_same_and_another_does_not(planted):
-    one, same = (probe(planted, rank=RANK, seeds=2, steps=5) for _ in range(2))
-    assert one.by_seed.tolist() == same.by_seed.tolist()
-    assert one.by_seed[0] != one.by_seed[1]
-
-
-def test_a_probe_keeps_what_its_first_seed_found(planted):
-    kept = vars(probe(planted, rank=RANK, seeds=2, steps=5).branch)
-    rows = residual_rows(planted)
-    for name, first in vars(branch(rows, RANK, seed=0, steps=5)).items():
-        assert torch.equal(kept[name], first)
-    assert not torch.equal(kept["left"], branch(rows, RANK, seed=1, steps=5).left)
+def test_a_probe_repeats_itself_and_keeps_what_its_first_seed_found(planted):
+    one, same, alone = (probe(planted, rank=RANK, seeds=seeds, steps=5) for seeds in (2, 2, 1))
+    assert one.gain == same.gain
+    assert one.gain.value != alone.gain.value
+    for name, first in vars(branch(residual_rows(planted), RANK, seed=0, steps=5)).items():
+        assert torch.equal(getattr(one.branch, name), first)
 
 
 @pytest.mark.long
@@ -271,28 +259,19 @@ def test_a_trained_block_bends():
     assert found.recovered < 0.6
 
 
-@pytest.mark.parametrize("rank", [0, -1, D + 1])
-def test_a_rank_that_cannot_be_is_refused(planted, rank):
-    with pytest.raises(InputError, match=f"rank={rank}, .*inputs of rank {D}: take a rank of 1 to {D}"):
-        probe(planted, rank=rank)
-
-
-@pytest.mark.parametrize("seeds", [0, 5])
-def test_more_seeds_than_folds_are_refused(planted, seeds):
-    with pytest.raises(InputError, match=f"seeds must be 1 to 4.*got {seeds}"):
-        probe(planted, rank=RANK, seeds=seeds)
-
-
-def test_no_steps_are_refused(planted):
-    with pytest.raises(InputError, match="steps=0"):
-        probe(planted, rank=RANK, steps=0)
-
-
-def test_too_few_rows_for_the_rank_are_refused():
-    x = normal(100, D)
-    with pytest.raises(InputError, match="56 rows to fit rank 8 on: use at least 80, or a lower rank"):
-        probe(kept_of(x, line(x)), rank=8, seeds=1)
-    probe(kept_of(x, line(x)), rank=5, seeds=1, steps=2)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rank": 0}, f"rank=0, .*inputs of rank {D}: take a rank of 1 to {D}"),
+        ({"rank": D + 1}, f"rank={D + 1}, .*inputs of rank {D}: take a rank of 1 to {D}"),
+        ({"seeds": 0}, "seeds must be 1 to 4.*got 0"),
+        ({"seeds": 5}, "seeds must be 1 to 4.*got 5"),
+        ({"steps": 0}, "steps=0"),
+    ],
+)
+def test_a_probe_refuses_what_cannot_be(planted, wrong, message):
+    with pytest.raises(InputError, match=message):
+        probe(planted, **{"rank": RANK} | wrong)
 
 
 def test_ranks_are_those_that_the_probe_has_rows_for():
@@ -303,14 +282,10 @@ def test_ranks_are_those_that_the_probe_has_rows_for():
     rows = residual_rows(few)
     for seed in range(4):
         branch(rows, 4, seed, steps=1)
-    with pytest.raises(InputError, match="or a lower rank"):
+    with pytest.raises(InputError, match="56 rows to fit rank 8 on: use at least 80, or a lower rank"):
         branch(rows, 8, steps=1)
-
-
-def test_no_rank_that_the_rows_allow_is_refused():
-    x = normal(100, D)
     with pytest.raises(InputError, match=r"the least of the ranks \[8, 16\] needs 80: sample more rows"):
-        ranks_within([8, 16], [kept_of(x, line(x))])
+        ranks_within([8, 16], [few])
 
 
 def test_a_capture_without_a_sample_is_refused(planted):
@@ -337,11 +312,11 @@ def test_power_finds_what_is_planted_and_nothing_else():
     x = skewed(4_000)
     kept = kept_of(x, line(x) + 30 * products(x, 3))
     found, one = power(kept, rank=RANK), power(kept, rank=RANK, seeds=1)
-    assert hidden_teacher(kept, rank=RANK) == one.hidden != found.hidden
-    assert found.planted > 0.95
-    assert 0.7 < found.hidden < 1
-    assert found.cubic < 0.6
-    assert -0.02 < found.shuffled <= 0.005
+    assert hidden_teacher(kept, rank=RANK) == one["hidden"] != found["hidden"]
+    assert found["planted"] > 0.95
+    assert 0.7 < found["hidden"] < 1
+    assert found["cubic"] < 0.6
+    assert -0.02 < found["shuffled"] <= 0.005
 
 
 def test_teachers_have_no_straight_part_and_the_degree_they_say():
@@ -372,31 +347,24 @@ def test_power_without_a_start_is_refused(planted):
         power(planted, rank=RANK, seeds=0)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1])
-def test_a_share_that_is_none_is_refused(planted, share):
-    for function in (power, hidden_teacher):
-        with pytest.raises(InputError, match=f"planted={share}"):
-            function(planted, rank=RANK, planted=share)
-
-
 def test_end_to_end_starts_at_the_closed_form(planted):
     found = end_to_end(planted, rank=RANK, rate=1e-9, steps=10)
-    assert (found.gain, found.gate, found.share) == pytest.approx((0, 1, 0), abs=1e-6)
+    assert found == pytest.approx({"gain": 0, "gate": 1, "share": 0}, abs=1e-6)
 
 
 def test_end_to_end_finds_most_of_a_planted_branch_and_says_how_much_it_adds():
     x = normal(2_000, D)
     kept = kept_of(x, line(x) + 2 * products(x))
     found, best = end_to_end(kept, rank=RANK, rate=3e-2), probe(kept, rank=RANK)
-    assert 0.8 * best.gain.value < found.gain < 1 - best.r2_lin
-    assert found.share == pytest.approx(1 - best.r2_lin, rel=0.25)  # independent of the line, so variances add
+    assert 0.8 * best.gain.value < found["gain"] < 1 - best.r2_lin
+    assert found["share"] == pytest.approx(1 - best.r2_lin, rel=0.25)  # independent of the line, so variances add
 
 
 def test_end_to_end_adds_nothing_to_a_line():
     x = skewed(1_000)
     found = end_to_end(kept_of(x, line(x)), rank=RANK, steps=100)
-    assert abs(found.gain) < 1e-6
-    assert found.share < 1e-6
+    assert abs(found["gain"]) < 1e-6
+    assert found["share"] < 1e-6
 
 
 def test_a_gate_that_closes_need_not_mean_a_branch_that_does():
@@ -404,14 +372,14 @@ def test_a_gate_that_closes_need_not_mean_a_branch_that_does():
     x = normal(2_000, D)
     kept = kept_of(x, line(x) + 2 * products(x))
     loose, tight = (end_to_end(kept, rank=RANK, rate=3e-2, decay=decay) for decay in (0.0, 0.3))
-    assert abs(loose.gate - tight.gate) > 0.05
-    assert loose.share == pytest.approx(tight.share, rel=0.1)
+    assert abs(loose["gate"] - tight["gate"]) > 0.05
+    assert loose["share"] == pytest.approx(tight["share"], rel=0.1)
 
 
 def test_end_to_end_repeats_itself(planted):
     one, same, other = (end_to_end(planted, rank=RANK, steps=200, seed=seed) for seed in (0, 0, 1))
     assert one == same
-    assert one.gain != other.gain
+    assert one["gain"] != other["gain"]
 
 
 @pytest.mark.parametrize("wrong", [{"rank": 0}, {"rank": D + 1}, {"rate": 0.0}, {"steps": 9}])

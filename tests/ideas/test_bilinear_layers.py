@@ -30,16 +30,17 @@ def test_a_control_finds_a_hidden_layer_and_gains_nothing_on_a_line(trained, kin
     blocks, fits = trained
     straight = ceiling(blocks[1].train, blocks[1].test).r2
     assert straight < 0.9
-    assert fits[kind][1].r2.low > straight + 0.05
-    assert fits[kind][1].r2.low < fits[kind][1].r2.value < fits[kind][1].r2.high
-    assert 0.9 < fits[kind][4].r2.value <= 1
-    assert fits[kind][4].step > 0
+    bent_block, line_block = fits[kind].loc[1], fits[kind].loc[4]
+    assert bent_block.r2_low > straight + 0.05
+    assert bent_block.r2_low < bent_block.r2 < bent_block.r2_high
+    assert 0.9 < line_block.r2 <= 1
+    assert line_block.step > 0
 
 
 def test_blocks_are_controlled_as_if_alone(trained):
     blocks, _ = trained
     together, alone = control(blocks, "dense2x", steps=200), control({4: blocks[4]}, "dense2x", steps=200)
-    assert alone[4].r2.value == pytest.approx(together[4].r2.value, abs=1e-4)
+    assert alone.r2[4] == pytest.approx(together.r2[4], abs=1e-4)
 
 
 def test_the_line_with_products_is_the_line_and_the_probes_branch():

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import pearsonr
 
+from helpers.answers import answers, broken, changed, of_an_encoder, put
 from helpers.families import small
 from helpers.planted_products import OUT, kept_of, line, products, skewed
 from helpers.planted_sinks import captured, teacher
@@ -19,7 +20,6 @@ from howlinear.ideas.bilinear.recipe import papers_gain, recipe
 from howlinear.instrument.capture import Sample, capture
 from howlinear.instrument.paper_protocol import paper_activations
 from howlinear.instrument.swap_costs import swap_costs
-from howlinear.notebook import prose
 from howlinear.text.paper_rows import PaperRows
 
 RANK = 2
@@ -66,7 +66,7 @@ def test_blocks_are_the_probes_of_every_block(models, blocks):
 def test_power_is_of_some_blocks(models):
     table = measure.power_table(models, 2, RANK, seeds=1, steps=20)
     assert keys(recorded(table, "power")) == [("bent", 0), ("bent", 7), ("straight", 0)]
-    expected = vars(power(models["bent"][7], RANK, seeds=1, steps=20))
+    expected = power(models["bent"][7], RANK, seeds=1, steps=20)
     assert table.iloc[1][list(expected)].tolist() == pytest.approx(list(expected.values()))
 
 
@@ -85,7 +85,7 @@ def test_a_teacher_is_hidden_in_the_middle_block_alone(models):
 def test_gates_are_trained_at_every_rate(models):
     table = measure.gate_table({"straight": models["straight"]}, [1e-3, 1e-2], RANK, steps=20)
     assert keys(recorded(table, "gates"), "rate") == [("straight", 0, 1e-3), ("straight", 0, 1e-2)]
-    expected = vars(end_to_end(models["straight"][0], RANK, 1e-2, 20))
+    expected = end_to_end(models["straight"][0], RANK, 1e-2, 20)
     assert table.iloc[1][list(expected)].tolist() == pytest.approx(list(expected.values()))
 
 
@@ -154,24 +154,20 @@ def test_every_model_and_every_view_is_correlated_by_itself():
     assert table["r"].abs().max() < 0.5
 
 
-@pytest.fixture(scope="module")
-def compared(models, blocks):
-    return measure.recipe_table(models, blocks, RANK, steps=200)
-
-
-def test_the_recipe_and_its_changes_add_up_to_our_probe(models, blocks, compared):
+def test_the_recipe_and_its_changes_add_up_to_our_probe(models, blocks):
+    compared = measure.recipe_table(models, blocks, RANK, steps=200)
     on_record = recorded(compared, "recipe")
     assert keys(on_record) == keys(blocks)
     summed = on_record[["gain", *measure.CHANGES]].sum(axis=1)
     np.testing.assert_allclose(summed, on_record["ours"], atol=1e-12)
     np.testing.assert_allclose(compared["ours"], blocks["gain"], atol=6e-4)
-    found = recipe(models["straight"], RANK, steps=200)
+    found = recipe(models["straight"], RANK, steps=200).loc[0]
     row = compared[compared["model"] == "straight"].iloc[0]
-    assert row["gain"] == pytest.approx(float(found.published[0]), abs=6e-4)
-    assert row["gain_all"] == pytest.approx(float(found.scored_all[0]), abs=6e-4)
-    assert row["optimiser"] == pytest.approx(float(blocks["gain"].iloc[-1] - found.apart_all[0]), abs=2e-3)
+    assert row["gain"] == pytest.approx(found["published"], abs=6e-4)
+    assert row["gain_all"] == pytest.approx(found["scored_all"], abs=6e-4)
+    assert row["optimiser"] == pytest.approx(blocks["gain"].iloc[-1] - found["apart_all"], abs=2e-3)
     assert (compared["selection"] <= 1e-3).all()
-    assert (row["rows_few"], row["rows_all"]) == (found.few, found.all)
+    assert row[["rows_few", "rows_all"]].tolist() == found[["rows_few", "rows_all"]].tolist()
 
 
 def test_controls_are_of_spaced_blocks(models):
@@ -179,11 +175,8 @@ def test_controls_are_of_spaced_blocks(models):
     of_bent = [("bent", block, kind) for kind in ("dense2x", "poly2x") for block in (0, 7)]
     of_straight = [("straight", 0, kind) for kind in ("dense2x", "poly2x")]
     assert keys(recorded(table, "controls"), "control") == of_bent + of_straight
-    found = control({block: models["bent"][block] for block in (0, 7)}, "dense2x", RANK, steps=200)[7]
-    row = table.iloc[1]
-    expected = (found.r2.value, found.r2.low, found.r2.high, found.conjunction)
-    assert row[["r2", "r2_low", "r2_high", "conjunction"]].tolist() == pytest.approx(expected, abs=1e-4)
-    assert row["step"] == found.step
+    found = control({block: models["bent"][block] for block in (0, 7)}, "dense2x", RANK, steps=200).loc[7]
+    assert table.iloc[1][found.index].tolist() == pytest.approx(found.tolist(), abs=1e-4)
 
 
 def test_measures_are_of_the_held_out_rows_and_conjunction_of_the_controls_blocks(models, probes):
@@ -270,17 +263,11 @@ def test_where_no_row_is_massive_nothing_is_fitted_again(sinks):
 
 def test_an_encoder_of_two_blocks_has_an_answer():
     """It predicts no next token, and two blocks have no correlation."""
-    found = tables.results("public", "03_bilinear")
-    of_model = {
-        name: table[table["model"] == "minilm-l6"] if "model" in table else table for name, table in found.items()
-    }
-    some = {name: table[table["block"].isin([0, 3])] if "block" in table else table for name, table in of_model.items()}
-    some["correlations"] = some["correlations"].assign(r=np.nan)
-    said = prose.describe(
-        tables.Results("03_bilinear", some, {"settings": {**found.settings, "models": ["minilm-l6"]}})
-    )
-    assert (len(said.replies), len(said.questions)) == (3, 5)
-    assert "nan" not in " ".join([*said.answer, *said.replies, *(answer for _, answer in said.questions)])
+    nothing = put("correlations", r=None)
+    found = changed("03_bilinear", of_an_encoder, nothing, profile="public", models=["minilm-l6"])
+    said = answers(found)
+    assert broken(said) == []
+    assert {"R2", "Q4"} <= said.keys()
 
 
 def test_the_papers_recipe_is_run_on_all_blocks_of_each_of_its_models(gpt2, ids):

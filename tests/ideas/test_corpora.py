@@ -5,9 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import t as student_t
 
-from helpers.reference import held_out_r2, normal
+from helpers.captures import moments_of
+from helpers.reference import half_width, held_out_r2, normal
 from howlinear.core.ceilings import AffineMap, ceiling, fit
 from howlinear.core.intervals import Estimate
 from howlinear.core.moments import Moments
@@ -28,10 +28,6 @@ def grid(pairs, end="value"):
 def ends(found):
     """Differences of an agreement, their lower and their upper ends, each over the blocks."""
     return [np.array([getattr(each, end) for each in found.difference.values()]) for end in ("value", "low", "high")]
-
-
-def moments_of(x, y):
-    return Moments(x.shape[1], y.shape[1]).update(x, y)
 
 
 def sides(x, y, folds=4):
@@ -129,10 +125,6 @@ def test_every_pair_equals_refits_on_stored_rows():
                 for side, out in ((train, train_out), (test, test_out))
             )
         )
-
-    def half_width(*groups):
-        variance = sum((len(group) - 1) * np.var(group) for group in groups)
-        return student_t.ppf(0.975, 3) * variance**0.5
 
     for i, a in enumerate(rows):
         for j, b in enumerate(rows):
@@ -272,9 +264,10 @@ def test_the_likeness_in_a_transfer_is_that_of_its_maps_on_the_held_out_rows_of_
     refits = {
         name: [fit(sum([*each.train[:i], *each.train[i + 1 :]]))[0] for i in range(4)] for name, each in blocks.items()
     }
-    variance = 3 * np.var([likeness(refit, found.maps["b"], metric) for refit in refits["a"]])
-    variance += 3 * np.var([likeness(found.maps["a"], refit, metric) for refit in refits["b"]])
-    half = student_t.ppf(0.975, 3) * variance**0.5
+    half = half_width(
+        [likeness(refit, found.maps["b"], metric) for refit in refits["a"]],
+        [likeness(found.maps["a"], refit, metric) for refit in refits["b"]],
+    )
     assert grid(found.likeness, "low")[0, 1] == pytest.approx(value - half, abs=1e-10)
     assert grid(found.likeness, "high")[1, 0] == pytest.approx(value + half, abs=1e-10)
 
@@ -328,30 +321,18 @@ def test_agreement_equals_a_loop_over_folds():
     a, b = r2s("a"), r2s("b")
     groups = [[(r2s("a", side, k), b) for k in range(4)] for side in ("train", "test")]
     groups += [[(a, r2s("b", side, k)) for k in range(4)] for side in ("train", "test")]
-    factor = student_t.ppf(0.975, 3)
     difference, low, high = ends(found)
     np.testing.assert_allclose(difference, a - b, atol=1e-12)
-    half = factor * sum(3 * np.var([x - y for x, y in group], axis=0) for group in groups) ** 0.5
+    half = half_width(*[[x - y for x, y in group] for group in groups])
     np.testing.assert_allclose(low, a - b - half, atol=1e-10)
     np.testing.assert_allclose(high, a - b + half, atol=1e-10)
     z = np.arctanh(np.corrcoef(a, b)[0, 1])
-    spread = factor * sum(3 * np.var([np.arctanh(np.corrcoef(*two)[0, 1]) for two in group]) for group in groups) ** 0.5
+    spread = half_width(*[[np.arctanh(np.corrcoef(*two)[0, 1]) for two in group] for group in groups])
     expected = np.tanh([z, z - spread, z + spread])
     correlation = found.correlation
     assert (correlation.value, correlation.low, correlation.high) == pytest.approx(expected, abs=1e-8)
     inside = (low <= 0) & (high >= 0)
     assert found.differ == tuple(block for block, same in zip(curves, inside, strict=True) if not same)
-
-
-def test_the_order_of_corpora_turns_the_sign():
-    found = transfers({"a": profile(CURVES), "b": profile(CURVES, seed=1), "c": profile(CURVES, seed=2)})
-    one, other = agreement(found, "a", "c"), agreement(found, "c", "a")
-    (difference, low, _), (turned, _, high) = ends(one), ends(other)
-    np.testing.assert_allclose(difference, -turned, rtol=1e-12)
-    np.testing.assert_allclose(low, -high, atol=1e-12)
-    assert one.correlation.value == pytest.approx(other.correlation.value)
-    own = [[each.r2[corpus, corpus].value for each in found.values()] for corpus in "ac"]
-    np.testing.assert_allclose(difference, np.subtract(*own), atol=1e-15)
 
 
 def test_folds_are_left_as_they_were():
@@ -371,30 +352,23 @@ def test_no_corpus_is_refused_and_one_has_its_own_line_alone():
     assert alone.r2 == {("docs", "docs"): transfer({"docs": block, "code": block}).r2["docs", "docs"]}
 
 
-def test_blocks_of_different_width_are_refused():
-    blocks = {"docs": block_on(linear, d=5), "code": block_on(linear, d=6)}
-    with pytest.raises(InputError, match=r"different widths.*'docs': \(5, 3\), 'code': \(6, 3\).*one model"):
-        transfer(blocks)
+WHOLE = block_on(linear)
+FEW = block_on(linear, n=16, d=9)
 
 
-@pytest.mark.parametrize("side", ["train", "test"])
-def test_a_side_of_one_fold_is_refused(side):
-    whole = block_on(linear)
-    lone = replace(whole, **{side: [sum(getattr(whole, side))]})
-    with pytest.raises(InputError, match="code has fewer than two document folds"):
-        transfer({"docs": whole, "code": lone})
-
-
-def test_corpora_with_different_blocks_are_refused():
-    captures = {"docs": {0: block_on(linear), 1: block_on(linear)}, "code": {0: block_on(linear)}}
-    with pytest.raises(InputError, match=r"different blocks.*'docs': \[0, 1\], 'code': \[0\].*same blocks"):
-        transfers(captures)
-
-
-def test_a_block_that_cannot_be_fitted_is_named():
-    few = block_on(linear, n=16, d=9)
-    with pytest.raises(InputError, match=r"block 4: .*train rows for 9 inputs"):
-        transfers({"docs": {4: few}, "code": {4: few}})
+@pytest.mark.parametrize(
+    ("docs", "code", "message"),
+    [
+        ({4: WHOLE}, {4: block_on(linear, d=6)}, r"different widths.*'docs': \(5, 3\), 'code': \(6, 3\).*one model"),
+        ({4: WHOLE}, {4: replace(WHOLE, train=[sum(WHOLE.train)])}, "code has fewer than two document folds"),
+        ({4: WHOLE}, {4: replace(WHOLE, test=[sum(WHOLE.test)])}, "code has fewer than two document folds"),
+        ({0: WHOLE, 1: WHOLE}, {0: WHOLE}, r"different blocks.*'docs': \[0, 1\], 'code': \[0\].*same blocks"),
+        ({4: FEW}, {4: FEW}, "block 4: .*train rows for 9 inputs"),
+    ],
+)
+def test_captures_that_cannot_be_carried_over_are_refused(docs, code, message):
+    with pytest.raises(InputError, match=message):
+        transfers({"docs": docs, "code": code})
 
 
 def test_maps_that_do_not_fit_each_other_are_refused():
@@ -404,12 +378,8 @@ def test_maps_that_do_not_fit_each_other_are_refused():
         likeness(fits, narrow, moments)
     with pytest.raises(InputError, match=r"\(4, 3\) and \(4, 3\) on 5 inputs"):
         likeness(fits, fits, moments_of(normal(50, 5), normal(50, 1)))
-
-
-def test_a_constant_map_is_like_no_other():
-    moments = moments_of(normal(50, 4), normal(50, 3))
     with pytest.raises(InputError, match="a map is constant"):
-        likeness(AffineMap.constant(moments), affine(normal(4, 3).tolist()), moments)
+        likeness(AffineMap.constant(moments_of(normal(50, 4), normal(50, 3))), fits, moments)
 
 
 def test_profiles_that_cannot_be_compared_are_refused():

@@ -8,8 +8,6 @@ from conftest import tiny
 from howlinear.errors import InputError
 from howlinear.ideas.corpora.agreement import FoldProfiles, compare
 from howlinear.ideas.corpora.comparison import comparison, measured
-from howlinear.ideas.corpora.transfer import transfers
-from howlinear.instrument.capture import capture
 from howlinear.instrument.measure import measure
 from howlinear.text.rows import TokenRows
 from howlinear.training.minis import new_model
@@ -61,14 +59,6 @@ def test_independent_profiles_are_held_as_often_as_they_say():
     assert 0.93 <= np.mean(held) < 1.0
 
 
-def test_folds_of_a_capture_are_those_of_a_transfer(gpt2):
-    captures = {name: capture(gpt2, token_rows(seed)) for seed, name in enumerate(NAMES)}
-    expected = FoldProfiles.of(transfers(captures), "other")
-    found = FoldProfiles.of_capture(captures["other"])
-    for part in ("whole", "refitted", "rescored"):
-        np.testing.assert_array_equal(getattr(found, part), getattr(expected, part))
-
-
 def test_two_models_on_the_same_rows_are_paired_and_on_others_not(gpt2):
     other = tiny("mini-llama", seed=1)
     rows = token_rows()
@@ -94,9 +84,6 @@ def test_models_of_other_depths_are_not_subtracted(gpt2):
     found = comparison(measured(gpt2, token_rows()), measured(deeper, token_rows()), NAMES)
     assert found.agreement is None
     assert (len(found.first), len(found.second)) == (3, 4)
-
-
-def test_profiles_that_do_not_lie_on_each_other_are_refused():
     first, second = (FoldProfiles(np.arange(n) / 10, np.zeros((2, n)), np.zeros((2, n))) for n in (3, 2))
     with pytest.raises(InputError, match="take two of one depth"):
         compare(first, second, [0, 1, 2], NAMES)

@@ -9,6 +9,8 @@ import torch
 
 from conftest import BLOCKS
 from helpers import planted_sinks
+from helpers.answers import answers, broken, changed, keep, of_an_encoder
+from helpers.planted_neurons import block_of, captured
 from helpers.reference import normal
 from howlinear.core import limits
 from howlinear.core.ceilings import ceiling, fit, r2
@@ -21,9 +23,7 @@ from howlinear.ideas.degrees.products import learning_curve, polynomial, product
 from howlinear.ideas.degrees.spectrum import degrees, loudest
 from howlinear.instrument.capture import capture
 from howlinear.models.units import take_apart
-from howlinear.notebook import prose
 from howlinear.text.rows import TokenRows
-from tests.ideas.test_degrees import block_of, captured
 
 ENDS = ["r2", "r2_low", "r2_high"]
 
@@ -226,12 +226,7 @@ def test_training_is_read_at_the_middle_block_of_models_that_recorded_it():
 
 
 def test_two_blocks_without_probes_have_an_answer():
-    found = tables.results("public", "10_degrees")
-    of_model = {
-        name: table[table["model"] == "minilm-l6"] if "model" in table else table for name, table in found.items()
-    }
-    some = {name: table[table["block"].isin([0, 3])] if "block" in table else table for name, table in of_model.items()}
-    some["probes"] = some["probes"].iloc[:0]
-    said = prose.describe(tables.Results("10_degrees", some, {"settings": {**found.settings, "models": ["minilm-l6"]}}))
-    assert (len(said.replies), len(said.questions)) == (3, 5)
-    assert "nan" not in " ".join([*said.answer, *said.replies, *(answer for _, answer in said.questions)])
+    settings = {"profile": "public", "models": ["minilm-l6"]}
+    said = answers(changed("10_degrees", of_an_encoder, keep("probes", False), **settings))
+    assert broken(said) == []
+    assert {"R2", "Q4"} <= said.keys()

@@ -5,20 +5,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import t as student_t
 
+from helpers.captures import moments_of
 from helpers.planted_ranks import (
     FOLDS,
     broad,
     held_out,
-    loud_but_straight,
-    moments_of,
     one_loud_direction,
-    one_loud_feature,
     sample_of,
     sides,
 )
 from helpers.reference import (
+    half_width,
     held_out_r2,
     least_squares,
     normal,
@@ -36,6 +34,7 @@ from howlinear.ideas.rank.scores import (
     directions,
     estimate,
     loudest,
+    rise,
     score_moments,
     score_rows,
     share_of_error,
@@ -52,20 +51,16 @@ from howlinear.ideas.rank.spread import (
 from howlinear.instrument.capture import Sample, capture
 
 
-def view(sample):
-    """(pooled R², median R², effective rank of outputs), each an estimate."""
-    train, test = sides(sample)
-    found = score_moments(fit_folds(train), test)
-    rows = held_out(sample)
-    outputs = Moments(12).update(rows.y)
-    return estimate(Score.r2, found), estimate(Score.median, found), output_rank(outputs, rows)
-
-
-def test_spread_by_hand():
-    found = spread(torch.diag(torch.tensor([1.0, 0.0, 3.0], dtype=torch.float64)))
-    assert found.effective_rank == pytest.approx(16 / 10)
-    assert found.entropy_rank == pytest.approx(np.exp(-(0.25 * np.log(0.25) + 0.75 * np.log(0.75))))
-    assert found.first == pytest.approx(0.75)
+@pytest.mark.parametrize(
+    ("covariance", "expected"),
+    [
+        (torch.tensor([1.0, 0.0, 3.0]).diag(), (16 / 10, np.exp(-0.25 * np.log(0.25) - 0.75 * np.log(0.75)), 0.75)),
+        (torch.eye(5), (5, 5, 0.2)),
+        (torch.ones(5, 5), (1, 1, 1)),
+    ],
+)
+def test_spread_by_hand(covariance, expected):
+    assert dataclasses.astuple(spread(covariance)) == pytest.approx(expected)
 
 
 @given(seed=st.integers(0, 2**31), d=st.integers(1, 9), factor=st.floats(1e-6, 1e6))
@@ -77,12 +72,6 @@ def test_spread_knows_no_basis_and_no_scale_and_keeps_its_order(seed, d, factor)
         assert getattr(turned, name) == pytest.approx(value, rel=1e-9)
     assert 1 - 1e-12 <= found.effective_rank <= found.entropy_rank * (1 + 1e-12) <= d * (1 + 1e-11)
     assert 1 / d - 1e-12 <= found.first <= 1 + 1e-12
-
-
-def test_spread_of_a_ball_and_of_a_needle():
-    ball, needle = spread(torch.eye(5).double()), spread(torch.ones(5, 5).double())
-    assert (ball.effective_rank, ball.entropy_rank, ball.first) == pytest.approx((5, 5, 0.2))
-    assert (needle.effective_rank, needle.entropy_rank, needle.first) == pytest.approx((1, 1, 1))
 
 
 def test_pooled_r2_median_and_interval_are_those_of_the_ceiling():
@@ -107,50 +96,29 @@ def test_the_medians_interval_equals_a_loop_of_refits_on_rows():
     rescored = [median(train.fold >= 0, test.fold != i) for i in range(FOLDS)]
     # torch's quantile of 12 features interpolates halfway, as the median does
     whole = median(train.fold >= 0, test.fold >= 0)
-    half = student_t.ppf(0.975, FOLDS - 1) * (3 * np.var(refitted) + 3 * np.var(rescored)) ** 0.5
+    half = half_width(refitted, rescored)
     found = estimate(Score.median, score_moments(fit_folds(sides(sample)[0]), sides(sample)[1]))
     assert (found.value, found.low, found.high) == pytest.approx((whole, whole - half, whole + half), abs=1e-9)
-
-
-def test_scores_from_rows_and_from_moments_agree():
-    sample = broad(640)
-    train, test = sides(sample)
-    by_moments, by_rows = score_moments(fit_folds(train), test), score_rows(fit_folds(train), held_out(sample))
-    assert by_moments.rescored.keys() == by_rows.rescored.keys() == set(range(FOLDS))
-    assert len(by_moments.refitted) == FOLDS
-    pairs = [(by_moments.whole, by_rows.whole), *zip(by_moments.refitted, by_rows.refitted, strict=True)]
-    pairs += [(by_moments.without(fold), by_rows.without(fold)) for fold in range(FOLDS)]
-    for one, other in pairs:
-        assert one.n == other.n
-        for name in ("mean", "squares", "residual"):
-            torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-8, atol=1e-10)
 
 
 @given(seed=st.integers(0, 2**31), cuts=st.tuples(st.integers(1, 24), st.integers(25, 49)), shift=st.floats(-100, 100))
 @settings(deadline=None, max_examples=25)
 def test_scores_of_folds_of_any_size_and_offset_agree_between_moments_and_rows(seed, cuts, shift):
     x, y = normal(50, 3, seed=seed), normal(50, 2, seed=seed + 1) + shift
-    maps = FoldMaps(AffineMap(normal(3, 2, seed=seed + 2), normal(2, seed=seed + 3)), [])
+    whole, refit = (AffineMap(normal(3, 2, seed=seed + i), normal(2, seed=seed + i + 1)) for i in (2, 4))
+    maps = FoldMaps(whole, [refit])
     row = torch.arange(50)
     sample = dataclasses.replace(sample_of(x, y), fold=(row >= cuts[0]).long() + (row >= cuts[1]).long())
     test = [moments_of(sample.x[sample.fold == i], sample.y[sample.fold == i]) for i in range(3)]
     by_moments, by_rows = score_moments(maps, test), score_rows(maps, sample)
     assert by_rows.whole.n == 50
     assert by_rows.without(1).n == 50 - (cuts[1] - cuts[0])
-    for one, other in zip(
-        [by_moments.whole, *by_moments.rescored.values()], [by_rows.whole, *by_rows.rescored.values()], strict=True
-    ):
+    pairs = [(by_moments.whole, by_rows.whole), *zip(by_moments.refitted, by_rows.refitted, strict=True)]
+    pairs += [(by_moments.without(fold), by_rows.without(fold)) for fold in range(3)]
+    for one, other in pairs:
         assert one.n == other.n
         for name in ("mean", "squares", "residual"):
             torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-9, atol=1e-8)
-
-
-def test_a_fold_that_the_rows_do_not_touch_changes_nothing():
-    sample = broad(640)
-    scores = score_rows(fit_folds(sides(sample)[0], refit=False), select(sample, sample.test & (sample.fold != 2)))
-    assert set(scores.rescored) == {0, 1, 3}
-    assert scores.without(2) is scores.whole
-    assert scores.without(1).n < scores.whole.n
 
 
 def test_leaving_out_features_equals_least_squares_on_the_other_columns():
@@ -171,43 +139,6 @@ def test_the_loudest_are_ranked_without_the_held_out_rows():
     y = sample.y.clone()
     y[sample.test, 3] *= 1_000
     assert loudest(sides(sample)[0]).tolist() == loudest(sides(dataclasses.replace(sample, y=y))[0]).tolist()
-
-
-def test_one_loud_feature_is_told_from_a_broadly_linear_block():
-    (r2, median, rank), (broad_r2, broad_median, broad_rank) = view(one_loud_feature()), view(broad())
-    assert min(r2.low, broad_r2.low) > 0.98
-    assert regime(r2.value, median.value, rank.value) == "concentrated"
-    assert regime(broad_r2.value, broad_median.value, broad_rank.value) == "broad"
-    assert rank.high < 1.1 < 5 < broad_rank.low
-    assert median.high < 0.05 < 0.95 < broad_median.low
-
-
-def test_a_loud_feature_among_straight_ones_is_neither():
-    r2, median, rank = view(loud_but_straight())
-    assert (rank.value < 1.1, median.value > 0.95) == (True, True)
-    assert regime(r2.value, median.value, rank.value) == "mixed"
-
-
-def test_what_the_loud_feature_carries_goes_with_it_and_only_then():
-    for block, left in ((one_loud_feature, 0.0), (loud_but_straight, 0.99)):
-        train, test = sides(block())
-        all_of_it, rest = without_loudest(score_moments(fit_folds(train), test), loudest(train), [0, 1])
-        assert all_of_it.value > 0.98
-        assert rest.value == pytest.approx(left, abs=0.02)
-
-
-def test_a_loud_direction_hides_from_features_but_not_from_rank_nor_directions():
-    sample = one_loud_direction()
-    r2, median, rank = view(sample)
-    assert min(r2.value, median.value) > 0.9
-    assert rank.value < 1.1
-    train, test = sides(sample)
-    features = without_loudest(score_moments(fit_folds(train), test), loudest(train), [0, 1])
-    basis = directions(sample.y[~sample.test])
-    turned = without_loudest(score_rows(fit_folds(train), held_out(sample), basis), torch.arange(12), [0, 1])
-    assert features[1].value > 0.9
-    assert turned[0].value == pytest.approx(features[0].value, abs=1e-9)
-    assert turned[1].value == pytest.approx(0, abs=0.02)
 
 
 def test_directions_are_orthonormal_and_fall_in_loudness():
@@ -247,7 +178,7 @@ def test_ranks_of_predictions_and_outputs_equal_a_loop_over_rows():
             [np.log([participation(rows.y[rows.fold != i]) for i in everything])],
         ),
     ):
-        half = student_t.ppf(0.975, FOLDS - 1) * sum(3 * np.var(group) for group in spreads) ** 0.5
+        half = half_width(*spreads)
         assert found.value == pytest.approx(value, rel=1e-9)
         assert (found.low, found.high) == pytest.approx((value * np.exp(-half), value * np.exp(half)), rel=1e-7)
 
@@ -278,32 +209,16 @@ def test_a_paired_interval_equals_a_loop_over_rows():
     rows, found = held_out(sample), fit_folds(sides(sample)[0], refit=False)
     part = select(rows, rows.position > 2)
 
-    def difference(one, other):
-        return one.r2() - other.r2()
-
     def by_rows(fold):
         numbers = (np.asarray(found.whole.weight), np.asarray(found.whole.bias))
         one, other = ((kept.x[kept.fold != fold], kept.y[kept.fold != fold]) for kept in (part, rows))
         return pooled_r2(*one, *numbers) - pooled_r2(*other, *numbers)
 
-    mine = estimate(difference, score_rows(found, part), score_rows(found, rows))
-    half = student_t.ppf(0.975, FOLDS - 1) * (3 * np.var([by_rows(i) for i in range(FOLDS)])) ** 0.5
+    mine = estimate(rise, score_rows(found, part), score_rows(found, rows))
+    half = half_width([by_rows(i) for i in range(FOLDS)])
     assert found.refits == []
     assert mine.value == pytest.approx(by_rows(-1), abs=1e-9)
     assert (mine.low, mine.high) == pytest.approx((mine.value - half, mine.value + half), abs=1e-9)
-
-
-def test_a_block_bent_at_position_0_alone_is_found_there():
-    x = normal(6_400, 6)
-    y = x @ normal(6, 4, seed=1)
-    first = torch.arange(6_400) % 16 == 0
-    y[first] = 30 * (x[first, :4] * x[first, 1:5])
-    rows = held_out(sample_of(x, y))
-    affine = fit_folds(sides(sample_of(x, y))[0])
-    everywhere = estimate(Score.r2, score_rows(affine, rows))
-    later = estimate(Score.r2, score_rows(affine, select(rows, rows.position > 0)))
-    assert everywhere.high < 0.3
-    assert later.low > 0.6
 
 
 def test_bands_hold_equal_mass_and_send_the_unseen_to_the_rarest():
@@ -327,22 +242,19 @@ def test_bands_follow_frequency_and_share_the_ids(seed, bands):
 
 
 @pytest.mark.parametrize(
-    ("r2", "median", "rank", "word"),
+    ("r2", "median", "rank", "thresholds", "word"),
     [
-        (0.89, 0.1, 1.0, "below"),
-        (0.9, 0.8, 9.0, "broad"),
-        (0.95, 0.7, 2.0, "concentrated"),
-        (0.95, 0.71, 2.0, "mixed"),
-        (0.95, 0.7, 2.1, "mixed"),
-        (0.95, 0.9, 2.1, "broad"),
+        (0.89, 0.1, 1.0, {}, "below"),
+        (0.9, 0.8, 9.0, {}, "broad"),
+        (0.95, 0.7, 2.0, {}, "concentrated"),
+        (0.95, 0.71, 2.0, {}, "mixed"),
+        (0.95, 0.7, 2.1, {}, "mixed"),
+        (0.95, 0.9, 2.1, {}, "broad"),
+        (0.8, 0.7, 4.0, {"high": 0.8, "few": 4.0, "gap": 0.05}, "concentrated"),
     ],
 )
-def test_the_regimes_words(r2, median, rank, word):
-    assert regime(r2, median, rank) == word
-
-
-def test_thresholds_of_the_regimes_can_be_moved():
-    assert regime(0.8, 0.7, 4.0, high=0.8, few=4.0, gap=0.05) == "concentrated"
+def test_the_regimes_words_and_thresholds(r2, median, rank, thresholds, word):
+    assert regime(r2, median, rank, **thresholds) == word
 
 
 def test_constant_features_are_left_out_of_both_r2s():
@@ -385,7 +297,10 @@ def test_no_such_row_is_refused():
 def test_rows_of_one_fold_are_refused():
     sample = broad(640)
     alone = select(sample, sample.test & (sample.fold == 1))
-    found = fit_folds(sides(sample)[0])
+    train, test = sides(sample)
+    found = fit_folds(train)
+    with pytest.raises(InputError, match="two document folds, got 1"):
+        score_moments(found, [sum(test)])
     with pytest.raises(InputError, match="from two document folds, got 1: use more rows"):
         estimate(Score.r2, score_rows(found, alone))
     with pytest.raises(InputError, match="varies over 0 rows"):
@@ -399,27 +314,15 @@ def test_a_share_of_rows_from_one_fold_is_gone_without_it():
     alone, found = select(sample, sample.test & (sample.fold == 1)), fit_folds(sides(sample)[0], refit=False)
     part, whole = score_rows(found, alone), score_rows(found, held_out(sample))
     left_out = [0.0 if i == 1 else share_of_error(part.whole, whole.without(i)) for i in range(FOLDS)]
-    half = student_t.ppf(0.975, FOLDS - 1) * (3 * np.var(left_out)) ** 0.5
     share = estimate(share_of_error, part, whole)
     assert 0 < share.value < 1
-    assert share.high - share.value == pytest.approx(half)
-
-
-def test_too_few_train_rows_are_refused():
-    with pytest.raises(InputError, match="8 train rows for 12 inputs"):
-        fit_folds([moments_of(normal(4, 12), normal(4, 12)) for _ in range(2)])
+    assert share.half_width == pytest.approx(half_width(left_out))
 
 
 @pytest.mark.parametrize(("ids", "bands"), [(torch.zeros(0).long(), 4), (torch.arange(5), 1)])
 def test_bands_that_cannot_be_cut_are_refused(ids, bands):
     with pytest.raises(InputError, match=f"cannot cut {len(ids)} token ids into {bands} bands"):
         frequency_bands(ids, torch.arange(3), bands)
-
-
-def test_moments_of_one_held_out_fold_are_refused():
-    train, test = sides(broad(640))
-    with pytest.raises(InputError, match="two document folds, got 1"):
-        score_moments(fit_folds(train), [sum(test)])
 
 
 def test_a_score_of_no_rows_is_nothing():

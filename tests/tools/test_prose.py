@@ -12,7 +12,7 @@ from howlinear.ideas.corpora.agreement import Agreement
 from howlinear.ideas.degrees.nested import Nested
 from howlinear.ideas.degrees.products import Learned
 from howlinear.ideas.dynamics.timing import Vote
-from howlinear.ideas.optimisers.training import Shortfall
+from howlinear.ideas.optimisers.training import shortfall
 from howlinear.ideas.rank.spread import rank_estimate
 from howlinear.ideas.sinks import measure, predictions
 from howlinear.instrument.perplexity import change
@@ -98,7 +98,7 @@ def ends(*tables):
         (Agreement, lambda: ends(coverage("profiles of two texts: r"), coverage("profiles of two texts: difference"))),
         (Learned, lambda: [*ends(coverage("kernel: R²", but=["heavy"])), coverage("kernel: R²")["heavy"]]),
         (
-            Shortfall,
+            shortfall,
             lambda: [
                 *ends(coverage("trained map: shortfall", but=["massive"])),
                 coverage("trained map: shortfall")["massive"],

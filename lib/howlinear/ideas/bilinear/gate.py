@@ -8,7 +8,6 @@ appear as a product, so a gate may close while the others grow; what the branch 
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -17,32 +16,23 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from howlinear.errors import InputError
-from howlinear.ideas.bilinear.probe import residual_rows, scores
+from howlinear.ideas.bilinear.probe import residual_rows, scores, squares_about_mean
 from howlinear.instrument.capture import BlockCapture
 
 BATCH = 256
 CHECKS = 10  # how often the fold kept apart is asked
 
 
-@dataclass(frozen=True)
-class EndToEnd:
-    """A branch trained end to end, on the held-out rows of the sample.
-
-    Attributes:
-        gain: R² with the branch, minus that of the closed-form map.
-        gate: g where training stopped; it starts at 1.
-        share: variance of what the branch adds, over the variance of the output; it starts at 0.
-    """
-
-    gain: float
-    gate: float
-    share: float
-
-
 def end_to_end(
     kept: BlockCapture, rank: int = 16, rate: float = 1e-2, steps: int = 600, decay: float = 0.01, seed: int = 0
-) -> EndToEnd:
-    """Train W, b, A, B, U and g by AdamW, on inputs scaled to unit variance, the rate falling to 0 as a cosine."""
+) -> dict[str, float]:
+    """Train W, b, A, B, U and g by AdamW, on inputs scaled to unit variance, the rate falling to 0 as a cosine.
+
+    Returns:
+        On the held-out rows of the sample: `gain`, R² with the branch, minus that of the closed-form map; `gate`, g
+        where training stopped, which starts at 1; `share`, the variance of what the branch adds, over the variance of
+        the output, which starts at 0.
+    """
     rows = residual_rows(kept)
     moments = sum(kept.train)
     d = moments.d_in
@@ -85,12 +75,9 @@ def end_to_end(
         straight, product = best(x)
     line, poly = scores(rows, unit * (straight + product))
     added = unit.double() * product[rows.test]
-    share = _squares_about_mean(added) / _squares_about_mean(rows.y[rows.test].double())
-    return EndToEnd(gain=float(poly[0] - line[0]), gate=best.gate.item(), share=float(share))
-
-
-def _squares_about_mean(values: Float[Tensor, "n d_out"]) -> Float[Tensor, ""]:
-    return (values - values.mean(0)).square().sum()
+    share = squares_about_mean(added) / squares_about_mean(rows.y[rows.test])
+    gain = poly[0] - line[0]
+    return {"gain": float(gain), "gate": best.gate.item(), "share": float(share)}
 
 
 class _Gated(nn.Module):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from howlinear.core.ceilings import AffineMap, fit, whitening
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.bilinear.probe import Branch, ProbeRows, residual_rows, scores
-from howlinear.ideas.bilinear.recipe import BATCH, EVERY, RATE, Products, summed_error
+from howlinear.ideas.bilinear.recipe import EVERY, RATE, Products, train_together
 from howlinear.instrument.capture import BlockCapture
 
 CONTROLS = ("dense2x", "poly2x")
@@ -104,28 +105,17 @@ def conjunction(map_: Callable[[Tensor], Tensor], x: Float[Tensor, "n d"]) -> fl
 # --- controls
 
 
-@dataclass(frozen=True)
-class Control:
-    """A control fitted to a block, on the held-out rows of the sample.
-
-    Attributes:
-        r2: pooled over features, its interval from leaving out each held-out fold; the fit is taken as given.
-        conjunction: `conjunction` of its map there.
-        step: after which it was kept: the best on the train fold kept apart.
-    """
-
-    r2: Estimate
-    conjunction: float
-    step: int
-
-
 def control(
     blocks: Mapping[int, BlockCapture], kind: str, rank: int = 16, steps: int = 2_000, seed: int = 0
-) -> dict[int, Control]:
+) -> pd.DataFrame:
     """Train a control on several blocks at once, each as it would be alone, from the same start.
 
     The paper takes 8,000 steps and reports the last. On a sample of some thousand rows that would be by heart, so what
     is scored is the evaluation that does best on a train fold kept apart.
+
+    Returns:
+        By block, on the held-out rows of the sample: `r2`, pooled over features, its interval from leaving out each
+        held-out fold, the fit taken as given; `conjunction` of its map; `step`, after which it was kept.
     """
     if kind not in CONTROLS or steps < EVERY:
         raise InputError(f"no control {kind!r} of {steps} steps: one of {', '.join(CONTROLS)}, {EVERY} steps or more")
@@ -143,28 +133,23 @@ def control(
     best = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     least = torch.full((len(captured),), torch.inf)
     kept_at = torch.zeros(len(captured), dtype=torch.long)
-    for step in range(1, steps + 1):
-        batch = used[torch.randint(len(used), (BATCH,), generator=generator)]
-        loss = summed_error(model(x.index_select(1, batch)), y.index_select(1, batch))
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        if step % EVERY == 0:
-            # Each block keeps its parameters from the step that does best on the fold kept apart
-            with torch.no_grad():
-                left = y[:, apart] - model(x[:, apart])
-            error = left.square().mean(dim=(1, 2))
-            better = error < least
-            least[better] = error[better]
-            kept_at[better] = step
-            for name, parameter in model.named_parameters():
-                best[name][better] = parameter.detach()[better]
+    for step in train_together(model, optimiser, x, y, used, steps, generator):
+        # Each block keeps its parameters from the step that does best on the fold kept apart
+        with torch.no_grad():
+            left = y[:, apart] - model(x[:, apart])
+        error = left.square().mean(dim=(1, 2))
+        better = error < least
+        least[better] = error[better]
+        kept_at[better] = step
+        for name, parameter in model.named_parameters():
+            best[name][better] = parameter.detach()[better]
 
     model.load_state_dict(best)
-    return {block: _score(model, i, rows[i], x[i], int(kept_at[i])) for i, block in enumerate(blocks)}
+    found = [_score(model, i, rows[i], x[i]) for i in range(len(captured))]
+    return pd.DataFrame(found, index=list(blocks)).assign(step=kept_at.numpy())
 
 
-def _score(model: _TwoLayers, i: int, rows: ProbeRows, x: Float[Tensor, "rows d"], step: int) -> Control:
+def _score(model: _TwoLayers, i: int, rows: ProbeRows, x: Float[Tensor, "rows d"]) -> dict[str, float]:
     """The scores of the i-th block's control."""
 
     @torch.no_grad()
@@ -175,7 +160,7 @@ def _score(model: _TwoLayers, i: int, rows: ProbeRows, x: Float[Tensor, "rows d"
     line = rows.y - rows.e
     _, with_layers = scores(rows, answer(x) - line)
     r2 = Estimate.jackknife(float(with_layers[0]), with_layers[1:])
-    return Control(r2, conjunction(answer, x[rows.test]), step)
+    return {**r2.columns("r2"), "conjunction": conjunction(answer, x[rows.test])}
 
 
 class _Layer(nn.Module):

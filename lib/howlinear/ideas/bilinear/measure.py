@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -45,10 +45,10 @@ Layers = Mapping[str, Mapping[int, LineAndProducts]]  # model → block → the 
 
 def probe_blocks(models: Models, rank: int = 16, seeds: int = 3, steps: int = 100) -> Probes:
     """The probe of every block, with so many fits a block and so many iterations a fit at most."""
-    return {
-        model: {block: probe(kept, rank, seeds, steps) for block, kept in blocks.items()}
-        for model, blocks in models.items()
-    }
+    probes = {model: {} for model in models}
+    for model, block, kept in _each_block(models):
+        probes[model][block] = probe(kept, rank, seeds, steps)
+    return probes
 
 
 def block_table(probes: Probes) -> pd.DataFrame:
@@ -90,10 +90,9 @@ def ordinary_table(
     models: Models, massive: pd.DataFrame, rank: int = 16, seeds: int = 3, steps: int = 100
 ) -> pd.DataFrame:
     """`block_table` of the blocks in `massive` without these rows: in the line, in the fit and in the score."""
-    ordinary = {
-        model: {block: _without_massive(models[model][block]) for block in rows["block"]}
-        for model, rows in massive.groupby("model", sort=False)
-    }
+    ordinary = {model: {} for model in massive["model"]}
+    for row in massive.itertuples():
+        ordinary[row.model][row.block] = _without_massive(models[row.model][row.block])
     return block_table(probe_blocks(ordinary, rank, seeds, steps))
 
 
@@ -110,9 +109,8 @@ def _is_ordinary(kept: BlockCapture) -> Tensor:
 
 def _without_massive(kept: BlockCapture) -> BlockCapture:
     """The block's ordinary rows, of the sample as well."""
-    sample = kept.rows()
     ordinary = _is_ordinary(kept)
-    fewer = {field.name: getattr(sample, field.name)[ordinary] for field in fields(sample)}
+    fewer = {name: values[ordinary] for name, values in vars(kept.rows()).items()}
     return replace(kept.ordinary(), sample=Sample(**fewer))
 
 
@@ -146,7 +144,7 @@ def power_table(models: Models, count: int, rank: int = 16, seeds: int = 3, step
     """Table `power`: shares that the probe recovers of teachers that are known, on `count` blocks of each model."""
     rows = []
     for model, block, kept in _each_block(models, count):
-        rows.append({"model": model, "block": block, **vars(power(kept, rank, seeds, steps=steps))})
+        rows.append({"model": model, "block": block, **power(kept, rank, seeds, steps)})
     return pd.DataFrame(rows)
 
 
@@ -162,7 +160,7 @@ def rank_table(models: Models, ranks: Sequence[int], count: int, steps: int = 10
             for rank in ranks:
                 recovered = probe(blocks[block], rank, seeds=1, steps=steps).recovered
                 is_middle = block == swept[len(swept) // 2]
-                hidden = hidden_teacher(blocks[block], rank, steps=steps) if is_middle else np.nan
+                hidden = hidden_teacher(blocks[block], rank, steps) if is_middle else np.nan
                 row = {"model": model, "block": block, "rank": rank}
                 rows.append(row | {"recovered": recovered, "hidden": hidden})
     return pd.DataFrame(rows)
@@ -176,8 +174,7 @@ def gate_table(models: Models, rates: Sequence[float], rank: int = 16, steps: in
     rows = []
     for rate in rates:
         for model, block, kept in _each_block(models):
-            found = end_to_end(kept, rank, rate, steps)
-            rows.append({"model": model, "block": block, "rate": rate, **vars(found)})
+            rows.append({"model": model, "block": block, "rate": rate, **end_to_end(kept, rank, rate, steps)})
     return pd.DataFrame(rows)
 
 
@@ -198,26 +195,21 @@ def recipe_table(
 
     Gains are rounded before they are compared, so that gain + selection + rows + optimiser is ours, to the digit.
     """
-    tables = []
+    tables = {}
     for model, of_model in models.items():
-        trained = recipe(of_model, rank, steps, seed)
-        gains = (trained.published, trained.apart, trained.apart_all, trained.scored_all)
-        published, apart, apart_all, scored_all = (gain.numpy().round(STEADY) for gain in gains)
-        ours = blocks[blocks["model"] == model].set_index("block").loc[list(of_model), "gain"].to_numpy().round(STEADY)
-        table = {
-            "model": model,
-            "block": list(of_model),
-            "gain": published,
-            "gain_all": scored_all,
+        trained = recipe(of_model, rank, steps, seed).round(STEADY)
+        probed = blocks[blocks["model"] == model].set_index("block")
+        ours = probed["gain"].loc[list(of_model)].round(STEADY)
+        gains = {
+            "gain": trained["published"],
+            "gain_all": trained["scored_all"],
             "ours": ours,
-            "selection": apart - published,
-            "rows": apart_all - apart,
-            "optimiser": ours - apart_all,
-            "rows_few": trained.few,
-            "rows_all": trained.all,
+            "selection": trained["apart"] - trained["published"],
+            "rows": trained["apart_all"] - trained["apart"],
+            "optimiser": ours - trained["apart_all"],
         }
-        tables.append(pd.DataFrame(table))
-    return pd.concat(tables, ignore_index=True)
+        tables[model] = pd.DataFrame(gains).join(trained[["rows_few", "rows_all"]])
+    return pd.concat(tables, names=KEYS).reset_index()
 
 
 def papers_recipe_table(
@@ -234,14 +226,13 @@ def papers_recipe_table(
 
 def control_table(models: Models, count: int, rank: int = 16, steps: int = 2_000) -> pd.DataFrame:
     """Table `controls`: the paper's controls for depth on `count` blocks of each model."""
-    rows = []
+    tables = {}
     for model, blocks in models.items():
         few = {block: blocks[block] for block in spaced(blocks, count)}
         for kind in CONTROLS:
-            for block, found in control(few, kind, rank, steps).items():
-                row = {"model": model, "block": block, "control": kind} | found.r2.columns("r2")
-                rows.append(row | {"conjunction": found.conjunction, "step": found.step})
-    return pd.DataFrame(rows)
+            tables[model, kind] = control(few, kind, rank, steps)
+    table = pd.concat(tables, names=["model", "control", "block"]).reset_index()
+    return table[[*KEYS, *table.columns.drop(KEYS)]]
 
 
 # --- the line with products, as a layer
@@ -249,10 +240,10 @@ def control_table(models: Models, count: int, rank: int = 16, steps: int = 2_000
 
 def build_layers(models: Models, probes: Probes) -> Layers:
     """The line of every block with the products on top that the probe's first fit found."""
-    return {
-        model: {block: LineAndProducts.of(kept, probes[model][block].branch) for block, kept in blocks.items()}
-        for model, blocks in models.items()
-    }
+    layers = {model: {} for model in models}
+    for model, block, kept in _each_block(models):
+        layers[model][block] = LineAndProducts.of(kept, probes[model][block].branch)
+    return layers
 
 
 def measure_table(models: Models, layers: Layers, count: int) -> pd.DataFrame:

@@ -6,82 +6,60 @@ what is not (arXiv 2606.19379 leaves this out). Every teacher has its straight p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from howlinear.errors import InputError
-from howlinear.ideas.bilinear.probe import ProbeRows, branch, residual_rows
+from howlinear.ideas.bilinear.probe import ProbeRows, branch, residual_rows, squares_about_mean
 from howlinear.instrument.capture import BlockCapture
 
-
-@dataclass(frozen=True)
-class Power:
-    """Shares of held-out variance that the probe recovers, 1 if all of it.
-
-    Attributes:
-        planted: of a bilinear teacher of the probe's own rank.
-        hidden: of the same teacher, when the block's residual, rows shuffled, hides it.
-        cubic: of a teacher that multiplies three inputs.
-        shuffled: of the block's residual with its rows shuffled: nothing to be found.
-    """
-
-    planted: float
-    hidden: float
-    cubic: float
-    shuffled: float
+HIDDEN = 0.25  # what a hidden teacher has of the variance
 
 
-def power(
-    kept: BlockCapture, rank: int = 16, seeds: int = 3, planted: float = 0.25, seed: int = 0, steps: int = 100
-) -> Power:
+def power(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) -> dict[str, float]:
     """What the probe recovers of teachers on a block's own inputs, the mean over its starts as in `probe.probe`.
 
     A start may end in a local optimum that misses one of the products; a mean says how much that costs.
+
+    Returns:
+        Shares of held-out variance, 1 if all of it: `planted`, of a bilinear teacher of the probe's own rank; `hidden`,
+        of the same teacher, when the block's residual, rows shuffled, hides it; `cubic`, of a teacher that multiplies
+        three inputs; `shuffled`, of the block's residual with its rows shuffled, where nothing is to be found.
     """
     if seeds < 1:
         raise InputError(f"seeds={seeds}: the probe needs a start or more")
     rows = residual_rows(kept)
     means = {}
-    for name, task in _tasks(rows, rank, planted, seed).items():
-        shares = [_recovered(rows, task, rank, start, steps) for start in range(seeds)]
+    for name, (target, truth) in _tasks(rows, rank).items():
+        shares = [_recovered(rows, target, truth, rank, start, steps) for start in range(seeds)]
         means[name] = sum(shares) / seeds
-    return Power(**means)
+    return means
 
 
-def hidden_teacher(kept: BlockCapture, rank: int = 16, planted: float = 0.25, seed: int = 0, steps: int = 100) -> float:
-    """`Power.hidden` alone, from one start; otherwise the same arguments and errors as `power`."""
+def hidden_teacher(kept: BlockCapture, rank: int = 16, steps: int = 100) -> float:
+    """What `power` says of the hidden teacher, from one start."""
     rows = residual_rows(kept)
-    task = _tasks(rows, rank, planted, seed)["hidden"]
-    return _recovered(rows, task, rank, 0, steps)
+    target, truth = _tasks(rows, rank)["hidden"]
+    return _recovered(rows, target, truth, rank, 0, steps)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What the probe is to fit, and what it is to recover of it."""
-
-    target: Float[Tensor, "rows d_out"]
-    truth: Float[Tensor, "rows d_out"]
-
-
-def _tasks(rows: ProbeRows, rank: int, planted: float, seed: int) -> dict[str, _Task]:
-    """By the names of `Power`."""
-    if not 0 < planted < 1:
-        raise InputError(f"planted={planted}: the teacher's share of the variance lies between 0 and 1")
-    generator = torch.Generator().manual_seed(seed)
+def _tasks(rows: ProbeRows, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """What the probe is to fit, and what it is to recover of it, by the names that `power` gives them."""
+    generator = torch.Generator().manual_seed(0)
     noise = shuffled(rows, generator)
     bilinear = teacher(rows, 2, rank, generator)
     cubic = teacher(rows, 3, rank, generator)
-    # signal / (signal + noise) = planted, in Σ² over the train rows
+    # signal / (signal + noise) = HIDDEN, in Σ² over the train rows
     ratio = noise[~rows.test].square().sum() / bilinear[~rows.test].square().sum()
-    weak = bilinear * (ratio * planted / (1 - planted)).sqrt()
+    weak = bilinear * (ratio * HIDDEN / (1 - HIDDEN)).sqrt()
     return {
-        "planted": _Task(bilinear, truth=bilinear),
-        "hidden": _Task(weak + noise, truth=weak),
-        "cubic": _Task(cubic, truth=cubic),
-        "shuffled": _Task(noise, truth=noise),
+        "planted": (bilinear, bilinear),
+        "hidden": (weak + noise, weak),
+        "cubic": (cubic, cubic),
+        "shuffled": (noise, noise),
     }
 
 
@@ -114,10 +92,10 @@ def shuffled(rows: ProbeRows, generator: torch.Generator) -> Float[Tensor, "rows
     return mixed
 
 
-def _recovered(rows: ProbeRows, task: _Task, rank: int, seed: int, steps: int) -> float:
+def _recovered(rows: ProbeRows, target: Tensor, truth: Tensor, rank: int, seed: int, steps: int) -> float:
     """R² of a branch fitted to the target as a guess of the truth, on held-out rows."""
-    fitted = branch(replace(rows, e=task.target), rank, seed, steps)
-    truth = task.truth[rows.test].double()
+    fitted = branch(replace(rows, e=target), rank, seed, steps)
+    held_out = truth[rows.test].double()
     guess = fitted(rows.z)[rows.test].double()
-    error = (truth - guess).square().sum()
-    return float(1 - error / (truth - truth.mean(0)).square().sum())
+    error = (held_out - guess).square().sum()
+    return float(1 - error / squares_about_mean(held_out))

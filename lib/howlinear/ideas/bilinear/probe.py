@@ -99,14 +99,12 @@ class Probe:
             seeds or more, over train folds and starts.
         r2_lin: R²_lin of the map fitted on all train rows, scored on the very rows that score the branch.
         r2_poly: with the branch.
-        by_seed: the gain of each seed, shape (seeds,).
         branch: what the first seed found.
     """
 
     gain: Estimate
     r2_lin: float
     r2_poly: float
-    by_seed: np.ndarray
     branch: Branch
 
     @property
@@ -150,7 +148,6 @@ def probe(kept: BlockCapture, rank: int = 16, seeds: int = 3, steps: int = 100) 
         gain=Estimate(gain, gain - half, gain + half),
         r2_lin=r2_lin,
         r2_poly=r2_lin + gain,
-        by_seed=by_seed,
         branch=branches[0],
     )
 
@@ -307,8 +304,7 @@ def scores(rows: ProbeRows, added: Float[Tensor, "rows d_out"]) -> tuple[np.ndar
         subsets.append(rows.test.index_fill(0, fold, False))
     line, poly = [], []
     for subset in subsets:
-        y = rows.y[subset].double()
-        total = float((y - y.mean(0)).square().sum())
+        total = float(squares_about_mean(rows.y[subset]))
         if not total > 0:
             count = int(rows.test.sum())
             raise InputError(f"the outputs are constant over {count} held-out rows: R² is undefined; use more text")
@@ -317,3 +313,9 @@ def scores(rows: ProbeRows, added: Float[Tensor, "rows d_out"]) -> tuple[np.ndar
         line.append(1 - float(left_by_line.double().square().sum()) / total)
         poly.append(1 - float(left_by_both.double().square().sum()) / total)
     return np.array(line), np.array(poly)
+
+
+def squares_about_mean(values: Float[Tensor, "n d_out"]) -> Float[Tensor, ""]:
+    """Σ (y − ȳ)² over rows and features, in float64."""
+    values = values.double()
+    return (values - values.mean(0)).square().sum()

@@ -12,19 +12,20 @@ on our rows and by our R². `papers_gain` runs the recipe on the paper's rows an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
-from torch.optim import Adam
+from torch.optim import Adam, Optimizer
 
 from howlinear.core.ceilings import fit
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
-from howlinear.ideas.bilinear.probe import residual_rows
+from howlinear.ideas.bilinear.probe import residual_rows, squares_about_mean
 from howlinear.instrument.capture import BlockCapture
 
 RATE = 1e-3
@@ -36,31 +37,16 @@ GATE = -2.0  # s at the start: exp(−2) = 0.135
 ROWS_PER_INPUT = 15.625  # 12,000 train rows at width 768
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What the recipe gains, block by block; each field changes one thing more, all scored on the same held-out rows.
-
-    Attributes:
-        published: few rows, the evaluation chosen by the rows that it is scored on.
-        apart: few rows, the evaluation chosen by a train document fold kept apart.
-        apart_all: all sampled rows, chosen by that fold.
-        scored_all: all sampled rows, chosen by the rows that it is scored on.
-        few: how many rows "few" is.
-        all: how many "all" is.
-    """
-
-    published: Float[Tensor, " blocks"]
-    apart: Float[Tensor, " blocks"]
-    apart_all: Float[Tensor, " blocks"]
-    scored_all: Float[Tensor, " blocks"]
-    few: int
-    all: int
-
-
-def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_000, seed: int = 0) -> Recipe:
+def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_000, seed: int = 0) -> pd.DataFrame:
     """Train the products of all blocks at once, on few rows and on all.
 
     The blocks share no weight, so Adam steps each as it would alone; all begin at the same A, B and U.
+
+    Returns:
+        By block, gains on the same held-out rows: `published`, few rows, the evaluation chosen by the rows that it is
+        scored on; `apart`, few rows, chosen by a train document fold kept apart; `apart_all`, all sampled rows, chosen
+        by that fold; `scored_all`, all sampled rows, chosen by the rows that it is scored on. And how many rows these
+        are, `rows_few` and `rows_all`.
     """
     captured = list(blocks.values())
     d = captured[0].rows().x.shape[1]
@@ -71,17 +57,12 @@ def recipe(blocks: Mapping[int, BlockCapture], rank: int = 16, steps: int = 4_00
     order = torch.randperm(len(used), generator=torch.Generator().manual_seed(seed))
     few = used[order[:count]].sort().values
 
-    # Where the sample holds no more rows than the paper's, few are all
-    by_few = _evaluate(captured, few, rank, steps, seed)
-    by_all = by_few if count == len(used) else _evaluate(captured, used, rank, steps, seed)
-    return Recipe(
-        published=by_few.gain(by_few.held_out),
-        apart=by_few.gain(by_few.apart),
-        apart_all=by_all.gain(by_all.apart),
-        scored_all=by_all.gain(by_all.held_out),
-        few=count,
-        all=len(used),
-    )
+    published, apart = _gains_by_choice(captured, few, rank, steps, seed)
+    scored_all, apart_all = published, apart  # where the sample holds no more rows than the paper's
+    if count < len(used):
+        scored_all, apart_all = _gains_by_choice(captured, used, rank, steps, seed)
+    gains = {"published": published, "apart": apart, "apart_all": apart_all, "scored_all": scored_all}
+    return pd.DataFrame(gains | {"rows_few": count, "rows_all": len(used)}, index=list(blocks))
 
 
 def follow(scores: Sequence[float], patience: int = PATIENCE, better: float = BETTER) -> tuple[int | None, bool]:
@@ -124,28 +105,6 @@ class Products(nn.Module):
         return (left * right) @ readout
 
 
-@dataclass(frozen=True)
-class _Evaluations:
-    """Gain over the line at every evaluation of a run.
-
-    Attributes:
-        held_out: on the held-out rows, shape (evaluations, blocks).
-        apart: on the fold kept apart, shape (evaluations, blocks).
-    """
-
-    held_out: Float[Tensor, "evaluations blocks"]
-    apart: Float[Tensor, "evaluations blocks"]
-
-    def gain(self, judge: Float[Tensor, "evaluations blocks"]) -> Float[Tensor, " blocks"]:
-        """Held-out gain of each block at the evaluation that these scores choose."""
-        gains = torch.zeros(judge.shape[1], dtype=torch.float64)
-        for block in range(judge.shape[1]):
-            kept, _ = follow(judge[:, block].tolist())
-            if kept is not None:
-                gains[block] = self.held_out[kept, block]
-        return gains
-
-
 def papers_gain(
     x: Float[Tensor, "rows d"],
     y: Float[Tensor, "rows d_out"],
@@ -168,24 +127,43 @@ def papers_gain(
     held_out = torch.arange(cut, len(x))
     outputs = y[cut:].double()
     total = (outputs - outputs.mean()).square().sum()
+    judge = (held_out, total[None])
     batches = torch.Generator().manual_seed(0)
-    (gains,) = _train(start, x[None], e[None], torch.arange(cut), [(held_out, total[None])], steps, batches)
-    kept, _ = follow(gains[:, 0].tolist())
-    return 0.0 if kept is None else float(gains[kept, 0])
+    (gains,) = _train(start, x[None], e[None], torch.arange(cut), [judge], steps, batches)
+    (gain,) = _gains_at(gains, chosen_by=gains)
+    return float(gain)
 
 
-def _evaluate(captured: Sequence[BlockCapture], used: Tensor, rank: int, steps: int, seed: int) -> _Evaluations:
-    """Train the products of all blocks on the rows `used`, and evaluate them as the recipe does."""
+def _gains_by_choice(
+    captured: Sequence[BlockCapture], used: Tensor, rank: int, steps: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Held-out gains of products trained on the rows `used`: chosen by held-out rows, and by a fold kept apart."""
     rows = residual_rows(captured[0])  # all blocks have the same rows
     all_used, apart = rows.split_train(seed)
     held_out = rows.test.nonzero()[:, 0]
     fit_on = used if len(used) < len(all_used) else None
     x = torch.stack([kept.rows().x for kept in captured])
     e = torch.stack([_left_by_line(kept, fit_on) for kept in captured])
-    judges = [(rows, _variance(captured, rows)) for rows in (held_out, apart)]
+    judges = []
+    for judge in (held_out, apart):
+        squares = [squares_about_mean(kept.rows().y[judge]) for kept in captured]
+        judges.append((judge, torch.stack(squares)))
     generator = torch.Generator().manual_seed(seed)
     model = Products(len(captured), x.shape[2], e.shape[2], rank, generator)
-    return _Evaluations(*_train(model, x, e, used, judges, steps, generator))
+    gains, gains_apart = _train(model, x, e, used, judges, steps, generator)
+    return _gains_at(gains, chosen_by=gains), _gains_at(gains, chosen_by=gains_apart)
+
+
+def _gains_at(
+    gains: Float[Tensor, "evaluations blocks"], chosen_by: Float[Tensor, "evaluations blocks"]
+) -> Float[np.ndarray, " blocks"]:
+    """The gain of each block at the evaluation that some scores choose; 0 where they choose none."""
+    at_choice = np.zeros(gains.shape[1])
+    for block, scores in enumerate(chosen_by.T.tolist()):
+        kept, _ = follow(scores)
+        if kept is not None:
+            at_choice[block] = gains[kept, block]
+    return at_choice
 
 
 def _train(
@@ -197,42 +175,41 @@ def _train(
     steps: int,
     generator: torch.Generator,
 ) -> list[Float[Tensor, "evaluations blocks"]]:
-    """Train products on what the line leaves, e, of the rows `used`.
-
-    Args:
-        model: where to start; trained in place.
-        x: inputs of all rows.
-        e: what the line leaves of them.
-        used: rows to train on.
-        judges: rows that evaluations are of, and the squares that a gain there is a share of.
-        steps: at most.
-        generator: draws the batches.
+    """Train products, in place, on what the line leaves of the rows `used`.
 
     Returns:
-        The gain at every evaluation, by each of the judges.
+        The gain at every evaluation, by each of the judges: some rows, and the squares that a gain there is a share of.
     """
     optimiser = Adam(model.parameters(), lr=RATE, fused=True)
     gains: list[list[Tensor]] = [[] for _ in judges]
+    for _ in train_together(model, optimiser, x, e, used, steps, generator):
+        for (rows, squares), by_judge in zip(judges, gains, strict=True):
+            by_judge.append(_gains(model, x, e, rows) / squares)
+        if all(map(_all_ended, gains)):
+            break  # whoever chooses, no block's later evaluations count
+    return [torch.stack(by_judge) for by_judge in gains]
+
+
+def train_together(
+    model: nn.Module,
+    optimiser: Optimizer,
+    x: Float[Tensor, "blocks rows d"],
+    y: Float[Tensor, "blocks rows d_out"],
+    used: Int64[Tensor, " some"],
+    steps: int,
+    generator: torch.Generator,
+) -> Iterator[int]:
+    """Train on batches of the rows `used`, each block as it would be alone; yields the step at every evaluation."""
     for step in range(1, steps + 1):
         batch = used[torch.randint(len(used), (BATCH,), generator=generator)]
-        loss = summed_error(model(x.index_select(1, batch)), e.index_select(1, batch))
+        wanted = y.index_select(1, batch)
+        # The mean squared error of each block, summed over blocks: no block's gradient depends on another
+        loss = mse_loss(model(x.index_select(1, batch)), wanted, reduction="sum") / wanted[0].numel()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         if step % EVERY == 0:
-            for (rows, squares), by_judge in zip(judges, gains, strict=True):
-                by_judge.append(_gains(model, x, e, rows) / squares)
-            if all(map(_all_ended, gains)):
-                break  # whoever chooses, no block's later evaluations count
-    return [torch.stack(by_judge) for by_judge in gains]
-
-
-def summed_error(
-    predicted: Float[Tensor, "blocks n d_out"], wanted: Float[Tensor, "blocks n d_out"]
-) -> Float[Tensor, ""]:
-    """The mean squared error of each block, summed over blocks: no block's gradient depends on another."""
-    _, rows, features = wanted.shape
-    return mse_loss(predicted, wanted, reduction="sum") / (rows * features)
+            yield step
 
 
 def _all_ended(evaluations: Sequence[Float[Tensor, " blocks"]]) -> bool:
@@ -250,15 +227,6 @@ def _left_by_line(kept: BlockCapture, used: Tensor | None) -> Float[Tensor, "row
         moments = Moments(sample.x.shape[1], sample.y.shape[1]).update(sample.x[used], sample.y[used])
     affine, _ = fit(moments)
     return (sample.y.double() - affine(sample.x.double())).float()
-
-
-def _variance(captured: Sequence[BlockCapture], rows: Int64[Tensor, " n"]) -> Float[Tensor, " blocks"]:
-    """Squared distances of each block's outputs from their mean, summed over some rows and over features."""
-    found = []
-    for kept in captured:
-        outputs = kept.rows().y[rows].double()
-        found.append((outputs - outputs.mean(0)).square().sum())
-    return torch.stack(found)
 
 
 @torch.no_grad()

@@ -8,17 +8,16 @@ sample of anything, so they are not resampled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
-from howlinear.core.fold_maps import Scores, fit_folds, score_folds
+from howlinear.core.fold_maps import Scores
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError
 from howlinear.ideas.corpora.transfer import Transfer
-from howlinear.instrument.capture import BlockCapture
 
 Curve = Float[np.ndarray, " blocks"]
 
@@ -61,17 +60,9 @@ class FoldProfiles:
     rescored: Float[np.ndarray, "test_folds blocks"]
 
     @classmethod
-    def of(cls, by_block: Mapping[int, Transfer], corpus: str) -> FoldProfiles:
-        """Profiles of one of the corpora in `by_block`."""
-        return cls._stacked([carried.scores[corpus, corpus] for carried in by_block.values()])
-
-    @classmethod
-    def of_capture(cls, captured: Mapping[int, BlockCapture]) -> FoldProfiles:
-        """Profiles of one model on one corpus; blocks are read one at a time."""
-        return cls._stacked([score_folds(fit_folds(block.train), block.test) for block in captured.values()])
-
-    @classmethod
-    def _stacked(cls, scores: list[Scores]) -> FoldProfiles:
+    def of(cls, scores: Iterable[Scores]) -> FoldProfiles:
+        """The profiles that the scores of single blocks make, in their order."""
+        scores = list(scores)
         return cls(
             whole=np.array([of_block.whole for of_block in scores]),
             refitted=np.stack([of_block.refitted for of_block in scores], axis=1),
@@ -85,7 +76,11 @@ def agreement(by_block: Mapping[int, Transfer], one: str, other: str) -> Agreeme
     if len(by_block) < 3 or not {one, other} <= set(corpora):
         given = f"{len(by_block)} blocks of {', '.join(corpora) or 'no corpus'}"
         raise InputError(f"cannot compare {one} and {other} over {given}: take two of them and at least three blocks")
-    return compare(FoldProfiles.of(by_block, one), FoldProfiles.of(by_block, other), list(by_block), (one, other))
+
+    def profiles(corpus: str) -> FoldProfiles:
+        return FoldProfiles.of(carried.scores[corpus, corpus] for carried in by_block.values())
+
+    return compare(profiles(one), profiles(other), list(by_block), (one, other))
 
 
 def compare(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import PreTrainedModel
 
+from howlinear.core.fold_maps import fit_folds, score_folds
 from howlinear.ideas.corpora.agreement import Agreement, FoldProfiles, compare
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import HeldOutLosses
@@ -62,7 +63,8 @@ def measured(
     profile = replace(profile_of(captured, name_of(model), rows, losses.perplexity()), site=site)
     if swap and losses.predicts:
         profile = replace(profile, costs=swap_costs(model, profile, rows, max(1, batch_size // 2), progress))
-    return Measured(profile, FoldProfiles.of_capture(captured))
+    scores = (score_folds(fit_folds(block.train), block.test) for block in captured.values())  # read one at a time
+    return Measured(profile, FoldProfiles.of(scores))
 
 
 def comparison(first: Measured, second: Measured, names: tuple[str, str]) -> Comparison:

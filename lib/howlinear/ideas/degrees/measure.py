@@ -40,12 +40,11 @@ def survey_blocks(
     kernel_rows: Sequence[int],
     counts: Sequence[int],
     directions: Sequence[int],
-    held: int = HELD,
 ) -> dict[str, pd.DataFrame]:
     """Tables `spectra` and `blocks`; of checked blocks `neurons` and `kernels`; of the middle one `directions`."""
     middle = checked[len(checked) // 2]
     found: dict[str, list[pd.DataFrame]] = {}
-    for block, captured in captured_blocks(model, rows, blocks, held):
+    for block, captured in captured_blocks(model, rows, blocks):
         parts = take_apart(model, block)
         is_middle = block == middle
         tables = {
@@ -58,8 +57,7 @@ def survey_blocks(
         if is_middle:
             tables["directions"] = direction_table(captured, directions)
         for kind, table in tables.items():
-            found.setdefault(kind, [])
-            found[kind].append(with_keys(table, name, block))
+            found.setdefault(kind, []).append(with_keys(table, name, block))
     return {kind: pd.concat(tables, ignore_index=True) for kind, tables in found.items()}
 
 

@@ -47,12 +47,15 @@ class Nested:
         return np.array([estimate.value for estimate in self.estimates])
 
 
-def nested(captured: BlockCapture, features: Features, sizes: Sequence[int], ridge: float = RIDGE) -> Nested:
+def nested(captured: BlockCapture, features: Features, sizes: Sequence[int]) -> Nested:
     """R² of the block's outputs on the first `sizes` features of its inputs."""
     sample = sample_in_folds(captured)
     width = features(sample.x[:2]).shape[1]
-    _check_sizes(sizes, width)
-    train = [feature_moments(sample, index, features) for index in sample.folds(test=False)]
+    if not ascends(sizes, 1, width):
+        raise InputError(f"sizes {list(sizes)} of {width} features: give ascending numbers from 1 to {width}")
+    train = []
+    for index in sample.folds(test=False):
+        train.append(add_features(Moments(width, sample.y.shape[1]), sample, index, features))
     _check_rows(train, sizes[-1])
 
     test_features = []
@@ -65,8 +68,8 @@ def nested(captured: BlockCapture, features: Features, sizes: Sequence[int], rid
         truth.append(sample.y[index])
 
     # Jackknife: maps refitted without each train fold, and one map scored without each held-out fold
-    maps = prefix_maps(sum(train), sizes, ridge)
-    maps_without_fold = [prefix_maps(moments, sizes, ridge) for moments in left_out(train)]
+    maps = prefix_maps(sum(train), sizes)
+    maps_without_fold = [prefix_maps(moments, sizes) for moments in left_out(train)]
     estimates = []
     for i, size in enumerate(sizes):
         test_prefix = _prefix(test, size)
@@ -103,20 +106,13 @@ def prefix_maps(moments: Moments, sizes: Sequence[int], ridge: float = RIDGE, nu
     return maps
 
 
-def feature_moments(
-    sample: Sample,
-    index: Int64[Tensor, " n"],
-    features: Features,
-    into: Moments | None = None,
-    chunk: int | None = None,
+def add_features(
+    moments: Moments, sample: Sample, index: Int64[Tensor, " n"], features: Features, chunk: int | None = None
 ) -> Moments:
-    """Moments of (features, outputs) over some rows of a sample, a chunk of them at a time."""
-    if into is None:
-        width = features(sample.x[:2]).shape[1]
-        into = Moments(width, sample.y.shape[1])
+    """Add (features, outputs) of some rows of a sample to these moments, a chunk of rows at a time."""
     for part in index.split(chunk or CHUNK):
-        into.update(features(sample.x[part]), sample.y[part])
-    return into
+        moments.update(features(sample.x[part]), sample.y[part])
+    return moments
 
 
 def sample_in_folds(captured: BlockCapture) -> Sample:
@@ -139,10 +135,10 @@ def left_out_r2(truth: Sequence[Float[Tensor, "_ d_out"]], guess: Sequence[Float
     return values
 
 
-def _check_sizes(sizes: Sequence[int], width: int) -> None:
-    ascending = list(sizes) == sorted(set(sizes))
-    if not sizes or not ascending or not 1 <= sizes[0] <= sizes[-1] <= width:
-        raise InputError(f"sizes {list(sizes)} of {width} features: give ascending numbers from 1 to {width}")
+def ascends(numbers: Sequence[int], lowest: int, highest: int) -> bool:
+    """Whether there are numbers, and all of them ascend within these bounds."""
+    in_order = list(numbers) == sorted(set(numbers))
+    return bool(numbers) and in_order and lowest <= numbers[0] and numbers[-1] <= highest
 
 
 def _check_rows(train: Sequence[Moments], features: int) -> None:

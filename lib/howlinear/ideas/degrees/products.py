@@ -25,9 +25,9 @@ from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.ideas.degrees.nested import (
     CHUNK,
-    RIDGE,
     Nested,
-    feature_moments,
+    add_features,
+    ascends,
     left_out_r2,
     nested,
     prefix_maps,
@@ -78,7 +78,7 @@ def gaussian(a: Float[Tensor, "n d"], b: Float[Tensor, "k d"]) -> Float[Tensor, 
 def learning_curve(
     captured: BlockCapture,
     kernel: Kernel,
-    rows: Sequence[int] = (750, 1_500, 3_000),
+    rows: Sequence[int],
     ridges: Sequence[float] = KERNEL_RIDGES,
 ) -> list[Learned]:
     """Kernel ridge regression on what the line leaves, on more and more train rows.
@@ -175,16 +175,14 @@ class Products:
         return torch.cat([white, *squares_and_pairs]).T
 
 
-def products(captured: BlockCapture, directions: Sequence[int], ridge: float = RIDGE) -> Nested:
+def products(captured: BlockCapture, directions: Sequence[int]) -> Nested:
     """The line with all products of the k leading principal directions of x, for several k."""
     moments = sum(captured.train)
     rank = whitening(moments).shape[1]
-    ascending = list(directions) == sorted(set(directions))
-    if not directions or not ascending or not 0 <= directions[0] <= directions[-1] <= rank:
+    if not ascends(directions, 0, rank):
         raise InputError(f"directions {list(directions)}: give ascending numbers from 0 to the {rank} that vary")
     features = Products.of(moments, directions[-1])
-    sizes = [rank + k * (k + 1) // 2 for k in directions]
-    return nested(captured, features, sizes, ridge)
+    return nested(captured, features, [rank + k * (k + 1) // 2 for k in directions])
 
 
 def quadratic(captured: BlockCapture, rows: Sequence[int], ridges: Sequence[float] = FEATURE_RIDGES) -> list[Learned]:
@@ -203,7 +201,7 @@ def quadratic(captured: BlockCapture, rows: Sequence[int], ridges: Sequence[floa
     moments = Moments(features.width, sample.y.shape[1])
     curve = []
     for n in rows:
-        feature_moments(sample, order[moments.n : n], features, moments, STREAM)
+        add_features(moments, sample, order[moments.n : n], features, STREAM)
         maps = {}
         errors = {}
         for ridge in ridges_to_try(ridges, rows, curve):
@@ -230,8 +228,7 @@ def split_train(sample: Sample, rows: Sequence[int]) -> tuple[Int64[Tensor, " v"
     validation, *others = sample.folds(test=False)
     order = torch.cat(others)
     order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(0))]
-    ascending = list(rows) == sorted(set(rows))
-    if not rows or not ascending or not 2 <= rows[0] <= rows[-1] <= len(order):
+    if not ascends(rows, 2, len(order)):
         raise InputError(f"rows {list(rows)}: give ascending numbers from 2 to the {len(order)} rows there are")
     return validation, order
 

@@ -24,12 +24,9 @@ Blocks = Mapping[int, BlockCapture]  # block → what was captured of it
 
 
 def valley(
-    inputs: Float[Tensor, "n 2"],
-    outputs: Float[Tensor, "n 1"],
-    steps: Sequence[int],
-    scalings: Sequence[str] = ("raw", "standardised"),
+    inputs: Float[Tensor, "n 2"], outputs: Float[Tensor, "n 1"], steps: Sequence[int]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The loss of a problem of two weights as a map, and where full-batch gradient descent stands on it.
+    """The loss of a problem of two weights as a map, raw and standardised, and where gradient descent stands on it.
 
     Returns:
         The map, a row a point: `scaling`, `first` and `second` (the weights), `unlearned` (the share of the output's
@@ -39,7 +36,7 @@ def valley(
     surfaces = []
     walks = []
     raw = Moments(2, 1).update(inputs, outputs)
-    for scaling in scalings:
+    for scaling in ("raw", "standardised"):
         moments = Moments(2, 1).update(Coordinates.of(raw, scaling).rows(inputs), outputs)
         path = descent(moments)
         walk = pd.DataFrame([path.after(step).weight[:, 0].tolist() for step in steps], columns=["first", "second"])
@@ -82,9 +79,7 @@ def forecasts(models: Mapping[str, Blocks], steps: int) -> pd.DataFrame:
                     "model": model,
                     "block": block,
                     "condition": exact.condition,
-                    "r2": exact.r2,
-                    "r2_low": exact.r2_low,
-                    "r2_high": exact.r2_high,
+                    **exact.interval.columns("r2"),
                     "reached": r2(path.after(steps), problem.held_out),
                     "asleep": int(asleep.sum()),
                     "asleep_share": float(path.shares[asleep].sum()),
@@ -108,9 +103,10 @@ def untuned(models: Mapping[str, Mapping[int | None, Problem]], steps: int = 3_0
         for block, problem in problems.items():
             exact = ceiling(problem.folds, problem.test)
             for way in BASELINES:
-                found = shortfall(problem, baseline(problem, way, steps, seed))
+                fitted = baseline(problem, way, steps, seed)
                 row = {"model": model, "block": block, "way": way, "condition": exact.condition, "exact": exact.r2}
-                rows.append(row | {"reached": found.r2} | found.gap.columns("gap"))
+                row["reached"] = r2(fitted, problem.held_out)
+                rows.append(row | shortfall(problem, fitted).columns("gap"))
     return pd.DataFrame(rows)
 
 
@@ -147,9 +143,8 @@ def trained(
             problem = Problem.of(kept)
             for optimiser, tried in rates.items():
                 path = tuned(problem, optimiser, "raw", tried, steps=steps, batch=batch, seed=seed)
-                found = shortfall(problem, path.map)
-                row = {"model": model, "block": block, "way": optimiser, "reached": found.r2}
-                rows.append(row | found.gap.columns("gap"))
+                row = {"model": model, "block": block, "way": optimiser, "reached": path.r2[-1]}
+                rows.append(row | shortfall(problem, path.map).columns("gap"))
     return pd.DataFrame(rows)
 
 

@@ -55,9 +55,8 @@ class Sides:
     def r2_of(self, fitted: Callable[..., Table], previous: bool = False) -> Estimate:
         """Held-out R² of a table, with its interval: train folds left out of the fit, others of the score.
 
-        Args:
-            fitted: makes a table of a train side, as `table_alone` does; each refit has the whole's penalty.
-            previous: of rows added up by the token before.
+        `fitted` makes it of a train side, as `table_alone` does, with a penalty if given: that of the whole for each
+        refit. With `previous`, rows are added up by the token before.
         """
         train, held_out = self.previous if previous else (self.train, self.held_out)
         whole = fitted(train)
@@ -100,15 +99,10 @@ def survey(
     blocks: Sequence[int],
     at_once: int = 12,
 ) -> dict[str, pd.DataFrame]:
-    """Every block of a model split by its token, on every text.
+    """Every block of a model split by its token, on every text; lines are transferred from the first of them.
 
-    Args:
-        model: what tables call it.
-        weights: `TRAINED`, or what else they are, as `fresh`.
-        loaded: the model.
-        texts: name → rows; the first is the one that lines are transferred from.
-        blocks: which blocks.
-        at_once: how many blocks' sums are held at once.
+    Tables call the model `model` and its weights `weights`, `TRAINED` or, say, `fresh`; the sums of as many blocks as
+    `at_once` says are held together.
 
     Returns:
         `blocks`, see `_block`; `tables`, see `_tables`, of trained weights, and `kinds`, the split of rare and of

@@ -39,15 +39,8 @@ class Case(NamedTuple):
 CASES = {"a table, no line": Case(0.9, 0.0), "a line, no table": Case(0.0, 0.8), "both": Case(0.4, 0.4)}
 
 
-class Planted(NamedTuple):
-    """Rows of a planted block, added up by token: to fit on, and held out."""
-
-    train: TokenSums
-    held_out: TokenSums
-
-
-def plant(case: Case, seed: int = 0, rows: int = 8_000, types: int = 1_000, width: int = 6) -> Planted:
-    """Rows of a planted block, whose tokens are all equally frequent."""
+def plant(case: Case, seed: int = 0, rows: int = 8_000, types: int = 1_000, width: int = 6) -> list[TokenSums]:
+    """Rows of a planted block whose tokens are all equally frequent, added up by token: to fit on, and held out."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -68,7 +61,7 @@ def plant(case: Case, seed: int = 0, rows: int = 8_000, types: int = 1_000, widt
             inside = fold == number
             sums.update(number, token[inside], x[inside], y[inside])
         sides.append(sums)
-    return Planted(*sides)
+    return sides
 
 
 def planted_table(seed: int = 0) -> pd.DataFrame:
@@ -79,9 +72,9 @@ def planted_table(seed: int = 0) -> pd.DataFrame:
     """
     rows = []
     for name, case in CASES.items():
-        planted = plant(case, seed)
-        maps = fit_folds(list(planted.train.rows.values()))
-        found = token_split(maps.whole, maps.refits, planted.held_out)
+        train, held_out = plant(case, seed)
+        maps = fit_folds(list(train.rows.values()))
+        found = token_split(maps.whole, maps.refits, held_out)
         for quantity, value in case.truth.items():
             row = {"case": name, "quantity": quantity, "planted": value}
             rows.append(row | getattr(found, quantity).columns("found"))

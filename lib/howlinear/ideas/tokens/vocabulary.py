@@ -64,13 +64,7 @@ def vocabulary_moments(
 
 
 def vocabulary_table(model: PreTrainedModel, text: TokenRows, much: TokenRows, blocks: list[int]) -> pd.DataFrame:
-    """Lines of a model's blocks over the vocabulary, beside those of a text's rows.
-
-    Args:
-        model: the model.
-        text: rows that lines are fitted to and scored on.
-        much: more rows of the same text, that tokens are counted in.
-        blocks: which blocks.
+    """Lines over the vocabulary, its tokens counted in `much` of a text, beside those fitted to and scored on its rows.
 
     Returns:
         block; r2, held out, and r2_train, on the rows of the fit, of the text's own line: the truth lies between;
