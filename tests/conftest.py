@@ -40,6 +40,14 @@ def tiny(name, seed=0):
     return model
 
 
+def logits(model, ids):
+    """What a language model predicts, without a graph."""
+    import torch
+
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits
+
+
 def pytest_collection():
     """One thread, unless OMP_NUM_THREADS asks for more: several pytest processes share the cores.
 

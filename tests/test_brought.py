@@ -297,11 +297,6 @@ def test_what_is_no_model_is_one_line(model, ids, maps, name, kind):
     one_line(call)
 
 
-@pytest.mark.parametrize("name", ["measure", "perplexity", "swap_costs"])
-def test_a_model_may_be_wrapped(model, ids, maps, expected, name):
-    assert numbers_of(FUNCTIONS[name](nn.DataParallel(model), ids, maps)) == expected[name]
-
-
 def test_a_model_may_be_named(ids):
     loaded = hl.load_model("mini-gpt2")
     assert hl.perplexity("mini-gpt2", ids[:8]) == hl.perplexity(loaded, ids[:8])

@@ -113,17 +113,6 @@ def test_the_lock_passes_the_commands_own_code_on(tmp_path):
     assert subprocess.run([*ALONE, sys.executable, "-c", "exit(7)"], cwd=tmp_path).returncode == 7
 
 
-def test_every_run_of_the_pipeline_goes_through_the_lock():
-    lines = (paths.ROOT / "Makefile").read_text().splitlines()
-    assert [line for line in lines if "$(BIN)/snakemake" in line] == [
-        line
-        for line in lines
-        if line.startswith(
-            "SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --snakefile tools/Snakefile --nolock "
-        )
-    ]
-
-
 # --- a full disk
 
 
@@ -294,19 +283,6 @@ def test_ctrl_c_while_measuring_leaves_no_file(monkeypatch, capsys, tmp_path):
     assert code == 2
     assert "Traceback" not in said
     assert not list(tmp_path.iterdir())
-
-
-def test_ctrl_c_while_writing_leaves_what_was_there(tmp_path):
-    (tmp_path / "x.json").write_text("old")
-
-    def stopped():
-        with atomic.written_aside(tmp_path / "x.json") as aside:
-            aside.write_text("ne")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stopped()
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x.json", "old")]
 
 
 def test_ctrl_c_while_a_notebook_runs_ends_its_kernel_and_leaves_no_notebook(monkeypatch, capsys, tmp_path):

@@ -13,13 +13,13 @@ from howlinear.core.ceilings import (
     fit,
     leverage,
     lower_median,
+    moments_of,
     r2,
     r2_about_scalar,
-    r2_per_feature,
     residual,
     whitening,
 )
-from howlinear.core.intervals import jackknife, left_out
+from howlinear.core.intervals import left_out
 from howlinear.core.moments import Moments
 from howlinear.core.sklearn import AffineCeiling
 from howlinear.errors import InputError
@@ -27,10 +27,6 @@ from howlinear.instrument.capture import capture
 from howlinear.models.load import load_model
 from howlinear.text.corpus import load_corpus
 from howlinear.training.minis import FACTORY
-
-
-def moments_of(x, y):
-    return Moments(x.shape[1], y.shape[1]).update(x, y)
 
 
 def planted(block, n=600, d=6, seed=0):
@@ -201,14 +197,6 @@ def test_residual_is_the_sum_of_squared_errors():
     torch.testing.assert_close(residual(affine, moments_of(x_test, y_test)), expected, rtol=1e-11, atol=0)
 
 
-def test_r2_per_feature_pools_to_r2_by_variance():
-    train, test = planted(torch.tanh)
-    moments = moments_of(*test)
-    affine, _ = fit(moments_of(*train))
-    weights = moments.syy / moments.syy.sum()
-    assert (weights * r2_per_feature(affine, moments)).sum().item() == pytest.approx(r2(affine, moments))
-
-
 @pytest.fixture(params=[True, False], ids=["on a CPU", "as on a GPU"])
 def anywhere(request, monkeypatch):
     """Condition numbers by singular values, and by products as a GPU has them sooner."""
@@ -265,20 +253,6 @@ def test_left_out_are_the_rows_of_all_other_folds():
         expected = moments_of(x[fold != i], y[fold != i])
         assert moments.n == expected.n
         torch.testing.assert_close(moments.sxy, expected.sxy)
-
-
-def test_jackknife_of_a_mean_is_its_standard_error():
-    values = [3.0, 5.0, 10.0, 2.0]
-    means = [(sum(values) - value) / 3 for value in values]
-    half = student_t.ppf(0.975, 3) * np.std(values, ddof=1) / 2
-    assert jackknife(5.0, means) == pytest.approx((5 - half, 5 + half))
-
-
-def test_jackknife_adds_variances_of_independent_sets():
-    one, two = [1.0, 2.0, 4.0], [0.0, 1.0, 1.0, 5.0]
-    variance = 2 * np.var(one) + 3 * np.var(two)
-    half = student_t.ppf(0.975, 2) * variance**0.5
-    assert jackknife(0.0, one, two) == pytest.approx((-half, half))
 
 
 def test_interval_equals_a_loop_of_refits_on_rows():

@@ -14,17 +14,19 @@ def test_half_a_width_is_students_t_times_the_standard_error():
     assert half == pytest.approx((ends.high - ends.low) / 2, rel=1e-12)
 
 
+def test_the_jackknife_of_a_mean_is_its_standard_error():
+    values = [3.0, 5.0, 10.0, 2.0]
+    means = [(sum(values) - value) / 3 for value in values]
+    found = Estimate.jackknife(5.0, means)
+    assert found.half_width == pytest.approx(student_t.ppf(0.975, 3) * np.std(values, ddof=1) / 2)
+    assert (found.low, found.high) == jackknife(5.0, means)
+
+
 def test_the_smallest_set_has_the_fewest_degrees_of_freedom():
     low, high = jackknife(1.0, [0.0, 1.0, 2.0, 3.0], [1.0, 1.0])
     assert (low + high) / 2 == pytest.approx(1)
     # the variance of four values is 5/4, times 4 − 1; the second set of two adds nothing but its one degree
     assert (high - low) / 2 == pytest.approx(student_t.ppf(0.975, 1) * (3 * 1.25) ** 0.5)
-
-
-def test_an_estimate_holds_what_the_jackknife_says():
-    found = Estimate.jackknife(0.5, [0.4, 0.5, 0.6])
-    assert (found.low, found.high) == jackknife(0.5, [0.4, 0.5, 0.6])
-    assert found.error_bars == pytest.approx((found.half_width, found.half_width))
 
 
 def test_an_estimate_excludes_what_lies_outside():
@@ -44,10 +46,6 @@ def test_means_without_each_fold_by_hand():
 def test_fewer_than_two_folds_cannot_be_left_out(fold):
     with pytest.raises(InputError, match="at least two"):
         fold_means(np.arange(3.0), fold)
-
-
-def test_error_bars_reach_from_the_value_to_each_end():
-    assert Estimate(0.5, 0.4, 0.8).error_bars == pytest.approx((0.1, 0.3))
 
 
 def test_an_estimate_is_three_cells_of_a_table():

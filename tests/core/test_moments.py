@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.reference import least_squares, pooled_r2
-from howlinear.core.ceilings import ceiling, fit, r2
+from helpers.reference import pooled_r2
+from howlinear.core.ceilings import ceiling, fit, moments_of, r2
 from howlinear.core.moments import Moments, add_gram, effective_rank
 from howlinear.errors import InputError
 
@@ -19,10 +19,6 @@ def random_rows(n, d_in=5, d_out=3, seed=0, offset=0.0):
     generator = torch.Generator().manual_seed(seed)
     x = offset + torch.randn(n, d_in, generator=generator, dtype=torch.float64)
     return x, torch.tanh(x - offset) @ torch.randn(d_in, d_out, generator=generator, dtype=torch.float64) + offset
-
-
-def moments_of(x, y):
-    return Moments(x.shape[1], y.shape[1]).update(x, y)
 
 
 def assert_same(one, other, tolerance=1e-10):
@@ -195,13 +191,16 @@ def test_moments_know_how_to_introduce_themselves():
     assert repr(Moments(5, 3)) == "Moments(n=0, d_in=5, d_out=3)"
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "values", [[float("nan")], [float("inf")], [float("-inf")], [float("inf"), float("-inf")], [1e200]]
+)
 @pytest.mark.parametrize("side", [0, 1])
-def test_values_that_are_not_finite_are_refused_and_nothing_is_added(value, side):
+def test_values_that_are_not_finite_are_refused_and_nothing_is_added(values, side):
+    """Opposite infinities too, and finite values whose squares overflow."""
     moments = moments_of(*random_rows(20))
     before = moments.copy()
     bad = random_rows(10, seed=1)
-    bad[side][4, 1] = value
+    bad[side][4 : 4 + len(values), 1] = torch.tensor(values).double()
     with pytest.raises(InputError, match="NaN or infinity among 10 rows"):
         moments.update(*bad)
     assert_same(moments, before, 0)
@@ -226,20 +225,6 @@ def test_on_a_device_values_that_are_not_finite_are_found_whatever_follows(monke
             ceiling(good, moments)
         with pytest.raises(InputError, match="NaN or infinity among"):
             ceiling(moments, good)
-
-
-def test_opposite_infinities_are_refused():
-    x, y = random_rows(10)
-    x[0, 0], x[1, 0] = float("inf"), float("-inf")
-    with pytest.raises(InputError, match="NaN or infinity"):
-        Moments(5, 3).update(x, y)
-
-
-def test_finite_values_whose_squares_overflow_are_refused():
-    x, y = random_rows(10)
-    x[0, 0] = 1e200
-    with pytest.raises(InputError, match=r"NaN or infinity|overflow"):
-        Moments(5, 3).update(x, y)
 
 
 @pytest.mark.parametrize(("x", "y"), [((4, 6), (4, 3)), ((4, 5), (4, 2)), ((4, 5), (3, 3)), ((4, 5), None)])
@@ -267,15 +252,6 @@ def test_impossible_widths_are_refused(widths):
         Moments(*widths)
 
 
-def test_the_map_from_moments_is_the_one_from_rows():
-    x, y = random_rows(50)
-    affine, rank = fit(moments_of(x, y))
-    weight, bias, reference_rank = least_squares(x, y)
-    assert rank == reference_rank
-    np.testing.assert_allclose(affine.weight, weight, atol=1e-12)
-    np.testing.assert_allclose(affine.bias, bias, atol=1e-12)
-
-
 def test_effective_rank_counts_directions():
     assert effective_rank(torch.eye(7, dtype=torch.float64)) == pytest.approx(7)
     assert effective_rank(torch.diag(torch.tensor([5.0, 0, 0], dtype=torch.float64))) == pytest.approx(1)
@@ -293,7 +269,7 @@ def test_effective_rank_is_between_one_and_the_width(seed, d):
 
 def test_rows_with_gradients_leave_no_graph():
     x, y = random_rows(20)
-    moments = moments_of(x.requires_grad_(), y)
+    moments = Moments(5, 3).update(x.requires_grad_(), y)
     assert not any(tensor.requires_grad for tensor in moments.tensors().values())
 
 

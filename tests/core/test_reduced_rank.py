@@ -5,17 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.reference import least_squares, normal
-from howlinear.core.ceilings import ceiling
-from howlinear.core.moments import Moments
+from howlinear.core.ceilings import ceiling, moments_of
 from howlinear.core.reduced_rank import reduced_rank
 from howlinear.errors import InputError
 from howlinear.instrument.capture import capture
 from howlinear.instrument.perplexity import losses
 from howlinear.models.swap import swap
-
-
-def moments_of(x, y):
-    return Moments(x.shape[1], y.shape[1]).update(x, y)
 
 
 def two_sides(block, n=400, d=6, seed=0):

@@ -13,8 +13,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from helpers.reference import normal
-from howlinear.core.ceilings import ceiling
-from howlinear.core.moments import Moments
+from howlinear.core.ceilings import ceiling, moments_of
 from howlinear.core.sklearn import AffineCeiling
 from howlinear.errors import InputError
 from howlinear.files import paths
@@ -25,10 +24,6 @@ CHECKS = [
     for _, check in estimator_checks_generator(AffineCeiling())
     if check.func.__name__ != ALONE
 ]
-
-
-def moments_of(x, y):
-    return Moments(x.shape[1], y.shape[1]).update(torch.tensor(x), torch.tensor(y))
 
 
 def regression(n=200, d=5, outputs=3):

@@ -30,17 +30,18 @@ def test_a_file_appears_whole_and_in_a_new_folder(tmp_path):
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_a_file_is_replaced_only_when_done(tmp_path):
+@pytest.mark.parametrize("stop", [RuntimeError, KeyboardInterrupt])
+def test_a_file_is_replaced_only_when_done(tmp_path, stop):
     target = tmp_path / "file.txt"
     target.write_text("old")
 
-    def stop():
+    def stopped():
         with atomic.written_aside(target) as aside:
             aside.write_text("ne")
-            raise RuntimeError("stopped")
+            raise stop
 
-    with pytest.raises(RuntimeError, match="stopped"):
-        stop()
+    with pytest.raises(stop):
+        stopped()
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
     with atomic.written_aside(str(target)) as aside:

@@ -10,6 +10,7 @@ import pytest
 from howlinear.core.intervals import Estimate
 from howlinear.errors import InputError, SourceError
 from howlinear.files import tables
+from howlinear.files.numbers import round_number
 
 STEM = "02_ceilings"
 NAMES = {
@@ -56,7 +57,7 @@ def written(folder, settings=None, **named):
     ],
 )
 def test_numbers_keep_the_digits_that_their_column_has(number, digits, decimals, expected):
-    rounded = tables.round_number(number, digits, decimals)
+    rounded = round_number(number, digits, decimals)
     assert rounded == expected
     assert math.copysign(1, rounded) == (1 if expected >= 0 else -1)
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, silu
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conftest import BLOCKS, VOCABULARY, WIDTH, tiny
+from conftest import BLOCKS, WIDTH, logits, tiny
 from howlinear.core import ceilings, moments
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
@@ -17,11 +16,6 @@ from howlinear.instrument.measure import measure
 from howlinear.models.ffn_sites import sites
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids).logits
 
 
 def whole(model, rows, **options):
@@ -55,24 +49,11 @@ def seen_by_own_hooks(model, rows):
     return seen
 
 
-def ffn_by_hand(model, block, x):
-    """The block's function, from its weights."""
-    w = {name: p.detach() for name, p in sites(model)[block].input.named_parameters()}
-    if model.config.model_type == "gpt2":
-        return gelu(x @ w["c_fc.weight"] + w["c_fc.bias"], approximate="tanh") @ w["c_proj.weight"] + w["c_proj.bias"]
-    if model.config.model_type == "gpt_neox":
-        hidden = gelu(x @ w["dense_h_to_4h.weight"].T + w["dense_h_to_4h.bias"])
-        return hidden @ w["dense_4h_to_h.weight"].T + w["dense_4h_to_h.bias"]
-    return (silu(x @ w["gate_proj.weight"].T) * (x @ w["up_proj.weight"].T)) @ w["down_proj.weight"].T
-
-
 def norm_by_hand(x, norm):
-    """The norm in front of the FFN, in float64."""
-    x, weight = x.double(), norm.weight.detach().double()
-    if not hasattr(norm, "bias"):
-        return x / (x.square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt() * weight
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * weight + norm.bias.detach().double()
+    """GPT-2's norm in front of the FFN, in float64."""
+    centred = x.double() - x.double().mean(-1, keepdim=True)
+    scaled = centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+    return scaled * norm.weight.detach().double() + norm.bias.detach().double()
 
 
 def test_rows_are_bit_for_bit_what_the_model_computes(model, rows):
@@ -80,12 +61,6 @@ def test_rows_are_bit_for_bit_what_the_model_computes(model, rows):
     for block, found in whole(model, rows).items():
         assert torch.equal(found.sample.x, seen[block][0].flatten(0, 1))
         assert torch.equal(found.sample.y, seen[block][1].flatten(0, 1))
-
-
-def test_outputs_are_the_ffn_of_the_inputs_by_hand(model, rows):
-    for block, found in whole(model, rows).items():
-        expected = ffn_by_hand(model, block, found.sample.x)
-        assert (found.sample.y - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
 def test_the_input_is_after_the_norm_and_the_output_before_the_residual(rows):
@@ -222,23 +197,12 @@ def test_a_swapped_block_is_captured_as_it_now_is(gpt2, rows):
     assert torch.equal(found.y, 2 * found.x)
 
 
-def test_half_precision_models_give_float64_moments_of_half_precision_rows(rows):
-    model = tiny("mini-gpt2").bfloat16()
-    found = whole(model, rows)[1]
-    assert found.sample.x.dtype == torch.float32
-    assert torch.equal(found.sample.x, found.sample.x.bfloat16().float())
-    assert found.train[0].sxx.dtype == torch.float64
-
-
-def test_captured_moments_go_on_as_any_others(gpt2, rows):
-    found = capture(gpt2, rows)[0].train[0]
-    n = found.n
-    found.update(torch.zeros(4, WIDTH), torch.zeros(4, WIDTH))
-    assert found.n == n + 4
-
-
-def test_a_sample_can_be_learned_from(gpt2, rows):
-    sample = capture(gpt2, rows, sample=64)[0].sample
+def test_what_is_captured_goes_on_as_any_tensors(gpt2, rows):
+    """Moments take more rows, and a sample can be learned from."""
+    found = capture(gpt2, rows, sample=64)[0]
+    train, sample = found.train[0], found.sample
+    n = train.n
+    assert train.update(torch.zeros(4, WIDTH), torch.zeros(4, WIDTH)).n == n + 4
     weight = torch.zeros(WIDTH, WIDTH, requires_grad=True)
     (sample.x @ weight - sample.y).square().mean().backward()
     assert weight.grad.isfinite().all()
@@ -311,28 +275,11 @@ def test_overflow_in_half_precision_is_named(rows):
         capture(model, rows)
 
 
-@pytest.mark.parametrize("token", [-1, VOCABULARY, 10**6])
-def test_ids_that_the_model_does_not_know_are_refused(model, ids, token):
-    ids[3, 5] = token
-    with pytest.raises(InputError, match=rf"token ids run from .*{token}.*the model knows 0 to {VOCABULARY - 1}"):
-        capture(model, TokenRows.from_ids(ids))
-
-
-def test_sequences_longer_than_the_model_are_refused(gpt2):
-    with pytest.raises(InputError, match=r"129.*128"):
-        capture(gpt2, TokenRows.from_ids(torch.zeros(8, 129, dtype=torch.long)))
-
-
 @pytest.mark.parametrize("held_out", [False, True])
 def test_a_side_without_sequences_is_refused(gpt2, ids, held_out):
     rows = TokenRows(ids, torch.full((24,), held_out), torch.zeros(24, dtype=torch.long))
     with pytest.raises(InputError, match=r"held out|to fit on"):
         capture(gpt2, rows)
-
-
-def test_no_sequences_at_all_are_refused(gpt2):
-    with pytest.raises(InputError, match="sequences"):
-        capture(gpt2, TokenRows.from_ids(torch.empty(0, 32, dtype=torch.long)))
 
 
 # --- describe

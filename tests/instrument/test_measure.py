@@ -54,12 +54,6 @@ def test_every_block_equals_least_squares_on_its_rows(model, rows):
     assert profile.perplexity == pytest.approx(perplexity(model, rows), rel=1e-6)  # batches of other sizes
 
 
-def test_ids_are_taken_row_by_row_as_documents(gpt2, ids):
-    by_ids, by_rows = measure(gpt2, ids), measure(gpt2, TokenRows.from_ids(ids))
-    assert_same_profile(by_ids, by_rows)
-    assert by_ids.to_dict()["corpus"] == "token ids"
-
-
 def test_a_corpus_is_packed_by_rows_length_and_seed(gpt2, toy):
     gpt2.resize_token_embeddings(300)
     profile = measure(gpt2, toy, rows=1_024, seq_len=32, seed=5)
@@ -128,19 +122,9 @@ def test_a_constant_block_is_named(gpt2, rows):
         measure(gpt2, rows)
 
 
-def test_too_few_sequences_are_refused(gpt2, ids):
-    with pytest.raises(InputError, match="held out"):
-        measure(gpt2, ids[:3])
-
-
 def test_too_little_text_is_refused(gpt2, toy):
     with pytest.raises(InputError, match="corpus toy is too short"):
         measure(gpt2, replace(toy, documents=["one", "two"]))
-
-
-def test_an_unknown_block_is_refused(gpt2, rows):
-    with pytest.raises(InputError, match="no block"):
-        measure(gpt2, rows, blocks=[99])
 
 
 def test_a_profile_follows_from_a_capture(gpt2, rows):

@@ -21,19 +21,23 @@ def laid_out(ids):
     return PaperRows(ids, CUT)
 
 
-@pytest.fixture
-def kept(model, ids):
+def rows_of_blocks(model, ids):
     """All rows of all blocks by hooks of the test's own: [(x, y), …], float64."""
     found = [[] for _ in range(BLOCKS)]
     handles = [
-        site.output.register_forward_hook(lambda _, given, y, at=found[site.block]: at.append((given[0], y)))
+        site.output.register_forward_hook(lambda _, given, y, at=found[site.block]: at.extend((given[0], y)))
         for site in sites(model)
     ]
     with torch.no_grad():
         model(ids)
     for handle in handles:
         handle.remove()
-    return [[part.flatten(0, 1).double().numpy() for part in at[0]] for at in found]
+    return [[part.flatten(0, 1).double().numpy() for part in at] for at in found]
+
+
+@pytest.fixture
+def kept(model, ids):
+    return rows_of_blocks(model, ids)
 
 
 def by_rows(x, y):
@@ -89,7 +93,7 @@ def test_some_blocks_are_those_that_the_model_has(gpt2, laid_out):
     assert list(none.columns) == ["block", *COLUMNS]
 
 
-def test_perplexities_are_of_the_scored_windows_by_the_models_own_loss(gpt2, laid_out, ids, kept_of_gpt2):
+def test_perplexities_are_of_the_scored_windows_by_the_models_own_loss(gpt2, laid_out, ids):
     """One mean over all predicted tokens, and the line as a module in the block's place."""
     gpt2.lm_head.weight = nn.Parameter(5 * gpt2.lm_head.weight.detach())  # else a block hardly matters
     scored = ids.flip(0)[:7]
@@ -101,7 +105,7 @@ def test_perplexities_are_of_the_scored_windows_by_the_models_own_loss(gpt2, lai
         return float(cross_entropy(logits.flatten(0, 1), scored[:, 1:].flatten()).exp())
 
     assert measured["perplexity"].tolist() == pytest.approx([perplexity()] * BLOCKS, rel=1e-5)
-    x, y = kept_of_gpt2
+    x, y = rows_of_blocks(gpt2, ids)[1]
     weight, bias, _ = least_squares(x[:CUT], y[:CUT])
     line = nn.Linear(WIDTH, WIDTH)
     with torch.no_grad():
@@ -112,14 +116,3 @@ def test_perplexities_are_of_the_scored_windows_by_the_models_own_loss(gpt2, lai
     rise = perplexity() - before
     assert abs(rise) > 1e-4 * before
     assert measured["dppl"][1] == pytest.approx(rise, rel=1e-2)
-
-
-@pytest.fixture
-def kept_of_gpt2(gpt2, ids):
-    """Rows of the middle block."""
-    rows = []
-    handle = gpt2.transformer.h[1].mlp.register_forward_hook(lambda _, given, y: rows.extend([given[0], y]))
-    with torch.no_grad():
-        gpt2(ids)
-    handle.remove()
-    return [part.flatten(0, 1).double().numpy() for part in rows]

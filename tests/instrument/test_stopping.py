@@ -17,7 +17,6 @@ from helpers.nearly import assert_same_tree
 from howlinear import measure
 from howlinear.app import cli
 from howlinear.core.ceilings import ceiling
-from howlinear.core.intervals import jackknife
 from howlinear.core.moments import Moments
 from howlinear.errors import InputError
 from howlinear.instrument import stopping
@@ -87,12 +86,6 @@ def test_the_widening_of_seven_looks_is_what_the_module_says():
     assert wide / usual == pytest.approx(1.6, abs=0.05)
     assert look_confidence(1) == pytest.approx(0.95)
     assert 1 - look_confidence(7) == pytest.approx(0.05 / 7)
-
-
-def test_a_narrower_confidence_is_students_t():
-    low, high = jackknife(0.5, [0.4, 0.5, 0.6], confidence=0.99)
-    half = student_t.ppf(0.995, 2) * (2 * np.var([0.4, 0.5, 0.6])) ** 0.5
-    assert (low, high) == pytest.approx((0.5 - half, 0.5 + half))
 
 
 # --- the intervals hold

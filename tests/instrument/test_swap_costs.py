@@ -1,21 +1,15 @@
 import pytest
 import torch
-from torch import nn
 
-from conftest import BLOCKS
+from conftest import BLOCKS, logits
 from helpers.families import CAUSAL, DEPTH, reads, small
 from helpers.families import WIDTH as NARROW
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.instrument.perplexity import change, losses
 from howlinear.instrument.swap_costs import Recording, resumable, swap_costs, swap_losses
-from howlinear.models.ffn_sites import sites
+from howlinear.models.ffn_sites import KINDS, sites
 from howlinear.models.swap import swap
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids, use_cache=False).logits
 
 
 def recorded(model, ids, blocks=range(BLOCKS)):
@@ -51,18 +45,6 @@ def test_resumed_with_a_swap_is_the_swap_to_the_last_bit(model, ids, block):
     for _ in range(2):  # what is recalled is not used up
         with swap(model, {block: double}), recording.resumed(block):
             assert torch.equal(logits(model, ids), expected)
-
-
-@pytest.mark.parametrize("block", range(BLOCKS))
-def test_nothing_before_the_ffn_is_computed(model, ids, block):
-    recording = recorded(model, ids)
-    with recording.resumed(block):
-        ran = calls(model, lambda: logits(model, ids))
-    layers, found = recording.layers, sites(model)[block]
-    assert not {part for layer in layers[:block] for part in layer.modules()} & ran.keys()
-    assert {part for part in layers[block].modules() if part in ran} <= set(found.output.modules())
-    assert {part for part in found.output.modules() if isinstance(part, nn.Linear)} <= ran.keys()
-    assert all(set(layer.modules()) & ran.keys() for layer in layers[block + 1 :])
 
 
 def test_a_new_batch_takes_the_place_of_the_old(model, ids):
@@ -124,29 +106,11 @@ def test_a_block_that_is_not_there_is_refused(gpt2):
 # --- resumable
 
 
-def test_ordinary_models_can_be_resumed(model, ids):
-    assert resumable(model, list(range(BLOCKS)), ids)
-
-
-def test_a_model_whose_layers_read_further_back_is_evaluated_whole(gpt2, ids):
-    """The last layer reads what the first one leaves aside, as layers do that share keys and values."""
-    aside, first, last = [], gpt2.transformer.h[0].attn, gpt2.transformer.h[-1].attn
-    keep, read = first.forward, last.forward
+def reads_aside(first, last, otherwise=None):
+    """Let one attention read what another leaves aside, as layers do that share keys and values."""
+    aside, keep, read = [], first.forward, last.forward
     first.forward = lambda x, *args, **named: aside.append(x) or keep(x, *args, **named)
-    last.forward = lambda x, *args, **named: read(x + aside.pop(), *args, **named)
-    assert not resumable(gpt2, [1], ids)
-    with swap(gpt2, {1: torch.negative}):
-        after = losses(gpt2, ids)
-    assert swap_costs(gpt2, {1: torch.negative}, ids)[1] == change(losses(gpt2, ids), after)
-
-
-def test_a_swap_costs_what_it_does_in_batches_too(model, ids):
-    maps = dict.fromkeys(range(BLOCKS), torch.negative)
-    base = losses(model, ids, 5)
-    found = swap_costs(model, maps, ids, batch_size=5)
-    for block in maps:
-        with swap(model, {block: maps[block]}):
-            assert found[block] == change(base, losses(model, ids, 5))
+    last.forward = lambda x, *args, **named: read(x + (aside.pop() if aside else otherwise), *args, **named)
 
 
 def test_nothing_swapped_costs_nothing(gpt2, ids):
@@ -155,32 +119,29 @@ def test_nothing_swapped_costs_nothing(gpt2, ids):
 
 # --- every family
 
-WHOLE = set()  # the families that are evaluated whole
-
-
-def test_which_families_resume():
-    """As a family is added, it says here whether it resumes."""
-    assert {
-        name for name in CAUSAL if not resumable(small(name), list(range(DEPTH)), reads(name)["input_ids"])
-    } == WHOLE
-
 
 @pytest.mark.parametrize("name", CAUSAL)
-def test_every_familys_swaps_are_those_one_at_a_time_to_the_last_bit(name):
+def test_every_family_can_be_resumed(name):
+    assert resumable(small(name), list(range(DEPTH)), reads(name)["input_ids"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CAUSAL)
+def test_every_familys_swaps_are_those_one_at_a_time_to_the_last_bit(name, kind):
     model, ids, generator = small(name), reads(name, n=7)["input_ids"], torch.Generator().manual_seed(0)
     drawn = torch.randn(DEPTH, NARROW + 1, NARROW, generator=generator, dtype=torch.float64)
     maps = {block: AffineMap(rows[1:], rows[0]) for block, rows in enumerate(drawn)}
     base = losses(model, ids, 3)
-    whole, swapped = swap_losses(model, maps, ids, 3)
+    whole, swapped = swap_losses(model, maps, ids, 3, site=kind)
     assert torch.equal(whole, base)
     for block, found in swapped.items():
-        with swap(model, {block: maps[block]}):
+        with swap(model, {block: maps[block]}, kind):
             assert torch.equal(found, losses(model, ids, 3))
         assert not torch.equal(found, base)
     assert torch.equal(losses(model, ids, 3), base)
 
 
-@pytest.mark.parametrize("name", sorted({*CAUSAL} - WHOLE))
+@pytest.mark.parametrize("name", CAUSAL)
 def test_of_every_family_nothing_before_the_ffn_is_computed(name):
     model, ids = small(name), reads(name)["input_ids"]
     for block, site in enumerate(sites(model)):
@@ -191,6 +152,7 @@ def test_of_every_family_nothing_before_the_ffn_is_computed(name):
         ffn = {*site.input.modules(), *site.output.modules()}
         assert not ran & (until - ffn)
         assert ran & ffn
+        assert all(ran & {*layer.modules()} for layer in recording.layers[block + 1 :])
 
 
 def test_a_swap_that_overflows_is_refused(gpt2, ids):
@@ -210,12 +172,9 @@ def test_a_model_that_predicts_no_next_token_is_refused(gpt2, ids):
         swap_costs(gpt2.transformer, {1: torch.negative}, ids)
 
 
-def test_one_block_that_cannot_be_resumed_is_enough(gpt2, ids):
+def test_one_block_that_cannot_be_resumed_is_enough_for_a_model_to_be_evaluated_whole(gpt2, ids):
     """The last layer reads what the one before it leaves aside: block 0 can be resumed, block 1 cannot."""
-    aside, middle, last = [], gpt2.transformer.h[1].attn, gpt2.transformer.h[2].attn
-    keep, read = middle.forward, last.forward
-    middle.forward = lambda x, *args, **named: aside.append(x) or keep(x, *args, **named)
-    last.forward = lambda x, *args, **named: read(x + aside.pop(), *args, **named)
+    reads_aside(gpt2.transformer.h[1].attn, gpt2.transformer.h[2].attn)
     assert resumable(gpt2, [0], ids)
     assert not resumable(gpt2, [0, 1], ids)
     base, found = losses(gpt2, ids), swap_costs(gpt2, {0: torch.negative, 1: torch.negative}, ids)
@@ -225,10 +184,7 @@ def test_one_block_that_cannot_be_resumed_is_enough(gpt2, ids):
 
 
 def test_a_layer_that_goes_another_way_without_what_it_reads_is_noticed(gpt2, ids):
-    aside, first, last = [], gpt2.transformer.h[0].attn, gpt2.transformer.h[-1].attn
-    keep, read = first.forward, last.forward
-    first.forward = lambda x, *args, **named: aside.append(x) or keep(x, *args, **named)
-    last.forward = lambda x, *args, **named: read(x + (aside.pop() if aside else 0), *args, **named)
+    reads_aside(gpt2.transformer.h[0].attn, gpt2.transformer.h[-1].attn, otherwise=0)
     assert not resumable(gpt2, [1], ids)
 
 

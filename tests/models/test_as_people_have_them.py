@@ -95,15 +95,6 @@ def test_one_module_in_two_places_is_refused(ids):
         hl.measure(model, ids)
 
 
-class Twice(nn.Module):
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x, **keywords):
-        return self.layer(self.layer(x, **keywords), **keywords)
-
-
 def test_a_layer_that_runs_twice_in_a_pass_is_refused(ids):
     model = tiny("mini-llama")
     layers = model.model.layers

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, dynamic_module_utils
 
 import howlinear as hl
-from conftest import BLOCKS, VOCABULARY, WIDTH, tiny
+from conftest import BLOCKS, VOCABULARY, WIDTH, logits, tiny
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError, SourceError
 from howlinear.models.decilm import width
@@ -50,11 +50,6 @@ def modules(tmp_path, monkeypatch):
     """Where transformers keeps the code of folders."""
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", list(sys.path))
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids).logits
 
 
 @pytest.mark.parametrize(

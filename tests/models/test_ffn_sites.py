@@ -2,11 +2,10 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 
-from helpers.families import CAUSAL, DEPTH, FAMILIES, PADDING, PAIRS, VOCABULARY, WIDTH, reads, small, weights, worked
+from helpers.families import CAUSAL, DEPTH, FAMILIES, PADDING, PAIRS, WIDTH, reads, small, weights, worked
 from helpers.nearly import assert_same_outputs
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
@@ -18,7 +17,7 @@ from howlinear.models.ffn_sites import InputTap, Replacement, pattern_of, sites
 from howlinear.models.load import is_causal, load_model
 from howlinear.models.replace import replace
 from howlinear.models.swap import swap
-from howlinear.text.rows import ModelInputs, TokenRows
+from howlinear.text.rows import ModelInputs
 
 
 @pytest.fixture(params=FAMILIES)
@@ -182,14 +181,6 @@ def test_chunks_of_a_sequence_change_nothing_or_are_refused():
                 capture(chunked, ModelInputs.of(inputs, folds=1), batch_size=16)
 
 
-def test_robertas_positions_end_before_its_table_does():
-    model = small("roberta")
-    assert model.config.max_position_embeddings == 64
-    with pytest.raises(InputError, match="sequences of 63 tokens, but the model reads at most 62"):
-        capture(model, TokenRows.from_ids(torch.full((8, 63), 5)))
-    assert capture(model, TokenRows.from_ids(reads("roberta", length=62)["input_ids"], folds=2))
-
-
 # --- swaps and replacements of pairs
 
 
@@ -274,8 +265,3 @@ def test_the_table_is_below_the_base_model_with_a_head_or_without(name):
 def test_only_what_predicts_the_next_token_is_causal(name):
     assert is_causal(small(name)) == (name in CAUSAL)
     assert not is_causal(small(name).base_model)
-
-
-def test_the_vocabulary_of_the_tests_has_room():
-    assert VOCABULARY > PADDING + 2
-    assert np.ptp(reads("gpt2")["input_ids"].numpy()) > VOCABULARY / 2

@@ -28,11 +28,6 @@ def states(model, ids):
         return model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states[:-1]
 
 
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids, use_cache=False).logits
-
-
 def test_a_dropped_layer_is_passed_by(model, ids):
     layers = list(layers_of(model))
     size = parameters(model)

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import pytest
 import torch
-import transformers
+from safetensors.torch import load_file, save_file
 from torch.nn.utils import prune
 from transformers import AutoTokenizer, GPTNeoXConfig, GPTNeoXForCausalLM
 
-from conftest import BLOCKS, VOCABULARY, WIDTH, tiny
+from conftest import BLOCKS, VOCABULARY, WIDTH, logits, tiny
 from helpers.nearly import assert_same_outputs
 from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError, SourceError
@@ -20,11 +20,6 @@ from howlinear.models.load import load_model, tokenizer_of, untrained
 from howlinear.models.replace import copy_of
 from howlinear.models.swap import swap
 from howlinear.training.minis import FACTORY
-
-
-def logits(model, ids):
-    with torch.no_grad():
-        return model(input_ids=ids).logits
 
 
 def random_map(seed=0):
@@ -99,67 +94,48 @@ def test_errors_name_the_embedded_models(folder, tmp_path, monkeypatch):
         load_model("no such model")
 
 
-def test_pickled_weights_are_refused(folder):
+def truncated(keep):
+    return lambda folder: rewritten(folder / "model.safetensors", lambda content: content[:keep])
+
+
+def rewritten(file, change):
+    file.write_bytes(change(file.read_bytes()))
+
+
+def configured(**changes):
+    """Another number or word in the config."""
+    return lambda folder: rewritten(
+        folder / "config.json", lambda content: json.dumps(json.loads(content) | changes).encode()
+    )
+
+
+def pickled(folder):
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    with pytest.raises(SourceError, match=r"only pytorch_model\.bin, which can run code when opened.*safetensors"):
-        load_model(folder)
 
 
-def test_a_folder_without_weights_is_refused(folder):
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(SourceError, match="holds no weights: save the model as safetensors"):
-        load_model(folder)
-
-
-@pytest.mark.parametrize("keep", [0, 4, 100, 5_000])
-def test_truncated_weights_are_refused(folder, keep):
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(SourceError, match=r"cannot load folder .*saved"):
-        load_model(folder)
-
-
-def test_a_damaged_config_is_refused(folder):
-    (folder / "config.json").write_text("{")
-    with pytest.raises(SourceError, match=r"cannot load folder .*saved"):
-        load_model(folder)
-
-
-def test_an_unknown_architecture_is_refused(folder):
-    config = json.loads((folder / "config.json").read_text()) | {"model_type": "no_such_type"}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SourceError, match="no_such_type"):
-        load_model(folder)
-
-
-def test_a_config_with_a_wrong_width_is_refused(folder):
-    config = json.loads((folder / "config.json").read_text()) | {"n_embd": 2 * WIDTH}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SourceError, match=r"cannot load folder .*saved"):
-        load_model(folder)
-
-
-def test_missing_weights_are_refused_and_not_made_up(folder):
+def without_a_block(folder):
     """transformers fills gaps with random numbers: a measurement of those would look like one of the model."""
-    from safetensors.torch import load_file, save_file
-
     weights = load_file(folder / "model.safetensors")
     save_file({k: v for k, v in weights.items() if "h.1.mlp" not in k}, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(SourceError, match=r"mlp"):
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (pickled, r"only pytorch_model\.bin, which can run code when opened.*safetensors"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "holds no weights: save the model as safetensors"),
+        *((truncated(keep), r"cannot load folder .*saved") for keep in (0, 4, 100, 5_000)),
+        (lambda folder: (folder / "config.json").write_text("{"), r"cannot load folder .*saved"),
+        (configured(model_type="no_such_type"), "no_such_type"),
+        (configured(n_embd=2 * WIDTH), r"cannot load folder .*saved"),
+        (without_a_block, "mlp"),
+    ],
+)
+def test_a_damaged_folder_is_refused(folder, damage, message):
+    damage(folder)
+    with pytest.raises(SourceError, match=message):
         load_model(folder)
-
-
-def test_a_head_that_was_never_saved_leaves_the_blocks(tmp_path, ids):
-    """A classifier has no head for the next token: its blocks are what they were, and there is no perplexity."""
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = transformers.LlamaConfig(vocab_size=VOCABULARY, pad_token_id=0, **sizes)
-    classifier = transformers.LlamaForSequenceClassification(config).eval()
-    classifier.save_pretrained(tmp_path)
-    loaded = load_model(tmp_path)
-    profile, expected = measure(loaded, ids), measure(classifier, ids)
-    assert profile.perplexity is None
-    assert [found.r2 for found in profile.values()] == pytest.approx([found.r2 for found in expected.values()])
 
 
 def test_a_model_with_a_graph_left_on_a_module_is_copied(gpt2, ids):
@@ -254,11 +230,6 @@ def test_sites_are_the_mlps_in_order_of_depth(model):
         assert type(site.input).__name__.endswith("MLP")
 
 
-def test_sites_of_a_model_without_head(gpt2):
-    assert [site.input for site in sites(gpt2.base_model)] == [site.input for site in sites(gpt2)]
-    assert gpt2.base_model.get_submodule(sites(gpt2.base_model)[1].name) is sites(gpt2)[1].input
-
-
 def test_blocks_are_chosen_once_and_in_order(gpt2):
     assert [site.block for site in sites(gpt2, [2, 0, 2])] == [0, 2]
 
@@ -275,15 +246,6 @@ def test_no_blocks_at_all_are_refused(gpt2):
 
 
 # --- swap
-
-
-def test_the_same_block_as_a_module_or_a_function_changes_no_bit(model, ids):
-    before = logits(model, ids)
-    blocks = {site.block: site.output for site in sites(model)}
-    with swap(model, blocks):
-        assert torch.equal(logits(model, ids), before)
-    with swap(model, {block: lambda x, block=block: blocks[block](x) for block in blocks}):
-        assert torch.equal(logits(model, ids), before)
 
 
 def test_an_affine_map_is_a_linear_layer(model, ids):
@@ -311,14 +273,6 @@ def test_only_the_chosen_block_is_replaced(model):
         assert [now[0].output, now[2].output] == [before[0].output, before[2].output]
 
 
-def test_blocks_come_back_after_normal_exit(model, ids):
-    before, names = logits(model, ids), list(model.state_dict())
-    with swap(model, {0: random_map(), 2: random_map(1)}):
-        pass
-    assert torch.equal(logits(model, ids), before)
-    assert list(model.state_dict()) == names
-
-
 def test_blocks_come_back_after_an_exception(model, ids):
     before = logits(model, ids)
     with pytest.raises(RuntimeError, match="stopped"), swap(model, {0: random_map(), 2: random_map(1)}):
@@ -331,16 +285,6 @@ def test_blocks_come_back_when_a_later_map_cannot_be_put_in(gpt2, ids):
     before = logits(gpt2, ids)
     with pytest.raises((RuntimeError, ValueError), match=r"size|shape"), swap(gpt2, {0: random_map(), 1: odd}):
         pass
-    assert torch.equal(logits(gpt2, ids), before)
-
-
-def test_swaps_nest(gpt2, ids):
-    before = logits(gpt2, ids)
-    with swap(gpt2, {1: random_map()}):
-        outer = logits(gpt2, ids)
-        with swap(gpt2, {1: random_map(1), 2: random_map(2)}):
-            assert not torch.equal(logits(gpt2, ids), outer)
-        assert torch.equal(logits(gpt2, ids), outer)
     assert torch.equal(logits(gpt2, ids), before)
 
 

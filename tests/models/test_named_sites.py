@@ -7,13 +7,11 @@ from torch import nn
 
 import howlinear as hl
 from conftest import tiny
-from helpers.families import CAUSAL, DEPTH, FAMILIES, INNER, TEXT, WIDTH, reads, small
+from helpers.families import DEPTH, FAMILIES, INNER, TEXT, WIDTH, reads, small
 from helpers.reference import held_out_r2
-from howlinear.core.ceilings import AffineMap
 from howlinear.errors import InputError
 from howlinear.instrument.capture import hooked
 from howlinear.instrument.perplexity import losses
-from howlinear.instrument.swap_costs import swap_losses
 from howlinear.models.ffn_sites import note, sites
 from howlinear.models.swap import swap
 from howlinear.text.rows import TokenRows
@@ -192,20 +190,6 @@ def test_a_swap_is_the_module_with_another_forward(name, kind, ids):
     assert not torch.equal(expected, before)
     assert torch.equal(losses(model, ids), before)
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
-
-
-@pytest.mark.parametrize("kind", ["attention", "layer"])
-@pytest.mark.parametrize("name", CAUSAL)
-def test_every_familys_swaps_are_those_one_at_a_time_to_the_last_bit(name, kind):
-    model, ids, generator = small(name), reads(name, n=7)["input_ids"], torch.Generator().manual_seed(0)
-    drawn = torch.randn(DEPTH, WIDTH + 1, WIDTH, generator=generator, dtype=torch.float64)
-    maps = {block: AffineMap(rows[1:], rows[0]) for block, rows in enumerate(drawn)}
-    base, swapped = swap_losses(model, maps, ids, 3, site=kind)
-    for block, found in swapped.items():
-        with swap(model, {block: maps[block]}, kind):
-            assert torch.equal(found, losses(model, ids, 3))
-        assert not torch.equal(found, base)
-    assert torch.equal(losses(model, ids, 3), base)
 
 
 def test_what_is_not_there_is_refused(gpt2, rows):

@@ -43,15 +43,6 @@ def test_the_split_is_that_of_ids(padded):
     assert torch.equal(rows.fold, by_ids.fold)
 
 
-def test_without_padding_all_is_as_with_packed_rows():
-    model, ids = small("gpt2"), reads("gpt2")["input_ids"]
-    whole = ModelInputs.of({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, folds=2)
-    one, other = measure(model, whole).to_dict(), measure(model, TokenRows.from_ids(ids, folds=2)).to_dict()
-    assert one["blocks"] == other["blocks"]
-    assert one["perplexity"] == pytest.approx(other["perplexity"], rel=1e-12)
-    assert (one["rows"], one["seq_len"]) == (other["rows"], other["seq_len"])
-
-
 def test_perplexity_is_that_of_the_tokens_alone(padded):
     model, rows = small("gpt2"), ModelInputs.of(padded)
     sums, tokens = 0.0, 0
@@ -176,16 +167,6 @@ def packed():
     return TokenRows.from_ids(ids, folds=3)
 
 
-def test_sequences_are_whole_and_of_every_fold_in_its_share(packed):
-    half = packed.thinned(packed.count // 2)
-    assert half.count == pytest.approx(packed.count / 2, abs=3 * 16)
-    for test in (False, True):
-        for all_of_fold, kept in zip(packed.folds(test), half.folds(test), strict=True):
-            assert len(kept) == round(len(all_of_fold) / 2)
-    whole = {tuple(ids) for ids in packed.ids.tolist()}
-    assert {tuple(ids) for ids in half.ids.tolist()} <= whole
-
-
 def test_all_rows_stay_as_they_are_and_a_fold_keeps_a_sequence(packed):
     assert packed.thinned(None) is packed
     assert torch.equal(packed.thinned(10 * packed.count).ids, packed.ids)
@@ -247,16 +228,6 @@ def test_a_site_that_sees_other_rows_than_the_batch_is_refused():
         tokens_of(rows, torch.tensor([0, 1]), "block 1", x, x)
 
 
-def test_a_token_that_is_one_beyond_the_vocabulary_is_refused():
-    model = small("gpt2")
-    size = model.get_input_embeddings().weight.shape[0]
-    for wrong in (-1, size):
-        ids = torch.zeros(8, 4, dtype=torch.long)
-        ids[5, 2] = wrong
-        with pytest.raises(InputError, match="token ids run from"):
-            check(model, TokenRows.from_ids(ids))
-
-
 def test_as_many_tokens_as_the_model_reads_are_not_too_many():
     for name in ("gpt2", "roberta"):
         model = small(name)
@@ -297,21 +268,6 @@ def test_the_hash_of_rows_is_of_their_ids_sides_and_folds(rows):
     test[0] = True
     fold[0] = 2
     assert len({rows.sha256, *(replace(rows, **c).sha256 for c in ({"ids": ids}, {"test": test}, {"fold": fold}))}) == 4
-
-
-@pytest.mark.parametrize(
-    "as_given",
-    [
-        lambda ids: ids.int(),
-        lambda ids: ids.to(torch.uint16),
-        lambda ids: ids.numpy(),
-        lambda ids: ids.numpy().astype("int32"),
-        lambda ids: ids.tolist(),
-    ],
-)
-def test_ids_of_every_whole_type_are_the_same_rows(ids, as_given):
-    assert TokenRows.from_ids(as_given(ids)).sha256 == TokenRows.from_ids(ids).sha256
-    assert ModelInputs.of({"input_ids": as_given(ids)}).sha256 == ModelInputs.of({"input_ids": ids}).sha256
 
 
 @pytest.mark.parametrize(

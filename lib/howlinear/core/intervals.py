@@ -113,11 +113,6 @@ class Estimate:
         return cls(value, *jackknife(value, *groups, confidence=confidence))
 
     @property
-    def error_bars(self) -> tuple[float, float]:
-        """How far the interval reaches below the value and above it, as matplotlib's `errorbar` takes them."""
-        return self.value - self.low, self.high - self.value
-
-    @property
     def half_width(self) -> float:
         """Half the length of the interval."""
         return (self.high - self.low) / 2

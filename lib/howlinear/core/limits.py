@@ -16,10 +16,6 @@ needs no estimate of v, and no second number of rows. What it leaves is of secon
 v / n, the `optimism`, is above `MOST_OPTIMISM`.
 """
 
-from __future__ import annotations
-
-from howlinear.errors import InputError
-
 MOST_OPTIMISM = 0.5
 """Where v / n is above this, rows are too few to say what R² tends to: the map has a number for every two of the rows
 that count."""
@@ -62,21 +58,3 @@ def _unexplained(r2: float) -> float:
 def enough(in_sample: float, held_out: float) -> bool:
     """Whether the rows are enough to say what R² tends to."""
     return optimism(in_sample, held_out) <= MOST_OPTIMISM
-
-
-def check(in_sample: float, held_out: float, rows: int) -> None:
-    """Refuse to say what R² tends to where the rows are too few.
-
-    Args:
-        in_sample: R² on the rows of the fit.
-        held_out: R² on other rows.
-        rows: of the fit.
-
-    Raises:
-        InputError: the fit follows its own rows too closely.
-    """
-    if not enough(in_sample, held_out):
-        raise InputError(
-            f"{rows} train rows are too few to say what R² tends to: the map explains {in_sample:.2f} of them and "
-            f"{held_out:.2f} of held-out rows; use at least twice as many"
-        )

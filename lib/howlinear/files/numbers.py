@@ -10,9 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic
 
@@ -62,23 +59,23 @@ def _rounded(value: Any, at: str, digits: Mapping[str, int], own: int | None) ->
     """Plain values for JSON, each float rounded; `own` are the digits that are stated for where it lies."""
     if isinstance(value, Mapping):
         return {str(key): _rounded(item, f"{at}.{key}", digits, digits.get(key, own)) for key, item in value.items()}
-    if isinstance(value, Tensor | np.ndarray | np.generic):
+    if hasattr(value, "tolist"):  # a tensor, an array or one of its numbers
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [_rounded(item, f"{at}[{place}]", digits, own) for place, item in enumerate(value)]
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InputError(f"{at} is {value}: only finite numbers are kept")
-        return _round(value, own)
+        return round_number(value, DIGITS, PLACES) if own is None else round_number(value, own)
     if value is None or isinstance(value, bool | int | str):
         return value
     raise InputError(f"{at} is a {type(value).__name__}, not a number, text, list or mapping")
 
 
-def _round(number: float, digits: int | None) -> float:
-    """A number to so many significant digits; by default to `DIGITS` and to at most `PLACES` places."""
-    if number == 0:
-        return 0.0
-    exponent = math.floor(math.log10(abs(number)))  # of its first digit
-    places = min(DIGITS - 1 - exponent, PLACES) if digits is None else digits - 1 - exponent
-    return round(number, places) + 0.0  # and no minus zero
+def round_number(number: float, digits: int, decimals: int | None = None) -> float:
+    """A number to so many significant digits, none of them beyond so many decimal places; no minus zero."""
+    if number == 0 or not math.isfinite(number):
+        return number + 0.0
+    first = math.floor(math.log10(abs(number)))  # the place of its first digit: 0 for units, −1 for tenths
+    places = digits - 1 - first
+    return round(number, places if decimals is None else min(places, decimals)) + 0.0

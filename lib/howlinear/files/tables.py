@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,6 +28,7 @@ from pydantic import ConfigDict
 
 from howlinear.errors import InputError, SourceError
 from howlinear.files import atomic, paths
+from howlinear.files.numbers import round_number
 
 DICTIONARY = Path(__file__).with_name("columns.yaml")
 COMMON = "common"
@@ -92,14 +92,6 @@ def describe_column(stem: str, table: str, name: str) -> Column:
 
 
 # --- rounding, once
-
-
-def round_number(number: float, digits: int, decimals: int) -> float:
-    """A number to so many significant digits, none of them beyond so many decimal places; no minus zero."""
-    if number == 0 or not math.isfinite(number):
-        return number
-    first = math.floor(math.log10(abs(number)))  # the place of its first digit: 0 for units, −1 for tenths
-    return round(number, min(digits - 1 - first, decimals)) + 0.0
 
 
 def as_recorded(table: pd.DataFrame, stem: str, name: str) -> pd.DataFrame:
@@ -186,10 +178,7 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], settings: Mapping[st
 
     What `run.json` says of where the numbers come from stays: `provenance.record` writes it anew if they have changed.
 
-    Args:
-        folder: `results/<run profile>/<stem>`.
-        tables: name → table, as `as_recorded` gives it.
-        settings: what the run was asked for.
+    `folder` is `results/<run profile>/<stem>`, and tables are as `as_recorded` gives them.
 
     Raises:
         SourceError: it cannot be written.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -133,6 +133,26 @@ class BlockCapture:
         return [others(fold) for fold in range(len(folds))]
 
 
+class LazyBlocks(Mapping[int, BlockCapture]):
+    """Blocks, in order of depth, that are read or made whenever they are asked for: memory holds what you hold."""
+
+    def __init__(self, makers: Mapping[int, Callable[[], BlockCapture]]):
+        """Take a function for each block, which returns its capture."""
+        self.makers = dict(sorted(makers.items()))
+
+    def __getitem__(self, block: int) -> BlockCapture:
+        """Read or make one block."""
+        return self.makers[block]()
+
+    def __iter__(self) -> Iterator[int]:
+        """Blocks in order of depth."""
+        return iter(self.makers)
+
+    def __len__(self) -> int:
+        """How many blocks."""
+        return len(self.makers)
+
+
 def capture(
     model: Any,
     rows: Any,
@@ -186,16 +206,8 @@ def capture_batches(
 ) -> dict[int, BlockCapture]:
     """`capture` of some batches of `rows`: for whoever shares them out or takes them little by little.
 
-    Args:
-        model: the model; left exactly as it was.
-        rows: sequences with their split and folds.
-        indices: per batch, the sequences in it, all of one document fold (`rows.batches`).
-        blocks: which blocks, or which one; all by default.
-        sample: how many rows to keep as they are, if these are all batches.
-        seed: of that draw.
-        progress: show a bar.
-        losses: as for `capture`.
-        site: as for `capture`.
+    `indices` are, per batch, the sequences in it, all of one document fold (`rows.batches`); a sample is of these
+    rows if they are all batches. Everything else as of `capture`.
 
     Returns:
         Block → `BlockCapture`, with the folds that these batches touch.

@@ -56,10 +56,6 @@ class Change:
         """Upper end of the interval."""
         return self.estimate.high
 
-    def to_dict(self) -> dict[str, float]:
-        """The three numbers by name, as tables and results keep them."""
-        return {"delta": self.delta, "low": self.low, "high": self.high}
-
 
 def perplexity(model: Any, text: Any, batch_size: int = LOSS_BATCH, **rows) -> float:
     """Perplexity of a model on held-out text.
@@ -150,11 +146,8 @@ class HeldOut(NamedTuple):
 def scored_of(text: Any, model: PreTrainedModel, **rows) -> HeldOut:
     """The sequences that a perplexity is of, from whatever a person has at hand.
 
-    Args:
-        text: a text, a corpus or rows, whose held-out part counts; or token ids or a tokenizer's output, all of which
-            count, each sequence a document of its own.
-        model: the model that reads it.
-        **rows: of a text or a corpus, passed to `Corpus.rows`.
+    Of a text, a corpus or rows the held-out part counts; of token ids or a tokenizer's output all, each sequence a
+    document of its own. `rows` of a text or a corpus are passed to `Corpus.rows`.
 
     Raises:
         InputError: there is nothing to predict, or it is none of these.
@@ -178,14 +171,13 @@ def held_out(rows: Rows | Int64[Tensor, "n seq_len"]) -> HeldOut:
     Raises:
         InputError: there is nothing to predict, or what is given is neither rows nor token ids.
     """
-    if isinstance(rows, TokenRows | ModelInputs):
-        if rows.ids is None:
-            raise InputError("perplexity needs held out sequences of at least two tokens, got None")
-        ids, fold = rows.ids[rows.test], rows.fold[rows.test]
-        mask = None if rows.mask is None else rows.mask[rows.test]
-    else:
-        ids, mask = as_ids(rows), None
-        fold = torch.arange(len(ids))
+    if not isinstance(rows, TokenRows | ModelInputs):
+        ids = as_ids(rows)
+        rows = TokenRows(ids, torch.ones(len(ids), dtype=torch.bool), torch.arange(len(ids)))
+    if rows.ids is None:
+        raise InputError("perplexity needs held out sequences of at least two tokens, got None")
+    ids, fold = rows.ids[rows.test], rows.fold[rows.test]
+    mask = None if rows.mask is None else rows.mask[rows.test]
     predicts = torch.ones_like(ids[:, 1:], dtype=torch.bool) if mask is None else mask[:, 1:]
     if not predicts.any():
         raise InputError(f"perplexity needs held out sequences of at least two tokens, got {tuple(ids.shape)}")
@@ -252,16 +244,10 @@ def losses(
     check_count("batch_size", batch_size)
     ids, mask, _ = scored_of(ids if mask is None else {"input_ids": ids, "attention_mask": mask}, model)
     check_ids(model, ids)
-    with evaluating(model), running(model):
-        return finite_losses([batch_losses(model, *batch) for batch in loss_batches(ids, mask, batch_size)])
-
-
-def loss_batches(
-    ids: Int64[Tensor, "n seq_len"], mask: Bool[Tensor, "n seq_len"] | None = None, batch_size: int = LOSS_BATCH
-) -> list[tuple[Int64[Tensor, "b seq_len"], Int64[Tensor, "b seq_len"]]]:
-    """Batches of token ids, and of the tokens to predict: those after the first, none of padding."""
     # A causal model needs no mask: no token sees the padding behind it.
-    return list(zip(ids.split(batch_size), targets_of(ids, mask).split(batch_size), strict=True))
+    pairs = zip(ids.split(batch_size), targets_of(ids, mask).split(batch_size), strict=True)
+    with evaluating(model), running(model):
+        return finite_losses([batch_losses(model, *pair) for pair in pairs])
 
 
 def targets_of(
@@ -339,13 +325,9 @@ def change(
     places = np.arange(n) if fold is None else _numbers("fold", fold)
     if len(places) != n or (predicted is not None and len(_numbers("predicted", predicted)) != n):
         raise InputError(f"fold and predicted are of the same {n} sequences, got {len(places)} folds")
-    # Δ = exp(mean after) − exp(mean before), of all sequences and of all but each fold's
-    if predicted is None:
-        delta = float(np.exp(after.mean()) - np.exp(before.mean()))
-        without = np.exp(fold_means(after, places)) - np.exp(fold_means(before, places))
-        return Change(Estimate.jackknife(delta, without))
-    # Where sequences predict n_i tokens each, a mean is Σ n_i loss_i / Σ n_i, of the rest of the sequences likewise.
-    tokens = _numbers("predicted", predicted).astype(float)
+    # Δ = exp(mean after) − exp(mean before), of all sequences and of all but each fold's. Where sequences predict n_i
+    # tokens each, a mean is Σ n_i loss_i / Σ n_i.
+    tokens = np.ones(n) if predicted is None else _numbers("predicted", predicted).astype(float)
     rest = fold_means(tokens, places)
     delta = float(np.exp(np.average(after, weights=tokens)) - np.exp(np.average(before, weights=tokens)))
     without = np.exp(fold_means(after * tokens, places) / rest) - np.exp(fold_means(before * tokens, places) / rest)

@@ -213,11 +213,7 @@ class Profile(Mapping):
     @property
     def curves(self) -> dict[str, list[float]]:
         """R²_lin over depth and its interval's ends, `r2`, `r2_low` and `r2_high`, as trajectories keep them."""
-        return {
-            "r2": [block.r2 for block in self.values()],
-            "r2_low": [block.r2_low for block in self.values()],
-            "r2_high": [block.r2_high for block in self.values()],
-        }
+        return {name: [getattr(block, name) for block in self.values()] for name in ("r2", "r2_low", "r2_high")}
 
     @property
     def rises_and_falls(self) -> bool:

@@ -30,11 +30,8 @@ SUFFIXES = (".safetensors", ".json")
 def save_profile(profile: Profile, path: Path, force: bool = False) -> None:
     """Write a profile.
 
-    Args:
-        profile: what was measured.
-        path: `.safetensors` keeps the maps and R² of every feature too, in float64; `.json` the numbers of
-            `Profile.to_dict` alone.
-        force: replace a file that is there.
+    A `.safetensors` file keeps the maps and R² of every feature too, in float64; a `.json` file the numbers of
+    `Profile.to_dict` alone.
 
     Raises:
         InputError: another kind of file, or one that keeps maps of a profile that has none.

@@ -8,15 +8,16 @@ of whole sequences, taken evenly from the document folds of both sides; no row i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from howlinear.instrument.capture import BlockCapture, Sample, hooked
+from howlinear.instrument.capture import BlockCapture, LazyBlocks, Sample, hooked
 from howlinear.instrument.store import Stored
 from howlinear.models.ffn_sites import Site, sites
 from howlinear.models.forward import trunk
@@ -25,34 +26,10 @@ from howlinear.text.rows import TokenRows, batch_of
 BATCH = 16  # sequences in a pass
 
 
-class Resampled(Mapping[int, BlockCapture]):
-    """Blocks as they are stored, with another sample; moments are read from disk when a block is asked for."""
-
-    def __init__(self, blocks: Mapping[int, BlockCapture], samples: Mapping[int, Sample]):
-        """Put the samples in the place of the stored ones."""
-        self._blocks = blocks
-        self._samples = samples
-
-    def __getitem__(self, block: int) -> BlockCapture:
-        """Read one block."""
-        return replace(self._blocks[block], sample=self._samples[block])
-
-    def __iter__(self) -> Iterator[int]:
-        """Blocks in order of depth."""
-        return iter(self._blocks)
-
-    def __len__(self) -> int:
-        """How many blocks."""
-        return len(self._blocks)
-
-
 def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mapping[int, BlockCapture]:
     """The blocks of a capture with about `most` sampled rows each.
 
-    Args:
-        stored: the capture.
-        model: the model that it was made of.
-        most: token rows; None: the blocks as they are stored.
+    Without a number they are the blocks as they are stored.
     """
     if most is None:
         return stored.blocks
@@ -65,7 +42,12 @@ def resampled(stored: Stored, model: PreTrainedModel, most: int | None) -> Mappi
         "test": rows.test.repeat_interleave(seq_len),
         "fold": rows.fold.repeat_interleave(seq_len),
     }
-    return Resampled(stored.blocks, {block: Sample(x=x, y=y, **about) for block, (x, y) in every.items()})
+    samples = {block: Sample(x=x, y=y, **about) for block, (x, y) in every.items()}
+
+    def with_sample(block: int) -> BlockCapture:
+        return replace(stored.blocks[block], sample=samples[block])
+
+    return LazyBlocks({block: partial(with_sample, block) for block in stored.blocks})
 
 
 @torch.no_grad()

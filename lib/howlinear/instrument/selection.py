@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from howlinear.errors import InputError
-from howlinear.instrument.capture import BlockCapture
+from howlinear.instrument.capture import BlockCapture, LazyBlocks
 
 Blocks = Mapping[int, BlockCapture]
 
@@ -76,49 +77,27 @@ def _is_share(text: str) -> bool:
 
 
 def selected(
-    models: Mapping[str, Blocks],
-    rule: str | Sequence[int] | Mapping[str, Sequence[int] | str] | None,
-    r2: Mapping[str, Mapping[int, float]] | None = None,
+    models: Mapping[str, Blocks], rule: str | Sequence[int] | Mapping[str, Sequence[int] | str] | None
 ) -> dict[str, Blocks]:
     """The blocks of every model that a rule picks; a model of which it picks none is left out.
 
     Args:
         models: model → all its blocks.
-        rule: as of `choose_blocks`; or model → its own, where models that are not named have all their blocks.
-        r2: model → block → R², for the rules that go by it.
+        rule: of depth, as of `choose_blocks`; or model → its own, where a model that is not named has all its blocks.
 
     Returns:
         Model → its blocks in order of depth, still read one at a time.
 
     Raises:
-        InputError: no such rule, or it picks no block of any model.
+        InputError: no such rule, one by R², or it picks no block of any model.
     """
     some = {}
     for name, blocks in models.items():
         of_model = rule.get(name) if isinstance(rule, Mapping) else rule
-        chosen = choose_blocks(of_model, blocks, None if r2 is None else r2[name])
+        chosen = choose_blocks(of_model, blocks)
         if chosen:
-            some[name] = _Selected(blocks, chosen)
+            some[name] = LazyBlocks({number: partial(blocks.__getitem__, number) for number in chosen})
     if not some:
         depths = ", ".join(f"{name} {len(blocks)}" for name, blocks in models.items())
         raise InputError(f"blocks {rule!r} are none of any model; they have {depths}")
     return some
-
-
-class _Selected(Mapping[int, BlockCapture]):
-    """Some blocks of a model, read when they are asked for."""
-
-    def __init__(self, blocks: Blocks, numbers: Sequence[int]):
-        self._blocks = blocks
-        self._numbers = sorted(set(numbers))
-
-    def __getitem__(self, block: int) -> BlockCapture:
-        if block not in self._numbers:
-            raise KeyError(block)
-        return self._blocks[block]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._numbers)
-
-    def __len__(self) -> int:
-        return len(self._numbers)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch import Tensor
 from howlinear.core.moments import Moments
 from howlinear.errors import SourceError
 from howlinear.files import atomic
-from howlinear.instrument.capture import BlockCapture, Sample
+from howlinear.instrument.capture import BlockCapture, LazyBlocks, Sample
 from howlinear.instrument.massive import HeavyRows
 from howlinear.text.rows import TokenRows
 
@@ -45,11 +46,7 @@ class Stored:
 def save_capture(path: Path, blocks: Mapping[int, BlockCapture], rows: TokenRows, about: Mapping[str, Any]) -> None:
     """Write a capture, replacing the file in one step.
 
-    Args:
-        path: the file.
-        blocks: block → what was kept of it.
-        rows: the token rows.
-        about: what else to say of it, as JSON can hold it.
+    `about` is what else to say of it, as JSON can hold it.
 
     Raises:
         SourceError: the file cannot be written.
@@ -130,50 +127,30 @@ def load_capture(path: Path) -> Stored:
         SourceError: no such file, or a damaged one.
     """
     about = about_capture(path)
+    names: dict[str, list[str]] = {}  # `rows` or a block → its tensors
     with _opened(path) as file:
-        named = [name for name in ("ids", "test", "fold", "spans") if f"rows.{name}" in file.keys()]  # noqa: SIM118
-        tensors = _checked(file, "rows", [f"rows.{name}" for name in named])
-        rows = TokenRows(
-            **{name: tensors[f"rows.{name}"] for name in named}, corpus=about["corpus"], note=about.get("text", "")
-        )
-    return Stored(StoredBlocks(path), rows, about)
+        for name in file.keys():  # noqa: SIM118 (it is no mapping)
+            part, _, _ = name.partition(".")
+            names.setdefault(part, []).append(name)
+        tensors = _checked(file, "rows", names.pop("rows"))
+        named = {name.removeprefix("rows."): tensor for name, tensor in tensors.items()}
+        rows = TokenRows(**named, corpus=about["corpus"], note=about.get("text", ""))
+        makers = {int(block): partial(_read_block, path, block, of_block) for block, of_block in names.items()}
+    return Stored(LazyBlocks(makers), rows, about)
 
 
-class StoredBlocks(Mapping[int, BlockCapture]):
-    """The blocks of a capture on disk, read one at a time and not kept: memory holds what you hold."""
-
-    def __init__(self, path: Path):
-        """List what the file holds."""
-        self.path = path
-        self._names: dict[int, list[str]] = {}
-        with _opened(path) as file:
-            for name in file.keys():  # noqa: SIM118
-                part, _, _ = name.partition(".")
-                if part != "rows":
-                    self._names.setdefault(int(part), []).append(name)
-
-    def __getitem__(self, block: int) -> BlockCapture:
-        """Read one block."""
-        names = self._names[block]
-        sides: dict[str, dict[int, dict[str, Tensor]]] = {}  # side → fold → name → tensor
-        with _opened(self.path) as file:
-            for name, tensor in _checked(file, str(block), names).items():
-                _, side, fold, leaf = name.split(".")
-                sides.setdefault(side, {}).setdefault(int(fold), {})[leaf] = tensor
-            train = [Moments.from_tensors(tensors) for _, tensors in sorted(sides["train"].items())]
-            test = [Moments.from_tensors(tensors) for _, tensors in sorted(sides["test"].items())]
-            outputs = Moments.from_tensors(sides["outputs"][0])
-        sample = Sample(**sides["sample"][0]) if "sample" in sides else None
-        heavy = HeavyRows.from_tensors(sides["heavy"][0]) if "heavy" in sides else None
-        return BlockCapture(train, test, outputs, sample, heavy)
-
-    def __iter__(self) -> Iterator[int]:
-        """Blocks in order of depth."""
-        return iter(sorted(self._names))
-
-    def __len__(self) -> int:
-        """How many blocks."""
-        return len(self._names)
+def _read_block(path: Path, block: str, names: Iterable[str]) -> BlockCapture:
+    sides: dict[str, dict[int, dict[str, Tensor]]] = {}  # side → fold → name → tensor
+    with _opened(path) as file:
+        for name, tensor in _checked(file, block, names).items():
+            _, side, fold, leaf = name.split(".")
+            sides.setdefault(side, {}).setdefault(int(fold), {})[leaf] = tensor
+        train = [Moments.from_tensors(tensors) for _, tensors in sorted(sides["train"].items())]
+        test = [Moments.from_tensors(tensors) for _, tensors in sorted(sides["test"].items())]
+        outputs = Moments.from_tensors(sides["outputs"][0])
+    sample = Sample(**sides["sample"][0]) if "sample" in sides else None
+    heavy = HeavyRows.from_tensors(sides["heavy"][0]) if "heavy" in sides else None
+    return BlockCapture(train, test, outputs, sample, heavy)
 
 
 @contextmanager

@@ -227,7 +227,7 @@ def _stack_of(model: PreTrainedModel) -> str:
     if pattern is not None and pattern.startswith("ffns"):
         raise Unclear("its layers are no modules of their own")
     if pattern is not None:
-        return _below_base(model, pattern.partition(".*")[0])
+        return pattern.partition(".*")[0].removeprefix(prefix_of(model))
     lists = list(stacks(model.base_model))
     if len(lists) != 1:
         say = f", {' and '.join(lists)}; {_SAY}, or measure model.get_encoder()" if lists else ""
@@ -283,19 +283,15 @@ def _matches(model: PreTrainedModel, path: str) -> dict[int, str]:
     """Block → path below the model of the module that a starred path names."""
     if "*" not in path:
         return {}
-    base = model.base_model
-    number_for_star = re.escape(_below_base(model, path)).replace(r"\*", r"(\d+)", 1)
+    # a path may be given below the base model or below the model
+    prefix = prefix_of(model)
+    number_for_star = re.escape(path.removeprefix(prefix)).replace(r"\*", r"(\d+)", 1)
     matches = {}
-    for name, _ in base.named_modules(remove_duplicate=False):
+    for name, _ in model.base_model.named_modules(remove_duplicate=False):
         match = re.fullmatch(number_for_star, name)
         if match:
-            matches[int(match.group(1))] = prefix_of(model) + name
+            matches[int(match.group(1))] = prefix + name
     return matches
-
-
-def _below_base(model: PreTrainedModel, path: str) -> str:
-    """A path below the base model, whether it was given so or below the model."""
-    return path.removeprefix(prefix_of(model))
 
 
 def prefix_of(model: PreTrainedModel) -> str:

@@ -80,10 +80,8 @@ def replace(model: Any, maps: Any) -> PreTrainedModel:
 def _note(model: PreTrainedModel, ranks: Mapping[int, int | None], counts: Mapping[int, int]) -> None:
     """Note in a model's config what stands in its blocks: by its own name if all have as many units, else as an entry.
 
-    Args:
-        model: the model.
-        ranks: block → rank of the linear layers that stand there; None is full rank.
-        counts: block → how many hidden units it has, of blocks that have fewer than the config says.
+    `ranks` are those of the linear layers that stand in some blocks, None for full rank; `counts` are the hidden
+    units of blocks that have fewer than the config says.
     """
     family = model.config.model_type
     alike = not ranks and len(set(counts.values())) == 1 and len(counts) == len(sites(model))
@@ -123,11 +121,7 @@ def replaced(config: PreTrainedConfig) -> dict[int, int | None]:
     Raises:
         InputError: the config's entry is damaged.
     """
-    entry = getattr(config, "howlinear", {"replaced": {}})
-    try:
-        ranks = {int(block): rank for block, rank in entry["replaced"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{_ENTRY} holds {entry!r}") from error
+    ranks = _noted(config, "replaced")
     damaged = {block: rank for block, rank in ranks.items() if not _is_rank(rank)}
     if damaged:
         raise InputError(f"{_ENTRY} gives ranks {damaged}")
@@ -140,15 +134,20 @@ def units_left(config: PreTrainedConfig) -> dict[int, int]:
     Raises:
         InputError: the config's entry is damaged.
     """
-    entry = getattr(config, "howlinear", {})
-    try:
-        counts = {int(block): count for block, count in entry.get("units", {}).items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"{_ENTRY} holds {entry!r}") from error
+    counts = _noted(config, "units")
     damaged = {block: count for block, count in counts.items() if count is None or not _is_rank(count)}
     if damaged:
         raise InputError(f"{_ENTRY} gives numbers of hidden units {damaged}")
     return counts
+
+
+def _noted(config: PreTrainedConfig, key: str) -> dict[int, Any]:
+    """Block → what a config's entry notes of it under a key."""
+    entry = getattr(config, "howlinear", {"replaced": {}})
+    try:
+        return {int(block): number for block, number in ({"units": {}} | entry)[key].items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{_ENTRY} holds {entry!r}") from error
 
 
 _ENTRY = 'the config\'s "howlinear" names replaced blocks and their ranks, as in {"replaced": {"3": null}}, but'

@@ -22,9 +22,7 @@ def seal(folder: Path, pattern: str = "*.safetensors") -> None:
 
     From then on they are checked whenever the folder is loaded.
 
-    Args:
-        folder: of a model.
-        pattern: which of its files; the weights alone by default, so that a card can be edited.
+    `pattern` says which of its files: the weights alone by default, so that a card can be edited.
 
     Raises:
         SourceError: it cannot be written.
@@ -39,10 +37,6 @@ COPY_AGAIN = f"copy it again, or remove {SEAL} if you changed the weights yourse
 
 def check_seal(folder: Path, remedy: str = COPY_AGAIN) -> None:
     """Compare a folder's files with its seal, if it has one.
-
-    Args:
-        folder: of a model.
-        remedy: what to do if they differ.
 
     Raises:
         SourceError: a file is not what the seal says, or one of the two cannot be read.

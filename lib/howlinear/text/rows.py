@@ -76,19 +76,6 @@ class Rows(ABC):
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What rows were read from.
-
-    Attributes:
-        documents: how many documents they hold something of; None of ids that came without any.
-        left_out: how they were made of the text and what is not in them, a clause each.
-    """
-
-    documents: int | None
-    left_out: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class TokenRows(Rows):
     """Token ids in sequences of one length, without padding.
 
@@ -120,11 +107,6 @@ class TokenRows(Rows):
     def held_out(self) -> TokenRows:
         """The held-out sequences alone."""
         return self.subset(self.test.nonzero()[:, 0])
-
-    @property
-    def reading(self) -> Reading:
-        """What they were read from."""
-        return Reading(self.documents, tuple(filter(None, self.note.split("; "))))
 
     @classmethod
     def from_ids(cls, ids: Any, folds: int = FOLDS) -> TokenRows:
@@ -343,16 +325,7 @@ def split_in_turn(n: int, folds: int) -> tuple[Bool[Tensor, " n"], Int64[Tensor,
 
 
 def fold_indices(test: Bool[Tensor, " n"], fold: Int64[Tensor, " n"], held_out: bool) -> list[Int64[Tensor, " some"]]:
-    """Where each document fold of one side lies, folds in order.
-
-    Args:
-        test: which of n sequences or rows are held out, shape (n,).
-        fold: the document fold of each within its side, shape (n,).
-        held_out: which side.
-
-    Returns:
-        Indices, a tensor per fold.
-    """
+    """Where each document fold of one side lies, folds in order."""
     side = test == held_out
     return [(side & (fold == number)).nonzero()[:, 0] for number in fold[side].unique()]
 
