@@ -132,6 +132,7 @@ def test_what_a_gpu_is_asked_runs_on_a_cpu_too(tmp_path):
 
 def test_the_benchmark_runs_and_the_page_can_read_it(tmp_path, monkeypatch):
     script = str(paths.ROOT / "benchmarks" / "scale.py")
+    monkeypatch.syspath_prepend(paths.ROOT / "benchmarks")
     monkeypatch.setattr(sys, "argv", [script, str(tmp_path / "out.json"), "--tiny", "--rounds", "1"])
     runpy.run_path(script, run_name="__main__")  # in this process: a new one would import for seconds
     assert tables(numbers.load(tmp_path / "out.json"))
