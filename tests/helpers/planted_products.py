@@ -2,7 +2,7 @@
 
 import torch
 
-from helpers.reference import normal
+from helpers.reference import moments_by_fold, normal
 from howlinear.core.moments import Moments
 from howlinear.instrument.capture import BlockCapture, Sample
 
@@ -33,13 +33,6 @@ def kept_of(x, y, folds=4, test=0.25):
     n = len(x)
     held_out = torch.arange(n) >= n - int(test * n)
     fold = torch.cat([torch.arange(count) * folds // count for count in (n - int(test * n), int(test * n))])
-    sides = [
-        [
-            Moments(x.shape[1], y.shape[1]).update(x[mask], y[mask])
-            for mask in (here & (fold == i) for i in range(folds))
-        ]
-        for here in (~held_out, held_out)
-    ]
     zeros = torch.zeros(n, dtype=torch.long)
     sample = Sample(x, y, zeros, zeros, held_out, fold)
-    return BlockCapture(*sides, Moments(y.shape[1]).update(y[held_out]), sample)
+    return BlockCapture(*moments_by_fold(x, y, held_out, fold), Moments(y.shape[1]).update(y[held_out]), sample)

@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from helpers.reference import normal
+from helpers.reference import moments_by_fold, normal
 from howlinear.core.moments import Moments
 from howlinear.ideas.rank.rows import select
 from howlinear.instrument.capture import Sample
@@ -24,13 +24,7 @@ def sample_of(x, y):
 
 def sides(sample):
     """Train and held-out moments per fold."""
-    return [
-        [
-            moments_of(sample.x[m], sample.y[m])
-            for m in ((sample.test == side) & (sample.fold == i) for i in range(FOLDS))
-        ]
-        for side in (False, True)
-    ]
+    return moments_by_fold(sample.x, sample.y, sample.test, sample.fold)
 
 
 def held_out(sample):

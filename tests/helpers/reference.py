@@ -1,7 +1,9 @@
-"""Slow, independent references: least squares by SVD on stored rows, R² row by row; and seeded normal rows."""
+"""Slow, independent references: least squares by SVD on stored rows, R² row by row; seeded rows and their moments."""
 
 import numpy as np
 import torch
+
+from howlinear.core.moments import Moments
 
 RESOLUTION = 1e-6  # singular values of the scaled inputs below it are null directions: √ of `ceilings.NULL`
 
@@ -35,3 +37,12 @@ def held_out_r2(train, test):
     """R²_lin of (x, y) rows: fitted on `train`, scored on `test`."""
     weight, bias, _ = least_squares(*train)
     return pooled_r2(*test, weight, bias)
+
+
+def moments_by_fold(x, y, test, fold):
+    """Moments of every fold, of the rows to fit on and of those held out."""
+    sides = []
+    for side in (False, True):
+        parts = [(test == side) & (fold == number) for number in range(int(fold.max()) + 1)]
+        sides.append([Moments(x.shape[1], y.shape[1]).update(x[rows], y[rows]) for rows in parts])
+    return sides
