@@ -21,11 +21,10 @@ from filelock import FileLock
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
 from helpers.browser import Browser, must_have_chromium
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError
 from howlinear.files import numbers, paths
 from tests.tools import test_explorer, test_in_browser
 from tests.tools.test_solutions import answers, small
-from tools import ledger
 from tools.book import build, printed, solutions
 
 pytestmark = pytest.mark.long
@@ -38,12 +37,6 @@ def test_the_solutions_of_the_project_answer_its_exercises():
         exercises = re.findall(r"^# \*\*(\d) \(", (paths.NOTEBOOKS / f"{stem}.py").read_text(), re.MULTILINE)
         _, parts = solutions.exercises(build.solutions(stem).cells)
         assert sorted(map(str, parts)) == exercises, stem
-
-
-def test_a_notebook_that_has_not_run_is_missed(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "BUILD", tmp_path)
-    with pytest.raises(SourceError, match=r"02_ceilings.ipynb: run make figures PROFILE=minis"):
-        build.prepare("minis", tmp_path / "source", [STEM])
 
 
 def test_every_figure_has_a_line_in_the_gallery_and_every_line_a_figure():
@@ -65,7 +58,6 @@ def test_the_ledger_links_to_pages_that_are_there():
     text = build.ledger_page("minis", [STEM])
     assert f"](notebooks/{STEM}.ipynb)" in text
     assert "](notebooks/03" not in text
-    assert text.count("\n") == ledger.page(paths.ROOT / "results").count("\n")
 
 
 def test_a_course_page_leads_to_the_books_pages_of_notebooks():
@@ -96,7 +88,9 @@ def test_a_folder_that_the_reference_does_not_know_is_refused(monkeypatch):
 def test_main_says_what_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "BUILD", tmp_path)
     assert build.main("minis") == 2
-    assert "howlinear: the book needs" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("howlinear: the book needs")
+    assert "00_by_hand.ipynb: run make figures PROFILE=minis" in said
 
 
 @pytest.fixture(scope="session")
@@ -208,9 +202,7 @@ def test_the_book_is_printed_where_there_is_a_chromium(small_book, tmp_path, mon
     folded = [tag for tag in re.findall(r"<details[^>]*>", pages[0]) if " open" not in tag]
     assert "<details" in pages[0]
     assert not folded  # paper has no click
-    pdf = (tmp_path / "book.pdf").read_bytes()
-    assert pdf.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type ?/Page\b", pdf)) > 20  # the lesson plans alone are fifteen
+    assert (tmp_path / "book.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_the_book_says_whether_it_was_printed(monkeypatch, tmp_path):
