@@ -78,4 +78,4 @@ def test_how_often_intervals_hold_the_truth():
 def test_what_was_not_measured_is_named_with_its_command(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "results", lambda profile: tmp_path / profile)
     with pytest.raises(SourceError, match=r"bench\.json: run make bench"):
-        build.what_was_measured()
+        build.tabulate_benchmarks()

@@ -54,27 +54,12 @@ def address() -> str:
 
 
 def with_address(text: str, address: str) -> str:
-    """A page with the project's address, or without the words between its marks where there is none.
-
-    Args:
-        text: the page, with `ADDRESS` for the address, between the marks alone.
-        address: where the project can be cloned from; empty where it cannot.
-    """
+    """A page with the project's address for `ADDRESS`, or without the words between its marks where there is none."""
     return HOSTED.sub(lambda found: found.group(1).replace("ADDRESS", address) if address else "", text)
 
 
 def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
-    """Gather everything Sphinx needs in one folder, which is made anew; readers' notebooks also in `build/notebooks`.
-
-    Args:
-        profile: whose executed notebooks, figures and captures.
-        source: the folder.
-        which: stems of the notebooks.
-
-    Raises:
-        SourceError: a notebook has not been executed, or a figure, the report or what the slides show is missing.
-        InputError: exercises and solutions do not fit together, or a figure has no line in `book/gallery.yaml`.
-    """
+    """Gather all that Sphinx needs in one folder, which is made anew; readers' notebooks also in `build/notebooks`."""
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(FRAME, source, ignore=shutil.ignore_patterns("explorer.html", "gallery.yaml"))
     shutil.copytree(readers_notebooks(profile, which), source / "notebooks")
@@ -89,7 +74,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
         _write(page, linked(text, which))
     _write(source / "gallery.txt", gallery(profile, which, source / "figures"))
     _write(source / "ledger.txt", ledger_page(profile, which))
-    for name, text in what_was_measured().items():
+    for name, text in tabulate_benchmarks().items():
         _write(source / f"{name}.txt", text)
     compared = _there(paths.figures("bench") / "side_by_side.png", "run make bench")
     shutil.copyfile(compared, source / "figures" / "bench_side_by_side.png")
@@ -119,12 +104,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
 
 
 def readers_notebooks(profile: str, which: Sequence[str]) -> Path:
-    """Executed notebooks with their solutions folded in, in `build/notebooks`, which is made anew.
-
-    Raises:
-        SourceError: a notebook has not been executed.
-        InputError: exercises and solutions do not fit together.
-    """
+    """Executed notebooks with their solutions folded in, in `build/notebooks`, which is made anew."""
     folder = paths.BUILD / "notebooks"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -138,11 +118,7 @@ def readers_notebooks(profile: str, which: Sequence[str]) -> Path:
 
 
 def executed(profile: str, stem: str) -> NotebookNode:
-    """An executed notebook as the pipeline left it.
-
-    Raises:
-        SourceError: it has not been executed.
-    """
+    """An executed notebook as the pipeline left it."""
     path = paths.build(profile) / "notebooks" / f"{stem}.ipynb"
     return nbformat.read(_there(path, f"run make figures PROFILE={profile}"), as_version=4)
 
@@ -153,12 +129,7 @@ def solutions(stem: str) -> NotebookNode:
 
 
 def gallery(profile: str, which: Sequence[str], target: Path) -> str:
-    """The figures as cards that lead to their notebooks; copies them to `target`.
-
-    Raises:
-        SourceError: a figure is missing.
-        InputError: a figure without a line, or a line without a figure.
-    """
+    """The figures as cards that lead to their notebooks, each with its line; copies them to `target`."""
     lines = yaml.safe_load((FRAME / "gallery.yaml").read_text(encoding="utf-8"))
     notebook_of = {name: stem for name in lines for stem in which if name.startswith(f"{stem}_")}
     drawn = {path.stem for stem in which for path in paths.figures(profile).glob(f"{stem}_*.png")}
@@ -190,12 +161,7 @@ def ledger_page(profile: str, which: Sequence[str]) -> str:
 
 
 def linked(text: str, which: Sequence[str]) -> str:
-    """A page whose links to notebooks' sources lead to their pages in the book, which lie one folder nearer.
-
-    Args:
-        text: the page, in Markdown.
-        which: stems of the notebooks that have a page; of others the words are left.
-    """
+    """A page whose links to notebooks' sources lead to their pages in the book; without one the words are left."""
 
     def to_page(match: re.Match) -> str:
         words, up, stem = match.groups()
@@ -204,12 +170,8 @@ def linked(text: str, which: Sequence[str]) -> str:
     return re.sub(r"\[([^\]]+)\]\((?:\.\./)?((?:\.\./)*)notebooks/(\w+)\.py\)", to_page, text)
 
 
-def what_was_measured() -> dict[str, str]:
-    """The tables of what benchmarks have on record: name of what a page includes → Markdown.
-
-    Raises:
-        SourceError: one has not run.
-    """
+def tabulate_benchmarks() -> dict[str, str]:
+    """The tables of what benchmarks have on record: name of what a page includes → Markdown."""
 
     def record(name: str, command: str) -> dict[str, Any]:
         return numbers.load(_there(paths.results("bench") / f"{name}.json", f"run {command}"))
@@ -258,11 +220,7 @@ def index(everything: Sequence[str]) -> str:
 
 
 def modules() -> list[str]:
-    """Dotted names below `howlinear` of all its modules, without packages and what only starts them.
-
-    Raises:
-        InputError: a folder of the package is not among `FOLDERS`.
-    """
+    """Dotted names below `howlinear` of all its modules, without packages and what only starts them."""
     package = importlib.import_module("howlinear")
     walked = list(pkgutil.walk_packages(package.__path__, "howlinear."))
     folders = {module.name.split(".")[1] for module in walked if module.ispkg}
@@ -281,11 +239,7 @@ def summary(module: str) -> str:
 
 
 def build(source: Path, out: Path) -> None:
-    """Have Sphinx make the pages; a warning is an error.
-
-    Raises:
-        InputError: Sphinx found a fault; it has said which.
-    """
+    """Have Sphinx make the pages; a warning is an error."""
     shutil.rmtree(out, ignore_errors=True)
     flags = ["-W", "-q", "-E", "-d", str(out.parent / "doctrees")]  # a process of its own: Sphinx keeps global state
     command = [sys.executable, "-m", "sphinx", *flags, str(source), str(out)]
