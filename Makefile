@@ -16,7 +16,7 @@ SNAKEMAKE := $(BIN)/python tools/alone.py $(BIN)/snakemake --snakefile tools/Sna
 # Tests that run every notebook
 WHOLE := tests/app/test_figures.py tests/notebook/test_paper_models.py
 
-.PHONY: figures test test-long test-figures test-public test-notebooks test-all paper readme book course test-course crate bench bench-more bench-scale bench-coverage lab sweep minis twins wide rehearse clean help
+.PHONY: figures test test-long test-figures test-public test-notebooks test-all paper readme book course test-course crate bench bench-scale bench-coverage lab sweep minis twins wide rehearse clean help
 
 figures: $(if $(filter public%,$(PROFILE)),.venv/public,.venv/ready)  ## run every notebook of PROFILE (minis, public, public-short, paper, paper-short, or the path of your own.yaml), then write results/, figures/ and the report
 	$(SNAKEMAKE) --config 'profile=$(PROFILE)'
@@ -74,10 +74,6 @@ crate: .venv/ready  ## a run of PROFILE as a Workflow Run RO-Crate, build/PROFIL
 bench: .venv/ready  ## what a measurement costs beside a forward pass, and how exact it is; time and memory beside what others use
 	$(BIN)/python benchmarks/ratios.py --keep
 	$(BIN)/python benchmarks/side_by_side.py --keep
-
-bench-more: .venv/ready  ## and how memory grows with tokens, what folds cost, and a ceiling with its interval
-	mkdir -p build
-	$(BIN)/python -m pytest -q benchmarks --benchmark-columns=median,rounds --benchmark-json=build/bench-more.json
 
 bench-scale: .venv/ready  ## and a measurement's three parts over tokens, width and blocks; writes the book's page of costs
 	$(BIN)/python benchmarks/scale.py

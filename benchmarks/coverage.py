@@ -41,6 +41,7 @@ from howlinear.ideas.degrees.products import learning_curve, polynomial
 from howlinear.ideas.dynamics.timing import vote
 from howlinear.ideas.optimisers.problem import Problem
 from howlinear.ideas.optimisers.training import shortfall, train
+from howlinear.ideas.rank.rows import select
 from howlinear.ideas.rank.scores import Score, estimate, score_moments
 from howlinear.ideas.rank.spread import output_rank
 from howlinear.instrument.capture import BlockCapture, Sample
@@ -119,12 +120,6 @@ def captured(case: str, generator: np.random.Generator, more: int = 1, **block) 
     return BlockCapture(moments_of(train), moments_of(test), outputs, sample)
 
 
-def held_out_rows(kept: BlockCapture) -> Sample:
-    rows = kept.sample
-    here = rows.test
-    return Sample(rows.x[here], rows.y[here], rows.position[here], rows.token[here], rows.test[here], rows.fold[here])
-
-
 # --- One measurement of every kind
 
 
@@ -135,7 +130,7 @@ def of_a_block(case: str, generator: np.random.Generator, more: int = 1) -> Foun
     return {
         "R²_lin": ceiling(kept.train, kept.test).interval,
         "median R² of the features": estimate(Score.median, scored),
-        "effective rank": output_rank(kept.outputs, held_out_rows(kept)),
+        "effective rank": output_rank(kept.outputs, select(kept.sample, kept.sample.test)),
     }
 
 

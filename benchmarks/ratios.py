@@ -28,8 +28,7 @@ from statistics import median
 import jaxtyping
 import numpy as np
 import torch
-from side_by_side import TIDY, forward, ratio
-from workload import SHAPES, machine, new_model, new_rows, peak_memory
+from workload import SHAPES, TIDY, forward, interleaved, machine, new_model, new_rows, peak_memory, ratio
 
 import howlinear as hl
 from howlinear.core.ceilings import decompose, r2
@@ -59,25 +58,6 @@ STARTS = {  # what a new process of Python is given → its exit status, and the
     "an unknown corpus": (["-m", "howlinear", "measure", "mini-gpt2", "--corpus", "no-such-corpus"], 2, 1.0),
     "a missing file": (["-m", "howlinear", "measure", "no-such-file.gguf"], 2, 1.0),
 }
-
-
-def timed(work):
-    """CPU seconds, and what the work returned."""
-    start = time.process_time()
-    result = work()
-    return time.process_time() - start, result
-
-
-def interleaved(works, rounds):
-    """CPU seconds of each work in each round, a round being all of them one after the other, and what they returned."""
-    seconds, results = {name: [] for name in works}, {}
-    for _ in range(rounds):
-        for name, work in works.items():
-            results.pop(name, None)  # captures are large
-            taken, results[name] = timed(work)
-            seconds[name].append(taken)
-            print(f"{name}: {taken:.2f} s", file=sys.stderr)
-    return seconds, results
 
 
 def smollm2(rows):
@@ -133,12 +113,14 @@ def costs(model, rows, rounds, batch_size=16):
         "measure": lambda: hl.measure(model, rows, batch_size=batch_size),
         "capture": lambda: capture(model, rows, batch_size=batch_size),
     }
-    seconds, found = interleaved(works, rounds)
+    seconds, found = interleaved(works, rounds, time.process_time)
     captured = found["capture"]
-    ceilings, solved = interleaved({"ceilings": lambda: solve(captured)}, 1)
+    ceilings, solved = interleaved({"ceilings": lambda: solve(captured)}, 1, time.process_time)
     maps = {block: answer.ceiling.map for block, answer in solved["ceilings"].items()}
     swaps, _ = interleaved(
-        {"plain evaluation": lambda: losses(model, few), "all swaps": lambda: swap_costs(model, maps, few)}, rounds
+        {"plain evaluation": lambda: losses(model, few), "all swaps": lambda: swap_costs(model, maps, few)},
+        rounds,
+        time.process_time,
     )
     seconds |= swaps
     apart = perplexity(model, rows)

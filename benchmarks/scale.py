@@ -11,12 +11,13 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
-import statistics
-import time
 from pathlib import Path
+from statistics import median
 
+import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
+from workload import interleaved, timed
 
 from howlinear.core.ceilings import ceiling
 from howlinear.files import numbers
@@ -28,12 +29,6 @@ BASE = {"width": 256, "blocks": 2, "tokens": 16_384}
 SWEEP = [{}, {"tokens": 32_768}, {"tokens": 65_536}, {"blocks": 4}, {"blocks": 8}, {"width": 512}, {"width": 1_024}]
 TINY = {"width": 16, "blocks": 1, "tokens": 4_096}
 BATCH = 16
-
-
-def timed(work):
-    start = time.perf_counter()
-    found = work()
-    return time.perf_counter() - start, found
 
 
 def run(width, blocks, tokens, rounds):
@@ -49,19 +44,16 @@ def run(width, blocks, tokens, rounds):
             model.transformer(input_ids=rows.ids[batch], use_cache=False)
 
     forward()  # a warm-up
-    bare, extra = [], []
-    for _ in range(rounds):
-        bare.append(timed(forward)[0])
-        whole, captured = timed(lambda: capture(model, rows, batch_size=BATCH))
-        extra.append(whole - bare[-1])
-    solved = [timed(lambda kept=kept: ceiling(kept.train, kept.test))[0] for kept in captured.values()]
+    works = {"forward": forward, "capture": lambda: capture(model, rows, batch_size=BATCH)}
+    seconds, found = interleaved(works, rounds)
+    solved = [timed(lambda kept=kept: ceiling(kept.train, kept.test))[0] for kept in found["capture"].values()]
     return {
         "width": width,
         "blocks": blocks,
         "tokens": tokens,
-        "forward": statistics.median(bare),
-        "moments": statistics.median(extra),
-        "ceilings": blocks * statistics.median(solved),
+        "forward": median(seconds["forward"]),
+        "moments": median(np.subtract(seconds["capture"], seconds["forward"])),
+        "ceilings": blocks * median(solved),
     }
 
 

@@ -13,7 +13,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing i
 import argparse
 import subprocess
 import sys
-import time
 from functools import partial
 from statistics import median
 
@@ -22,7 +21,18 @@ import torch
 from matplotlib import pyplot as plt
 from methods import HELD_OUT, METHODS
 from threadpoolctl import threadpool_limits
-from workload import SHAPES, forget_peak, machine, new_model, new_rows, peak_memory
+from workload import (
+    SHAPES,
+    TIDY,
+    forget_peak,
+    forward,
+    interleaved,
+    machine,
+    new_model,
+    new_rows,
+    peak_memory,
+    ratio,
+)
 
 from howlinear.core.ceilings import ceiling, fit, r2
 from howlinear.core.moments import Moments
@@ -45,31 +55,7 @@ GOALS = {  # what: (goal, whether more is better)
     "all swaps, plain evaluations": (7.5, False),
 }
 PARTS = ("time", "memory")
-TIDY = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # glibc: what is freed is gone, so a peak is what is in use
 OURS = {name: "howlinear" if name in HELD_OUT else "howlinear, in sample" for name in METHODS}
-
-
-def timed(work):
-    start = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start, result
-
-
-def interleaved(works, rounds):
-    """Seconds of each work in each round, a round being all of them one after the other, and what they returned."""
-    seconds, results = {name: [] for name in works}, {}
-    for _ in range(rounds):
-        for name, work in works.items():
-            taken, results[name] = timed(work)
-            seconds[name].append(taken)
-            print(f"{name}: {taken:.2f} s", file=sys.stderr)
-    return seconds, results
-
-
-@torch.inference_mode()
-def forward(model, ids, batch_size):
-    for batch in ids.split(batch_size):
-        model.base_model(input_ids=batch, use_cache=False)
 
 
 def stored(model, rows, batch_size):
@@ -177,11 +163,6 @@ def times(shape, threads):
             for way in METHODS
         },
     }
-
-
-def ratio(seconds, one, other):
-    """Median over rounds of one's time over the other's in the same round."""
-    return median(np.divide(seconds[one], seconds[other]))
 
 
 def goals(found, compared):

@@ -1,22 +1,22 @@
-"""What is timed: a model of GPT-2's shape with random weights, and random token ids.
+"""What is timed, and how: a model of GPT-2's shape with random weights, random token ids, works that take turns."""
 
-Run as a script, it captures once in a process of its own and prints that process's peak memory in bytes.
-"""
-
-import argparse
 import os
 import platform
 import resource
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
+import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from howlinear.instrument.capture import capture
 from howlinear.text.rows import TokenRows
+
+TIDY = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}  # glibc: what is freed is gone, so a peak is what is in use
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,6 @@ class Shape:
 
     model: dict
     tokens: int
-    few: int
     many: int
     rounds: int
     compared: int = 16_384  # side by side
@@ -36,11 +35,10 @@ class Shape:
 
 
 SHAPES = {
-    "gpt2": Shape(model={}, tokens=8_192, few=4_096, many=65_536, rounds=5),  # GPT2Config's defaults: 124M
+    "gpt2": Shape(model={}, tokens=8_192, many=65_536, rounds=5),  # GPT2Config's defaults: 124M
     "tiny": Shape(  # to see that everything runs, seconds in all
         model={"n_layer": 3, "n_embd": 32, "n_head": 2, "vocab_size": 256, "n_positions": 32},
         tokens=2_048,
-        few=1_024,
         many=4_096,
         rounds=3,
         compared=2_048,
@@ -60,6 +58,37 @@ def new_rows(shape: Shape, tokens: int, folds: int, vocabulary: int | None = Non
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(vocabulary, (tokens // shape.seq_len, shape.seq_len), generator=generator)
     return TokenRows.from_ids(ids, folds)
+
+
+@torch.inference_mode()
+def forward(model, ids, batch_size):
+    """A bare pass without the head, as transformers runs it."""
+    for batch in ids.split(batch_size):
+        model.base_model(input_ids=batch, use_cache=False)
+
+
+def timed(work, clock=time.perf_counter):
+    """Seconds of a clock, and what the work returned."""
+    start = clock()
+    result = work()
+    return clock() - start, result
+
+
+def interleaved(works, rounds, clock=time.perf_counter):
+    """Seconds of each work in each round, a round being all of them one after the other, and what they returned."""
+    seconds, results = {name: [] for name in works}, {}
+    for _ in range(rounds):
+        for name, work in works.items():
+            results.pop(name, None)  # captures are large
+            taken, results[name] = timed(work, clock)
+            seconds[name].append(taken)
+            print(f"{name}: {taken:.2f} s", file=sys.stderr)
+    return seconds, results
+
+
+def ratio(seconds, one, other):
+    """Median over rounds of one's time over the other's in the same round."""
+    return median(np.divide(seconds[one], seconds[other]))
 
 
 def machine(threads: int) -> dict:
@@ -94,18 +123,3 @@ def forget_peak() -> None:
     """Let the peak start from what is resident now, where the system can: building a model takes more than it keeps."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", choices=SHAPES, required=True)
-    parser.add_argument("--tokens", type=int, required=True)
-    options = parser.parse_args()
-    shape = SHAPES[options.shape]
-    # two folds and batches of four: the same batches however many tokens there are, so that only tokens differ
-    capture(new_model(shape), new_rows(shape, options.tokens, folds=2), batch_size=4)
-    print(peak_memory())
-
-
-if __name__ == "__main__":
-    main()

@@ -62,24 +62,19 @@ def test_r2_is_not_held_if_folds_cut_documents():
     assert held(intervals_of_r2("correlated", dealt=True)) < FEWEST
 
 
-def losses(case, replicates=200):
-    found = simulation.measurements(simulation.KINDS["losses"], case, replicates)
+def share_held(group, case, replicates):
+    """Name → share of the intervals that hold the mean over replicates."""
+    found = simulation.measurements(simulation.KINDS[group], case, replicates)
     return {name: held(estimates) / len(estimates) for name, estimates in found.items()}
 
 
 def test_a_change_of_perplexity_is_held_only_if_documents_are_left_out_whole():
     for case in ("iid", "correlated"):
-        found = losses(case)
+        found = share_held("losses", case, 200)
         assert 0.91 <= found["ΔPPL"] <= 0.99
         assert found["loss recovered"] >= 0.91
         naive = found["ΔPPL, leaving out single sequences"]
         assert naive >= 0.91 if case == "iid" else naive < 0.90
-
-
-def share_held(group, case, replicates):
-    """Name → share of the intervals that hold the mean over replicates."""
-    found = simulation.measurements(simulation.KINDS[group], case, replicates)
-    return {name: held(estimates) / len(estimates) for name, estimates in found.items()}
 
 
 def test_profiles_agreement_is_held():

@@ -48,14 +48,8 @@ NOW_TWO_CELLS = f"Write each answer where it says `{STUB}`; the cell below check
 def instructors(stem: str, notebook: NotebookNode, answers: NotebookNode) -> NotebookNode:
     """The notebook with its solutions filled in, every exercise an answer cell and a graded check.
 
-    Args:
-        stem: of the notebook, with which the cells' names in the grade book begin.
-        notebook: as `jupytext` reads it, without outputs.
-        answers: the solutions: their start, then cells that open with `**1.**`, `**2.**` and so on.
-
-    Raises:
-        InputError: the numbers of the exercises and of the solutions differ, or an exercise has no cell with a
-            `name = None` and an `if … is not None:`. Of several such cells, each holds the exercise's whole solution.
+    Their names in the grade book begin with the notebook's stem. Of several cells of an exercise, each holds the whole
+    solution.
     """
     start, parts = solutions.paired(notebook, answers)
     lead = [cell for cell in start if "parameters" not in cell.metadata.get("tags", [])]  # the notebook has its own
@@ -176,12 +170,7 @@ def _whole(stem: str, cells: Sequence[NotebookNode], kernel: NotebookNode | None
 
 
 def write(stems: Sequence[str]) -> None:
-    """Write both copies of these notebooks, their lesson plans, and the slides; whatever was in `build/course` goes.
-
-    Raises:
-        InputError: an exercise and its solution, or a plan and its notebook, do not fit together; says where.
-        SourceError: a notebook has no solutions or no results, or the slides lack something.
-    """
+    """Write both copies of these notebooks, their lesson plans, and the slides; whatever was in `build/course` goes."""
     course = paths.BUILD / "course"
     shutil.rmtree(course, ignore_errors=True)
     for stem in stems:

@@ -30,11 +30,7 @@ PROFILES = (
 
 
 def crate(profile: str) -> ROCrate:
-    """The crate of the runs that made a profile's results.
-
-    Raises:
-        SourceError: no run of that profile is recorded, or a file that one names is gone.
-    """
+    """The crate of the runs that made a profile's results."""
     records = sorted(paths.results(profile).glob("*/run.json"))
     if not records:
         raise SourceError(f"no runs of profile {profile} are recorded: run make figures PROFILE={profile}")
@@ -88,11 +84,7 @@ def _said(made: ROCrate, identifier: str, kind: str, **properties: Any) -> Conte
 
 
 def write(profile: str) -> Path:
-    """Write the crate of a profile to `build/<profile>/crate`, replacing one that is there.
-
-    Raises:
-        SourceError: see `crate`.
-    """
+    """Write the crate of a profile to `build/<profile>/crate`, replacing one that is there."""
     target = paths.build(profile) / "crate"
     made = crate(profile)
     with atomic.folder_aside(target) as aside:

@@ -41,15 +41,7 @@ GROUPS = {
 
 
 def page(results: Path, profiles: Sequence[str] = tuple(PROFILES)) -> str:
-    """The claims on the models of some run profiles.
-
-    Args:
-        results: the folder that holds the results of each run profile.
-        profiles: whose results of notebook 13 are shown, of those that have any; the groups are about the first.
-
-    Raises:
-        SourceError: there are none, or they lack what is shown.
-    """
+    """The claims on the models of those run profiles that have results of notebook 13, in groups by the first."""
     there = [name for name in profiles if (results / name / STEM).is_dir()] or profiles[:1]
     found = {name: tables.results(results / name, STEM) for name in there}
     first = found[there[0]]

@@ -37,7 +37,7 @@ def plans() -> dict[str, dict[str, Any]]:
 
 
 def page(stem: str, plan: Mapping[str, Any], found: Prose) -> str:
-    """A plan as Markdown, without a heading.
+    """A plan as Markdown, without a heading, with what is recorded of the models that the class runs.
 
     Args:
         stem: of the notebook.
@@ -45,10 +45,7 @@ def page(stem: str, plan: Mapping[str, Any], found: Prose) -> str:
             `exercise` and `back`; `predict`, the number of the prediction to ask first; `misconceptions`, each with
             what is `heard`, the `answer` to it and, if one gives it, the `number`, as in `reply 3` or `question 2`;
             `in_class` and `at_home`, numbers of exercises; `discuss`, a question without one right answer.
-        found: what is recorded of the models that the class runs, in sentences.
-
-    Raises:
-        InputError: the parts do not fill the lesson, or the notebook has no such prediction, exercise or answer.
+        found: what is recorded, in sentences.
     """
     minutes = plan["minutes"]
     if sum(minutes.values()) != MINUTES:
@@ -87,11 +84,7 @@ def page(stem: str, plan: Mapping[str, Any], found: Prose) -> str:
 
 
 def with_figures(text: str, folder: Path) -> str:
-    """A page whose figures lie beside it: copies them to `folder/figures` and has the page show these.
-
-    Raises:
-        InputError: the page shows a figure that is not there.
-    """
+    """A page whose figures lie beside it: copies them to `folder/figures` and has the page show these."""
     for profile, name in FIGURE.findall(text):
         drawn = paths.figures(profile) / f"{name}.png"
         if not drawn.is_file():

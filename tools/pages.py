@@ -51,14 +51,7 @@ recorded = cache(describe_recorded)
 
 
 def tables(results: Path) -> dict[str, dict[str, str]]:
-    """All tables as a folder of results implies them: page → the mark that each follows → Markdown.
-
-    Args:
-        results: the folder that holds those of each run profile, `minis`, `public` and `prose`.
-
-    Raises:
-        SourceError: results are missing, or some lack what a table shows.
-    """
+    """All tables as a folder of results implies them: page → the mark that each follows → Markdown."""
     stems = build.stems()
     return {
         README: {FINDINGS: fill_prose("readme", results)},
@@ -73,15 +66,7 @@ def tables(results: Path) -> dict[str, dict[str, str]]:
 
 
 def fill_prose(template: str, results: Path) -> str:
-    """Prose with its numbers from the tables: `public("02_ceilings")["blocks"]` is one in the template.
-
-    Args:
-        template: its name in `tools/templates`.
-        results: the folder that holds those of each run profile.
-
-    Raises:
-        SourceError: results are missing, or some lack what is said.
-    """
+    """Prose with its numbers from the tables: `public("02_ceilings")["blocks"]` is one in the template."""
     public, minis = (cache(partial(load_results, results / name)) for name in ("public", "minis"))
 
     def measured(stem: str, table: str) -> Results:
@@ -114,15 +99,7 @@ def plan(stem: str) -> str:
 
 
 def planned(results: Path) -> dict[str, str]:
-    """The lesson plans: mark → page, with the numbers of the embedded models, which a class runs.
-
-    Args:
-        results: the folder that holds those of each run profile.
-
-    Raises:
-        SourceError: the results are missing, or lack what an answer says.
-        InputError: a plan and its notebook do not fit together.
-    """
+    """The lesson plans: mark → page, with the numbers of the embedded models, which a class runs."""
     pages = {}
     for stem, of_notebook in lessons.plans().items():
         pages[plan(stem)] = lessons.page(stem, of_notebook, recorded(results / "minis", stem))
@@ -130,15 +107,7 @@ def planned(results: Path) -> dict[str, str]:
 
 
 def expected(stem: str, results: Path) -> str:
-    """The numbers to expect of a notebook: of the embedded models, and of the public ones if there are results.
-
-    Args:
-        stem: of the notebook.
-        results: the folder that holds those of each run profile.
-
-    Raises:
-        SourceError: the results are missing, or lack what the answer says.
-    """
+    """The numbers to expect of a notebook: of the embedded models, and of the public ones if there are results."""
     return teaching.expected({EMBEDDED: recorded(results / "minis", stem)} | _public(stem, results))
 
 
@@ -166,11 +135,7 @@ def _filled(name: str, found: Results, **more: Any) -> str:
 
 
 def replace(text: str, mark: str, table: str) -> str:
-    """A text with a table between the one line `mark` and the next line that ends it, and all else as it was.
-
-    Raises:
-        InputError: a mark is missing, or there twice, or another stands where the end should.
-    """
+    """A text with a table between the one line `mark` and the next line that ends it, and all else as it was."""
     start = f"{mark}\n"
     if text.count(mark) != 1 or start not in text:
         raise InputError(f"found {text.count(mark)} lines {mark}; a table belongs between one such line and {END}")
@@ -182,16 +147,7 @@ def replace(text: str, mark: str, table: str) -> str:
 
 
 def write(path: Path, of_page: Mapping[str, str]) -> bool:
-    """Write tables into a file that has their marks; whether anything changed.
-
-    Args:
-        path: the page.
-        of_page: mark → table.
-
-    Raises:
-        InputError: as `replace`.
-        SourceError: the file cannot be read or written.
-    """
+    """Write tables, by the marks that they follow, into a file that has these; whether anything changed."""
     try:
         old = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -15,15 +15,7 @@ LIBRARY = Path(__file__).resolve().parents[1] / "lib"
 
 
 def reached(source: Path, library: Path = LIBRARY) -> list[Path]:
-    """The library's files that `source` imports, directly or through one another, imports within functions included.
-
-    Args:
-        source: a Python file, such as a notebook in the py:percent format.
-        library: the folder in which the packages lie.
-
-    Returns:
-        Paths in alphabetical order, without `source` itself.
-    """
+    """The library's files that `source` imports, directly or through one another, imports within functions included."""
     found: set[Path] = set()
     pending = [source]
     while pending:

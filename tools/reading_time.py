@@ -24,11 +24,7 @@ STATED = re.compile(r"\*\*Time\*\* (\w+) minutes to read")
 
 
 def minutes(path: Path) -> int:
-    """Minutes to read a notebook up to its exercises, in whole steps.
-
-    Args:
-        path: of the py:percent text.
-    """
+    """Minutes to read a notebook, py:percent text, up to its exercises; in whole steps."""
     words, lines, figures = 0, 0, 0
     for cell in jupytext.read(path).cells:
         prose, exercises, _ = cell.source.partition("## Exercises")

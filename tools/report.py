@@ -20,15 +20,9 @@ SLIDES = Path("paper") / "slides.typ"
 
 
 def compiler(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = False) -> typst.Compiler:
-    """Typst at a source of the project, with no font of the system.
+    """Typst at a source of the project, or of a folder laid out as it is, with no font of the system.
 
-    Args:
-        root: the project, or a folder laid out as it is.
-        source: the report's or the slides', relative to it.
-        notes: of the slides what a speaker says, as a handout, and not the slides themselves.
-
-    Raises:
-        SourceError: no such source there.
+    With `notes` it sets what a speaker says to the slides, as a handout, and not the slides themselves.
     """
     path = Path(root) / source
     if not path.is_file():
@@ -40,17 +34,7 @@ def compiler(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = F
 
 
 def build(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = False) -> bytes:
-    """The report, or the slides, as PDF.
-
-    Args:
-        root: the project, or a folder laid out as it is.
-        source: the report's or the slides', relative to it.
-        notes: as `compiler`.
-
-    Raises:
-        SourceError: a result, figure or reference that the report reads is missing, or Typst warns (of a font that is
-            not there, of a page that does not settle); says where.
-    """
+    """The report, or the slides, as PDF; a warning of Typst, of a font that is not there, say, is an error too."""
     try:
         pdf, warnings = compiler(root, source, notes).compile_with_warnings(format="pdf")
     except typst.TypstError as error:
@@ -65,11 +49,7 @@ def build(root: Path | str = paths.ROOT, source: Path = MAIN, notes: bool = Fals
 
 
 def write_slides(folder: Path, root: Path | str = paths.ROOT) -> None:
-    """Write a course's slides, and what a speaker says to each, as `slides.pdf` and `notes.pdf`.
-
-    Raises:
-        SourceError: as `build`.
-    """
+    """Write a course's slides, and what a speaker says to each, as `slides.pdf` and `notes.pdf`."""
     for name, notes in (("slides", False), ("notes", True)):
         pdf = build(root, SLIDES, notes)
         with atomic.written_aside(folder / f"{name}.pdf") as aside:

@@ -6,7 +6,7 @@ results, in the very sentences in which a notebook gives its answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -32,14 +32,13 @@ def notebooks_table(stems: Sequence[str]) -> str:
     """Every notebook with its question, the minutes that it takes to read, and its exercises."""
     rows = []
     for stem in stems:
-        difficulties = exercises(stem)
         rows.append(
             {
                 "notebook": _link(stem),
                 "question": question(stem),
-                "minutes to read": str(minutes([stem])),
-                "exercises": ", ".join(difficulties),
-                "points": str(sum(map(course.points, difficulties))),
+                "minutes to read": str(minutes(stem)),
+                "exercises": ", ".join(exercises(stem)),
+                "points": str(points(stem)),
             }
         )
     return markdown(rows)
@@ -49,15 +48,14 @@ def weeks_table() -> str:
     """The weeks of a course, with what is read and what can be earned in each."""
     rows = []
     for number, (theme, stems) in enumerate(WEEKS.items(), 1):
-        difficulties = [difficulty for stem in stems for difficulty in exercises(stem)]
         rows.append(
             {
                 "week": str(number),
                 "theme": theme,
                 "notebooks": ", ".join(_link(stem) for stem in stems),
-                "minutes to read": str(minutes(stems)),
-                "exercises": str(len(difficulties)),
-                "points": str(sum(map(course.points, difficulties))),
+                "minutes to read": str(sum(map(minutes, stems))),
+                "exercises": str(sum(len(exercises(stem)) for stem in stems)),
+                "points": str(sum(map(points, stems))),
             }
         )
     return markdown(rows)
@@ -66,9 +64,7 @@ def weeks_table() -> str:
 def expected(of_models: Mapping[str, Prose]) -> str:
     """The numbers to expect of a notebook: its answer for every kind of models, and the replies to its predictions.
 
-    Args:
-        of_models: what kind of models, as "the embedded models" → what the notebook found of them; the first are those
-            that the class runs, and the replies are of these.
+    The replies are of the first, which are those that the class runs.
     """
     first = next(iter(of_models.values()))
     numbered = "\n".join(f"{number}. {reply}" for number, reply in enumerate(first.replies, 1))
@@ -79,18 +75,14 @@ def answered(of_models: Mapping[str, Prose]) -> str:
     """The answer of a notebook, for every kind of models."""
     parts = []
     for models, found in of_models.items():
-        parts += [f"Of {models}:", _listed(found.answer)]
+        parts += [f"Of {models}:", "\n".join(f"- {sentence}" for sentence in found.answer)]
     return "\n\n".join(parts)
 
 
-def minutes(stems: Iterable[str]) -> int:
-    """Minutes to read some notebooks, without their exercises."""
-    return sum(map(_minutes, map(_path, stems)))
-
-
 @cache
-def _minutes(notebook: Path) -> int:
-    return reading_time.minutes(notebook)
+def minutes(stem: str) -> int:
+    """Minutes to read a notebook, without its exercises."""
+    return reading_time.minutes(_path(stem))
 
 
 def exercises(stem: str) -> list[str]:
@@ -98,12 +90,13 @@ def exercises(stem: str) -> list[str]:
     return [difficulty for _, difficulty in EXERCISE.findall("\n".join(_lines(stem)))]
 
 
-def question(stem: str) -> str:
-    """The title of a notebook, which is a question.
+def points(stem: str) -> int:
+    """What can be earned in a notebook."""
+    return sum(map(course.points, exercises(stem)))
 
-    Raises:
-        InputError: it has no title of the form `# 02 · How …?`.
-    """
+
+def question(stem: str) -> str:
+    """The title of a notebook, which is a question."""
     mark = f"# {stem[:2]} · "
     title = next((line.removeprefix(mark) for line in _lines(stem) if line.startswith(mark)), None)
     if title is None:
@@ -123,7 +116,3 @@ def _path(stem: str) -> Path:
 def _link(stem: str) -> str:
     """A link from a page of the course, which lies two folders down."""
     return f"[{stem}](../../notebooks/{stem}.py)"
-
-
-def _listed(sentences: Iterable[str]) -> str:
-    return "\n".join(f"- {sentence}" for sentence in sentences)

@@ -3,7 +3,6 @@
 Every host is refused, so a page that needs the network shows it; this machine's own servers are let in where asked for.
 """
 
-import base64
 import json
 import os
 import shutil
@@ -118,8 +117,3 @@ class Browser:
             elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
                 found.append(f"console: {params['args']}")
         return found
-
-    def picture(self, path, whole=False):
-        """Write a screenshot."""
-        shot = self.ask("Page.captureScreenshot", captureBeyondViewport=whole)
-        Path(path).write_bytes(base64.b64decode(shot["data"]))

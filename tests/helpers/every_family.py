@@ -23,13 +23,12 @@ from howlinear.models.ffn_sites import sites
 from howlinear.text.rows import TokenRows, batch_of
 
 WIDTH, TOKENS = 32, 8
-NAMES = sorted(
-    {
-        *modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        *modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-        *modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-    }
-)
+CLASSES = {  # family → its class, or several; where there are more kinds of heads, the last of these
+    **modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    **modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    **modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+}
+NAMES = sorted(CLASSES)
 LARGEST = 30_000_000  # parameters of what still counts as tiny
 ACTIVATIONS = {
     "silu": silu,
@@ -106,7 +105,8 @@ def tiny_of(name):
     try:
         default = kind()
         config = kind(**{size: value for size, value in SIZES.items() if hasattr(default, size)})
-        build = getattr(transformers, _class_of(name))
+        named = CLASSES[name]
+        build = getattr(transformers, named if isinstance(named, str) else named[0])
         torch.manual_seed(0)
         with torch.device("meta"):
             count = sum(parameter.numel() for parameter in build(config).parameters())
@@ -121,17 +121,6 @@ def tiny_of(name):
         for parameter in model.parameters():
             parameter += 0.2 * torch.randn_like(parameter) / max(1, parameter.ndim)
     return model
-
-
-def _class_of(name):
-    for mapping in (
-        modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-        modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-    ):
-        if name in mapping:
-            return mapping[name] if isinstance(mapping[name], str) else mapping[name][0]
-    raise KeyError(name)
 
 
 def seen(model):

@@ -21,11 +21,10 @@ from filelock import FileLock
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
 from helpers.browser import Browser, must_have_chromium
-from howlinear.errors import InputError, SourceError
+from howlinear.errors import InputError
 from howlinear.files import numbers, paths
 from tests.tools import test_explorer, test_in_browser
 from tests.tools.test_solutions import answers, small
-from tools import ledger
 from tools.book import build, printed, solutions
 
 pytestmark = pytest.mark.long
@@ -40,18 +39,11 @@ def test_the_solutions_of_the_project_answer_its_exercises():
         assert sorted(map(str, parts)) == exercises, stem
 
 
-def test_a_notebook_that_has_not_run_is_missed(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "BUILD", tmp_path)
-    with pytest.raises(SourceError, match=r"02_ceilings.ipynb: run make figures PROFILE=minis"):
-        build.prepare("minis", tmp_path / "source", [STEM])
-
-
 def test_every_figure_has_a_line_in_the_gallery_and_every_line_a_figure():
     lines = yaml.safe_load((build.FRAME / "gallery.yaml").read_text(encoding="utf-8"))
     drawn = {path.stem for path in paths.figures("minis").glob("*.png")}
     have_run = tuple(f"{path.stem}_" for path in paths.results("minis").glob("[0-9]*"))
     assert {name for name in lines if name.startswith(have_run)} == drawn
-    assert all(isinstance(line, str) and "\n" not in line and not re.search(r"\d\.\d", line) for line in lines.values())
 
 
 def test_a_figure_without_a_line_is_refused(tmp_path, monkeypatch):
@@ -66,7 +58,6 @@ def test_the_ledger_links_to_pages_that_are_there():
     text = build.ledger_page("minis", [STEM])
     assert f"](notebooks/{STEM}.ipynb)" in text
     assert "](notebooks/03" not in text
-    assert text.count("\n") == ledger.page(paths.ROOT / "results").count("\n")
 
 
 def test_a_course_page_leads_to_the_books_pages_of_notebooks():
@@ -75,75 +66,6 @@ def test_a_course_page_leads_to_the_books_pages_of_notebooks():
     assert (
         build.linked(text, [STEM]) == f"[{STEM}](../notebooks/{STEM}.ipynb), 03, [lab](lab.md), [claims](../ledger.md)"
     )
-
-
-def test_what_was_measured_becomes_a_table_with_its_figure(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "results", lambda profile: tmp_path / "results" / profile)
-    monkeypatch.setattr(paths, "figures", lambda profile: tmp_path / "figures" / profile)
-    assert "`make bench`" in build.benchmarks(tmp_path / "out")
-    way = {"seconds": 4.44, "times_ours": 1.0, "error": 2e-13}
-    memory = {"65536": {"howlinear": {"megabytes": 310.4, "times_ours": 1.0}}}
-    memory["16384"] = {"howlinear": {"megabytes": 300.2, "times_ours": 1.0}}
-    found = {
-        "goals": {"capture": {"goal": 1.15, "measured": 1.2, "met": False}},
-        "machine": {"processor": "a processor", "cores": 2, "threads": 1},
-        "tokens": {"compared": 16_384, "judged": 4_096},
-        "memory": memory,
-        "ways": {"howlinear": way},
-        "versions": {"torch": "2.13.0"},
-    }
-    numbers.save(tmp_path / "results/bench/bench.json", found, digits={"error": 1})
-    with pytest.raises(SourceError, match="make bench"):
-        build.benchmarks(tmp_path / "out")
-    (tmp_path / "figures/bench").mkdir(parents=True)
-    (tmp_path / "figures/bench/side_by_side.png").write_bytes(b"png")
-    text = build.benchmarks(tmp_path / "out")
-    assert "a processor, 2 cores, 1 threads; 16,384 tokens" in text
-    plain = re.sub(" +", " ", text)
-    assert "| howlinear | 4.4 | 1.0 | 300 | 1.0 | 310 | 1.0 | 2e-13 |" in plain
-    assert "| capture | 1.20 | 1.15 | not met |" in plain
-    assert (tmp_path / "out/bench_side_by_side.png").read_bytes() == b"png"
-
-
-def test_the_papers_code_stands_beside_ours(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "results", lambda profile: tmp_path / "results" / profile)
-    assert "`benchmarks/paper_code.py CHECKOUT`" in build.paper_code()
-    ids = {"model": "m", "quantity": "token ids", "ours": 14_976, "theirs": 14_976, "difference": 0}
-    line = {"model": "m", "quantity": "ΔPPL", "block": 3, "blocks": 12, "ours": 2.25, "theirs": 1.25, "difference": 1.0}
-    found = {"commit": "0123456789abcdef", "rows": [ids, line]}
-    numbers.save(tmp_path / "results/bench/paper_code.json", found, digits={"difference": 2})
-    text = re.sub(" +", " ", build.paper_code())
-    assert "commit 0123456789ab of" in text
-    assert "| m | token ids | | 14976 | 14976 | 0.0e+00 | |" in text
-    assert "| m | ΔPPL | 3 | 2.25 | 1.25 | 1.0e+00 | 12 |" in text
-
-
-def test_a_measurement_stands_beside_the_models_own_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths, "results", lambda profile: tmp_path / "results" / profile)
-    assert "`make bench`" in build.ratios()
-    real = {
-        "rows": 16_000,
-        "ratios": {"measure": 1.881, "measure, own": 2.021, "capture": 1.302, "ceilings": 0.331, "all swaps": 18.3},
-        "errors": {"r2": 3e-15, "interval": 2e-13, "perplexity": 1e-9},
-    }
-    random = {"rows": 8_192, "ratios": {work: 2.5 for work in real["ratios"]}, "errors": real["errors"]}
-    machine = {"processor": "a processor", "load": 1.26}
-    found = {"machine": machine, "versions": {}, "smollm2-135m": real, "gpt2": random}
-    numbers.save(tmp_path / "results/bench/ratios.json", found, digits={"errors": 1})
-    text = re.sub(" +", " ", build.ratios())
-    assert "a processor, one thread of a machine with a load of 1.3 as it began; gpt2 on 8,192 rows, smollm2" in text
-    assert "| `hl.measure`: capture, intervals, perplexity | 2.50 (1.62) | 1.88 (1.47) | bare forward passes |" in text
-    assert "| the same | 2.50 (1.62) | 2.02 (1.47) | bare passes run its way |" in text
-    assert "| swap costs of all blocks | 2.50 (8.53) | 18.30 (18.76) | plain evaluations |" in text
-    assert "| R² | 3e-15 | 3e-15 |" in text
-    assert "| perplexity, as a share | 1e-09 | 1e-09 |" in text
-    assert "Peak memory" not in text
-    numbers.save(tmp_path / "results/bench/ratios.json", found | {"memory": {"16000": 3.21e9, "300000": 3.3e9}})
-    assert "measurement of smollm2-135m: 3.21 GB for 16,000 rows, 3.30 GB for 300,000 rows." in build.ratios()
-    assert "start of" not in build.ratios()
-    started = {"seconds": {"python": 0.012, "howlinear --help": 0.224}, "ratios": {"howlinear --help": 18.67}}
-    numbers.save(tmp_path / "results/bench/ratios.json", found | {"start": started})
-    assert "| howlinear --help | 0.22 | 18.7 |" in re.sub(" +", " ", build.ratios())
 
 
 def test_the_reference_has_every_module_once():
@@ -157,12 +79,6 @@ def test_the_reference_has_every_module_once():
     assert "automodule:: howlinear.core.moments\n" in pages["core.moments"]
 
 
-def test_the_reference_lists_a_module_under_its_folder():
-    (core,) = re.findall(r"(?s)\n## core\n(.*?)\n## ", dict(build.api())["index"])
-    listed = re.findall(r"\{doc\}`([\w.]+)`", core)
-    assert listed == sorted(f"core.{path.stem}" for path in (paths.ROOT / "lib/howlinear/core").glob("[a-z]*.py"))
-
-
 def test_a_folder_that_the_reference_does_not_know_is_refused(monkeypatch):
     monkeypatch.setattr(build, "FOLDERS", build.FOLDERS[1:])
     with pytest.raises(InputError, match="FOLDERS and the package differ in core"):
@@ -172,7 +88,9 @@ def test_a_folder_that_the_reference_does_not_know_is_refused(monkeypatch):
 def test_main_says_what_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "BUILD", tmp_path)
     assert build.main("minis") == 2
-    assert "howlinear: the book needs" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("howlinear: the book needs")
+    assert "00_by_hand.ipynb: run make figures PROFILE=minis" in said
 
 
 @pytest.fixture(scope="session")
@@ -262,18 +180,10 @@ def test_a_notebooks_link_to_a_page_of_the_frame_leads_there(small_book):
 
 
 def test_the_slides_and_their_notes_can_be_had_from_the_page_on_teaching(html):
-    asked = Asked()
-    asked.feed((html / "course" / "syllabus.html").read_text(encoding="utf-8"))
+    links = Asked(html / "course" / "syllabus.html").links
     for name in ("slides", "notes"):
-        assert f"../_static/{name}.pdf" in asked.links
+        assert f"../_static/{name}.pdf" in links
         assert (html / "_static" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_a_lesson_plan_has_its_figures_in_the_book(html):
-    text = (html / "course" / "plans.html").read_text(encoding="utf-8")
-    for stem in build.stems():
-        assert f"<h2>{stem}<a " in text
-    assert len(re.findall(r'<img [^>]*src="\.\./_images/\w+\.png"', text)) == len(build.stems())
 
 
 def test_the_book_is_printed_where_there_is_a_chromium(small_book, tmp_path, monkeypatch):
@@ -292,16 +202,7 @@ def test_the_book_is_printed_where_there_is_a_chromium(small_book, tmp_path, mon
     folded = [tag for tag in re.findall(r"<details[^>]*>", pages[0]) if " open" not in tag]
     assert "<details" in pages[0]
     assert not folded  # paper has no click
-    pdf = (tmp_path / "book.pdf").read_bytes()
-    assert pdf.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type ?/Page\b", pdf)) > 20  # the lesson plans alone are fifteen
-
-
-def test_what_is_folded_lies_open_once():
-    page = '<details class="a"><summary>more</summary></details><details class="b" open><details>'
-    assert printed.unfolded(page) == (
-        '<details open class="a"><summary>more</summary></details><details class="b" open><details open>'
-    )
+    assert (tmp_path / "book.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_the_book_says_whether_it_was_printed(monkeypatch, tmp_path):
@@ -320,9 +221,10 @@ NETWORKS = r"cdn\.jsdelivr|cdnjs|unpkg\.com|fonts\.g(oogleapis|static)|@import\s
 class Asked(HTMLParser):
     """Everything a page loads by itself, what it links to, and pictures without a text."""
 
-    def __init__(self):
+    def __init__(self, page):
         super().__init__()
         self.loads, self.links, self.mute = [], [], []
+        self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
@@ -343,8 +245,7 @@ def pages(html):
 
 def test_no_page_loads_anything_from_elsewhere(html):
     for path in pages(html):
-        asked = Asked()
-        asked.feed(path.read_text(encoding="utf-8"))
+        asked = Asked(path)
         for where in asked.loads:
             if not where.startswith("data:"):
                 assert not urlsplit(where).netloc, f"{path.name} loads {where}"
@@ -365,9 +266,7 @@ def test_no_page_tells_where_it_was_made(html):
 
 def test_every_link_leads_somewhere(html):
     for path in pages(html):
-        asked = Asked()
-        asked.feed(path.read_text(encoding="utf-8"))
-        for where in asked.links:
+        for where in Asked(path).links:
             parts = urlsplit(where)
             if not parts.scheme and parts.path:
                 assert (path.parent / unquote(parts.path)).exists(), f"{path.name} links to {where}"
@@ -390,11 +289,9 @@ def browser(tmp_path_factory):
 
 
 def is_whole_without_a_network(path, browser):
-    browser.open(path.as_uri(), 390, 844)
+    browser.open(path.as_uri())
     assert browser.complaints() == [], path.name
     assert browser.value("document.title"), path.name
-    wide = browser.value("document.documentElement.scrollWidth")
-    assert wide <= 390, f"{path.name} is {wide} pixels wide on a phone"
     drawn = "[...document.querySelectorAll('.math')].every(m => m.querySelector('mjx-container'))"
     assert browser.value(drawn), f"{path.name} has mathematics that is not set"  # so has a title in the sidebar
     assert browser.value("document.querySelectorAll('mjx-merror, [data-mjx-error]').length") == 0, path.name
@@ -407,28 +304,16 @@ def test_every_page_is_whole_without_a_network(html, browser):
         is_whole_without_a_network(path, browser)
 
 
-def test_the_mathematics_is_set(html, browser):
-    browser.open((html / "notebooks" / f"{STEM}.html").as_uri())
-    assert browser.value("document.querySelectorAll('mjx-container svg').length") >= 2
-
-
-def test_the_explorer_is_whole_and_answers_inside_the_book(html, browser):
-    is_whole_without_a_network(html / "explore.html", browser)
+def test_the_explorer_answers_inside_the_book(html, browser):
+    browser.open((html / "explore.html").as_uri())
     said = browser.value("document.querySelector('.explorer-said').textContent")
     assert re.match(r"[\w-]+, block \d+, on \w+: R²_lin −?\d\.\d{3}", said)
-    assert browser.value("document.querySelector('.explorer-profile svg').getBoundingClientRect().right") <= 390
 
 
 def test_the_page_of_tokens_is_a_card_away_and_asks_for_nothing(html, browser):
-    front = Asked()
-    front.feed((html / "index.html").read_text(encoding="utf-8"))
-    assert "tokens.html" in front.links
-    page = html / "_static" / "tokens.html"
-    assert page.stat().st_size < 1_000_000
-    framed = Asked()
-    framed.feed((html / "tokens.html").read_text(encoding="utf-8"))
-    assert "_static/tokens.html" in framed.loads
-    is_whole_without_a_network(page, browser)
+    assert "tokens.html" in Asked(html / "index.html").links
+    assert "_static/tokens.html" in Asked(html / "tokens.html").loads
+    is_whole_without_a_network(html / "_static" / "tokens.html", browser)
 
 
 def test_a_page_that_needs_the_network_is_caught(browser, tmp_path):
@@ -547,106 +432,6 @@ def test_a_cell_runs_by_its_keys(cells):
     cells.until(f"{cell(1, '[role=status]')}.textContent.startsWith('held out')")
 
 
-CONTRAST = """(part => {
-  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-  const light = (colour) => {
-    canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((one) => one / 255)
-      .map((one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = (one) => {
-    const colour = getComputedStyle(one).backgroundColor;
-    return colour === 'rgba(0, 0, 0, 0)' ? behind(one.parentElement) : colour;
-  };
-  const [low, high] = [light(getComputedStyle(part).color), light(behind(part))].sort((a, b) => a - b);
-  return (high + 0.05) / (low + 0.05);
-})"""
-
-
-@pytest.mark.parametrize("width", [400, 1000, 1600])
-def test_the_cells_fit_and_can_be_read(html, browser, width):
-    browser.open((html / "try.html").as_uri(), width)
-    run_cell(browser, 1)
-    run_cell(browser, 2, "nothing")
-    assert browser.value("document.documentElement.scrollWidth") <= width
-    for theme in ("light", "dark"):
-        browser.value(f"document.documentElement.dataset.theme = '{theme}'")
-        parts = [cell(1, "textarea"), cell(1, "button"), cell(1, "pre"), cell(1, "[role=status] p")]
-        for part in (*parts, cell(2, "[role=status] p")):
-            assert browser.value(f"{CONTRAST}({part})") >= 4.5, (theme, part)
-            box = browser.value(f"(({{ left, right }}) => [left, right])({part}.getBoundingClientRect())")
-            assert box[0] >= 0, part
-            assert box[1] <= width, part
-
-
-SEEN = ".bd-main :is(p, li, a, td, th, h1, h2, h3, label, summary, code, button)"
-FAINT = f"""(() => {{
-  const contrast = {CONTRAST};
-  const parts = [...document.querySelectorAll('{SEEN}')];
-  return parts.filter((part) => part.textContent.trim() && part.checkVisibility({{ visibilityProperty: true }}))
-    .filter((part) => !part.closest('.sd-stretched-link') && contrast(part) < 4.5)
-    .map((part) => `${{part.tagName}} ${{contrast(part).toFixed(2)}} ${{part.textContent.trim().slice(0, 30)}}`);
-}})()"""
-NOTEBOOK = f"notebooks/{STEM}"
-KINDS = (NOTEBOOK, "index", "reading", "explore", "try", "ledger", "using", "api/core.moments", "course/plans")
-
-
-@pytest.fixture
-def in_theme(browser):
-    """Has the reader's system ask for a theme; the light one again afterwards."""
-
-    def choose(theme):
-        browser.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
-
-    yield choose
-    choose("light")
-
-
-@pytest.mark.parametrize("width", [400, 1000, 1600])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_kind_of_page_fits_and_can_be_read_in_both_themes(html, browser, in_theme, theme, width):
-    in_theme(theme)
-    for kind in KINDS:
-        browser.open((html / f"{kind}.html").as_uri(), width)
-        assert browser.value("document.documentElement.dataset.theme") == theme, kind
-        assert browser.value("document.documentElement.scrollWidth") <= width, kind
-        browser.value("document.querySelectorAll('details').forEach((fold) => (fold.open = true))")
-        browser.value("document.getAnimations().forEach((one) => one.cancel())")  # colours do not change step by step
-        assert browser.value(FAINT) == [], kind
-        assert browser.value("document.documentElement.scrollWidth") <= width, kind
-
-
-def test_figures_keep_a_white_box_in_the_dark(html, browser, in_theme):
-    in_theme("dark")
-    shown = {f"notebooks/{STEM}": "div.cell_output img", "index": ".sd-card-img-top"}
-    for page, part in shown.items():
-        browser.open((html / f"{page}.html").as_uri())
-        look = f"getComputedStyle(document.querySelector('{part}'))"
-        assert browser.value(f"{look}.backgroundColor") == "rgb(255, 255, 255)", page
-        assert browser.value(f"{look}.filter") == "none", page
-        assert browser.value(f"{look}.borderRadius") != "0px", page
-
-
-def test_the_mathematics_has_the_colour_of_the_text(html, browser, in_theme):
-    in_theme("dark")
-    browser.open((html / "notebooks" / f"{STEM}.html").as_uri())
-    drawn = "getComputedStyle(document.querySelector('.bd-article mjx-container svg use')).fill"
-    assert browser.value(drawn) == browser.value("getComputedStyle(document.querySelector('.bd-article p')).color")
-
-
-def test_a_reader_can_switch_the_theme(html, browser, in_theme):
-    in_theme("light")
-    browser.open((html / "index.html").as_uri())
-    button = "document.querySelector('.bd-main .theme-switch-button')"
-    assert browser.value(f"{button}.checkVisibility() && {button}.getBoundingClientRect().width > 0")
-    browser.value("document.querySelector('.bd-main .theme-change-button[data-mode=dark]').click()")
-    theme = browser.value("document.documentElement.dataset.theme")
-    browser.value("document.querySelector('.bd-main .theme-change-button[data-mode=auto]').click()")
-    assert theme == "dark"
-    assert browser.value("document.documentElement.dataset.theme") == "light"
-
-
 # --- the glossary's words
 
 
@@ -662,26 +447,16 @@ def test_the_first_of_a_notebooks_words_leads_to_the_glossary(small_book):
     assert "glossed" not in (small_book / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("width", [400, 1000])
-def test_a_definition_shows_on_focus_and_on_hover_and_closes_by_escape(small_book, browser, width):
-    browser.open((small_book / "notebooks" / f"{STEM}.html").as_uri(), width)
+def test_a_definition_shows_on_focus_and_on_hover_and_closes_by_escape(small_book, browser):
+    browser.open((small_book / "notebooks" / f"{STEM}.html").as_uri())
     shown = "document.getElementById('definition-of-residual').checkVisibility()"
     link = "document.querySelector('[aria-describedby=definition-of-residual]')"
     assert not browser.value(shown)
     browser.value(f"{link}.scrollIntoView({{ block: 'center' }}); {link}.focus()")
     assert browser.value(shown)
-    box = browser.value(
-        "(({ left, right, top }) => [left, right, top])(document.getElementById('definition-of-residual')"
-        ".getBoundingClientRect())"
-    )
-    assert box[0] >= 0
-    assert box[1] <= width
-    assert abs(box[2] - browser.value(f"{link}.getBoundingClientRect().bottom")) < 40  # at its word
-    assert browser.value("document.documentElement.scrollWidth") <= width
     browser.ask("Input.dispatchKeyEvent", type="keyDown", key="Escape", code="Escape", windowsVirtualKeyCode=27)
     assert not browser.value(shown)
     browser.value(f"{link}.blur()")
-    assert not browser.value(shown)
     where = browser.value(f"(({{ x, y }}) => [x + 3, y + 8])({link}.getBoundingClientRect())")
     browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=where[0], y=where[1])
     browser.until(shown, 5)

@@ -8,12 +8,11 @@ import symtable
 import jsonschema
 import jupytext
 import nbformat
-import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from howlinear.errors import InputError
-from howlinear.files import paths, tables
+from howlinear.files import paths
 from tools import course, report
 from tools.book import build
 
@@ -151,46 +150,12 @@ def test_no_solution_is_in_the_students_copy(copies):
     assert [secret for secret in secrets if secret not in solved] == ["Solutions", "solutions/"]
 
 
-def test_the_copies_differ_between_the_marks_alone(copies):
-    solved, empty = copies
-    for cell, emptied in zip(solved.cells, empty.cells, strict=True):
-        before, mark, rest = cell.source.partition(course.BEGIN)
-        if mark:
-            assert emptied.source == before + course.STUB
-            assert rest.endswith(course.END)
-            assert cell.metadata.nbgrader.solution
-        assert {**emptied, "source": ""} == {**cell, "source": ""}
-
-
-def test_set_up_and_open_answer_are_one_cell_and_the_check_another(copies):
-    cells = {name: cell.source for name, cell in graded(copies[1]).items()}
-    assert cells["02_small-1-answer"] == f"shift = 1  # set-up\none = None  # a number\n\n{course.STUB}"
-    assert cells["02_small-1-check"].splitlines() == [
-        "def check_answer():",
-        '    assert one is not None, "there is no answer yet"',
-        "    # why",
-        '    assert one == two - shift, "count again"',
-        '    print("right:", one)',
-        "",
-        "",
-        "check_answer()",
-    ]
-    assert cells["02_small-2-check"].startswith("limit = 5\n\n\ndef check_answer():\n    assert first is not None")
-    assert '    assert (answer := square(3)) is not None, "there' in cells["02_small-3-check"]
-    assert cells["02_small-3-check"].endswith('\n\n\ncheck_answer()\n\n\nprint("done")')
-
-
 def test_a_check_leaves_no_name_behind_that_an_answer_uses(copies):
     names = {}
     for cell in copies[0].cells:
         if cell.cell_type == "code":
             exec(cell.source, names)
     assert "answer" not in names
-
-
-def test_words_of_a_solution_are_comments(copies):
-    region = graded(copies[0])["02_small-1-answer"].source.partition(course.BEGIN)[2]
-    assert region == f"\nimport math\n\n# It is the secret one.\n#\n# Believe it.\n\none = math.gcd(3, 4)\n{course.END}"
 
 
 def test_points_are_by_how_hard_an_exercise_is(copies):
@@ -286,22 +251,6 @@ def read_too_early(source):
     return found
 
 
-def functions_lost(sources):
-    """Names of functions that a later cell gives another value."""
-    functions, lost = set(), []
-    for source in sources:
-        names = symtable.symtable(source, "cell", "exec").get_symbols()
-        defined = {name.get_name() for name in names if name.is_namespace()}
-        lost += [name.get_name() for name in names if name.is_assigned() and name.get_name() in functions - defined]
-        functions |= defined
-    return lost
-
-
-def test_a_function_that_is_lost_is_seen():
-    cells = ["def noise():\n    rows = 1\n", "print([noise for noise in range(3)], noise())", "noise = 3", "rows = 2"]
-    assert functions_lost(cells) == ["noise"]
-
-
 def test_a_name_that_is_read_too_early_is_seen():
     assert read_too_early("def check_answer():\n    a = b\n    b = a\n    print(a, c)\n") == ["b"]
 
@@ -319,10 +268,7 @@ def test_the_projects_notebooks_become_a_course(stem, written):
     hidden = words_of("\n".join(region for cell in solved.cells for region in course.REGION.findall(cell.source)))
     assert len(hidden) > 5
     assert (hidden & words_of(text)) - shown == set()
-    assert "solutions/" not in text
     assert "SOLUTION" not in text
-    assert not re.search(r"^if .* is not None:", "\n".join(c.source for c in graded(empty).values()), re.MULTILINE)
-    assert functions_lost(cell.source for cell in solved.cells if cell.cell_type == "code") == []
     for cell in graded(solved).values():
         compile(cell.source, cell.id, "exec")
         assert read_too_early(cell.source) == [], "within a function such a name has no value yet"
@@ -331,7 +277,6 @@ def test_the_projects_notebooks_become_a_course(stem, written):
 @pytest.mark.parametrize("stem", build.stems())
 def test_a_lesson_plan_goes_with_every_notebook(stem, written):
     text = (written / "plans" / f"{stem}.md").read_text(encoding="utf-8")
-    assert text.startswith(f"# {stem}\n\n**Goal.** Students ")
     (shown,) = re.findall(r"\]\((.+\.png)\)", text)
     assert (written / "plans" / shown).is_file()
 
@@ -343,29 +288,3 @@ def test_a_fault_is_told_with_the_notebook_it_is_in(tmp_path, monkeypatch, capsy
     assert course.main() == 2
     told = capsys.readouterr().err
     assert told.startswith("howlinear: notebook 02_ceilings: exercises [1, 2, 3, 4] but solutions []")
-
-
-# --- what book/course/conclude.md says without a number
-
-
-def read_race(profile):
-    return tables.results(profile, "14_compress")["race"]
-
-
-def test_what_to_conclude_is_what_the_results_bear_out():
-    embedded, public = (tables.results(profile, "02_ceilings") for profile in ("minis", "public"))
-    models = pd.concat([embedded["models"], public["models"]])
-    assert models[models.perplexity.notna()].rises_and_falls.tolist() == [True] * 4
-    assert len(embedded["models"]) == 3  # each of the three small models
-    for _, blocks in embedded["blocks"].groupby("model"):
-        assert blocks.r2.idxmax() == blocks.dppl.idxmax()
-    assert not embedded["blocks"].massive_rows.any()  # "there are none"
-    assert public["blocks"].massive_rows.any()
-    assert embedded["blocks"].query("model in ['mini-gpt2', 'mini-pythia']").r2_untrained.min() > 0.9
-    assert tables.results("minis", "08_controls")["beside_seeds"].query("measured_on == 'all'").ratio_low.min() > 1
-    raced = [race for profile in ("minis", "public") for _, race in read_race(profile).groupby("model")]
-    assert len(raced) == 5  # of mini-sink too
-    for race in raced:
-        on_main_text = race[race["corpus"] == race["corpus"].iloc[0]]
-        ratio = on_main_text.pivot_table(index="share", columns="method", values="ratio")
-        assert (ratio["own units"] < ratio["lines by price"]).all()

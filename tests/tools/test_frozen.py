@@ -1,23 +1,12 @@
 """The claims are older than the results of a new run profile, and none was judged by others."""
 
-import subprocess
-
 import pytest
 
+from helpers.repository import commit, git
 from howlinear.files import paths, tables
 from howlinear.ideas.claims.claim import fingerprint
 from howlinear.ideas.claims.ledger import JUDGED_BY
 from tools import frozen
-
-
-def git(root, *arguments):
-    name = ["-c", "user.name=test", "-c", "user.email=test@localhost", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", str(root), *name, *arguments], check=True, capture_output=True)
-
-
-def commit(root):
-    git(root, "add", "-A")
-    git(root, "commit", "-q", "-m", "step")
 
 
 def claims(root, text):

@@ -1,11 +1,8 @@
 """Which words of a notebook's page lead to the glossary."""
 
-import re
-
 import pytest
 from docutils import nodes
 
-from howlinear.files import paths
 from tools.book import glossary
 
 ADDRESS = "../reading.html"
@@ -98,12 +95,3 @@ def test_a_pages_own_link_to_the_glossary_stays_its_only_one():
     (link,) = document.findall(glossary.Word)
     assert link.astext() == "lines of data"
     assert not list(document.findall(nodes.reference))
-
-
-def test_every_exception_is_of_a_word_in_the_glossary():
-    text = (paths.ROOT / "book/reading.md").read_text(encoding="utf-8").split("## The words")[1]
-    titles = re.findall(r"^### (.+)$", text, re.MULTILINE)
-    words = {word: entry(word) for title in titles for word in title.lower().split(", ")}
-    plain = re.compile("|".join(map(re.escape, words)))
-    assert all(plain.search(phrase) for phrase in glossary.OTHERWISE)
-    assert glossary.pattern(words).search("a token")["word"] == "token"

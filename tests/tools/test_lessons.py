@@ -32,25 +32,17 @@ def test_every_notebook_has_a_plan_that_fills_the_lesson_and_answers_a_misconcep
         assert of_notebook["in_class"] != of_notebook["at_home"], stem
         assert of_notebook["discuss"].rstrip().endswith("?") or "?" in of_notebook["discuss"], stem
         assert "number" in of_notebook["misconceptions"][0], stem
-        text = lessons.page(stem, of_notebook, describe_recorded(paths.results("minis"), stem))
-        assert re.search(r'^\*".+"\* .+ Then ask: ".+\?" .*\d', text, re.MULTILINE), stem
+        lessons.page(stem, of_notebook, describe_recorded(paths.results("minis"), stem))
 
 
 def test_a_page_asks_the_notebooks_prediction_and_answers_with_the_recorded_numbers():
     text = page()
-    first, *parts = re.findall(r"^\| (\d+) \| (.+) \|$", text, re.MULTILINE)
-    assert first == (
-        "5",
-        'Everyone writes down a guess: "You replace the *most* linear block by its best straight line. Does perplexity '
-        'barely move?"',
-    )
+    assert '"You replace the *most* linear block by its best straight line. Does perplexity barely move?"' in text
     blocks = tables.results("minis", STEM)["blocks"].query("model == 'mini-gpt2'").set_index("block")
-    assert parts[-1][1].startswith(f"Back to the prediction. Perplexity rises by {blocks.dppl.max():.2f} from")
-    assert parts[-2] == ("15", "In pairs, exercise 1 (warm-up).")
-    assert "**At home.** Exercise 4 (find the bug)." in text
-    asked = "If linearity alone decided what a swap costs, which block would be the dearest?"
-    assert f'Then ask: "{asked}" The least linear one, that is, block {blocks.r2.idxmin()}' in text
-    assert "](../../figures/minis/02_ceilings_profile.png)" in text
+    assert f"Back to the prediction. Perplexity rises by {blocks.dppl.max():.2f} from" in text
+    assert f"The least linear one, that is, block {blocks.r2.idxmin()}" in text
+    assert "exercise 1 (warm-up)." in text
+    assert "Exercise 4 (find the bug)." in text
 
 
 @pytest.mark.parametrize(
@@ -66,12 +58,6 @@ def test_a_page_asks_the_notebooks_prediction_and_answers_with_the_recorded_numb
 def test_a_plan_that_does_not_fit_its_notebook_is_refused(changed, problem):
     with pytest.raises(InputError, match=problem):
         page(**changed)
-
-
-def test_a_prediction_without_a_number_is_the_whole_question():
-    (asked,) = lessons._predictions("13_claims")
-    assert asked.startswith("Here is what is claimed.")
-    assert asked.endswith("the run will count your hits.")
 
 
 def test_a_page_of_its_own_has_its_figures_beside_it(tmp_path):

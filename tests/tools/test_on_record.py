@@ -6,17 +6,13 @@ import subprocess
 
 import pytest
 
+from helpers.repository import commit, git
 from howlinear.files import paths
 from tools import on_record
 
 STEM, OTHER = "02_ceilings", "03_bilinear"
 HERE = {"processor": "a", "instructions": "AVX512", "system": "s", "threads": 1, "cores": 2}
 LONG_AGO = 1_000_000_000
-
-
-def git(root, *arguments):
-    identity = ["-c", "user.name=n", "-c", "user.email=n@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", str(root), *identity, *arguments], check=True, capture_output=True)
 
 
 def write(path, content):
@@ -46,8 +42,7 @@ def project(tmp_path, monkeypatch):
         write(tmp_path / f"notebooks/{stem}.py", "1 + 1\n")
         ran(tmp_path, stem, 0.5, "as committed")
     git(tmp_path, "init", "-q")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-q", "-m", "begin")
+    commit(tmp_path)
     return tmp_path
 
 
@@ -101,8 +96,7 @@ def test_other_code_than_the_commits_is_not_judged_by_its_record(project, change
 
 def test_a_notebook_that_is_not_on_record_keeps_what_it_made(project):
     write(project / "notebooks/04_rank.py", "1 + 1\n")
-    git(project, "add", ".")
-    git(project, "commit", "-q", "-m", "another notebook")
+    commit(project)
     ran(project, "04_rank", 0.5, "new", system="t")
     assert on_record.given_back("minis") == {}
     assert (project / "results/minis/04_rank/blocks.csv").is_file()

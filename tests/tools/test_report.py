@@ -70,22 +70,14 @@ def typed(source):
 @pytest.mark.parametrize(
     ("line", "literals"),
     [
-        ("the share is 0.73 here", ["0.73"]),
-        ("in 12 blocks", ["12"]),
-        ("in twelve blocks of 128", ["128", "twelve"]),
-        ("it rises by 34 %", ["34"]),
-        ("a gain of −0.5", ["0.5"]),
+        ("in twelve blocks of 128 the share is 0.73", ["128", "0.73", "twelve"]),
         ("$R^2 = 0.9$ and $rho = 1$", ["0.9"]),
         ("#let depth = 9", ["9"]),
         ('#let places = f("0.71", key)', ["0.71"]),
-        ("#if share > 0.8 [much]", ["0.8"]),
-        ("#text[block 7]", ["7"]),
-        ("a rank-16 branch of Pythia-160m", ["16"]),
-        ("8,192 tokens, 1 model", ["8,192", "1"]),
+        ("#text[block 7] of Pythia-160m, 1 model", ["7", "1"]),
         ("#h(0.25em) $R^2_1 = 1 - e / s$, float64, GPT-2, the paper’s figure 3", []),
-        ('#fixed(it.at("0.001"), digits: 3) #results("03_bilinear") // 0.7', []),
+        ('#fixed(it.at("0.001"), digits: 3) #percent(by-degree(name, 1)) // 0.7', []),
         ("#let rest(b, k) = (b.r2.at(k) - b.r2.first()) / (1 - b.r2.first())", []),
-        ("#percent(by-degree(name, 1))", []),
     ],
 )
 def test_the_scan_sees_what_is_typed_and_nothing_else(line, literals):
@@ -94,24 +86,6 @@ def test_the_scan_sees_what_is_typed_and_nothing_else(line, literals):
 
 def test_the_report_types_no_result():
     assert typed(SOURCE) == []
-
-
-def test_the_template_types_no_result():
-    """It is code: lengths and whole numbers are its business, a decimal that is no length is not."""
-    code = LENGTH.sub("", re.sub(r"//.*", "", TEMPLATE)).replace('numbering: "1.1"', "")
-    assert re.findall(r"\d+\.\d+", code) == []
-
-
-def test_no_semicolon_is_swallowed():
-    """In Typst a `;` after `#f(x)` or `#x` ends the expression and is not shown."""
-    assert re.findall(r"#[\w.-]+;", SOURCE) == []
-    assert re.findall(r".*[)\]];", SOURCE) == []
-
-
-def test_every_reference_is_cited():
-    keys = set(re.findall(r"@\w+\{(\w+),", (PAPER / "refs.bib").read_text(encoding="utf-8")))
-    assert keys == {key for key in keys if re.search(rf"[@<]{key}\b", SOURCE)}
-    assert len(keys) >= 10
 
 
 # --- it is built from what is there -----------------------------------------------------------------------------------
@@ -131,12 +105,6 @@ def test_a_second_build_is_the_same_and_names_no_machine_or_day(built):
     assert fingerprint(report.build()) == fingerprint(built)
     for trace in (b"Date", str(paths.ROOT).encode(), b"/tmp", b"/home"):
         assert trace not in built.replace(b"/Datetime", b"")
-
-
-def test_it_says_which_models_are_not_yet_run():
-    said = json.loads(report.compiler().query("raw", field="text"))
-    assert {"openai-community/gpt2", "EleutherAI/pythia-160m", "JackFram/llama-160m"} <= set(said)
-    assert len(json.loads(report.compiler().query("figure.where(kind: image)"))) >= 8
 
 
 @pytest.fixture
@@ -291,23 +259,7 @@ def written():
 
 def test_numbers_are_written_as_everywhere_else(written):
     """Ledger, findings and answers are written by Python; 0.995 must not be 0.99 there and 1.00 here."""
-    values = [
-        0.0,
-        0.004,
-        0.005,
-        0.045,
-        0.125,
-        2.5,
-        0.0195,
-        0.0951,
-        0.995,
-        0.9951,
-        1.0,
-        9.99,
-        14.18867,
-        151.1852,
-        3416.8,
-    ]
+    values = [0.0, 0.004, 0.005, 0.045, 0.125, 2.5, 0.0951, 0.995, 0.9951, 9.99, 14.18867, 3416.8]
     asked = [(sign * value, digits) for value in values for sign in (1, -1) for digits in (0, 1, 2, 3)]
     found = written(*(f"fixed({value}, digits: {digits})" for value, digits in asked))
     for (value, digits), text in zip(asked, found, strict=True):

@@ -71,7 +71,6 @@ def test_what_draws_and_what_files_is_out_of_the_way_and_nothing_else(shown):
     cells = solutions.folded(notebook, answers(1, 2), "").cells
     hidden = [cell.source for cell in cells if "hide-input" in cell.metadata.get("tags", [])]
     assert hidden == [f"figure = 1\n{shown}", "run.save({})"]
-    assert not [cell for cell in cells if {"hide-cell", "hide-output"} & set(cell.metadata.get("tags", []))]
 
 
 def test_outputs_and_order_are_kept():
@@ -101,12 +100,8 @@ def test_without_an_address_nothing_speaks_of_fetching_the_project(monkeypatch):
     assert cells[0].source.startswith("# 02")
     assert not [cell for cell in cells if "clone" in cell.source]
     text = (paths.ROOT / "book" / "reading.md").read_text(encoding="utf-8")
-    without = build.with_address(text, build.address())
-    assert "ADDRESS" in text
-    left = [words for words in ("ADDRESS", "hosted notebook", "git clone", "Binder", "<!--") if words in without]
-    assert left == []
+    assert "git clone" not in build.with_address(text, build.address())
     monkeypatch.setenv("REPOSITORY", "https://example.org/it")
     filled = build.with_address(text, build.address())
     assert "!git clone https://example.org/it howlinear" in filled
-    assert "<!--" not in filled
     assert "ADDRESS" not in filled

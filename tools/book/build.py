@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 import jupytext
 import nbformat
@@ -27,9 +28,8 @@ from nbformat import NotebookNode
 from howlinear.errors import HowlinearError, InputError, SourceError
 from howlinear.files import atomic, numbers, paths
 from tools import ledger, lessons, report
-from tools.book import costs, coverage, explorer, in_browser, printed
+from tools.book import costs, explorer, in_browser, measured, printed
 from tools.book import solutions as folding
-from tools.book.tables import markdown
 
 FRAME = paths.ROOT / "book"
 REPORT = paths.ROOT / "paper" / "main.pdf"
@@ -54,27 +54,12 @@ def address() -> str:
 
 
 def with_address(text: str, address: str) -> str:
-    """A page with the project's address, or without the words between its marks where there is none.
-
-    Args:
-        text: the page, with `ADDRESS` for the address, between the marks alone.
-        address: where the project can be cloned from; empty where it cannot.
-    """
+    """A page with the project's address for `ADDRESS`, or without the words between its marks where there is none."""
     return HOSTED.sub(lambda found: found.group(1).replace("ADDRESS", address) if address else "", text)
 
 
 def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
-    """Gather everything Sphinx needs in one folder, which is made anew; readers' notebooks also in `build/notebooks`.
-
-    Args:
-        profile: whose executed notebooks, figures and captures.
-        source: the folder.
-        which: stems of the notebooks.
-
-    Raises:
-        SourceError: a notebook has not been executed, or a figure, the report or what the slides show is missing.
-        InputError: exercises and solutions do not fit together, or a figure has no line in `book/gallery.yaml`.
-    """
+    """Gather all that Sphinx needs in one folder, which is made anew; readers' notebooks also in `build/notebooks`."""
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(FRAME, source, ignore=shutil.ignore_patterns("explorer.html", "gallery.yaml"))
     shutil.copytree(readers_notebooks(profile, which), source / "notebooks")
@@ -89,13 +74,10 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
         _write(page, linked(text, which))
     _write(source / "gallery.txt", gallery(profile, which, source / "figures"))
     _write(source / "ledger.txt", ledger_page(profile, which))
-    _write(source / "benchmarks.txt", benchmarks(source / "figures"))
-    _write(source / "ratios.txt", ratios())
-    _write(source / "paper_code.txt", paper_code())
-    _write(source / "coverage.txt", coverage_table())
-    for name, table in costs.tables(numbers.load(FRAME / "scale.json")).items():
-        _write(source / f"scale_{name}.txt", table)
-    _write(source / "scale_gpu.txt", costs.on_a_gpu(numbers.load(paths.results("bench") / "gpu.json")))
+    for name, text in tabulate_benchmarks().items():
+        _write(source / f"{name}.txt", text)
+    compared = _there(paths.figures("bench") / "side_by_side.png", "run make bench")
+    shutil.copyfile(compared, source / "figures" / "bench_side_by_side.png")
     for name, page in api():
         _write(source / "api" / f"{name}.md", page)
 
@@ -122,12 +104,7 @@ def prepare(profile: str, source: Path, which: Sequence[str]) -> None:
 
 
 def readers_notebooks(profile: str, which: Sequence[str]) -> Path:
-    """Executed notebooks with their solutions folded in, in `build/notebooks`, which is made anew.
-
-    Raises:
-        SourceError: a notebook has not been executed.
-        InputError: exercises and solutions do not fit together.
-    """
+    """Executed notebooks with their solutions folded in, in `build/notebooks`, which is made anew."""
     folder = paths.BUILD / "notebooks"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -141,11 +118,7 @@ def readers_notebooks(profile: str, which: Sequence[str]) -> Path:
 
 
 def executed(profile: str, stem: str) -> NotebookNode:
-    """An executed notebook as the pipeline left it.
-
-    Raises:
-        SourceError: it has not been executed.
-    """
+    """An executed notebook as the pipeline left it."""
     path = paths.build(profile) / "notebooks" / f"{stem}.ipynb"
     return nbformat.read(_there(path, f"run make figures PROFILE={profile}"), as_version=4)
 
@@ -156,12 +129,7 @@ def solutions(stem: str) -> NotebookNode:
 
 
 def gallery(profile: str, which: Sequence[str], target: Path) -> str:
-    """The figures as cards that lead to their notebooks; copies them to `target`.
-
-    Raises:
-        SourceError: a figure is missing.
-        InputError: a figure without a line, or a line without a figure.
-    """
+    """The figures as cards that lead to their notebooks, each with its line; copies them to `target`."""
     lines = yaml.safe_load((FRAME / "gallery.yaml").read_text(encoding="utf-8"))
     notebook_of = {name: stem for name in lines for stem in which if name.startswith(f"{stem}_")}
     drawn = {path.stem for stem in which for path in paths.figures(profile).glob(f"{stem}_*.png")}
@@ -193,12 +161,7 @@ def ledger_page(profile: str, which: Sequence[str]) -> str:
 
 
 def linked(text: str, which: Sequence[str]) -> str:
-    """A page whose links to notebooks' sources lead to their pages in the book, which lie one folder nearer.
-
-    Args:
-        text: the page, in Markdown.
-        which: stems of the notebooks that have a page; of others the words are left.
-    """
+    """A page whose links to notebooks' sources lead to their pages in the book; without one the words are left."""
 
     def to_page(match: re.Match) -> str:
         words, up, stem = match.groups()
@@ -207,121 +170,21 @@ def linked(text: str, which: Sequence[str]) -> str:
     return re.sub(r"\[([^\]]+)\]\((?:\.\./)?((?:\.\./)*)notebooks/(\w+)\.py\)", to_page, text)
 
 
-def coverage_table() -> str:
-    """What `make bench-coverage` simulated, as a table."""
-    path = paths.results("bench") / "coverage.json"
-    if not path.is_file():
-        return "Nothing is simulated yet: `make bench-coverage` does it, in twenty minutes or so.\n"
-    return coverage.table(numbers.load(path))
+def tabulate_benchmarks() -> dict[str, str]:
+    """The tables of what benchmarks have on record: name of what a page includes → Markdown."""
 
+    def record(name: str, command: str) -> dict[str, Any]:
+        return numbers.load(_there(paths.results("bench") / f"{name}.json", f"run {command}"))
 
-def benchmarks(target: Path) -> str:
-    """What `make bench` measured, as tables and its figure, which is copied to `target`.
-
-    Raises:
-        SourceError: it was measured, and its figure is missing.
-    """
-    path = paths.results("bench") / "bench.json"
-    if not path.is_file():
-        return "Nothing is measured yet: `make bench` does it, in ten minutes or so.\n"
-    measured = numbers.load(path)
-    figure = _there(paths.figures("bench") / "side_by_side.png", "run make bench")
-    target.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(figure, target / "bench_side_by_side.png")
-
-    machine, tokens = measured["machine"], measured["tokens"]
-    short, long = sorted(measured["memory"], key=int)
-    ways = []
-    for name, way in measured["ways"].items():
-        at_short = measured["memory"][short][name]
-        at_long = measured["memory"][long][name]
-        ways.append(
-            {
-                "way": name,
-                "seconds, all blocks": f"{way['seconds']:.1f}",
-                "times ours": f"{way['times_ours']:.1f}",
-                "MB": f"{at_short['megabytes']:,.0f}",
-                "MB, times ours": f"{at_short['times_ours']:.1f}",
-                f"MB at {int(long):,} tokens": f"{at_long['megabytes']:,.0f}",
-                "there, times ours": f"{at_long['times_ours']:.1f}",
-                "error in R²": f"{way['error']:.0e}",
-            }
-        )
-    goals = []
-    for what, goal in measured["goals"].items():
-        verdict = "met" if goal["met"] else "not met"
-        goals.append({"what": what, "measured": f"{goal['measured']:.2f}", "goal": f"{goal['goal']:g}", "": verdict})
-    head = (
-        f"Measured on: {machine['processor']}, {machine['cores']} cores, {machine['threads']} threads; "
-        f"{tokens['compared']:,} tokens, swaps judged on {tokens['judged']:,}; "
-        f"torch {measured['versions']['torch']}. Memory is beyond the forward pass."
-    )
-    picture = "![Time and memory, times ours](figures/bench_side_by_side.png)"
-    return "\n".join([head, "", markdown(ways), "", picture, "", markdown(goals), ""])
-
-
-def paper_code() -> str:
-    """The paper's public code beside ours on the same rows, as a table: largest differences over a model's blocks."""
-    path = paths.results("bench") / "paper_code.json"
-    if not path.is_file():
-        return "Nothing is compared yet: `benchmarks/paper_code.py CHECKOUT` does it, in some minutes.\n"
-    measured = numbers.load(path)
-    rows = []
-    for row in measured["rows"]:
-        cells = {"model": row["model"], "quantity": row["quantity"], "block": str(row.get("block", ""))}
-        cells |= {name: f"{row[name]:.6g}" for name in ("ours", "theirs")}
-        largest = f"{row['difference']:.1e}"
-        rows.append(cells | {"largest difference": largest, "blocks": str(row.get("blocks", ""))})
-    return f"At commit {measured['commit'][:12]} of its repository.\n\n{markdown(rows)}\n"
-
-
-SMOLLM2 = "smollm2-135m"
-WORKS = {  # of `benchmarks/ratios.py`: what is measured → in words, and beside what
-    "measure": ("`hl.measure`: capture, intervals, perplexity", "bare forward passes"),
-    "measure, own": ("the same", "bare passes run its way"),
-    "capture": ("of it, capture with moments", "bare forward passes"),
-    "ceilings": ("of it, ceilings with intervals", "bare forward passes"),
-    "all swaps": ("swap costs of all blocks", "plain evaluations"),
-}
-ERRORS = {"r2": "R²", "interval": "an end of its interval", "perplexity": "perplexity, as a share"}
-
-
-def ratios() -> str:
-    """What `make bench` measured of whole measurements, beside the model's own work, as tables."""
-    path = paths.results("bench") / "ratios.json"
-    if not path.is_file():
-        return "Nothing is measured yet: `make bench` does it, in an hour or two.\n"
-    measured = numbers.load(path)
-    models = {name: measured[name] for name in costs.TIMED if name in measured}
-    counted = {name: costs.counted(costs.TIMED[name], found["rows"]) for name, found in models.items()}
-    times = []
-    for work, (words, beside) in WORKS.items():
-        in_multiples = {
-            name: f"{found['ratios'][work]:.2f} ({counted[name][work]:.2f})" for name, found in models.items()
-        }
-        times.append({"CPU time of": words, **in_multiples, "in": beside})
-    exact = []
-    for what, words in ERRORS.items():
-        differences = {name: f"{found['errors'][what]:.0e}" for name, found in models.items()}
-        exact.append({"largest difference of": words, **differences})
-    load = measured["machine"]["load"]
-    busy = "" if load is None else f" of a machine with a load of {load:.1f} as it began"
-    head = f"Measured on: {measured['machine']['processor']}, one thread{busy}; "
-    head += ", ".join(f"{name} on {found['rows']:,} rows" for name, found in models.items())
-    head += ". In brackets, what counting multiplications comes to."
-    parts = [head, "", markdown(times), "", markdown(exact), ""]
-    if "memory" in measured:
-        peaks = [f"{peak / 1e9:.2f} GB for {int(rows):,} rows" for rows, peak in measured["memory"].items()]
-        name = SMOLLM2 if SMOLLM2 in models else next(iter(models))  # the one that memory is measured on
-        parts += [f"Peak memory of a whole measurement of {name}: " + ", ".join(peaks) + ".", ""]
-    if "start" in measured:
-        started = measured["start"]
-        rows = [
-            {"start of": what, "CPU seconds": f"{started['seconds'][what]:.2f}", "times Python's own": f"{times:.1f}"}
-            for what, times in started["ratios"].items()
-        ]
-        parts += [markdown(rows), ""]
-    return "\n".join(parts)
+    made = {
+        "benchmarks": measured.benchmarks(record("bench", "make bench")),
+        "ratios": measured.ratios(record("ratios", "make bench")),
+        "paper_code": measured.paper_code(record("paper_code", "benchmarks/paper_code.py CHECKOUT")),
+        "coverage": measured.coverage(record("coverage", "make bench-coverage")),
+        "scale_gpu": costs.on_a_gpu(record("gpu", "benchmarks/gpu.sh")),
+    }
+    scale = costs.tables(numbers.load(FRAME / "scale.json"))
+    return made | {f"scale_{name}": table for name, table in scale.items()}
 
 
 def api() -> Iterator[tuple[str, str]]:
@@ -357,11 +220,7 @@ def index(everything: Sequence[str]) -> str:
 
 
 def modules() -> list[str]:
-    """Dotted names below `howlinear` of all its modules, without packages and what only starts them.
-
-    Raises:
-        InputError: a folder of the package is not among `FOLDERS`.
-    """
+    """Dotted names below `howlinear` of all its modules, without packages and what only starts them."""
     package = importlib.import_module("howlinear")
     walked = list(pkgutil.walk_packages(package.__path__, "howlinear."))
     folders = {module.name.split(".")[1] for module in walked if module.ispkg}
@@ -380,11 +239,7 @@ def summary(module: str) -> str:
 
 
 def build(source: Path, out: Path) -> None:
-    """Have Sphinx make the pages; a warning is an error.
-
-    Raises:
-        InputError: Sphinx found a fault; it has said which.
-    """
+    """Have Sphinx make the pages; a warning is an error."""
     shutil.rmtree(out, ignore_errors=True)
     flags = ["-W", "-q", "-E", "-d", str(out.parent / "doctrees")]  # a process of its own: Sphinx keeps global state
     command = [sys.executable, "-m", "sphinx", *flags, str(source), str(out)]

@@ -24,22 +24,10 @@ PARTS = {
 
 AXES = ("width", "blocks", "tokens")
 
-
-@dataclass(frozen=True)
-class Shape:
-    """A model's blocks and the rows to put through them."""
-
-    width: int
-    blocks: int
-    tokens: int
-
-    def work(self) -> dict[str, int]:
-        """How much of each part there is, in the units of `PARTS`."""
-        rows = self.tokens * self.blocks * self.width**2
-        return {"forward": rows, "moments": rows, "ceilings": self.blocks * self.width**3}
-
-
-LARGE = {"7B": Shape(4_096, 32, 65_536), "70B": Shape(8_192, 80, 131_072)}
+LARGE = {
+    "7B": {"width": 4_096, "blocks": 32, "tokens": 65_536},
+    "70B": {"width": 8_192, "blocks": 80, "tokens": 131_072},
+}
 """Sixteen rows for each input: fewer, and the map is fitted to noise."""
 
 
@@ -104,19 +92,21 @@ def counted(model: Weights, rows: int) -> dict[str, float]:
     }
 
 
+def work(run: Mapping[str, Any]) -> dict[str, int]:
+    """How much of each part there is in a run of some width, blocks and tokens, in the units of `PARTS`."""
+    width, blocks, tokens = (run[axis] for axis in AXES)
+    rows = tokens * blocks * width**2
+    return {"forward": rows, "moments": rows, "ceilings": blocks * width**3}
+
+
 def rates(measured: Mapping[str, Any]) -> dict[str, float]:
     """Seconds per unit of each part, at the widest shape that was timed, where fixed costs count least."""
     widest = max(measured["runs"], key=lambda run: (run["width"], run["tokens"]))
-    work = _shape(widest).work()
-    return {part: widest[part] / work[part] for part in PARTS}
+    return {part: widest[part] / count for part, count in work(widest).items()}
 
 
 def tables(measured: Mapping[str, Any]) -> dict[str, str]:
-    """The tables of the book's page, in Markdown, by name.
-
-    Args:
-        measured: what `benchmarks/scale.py` wrote.
-    """
+    """What `benchmarks/scale.py` wrote as the tables of the book's page, in Markdown, by name."""
     return {"timed": _timed(measured), "bytes": _bytes(), "extrapolated": _extrapolated(measured)}
 
 
@@ -145,8 +135,8 @@ def _growth(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         others = [other for other in AXES if other != axis]
         swept = [run for run in runs if all(run[other] == base[other] for other in others)]
         last = max(swept, key=lambda run: run[axis])
-        work, work_of_base = _shape(last).work(), _shape(base).work()
-        factors = [f"{part} × {last[part] / base[part]:.1f} ({work[part] / work_of_base[part]:.0f})" for part in PARTS]
+        expected = {part: count / work(base)[part] for part, count in work(last).items()}
+        factors = [f"{part} × {last[part] / base[part]:.1f} ({expected[part]:.0f})" for part in PARTS]
         lines.append(f"- {axis} {base[axis]:,} → {last[axis]:,}: {', '.join(factors)}")
     return lines
 
@@ -154,12 +144,13 @@ def _growth(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 def _bytes() -> str:
     rows = []
     for name, shape in LARGE.items():
-        block = moments_bytes(shape.width)
+        width, blocks = shape["width"], shape["blocks"]
+        block = moments_bytes(width)
         rows.append(
             {
                 "model": name,
-                "moments of a block": f"8 · {shape.width:,}² · {4 * FOLDS + 1} = {_size(block)}",
-                "of all blocks": f"· {shape.blocks} = {_size(shape.blocks * block)}",
+                "moments of a block": f"8 · {width:,}² · {4 * FOLDS + 1} = {_size(block)}",
+                "of all blocks": f"· {blocks} = {_size(blocks * block)}",
             }
         )
     return markdown(rows)
@@ -171,18 +162,14 @@ def _extrapolated(measured: Mapping[str, Any]) -> str:
     for part, unit in PARTS.items():
         row = {"part": part, "grows with": unit, "seconds for one": f"{seconds[part]:.2e}"}
         for name, shape in LARGE.items():
-            work = shape.work()[part]
-            row[f"{name}, {shape.tokens:,} tokens"] = f"· {work:.2e} = {_time(seconds[part] * work)}"
+            count = work(shape)[part]
+            row[f"{name}, {shape['tokens']:,} tokens"] = f"· {count:.2e} = {_time(seconds[part] * count)}"
         rows.append(row)
     return markdown(rows)
 
 
 def on_a_gpu(found: Mapping[str, Any]) -> str:
-    """What `benchmarks/gpu.sh` found, in Markdown.
-
-    Args:
-        found: its record.
-    """
+    """What `benchmarks/gpu.sh` found, in Markdown."""
     about, steps = found["about"], found["steps"]
     speeds = {name: run for name, run in steps["speed"].items() if isinstance(run, Mapping)}
     speeds = dict(sorted(speeds.items(), key=lambda each: each[1]["bare"]))
@@ -231,10 +218,6 @@ def on_a_gpu(found: Mapping[str, Any]) -> str:
         markdown(brackets),
     ]
     return "\n".join(lines)
-
-
-def _shape(run: Mapping[str, Any]) -> Shape:
-    return Shape(run["width"], run["blocks"], run["tokens"])
 
 
 def _size(count: float) -> str:

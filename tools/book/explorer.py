@@ -67,18 +67,10 @@ POINTS = 200
 
 
 def collect(run: notebooks.Run, public: str = "public") -> dict[str, Any]:
-    """What the page shows.
-
-    Args:
-        run: the run profile of the embedded models; a capture that is not there is made.
-        public: the run profile of public models, of which nothing but its record is read.
+    """What the page shows: of a run profile, and of the record of public models.
 
     Returns:
         `values`, rows of `KEYS` and `VALUES`, and `clouds`, model → text → block → `cloud`.
-
-    Raises:
-        SourceError: a notebook has not run on either profile.
-        InputError: a block cannot be fitted.
     """
     clouds: dict[str, Any] = {}
     computed = []
@@ -100,7 +92,7 @@ def recorded(profile: str) -> pd.DataFrame:
     found = []
     for stem, name, chosen, protocol, cut, column in RECORDED:
         results = tables.results(profile, stem)
-        if name not in results or column not in results[name]:  # an older record may lack it
+        if name not in results:  # not of every model
             continue
         table = results[name].query(chosen) if chosen else results[name]
         table = table.assign(cut=table["cut"].map("{:g}".format) if cut is None else cut, protocol=protocol)
@@ -151,15 +143,7 @@ def cloud(kept: BlockCapture) -> dict[str, Any]:
 
 
 def page(found: Mapping[str, Any], frame: Path) -> str:
-    """The page's piece of HTML: controls, table and stored points.
-
-    Args:
-        found: of `collect`.
-        frame: Jinja's template.
-
-    Raises:
-        InputError: nothing was found.
-    """
+    """The page's piece of HTML: controls, table and stored points of what `collect` found, in Jinja's `frame`."""
     values = pd.DataFrame(found["values"], columns=KEYS + VALUES).astype(object)
     values = values.where(values.notna(), None)
     if values.empty:

@@ -53,11 +53,7 @@ class Entry:
 
 
 def entries(glossary: nodes.document) -> list[Entry]:
-    """The entries of the glossary's page, without links within them.
-
-    Raises:
-        InputError: the page has no section of that name.
-    """
+    """The entries of the glossary's page, without links within them."""
     for section in glossary.findall(nodes.section):
         if SECTION in section["ids"]:
             return [_entry(part) for part in section.children if isinstance(part, nodes.section)]

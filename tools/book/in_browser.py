@@ -61,12 +61,7 @@ def choose(recorded: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]
 
 
 def pack(blocks: Mapping[str, BlockCapture], places: Mapping[str, int]) -> dict[str, Any]:
-    """Moments as text: per document fold on the side of the fit, of all held-out rows together on the other.
-
-    Args:
-        blocks: what was captured, by the page's name of the block.
-        places: number of the block in its model, by the same names.
-    """
+    """Moments as text, by the page's name of a block: per document fold to fit on, of all held-out rows together."""
     some = next(iter(blocks.values())).train[0]
     parts = {
         name: {
@@ -99,15 +94,7 @@ def packed(moments: Moments) -> str:
 
 
 def numbers(blocks: Mapping[str, BlockCapture], recorded: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """What the page says of its tasks, as it says it.
-
-    Args:
-        blocks: what was captured, by the page's name of the block.
-        recorded: what notebook 02 recorded of each.
-
-    Raises:
-        InputError: R²_lin is not the recorded one.
-    """
+    """What the page says of its tasks, as it says it; R²_lin must be what notebook 02 recorded."""
     train = {name: Moments.total(kept.train) for name, kept in blocks.items()}
     test = {name: Moments.total(kept.test) for name, kept in blocks.items()}
     lines = {name: fit(rows) for name, rows in train.items()}
@@ -195,15 +182,7 @@ def script(blocks: Mapping[str, Any]) -> str:
 
 
 def filled(words: str, told: Mapping[str, str]) -> str:
-    """The page's text with its numbers put in.
-
-    Args:
-        words: Markdown with marks like `%rank%`.
-        told: mark without its signs → what stands there.
-
-    Raises:
-        InputError: a mark that no number is for, or a number without a mark.
-    """
+    """The page's text with a number in the place of every mark like `%rank%`."""
     marks = set(re.findall(r"%(\w+)%", words))
     if marks != told.keys():
         raise InputError(f"book/try.md and its numbers differ: {', '.join(sorted(marks ^ told.keys()))}")

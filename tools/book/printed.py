@@ -34,15 +34,7 @@ def sentence() -> str:
 
 
 def write(source: Path, pdf: Path) -> None:
-    """Print a book; does nothing where there is no Chromium.
-
-    Args:
-        source: the folder that `tools.book.build.prepare` has gathered.
-        pdf: where to; its folder is there.
-
-    Raises:
-        InputError: Sphinx or Chromium has failed; they have said why.
-    """
+    """Print the book that `tools.book.build.prepare` has gathered; does nothing where there is no Chromium."""
     browser = chromium()
     if browser is None:
         return
@@ -59,11 +51,7 @@ def write(source: Path, pdf: Path) -> None:
 
 
 def unfolded(page: str) -> str:
-    """A page whose folded parts lie open.
-
-    Args:
-        page: HTML.
-    """
+    """HTML whose folded parts lie open."""
     return re.sub(r"<details(?![^>]* open\b)", "<details open", page)
 
 

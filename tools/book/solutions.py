@@ -32,15 +32,9 @@ if importlib.util.find_spec("howlinear") is None:
 
 
 def folded(notebook: NotebookNode, answers: NotebookNode, address: str) -> NotebookNode:
-    """The notebook for readers: solutions folded below the exercises, every figure with a text in its place.
+    """The executed notebook for readers, changed in place: solutions folded below the exercises, figures with a text.
 
-    Args:
-        notebook: executed; changed in place.
-        answers: the solutions: their start, then cells that open with `**1.**`, `**2.**` and so on.
-        address: where the project can be cloned from; without one there is no cell that would fetch it.
-
-    Raises:
-        InputError: the numbers of the exercises and of the solutions differ.
+    Where the project can be cloned from an `address`, a first cell fetches it.
     """
     start, parts = paired(notebook, answers)
     _, asked = exercises(notebook.cells)
@@ -63,11 +57,7 @@ def folded(notebook: NotebookNode, answers: NotebookNode, address: str) -> Noteb
 
 
 def paired(notebook: NotebookNode, answers: NotebookNode) -> tuple[list[NotebookNode], dict[int, list[NotebookNode]]]:
-    """The start of the solutions, and exercise → the cells of its solution.
-
-    Raises:
-        InputError: the numbers of the exercises and of the solutions differ.
-    """
+    """The start of the solutions, and exercise → the cells of its solution; each needs the other."""
     start, parts = exercises(answers.cells)
     _, asked = exercises(notebook.cells)
     if not asked or asked.keys() != parts.keys():

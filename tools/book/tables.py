@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 
-def markdown(rows: Sequence[Mapping[str, str]]) -> str:
-    """A table of cells that are already text.
-
-    Args:
-        rows: head of a column → cell, the same heads in every row.
-    """
-    return pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
+def markdown(table: pd.DataFrame | Mapping[str, Any] | Sequence[Mapping[str, str]]) -> str:
+    """A table of cells that are already text: a frame, or what pandas makes one of."""
+    return pd.DataFrame(table).to_markdown(index=False, disable_numparse=True)

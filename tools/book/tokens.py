@@ -18,14 +18,7 @@ TOKENS = 512
 
 
 def page(run: notebooks.Run) -> str:
-    """The page of the run profile's first model.
-
-    Args:
-        run: the run profile, whose rows maps are fitted to.
-
-    Raises:
-        InputError: a block cannot be fitted.
-    """
+    """The page of the run profile's first model."""
     name = next(iter(run.models))
     model = run.model(name)
     texts = []
